@@ -1,6 +1,7 @@
 """Liveness of values, and the distances at which two values may overlap in memory.
 
-1. :func:`lifetimes` computes the first and last call of each value. Values that no call needs together may share memory.
+1. :func:`lifetimes` computes the first and last call of each value. Values that no call needs together may share
+   memory.
 2. A call may write a result over an operand whose last use is this call. Safe *distances* (differences of their
   offsets) follow from the order in which the loops of the call's kernel touch the bytes (:class:`Overlaps`,
   :func:`safe_distances`).
@@ -30,9 +31,9 @@ GRAIN = 4
 """Granularity of offsets in the arena, in bytes: all offsets, and so all distances, are multiples of a grain."""
 _SAMPLES = 16
 """Number of grains at each end, and of random grains, at which a distance is tested before all grains are compared."""
-_STRIDE = 127
+_SPARSE_STRIDE = 127
 """Stride, in grains, of the sparse comparison that refutes most unsafe distances before all grains are compared."""
-_TRIES = 256
+_MAX_FULL_COMPARISONS = 256
 """Most distances for which all grains are compared one by one; distances beyond this number count as unsafe."""
 
 
@@ -40,16 +41,16 @@ _TRIES = 256
 class SafeOffsets:
     """Allowed distances in bytes from the start of a first block of memory to the start of a second block.
 
-    ``under``: bytes of the first block; ``over``: bytes of the second block. At distances of at most ``-over`` or at least
-    ``under`` the blocks do not overlap, so these are allowed. ``safe``: the allowed distances at which the blocks overlap,
-    as rising disjoint ranges.
+    ``under``: bytes of the first block; ``over``: bytes of the second block. At distances of at most ``-over`` or at
+    least ``under`` the blocks do not overlap, so these are allowed. ``safe``: the allowed distances at which the blocks
+    overlap, as rising disjoint ranges.
     """
 
     under: int
     over: int
     safe: tuple[range, ...] = ()
 
-    def next(self, distance: int) -> int:
+    def next_allowed(self, distance: int) -> int:
         """Return the smallest allowed distance that is at least ``distance``."""
         if distance <= -self.over or distance >= self.under:
             return distance
@@ -70,7 +71,7 @@ class SafeOffsets:
         # The overlap rises up to `inner`, is constant within and falls behind it, so the maximum is at an allowed distance
         # nearest to `inner`.
         tries = {span[k] for span in self.safe for k in (0, -1)}
-        tries |= {self.next(inner[0]), -self.reverse().next(-inner[1])}
+        tries |= {self.next_allowed(inner[0]), -self.reverse().next_allowed(-inner[1])}
         return max(min(self.under, d + self.over) - max(0, d) for d in tries | {self.under})
 
 
@@ -78,28 +79,30 @@ def safe_distances(first_write: Array, last_touch: Array) -> tuple[range, ...]:
     """Return the safe distances from an old block of memory to a new block that is written over it.
 
     The distances are multiples of :data:`GRAIN`. ``first_write``: times at which the bytes of the new block are first
-    written; ``last_touch``: times at which the bytes of the old block are last accessed, on the same clock. A distance d
-    is safe if ``last_touch[x + d] < first_write[x]`` for all x at which both blocks have a byte.
+    written; ``last_touch``: times at which the bytes of the old block are last accessed, on the same clock. A distance
+    d is safe if ``last_touch[x + d] < first_write[x]`` for all x at which both blocks have a byte.
     """
     new, old = _pad_to_rows(first_write, NEVER_WRITTEN, GRAIN), _pad_to_rows(last_touch, NEVER_TOUCHED, GRAIN)
     if _has_uniform_rows(new) and _has_uniform_rows(old):
         # Comparing one byte of each grain is enough then, which is a quarter of the work.
         new, old = new[:, :1], old[:, :1]
-    low, high = _safe_distance_ends(new, old)
+    low, high = _find_safe_distance_ends(new, old)
     safe = np.ones(len(old) + len(new) - 1, bool)  # distance d has index d + len(new) - 1
     zero = len(new) - 1
     safe[max(low + 1 + zero, 0) : max(high + zero, 0)] = False
-    for d in _single_safe_distances(new, old, range(low + 1, high)):
+    for d in _find_single_safe_distances(new, old, range(low + 1, high)):
         safe[d + zero] = True
     return tuple(_split_into_ranges((np.flatnonzero(safe) - zero) * GRAIN))
 
 
-def distances_without(conflicts: Iterable[Conflict], under: int, over: int) -> tuple[range, ...]:
-    """Return the distances at which two blocks of memory overlap without any of the conflicts.
+def distances_without_conflicts(
+    conflicts: Iterable[Conflict], first_bytes: int, second_bytes: int
+) -> tuple[range, ...]:
+    """Return the distances at which two blocks of memory overlap without any of the given access conflicts.
 
-    The distances are multiples of :data:`GRAIN`. ``under``, ``over``: bytes of the two blocks, as in :class:`SafeOffsets`.
+    The distances are multiples of :data:`GRAIN`. ``first_bytes``, ``second_bytes``: number of bytes of the two blocks.
     """
-    distances = np.arange(1 - -(-over // GRAIN), -(-under // GRAIN)) * GRAIN
+    distances = np.arange(1 - -(-second_bytes // GRAIN), -(-first_bytes // GRAIN)) * GRAIN
     safe = np.ones(len(distances), bool)
     for conflict in conflicts:
         first, end = np.searchsorted(distances, (conflict.low, conflict.high + 1))
@@ -119,7 +122,7 @@ def _has_uniform_rows(rows: Array) -> bool:
     return bool((rows[:, 1:] == rows[:, :1]).all())
 
 
-def _safe_distance_ends(new: Array, old: Array) -> tuple[int, int]:
+def _find_safe_distance_ends(new: Array, old: Array) -> tuple[int, int]:
     """Return two distances (low, high) in grains: all distances d <= low and all d >= high are safe."""
     # The upper end is computed as the lower end of the reversed blocks.
     low = min(_safe_prefix_end(new[:, k], old[:, k]) for k in range(new.shape[1]))
@@ -141,13 +144,13 @@ def _safe_prefix_end(new: Array, old: Array) -> int:
     return int((reached - np.arange(len(new)))[bound].min()) - 1 if bound.any() else len(old) - 1
 
 
-def _single_safe_distances(new: Array, old: Array, candidates: range) -> list[int]:
+def _find_single_safe_distances(new: Array, old: Array, candidates: range) -> list[int]:
     """Return the safe distances among ``candidates``.
 
     Most unsafe distances are refuted at a few grains: at the old grain that is touched last, at the new grain that is
-    written first, and at samples. Many of the remaining distances are proved at once if the accesses are periodic, as in a
-    kernel that works channel by channel. Of the others, the :data:`_TRIES` with the largest overlaps are tested one by
-    one."""
+    written first, and at samples. Many of the remaining distances are proved at once if the accesses are periodic, as
+    in a kernel that works channel by channel. Of the others, the :data:`_MAX_FULL_COMPARISONS` with the largest
+    overlaps are tested one by one."""
     left = np.arange(candidates.start, candidates.stop)
     latest, earliest = int(old.max(axis=1).argmax()), int(new.min(axis=1).argmin())
     left = left[_is_below_limits(-new[::-1], left + (len(new) - 1 - latest), -old[latest])]
@@ -157,17 +160,18 @@ def _single_safe_distances(new: Array, old: Array, candidates: range) -> list[in
         if not len(left):
             return []
         left = left[_is_below_limits(old, left + x, new[x])]
-    periodic = _periodic_safe_distances(new, old, left)
+    periodic = _find_periodic_safe_distances(new, old, left)
     rest, level = np.setdiff1d(left, periodic, assume_unique=True), len(old) - len(new)
     # The blocks share most bytes at distances near 0 (equal starts) and near `level` (equal ends).
-    nearest = rest[np.lexsort((rest, np.minimum(abs(rest), abs(rest - level))))][:_TRIES]
-    return [*periodic.tolist(), *(d for d in nearest.tolist() if _safe(new, old, d))]
+    nearest = rest[np.lexsort((rest, np.minimum(abs(rest), abs(rest - level))))][:_MAX_FULL_COMPARISONS]
+    return [*periodic.tolist(), *(d for d in nearest.tolist() if _is_safe_distance(new, old, d))]
 
 
 def _is_below_limits(times: Array, positions: Array, limits: Array) -> Array:
     """Test for each position whether all times in its row of ``times`` are below ``limits``.
 
-    ``positions``: rising row indices; ``limits``: one limit per column. Positions outside of ``times`` pass the test."""
+    ``positions``: rising row indices; ``limits``: one limit per column. Positions outside of ``times`` pass the
+    test."""
     inside = slice(*np.searchsorted(positions, (0, len(times))))
     rows, is_below = positions[inside], np.ones(len(positions), bool)
     for column, limit in zip(times.T, limits, strict=True):  # long columns are compared faster than many short rows
@@ -175,19 +179,20 @@ def _is_below_limits(times: Array, positions: Array, limits: Array) -> Array:
     return is_below
 
 
-def _safe(new: Array, old: Array, d: int) -> bool:
-    """Test whether the distance ``d`` is safe. A sparse comparison first refutes most unsafe distances."""
-    first, last = max(0, -d), min(len(new), len(old) - d)
-    made, done = new[first:last], old[first + d : last + d]
-    return bool((done[::_STRIDE] < made[::_STRIDE]).all() and (done < made).all())
+def _is_safe_distance(new: Array, old: Array, distance: int) -> bool:
+    """Test whether a distance in grains is safe. A sparse comparison first refutes most unsafe distances."""
+    first, last = max(0, -distance), min(len(new), len(old) - distance)
+    first_writes, last_touches = new[first:last], old[first + distance : last + distance]
+    is_sparsely_safe = (last_touches[::_SPARSE_STRIDE] < first_writes[::_SPARSE_STRIDE]).all()
+    return bool(is_sparsely_safe and (last_touches < first_writes).all())
 
 
-def _periodic_safe_distances(new: Array, old: Array, distances: Array) -> Array:
+def _find_periodic_safe_distances(new: Array, old: Array, distances: Array) -> Array:
     """Return the distances that are safe because the accesses are periodic.
 
-    ``distances``: rising candidates. Let grains be in one class if their indices are equal modulo a period. All distances
-    with one residue are safe if each class of old grains is last touched before the class of new grains at that residue
-    is first written."""
+    ``distances``: rising candidates. Let grains be in one class if their indices are equal modulo a period. All
+    distances with one residue are safe if each class of old grains is last touched before the class of new grains at
+    that residue is first written."""
     steps = np.diff(distances)
     if not len(steps):
         return distances[:0]
@@ -220,7 +225,7 @@ def _split_into_ranges(rising: Array) -> Iterable[range]:
 # few rows for a convolution. A kernel with dynamic sizes uses the distances that are safe at all sizes, since offsets are fixed.
 # Buffers of two dtypes overlap only if one of them has 8 bits, since in C only character types may alias other types.
 
-MOST_SIZES = 1 << 16
+MAX_SIZE_COMBINATIONS = 1 << 16
 """Most combinations of dynamic sizes that are examined; operands of a kernel with more combinations never overlap."""
 Lifetimes = Mapping[str, tuple[int, int]]
 SafeOffsetsByPair = Mapping[tuple[str, str], SafeOffsets]
@@ -238,7 +243,7 @@ class _ValueAccesses:
     dtypes: frozenset[str]
 
 
-MOST_BYTES = 1 << 23
+MAX_OVERLAPPING_BYTES = 1 << 23
 """Most bytes of two values together that may overlap. The analysis needs a few hundred times as much memory."""
 
 
@@ -255,7 +260,7 @@ class Overlaps:
         self._proofs: dict[str, Precedence] = {}
         self._known: dict[tuple[object, ...], SafeOffsets] = {}
 
-    def room(self, call: Call, old: str, new: str) -> SafeOffsets | None:
+    def safe_offsets(self, call: Call, old: str, new: str) -> SafeOffsets | None:
         """Return the allowed distances from the value ``old`` to the value ``new``; None if they must not overlap.
 
         ``call`` is the last call that uses ``old``, and the first call that uses ``new``."""
@@ -265,24 +270,25 @@ class Overlaps:
             kernel is None
             or kernel.apart
             or not all(sizes)
-            or sum(sizes) > MOST_BYTES
-            or (kernel.func.scalars and self._size_combinations(kernel) is None)
+            or sum(sizes) > MAX_OVERLAPPING_BYTES
+            or (kernel.func.scalars and self._list_size_combinations(kernel) is None)
         ):
             return None
-        key = (kernel.name, sizes, self._argument_positions(call, old), self._argument_positions(call, new))
+        key = (kernel.name, sizes, self._find_argument_positions(call, old), self._find_argument_positions(call, new))
         if key not in self._known:
-            self._known[key] = SafeOffsets(*sizes, self._safe(kernel, call, old, new))
+            self._known[key] = SafeOffsets(*sizes, self._compute_safe_distances(kernel, call, old, new))
         return self._known[key] if self._known[key].shared else None
 
-    def _argument_positions(self, call: Call, base: str) -> tuple[tuple[int, int], ...]:
+    def _find_argument_positions(self, call: Call, base: str) -> tuple[tuple[int, int], ...]:
         """Return the positions of a value or its views among a call's arguments.
 
         Each position is paired with the byte offset of the argument in the value."""
         arguments = ((k, *self.module.base_of(name)) for k, name in enumerate(call.args))
         return tuple((k, offset) for k, owner, offset in arguments if owner == base)
 
-    def _safe(self, kernel: Kernel, call: Call, old: str, new: str) -> tuple[range, ...]:
-        """Return the safe distances from the value ``old`` to the value ``new``, from the times at which a call accesses them.
+    def _compute_safe_distances(self, kernel: Kernel, call: Call, old: str, new: str) -> tuple[range, ...]:
+        """Return the safe distances from the value ``old`` to the value ``new``, from the times at which a call
+        accesses them.
 
         If the kernel has dynamic sizes, only distances that are safe at all sizes are returned."""
         if kernel.func.scalars:
@@ -291,7 +297,7 @@ class Overlaps:
             self._clocks[kernel.name] = {
                 buffer.name: times for buffer, times in access_times(expand_memory_calls(kernel.func)).items()
             }
-        dying, starting = (self._accesses_in_call(kernel, call, name) for name in (old, new))
+        dying, starting = (self._collect_accesses_in_call(kernel, call, name) for name in (old, new))
         if not all(_may_alias(a, b) for a in dying.dtypes for b in starting.dtypes):
             return ()
         return safe_distances(starting.times.first_write, dying.times.last_touch)
@@ -300,33 +306,34 @@ class Overlaps:
         """Return the distances from ``old`` to ``new`` that are safe for all dynamic sizes of a kernel."""
         if kernel.name not in self._proofs:
             self._proofs[kernel.name] = Precedence(
-                expand_memory_calls(kernel.func), self._size_combinations(kernel) or {}
+                expand_memory_calls(kernel.func), self._list_size_combinations(kernel) or {}
             )
         params, conflicts = kernel.func.params, list[Conflict]()
-        for a, start in self._argument_positions(call, old):
-            for b, other in self._argument_positions(call, new):
+        for a, start in self._find_argument_positions(call, old):
+            for b, other in self._find_argument_positions(call, new):
                 if not _may_alias(params[a].dtype, params[b].dtype):
                     return ()
                 found = self._proofs[kernel.name].conflicts(params[a], params[b])
                 conflicts += [conflict.moved(start - other) for conflict in found]
-        return distances_without(conflicts, self.module.values[old].nbytes, self.module.values[new].nbytes)
+        return distances_without_conflicts(conflicts, self.module.values[old].nbytes, self.module.values[new].nbytes)
 
-    def _size_combinations(self, kernel: Kernel) -> dict[str, Array] | None:
-        """Return all combinations of a kernel's dynamic sizes; None if there are more than :data:`MOST_SIZES`.
+    def _list_size_combinations(self, kernel: Kernel) -> dict[str, Array] | None:
+        """Return all combinations of a kernel's dynamic sizes; None if there are more than
+        :data:`MAX_SIZE_COMBINATIONS`.
 
         The result has a column for each scalar parameter. Element k of all columns is the k-th combination."""
         sizes = [size for size in self.module.sizes if size.scalar in kernel.func.scalars]
         ranges = [range(-(-s.minimum // s.step) * s.step, s.maximum + 1, s.step) for s in sizes]
-        if prod(map(len, ranges)) > MOST_SIZES:
+        if prod(map(len, ranges)) > MAX_SIZE_COMBINATIONS:
             return None
         grid = np.meshgrid(*(np.array(each, np.int64) for each in ranges), indexing="ij")
         return {size.scalar.name: column.reshape(-1) for size, column in zip(sizes, grid, strict=True)}
 
-    def _accesses_in_call(self, kernel: Kernel, call: Call, base: str) -> _ValueAccesses:
+    def _collect_accesses_in_call(self, kernel: Kernel, call: Call, base: str) -> _ValueAccesses:
         """Return the accesses to a value during a call. Several arguments may be views of the value."""
         size, clock, accessed_dtypes = self.module.values[base].nbytes, self._clocks[kernel.name], set()
         first, last = np.full(size, NEVER_WRITTEN, np.int64), np.full(size, NEVER_TOUCHED, np.int64)
-        for position, offset in self._argument_positions(call, base):
+        for position, offset in self._find_argument_positions(call, base):
             param = kernel.func.params[position]
             accessed_dtypes.add(param.dtype)
             span, width = slice(offset, offset + param.nbytes), dtypes.nbytes(param.dtype)
@@ -342,10 +349,10 @@ def find_safe_offsets(module: Module, overlaps: Overlaps, alive: Lifetimes) -> S
     """
     allowed: dict[tuple[str, str], SafeOffsets] = {}
     for time, call in enumerate(module.calls):
-        ending, starting = _dying_and_starting(module, call, alive, time)
+        ending, starting = _find_dying_and_starting_values(module, call, alive, time)
         for old in ending:
             for new in starting:
-                room = overlaps.room(call, old, new) if old != new else None
+                room = overlaps.safe_offsets(call, old, new) if old != new else None
                 if room is not None and ((old, new) not in allowed or allowed[old, new].shared < room.shared):
                     # Both orders are stored, since two workspaces of a call have no order.
                     allowed[old, new], allowed[new, old] = room, room.reverse()
@@ -354,7 +361,7 @@ def find_safe_offsets(module: Module, overlaps: Overlaps, alive: Lifetimes) -> S
 
 def shared_bytes(module: Module, call: Call) -> int:
     """Return the number of bytes that the results of a planned call share with its operands."""
-    reads, writes = ([_byte_range(module, name) for name in names] for names in (call.reads, call.writes))
+    reads, writes = ([_arena_byte_range(module, name) for name in names] for names in (call.reads, call.writes))
     return sum(
         max(0, min(a.stop, b.stop) - max(a.start, b.start))
         for a in reads
@@ -364,15 +371,18 @@ def shared_bytes(module: Module, call: Call) -> int:
     )
 
 
-def _byte_range(module: Module, name: str) -> range | None:
+def _arena_byte_range(module: Module, name: str) -> range | None:
     """Return the range of bytes that a value occupies in the arena; None if it is not in the arena."""
     base, offset = module.base_of(name)
     start = module.plan.offsets.get(base) if module.plan is not None else None
     return None if start is None else range(start + offset, start + offset + module.values[name].nbytes)
 
 
-def _dying_and_starting(module: Module, call: Call, alive: Lifetimes, time: int) -> tuple[list[str], list[str]]:
-    """Return two lists: the values in the arena whose lifetime ends with a call, and the values whose lifetime starts with it.
+def _find_dying_and_starting_values(
+    module: Module, call: Call, alive: Lifetimes, time: int
+) -> tuple[list[str], list[str]]:
+    """Return two lists: the values in the arena whose lifetime ends with a call, and the values whose lifetime starts
+    with it.
 
     Workspaces of the call are in both lists. ``time``: index of the call."""
     touched = dict.fromkeys(module.base_of(name)[0] for name in (*call.reads, *call.writes, *call.workspace))
@@ -446,12 +456,12 @@ def lifetimes(module: Module, *, io_in_arena: bool) -> dict[str, tuple[int, int]
 class Demand:
     """Memory planning problem: the values to place (units), and the distances at which they may overlap.
 
-    ``rooms[unit][other]``: the allowed distances from ``other`` to ``unit``, for conflicting units (alive during a common
-    call) that may overlap. All other conflicting units must not overlap. ``limit``: placements of at least this number of
-    bytes are rejected."""
+    ``allowed_distances[unit][other]``: the allowed distances from ``other`` to ``unit``, for conflicting units (alive
+    during a common call) that may overlap. All other conflicting units must not overlap. ``limit``: placements of at
+    least this number of bytes are rejected."""
 
     units: tuple[Unit, ...]
-    rooms: Mapping[Unit, Mapping[Unit, SafeOffsets]]
+    allowed_distances: Mapping[Unit, Mapping[Unit, SafeOffsets]]
     limit: float = inf
 
 
@@ -460,30 +470,30 @@ def make_demand(units: tuple[Unit, ...], overlapping: SafeOffsetsByPair = Mappin
 
     ``overlapping``: allowed distances of the pairs of units that may overlap although they conflict, by names, in both
     orders. All other units that conflict must not overlap."""
-    named, rooms_to = {unit.name: unit for unit in units}, {unit: dict[Unit, SafeOffsets]() for unit in units}
+    named, distances_to = {unit.name: unit for unit in units}, {unit: dict[Unit, SafeOffsets]() for unit in units}
     for (other, name), room in overlapping.items():
-        rooms_to[named[name]][named[other]] = room
-    return Demand(units, rooms_to)
+        distances_to[named[name]][named[other]] = room
+    return Demand(units, distances_to)
 
 
-def conflicting_bytes(wanted: Demand) -> dict[Unit, int]:
+def count_conflicting_bytes(demand: Demand) -> dict[Unit, int]:
     """Return for each unit the total bytes of the other units that it conflicts with (alive during a common call)."""
-    found = _sum_over_conflicts(wanted, np.array([unit.size for unit in wanted.units], np.int64))
-    return dict(zip(wanted.units, found.tolist(), strict=True))
+    found = _sum_over_conflicts(demand, np.array([unit.size for unit in demand.units], np.int64))
+    return dict(zip(demand.units, found.tolist(), strict=True))
 
 
-def count_conflicts(wanted: Demand) -> int:
+def count_conflicts(demand: Demand) -> int:
     """Count the pairs of units that are alive during a common call."""
-    return int(_sum_over_conflicts(wanted, np.ones(len(wanted.units), np.int64)).sum()) // 2
+    return int(_sum_over_conflicts(demand, np.ones(len(demand.units), np.int64)).sum()) // 2
 
 
-def _sum_over_conflicts(wanted: Demand, weights: Array) -> Array:
+def _sum_over_conflicts(demand: Demand, weights: Array) -> Array:
     """Return for each unit the sum of ``weights`` over all other units that it conflicts with.
 
     A unit conflicts with all units that begin before it ends, except those that end before it begins.
     """
     first, last = (
-        np.array(times, np.int64) for times in ([u.first for u in wanted.units], [u.last for u in wanted.units])
+        np.array(times, np.int64) for times in ([u.first for u in demand.units], [u.last for u in demand.units])
     )
     started_before, ended_before = (np.append(0, np.cumsum(weights[np.argsort(times)])) for times in (first, last))
     late, early = np.searchsorted(np.sort(first), last, side="right"), np.searchsorted(np.sort(last), first)
@@ -499,26 +509,27 @@ def placement_size(placement: Placement) -> int:
 
 
 def demand_of_module(module: Module, overlaps: Overlaps, *, io_in_arena: bool) -> Demand:
-    """Return the demand for memory of a module: the values in its arena, and the distances at which they may overlap."""
+    """Return the demand for memory of a module: the values in its arena, and the distances at which they may
+    overlap."""
     alive = lifetimes(module, io_in_arena=io_in_arena)
     values = module.values
     units = tuple(Unit(n, values[n].nbytes, values[n].align, first, last) for n, (first, last) in alive.items())
     return make_demand(units, find_safe_offsets(module, overlaps, alive))
 
 
-def placement_lower_bound(wanted: Demand) -> int:
+def placement_lower_bound(demand: Demand) -> int:
     """Return a lower bound of the bytes of any placement: the most bytes that one call needs."""
-    return max(least_bytes_by_call(wanted, max((unit.last for unit in wanted.units), default=BEFORE) + 1), default=0)
+    return max(least_bytes_by_call(demand, max((unit.last for unit in demand.units), default=BEFORE) + 1), default=0)
 
 
-def least_bytes_by_call(wanted: Demand, call_count: int) -> list[int]:
+def least_bytes_by_call(demand: Demand, call_count: int) -> list[int]:
     """Return lower bounds of the bytes needed before the first call, and by each of the first ``call_count`` calls.
 
-    The bound of a call is the sum of the sizes of the values alive, less the most bytes that each pair of these values may
-    share. It is a lower bound: a byte that three values share is subtracted for three pairs, although it saves only two
-    bytes."""
+    The bound of a call is the sum of the sizes of the values alive, less the most bytes that each pair of these values
+    may share. It is a lower bound: a byte that three values share is subtracted for three pairs, although it saves only
+    two bytes."""
 
-    def alive(sizes: Iterable[tuple[int, int, int]]) -> Array:
+    def sum_alive_sizes(sizes: Iterable[tuple[int, int, int]]) -> Array:
         """Return the sum of the sizes that are alive at each time.
 
         ``sizes``: triples (first time, last time, size), both times included."""
@@ -528,14 +539,16 @@ def least_bytes_by_call(wanted: Demand, call_count: int) -> list[int]:
             steps[min(last, call_count) + 1 - BEFORE] -= size
         return np.asarray(np.cumsum(steps[: call_count + 1]))
 
-    units = wanted.units
-    pairs = ((a, b, room) for a, near in wanted.rooms.items() for b, room in near.items() if a.name < b.name)
-    shared = alive((max(a.first, b.first), min(a.last, b.last), room.shared) for a, b, room in pairs)
+    units = demand.units
+    pairs = (
+        (a, b, room) for a, near in demand.allowed_distances.items() for b, room in near.items() if a.name < b.name
+    )
+    shared = sum_alive_sizes((max(a.first, b.first), min(a.last, b.last), room.shared) for a, b, room in pairs)
     # `before` sums the values alive when a call starts, `after` those alive when it returns. No two of these may overlap:
     # overlaps are between a value that dies with a call and one that starts with it.
-    together = alive((u.first, u.last, u.size) for u in units) - shared
-    before = alive((u.first + 1, u.last, u.size) for u in units if u.first < u.last)
-    after = alive((u.first, u.last - 1, u.size) for u in units if u.first < u.last)
+    together = sum_alive_sizes((u.first, u.last, u.size) for u in units) - shared
+    before = sum_alive_sizes((u.first + 1, u.last, u.size) for u in units if u.first < u.last)
+    after = sum_alive_sizes((u.first, u.last - 1, u.size) for u in units if u.first < u.last)
     return [int(need) for need in np.maximum(together, np.maximum(before, after))]
 
 

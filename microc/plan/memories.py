@@ -38,12 +38,12 @@ from microc.target import CodeMemory, Memory, Traffic
 # ---- Hot code: kernels that run from RAM, where instruction fetches wait less than in the flash.
 #
 # The gain of a kernel is the number of wait cycles that its calls save in a run (:class:`microc.target.Fetching`). Its weight is
-# its estimated code size with a margin, since the size is unknown before the C compiler runs; the linker has the final say. The
+# its estimated code size with a margin, since the size is unknown before the C compiler runs; only linking shows the size. The
 # choice is a 0/1 knapsack, solved exactly by :func:`microc.base.knapsack.pareto_front`.
 
-MARGIN, BESIDE = 1.5, 48
-"""Size reserved for a function in RAM: factor on its estimated size, and bytes added for alignment, literal pools, and jumps
-to flash."""
+CODE_SIZE_FACTOR, CODE_SIZE_EXTRA = 1.5, 48
+"""Size reserved for a function in RAM: factor on its estimated size, and bytes added for alignment, literal pools, and
+jumps to flash."""
 
 
 def with_hot_code(module: Module, memory: CodeMemory) -> Module:
@@ -75,10 +75,11 @@ def with_hot_code(module: Module, memory: CodeMemory) -> Module:
 
 
 def _choose_kernels(gains: Mapping[str, float], sizes: Mapping[str, int], capacity: int) -> tuple[str, ...]:
-    """Return the names of the kernels with the largest total gain that fit into ``capacity`` bytes, in the module's order.
+    """Choose the kernels with the largest total gain that fit into ``capacity`` bytes. Return their names, in the
+    module's order.
 
-    The choice is optimal among the :data:`MAX_HOT_KERNELS` kernels with the largest gain per byte. Then each of the other
-    kernels is added if it still fits.
+    The choice is optimal among the :data:`MAX_HOT_KERNELS` kernels with the largest gain per byte. Then each of the
+    other kernels is added if it still fits.
     """
     ordered = sorted(sizes, key=lambda name: (-gains[name] / sizes[name], name))
     exact_candidates, others = ordered[:MAX_HOT_KERNELS], ordered[MAX_HOT_KERNELS:]
@@ -99,7 +100,7 @@ def _choose_kernels(gains: Mapping[str, float], sizes: Mapping[str, int], capaci
 
 def reserved_code_bytes(kernel: Kernel) -> int:
     """Return the bytes reserved for a kernel that runs from RAM."""
-    return round(MARGIN * kernel.code_bytes) + BESIDE
+    return round(CODE_SIZE_FACTOR * kernel.code_bytes) + CODE_SIZE_EXTRA
 
 
 # ---- Weights in RAM: copies of constants in an arena. Calls read them instead of the originals in flash.
@@ -116,10 +117,10 @@ COPY_CYCLES = 2.0
 class ConstantCopy:
     """A possible copy of a constant in RAM.
 
-    ``unit``: bytes and lifetime of the copy. ``step``: index of the call at whose start copying begins; :data:`BEFORE` for
-    a resident copy, which is made at reset. ``waits``: for each memory, the cycles that a run waits for the constant if its
-    copy is in this memory, including the time for copying. ``flash``: cycles that a run waits for the constant without a
-    copy."""
+    ``unit``: bytes and lifetime of the copy. ``step``: index of the call at whose start copying begins; :data:`BEFORE`
+    for a resident copy, which is made at reset. ``waits``: for each memory, the cycles that a run waits for the
+    constant if its copy is in this memory, including the time for copying. ``flash``: cycles that a run waits for the
+    constant without a copy."""
 
     unit: Unit
     step: int
@@ -133,7 +134,7 @@ def find_resident_copies(module: Module, memories: Sequence[Memory], flash_wait:
     ``flash_wait``: cycles that the core waits for a byte of flash."""
     end = len(module.calls)
     copies = []
-    for name, uses in _constant_uses(module).items():
+    for name, uses in _list_constant_uses(module).items():
         value = module.values[name]
         unit = Unit(name, value.nbytes, value.align, BEFORE, end)
         waits = tuple(sum(m.waits(moved, value.nbytes) for _, moved in uses) if m.weights else inf for m in memories)
@@ -144,10 +145,10 @@ def find_resident_copies(module: Module, memories: Sequence[Memory], flash_wait:
 def find_copies_ahead(module: Module, memories: Sequence[Memory], flash_wait: float) -> list[ConstantCopy]:
     """Return the copies ahead that save cycles although they are made in every run.
 
-    Only constants that a single call reads are copied ahead, while the call before runs. ``flash_wait``: cycles that the
-    core waits for a byte of flash."""
+    Only constants that a single call reads are copied ahead, while the call before runs. ``flash_wait``: cycles that
+    the core waits for a byte of flash."""
     copies = []
-    for name, uses in _constant_uses(module).items():
+    for name, uses in _list_constant_uses(module).items():
         if len(uses) != 1:
             continue
         value, ((call, moved),) = module.values[name], uses
@@ -159,8 +160,9 @@ def find_copies_ahead(module: Module, memories: Sequence[Memory], flash_wait: fl
     return [each for each in copies if min(each.waits) < each.flash]
 
 
-def _constant_uses(module: Module) -> dict[str, list[tuple[int, Traffic]]]:
-    """Return, for each constant of the generated C, the calls that read it: (index of the call, bytes that it moves).
+def _list_constant_uses(module: Module) -> dict[str, list[tuple[int, Traffic]]]:
+    """List the calls that read each constant of the generated C, by the name of the constant: the index of the call,
+    and the bytes that it moves.
 
     Constants that have views are left out."""
     uses: dict[str, list[tuple[int, Traffic]]] = {}
@@ -182,67 +184,72 @@ def _constant_uses(module: Module) -> dict[str, list[tuple[int, Traffic]]]:
 # from a first fit in the same order, improved by moves of single values, so that large networks get a good split too.
 
 Waits = Mapping[Unit, tuple[float, ...]]
-"""For each unit (value to place): the cycles that a run waits for it in each memory; infinite if the memory is not allowed."""
+"""For each unit (value to place): the cycles that a run waits for it in each memory; infinite if the memory is not
+allowed."""
 Homes = dict[Unit, int]
 """Assignment of units to memories: index of each unit's memory."""
 
 
-def assign_memories(wanted: Demand, waits: Waits, memories: Sequence[Memory]) -> Homes:
+def assign_memories(demand: Demand, waits: Waits, memories: Sequence[Memory]) -> Homes:
     """Return an assignment of all units to memories with few waits.
 
-    If no assignment fits, the units for which there is no space are assigned to the first memory, which is then exceeded."""
-    search = _SplitSearch(wanted, waits, memories)
-    search.first_fit()
+    If no assignment fits, the units for which there is no space are assigned to the first memory, which is then
+    exceeded."""
+    search = _SplitSearch(demand, waits, memories)
+    search.assign_first_fit()
     search.improve_by_moves()
     search.branch_and_bound()
     return search.best
 
 
-def restrict_demand(wanted: Demand, units: Iterable[Unit]) -> Demand:
+def restrict_demand(demand: Demand, units: Iterable[Unit]) -> Demand:
     """Return the part of a demand that concerns only the units ``units``."""
     chosen = set(units)
-    kept = tuple(unit for unit in wanted.units if unit in chosen)
-    return Demand(kept, {u: {o: r for o, r in wanted.rooms[u].items() if o in chosen} for u in kept})
+    kept = tuple(unit for unit in demand.units if unit in chosen)
+    return Demand(kept, {u: {o: r for o, r in demand.allowed_distances[u].items() if o in chosen} for u in kept})
 
 
-def fits(size: int, wanted: Demand) -> bool:
-    """Test whether the quick planners find a placement of all units within ``size`` bytes."""
-    return fits_side_by_side(size, wanted) or _fits_greedily(size, wanted)
+def fits_in_bytes(byte_count: int, demand: Demand) -> bool:
+    """Test whether the quick planners find a placement of all units within ``byte_count`` bytes."""
+    return fits_side_by_side(byte_count, demand) or _fits_greedily(byte_count, demand)
 
 
-def fits_side_by_side(size: int, wanted: Demand) -> bool:
-    """Test whether all units fit into ``size`` bytes without sharing any memory."""
-    return sum(unit.size + unit.align for unit in wanted.units) <= size
+def fits_side_by_side(byte_count: int, demand: Demand) -> bool:
+    """Test whether all units fit into ``byte_count`` bytes without sharing any memory."""
+    return sum(unit.size + unit.align for unit in demand.units) <= byte_count
 
 
-def _fits_greedily(size: int, wanted: Demand) -> bool:
-    return placement_lower_bound(wanted) <= size and any(
-        placement_size(planner(wanted)) <= size for planner in (greedy_by_size, greedy_by_conflicts)
+def _fits_greedily(byte_count: int, demand: Demand) -> bool:
+    """Test whether a greedy planner finds a placement of all units within ``byte_count`` bytes."""
+    return placement_lower_bound(demand) <= byte_count and any(
+        placement_size(planner(demand)) <= byte_count for planner in (greedy_by_size, greedy_by_conflicts)
     )
 
 
 class _SplitSearch:
-    """Search for the assignment of units to memories with the least waits: first fit, then moves, then branch and bound."""
+    """Search for the assignment of units to memories with the least waits: first fit, then moves, then branch and
+    bound."""
 
-    def __init__(self, wanted: Demand, waits: Waits, memories: Sequence[Memory]) -> None:
-        self.wanted, self.waits, self.memories = wanted, waits, memories
+    def __init__(self, demand: Demand, waits: Waits, memories: Sequence[Memory]) -> None:
+        self.demand, self.waits, self.memories = demand, waits, memories
         self.numbers = range(len(memories))
-        self.units = sorted(wanted.units, key=lambda u: (-self._gain_density(u), u.size, u.name))
-        self.ways = {u: self._usable_memories(u) for u in self.units}
+        self.units = sorted(demand.units, key=lambda u: (-self._gain_density(u), u.size, u.name))
+        self.usable_memories = {u: self._list_usable_memories(u) for u in self.units}
         self.best: Homes = {}
         self.cost = inf
         self._placements = count()
         self._pairs = 0
         self._fits: dict[tuple[int, frozenset[str], bool], bool] = {}
 
-    def _usable_memories(self, unit: Unit) -> list[int]:
-        """Return the indices of the memories that are large enough for a unit, the memory with the least waits first."""
+    def _list_usable_memories(self, unit: Unit) -> list[int]:
+        """Return the indices of the memories that are large enough for a unit, the memory with the least waits
+        first."""
         large = (m for m in self.numbers if unit.size <= self.memories[m].size and self.waits[unit][m] < inf)
         return sorted(large, key=lambda m: (self.waits[unit][m], m))
 
     def _least_waits(self, unit: Unit) -> float:
         """Return the cycles that a unit waits in its best memory."""
-        return min((self.waits[unit][m] for m in self.ways[unit]), default=inf)
+        return min((self.waits[unit][m] for m in self.usable_memories[unit]), default=inf)
 
     def _gain_density(self, unit: Unit) -> float:
         """Return the wait cycles that a unit saves in its best memory compared with its worst memory.
@@ -251,56 +258,61 @@ class _SplitSearch:
         waits = [cycles for cycles in self.waits[unit] if cycles < inf]
         return (max(waits) - min(waits)) / (max(unit.size, 1) * (unit.last - unit.first + 1))
 
-    def total(self, homes: Homes) -> float:
+    def total_waits(self, homes: Homes) -> float:
         """Return the cycles that a run waits for all units, if they are assigned to memories as in ``homes``."""
         return sum(self.waits[unit][home] for unit, home in homes.items())
 
-    def fits(self, memory: int, units: Iterable[Unit], *, fully: bool) -> bool:
-        """Test whether planners find a placement of some units in a memory. ``fully``: try all planners, not only the quick
-        ones."""
+    def can_hold(self, memory: int, units: Iterable[Unit], *, fully: bool) -> bool:
+        """Test whether planners find a placement of ``units`` in the memory with index ``memory``.
+
+        ``fully``: try all planners, not only the quick ones."""
         chosen = frozenset(units)
         key = memory, frozenset(unit.name for unit in chosen), fully
         if key not in self._fits:
             self._fits[key] = self._is_placeable(
-                self.memories[memory].size, restrict_demand(self.wanted, chosen), fully=fully
+                self.memories[memory].size, restrict_demand(self.demand, chosen), fully=fully
             )
         return self._fits[key]
 
-    def _is_placeable(self, size: int, wanted: Demand, *, fully: bool) -> bool:
-        """Test whether planners find a placement of all units within ``size`` bytes, and within the effort limits.
+    def _is_placeable(self, byte_count: int, demand: Demand, *, fully: bool) -> bool:
+        """Test whether planners find a placement of all units within ``byte_count`` bytes, and within the effort
+        limits.
 
         ``fully``: try all planners, not only the quick ones."""
-        if fits_side_by_side(size, wanted):
+        if fits_side_by_side(byte_count, demand):
             return True
-        self._pairs += len(wanted.units) ** 2
+        self._pairs += len(demand.units) ** 2
         if self._pairs > PAIR_EFFORT:
             return False
-        if _fits_greedily(size, wanted):
+        if _fits_greedily(byte_count, demand):
             return True
-        if not fully or placement_lower_bound(wanted) > size:
+        if not fully or placement_lower_bound(demand) > byte_count:
             return False
         # Running all planners is slow, so this is done a limited number of times. Sets of few units are placed exactly and
         # do not count.
-        small = len(wanted.units) <= EXACT_LIMIT
-        return (small or next(self._placements) < FULL_PLACEMENTS) and placement_size(place_units(wanted)[1]) <= size
+        small = len(demand.units) <= EXACT_LIMIT
+        return (small or next(self._placements) < FULL_PLACEMENTS) and placement_size(
+            place_units(demand)[1]
+        ) <= byte_count
 
-    def first_fit(self) -> None:
-        """Set ``best`` to the assignment of every unit to the memory with the least waits that still has space for it."""
+    def assign_first_fit(self) -> None:
+        """Set ``best`` to the assignment of every unit to the memory with the least waits that still has space for
+        it."""
         homes: Homes = {}
         fitting = True
         for unit in self.units:
             home = self._first_fitting_memory(unit, homes)
             fitting = fitting and home is not None
             homes[unit] = home or 0
-        self.best, self.cost = homes, self.total(homes) if fitting else inf
+        self.best, self.cost = homes, self.total_waits(homes) if fitting else inf
 
     def _first_fitting_memory(self, unit: Unit, homes: Homes, *, excluded_memory: int = -1) -> int | None:
         """Return the index of the memory with the least waits that still has space for a unit; None if there is none.
 
         ``homes``: assignment of the other units; ``excluded_memory``: index of a memory that is not considered."""
-        for memory in self.ways[unit]:
+        for memory in self.usable_memories[unit]:
             inside = [other for other, home in homes.items() if home == memory]
-            if memory != excluded_memory and self.fits(memory, [*inside, unit], fully=False):
+            if memory != excluded_memory and self.can_hold(memory, [*inside, unit], fully=False):
                 return memory
         return None
 
@@ -314,18 +326,18 @@ class _SplitSearch:
         while moved:
             moved = False
             for unit in sorted(self.units, key=lambda u: self._least_waits(u) - self.waits[u][self.best[u]]):
-                for memory in self.ways[unit]:
+                for memory in self.usable_memories[unit]:
                     if self.waits[unit][memory] >= self.waits[unit][self.best[unit]]:
                         break
                     if next(moves, None) is None:
                         return
-                    homes = self._with_moved(unit, memory)
-                    if homes is not None and self.total(homes) < self.cost:
-                        self.best, self.cost, moved = homes, self.total(homes), True
+                    homes = self._move_unit(unit, memory)
+                    if homes is not None and self.total_waits(homes) < self.cost:
+                        self.best, self.cost, moved = homes, self.total_waits(homes), True
                         break
 
-    def _with_moved(self, unit: Unit, memory: int) -> Homes | None:
-        """Return the best assignment so far, changed so that ``unit`` is in ``memory``.
+    def _move_unit(self, unit: Unit, memory: int) -> Homes | None:
+        """Return the best assignment so far, changed so that ``unit`` is in the memory with index ``memory``.
 
         Other units are moved out of ``memory`` to make space. None if these units fit into no other memory."""
         homes = {**self.best, unit: memory}
@@ -334,7 +346,7 @@ class _SplitSearch:
         for other in reversed(self.units):
             if other is unit or homes[other] != memory or not other.conflicts(unit):
                 continue
-            if self.fits(memory, inside, fully=False):
+            if self.can_hold(memory, inside, fully=False):
                 break
             inside.remove(other)
             evicted.append(other)
@@ -344,10 +356,11 @@ class _SplitSearch:
             if home is None:
                 return None
             homes[other] = home
-        return homes if self.fits(memory, [u for u, home in homes.items() if home == memory], fully=False) else None
+        return homes if self.can_hold(memory, [u for u, home in homes.items() if home == memory], fully=False) else None
 
     def branch_and_bound(self) -> None:
-        """Improve ``best`` by branch and bound over all assignments, if there are at most :data:`MAX_BRANCH_VALUES` units."""
+        """Improve ``best`` by branch and bound over all assignments, if there are at most :data:`MAX_BRANCH_VALUES`
+        units."""
         if len(self.units) > MAX_BRANCH_VALUES:
             return
         least = [0.0]
@@ -361,15 +374,15 @@ class _SplitSearch:
             if cost + least[number] >= self.cost:
                 return
             if number == len(self.units):
-                if all(self.fits(m, parts[m], fully=True) for m in self.numbers):
+                if all(self.can_hold(m, parts[m], fully=True) for m in self.numbers):
                     self.best, self.cost = dict(homes), cost
                 return
             unit = self.units[number]
-            for memory in self.ways[unit]:
+            for memory in self.usable_memories[unit]:
                 if next(steps) >= SPLIT_EFFORT:
                     return
                 parts[memory].append(unit)
-                if placement_lower_bound(restrict_demand(self.wanted, parts[memory])) <= self.memories[memory].size:
+                if placement_lower_bound(restrict_demand(self.demand, parts[memory])) <= self.memories[memory].size:
                     homes[unit] = memory
                     search(number + 1, cost + self.waits[unit][memory])
                     del homes[unit]
@@ -387,38 +400,38 @@ FLASH = Memory("flash", 1 << 40)
 MemoryWaits = dict[Unit, tuple[float, ...]]
 
 
-def plan_in_memories(module: Module, wanted: Demand, memories: Sequence[Memory], flash_wait: float) -> Plan:
+def plan_in_memories(module: Module, demand: Demand, memories: Sequence[Memory], flash_wait: float) -> Plan:
     """Plan an arena for each memory. The plan's offsets count through all arenas, one after the other.
 
-    The arena of an unused memory is empty. Two assignments are compared, and the one with fewer waits is used. The first
-    assigns tensors and resident copies of weights together, and then makes copies ahead in the memory that is left. The
-    second assigns copies ahead first, and then resident copies. ``flash_wait``: cycles that the core waits for a byte of
-    constants in flash.
+    The arena of an unused memory is empty. Two assignments are compared, and the one with fewer waits is used. The
+    first assigns tensors and resident copies of weights together, and then makes copies ahead in the memory that is
+    left. The second assigns copies ahead first, and then resident copies. ``flash_wait``: cycles that the core waits
+    for a byte of constants in flash.
     """
-    waits = _tensor_waits(module, wanted, memories)
+    waits = _compute_tensor_waits(module, demand, memories)
     resident_copies, ahead_copies = (
-        _most_gainful_copies(copies(module, memories, flash_wait))
+        _select_most_gainful_copies(copies(module, memories, flash_wait))
         for copies in (find_resident_copies, find_copies_ahead)
     )
     if not resident_copies and not ahead_copies:
-        return _make_plan(module, wanted, assign_memories(wanted, waits, memories), {}, waits, memories)
+        return _make_plan(module, demand, assign_memories(demand, waits, memories), {}, waits, memories)
     splits = [
-        _split_with_copies(wanted, waits, *order, memories)
+        _split_with_copies(demand, waits, *order, memories)
         for order in ((resident_copies, ahead_copies), (ahead_copies, resident_copies))
     ]
     linked = {each.unit.name: each.flash for each in (*resident_copies, *ahead_copies)}
 
-    def total(split_: tuple[Homes, dict[str, ConstantCopy]]) -> float:
+    def total_waits_of_split(split_: tuple[Homes, dict[str, ConstantCopy]]) -> float:
         homes, copied = split_
         own = sum((copied[u.name].waits if u.name in copied else waits[u])[home] for u, home in homes.items())
         return own + sum(cycles for name, cycles in linked.items() if name not in copied)
 
-    homes, copied = min(splits, key=total)
+    homes, copied = min(splits, key=total_waits_of_split)
     waits |= {each.unit: each.waits for each in copied.values()}
-    return _make_plan(module, _add_units(wanted, copied.values()), homes, copied, waits, memories)
+    return _make_plan(module, _add_units(demand, copied.values()), homes, copied, waits, memories)
 
 
-def _most_gainful_copies(copies: Sequence[ConstantCopy]) -> list[ConstantCopy]:
+def _select_most_gainful_copies(copies: Sequence[ConstantCopy]) -> list[ConstantCopy]:
     """Return the :data:`MAX_COPIES` copies of constants that save the most cycles per byte.
 
     The limit keeps the search fast for networks with many constants.
@@ -426,14 +439,14 @@ def _most_gainful_copies(copies: Sequence[ConstantCopy]) -> list[ConstantCopy]:
     return sorted(copies, key=lambda c: ((min(c.waits) - c.flash) / c.unit.size, c.unit.name))[:MAX_COPIES]
 
 
-def _add_units(wanted: Demand, copies: Iterable[ConstantCopy]) -> Demand:
+def _add_units(demand: Demand, copies: Iterable[ConstantCopy]) -> Demand:
     """Return a demand with copies of constants added. A copy must not overlap any other unit that is alive with it."""
     units = [each.unit for each in copies]
-    return Demand((*wanted.units, *units), {**wanted.rooms, **{unit: {} for unit in units}})
+    return Demand((*demand.units, *units), {**demand.allowed_distances, **{unit: {} for unit in units}})
 
 
 def _split_with_copies(
-    wanted: Demand,
+    demand: Demand,
     waits: MemoryWaits,
     copies: Sequence[ConstantCopy],
     other_copies: Sequence[ConstantCopy],
@@ -444,13 +457,13 @@ def _split_with_copies(
     Returns the assignment, and by name the copies of constants that are made."""
     choices = {unit: (*cycles, inf) for unit, cycles in waits.items()}
     choices |= {each.unit: (*each.waits, each.flash) for each in copies}
-    homes = assign_memories(_add_units(wanted, copies), choices, (*memories, FLASH))
+    homes = assign_memories(_add_units(demand, copies), choices, (*memories, FLASH))
     homes = {unit: home for unit, home in homes.items() if home < len(memories)}
-    return _add_copies(wanted, homes, {c.unit.name: c for c in copies if c.unit in homes}, other_copies, memories)
+    return _add_copies(demand, homes, {c.unit.name: c for c in copies if c.unit in homes}, other_copies, memories)
 
 
 def _add_copies(
-    wanted: Demand,
+    demand: Demand,
     homes: Homes,
     copies: Mapping[str, ConstantCopy],
     candidates: Sequence[ConstantCopy],
@@ -458,10 +471,10 @@ def _add_copies(
 ) -> tuple[Homes, dict[str, ConstantCopy]]:
     """Add copies of constants to an assignment, in the memory that it leaves free.
 
-    The ``candidates`` that save the most cycles per byte and call are tried first. Returns the assignment, and by name all
-    copies of constants that are made."""
+    The ``candidates`` that save the most cycles per byte and call are tried first. Returns the assignment, and by name
+    all copies of constants that are made."""
     homes, copies = dict(homes), dict(copies)
-    rooms = {**wanted.rooms, **{unit: {} for unit in homes if unit not in wanted.rooms}}
+    rooms = {**demand.allowed_distances, **{unit: {} for unit in homes if unit not in demand.allowed_distances}}
     last_call = max((unit.last for unit in homes), default=0)
 
     def gain_density(copy: ConstantCopy) -> float:
@@ -476,7 +489,7 @@ def _add_copies(
         for number in sorted(range(len(memories)), key=lambda n: (copy.waits[n], n)):
             inside = [unit for unit, home in homes.items() if home == number]
             units = (*inside, copy.unit)
-            if copy.waits[number] < copy.flash and fits(
+            if copy.waits[number] < copy.flash and fits_in_bytes(
                 memories[number].size, restrict_demand(Demand(units, rooms), units)
             ):
                 homes[copy.unit], copies[copy.unit.name] = number, copy
@@ -484,10 +497,10 @@ def _add_copies(
     return homes, copies
 
 
-def _tensor_waits(module: Module, wanted: Demand, memories: Sequence[Memory]) -> MemoryWaits:
+def _compute_tensor_waits(module: Module, demand: Demand, memories: Sequence[Memory]) -> MemoryWaits:
     """Return the cycles that a run waits for each tensor (unit of the demand), in each memory."""
-    by_name = {unit.name: unit for unit in wanted.units}
-    waits = {unit: [0.0] * len(memories) for unit in wanted.units}
+    by_name = {unit.name: unit for unit in demand.units}
+    waits = {unit: [0.0] * len(memories) for unit in demand.units}
     for call in module.calls:
         for name, moved in zip(call.args, call.traffic, strict=True):
             unit = by_name.get(module.base_of(name)[0])
@@ -499,7 +512,7 @@ def _tensor_waits(module: Module, wanted: Demand, memories: Sequence[Memory]) ->
 
 def _make_plan(
     module: Module,
-    wanted: Demand,
+    demand: Demand,
     homes: Homes,
     copied: Mapping[str, ConstantCopy],
     waits: MemoryWaits,
@@ -508,7 +521,7 @@ def _make_plan(
     """Place the units of each memory in its arena, and return the plan.
 
     ``homes``: index of each unit's memory; ``copied``: by name the copies of constants among the units."""
-    accesses = dict.fromkeys((unit.name for unit in wanted.units), 0.0)
+    accesses = dict.fromkeys((unit.name for unit in demand.units), 0.0)
     for call in module.calls:
         for name, moved in zip(call.args, call.traffic, strict=True):
             base, _ = module.base_of(name)
@@ -519,8 +532,8 @@ def _make_plan(
     planners: list[str] = []
     start = bound = 0
     for number, memory in enumerate(memories):
-        own = [unit for unit in wanted.units if homes[unit] == number]
-        inside = restrict_demand(wanted, own)
+        own = [unit for unit in demand.units if homes[unit] == number]
+        inside = restrict_demand(demand, own)
         name, best = place_units(inside)
         size = -(-placement_size(best) // 4) * 4
         offsets |= {unit.name: start + at for unit, at in best.items()}
@@ -547,11 +560,12 @@ def add_operand_waits(module: Module, memories: Sequence[Memory], flash_wait: fl
     runs = any(map(_is_copied_per_run, module.plan.copies.values()))
     ahead_copies = {each.unit.name: each for each in find_copies_ahead(module, memories, flash_wait)} if runs else {}
     return replace(
-        module, calls=tuple(_with_waits(module, call, memories, flash_wait, ahead_copies) for call in module.calls)
+        module,
+        calls=tuple(_add_waits_to_call(module, call, memories, flash_wait, ahead_copies) for call in module.calls),
     )
 
 
-def _with_waits(
+def _add_waits_to_call(
     module: Module, call: Call, memories: Sequence[Memory], flash_wait: float, ahead_copies: Mapping[str, ConstantCopy]
 ) -> Call:
     """Return a call whose estimate includes the cycles that it waits for its operands.
@@ -572,5 +586,6 @@ def _with_waits(
 
 
 def _is_copied_per_run(step: int) -> bool:
-    """Test whether a copy of a constant is made in every run, not once at reset. ``step``: call at which copying begins."""
+    """Test whether a copy of a constant is made in every run, not once at reset. ``step``: call at which copying
+    begins."""
     return step >= 0

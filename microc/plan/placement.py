@@ -25,7 +25,7 @@ from microc.plan.liveness import (
     Placement,
     SafeOffsets,
     Unit,
-    conflicting_bytes,
+    count_conflicting_bytes,
     count_conflicts,
     placement_lower_bound,
     placement_size,
@@ -44,26 +44,29 @@ class IntervalIndex:
     order of placement."""
 
     def __init__(self, placed: Mapping[Unit, int]) -> None:
-        """Create the index of some placed units. ``placed``: offset of each unit."""
+        """Create the index of some placed units. ``placed``: the offset of each unit in bytes."""
         self.placed, self.numbers = Placement(), dict[Unit, int]()
         self.spans = np.zeros((0, 5), np.int64)
         for unit, at in placed.items():
-            self.put(unit, at)
+            self.add(unit, at)
 
-    def put(self, unit: Unit, at: int) -> None:
-        """Add a unit at offset ``at`` to the index."""
-        self.placed[unit], self.numbers[unit] = at, len(self.numbers)
-        row = int(np.searchsorted(self.spans[:, 0], at))
-        self.spans = np.insert(self.spans, row, (at, at + unit.size, unit.first, unit.last, self.numbers[unit]), axis=0)
+    def add(self, unit: Unit, offset: int) -> None:
+        """Add a unit to the index. ``offset``: the offset in bytes at which the unit is placed."""
+        self.placed[unit], self.numbers[unit] = offset, len(self.numbers)
+        row = int(np.searchsorted(self.spans[:, 0], offset))
+        span = offset, offset + unit.size, unit.first, unit.last, self.numbers[unit]
+        self.spans = np.insert(self.spans, row, span, axis=0)
 
-    def lowest_gap(self, unit: Unit, rooms: Mapping[Unit, SafeOffsets]) -> int:
+    def find_lowest_gap(self, unit: Unit, allowed_distances: Mapping[Unit, SafeOffsets]) -> int:
         """Return the lowest aligned offset for ``unit`` at an allowed distance from all units that it conflicts with.
 
-        ``rooms``: the allowed distances to ``unit`` from the units that it may overlap. These units are examined one by
-        one. Between all others, ``unit`` must fit into a gap.
+        ``allowed_distances``: the allowed distances to ``unit`` from the units that it may overlap. These units are
+        examined one by one. Between all others, ``unit`` must fit into a gap.
         """
-        near = {other: room for other, room in rooms.items() if other in self.placed and other.conflicts(unit)}
-        starts, ends = self._gaps(unit, [self.numbers[other] for other in near])
+        near = {
+            other: room for other, room in allowed_distances.items() if other in self.placed and other.conflicts(unit)
+        }
+        starts, ends = self._find_gaps(unit, [self.numbers[other] for other in near])
         offset, settled = 0, -1
         # The offset only rises. Repeat until the gaps and all allowed distances leave it unchanged.
         while offset != settled:
@@ -71,15 +74,16 @@ class IntervalIndex:
             offset = max(offset, int(ends[np.searchsorted(starts, offset + unit.size)]))
             for other, room in near.items():
                 below = self.placed[other]
-                offset = below + room.next(offset - below)
+                offset = below + room.next_allowed(offset - below)
                 offset += -offset % unit.align
         return offset
 
-    def _gaps(self, unit: Unit, without: list[int]) -> tuple[Array, Array]:
-        """Return two arrays: the end of each gap that is large enough for ``unit``, and the lowest offset for it in each gap.
+    def _find_gaps(self, unit: Unit, without: list[int]) -> tuple[Array, Array]:
+        """Return two arrays: the end of each gap that is large enough for ``unit``, and the lowest offset for it in
+        each gap.
 
-        Gaps are between units that conflict with ``unit``, except the units numbered in ``without``. The last gap has no
-        end."""
+        Gaps are between units that conflict with ``unit``, except the units numbered in ``without``. The last gap has
+        no end."""
         at, end, first, last, number = self.spans.T
         conflicting = (first <= unit.last) & (unit.first <= last) & ~np.isin(number, without)
         begins = np.append(0, np.maximum.accumulate(end[conflicting]))
@@ -95,48 +99,52 @@ class IntervalIndex:
 # its best result so far. The correctness of a plan does not depend on any search.
 
 ORDER_EFFORT = 1 << 17
-"""Limit of the search for an order of calls (:mod:`microc.plan.plan`): number of calls appended to partial orders, shared
-equally between the positions of the order."""
+"""Limit of the search for an order of calls (:mod:`microc.plan.plan`): number of calls appended to partial orders,
+shared equally between the positions of the order."""
 BEAM_EFFORT = 1 << 18
-"""Limit of :func:`microc.plan.placement.beam_search`: number of comparisons of partial placements with neighbouring units, for
-each order of units."""
+"""Limit of :func:`microc.plan.placement.beam_search`: number of comparisons of partial placements with neighbouring
+units, for each order of units."""
 CLIMB_EFFORT = 1 << 22
-"""Limit of :func:`microc.plan.placement.hill_climbing`: number of pairs of conflicting units, summed over all placements."""
+"""Limit of :func:`microc.plan.placement.hill_climbing`: number of pairs of conflicting units, summed over all
+placements."""
 EXACT_EFFORT = 1 << 16
-"""Limit of :func:`microc.plan.placement.exact`: number of searches for a gap."""
+"""Limit of :func:`microc.plan.placement.place_exactly`: number of searches for a gap."""
 SPLIT_EFFORT = 1 << 12
-"""Limit of branch and bound in :func:`microc.plan.memories.assign_memories`: number of tentative assignments of values to
-memories."""
+"""Limit of branch and bound in :func:`microc.plan.memories.assign_memories`: number of tentative assignments of values
+to memories."""
 FULL_PLACEMENTS = 1 << 1
-"""Most runs of all planners in one call of :func:`microc.plan.memories.assign_memories`, after the quick planners failed.
+"""Most runs of all planners in one call of :func:`microc.plan.memories.assign_memories`, after the quick planners
+failed.
 
 Runs on few values do not count, because few values are placed exactly.
 """
 PAIR_EFFORT = 1 << 22
-"""Limit of the quick planners in :func:`microc.plan.memories.assign_memories`: number of pairs of values. Beyond the limit,
-values count as fitting only if they fit without sharing memory."""
+"""Limit of the quick planners in :func:`microc.plan.memories.assign_memories`: number of pairs of values. Beyond the
+limit, values count as fitting only if they fit without sharing memory."""
 MAX_BRANCH_VALUES = 1 << 8
-"""Most values for branch and bound: with more values, :data:`SPLIT_EFFORT` steps would hardly leave the first branch."""
+"""Most values for branch and bound: with more values, :data:`SPLIT_EFFORT` steps would hardly leave the first
+branch."""
 MAX_COPIES = 1 << 7
 """Most constants that are considered for a copy in RAM: those that save the most cycles per byte."""
 MAX_HOT_KERNELS = 1 << 7
-"""Most kernels for which the choice of hot code (:mod:`microc.plan.memories`) is exact: those that save the most cycles per
-byte."""
+"""Most kernels for which the choice of hot code (:mod:`microc.plan.memories`) is exact: those that save the most cycles
+per byte."""
 MAX_MOVES = 1 << 9
 """Most moves of values into a faster memory that are tried before branch and bound."""
 
 MAX_CHAINS = 1 << 12
-"""Most chains of layers that :mod:`microc.compiler.fit.striping` estimates; then it chooses among the chains estimated so
-far."""
+"""Most chains of layers that :mod:`microc.compiler.fit.striping` estimates; then it chooses among the chains estimated
+so far."""
 MAX_LOWERED_CHAINS = 1 << 8
 """Most chains of layers that :mod:`microc.compiler.fit.striping` lowers to know the bytes of their scratch buffers."""
 
 
-def affordable_repeats(wanted: Demand, max_comparisons: int, max_repeats: int) -> int:
-    """Return how often all units can be compared with the units that they conflict with, in ``max_comparisons`` comparisons.
+def affordable_repeats(demand: Demand, max_comparisons: int, max_repeats: int) -> int:
+    """Return the number of times that all units can be compared with the units that they conflict with, within
+    ``max_comparisons`` comparisons.
 
     The result is at most ``max_repeats``. A unit counts as conflicting with itself."""
-    return min(max_repeats, max_comparisons // max(count_conflicts(wanted) + len(wanted.units), 1))
+    return min(max_repeats, max_comparisons // max(count_conflicts(demand) + len(demand.units), 1))
 
 
 # ---- Beam search: units are placed one by one next to those that they may overlap, in many partial placements at once.
@@ -145,7 +153,7 @@ def affordable_repeats(wanted: Demand, max_comparisons: int, max_repeats: int) -
 # operand: the offsets fall along the chain, so the chain must start high. In the beam search offsets may be negative, and the
 # size of a placement is the distance from the lowest to the highest byte in use.
 
-WIDTH = 32
+BEAM_WIDTH = 32
 """Beam width: number of partial placements that are kept after each unit."""
 
 
@@ -153,8 +161,9 @@ WIDTH = 32
 class _PartialPlacement:
     """A partial placement of units in memory: a state of the beam search, as a linked list from the last placed unit.
 
-    ``low``, ``high``: the range of offsets in use. ``near``: offsets of the placed units that conflict with units that are
-    not placed yet. ``unit``, ``at``: the last placed unit and its offset. ``before``: the placement of the earlier units.
+    ``low``, ``high``: the range of offsets in use. ``near``: offsets of the placed units that conflict with units that
+    are not placed yet. ``unit``, ``at``: the last placed unit and its offset. ``before``: the placement of the earlier
+    units.
     """
 
     low: int
@@ -164,9 +173,11 @@ class _PartialPlacement:
     at: int = 0
     before: _PartialPlacement | None = None
 
-    def ends(self, at: int, size: int) -> tuple[int, int]:
-        """Return the range of offsets (low, high) in use after ``size`` more bytes are placed at offset ``at``."""
-        return (at, at + size) if self.unit is None else (min(at, self.low), max(at + size, self.high))
+    def used_range_with(self, offset: int, byte_count: int) -> tuple[int, int]:
+        """Return the range of offsets (low, high) in use after ``byte_count`` more bytes are placed at ``offset``."""
+        if self.unit is None:
+            return offset, offset + byte_count
+        return min(offset, self.low), max(offset + byte_count, self.high)
 
     @property
     def key(self) -> tuple[int, ...]:
@@ -176,61 +187,61 @@ class _PartialPlacement:
         return self.high - self.low, *[at - self.low for at in self.near.values()]
 
 
-def beam_search(wanted: Demand) -> Placement | None:
+def beam_search(demand: Demand) -> Placement | None:
     """Return the smallest placement that beam search finds with three orders of the units.
 
-    The units are ordered by their first call, by their last call backwards, and by distance in time from the largest unit.
-    None if there are too many units for :data:`BEAM_EFFORT`, or if no placement is below the demand's limit."""
-    width = affordable_repeats(wanted, BEAM_EFFORT, WIDTH)
+    The units are ordered by their first call, by their last call backwards, and by distance in time from the largest
+    unit. None if there are too many units for :data:`BEAM_EFFORT`, or if no placement is below the demand's limit."""
+    width = affordable_repeats(demand, BEAM_EFFORT, BEAM_WIDTH)
     if not width:
         return None
-    if not wanted.units:
+    if not demand.units:
         return {}
-    start = min(wanted.units, key=lambda u: (-u.size, u.first, u.name))
+    start = min(demand.units, key=lambda u: (-u.size, u.first, u.name))
 
     def time_from_start(unit: Unit) -> int:
         return max(unit.first - start.last, start.first - unit.last, 0)
 
     orders = (
-        sorted(wanted.units, key=lambda u: (u.first, -u.size, u.name)),
-        sorted(wanted.units, key=lambda u: (-u.last, -u.size, u.name)),
-        sorted(wanted.units, key=lambda u: (time_from_start(u), -u.size, u.name)),
+        sorted(demand.units, key=lambda u: (u.first, -u.size, u.name)),
+        sorted(demand.units, key=lambda u: (-u.last, -u.size, u.name)),
+        sorted(demand.units, key=lambda u: (time_from_start(u), -u.size, u.name)),
     )
-    bound, best = placement_lower_bound(wanted), None
+    bound, best = placement_lower_bound(demand), None
     for order in orders:
-        placement = place_in_order(wanted, order, width)
-        if placement is not None and placement_size(placement) < wanted.limit:
+        placement = place_in_order(demand, order, width)
+        if placement is not None and placement_size(placement) < demand.limit:
             # Later orders only need to look for smaller placements.
-            best, wanted = placement, replace(wanted, limit=placement_size(placement))
-        if wanted.limit <= bound:
+            best, demand = placement, replace(demand, limit=placement_size(placement))
+        if demand.limit <= bound:
             break
     return best
 
 
-def place_in_order(wanted: Demand, order: Sequence[Unit], beam_width: int = WIDTH) -> Placement | None:
+def place_in_order(demand: Demand, order: Sequence[Unit], beam_width: int = BEAM_WIDTH) -> Placement | None:
     """Place units in the order ``order`` by beam search. Units that conflict should be close together in the order.
 
-    The bytes in use never shrink, so a partial placement that reaches the demand's limit is dropped. None if all placements
-    reach the limit."""
+    The bytes in use never shrink, so a partial placement that reaches the demand's limit is dropped. None if all
+    placements reach the limit."""
     states = [_PartialPlacement(0, 0, {})]
     last = {unit: max(k for k, other in enumerate(order) if other.conflicts(unit)) for unit in order}
     for k, unit in enumerate(order):
         # `disjoint` units must not overlap this one, `near` ones may; `unfinished` units conflict with later ones.
-        rooms = wanted.rooms[unit]
+        rooms = demand.allowed_distances[unit]
         disjoint = [u for u in order[:k] if u not in rooms and u.conflicts(unit)]
         near = [(u, rooms[u], rooms[u].reverse()) for u in order[:k] if u in rooms]
         unfinished = [u for u in order[: k + 1] if last[u] > k]
         extensions: list[tuple[int, int, _PartialPlacement]] = []
         for state in states:
             forbidden = _merge_intervals((state.near[u] - unit.size, state.near[u] + u.size) for u in disjoint)
-            for at in _offset_candidates(
+            for at in _list_offset_candidates(
                 state, unit, [(state.near[u], room, reverse_room) for u, room, reverse_room in near], forbidden
             ):
-                low, high = state.ends(at, unit.size)
-                if high - low < wanted.limit:
+                low, high = state.used_range_with(at, unit.size)
+                if high - low < demand.limit:
                     extensions.append((high - low, at, state))
         states = _keep_smallest(extensions, unit, unfinished, beam_width)
-    return _shifted_offsets(states[0]) if states else None
+    return _shift_to_zero(states[0]) if states else None
 
 
 def _keep_smallest(
@@ -238,12 +249,14 @@ def _keep_smallest(
 ) -> list[_PartialPlacement]:
     """Return the ``beam_width`` smallest partial placements with different keys, after ``unit`` is placed.
 
-    ``extensions``: triples (bytes in use, offset of ``unit``, partial placement before ``unit``). ``unfinished``: units that
-    conflict with later units."""
+    ``extensions``: triples (bytes in use, offset of ``unit``, partial placement before ``unit``). ``unfinished``: units
+    that conflict with later units."""
     partials: dict[tuple[int, ...], _PartialPlacement] = {}
     for _, at, state in sorted(extensions, key=itemgetter(0)):
         near = {**state.near, unit: at}
-        new = _PartialPlacement(*state.ends(at, unit.size), {u: near[u] for u in unfinished}, unit, at, state)
+        new = _PartialPlacement(
+            *state.used_range_with(at, unit.size), {u: near[u] for u in unfinished}, unit, at, state
+        )
         partials.setdefault(new.key, new)
         if len(partials) == beam_width:
             break
@@ -261,8 +274,9 @@ class _Intervals:
     lows: list[int]
     highs: list[int]
 
-    def around(self, offset: int) -> tuple[int, int]:
-        """Return both ends of the interval that contains an offset; if no interval does, return the offset twice."""
+    def interval_ends_around(self, offset: int) -> tuple[int, int]:
+        """Return both ends of the forbidden interval that contains an offset; if there is none, return the offset
+        twice."""
         k = bisect_left(self.lows, offset) - 1
         return (self.lows[k], self.highs[k]) if k >= 0 and offset < self.highs[k] else (offset, offset)
 
@@ -279,41 +293,41 @@ def _merge_intervals(overlapping: Iterable[tuple[int, int]]) -> _Intervals:
     return _Intervals(lows, highs)
 
 
-def _offset_candidates(state: _PartialPlacement, unit: Unit, neighbours: Near, forbidden: _Intervals) -> list[int]:
+def _list_offset_candidates(state: _PartialPlacement, unit: Unit, neighbours: Near, forbidden: _Intervals) -> list[int]:
     """Return the offsets at which beam search tries to place a unit in a partial placement.
 
-    The candidates are next to both ends of the bytes in use, of the ``forbidden`` intervals, and of the allowed distances
-    from the units ``neighbours`` that may be overlapped."""
+    The candidates are next to both ends of the bytes in use, of the ``forbidden`` intervals, and of the allowed
+    distances from the units ``neighbours`` that may be overlapped."""
     starts = {state.low, state.high - unit.size, *forbidden.lows, *forbidden.highs}
     for at, room, _ in neighbours:
         starts |= {at - room.over, at + room.under, at, at + room.under - room.over}
         starts |= {at + span[k] for span in room.safe for k in (0, -1)}
     aligned = {start - start % unit.align for start in starts}
     return sorted(
-        {_nearest_offset(start, unit, neighbours, forbidden, up) for start in aligned for up in (True, False)}
+        {_find_nearest_offset(start, unit, neighbours, forbidden, up) for start in aligned for up in (True, False)}
     )
 
 
-def _nearest_offset(start: int, unit: Unit, neighbours: Near, forbidden: _Intervals, upwards: bool) -> int:
+def _find_nearest_offset(start: int, unit: Unit, neighbours: Near, forbidden: _Intervals, upwards: bool) -> int:
     """Return the allowed offset of a unit that is nearest to ``start``, which is aligned.
 
     The search goes up from ``start`` if ``upwards`` is True, else down."""
     offset, previous = start, None
     while offset != previous:
         previous = offset
-        offset = forbidden.around(offset)[upwards]
+        offset = forbidden.interval_ends_around(offset)[upwards]
         offset += -offset % unit.align if upwards else -(offset % unit.align)
         for at, room, reverse_room in neighbours:
             if upwards:
-                offset = at + room.next(offset - at)
+                offset = at + room.next_allowed(offset - at)
                 offset += -offset % unit.align
             else:
-                offset = at - reverse_room.next(at - offset)
+                offset = at - reverse_room.next_allowed(at - offset)
                 offset -= offset % unit.align
     return offset
 
 
-def _shifted_offsets(state: _PartialPlacement) -> Placement:
+def _shift_to_zero(state: _PartialPlacement) -> Placement:
     """Return the placement of all units of a partial placement, shifted so that the lowest offset becomes 0.
 
     The lowest offset is rounded down to the largest alignment first."""
@@ -329,7 +343,8 @@ def _shifted_offsets(state: _PartialPlacement) -> Placement:
 # ---- Planners: a priority order for first fit, or a search over orders.
 
 Planner = Callable[[Demand], Placement | None]
-"""A function that returns a placement; None if there are too many units for it, or if no placement is below the limit."""
+"""A function that returns a placement; None if there are too many units for it, or if no placement is below the
+limit."""
 
 HILL_CLIMBING_STEPS = 400  # most swaps of two units in the order
 EXACT_LIMIT = 9
@@ -337,7 +352,7 @@ EXACT_LIMIT = 9
 
 
 def first_fit(
-    wanted: Demand,
+    demand: Demand,
     order: Sequence[Unit],
     limit: float = inf,
     before: Mapping[Unit, int] = MappingProxyType({}),
@@ -345,11 +360,11 @@ def first_fit(
 ) -> Placement:
     """Place units one by one, each at the lowest offset that all earlier units allow; stop once ``limit`` is exceeded.
 
-    ``before``: offsets of the first units of the order, which are not placed again. ``conflicting_units``: for each unit, the
-    units that it conflicts with, if known; this only saves time.
+    ``before``: offsets of the first units of the order, which are not placed again. ``conflicting_units``: for each
+    unit, the units that it conflicts with, if known; this only saves time.
     """
     if len(order) > INDEX_MIN_UNITS:
-        return _first_fit_by_index(wanted, order, limit, before)
+        return _first_fit_by_index(demand, order, limit, before)
     placed = dict(before)
     for unit in order[len(before) :]:
         beside = (
@@ -357,26 +372,27 @@ def first_fit(
             if conflicting_units is None
             else {other: placed[other] for other in conflicting_units[unit] if other in placed}
         )
-        placed[unit] = lowest_gap(wanted, unit, beside)
+        placed[unit] = find_lowest_gap(demand, unit, beside)
         if placed[unit] + unit.size > limit:
             break
     return placed
 
 
-def _first_fit_by_index(wanted: Demand, order: Sequence[Unit], limit: float, before: Mapping[Unit, int]) -> Placement:
+def _first_fit_by_index(demand: Demand, order: Sequence[Unit], limit: float, before: Mapping[Unit, int]) -> Placement:
     """Return the placement of :func:`first_fit`, computed with the interval index, which is faster for many units."""
-    shelf = IntervalIndex(before)
+    index = IntervalIndex(before)
     for unit in order[len(before) :]:
-        at = shelf.lowest_gap(unit, wanted.rooms[unit])
-        shelf.put(unit, at)
+        at = index.find_lowest_gap(unit, demand.allowed_distances[unit])
+        index.add(unit, at)
         if at + unit.size > limit:
             break
-    return shelf.placed
+    return index.placed
 
 
-def lowest_gap(wanted: Demand, unit: Unit, placed: Placement) -> int:
-    """Return the lowest aligned offset for ``unit`` at an allowed distance from all placed units that it conflicts with."""
-    rooms, size, align, first, last = wanted.rooms[unit], unit.size, unit.align, unit.first, unit.last
+def find_lowest_gap(demand: Demand, unit: Unit, placed: Placement) -> int:
+    """Return the lowest aligned offset for ``unit`` at an allowed distance from all placed units that it conflicts
+    with."""
+    rooms, size, align, first, last = demand.allowed_distances[unit], unit.size, unit.align, unit.first, unit.last
     conflicting = [(at, other) for other, at in placed.items() if other.first <= last and first <= other.last]
     conflicting.sort(key=itemgetter(0))
     offset, settled = 0, -1
@@ -388,7 +404,7 @@ def lowest_gap(wanted: Demand, unit: Unit, placed: Placement) -> int:
                 break
             if at + other.size <= offset:
                 continue
-            offset = at + (rooms[other].next(offset - at) if other in rooms else other.size)
+            offset = at + (rooms[other].next_allowed(offset - at) if other in rooms else other.size)
             offset += -offset % align
     return offset
 
@@ -398,26 +414,27 @@ def _size_key(unit: Unit) -> tuple[int, int, str]:
     return -unit.size, unit.first, unit.name
 
 
-def greedy_by_size(wanted: Demand) -> Placement:
+def greedy_by_size(demand: Demand) -> Placement:
     """Return the first-fit placement of the units in order of their size, the largest first."""
-    return first_fit(wanted, sorted(wanted.units, key=_size_key))
+    return first_fit(demand, sorted(demand.units, key=_size_key))
 
 
-def greedy_by_conflicts(wanted: Demand) -> Placement:
-    """Return the first-fit placement in which the units that are alive together with the most bytes are placed first."""
-    pressure = conflicting_bytes(wanted)
-    return first_fit(wanted, sorted(wanted.units, key=lambda u: (-pressure[u], *_size_key(u))))
+def greedy_by_conflicts(demand: Demand) -> Placement:
+    """Return the first-fit placement in which the units that are alive together with the most bytes are placed
+    first."""
+    pressure = count_conflicting_bytes(demand)
+    return first_fit(demand, sorted(demand.units, key=lambda u: (-pressure[u], *_size_key(u))))
 
 
-def hill_climbing(wanted: Demand) -> Placement:
+def hill_climbing(demand: Demand) -> Placement:
     """Return the placement that hill climbing over first-fit orders finds.
 
-    It starts from the better greedy order and swaps two units of the order at a time. A swap is kept if the arena does not
-    grow. The pseudo-random choice of units is deterministic."""
-    best = min((greedy_by_size(wanted), greedy_by_conflicts(wanted)), key=placement_size)
+    It starts from the better greedy order and swaps two units of the order at a time. A swap is kept if the arena does
+    not grow. The pseudo-random choice of units is deterministic."""
+    best = min((greedy_by_size(demand), greedy_by_conflicts(demand)), key=placement_size)
     order = list(best)
-    bound, dice = placement_lower_bound(wanted), random.Random(0)
-    steps = affordable_repeats(wanted, CLIMB_EFFORT, HILL_CLIMBING_STEPS) if len(order) > 1 else 0
+    bound, dice = placement_lower_bound(demand), random.Random(0)
+    steps = affordable_repeats(demand, CLIMB_EFFORT, HILL_CLIMBING_STEPS) if len(order) > 1 else 0
     near = {unit: [other for other in order if other.conflicts(unit)] for unit in order} if steps else None
     for _ in range(steps):
         if placement_size(best) == bound:
@@ -429,22 +446,22 @@ def hill_climbing(wanted: Demand) -> Placement:
         trial[i], trial[j] = trial[j], trial[i]
         # Units before both swapped units in the order keep their offsets.
         placement = first_fit(
-            wanted, trial, placement_size(best), {unit: best[unit] for unit in order[: min(i, j)]}, near
+            demand, trial, placement_size(best), {unit: best[unit] for unit in order[: min(i, j)]}, near
         )
         if placement_size(placement) <= placement_size(best):
             order, best = trial, placement
     return best
 
 
-def exact(wanted: Demand) -> Placement:
+def place_exactly(demand: Demand) -> Placement:
     """Return the smallest first-fit placement, by branch and bound over the orders of units.
 
-    If no units may overlap, the result is optimal, and only orders in which the offsets rise need to be searched. Proof: sort
-    any optimal placement by offset and place its units by first fit in this order; no unit gets higher. After
-    :data:`EXACT_EFFORT` searches for a gap, the best placement so far is returned.
+    If no units may overlap, the result is optimal, and only orders in which the offsets rise need to be searched.
+    Proof: sort any optimal placement by offset and place its units by first fit in this order; no unit gets higher.
+    After :data:`EXACT_EFFORT` searches for a gap, the best placement so far is returned.
     """
-    bound = placement_lower_bound(wanted)
-    best = min((greedy_by_size(wanted), greedy_by_conflicts(wanted)), key=placement_size)
+    bound = placement_lower_bound(demand)
+    best = min((greedy_by_size(demand), greedy_by_conflicts(demand)), key=placement_size)
     gaps = count()
 
     def search(rising: Placement, left: tuple[Unit, ...], limit: int, lowest: float = -inf) -> Placement | None:
@@ -454,7 +471,7 @@ def exact(wanted: Demand) -> Placement:
         for unit in left:
             if next(gaps) >= EXACT_EFFORT:
                 break
-            at = lowest_gap(wanted, unit, rising)
+            at = find_lowest_gap(demand, unit, rising)
             if at + unit.size >= limit or at < lowest:
                 continue
             completed = search({**rising, unit: at}, tuple(u for u in left if u is not unit), limit, at)
@@ -466,7 +483,7 @@ def exact(wanted: Demand) -> Placement:
 
     if placement_size(best) == bound:
         return best
-    return search({}, tuple(sorted(wanted.units, key=_size_key)), placement_size(best)) or best
+    return search({}, tuple(sorted(demand.units, key=_size_key)), placement_size(best)) or best
 
 
 PLANNERS: tuple[tuple[str, Planner], ...] = (
@@ -477,50 +494,57 @@ PLANNERS: tuple[tuple[str, Planner], ...] = (
 )
 
 
-REMEMBERED_PLACEMENTS = 128
+CACHED_PLACEMENTS = 128
 """Number of placements in the cache. Quantisation, tuning and the search for a fit plan equal networks many times."""
 
 
-def place_units(wanted: Demand) -> tuple[str, Placement]:
+def place_units(demand: Demand) -> tuple[str, Placement]:
     """Return the name of the planner that finds the smallest placement, and this placement.
 
     If several placements are equally small, the first planner of :data:`PLANNERS` is preferred."""
-    numbers = {unit: number for number, unit in enumerate(wanted.units)}
-    rooms = tuple(
-        (numbers[unit], numbers[other], room) for unit, others in wanted.rooms.items() for other, room in others.items()
+    numbers = {unit: number for number, unit in enumerate(demand.units)}
+    distances = tuple(
+        (numbers[unit], numbers[other], room)
+        for unit, others in demand.allowed_distances.items()
+        for other, room in others.items()
     )
-    values = tuple((unit.name, unit.size, unit.align, unit.first, unit.last) for unit in wanted.units)
-    name, offsets = _place_values(values, rooms, wanted.limit)
-    return name, {wanted.units[number]: at for number, at in offsets.items()}
+    values = tuple((unit.name, unit.size, unit.align, unit.first, unit.last) for unit in demand.units)
+    name, offsets = _place_values(values, distances, demand.limit)
+    return name, {demand.units[number]: at for number, at in offsets.items()}
 
 
-@lru_cache(maxsize=REMEMBERED_PLACEMENTS)
+@lru_cache(maxsize=CACHED_PLACEMENTS)
 def _place_values(
-    values: tuple[tuple[str, int, int, int, int], ...], rooms: tuple[tuple[int, int, SafeOffsets], ...], limit: float
+    values: tuple[tuple[str, int, int, int, int], ...],
+    distances: tuple[tuple[int, int, SafeOffsets], ...],
+    limit: float,
 ) -> tuple[str, Mapping[int, int]]:
     """Return the result of :func:`place_units` for a demand in hashable form, so that results can be cached.
 
-    Units are numbered: offsets are returned by number. ``values``: the fields of each :class:`Unit`. ``rooms``: triples
-    (number of a unit, number of another unit, allowed distances from the other unit to the unit)."""
+    Units are numbered: offsets are returned by number. ``values``: the fields of each :class:`Unit`. ``distances``:
+    triples (number of a unit, number of another unit, allowed distances from the other unit to the unit)."""
     units = tuple(Unit(*fields) for fields in values)
-    rooms_to: dict[Unit, dict[Unit, SafeOffsets]] = {unit: {} for unit in units}
-    for number, other, room in rooms:
-        rooms_to[units[number]][units[other]] = room
-    name, placement = _smallest_placement(Demand(units, rooms_to, limit))
+    distances_to: dict[Unit, dict[Unit, SafeOffsets]] = {unit: {} for unit in units}
+    for number, other, room in distances:
+        distances_to[units[number]][units[other]] = room
+    name, placement = _find_smallest_placement(Demand(units, distances_to, limit))
     numbers = {unit: number for number, unit in enumerate(units)}
     return name, {numbers[unit]: at for unit, at in placement.items()}
 
 
-def _smallest_placement(wanted: Demand) -> tuple[str, Placement]:
-    """Return the result of :func:`place_units`, computed without the cache."""
-    planners = PLANNERS + ((("exact", exact),) if len(wanted.units) <= EXACT_LIMIT else ())
-    bound, name, best = placement_lower_bound(wanted), "", Placement()
+def _find_smallest_placement(demand: Demand) -> tuple[str, Placement]:
+    """Run the planners one after another; return the name of the planner that finds the smallest placement, and this
+    placement.
+
+    If several placements are equally small, the first planner is preferred. Results are not cached here."""
+    planners = PLANNERS + ((("exact", place_exactly),) if len(demand.units) <= EXACT_LIMIT else ())
+    bound, name, best = placement_lower_bound(demand), "", Placement()
     for tried, planner in planners:
-        placement = planner(wanted)
-        if placement is not None and placement_size(placement) < wanted.limit:
+        placement = planner(demand)
+        if placement is not None and placement_size(placement) < demand.limit:
             name, best = tried, placement
-            wanted = replace(wanted, limit=placement_size(placement))
-        if wanted.limit == bound:
+            demand = replace(demand, limit=placement_size(placement))
+        if demand.limit == bound:
             break
     assert name
     return name, best

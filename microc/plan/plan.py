@@ -20,25 +20,25 @@ from microc.target import Memory
 
 # ---- The order of calls with the smallest peak of memory, for networks that branch.
 #
-# Beam search over sets of finished calls: level k contains sets of k calls, and the best :data:`WIDTH` of them are kept. The
-# search is exact while a level has at most :data:`WIDTH` sets, and while it needs no more than its share of
+# Beam search over sets of finished calls: level k contains sets of k calls, and the best :data:`ORDER_BEAM_WIDTH` of them are kept. The
+# search is exact while a level has at most :data:`ORDER_BEAM_WIDTH` sets, and while it needs no more than its share of
 # :data:`~microc.plan.placement.ORDER_EFFORT`. A chain of calls has only one order, so it is not searched.
 
-WIDTH = 64  # beam width: number of sets of calls that are kept at each level
+ORDER_BEAM_WIDTH = 64  # beam width: number of sets of calls that are kept at each level
 
 
 @frozen
 class _PartialOrder:
     """A set of finished calls, with the best order found for these calls: a state of the beam search.
 
-    ``peak``: the largest number of bytes needed so far. ``size``: bytes alive after the last call. ``call``: index of the
-    last call. ``done``, ``live``: bit sets of the finished calls and of the live values. ``before``: the partial order
-    without its last call. ``place``: index of ``before`` among the states of its level in lexicographic order, which
-    breaks ties."""
+    ``peak``: the largest number of bytes needed so far. ``size``: bytes alive after the last call. ``call``: index of
+    the last call. ``done``, ``live``: bit sets of the finished calls and of the live values. ``before``: the partial
+    order without its last call. ``tie_rank``: index of ``before`` among the states of its level in lexicographic order,
+    which breaks ties."""
 
     peak: int
     size: int
-    place: int
+    tie_rank: int
     call: int
     done: int
     live: int
@@ -46,8 +46,9 @@ class _PartialOrder:
 
     @property
     def rank(self) -> tuple[int, int, int, int]:
-        """Sort key: a smaller peak first, then fewer bytes alive, then lexicographic order, which makes ties deterministic."""
-        return self.peak, self.size, self.place, self.call
+        """Sort key: a smaller peak first, then fewer bytes alive, then lexicographic order, which makes ties
+        deterministic."""
+        return self.peak, self.size, self.tie_rank, self.call
 
     def order(self) -> tuple[int, ...]:
         """Return the indices of the finished calls, in the order in which they run."""
@@ -66,8 +67,8 @@ def order_calls(module: Module, overlaps: Overlaps, *, io_in_arena: bool) -> Mod
     # A chain: every call depends on the one before.
     if all(k - 1 in earlier for k, earlier in enumerate(search.needs) if k):
         return module
-    best = search.best()
-    if best.peak >= search.along(range(len(module.calls))).peak:
+    best = search.find_best_order()
+    if best.peak >= search.follow_order(range(len(module.calls))).peak:
         return module
     return replace(module, calls=tuple(module.calls[k] for k in best.order()))
 
@@ -82,11 +83,11 @@ def reorder_like(module: Module, reference_module: Module) -> Module:
     return replace(module, calls=tuple(sorted(module.calls, key=lambda call: places[call.writes])))
 
 
-def _predecessors(module: Module) -> list[set[int]]:
+def _find_predecessors(module: Module) -> list[set[int]]:
     """Return for each call the indices of the earlier calls that must stay before it.
 
-    These calls write a value that the call reads, or read or write a value that the call writes. Views of one concatenated
-    value may be written in any order, because they are disjoint.
+    These calls write a value that the call reads, or read or write a value that the call writes. Views of one
+    concatenated value may be written in any order, because they are disjoint.
     """
     bases = {name: module.base_of(name)[0] for name in module.values}
     readers, writers, writers_by_name = (defaultdict[str, set[int]](set) for _ in range(3))
@@ -112,11 +113,11 @@ def _predecessors(module: Module) -> list[set[int]]:
 class OrderSearch:
     """Beam search for an order of a module's calls with a small peak of memory.
 
-    ``needs``: for each call, the indices of the calls that must run before it. Sets of calls and sets of values are stored
-    as bit sets."""
+    ``needs``: for each call, the indices of the calls that must run before it. Sets of calls and sets of values are
+    stored as bit sets."""
 
     def __init__(self, module: Module, overlaps: Overlaps, *, io_in_arena: bool) -> None:
-        self.needs = _predecessors(module)
+        self.needs = _find_predecessors(module)
         self.names = sorted(n for n in module.values if is_in_arena(module, n, io_in_arena=io_in_arena))
         self.sizes = [module.values[name].nbytes for name in self.names]
         numbers = {name: k for k, name in enumerate(self.names)}
@@ -143,7 +144,7 @@ class OrderSearch:
         self.calls: tuple[Call, ...] = module.calls
         self._savings: dict[tuple[int, frozenset[int], frozenset[int]], int] = {}
 
-    def after(self, state: _PartialOrder, call_index: int, place: int = 0) -> _PartialOrder:
+    def append_call(self, state: _PartialOrder, call_index: int, tie_rank: int = 0) -> _PartialOrder:
         """Return the partial order ``state`` with call ``call_index`` appended."""
         done, accessed = state.done | 1 << call_index, self.accessed_values[call_index]
         starting = frozenset(n for n in accessed if not state.live >> n & 1)
@@ -153,7 +154,7 @@ class OrderSearch:
         need = during + self.scratch[call_index] - self._max_shared_bytes(call_index, ending - starting, starting)
         left = during - sum(self.sizes[n] for n in ending)
         live = (state.live | _to_bit_set(starting)) & ~_to_bit_set(ending)
-        return _PartialOrder(max(state.peak, need), left, place, call_index, done, live, state)
+        return _PartialOrder(max(state.peak, need), left, tie_rank, call_index, done, live, state)
 
     def _max_shared_bytes(self, call_index: int, ending: frozenset[int], starting: frozenset[int]) -> int:
         """Return the most bytes that call ``call_index`` can save by sharing memory between values.
@@ -163,39 +164,39 @@ class OrderSearch:
         if key not in self._savings:
             call = self.calls[call_index]
             old, new = (sorted({*(self.names[n] for n in some), *call.workspace}) for some in (ending, starting))
-            rooms = (self.overlaps.room(call, a, b) for a in old for b in new if a != b)
+            rooms = (self.overlaps.safe_offsets(call, a, b) for a in old for b in new if a != b)
             self._savings[key] = sum(room.shared for room in rooms if room is not None)
         return self._savings[key]
 
-    def along(self, order: Sequence[int]) -> _PartialOrder:
+    def follow_order(self, order: Sequence[int]) -> _PartialOrder:
         """Return the partial order in which the calls ``order`` run one after the other."""
         state = self.start
         for k in order:
-            state = self.after(state, k)
+            state = self.append_call(state, k)
         return state
 
-    def best(self) -> _PartialOrder:
+    def find_best_order(self) -> _PartialOrder:
         """Return the best order of all calls that beam search finds."""
         states, ready = [self.start], dict[int, list[int]]()
         share = max(ORDER_EFFORT // max(len(self.calls), 1), 1)
         for _ in self.calls:
-            places = {s.done: k for k, s in enumerate(sorted(states, key=lambda s: (s.place, s.call)))}
+            places = {s.done: k for k, s in enumerate(sorted(states, key=lambda s: (s.tie_rank, s.call)))}
             earlier, ready = ready, dict[int, list[int]]()
             best_by_set: dict[int, _PartialOrder] = {}
-            for state, k in islice(self._extensions(states, earlier, ready), share):
-                new = self.after(state, k, places[state.done])
+            for state, k in islice(self._list_extensions(states, earlier, ready), share):
+                new = self.append_call(state, k, places[state.done])
                 if new.done not in best_by_set or new.rank < best_by_set[new.done].rank:
                     best_by_set[new.done] = new
-            states = sorted(best_by_set.values(), key=lambda state: state.rank)[:WIDTH]
+            states = sorted(best_by_set.values(), key=lambda state: state.rank)[:ORDER_BEAM_WIDTH]
         return states[0]
 
-    def _extensions(
+    def _list_extensions(
         self, states: Iterable[_PartialOrder], earlier: Mapping[int, list[int]], ready: dict[int, list[int]]
     ) -> Iterator[tuple[_PartialOrder, int]]:
         """Yield (partial order, index of a call that may run next), for all partial orders of a level.
 
-        The calls that may run next are stored in ``ready``, by set of finished calls. ``earlier``: contents of ``ready`` at
-        the level before, from which this level is updated."""
+        The calls that may run next are stored in ``ready``, by set of finished calls. ``earlier``: contents of
+        ``ready`` at the level before, from which this level is updated."""
         for state in states:
             if state.before is None:
                 ready[state.done] = [k for k, needed in enumerate(self.needs) if not needed]
@@ -218,7 +219,7 @@ def _to_bit_set(members: Iterable[int]) -> int:
 
 ARENA_ALIGN = 8
 """Alignment of the arena in bytes, unless a value needs more."""
-LARGEST = (1 << 31) - 1
+MAX_ARENA_BYTES = (1 << 31) - 1
 """Largest arena in bytes: generated code indexes with int32."""
 
 
@@ -232,22 +233,22 @@ def plan_module(
 ) -> Module:
     """Order the calls of a module, and assign an offset to every value in the arena.
 
-    By default the calls are ordered for a small peak of memory. If ``order_like`` is a module (it may be ``module``), its
-    order of calls is used. ``io_in_arena``: also place the inputs and outputs in the arena. ``memories``: the memories for
-    tensors of a board that has several, starting with the memory of the stack. The plan then has an arena in each memory,
-    and the calls include wait cycles for their operands. ``flash_wait``: cycles that the core waits for a byte of constants
-    in flash."""
+    By default the calls are ordered for a small peak of memory. If ``order_like`` is a module (it may be ``module``),
+    its order of calls is used. ``io_in_arena``: also place the inputs and outputs in the arena. ``memories``: the
+    memories for tensors of a board that has several, starting with the memory of the stack. The plan then has an arena
+    in each memory, and the calls include wait cycles for their operands. ``flash_wait``: cycles that the core waits for
+    a byte of constants in flash."""
     overlaps = Overlaps(module)
     module = (
         order_calls(module, overlaps, io_in_arena=io_in_arena)
         if order_like is None
         else reorder_like(module, order_like)
     )
-    wanted = demand_of_module(module, overlaps, io_in_arena=io_in_arena)
-    plan = plan_in_memories(module, wanted, memories, flash_wait) if memories else _plan_one_arena(wanted)
-    if plan.size > LARGEST:
+    demand = demand_of_module(module, overlaps, io_in_arena=io_in_arena)
+    plan = plan_in_memories(module, demand, memories, flash_wait) if memories else _plan_single_arena(demand)
+    if plan.size > MAX_ARENA_BYTES:
         raise FitError(
-            f"the network needs an arena of {plan.size:,} bytes; generated code indexes at most {LARGEST:,}",
+            f"the network needs an arena of {plan.size:,} bytes; generated code indexes at most {MAX_ARENA_BYTES:,}",
             where=module.source,
             hint="bind a smaller input shape: --input-shape NAME=1,...",
         )
@@ -262,8 +263,8 @@ def plan_module(
 def plan_in_one_arena(module: Module, flash_wait: float = 0.0) -> Module:
     """Replace the plan of several arenas by one of a single arena, for builds that can place only one.
 
-    The choice of hot code (kernels that run from RAM) is kept. A module without a plan, or with a single arena, is returned
-    unchanged."""
+    The choice of hot code (kernels that run from RAM) is kept. A module without a plan, or with a single arena, is
+    returned unchanged."""
     plan = module.plan
     if plan is None or not plan.arenas:
         return module
@@ -272,8 +273,8 @@ def plan_in_one_arena(module: Module, flash_wait: float = 0.0) -> Module:
     return planned.with_plan(replace(planned.plan, code=plan.code))
 
 
-def _plan_one_arena(wanted: Demand) -> Plan:
+def _plan_single_arena(demand: Demand) -> Plan:
     """Return the plan that places all values in one arena."""
-    name, best = place_units(wanted)
+    name, best = place_units(demand)
     offsets = {unit.name: at for unit, at in best.items()}
-    return Plan(dict(sorted(offsets.items())), -(-placement_size(best) // 4) * 4, placement_lower_bound(wanted), name)
+    return Plan(dict(sorted(offsets.items())), -(-placement_size(best) // 4) * 4, placement_lower_bound(demand), name)

@@ -1,7 +1,8 @@
 """Check a memory plan: replay the calls on a model of the arena in which every byte has an owner.
 
-The owner of a byte is the value that was written there last. A read of a byte with another owner is an error. The checker
-shares no code with the planner, nor with the analysis that the planner trusts (:mod:`microc.tir.analysis.access_order`).
+The owner of a byte is the value that was written there last. A read of a byte with another owner is an error. The
+checker shares no code with the planner, nor with the analysis that the planner trusts
+(:mod:`microc.tir.analysis.access_order`).
 """
 
 from __future__ import annotations
@@ -62,17 +63,17 @@ class LetStep:
 
 
 Step = ClockAdvance | LoopStep | GuardStep | LetStep
-Way = tuple[Step, ...]
+AccessPath = tuple[Step, ...]
 
 
 @frozen
 class Access:
-    """A memory access in a lowered function, with the path to it through loops, guards and bindings (``way``).
+    """A memory access in a lowered function, with the path to it through loops, guards and bindings (``path``).
 
-    It touches ``extent`` elements of ``buffer``, ``step`` elements apart, starting at ``indices``. ``write`` is True for a
-    store, False for a read."""
+    It touches ``extent`` elements of ``buffer``, ``step`` elements apart, starting at ``indices``. ``write`` is True
+    for a store, False for a read."""
 
-    way: Way
+    path: AccessPath
     buffer: ir.Buffer
     indices: tuple[ir.Expr, ...]
     extent: int
@@ -81,13 +82,13 @@ class Access:
 
 
 _ENDLESS = ir.const(ir.ENDLESS, "int32")
-LEAF = 3
+STATEMENT_TICKS = 3
 """Ticks of a simple statement. It reads in tick 0 and writes in tick 1. In tick 2 a called function may still read."""
 
 
-def accesses(func: ir.PrimFunc) -> Iterator[Access]:
+def list_accesses(func: ir.PrimFunc) -> Iterator[Access]:
     """Yield all memory accesses of a lowered function, each with the path to it."""
-    return _sequence_accesses(func.body, (), _Durations())
+    return _list_statement_accesses(func.body, (), _Durations())
 
 
 class _Durations:
@@ -99,65 +100,74 @@ class _Durations:
         self._known: dict[int, tuple[ir.Stmt, int]] = {}
         self._reach: dict[ir.Var, tuple[int, int]] = {}
 
-    def of(self, stmt: ir.Stmt) -> int:
-        """Return the duration of a statement in ticks."""
+    def statement_ticks(self, stmt: ir.Stmt) -> int:
+        """Return an upper bound of the duration of a statement in ticks."""
         if id(stmt) not in self._known:
-            self._known[id(stmt)] = (stmt, sum(self.item(item) for item in _items_in_order(stmt)))
+            self._known[id(stmt)] = (stmt, sum(self.item_ticks(item) for item in _list_items_in_order(stmt)))
         return self._known[id(stmt)][1]
 
-    def item(self, item: ir.Stmt | LetStep) -> int:
-        """Return the duration in ticks of one item of a sequence: a statement, or the binding of a let statement."""
+    def item_ticks(self, item: ir.Stmt | LetStep) -> int:
+        """Return an upper bound of the duration in ticks of one item of a sequence: a statement, or the binding of a
+        let statement."""
         match item:
             case ir.For(_, _, body):
-                return self.iterations(item) * self.of(body) + LEAF
+                return self.max_iterations(item) * self.statement_ticks(body) + STATEMENT_TICKS
             case ir.If(_, then, otherwise):
-                return LEAF + self.of(then) + (self.of(otherwise) if otherwise else 0)
+                return (
+                    STATEMENT_TICKS + self.statement_ticks(then) + (self.statement_ticks(otherwise) if otherwise else 0)
+                )
             case _:
-                return LEAF
+                return STATEMENT_TICKS
 
-    def iterations(self, loop: ir.For) -> int:
+    def max_iterations(self, loop: ir.For) -> int:
         """Return an upper bound of a loop's trip count, derived from the ranges of the enclosing loop variables.
 
         An endless loop counts as two iterations, because all of its iterations are equal."""
         most = 2 if loop.extent == _ENDLESS else Simplifier(self._reach).reach(loop.extent)[1]
         if not isinstance(most, int):
-            raise InternalError("the order of accesses in a loop whose extent has no bound is unknown")
+            raise InternalError(
+                "plan check: the extent of a loop has no upper bound, so the order of accesses is unknown"
+            )
         self._reach[loop.var] = (0, max(most - 1, 0))
         return max(most, 0)
 
 
-def _sequence_accesses(stmt: ir.Stmt, path: Way, ticks: _Durations) -> Iterator[Access]:
+def _list_statement_accesses(stmt: ir.Stmt, path: AccessPath, ticks: _Durations) -> Iterator[Access]:
     """Yield the accesses of a statement. ``path``: the access path to the statement."""
     start = 0
-    for item in _items_in_order(stmt):
+    for item in _list_items_in_order(stmt):
         here = (*path, ClockAdvance(start))
-        start += ticks.item(item)
+        start += ticks.item_ticks(item)
         match item:
             case ir.Store(buffer, indices, value):
-                yield from _operand_accesses((*indices, value), here)
+                yield from _list_operand_accesses((*indices, value), here)
                 yield Access((*here, ClockAdvance(1)), buffer, indices, 1, True)
             case ir.Evaluate(value):
-                yield from _operand_accesses((value,), here)
+                yield from _list_operand_accesses((value,), here)
             case ir.If(condition, then, otherwise):
-                yield from _operand_accesses((condition,), here)
-                yield from _sequence_accesses(then, (*here, ClockAdvance(LEAF), GuardStep(condition, True)), ticks)
+                yield from _list_operand_accesses((condition,), here)
+                yield from _list_statement_accesses(
+                    then, (*here, ClockAdvance(STATEMENT_TICKS), GuardStep(condition, True)), ticks
+                )
                 if otherwise is not None:
-                    after_then = ClockAdvance(LEAF + ticks.of(then))
-                    yield from _sequence_accesses(otherwise, (*here, after_then, GuardStep(condition, False)), ticks)
+                    after_then = ClockAdvance(STATEMENT_TICKS + ticks.statement_ticks(then))
+                    yield from _list_statement_accesses(
+                        otherwise, (*here, after_then, GuardStep(condition, False)), ticks
+                    )
             case ir.For(_, extent, body):
-                longest = ticks.iterations(item)
-                loop = LoopStep(item, ticks.of(body), longest)
-                yield from _sequence_accesses(body, (*here, loop), ticks)
+                longest = ticks.max_iterations(item)
+                loop = LoopStep(item, ticks.statement_ticks(body), longest)
+                yield from _list_statement_accesses(body, (*here, loop), ticks)
                 # The extent of the loop is evaluated once more after the last iteration.
-                yield from _operand_accesses((extent,), (*here, ClockAdvance(loop.longest * loop.span)))
+                yield from _list_operand_accesses((extent,), (*here, ClockAdvance(loop.longest * loop.span)))
             case LetStep():
-                yield from _operand_accesses((item.value,), here)
+                yield from _list_operand_accesses((item.value,), here)
                 path = (*path, item)
             case _:
                 raise InternalError(f"plan check: unexpected {type(item).__name__}; expected a lowered function")
 
 
-def _items_in_order(stmt: ir.Stmt) -> Iterator[ir.Stmt | LetStep]:
+def _list_items_in_order(stmt: ir.Stmt) -> Iterator[ir.Stmt | LetStep]:
     """Yield the statements of a sequence in program order.
 
     A let statement is yielded as a :class:`LetStep`, followed by the statements of its body."""
@@ -175,56 +185,57 @@ def _items_in_order(stmt: ir.Stmt) -> Iterator[ir.Stmt | LetStep]:
                 yield other
 
 
-def _operand_accesses(exprs: tuple[ir.Expr, ...], path: Way) -> Iterator[Access]:
+def _list_operand_accesses(exprs: tuple[ir.Expr, ...], path: AccessPath) -> Iterator[Access]:
     """Yield the accesses of the expressions of one statement.
 
-    Reads are assumed to precede writes through pointers. A called function that gets pointers for both may read until it
-    returns.
+    Reads are assumed to precede writes through pointers. A called function that gets pointers for both may read until
+    it returns.
     """
     for expr in exprs:
-        yield from _expression_accesses(expr, path, during=False)
+        yield from _list_expression_accesses(expr, path, during=False)
 
 
-def _expression_accesses(expr: ir.Expr, path: Way, *, during: bool) -> Iterator[Access]:
+def _list_expression_accesses(expr: ir.Expr, path: AccessPath, *, during: bool) -> Iterator[Access]:
     """Yield the accesses of an expression.
 
-    ``during``: the expression is a pointer argument of a call that also writes, so it may be read while the call writes."""
+    ``during``: the expression is a pointer argument of a call that also writes, so it may be read while the call
+    writes."""
     match expr:
         case ir.Load(buffer, indices):
             yield Access((*path, ClockAdvance(2 if during else 0)), buffer, indices, 1, False)
             for index in indices:
-                yield from _expression_accesses(index, path, during=during)
+                yield from _list_expression_accesses(index, path, during=during)
         case ir.AddressOf(buffer, indices, extent, writes, step):
             tick = 1 if writes else 2 if during else 0
             yield Access((*path, ClockAdvance(tick)), buffer, indices, extent, writes, step)
             for index in indices:
-                yield from _expression_accesses(index, path, during=during)
+                yield from _list_expression_accesses(index, path, during=during)
         case ir.Call(_, args):
             stores = any(isinstance(a, ir.AddressOf) and a.writes for a in args)
             for a in args:
-                yield from _expression_accesses(a, path, during=during or (stores and isinstance(a, ir.AddressOf)))
+                yield from _list_expression_accesses(a, path, during=during or (stores and isinstance(a, ir.AddressOf)))
         case ir.Select(condition, a, b):
-            yield from _expression_accesses(condition, path, during=during)
-            yield from _expression_accesses(a, (*path, GuardStep(condition, True)), during=during)
-            yield from _expression_accesses(b, (*path, GuardStep(condition, False)), during=during)
+            yield from _list_expression_accesses(condition, path, during=during)
+            yield from _list_expression_accesses(a, (*path, GuardStep(condition, True)), during=during)
+            yield from _list_expression_accesses(b, (*path, GuardStep(condition, False)), during=during)
         case ir.Bin(("and" | "or") as op, a, b):
-            yield from _expression_accesses(a, path, during=during)
-            yield from _expression_accesses(b, (*path, GuardStep(a, op == "and")), during=during)
+            yield from _list_expression_accesses(a, path, during=during)
+            yield from _list_expression_accesses(b, (*path, GuardStep(a, op == "and")), during=during)
         case ir.Bin(_, a, b):
-            yield from _expression_accesses(a, path, during=during)
-            yield from _expression_accesses(b, path, during=during)
+            yield from _list_expression_accesses(a, path, during=during)
+            yield from _list_expression_accesses(b, path, during=during)
         case ir.Un(_, a) | ir.Cast(_, a):
-            yield from _expression_accesses(a, path, during=during)
+            yield from _list_expression_accesses(a, path, during=during)
         case ir.Const() | ir.Var():
             return
         case _:
             raise InternalError(f"plan check: unknown type of expression; got {type(expr).__name__}")
 
 
-def deciding_variables(access: Access) -> set[ir.Var]:
+def find_deciding_variables(access: Access) -> set[ir.Var]:
     """Return the variables that decide whether an access happens, and which element it touches."""
     needed = {var for index in access.indices for var in free_vars(index)}
-    for step in reversed(access.way):
+    for step in reversed(access.path):
         match step:
             case GuardStep(condition):
                 needed |= free_vars(condition)
@@ -244,7 +255,7 @@ def deciding_variables(access: Access) -> set[ir.Var]:
 # last iteration are replayed, because the iterations between touch the same bytes.
 
 NEVER = 1 << 62  # time of the first write of a byte that is never written
-_CHUNK = 1 << 18
+_MAX_EXECUTIONS_AT_ONCE = 1 << 18
 """Most executions of an access that are computed at once, as one array."""
 
 
@@ -260,13 +271,13 @@ class Replay:
     def __init__(self, func: ir.PrimFunc, watched: Iterable[ir.Buffer]) -> None:
         self.first_write = {b: np.full(b.nbytes, NEVER, np.int64) for b in watched}
         self.last_touch = {b: np.full(b.nbytes, -1, np.int64) for b in self.first_write}
-        for access in accesses(func):
+        for access in list_accesses(func):
             if access.buffer in self.first_write:
                 self._replay_access(access)
 
     def _replay_access(self, access: Access) -> None:
         """Record the times of all executions of one access."""
-        for values, when in _executions_at_end(access.way, deciding_variables(access), {}, np.zeros(1, np.int64)):
+        for values, when in _list_executions(access.path, find_deciding_variables(access), {}, np.zeros(1, np.int64)):
             self._record_executions(access, values, when)
 
     def _record_executions(self, access: Access, values: Values, ticks: Array) -> None:
@@ -283,10 +294,10 @@ class Replay:
             else:  # guards that depend on data are ignored, so indices inside of them may be out of range
                 inside &= (number >= 0) & (number < extent)
                 known = known + number * stride
-        known, first, last = _first_and_last_times(known[inside], ticks[inside])
+        known, first, last = _find_first_and_last_times(known[inside], ticks[inside])
         offsets = (np.arange(access.extent)[:, None] * access.step * width + np.arange(width)).reshape(-1)
-        for start in range(0, len(known), max(1, _CHUNK // (len(unknown) * len(offsets)))):
-            part = slice(start, start + max(1, _CHUNK // (len(unknown) * len(offsets))))
+        for start in range(0, len(known), max(1, _MAX_EXECUTIONS_AT_ONCE // (len(unknown) * len(offsets)))):
+            part = slice(start, start + max(1, _MAX_EXECUTIONS_AT_ONCE // (len(unknown) * len(offsets))))
             element = known[part, None, None] + unknown[:, None]
             touched = np.minimum(element * width + offsets, buffer.nbytes - 1)
             self._record_bytes(access, touched, first[part, None, None], last[part, None, None])
@@ -303,7 +314,7 @@ class Replay:
             np.minimum.at(self.first_write[access.buffer], byte_positions, first_ticks)
 
 
-def _first_and_last_times(positions: Array, ticks: Array) -> tuple[Array, Array, Array]:
+def _find_first_and_last_times(positions: Array, ticks: Array) -> tuple[Array, Array, Array]:
     """Return three arrays: the distinct positions, and the earliest and the latest tick of each."""
     distinct, number = np.unique(positions, return_inverse=True)
     first, last = np.full(len(distinct), NEVER, np.int64), np.full(len(distinct), -1, np.int64)
@@ -312,8 +323,8 @@ def _first_and_last_times(positions: Array, ticks: Array) -> tuple[Array, Array,
     return distinct, first, last
 
 
-def _executions_at_end(
-    path: Way, needed_variables: set[ir.Var], values: Values, ticks: Array
+def _list_executions(
+    path: AccessPath, needed_variables: set[ir.Var], values: Values, ticks: Array
 ) -> Iterator[tuple[Values, Array]]:
     """Yield the executions that reach the end of an access path, in batches.
 
@@ -330,7 +341,7 @@ def _executions_at_end(
                 values = {**values, var: None if named is None else np.broadcast_to(named, ticks.shape)}
             case LoopStep():
                 for inner, then in _iterate_loop(step, needed_variables, values, ticks):
-                    yield from _executions_at_end(path[position + 1 :], needed_variables, inner, then)
+                    yield from _list_executions(path[position + 1 :], needed_variables, inner, then)
                 return
     yield values, ticks
 
@@ -361,16 +372,17 @@ def _iterate_loop(
     extents = _evaluate(loop.extent, values)
     if extents is None or loop.kind == "parallel":
         raise InternalError(
-            f"the order of accesses in loop {loop.var.name} is unknown: it is parallel, or its extent depends on data"
+            f"plan check: the order of accesses in loop {loop.var.name} is unknown, because the loop is parallel or its "
+            "extent depends on data"
         )
     if step.longest < int(extents.max(initial=0)):
         if loop.var in needed_variables:
-            raise InternalError(f"loop {loop.var.name} has no bound, and addresses depend on its iteration")
+            raise InternalError(f"plan check: loop {loop.var.name} has no bound, and addresses depend on its iteration")
         extents = np.minimum(extents, step.longest)
     extents = np.broadcast_to(extents, ticks.shape)
     count = int(extents.max(initial=0))
     iterations = np.arange(count if loop.var in needed_variables else min(count, 2))
-    at_once = max(1, _CHUNK // max(len(ticks), 1))
+    at_once = max(1, _MAX_EXECUTIONS_AT_ONCE // max(len(ticks), 1))
     for start in range(0, len(iterations), at_once):
         batch = iterations[start : start + at_once]
         parent, number = np.repeat(np.arange(len(ticks)), len(batch)), np.tile(batch, len(ticks))
@@ -415,35 +427,36 @@ def _evaluate(expr: ir.Expr, values: Values) -> Array | None:
 # arenas, is a defect of the plan. If operands of one call overlap, the call's loops are replayed to find the order in which
 # they touch each byte.
 
-_KEPT = 1 << 15
-"""Most bytes of operands for which a replay is cached for the next call of the same kernel. A replay needs 16 times as much
-memory."""
+_MAX_CACHED_REPLAY_BYTES = 1 << 15
+"""Most bytes of operands for which a replay is cached for the next call of the same kernel. A replay needs 16 times as
+much memory."""
 
 
 class _ArenaOwners:
     """The owner of every byte of the arena: the value that was written there last.
 
-    Values start and end at few addresses (``edges``). The bytes between two neighbouring edges always have the same owner,
-    so they share one element of ``owner``."""
+    Values start and end at few addresses (``edges``). The bytes between two neighbouring edges always have the same
+    owner, so they share one element of ``owner``."""
 
     def __init__(self, module: Module) -> None:
         assert module.plan is not None
         self.module, self.plan = module, module.plan
         self.numbers = {name: k + 1 for k, name in enumerate(module.values)}
-        ends = {end for place in map(self.place, module.values) if place for end in (place[0].start, place[0].stop)}
+        ends = {end for place in map(self.locate, module.values) if place for end in (place[0].start, place[0].stop)}
         self.edges = np.array(sorted(ends), dtype=np.int64)
         self.owner = np.zeros(len(self.edges), dtype=np.int32)
         self.replays: dict[tuple[object, ...], Replay] = {}
 
-    def cells(self, byte_range: slice) -> slice:
-        """Return the slice of ``owner`` that corresponds to a range of bytes of the arena."""
+    def owner_slice(self, byte_range: slice) -> slice:
+        """Return the slice of the array ``owner`` for a range of bytes of the arena."""
         first, last = np.searchsorted(self.edges, (byte_range.start, byte_range.stop))
         return slice(int(first), int(last))
 
-    def place(self, name: str) -> tuple[slice, int] | None:
+    def locate(self, name: str) -> tuple[slice, int] | None:
         """Return the range of bytes of a value or view in the arena, and the number of the value that owns it.
 
-        None if the value is not in the arena. InternalError if its place is invalid: outside of the arena, or misaligned."""
+        Return None if the value is not in the arena. Raises InternalError if its offset is outside of the arena or
+        misaligned."""
         nbytes, offset = self.module.values[name].nbytes, 0
         base = name
         links = {v.name: v for v in self.module.views}
@@ -451,38 +464,44 @@ class _ArenaOwners:
             offset += links[base].offset
             base = links[base].base
         if offset + nbytes > self.module.values[base].nbytes:
-            raise InternalError(f"view {name} reaches beyond {base}")
+            raise InternalError(f"plan check: view {name} reaches beyond the end of value {base}")
         start = self.plan.offsets.get(base)
         if start is None:
             if self.module.values[base].storage in ("intermediate", "workspace", "state"):
-                raise InternalError(f"{base} has no place in the arena")
+                raise InternalError(f"plan check: value {base} has no offset in the arena")
             return None
         start += offset
         if start < 0 or start + nbytes > self.plan.size:
-            raise InternalError(f"{name} lies outside the arena")
+            raise InternalError(
+                f"plan check: value {name} is outside of the arena; got offset {start}, expected 0 to {self.plan.size - nbytes}"
+            )
         if self.plan.arenas and not any(
             a.start <= start and start + nbytes <= a.start + a.size for a in self.plan.arenas
         ):
-            raise InternalError(f"{name} is not within a single arena of the plan")
+            raise InternalError(f"plan check: value {name} is not within a single arena of the plan")
         if start % self.module.values[base].align and not offset:
-            raise InternalError(f"{name} is misaligned")
+            raise InternalError(
+                f"plan check: value {name} is misaligned; got offset {start}, "
+                f"expected a multiple of {self.module.values[base].align}"
+            )
         return slice(start, start + nbytes), self.numbers[base]
 
-    def write(self, name: str) -> None:
+    def record_write(self, name: str) -> None:
         """Record that a value is written: it now owns its bytes."""
-        place = self.place(name)
+        place = self.locate(name)
         if place is not None:
-            self.owner[self.cells(place[0])] = place[1]
+            self.owner[self.owner_slice(place[0])] = place[1]
 
-    def read(self, name: str, reader: str) -> None:
-        """Raise InternalError unless a value still owns all of its bytes. ``reader``: name of the kernel that reads the value."""
-        place = self.place(name)
-        if place is not None and not np.all(self.owner[self.cells(place[0])] == place[1]):
-            raise InternalError(f"{reader} reads {name}, whose memory was overwritten")
+    def check_read(self, name: str, reader: str) -> None:
+        """Raise InternalError unless a value still owns all of its bytes. ``reader``: name of the kernel that reads the
+        value."""
+        place = self.locate(name)
+        if place is not None and not np.all(self.owner[self.owner_slice(place[0])] == place[1]):
+            raise InternalError(f"plan check: {reader} reads {name}, whose memory was overwritten")
 
 
-def _common_bytes(a: slice, b: slice) -> slice:
-    """Return the range of bytes that two ranges share. If they share none, its stop is at or before its start."""
+def _intersect_byte_ranges(a: slice, b: slice) -> slice:
+    """Return the intersection of two ranges of bytes. If they are disjoint, its stop is at or before its start."""
     return slice(max(a.start, b.start), min(a.stop, b.stop))
 
 
@@ -492,44 +511,54 @@ def _check_call(arena: _ArenaOwners, call: Call) -> None:
     Each shared byte must be last used by one operand before the other operand is first written there. A result must be
     written last, because later calls read it.
     """
-    ranges = {name: place[0] for name in (*call.reads, *call.writes, *call.workspace) if (place := arena.place(name))}
+    ranges = {name: place[0] for name in (*call.reads, *call.writes, *call.workspace) if (place := arena.locate(name))}
     pairs = [
         (one, other)
         for one in (*call.writes, *call.workspace)
         for other in ranges
-        if one in ranges and one != other and _slice_length(_common_bytes(ranges[one], ranges[other])) > 0
+        if one in ranges and one != other and _slice_length(_intersect_byte_ranges(ranges[one], ranges[other])) > 0
     ]
     if not pairs:
         return
     kernel = next((k for k in arena.module.kernels if k.name == call.kernel), None)
     if kernel is None:
-        raise InternalError(f"{call.kernel}: {pairs[0][0]} overlaps {pairs[0][1]}")
+        raise InternalError(
+            f"plan check: {call.kernel} is no kernel of the module, but its operand {pairs[0][0]} overlaps {pairs[0][1]}"
+        )
     names = {name for pair in pairs for name in pair}
-    for sizes in _replay_sizes(arena.module) if kernel.func.scalars else [{}]:
+    for sizes in _list_replay_sizes(arena.module) if kernel.func.scalars else [{}]:
         _check_pairs(_TouchTimes(arena, kernel.func, sizes, call, names), call, ranges, pairs)
 
 
-def _check_pairs(order: _TouchTimes, call: Call, places: Mapping[str, slice], pairs: Sequence[tuple[str, str]]) -> None:
+def _check_pairs(
+    touch_times: _TouchTimes, call: Call, byte_ranges: Mapping[str, slice], pairs: Sequence[tuple[str, str]]
+) -> None:
     """Check pairs of operands of a call that share bytes of the arena, for one combination of dynamic sizes.
 
-    Raises InternalError if an operand is overwritten while it is in use. ``places``: range of bytes of each operand."""
+    Raises InternalError if an operand is overwritten while it is in use. ``byte_ranges``: range of bytes of each
+    operand."""
     for one, other in pairs:
-        common = _common_bytes(places[one], places[other])
-        free = order.done_before(other, one, places, common) & (other not in call.writes)
+        common = _intersect_byte_ranges(byte_ranges[one], byte_ranges[other])
+        free = touch_times.is_unused_before_write(other, one, byte_ranges, common) & (other not in call.writes)
         if other in (*call.writes, *call.workspace):
-            free |= order.done_before(one, other, places, common) & (one not in call.writes)
+            free |= touch_times.is_unused_before_write(one, other, byte_ranges, common) & (one not in call.writes)
         if not free.all():
             byte = common.start + int(np.argmin(free))
-            raise InternalError(f"{call.kernel}: {one} overlaps {other} while it is in use (byte {byte} of the arena)")
-        if not _may_alias(order.dtypes[one], order.dtypes[other]):
-            raise InternalError(f"{call.kernel}: {one} overlaps {other} of another type, which C forbids to alias")
+            raise InternalError(
+                f"plan check: in {call.kernel}, {one} overlaps {other} while {other} is in use (byte {byte} of the arena)"
+            )
+        if not _may_alias(touch_times.dtypes[one], touch_times.dtypes[other]):
+            raise InternalError(
+                f"plan check: in {call.kernel}, {one} overlaps {other} of another type, which C does not allow"
+            )
 
 
-def _replay_sizes(module: Module) -> list[dict[str, int]]:
-    """Return the combinations of dynamic sizes at which calls are replayed, each as sizes by name of the scalar parameter.
+def _list_replay_sizes(module: Module) -> list[dict[str, int]]:
+    """Return the combinations of dynamic sizes at which calls are replayed, each as sizes by name of the scalar
+    parameter.
 
-    All sizes are at their maximum, at their minimum, one step from either, or in the middle. In further combinations one
-    size is at its maximum and the others are at their minimum.
+    All sizes are at their maximum, at their minimum, one step from either, or in the middle. In further combinations
+    one size is at its maximum and the others are at their minimum.
     """
     most = [(size.maximum - size.minimum) // size.step for size in module.sizes]
     steps = [most, [0 for _ in most], [min(n, 1) for n in most], [max(n - 1, 0) for n in most], [n // 2 for n in most]]
@@ -541,11 +570,13 @@ def _replay_sizes(module: Module) -> list[dict[str, int]]:
 
 
 def _slice_length(byte_range: slice) -> int:
+    """Return the number of bytes in a range; negative or 0 if its stop is at or before its start."""
     return int(byte_range.stop - byte_range.start)
 
 
 def _may_alias(one: set[str], other: set[str]) -> bool:
-    """Test whether C allows accesses to the same memory with all of these dtypes: only character types may alias others."""
+    """Test whether C allows accesses to the same memory with all of these dtypes: only character types may alias
+    others."""
     return all(a == b or "int8" in (a, b) or "uint8" in (a, b) for a in one for b in other)
 
 
@@ -561,16 +592,17 @@ class _TouchTimes:
         watched = [p for params in self.params.values() for p in params]
         key = (call.kernel, *sorted(sizes.items()), *sorted(p.name for p in watched))
         self.replay = arena.replays.get(key) or Replay(expand_memory_calls(func), watched)
-        if sum(p.nbytes for p in watched) <= _KEPT:
+        if sum(p.nbytes for p in watched) <= _MAX_CACHED_REPLAY_BYTES:
             arena.replays[key] = self.replay
 
-    def done_before(self, first: str, second: str, places: Mapping[str, slice], common: slice) -> Array:
-        """Test for each byte of the range ``common`` whether operand ``first`` is last touched before ``second`` is written.
+    def is_unused_before_write(self, first: str, second: str, byte_ranges: Mapping[str, slice], common: slice) -> Array:
+        """Test for each byte of the range ``common`` whether operand ``first`` is last touched before ``second`` is
+        written.
 
-        ``places``: range of bytes of each operand in the arena."""
+        ``byte_ranges``: range of bytes of each operand in the arena."""
 
         def part(times: Mapping[Buffer, Array], name: str) -> list[Array]:
-            base = places[name].start
+            base = byte_ranges[name].start
             return [times[p][common.start - base : common.stop - base] for p in self.params[name]]
 
         last: Array = np.max(part(self.replay.last_touch, first), axis=0)
@@ -587,9 +619,11 @@ def _check_arenas(plan: Plan) -> None:
     end = 0
     for arena in plan.used:
         if arena.start < end or arena.start + arena.size > plan.size:
-            raise InternalError(f"the arena in {arena.memory} lies over another")
+            raise InternalError(f"plan check: the arena in {arena.memory} overlaps another arena or exceeds the plan")
         if arena != plan.arenas[0] and arena.size > arena.capacity:
-            raise InternalError(f"the arena in {arena.memory} takes {arena.size} bytes of {arena.capacity}")
+            raise InternalError(
+                f"plan check: the arena in {arena.memory} is too large; got {arena.size} bytes, expected at most {arena.capacity}"
+            )
         end = arena.start + arena.size
 
 
@@ -599,18 +633,18 @@ def check_plan(module: Module) -> None:
     _check_arenas(arena.plan)
     kept = [name for name, step in arena.plan.copies.items() if step < 0]
     for name in (*module.inputs, *module.state, *kept):
-        arena.write(name)
+        arena.record_write(name)
     for number, call in enumerate(module.calls):
         copied = [name for name in call.args if module.values[name].storage == "const"]
         for name, step in arena.plan.copies.items():
             if step == number:  # the copy may be written while the call runs
-                arena.write(name)
+                arena.record_write(name)
         for name in (*call.reads, *copied):
-            arena.read(name, call.kernel)
+            arena.check_read(name, call.kernel)
         _check_call(arena, call)
         for name in (*call.workspace, *call.writes):
-            arena.write(name)
+            arena.record_write(name)
         for name in copied:
-            arena.read(name, call.kernel)
+            arena.check_read(name, call.kernel)
     for name in (*module.outputs, *module.state, *kept):
-        arena.read(name, "the caller")
+        arena.check_read(name, "the caller")

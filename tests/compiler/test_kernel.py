@@ -15,7 +15,7 @@ from microc.compiler.lowering.kernel_selection import group_algorithms, memo_key
 from microc.compiler.options import Options, make_options
 from microc.compiler.pipeline import compile_model, compile_network
 from microc.graph.ir import Graph, Node, TensorType
-from microc.plan.plan_check import accesses, deciding_variables
+from microc.plan.plan_check import find_deciding_variables, list_accesses
 from microc.schedule import rules
 from microc.schedule.primitives.selection import THIRDS, select_high_mul
 from microc.schedule.primitives.tensorize import can_pair_columns
@@ -94,7 +94,7 @@ def test_a_condition_is_looked_through_once() -> None:
     for _ in range(9):
         value = ir.select(value < ir.const(0, "float32"), -value, value)
     func = ir.PrimFunc("f", (x, out), ir.For(i, ir.const(4, "int32"), ir.Store(out, (i,), value)))
-    found = [deciding_variables(access) for access in accesses(func)]
+    found = [find_deciding_variables(access) for access in list_accesses(func)]
     assert len(found) > 3**8 and all(one == {i} for one in found)
 
 

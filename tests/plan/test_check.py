@@ -45,7 +45,7 @@ def test_a_missing_place_is_caught(module: Module, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(plan.offsets)))
     assume(module.values[name].storage not in ("input", "output"))
     rest = {other: at for other, at in plan.offsets.items() if other != name}
-    with pytest.raises(InternalError, match="has no place"):
+    with pytest.raises(InternalError, match="has no offset"):
         check_plan(module.with_plan(replace(plan, offsets=rest)))
 
 

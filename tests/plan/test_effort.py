@@ -16,7 +16,7 @@ from microc.plan.liveness import (
     Overlaps,
     Placement,
     Unit,
-    conflicting_bytes,
+    count_conflicting_bytes,
     count_conflicts,
     make_demand,
     placement_lower_bound,
@@ -56,7 +56,7 @@ def test_what_conflicts_is_counted() -> None:
     wanted = crowd(20)
     pairs = [(a, b) for k, a in enumerate(wanted.units) for b in wanted.units[:k] if a.conflicts(b)]
     assert count_conflicts(wanted) == len(pairs)
-    assert conflicting_bytes(wanted) == {
+    assert count_conflicting_bytes(wanted) == {
         u: sum(v.size for v in wanted.units if v is not u and v.conflicts(u)) for u in wanted.units
     }
 
@@ -76,7 +76,7 @@ def test_beam_search_is_bounded(count: int, monkeypatch: pytest.MonkeyPatch) -> 
     wanted = crowd(count)
     placement = beam.beam_search(wanted)
     assert looked <= 3 * effort.BEAM_EFFORT
-    assert (placement is None) == (effort.affordable_repeats(wanted, effort.BEAM_EFFORT, beam.WIDTH) == 0)
+    assert (placement is None) == (effort.affordable_repeats(wanted, effort.BEAM_EFFORT, beam.BEAM_WIDTH) == 0)
     assert placement is None or is_right(wanted, placement)
 
 
@@ -85,16 +85,16 @@ def test_exact_search_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = make_demand(
         tuple(Unit(f"u{k}", size, 4, k % 4, k % 4 + 2) for k, size in enumerate((9, 30, 17, 8, 25, 40, 13)))
     )
-    best, looks, gap = planners.exact(wanted), 0, planners.lowest_gap
+    best, looks, gap = planners.place_exactly(wanted), 0, planners.find_lowest_gap
 
     def counted(*args: object) -> int:
         nonlocal looks
         looks += 1
         return gap(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(planners, "lowest_gap", counted)
+    monkeypatch.setattr(planners, "find_lowest_gap", counted)
     monkeypatch.setattr(planners, "EXACT_EFFORT", 20)
-    some = planners.exact(wanted)
+    some = planners.place_exactly(wanted)
     assert looks <= 20 + 2 * len(wanted.units)  # two greedy placements come first
     assert is_right(wanted, some) and placement_size(some) >= placement_size(best) >= placement_lower_bound(wanted)
 
@@ -102,14 +102,14 @@ def test_exact_search_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("count", [10, 40, 200])
 def test_ordering_is_bounded(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Orders are drawn on by a call so many times, and a wide network comes out no worse than as it was written."""
-    tried, after = 0, plan.OrderSearch.after
+    tried, after = 0, plan.OrderSearch.append_call
 
     def counted(search: plan.OrderSearch, state: plan._PartialOrder, k: int, place: int = 0) -> plan._PartialOrder:
         nonlocal tried
         tried += 1
         return after(search, state, k, place)
 
-    monkeypatch.setattr(plan.OrderSearch, "after", counted)
+    monkeypatch.setattr(plan.OrderSearch, "append_call", counted)
     module = fan(count)
     ordered = plan.order_calls(module, Overlaps(module), io_in_arena=True)
     assert tried <= effort.ORDER_EFFORT + len(module.calls)  # the order as written comes last
@@ -129,7 +129,7 @@ def test_a_smaller_share_leaves_a_good_order(monkeypatch: pytest.MonkeyPatch) ->
     module, peaks = sketch.module(), []
     for ways in (1, 64, 4096):
         monkeypatch.setattr(plan, "ORDER_EFFORT", ways * len(module.calls))
-        peaks.append(plan.OrderSearch(module, Overlaps(module), io_in_arena=True).best().peak)
+        peaks.append(plan.OrderSearch(module, Overlaps(module), io_in_arena=True).find_best_order().peak)
     assert peaks[0] > 2000 and peaks[1] == peaks[2] < 200
 
 

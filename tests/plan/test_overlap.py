@@ -112,7 +112,7 @@ def test_safe_distances_are_those_that_work(name: str) -> None:
     func = FUNCTIONS[name]()
     room, good = room_of(func), working(func)
     distances = set(range(-room.over, room.under + GRAIN, GRAIN))
-    claimed = {d for d in distances if room.next(d) == d}
+    claimed = {d for d in distances if room.next_allowed(d) == d}
     assert claimed <= good
     if name not in CAREFUL:
         assert claimed == good & distances
@@ -133,7 +133,7 @@ def test_the_figures_one_expects(name: str) -> None:
     room = room_of(KERNELS[name](SIZE))
     low, high = EXPECTED[name]
     inner = range(-room.over + GRAIN, room.under, GRAIN)
-    assert [d for d in inner if room.next(d) == d] == [d for d in inner if low <= d <= high]
+    assert [d for d in inner if room.next_allowed(d) == d] == [d for d in inner if low <= d <= high]
 
 
 def test_planes_may_come_back_to_any_pixel() -> None:
@@ -205,7 +205,7 @@ def test_calls_that_copy_runs_are_seen() -> None:
     """What moves down over itself stays where it is; the checker sees it, too, and refuses a move up."""
     for func in (in_runs(1, 24, 8), in_runs(3, 12, 4)):
         assert any("copy_i8" in str(s) for s in walk_stmt(func.body))
-        assert room_of(func).next(0) == 0
+        assert room_of(func).next_allowed(0) == 0
     module = one_step(in_runs(1, 24, 8))
     check_plan(module.with_plan(Plan({"x": 40, "new": 0, "out": 40}, 80, 0, "by hand")))
     with pytest.raises(InternalError, match="overlaps"):
@@ -220,6 +220,6 @@ def test_rooms(allowed: list[int], distance: int) -> None:
     """``next``, ``reverse`` and ``shared`` against their definitions."""
     room = SafeOffsets(15, 10, tuple(range(d, d + 1) for d in allowed))
     everything = {*range(-40, -9), *allowed, *range(15, 60)}
-    assert room.next(distance) == min(d for d in everything if d >= distance)
-    assert room.reverse().next(distance) == min(-d for d in everything if -d >= distance)
+    assert room.next_allowed(distance) == min(d for d in everything if d >= distance)
+    assert room.reverse().next_allowed(distance) == min(-d for d in everything if -d >= distance)
     assert room.shared == max([min(15, d + 10) - max(0, d) for d in allowed], default=0)

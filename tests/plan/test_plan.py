@@ -26,10 +26,10 @@ from microc.plan.placement import (
     IntervalIndex,
     Planner,
     beam_search,
-    exact,
+    find_lowest_gap,
     first_fit,
     greedy_by_size,
-    lowest_gap,
+    place_exactly,
 )
 from microc.plan.plan import plan_module
 from microc.plan.plan_check import check_plan
@@ -91,7 +91,7 @@ unit_sets = st.lists(
 def test_exact_is_the_best_of_all_orders(found: tuple[Unit, ...]) -> None:
     wanted = make_demand(found)
     best = min((placement_size(first_fit(wanted, order)) for order in permutations(found)), default=0)
-    assert placement_size(exact(wanted)) == best
+    assert placement_size(place_exactly(wanted)) == best
     for _, planner in PLANNERS:
         assert placement_lower_bound(wanted) <= best <= placement_size(planner(wanted) or {})
 
@@ -113,7 +113,7 @@ def test_many_units_are_placed_as_few_are(module: Module, count: int, dice: rand
     whole = first_fit(wanted, order)
     shelf = IntervalIndex({unit: whole[unit] for unit in order[:count]})
     for unit in order[count:]:
-        shelf.put(unit, shelf.lowest_gap(unit, wanted.rooms[unit]))
+        shelf.add(unit, shelf.find_lowest_gap(unit, wanted.allowed_distances[unit]))
     assert shelf.placed == whole
 
 
@@ -123,7 +123,7 @@ def test_thousands_of_units_are_placed_as_few_are() -> None:
     wanted = make_demand(tuple(_unit(number, part) for number, part in enumerate(parts)))
     placed: dict[Unit, int] = {}
     for unit in wanted.units:
-        placed[unit] = lowest_gap(wanted, unit, placed)
+        placed[unit] = find_lowest_gap(wanted, unit, placed)
     assert first_fit(wanted, wanted.units) == placed
 
 
@@ -132,7 +132,7 @@ def test_thousands_of_units_are_placed_as_few_are() -> None:
 def test_exact_is_correct(module: Module) -> None:
     wanted = demand_of_module(module, Overlaps(module), io_in_arena=True)
     if len(wanted.units) <= EXACT_LIMIT:
-        placement = exact(wanted)
+        placement = place_exactly(wanted)
         check_plan(planned(module, placement))
         assert placement_size(placement) <= placement_size(greedy_by_size(wanted))
 

@@ -9,7 +9,7 @@ import pytest
 
 from microc.errors import InternalError
 from microc.module import Module, Plan, Size
-from microc.plan.liveness import GRAIN, Overlaps, SafeOffsets, distances_without
+from microc.plan.liveness import GRAIN, Overlaps, SafeOffsets, distances_without_conflicts
 from microc.plan.plan_check import check_plan
 from microc.schedule.cost.loop_region import expand_memory_calls
 from microc.tir import ir
@@ -25,7 +25,7 @@ POINTS = (23, 30, 37, 44, 51, 60)
 
 def allowed(room: SafeOffsets) -> set[int]:
     """All distances at which the blocks meet and may do so."""
-    return {d for d in range(GRAIN - room.over // GRAIN * GRAIN, room.under, GRAIN) if room.next(d) == d}
+    return {d for d in range(GRAIN - room.over // GRAIN * GRAIN, room.under, GRAIN) if room.next_allowed(d) == d}
 
 
 def transposed(n: int) -> ir.PrimFunc:
@@ -109,7 +109,7 @@ def test_safe_at_every_size(name: str) -> None:
     assert func.scalars
     module = open_step(func)
     first, out = func.params[0], next(p for p in func.params if p.name == "out")
-    room = Overlaps(module).room(module.calls[0], first.name, "out") or SafeOffsets(first.nbytes, out.nbytes)
+    room = Overlaps(module).safe_offsets(module.calls[0], first.name, "out") or SafeOffsets(first.nbytes, out.nbytes)
     common = None
     for n in range(1, SIZE.maximum + 1):
         at = instantiate(func, {SIZE.scalar.name: n})
@@ -126,7 +126,7 @@ def test_of_one_size_as_the_other_analysis(name: str) -> None:
     func = FUNCTIONS[name]()
     first, out = func.params[0], next(p for p in func.params if p.name == "out")
     conflicts = Precedence(expand_memory_calls(func), {}).conflicts(first, out)
-    room = SafeOffsets(first.nbytes, out.nbytes, distances_without(conflicts, first.nbytes, out.nbytes))
+    room = SafeOffsets(first.nbytes, out.nbytes, distances_without_conflicts(conflicts, first.nbytes, out.nbytes))
     assert allowed(room) <= allowed(room_of(func))
     assert name == "words" or room.shared == room_of(func).shared
 
@@ -137,7 +137,7 @@ def test_the_checker_tries_other_sizes(name: str) -> None:
     func = open_function(OPEN[name])
     module = open_step(func)
     first, out = func.params[0], next(p for p in func.params if p.name == "out")
-    room = Overlaps(module).room(module.calls[0], first.name, "out") or SafeOffsets(first.nbytes, out.nbytes)
+    room = Overlaps(module).safe_offsets(module.calls[0], first.name, "out") or SafeOffsets(first.nbytes, out.nbytes)
     rest = {p.name: 4000 + 1000 * k for k, p in enumerate(func.params) if p.scope == "workspace"}
     tried = [allowed(room_of(instantiate(func, {SIZE.scalar.name: n}))) for n in (1, 2, 6, 11, 12)]
     for distance in range(GRAIN - out.nbytes, first.nbytes, GRAIN * 5):
@@ -155,6 +155,6 @@ def test_too_many_sizes_keep_apart() -> None:
     """Only those count that the kernel depends on."""
     func, others = open_function(KERNELS["forward"]), (Size("m", "m", 1, 1 << 20),)
     module = replace(one_step(func), sizes=(*others, SIZE))
-    assert Overlaps(module).room(module.calls[0], "x", "out") is not None
+    assert Overlaps(module).safe_offsets(module.calls[0], "x", "out") is not None
     module = replace(module, sizes=(replace(SIZE, maximum=1 << 20),))
-    assert Overlaps(module).room(module.calls[0], "x", "out") is None
+    assert Overlaps(module).safe_offsets(module.calls[0], "x", "out") is None

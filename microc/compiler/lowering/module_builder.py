@@ -375,8 +375,8 @@ def find_in_place_writes(module: Module, updates: Mapping[str, str]) -> dict[str
         if any(state in _list_base_values(module, call.reads) for call in later):
             continue
         if state in _list_base_values(module, maker.reads):
-            room = overlaps.room(maker, state, value)
-            if room is None or room.next(0) != 0:
+            room = overlaps.safe_offsets(maker, state, value)
+            if room is None or room.next_allowed(0) != 0:
                 continue
         values_in_place[value] = state
     return values_in_place
