@@ -38,7 +38,7 @@ from microc.target import CodeMemory, Memory, Traffic
 # ---- Hot code: kernels that run from RAM, where instruction fetches wait less than in the flash.
 #
 # The gain of a kernel is the number of wait cycles that its calls save in a run (:class:`microc.target.Fetching`). Its weight is
-# its estimated code size with a margin, since the size is unknown before the C compiler runs; only linking shows the size. The
+# its estimated code size with a margin, since the size is unknown before the C compiler runs. The
 # choice is a 0/1 knapsack, solved exactly by :func:`microc.base.knapsack.pareto_front`.
 
 CODE_SIZE_FACTOR, CODE_SIZE_EXTRA = 1.5, 48

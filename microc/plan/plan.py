@@ -20,8 +20,8 @@ from microc.target import Memory
 
 # ---- The order of calls with the smallest peak of memory, for networks that branch.
 #
-# Beam search over sets of finished calls: level k contains sets of k calls, and the best :data:`ORDER_BEAM_WIDTH` of them are kept. The
-# search is exact while a level has at most :data:`ORDER_BEAM_WIDTH` sets, and while it needs no more than its share of
+# Beam search over sets of finished calls: level k contains sets of k calls, and the best :data:`ORDER_BEAM_WIDTH` of them are
+# kept. The search is exact while a level has at most :data:`ORDER_BEAM_WIDTH` sets, and while it needs no more than its share of
 # :data:`~microc.plan.placement.ORDER_EFFORT`. A chain of calls has only one order, so it is not searched.
 
 ORDER_BEAM_WIDTH = 64  # beam width: number of sets of calls that are kept at each level

@@ -372,7 +372,7 @@ def _iterate_loop(
     extents = _evaluate(loop.extent, values)
     if extents is None or loop.kind == "parallel":
         raise InternalError(
-            f"plan check: the order of accesses in loop {loop.var.name} is unknown, because the loop is parallel or its "
+            f"plan check: the order of accesses in loop {loop.var.name} is unknown: the loop is parallel or its "
             "extent depends on data"
         )
     if step.longest < int(extents.max(initial=0)):
@@ -473,7 +473,8 @@ class _ArenaOwners:
         start += offset
         if start < 0 or start + nbytes > self.plan.size:
             raise InternalError(
-                f"plan check: value {name} is outside of the arena; got offset {start}, expected 0 to {self.plan.size - nbytes}"
+                f"plan check: value {name} is outside of the arena; got offset {start}, "
+                f"expected 0 to {self.plan.size - nbytes}"
             )
         if self.plan.arenas and not any(
             a.start <= start and start + nbytes <= a.start + a.size for a in self.plan.arenas
@@ -523,7 +524,7 @@ def _check_call(arena: _ArenaOwners, call: Call) -> None:
     kernel = next((k for k in arena.module.kernels if k.name == call.kernel), None)
     if kernel is None:
         raise InternalError(
-            f"plan check: {call.kernel} is no kernel of the module, but its operand {pairs[0][0]} overlaps {pairs[0][1]}"
+            f"plan check: {call.kernel} is no kernel of the module, but {pairs[0][0]} overlaps {pairs[0][1]}"
         )
     names = {name for pair in pairs for name in pair}
     for sizes in _list_replay_sizes(arena.module) if kernel.func.scalars else [{}]:
@@ -545,7 +546,8 @@ def _check_pairs(
         if not free.all():
             byte = common.start + int(np.argmin(free))
             raise InternalError(
-                f"plan check: in {call.kernel}, {one} overlaps {other} while {other} is in use (byte {byte} of the arena)"
+                f"plan check: in {call.kernel}, {one} overlaps {other} while {other} is in use "
+                f"(byte {byte} of the arena)"
             )
         if not _may_alias(touch_times.dtypes[one], touch_times.dtypes[other]):
             raise InternalError(
@@ -622,7 +624,8 @@ def _check_arenas(plan: Plan) -> None:
             raise InternalError(f"plan check: the arena in {arena.memory} overlaps another arena or exceeds the plan")
         if arena != plan.arenas[0] and arena.size > arena.capacity:
             raise InternalError(
-                f"plan check: the arena in {arena.memory} is too large; got {arena.size} bytes, expected at most {arena.capacity}"
+                f"plan check: the arena in {arena.memory} is too large; got {arena.size} bytes, "
+                f"expected at most {arena.capacity}"
             )
         end = arena.start + arena.size
 

@@ -55,8 +55,8 @@ SWAPS = {
     "a overwritten by c": ({"a": 0, "b": 64, "c": 32}, "overlaps|overwritten"),
     "workspace over an operand": ({"work": 0, "a": 0}, "overlaps"),
     "in place, but shifted": ({"a": 0, "b": 64, "c": 128, "y": 4}, "overlaps"),
-    "before the arena": ({"a": -4}, "outside the arena"),
-    "behind the arena": ({"a": 4096}, "outside the arena"),
+    "before the arena": ({"a": -4}, "outside of the arena"),
+    "behind the arena": ({"a": 4096}, "outside of the arena"),
     "misaligned": ({"a": 401}, "misaligned"),
 }
 

@@ -143,8 +143,8 @@ def damaged(module: Module, what: str) -> Module:
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("over the next", "over another"),
-        ("too large", "takes"),
+        ("over the next", "overlaps another"),
+        ("too large", "is too large"),
         ("across", "within a single arena"),
         ("overwritten", "overlaps|overwritten"),
     ],
