@@ -168,7 +168,7 @@ def test_classes_have_a_name_each() -> None:
 
 
 def test_classes_need_an_output_of_as_many() -> None:
-    with pytest.raises(UsageError, match="got 3 names, and no output"):
+    with pytest.raises(UsageError, match="got 3 names, expected as many as an output"):
         microc.compile(digits.INT8, board="host", class_names=["a", "b", "c"])
     with pytest.raises(UsageError, match="has 1 names"):
         make_options(class_names=["a"])
@@ -192,9 +192,9 @@ def test_ends_are_renamed() -> None:
         ({"image": "int"}, "cannot be 'int'"),
         ({"image": "a b"}, "cannot be 'a b'"),
         ({"image": "run"}, "cannot be 'run'"),
-        ({"image": "Image"}, "lower case"),
-        ({"image": "x" * 33}, "32 at most"),
-        ({"image": "x", "probabilities": "x_quantize"}, "another name of the header"),
+        ({"image": "Image"}, "lower-case letters"),
+        ({"image": "x" * 33}, "at most 32 characters"),
+        ({"image": "x", "probabilities": "x_quantize"}, "already used in the generated header"),
     ],
 )
 def test_names_that_cannot_be_are_refused(rename: dict[str, str], said: str) -> None:

@@ -181,10 +181,10 @@ def _beyond() -> Any:
         (lambda: microc.build(product()), UsageError, "constant 'weight' has no data"),
         (lambda: microc.build(product(), constants={"weight": data()[1][:3]}), UsageError, "got int8[3, 32]"),
         (lambda: microc.build(product(), constants={"w": 1}), UsageError, "no constant 'w'"),
-        (lambda: microc.build([product(), product()]), UsageError, "one name"),
+        (lambda: microc.build([product(), product()]), UsageError, "the same name"),
         (lambda: microc.build("model.tflite"), OutputError, "no folder model.tflite"),
         (lambda: microc.build(cast(Any, 3)), UsageError, "int cannot be built"),
-        (lambda: microc.default_schedule(product(), optimize="fast"), UsageError, "no goal"),
+        (lambda: microc.default_schedule(product(), optimize="fast"), UsageError, "expected the optimisation goal"),
     ],
 )
 def test_what_is_refused(wrong: Callable[[], Any], kind: type[MicrocError], said: str) -> None:

@@ -221,7 +221,7 @@ def test_several_inputs() -> None:
         ({"stream": {"y": 1}}, "no input 'y'"),
         ({"stream": 4}, "has no axis 4"),
         ({"stream": "time"}, "stream cannot be"),
-        ({"hop": 2}, "hop requires stream"),
+        ({"hop": 2}, "hop requires the option stream"),
         ({"stream": 1, "stream_allow": "everything"}, "stream_allow cannot be"),
         ({"stream": 1, "hop": -1}, r"hop \(frames per run\) cannot be -1"),
     ],
