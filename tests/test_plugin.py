@@ -175,7 +175,7 @@ X = ir.Var("x", "int32")
     [
         ({}, (), ""),
         ({"scalar": lambda attrs, args: args[0] * 3}, (), "interpreted: 1"),
-        ({"infer": lambda attrs, types: (TensorType((12,), "int32"),)}, (), "inference says"),
+        ({"infer": lambda attrs, types: (TensorType((12,), "int32"),)}, (), "type inference gives"),
         ({"scalar": lambda attrs, args: args[0] * 2.5}, (), "interpreted"),
         ({"scalar": lambda attrs, args: ir.call("double_it", args[0])}, (extern("double_it", (X,), X * 2, "return x * 2;"),), ""),
         (

@@ -67,8 +67,8 @@ def demo(arguments: Arguments) -> show.Answer:
         "model": result.report["source"],
         "macs": result.report["macs"],
         "samples": len(result.labels),
-        "correct": result.right,
-        "accuracy": result.right / len(result.labels),
+        "correct": result.correct_count,
+        "accuracy": result.correct_count / len(result.labels),
         "reference_accuracy": result.reference,
         "flash": result.sizes.flash,
         "ram": result.ram,
@@ -101,8 +101,8 @@ def _demo_lines(result: Demonstration, missing_tools: tuple[str, ...]) -> Iterat
     yield from _demo_layer_lines(result)
     total, stack = len(result.labels), result.stats.stack_bytes
     stack_text = f"{stack:,} measured" if stack else "not measured"
-    share, needed = 100 * result.right / total, 100 * result.reference
-    yield f"  accuracy   {result.right} of {total}, {share:.2f} %; the reference has {needed:.2f} %"
+    share, needed = 100 * result.correct_count / total, 100 * result.reference
+    yield f"  accuracy   {result.correct_count} of {total}, {share:.2f} %; the reference has {needed:.2f} %"
     yield f"  flash      {sizes.flash:,} bytes, {report['weight_bytes']:,} of them weights and tables"
     yield f"  RAM        {result.ram:,} bytes: arena {report['arena']:,}, stack {report['stack_bound']:,} at most ({stack_text})"
     yield f"  line       {total} images in {result.line_seconds:.1f} s, {result.stats.bad_frames} damaged frames"

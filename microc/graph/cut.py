@@ -18,31 +18,33 @@ from microc.graph.ir import Graph, TensorType
 def cut_graph(graph: Graph, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> Graph:
     """Return the subgraph that computes the values ``outputs`` from the values ``inputs``, in these orders.
 
-    If ``outputs`` is empty, the outputs of the graph are kept. If ``inputs`` is empty, the inputs of the graph on which the
-    outputs depend are kept. State that the subgraph reads is kept, together with the nodes that compute its update. A state
-    named in ``inputs`` becomes an input.
+    If ``outputs`` is empty, the outputs of the graph are kept. If ``inputs`` is empty, the inputs of the graph on which
+    the outputs depend are kept. State that the subgraph reads is kept, together with the nodes that compute its update.
+    A state named in ``inputs`` becomes an input.
 
-    Raises UsageError for an unknown name (the hint lists similar names), for the name of a constant, for an input on which
-    the outputs do not depend, and if the outputs depend on an input of the graph that is not in ``inputs``."""
+    Raises UsageError for an unknown name (the hint lists similar names), for the name of a constant, for an input on
+    which the outputs do not depend, and if the outputs depend on an input of the graph that is not in ``inputs``."""
     for what, names in (("input", inputs), ("output", outputs)):
         for name in names:
             _check_value_name(graph, what, name)
         if len(set(names)) != len(names):
             raise UsageError(
-                f"an {what} is named twice; got {', '.join(names)}", where=graph.name, hint="name each tensor once"
+                f"an {what} is named twice; got {', '.join(names)}, expected distinct names",
+                where=graph.name,
+                hint="name each tensor once",
             )
     both = sorted(set(inputs) & set(outputs))
     if both:
         raise UsageError(
             f"{both[0]!r} cannot be an input and an output at once",
             where=graph.name,
-            hint="name another tensor behind or before it",
+            hint="name a tensor before or after it as one of the two",
         )
     ends = tuple(outputs) or graph.outputs
-    needed = _find_needed_nodes(graph, ends, frozenset(inputs))
+    needed = _find_needed_values(graph, ends, frozenset(inputs))
     reached = tuple(name for name in graph.inputs if name in needed)
     if inputs:
-        _check_inputs(graph, ends, inputs, reached, needed)
+        _check_dependence_on_inputs(graph, ends, inputs, reached, needed)
     state = {name: data for name, data in graph.state.items() if name in needed and name not in inputs}
     return replace(
         graph,
@@ -76,8 +78,9 @@ def _check_value_name(graph: Graph, role: str, name: str) -> None:
         )
 
 
-def _find_needed_nodes(graph: Graph, outputs: Iterable[str], inputs: frozenset[str]) -> set[str]:
-    """Return the names of the values on which ``outputs`` depend, including ``outputs``. The search stops at ``inputs``."""
+def _find_needed_values(graph: Graph, outputs: Iterable[str], inputs: frozenset[str]) -> set[str]:
+    """Return the names of the values on which ``outputs`` depend, including ``outputs``. The search stops at
+    ``inputs``."""
     producer = graph.producer()
     found: set[str] = set()
     waiting = list(outputs)
@@ -95,40 +98,40 @@ def _find_needed_nodes(graph: Graph, outputs: Iterable[str], inputs: frozenset[s
     return found
 
 
-def _check_inputs(
+def _check_dependence_on_inputs(
     graph: Graph, outputs: Sequence[str], inputs: Sequence[str], reached_inputs: Sequence[str], needed_values: set[str]
 ) -> None:
     """Raise UsageError unless ``outputs`` depend on all of ``inputs``, and on no other input of the graph.
 
-    ``reached_inputs``: inputs of the graph on which ``outputs`` depend; ``needed_values``: all values on which ``outputs``
-    depend."""
+    ``reached_inputs``: inputs of the graph on which ``outputs`` depend; ``needed_values``: all values on which
+    ``outputs`` depend."""
     idle = [name for name in inputs if name not in needed_values]
     if idle:
         raise UsageError(
-            f"{', '.join(map(repr, outputs))} does not depend on {idle[0]!r}",
+            f"output {', '.join(map(repr, outputs))} does not depend on {idle[0]!r}",
             where=graph.name,
-            hint="leave it out of the inputs, or name an output behind it",
+            hint="leave out this input, or name an output that depends on it",
         )
     missing = [name for name in reached_inputs if name not in inputs]
     if missing:
         raise UsageError(
-            f"{', '.join(map(repr, outputs))} also depends on the input {missing[0]!r}",
+            f"output {', '.join(map(repr, outputs))} also depends on the input {missing[0]!r}",
             where=graph.name,
-            hint="name it among the inputs, or cut behind it on every path",
+            hint="name it as an input too, or name tensors after it on every path",
         )
 
 
 # ---- Conversion to state: an input that the caller would set to an output of the previous run becomes state of the graph.
 
 
-def convert_to_state(graph: Graph, pairs: Mapping[str, str]) -> Graph:
+def convert_to_state(graph: Graph, output_by_input: Mapping[str, str]) -> Graph:
     """Return the graph with pairs of an input and an output converted to state that persists across runs.
 
-    ``pairs``: name of the output by name of the input. Each state has the input's name. It starts as real zero, and after
-    each run its value is the output. Raises UsageError for an unknown input or output, for an output that occurs in two
-    pairs, if shape, dtype or quantisation of a pair differ, and if no output would be left.
+    ``output_by_input``: the name of each output by the name of its input. Each state has the input's name. It starts as
+    real zero, and after each run its value is the output. Raises UsageError for an unknown input or output, for an
+    output that occurs in two pairs, if shape, dtype or quantisation of a pair differ, and if no output would be left.
     """
-    for name, output in pairs.items():
+    for name, output in output_by_input.items():
         for what, wanted, known in (("input", name, graph.inputs), ("output", output, graph.outputs)):
             if wanted not in known:
                 hint = known_names_hint(wanted, known, f"{what}s")
@@ -136,36 +139,40 @@ def convert_to_state(graph: Graph, pairs: Mapping[str, str]) -> Graph:
         given, made = graph.types[name], graph.types[output]
         if given != made:
             raise UsageError(
-                f"the state {name!r} changes its type; got {_type_text(made)} from {output!r}, expected "
-                f"{_type_text(given)}",
+                f"the state {name!r} changes its type; got {_format_type(made)} from {output!r}, expected "
+                f"{_format_type(given)}",
                 where=graph.name,
-                hint="bind the shapes with --input-shape so that the state keeps shape and dtype",
+                hint="fix the shapes with --input-shape so that the state keeps shape and dtype",
             )
-    kept = tuple(name for name in graph.outputs if name not in pairs.values())
-    twice = [output for output in pairs.values() if list(pairs.values()).count(output) > 1]
+    kept = tuple(name for name in graph.outputs if name not in output_by_input.values())
+    twice = [output for output in output_by_input.values() if list(output_by_input.values()).count(output) > 1]
     if twice:
         raise UsageError(
-            f"{twice[0]!r} would become two states", where=graph.name, hint="name another output for each state"
+            f"output {twice[0]!r} is given for two states, expected one",
+            where=graph.name,
+            hint="name another output for each state",
         )
     if not kept:
         raise UsageError(
-            "no output would be left: all become states", where=graph.name, hint="keep one that is no state"
+            "no output would be left, because all outputs become states",
+            where=graph.name,
+            hint="leave one output out of the states",
         )
     return replace(
         graph,
-        inputs=tuple(name for name in graph.inputs if name not in pairs),
+        inputs=tuple(name for name in graph.inputs if name not in output_by_input),
         outputs=kept,
-        state={**graph.state, **{name: _real_zeros(graph.types[name]) for name in pairs}},
-        updates={**graph.updates, **pairs},
+        state={**graph.state, **{name: _make_real_zeros(graph.types[name]) for name in output_by_input}},
+        updates={**graph.updates, **output_by_input},
     )
 
 
-def _real_zeros(kind: TensorType) -> Array:
+def _make_real_zeros(kind: TensorType) -> Array:
     """Return an array of type ``kind`` whose elements represent real zero: the zero point if the type is quantised."""
     zero = kind.quant.zero_point[0] if kind.quant else 0
     return np.full(kind.shape, zero, dtypes.to_numpy(kind.dtype))
 
 
-def _type_text(kind: TensorType) -> str:
+def _format_type(kind: TensorType) -> str:
     """Return the dtype and shape of a type as text, as in ``int8[1,4]``."""
     return f"{kind.dtype}[{','.join(map(str, kind.shape))}]"

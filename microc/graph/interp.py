@@ -1,7 +1,7 @@
 """Interpreter of graphs: executes the operators one by one on numpy arrays.
 
-With the operators defined in ``ops/meaning.py``, it is the reference that a compiled network must match. The graph can be run
-after every pass.
+With the operators defined in ``ops/meaning.py``, it is the reference that a compiled network must match. The graph can
+be run after every pass.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def run(
     """Run a graph on arrays; return the arrays of all values by name, constants and state included.
 
     ``apply(node, arrays)`` computes the results of one node; ``arrays`` are the operands that are present, in order.
-    ``state``: contents of the state before this run, by default the initial contents. The contents after this run are the
-    values named in ``graph.updates``.
+    ``state``: contents of the state before this run, by default the initial contents. The contents after this run are
+    the values named in ``graph.updates``.
 
     Raises UsageError if inputs or state do not fit the graph, and InternalError if a result does not have its type."""
     state = graph.state if state is None else state
@@ -41,7 +41,9 @@ def run(
                 continue
             if not _has_type(graph.types[name], array):
                 raise InternalError(
-                    f"{node.op} gave a wrong type for {name!r}; got {_array_text(array)}", where=str(node.loc)
+                    f"{node.op} gave a wrong type for {name!r}; got {_format_array_type(array)}, "
+                    f"expected {graph.types[name].dtype}{list(graph.types[name].shape)}",
+                    where=str(node.loc),
                 )
             values[name] = array
     return values
@@ -59,7 +61,7 @@ def _check_arrays(role: str, graph: Graph, names: tuple[str, ...], arrays: Mappi
         kind = graph.types[name]
         if not _has_type(kind, arrays[name]):
             raise UsageError(
-                f"{role} {name!r} has a wrong type; got {_array_text(arrays[name])}, expected "
+                f"{role} {name!r} has a wrong type; got {_format_array_type(arrays[name])}, expected "
                 f"{kind.dtype}{list(kind.shape)}"
             )
 
@@ -69,5 +71,5 @@ def _has_type(kind: TensorType, array: Array) -> bool:
     return array.shape == kind.shape and array.dtype == to_numpy(kind.dtype)
 
 
-def _array_text(array: Array) -> str:
+def _format_array_type(array: Array) -> str:
     return f"{array.dtype}{list(array.shape)}"

@@ -19,13 +19,14 @@ from microc.errors import InternalError
 
 Attr = Union[int, float, str, bool, None, tuple["Attr", ...], "Graph"]
 """Values that attributes of operators may have. A graph is the body of a control flow operator."""
-_LONGEST = 200
+_MAX_TEXT_LENGTH = 200
 """Most characters of a graph's name, inputs and outputs in its one-line representation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loc:
-    """Location of an operator in the model: name of the model file (without folder), index of the operator, its name."""
+    """Location of an operator in the model: name of the model file (without folder), index of the operator, its
+    name."""
 
     file: str = ""
     index: int = -1
@@ -40,7 +41,8 @@ class Loc:
 class Quant:
     """Parameters of affine quantisation: real = scale * (q - zero_point).
 
-    ``scale`` and ``zero_point`` have one entry (per tensor), or one entry for each index along ``axis`` (per channel)."""
+    ``scale`` and ``zero_point`` have one entry (per tensor), or one entry for each index along ``axis`` (per
+    channel)."""
 
     scale: tuple[float, ...]
     zero_point: tuple[int, ...]
@@ -48,9 +50,11 @@ class Quant:
 
     def __post_init__(self) -> None:
         if len(self.scale) != len(self.zero_point) or not self.scale:
-            raise InternalError("Quant: scale and zero_point must have equal lengths, at least 1")
+            raise InternalError(
+                f"Quant: got {len(self.scale)} scales and {len(self.zero_point)} zero points, expected equal numbers, at least 1"
+            )
         if self.axis is None and len(self.scale) != 1:
-            raise InternalError("Quant: several scales need an axis; expected one scale without it")
+            raise InternalError(f"Quant: got {len(self.scale)} scales without an axis, expected one")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +82,8 @@ class TensorType:
 class Node:
     """A node of the graph: one application of an operator to named values.
 
-    An optional input that is absent has the empty name. ``group``: name of the kernel to which fusion assigned the node;
-    empty before fusion. ``loc``: location of the operator in the model.
+    An optional input that is absent has the empty name. ``group``: name of the kernel to which fusion assigned the
+    node; empty before fusion. ``loc``: location of the operator in the model.
     """
 
     op: str
@@ -93,7 +97,8 @@ class Node:
         object.__setattr__(self, "attrs", MappingProxyType(dict(sorted(self.attrs.items()))))
 
     def attr(self, name: str) -> Any:
-        """Return the value of an attribute. InternalError if it is absent, because inference fills in all default values."""
+        """Return the value of an attribute. InternalError if it is absent, because inference fills in all default
+        values."""
         try:
             return self.attrs[name]
         except KeyError:
@@ -104,9 +109,9 @@ class Node:
 class Graph:
     """A network: nodes in topological order, and the values that they read and compute.
 
-    ``types``: type of every value. ``consts``: data of the constants, as read-only numpy arrays. ``state``: initial data of
-    the tensors that persist across runs. ``updates``: for each state, the name of the value that becomes its contents
-    after a run.
+    ``types``: type of every value. ``consts``: data of the constants, as read-only numpy arrays. ``state``: initial
+    data of the tensors that persist across runs. ``updates``: for each state, the name of the value that becomes its
+    contents after a run.
     """
 
     name: str
@@ -132,7 +137,7 @@ class Graph:
             return NotImplemented
         plain = ("inputs", "outputs", "nodes", "types", "updates")
         return all(getattr(self, name) == getattr(other, name) for name in plain) and all(
-            _same_arrays(getattr(self, name), getattr(other, name)) for name in ("consts", "state")
+            _have_same_arrays(getattr(self, name), getattr(other, name)) for name in ("consts", "state")
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -192,7 +197,7 @@ class Graph:
         )
 
 
-def _same_arrays(first: Mapping[str, Array], second: Mapping[str, Array]) -> bool:
+def _have_same_arrays(first: Mapping[str, Array], second: Mapping[str, Array]) -> bool:
     return first.keys() == second.keys() and all(
         array.dtype == second[name].dtype
         and array.shape == second[name].shape
@@ -242,5 +247,5 @@ def new_value(types: dict[str, TensorType], stem: str, kind: TensorType) -> str:
 
 
 def shorten_text(text: str) -> str:
-    """Shorten a text to :data:`_LONGEST` characters, the limit of a one-line representation."""
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    """Shorten a text to :data:`_MAX_TEXT_LENGTH` characters, the limit of a one-line representation."""
+    return text if len(text) <= _MAX_TEXT_LENGTH else f"{text[: _MAX_TEXT_LENGTH - 3]}..."

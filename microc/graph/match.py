@@ -57,7 +57,8 @@ class P:
 
     @staticmethod
     def any(name: str = "") -> Leaf:
-        """Return a pattern that matches any value. A name that occurs twice in a pattern requires the same value twice."""
+        """Return a pattern that matches any value. A name that occurs twice in a pattern requires the same value
+        twice."""
         return Leaf(name)
 
     @staticmethod
@@ -92,8 +93,8 @@ class P:
 class Replacement:
     """Replacement of a match.
 
-    It consists of ``nodes`` that compute the outputs of the root, or of an existing value ``same`` that the root's output is
-    replaced by. ``types``, ``consts``: types and data of the new values and constants."""
+    It consists of ``nodes`` that compute the outputs of the root, or of an existing value ``same`` that the root's
+    output is replaced by. ``types``, ``consts``: types and data of the new values and constants."""
 
     nodes: tuple[Node, ...] = ()
     types: Mapping[str, TensorType] = field(default_factory=dict)
@@ -123,11 +124,13 @@ class Scope:
         return self.types[value]
 
     def producer(self, value: str) -> Node | None:
-        """Return the node that computes a value; None for inputs, constants and state, and for nodes not visited yet."""
+        """Return the node that computes a value; None for inputs, constants and state, and for nodes not visited
+        yet."""
         return self.producers.get(value)
 
     def is_alone(self, value: str) -> bool:
-        """Test whether at most one node reads a value, and the value is neither an output nor a state update of the graph."""
+        """Test whether at most one node reads a value, and the value is neither an output nor a state update of the
+        graph."""
         return value not in self.kept and len(self.readers.get(value, ())) <= 1
 
     def fresh(self, stem: str) -> str:
@@ -196,8 +199,8 @@ class Match:
     ) -> str:
         """Append a node to the replacement; return the name of the value that it computes.
 
-        The node computes a new value of type ``kind``, or the root's output if ``kind`` is None. ``stem``: beginning of the
-        new value's name; ``loc``: location of the node, by default that of the root."""
+        The node computes a new value of type ``kind``, or the root's output if ``kind`` is None. ``stem``: beginning of
+        the new value's name; ``loc``: location of the node, by default that of the root."""
         name = self.output if kind is None else self.scope.fresh(stem or f"{self.output}.{op}")
         if kind is not None:
             self._types[name] = kind
@@ -213,7 +216,8 @@ class Match:
         return self.same_as(self.values[capture])
 
     def same_as(self, value: str) -> Replacement:
-        """Return a replacement that substitutes ``value`` (a value of the graph, or a new constant) for the root's output."""
+        """Return a replacement that substitutes ``value`` (a value of the graph, or a new constant) for the root's
+        output."""
         return Replacement((), self._types, self._consts, value)
 
 
@@ -232,7 +236,8 @@ class _Captures:
     whole: tuple[Node, ...] = ()
 
     def with_value(self, name: str, value: str) -> _Captures | None:
-        """Return the captures with ``value`` added under ``name``; None if another value is already captured as ``name``."""
+        """Return the captures with ``value`` added under ``name``; None if another value is already captured as
+        ``name``."""
         if not name:
             return self
         if self.values.get(name, value) != value:
@@ -252,6 +257,7 @@ def find_matches(pattern: Op, node: Node, scope: Scope) -> Iterator[Match]:
 
 
 def _match_value(pattern: Pattern, value: str, scope: Scope, captures: _Captures) -> Iterator[_Captures]:
+    """Yield the captures of every match of a pattern with a value, added to ``captures``."""
     if isinstance(pattern, Leaf):
         captured = captures.with_value(pattern.name, value)
         if value and captured is not None and (not pattern.constant or value in scope.consts):
@@ -263,6 +269,7 @@ def _match_value(pattern: Pattern, value: str, scope: Scope, captures: _Captures
 
 
 def _match_node(pattern: Op, node: Node, scope: Scope, captures: _Captures) -> Iterator[_Captures]:
+    """Yield the captures of every match of a pattern with a node, added to ``captures``."""
     if node.op not in pattern.ops or any(node.attrs.get(name, value) != value for name, value in pattern.attrs.items()):
         return
     captures = captures.with_node(pattern.name, node)
@@ -272,17 +279,17 @@ def _match_node(pattern: Op, node: Node, scope: Scope, captures: _Captures) -> I
     orders = [node.inputs, node.inputs[::-1]] if pattern.commutative else [node.inputs]
     for inputs in orders:
         if len(inputs) == len(pattern.operands):
-            yield from _match_all(pattern.operands, inputs, scope, captures)
+            yield from _match_operands(pattern.operands, inputs, scope, captures)
 
 
-def _match_all(
+def _match_operands(
     patterns: Sequence[Pattern], values: Sequence[str], scope: Scope, captures: _Captures
 ) -> Iterator[_Captures]:
     if not patterns:
         yield captures
         return
     for captured in _match_value(patterns[0], values[0], scope, captures):
-        yield from _match_all(patterns[1:], values[1:], scope, captured)
+        yield from _match_operands(patterns[1:], values[1:], scope, captured)
 
 
 # ---- Application: rules are applied until no rule returns a replacement. Nodes whose results nothing reads are removed.
@@ -292,26 +299,26 @@ def rewrite(graph: Graph, rules: Sequence[Rule], sweeps: int | None = None) -> G
     """Rewrite a graph by rules until no rule returns a replacement, and remove dead nodes.
 
     At every node the first rule that returns a replacement is applied. If no rule does, the same object is returned.
-    Raises InternalError after ``sweeps`` walks over the graph, because the rules then probably undo each other. By default,
-    the limit grows with the graph.
+    Raises InternalError after ``sweeps`` walks over the graph, because the rules then probably undo each other. By
+    default, the limit grows with the graph.
     """
     table: dict[str, list[Rule]] = {}
     for rule in rules:
         for op in rule[0].ops:
             table.setdefault(op, []).append(rule)
     for _ in range(sweeps if sweeps is not None else 100 + 4 * len(graph.nodes)):
-        swept = _Sweep(graph, table).run()
+        swept = _Sweep(graph, table).rewrite_nodes()
         if swept is graph:
             return graph
         graph = without_dead_nodes(swept)
-    raise InternalError(f"the rewrite rules do not terminate on graph {graph.name}")
+    raise InternalError(f"rewrite: the rules do not terminate on graph {graph.name}")
 
 
 class _Sweep:
     """One walk over the nodes of a graph that applies rules.
 
-    Every node is replaced at most once. Rules at later nodes see the replacements of earlier nodes. ``alias``: values that
-    are replaced by another value; ``renamed``: values that take over the name of a graph output."""
+    Every node is replaced at most once. Rules at later nodes see the replacements of earlier nodes. ``alias``: values
+    that are replaced by another value; ``renamed``: values that take over the name of a graph output."""
 
     def __init__(self, graph: Graph, table: Mapping[str, Sequence[Rule]]) -> None:
         self.graph, self.table = graph, table
@@ -321,8 +328,8 @@ class _Sweep:
         self.renamed: dict[str, str] = {}
         self.changed = False
 
-    def run(self) -> Graph:
-        """Return the rewritten graph; the same object if no rule was applied."""
+    def rewrite_nodes(self) -> Graph:
+        """Apply the rules to all nodes, and return the rewritten graph; the same object if no rule was applied."""
         for old in self.graph.nodes:
             inputs = tuple(self.alias.get(name, name) for name in old.inputs)
             node = old if inputs == old.inputs else replace(old, inputs=inputs)
@@ -330,14 +337,15 @@ class _Sweep:
                 self.append(node)
         if not self.changed:
             return self.graph
-        nodes = [self.with_promised_names(node) for node in self.nodes] if self.renamed else self.nodes
+        nodes = [self.rename_to_graph_outputs(node) for node in self.nodes] if self.renamed else self.nodes
         return replace(self.graph, types=self.scope.types, consts=self.scope.consts).with_nodes(nodes)
 
     def append(self, node: Node) -> None:
+        """Append a node to the rewritten graph."""
         self.nodes.append(node)
         self.scope.producers.update(dict.fromkeys(node.outputs, node))
 
-    def with_promised_names(self, node: Node) -> Node:
+    def rename_to_graph_outputs(self, node: Node) -> Node:
         """Return a node with values renamed to the graph outputs that they replace."""
         inputs, outputs = (tuple(self.renamed.get(n, n) for n in names) for names in (node.inputs, node.outputs))
         return (
@@ -355,13 +363,15 @@ class _Sweep:
         return False
 
     def apply_replacement(self, node: Node, replacement: Replacement) -> bool:
-        """Apply the replacement of a node. Returns False if it is impossible, because graph outputs must keep their names."""
+        """Apply the replacement of a node. Returns False if it is impossible, because graph outputs must keep their
+        names."""
         if replacement.same and not self.alias_output(node.outputs[0], replacement.same):
             return False
         made = {name for new in replacement.nodes for name in new.outputs}
         if not replacement.same and not made.issuperset(name for name in node.outputs if name):
             raise InternalError(
-                f"a replacement of {node.op} does not compute all of its outputs; got {sorted(made)}",
+                f"rewrite: a replacement of {node.op} does not compute all of its outputs; got {sorted(made)}, "
+                f"expected {sorted(name for name in node.outputs if name)}",
                 where=str(node.loc),
             )
         self.scope.types.update(replacement.types)
@@ -373,8 +383,8 @@ class _Sweep:
     def alias_output(self, output: str, value: str) -> bool:
         """Make all readers of ``output`` read ``value`` instead. Returns False if that is impossible.
 
-        If ``output`` is an output of the graph, its name must stay, so ``value`` is renamed to ``output``. That requires that
-        a node computes ``value``, and that ``value`` is not an output itself."""
+        If ``output`` is an output of the graph, its name must stay, so ``value`` is renamed to ``output``. That
+        requires that a node computes ``value``, and that ``value`` is not an output itself."""
         if output not in self.scope.kept:
             self.alias[output] = value
             for name, target in self.alias.items():
@@ -390,7 +400,7 @@ class _Sweep:
 
 
 def without_dead_nodes(graph: Graph) -> Graph:
-    """Return the graph without the nodes on which neither outputs nor state updates depend.
+    """Remove the nodes on which neither outputs nor state updates of the graph depend.
 
     If there are no such nodes, the same object is returned."""
     needed = {*graph.outputs, *graph.updates.values()}

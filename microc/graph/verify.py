@@ -16,17 +16,18 @@ Fault = Callable[[Node, Graph, Mapping[str, Node]], str]
 
 
 def verify(graph: Graph, infer: Infer | None = None, where: str = "", constants: Fault | None = None) -> None:
-    """Raise :class:`InternalError` unless ``graph`` is well-formed. ``where``: name of the pass that made it, for the error.
+    """Raise :class:`InternalError` unless ``graph`` is well-formed. ``where``: name of the pass that made it, for the
+    error.
 
-    These rules are checked. Names are defined once and before use, so there are no cycles. Every name has a type, and the
-    data of constants have their type. Inputs are not computed; outputs and state updates are defined. Every group of nodes
-    can run as one kernel.
+    These rules are checked. Names are defined once and before use, so there are no cycles. Every name has a type, and
+    the data of constants have their type. Inputs are not computed; outputs and state updates are defined. Every group
+    of nodes can run as one kernel.
 
-    If ``infer`` is given, the types of all results are compared in shape and dtype with ``infer(op, attributes, types of
-    the inputs that are present)``. If ``constants`` is given, ``constants(node, graph, nodes by the values that they
+    If ``infer`` is given, the types of all results are compared in shape and dtype with ``infer(op, attributes, types
+    of the inputs that are present)``. If ``constants`` is given, ``constants(node, graph, nodes by the values that they
     compute)`` returns the problem of a node whose constant operands are invalid as indices, shifts and the like, or an
     empty string. Such a problem raises :class:`ModelError`, because the model contains these numbers."""
-    _Verifier(graph, infer, where).run()
+    _Verifier(graph, infer, where).check_graph()
     if constants is not None:
         producers = graph.producer()
         for node in graph.nodes:
@@ -35,27 +36,30 @@ def verify(graph: Graph, infer: Infer | None = None, where: str = "", constants:
 
 
 class _Verifier:
-    """Verification of one graph. ``defined``: names of the values that the nodes checked so far have defined."""
+    """Verifier of one graph. ``defined``: names of the values that the nodes checked so far have defined."""
 
     def __init__(self, graph: Graph, infer: Infer | None, where: str) -> None:
         self.graph, self.infer, self.where = graph, infer, where
         self.defined: set[str] = set()
 
-    def run(self) -> None:
+    def check_graph(self) -> None:
+        """Check all rules, in the order in which they depend on each other."""
         self.check_sources()
         for name, kind in self.graph.types.items():
-            self.type(name, kind)
+            self.check_type(name, kind)
         for node in self.graph.nodes:
-            self.node(node)
+            self.check_node(node)
         self.check_results()
         self.check_groups()
 
     def fail(self, problem: str, node: Node | None = None) -> NoReturn:
+        """Raise the InternalError for a problem of ``node``, or of the graph if it is None."""
         place = f"{node.op} at {node.loc}" if node is not None else f"graph {self.graph.name}"
         raise InternalError(problem, where=f"{place}, after {self.where}" if self.where else place)
 
     def define(self, names: Iterable[str], role: str, node: Node | None = None) -> None:
-        """Record that the values ``names`` are defined. InternalError if a name is empty, already defined or has no type."""
+        """Record that the values ``names`` are defined. InternalError if a name is empty, already defined or has no
+        type."""
         for name in names:
             if not name:
                 self.fail(f"{role} has an empty name", node)
@@ -66,7 +70,8 @@ class _Verifier:
             self.defined.add(name)
 
     def check_sources(self) -> None:
-        """Check that inputs, constants and state are defined once and have types, and that their data match these types."""
+        """Check that inputs, constants and state are defined once and have types, and that their data match these
+        types."""
         graph = self.graph
         self.define(graph.inputs, "input")
         self.define(graph.consts, "constant")
@@ -74,29 +79,33 @@ class _Verifier:
         for name, array in (*graph.consts.items(), *graph.state.items()):
             kind = graph.types[name]
             if (array.shape, str(array.dtype)) != (kind.shape, kind.dtype):
-                self.fail(f"{name!r} is {_type_text(kind)}, its data are {array.dtype}{list(array.shape)}")
+                self.fail(f"{name!r} is {_format_type(kind)}, but its data are {array.dtype}{list(array.shape)}")
 
-    def type(self, name: str, kind: TensorType) -> None:
+    def check_type(self, name: str, kind: TensorType) -> None:
         """Check the type of the value ``name``: its dtype, shape and quantisation parameters."""
         if not dtypes.is_valid(kind.dtype) or any(extent < 0 for extent in kind.shape):
-            self.fail(f"{name!r} has the impossible type {_type_text(kind)}")
+            self.fail(f"{name!r} has the invalid type {_format_type(kind)}")
         quant = kind.quant
         if quant is None:
             return
         scales = np.asarray(quant.scale, np.float32)
         if not (np.isfinite(scales) & (scales > 0)).all():
-            self.fail(f"{name!r}, {_type_text(kind)}, has a scale that is no positive float32")
+            self.fail(f"{name!r}, {_format_type(kind)}, has a scale that is not a positive float32")
         if dtypes.is_integer(kind.dtype):
             low, high = dtypes.int_range(kind.dtype)
             if not all(low <= zero <= high for zero in quant.zero_point):
-                self.fail(f"{name!r}, {_type_text(kind)}, has a zero point that is none of its numbers")
+                self.fail(f"{name!r}, {_format_type(kind)}, has a zero point outside of the range of its dtype")
         if quant.axis is None:
             return
         if not 0 <= quant.axis < len(kind.shape) or kind.shape[quant.axis] != len(quant.scale):
-            self.fail(f"{name!r}, {_type_text(kind)}, has {len(quant.scale)} scales along axis {quant.axis}")
+            self.fail(
+                f"{name!r}, {_format_type(kind)}, has {len(quant.scale)} scales along axis {quant.axis}, "
+                "expected one for each index"
+            )
 
-    def node(self, node: Node) -> None:
-        """Check that a node's operands are defined, that its results are new, and that inference yields the results' types."""
+    def check_node(self, node: Node) -> None:
+        """Check that a node's operands are defined, that its results are new, and that inference yields the results'
+        types."""
         for name in node.inputs:
             if name and name not in self.defined:
                 self.fail(f"operand {name!r} is not defined before its use", node)
@@ -109,14 +118,16 @@ class _Verifier:
         try:
             wanted = infer(node.op, node.attrs, [self.graph.types[name] for name in node.inputs if name])
         except MicrocError as error:
-            self.fail(f"inference refuses: {error.what}", node)
+            self.fail(f"type inference fails: {error.what}", node)
         if len(wanted) != len(node.outputs):
-            self.fail(f"{len(node.outputs)} results, {len(wanted)} expected", node)
+            self.fail(f"wrong number of results; got {len(node.outputs)}, expected {len(wanted)}", node)
         for name, kind in zip(node.outputs, wanted, strict=True):
             mine = self.graph.types[name] if name else kind
             chosen = mine.quant is not None  # a quantised result has the dtype that the model gives it
             if mine.shape != kind.shape or not (chosen or mine.dtype == kind.dtype):
-                self.fail(f"result {name!r} is {_type_text(mine)}, {_type_text(kind)} expected", node)
+                self.fail(
+                    f"result {name!r} has a wrong type; got {_format_type(mine)}, expected {_format_type(kind)}", node
+                )
 
     def check_results(self) -> None:
         """Check that outputs exist and are distinct, and that every state has an update of its shape and dtype."""
@@ -127,13 +138,17 @@ class _Verifier:
         if len(set(graph.outputs)) != len(graph.outputs):
             self.fail("an output is listed twice")
         if set(graph.updates) != set(graph.state):
-            self.fail(f"state {sorted(graph.state)} and updates {sorted(graph.updates)} differ")
+            self.fail(
+                f"every state needs one update; got states {sorted(graph.state)}, updates of {sorted(graph.updates)}"
+            )
         for name, value in graph.updates.items():
             if value not in self.defined:
                 self.fail(f"{value!r}, the update of state {name!r}, is not defined")
             old, new = graph.types[name], graph.types[value]
             if (old.shape, old.dtype) != (new.shape, new.dtype):
-                self.fail(f"state {name!r} is {_type_text(old)}, its update {_type_text(new)}")
+                self.fail(
+                    f"the update of state {name!r} has a wrong type; got {_format_type(new)}, expected {_format_type(old)}"
+                )
 
     def check_groups(self) -> None:
         """Check that every group of nodes (the nodes of one kernel) is convex.
@@ -152,9 +167,9 @@ class _Verifier:
                 missing = [name for name in member.inputs if name and name not in ready]
                 if missing:
                     of = f"group {node.group!r} runs" if member.group else "the node runs"
-                    self.fail(f"{of} before {missing[0]!r} exists: a group around it is not convex", member)
+                    self.fail(f"{of} before {missing[0]!r} is computed: a group of nodes is not convex", member)
                 ready.update(member.outputs)
 
 
-def _type_text(kind: TensorType) -> str:
+def _format_type(kind: TensorType) -> str:
     return f"{kind.dtype}{list(kind.shape)}"

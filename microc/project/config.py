@@ -24,7 +24,7 @@ from microc.external.backend import BACKENDS
 NAME = "microc.toml"
 FOLDER = "firmware"
 KEYS = ("model", "board", "folder", "options")
-_LARGEST = 1 << 20
+_MAX_FILE_BYTES = 1 << 20
 _NEGATION = "--no-"
 """Prefix of flags that disable an option; in ``microc.toml`` the option itself is set to false."""
 _FLAGS = {
@@ -33,15 +33,16 @@ _FLAGS = {
     if option.flag and not option.flag.startswith(_NEGATION)
 }
 NAMES: Mapping[str, str] = MappingProxyType({**_FLAGS, **{name: name for name in OPTIONS}})
-"""Python keyword of every option, by the names that ``microc.toml`` accepts: this keyword, or the flag without ``--``."""
+"""Python keyword of every option, by the names that ``microc.toml`` accepts: this keyword, or the flag without
+``--``."""
 
 
 @frozen
 class Config:
     """The checked contents of a ``microc.toml``.
 
-    ``path``: of the file itself; ``models``: paths of the models; ``board``: name of a board or path of a board file, empty
-    if the file states none; ``folder``: of the C project; ``options``: keywords of
+    ``path``: the path of this file. ``models``: the paths of the models. ``board``: the name of a board or the path of
+    a board file, empty if the file names none. ``folder``: the folder of the C project. ``options``: keywords of
     :func:`microc.compiler.options.make_options`. Relative paths have been resolved against the folder of ``path``."""
 
     path: Path
@@ -52,7 +53,8 @@ class Config:
 
     @property
     def sources(self) -> Iterator[Path]:
-        """Files from which the project is compiled: ``microc.toml``, the models, a board file, and files that options name."""
+        """Files from which the project is compiled: ``microc.toml``, the models, a board file, and files that options
+        name."""
         yield from (self.path, *self.models)
         if self.board.endswith(".toml"):
             yield Path(self.board)
@@ -64,7 +66,8 @@ class Config:
 def find_config(start: Path) -> Path | None:
     """Find ``microc.toml`` in a folder or in the nearest parent folder that contains one; None if there is none.
 
-    The search stops at a parent folder that is writable for everybody, because any user could have put the file there."""
+    The search stops at a parent folder that is writable for everybody, because any user could have put the file
+    there."""
     for folder in (start, *start.parents):
         if folder != start and os.name != "nt" and folder.stat().st_mode & stat.S_IWOTH:
             return None
@@ -76,16 +79,17 @@ def find_config(start: Path) -> Path | None:
 def read_config(path: Path) -> Config:
     """Read and check a ``microc.toml``.
 
-    Raises OutputError if the file cannot be read, and UsageError if its contents are invalid; the error names the key."""
+    Raises OutputError if the file cannot be read, and UsageError if its contents are invalid; the error names the
+    key."""
     try:
-        data = tomllib.loads(read_bytes(path, _LARGEST).decode("utf-8"))
+        data = tomllib.loads(read_bytes(path, _MAX_FILE_BYTES).decode("utf-8"))
     except OSError as error:
         raise OutputError(
             f"cannot read {path}: {error.strerror or error}", where=str(path), hint="check its path and permissions"
         ) from error
     except (ValueError, RecursionError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
         raise UsageError(
-            f"{path.name} is no TOML: {error}", where=str(path), hint="compare it with docs/project.md"
+            f"{path.name} is not valid TOML: {error}", where=str(path), hint="compare it with docs/project.md"
         ) from error
     _check_known_keys(data, KEYS, path, "keys")
     model, folder, options = data.get("model", []), data.get("folder", FOLDER), data.get("options", {})
@@ -121,7 +125,7 @@ def check_config_owner(config: Config) -> None:
         reason = foreign_reason(path)
         if reason:
             raise UsageError(
-                f"{path.name} is not used, since no argument names it and {reason}",
+                f"{path.name} is not used: no argument names it, and {reason}",
                 where=str(path),
                 hint=f"if you trust the folder, allow it: export {TRUST}={shlex.quote(str(folder))}",
             )
@@ -143,14 +147,15 @@ def format_config(model: str, board: str, options: Mapping[str, Any]) -> str:
 
 
 def _check_known_keys(data: Mapping[str, Any], known_keys: Iterable[str], path: Path, key_kind: str) -> None:
-    """Raise UsageError for a key of the TOML table ``data`` that is not among ``known_keys``; the hint lists similar keys.
+    """Raise UsageError for a key of the TOML table ``data`` that is not among ``known_keys``; the hint lists similar
+    keys.
 
     ``path``: path of the file; ``key_kind``: what the keys are, ``keys`` (of the file) or ``options``."""
     for key in data:
         if key.replace("-", "_") not in known_keys:
             hint = known_names_hint(key, known_keys, key_kind)
             if key_kind == "keys" and key.replace("-", "_") in NAMES:
-                hint = f"it is an option: write it under [options] in {path.name}"
+                hint = f"write it under [options] in {path.name}, because it is an option"
             raise UsageError(f"{path.name} has no key {key!r}", where=str(path), hint=hint)
 
 
@@ -191,7 +196,9 @@ def _convert_options(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
         name = NAMES[key.replace("-", "_")]
         if name in options:
             raise UsageError(
-                f"{path.name} has {name} twice, expected once", where=f"{path}: options.{key}", hint="remove one"
+                f"{path.name}: option {name} is set twice, expected once",
+                where=f"{path}: options.{key}",
+                hint="remove one of the two lines",
             )
         try:
             options[name] = _convert_option_value(name, OPTIONS[name], value, path.parent)

@@ -52,7 +52,8 @@ _SECONDS = 20
 class Finding:
     """A program or Python package that :func:`find_tools` looked for.
 
-    ``essential``: True if it is required; ``version``: empty if it is missing; ``path``: of a program, else empty."""
+    ``essential``: True if microc requires it. ``version``: its version, empty if it is missing. ``path``: the path of a
+    program, empty for a package."""
 
     name: str
     purpose: str
@@ -116,12 +117,12 @@ def run_install_commands(commands: Iterable[Sequence[str]]) -> None:
             result = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=2, env=environment, check=False)
         except OSError as error:
             raise ToolError(
-                f"cannot run {command[0]}: {error.strerror or error}", hint=f"run it by hand: {line}"
+                f"cannot run {command[0]}: {error.strerror or error}", hint=f"run the command by hand: {line}"
             ) from error
         if result.returncode:
             raise ToolError(
-                f"{line}: the command failed; it ended with exit code {result.returncode}",
-                hint="read its messages above, and run it by hand",
+                f"{line}: the command failed; got exit code {result.returncode}, expected 0",
+                hint="read the messages above, and run the command by hand",
             )
 
 

@@ -92,7 +92,7 @@ class ModelCheck:
 
     @property
     def fits(self) -> bool | None:
-        """True if the network fits, False if it does not, None if that is unknown."""
+        """True if the network fits, False if it does not, None if this is unknown."""
         return VERDICTS.get(self.verdict)
 
     def to_data(self) -> dict[str, Any]:
@@ -133,14 +133,14 @@ def check_model(
     microc cannot compile.
     """
     read, fused = read_and_optimise_at_maximum(source, options)
-    room = board_capacity(board, external=bool(options.external)) if board else BoardCapacity()
+    capacity = board_capacity(board, external=bool(options.external)) if board else BoardCapacity()
     least = compute_memory_lower_bound(fused, options)
     arithmetic = summarise_arithmetic(fused, options.weight_dtype)
-    reasons, need, compiled = prove_shortages(least, options, room), None, None
+    reasons, need, compiled = prove_shortages(least, options, capacity), None, None
     built = certain = False
     if exact and board and not reasons:
         try:
-            module = compile_model(source, board.target, options, None, room)
+            module = compile_model(source, board.target, options, None, capacity)
             need, compiled = compute_and_check_footprint((module,), board), summarise_module(module, board)
             sizes = link_and_read_sizes(project_files((module,), board, __version__), board)
             if sizes is not None:
@@ -161,7 +161,7 @@ def check_model(
         board=board.name if board else "",
         verdict="no" if reasons else "yes" if need and certain else "maybe" if bounded else "",
         reasons=reasons,
-        tensors=tuple(_iter_nameable_tensors(read)),
+        tensors=tuple(_list_nameable_tensors(read)),
         arithmetic=arithmetic,
         advice=arithmetic_advice(arithmetic, model_file_name(source), board.target, options.requantize)
         if board
@@ -178,13 +178,13 @@ def describe_graph(graph: Graph, source: str) -> dict[str, Any]:
     return {
         "model": graph.name,
         "source": source,
-        "inputs": [_graph_tensor_data(graph, name) for name in graph.inputs],
-        "outputs": [_graph_tensor_data(graph, name) for name in graph.outputs],
+        "inputs": [_describe_tensor(graph, name) for name in graph.inputs],
+        "outputs": [_describe_tensor(graph, name) for name in graph.outputs],
         "operators": dict(sorted(Counter(node.op for node in graph.nodes).items())),
     }
 
 
-def _graph_tensor_data(graph: Graph, name: str) -> dict[str, Any]:
+def _describe_tensor(graph: Graph, name: str) -> dict[str, Any]:
     """Describe a value of a graph as plain data: name, dtype, shape, scale and zero point.
 
     Scale and zero point are None if the value is not quantised, or is quantised per channel."""
@@ -199,14 +199,14 @@ def _graph_tensor_data(graph: Graph, name: str) -> dict[str, Any]:
     }
 
 
-def _iter_nameable_tensors(graph: Graph) -> Iterator[dict[str, Any]]:
+def _list_nameable_tensors(graph: Graph) -> Iterator[dict[str, Any]]:
     """Yield all values that the user can name as inputs or outputs of a part of the network to compile.
 
     Each is described as plain data, with the operator that computes it."""
     for what, names in (("input", graph.inputs), ("state", tuple(graph.state))):
-        yield from ({**_graph_tensor_data(graph, name), "operator": what} for name in names)
+        yield from ({**_describe_tensor(graph, name), "operator": what} for name in names)
     for node in graph.nodes:
-        yield from ({**_graph_tensor_data(graph, name), "operator": node.op} for name in node.outputs if name)
+        yield from ({**_describe_tensor(graph, name), "operator": node.op} for name in node.outputs if name)
 
 
 def peak_live_bytes_between_kernels(graph: Graph) -> int:

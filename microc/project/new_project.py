@@ -37,7 +37,7 @@ DIGITS = "digits/digits_int8.tflite"
 
 
 @frozen
-class Start:
+class ProjectTemplateValues:
     """Values that the templates of a new project's README and .gitignore use: ``name`` of the project, its ``model``
     and ``board``, and the ``folder`` of the C project."""
 
@@ -61,7 +61,7 @@ def write_new_project(folder: Path, model: Path | None, board: str, options: Map
     suffix = source.suffix if source.suffix[1:].isalnum() else ""
     copy = network_name(source.stem) + suffix.lower()
     board_name = board if not board.endswith(".toml") else str(Path(board).resolve())
-    start = Start(Text(folder.resolve().name), Text(copy), Text(board_name), Code(FOLDER))
+    start = ProjectTemplateValues(Text(folder.resolve().name), Text(copy), Text(board_name), Code(FOLDER))
     files: dict[str, bytes] = {
         NAME: format_config(
             copy, board_name, {name: _resolve_paths(value) for name, value in options.items()}
@@ -129,13 +129,14 @@ class Demonstration:
         return answers
 
     @property
-    def right(self) -> int:
+    def correct_count(self) -> int:
+        """Number of images whose digit the network on the board recognises correctly."""
         return int(np.sum(self.answers == self.labels))
 
     @property
     def passed(self) -> bool:
         """True if the accuracy on the board is at least the reference accuracy."""
-        return self.right / len(self.labels) >= self.reference
+        return self.correct_count / len(self.labels) >= self.reference
 
 
 def choose_demo_board() -> tuple[str, tuple[str, ...]]:

@@ -35,8 +35,8 @@ _SEED = 20
 class CaseResult:
     """The result of a test case of a plugin's operator.
 
-    ``operator``: its name; ``case``: name or number of the test case; ``problem``: description of the failures, empty if
-    the case passes."""
+    ``operator``: its name; ``case``: name or number of the test case; ``problem``: description of the failures, empty
+    if the case passes."""
 
     operator: str
     case: str
@@ -46,29 +46,29 @@ class CaseResult:
 def check_plugin(plugin: Plugin) -> tuple[CaseResult, ...]:
     """Run every test case of every operator that a plugin defines; return the results.
 
-    Expected results come from the operator's own ``reference`` function. Type inference must return the shapes and dtypes
-    of the reference. The operator's loops must compute its values, both when interpreted and when compiled to C. The
-    interpreter runs the Python definitions of external functions; the compiled C is tested with their C bodies and again
-    with C made from their Python definitions."""
+    Expected results come from the operator's own ``reference`` function. Type inference must return the shapes and
+    dtypes of the reference. The operator's loops must compute its values, both when interpreted and when compiled to C.
+    The interpreter runs the Python definitions of external functions; the compiled C is tested with their C bodies and
+    again with C made from their Python definitions."""
     results = []
     with active((plugin,)):
         for operator in plugin.operators:
             for number, case in enumerate(operator.cases()):
-                problem = "; ".join(_problems_of_case(operator, case, bool(plugin.externs)))
+                problem = "; ".join(_find_problems_of_case(operator, case, bool(plugin.externs)))
                 results.append(CaseResult(operator.name, case.name or str(number), problem))
     return tuple(results)
 
 
-def _problems_of_case(operator: OpDef, case: Case, has_external_functions: bool) -> Iterator[str]:
+def _find_problems_of_case(operator: OpDef, case: Case, has_external_functions: bool) -> Iterator[str]:
     """Yield a description of every failure of a test case.
 
     ``has_external_functions``: True if the plugin has external functions. The compiled C is then also tested with the
     Python definitions of these functions in place of their C bodies."""
     attrs = {**operator.defaults, **case.attrs}
     if problem := attribute_error_message(operator.attrs, attrs):
-        yield f"{problem}; OpDef.attrs declares them"
+        yield f"{problem}; declare the attributes in OpDef.attrs"
         return
-    arrays = _operands_of_case(case)
+    arrays = _make_operands(case)
     try:
         wanted = operator.reference(attrs, [array.copy() for array in arrays])
         inferred = operator.infer(attrs, case.types)
@@ -78,9 +78,9 @@ def _problems_of_case(operator: OpDef, case: Case, has_external_functions: bool)
     expected = [(array.shape, array.dtype.name) for array in wanted]
     if [(kind.shape, kind.dtype) for kind in inferred] != expected:
         inferred_text = ", ".join(f"{kind.dtype}{list(kind.shape)}" for kind in inferred)
-        yield f"inference says {inferred_text}, the reference makes {', '.join(f'{d}{list(s)}' for s, d in expected)}"
+        yield f"type inference gives {inferred_text}, the reference gives {', '.join(f'{d}{list(s)}' for s, d in expected)}"
         return
-    graph = _graph_of_operator(operator, case, attrs, inferred, arrays)
+    graph = _build_single_node_graph(operator, case, attrs, inferred, arrays)
     runs = [("interpreted", _interpret_loops), ("in C", _compile_and_run_on_host)]
     for run_name, run in (*runs, ("in C by meaning", _compile_and_run_by_meaning)) if has_external_functions else runs:
         try:
@@ -89,32 +89,35 @@ def _problems_of_case(operator: OpDef, case: Case, has_external_functions: bool)
             yield f"{run_name}: {error.what}"
             continue
         for got, want in zip(results, wanted, strict=True):
-            yield from _reference_difference(run_name, got.reshape(want.shape), want, case.tolerance)
+            yield from _describe_difference(run_name, got.reshape(want.shape), want, case.tolerance)
 
 
-def _reference_difference(run_name: str, computed: Array, expected: Array, tolerance: float) -> Iterator[str]:
-    """Yield one sentence if a computed result differs from the expected result by more than ``tolerance``; else nothing.
+def _describe_difference(run_name: str, computed: Array, expected: Array, tolerance: float) -> Iterator[str]:
+    """Yield one sentence if a computed result differs from the expected result by more than ``tolerance``; else
+    nothing.
 
     ``run_name``: name of the run that computed it; ``expected``: the result of the operator's reference."""
     if computed.dtype != expected.dtype:
-        yield f"{run_name}: {computed.dtype} instead of {expected.dtype}"
+        yield f"{run_name}: got dtype {computed.dtype}, expected {expected.dtype}"
     elif expected.dtype.kind == "f" and tolerance:
         if not np.allclose(computed, expected, rtol=tolerance, atol=tolerance, equal_nan=True):
-            yield f"{run_name}: differs by {np.nanmax(np.abs(computed - expected)):.3g}, {tolerance:.3g} is allowed"
+            yield f"{run_name}: differs by {np.nanmax(np.abs(computed - expected)):.3g}, expected at most {tolerance:.3g}"
     elif not np.array_equal(computed, expected, equal_nan=expected.dtype.kind == "f"):
         yield f"{run_name}: {np.count_nonzero(computed != expected)} of {expected.size} elements differ"
 
 
-def _operands_of_case(case: Case) -> list[Array]:
-    """Return the operands of a test case: arrays that the case contains, and random arrays (with a fixed seed) for the other
-    operands."""
+def _make_operands(case: Case) -> list[Array]:
+    """Make the operands of a test case: the arrays that the case contains, and random arrays for the other operands.
+
+    The seed of the random arrays is fixed."""
     random = np.random.default_rng(_SEED)
     given = (*case.arrays, *(None,) * len(case.types))
     return [_random_operand(kind, random) if a is None else a for kind, a in zip(case.types, given, strict=False)]
 
 
 def _random_operand(tensor_type: TensorType, generator: np.random.Generator) -> Array:
-    """Generate a random array of a tensor type: floats from -2 to 2; integers in the dtype's range, limited to -1000..1000."""
+    """Generate a random array of a tensor type: floats from -2 to 2; integers in the dtype's range, limited to
+    -1000..1000."""
     dtype = dtypes.to_numpy(tensor_type.dtype)
     if dtypes.is_float(tensor_type.dtype):
         return generator.uniform(-2, 2, tensor_type.shape).astype(dtype)
@@ -122,11 +125,11 @@ def _random_operand(tensor_type: TensorType, generator: np.random.Generator) -> 
     return generator.integers(max(low, -1000), min(high, 1000), tensor_type.shape, endpoint=True).astype(dtype)
 
 
-def _graph_of_operator(
+def _build_single_node_graph(
     operator: OpDef, case: Case, attrs: dict[str, Any], results: Sequence[TensorType], arrays: Sequence[Array]
 ) -> Graph:
-    """Build a graph whose only node is the operator. Its operands ``i0``, ``i1`` ... are inputs or constants; its outputs are
-    ``o0``, ``o1`` ..."""
+    """Build a graph whose only node is the operator. Its operands ``i0``, ``i1`` ... are inputs or constants; its
+    outputs are ``o0``, ``o1`` ..."""
     names = tuple(f"i{k}" for k in range(len(case.types)))
     outputs = tuple(f"o{k}" for k in range(len(results)))
     types = {**dict(zip(names, case.types, strict=True)), **dict(zip(outputs, results, strict=True))}
@@ -156,6 +159,6 @@ def _compile_and_run_on_host(graph: Graph, arrays: Sequence[Array], *flags: str)
 
 
 def _compile_and_run_by_meaning(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
-    """Compile a graph for this computer with external functions replaced by their Python definitions, run it, and return its
-    outputs."""
+    """Compile a graph for this computer with external functions replaced by their Python definitions, run it, and
+    return its outputs."""
     return _compile_and_run_on_host(graph, arrays, f"-D{PORTABLE}")
