@@ -51,7 +51,8 @@ class Quant:
     def __post_init__(self) -> None:
         if len(self.scale) != len(self.zero_point) or not self.scale:
             raise InternalError(
-                f"Quant: got {len(self.scale)} scales and {len(self.zero_point)} zero points, expected equal numbers, at least 1"
+                f"Quant: got {len(self.scale)} scales and {len(self.zero_point)} zero points, "
+                "expected equal numbers, at least 1"
             )
         if self.axis is None and len(self.scale) != 1:
             raise InternalError(f"Quant: got {len(self.scale)} scales without an axis, expected one")

@@ -193,7 +193,8 @@ def _count_graphs_and_depth(graph: Graph, known_counts: Mapping[int, tuple[int, 
     count, depth = 1 + sum(c for c, _ in inside), 1 + max((d for _, d in inside), default=0)
     if count > _MAX_REGIONS or depth > _MAX_REGION_DEPTH:
         raise ModelError(
-            f"too many nested graphs; got {count} in {depth} levels, expected at most {_MAX_REGIONS} in {_MAX_REGION_DEPTH}",
+            f"too many nested graphs; got {count} in {depth} levels, "
+            f"expected at most {_MAX_REGIONS} in {_MAX_REGION_DEPTH}",
             where=f"line {line}",
         )
     return count, depth

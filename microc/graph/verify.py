@@ -147,7 +147,8 @@ class _Verifier:
             old, new = graph.types[name], graph.types[value]
             if (old.shape, old.dtype) != (new.shape, new.dtype):
                 self.fail(
-                    f"the update of state {name!r} has a wrong type; got {_format_type(new)}, expected {_format_type(old)}"
+                    f"the update of state {name!r} has a wrong type; got {_format_type(new)}, "
+                    f"expected {_format_type(old)}"
                 )
 
     def check_groups(self) -> None:

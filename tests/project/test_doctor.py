@@ -62,7 +62,7 @@ def test_the_line_is_printed_and_runs_when_it_may(tmp_path: Path) -> None:
     assert said.returncode == 5 and said.stdout.endswith(line) and not (tmp_path / "cc").exists()
     (tmp_path / "fails").touch()
     said = doctor(environment, "--board", "host", "--fix", "--yes", "--json")
-    assert said.returncode == 5 and "ended with exit code 9" in json.loads(said.stdout)["error"]["what"]
+    assert said.returncode == 5 and "got exit code 9" in json.loads(said.stdout)["error"]["what"]
     (tmp_path / "fails").unlink()
     said = doctor(environment, "--board", "host", "--fix", "--yes")
     assert said.returncode == 0 and said.stdout == "nothing is missing\n"
