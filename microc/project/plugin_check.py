@@ -78,8 +78,10 @@ def _find_problems_of_case(operator: OpDef, case: Case, has_external_functions: 
     expected = [(array.shape, array.dtype.name) for array in wanted]
     if [(kind.shape, kind.dtype) for kind in inferred] != expected:
         inferred_text = ", ".join(f"{kind.dtype}{list(kind.shape)}" for kind in inferred)
-        yield f"type inference gives {inferred_text}, "
+        yield (
+            f"type inference gives {inferred_text}, "
             f"the reference gives {', '.join(f'{d}{list(s)}' for s, d in expected)}"
+        )
         return
     graph = _build_single_node_graph(operator, case, attrs, inferred, arrays)
     runs = [("interpreted", _interpret_loops), ("in C", _compile_and_run_on_host)]
@@ -102,8 +104,9 @@ def _describe_difference(run_name: str, computed: Array, expected: Array, tolera
         yield f"{run_name}: got dtype {computed.dtype}, expected {expected.dtype}"
     elif expected.dtype.kind == "f" and tolerance:
         if not np.allclose(computed, expected, rtol=tolerance, atol=tolerance, equal_nan=True):
-            yield f"{run_name}: differs by {np.nanmax(np.abs(computed - expected)):.3g}, "
-                f"expected at most {tolerance:.3g}"
+            yield (
+                f"{run_name}: differs by {np.nanmax(np.abs(computed - expected)):.3g}, expected at most {tolerance:.3g}"
+            )
     elif not np.array_equal(computed, expected, equal_nan=expected.dtype.kind == "f"):
         yield f"{run_name}: {np.count_nonzero(computed != expected)} of {expected.size} elements differ"
 
