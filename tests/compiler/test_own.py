@@ -150,7 +150,11 @@ def _builder(*words: str, **attrs: Any) -> Callable[[], Any]:
         (_compile(passes=[microc.Pass("mine", _misspelt)]), ProgramError, "did you mean rounding?"),
         (_compile(passes=[microc.Pass("mine", _lost)]), ProgramError, "changes the network's inputs or outputs"),
         (_compile(passes=[microc.Pass("fuse", dense_add)]), UsageError, "pass 'fuse': another pass has this name"),
-        (_compile(passes=[microc.Pass("mine", dense_add, before="fusion")]), UsageError, "got before='fusion', expected the name of a pass"),
+        (
+            _compile(passes=[microc.Pass("mine", dense_add, before="fusion")]),
+            UsageError,
+            "got before='fusion', expected",
+        ),
         (_compile(passes=dense_add), UsageError, "microc.Pass(name, function)"),
         (_compile(instruments=[3]), UsageError, "before(name, graph)"),
         (_compile(schedules=[dense_add]), UsageError, "microc.ScheduleRule"),
