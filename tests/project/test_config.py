@@ -166,7 +166,7 @@ def test_no_file_and_a_damaged_one(tmp_path: Path) -> None:
     with pytest.raises(OutputError):
         read_config(tmp_path / "microc.toml")
     (tmp_path / "microc.toml").write_bytes(b"model = '\xff'\n")
-    with pytest.raises(UsageError, match="no TOML"):
+    with pytest.raises(UsageError, match="not valid TOML"):
         read_config(tmp_path / "microc.toml")
     (tmp_path / "microc.toml").write_bytes(b"#" * ((1 << 20) + 1))
     with pytest.raises(OutputError, match="more than"):
