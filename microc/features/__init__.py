@@ -1,4 +1,5 @@
-"""Signal processing in front of a network: filters, spectra and features of raw samples, as operators (docs/features.md).
+"""Signal processing in front of a network: filters, spectra and features of raw samples, as operators
+(docs/features.md).
 
     front = microc.features.log_mel(n_mels=40, input_dtype="int16")
     y = front(samples)                                     # numpy: exact for integers

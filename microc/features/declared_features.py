@@ -30,18 +30,19 @@ Front = Pipeline | MicroFrontend
 
 
 def join(front: Front, model: Any, *, input: str = "", bands_first: bool = False) -> Graph:
-    """Join a pipeline and a network to one graph that takes (1, samples), as many as the network's frames need.
+    """Join a feature pipeline and a network to one graph, whose input is as many raw samples as the network needs.
 
-    ``model``: anything that :func:`microc.compile` takes. ``input``: the input that gets the features (default: the only
-    one), of shape (1, frames, numbers), possibly with further axes of 1, or flattened; ``bands_first``: (1, numbers, frames).
-    Features of an integer input are quantised to its type and scale. UsageError if shapes do not fit.
+    ``model``: a path or object, as for :func:`microc.compile`. ``input``: name of the network's input for the features,
+    needed if it has several. Its shape is (1, frames, numbers), possibly with further axes of extent 1, or flattened.
+    ``bands_first``: its shape is (1, numbers, frames). Features for an integer input are quantised to its dtype and
+    scale. UsageError if the shapes do not fit.
     """
     if not isinstance(front, (Pipeline, MicroFrontend)):
         raise validation.invalid_value_error(
             "front", front, "a pipeline, such as microc.features.log_mel(), or a MicroFrontend"
         )
     network = load(model)
-    name = _feature_input(network, input)
+    name = _find_feature_input(network, input)
     input_type, width = network.types[name], _features_per_frame(front)
     frames = input_type.size // width
     if frames * width != input_type.size or not frames:
@@ -57,12 +58,12 @@ def join(front: Front, model: Any, *, input: str = "", bands_first: bool = False
     signal = front.write(net, front.samples(frames))
     if signal.shape[1] != frames:
         raise UsageError(
-            f"the pipeline makes {signal.shape[1]} frames, expected the {frames} of input {name!r}",
+            f"the pipeline: got {signal.shape[1]} frames, expected {frames} as in input {name!r}",
             where=network.name,
             hint="put Frames in front of the stages that combine frames",
         )
-    signal = _to_axis_order(signal, bands_first)
-    features = net.graph("features", {"features": _to_input_type(signal, input_type, network.name, name)})
+    signal = _transpose_to_axis_order(signal, bands_first)
+    features = net.graph("features", {"features": _convert_to_input_type(signal, input_type, network.name, name)})
     reshaped = Node("reshape", features.outputs, (name,), {"shape": input_type.shape}, network.place(name))
     inputs = tuple(features.inputs[0] if input_name == name else input_name for input_name in network.inputs)
     types = {**features.types, **network.types}
@@ -72,14 +73,16 @@ def join(front: Front, model: Any, *, input: str = "", bands_first: bool = False
     return joined.with_nodes((*features.nodes, reshaped, *network.nodes))
 
 
-def _feature_input(network: Graph, input_name: str) -> str:
-    """Return the network's input that gets the features: the one called ``input_name``, or the only one.
+def _find_feature_input(network: Graph, input_name: str) -> str:
+    """Return the name of the network's input for the features: ``input_name``, or the only input if that is empty.
 
-    UsageError if there is no such input, or if there are several and ``input_name`` is empty."""
+    UsageError if there is no such input, or if the name is empty and there are several."""
     if not input_name and len(network.inputs) == 1:
         return network.inputs[0]
     if input_name not in network.inputs:
-        what = f"the network has no input {input_name!r}" if input_name else "input: got none, expected one of several"
+        what = (
+            f"the network has no input {input_name!r}" if input_name else "input: got no name, expected one of several"
+        )
         hint = (
             known_names_hint(input_name, network.inputs, "inputs")
             if input_name
@@ -94,8 +97,8 @@ def _features_per_frame(front: Front) -> int:
     shape = front.graph(front.samples(1)).types["features"].shape
     if len(shape) < 3:
         raise UsageError(
-            f"the pipeline makes samples of shape {list(shape)}, expected frames",
-            hint="add a stage Frames, which says how many samples make a frame",
+            f"the pipeline: got samples of shape {list(shape)}, expected frames",
+            hint="add a stage Frames, which cuts samples into frames",
         )
     width = 1
     for extent in shape[2:]:
@@ -106,7 +109,7 @@ def _features_per_frame(front: Front) -> int:
 def _check_axis_order(
     input_type: TensorType, frames: int, features_per_frame: int, bands_first: bool, where: str, input_name: str
 ) -> None:
-    """Raise UsageError if an input has the axes of frames and features in the opposite order."""
+    """Raise UsageError if the axes of frames and features are in the opposite order in the input's shape."""
     found = [extent for extent in input_type.shape if extent != 1]
     expected = [
         extent
@@ -121,8 +124,9 @@ def _check_axis_order(
         )
 
 
-def _to_axis_order(signal: Signal, bands_first: bool) -> Signal:
-    """Return features of axes (1, frames, numbers), or (1, numbers, frames) if ``bands_first``, as a signal."""
+def _transpose_to_axis_order(signal: Signal, bands_first: bool) -> Signal:
+    """Transpose features (1, frames, numbers) to (1, numbers, frames) if ``bands_first``, else return them
+    unchanged."""
     if not bands_first:
         return signal
     axes: Sequence[int] = (0, *range(2, len(signal.shape)), 1)
@@ -132,10 +136,10 @@ def _to_axis_order(signal: Signal, bands_first: bool) -> Signal:
     return transposed
 
 
-def _to_input_type(signal: Signal, input_type: TensorType, where: str, input_name: str) -> str:
-    """Convert features to the type of the network's input; return the value."""
+def _convert_to_input_type(signal: Signal, input_type: TensorType, where: str, input_name: str) -> str:
+    """Convert features to the dtype and scale of the network's input; return the name of the converted value."""
     if input_type.dtype == "float32":
-        return signal.real().value
+        return signal.to_float32().value
     if (
         input_type.quant is None
         or len(input_type.quant.scale) != 1
@@ -195,7 +199,7 @@ _TOML_TYPES = {str: "string", bool: "boolean"}
 
 @dataclass(frozen=True)
 class Declared:
-    """The content of a file: the pipeline, the network's input that it is for, and the order of that input's axes."""
+    """Content of a feature file: a pipeline, and the arguments ``input`` and ``bands_first`` of :func:`join`."""
 
     pipeline: Front
     input: str = ""
@@ -203,29 +207,29 @@ class Declared:
 
 
 def read(path: Path) -> Declared:
-    """Read a pipeline from a file.
+    """Read a feature pipeline from a TOML file.
 
-    OutputError if it cannot be read; UsageError, with the file and the table in it, if it is invalid.
+    OutputError if the file cannot be read. UsageError, which names the file and the table, if its content is invalid.
     """
     try:
         content = read_bytes(path, MAX_FILE_BYTES)
     except OSError as error:
         if error.errno == EFBIG:
-            what = f"{path.name}: it has more than {MAX_FILE_BYTES:,} bytes"
-            raise UsageError(what, where=path.name, hint="name a file of stages, which is short") from error
+            what = f"{path.name}: got more than {MAX_FILE_BYTES:,} bytes, expected a feature file"
+            raise UsageError(what, where=path.name, hint="name a TOML file of stages") from error
         hint = "give the path of a TOML file (docs/features.md)"
         raise OutputError(f"cannot read {path}: {error.strerror}", where=str(path), hint=hint) from error
     try:
         data = tomllib.loads(content.decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(
-            f"{path.name} is no TOML: {error}", where=path.name, hint="compare it with docs/features.md"
+            f"{path.name} is not valid TOML: {error}", where=path.name, hint="compare it with docs/features.md"
         ) from error
     return _parse_declaration(data, path.name)
 
 
 def _parse_declaration(tables: dict[str, Any], file_name: str) -> Declared:
-    """Build the pipeline that the tables of a file declare; ``file_name``: the file's name for errors."""
+    """Build the pipeline that the tables of a feature file declare. ``file_name``: for errors."""
     join_arguments = {name: tables.pop(name) for name in JOIN_ARGUMENTS if name in tables}
     for name, value in join_arguments.items():
         if not isinstance(value, JOIN_ARGUMENTS[name]):
@@ -235,7 +239,7 @@ def _parse_declaration(tables: dict[str, Any], file_name: str) -> Declared:
                 hint=f"change {name}",
             )
     if "preset" in tables:
-        pipeline = _build_from_table(PRESETS, "preset", tables, _argument_names, file_name)
+        pipeline = _construct_from_table(PRESETS, "preset", tables, _parameter_names_of_preset, file_name)
     else:
         stages = tables.pop("stage", [])
         if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):
@@ -244,39 +248,45 @@ def _parse_declaration(tables: dict[str, Any], file_name: str) -> Declared:
             )
         stage_names = [f"{file_name} stage {number}" for number in range(1, len(stages) + 1)]
         built_stages = [
-            _build_from_table(STAGE_KINDS, "kind", s, _field_names, p) for s, p in zip(stages, stage_names, strict=True)
+            _construct_from_table(STAGE_KINDS, "kind", s, _names_of_dataclass_fields, p)
+            for s, p in zip(stages, stage_names, strict=True)
         ]
         pipeline = _call_with_keys(
-            Pipeline, {"stages": tuple(built_stages)}, tables, _field_names(Pipeline) - {"stages"}, file_name
+            Pipeline,
+            {"stages": tuple(built_stages)},
+            tables,
+            _names_of_dataclass_fields(Pipeline) - {"stages"},
+            file_name,
         )
     return Declared(pipeline, **join_arguments)
 
 
-def _field_names(dataclass_type: Any) -> set[str]:
+def _names_of_dataclass_fields(dataclass_type: Any) -> set[str]:
     """Return the names of a dataclass's fields."""
     return {field.name for field in fields(dataclass_type)}
 
 
-def _argument_names(preset: Callable[..., Front]) -> set[str]:
+def _parameter_names_of_preset(preset: Callable[..., Front]) -> set[str]:
     """Return the parameter names of a preset.
 
-    :func:`mfcc` passes its ``others`` on, so it has those of :func:`log_mel`, too.
+    :func:`mfcc` passes ``others`` to :func:`log_mel`, so that it also has the parameters of :func:`log_mel`.
     """
     names = set(inspect.signature(preset).parameters)
-    return names - {"others"} | (_argument_names(log_mel) if "others" in names else set())
+    return names - {"others"} | (_parameter_names_of_preset(log_mel) if "others" in names else set())
 
 
-def _build_from_table(
+def _construct_from_table(
     table_types: Mapping[str, Any],
     selector_key: str,
     table: dict[str, Any],
     valid_keys_of: Callable[[Any], set[str]],
     where: str,
 ) -> Any:
-    """Construct the preset or stage that a table names under ``selector_key``.
+    """Construct the preset or stage whose name the table has under ``selector_key``, with its other values as
+    arguments.
 
-    The table's other values are its arguments. ``table_types``: the presets or stages by name; ``valid_keys_of``:
-    returns the keys that one of them takes."""
+    ``table_types``: constructors by name. ``valid_keys_of``: returns the keys that a constructor accepts. ``where``:
+    the file and table, for errors."""
     name = table.pop(selector_key, None)
     if not isinstance(name, str) or name not in table_types:
         what = f"there is no {selector_key} {name!r}" if name is not None else f"{selector_key} is missing"
@@ -289,9 +299,9 @@ def _build_from_table(
 def _call_with_keys(
     constructor: Any, fixed_arguments: dict[str, Any], table: Mapping[str, Any], valid_keys: set[str], where: str
 ) -> Any:
-    """Call a constructor with fixed arguments and a table's values as keyword arguments.
+    """Call a constructor with ``fixed_arguments`` and a table's values as keyword arguments.
 
-    UsageError for a key that is not among ``valid_keys``, or for one that is missing. ``where``: the table, for errors."""
+    UsageError if a key is not in ``valid_keys``, or if a required key is missing. ``where``: the table, for errors."""
     for name in table:
         if name not in valid_keys:
             raise UsageError(

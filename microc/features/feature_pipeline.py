@@ -25,11 +25,12 @@ SAMPLES, FEATURES = "samples", "features"
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Stages over samples with ``sample_rate`` samples per second.
+    """A sequence of stages that computes features from samples.
 
-    ``input_dtype``: ``float32``, or ``int16``, whose values are multiplied by ``sample_scale`` (0: 1 / 32768, for a range of
-    -1 to 1). ``channels``: channels of a sample, such as the axes of an accelerometer. Samples are (time,) or (time,
-    channels), features (frames, numbers of a frame) or (frames, channels, numbers).
+    ``sample_rate``: samples per second. ``input_dtype``: ``float32`` or ``int16``. ``sample_scale``: factor of the
+    samples, 0 for the default: 1 / 32768 for int16, which gives -1 to 1, and 1 for float32. ``channels``: channels of a
+    sample, such as the axes of an accelerometer. Samples have shape (time,) or (time, channels), features (frames,
+    numbers) or (frames, channels, numbers).
     """
 
     stages: Sequence[Stage]
@@ -52,24 +53,24 @@ class Pipeline:
             )
 
     def samples(self, frames: int) -> int:
-        """Return the smallest number of samples that makes ``frames`` frames."""
+        """Return the smallest number of samples that gives ``frames`` frames."""
         count = validation.as_integer("frames", frames, 1)
         for stage in reversed(self.stages):
             count = stage.needs(count)
         return max(count, 1)
 
     def write(self, net: GraphBuilder, samples: int) -> Signal:
-        """Append the stages' operators to a graph, after a new input of ``samples`` samples; return the features."""
+        """Append an input of ``samples`` samples and the operators of all stages to a graph; return the features."""
         shape = (1, samples) if self.channels == 1 else (1, samples, self.channels)
         value = net.input(SAMPLES, shape, self.input_dtype)
         scale = 1.0 if self.input_dtype == "float32" else self.sample_scale or 1 / 32768
         signal = Signal(net, value, self.sample_rate, scale)
         if self.input_dtype == "float32" and self.sample_scale:
-            signal = signal.times(self.sample_scale)
+            signal = signal.multiply_by(self.sample_scale)
         for stage in self.stages:
             signal = stage.build(signal)
         if signal.dtype != "int16":
-            return signal.real()
+            return signal.to_float32()
         net.set_quant(signal.value, Quant((float(np.float32(signal.scale)),), (0,)))
         return signal
 
@@ -85,9 +86,9 @@ class Pipeline:
         return replace(graph_, types={**graph_.types, FEATURES: replace(graph_.types[FEATURES], quant=quant)})
 
     def stored(self, samples: Any) -> tuple[Array, float]:
-        """Return the features as computed on the board, and the value of one step of integers (1.0 for floats).
+        """Compute features in numpy, in the dtype that the board computes; integers equal the board's exactly.
 
-        Computed in numpy; exact for integers.
+        Returns them with their scale, the value of one integer step (1.0 for float32).
         """
         x = np.asarray(samples)
         expected_shape = (x.shape[0],) if self.channels == 1 and x.ndim == 1 else (*x.shape[:1], self.channels)
@@ -103,7 +104,7 @@ class Pipeline:
         return np.asarray(features)[0], quant.scale[0] if quant is not None else 1.0
 
     def __call__(self, samples: Any) -> Array:
-        """Return the features of samples as float32."""
+        """Compute the features of samples as float32."""
         features, scale = self.stored(samples)
         return features if features.dtype == np.float32 else (features * scale).astype(np.float32)
 
@@ -122,7 +123,7 @@ def spectrogram(
     center: bool = False,
     input_dtype: str = "float32",
 ) -> Pipeline:
-    """Return the pipeline of power (or magnitude) spectra: (frames, fft_length / 2 + 1)."""
+    """Return the pipeline of spectra (frames, fft_length / 2 + 1): power spectra, or magnitudes if ``power`` is 1."""
     stages = (Frames(frame_length, frame_step, center), Spectrogram(window, fft_length, power))
     return Pipeline(stages, sample_rate, input_dtype)
 
@@ -147,7 +148,9 @@ def log_mel(
     log_floor: float = 1e-10,
     input_dtype: str = "float32",
 ) -> Pipeline:
-    """Return the pipeline of log-mel spectra: (frames, n_mels)."""
+    """Return the pipeline of log-mel spectra (frames, n_mels).
+
+    The arguments are the fields of :class:`Frames`, :class:`Spectrogram`, :class:`Mel` and :class:`Log`."""
     stages = (
         Frames(frame_length, frame_step, center),
         Spectrogram(window, fft_length, power),
@@ -158,6 +161,8 @@ def log_mel(
 
 
 def mfcc(*, n_mfcc: int = 13, lifter: int = 0, log: str = "db", **others: object) -> Pipeline:
-    """Return the pipeline of cepstra, the DCT-II of :func:`log_mel` (which gets the ``others``): (frames, n_mfcc)."""
+    """Return the pipeline of cepstra (frames, n_mfcc), the DCT-II of log-mel spectra.
+
+    ``others``: arguments of :func:`log_mel`."""
     front = log_mel(log=log, **others)  # type: ignore[arg-type]
     return Pipeline((*front.stages, Dct(n_mfcc, lifter)), front.sample_rate, front.input_dtype)

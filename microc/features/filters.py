@@ -20,10 +20,12 @@ from microc.ops.signal.biquads import COEFFICIENT_BITS, biquad_state_shape
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """A value of the graph under construction, passing through the stages.
+    """A value of the graph under construction: the output of one stage of a pipeline and the input of the next.
 
-    Axis 1 is time: samples, later frames; the last axis of frames is the content of one frame. An integer q represents
-    ``scale`` * q. ``rate``: samples per second, before they became frames. ``framed``: the samples were cut into frames.
+    Axis 1 is time, in samples or frames. The last axis of frames is the content of one frame. ``net``: the builder of
+    the graph; ``value``: the value's name in it. An integer q represents the real number ``scale`` * q. ``rate``:
+    samples per second of the signal that was cut into frames. ``framed``: True after the stage that cuts samples into
+    frames.
     """
 
     net: GraphBuilder
@@ -45,31 +47,33 @@ class Signal:
         return self.dtype == "float32"
 
     def op(self, op: str, *others: str, **attrs: Attr) -> Signal:
-        """Append an operator whose first operand is the signal; return its result as a signal."""
+        """Append the operator ``op`` with the signal as its first input; return its output as a signal.
+
+        ``others``: names of its other inputs in the graph; ``attrs``: its attributes."""
         self.net.at(len(self.net.types), op)
         return replace(self, value=self.net.emit(op, (self.value, *others), attrs))
 
     def constant(self, array: Array | float) -> str:
-        """Return a constant in the signal's dtype; integer arrays keep theirs."""
+        """Add a constant to the graph and return its name. Floats are stored as float32, integers in their dtype."""
         data: Array = np.asarray(array)
         return self.net.constant("constant", data.astype(np.float32) if data.dtype.kind == "f" else data)
 
-    def times(self, factor: Array | float) -> Signal:
+    def multiply_by(self, factor: Array | float) -> Signal:
         """Return the signal multiplied by a float32 constant."""
         return self.op("mul", self.constant(np.asarray(factor, np.float32)))
 
-    def plus(self, number: Array | float) -> Signal:
+    def add_constant(self, number: Array | float) -> Signal:
         """Return the signal with a float32 constant added."""
         return self.op("add", self.constant(np.asarray(number, np.float32)))
 
-    def real(self) -> Signal:
-        """Return the signal as float32, multiplied by its scale if it is of integers."""
+    def to_float32(self) -> Signal:
+        """Return the signal as float32. Integers are multiplied by ``scale``."""
         if self.is_float:
             return self
         cast = self.op("cast", dtype="float32")
-        return replace(cast if self.scale == 1.0 else cast.times(self.scale), scale=1.0)
+        return replace(cast if self.scale == 1.0 else cast.multiply_by(self.scale), scale=1.0)
 
-    def last(self, first: int, end: int) -> Signal:
+    def slice_last_axis(self, first: int, end: int) -> Signal:
         """Slice elements ``first`` to ``end`` (exclusive) of the last axis."""
         shape = self.shape
         begin = (*(0,) * (len(shape) - 1), first)
@@ -78,9 +82,10 @@ class Signal:
 
 @dataclass(frozen=True)
 class Stage:
-    """A step of a pipeline; subclasses are declared by their fields and build themselves.
+    """Base class of the stages of a pipeline, whose parameters are dataclass fields.
 
-    :meth:`build` returns the signal behind the stage; :meth:`needs` the number of input samples for ``count`` results.
+    :meth:`build` appends the stage's operators to the graph and returns their output signal. :meth:`needs` returns the
+    number of input samples that ``count`` results require.
     """
 
     def build(self, signal: Signal) -> Signal:
@@ -89,47 +94,51 @@ class Stage:
     def needs(self, count: int) -> int:
         return count
 
-    def wants_frames(self, signal: Signal, needs_spectra: bool = False) -> None:
-        """Raise UsageError unless the signal is cut into frames, which are spectra if ``needs_spectra``."""
+    def check_is_framed(self, signal: Signal, needs_spectra: bool = False) -> None:
+        """Raise UsageError if the signal is not cut into frames, or if ``needs_spectra`` and the frames are no
+        spectra."""
         if len(signal.shape) < 3:
-            raise self.refusal(
+            raise self.stage_error(
                 f"expects frames, got samples of shape {list(signal.shape)}", "put Frames in front of it"
             )
         if needs_spectra and signal.shape[-1] < 3:
-            raise self.refusal(
+            raise self.stage_error(
                 f"expects spectra, got frames of {signal.shape[-1]} numbers", "put Spectrogram in front of it"
             )
 
-    def refusal(self, problem: str, hint: str) -> UsageError:
-        """Return a UsageError about this stage: the problem, and a hint what to do."""
+    def stage_error(self, problem: str, hint: str) -> UsageError:
+        """Return the UsageError that names this stage and the problem, with a hint."""
         return UsageError(f"{type(self).__name__}: {problem}", hint=hint)
 
-    def set(self, name: str, value: object) -> None:
+    def store_field(self, name: str, value: object) -> None:
         """Store a value, which has been checked, in a field of this frozen dataclass."""
         object.__setattr__(self, name, value)
 
-    def number(self, name: str, least: float, most: float) -> None:
-        """Check and store a field that is a number from ``least`` to ``most``."""
-        self.set(name, float(validation.as_number(self._field_name(name), getattr(self, name), least, most)))
+    def check_number(self, name: str, least: float, most: float) -> None:
+        """Check that the field ``name`` is a number from ``least`` to ``most``, and store it as float."""
+        self.store_field(name, float(validation.as_number(self._field_name(name), getattr(self, name), least, most)))
 
-    def integer(self, name: str, least: int, most: int = 1 << 24) -> None:
-        """Check and store a field that is an integer from ``least`` to ``most``."""
-        self.set(name, validation.as_integer(self._field_name(name), getattr(self, name), least, most))
+    def check_integer(self, name: str, least: int, most: int = 1 << 24) -> None:
+        """Check that the field ``name`` is an integer from ``least`` to ``most``, and store it as int."""
+        self.store_field(name, validation.as_integer(self._field_name(name), getattr(self, name), least, most))
 
-    def truth(self, name: str) -> None:
-        """Check and store a field that is a boolean."""
-        self.set(name, validation.as_boolean(self._field_name(name), getattr(self, name)))
+    def check_boolean(self, name: str) -> None:
+        """Check that the field ``name`` is a boolean, and store it as bool."""
+        self.store_field(name, validation.as_boolean(self._field_name(name), getattr(self, name)))
 
-    def choice(self, name: str, known: Sequence[str]) -> None:
-        """Check a field that is one of the texts ``known``."""
+    def check_choice(self, name: str, known_names: Sequence[str]) -> None:
+        """Check that the field ``name`` is one of ``known_names``."""
         value = validation.as_text(self._field_name(name), getattr(self, name))
-        if value not in known:
+        if value not in known_names:
             raise UsageError(
-                f"{self._field_name(name)} cannot be {value!r}", hint=known_names_hint(value, known, "choose from")
+                f"{self._field_name(name)}: got {value!r}, expected one of {len(known_names)} names",
+                hint=known_names_hint(value, known_names, "choose from"),
             )
 
-    def array(self, name: str, dimensions: int) -> Array:
-        """Check that a field is a finite array; return it as float64 and store it as nested tuples, or as a number."""
+    def check_array(self, name: str, dimensions: int) -> Array:
+        """Check that the field ``name`` holds finite numbers in ``dimensions`` axes; return them as a float64 array.
+
+        The field then holds nested tuples, or a number if ``dimensions`` is 0."""
         try:
             array = np.asarray(getattr(self, name), np.float64)
         except (TypeError, ValueError):
@@ -141,7 +150,9 @@ class Stage:
                 hint="give a list of numbers" if dimensions == 1 else "give an array of numbers",
             )
         values = array.tolist()
-        self.set(name, tuple(map(tuple, values)) if dimensions == 2 else tuple(values) if dimensions else values)
+        self.store_field(
+            name, tuple(map(tuple, values)) if dimensions == 2 else tuple(values) if dimensions else values
+        )
         return array
 
     def _field_name(self, name: str) -> str:
@@ -160,12 +171,12 @@ KAISER_BETA, ZERO_CROSSINGS = 5.0, 10
 ``scipy.signal.resample_poly``."""
 
 
-def _apply_fir(signal: Signal, taps: Array, step: int, leading_zeros: int) -> Signal:
-    """Apply an FIR filter of taps (phases, K), with a step of ``step`` samples.
+def _apply_fir(signal: Signal, taps: Array, step: int, leading_zero_count: int) -> Signal:
+    """Apply an FIR filter of ``taps`` (phases, K) every ``step`` samples, after ``leading_zero_count`` zeros.
 
-    Its input is preceded by ``leading_zeros`` zeros."""
-    margin = ((0, 0), (leading_zeros, 0), *((0, 0),) * (len(signal.shape) - 2))
-    padded = signal.op("pad", padding=margin, value=0) if leading_zeros else signal
+    For int16 samples the taps are stored as int16 with as many fractional bits as fit."""
+    margin = ((0, 0), (leading_zero_count, 0), *((0, 0),) * (len(signal.shape) - 2))
+    padded = signal.op("pad", padding=margin, value=0) if leading_zero_count else signal
     if signal.is_float:
         return padded.op("fir", signal.constant(taps.astype(np.float32)), axis=1, down=step)
     bits = max(0, min(15, floor(log2(32767 / max(np.abs(taps).max(), 0.5)))))
@@ -175,12 +186,14 @@ def _apply_fir(signal: Signal, taps: Array, step: int, leading_zeros: int) -> Si
 
 @dataclass(frozen=True)
 class Preemphasis(Stage):
-    """y[n] = x[n] - coefficient x[n - 1], x[-1] = 0 (``librosa.effects.preemphasis`` with ``zi=[0]``)."""
+    """Pre-emphasis filter y[n] = x[n] - coefficient * x[n - 1] with x[-1] = 0.
+
+    It equals ``librosa.effects.preemphasis`` with ``zi=[0]``."""
 
     coefficient: float = 0.97
 
     def __post_init__(self) -> None:
-        self.number("coefficient", -1.0, 1.0)
+        self.check_number("coefficient", -1.0, 1.0)
 
     def build(self, signal: Signal) -> Signal:
         return _apply_fir(signal, np.array([[-self.coefficient, 1.0]]), 1, 1)
@@ -188,18 +201,22 @@ class Preemphasis(Stage):
 
 @dataclass(frozen=True)
 class Fir(Stage):
-    """y[n] = sum_k taps[k] x[n - k] (``scipy.signal.lfilter(taps, 1, x)``); for int16 every tap is below 32768 in magnitude."""
+    """FIR filter y[n] = sum_k taps[k] * x[n - k], as ``scipy.signal.lfilter(taps, 1, x)``.
+
+    For int16 samples every tap must be below 32768 in magnitude."""
 
     taps: Sequence[float]
 
     def __post_init__(self) -> None:
-        if self.array("taps", 1).size > MAX_TAPS:
-            raise self.refusal(f"got {len(self.taps)} taps, expected {MAX_TAPS} at most", "decimate first: Resample")
+        if self.check_array("taps", 1).size > MAX_TAPS:
+            raise self.stage_error(
+                f"got {len(self.taps)} taps, expected {MAX_TAPS} at most", "decimate first: Resample"
+            )
 
     def build(self, signal: Signal) -> Signal:
         taps = np.array(self.taps)
         if not signal.is_float and np.abs(taps).max() >= 2**15:
-            raise self.refusal(
+            raise self.stage_error(
                 "got taps of 32768 or more, expected less for int16 samples", "scale the taps: results would saturate"
             )
         return _apply_fir(signal, taps[None, ::-1], 1, taps.size - 1)
@@ -207,21 +224,21 @@ class Fir(Stage):
 
 @dataclass(frozen=True)
 class Biquads(Stage):
-    """A cascade of second-order sections (``scipy.signal.sosfilt``): rows b0 b1 b2 a0 a1 a2, as ``output="sos"`` returns
-    them.
+    """IIR filter as a cascade of second-order sections (biquads), as ``scipy.signal.sosfilt``.
 
-    For int16, coefficients have 28 fractional bits, so each must be below 8 in magnitude after division by a0. Signals
-    between sections have twelve fractional bits and saturate at four times the range of int16.
+    ``sos``: a row b0 b1 b2 a0 a1 a2 for each section, as scipy's filter designs return with ``output="sos"``. For int16
+    samples the coefficients have 28 fractional bits, so that each must be below 8 in magnitude after division by a0.
+    Signals between sections have 12 fractional bits and saturate at four times the range of int16.
     """
 
     sos: Sequence[Sequence[float]]
 
     def __post_init__(self) -> None:
-        rows = self.array("sos", 2)
+        rows = self.check_array("sos", 2)
         if rows.shape[1] != 6 or not rows[:, 3].all() or len(rows) > 64:
             hint = 'compute them by scipy.signal.butter(..., output="sos")'
-            what = f"got sections of shape {rows.shape}, expected (1 to 64, 6) and no a0 that is zero"
-            raise self.refusal(what, hint)
+            what = f"sos: got shape {rows.shape}, expected (1 to 64 sections, 6), and no a0 that is 0"
+            raise self.stage_error(what, hint)
 
     def build(self, signal: Signal) -> Signal:
         rows = np.array(self.sos)
@@ -229,7 +246,7 @@ class Biquads(Stage):
         stored: Array = rows.astype(np.float32)
         if not signal.is_float:
             if np.abs(rows).max() >= 8:
-                raise self.refusal(
+                raise self.stage_error(
                     f"got a coefficient of {np.abs(rows).max():g}, expected less than 8 for integers",
                     "spread the gain over the sections, or use floats",
                 )
@@ -243,10 +260,11 @@ class Biquads(Stage):
 
 @dataclass(frozen=True)
 class Resample(Stage):
-    """Resampling by the factor ``up`` / ``down``, by the polyphase form of an FIR filter at ``up`` times the rate.
+    """Resampling by the factor ``up`` / ``down`` with a polyphase FIR filter.
 
-    The filter is that of ``scipy.signal.resample_poly`` (2 * 10 * max(up, down) + 1 taps with a Kaiser window, beta 5), or
-    ``taps``, multiplied by ``up``. It is causal: result n is ``scipy.signal.upfirdn(taps * up, x, up, down)[n]``.
+    ``taps``: the filter at ``up`` times the input's rate. The default is the filter of ``scipy.signal.resample_poly``:
+    2 * 10 * max(up, down) + 1 taps with a Kaiser window of beta 5. Resampling is causal: result n is
+    ``scipy.signal.upfirdn(taps * up, x, up, down)[n]``.
     """
 
     up: int = 1
@@ -254,10 +272,10 @@ class Resample(Stage):
     taps: Sequence[float] = ()
 
     def __post_init__(self) -> None:
-        self.integer("up", 1, 1024)
-        self.integer("down", 1, 1024)
-        if len(self.taps) and self.array("taps", 1).size > MAX_TAPS:
-            raise self.refusal(f"needs more than {MAX_TAPS} taps for this ratio of rates", "resample in two steps")
+        self.check_integer("up", 1, 1024)
+        self.check_integer("down", 1, 1024)
+        if len(self.taps) and self.check_array("taps", 1).size > MAX_TAPS:
+            raise self.stage_error(f"got {len(self.taps)} taps, expected {MAX_TAPS} at most", "resample in two steps")
 
     @property
     def ratio(self) -> tuple[int, int]:

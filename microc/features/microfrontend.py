@@ -1,12 +1,12 @@
 """The audio frontend of TFLite Micro, microWakeWord and ESPHome in fixed point, bit for bit: :class:`MicroFrontend`.
 
 A frame passes through a window, a 16-bit FFT scaled to its loudest sample, triangular mel filters, a square root, noise
-reduction, gain control by the noise (PCAN) and a logarithm. The noise estimate is state: the graph takes hops of samples by
-itself, and is compiled without ``stream``.
+reduction, gain control by the noise (PCAN) and a logarithm. The noise estimate is state: the graph takes hops of
+samples by itself, and is compiled without ``stream``.
 
 Source: ``tensorflow/lite/experimental/microfrontend/lib`` (``window_util.c``, ``filterbank_util.c``,
-``noise_reduction_util.c``, ``pcan_gain_control_util.c``), whose tables are computed in float32, as here; pymicro-features for
-the defaults.
+``noise_reduction_util.c``, ``pcan_gain_control_util.c``), whose tables are computed in float32, as here;
+pymicro-features for the defaults.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ def _hertz_to_mel(hertz: Any) -> Any:
 
 @dataclass(frozen=True)
 class MicroFrontend:
-    """Frames of ``window_ms`` every ``step_ms`` of int16 samples become ``bands`` features between ``lower`` and ``upper``
-    Hz.
+    """TFLite Micro's audio frontend: features of ``bands`` mel bands from int16 samples.
 
-    The noise estimate is smoothed by ``even_smoothing`` and ``odd_smoothing``, for even and odd bands. At least the share
-    ``least_remaining`` of the signal remains after noise reduction. ``pcan`` enables gain control.
+    A frame has ``window_ms`` milliseconds of samples, and a new frame begins every ``step_ms`` milliseconds. ``lower``,
+    ``upper``: range of the bands in hertz. ``even_smoothing``, ``odd_smoothing``: smoothing of the noise estimate in
+    even and odd bands. ``least_remaining``: least share of the signal that noise reduction leaves. ``pcan``: enable
+    gain control.
     """
 
     sample_rate: int = 16000
@@ -75,58 +76,60 @@ class MicroFrontend:
 
     @property
     def length(self) -> int:
-        """Samples of a frame."""
+        """Number of samples of a frame."""
         return self.window_ms * self.sample_rate // 1000
 
     @property
     def step(self) -> int:
-        """Samples from one frame to the next."""
+        """Number of samples from the start of one frame to the start of the next."""
         return self.step_ms * self.sample_rate // 1000
 
     @property
     def lead(self) -> int:
-        """Number of frames before the first complete one; their features are zeros."""
+        """Number of frames before the first complete frame. The features of these frames are zeros."""
         return -(-(self.length - self.step) // self.step)
 
     def samples(self, frames: int) -> int:
-        """Return the number of samples of a run that makes ``frames`` frames."""
+        """Return the number of samples that a run of ``frames`` frames takes."""
         return self.step * validation.as_integer("frames", frames, 1)
 
     def write(self, net: GraphBuilder, samples: int) -> Signal:
-        """Append the operators of a run over ``samples`` new samples, with a new input for them; return the features (1,
-        frames, bands)."""
+        """Append an input of ``samples`` new samples and the operators of a run to a graph.
+
+        Returns the features as a signal of shape (1, frames, bands)."""
         frames = samples // self.step
         value = net.input(SAMPLES, (1, samples), "int16")
-        history = self._add_state(net, "history", np.zeros((1, self.length - self.step + samples), np.int16))
+        history = self._append_state(net, "history", np.zeros((1, self.length - self.step + samples), np.int16))
         line = Signal(net, history, float(self.sample_rate), SCALE).op("shift_in", value, axis=1)
         net.update(history, line.value)
-        age = self._add_state(net, "age", np.zeros(1, np.int32))
+        age = self._append_state(net, "age", np.zeros(1, np.int32))
         older = net.op("add", age, net.constant("one", np.ones(1, np.int32)))
         net.update(age, net.op("minimum", older, net.constant("lead", np.array([self.lead], np.int32))))
-        noise = first = self._add_state(net, "noise", np.zeros(self.bands, np.uint32))
-        tables, rows = self._add_tables(line), []
+        noise = first = self._append_state(net, "noise", np.zeros(self.bands, np.uint32))
+        tables, rows = self._append_constant_tables(line), []
         for frame in range(frames):
             missing = -(-(self.lead - frame) // frames)
-            row, noise = self._write_frame(line, frame, tables, noise, age if missing > 0 else "", missing)
+            row, noise = self._append_frame_operators(line, frame, tables, noise, age if missing > 0 else "", missing)
             rows.append(net.reshape(row, (1, 1, self.bands)))
         net.update(first, noise)
         features = rows[0] if frames == 1 else net.op("concat", *rows, axis=1)
         net.set_quant(features, Quant((SCALE,), (0,)))
         return replace(line, value=features)
 
-    def _add_state(self, net: GraphBuilder, name: str, initial_content: Array) -> str:
-        """Add a state of the frontend with its initial content, under a new name."""
+    def _append_state(self, net: GraphBuilder, name: str, initial_content: Array) -> str:
+        """Append a state with its initial content to the graph; return its name, which begins with ``frontend_``."""
         return net.state(fresh_name(net.types, f"frontend_{name}"), initial_content)
 
-    def _write_frame(
+    def _append_frame_operators(
         self, samples: Signal, frame_index: int, tables: dict[str, str], noise: str, run_count: str, required_runs: int
     ) -> tuple[str, str]:
-        """Append the operators of one frame to the graph; return its features and the new noise estimate.
+        """Append the operators of one frame to the graph; return the names of its features and of the new noise
+        estimate.
 
-        Arguments that are texts are names of values in the graph. ``frame_index``: number of the frame in a run.
-        ``tables``: the tables of :meth:`_add_tables`. ``noise``: the noise estimate before the frame. ``run_count``:
-        the number of earlier runs, with which features are zeros as long as it is below ``required_runs``; an empty
-        name if the frame is always complete."""
+        ``frame_index``: position of the frame in the run. ``tables``: names of the constants of
+        :meth:`_append_constant_tables`. ``noise``: name of the noise estimate before the frame. ``run_count``: name of
+        the number of earlier runs; while it is below ``required_runs``, the features are zeros. It is empty if the
+        frame is always complete."""
         net, begin = samples.net, frame_index * self.step
         frame_samples = samples.op("slice", begin=(0, begin), end=(1, begin + self.length), strides=(1, 1))
         windowed = replace(frame_samples, value=net.reshape(frame_samples.value, (self.length,)))
@@ -153,7 +156,7 @@ class MicroFrontend:
         attrs["min_signal_remaining"] = int(_f(self.least_remaining) * _f(1 << _NOISE_BITS))
         net.at(len(net.types), "spectral_subtraction")
         signal, noise = net.emit_all("spectral_subtraction", (signal, noise), {**attrs, "clamping": False})
-        correction = self._correction
+        correction = self._correction_bits
         if self.pcan:
             right = _GAIN_BITS - correction - _SNR_BITS
             signal = net.op("pcan", signal, noise, tables["gains"], snr_shift=right, name="pcan")
@@ -166,17 +169,19 @@ class MicroFrontend:
         return 1 << (self.length - 1).bit_length()
 
     @property
-    def _correction(self) -> int:
-        """Bits by which a magnitude is smaller than the FFT's length."""
+    def _correction_bits(self) -> int:
+        """log2 of the FFT's length minus half of the fractional bits of the filter bank's weights, 0 at least."""
         return max(0, self._fft_length.bit_length() - 1 - _BANK_BITS // 2)
 
-    def _add_tables(self, signal: Signal) -> dict[str, str]:
-        """Add the tables of the window, the filter bank and the gains as constants; return their names in the graph."""
+    def _append_constant_tables(self, signal: Signal) -> dict[str, str]:
+        """Add the tables of the window, the filter bank and the gains to the graph as constants.
+
+        Returns the name in the graph of each table."""
         angle = _f(np.pi) * _f(2) / _f(self.length) * (np.arange(self.length, dtype=_f) + _f(0.5))
         window = np.floor((_f(0.5) - _f(0.5) * np.cos(angle)) * _f(1 << _WINDOW_BITS) + _f(0.5)).astype(np.int16)
-        arrays = {"window": window, **self._filter_bank_tables()}
+        arrays = {"window": window, **self._compute_filter_bank_tables()}
         if self.pcan:
-            arrays["gains"] = self._gain_table()
+            arrays["gains"] = self._compute_gain_table()
         return {name: signal.net.constant(name, array) for name, array in arrays.items()}
 
     @property
@@ -185,30 +190,32 @@ class MicroFrontend:
         return _f(0.5) * _f(self.sample_rate) / _f(self._fft_length // 2)
 
     @property
-    def _band_centers(self) -> Array:
-        """Centres of the bands, and of one more, on the mel scale."""
+    def _band_centers_in_mels(self) -> Array:
+        """Centres of the bands and of one further band, on the mel scale."""
         low, high = _hertz_to_mel(self.lower), _hertz_to_mel(self.upper)
         return np.asarray(low + (high - low) / _f(self.bands + 1) * np.arange(1, self.bands + 2, dtype=_f))
 
     @property
-    def _band_edges(self) -> list[int]:
-        """First frequency bin of the rising side of every band, and the end of the last band."""
+    def _band_edge_bins(self) -> list[int]:
+        """First frequency bin of the rising side of every band, and the end (exclusive) of the last band."""
         mels = _hertz_to_mel(np.arange(self._fft_length // 2 + 2, dtype=_f) * self._hertz_per_bin)
         edges = [int(_f(1.5) + _f(self.lower) / self._hertz_per_bin)]
-        for center in self._band_centers:
+        for center in self._band_centers_in_mels:
             above = np.flatnonzero(mels > center)
             edges.append(max(edges[-1], int(above[0]) if above.size else len(mels) - 1))
         return edges
 
     @property
     def _bin_range(self) -> tuple[int, int]:
-        """First frequency bin of the filter bank, and the end of its last (exclusive)."""
-        edges = self._band_edges
+        """First frequency bin of the filter bank, and the end (exclusive) of its last bin."""
+        edges = self._band_edge_bins
         return edges[0], min(edges[-1], self._fft_length // 2 + 1)
 
-    def _filter_bank_tables(self) -> dict[str, Array]:
-        """Return the tables of the filter bank: weights that rise in one band and fall in the band before."""
-        edges, centers, weight_parts = self._band_edges, self._band_centers, []
+    def _compute_filter_bank_tables(self) -> dict[str, Array]:
+        """Compute the tables of the filter bank by name, as int16.
+
+        A bin's weight applies to the falling side of one band, its complement to the rising side of the next band."""
+        edges, centers, weight_parts = self._band_edge_bins, self._band_centers_in_mels, []
         for band, center in enumerate(centers):
             below = centers[band - 1] if band else _hertz_to_mel(self.lower)
             mels = _hertz_to_mel(np.arange(edges[band], edges[band + 1], dtype=_f) * self._hertz_per_bin)
@@ -222,23 +229,24 @@ class MicroFrontend:
             "widths": widths.astype(np.int16),
         }
 
-    def _gain_table(self) -> Array:
-        """Return the table of gains: for every highest bit of the noise a parabola, as its first value and two
-        differences."""
-        bits = _SMOOTHING_BITS - self._correction
+    def _compute_gain_table(self) -> Array:
+        """Compute the table of gains as int16: a parabola for every position of the noise's highest bit.
 
-        def gain_at_noise(noise: int) -> int:
-            """Return the gain for a noise estimate as an integer, at most 32767."""
+        A parabola is stored as its first value and two differences."""
+        bits = _SMOOTHING_BITS - self._correction_bits
+
+        def compute_gain_of_noise(noise: int) -> int:
+            """Compute the fixed-point gain for a noise estimate, 32767 at most."""
             power = np.power(_f(noise) / _f(1 << bits) + _f(_OFFSET), _f(-_STRENGTH))
             scaled_gain = _f(1 << _GAIN_BITS) * power
             return 32767 if scaled_gain > 32767 else int(scaled_gain + _f(0.5))
 
         table = np.zeros(125, np.int64)
-        table[0], table[1] = gain_at_noise(0), gain_at_noise(1)
+        table[0], table[1] = compute_gain_of_noise(0), compute_gain_of_noise(1)
         for highest in range(2, 33):
             x = 1 << highest - 1
             ends = (x, x + (x >> 1), 2 * x - 1 if highest == 32 else 2 * x)
-            first, middle, last = (gain_at_noise(point) for point in ends)
+            first, middle, last = (compute_gain_of_noise(point) for point in ends)
             slope = 4 * (middle - first) - (last - first)
             table[4 * highest - 6 : 4 * highest - 3] = first, slope, last - first - slope
         return table.astype(np.int16)
@@ -255,7 +263,9 @@ class MicroFrontend:
         )
 
     def stored(self, samples: Any) -> tuple[Array, float]:
-        """Return all frames of a recording as integers, and the value of one step of them; computed in numpy, exactly."""
+        """Compute the integer features (frames, bands) of a recording in numpy.
+
+        Returns them with the scale, the value of one integer step. They equal the board's features exactly."""
         x = np.asarray(samples)
         if x.dtype != np.int16 or x.ndim != 1 or len(x) < self.length:
             raise UsageError(
@@ -269,6 +279,6 @@ class MicroFrontend:
         return np.array(rows[self.lead :]), SCALE
 
     def __call__(self, samples: Any) -> Array:
-        """Return all frames of a recording as float32."""
+        """Compute the features (frames, bands) of a recording as float32."""
         integers, scale = self.stored(samples)
         return (integers * scale).astype(np.float32)

@@ -75,12 +75,13 @@ def to_hertz(mel: Array, mel_scale: str) -> Array:
     return np.where(m < knee, m * _LINEAR, _KNEE * np.exp(_STEP * (np.maximum(m, knee) - knee)))
 
 
-def mel_weights(
+def compute_mel_weights(
     bin_count: int, sample_rate: float, band_count: int, fmin: float, fmax: float, scale: str, triangles: str, norm: str
 ) -> Array:
-    """Return the weights (``band_count``, ``bin_count``) of triangular mel filters, as float64.
+    """Compute the weights (``band_count``, ``bin_count``) of triangular mel filters, float64.
 
-    The bins are frequencies from 0 to half of ``sample_rate``."""
+    The bins are frequencies from 0 to half of ``sample_rate`` in hertz. The filters extend from ``fmin`` to
+    ``fmax``."""
     frequencies = np.linspace(0, sample_rate / 2, bin_count)
     first, last = (float(mel) for mel in to_mel(np.array([fmin, fmax]), scale))
     ends = np.linspace(first, last, band_count + 2)
@@ -96,8 +97,10 @@ def mel_weights(
     return weights
 
 
-def pack_band_weights(weights: Array) -> tuple[Array, tuple[int, ...], tuple[int, ...]]:
-    """Pack the non-zero spans of band weights one behind the other; return them with each band's first bin and width."""
+def pack_nonzero_band_weights(weights: Array) -> tuple[Array, tuple[int, ...], tuple[int, ...]]:
+    """Concatenate the non-zero spans of the rows of ``weights`` (bands, bins).
+
+    Returns the packed weights, the first bin of each band, and the number of bins of each band."""
     starts, widths, parts = [], [], []
     for row in weights:
         (nonzero,) = np.nonzero(row)
@@ -108,9 +111,10 @@ def pack_band_weights(weights: Array) -> tuple[Array, tuple[int, ...], tuple[int
     return np.concatenate(parts), tuple(starts), tuple(widths)
 
 
-def box_weights(bin_count: int, sample_rate: float, edges: Sequence[float]) -> Array:
-    """Return the weights (len(edges) - 1, bins) of rectangular bands: 1 for frequencies f with edge <= f < next edge,
-    else 0."""
+def compute_rectangular_band_weights(bin_count: int, sample_rate: float, edges: Sequence[float]) -> Array:
+    """Compute the weights (len(edges) - 1, ``bin_count``) of rectangular bands, float64.
+
+    A weight is 1 if its bin's frequency f in hertz satisfies edges[k] <= f < edges[k + 1], else 0."""
     frequencies = np.linspace(0, sample_rate / 2, bin_count)
     return np.array([(frequencies >= low) & (frequencies < high) for low, high in pairwise(edges)], np.float64)
 
@@ -128,10 +132,10 @@ MAX_WEIGHT = 65535
 
 @dataclass(frozen=True)
 class Frames(Stage):
-    """Frames of ``length`` samples that begin ``step`` apart (``tf.signal.frame``); each channel has its own frames.
+    """Cutting of samples into frames of ``length`` samples every ``step`` samples, as ``tf.signal.frame``.
 
-    ``center``: length // 2 zeros in front and behind, as in ``librosa.stft``; in a stream those behind are a delay
-    (``stream_allow="lookahead"``).
+    Each channel has frames of its own. ``center``: add length // 2 zeros before and after the samples, as
+    ``librosa.stft`` does. In a stream the zeros after the samples are a delay (``stream_allow="lookahead"``).
     """
 
     length: int
@@ -139,13 +143,13 @@ class Frames(Stage):
     center: bool = False
 
     def __post_init__(self) -> None:
-        self.integer("length", 1, LONGEST)
-        self.integer("step", 1, LONGEST)
-        self.truth("center")
+        self.check_integer("length", 1, LONGEST)
+        self.check_integer("step", 1, LONGEST)
+        self.check_boolean("center")
 
     def build(self, signal: Signal) -> Signal:
         if signal.framed:
-            raise self.refusal(
+            raise self.stage_error(
                 f"expects samples, got frames of shape {list(signal.shape)}", "put one Frames into a pipeline"
             )
         half = self.length // 2
@@ -162,11 +166,12 @@ class Frames(Stage):
 
 @dataclass(frozen=True)
 class Spectrogram(Stage):
-    """|DFT(frame * window)| ** power, at fft_length / 2 + 1 frequencies.
+    """Spectrum |DFT(frame * window)| ** power of each frame, at fft_length / 2 + 1 frequencies.
 
-    ``fft_length``: a power of two; 0: the smallest that holds a frame. A window shorter than the frame (``window_length``; 0:
-    the frame's length) is centred in it, as ``librosa.stft``'s ``win_length``; frames are padded with zeros at the end, as in
-    ``tf.signal.stft``. ``power``: 2, or 1 for magnitudes. ``periodic``: whether the window is periodic, else symmetric.
+    ``fft_length``: a power of two; 0: the smallest that is not less than a frame. Shorter frames are padded with zeros
+    at the end, as in ``tf.signal.stft``. ``window_length``: samples of the window, 0 for the frame's length. A shorter
+    window is centred in the frame, as ``win_length`` of ``librosa.stft``. ``power``: 2, or 1 for magnitudes.
+    ``periodic``: use a periodic window, else a symmetric one.
     """
 
     window: str = "hann"
@@ -176,24 +181,24 @@ class Spectrogram(Stage):
     periodic: bool = True
 
     def __post_init__(self) -> None:
-        self.choice("window", tuple(COSINES))
-        self.integer("fft_length", 0, LONGEST)
-        self.integer("power", 1, 2)
-        self.integer("window_length", 0, LONGEST)
-        self.truth("periodic")
+        self.check_choice("window", tuple(COSINES))
+        self.check_integer("fft_length", 0, LONGEST)
+        self.check_integer("power", 1, 2)
+        self.check_integer("window_length", 0, LONGEST)
+        self.check_boolean("periodic")
         if self.fft_length and (self.fft_length < 4 or self.fft_length & (self.fft_length - 1)):
             example = 1 << max(2, (self.fft_length - 1).bit_length())
-            raise self.refusal(
+            raise self.stage_error(
                 f"got fft_length {self.fft_length}, expected a power of two from 4 on", f"use {example}, for one"
             )
 
     def build(self, signal: Signal) -> Signal:
-        self.wants_frames(signal)
+        self.check_is_framed(signal)
         size = signal.shape[-1]
         length = self.fft_length or max(4, 1 << (size - 1).bit_length())
         if size > length or self.window_length > size:
             what = f"got fft_length {length} and window_length {self.window_length} for frames of {size} samples"
-            raise self.refusal(what, f"use fft_length {size} or more, and window_length {size} or less")
+            raise self.stage_error(what, f"use fft_length {size} or more, and window_length {size} or less")
         window_length = self.window_length or size
         front = (size - window_length) // 2
         padded_window = np.pad(
@@ -213,9 +218,10 @@ class Spectrogram(Stage):
 
 
 def _sum_bands(signal: Signal, weights: Array) -> Signal:
-    """Sum the bins of a spectrum by ``weights`` (bands, bins), which are quantised to 16 bits for a spectrum of
-    integers."""
-    flat, starts, widths = pack_band_weights(weights)
+    """Sum the bins of a spectrum, weighted by ``weights`` (bands, bins).
+
+    For an integer spectrum the weights are quantised to 16 bits."""
+    flat, starts, widths = pack_nonzero_band_weights(weights)
     scale = float(flat.max(initial=0)) / MAX_WEIGHT or 1.0
     stored_weights = flat.astype(np.float32) if signal.is_float else np.rint(flat / scale).astype(np.uint16)
     sums = signal.op("band_sums", signal.constant(stored_weights), starts=starts, widths=widths)
@@ -224,8 +230,9 @@ def _sum_bands(signal: Signal, weights: Array) -> Signal:
 
 @dataclass(frozen=True)
 class Mel(Stage):
-    """Sums of a spectrum over ``bands`` triangles from ``fmin`` to ``fmax`` Hz (0: half the rate) on the mel scale.
+    """Mel spectrum: sums of a spectrum over ``bands`` triangular filters on the mel scale.
 
+    ``fmin``, ``fmax``: range of the filters in hertz; ``fmax`` 0 stands for half the sample rate.
     ``librosa.filters.mel``: scale ``slaney`` (or ``htk``), triangles ``hertz``, norm ``slaney`` (or ``none``).
     ``tf.signal.linear_to_mel_weight_matrix``: scale ``htk``, triangles ``mel``, norm ``none``.
     """
@@ -238,54 +245,55 @@ class Mel(Stage):
     norm: str = "none"
 
     def __post_init__(self) -> None:
-        self.integer("bands", 1, 1024)
-        self.number("fmin", 0.0, 1e6)
-        self.number("fmax", 0.0, 1e6)
-        self.choice("scale", SCALES)
-        self.choice("triangles", TRIANGLES)
-        self.choice("norm", NORMS)
+        self.check_integer("bands", 1, 1024)
+        self.check_number("fmin", 0.0, 1e6)
+        self.check_number("fmax", 0.0, 1e6)
+        self.check_choice("scale", SCALES)
+        self.check_choice("triangles", TRIANGLES)
+        self.check_choice("norm", NORMS)
 
     def build(self, signal: Signal) -> Signal:
-        self.wants_frames(signal, needs_spectra=True)
+        self.check_is_framed(signal, needs_spectra=True)
         most = signal.rate / 2
         high = self.fmax or most
         if not self.fmin < high <= most:
-            raise self.refusal(
+            raise self.stage_error(
                 f"got {self.fmin:g} to {high:g} Hz, expected a range within 0 to {most:g} Hz, half the rate",
                 f"set fmin and fmax within 0 to {most:g}",
             )
-        bank = mel_weights(
+        bank = compute_mel_weights(
             signal.shape[-1], signal.rate, self.bands, self.fmin, high, self.scale, self.triangles, self.norm
         )
         empty = np.flatnonzero(~bank.any(axis=1))
         if empty.size:
-            what = f"has {empty.size} bands without a frequency, the first is band {empty[0]}"
-            raise self.refusal(what, "use fewer bands, a larger fft_length, or a higher fmin")
+            what = f"got {empty.size} bands without a frequency of the spectrum, band {empty[0]} first; expected none"
+            raise self.stage_error(what, "use fewer bands, a larger fft_length, or a higher fmin")
         return _sum_bands(signal, bank)
 
 
 @dataclass(frozen=True)
 class Bands(Stage):
-    """Sums of a spectrum between ``edges`` in Hz, one band fewer than edges.
+    """Sums of a spectrum over rectangular bands between neighbouring ``edges`` in hertz.
 
-    A band includes its lower edge, not its upper.
+    A band includes its lower edge and excludes its upper edge.
     """
 
     edges: Sequence[float]
 
     def __post_init__(self) -> None:
-        edges = self.array("edges", 1)
+        edges = self.check_array("edges", 1)
         if edges.size < 2 or (np.diff(edges) <= 0).any() or edges[0] < 0:
-            raise self.refusal(
+            raise self.stage_error(
                 f"got edges {self.edges}, expected two or more from 0 on, in rising order", "sort the edges"
             )
 
     def build(self, signal: Signal) -> Signal:
-        self.wants_frames(signal, needs_spectra=True)
-        bank = box_weights(signal.shape[-1], signal.rate, self.edges)
+        self.check_is_framed(signal, needs_spectra=True)
+        bank = compute_rectangular_band_weights(signal.shape[-1], signal.rate, self.edges)
         if not bank.any(axis=1).all():
-            raise self.refusal(
-                "a band contains no frequency of the spectrum", "use wider bands, or a larger fft_length"
+            raise self.stage_error(
+                "got a band without a frequency of the spectrum, expected one at least",
+                "use wider bands, or a larger fft_length",
             )
         return _sum_bands(signal, bank)
 
@@ -296,10 +304,11 @@ BASES = {"e": 1.0, "2": 1 / log(2), "10": 1 / log(10), "db": 10 / log(10)}
 
 @dataclass(frozen=True)
 class Log(Stage):
-    """log(max(x + offset, floor)) to base ``e``, ``2`` or ``10``, or in ``db`` (10 log10) relative to ``reference``.
+    """Logarithm log(max(x + offset, floor)) to a base, relative to log(``reference``).
 
-    TensorFlow's tutorials: ``offset=1e-6``. ``librosa.power_to_db``: ``base="db"``, ``floor=1e-10``; ``range`` is its
-    ``top_db`` (0: none), relative to the maximum of all frames, which a stream cannot know; for floats only.
+    ``base``: ``e``, ``2``, ``10``, or ``db`` for 10 log10. ``range``: limits results to this distance below the maximum
+    of all frames, in float32 only; 0 for no limit. A stream cannot know that maximum. TensorFlow's tutorials use
+    ``offset=1e-6``. ``librosa.power_to_db`` is ``base="db"`` with ``floor=1e-10``; its ``top_db`` is ``range``.
     """
 
     base: str = "e"
@@ -309,25 +318,25 @@ class Log(Stage):
     range: float = 0.0
 
     def __post_init__(self) -> None:
-        self.choice("base", tuple(BASES))
-        self.number("offset", 0.0, 1e30)
-        self.number("floor", 1e-37, 1e30)
-        self.number("reference", 1e-37, 1e30)
-        self.number("range", 0.0, 1e6)
+        self.check_choice("base", tuple(BASES))
+        self.check_number("offset", 0.0, 1e30)
+        self.check_number("floor", 1e-37, 1e30)
+        self.check_number("reference", 1e-37, 1e30)
+        self.check_number("range", 0.0, 1e6)
 
     def build(self, signal: Signal) -> Signal:
         factor = BASES[self.base]
         reference_level = factor * log(max(self.reference, self.floor))
         if signal.dtype != "uint64" or self.range:
-            signal = signal.real()
-            shifted = signal.plus(self.offset) if self.offset else signal
+            signal = signal.to_float32()
+            shifted = signal.add_constant(self.offset) if self.offset else signal
             logarithm = shifted.op("maximum", signal.constant(self.floor)).op("log")
-            logarithm = logarithm if factor == 1.0 else logarithm.times(factor)
-            logarithm = logarithm.plus(-reference_level) if reference_level else logarithm
+            logarithm = logarithm if factor == 1.0 else logarithm.multiply_by(factor)
+            logarithm = logarithm.add_constant(-reference_level) if reference_level else logarithm
             if not self.range:
                 return logarithm
             axes = tuple(range(len(logarithm.shape)))
-            least = logarithm.op("max", axes=axes, keepdims=True).plus(-self.range)
+            least = logarithm.op("max", axes=axes, keepdims=True).add_constant(-self.range)
             return logarithm.op("maximum", least.value)
         steps = [min(round(number / signal.scale), (1 << 62)) for number in (self.offset, self.floor)]
         unit = factor * log(2) / (1 << FRACTION)
@@ -339,25 +348,25 @@ class Log(Stage):
 
 @dataclass(frozen=True)
 class Dct(Stage):
-    """The first ``count`` coefficients of the orthonormal DCT-II (``scipy.fft.dct(norm="ortho")``) of each frame: cepstra.
+    """Cepstra: the first ``count`` coefficients of the orthonormal DCT-II of each frame.
 
-    ``lifter`` L multiplies coefficient n by 1 + L / 2 sin(pi (n + 1) / L), as ``librosa.feature.mfcc`` does; 0: no lifter.
-    int16 stays int16.
+    It equals ``scipy.fft.dct(norm="ortho")``. ``lifter`` L multiplies coefficient n by 1 + L / 2 sin(pi (n + 1) / L),
+    as ``librosa.feature.mfcc`` does; 0 for no lifter. int16 input gives int16 output.
     """
 
     count: int = 13
     lifter: int = 0
 
     def __post_init__(self) -> None:
-        self.integer("count", 1, 1024)
-        self.integer("lifter", 0, 1024)
+        self.check_integer("count", 1, 1024)
+        self.check_integer("lifter", 0, 1024)
 
     def build(self, signal: Signal) -> Signal:
-        self.wants_frames(signal)
+        self.check_is_framed(signal)
         size = signal.shape[-1]
         if self.count > size:
-            raise self.refusal(
-                f"got {self.count} coefficients of {size} numbers, expected {size} at most", "use a smaller count"
+            raise self.stage_error(
+                f"count: got {self.count}, expected {size} at most, the numbers of a frame", "use a smaller count"
             )
         rows, k = np.arange(self.count)[:, None], np.arange(size)
         matrix = sqrt(2 / size) * np.cos(np.pi * rows * (2 * k + 1) / (2 * size))
@@ -365,7 +374,7 @@ class Dct(Stage):
         if self.lifter:
             matrix *= 1 + self.lifter / 2 * np.sin(np.pi * (rows + 1) / self.lifter)
         if signal.dtype != "int16":
-            signal = signal.real()
+            signal = signal.to_float32()
             return signal.op("fir", signal.constant(matrix.astype(np.float32)), axis=-1, down=size)
         bits = 14 - ceil(log2(np.abs(matrix).max()))
         headroom = max(0, ceil(log2(np.abs(matrix).sum(axis=1).max())))

@@ -57,7 +57,7 @@ def test_stages_and_presets(tmp_path: Path) -> None:
         ('[[stage]]\nkind = "fir"\ntaps = ["a"]', "Fir.taps", ""),
         ("stage = 3", "list of tables", "[[stage]]"),
         ("", "got no stages", ""),
-        ("x = [", "no TOML", "docs/features.md"),
+        ("x = [", "not valid TOML", "docs/features.md"),
         ('input = 3\npreset = "mfcc"', "got 3, expected a string", "input"),
         ("sample_rat = 3", "'sample_rat'", "sample_rate"),
     ],
