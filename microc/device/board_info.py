@@ -1,4 +1,4 @@
-"""Records that a board sends, and blobs: networks that a board loads at run time."""
+"""Records that a board sends about itself, and blobs: files of networks that a board loads at run time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ KINDS = ("input", "output", "intermediate", "state")
 
 
 def make_printable(text: str, max_length: int = 64) -> str:
-    """Make text of a board, a USB device or a program safe to print, and cut it to ``max_length`` characters.
+    """Make text from a board, a USB device or a program safe to print, and cut it to ``max_length`` characters.
 
     Control characters, escape sequences and bidirectional marks become ``?``."""
     return "".join(c if c.isprintable() else "?" for c in text[:max_length])
@@ -43,8 +43,10 @@ def make_printable(text: str, max_length: int = 64) -> str:
 
 @frozen
 class TensorInfo:
-    """A tensor on the board, as the board describes it. ``kernel``: index of the kernel after which it is complete; None
-    if no kernel writes it."""
+    """A tensor in the board's description of a model.
+
+    ``index``: its number in requests. ``kind``: one of :data:`KINDS`. ``kernel``: index of the kernel that completes
+    it; None if no kernel writes it."""
 
     index: int
     nbytes: int
@@ -57,7 +59,8 @@ class TensorInfo:
 class ModelInfo:
     """A model in the firmware, as the board describes it.
 
-    ``name``: safe to print, see :func:`make_printable`. ``fingerprint``: of its project, 32 hexadecimal digits."""
+    ``name``: safe to print, see :func:`make_printable`. ``fingerprint``: 32 hexadecimal digits that identify the build
+    of its project."""
 
     name: str
     fingerprint: str
@@ -68,9 +71,11 @@ class ModelInfo:
 
 @frozen
 class DeviceInfo:
-    """A board's description of itself. ``max_payload``: of a frame, in bytes; ``tick_hz``: rate of all its timings.
-    ``self_test``: 0 if it has none; 1 if all models passed theirs at boot; 1 + k if the k-th model is the first that
-    failed."""
+    """A board's description of itself.
+
+    ``version``: of the protocol. ``max_payload``: largest payload of a frame in bytes. ``tick_hz``: ticks per second of
+    its timings. ``self_test``: 0 without self-tests, 1 if all models passed at boot, 1 + k if model k, counted from 1,
+    is the first that failed."""
 
     version: int
     max_payload: int
@@ -81,7 +86,7 @@ class DeviceInfo:
 
 @frozen
 class CodeRegion:
-    """RAM of a board that accepts code: its address and its size in bytes."""
+    """RAM of a board into which the host may load code: its address and its size in bytes."""
 
     address: int
     nbytes: int
@@ -89,10 +94,12 @@ class CodeRegion:
 
 @frozen
 class Slots:
-    """The slots of a board that loads networks, and its capacity for them.
-    ``format``: of the blobs that it reads. ``active``: the slot whose network runs, or None. ``unit``: bytes that are
-    written at once. ``room``, ``memory``, ``stack``: bytes of a slot, for tensors, and of stack. ``commits``: number of
-    the commit of the running network. ``core``, ``abi``: core and ABI that code must be compiled for."""
+    """The two flash slots for loaded networks on a board, and their capacity.
+
+    ``format``: version of the blobs that the board reads. ``active``: index of the slot whose network runs, or None.
+    ``unit``: bytes of one flash write. ``room``: bytes of a slot. ``memory``: bytes of RAM for tensors. ``stack``:
+    bytes of stack. ``commits``: commit number of the running network. ``core``, ``abi``: core and ABI checksum of the
+    firmware."""
 
     format: int
     active: int | None
@@ -107,7 +114,8 @@ class Slots:
 
 @frozen
 class LoadedImage:
-    """Code in the region of a board that accepts code: its offset, size in bytes and CRC-32, and the offset of its entry."""
+    """Code in a board's :class:`CodeRegion`: its offset, size in bytes and CRC-32, and the offset of its entry
+    function."""
 
     offset: int
     nbytes: int
@@ -117,7 +125,7 @@ class LoadedImage:
 
 @frozen
 class Timing:
-    """Ticks of ``count`` runs. Seconds are ticks divided by :attr:`DeviceInfo.tick_hz`."""
+    """Shortest, mean and longest time of ``count`` runs in ticks; divide by :attr:`DeviceInfo.tick_hz` for seconds."""
 
     min: int
     mean: float
@@ -127,8 +135,10 @@ class Timing:
 
 @frozen
 class Stats:
-    """Counters of the board. ``stack_bytes``: deepest stack since the start, None if unknown. The other fields count
-    frames: received intact, damaged, repeated by the host, refused."""
+    """Counters of the board since its start.
+
+    ``stack_bytes``: largest stack use, None if unknown. ``frames``: intact frames received; ``bad_frames``: damaged
+    frames; ``repeats``: requests that the host repeated; ``refusals``: requests that the board refused."""
 
     stack_bytes: int | None
     frames: int
@@ -155,8 +165,10 @@ _NO_KERNEL = 0xFFFF
 
 @frozen
 class BlobTensor:
-    """An entry of the tensor table in a blob. ``offset``: in the network's memory; ``kernel``: index of the kernel that
-    writes the tensor, or None."""
+    """An entry of a blob's tensor table.
+
+    ``offset``: bytes from the start of the network's memory. ``kernel``: index of the kernel that writes the tensor, or
+    None."""
 
     offset: int
     nbytes: int
@@ -167,9 +179,11 @@ class BlobTensor:
 
 @frozen
 class Blob:
-    """A position-independent network that a board loads at run time. ``memory``: bytes for its tensors; ``stack``: bytes
-    of a run. ``image``: code and constants; ``run`` and ``reset`` (None without state) are offsets of functions in it.
-    ``signature``: bytes that follow the blob."""
+    """A position-independent network that a board loads at run time.
+
+    ``memory``: bytes of RAM for its tensors. ``stack``: bytes of stack of a run. ``kernels``: number of kernels.
+    ``image``: code and constants. ``run``, ``reset``: offsets of these functions in ``image``; ``reset`` is None
+    without state. ``signature``: bytes that follow the blob in its file."""
 
     name: str
     fingerprint: str
@@ -217,7 +231,7 @@ class Blob:
 
 
 def read_blob(path: Path) -> Blob:
-    """Read a blob from a file. UsageError if the file holds none, or one that is damaged or of another format."""
+    """Read a blob from a file. UsageError if the file is no blob, is damaged, or has another format version."""
     try:
         data = read_bytes(path, LARGEST)
     except OSError as error:
@@ -226,7 +240,8 @@ def read_blob(path: Path) -> Blob:
 
 
 def unpack_blob(data: bytes, path: Path) -> Blob:
-    """Decode the bytes of a blob, with the checks that the board makes; errors name ``path``."""
+    """Decode the bytes of a blob's file, with the checks that the board makes. UsageError, which names ``path``, if one
+    fails."""
     if len(data) < HEADER or not data.startswith(MAGIC):
         raise _invalid_blob_error(path, f"it does not begin with {MAGIC.decode()}")
     fields = _HEADER.unpack_from(data)
@@ -246,9 +261,9 @@ def unpack_blob(data: bytes, path: Path) -> Blob:
         for entry in _ENTRY.iter_unpack(data[table : table + count * _ENTRY.size])
     )
     return Blob(
-        name=make_printable(_unpack_zero_terminated_strings(name)),
+        name=make_printable(_decode_zero_terminated_string(name)),
         fingerprint=fingerprint.hex(),
-        core=make_printable(_unpack_zero_terminated_strings(core)),
+        core=make_printable(_decode_zero_terminated_string(core)),
         abi=abi,
         memory=memory,
         stack=stack,
@@ -262,24 +277,24 @@ def unpack_blob(data: bytes, path: Path) -> Blob:
 
 
 def _unpack_blob_tensor(path: Path, memory_bytes: int, tensor_fields: Sequence[int]) -> BlobTensor:
-    """Decode an entry of a blob's tensor table.
+    """Make a tensor from the fields of an entry in a blob's tensor table. UsageError if a field is out of range.
 
-    ``memory_bytes``: bytes of the network's memory, which the tensor must not exceed."""
+    ``memory_bytes``: bytes of the network's memory, within which the tensor must be."""
     offset, nbytes, kernel, dtype, kind = tensor_fields
     if offset + nbytes > memory_bytes or dtype >= len(DTYPES) or kind >= len(KINDS):
         raise _invalid_blob_error(path, "its table of tensors is damaged")
     return BlobTensor(offset, nbytes, DTYPES[dtype], KINDS[kind], None if kernel == _NO_KERNEL else kernel)
 
 
-def _unpack_zero_terminated_strings(field: bytes) -> str:
+def _decode_zero_terminated_string(field: bytes) -> str:
     """Decode a text that ends at the first zero byte."""
     return field.partition(b"\0")[0].decode(errors="replace")
 
 
 def _invalid_blob_error(path: Path, reason: str) -> UsageError:
-    """Return the error for a file that is no valid blob; ``reason``: clause that says what is wrong."""
+    """Return the error for a file that is no valid blob. ``reason``: a clause, such as "its CRC is wrong"."""
     return UsageError(
-        f"{path} is no network that can be loaded: {reason}",
+        f"{path}: not a file of a loadable network: {reason}",
         where=str(path),
         hint="make one: microc compile MODEL --board BOARD --relocatable -o network.bin",
     )

@@ -32,23 +32,23 @@ Progress = Callable[[str, int, int], None]
 _NO_KERNEL = 0xFFFF
 _ENTRY = struct.Struct("<IHBB")
 _REQUEST_SECONDS = 1.0  # a request that times several runs is sized to last about so long
-_SLOWEST = 200.0  # bytes of tensors per second: a line of 2400 baud
-_MOST_TENSORS = 0x10000  # of all models together, so that a faulty board cannot exhaust the host's memory
-_LARGEST_READ = 1 << 28  # bytes
-_MOST_TICKS = 1 << 31  # of one execution: a 32-bit counter that goes backwards by a few ticks gives nearly 2**32
+_MIN_BYTES_PER_SECOND = 200.0  # bytes of tensors per second: a line of 2400 baud
+_MAX_TENSORS = 0x10000  # of all models together, so that a faulty board cannot exhaust the host's memory
+_MAX_READ_BYTES = 1 << 28  # bytes
+_MAX_TICKS = 1 << 31  # of one execution: a 32-bit counter that goes backwards by a few ticks gives nearly 2**32
 
 
 class Client:
-    """A session with a board; a context manager that closes the transport.
+    """A session with a board over a transport. As a context manager it closes the transport.
 
     ``timeout``: seconds without an answer before a request is repeated. The wait grows with each of the ``retries``
-    repetitions, up to four times as long (10 s in total with the defaults). Runs and profiles wait at least ``run_timeout``
-    seconds, since a board that computes does not answer. ``reconnect``: seconds to wait for a lost line, such as an
-    unplugged cable. ``max_payload``: bytes of a frame's payload, if the board accepts more. ``model``: index of the model
-    in the firmware.
+    repetitions, up to four times as long (10 s in total with the defaults). Runs and profiles wait at least
+    ``run_timeout`` seconds, since a board that computes does not answer. ``reconnect``: seconds to wait for a lost
+    line, such as an unplugged cable. ``max_payload``: largest payload of a frame in bytes, if the board accepts more.
+    ``model``: index of the model in the firmware. ``progress``: called during long operations.
 
-    Every method takes effect exactly once, however bad the line is, or raises DeviceError. Whatever the board sends, it
-    ends in time: a run and all of ``hello`` within ``run_timeout``, transfers within the time of a line with 2400 baud.
+    Every request takes effect exactly once, even on a line that loses bytes, or raises DeviceError. Its time is limited
+    whatever the board sends: a run or ``hello`` to ``run_timeout``, a transfer to the time of a line with 2400 baud.
     """
 
     def __init__(
@@ -106,33 +106,38 @@ class Client:
         return models[self._model_index]
 
     def hello(self) -> DeviceInfo:
-        """Begin a new session and request the board's description. Tensors and state are unchanged. DeviceError if nothing
-        answers or the firmware has another protocol version."""
+        """Begin a new session with the board and request its description. Tensors and state do not change.
+
+        DeviceError if no board answers or the firmware has another protocol version."""
         self._info = None
         with self._link.within(self._run_timeout):
             max_payload, count, self_test, tick_hz = struct.unpack("<HBBI", self._link.begin())
             if not 32 <= max_payload <= 4096 or tick_hz == 0 or self_test > count + 1:
-                raise self._link.invalid_answer(Operation.HELLO)
+                raise self._link.invalid_answer_error(Operation.HELLO)
             models: list[ModelInfo] = []
             for index in range(count):
                 tensor_count = sum(len(model.tensors) for model in models)
-                models.append(self._request_model_info(index, max_payload, _MOST_TENSORS - tensor_count))
+                models.append(self._request_model_info(index, max_payload, _MAX_TENSORS - tensor_count))
         self._info = DeviceInfo(VERSION, min(max_payload, self._max_payload), tick_hz, tuple(models), self_test)
         return self._info
 
-    def expect(self, fingerprint: str, hint: str = "build and flash the project again") -> None:
-        """Raise DeviceError unless the board runs the build of the project with this fingerprint."""
+    def check_fingerprint(self, fingerprint: str, hint: str = "build and flash the project again") -> None:
+        """Raise DeviceError unless the board's model has the fingerprint of a project's build. ``hint``: the error's
+        hint."""
         if self.model.fingerprint != fingerprint:
             raise DeviceError(
-                f"the board runs {self.model.name!r} of another build (fingerprint {self.model.fingerprint})",
+                f"the board runs {self.model.name!r} of another build: got fingerprint {self.model.fingerprint}, "
+                f"expected {fingerprint}",
                 where=self._link.where,
                 hint=hint,
             )
 
-    def write_tensor(self, index: int, data: bytes, *, part: bool = False) -> None:
-        """Write all bytes of tensor ``index``, or with ``part`` the first ones: little-endian elements, row-major."""
+    def write_tensor(self, index: int, data: bytes, *, allow_fewer_bytes: bool = False) -> None:
+        """Write the bytes of tensor ``index``: little-endian elements in row-major order.
+
+        ``allow_fewer_bytes``: accept fewer bytes than the tensor has, which are its first; else that is a UsageError."""
         tensor = self._tensor_info(index)
-        if len(data) > tensor.nbytes or (len(data) < tensor.nbytes and not part):
+        if len(data) > tensor.nbytes or (len(data) < tensor.nbytes and not allow_fewer_bytes):
             raise UsageError(
                 f"tensor {index}: got {len(data)} bytes, expected {tensor.nbytes} ({tensor.dtype})",
                 where=self._link.where,
@@ -141,68 +146,75 @@ class Client:
         self._send_in_pieces(Operation.WRITE, struct.pack("<H", index), 0, data)
 
     def read_tensor(self, index: int, nbytes: int | None = None) -> bytes:
-        """Read the first ``nbytes`` bytes of tensor ``index``; None: all.
+        """Read the first ``nbytes`` bytes of tensor ``index``; None for all bytes.
 
-        An intermediate tensor is valid after its ``kernel`` until a later kernel reuses the memory.
+        An intermediate tensor is valid from its :attr:`TensorInfo.kernel` until a later kernel reuses its memory.
         """
         tensor_bytes = self._tensor_info(index).nbytes
         nbytes = tensor_bytes if nbytes is None else nbytes
-        if not 0 <= nbytes <= min(tensor_bytes, _LARGEST_READ):
+        if not 0 <= nbytes <= min(tensor_bytes, _MAX_READ_BYTES):
             raise UsageError(
-                f"cannot read {nbytes} bytes of tensor {index}, which has {tensor_bytes}",
+                f"cannot read {nbytes} bytes of tensor {index}; expected {tensor_bytes} at most",
                 where=self._link.where,
                 hint=f"read {tensor_bytes} at most",
             )
         return self._fetch_in_pieces(Operation.READ, struct.pack("<H", index), 0, nbytes)
 
     def region(self) -> CodeRegion:
-        """Query the board's memory for code; DeviceError if the firmware was not built for tuning."""
+        """Query the address and size of the board's RAM for code.
+
+        DeviceError if the firmware was not built with ``--protocol tuning``."""
         return CodeRegion(*struct.unpack("<QI", self._request_for_model(Operation.REGION, b"", 12)))
 
-    def load(self, offset: int, data: bytes, unit: int = 1) -> None:
-        """Write bytes into the board's memory for code, or into the slot that was erased, in pieces of whole units.
-        ``offset``: in that memory. DeviceError if they exceed it."""
-        self._send_in_pieces(Operation.LOAD, b"", offset, data, unit)
+    def load(self, offset: int, data: bytes, unit_bytes: int = 1) -> None:
+        """Write bytes at ``offset`` of the board's RAM for code, or of the slot that was erased.
+
+        ``unit_bytes``: the length of each request is a multiple of it. DeviceError if the bytes exceed the memory."""
+        self._send_in_pieces(Operation.LOAD, b"", offset, data, unit_bytes)
 
     def fetch(self, offset: int, nbytes: int) -> bytes:
-        """Read bytes of the board's memory for code."""
+        """Read ``nbytes`` bytes at ``offset`` of the board's RAM for code."""
         return self._fetch_in_pieces(Operation.FETCH, b"", offset, nbytes)
 
     def check(self, offset: int, nbytes: int) -> int:
-        """Return the CRC-32 of bytes of the board's memory for code, which the board computes."""
+        """Return the CRC-32 of ``nbytes`` bytes at ``offset`` of the board's RAM for code. The board computes it."""
         answer: tuple[int] = struct.unpack(
             "<I", self._request_for_model(Operation.CHECK, struct.pack("<II", offset, nbytes), 4)
         )
         return answer[0]
 
     def call(
-        self, image: LoadedImage, number: int, places: Sequence[int] = (), repeat: int = 1, timeout: float | None = None
+        self,
+        image: LoadedImage,
+        kernel_number: int,
+        argument_offsets: Sequence[int] = (),
+        repeat: int = 1,
+        timeout: float | None = None,
     ) -> Timing:
-        """Call a loaded image ``repeat`` times and return the ticks; its entry gets ``number`` and the addresses
-        ``places``.
+        """Call the entry function of a loaded image ``repeat`` times; return the ticks.
 
-        ``number``: the kernel to execute, or the number of kernels for all of them in order. ``places``: offsets in the
-        board's memory for code, which the board converts to addresses. DeviceError if the image is damaged, returns an
-        error, or does not return within ``timeout`` seconds (default: as for runs). After such a time-out the board
-        must be reset."""
-        head = struct.pack("<6I", image.offset, image.nbytes, image.crc, image.entry, number, repeat)
-        addresses = struct.pack(f"<{len(places)}I", *places)
+        ``kernel_number``: index of the kernel to execute, or the number of kernels to execute all in order.
+        ``argument_offsets``: offsets in the board's RAM for code; the entry function gets the addresses there.
+        ``timeout``: seconds to wait, by default as for runs. DeviceError if the image is damaged, returns an error or does
+        not return in time. After such a time-out the board must be reset."""
+        head = struct.pack("<6I", image.offset, image.nbytes, image.crc, image.entry, kernel_number, repeat)
+        addresses = struct.pack(f"<{len(argument_offsets)}I", *argument_offsets)
         answer = self._request_for_model(
             Operation.CALL, head + addresses, 16, self._run_timeout if timeout is None else timeout
         )
         least, most, total = struct.unpack("<IIQ", answer)
         if not least * repeat <= total <= most * repeat:
-            raise self._link.invalid_answer(Operation.CALL)
+            raise self._link.invalid_answer_error(Operation.CALL)
         self._check_ticks(most)
         return Timing(least, total / repeat, most, repeat)
 
     def run(self, first: int = 0, last: int | None = None, repeat: int = 1) -> Timing:
         """Execute kernels ``first`` to ``last`` (inclusive; None: the last one) ``repeat`` times.
 
-        State advances with every run. If kernels may overwrite the inputs, only the first of several runs computes from the
-        data that were written; the others are for timing only.
+        State advances with every run. If kernels may overwrite the inputs, only the first of several runs computes from
+        the data that were written; the others are for timing only.
         """
-        last = self._last_kernel_of_range(first, last)
+        last = self._resolve_last_kernel_index(first, last)
         if not 1 <= repeat <= 0xFFFFFFFF:
             raise UsageError(
                 f"repeat: got {repeat}, expected 1 to {0xFFFFFFFF:,}", where=self._link.where, hint="run at least once"
@@ -215,7 +227,7 @@ class Client:
             )
             low, high, ticks = struct.unpack("<IIQ", answer)
             if not low * count <= ticks <= high * count:
-                raise self._link.invalid_answer(Operation.RUN)
+                raise self._link.invalid_answer_error(Operation.RUN)
             self._check_ticks(high)
             least, most, total, done = min(least, low), max(most, high), total + ticks, done + count
             per_request = int(_REQUEST_SECONDS * self.info.tick_hz * done / max(total, 1))
@@ -225,7 +237,7 @@ class Client:
         return Timing(least, total / done, most, done)
 
     def profile(self) -> tuple[int, ...]:
-        """Execute the network once; return the ticks of each kernel."""
+        """Execute the network once; return the ticks of each kernel in order."""
         total = self.model.kernel_count
         step = self.info.max_payload // 4
         ticks: list[int] = []
@@ -240,12 +252,12 @@ class Client:
         return tuple(ticks)
 
     def _check_ticks(self, max_ticks: int) -> None:
-        """Raise DeviceError for a difference of timer readings that cannot be a duration."""
-        if max_ticks >= _MOST_TICKS:
+        """Raise DeviceError if a measured time in ticks is too large to be a duration: the timer then ran over."""
+        if max_ticks >= _MAX_TICKS:
             raise DeviceError(
-                f"the board's timer: {max_ticks:,} ticks for one execution; expected fewer than {_MOST_TICKS:,}",
+                f"the board's timer: {max_ticks:,} ticks for one execution; expected fewer than {_MAX_TICKS:,}",
                 where=self._link.where,
-                hint="choose a slower [timer] in the board file: the counter ran over, or went backwards",
+                hint="choose a slower [timer] in the board file, since the counter overflowed or went backwards",
             )
 
     def reset_state(self) -> None:
@@ -258,13 +270,13 @@ class Client:
         return Stats(stack or None, *counters)
 
     def _send_in_pieces(
-        self, operation: Operation, payload_head: bytes, start_offset: int, data: bytes, unit: int = 1
+        self, operation: Operation, payload_head: bytes, start_offset: int, data: bytes, unit_bytes: int = 1
     ) -> None:
-        """Send bytes to a place on the board, in as many requests as the payload of frames requires.
+        """Send ``data`` to consecutive addresses on the board, in as many requests as the size of a frame requires.
 
-        ``payload_head``: the beginning of each request's payload, before the offset. ``start_offset``: of the first
-        byte. ``unit``: pieces are multiples of so many bytes."""
-        step = (self.info.max_payload - len(payload_head) - 4) // unit * unit
+        ``payload_head``: the payload of each request before the offset. ``start_offset``: offset of the first byte.
+        ``unit_bytes``: the length of each piece is a multiple of it."""
+        step = (self.info.max_payload - len(payload_head) - 4) // unit_bytes * unit_bytes
         with self._limit_transfer_time(len(data)):
             for done in range(0, len(data), step):
                 chunk = data[done : done + step]
@@ -272,10 +284,9 @@ class Client:
                 self._report_progress(operation.name.lower(), done + len(chunk), len(data))
 
     def _fetch_in_pieces(self, operation: Operation, payload_head: bytes, start_offset: int, nbytes: int) -> bytes:
-        """Read bytes from a place on the board, in as many requests as the payload of frames requires.
+        """Read ``nbytes`` consecutive bytes from the board, in as many requests as the size of a frame requires.
 
-        ``payload_head``: the beginning of each request's payload, before the offset. ``start_offset``: of the first
-        byte."""
+        ``payload_head``: the payload of each request before the offset. ``start_offset``: offset of the first byte."""
         data = bytearray()
         with self._limit_transfer_time(nbytes):
             while len(data) < nbytes:
@@ -286,24 +297,31 @@ class Client:
                 self._report_progress(operation.name.lower(), len(data), nbytes)
         return bytes(data)
 
-    def ask(
-        self, operation: Operation, payload: bytes = b"", size: int | None = None, *, computes: bool = False
+    def request(
+        self, operation: Operation, payload: bytes = b"", answer_bytes: int | None = None, *, may_compute: bool = False
     ) -> bytes:
-        """Send any other request; return its answer, of ``size`` bytes if given. ``computes``: it may take as long as a
-        run."""
-        return self._request_for_model(operation, payload, size, self._run_timeout if computes else 0.0)
+        """Send a request of any operation; return its answer.
+
+        ``answer_bytes``: expected length, None for any. ``may_compute``: the board may take as long as for a run."""
+        return self._request_for_model(operation, payload, answer_bytes, self._run_timeout if may_compute else 0.0)
 
     def _request_for_model(
-        self, operation: Operation, payload: bytes, size: int | None, min_wait_seconds: float = 0.0
+        self, operation: Operation, payload: bytes, answer_bytes: int | None, min_wait_seconds: float = 0.0
     ) -> bytes:
-        """Send a request about this client's model; begin a session before the first one."""
+        """Send a request about this client's model; return the answer. The first request begins a session.
+
+        ``answer_bytes``: expected length, None for any. ``min_wait_seconds``: least time to wait for the answer."""
         if self._info is None:
             self.hello()
-        return self._link.request(operation, payload, model=self._model_index, size=size, patience=min_wait_seconds)
+        return self._link.request(
+            operation, payload, model=self._model_index, answer_bytes=answer_bytes, min_wait_seconds=min_wait_seconds
+        )
 
     def _limit_transfer_time(self, nbytes: int, computing_seconds: float = 0.0) -> AbstractContextManager[None]:
-        """Limit the time of requests that together carry ``nbytes`` and let the board compute for ``computing_seconds``."""
-        return self._link.within(computing_seconds + self._link.patience + nbytes / _SLOWEST)
+        """Limit the total time of the requests in a ``with`` block.
+
+        ``nbytes``: bytes that they carry together. ``computing_seconds``: time that the board may compute."""
+        return self._link.within(computing_seconds + self._link.patience + nbytes / _MIN_BYTES_PER_SECOND)
 
     def _report_progress(self, stage: str, done: int, total: int) -> None:
         """Call the progress function, if there is one."""
@@ -311,24 +329,25 @@ class Client:
             self._progress(stage, done, total)
 
     def _tensor_info(self, index: int) -> TensorInfo:
-        """Return a tensor's description; UsageError if the index is out of range."""
+        """Return the description of tensor ``index``; UsageError if the index is out of range."""
         tensors = self.model.tensors
         if not 0 <= index < len(tensors):
             raise UsageError(
-                f"no tensor {index}: {self.model.name!r} has {len(tensors)}",
+                f"there is no tensor {index} in {self.model.name!r}; expected 0 to {len(tensors) - 1}",
                 where=self._link.where,
                 hint=f"give 0 to {len(tensors) - 1}",
             )
         return tensors[index]
 
-    def _last_kernel_of_range(self, first: int, last: int | None) -> int:
-        """Return the index of the last kernel of a range (``last``, or the model's last); UsageError if the range is
-        invalid."""
+    def _resolve_last_kernel_index(self, first: int, last: int | None) -> int:
+        """Return the index of the last kernel of a range: ``last``, or the model's last kernel for None.
+
+        UsageError if the model does not have the kernels ``first`` to ``last``."""
         count = self.model.kernel_count
         last = count - 1 if last is None else last
         if not 0 <= first <= last < count:
             raise UsageError(
-                f"no kernels {first} to {last}: {self.model.name!r} has {count}",
+                f"there are no kernels {first} to {last} in {self.model.name!r}; expected 0 to {count - 1}",
                 where=self._link.where,
                 hint=f"give numbers from 0 to {count - 1}",
             )
@@ -337,13 +356,13 @@ class Client:
     def _request_model_info(self, model_index: int, max_payload: int, max_tensors: int) -> ModelInfo:
         """Request the description of a model. DeviceError for an answer that violates the protocol.
 
-        ``max_tensors``: number of tensors that the model may have."""
+        ``max_payload``: largest answer in bytes. ``max_tensors``: largest number of tensors to accept."""
         answer = self._link.request(Operation.MODEL, model=model_index)
         if not 24 <= len(answer) <= max_payload:
-            raise self._link.invalid_answer(Operation.MODEL)
+            raise self._link.invalid_answer_error(Operation.MODEL)
         fingerprint, arena, tensor_count, kernel_count = struct.unpack_from("<16sIHH", answer)
         if tensor_count > max_tensors:
-            raise self._link.invalid_answer(Operation.MODEL)
+            raise self._link.invalid_answer_error(Operation.MODEL)
         name = make_printable(answer[24:].decode(errors="replace"))
         tensors = self._request_tensor_infos(model_index, tensor_count, max_payload // _ENTRY.size)
         return ModelInfo(name, fingerprint.hex(), arena, kernel_count, tensors)
@@ -351,17 +370,17 @@ class Client:
     def _request_tensor_infos(
         self, model_index: int, tensor_count: int, tensors_per_request: int
     ) -> tuple[TensorInfo, ...]:
-        """Request the descriptions of a model's tensors, ``tensors_per_request`` at a time."""
+        """Request the descriptions of a model's tensors, ``tensors_per_request`` in each request."""
         tensors: list[TensorInfo] = []
         while len(tensors) < tensor_count:
             # Require as many entries as fit: a board that sent one at a time could keep the host busy for long.
             size = _ENTRY.size * min(tensors_per_request, tensor_count - len(tensors))
             entries = self._link.request(
-                Operation.TENSORS, struct.pack("<H", len(tensors)), model=model_index, size=size
+                Operation.TENSORS, struct.pack("<H", len(tensors)), model=model_index, answer_bytes=size
             )
             for nbytes, kernel, dtype, kind in _ENTRY.iter_unpack(entries):
                 if dtype >= len(DTYPES) or kind >= len(KINDS):
-                    raise self._link.invalid_answer(Operation.TENSORS)
+                    raise self._link.invalid_answer_error(Operation.TENSORS)
                 writer = None if kernel == _NO_KERNEL else kernel
                 tensors.append(TensorInfo(len(tensors), nbytes, DTYPES[dtype], KINDS[kind], writer))
         return tuple(tensors)
@@ -369,25 +388,27 @@ class Client:
 
 # ---- Requests to a board that loads networks: query its slots, erase one, write it, and activate it.
 
-_SLOTS, _MOST_UNIT = struct.Struct("<HBB5I"), 64
+_SLOTS, _MAX_UNIT_BYTES = struct.Struct("<HBB5I"), 64
 
 
 def query_slots(client: Client) -> Slots:
-    """Query the slots for networks of a board; DeviceError if its firmware has none."""
-    answer = client.ask(Operation.SLOTS)
+    """Query a board's slots for loaded networks; DeviceError if its firmware has none."""
+    answer = client.request(Operation.SLOTS)
     unit = answer[3] if len(answer) >= _SLOTS.size else 0
-    if not 1 <= unit <= _MOST_UNIT or unit & (unit - 1):
+    if not 1 <= unit <= _MAX_UNIT_BYTES or unit & (unit - 1):
         raise DeviceError("the board's answer to SLOTS is malformed", hint="flash the firmware again")
     version, active, _, room, memory, stack, commits, abi = _SLOTS.unpack_from(answer)
     core = make_printable(answer[_SLOTS.size :].decode(errors="replace"))
     return Slots(version, active if active < 2 else None, unit, room, memory, stack, commits, abi, core)
 
 
-def write_and_activate_slot(client: Client, data: bytes, unit: int) -> None:
-    """Write a network with its signature into the board's inactive slot, and have the board check and activate it.
-    ``unit``: bytes that the board writes at once. DeviceError if the board rejects the network; the previous one then
-    continues to run."""
-    client.ask(Operation.ERASE, struct.pack("<I", len(data)), 0, computes=True)
-    client.load(0, data + b"\xff" * (-len(data) % unit), unit)
-    client.ask(Operation.COMMIT, struct.pack("<I", len(data)), 0, computes=True)
+def write_and_activate_slot(client: Client, blob: bytes, unit_bytes: int) -> None:
+    """Write a network's blob with its signature into the board's inactive slot, and let the board check and activate
+    it.
+
+    ``unit_bytes``: bytes of one flash write. DeviceError if the board rejects the network; the previous network then
+    remains active."""
+    client.request(Operation.ERASE, struct.pack("<I", len(blob)), 0, may_compute=True)
+    client.load(0, blob + b"\xff" * (-len(blob) % unit_bytes), unit_bytes)
+    client.request(Operation.COMMIT, struct.pack("<I", len(blob)), 0, may_compute=True)
     client.hello()  # the board has another model now

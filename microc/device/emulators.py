@@ -1,4 +1,4 @@
-"""Emulated boards (QEMU) and simulated boards (programs on a pipe)."""
+"""Emulated boards (QEMU) and simulated boards (simulators whose standard input and output are the console)."""
 
 from __future__ import annotations
 
@@ -39,25 +39,26 @@ wait $emulator
 code=$?
 kill $guard
 exit $code"""
-"""Shell script that runs a command and kills it when our end of its standard input closes, which happens however we end."""
+"""Shell script that runs a command and kills it when our end of its standard input closes, which happens however we
+end."""
 
 
-def _emulator_table(board: Board) -> dict[str, Any]:
-    """Return the table about the emulator in a board file; UsageError if the board has none."""
+def _require_emulator_table(board: Board) -> dict[str, Any]:
+    """Return the table ``emulator`` of a board file; UsageError if the board has none."""
     if "emulator" not in board.raw:
         raise UsageError(f"board {board.name!r} has no emulator", hint="use its serial port: --port")
     return cast(dict[str, Any], board.raw["emulator"])
 
 
 class Emulator:
-    """A running emulated board; a context manager. ``debug``: hold it at reset with a gdb server.
+    """An emulated board, which runs in a ``with`` block.
 
-    ``elf``: the image to boot, or None for an empty board (only with ``debug``; :func:`microc.device.flashing.flash_image` fills
-    it). ToolError if the emulator is missing or does not start.
+    ``elf``: the image to boot; None, with ``debug`` only, for a board without an image. ``debug``: hold the board at
+    reset and serve gdb. ToolError if the emulator is missing or does not start.
     """
 
     def __init__(self, board: Board, elf: Path | None, *, debug: bool = False) -> None:
-        _emulator_table(board)
+        _require_emulator_table(board)
         if elf is None and not debug:
             raise UsageError("emulator: got no image, expected one", hint="pass an image, or debug=True")
         self.board = board
@@ -67,7 +68,7 @@ class Emulator:
         self._folder = Path()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: QmpSession | None = None
-        self._tcp_ports_by_label: dict[str, int] = {}
+        self._parse_tcp_ports_by_label: dict[str, int] = {}
         self._cleanup: weakref.finalize[[subprocess.Popen[bytes], Path], Emulator] | None = None
 
     def __enter__(self) -> Emulator:
@@ -93,10 +94,12 @@ class Emulator:
             self._cleanup()
 
     def _start_process(self, elf: Path | None) -> None:
-        """Start the emulator with an image, and wait until its console and control socket are there."""
+        """Start the emulator with an image, and connect to its control socket.
+
+        UsageError if the image is missing, ToolError if the emulator does not start."""
         if elf is not None and not elf.is_file():
             raise UsageError("there is no such image", where=str(elf), hint="build the project first")
-        table = _emulator_table(self.board)
+        table = _require_emulator_table(self.board)
         program = require_program(table["argv"][0])
         self._folder = Path(tempfile.mkdtemp(prefix="microc-"))
         values = {"qmp": str(self._folder / "qmp"), "elf": str(elf)}
@@ -113,7 +116,7 @@ class Emulator:
         self._cleanup = weakref.finalize(self, _end_emulator, self._process, self._folder)
         try:
             self._control = self._connect_control()
-            self._tcp_ports_by_label = _tcp_ports_by_label(self._control.command("query-chardev"))
+            self._parse_tcp_ports_by_label = _parse_tcp_ports_by_label(self._control.command("query-chardev"))
         except BaseException:
             self.close()
             raise
@@ -121,14 +124,14 @@ class Emulator:
     @property
     def url(self) -> str:
         """Address of the console for :mod:`microc.device.transport`: ``socket://127.0.0.1:PORT``."""
-        return f"socket://127.0.0.1:{self._tcp_ports_by_label['serial0']}"
+        return f"socket://127.0.0.1:{self._parse_tcp_ports_by_label['serial0']}"
 
     @property
     def gdb(self) -> str:
         """``host:port`` of the gdb server; UsageError if it was started without ``debug``."""
-        if "gdb" not in self._tcp_ports_by_label:
-            raise UsageError("emulator: it has no gdb server, since debug is False", hint="start it with debug=True")
-        return f"127.0.0.1:{self._tcp_ports_by_label['gdb']}"
+        if "gdb" not in self._parse_tcp_ports_by_label:
+            raise UsageError("emulator: got no gdb server, expected debug=True", hint="start it with debug=True")
+        return f"127.0.0.1:{self._parse_tcp_ports_by_label['gdb']}"
 
     @property
     def running(self) -> bool:
@@ -137,7 +140,7 @@ class Emulator:
 
     @property
     def log(self) -> str:
-        """Last output of the emulator, for error messages."""
+        """Last :data:`_SHOWN` characters of the emulator's output, for errors."""
         file = self._folder / "log"
         return file.read_text(errors="replace").strip()[-_SHOWN:] if file.is_file() else ""
 
@@ -150,13 +153,15 @@ class Emulator:
         self.control("system_reset")
 
     def control(self, command: str) -> Any:
-        """Execute a QMP command; return its result. DeviceError if the emulator has ended or refuses."""
+        """Execute a command of QEMU's machine protocol (QMP); return its result.
+
+        DeviceError if the emulator has ended or refuses the command."""
         if self._control is None or not self.running:
             raise DeviceError("the emulator has ended", where=self.argv[0], hint=self.log)
         return self._control.command(command)
 
     def _connect_control(self) -> QmpSession:
-        """Connect to the control socket as soon as it is there; ToolError if the emulator ends or takes too long."""
+        """Wait for the control socket and connect to it. ToolError if the emulator ends or takes too long."""
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
             if not self.running:
@@ -171,7 +176,7 @@ class Emulator:
 
 
 class QmpSession:
-    """A session on the emulator's control socket (QMP): one JSON object per line, with events in between."""
+    """A session on the emulator's control socket with QEMU's machine protocol (QMP): one JSON object in each line."""
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
@@ -190,12 +195,13 @@ class QmpSession:
         self._socket.close()
 
     def command(self, name: str) -> Any:
-        """Execute a QMP command without arguments; return its result. DeviceError if the emulator refuses or does not
-        answer."""
+        """Execute the QMP command ``name`` without arguments; return its result. Events before the result are skipped.
+
+        DeviceError if the emulator refuses or does not answer."""
         try:
             self._socket.sendall(json.dumps({"execute": name}).encode() + b"\n")
         except OSError as error:
-            raise DeviceError(f"the emulator does not take commands: {error}") from error
+            raise DeviceError(f"the emulator does not accept the command {name}: {error}") from error
         deadline = time.monotonic() + _REPLY_SECONDS
         while time.monotonic() < deadline:
             reply = self._read_reply()
@@ -208,7 +214,7 @@ class QmpSession:
         raise DeviceError(f"the emulator does not answer {name} within {_REPLY_SECONDS:.0f} s")
 
     def _read_reply(self) -> dict[str, Any]:
-        """Read the next JSON object; DeviceError if there is none."""
+        """Read the next JSON object from the control socket; DeviceError if none comes."""
         try:
             line = self._lines.readline(_LONGEST)
             reply = json.loads(line) if line else None
@@ -224,14 +230,16 @@ class QmpSession:
 
 
 def fill_placeholders(argument: str, values: Mapping[str, str]) -> str:
-    """Replace known ``{placeholders}`` in an argument of a board file; other braces stay."""
+    """Replace the placeholders ``{name}`` in an argument by ``values``; other braces stay."""
     for name, value in values.items():
         argument = argument.replace("{" + name + "}", value)
     return argument
 
 
-def _tcp_ports_by_label(devices: list[dict[str, Any]]) -> dict[str, int]:
-    """Extract the TCP ports of QEMU's character devices by label, from file names such as
+def _parse_tcp_ports_by_label(devices: list[dict[str, Any]]) -> dict[str, int]:
+    """Parse the TCP ports of QEMU's character devices; return them by the device's label.
+
+    ``devices``: the answer to ``query-chardev``, with file names such as
     ``disconnected:tcp:127.0.0.1:33991,server=on``."""
     found = {}
     for device in devices:
@@ -242,7 +250,7 @@ def _tcp_ports_by_label(devices: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def _end_emulator(process: subprocess.Popen[bytes], folder: Path) -> None:
-    """End the emulator by closing its standard input, or after a time-out by force; wait for it and delete its folder."""
+    """End the emulator and delete its folder. Closing its standard input ends it; after a time-out it is killed."""
     if process.stdin is not None:
         process.stdin.close()
     try:
@@ -265,8 +273,9 @@ SIMAVR = "simavr"
 
 
 def simulator_address(board: Board, elf: Path) -> str:
-    """Return the address of a simulated board that runs an image, ``pipe:PROGRAM ARGUMENTS``. ToolError if the simulator
-    is missing."""
+    """Return the transport address ``pipe:PROGRAM ARGUMENTS`` that starts a board's simulator with an image.
+
+    UsageError if the image is missing, ToolError if the simulator is missing."""
     table = board.raw["simulator"]
     if not elf.is_file():
         raise UsageError("there is no such image", where=str(elf), hint="build the project first")
@@ -277,7 +286,7 @@ def simulator_address(board: Board, elf: Path) -> str:
 
 
 def find_program_or_simulator(name: str) -> str:
-    """Return the path of a program, simulators included; empty if it is missing."""
+    """Return the path of a program on PATH, or of a simulator that microc compiles; empty if it is missing."""
     if name != SIMAVR:
         return shutil.which(name) or ""
     try:
@@ -287,14 +296,16 @@ def find_program_or_simulator(name: str) -> str:
 
 
 def build_simavr_console() -> str:
-    """Return the path of the console program around libsimavr, which is compiled once per process. ToolError if the
-    library or its headers are missing."""
+    """Compile the console program around libsimavr, once in each process; return its path.
+
+    ToolError if the library or its headers are missing."""
     return str(Path(_compile_simavr_console().name) / "console")
 
 
 @lru_cache(maxsize=1)
 def _compile_simavr_console() -> tempfile.TemporaryDirectory[str]:
-    """Compile the console program around libsimavr into a temporary folder, which is deleted at exit."""
+    """Compile the console program around libsimavr into a temporary folder, which is deleted at exit; return the
+    folder."""
     folder = tempfile.TemporaryDirectory(prefix="microc-simavr-")
     source = Path(__file__).with_name("simavr_console.c")
     try:
@@ -303,6 +314,6 @@ def _compile_simavr_console() -> tempfile.TemporaryDirectory[str]:
     except ToolError as error:
         folder.cleanup()
         raise ToolError(
-            "libsimavr is missing: it simulates AVR boards", where=SIMAVR, hint=install_hint(SIMAVR)
+            "libsimavr, which simulates AVR boards, is not installed", where=SIMAVR, hint=install_hint(SIMAVR)
         ) from error
     return folder

@@ -34,8 +34,9 @@ _UF2_HAS_FAMILY = 0x2000
 
 
 def read_segments(elf: Path) -> tuple[Segment, ...]:
-    """Read what a loader writes into flash from an ELF file: the loadable segments with content, at their load addresses,
-    sorted. ToolError if the file is missing or no ELF."""
+    """Read the loadable segments with content from an ELF file, sorted by load address.
+
+    These are the bytes that a loader writes into flash. ToolError if the file is missing or no ELF file."""
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
 
@@ -65,7 +66,7 @@ def join_segments(segments: Sequence[Segment]) -> bytes:
 
 
 def encode_intel_hex(segments: Sequence[Segment]) -> str:
-    """Encode segments as Intel HEX with 32-bit addresses."""
+    """Encode segments as the text of an Intel HEX file with 32-bit addresses."""
     lines, upper = [], -1
     for start, data in segments:
         at = start
@@ -102,7 +103,7 @@ def encode_uf2(segments: Sequence[Segment], family: int) -> bytes:
 
 
 def _encode_uf2_for_board(segments: Sequence[Segment], board: Board) -> bytes:
-    """Encode segments as UF2 for a board; UsageError if its file names no UF2 family."""
+    """Encode segments as UF2 for a board. UsageError if the board file names no ``uf2_family``."""
     family = board.raw["flash"].get("uf2_family")
     if family is None:
         raise UsageError(f"board {board.name!r} names no UF2 family", hint="set uf2_family in its table [flash]")
@@ -120,7 +121,9 @@ FORMATS: Mapping[str, Callable[[Sequence[Segment], Board], bytes]] = MappingProx
 
 
 def convert_image(elf: Path, suffix: str, board: Board) -> Path:
-    """Convert the ELF file of a program to a format of :data:`FORMATS`, in a file beside it; return its path."""
+    """Convert an ELF file to the format ``suffix`` of :data:`FORMATS`; return the path of the new file beside it.
+
+    ToolError if the ELF file has no segment to load."""
     parts = read_segments(elf)
     if not parts:
         raise ToolError(
@@ -141,9 +144,11 @@ values."""
 
 @frozen
 class Piece:
-    """Contiguous bytes of a program's memory. ``names``: symbols there, aliases included; empty between symbols.
-    ``source``: base name of the source file, empty if unknown. ``unit``: number of the file among those with this name,
-    in link order; known for local symbols. ``kind``: one of :data:`KINDS`."""
+    """A range of a program's memory that belongs to one symbol, or to none.
+
+    ``names``: the symbol and its aliases; empty between symbols. ``source``: base name of the source file, empty if
+    unknown. ``unit``: index of this file among the files with its name, in link order; known for local symbols only.
+    ``kind``: one of :data:`KINDS`. ``size``: in bytes."""
 
     names: tuple[str, ...]
     source: str
@@ -156,7 +161,8 @@ class Piece:
 
 @frozen
 class _SourcedSymbol:
-    """A symbol of an ELF file with its source file; ``unit`` as in :class:`Piece`, ``section``: its number."""
+    """A symbol of an ELF file with its source file. ``unit``: as in :class:`Piece`. ``section``: index of its
+    section."""
 
     name: str
     source: str
@@ -166,11 +172,11 @@ class _SourcedSymbol:
     section: int
 
 
-def cut_pieces(elf: Path, objects: Iterable[Path] = ()) -> tuple[Piece, ...]:
-    """Cut all allocated sections of an ELF file at its symbols; the sizes add up to those of size(1).
+def cut_program_into_pieces(elf: Path, objects: Iterable[Path] = ()) -> tuple[Piece, ...]:
+    """Cut all allocated sections of an ELF file into pieces at its symbols. Their sizes add up to those of size(1).
 
-    Local symbols name their source file; that of global symbols is looked up in ``objects``, the object files of a build.
-    ToolError if the file is missing or no ELF.
+    ``objects``: the object files of the build, in which the source files of global symbols are looked up. An ELF file
+    itself has the source files of local symbols only. ToolError if the file is missing or no ELF file.
     """
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
@@ -179,7 +185,7 @@ def cut_pieces(elf: Path, objects: Iterable[Path] = ()) -> tuple[Piece, ...]:
         sources: dict[str, str] = {}
         for path in sorted(objects):
             with open_regular(path) as stream:
-                sources |= {s.name: path.with_suffix(".c").name for s in _iter_global_symbols(ELFFile(stream))}
+                sources |= {s.name: path.with_suffix(".c").name for s in _iterate_global_symbols(ELFFile(stream))}
         with open_regular(elf) as stream:
             return tuple(_cut_sections_into_pieces(ELFFile(stream), sources))
     except OSError as error:
@@ -194,25 +200,26 @@ def cut_pieces(elf: Path, objects: Iterable[Path] = ()) -> tuple[Piece, ...]:
         ) from error
 
 
-def _iter_symbols(elf: ELFFile) -> Iterator[Any]:
+def _iterate_symbol_table(elf: ELFFile) -> Iterator[Any]:
     """Iterate over the symbol table of an ELF file; empty for a stripped program."""
     table = elf.get_section_by_name(".symtab")
     return table.iter_symbols() if table is not None else iter(())
 
 
-def _iter_global_symbols(elf: ELFFile) -> Iterator[Any]:
+def _iterate_global_symbols(elf: ELFFile) -> Iterator[Any]:
     """Iterate over the global symbols that an ELF file defines."""
-    return (s for s in _iter_symbols(elf) if s["st_info"]["bind"] != "STB_LOCAL" and isinstance(s["st_shndx"], int))
+    return (
+        s for s in _iterate_symbol_table(elf) if s["st_info"]["bind"] != "STB_LOCAL" and isinstance(s["st_shndx"], int)
+    )
 
 
-def _iter_memory_symbols(elf: ELFFile, source_files: dict[str, str]) -> Iterator[_SourcedSymbol]:
-    """Yield the symbols of an ELF file that stand for memory.
+def _iterate_memory_symbols(elf: ELFFile, source_files: dict[str, str]) -> Iterator[_SourcedSymbol]:
+    """Yield the symbols of an ELF file that name memory: functions, objects, and global labels of assembler code.
 
-    These are functions, objects, and global labels of assembler code, which have no size. ``source_files``: source
-    files of global symbols by name."""
+    Labels have no size. ``source_files``: source files of global symbols by name."""
     thumb = 1 if elf["e_machine"] == "EM_ARM" else 0
     source_file, file_counts = "", Counter[str]()
-    for symbol in _iter_symbols(elf):
+    for symbol in _iterate_symbol_table(elf):
         kind, local = symbol["st_info"]["type"], symbol["st_info"]["bind"] == "STB_LOCAL"
         if kind == "STT_FILE":
             source_file = PurePath(symbol.name).name
@@ -228,10 +235,12 @@ def _iter_memory_symbols(elf: ELFFile, source_files: dict[str, str]) -> Iterator
 
 
 def _cut_sections_into_pieces(elf: ELFFile, source_files: dict[str, str]) -> Iterator[Piece]:
-    """Cut all allocated sections of an ELF file into pieces at their symbols."""
+    """Cut all allocated sections of an ELF file into pieces at their symbols.
+
+    ``source_files``: source files of global symbols by name."""
     from elftools.elf.constants import SH_FLAGS
 
-    symbols = sorted(_iter_memory_symbols(elf, source_files), key=lambda s: (s.address, -s.size, s.name))
+    symbols = sorted(_iterate_memory_symbols(elf, source_files), key=lambda s: (s.address, -s.size, s.name))
     for number, section in enumerate(elf.iter_sections()):
         flags, start, size = section["sh_flags"], section["sh_addr"], section["sh_size"]
         if not flags & SH_FLAGS.SHF_ALLOC or not size:
@@ -242,18 +251,20 @@ def _cut_sections_into_pieces(elf: ELFFile, source_files: dict[str, str]) -> Ite
         inside = [s for s in symbols if s.section == number and start <= s.address < start + size]
         # Outside of code, symbols without a size are labels of the linker script.
         named = inside if kind == "text" else [s for s in inside if s.size]
-        for same, begin, end in _cut_range_at_symbols(named, start, start + size):
+        for same, begin, end in _cut_address_range_at_symbols(named, start, start + size):
             sourced = next((s for s in same if s.source), None)
             source, unit = (sourced.source, sourced.unit) if sourced else ("", 0)
             names = tuple(dict.fromkeys(s.name for s in same))
             yield Piece(names, source, unit, section.name, kind, begin, end - begin)
 
 
-def _cut_range_at_symbols(
+def _cut_address_range_at_symbols(
     symbols: list[_SourcedSymbol], start: int, stop: int
 ) -> Iterator[tuple[list[_SourcedSymbol], int, int]]:
-    """Cut a range of addresses at its symbols; yields symbols (none between two), start and end. A symbol without a size
-    extends to the next one."""
+    """Cut the addresses from ``start`` to ``stop`` (exclusive) at the symbols in this range.
+
+    Yields symbols, start and end (exclusive) of each piece; the list of symbols is empty between two symbols. A symbol
+    without a size extends to the next symbol."""
     groups = [(address, list(group)) for address, group in groupby(symbols, key=lambda s: s.address)]
     at = start
     for k, (address, group) in enumerate(groups):

@@ -1,4 +1,4 @@
-"""Frames and sessions of the serial protocol, over a line that may lose or damage bytes."""
+"""Frames and sessions of microc's serial protocol, over a line that may lose or damage bytes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LONGEST = 4096 + OVERHEAD + 32
 
 
 class Operation(IntEnum):
-    """Operation of a request; the reply has the same number plus :data:`REPLY`."""
+    """Number of a request's operation. The reply has the same number plus :data:`REPLY`."""
 
     HELLO = 1
     MODEL = 2
@@ -51,7 +51,7 @@ class Operation(IntEnum):
 
 
 class Status(IntEnum):
-    """Result of a request, in the reply's header."""
+    """Status code in the header of a reply; negative codes are refusals."""
 
     OK = 0
     BAD_VERSION = -1
@@ -74,8 +74,9 @@ class Status(IntEnum):
 
 @frozen
 class Frame:
-    """A frame of the serial protocol: a request or a reply. ``argument``: index of the model in a request, status as one
-    byte in a reply."""
+    """A frame of the serial protocol: a request or a reply.
+
+    ``argument``: index of the model in a request, status as an unsigned byte in a reply."""
 
     operation: int
     session: int
@@ -91,7 +92,7 @@ class Frame:
 
 
 def encode_with_crc(body: bytes) -> bytes:
-    """Encode header and payload of a frame for the line: append the CRC, apply COBS, add delimiters on both sides."""
+    """Encode the header and payload of a frame for the line: append the CRC-32, apply COBS, add a 0 on both sides."""
     from cobs import cobs
 
     encoded: bytes = cobs.encode(body + struct.pack("<I", zlib.crc32(body)))
@@ -107,7 +108,7 @@ def encode_frame(frame: Frame) -> bytes:
 
 
 class FrameDecoder:
-    """Decoder that assembles received bytes to frames; counts damaged frames in ``bad`` and skips them."""
+    """Decoder of received bytes to frames. It skips damaged frames and counts them in ``bad``."""
 
     def __init__(self) -> None:
         self.bad = 0
@@ -132,7 +133,7 @@ class FrameDecoder:
 
 
 def _decode_frame(encoded: bytes) -> Frame | None:
-    """Decode the bytes between two delimiters to a frame; None if they are damaged."""
+    """Decode the bytes between two delimiters (0) to a frame; None if they are damaged."""
     from cobs import cobs
 
     try:
@@ -193,9 +194,9 @@ class ProtocolSession:
     """A session of the serial protocol on ``transport``.
 
     ``timeout``: seconds without an answer before a request is repeated. The wait grows with each of the ``retries``
-    repetitions, up to four times as long. A board that restarts during a run is noticed at the next repetition, since
-    it does not know its session. ``reconnect``: seconds to wait for a lost line; a board that kept its power continues
-    the session."""
+    repetitions, up to four times as long. If the board restarts during a run, it refuses the next repetition, since it
+    does not know the session. ``reconnect``: seconds to wait for a lost line. A board that kept its power continues the
+    session."""
 
     def __init__(self, transport: Transport, timeout: float, retries: int, reconnect: float = 0.0) -> None:
         self.transport = transport
@@ -211,19 +212,20 @@ class ProtocolSession:
 
     @property
     def where(self) -> str:
-        """The line, for error messages."""
+        """Description of the line, for errors."""
         return self.transport.description
 
     @property
     def patience(self) -> float:
-        """Seconds after which a request without an answer is given up."""
+        """Seconds after which a request without an answer fails."""
         waits = (self._timeout * min(_GROWTH**k, _LARGEST_GROWTH) for k in range(self._retries + 1))
         return sum(waits) + self._reconnect
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
-        """Limit the time of all requests in the block together to ``seconds``, else DeviceError. A board that answers each
-        one at the last moment, or sends single bytes, cannot block the host."""
+        """Limit the total time of all requests in a ``with`` block to ``seconds``, else DeviceError.
+
+        A board that answers each request at the last moment, or sends single bytes, therefore cannot block the host."""
         before = self._deadline, self._limit
         self._deadline, self._limit = min((time.monotonic() + seconds, seconds), before)
         try:
@@ -242,7 +244,7 @@ class ProtocolSession:
         """Send HELLO with a new random session number; return the reply."""
         choices = 0xFFFF - (self.session != 0)
         self.session = (self.session + secrets.randbelow(choices)) % 0xFFFF + 1  # neither the previous one nor 0
-        return self._send_with_number(Operation.HELLO, b"", 0, 0.0)
+        return self._send_with_next_sequence_number(Operation.HELLO, b"", 0, 0.0)
 
     def request(
         self,
@@ -250,23 +252,26 @@ class ProtocolSession:
         payload: bytes = b"",
         *,
         model: int = 0,
-        size: int | None = None,
-        patience: float = 0.0,
+        answer_bytes: int | None = None,
+        min_wait_seconds: float = 0.0,
     ) -> bytes:
-        """Send a request; return the answer, of ``size`` bytes if given.
+        """Send a request; return the answer, of ``answer_bytes`` bytes if given.
 
-        DeviceError after ``retries`` unanswered repetitions and at least ``patience`` seconds, and if the board refuses.
+        DeviceError after ``retries`` unanswered repetitions and at least ``min_wait_seconds``, and if the board
+        refuses.
         """
-        return self._payload_of_reply(operation, self._send_with_number(operation, payload, model, patience), size)
+        return self._payload_of_reply(
+            operation, self._send_with_next_sequence_number(operation, payload, model, min_wait_seconds), answer_bytes
+        )
 
-    def invalid_answer(self, operation: Operation) -> DeviceError:
-        """Return the error for an answer that violates the protocol."""
+    def invalid_answer_error(self, operation: Operation) -> DeviceError:
+        """Return the error for an answer to ``operation`` that violates the protocol."""
         what = f"the board's answer to {operation.name} is malformed"
         return DeviceError(what, where=self.where, hint="flash the firmware again")
 
-    def _payload_of_reply(self, operation: Operation, reply: Frame, size: int | None) -> bytes:
-        """Return the payload of a reply to ``operation``. DeviceError if its protocol version, its status or its ``size``
-        (None: any) is wrong."""
+    def _payload_of_reply(self, operation: Operation, reply: Frame, answer_bytes: int | None) -> bytes:
+        """Return the payload of a reply to ``operation``. DeviceError if its protocol version, its status or its length
+        ``answer_bytes`` (None: any) is wrong."""
         if reply.version != VERSION:
             raise DeviceError(
                 f"the firmware speaks protocol version {reply.version}, this host {VERSION}",
@@ -276,11 +281,13 @@ class ProtocolSession:
         if reply.status != Status.OK:
             what, hint = _REASONS.get(reply.status, (f"status {reply.status}", ""))
             raise DeviceError(f"the board refuses {operation.name}: {what}", where=self.where, hint=hint)
-        if size is not None and len(reply.payload) != size:
-            raise self.invalid_answer(operation)
+        if answer_bytes is not None and len(reply.payload) != answer_bytes:
+            raise self.invalid_answer_error(operation)
         return reply.payload
 
-    def _send_with_number(self, operation: Operation, payload: bytes, model: int, min_wait_seconds: float) -> Frame:
+    def _send_with_next_sequence_number(
+        self, operation: Operation, payload: bytes, model: int, min_wait_seconds: float
+    ) -> Frame:
         """Send a request under the next sequence number; return the reply."""
         self.sequence = (self.sequence + 1) & 0xFF
         return self._repeat_until_reply(Frame(operation, self.session, self.sequence, model, payload), min_wait_seconds)
@@ -297,7 +304,7 @@ class ProtocolSession:
             remaining = self._deadline - time.monotonic()
             if remaining <= 0:
                 name = Operation(request.operation).name
-                what = f"the board is too slow: {name} and what came before took {self._limit:.1f} s"
+                what = f"the board is too slow: no answer to {name} within the {self._limit:.1f} s for this operation"
                 raise DeviceError(what, where=self.where, hint=self._silence_hint(request))
             reply = self._send_once(request, data, min(wait, remaining))
             if reply is not None:
@@ -305,15 +312,17 @@ class ProtocolSession:
             attempt += 1
             elapsed = time.monotonic() - start
             wait = min(wait * _GROWTH, self._timeout * _LARGEST_GROWTH)
-        what = f"no answer to {Operation(request.operation).name} in {elapsed:.1f} s, asked {attempt} times"
+        what = (
+            f"no answer to {Operation(request.operation).name} in {elapsed:.1f} s; the request was sent {attempt} times"
+        )
         raise DeviceError(what, where=self.where, hint=self._silence_hint(request))
 
     def _silence_hint(self, request: Frame) -> str:
-        """Return the hint on the likely reason why a request got no reply."""
+        """Return the hint with the likely reason that a request got no reply."""
         if self._strays > _MANY_STRAYS:
             return (
-                f"{self._strays} frames came that nobody asked for: if the line echoes, older firmware answers its own "
-                "answers; build and flash it again with this microc"
+                f"build and flash the firmware again with this microc: {self._strays} frames came without a request, "
+                "since older firmware answers its own answers on a line that echoes"
             )
         if request.operation == Operation.HELLO:
             return "is the firmware running, and built with the RPC protocol and this baud rate?"
@@ -325,10 +334,9 @@ class ProtocolSession:
         return "did the firmware crash? reset the board, or allow more time"
 
     def _send_once(self, request: Frame, encoded_request: bytes, wait_seconds: float) -> Frame | None:
-        """Send the request and wait ``wait_seconds`` for its reply; None without a reply.
+        """Send a request once and wait ``wait_seconds`` for its reply; None if none came or a lost line was reopened.
 
-        ``encoded_request``: the request as the line carries it. None is also returned after a lost line was opened
-        again."""
+        ``encoded_request``: the bytes of the request on the line."""
         try:
             self.transport.write(encoded_request)
             return self._await_reply(request, time.monotonic() + wait_seconds)
@@ -339,7 +347,7 @@ class ProtocolSession:
             return None
 
     def _reopen_lost_line(self) -> bool:
-        """Try to reopen a lost line until the time for that is over; return True if it is open again."""
+        """Try to reopen a lost line for the ``reconnect`` seconds of the session; return True on success."""
         deadline = min(time.monotonic() + self._reconnect, self._deadline)
         while time.monotonic() < deadline:
             if self.transport.reopen():
@@ -348,8 +356,9 @@ class ProtocolSession:
         return False
 
     def _await_reply(self, request: Frame, deadline: float) -> Frame | None:
-        """Wait for the reply to ``request``; None at the deadline. Late replies to other requests are dropped, and so are
-        requests: a line that echoes returns ours."""
+        """Wait for the reply to ``request``; None at the deadline.
+
+        Other frames are dropped: late replies, and our own requests on a line that echoes."""
         expected = (request.operation | REPLY, request.session, request.sequence)
         while (remaining := deadline - time.monotonic()) > 0:
             for frame in self._decoder.feed(self.transport.read(remaining)):

@@ -1,7 +1,7 @@
-"""Runners: programs that flash an image, each described by a file ``boards/runners/<name>.toml``. They contain data only.
+"""Runners: programs that flash an image, each described by a file ``boards/runners/<name>.toml``.
 
-A board lists runners by name, best first, with its own part of the command. :func:`select_runner` selects the first that
-can work on this computer.
+A board lists its runners by name, best first, with options for their commands. :func:`select_runner` selects the first
+runner whose program is installed on this computer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OPTIONS = "{options}"
 
 @frozen
 class Failure:
-    """A typical failure of a runner: the text that it prints, the meaning, and a hint."""
+    """A known failure of a runner: the text ``says`` in its output, the error message ``means``, and a hint."""
 
     says: str
     means: str
@@ -37,10 +37,11 @@ class Failure:
 
 @frozen
 class Runner:
-    """A program that flashes a board. ``argv``: its command, with ``{placeholders}`` to be filled.
+    """A program that flashes a board.
 
-    ``then``: a second command, or empty. ``commands``: lines of the file ``{commands}``. ``install``: how to install the
-    program. ``options``: the board's part, which is already in the command.
+    ``argv``: its command, with ``{placeholders}``. ``then``: a second command, or empty. ``commands``: lines of the
+    command file whose path replaces ``{commands}``. ``options``: the board's options, which ``argv`` already contains.
+    ``seconds``: time-out. ``install``: how to install the program.
     """
 
     name: str
@@ -52,21 +53,21 @@ class Runner:
     install: str = ""
     failures: tuple[Failure, ...] = ()
 
-    def mentions(self, placeholder: str) -> bool:
+    def has_placeholder(self, placeholder: str) -> bool:
         """Test whether one of the runner's commands contains ``{placeholder}``."""
         return any("{" + placeholder + "}" in part for part in (*self.argv, *self.then, *self.commands))
 
     @property
     def emulated(self) -> bool:
         """True if the runner uses the gdb server of an emulator."""
-        return self.mentions("gdb")
+        return self.has_placeholder("gdb")
 
     @property
-    def lack(self) -> str:
-        """Missing program or drive, as a message; empty if the runner can work."""
+    def missing_requirement(self) -> str:
+        """Message about the program or drive that is missing; empty if the runner can work."""
         if shutil.which(self.argv[0]) is None:
             return f"{self.argv[0]} is not on PATH"
-        if self.mentions("drive") and self.drive is None:
+        if self.has_placeholder("drive") and self.drive is None:
             return f"no drive {self._drive_name} is mounted"
         return ""
 
@@ -99,20 +100,23 @@ def _runners_folder() -> Path:
 
 
 def board_runners(board: Board) -> tuple[Runner, ...]:
-    """List the runners of a board, best first; none if there is nothing to flash (the host)."""
+    """List the runners of a board, best first; empty for the host, which is not flashed."""
     return tuple(_make_runner(entry) for entry in board.raw["flash"]["runner"])
 
 
 def _make_runner(entry: Mapping[str, Any]) -> Runner:
-    """Make a runner from its entry in a board file: one of microc's with the board's options, or a command of its own."""
+    """Make a runner from its entry in a board file.
+
+    An entry with ``argv`` has a command of its own. Another entry names a runner of microc, which gets the entry's
+    options."""
     name, options = entry["name"], tuple(entry.get("options", ()))
     if "argv" in entry:
         return Runner(name, tuple(entry["argv"]), options=options)
     data = tomllib.loads((_runners_folder() / f"{name}.toml").read_text(encoding="utf-8"))
     return Runner(
         name,
-        _insert_options(data["argv"], options),
-        then=_insert_options(data.get("then", ()), options),
+        _replace_options_placeholder(data["argv"], options),
+        then=_replace_options_placeholder(data.get("then", ()), options),
         commands=tuple(data.get("commands", ())),
         options=options,
         seconds=float(data.get("seconds", SECONDS)),
@@ -121,24 +125,26 @@ def _make_runner(entry: Mapping[str, Any]) -> Runner:
     )
 
 
-def _insert_options(argv: Sequence[str], options: tuple[str, ...]) -> tuple[str, ...]:
+def _replace_options_placeholder(argv: Sequence[str], options: tuple[str, ...]) -> tuple[str, ...]:
     """Replace the placeholder ``{options}`` in a command by a board's options, as separate arguments."""
     return tuple(part for argument in argv for part in (options if argument == _OPTIONS else (argument,)))
 
 
 def select_runner(board: Board, name: str = "") -> Runner:
-    """Return the named runner; without a name, the first that can work here, or the first of all if none can.
+    """Return the runner ``name`` of a board; without a name the first that can work on this computer.
 
+    If none can work, it is the first of the board's runners.
     UsageError for a board without runners and for an unknown name.
     """
     known = board_runners(board)
     if not known:
         raise UsageError(f"board {board.name!r} has nothing to flash", hint="run it on this computer: microc run DIR")
     if not name:
-        return next((runner for runner in known if not runner.lack), known[0])
+        return next((runner for runner in known if not runner.missing_requirement), known[0])
     for runner in known:
         if runner.name == name:
             return runner
     raise UsageError(
-        f"board {board.name!r} has no runner {name!r}", hint=known_names_hint(name, [r.name for r in known], "known")
+        f"board {board.name!r} has no runner {name!r}",
+        hint=known_names_hint(name, [r.name for r in known], "choose from"),
     )

@@ -31,44 +31,44 @@ if TYPE_CHECKING:
 # The tests install those of apt; names for the other managers are taken from their package lists.
 
 
-def _packages_by_manager(
+def _map_managers_to_packages(
     apt: str = "", dnf: str = "", brew: str = "", winget: str = "", choco: str = ""
 ) -> Mapping[str, str]:
     """Map package managers to the packages of a program, separated by blanks."""
     return MappingProxyType({"apt": apt, "dnf": dnf, "brew": brew, "winget": winget, "choco": choco})
 
 
-def _qemu_packages_by_manager(apt: str, dnf: str) -> Mapping[str, str]:
-    """Map package managers to the packages of an emulator of QEMU, which only apt and dnf split."""
-    return _packages_by_manager(apt, dnf, "qemu", "SoftwareFreedomConservancy.QEMU", "qemu")
+def _map_managers_to_qemu_packages(apt: str, dnf: str) -> Mapping[str, str]:
+    """Map package managers to the packages of a QEMU emulator. Only apt and dnf have one package for each emulator."""
+    return _map_managers_to_packages(apt, dnf, "qemu", "SoftwareFreedomConservancy.QEMU", "qemu")
 
 
 PACKAGES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
-        "cc": _packages_by_manager(
+        "cc": _map_managers_to_packages(
             "gcc libc6-dev", "gcc glibc-devel", "gcc", "BrechtSanders.WinLibs.POSIX.UCRT", "mingw"
         ),
-        "make": _packages_by_manager("make", "make", "make", "ezwinports.make", "make"),
-        "arm-none-eabi-gcc": _packages_by_manager(
+        "make": _map_managers_to_packages("make", "make", "make", "ezwinports.make", "make"),
+        "arm-none-eabi-gcc": _map_managers_to_packages(
             "gcc-arm-none-eabi libnewlib-arm-none-eabi",
             "arm-none-eabi-gcc-cs arm-none-eabi-newlib",
             "gcc-arm-embedded",
             "Arm.GnuArmEmbeddedToolchain",
             "gcc-arm-embedded",
         ),
-        "riscv64-unknown-elf-gcc": _packages_by_manager("gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf"),
-        "avr-gcc": _packages_by_manager("gcc-avr avr-libc", "avr-gcc avr-libc"),
-        "qemu-system-arm": _qemu_packages_by_manager("qemu-system-arm", "qemu-system-arm"),
-        "simavr": _packages_by_manager("libsimavr-dev", "simavr-devel", "simavr"),
-        "qemu-system-riscv32": _qemu_packages_by_manager("qemu-system-misc", "qemu-system-riscv"),
-        "qemu-system-riscv64": _qemu_packages_by_manager("qemu-system-misc", "qemu-system-riscv"),
-        "verilator": _packages_by_manager("verilator", "verilator", "verilator"),
-        "gdb-multiarch": _packages_by_manager("gdb-multiarch"),
-        "openocd": _packages_by_manager("openocd", "openocd", "open-ocd", choco="openocd"),
-        "avrdude": _packages_by_manager("avrdude", "avrdude", "avrdude", choco="avrdude"),
-        "bossac": _packages_by_manager("bossa-cli", "bossa"),
-        "st-flash": _packages_by_manager("stlink-tools", "stlink", "stlink"),
-        "teensy_loader_cli": _packages_by_manager("teensy-loader-cli", brew="teensy_loader_cli"),
+        "riscv64-unknown-elf-gcc": _map_managers_to_packages("gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf"),
+        "avr-gcc": _map_managers_to_packages("gcc-avr avr-libc", "avr-gcc avr-libc"),
+        "qemu-system-arm": _map_managers_to_qemu_packages("qemu-system-arm", "qemu-system-arm"),
+        "simavr": _map_managers_to_packages("libsimavr-dev", "simavr-devel", "simavr"),
+        "qemu-system-riscv32": _map_managers_to_qemu_packages("qemu-system-misc", "qemu-system-riscv"),
+        "qemu-system-riscv64": _map_managers_to_qemu_packages("qemu-system-misc", "qemu-system-riscv"),
+        "verilator": _map_managers_to_packages("verilator", "verilator", "verilator"),
+        "gdb-multiarch": _map_managers_to_packages("gdb-multiarch"),
+        "openocd": _map_managers_to_packages("openocd", "openocd", "open-ocd", choco="openocd"),
+        "avrdude": _map_managers_to_packages("avrdude", "avrdude", "avrdude", choco="avrdude"),
+        "bossac": _map_managers_to_packages("bossa-cli", "bossa"),
+        "st-flash": _map_managers_to_packages("stlink-tools", "stlink", "stlink"),
+        "teensy_loader_cli": _map_managers_to_packages("teensy-loader-cli", brew="teensy_loader_cli"),
     }
 )
 """Packages of every program by manager; empty if a manager has none."""
@@ -85,7 +85,7 @@ _LINUX: Mapping[str, str] = MappingProxyType({"debian": "apt", "ubuntu": "apt", 
 
 
 def find_package_manager() -> str:
-    """Return the package manager of this computer, a key of a program's table in :data:`PACKAGES`; empty if it is another."""
+    """Return the name of this computer's package manager; empty if it is none of those in :data:`PACKAGES`."""
     if sys.platform == "darwin":
         return "brew"
     if sys.platform == "win32":
@@ -99,10 +99,11 @@ def find_package_manager() -> str:
 
 
 def install_commands(programs: Iterable[str]) -> tuple[tuple[str, ...], ...]:
-    """List the commands that install programs here, each a program with arguments, with sudo if needed and available; none
-    if the manager has no package."""
+    """List the commands that install ``programs`` on this computer, each as a list of arguments.
+
+    The commands begin with sudo if it is needed and available. Empty if the package manager has no package."""
     package_manager = find_package_manager()
-    packages = _packages_of_programs(programs, package_manager)
+    packages = _list_packages_of_programs(programs, package_manager)
     if not packages:
         return ()
     refresh = (("apt-get", "update"),) if package_manager == "apt" else ()
@@ -111,15 +112,17 @@ def install_commands(programs: Iterable[str]) -> tuple[tuple[str, ...], ...]:
 
 
 def install_hint(program: str) -> str:
-    """Return the command that installs one program, as a hint."""
+    """Return the hint with the command that installs ``program`` on this computer."""
     package_manager = find_package_manager()
-    packages = _packages_of_programs([program], package_manager)
+    packages = _list_packages_of_programs([program], package_manager)
     return " ".join((*_INSTALL[package_manager], *packages)) if packages else f"install {program} and put it on PATH"
 
 
-def _packages_of_programs(programs: Iterable[str], manager: str) -> tuple[str, ...]:
-    """List the packages of programs for a package manager, without duplicates; programs that it does not have are skipped."""
-    cells = (PACKAGES[program][manager] for program in programs if manager and program in PACKAGES)
+def _list_packages_of_programs(programs: Iterable[str], package_manager: str) -> tuple[str, ...]:
+    """List the packages that contain ``programs`` for a package manager, without duplicates.
+
+    Programs without a package of this manager are skipped."""
+    cells = (PACKAGES[program][package_manager] for program in programs if package_manager and program in PACKAGES)
     return tuple(dict.fromkeys(package for cell in cells for package in cell.split()))
 
 
@@ -156,7 +159,7 @@ class Compiler:
 
 @frozen
 class Symbol:
-    """A function or object of a linked program. ``size``: in bytes; ``address``: of Thumb functions with bit 0 set."""
+    """A function or object of a linked program. ``size``: in bytes. ``address``: Thumb functions have bit 0 set."""
 
     name: str
     section: str
@@ -166,8 +169,11 @@ class Symbol:
 
 @frozen
 class LinkedSizes:
-    """Memory of a linked program in bytes. ``flash``: code, constants and initial values. ``static_ram``: data, bss and
-    arena. ``reserved_stack``: reserved by the linker script. ``sections``: allocated ones with sizes, in file order."""
+    """Memory of a linked program in bytes.
+
+    ``flash``: code, constants and initial values. ``static_ram``: data, bss and arena. ``reserved_stack``: stack that
+    the linker script reserves. ``sections``: name and size of each allocated section, in file order. ``symbols``:
+    functions and objects, largest first."""
 
     flash: int
     static_ram: int
@@ -177,8 +183,9 @@ class LinkedSizes:
 
 
 def require_program(program: str, install: str = "") -> str:
-    """Return the path of a program on PATH. ToolError, with a hint for its installation (``install`` if given), if it is
-    missing."""
+    """Return the path of a program on PATH. ToolError if it is missing.
+
+    ``install``: the error's hint; by default the command of this computer's package manager."""
     path = shutil.which(program)
     if path is None:
         raise ToolError(f"{program} is not on PATH", hint=install or install_hint(program))
@@ -186,7 +193,7 @@ def require_program(program: str, install: str = "") -> str:
 
 
 def board_tools(board: Board) -> tuple[str, ...]:
-    """List the programs that build for a board and emulate it; the host's compiler by its name here."""
+    """List the programs that build a board's firmware and run it in an emulator or simulator: the compiler first."""
     prefix = board.raw["build"]["prefix"]
     host_name = next((name for name in (os.environ.get("CC") or "", *_HOST_COMPILERS) if shutil.which(name)), "cc")
     framework = [board.raw["framework"]["tool"]] if "framework" in board.raw else []
@@ -195,18 +202,20 @@ def board_tools(board: Board) -> tuple[str, ...]:
 
 
 def find_compiler(board: Board) -> Compiler:
-    """Return the compiler of a board: ``<prefix>gcc``; for the host ``$CC``, else the first of cc, gcc and clang."""
+    """Return a board's compiler with its version: ``<prefix>gcc``, or for the host :func:`host_compiler`.
+
+    ToolError if it is missing or does not run."""
     prefix = board.raw["build"]["prefix"]
     program = require_program(prefix + "gcc") if prefix else host_compiler()
     try:
         result = subprocess.run([program, "--version"], capture_output=True, text=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:
-        raise ToolError(f"{program} --version failed: {error}", where=program) from error
+        raise ToolError(f"the compiler does not answer --version: {error}", where=program) from error
     return Compiler(program, result.stdout.partition("\n")[0])
 
 
 def host_compiler() -> str:
-    """Return ``$CC``, else the first host compiler that is installed."""
+    """Return the path of this computer's C compiler: ``$CC``, else the first of cc, gcc and clang on PATH."""
     override = os.environ.get("CC")
     if override:
         return require_program(override)
@@ -217,14 +226,14 @@ def host_compiler() -> str:
     return require_program(_HOST_COMPILERS[0])
 
 
-def run_make(folder: Path, args: Sequence[str] = ()) -> None:
+def run_make(folder: Path, make_arguments: Sequence[str] = ()) -> None:
     """Run ``make ARGS`` in a project folder. ToolError with the last lines of the output if it fails."""
     program = require_program("make")
     environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")} | {
         "LC_ALL": "C"
     }
     result = subprocess.run(
-        [program, "-C", str(folder), *args],
+        [program, "-C", str(folder), *make_arguments],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -242,21 +251,24 @@ def run_make(folder: Path, args: Sequence[str] = ()) -> None:
 
 
 def read_linked_sizes(elf: Path) -> LinkedSizes:
-    """Read the memory sizes of a linked ELF file, its sections and its symbols. ToolError if it is missing or no ELF."""
+    """Read the memory sizes of a linked ELF file, its sections and its symbols. ToolError if it is missing or no
+    ELF."""
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
 
     try:
         with open_regular(elf) as stream:
-            return _sum_sections(ELFFile(stream))
+            return _sum_section_sizes(ELFFile(stream))
     except OSError as error:
         raise ToolError(f"cannot read the program: {error.strerror or error}", where=str(elf)) from error
     except (ELFError, *DAMAGED_ELF) as error:
         raise ToolError(f"not an ELF file: {error}", where=str(elf)) from error
 
 
-def _sum_sections(elf: ELFFile) -> LinkedSizes:
-    """Sum up the sections of an ELF file: flash has all with content, RAM all writable ones and code that runs from RAM."""
+def _sum_section_sizes(elf: ELFFile) -> LinkedSizes:
+    """Sum the sizes of an ELF file's allocated sections.
+
+    Flash contains all sections with content. RAM contains writable sections and code that runs from RAM."""
     from elftools.elf.constants import SH_FLAGS
 
     flash = ram = stack = 0
@@ -271,10 +283,10 @@ def _sum_sections(elf: ELFFile) -> LinkedSizes:
             continue
         flash += size if section["sh_type"] != "SHT_NOBITS" else 0
         ram += size if section["sh_flags"] & SH_FLAGS.SHF_WRITE or section.name == HOT_CODE else 0
-    return LinkedSizes(flash, ram, stack, tuple(sections), _sized_symbols(elf))
+    return LinkedSizes(flash, ram, stack, tuple(sections), _list_symbols_with_size(elf))
 
 
-def _sized_symbols(elf: ELFFile) -> tuple[Symbol, ...]:
+def _list_symbols_with_size(elf: ELFFile) -> tuple[Symbol, ...]:
     """List the functions and objects of an ELF file that have a size, largest first; none in a stripped program."""
     table = elf.get_section_by_name(".symtab")
     names = [section.name for section in elf.iter_sections()]
@@ -291,37 +303,38 @@ def _sized_symbols(elf: ELFFile) -> tuple[Symbol, ...]:
 def compile_shared_library(
     folder: Path, sources: Sequence[Path], target: Path, *flags: str, libraries: Sequence[str] = ()
 ) -> Path:
-    """Compile C sources with the host's compiler into the shared library ``target``; headers are searched for in
-    ``folder``.
+    """Compile C sources with the host's compiler into the shared library ``target``.
 
-    ``flags``: more arguments for the compiler; they follow ours, so that another ``-O`` wins. ``libraries``: linked after
-    the sources.
+    ``folder``: folder of the headers. ``flags``: further arguments of the compiler; they follow microc's own, so that
+    another ``-O`` overrides ours. ``libraries``: arguments after the sources, such as ``-lname``.
     """
-    return _run_shared_link(folder, [*flags, *map(str, sources), *libraries], target)
+    return _compile_and_link_shared_library(folder, [*flags, *map(str, sources), *libraries], target)
 
 
 def link_shared_library(folder: Path, objects: Sequence[Path], target: Path) -> Path:
-    """Link objects of :func:`compile_library_object` into the shared library ``target``."""
-    return _run_shared_link(folder, [*map(str, objects)], target)
+    """Link object files from :func:`compile_library_object` into the shared library ``target``; return it."""
+    return _compile_and_link_shared_library(folder, [*map(str, objects)], target)
 
 
 def compile_library_object(folder: Path, sources: Sequence[Path], target: Path, *flags: str) -> Path:
-    """Compile C sources into one object file for a shared library. Other objects of the library may have other flags."""
+    """Compile C sources into one object file ``target`` for a shared library.
+
+    ``flags``: arguments of the compiler, which may differ for other objects of the library."""
     return _run_host_compiler(folder, ("-r", "-nostdlib"), [*flags, *map(str, sources)], target)
 
 
-def _run_shared_link(folder: Path, inputs: Sequence[str], target: Path) -> Path:
-    """Run the host's compiler on ``inputs`` (sources, objects, flags), and link them into the shared library ``target``."""
+def _compile_and_link_shared_library(folder: Path, inputs: Sequence[str], target: Path) -> Path:
+    """Compile and link ``inputs`` (sources, objects, flags) into the shared library ``target``."""
     return _run_host_compiler(folder, ("-shared",), inputs, target, "-lm")
 
 
 def _run_host_compiler(
-    folder: Path, output_flags: Sequence[str], inputs: Sequence[str], target: Path, *ends: str
+    folder: Path, output_flags: Sequence[str], inputs: Sequence[str], target: Path, *trailing_arguments: str
 ) -> Path:
     """Run the host's compiler on ``inputs`` (sources, objects, flags) for position-independent code; return ``target``.
 
-    ``output_flags``: the flags that select the kind of output; ``ends``: arguments after the output's name. ToolError
-    if the compiler fails."""
+    ``output_flags``: flags that select the type of output, such as ``-shared``. ``trailing_arguments``: arguments after
+    the output's name. ToolError if the compiler fails."""
     run_compiler(
         (
             host_compiler(),
@@ -334,27 +347,32 @@ def _run_host_compiler(
             *inputs,
             "-o",
             str(target),
-            *ends,
+            *trailing_arguments,
         ),
         folder,
     )
     return target
 
 
-def compile_and_link_for_board(board: Board, folder: Path, sources: Sequence[str], script: str, *flags: str) -> Path:
-    """Compile C sources for a board and link them by the linker script ``script`` of the folder; return ``image.elf``
-    there. ToolError if that fails."""
+def compile_and_link_for_board(
+    board: Board, folder: Path, source_names: Sequence[str], linker_script: str, *flags: str
+) -> Path:
+    """Compile C sources for a board and link them to ``image.elf`` in ``folder``; return its path.
+
+    ``source_names``, ``linker_script``: names of files in ``folder``. ToolError if the compiler or linker fails."""
     build = board.raw["build"]
     kind = ("-std=c99", *build["c_flags"], "-ffunction-sections", "-fdata-sections", f"-I{folder}")
-    link = (f"-T{folder / script}", *build["ld_flags"], "-lm", "-o", str(folder / "image.elf"))
+    link = (f"-T{folder / linker_script}", *build["ld_flags"], "-lm", "-o", str(folder / "image.elf"))
     run_compiler(
-        (require_program(build["prefix"] + "gcc"), *kind, *flags, *(str(folder / s) for s in sources), *link), folder
+        (require_program(build["prefix"] + "gcc"), *kind, *flags, *(str(folder / s) for s in source_names), *link),
+        folder,
     )
     return folder / "image.elf"
 
 
 def run_compiler(command: Sequence[str], folder: Path) -> None:
-    """Run a compiler. ToolError with the first lines of its messages if it fails."""
+    """Run a compiler ``command``. ToolError with the first lines of its messages if it fails. ``folder``: for
+    errors."""
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
@@ -383,53 +401,61 @@ _EXTENSION_MACRO = re.compile(r"#define (__(?:AVX|FMA|SSE|BMI|F16C|ARM_|riscv_)\
 
 
 @cache
-def _extension_macros(compiler_option: str) -> frozenset[str] | None:
-    """Return the macros for instruction set extensions that a compiler option defines; None if the compiler does not know
-    the option."""
+def _query_extension_macros(compiler_option: str) -> frozenset[str] | None:
+    """Return the macros of instruction set extensions that the host's compiler defines under a compiler option.
+
+    None if the compiler does not know the option."""
     command = [host_compiler(), *compiler_option.split(), "-dM", "-E", "-x", "c", "-"]
     result = subprocess.run(command, input="", capture_output=True, text=True, timeout=_SECONDS, check=False)
     return frozenset(_EXTENSION_MACRO.findall(result.stdout)) if result.returncode == 0 else None
 
 
 def is_machine_available(machine_option: str) -> bool:
-    """Test whether this computer has all the instructions that compiler options such as ``-march=x86-64-v3`` allow."""
-    needed = _extension_macros(machine_option)
-    available = _extension_macros("-march=native") or _extension_macros("-mcpu=native")
+    """Test whether this computer has all instructions that a compiler option such as ``-march=x86-64-v3`` allows."""
+    needed = _query_extension_macros(machine_option)
+    available = _query_extension_macros("-march=native") or _query_extension_macros("-mcpu=native")
     return bool(needed) and available is not None and needed is not None and needed <= available
 
 
 def flags_if_machine_available(machine_option: str) -> tuple[str, ...]:
-    """Return the compiler flags of a core, such as ``-march=x86-64-v3``, if this computer can run its code, else none."""
+    """Split the compiler option of a core, such as ``-march=x86-64-v3``, into flags.
+
+    Empty if this computer lacks the core's instructions."""
     return tuple(machine_option.split()) if machine_option and is_machine_available(machine_option) else ()
 
 
 def native_core() -> str:
-    """Return the most capable core that this computer can run; ``host`` if none is known."""
+    """Return the name of the most capable core whose code this computer can run; ``host`` if no core is known."""
     candidates = [
         core for core in CORES.values() if core.lanes and platform.machine() in FAMILIES[core.family].computers
     ]
     return next((core.name for core in reversed(candidates) if is_machine_available(core.machine)), PLAIN)
 
 
-def library_target(name: str) -> Target:
-    """Return the target of a library: for ``host`` and ``native`` the most capable core that this computer can run, for
-    ``portable`` none in particular, else the core by name. UsageError for an unknown name."""
-    if name in THIS_COMPUTER:
+def library_target(core_name: str) -> Target:
+    """Return the target of a library by the name of a core.
+
+    ``host`` and ``native`` stand for the most capable core that this computer can run, ``portable`` for any core.
+    UsageError for an unknown name."""
+    if core_name in THIS_COMPUTER:
         return target_for(native_core())
-    if name != PORTABLE and name not in CORES and name not in ALIASES:
+    if core_name != PORTABLE and core_name not in CORES and core_name not in ALIASES:
         known = (*THIS_COMPUTER, PORTABLE, *(core for core in CORES if core != PLAIN))
-        raise UsageError(f"unknown core {name!r}", hint="choose one of " + ", ".join(known))
-    return target_for(PLAIN if name == PORTABLE else name)
+        raise UsageError(f"unknown core {core_name!r}", hint="choose one of " + ", ".join(known))
+    return target_for(PLAIN if core_name == PORTABLE else core_name)
 
 
-def library_targets(names: str) -> tuple[Target, ...]:
-    """Return the targets of a library for several cores, given by names separated by commas; the first is preferred.
-    UsageError for cores of other processor architectures, repeated cores, and too many."""
-    cores = tuple(library_target(name.strip()) for name in names.split(","))
+def library_targets(comma_separated_names: str) -> tuple[Target, ...]:
+    """Return the targets of a library for several cores, the preferred core first.
+
+    ``comma_separated_names``: names as for :func:`library_target`. UsageError for cores of other processor
+    architectures, repeated cores, and more than :data:`MOST_CORES` cores."""
+    cores = tuple(library_target(name.strip()) for name in comma_separated_names.split(","))
     names_of_cores = [core.cpu for core in cores]
     if len(set(names_of_cores)) < len(names_of_cores) or len(names_of_cores) > MOST_CORES:
         raise UsageError(
-            f"library: got cores {names}, expected up to {MOST_CORES} different cores", hint="name each core once"
+            f"library: got cores {comma_separated_names}, expected up to {MOST_CORES} different cores",
+            hint="name each core once",
         )
     foreign = [
         c for c in names_of_cores if c != PLAIN and platform.machine() not in FAMILIES[CORES[c].family].computers
@@ -448,8 +474,10 @@ _WASM_PACKAGES = "clang-19 lld-19 wasi-libc libclang-rt-19-dev-wasm32"
 
 
 def compile_webassembly_module(sources: Mapping[str, str], target: Target) -> bytes:
-    """Compile C sources, given with their headers by file name, into a WebAssembly module for browsers and Node. ToolError
-    if there is no compiler for it, or with its messages if it fails."""
+    """Compile C sources into a WebAssembly module for browsers and Node.js; return its bytes.
+
+    ``sources``: contents of the C files and headers by file name. ToolError if no suitable clang is installed or it
+    fails."""
     with tempfile.TemporaryDirectory(prefix="microc-") as folder:
         for name, text in sources.items():
             (Path(folder) / name).write_text(text)
@@ -463,7 +491,7 @@ def compile_webassembly_module(sources: Mapping[str, str], target: Target) -> by
 
 
 def _find_webassembly_clang() -> str:
-    """Return the name of a clang whose matching linker for WebAssembly is installed, too; ToolError if there is none."""
+    """Return the name of a clang on PATH with a wasm-ld of the same version; ToolError if there is none."""
     for end in ("", *(f"-{version}" for version in range(22, 13, -1))):
         if shutil.which(f"clang{end}") and shutil.which(f"wasm-ld{end}"):
             return f"clang{end}"

@@ -1,4 +1,5 @@
-"""Lines to a board: serial ports, TCP sockets, processes on a pipe; and the search for a board's port."""
+"""Transports, the lines to a board: serial ports, TCP sockets and processes on a pipe; and the search for a board's
+port."""
 
 from __future__ import annotations
 
@@ -38,8 +39,9 @@ ADAPTERS = (
 
 @frozen
 class Port:
-    """A serial port. ``usb``: ``vid:pid`` in lower-case hexadecimal, empty for ports not on USB. ``serial``: USB serial
-    number."""
+    """A serial port of this computer.
+
+    ``usb``: USB ids ``vid:pid`` in lower-case hexadecimal, empty for other ports. ``serial``: USB serial number."""
 
     name: str
     description: str
@@ -63,13 +65,13 @@ def list_ports() -> tuple[Port, ...]:
 
 
 def candidate_ports(board: Board, ports: Sequence[Port]) -> tuple[Port, ...]:
-    """List the serial ports that a board may be on: those with its USB ids; if there are none, serial adapters."""
+    """List the ports with a board's USB ids; without any, the ports of common serial adapters."""
     ids: tuple[str, ...] = tuple(board.raw.get("usb", ()))
     return tuple(p for p in ports if p.usb in ids) or tuple(p for p in ports if p.usb in ADAPTERS)
 
 
 def find_board_port(board: Board) -> str:
-    """Return the name of the only serial port that a board may be on; UsageError if there is none or several."""
+    """Find the serial port of a board by its USB ids; return its name. UsageError unless exactly one port matches."""
     ports = list_ports()
     matches = candidate_ports(board, ports)
     if len(matches) == 1:
@@ -77,19 +79,20 @@ def find_board_port(board: Board) -> str:
     if matches:
         match_text = ", ".join(f"{p.name} ({p.description})" for p in matches)
         raise UsageError(
-            f"board {board.name!r} may be behind any of {len(matches)} ports: {match_text}",
-            hint=f"name one: --port {matches[0].name}",
+            f"board {board.name!r} may be on any of {len(matches)} ports: {match_text}",
+            hint=f"name its port: --port {matches[0].name}",
         )
     port_names = ", ".join(p.name for p in ports) or "none"
     raise UsageError(
         f"board {board.name!r} is on no serial port that we recognise; the ports of this machine: {port_names}",
-        hint=f"plug it in, or name its port: --port /dev/ttyACM0{_emulated_board_hint(board)}",
+        hint=f"plug it in, or name its port: --port /dev/ttyACM0{_hint_of_similar_emulated_board(board)}",
     )
 
 
-def _emulated_board_hint(board: Board) -> str:
-    """Return the hint for the emulated board with the most similar core: same family, fewest features in only one of both,
-    most RAM. Empty if no emulated board has a core of the family."""
+def _hint_of_similar_emulated_board(board: Board) -> str:
+    """Return the hint with the emulated board whose core is most similar; empty if none has a core of the same family.
+
+    The most similar core has the fewest features in only one of both; the larger RAM breaks ties."""
     emulated = [b for b in map(load_board, list_boards()) if b.virtual and b.target.isa == board.target.isa]
     if not emulated:
         return ""
@@ -111,20 +114,21 @@ _GONE_HINT = "check the cable and the power, then try again"
 
 
 class Transport(Protocol):
-    """Interface of a line to a board, as the client needs it."""
+    """Interface of a line to a board. A lost line raises DeviceError."""
 
     @property
     def description(self) -> str:
         """The line's address, for error messages."""
 
     def read(self, timeout: float) -> bytes:
-        """Return the bytes that have arrived, waiting up to ``timeout`` seconds for the first; empty if none came."""
+        """Return the bytes that have arrived; wait ``timeout`` seconds for the first byte, and return nothing if none
+        came."""
 
     def write(self, data: bytes) -> None:
         """Send all bytes."""
 
     def reopen(self) -> bool:
-        """Try once to reopen a lost line; False if it is not there yet, or never will be."""
+        """Try once to reopen a lost line; return True on success."""
 
     def close(self) -> None:
         """Close the line; further calls do nothing."""
@@ -136,19 +140,21 @@ class SerialTransport:
     def __init__(self, port: str, baud: int = 115200) -> None:
         self.description = port
         self._baud = baud
-        self._errors_when_lost = _vanished_port_errors()
+        self._errors_when_lost = _pyserial_error_types()
         self._usb_port = next((p for p in list_ports() if p.name == port and p.serial), None)
         try:
             self._serial = self._open_port(port)
         except self._errors_when_lost as error:
             raise DeviceError(
-                f"cannot open the port: {_system_error_text(error)}", where=port, hint=_port_open_hint(error, port)
+                f"cannot open the port: {_describe_system_error(error)}",
+                where=port,
+                hint=_hint_for_port_that_cannot_open(error, port),
             ) from error
         except ValueError as error:
             raise UsageError(f"cannot open the port: {error}", where=port) from error
 
     def _open_port(self, port: str) -> Any:
-        """Open a port for this program alone, at the baud rate."""
+        """Open a port exclusively at the transport's baud rate; return the pyserial object."""
         import serial
 
         lines = {"baudrate": self._baud, "timeout": _POLL, "write_timeout": _WRITE_SECONDS}
@@ -174,8 +180,9 @@ class SerialTransport:
             raise DeviceError(f"the port is gone: {error}", where=self.description, hint=_GONE_HINT) from error
 
     def reopen(self) -> bool:
-        """Reopen the port, which may have another name after it was plugged in again: it is identified by its USB serial
-        number."""
+        """Try once to reopen the port; return True on success.
+
+        Its USB serial number identifies it, since it may have another name after it was plugged in again."""
         self.close()
         usb_port = self._usb_port
         names = (p.name for p in list_ports() if usb_port and (p.usb, p.serial) == (usb_port.usb, usb_port.serial))
@@ -189,8 +196,8 @@ class SerialTransport:
             self._serial.close()
 
 
-def _vanished_port_errors() -> tuple[type[Exception], ...]:
-    """List the errors that pyserial lets through if a port vanishes: its own, the system's, and TypeError after
+def _pyserial_error_types() -> tuple[type[Exception], ...]:
+    """List the exception types that pyserial raises if a port vanishes: its own, the system's, and TypeError after
     ``close``."""
     import serial
 
@@ -202,13 +209,13 @@ def _vanished_port_errors() -> tuple[type[Exception], ...]:
     return (*errors, termios.error)
 
 
-def _system_error_text(error: Exception) -> str:
-    """Return the operating system's message of an error, without its numbers."""
+def _describe_system_error(error: Exception) -> str:
+    """Return the message of an error of the operating system, without its number."""
     number = getattr(error, "errno", None)
     return "another program has it open" if number in _BUSY else os.strerror(number) if number else str(error)
 
 
-def _port_open_hint(error: Exception, port: str) -> str:
+def _hint_for_port_that_cannot_open(error: Exception, port: str) -> str:
     """Return the hint for a serial port that cannot be opened."""
     number = getattr(error, "errno", None)
     if number == 13:
@@ -249,16 +256,16 @@ class SocketTransport:
                 return b""
             data = self._socket.recv(_CHUNK)
         except (OSError, ValueError) as error:
-            raise self._lost_error(str(error)) from error
+            raise self._lost_line_error(str(error)) from error
         if not data:
-            raise self._lost_error("closed by the other side")
+            raise self._lost_line_error("closed by the other side")
         return data
 
     def write(self, data: bytes) -> None:
         try:
             self._socket.sendall(data)
         except OSError as error:
-            raise self._lost_error(str(error)) from error
+            raise self._lost_line_error(str(error)) from error
 
     def reopen(self) -> bool:
         self.close()
@@ -271,7 +278,7 @@ class SocketTransport:
     def close(self) -> None:
         self._socket.close()
 
-    def _lost_error(self, why: str) -> DeviceError:
+    def _lost_line_error(self, why: str) -> DeviceError:
         """Return the error for a lost connection."""
         return DeviceError(
             f"the connection is gone: {why}", where=self.description, hint="start the emulator or serial server again"
@@ -279,7 +286,8 @@ class SocketTransport:
 
 
 class PipeTransport:
-    """A program on this computer that answers on standard input and output, such as firmware built for the host."""
+    """A process on this computer with the line on its standard input and output, such as firmware built for the
+    host."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.description = "pipe:" + shlex.join(command)
@@ -306,9 +314,9 @@ class PipeTransport:
                 return b""
             data = os.read(self._output.fileno(), _CHUNK)
         except (OSError, ValueError) as error:
-            raise self._lost_error() from error
+            raise self._lost_line_error() from error
         if not data:
-            raise self._lost_error()
+            raise self._lost_line_error()
         return data
 
     def write(self, data: bytes) -> None:
@@ -324,14 +332,14 @@ class PipeTransport:
                     )
                 data = data[self._input.write(data) or 0 :]
         except (OSError, ValueError) as error:
-            raise self._lost_error() from error
+            raise self._lost_line_error() from error
 
     def reopen(self) -> bool:
-        """Return False: the tensors of a program that has ended are lost, so a new one would not help."""
+        """Return False, since the tensors of a program that has ended are lost."""
         return False
 
     def close(self) -> None:
-        """Close the pipe, which tells the program to end; kill it after a second."""
+        """Close the pipe, so that the program ends. It is killed if it runs for another second."""
         for stream in (self._input, self._output):
             with contextlib.suppress(OSError):
                 stream.close()
@@ -346,8 +354,8 @@ class PipeTransport:
             self._process.kill()
             return self._process.wait()
 
-    def _lost_error(self) -> DeviceError:
-        """Return the error for a program that has ended, with its exit code and messages."""
+    def _lost_line_error(self) -> DeviceError:
+        """Return the error for a program that has ended, with its exit code and the first lines of its errors."""
         if self._errors.closed:
             return DeviceError("the pipe is closed", where=self.description)
         exit_code = self._wait_or_kill()
@@ -372,7 +380,9 @@ def open_transport(address: str, baud: int = 115200) -> Transport:
         host, _, port = address.removeprefix("socket://").rstrip("/").rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
             raise UsageError(
-                "port: the address names no host and port", where=address, hint="write socket://127.0.0.1:5555"
+                f"port: got {address!r}, expected socket://HOST:PORT",
+                where=address,
+                hint="write socket://127.0.0.1:5555",
             )
         return SocketTransport(host.strip("[]"), int(port))
     if not address:
@@ -381,7 +391,7 @@ def open_transport(address: str, baud: int = 115200) -> Transport:
 
 
 def _split_pipe_command(address: str) -> list[str]:
-    """Split the command of a ``pipe:`` address into words. UsageError if it names no program."""
+    """Split the command of an address ``pipe:COMMAND`` into words. UsageError if it is malformed or empty."""
     try:
         command = shlex.split(address.removeprefix("pipe:"))
     except ValueError as error:

@@ -237,7 +237,7 @@ class Biquads(Stage):
         rows = self.check_array("sos", 2)
         if rows.shape[1] != 6 or not rows[:, 3].all() or len(rows) > 64:
             hint = 'compute them by scipy.signal.butter(..., output="sos")'
-            what = f"sos: got shape {rows.shape}, expected (1 to 64 sections, 6), and no a0 that is 0"
+            what = f"sos: got shape {rows.shape}, expected (1 to 64 sections, 6), and no a0 that is zero"
             raise self.stage_error(what, hint)
 
     def build(self, signal: Signal) -> Signal:

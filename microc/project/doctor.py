@@ -91,7 +91,7 @@ def _programs_for_board(board: Board) -> list[tuple[str, str, bool]]:
     programs = dict.fromkeys(board_tools(board), True)
     flashers = board_runners(board)
     if flashers:
-        best = next((flasher for flasher in flashers if not flasher.lack), flashers[0])
+        best = next((flasher for flasher in flashers if not flasher.missing_requirement), flashers[0])
         programs.setdefault(best.argv[0], False)
     return [(name, purposes.get(name, board.name), essential) for name, essential in programs.items()]
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from microc.base.immutable import frozen
-from microc.device.images import KINDS, Piece, cut_pieces
+from microc.device.images import KINDS, Piece, cut_program_into_pieces
 from microc.device.toolchain import STACK
 from microc.errors import GrowthError, UsageError
 from microc.plan.liveness import count_covered_addresses
@@ -276,7 +276,7 @@ def measure_firmware(project: Project, elf: Path | None = None) -> SizeReport:
     path = elf or project.program
     objects = () if elf else tuple((project.folder / "build").rglob("*.o"))
     networks = project.networks()
-    symbols = SymbolOwners(networks, own=elf is None).symbols(cut_pieces(path, objects))
+    symbols = SymbolOwners(networks, own=elf is None).symbols(cut_program_into_pieces(path, objects))
     if not any(s.part in ("weights", "kernels") for s in symbols):
         raise UsageError(
             f"{path.name} contains no symbol of the network {project.manifest['model']!r}",

@@ -74,7 +74,7 @@ def check_against_framework(
     rows = _affordable_inference_count(graph, runs_compiled_code=network is not None)
     if not rows or options.bounds or any(getattr(options, name) for name in (*ENDS, "stream", "inputs", "outputs")):
         return
-    run, tallies = network or _numpy_reference_runner(graph), _output_tallies(graph)
+    run, tallies = network or _create_numpy_reference_runner(graph), _create_output_tallies(graph)
     try:
         reference = load_in_framework(model, NATURAL, options, show_layers=False)
     except MicrocError:
@@ -136,7 +136,7 @@ def _estimate_macs(graph: Graph, node: Node) -> int:
     return size * max(1, max(weights, default=1) // max(graph.types[node.outputs[0]].shape[-1:] or (1,)))
 
 
-def _numpy_reference_runner(graph: Graph) -> Run:
+def _create_numpy_reference_runner(graph: Graph) -> Run:
     """Return a function that runs a graph by the operators' numpy references, which compiled code must equal."""
 
     def run_node_reference(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
@@ -150,7 +150,7 @@ def _numpy_reference_runner(graph: Graph) -> Run:
     return run
 
 
-def _output_tallies(graph: Graph) -> list[DifferenceTally]:
+def _create_output_tallies(graph: Graph) -> list[DifferenceTally]:
     """Create a tally of differences for each output of a graph, with the tolerance for its arithmetic."""
     coarse = any(node.op in ("quantize", "dequantize", "dynamic_quantize") for node in graph.nodes)
     coarse |= any(tensor_type.dtype in dtypes.HALF for tensor_type in graph.types.values())
@@ -273,7 +273,7 @@ def compare_library(
     weights were rounded to 16 bits and the framework's were not. ONNX Runtime sums products of 16-bit integers in float32:
     such networks may differ by :data:`WORD_QUANTA`.
     """
-    word_quanta = WORD_QUANTA if reference.name == "onnxruntime" and _computes_words(library) else 0
+    word_quanta = WORD_QUANTA if reference.name == "onnxruntime" and _has_quantised_int16_kernel(library) else 0
     if tolerance is None and options.math == "half":
         tolerance = TOLERANCES["float16"]
     if tolerance is None and options.weight_dtype in dtypes.HALF and reference.name in AGAINST:
@@ -289,17 +289,17 @@ def compare_library(
         word_quanta=word_quanta,
         output_names=options.outputs,
         layers=layers,
-        network_names=values_by_layer(graph) if reference.name in ("torch", "keras") else None,
+        network_names=map_layers_to_values(graph) if reference.name in ("torch", "keras") else None,
         progress=progress,
     )
 
 
-def _computes_words(library: Library) -> bool:
+def _has_quantised_int16_kernel(library: Library) -> bool:
     """Test whether a kernel of the library computes a quantised tensor of 16-bit integers."""
     return any(t["dtype"] in WORDS and t["scale"] is not None and t["written_by"] for t in library.manifest["tensors"])
 
 
-def values_by_layer(graph: Graph | None) -> Mapping[str, str]:
+def map_layers_to_values(graph: Graph | None) -> Mapping[str, str]:
     """Map the names of layers to the values that they compute: the last node that carries a layer's name counts."""
     return {node.loc.name: node.outputs[0] for node in graph.nodes if node.loc.name} if graph is not None else {}
 

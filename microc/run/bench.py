@@ -70,12 +70,12 @@ def select_boards(selectors: Sequence[str]) -> tuple[Board, ...]:
     board, or if no board is attached."""
     boards: dict[str, Board] = {}
     for word in selectors:
-        for board in _boards_of_word(word):
+        for board in _boards_of_selector(word):
             boards.setdefault(board.name, board)
     return tuple(boards.values())
 
 
-def _boards_of_word(selector: str) -> tuple[Board, ...]:
+def _boards_of_selector(selector: str) -> tuple[Board, ...]:
     """List the boards that one word selects. UsageError as for :func:`select_boards`."""
     if selector == EMULATED:
         return tuple(board for board in map(load_board, list_boards()) if board.virtual)

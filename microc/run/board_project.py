@@ -73,7 +73,7 @@ def pack_network(folder: Path, manifest: dict[str, Any], board: Board) -> Blob:
         memory=max(manifest["arena_size"], 1),
         stack=manifest["stack_bound"],
         kernels=len(manifest["kernels"]),
-        tensors=_blob_tensors(manifest),
+        tensors=_make_blob_tensors(manifest),
         image=first_image,
         run=entries["microc_enter"],
         reset=entries.get("microc_reset"),
@@ -114,7 +114,7 @@ def _position_dependence_error(folder: Path, function_name: str) -> ToolError:
     )
 
 
-def _blob_tensors(manifest: dict[str, Any]) -> tuple[BlobTensor, ...]:
+def _make_blob_tensors(manifest: dict[str, Any]) -> tuple[BlobTensor, ...]:
     """List the tensors of a manifest as entries of the board's tensor table, in the manifest's order."""
     kernel_of = {name: k["index"] for k in manifest["kernels"] for name in k["outputs"]}
     base_of = {"arena": 0, **{m["name"]: m["offset"] for m in manifest["memory"]}}

@@ -129,7 +129,7 @@ class CodeLoader:
         """Allocate constants, arena, buffers and code, in this order, then send what the board does not have."""
         fresh: dict[int, bytes] = {}
         constants = {
-            name: self._constant_offset(value.data.tobytes(), fresh)
+            name: self._find_or_allocate_constant(value.data.tobytes(), fresh)
             for name, value in module.values.items()
             if value.storage == "const" and value.data is not None
         }
@@ -146,7 +146,7 @@ class CodeLoader:
         image = LoadedImage(start, len(code), zlib.crc32(code), entry)
         return LoadedKernels(self, module, image, begin, arena, buffers, symbols)
 
-    def _constant_offset(self, data: bytes, new_constants: dict[int, bytes]) -> int:
+    def _find_or_allocate_constant(self, data: bytes, new_constants: dict[int, bytes]) -> int:
         """Return the offset of a constant in the memory for code.
 
         A constant that is not there yet is allocated, and its bytes are added to ``new_constants`` by offset."""
@@ -226,7 +226,10 @@ class LoadedKernels:
         self.inputs = tuple(value_data(module, name) for name in module.inputs)
         self.outputs = tuple(value_data(module, name) for name in module.outputs)
         self._client, self._arena, self._buffers, self._symbols = loader.client, arena, buffers, symbols
-        self._addresses = (arena, *(self._offset_of_value(name) for name in (*module.inputs, *module.outputs)))
+        self._addresses = (
+            arena,
+            *(self._offset_of_value_in_code_memory(name) for name in (*module.inputs, *module.outputs)),
+        )
 
     def __call__(self, *arrays: Any) -> Array | tuple[Array, ...]:
         """Run once on arrays in the function's order; returns an array, or a tuple if there are several outputs."""
@@ -255,7 +258,7 @@ class LoadedKernels:
         """Send all inputs; shapes and dtypes must match."""
         for tensor, array in zip(self.inputs, RunShapes({}).check_inputs(self.inputs, arrays), strict=True):
             data = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes()
-            self._client.load(self._offset_of_value(tensor["name"]), data)
+            self._client.load(self._offset_of_value_in_code_memory(tensor["name"]), data)
 
     def run(self, kernel: int | None = None, repeat: int = 1, timeout: float | None = None) -> Timing:
         """Execute one kernel by its number, or all in order. ``timeout``: seconds, see :meth:`Client.call`."""
@@ -266,23 +269,23 @@ class LoadedKernels:
         """Read a value of the module from the board's memory, by its name."""
         value = self.module.values[name]
         dtype = dtypes.to_numpy(value.dtype)
-        data = self._client.fetch(self._offset_of_value(name), prod(value.shape) * dtype.itemsize)
+        data = self._client.fetch(self._offset_of_value_in_code_memory(name), prod(value.shape) * dtype.itemsize)
         return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype).reshape(value.shape)
 
     def spoil(self, name: str, data: bytes) -> None:
         """Overwrite the first bytes of a value, so that a kernel that writes nothing is noticed."""
-        self._client.load(self._offset_of_value(name), data)
+        self._client.load(self._offset_of_value_in_code_memory(name), data)
 
     def holds(self, name: str, array: Array) -> bool:
         """Test whether a value equals an array, bit by bit. The board returns a CRC-32 instead of the bytes."""
         data = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes()
-        return self._client.check(self._offset_of_value(name), len(data)) == zlib.crc32(data)
+        return self._client.check(self._offset_of_value_in_code_memory(name), len(data)) == zlib.crc32(data)
 
-    def code_of(self, kernel: str) -> int:
+    def code_bytes_of_kernel(self, kernel: str) -> int:
         """Return the bytes of code of a kernel's function."""
         return sum(s.size for s in self._symbols if s.name.partition(".")[0] == kernel)
 
-    def _offset_of_value(self, name: str) -> int:
+    def _offset_of_value_in_code_memory(self, name: str) -> int:
         """Return the offset of a value in the board's memory for code."""
         base, offset = self.module.base_of(name)
         assert self.module.plan is not None
@@ -372,7 +375,7 @@ class Device:
     def _attach_to_client(self, project: Project, client: Client, emulated: bool) -> None:
         """Check that the board runs the project's build, and take its tables of tensors and kernels."""
         load = f"load it: microc load {shlex.quote(str(project.folder))} --port PORT"
-        client.expect(project.manifest["fingerprint"], *([load] if project.relocatable else []))
+        client.check_fingerprint(project.manifest["fingerprint"], *([load] if project.relocatable else []))
         self.project = project
         self.client = client
         self.emulated = emulated
@@ -473,7 +476,7 @@ class Device:
             self.client.write_tensor(len(self._tensors), self.shapes.vector.astype("<i4").tobytes())
         for tensor, array in zip(self.inputs, converted, strict=True):
             data = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes()
-            self.client.write_tensor(self._index[tensor["name"]], data, part="extents" in tensor)
+            self.client.write_tensor(self._index[tensor["name"]], data, allow_fewer_bytes="extents" in tensor)
 
     def run_kernel(self, kernel: int) -> Timing:
         """Execute one kernel; all kernels in order are one inference."""
@@ -492,7 +495,7 @@ class Device:
 
     def spoil(self, name: str, data: bytes) -> None:
         """Overwrite the first bytes of a tensor, so that a kernel that writes nothing is noticed."""
-        self.client.write_tensor(self._index[name], data, part=True)
+        self.client.write_tensor(self._index[name], data, allow_fewer_bytes=True)
 
     def profile(self) -> Profile:
         """Measure every layer of one inference on the inputs in memory. The result prints as a table."""

@@ -139,7 +139,7 @@ def compare_board_with_host(
                 board, host = device.read(name), library.tensor(host_name)
                 comparison = compare_arrays(board, host, bounds.get(k, tolerance))
                 if comparison.wrong:
-                    checks = _layer_checks(kernels, elements, errors)
+                    checks = _summarise_layer_checks(kernels, elements, errors)
                     return checks[: len(kernels) if sample else k], _describe_first_difference(
                         sample, k, kernel, name, board, host, comparison
                     )
@@ -147,10 +147,10 @@ def compare_board_with_host(
                     library.set_tensor(host_name, board)
                 elements[k] += board.size
                 errors[k] = max(errors[k], comparison.error)
-    return _layer_checks(kernels, elements, errors), None
+    return _summarise_layer_checks(kernels, elements, errors), None
 
 
-def _layer_checks(
+def _summarise_layer_checks(
     kernels: Sequence[dict[str, Any]], elements: Sequence[int], errors: Sequence[float]
 ) -> tuple[LayerCheck, ...]:
     """Summarise the comparison of each kernel. ``elements``: compared elements by kernel; ``errors``: largest tolerated
@@ -199,7 +199,7 @@ def compare_arrays(board: Array, host: Array, tolerance: float) -> ArrayComparis
     """Compare arrays of the board and the host, of one shape and dtype. ``tolerance``: relative to the largest magnitude.
     NaN equals NaN of the same bits, or any NaN if there is a tolerance."""
     a, b = board.reshape(-1), host.reshape(-1)
-    differs = (_element_bytes(a) != _element_bytes(b)).any(axis=1)
+    differs = (_view_element_bytes(a) != _view_element_bytes(b)).any(axis=1)
     error = 0.0
     if tolerance and differs.any() and a.dtype.kind == "f":
         finite = np.isfinite(a) & np.isfinite(b)
@@ -212,7 +212,7 @@ def compare_arrays(board: Array, host: Array, tolerance: float) -> ArrayComparis
     return ArrayComparison(len(wrong), int(wrong[0]) if len(wrong) else -1, error)
 
 
-def _element_bytes(flat: Array) -> Array:
+def _view_element_bytes(flat: Array) -> Array:
     """View each element of a flat array as a row of bytes."""
     return np.ascontiguousarray(flat).view(np.uint8).reshape(flat.size, flat.dtype.itemsize)
 
@@ -284,7 +284,7 @@ def run_samples_on_both(
         if progress is not None:
             progress(f"sample {number + 1} of {len(samples)}", number, len(samples))
         arrays = samples.sample(number)
-        board, host = (_outputs_as_tuple(run(*arrays)) for run in (device.run, library))
+        board, host = (_as_output_tuple(run(*arrays)) for run in (device.run, library))
         if any(a.tobytes() != b.tobytes() for a, b in zip(board, host, strict=True)):
             differing.append(number)
             deviation = max(deviation, *(_largest_float_deviation(a, b) for a, b in zip(board, host, strict=True)))
@@ -293,7 +293,7 @@ def run_samples_on_both(
     return BoardAnswers(outputs, tuple(differing), deviation)
 
 
-def _outputs_as_tuple(result: Array | tuple[Array, ...]) -> tuple[Array, ...]:
+def _as_output_tuple(result: Array | tuple[Array, ...]) -> tuple[Array, ...]:
     """Return the outputs of a run as a tuple, also if there is only one."""
     return result if isinstance(result, tuple) else (result,)
 

@@ -230,7 +230,7 @@ class LoadRunner(BoardRunner):
         if wrong:
             return MeasuredResult(candidate, WRONG, detail=wrong)
         return MeasuredResult(
-            candidate, OK, float(tuning_board.device.clock.amount(ticks)), loaded.code_of(call.kernel)
+            candidate, OK, float(tuning_board.device.clock.amount(ticks)), loaded.code_bytes_of_kernel(call.kernel)
         )
 
     def _open_tuning_board(self) -> TuningBoard:

@@ -50,7 +50,7 @@ def test_every_byte_but_the_signature_is_checked(tmp_path: Path) -> None:
         if at >= len(data) - 2:
             assert read_blob(path).signature != b"12"
         else:
-            with pytest.raises(UsageError, match=r"no network that can be loaded|has format"):
+            with pytest.raises(UsageError, match=r"not a file of a loadable network|has format"):
                 read_blob(path)
     for size in range(len(data) - 2):
         with pytest.raises(UsageError):

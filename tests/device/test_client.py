@@ -48,9 +48,9 @@ def test_hello_describes_the_board(firmware: Path) -> None:
         assert model.tensors[OUT] == TensorInfo(OUT, 600, "int32", "output", 2)
         assert model.tensors[FLAG] == TensorInfo(FLAG, 1, "bool", "input", None)
         assert [tensor.kind for tensor in model.tensors[:5]] == ["input", "input", "output", "intermediate", "state"]
-        board.expect(model.fingerprint)
+        board.check_fingerprint(model.fingerprint)
         with pytest.raises(DeviceError, match="another build"):
-            board.expect("00" * 16)
+            board.check_fingerprint("00" * 16)
 
 
 @pytest.mark.parametrize("small", [False, True], ids=["256", "32"])

@@ -75,7 +75,7 @@ def test_wrong_choices(tmp_path: Path) -> None:
         flash_image(load_board("host"), Path("x"))
     with pytest.raises(UsageError, match="no runner 'jlink'") as caught:
         flash_image(load_board("microbit"), Path("x"), runner="jlink")
-    assert caught.value.hint == "known: gdb, pyocd"
+    assert caught.value.hint == "choose from: gdb, pyocd"
     with pytest.raises(UsageError, match="no such image"):
         flash_image(load_board("microbit"), tmp_path / "x")
 

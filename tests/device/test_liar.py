@@ -179,7 +179,7 @@ def test_descriptions_without_end(teller: Teller) -> None:
 @pytest.mark.parametrize("delay", [0.0, 0.02])
 @pytest.mark.parametrize("command", ["run", "profile", "write"])
 def test_kernels_without_end(command: str, delay: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("microc.device.client._SLOWEST", 1e6)  # bytes per second, for a profile of 262 kB
+    monkeypatch.setattr("microc.device.client._MIN_BYTES_PER_SECOND", 1e6)  # bytes per second, for a profile of 262 kB
     board = client(teller := Teller(1, 3, 65535, payload=64))
     board.hello()
     teller.delay = delay

@@ -191,7 +191,7 @@ def test_a_missing_board_is_told(
 
 def test_a_port_is_needed(programs: Fake, tmp_path: Path) -> None:
     programs("avrdude")
-    with pytest.raises(UsageError, match="needs the board's serial port") as caught:
+    with pytest.raises(UsageError, match="expected the board's serial port") as caught:
         flash_image(load_board("arduino-uno"), empty(tmp_path))
     assert "microc ports" in caught.value.hint
 

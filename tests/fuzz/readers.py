@@ -43,7 +43,7 @@ from microc.compiler.tuned.optimisation_plan import read_plan
 from microc.compiler.tuned.records import open_records
 from microc.device.board_info import read_blob
 from microc.device.boards import load_board, load_board_copy
-from microc.device.images import cut_pieces, read_segments
+from microc.device.images import cut_program_into_pieces, read_segments
 from microc.device.toolchain import read_linked_sizes
 from microc.errors import MicrocError, UsageError
 from microc.features import declared_features
@@ -305,7 +305,7 @@ _ELF = (
 
 
 def _elf(path: Path) -> None:
-    for read in (read_segments, read_linked_sizes, cut_pieces):
+    for read in (read_segments, read_linked_sizes, cut_program_into_pieces):
         with suppress(MicrocError):
             read(path)
 

@@ -121,7 +121,7 @@ def _faulty_run(project: Project, count: int, rates: Rates, check: Callable[[Dev
         Client(FaultyTransport(open_transport(emulator.url), rates, seed=3), timeout=0.1, retries=12) as client,
     ):
         client.hello()
-        client.expect(project.manifest["fingerprint"])
+        client.check_fingerprint(project.manifest["fingerprint"])
         device = Device.over(project, client, emulated=True)
         for number in range(count):
             check(device, number)

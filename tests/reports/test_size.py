@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import microc
-from microc.device.images import cut_pieces
+from microc.device.images import cut_program_into_pieces
 from microc.errors import ToolError, UsageError
 from microc.reports.firmware_size import SizeReport, compare_sizes, divide_evenly, live_arena_bytes, measure_firmware
 from microc.run import board_project
@@ -126,7 +126,7 @@ def test_several_networks(tmp_path: Path) -> None:
         layers = report.of_network(name)
         assert [layer.layer for layer in layers] == [k["layer"] for k in project.manifest["kernels"]]
         assert sum(layer.constants for layer in layers) == report_weights(project)
-        objects = cut_pieces(folder / "build" / name / "model.o")
+        objects = cut_program_into_pieces(folder / "build" / name / "model.o")
         own = sum(p.size for p in objects if p.names and p.kind == "text" and not p.names[0].startswith(name))
         assert sum(layer.code for layer in layers) == own
         code, weights = code + own, weights + report_weights(project)
@@ -182,7 +182,7 @@ def test_changes(host: board_project.Project) -> None:
 
 def test_pieces_refuse(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match="cannot read"):
-        cut_pieces(tmp_path / "absent.elf")
+        cut_program_into_pieces(tmp_path / "absent.elf")
     (tmp_path / "text.elf").write_text("hello")
     with pytest.raises(ToolError, match="not an ELF"):
-        cut_pieces(tmp_path / "text.elf")
+        cut_program_into_pieces(tmp_path / "text.elf")

@@ -123,12 +123,14 @@ def test_keras(tmp_path: Path) -> None:
 
 
 def test_keras_files_that_name_others_are_refused() -> None:
-    from microc.run.reference.engines import _foreign
+    from microc.run.reference.engines import _list_foreign_classes
 
     own = {"module": "keras.layers", "class_name": "Dense", "registered_name": None, "config": {"name": "dense"}}
-    assert not _foreign([own])
-    assert _foreign({**own, "config": {"kernel_initializer": {"module": "os", "class_name": "system"}}}) == ["os"]
-    assert _foreign({**own, "registered_name": "evil>Dense"}) == ["evil>Dense"]
+    assert not _list_foreign_classes([own])
+    assert _list_foreign_classes(
+        {**own, "config": {"kernel_initializer": {"module": "os", "class_name": "system"}}}
+    ) == ["os"]
+    assert _list_foreign_classes({**own, "registered_name": "evil>Dense"}) == ["evil>Dense"]
 
 
 def scaled(factor: float) -> bytes:

@@ -69,7 +69,7 @@ def read_samples(
     # A picture does not say which input it is for, so networks with several inputs do not take pictures.
     picture = PictureReader(inputs[0], pixels) if len(inputs) == 1 else None
     arrays = read_arrays(data, picture)
-    truth = _take_labels(arrays, labels, data)
+    truth = _pop_class_labels(arrays, labels, data)
     # Labels may be in the same file; they must not be mistaken for the only array of an input.
     input_arrays = {name: array for name, array in arrays.items() if name != (labels or CLASSES)}
     converted = [
@@ -83,7 +83,7 @@ def read_samples(
         for t in outputs
         if expected_arrays and (len(outputs) == 1 or _name_of_tensor_array(expected_arrays, t))
     }
-    # If no name matches, _pick raises the error that lists the names.
+    # If no name matches, _array_for_tensor raises the error that lists the names.
     if expected_arrays and not answers:
         _array_for_tensor(expected_arrays, outputs[0], len(outputs), expected or data)
     notes = [picture.note()] if picture and holds_pictures(data) else []
@@ -93,7 +93,7 @@ def read_samples(
     return samples
 
 
-def _take_labels(arrays: dict[str, Array], labels: str, data: Path) -> Array | None:
+def _pop_class_labels(arrays: dict[str, Array], labels: str, data: Path) -> Array | None:
     """Return the class numbers that ``labels`` names: an array or column of the data, or a file; without it, those of
     folders, or None. A column that holds them is removed from the table of samples. UsageError if they are no integers
     from 0 on."""
@@ -204,10 +204,11 @@ def with_self_test(module: Module, data: Path) -> Module:
         for name, array in outputs.items()
         if dtypes.is_float(module.values[name].dtype)
     }
-    names = _self_test_constant_names(module)
+    names = _choose_self_test_constant_names(module)
     inputs = dict(zip(module.inputs, samples.inputs, strict=True))
     stored, answers = (
-        {name: _samples_constant(names[name], array) for name, array in values.items()} for values in (inputs, outputs)
+        {name: _flatten_samples_to_constant(names[name], array) for name, array in values.items()}
+        for values in (inputs, outputs)
     )
     return replace(module, self_test=SelfTest(len(samples), stored, answers, bounds))
 
@@ -262,7 +263,7 @@ def _check_expected_output(name: str, expected: Array, computed: Array, data: Pa
         )
 
 
-def _self_test_constant_names(module: Module) -> Mapping[str, str]:
+def _choose_self_test_constant_names(module: Module) -> Mapping[str, str]:
     """Choose unused names for the self-test's constants, by the input or output that each holds."""
     taken = set(module.values)
 
@@ -283,7 +284,7 @@ def _numbered_names(stem: str) -> Iterable[str]:
         number += 1
 
 
-def _samples_constant(name: str, array: Any) -> Value:
+def _flatten_samples_to_constant(name: str, array: Any) -> Value:
     """Flatten an array of all samples into one constant; 16-bit floats are stored as their bits."""
     flat: Array = np.ascontiguousarray(array).reshape(-1)
     stored = flat.view(np.uint16) if str(flat.dtype) in dtypes.HALF else flat

@@ -65,7 +65,7 @@ def select_level(library: ctypes.CDLL, path: Path, core: str = "") -> KernelLeve
 
     ModelError if the file is no library of this version, or this computer can run none of its levels; UsageError if the
     library was not compiled for ``core``."""
-    levels = _library_levels(library, path)
+    levels = _list_library_levels(library, path)
     if core and core not in {level.core for level in levels}:
         known = ", ".join(level.core for level in levels)
         raise UsageError(
@@ -83,7 +83,7 @@ def select_level(library: ctypes.CDLL, path: Path, core: str = "") -> KernelLeve
     return level
 
 
-def _library_levels(library: ctypes.CDLL, path: Path) -> list[KernelLevel]:
+def _list_library_levels(library: ctypes.CDLL, path: Path) -> list[KernelLevel]:
     """List all levels of a library in order, without calling a kernel. ModelError if the file is no library of this
     version."""
     levels: list[KernelLevel] = []

@@ -61,13 +61,15 @@ class BatchNetwork:
         inputs = [np.ascontiguousarray(array) for array in arrays]
         outputs = [np.empty(v.shape, to_numpy(v.dtype)) for v in (module.values[name] for name in module.outputs)]
         getattr(self.library, f"{module.name}_reset")(arena)
-        status = getattr(self.library, f"{module.name}_run")(arena, _pointer_struct(inputs), _pointer_struct(outputs))
+        status = getattr(self.library, f"{module.name}_run")(
+            arena, _array_of_pointers(inputs), _array_of_pointers(outputs)
+        )
         if status != 0:
             raise InternalError(f"the run of network {module.name} returned error {status}, expected 0")
         return tuple(outputs)
 
 
-def _pointer_struct(arrays: Sequence[Array]) -> Any:
+def _array_of_pointers(arrays: Sequence[Array]) -> Any:
     """Return the addresses of arrays as a C array. ``struct <name>_inputs`` and ``_outputs`` contain only pointers, so
     that an array of pointers has the same layout."""
     return (ctypes.c_void_p * max(1, len(arrays)))(*(array.ctypes.data for array in arrays))
@@ -156,11 +158,11 @@ def compile_onnx_proto(model: onnx.ModelProto, name: str, cpu: str = "host") -> 
     graph = onnx_reader.read_onnx(model.SerializeToString(), f"{name}.onnx", {})
     options = Options(name=name, io_in_arena=False)
     module = compile_model(graph, target_for(cpu), options)
-    inputs = tuple(_numpy_dtype_of_value(value) for value in model.graph.input if value.name not in constants)
-    return CompiledOnnxModel(module, inputs, tuple(_numpy_dtype_of_value(value) for value in model.graph.output))
+    inputs = tuple(_numpy_dtype_of_onnx_value(value) for value in model.graph.input if value.name not in constants)
+    return CompiledOnnxModel(module, inputs, tuple(_numpy_dtype_of_onnx_value(value) for value in model.graph.output))
 
 
-def _numpy_dtype_of_value(value: onnx.ValueInfoProto) -> np.dtype[Any]:
+def _numpy_dtype_of_onnx_value(value: onnx.ValueInfoProto) -> np.dtype[Any]:
     """Return the numpy dtype of an ONNX input or output."""
     dtype: np.dtype[Any] = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
     return dtype

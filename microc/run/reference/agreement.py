@@ -244,7 +244,7 @@ def compare_with_reference(
     kernels = library.manifest["kernels"] if layers else []
     tallies: dict[str, DifferenceTally] = {}
 
-    def tally_of(tensor: Mapping[str, Any], layer: str = "", op: str = "") -> DifferenceTally:
+    def create_tally(tensor: Mapping[str, Any], layer: str = "", op: str = "") -> DifferenceTally:
         dtype = tensor["dtype"]
         if dtypes.is_float(dtype):
             bound = TOLERANCES[dtype] if tolerance is None else tolerance
@@ -252,7 +252,7 @@ def compare_with_reference(
             bound = max(quanta, word_quanta) if dtype in WORDS else quanta
         return DifferenceTally(tensor["label"] or tensor["name"], dtype, bound, layer, op)
 
-    outputs = [tally_of(tensor) for tensor in library.outputs]
+    outputs = [create_tally(tensor) for tensor in library.outputs]
     output_count = 0
     for number, arrays in enumerate(inputs):
         if progress is not None:
@@ -268,10 +268,10 @@ def compare_with_reference(
         if layers:
             for k, kernel in enumerate(kernels):
                 library.run_kernel(k)
-                _tally_kernel_outputs(library, kernel, tensors, tallies, tally_of)
+                _tally_kernel_outputs(library, kernel, tensors, tallies, create_tally)
         else:
             library.run()
-        theirs = _framework_outputs(answer, output_names, len(outputs))
+        theirs = _select_framework_outputs(answer, output_names, len(outputs))
         output_count = len(theirs)
         for k, (tally, array) in enumerate(zip(outputs, theirs, strict=False)):
             ours = library.get_output(k)
@@ -301,7 +301,9 @@ def _run_reference(reference: Reference, arrays: Sequence[Array]) -> FrameworkAn
         ) from error
 
 
-def _framework_outputs(answer: FrameworkAnswer, output_names: Sequence[str], output_count: int) -> Sequence[Array]:
+def _select_framework_outputs(
+    answer: FrameworkAnswer, output_names: Sequence[str], output_count: int
+) -> Sequence[Array]:
     """Return the framework's values for the network's outputs; fewer if it returns fewer.
 
     ``output_names``: values of the model that are the network's outputs, if it was cut out of the model. UsageError if
@@ -329,14 +331,14 @@ def _tally_kernel_outputs(
     kernel: Mapping[str, Any],
     framework_tensors: Mapping[str, Array],
     tallies: dict[str, DifferenceTally],
-    tally_of: Callable[[Mapping[str, Any], str, str], DifferenceTally],
+    create_tally: Callable[[Mapping[str, Any], str, str], DifferenceTally],
 ) -> None:
     """Add a kernel's outputs to the tallies of the layers that the framework shows. It is done right after the kernel,
     before a later one reuses their memory."""
     tensors_by_name = {tensor["name"]: tensor for tensor in library.manifest["tensors"]}
     for name in kernel["outputs"]:
         tensor = tensors_by_name[name]
-        label, is_permuted = _label_before_permutation(tensor["label"])
+        label, is_permuted = _strip_permutation_suffixes(tensor["label"])
         theirs = framework_tensors.get(label)
         if theirs is None:
             continue
@@ -345,11 +347,11 @@ def _tally_kernel_outputs(
         if permuted is None or (permuted.dtype.kind == "f") != (ours.dtype.kind not in "biu"):
             continue
         if name not in tallies:
-            tallies[name] = tally_of({**tensor, "label": label}, kernel["layer"], kernel["op"])
+            tallies[name] = create_tally({**tensor, "label": label}, kernel["layer"], kernel["op"])
         tallies[name].add(ours, permuted)
 
 
-def _label_before_permutation(label: str) -> tuple[str, bool]:
+def _strip_permutation_suffixes(label: str) -> tuple[str, bool]:
     """Return a value's name in the model, without the suffixes that the compiler adds for permuted axes, and True if there
     were any."""
     is_permuted = False

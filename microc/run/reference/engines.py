@@ -81,13 +81,13 @@ class Estimator:
         estimator = self._estimator
         try:
             if hasattr(estimator, "model_to_string"):
-                return self._booster_answer(np.asarray(estimator.predict(x)))
+                return self._answer_of_booster_scores(np.asarray(estimator.predict(x)))
             outputs, undecided = predict_outputs_and_ties(estimator, x)
             return FrameworkAnswer(outputs, undecided=undecided)
         except Exception as error:
             raise RuntimeRefusal(str(error)) from error
 
-    def _booster_answer(self, scores: Array) -> FrameworkAnswer:
+    def _answer_of_booster_scores(self, scores: Array) -> FrameworkAnswer:
         """Return the answer of a LightGBM booster from its scores, with the label added if the network computes one; the
         booster itself does not."""
         post = boosters.parse_lightgbm(self._estimator.model_to_string().encode(), self.name)[0].post
@@ -123,12 +123,12 @@ class XgboostBooster:
 
     name = "xgboost"
 
-    def __init__(self, model: Any, file_of_estimator: bool = False) -> None:
+    def __init__(self, model: Any, is_estimator_file: bool = False) -> None:
         self._package = import_framework("xgboost", "XGBoost", XGBOOST_MODEL_EXTRA)
         self.version = package_version("xgboost")
         is_estimator = hasattr(model, "get_booster")
         self._booster = model.get_booster() if is_estimator else model
-        best = self._booster.attr("best_iteration") if is_estimator or file_of_estimator else None
+        best = self._booster.attr("best_iteration") if is_estimator or is_estimator_file else None
         self._rounds = (0, 0 if best is None else int(best) + 1)
         self._booster_objective = _booster_objective(self._booster)
 
@@ -230,7 +230,7 @@ def load_keras_model(data: bytes, file: str) -> KerasModel:
         )
     keras = import_framework("keras", "Keras", KERAS_MODEL_EXTRA)
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        foreign = _foreign(json.loads(archive.read("config.json")))
+        foreign = _list_foreign_classes(json.loads(archive.read("config.json")))
     if foreign:
         raise ModelError(
             f"the model names {foreign[0]!r}, which is not Keras's own",
@@ -246,11 +246,11 @@ def load_keras_model(data: bytes, file: str) -> KerasModel:
             raise ToolError(f"Keras does not load the model: {error}", where=file) from error
 
 
-def _foreign(config: Any) -> list[str]:
+def _list_foreign_classes(config: Any) -> list[str]:
     """List the modules and registered classes outside of Keras that a model's configuration names; loading would import
     them."""
     if isinstance(config, list):
-        return [name for item in config for name in _foreign(item)]
+        return [name for item in config for name in _list_foreign_classes(item)]
     if not isinstance(config, dict):
         return []
     names = [str(config[key]) for key in ("module", "registered_name") if config.get(key) is not None]
@@ -258,7 +258,7 @@ def _foreign(config: Any) -> list[str]:
     foreign = [
         name for name in names if ">" in name or ("module" in config and not str(config["module"]).startswith(own))
     ]
-    return foreign + [name for value in config.values() for name in _foreign(value)]
+    return foreign + [name for value in config.values() for name in _list_foreign_classes(value)]
 
 
 def _backend_tensor_to_numpy(tensor: Any) -> Array:
@@ -294,7 +294,7 @@ class TorchProgram:
             with torch.no_grad():
                 outputs_tree = self._module(*tensors)
                 if self._inside is not None:
-                    _recording_interpreter(torch, self._inside, node_values).run(*tensors)
+                    _create_recording_interpreter(torch, self._inside, node_values).run(*tensors)
         except Exception as error:
             raise RuntimeRefusal(str(error)) from error
         outputs = tuple(
@@ -321,7 +321,7 @@ def load_torch_program(data: bytes, file: str) -> TorchProgram:
     return TorchProgram(program, file)
 
 
-def _recording_interpreter(torch: Any, module: Any, recorded_tensors: dict[str, Any]) -> Any:
+def _create_recording_interpreter(torch: Any, module: Any, recorded_tensors: dict[str, Any]) -> Any:
     """Create an interpreter of a PyTorch graph that records the tensor of every node in ``recorded_tensors``."""
 
     class Recorder(torch.fx.Interpreter):  # type: ignore[misc]
@@ -378,7 +378,7 @@ class OnnxRuntime:
         names = [output.name for output in plain.get_outputs()]  # type: ignore[attr-defined]
         self._outputs = [name for name in names if name not in state.values()]
         try:
-            self._session = open_session(_with_all_values_as_outputs(data))
+            self._session = open_session(_add_all_values_to_outputs(data))
         except Exception:  # noqa: BLE001 - some value cannot be an output: compare without layers
             self._session = plain
 
@@ -389,7 +389,7 @@ class OnnxRuntime:
         if len(names) != len(arrays):
             raise UsageError(f"the model takes {len(names)} inputs, the compiled network {len(arrays)}")
         try:
-            state = self._state or {x.name: _initial_state_of_input(x) for x in inputs if x.name in self._feedback}
+            state = self._state or {x.name: _zero_state_for_input(x) for x in inputs if x.name in self._feedback}
             values = session.run(None, {**dict(zip(names, arrays, strict=True)), **state})  # type: ignore[attr-defined]
         except Exception as error:
             raise RuntimeRefusal(str(error)) from error
@@ -408,13 +408,13 @@ class OnnxRuntime:
         self._state = {}
 
 
-def _initial_state_of_input(info: Any) -> Array:
+def _zero_state_for_input(info: Any) -> Array:
     """Return the initial state of a session's input, which is zeros; TypeError if its size is variable."""
     element = info.type.removeprefix("tensor(").removesuffix(")")
     return np.zeros(info.shape, {"float": "float32", "double": "float64", "float16": "float16"}.get(element, element))
 
 
-def _with_all_values_as_outputs(data: bytes) -> bytes:
+def _add_all_values_to_outputs(data: bytes) -> bytes:
     """Return a serialised ONNX model with every operator's results among its outputs."""
     onnx = import_framework("onnx", "onnx")
     model = onnx.load_from_string(data)
@@ -455,7 +455,7 @@ class TfliteMicro:
                     raise ToolError(
                         f"TFLite Micro does not run the model: {error}", where=file, hint="try --against litert"
                     ) from error
-        self._count = _count_outputs(data)
+        self._count = _count_tflite_outputs(data)
 
     def run(self, arrays: Sequence[Array]) -> FrameworkAnswer:
         try:
@@ -546,7 +546,7 @@ class LiteRT:
         self._interpreter.reset_all_variables()
 
 
-def _count_outputs(data: bytes) -> int:
+def _count_tflite_outputs(data: bytes) -> int:
     """Count the outputs of a TFLite model's first subgraph, which TFLite Micro's interpreter does not tell."""
     import tflite
 

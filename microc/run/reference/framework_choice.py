@@ -43,26 +43,28 @@ def load_in_framework(model: Any, against: str, options: Options, *, show_layers
         raise UsageError("a graph has no framework that runs it", hint="give the model that it was read from")
     data = read_model_bytes(Path(model)) if isinstance(model, (str, Path)) else b""
     file = Path(model).name if data else type(model).__name__
-    format_name = _supported_format(against, _format_of_file(data, file) if data else _format_of_object(model), file)
-    first, *others = _natural_runtimes(format_name, options) if against == NATURAL else (against,)
+    format_name = _check_framework_runs_format(
+        against, _format_of_file(data, file) if data else _format_of_object(model), file
+    )
+    first, *others = _order_runtimes(format_name, options) if against == NATURAL else (against,)
     try:
         return (
-            _load_file_in_runtime(first, data, file, options)
+            _load_file_in_framework(first, data, file, options)
             if data
             else _wrap_object_in_framework(first, model, file, show_layers, options)
         )
     except ToolError:
         for name in others:
-            return _load_file_in_runtime(name, data, file, options)
+            return _load_file_in_framework(name, data, file, options)
         raise
 
 
 def check_framework_for_file(model: Path, against: str) -> None:
     """Raise UsageError, before the work begins, if the framework ``against`` cannot run the model of a file."""
-    _supported_format(against, _format_of_file(read_model_bytes(model), model.name), model.name)
+    _check_framework_runs_format(against, _format_of_file(read_model_bytes(model), model.name), model.name)
 
 
-def _supported_format(against: str, format_name: str, file: str) -> str:
+def _check_framework_runs_format(against: str, format_name: str, file: str) -> str:
     """Return a model's format, after checking that the framework ``against`` can run it; UsageError if not."""
     if against not in (NATURAL, *RUNTIMES[format_name]):
         hint = "choose one of " + ", ".join((NATURAL, *RUNTIMES[format_name]))
@@ -70,7 +72,7 @@ def _supported_format(against: str, format_name: str, file: str) -> str:
     return format_name
 
 
-def _natural_runtimes(format_name: str, options: Options) -> tuple[str, ...]:
+def _order_runtimes(format_name: str, options: Options) -> tuple[str, ...]:
     """List the runtimes of a format, the natural one first."""
     return RUNTIMES[format_name][:: -1 if format_name == "tflite" and options.rounding == "litert" else 1]
 
@@ -103,7 +105,7 @@ def _format_of_object(model: Any) -> str:
     return framework
 
 
-def _load_file_in_runtime(runtime: str, data: bytes, file: str, options: Options) -> Reference:
+def _load_file_in_framework(runtime: str, data: bytes, file: str, options: Options) -> Reference:
     """Load the model of a file in a runtime; UsageError if the runtime cannot feed back ``--state``."""
     if options.state and runtime != "onnxruntime":
         raise UsageError(f"--state cannot be compared with {runtime}", where=file, hint="use --against onnxruntime")

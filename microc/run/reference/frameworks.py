@@ -104,7 +104,7 @@ def draw_input_arrays(
     generator = np.random.default_rng(seed)
     shapes, sets = RunShapes(manifest), []
     rules = [
-        _generator_for_indices_or_trees(graph, position) if graph is not None else None
+        _choose_generator_of_valid_inputs(graph, position) if graph is not None else None
         for position in range(len(inputs))
     ]
     for number in range(set_count):
@@ -138,7 +138,7 @@ def _random_tensor(
     return generator.integers(low, high, shape, dtype=dtypes.to_numpy(dtype), endpoint=True)
 
 
-def _generator_for_indices_or_trees(graph: Graph, position: int) -> Draw | None:
+def _choose_generator_of_valid_inputs(graph: Graph, position: int) -> Draw | None:
     """Return the generator of values for an input that indexes a table (valid indices) or enters trees (near thresholds);
     None for other inputs."""
     name = graph.inputs[position]
@@ -179,7 +179,7 @@ def _generator_near_thresholds(trees: Sequence[tuple[Array, Array]], dtype: str)
             thresholds = threshold[feature == column]
             thresholds = thresholds[np.isfinite(thresholds)] if thresholds.dtype.kind == "f" else thresholds
             if thresholds.size:
-                x[:, column] = _adjacent_representable(
+                x[:, column] = _next_representable(
                     generator.choice(thresholds, len(x)), generator.integers(-1, 2, len(x))
                 )
         return x
@@ -187,7 +187,7 @@ def _generator_near_thresholds(trees: Sequence[tuple[Array, Array]], dtype: str)
     return draw
 
 
-def _adjacent_representable(numbers: Array, directions: Array) -> Array:
+def _next_representable(numbers: Array, directions: Array) -> Array:
     """Return for each number itself, or the representable number next to it.
 
     ``directions``: for each number -1 (the number before), 0 (itself) or 1 (the number after)."""
