@@ -51,8 +51,8 @@ Run = Callable[[Sequence[Array]], Sequence[Array]]
 
 _MAX_ROWS = 8
 _MAX_COMPILED_MACS, _MAX_REFERENCE_MACS = 100_000_000, 1_000_000
-"""Multiply-accumulates of all rows together, for compiled code and for the operators' numpy references: tenths of a second
-each."""
+"""Multiply-accumulates of all rows together, for compiled code and for the operators' numpy references: tenths of a
+second each."""
 _TOLERANCE, _COARSE_TOLERANCE = 1e-3, 5e-2
 """Tolerated difference, relative to the largest magnitude of an output. Networks that quantise or use 16-bit floats get
 more: one different rounding moves a result by a whole quantisation step."""
@@ -62,14 +62,15 @@ _SEED = 20
 def check_against_framework(
     model: Any, network: Run | None, tensors: Sequence[Mapping[str, Any]], graph: Graph, options: Options
 ) -> None:
-    """Compare a few answers of a compiled model with its framework; VerificationError if they differ by more than rounding
-    explains.
+    """Compare a few answers of a compiled model with its framework. VerificationError if they differ by more than
+    rounding.
 
-    ``model``: the Python object. ``network``: runs the compiled code (None: run ``graph`` by the operators' references).
-    ``tensors``: the inputs as a manifest describes them. ``graph``: the model as it was read.
+    ``model``: the Python object. ``network``: runs the compiled code (None: run ``graph`` by the operators'
+    references). ``tensors``: the inputs as a manifest describes them. ``graph``: the model as it was read.
 
-    The check is skipped if it would take long, if options change what the network computes, or if the framework does not
-    take the inputs. If there are float outputs, these alone decide: the class of two equal scores depends on rounding.
+    The check is skipped if it would take long, if options change what the network computes, or if the framework does
+    not take the inputs. If there are float outputs, these alone decide: the class of two equal scores depends on
+    rounding.
     """
     rows = _affordable_inference_count(graph, runs_compiled_code=network is not None)
     if not rows or options.bounds or any(getattr(options, name) for name in (*ENDS, "stream", "inputs", "outputs")):
@@ -107,7 +108,7 @@ def check_against_framework(
 
 
 def _training_like_rows(model: Any, graph: Graph, set_count: int) -> list[list[Array]]:
-    """Generate ``set_count`` sets of inputs like the rows that an estimator was fitted on; none for other models."""
+    """Generate ``set_count`` sets of inputs that resemble an estimator's training rows; none for other models."""
     tensor_type = graph.types[graph.inputs[0]]
     if len(graph.inputs) != 1 or len(tensor_type.shape) != 2 or not hasattr(model, "get_params"):
         return []
@@ -118,15 +119,15 @@ def _training_like_rows(model: Any, graph: Graph, set_count: int) -> list[list[A
 
 
 def _affordable_inference_count(graph: Graph, runs_compiled_code: bool) -> int:
-    """Return the number of inferences that take little time, at most :data:`_MAX_ROWS`.
+    """Return the number of inferences whose multiply-accumulates are within the limit, :data:`_MAX_ROWS` at most.
 
-    ``runs_compiled_code``: they run as compiled code, else by the operators' numpy references."""
+    ``runs_compiled_code``: use the limit of compiled code, else that of the operators' numpy references."""
     work = max(sum(_estimate_macs(graph, node) for node in graph.nodes), 1)
     return min(_MAX_ROWS, (_MAX_COMPILED_MACS if runs_compiled_code else _MAX_REFERENCE_MACS) // work)
 
 
 def _estimate_macs(graph: Graph, node: Node) -> int:
-    """Estimate an operator's multiply-accumulates: elements of its result times the terms of each."""
+    """Estimate the multiply-accumulates of an operator: elements of its result times the products of each element."""
     size = sum(graph.types[name].size for name in node.outputs if name)
     if node.op == "tree_ensemble":
         return graph.types[node.inputs[4]].size * int(node.attr("depth")) * graph.types[node.inputs[0]].shape[0] * 100
@@ -137,7 +138,8 @@ def _estimate_macs(graph: Graph, node: Node) -> int:
 
 
 def _create_numpy_reference_runner(graph: Graph) -> Run:
-    """Return a function that runs a graph by the operators' numpy references, which compiled code must equal."""
+    """Return a function that runs a graph by the numpy references of its operators, which define the results of
+    kernels."""
 
     def run_node_reference(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
         definition = registry.get(node.op)
@@ -151,7 +153,9 @@ def _create_numpy_reference_runner(graph: Graph) -> Run:
 
 
 def _create_output_tallies(graph: Graph) -> list[DifferenceTally]:
-    """Create a tally of differences for each output of a graph, with the tolerance for its arithmetic."""
+    """Create a tally of differences for each output of a graph.
+
+    The tolerance is larger if the graph quantises or uses 16-bit floats."""
     coarse = any(node.op in ("quantize", "dequantize", "dynamic_quantize") for node in graph.nodes)
     coarse |= any(tensor_type.dtype in dtypes.HALF for tensor_type in graph.types.values())
     bound = _COARSE_TOLERANCE if coarse else _TOLERANCE
@@ -184,19 +188,19 @@ def verify(
 ) -> Comparison:
     """Compile a model and compare its answers with those of the framework that made it, by output and by layer.
 
-    ``model``: a path or an object, as for :func:`microc.compile`; so are ``target``, ``board`` and ``options``. The kernels
-    for that core run as portable C on this computer. ``against``: ``tflm``, ``litert``, ``onnxruntime``, ``torch``,
-    ``keras``, ``sklearn``, ``lightgbm``, ``xgboost``, or ``reference`` for the natural choice: the runtime whose rounding
-    the options select. With a 16-bit ``weight_dtype`` it is numpy on the network with rounded weights.
+    ``model``: a path or an object, as for :func:`microc.compile`; so are ``target``, ``board`` and ``options``. The
+    kernels for that core run as portable C on this computer. ``against``: ``tflm``, ``litert``, ``onnxruntime``,
+    ``torch``, ``keras``, ``sklearn``, ``lightgbm``, ``xgboost``, or ``reference`` for the natural choice: the runtime
+    whose rounding the options select. With a 16-bit ``weight_dtype`` it is numpy on the network with rounded weights.
 
-    ``data``: a path (as for ``--data`` of the command), an array or one per input with the samples along the first axis, or
-    a mapping from input names to such arrays. None: ``samples`` random sets generated from ``seed``
-    (:mod:`microc.run.reference.frameworks`). ``layers``: compare layers, too. ``progress(what, done, total)`` is called for
-    every stage. ``tolerance``: for floats, relative to the largest magnitude of a tensor (default 1e-4 for float32).
-    ``quanta``: for integers.
+    ``data``: a path (as for ``--data`` of the command), an array or one per input with the samples along the first
+    axis, or a mapping from input names to such arrays. None: ``samples`` random sets generated from ``seed``
+    (:mod:`microc.run.reference.frameworks`). ``layers``: compare layers, too. ``progress(what, done, total)`` is called
+    for every stage. ``tolerance``: for floats, relative to the largest magnitude of a tensor (default 1e-4 for
+    float32). ``quanta``: for integers.
 
-    The result's ``.agrees`` is True if all outputs agree. Raises ToolError if the framework is not installed; UsageError if
-    it does not run such a model or the options change what the model computes; and what compiling raises.
+    The result's ``.agrees`` is True if all outputs agree. Raises ToolError if the framework is not installed;
+    UsageError if it does not run such a model or the options change what the model computes; and what compiling raises.
     """
     parsed_options = make_options(**options)
     reference = load_reference(model, against, parsed_options)
@@ -215,8 +219,9 @@ def verify(
 
 
 def load_reference(model: Any, against: str, options: Options) -> Reference:
-    """Load a model in the framework ``against`` that it is to be compared with. UsageError for options with which the
-    network computes something else than the model."""
+    """Load a model in the framework ``against``, as the reference of a comparison.
+
+    UsageError for options that change the inputs, the outputs or the result of the network."""
     changed = [name for name in (*ENDS, "stream", "inputs") if getattr(options, name)]
     if changed:
         raise UsageError(
@@ -229,8 +234,9 @@ def load_reference(model: Any, against: str, options: Options) -> Reference:
 
 
 def _rounded_weights_reference(model: Any, options: Options) -> Reference:
-    """Build the reference for a network whose weights are rounded to 16 bits: the optimised graph, run by numpy.
-    UsageError if sizes vary."""
+    """Build the reference for a network with weights rounded to 16 bits: its optimised graph, run by numpy.
+
+    UsageError if sizes of the network vary."""
     if options.bounds:
         raise UsageError(
             f"weight_dtype: {options.weight_dtype} weights of a network with variable sizes have no reference",
@@ -244,14 +250,16 @@ def _rounded_weights_reference(model: Any, options: Options) -> Reference:
 def build_kernels_for_host(
     source: Path | Graph, options: Options, target: Target, progress: Progress | None = None
 ) -> Library:
-    """Compile a network's kernels for the core ``target`` as portable C, into a library for this computer."""
+    """Compile the kernels that a network has on the core ``target`` as portable C; return a library for this
+    computer."""
     module = compile_model(source, target, options, progress)
     return build_library(shared_files(module, __version__))
 
 
 def read_whole_graph(source: Path | Graph, options: Options) -> Graph | None:
-    """Read the whole model as a graph, without cutting it at ``options.outputs``, for the ranges of inputs and the names
-    of layers. None if sizes vary."""
+    """Read the whole model as a graph, without cutting it at ``options.outputs``; None if sizes vary.
+
+    A comparison takes the ranges of inputs and the names of layers from this graph."""
     return None if options.bounds else read_model(source, replace(options, outputs=()))
 
 
@@ -270,8 +278,8 @@ def compare_library(
     """Compare a compiled network with its framework. ``graph``: the model as it was read (:func:`read_whole_graph`).
 
     Unless ``tolerance`` is given, it is that of 16-bit floats if products are summed in float16, or if the network's
-    weights were rounded to 16 bits and the framework's were not. ONNX Runtime sums products of 16-bit integers in float32:
-    such networks may differ by :data:`WORD_QUANTA`.
+    weights were rounded to 16 bits and the framework's were not. ONNX Runtime sums products of 16-bit integers in
+    float32: such networks may differ by :data:`WORD_QUANTA`.
     """
     word_quanta = WORD_QUANTA if reference.name == "onnxruntime" and _has_quantised_int16_kernel(library) else 0
     if tolerance is None and options.math == "half":
@@ -295,25 +303,26 @@ def compare_library(
 
 
 def _has_quantised_int16_kernel(library: Library) -> bool:
-    """Test whether a kernel of the library computes a quantised tensor of 16-bit integers."""
+    """Test whether a kernel of the library writes a quantised tensor of int16 or uint16."""
     return any(t["dtype"] in WORDS and t["scale"] is not None and t["written_by"] for t in library.manifest["tensors"])
 
 
 def map_layers_to_values(graph: Graph | None) -> Mapping[str, str]:
-    """Map the names of layers to the values that they compute: the last node that carries a layer's name counts."""
+    """Map the name of each layer to the name of its output value, that of the last node with the layer's name."""
     return {node.loc.name: node.outputs[0] for node in graph.nodes if node.loc.name} if graph is not None else {}
 
 
 def draw_random_input_sets(library: Library, graph: Graph | None, set_count: int, seed: int) -> list[list[Array]]:
-    """Generate ``set_count`` random sets of inputs for a compiled network; UsageError if that is less than 1."""
+    """Generate ``set_count`` random sets of inputs for a compiled network; UsageError if it is less than 1."""
     if set_count < 1:
         raise UsageError(f"samples: got {set_count}, expected 1 at least", hint="give 1 or more")
     return draw_input_arrays(library.manifest, library.inputs, graph, set_count, seed)
 
 
 def split_user_data(library: Library, data: Any) -> list[list[Array]]:
-    """Split the user's data into sets of inputs, one per sample. ``data``: as for :func:`verify`. UsageError for data that
-    do not fit the network's inputs."""
+    """Split the user's data into one set of inputs for each sample.
+
+    ``data``: as for :func:`verify`. UsageError for data that do not fit the network's inputs."""
     if isinstance(data, (str, Path)):
         inputs = add_channel_orders(library.inputs, library.manifest["options"])
         dataset = read_samples(inputs, library.outputs, Path(data))
@@ -333,8 +342,9 @@ def split_user_data(library: Library, data: Any) -> list[list[Array]]:
 
 
 def _arrays_by_input_position(library: Library, data: Any) -> list[Array]:
-    """Order the user's arrays, given by name or in order, by the network's inputs. UsageError if names or their number do
-    not match."""
+    """Return the user's arrays in the order of the network's inputs. UsageError if names or their number do not match.
+
+    ``data``: an array, a list of arrays, or a mapping from input names to arrays."""
     if isinstance(data, Mapping):
         names = [next((n for n in (t["name"], t["label"]) if n in data), None) for t in library.inputs]
         if None in names or len(data) != len(names):
@@ -346,6 +356,7 @@ def _arrays_by_input_position(library: Library, data: Any) -> list[Array]:
     arrays: Sequence[Any] = data if isinstance(data, (list, tuple)) and len(library.inputs) > 1 else [data]
     if len(arrays) != len(library.inputs):
         raise UsageError(
-            f"the network takes {len(library.inputs)} inputs, {len(arrays)} were given", hint="give one array for each"
+            f"data: got {len(arrays)} arrays, expected {len(library.inputs)}, one for each input",
+            hint="give one array for each input",
         )
     return [np.asarray(array) for array in arrays]

@@ -23,7 +23,8 @@ from microc.run.verification import SEED, random_inputs
 from microc.target import Board
 
 EMULATED, ATTACHED = "all-emulated", "attached"
-"""Names for all boards that an emulator or simulator can run, and for all boards found on serial ports by their USB ids."""
+"""Names for all boards that an emulator or simulator can run, and for all boards found on serial ports by their USB
+ids."""
 Write = Callable[[Board, Path], Path]
 """Compiles for a board into a folder; returns the project's folder."""
 
@@ -32,10 +33,10 @@ Write = Callable[[Board, Path], Path]
 class BoardFigures:
     """Measurements of a network on one board; None for what is unknown, with the reason in ``error``.
 
-    ``time``: of one inference in ``unit`` (``instructions`` or ``ticks``). ``seconds``: None if the unit is no time of the
-    real chip. An emulator that does not count instructions gives neither, and ``unit_meaning`` says so. ``flash``, ``ram``:
-    bytes, stack included. ``room_flash``, ``room_ram``: the board's, 0 if unbounded. ``joules``: of one inference, with a
-    meter.
+    ``time``: of one inference in ``unit`` (``instructions`` or ``ticks``). ``seconds``: None if the unit is no time of
+    the real chip. An emulator that does not count instructions gives neither, and ``unit_meaning`` says so. ``flash``,
+    ``ram``: bytes, stack included. ``room_flash``, ``room_ram``: the board's, 0 if unbounded. ``joules``: of one
+    inference, with a meter.
     """
 
     board: str
@@ -54,7 +55,7 @@ class BoardFigures:
     error: MicrocError | None = None
 
     def to_data(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
+        """Return the measurements as plain data for JSON."""
         found = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "error"}
         error = self.error
         return {
@@ -76,7 +77,7 @@ def select_boards(selectors: Sequence[str]) -> tuple[Board, ...]:
 
 
 def _boards_of_selector(selector: str) -> tuple[Board, ...]:
-    """List the boards that one word selects. UsageError as for :func:`select_boards`."""
+    """List the boards that one selector selects. UsageError as for :func:`select_boards`."""
     if selector == EMULATED:
         return tuple(board for board in map(load_board, list_boards()) if board.virtual)
     if selector == ATTACHED:
@@ -127,7 +128,10 @@ def measure_boards(
 def _measure_board(
     row: BoardFigures, board: Board, write: Write, folder: Path, meter: str, repeat: int, answer_timeout: float
 ) -> BoardFigures:
-    """Measure a network on one board, and return the board's row with the figures; an error becomes part of the row."""
+    """Measure a network on one board; return the board's row with the figures, or with the error.
+
+    ``folder``: for the project. ``repeat``: inferences. ``answer_timeout``: seconds without an answer before an
+    error."""
     try:
         project = open_project(write(board, folder / "firmware"))
         sizes = build_project(project).sizes

@@ -1,4 +1,5 @@
-"""A generated project: open and build it, reach its board, pack its network for loading, and send it to a board's slot."""
+"""A generated project: open and build it, reach its board, pack its network for loading, and send it to a board's
+slot."""
 
 from __future__ import annotations
 
@@ -52,8 +53,9 @@ _IMAGE, _THREAD = ".image", ".tbss"
 
 
 def pack_network(folder: Path, manifest: dict[str, Any], board: Board) -> Blob:
-    """Write ``network.bin`` from the two linked images of a relocatable project.
+    """Pack a relocatable network into a blob, write it to ``network.bin`` in ``folder``, and return it.
 
+    The two linked images of the project must be equal, which proves that the code runs at any address.
     ToolError if code or constants depend on their address, or if the program has writable memory of its own.
     """
     first, second = (_read_linked_network(folder / name, address) for name, address in LINK_ADDRESSES.items())
@@ -84,7 +86,7 @@ def pack_network(folder: Path, manifest: dict[str, Any], board: Board) -> Blob:
 
 
 def _read_linked_network(elf: Path, link_address: int) -> tuple[bytes, tuple[Symbol, ...]]:
-    """Read the bytes of a relocatable network that is linked at ``link_address``, and its symbols.
+    """Read the bytes and the symbols of a relocatable network that is linked at ``link_address``.
 
     ToolError if it has writable memory of its own."""
     content: tuple[Segment, ...] = read_segments(elf)
@@ -133,8 +135,10 @@ _COMPILE_AGAIN = "compile again: microc compile MODEL --board BOARD -o {}"
 
 @frozen
 class Project:
-    """A project folder that ``microc compile`` wrote, and one of its networks. ``index``: the network's number on the
-    board; ``sources``: the folder of its C files."""
+    """One network of a project folder that ``microc compile`` wrote.
+
+    ``manifest``: the network's. ``index``: position of the network in the firmware. ``sources``: folder of its C
+    files."""
 
     folder: Path
     manifest: dict[str, Any]
@@ -179,14 +183,15 @@ class Project:
 
     @property
     def peak_stack(self) -> int:
-        """Bytes of stack of a run at most, over all networks of the firmware, as gcc compiles them."""
+        """Largest stack of a run in bytes, over all networks of the firmware, as gcc compiles them."""
         return max(int(network.manifest["stack_bound"]) for network in self.networks())
 
 
 @frozen
 class BuildResult:
-    """Result of a build: the linked firmware and its memory. ``network``: bytes of the blob of a relocatable network, else
-    None."""
+    """Result of a build: the linked firmware and its memory sizes.
+
+    ``network``: size of a relocatable network's blob in bytes, else None."""
 
     elf: Path
     sizes: LinkedSizes
@@ -194,7 +199,7 @@ class BuildResult:
 
 
 def open_project(folder: str | Path, model: str = "") -> Project:
-    """Open the project in a folder, and its network ``model``, which may be omitted if there is only one.
+    """Open a project folder and its network ``model``; without a name, its first network.
 
     UsageError or OutputError if there is no project, it is from another version, or it has no such network.
     """
@@ -252,8 +257,9 @@ def _read_project_manifest(path: Path) -> dict[str, Any]:
 
 
 def build_project(project: Project) -> BuildResult:
-    """Build a project's firmware by make. FitError, with figures, if the linker runs out of memory; ToolError for other
-    failures."""
+    """Build a project's firmware with make.
+
+    FitError, with sizes, if the program exceeds the board's memory; ToolError for other failures."""
     framework, compiler = project.board.raw.get("framework"), project.board.raw["build"]["prefix"]
     if framework:
         require_program(framework["tool"], framework["install"])
@@ -274,9 +280,9 @@ def build_project(project: Project) -> BuildResult:
 def link_and_read_sizes(files: Mapping[str, str | bytes], board: Board) -> LinkedSizes | None:
     """Link the firmware of a project's ``files`` in a temporary folder, and read its sizes.
 
-    None if the sizes would not describe the network on the board (it is loaded at run time, or external code brings data of
-    its own), or if compiler or make are missing. FitError if the linker runs out of memory, ToolError if the C does not
-    build.
+    None if the sizes would not describe the network on the board (it is loaded at run time, or external code brings
+    data of its own), or if compiler or make are missing. FitError if the linker runs out of memory, ToolError if the C
+    does not build.
     """
     if board.target.isa == "host" or "framework" in board.raw or not all(map(shutil.which, board_tools(board)[:2])):
         return None
@@ -329,8 +335,8 @@ def is_serial_line(source: Project | str | Path) -> bool:
 
 
 def find_answering_project(transport: Transport, network: str) -> Project:
-    """Find the project whose firmware answers on a line, in the current folder and its subfolders; ``network``: its name,
-    or empty for any. UsageError if there is none; the line is closed then."""
+    """Find the project whose firmware answers on a line, in the current folder and its subfolders; ``network``: its
+    name, or empty for any. UsageError if there is none; the line is closed then."""
     try:
         board = Client(transport).hello()
         fingerprints = {model.fingerprint for model in board.models}
@@ -357,8 +363,10 @@ def find_answering_project(transport: Transport, network: str) -> Project:
 def open_board_line(
     project: Project, port: str, bauds: Sequence[int], patience: float, stack: ExitStack
 ) -> tuple[Transport, float, bool]:
-    """Open the line to a project's board: serial port, simulator, emulator or host process. Return it, the seconds to wait
-    if it is lost, and True if it leads to an emulator that microc started. ``stack``: ends that emulator."""
+    """Open the line to a project's board: a serial port, simulator, emulator or host process.
+
+    Returns the transport, the seconds to wait if the line is lost, and True if microc started an emulator. ``stack``:
+    ends that emulator when it closes."""
     protocol = project.manifest["options"]["protocol"]
     if protocol == "mlperf":
         raise UsageError(
@@ -434,7 +442,8 @@ def read_network_blob(project: Project) -> Blob:
 
 
 def build_network_file(files: Mapping[str, str | bytes], target: Path) -> None:
-    """Build a relocatable project with these files in a temporary folder, and write the network's blob to ``target``."""
+    """Build a relocatable project with these files in a temporary folder, and write the network's blob to
+    ``target``."""
     with tempfile.TemporaryDirectory(prefix="microc-load-") as name:
         folder = Path(name) / "network"
         write_tree(folder, files)
@@ -448,8 +457,8 @@ def send_network(client: Client, blob: Blob) -> Slots:
     """Send a network into the board's inactive slot and activate it; return the board's slots afterwards.
 
     The previous network stays active until the board has accepted the new one, and longer if it rejects it or the power
-    fails. FitError if the board has too little room, UsageError for a network for another core, DeviceError if the board
-    refuses or is gone.
+    fails. FitError if the board has too little room, UsageError for a network for another core, DeviceError if the
+    board refuses or is gone.
     """
     data = blob.pack()
     slots = query_slots(client)
@@ -466,8 +475,9 @@ def send_network(client: Client, blob: Blob) -> Slots:
 
 
 def _check_network_core(blob: Blob, slots: Slots) -> None:
-    """Raise UsageError, with the reason, if a network is for another core, ABI or format than the board's firmware (where
-    the board would only answer BAD_TARGET)."""
+    """Raise UsageError, with the reason, if a network is for another core, ABI or format than the board's firmware.
+
+    The board itself would only answer BAD_TARGET."""
     if slots.format != FORMAT:
         raise UsageError(
             f"the board's firmware reads networks of format {slots.format}, this microc makes format {FORMAT}",

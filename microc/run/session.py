@@ -69,9 +69,9 @@ _ALIGN = 16
 def load_kernel_on_device(device: Device, what: Any, constants: Mapping[str, Any]) -> LoadedKernels:
     """Load a kernel into the memory of a device's board; ``loaded(x)`` runs it there.
 
-    ``what``: a PrimFunc or a Schedule, with the data of its constants by name; or a program that :func:`microc.build` or
-    :func:`microc.compile` made for a board with the same core. UsageError if the firmware was not built for tuning, or the
-    network keeps state; FitError if no room is left.
+    ``what``: a PrimFunc or a Schedule, with the data of its constants by name; or a program that :func:`microc.build`
+    or :func:`microc.compile` made for a board with the same core. UsageError if the firmware was not built for tuning,
+    or the network keeps state; FitError if no room is left.
     """
     from microc.compiler.user_functions import build
 
@@ -98,7 +98,8 @@ def load_kernel_on_device(device: Device, what: Any, constants: Mapping[str, Any
 
 
 class CodeLoader:
-    """Allocator of the memory of a board that accepts code. Tracks the used part and the constants that are already there."""
+    """Loader of code into a board's RAM. It tracks the part of the RAM in use and the constants that are already
+    there."""
 
     def __init__(self, client: Client, board: Board) -> None:
         self.client, self.board = client, board
@@ -122,7 +123,7 @@ class CodeLoader:
         self._top = loaded.begin
 
     def clear(self) -> None:
-        """Forget all loaded modules and constants."""
+        """Free the memory of all loaded modules and constants."""
         self._constants, self._top = {}, 0
 
     def _allocate_and_send(self, module: Module) -> LoadedKernels:
@@ -147,7 +148,7 @@ class CodeLoader:
         return LoadedKernels(self, module, image, begin, arena, buffers, symbols)
 
     def _find_or_allocate_constant(self, data: bytes, new_constants: dict[int, bytes]) -> int:
-        """Return the offset of a constant in the memory for code.
+        """Return the offset of the constant ``data`` in the board's RAM for code.
 
         A constant that is not there yet is allocated, and its bytes are added to ``new_constants`` by offset."""
         if data not in self._constants:
@@ -186,8 +187,8 @@ class CodeLoader:
             return join_segments(read_segments(elf)), (entry & ~1) - base, sizes.symbols
 
     def _check_loadable(self, module: Module) -> None:
-        """Raise UsageError for a module that cannot be loaded into RAM: it keeps state, its sizes vary, or it has too many
-        inputs and outputs."""
+        """Raise UsageError for a module that cannot be loaded into RAM: it keeps state, its sizes vary, or it has too
+        many inputs and outputs."""
         reason = ""
         if module.state:
             reason = "it keeps something from run to run"
@@ -299,7 +300,8 @@ class LoadedKernels:
 PATIENCE = 10.0
 """Seconds without an answer before a board is given up."""
 _ATTEMPTS = 20.0
-"""Time-outs after which a client gives up: 7 attempts that wait 1, 1.5, 2.25, 3.4, 4, 4 and 4 of them, see ``Link.patience``."""
+"""Time-outs after which a client gives up: 7 attempts that wait 1, 1.5, 2.25, 3.4, 4, 4 and 4 of them, see
+``Link.patience``."""
 
 
 def open_client(
@@ -314,18 +316,19 @@ def open_client(
 
 
 class Device:
-    """A session with a board that runs a project: a process for the host board, an emulator, or hardware on a serial line.
+    """A session with a board that runs a project: a process for the host board, an emulator, or hardware on a serial
+    line.
 
         with microc.Device("firmware") as dev:              # an emulated board, or one that is found by its USB ids
             y = dev.run(x)
             print(dev.profile())
         with microc.Device("/dev/ttyACM0") as dev: ...      # its project is searched for in this folder and its subfolders
 
-    ``source``: a built project or its folder, or a line (a serial port, ``socket://HOST:PORT``). ``port``: the line of a
-    project's board, or ``auto``. ``network``: name of one network of a project with several. ``bauds``: rates to try
-    (default: the board's). ``patience``: seconds without an answer, or without the line, before giving up. ``load``: first
-    send the network of a relocatable project, see :meth:`load_network`; an emulator of ours always gets it, since it starts
-    empty. DeviceError if nothing answers, or the board runs another build.
+    ``source``: a built project or its folder, or a line (a serial port, ``socket://HOST:PORT``). ``port``: the line of
+    a project's board, or ``auto``. ``network``: name of one network of a project with several. ``bauds``: rates to try
+    (default: the board's). ``patience``: seconds without an answer, or without the line, before giving up. ``load``:
+    first send the network of a relocatable project, see :meth:`load_network`; an emulator of ours always gets it, since
+    it starts empty. DeviceError if nothing answers, or the board runs another build.
 
     ``last``: timing of the last :meth:`run`, in ticks, which :attr:`clock` converts. ``emulated``: we run its emulator.
     """
@@ -462,15 +465,16 @@ class Device:
         return kernels
 
     def run(self, *arrays: Any) -> Array | tuple[Array, ...]:
-        """Run one inference on arrays in the graph's order; returns an array, or a tuple if there are several outputs."""
+        """Run one inference on arrays in the graph's order; returns an array, or a tuple if there are several
+        outputs."""
         self.set_inputs(*arrays)
         self.last = self.client.run()
         results = tuple(self.read(t["name"]) for t in self.outputs)
         return results[0] if len(results) == 1 else results
 
     def set_inputs(self, *arrays: Any) -> None:
-        """Send all inputs, and the sizes that their shapes imply if sizes vary. Shapes and dtypes must match; nothing is
-        converted."""
+        """Send all inputs, and the sizes that their shapes imply if sizes vary. Shapes and dtypes must match; nothing
+        is converted."""
         converted = self.shapes.check_inputs(self.inputs, arrays)
         if self.shapes.sizes:
             self.client.write_tensor(len(self._tensors), self.shapes.vector.astype("<i4").tobytes())
@@ -516,9 +520,10 @@ class Device:
     def load_network(self, source: Project | Program | str | Path) -> None:
         """Send another network into the board's inactive slot, activate it, and continue the session with it.
 
-        ``source``: a built project or its folder, or a result of :func:`microc.compile`; compiled with ``relocatable=True``
-        for a board with the same core and compiler options. FitError if the board has no room, UsageError if the network is
-        for another core, DeviceError if the board refuses it; the previous network keeps running then.
+        ``source``: a built project or its folder, or a result of :func:`microc.compile`; compiled with
+        ``relocatable=True`` for a board with the same core and compiler options. FitError if the board has no room,
+        UsageError if the network is for another core, DeviceError if the board refuses it; the previous network keeps
+        running then.
         """
         project = source if isinstance(source, Project) else self._open_project(source)
         send_network(self.client, read_network_blob(project))
@@ -536,7 +541,8 @@ class Device:
         return project
 
     def load(self, what: Any, **constants: Any) -> LoadedKernels:
-        """Load a kernel into the board's memory without flashing; see :func:`microc.run.session.load_kernel_on_device`."""
+        """Load a kernel into the board's memory without flashing; see
+        :func:`microc.run.session.load_kernel_on_device`."""
 
         return load_kernel_on_device(self, what, constants)
 

@@ -31,8 +31,9 @@ TOLERANCE = 1e-6
 
 @frozen
 class LayerCheck:
-    """Comparison of board and host after one kernel, over all samples. ``error``: the largest tolerated difference; 0 if
-    all bits agree."""
+    """Comparison of the outputs of one kernel on board and host, over all samples.
+
+    ``error``: largest tolerated difference, 0 if all bits agree."""
 
     kernel: int
     layer: str
@@ -44,8 +45,9 @@ class LayerCheck:
 
 @frozen
 class Difference:
-    """The first disagreement of board and host: at ``index`` in the tensor; ``count`` of its elements differ in
-    ``sample``."""
+    """The first difference between board and host, at ``index`` of ``tensor``.
+
+    ``count``: differing elements of the tensor's ``elements`` in this sample."""
 
     sample: int
     kernel: int
@@ -113,9 +115,9 @@ def compare_board_with_host(
 ) -> tuple[tuple[LayerCheck, ...], Difference | None]:
     """Run every kernel on both sides and compare its outputs immediately, before a later kernel reuses their memory.
 
-    ``inputs``: sets of arrays in the graph's order; state is reset once and continues from set to set. Stops at the first
-    difference; the checks before it are returned with it. ``tolerance``: for floats; 0 demands equal bits. Kernels of
-    external code may differ from ours by their backend's bound.
+    ``inputs``: sets of arrays in the graph's order; state is reset once and continues from set to set. Stops at the
+    first difference; the checks before it are returned with it. ``tolerance``: for floats; 0 demands equal bits.
+    Kernels of external code may differ from ours by their backend's bound.
     """
     tolerance = validation.as_number("a tolerance", tolerance, 0, 1)
     device.reset()
@@ -196,8 +198,8 @@ class ArrayComparison:
 
 
 def compare_arrays(board: Array, host: Array, tolerance: float) -> ArrayComparison:
-    """Compare arrays of the board and the host, of one shape and dtype. ``tolerance``: relative to the largest magnitude.
-    NaN equals NaN of the same bits, or any NaN if there is a tolerance."""
+    """Compare arrays of the board and the host, of one shape and dtype. ``tolerance``: relative to the largest
+    magnitude. NaN equals NaN of the same bits, or any NaN if there is a tolerance."""
     a, b = board.reshape(-1), host.reshape(-1)
     differs = (_view_element_bytes(a) != _view_element_bytes(b)).any(axis=1)
     error = 0.0
@@ -213,7 +215,7 @@ def compare_arrays(board: Array, host: Array, tolerance: float) -> ArrayComparis
 
 
 def _view_element_bytes(flat: Array) -> Array:
-    """View each element of a flat array as a row of bytes."""
+    """Return a flat array as an array of bytes (elements, bytes per element)."""
     return np.ascontiguousarray(flat).view(np.uint8).reshape(flat.size, flat.dtype.itemsize)
 
 
@@ -224,9 +226,10 @@ _MAX_CLASSES = 10_000
 
 @frozen
 class BoardAnswers:
-    """The outputs of all samples on the board, compared with the host's. ``outputs``: by name, of shape (samples, ...).
-    ``differing``: samples whose outputs differ from the host's in any bit. ``deviation``: the largest difference of
-    floats in these."""
+    """The board's outputs for all samples, and their differences from the host's.
+
+    ``outputs``: arrays of shape (samples, ...) by name. ``differing``: indices of the samples whose outputs differ from
+    the host's in any bit. ``deviation``: largest difference of floats in these samples."""
 
     outputs: Mapping[str, Array]
     differing: tuple[int, ...]
@@ -261,8 +264,8 @@ class Classification:
 
 @frozen
 class Closeness:
-    """Difference between an output and the expected one as real numbers, over all samples: root mean square, maximum, and
-    the cosine of the angle between both (None if one is all zeros)."""
+    """Difference between an output and the expected one as real numbers, over all samples: root mean square, maximum,
+    and the cosine of the angle between both (None if one is all zeros)."""
 
     output: str
     rmse: float
@@ -273,8 +276,9 @@ class Closeness:
 def run_samples_on_both(
     device: Device, library: Library, samples: Samples, progress: Progress | None = None
 ) -> BoardAnswers:
-    """Run all samples in order on board and host, and compare the outputs. State is reset once and continues from sample
-    to sample."""
+    """Run all samples in order on board and host, and compare the outputs.
+
+    State is reset before the first sample and continues from sample to sample."""
     device.reset()
     library.reset()
     rows: list[tuple[Array, ...]] = []
@@ -309,8 +313,8 @@ def _largest_float_deviation(board_output: Array, host_output: Array) -> float:
 def classify(
     outputs: Mapping[str, Array], tensors: Mapping[str, Mapping[str, Any]], labels: Array, answer: str = ""
 ) -> Classification:
-    """Evaluate a classifier: compare the classes in its outputs with the labels. ``answer``: the output with the class; by
-    default the first that is a class number, else the first.
+    """Evaluate a classifier: compare the classes in its outputs with the labels. ``answer``: the output with the class;
+    by default the first that is a class number, else the first.
 
     An output of one integer without a scale is the class number. Another output of one element is the probability of
     class 1. Of several elements the largest wins, the first of equals. UsageError if a label is beyond the classes."""

@@ -34,8 +34,8 @@ _NUMBERED = "number the classes from 0 on: numpy.unique(labels, return_inverse=T
 
 @frozen
 class Samples:
-    """Samples for a network. ``inputs``: for each input an array of its dtype, of shape (samples, ...). ``labels``: class
-    numbers. ``expected``: by output, arrays of shape (samples, ...). ``notes``: conversions that were made."""
+    """Samples for a network. ``inputs``: for each input an array of its dtype, of shape (samples, ...). ``labels``:
+    class numbers. ``expected``: by output, arrays of shape (samples, ...). ``notes``: conversions that were made."""
 
     inputs: tuple[Array, ...]
     labels: Array | None
@@ -60,11 +60,11 @@ def read_samples(
 ) -> Samples:
     """Read samples for a network whose tensors a manifest describes.
 
-    ``data``: a .npz file (arrays by the names of inputs); a .npy file, table, picture or sound (one input); or a folder of
-    .npy files, pictures or sounds, one per sample, perhaps in subfolders by class. ``labels``: an array or column of
-    ``data`` by name, or a file. ``expected``: a .npz file (arrays by the names of outputs), or a .npy file or table (one
-    output). ``pixels``: the reals for pixels 0 and 255 (:class:`microc.run.data.pictures.PictureReader`). UsageError for what
-    does not match.
+    ``data``: a .npz file (arrays by the names of inputs); a .npy file, table, picture or sound (one input); or a folder
+    of .npy files, pictures or sounds, one per sample, perhaps in subfolders by class. ``labels``: an array or column of
+    ``data`` by name, or a file. ``expected``: a .npz file (arrays by the names of outputs), or a .npy file or table
+    (one output). ``pixels``: the reals for pixels 0 and 255 (:class:`microc.run.data.pictures.PictureReader`).
+    UsageError for what does not match.
     """
     # A picture does not say which input it is for, so networks with several inputs do not take pictures.
     picture = PictureReader(inputs[0], pixels) if len(inputs) == 1 else None
@@ -94,9 +94,10 @@ def read_samples(
 
 
 def _pop_class_labels(arrays: dict[str, Array], labels: str, data: Path) -> Array | None:
-    """Return the class numbers that ``labels`` names: an array or column of the data, or a file; without it, those of
-    folders, or None. A column that holds them is removed from the table of samples. UsageError if they are no integers
-    from 0 on."""
+    """Return the class number of each sample; None if there are no labels.
+
+    ``labels``: name of an array or column of the data, or a file; if it is empty, the names of subfolders give the
+    classes. A column of labels is removed from the table of samples. UsageError if a label is no integer from 0 on."""
     if not labels:
         return arrays.get(CLASSES)
     if labels in arrays:
@@ -167,15 +168,15 @@ def _check_sample_counts(samples: Samples, inputs: Sequence[Mapping[str, Any]], 
 MAX_SELF_TEST_BYTES = 1 << 16
 """Bytes of flash that a self-test may take. It is meant for a few samples; an evaluation is `microc verify --data`."""
 SELF_TEST_TOLERANCE = 1e-4
-"""Tolerance for floats, relative to the largest magnitude of their output over all samples. Another order of summation and
-other C libraries stay below it; a wrong weight that matters does not."""
+"""Tolerance for floats, relative to the largest magnitude of their output over all samples. Another order of summation
+and other C libraries stay below it; a wrong weight that matters does not."""
 
 
 def with_self_test(module: Module, data: Path) -> Module:
-    """Return a module with a self-test added: the samples of a file (:func:`read_samples`) and the outputs that they give
-    on this computer. For a network with state the samples are one sequence.
-    Outputs in the file must match the computed ones: integers exactly, floats within :data:`SELF_TEST_TOLERANCE`; else
-    VerificationError. UsageError for data that do not fit or take more than :data:`MAX_SELF_TEST_BYTES`."""
+    """Return a module with a self-test added: the samples of a file (:func:`read_samples`) and the outputs that they
+    give on this computer. For a network with state the samples are one sequence. Outputs in the file must match the
+    computed ones: integers exactly, floats within :data:`SELF_TEST_TOLERANCE`; else VerificationError. UsageError for
+    data that do not fit or take more than :data:`MAX_SELF_TEST_BYTES`."""
     if module.options["protocol"] == "mlperf":
         raise UsageError(
             "self_test cannot be combined with protocol mlperf, whose firmware has no self-test",
@@ -227,8 +228,8 @@ def _read_self_test_samples(module: Module, data: Path) -> Samples:
 
 
 def _run_samples_on_host(module: Module, samples: Samples) -> dict[str, Array]:
-    """Run all samples in order on this computer; return the outputs by name, samples along the first axis. UsageError if
-    an output is not finite."""
+    """Run all samples in order on this computer; return the outputs by name, samples along the first axis. UsageError
+    if an output is not finite."""
     library = build_library(shared_files(module.own or module, __version__), f"-D{PORTABLE}")
     library.reset()
     rows: list[Sequence[Array]] = []

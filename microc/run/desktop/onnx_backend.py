@@ -48,11 +48,11 @@ class BatchNetwork:
         """Run once from the initial state. UsageError if shapes or dtypes do not match."""
         module = self.module
         if len(arrays) != len(module.inputs):
-            raise UsageError(f"{module.name} takes {len(module.inputs)} inputs, {len(arrays)} were given")
+            raise UsageError(f"{module.name}: got {len(arrays)} inputs, expected {len(module.inputs)}")
         for name, array in zip(module.inputs, arrays, strict=True):
             value = module.values[name]
             if (array.shape, array.dtype) != (value.shape, to_numpy(value.dtype)):
-                raise UsageError(f"{name} is {value.dtype}{value.shape}, not {array.dtype}{array.shape}")
+                raise UsageError(f"input {name}: got {array.dtype}{array.shape}, expected {value.dtype}{value.shape}")
         plan = module.plan
         if plan is None:
             raise InternalError("the module has no memory plan")
@@ -76,8 +76,8 @@ def _array_of_pointers(arrays: Sequence[Array]) -> Any:
 
 
 def build_batch(modules: Sequence[Module], optimisation_flag: str = "-O1") -> Mapping[str, BatchNetwork]:
-    """Compile modules into one library; return the networks by name. Names must differ. Inputs and outputs may be inside or
-    outside of the arena."""
+    """Compile modules into one library; return the networks by name. Names must differ. Inputs and outputs may be
+    inside or outside of the arena."""
     names = [module.name for module in modules]
     if len(set(names)) != len(names):
         raise UsageError(f"networks: two have one name; got {', '.join(names)}", hint="rename one")
@@ -126,7 +126,8 @@ class CompiledOnnxModel:
     outputs: tuple[np.dtype[Any], ...]
 
     def run(self, network: Runner, arrays: Sequence[Any]) -> tuple[Array, ...]:
-        """Run one inference by ``network``: convert the inputs to the stored dtypes, and the outputs to the callers'."""
+        """Run one inference by ``network``: convert the inputs to the stored dtypes, and the outputs to the
+        callers'."""
         stored_dtypes = (to_numpy(self.module.values[name].dtype) for name in self.module.inputs)
         converted = [np.asarray(array).astype(dtype) for array, dtype in zip(arrays, stored_dtypes, strict=True)]
         shapes = (
@@ -179,7 +180,8 @@ class MicrocRep(BackendRep):  # type: ignore[misc]
 
 
 class MicrocBackend(Backend):  # type: ignore[misc]
-    """ONNX backend for ``onnx.backend.test.BackendTest(MicrocBackend, __name__)``; runs the C compiler once per model."""
+    """ONNX backend for ``onnx.backend.test.BackendTest(MicrocBackend, __name__)``; runs the C compiler once per
+    model."""
 
     @classmethod
     def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:

@@ -41,8 +41,8 @@ from microc.run.reference.frameworks import (
 
 
 class RoundedWeights:
-    """Reference for a network with rounded weights: runs ``graph``, to which all passes were applied, by numpy, and shows
-    every value."""
+    """Reference for a network with rounded weights: runs ``graph``, to which all passes were applied, by numpy, and
+    shows every value."""
 
     name, version = "the network of rounded weights", __version__
 
@@ -88,8 +88,8 @@ class Estimator:
             raise RuntimeRefusal(str(error)) from error
 
     def _answer_of_booster_scores(self, scores: Array) -> FrameworkAnswer:
-        """Return the answer of a LightGBM booster from its scores, with the label added if the network computes one; the
-        booster itself does not."""
+        """Return the answer of a LightGBM booster from its scores, with the label added if the network computes one;
+        the booster itself does not."""
         post = boosters.parse_lightgbm(self._estimator.model_to_string().encode(), self.name)[0].post
         if post not in ("sigmoid", "softmax"):
             return FrameworkAnswer((scores,))
@@ -119,7 +119,8 @@ _CLASS_OBJECTIVES = ("binary:logistic", "multi:softprob", "multi:softmax")
 
 
 class XgboostBooster:
-    """An XGBoost booster as a reference, or that of a fitted estimator, with the number of rounds that the estimator uses."""
+    """An XGBoost booster as a reference, or that of a fitted estimator, with the number of rounds that the estimator
+    uses."""
 
     name = "xgboost"
 
@@ -247,8 +248,9 @@ def load_keras_model(data: bytes, file: str) -> KerasModel:
 
 
 def _list_foreign_classes(config: Any) -> list[str]:
-    """List the modules and registered classes outside of Keras that a model's configuration names; loading would import
-    them."""
+    """List the modules and registered classes in a model's configuration that do not belong to Keras.
+
+    Loading the model would import them."""
     if isinstance(config, list):
         return [name for item in config for name in _list_foreign_classes(item)]
     if not isinstance(config, dict):
@@ -272,8 +274,8 @@ def _backend_tensor_to_numpy(tensor: Any) -> Array:
 
 
 class TorchProgram:
-    """An ``ExportedProgram`` of PyTorch as a reference. Outputs come from the program itself; intermediate values from its
-    decomposition, as the reader sees it."""
+    """An ``ExportedProgram`` of PyTorch as a reference. Outputs come from the program itself; intermediate values from
+    its decomposition, as the reader sees it."""
 
     name = "torch"
 
@@ -335,8 +337,8 @@ def _create_recording_interpreter(torch: Any, module: Any, recorded_tensors: dic
 
 
 def _torch_tensor_to_numpy(torch: Any, value: Any) -> Array:
-    """Convert a PyTorch tensor to a numpy array. numpy lacks bfloat16, so that is converted to float32, which represents
-    it exactly."""
+    """Convert a PyTorch tensor to a numpy array. numpy lacks bfloat16, so that is converted to float32, which
+    represents it exactly."""
     tensor = torch.as_tensor(value).detach().cpu()
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.float()
@@ -387,7 +389,9 @@ class OnnxRuntime:
         inputs = session.get_inputs()  # type: ignore[attr-defined]
         names = [given.name for given in inputs if given.name not in self._feedback]
         if len(names) != len(arrays):
-            raise UsageError(f"the model takes {len(names)} inputs, the compiled network {len(arrays)}")
+            raise UsageError(
+                f"inputs: got {len(arrays)} of the compiled network, expected {len(names)} as in the model"
+            )
         try:
             state = self._state or {x.name: _zero_state_for_input(x) for x in inputs if x.name in self._feedback}
             values = session.run(None, {**dict(zip(names, arrays, strict=True)), **state})  # type: ignore[attr-defined]
@@ -409,7 +413,7 @@ class OnnxRuntime:
 
 
 def _zero_state_for_input(info: Any) -> Array:
-    """Return the initial state of a session's input, which is zeros; TypeError if its size is variable."""
+    """Return zeros in the shape and dtype of a session's input; TypeError if its size is variable."""
     element = info.type.removeprefix("tensor(").removesuffix(")")
     return np.zeros(info.shape, {"float": "float32", "double": "float64", "float16": "float16"}.get(element, element))
 
@@ -482,13 +486,13 @@ _KERNELS: Mapping[str, str] = {
     "BUILTIN_WITHOUT_DEFAULT_DELEGATES": "default kernels",
     "BUILTIN": "default kernels and delegates",
 }
-"""LiteRT's op resolvers, in the order of trial: reference kernels round as TFLite Micro does; the XNNPACK delegate rounds
-differently."""
+"""LiteRT's op resolvers, in the order of trial: reference kernels round as TFLite Micro does; the XNNPACK delegate
+rounds differently."""
 
 
 class LiteRT:
-    """A TFLite model in LiteRT's interpreter as a reference, with the first set of kernels that supports all operators of
-    the model: reference kernels lack ELU, for example.
+    """A TFLite model in LiteRT's interpreter as a reference, with the first set of kernels that supports all operators
+    of the model: reference kernels lack ELU, for example.
 
     ``own``: try default kernels first. They differ from the reference kernels in quantising floats to int16."""
 
@@ -547,7 +551,7 @@ class LiteRT:
 
 
 def _count_tflite_outputs(data: bytes) -> int:
-    """Count the outputs of a TFLite model's first subgraph, which TFLite Micro's interpreter does not tell."""
+    """Count the outputs of a TFLite model's first subgraph. TFLite Micro's interpreter has no function for that."""
     import tflite
 
     graph = tflite.Model.GetRootAs(data, 0).Subgraphs(0)
