@@ -31,11 +31,11 @@ from microc.cli.shared_options import (
 
 EXIT_CODES = """exit codes:
   0 success                      4 the model does not fit the board
-  1 board and host differ        5 a tool is missing, or a build failed
-  2 wrong argument or file       6 the board, its line or a time-out
-  3 broken or unsupported model  7 flash, RAM or time grew beyond a bound
-  70 a defect of microc (a file holds the traceback)
-  130 interrupted                141 the reader of the output went away"""
+  1 board and host differ        5 missing tool or failed build
+  2 wrong argument or file       6 board or serial line failed, or time-out
+  3 broken or unsupported model  7 growth above --fail-over
+  70 defect of microc (traceback in a file)
+  130 interrupted                141 closed output pipe"""
 
 
 class Arguments(ReportArguments):
@@ -172,9 +172,9 @@ def _add_global_options(parser: Parser, default: object) -> None:
         "--json",
         action="store_true",
         default=default,
-        help="JSON output, errors included; tune and watch: one line per batch or run",
+        help="output as JSON, including errors (tune: a line per batch, watch: a line per run)",
     )
-    group.add_argument("-q", "--quiet", action="store_true", default=default, help="errors only")
+    group.add_argument("-q", "--quiet", action="store_true", default=default, help="no output except errors")
     group.add_argument(
         "-v", "--verbose", action="store_true", default=default, help="progress messages and timing on stderr"
     )
@@ -196,11 +196,11 @@ def _add_model_commands(add: Adder) -> None:
     )
     command.add_argument(
         "models", type=Path, nargs="*", metavar="MODEL",
-        help="model files; several share one firmware (default: microc.toml's)",
+        help="model files, compiled into one firmware (default: from microc.toml)",
     )  # fmt: skip
     command.add_argument(
         "-o", "--output", type=Path, metavar="DIR",
-        help="project folder; with --relocatable, FILE.bin writes the network alone",
+        help="project folder, or with --relocatable FILE.bin for the network alone",
     )  # fmt: skip
     add_force_option(command)
     add_compile_options(command)
@@ -218,7 +218,9 @@ def _add_model_commands(add: Adder) -> None:
         help="exact sizes by compiling for the board, unless the model provably does not fit",
     )
     command.add_argument(
-        "--tensors", action="store_true", help="list of all tensors, by the names that --inputs and --outputs accept"
+        "--tensors",
+        action="store_true",
+        help="list of the model's tensors, by the names that --inputs and --outputs accept",
     )
     add_compile_options(command)
     command = add(
@@ -235,7 +237,7 @@ def _add_model_commands(add: Adder) -> None:
         nargs="?",
         default="",
         metavar="LAYER",
-        help="layer's name or part of it, or number of a step (default: all steps are listed)",
+        help="name of a layer, part of a name, or step number (default: list of all steps)",
     )
     command.add_argument(
         "--target",
@@ -243,7 +245,9 @@ def _add_model_commands(add: Adder) -> None:
         metavar="CORE",
         help="core, such as cortex-m4 (default: the board's, or this computer)",
     )
-    command.add_argument("--full", action="store_true", help="function after every schedule step and lowering pass")
+    command.add_argument(
+        "--full", action="store_true", help="listings of the function after every schedule step and lowering pass"
+    )
     add_compile_options(command)
     command = add(
         "import",
@@ -260,13 +264,13 @@ def _add_model_commands(add: Adder) -> None:
         type=Path,
         required=True,
         metavar="FILE",
-        help="output file: model.mcg or model.onnx, for example",
+        help="file to write, such as model.mcg or model.onnx",
     )
     command.add_argument(
         "--features",
         type=Path,
         metavar="FILE",
-        help="TOML file of feature stages in front of the network (docs/features.md)",
+        help="TOML file of feature stages to insert before the network (docs/features.md)",
     )
     add_reading_options(command)
 
@@ -282,20 +286,22 @@ def _add_export_command(add: Adder) -> None:
         "model.tflite --format rust --input x.npy -o kws_model",
     )
     command.add_argument("model", type=Path, nargs="?", metavar="MODEL", help=_MODEL)
-    command.add_argument("--list", dest="listing", action="store_true", help="list of formats, and how each is tested")
+    command.add_argument(
+        "--list", dest="listing", action="store_true", help="list of export formats, with how each is tested"
+    )
     command.add_argument(
         "--format",
         default="",
-        help="name of an export format (see --list), or folder of your own format, written with a slash",
+        help="export format (see --list), or folder of your own format (path with a slash)",
     )
-    command.add_argument("-o", "--output", type=Path, metavar="DIR", help="output folder")
+    command.add_argument("-o", "--output", type=Path, metavar="DIR", help="folder to write")
     add_force_option(command)
     command.add_argument(
         "--target", default="", metavar="CORE", help="core, such as cortex-m4 (default: the board's, or any core)"
     )
     command.add_argument(
         "--input", dest="inputs", type=Path, action="append", default=[], metavar="X.npy",
-        help="array for the package's example; repeat per input, in order (default: a pattern)",
+        help="array for the exported example, once per input, in order (default: a pattern)",
     )  # fmt: skip
     add_compile_options(command)
 
@@ -304,21 +310,25 @@ def _add_board_commands(add: Adder) -> None:
     """Add the parsers of ``boards``, ``plugin``, ``operators``, ``options``, ``ports``, ``demo`` and ``doctor``."""
     command = add("boards", "list, show or validate boards", "", "show netduinoplus2", "validate my_board.toml")
     command.add_argument(
-        "action", nargs="?", choices=("list", "show", "validate"), default="list", help="what to do (default: list)"
+        "action",
+        nargs="?",
+        choices=("list", "show", "validate"),
+        default="list",
+        help="action: list, show or validate (default: list)",
     )
     command.add_argument(
-        "subject", nargs="?", default="", metavar="NAME|FILE", help="board's name, or path of a board file"
+        "subject", nargs="?", default="", metavar="NAME|FILE", help="name of a board, or path of a board file"
     )
     command = add("plugin", "run the test cases of a plugin's operators", "check examples/custom_operator/operators.py")
-    command.add_argument("action", choices=("check",), help="the only action: check")
+    command.add_argument("action", choices=("check",), help="action: check is the only one")
     command.add_argument(
         "plugin_file", type=Path, metavar="FILE.py", help="plugin file (see microc.plugin); its code is executed"
     )
     command = add("operators", "list the supported operators with their dtypes", "", "--plugin operators.py --json")
-    command.add_argument("--markdown", action="store_true", help="Markdown, as in docs/operators.md")
+    command.add_argument("--markdown", action="store_true", help="output as Markdown, as in docs/operators.md")
     add_plugin_option(command)
     command = add("options", "list the compilation options", "", "--json")
-    command.add_argument("--markdown", action="store_true", help="Markdown, as in docs/options.md")
+    command.add_argument("--markdown", action="store_true", help="output as Markdown, as in docs/options.md")
     add("ports", "list the serial ports of this computer", "")
     command = add(
         "demo",
@@ -326,7 +336,9 @@ def _add_board_commands(add: Adder) -> None:
         "",
         "--board microbit",
     )
-    command.add_argument("--board", default="", help="board (default: netduinoplus2, or host if its tools are missing)")
+    command.add_argument(
+        "--board", default="", help="board to run on (default: netduinoplus2, or host if its tools are missing)"
+    )
     command = add(
         "doctor",
         "check for the tools that microc needs, and install missing ones",
@@ -335,13 +347,15 @@ def _add_board_commands(add: Adder) -> None:
         "--fix",
         "--fix --yes",
     )
-    command.add_argument("--board", default="", help="only the tools for this board: name or board file")
+    command.add_argument(
+        "--board", default="", help="board whose tools are checked: name or board file (default: all tools)"
+    )
     command.add_argument(
         "--fix",
         action="store_true",
-        help="command line that installs what is missing, shown but not run, shown but not run",
+        help="printed command line that installs the missing tools, run only with --yes",
     )
-    command.add_argument("--yes", action="store_true", help="with --fix: that command line is run")
+    command.add_argument("--yes", action="store_true", help="with --fix: execution of the printed command line")
 
 
 # ---- The command line as data, read from the argparse parsers, for shell completion and the manual page.
@@ -439,7 +453,7 @@ def _command_syntax(
     options, words = [], []
     for group in parser._action_groups:
         for action in group._group_actions:
-            if isinstance(action, argparse._SubParsersAction):
+            if isinstance(action, argparse._SubParsersAction) or action.help == argparse.SUPPRESS:
                 continue
             text = _one_line_help(action)
             if action.option_strings:

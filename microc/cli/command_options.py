@@ -4,7 +4,7 @@ Nothing that is slow to import is imported here, so that ``--help`` is instant."
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,16 +44,18 @@ def _add_report_command(add: Adder) -> None:
     """Add the parser of ``report``."""
     command = add(
         "report",
-        "estimate a network's costs on a board, layer by layer; no hardware needed",
+        "estimate a network's costs on a board, layer by layer, without hardware",
         "model.tflite --board netduinoplus2",
         "model.tflite --board netduinoplus2 -o report.html",
         "model.tflite --board netduinoplus2 --verified verify.json -o report.html",
         "firmware -o report.json",
     )
     command.add_argument(
-        "source", type=Path, nargs="?", metavar="MODEL|DIR", help="model or project folder (default: microc.toml's)"
+        "source", type=Path, nargs="?", metavar="MODEL|DIR", help="model or project folder (default: from microc.toml)"
     )
-    command.add_argument("-o", "--output", type=Path, metavar="FILE", help="output file: page (.html) or data (.json)")
+    command.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="report to write: page (.html) or data (.json)"
+    )
     add_verified_option(command)
     add_compile_options(command)
 
@@ -64,7 +66,7 @@ def add_verified_option(command: ArgumentParser) -> None:
         "--verified",
         type=Path,
         metavar="F.json|DIR",
-        help="result of verify whose accuracy is shown: its saved --json, or --evidence folder",
+        help="accuracy to show: saved output of verify --json, or folder of verify --evidence",
     )
 
 
@@ -83,7 +85,7 @@ def _add_compare_command(add: Adder) -> None:
         "after", type=Path, metavar="AFTER", help="report, project folder or model to compare with BEFORE"
     )
     command.add_argument(
-        "--html", type=Path, metavar="F.html", help="output page: the report of AFTER, compared with BEFORE"
+        "--html", type=Path, metavar="F.html", help="page to write: report of AFTER, compared with BEFORE"
     )
     add_compile_options(command)
 
@@ -101,19 +103,29 @@ def _add_watch_command(add: Adder) -> None:
     add_source_options(command)
     group = command.add_argument_group("runs")
     group.add_argument(
-        "--data", type=Path, metavar="PATH", help="samples, used in a loop; as for verify (default: random inputs)"
+        "--data",
+        type=Path,
+        metavar="PATH",
+        help="samples to run in a loop, as for microc verify (default: random inputs)",
     )
     group.add_argument(
-        "--labels", default="", metavar="NAME|FILE", help="class numbers of the samples, shown beside the answers"
+        "--labels",
+        default="",
+        metavar="NAME|FILE",
+        help="class numbers to compare with: array or column of --data, or a file",
     )
-    group.add_argument("--pixels", type=float, nargs=2, metavar=("LOW", "HIGH"), help="real values of pixels 0 and 255")
-    group.add_argument("--from-board", action="store_true", help="inputs from the firmware itself; nothing is sent")
+    group.add_argument(
+        "--pixels", type=float, nargs=2, metavar=("LOW", "HIGH"), help="input values of pixels 0 and 255"
+    )
+    group.add_argument(
+        "--from-board", action="store_true", help="inputs that the firmware itself provides, such as sensor data"
+    )
     group.add_argument(
         "--every",
         type=parser.parse_seconds,
         default=0.5,
         metavar="SECONDS",
-        help="least time from the start of a run to the next (default: 0.5)",
+        help="minimum time between the starts of two runs (default: 0.5)",
     )
     group.add_argument(
         "--runs", type=_parse_run_count, default=0, metavar="N", help="number of runs (default: until Ctrl-C)"
@@ -125,10 +137,13 @@ def _add_watch_command(add: Adder) -> None:
         type=_parse_tcp_port,
         default=0,
         metavar="PORT",
-        help="port of the page on 127.0.0.1 (default: a free one)",
+        help="TCP port of the page on 127.0.0.1 (default: a free port)",
     )
     group.add_argument(
-        "--no-browser", dest="browser", action="store_false", help="address of the page only; no browser is opened"
+        "--no-browser",
+        dest="browser",
+        action="store_false",
+        help="printed address of the page, without opening a browser",
     )
 
 
@@ -172,10 +187,10 @@ def _add_bench_command(add: Adder) -> None:
         "model.tflite --boards all-emulated --json",
         'model.tflite --boards attached --meter "python joulescope.py"',
     )
-    command.add_argument("source", type=Path, nargs="?", metavar="MODEL", help="model (default: microc.toml's)")
+    command.add_argument("source", type=Path, nargs="?", metavar="MODEL", help="model file (default: from microc.toml)")
     command.add_argument(
         "--boards", dest="board_names", type=parse_names, default=(), metavar="NAME,...",
-        help="names, board files, all-emulated or attached (default: microc.toml's)",
+        help="board names, board files, all-emulated or attached (default: from microc.toml)",
     )  # fmt: skip
     command.add_argument(
         "--meter", default="", metavar="COMMAND",
@@ -185,7 +200,7 @@ def _add_bench_command(add: Adder) -> None:
         "--repeat",
         type=parser.parse_inference_count,
         metavar="N",
-        help="inferences to average (default: 1; with a meter 100)",
+        help="number of inferences to average (default: 1, with --meter 100)",
     )
     command.add_argument(
         "--timeout", type=parser.parse_seconds, default=10.0, metavar="SECONDS",
@@ -204,11 +219,13 @@ def _add_profile_command(add: Adder) -> None:
         "model.tflite --board mps2-an386 --trace trace.json",
     )
     add_source_options(command)
-    add_input_options(command, "input array or picture; repeat per input (default: random)")
-    command.add_argument("--html", type=Path, metavar="F.html", help="output page: network, timeline, memory, layers")
+    add_input_options(command, "input array or picture, once per input, in order (default: random)")
+    command.add_argument("--html", type=Path, metavar="F.html", help="page to write: network, timeline, memory, layers")
     add_verified_option(command)
-    command.add_argument("--csv", type=Path, metavar="F.csv", help="output table of layers")
-    command.add_argument("--trace", type=Path, metavar="T.json", help="output trace for Perfetto or chrome://tracing")
+    command.add_argument("--csv", type=Path, metavar="F.csv", help="CSV table of layers to write")
+    command.add_argument(
+        "--trace", type=Path, metavar="T.json", help="trace to write, for Perfetto or chrome://tracing"
+    )
     command.add_argument("--seed", type=int, default=20, help="seed of the random inputs (default: 20)")
 
 
@@ -225,23 +242,25 @@ def _add_size_command(add: Adder) -> None:
         "my_product.elf --project firmware",
         "model.tflite --board mps2-an386 --csv symbols.csv",
     )
-    add_source_options(command, "project folder, ELF file, or model to build")
+    add_source_options(command, "project folder, ELF file, saved --json, or model")
     command.add_argument(
         "--project",
         type=Path,
         metavar="DIR",
-        help="project whose network an ELF file contains (default: the file's folder)",
+        help="project of the network in an ELF file (default: folder of that file)",
     )
-    command.add_argument("--compare", type=Path, metavar="F.json", help="earlier --json output to list changes against")
+    command.add_argument(
+        "--compare", type=Path, metavar="F.json", help="saved output of an earlier size --json, to list changes since"
+    )
     command.add_argument(
         "--against", dest="base", type=Path, metavar="BASE",
-        help="project, or saved --json of size or profile, to measure growth against",
+        help="baseline of growth: project folder, or saved --json of size or profile",
     )  # fmt: skip
     command.add_argument(
         "--fail-over", type=parser.parse_growth_limit, action="append", default=[], metavar="[flash|ram|time=]SHARE",
-        help="limit of growth since --against, such as 2%%; above it the exit code is 7; repeatable",
+        help="maximum growth over --against, such as 2%% (exit code 7 above it); repeatable",
     )  # fmt: skip
-    command.add_argument("--csv", type=Path, metavar="F.csv", help="output table of all symbols")
+    command.add_argument("--csv", type=Path, metavar="F.csv", help="CSV table of all symbols to write")
 
 
 def _add_verify_command(add: Adder) -> None:
@@ -261,22 +280,24 @@ def _add_verify_command(add: Adder) -> None:
     )
     add_source_options(command)
     command.add_argument(
-        "--samples", type=int, default=3, metavar="N", help="sets of inputs to compare kernel by kernel (default: 3)"
+        "--samples",
+        type=int,
+        default=3,
+        metavar="N",
+        help="number of input sets to compare kernel by kernel (default: 3)",
     )
     command.add_argument("--seed", type=int, default=20, help="seed of the random inputs (default: 20)")
     command.add_argument(
         "--tolerance", type=parser.parse_tolerance, metavar="T",
-        help="relative tolerance of floats (default: 1e-6 against the host, 1e-4 against a float32 framework)",
+        help="relative tolerance of floats (default: 1e-6 to host, 1e-4 to float32 framework)",
     )  # fmt: skip
-    group = command.add_argument_group(
-        "the framework that made the model", f"FRAMEWORK is one of {', '.join(AGAINST)}."
-    )
+    group = command.add_argument_group("comparison with a framework", f"FRAMEWORK is one of {', '.join(AGAINST)}.")
     group.add_argument(
         "--against", choices=AGAINST, default="", metavar="FRAMEWORK",
-        help="framework to compare with; reference: the one that made the model",
+        help="framework to compare with, or reference for the one that made the model",
     )  # fmt: skip
     group.add_argument(
-        "--model", dest="model_file", type=Path, metavar="FILE", help="model that the project was compiled from"
+        "--model", dest="model_file", type=Path, metavar="FILE", help="model file from which the project was compiled"
     )
     group.add_argument(
         "--quanta",
@@ -287,10 +308,10 @@ def _add_verify_command(add: Adder) -> None:
     )
     command.add_argument(
         "--evidence", type=Path, metavar="DIR",
-        help="output folder: page to sign, JSON data, SHA256SUMS of both",
+        help="folder to write: page to sign, its data as JSON, and SHA256SUMS of both",
     )  # fmt: skip
-    add_input_options(command, "input array or picture; repeat per input (default: random)")
-    group = command.add_argument_group("the user's data, all of which run on the board")
+    add_input_options(command, "input array or picture, once per input, in order (default: random)")
+    group = command.add_argument_group("evaluation on your data: every sample runs on the board")
     group.add_argument(
         "--data", type=Path, metavar="PATH",
         help="samples: .npz, .npy, .csv, or a folder of arrays, pictures or .wav",
@@ -303,7 +324,7 @@ def _add_verify_command(add: Adder) -> None:
         "--answer",
         default="",
         metavar="OUTPUT",
-        help="output that gives the class (default: the first with class numbers, else the first)",
+        help="output with the class (default: first that has class numbers, else the first)",
     )
     group.add_argument(
         "--expected", type=Path, metavar="FILE",
@@ -337,19 +358,19 @@ def add_quantize_command(add: Adder, model: str) -> None:
     )
     command.add_argument(
         "--eval", dest="evaluation", type=Path, metavar="DATA",
-        help="data to compare both networks on (default: the calibration data)",
+        help="data on which both networks are compared (default: the calibration data)",
     )  # fmt: skip
     command.add_argument(
         "--labels",
         default="",
         metavar="NAME",
-        help="class numbers: array or column of the data, or a file (default: the subfolders of --eval)",
+        help="class numbers: array or column of the data, or file (default: subfolder names)",
     )
     command.add_argument(
-        "--pixels", type=float, nargs=2, metavar=("LOW", "HIGH"), help="real values of pixels 0 and 255"
+        "--pixels", type=float, nargs=2, metavar=("LOW", "HIGH"), help="input values of pixels 0 and 255"
     )
     command.add_argument(
-        "--activations", choices=("int8", "uint8", "int16"), default="int8", help="type of activations (default: int8)"
+        "--activations", choices=("int8", "uint8", "int16"), default="int8", help="dtype of activations (default: int8)"
     )
     command.add_argument(
         "--weights",
@@ -357,28 +378,35 @@ def add_quantize_command(add: Adder, model: str) -> None:
         choices=(8, 4, 2),
         default=8,
         metavar="BITS",
-        help="bits of weights: 8, 4 or 2 (default: 8)",
+        help="bits per weight: 8, 4 or 2 (default: 8)",
     )
     command.add_argument(
         "--block", type=int, choices=(0, 16, 32, 64), default=0, metavar="INPUTS",
-        help="inputs per scale of 4- or 2-bit weights: 16, 32, 64 (default: 0, all inputs share one)",
+        help="number of inputs per scale of 4- or 2-bit weights: 16, 32, 64 (default: 0, all)",
     )  # fmt: skip
     command.add_argument(
-        "--scales", choices=("any", "power-of-two"), default="any", help="allowed scales (default: any)"
+        "--scales", choices=("any", "power-of-two"), default="any", help="allowed quantisation scales (default: any)"
     )
     _add_mixed_precision_options(command)
     command.add_argument(
         "--ranges", choices=("auto", "minmax", "percentile", "mse", "entropy", "moving-average"), default="auto",
-        help="method of estimating ranges (default: the one with least error per value)",
+        help="estimator of activation ranges (default: auto, the one with the least error)",
     )  # fmt: skip
-    command.add_argument("--board", default="", help="board to estimate costs on, before and after: name or board file")
     command.add_argument(
-        "--html", type=Path, metavar="F.html", help="output page: accuracy, layers, Pareto front, advice"
+        "--board", default="", help="board to estimate costs for, before and after: name or board file"
     )
-    command.add_argument("--full", action="store_true", help="all rows of long tables")
+    command.add_argument(
+        "--html", type=Path, metavar="F.html", help="page to write: accuracy, layers, Pareto front, advice"
+    )
+    command.add_argument("--full", action="store_true", help="all rows of tables that are otherwise shortened")
     command.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
     command.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="FILE", help="output model, such as model.mcg or model.onnx"
+        "-o",
+        "--output",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="model to write, such as model.mcg or model.onnx",
     )
     add_reading_options(command)
 
@@ -387,11 +415,11 @@ def _add_mixed_precision_options(command: ArgumentParser) -> None:
     """Add the options for mixed precision: bits of single layers, and limits for the search of bits per layer."""
     command.add_argument(
         "--layer", dest="layers", type=parse_layer_bits, action="append", default=[], metavar="NAME=BITS",
-        help="bits of one layer: 8, 4, 2 (weights), 16 (activations), 32 (float); repeatable",
+        help="bits of a layer: 8, 4, 2 (weights), 16 (activations), 32 (float); repeatable",
     )  # fmt: skip
     command.add_argument(
         "--float-layer", dest="float_layers", action="append", default=[], metavar="NAME",
-        help="layer that stays in floats; repeatable",
+        help="layer that is not quantised; repeatable",
     )  # fmt: skip
     command.add_argument(
         "--weight-only", dest="weight_only", action="append", default=[], metavar="NAME|all",
@@ -399,25 +427,31 @@ def _add_mixed_precision_options(command: ArgumentParser) -> None:
     )  # fmt: skip
     command.add_argument(
         "--dynamic-range", dest="dynamic_range", action="append", default=[], metavar="NAME|all",
-        help="layer that quantises its data at run time, or all; repeatable",
+        help="layer that quantises its input at run time, or all; repeatable",
     )  # fmt: skip
     limits = command.add_argument_group("limits for the search of bits per layer (docs/quantisation.md)")
     limits.add_argument(
-        "--flash", type=parse_byte_size, metavar="BYTES", help="flash of the firmware on --board, such as 65536 or 64K"
+        "--flash",
+        type=parse_byte_size,
+        metavar="BYTES",
+        help="maximum flash of the firmware on --board, such as 65536 or 64K",
     )
-    limits.add_argument("--ram", type=parse_byte_size, metavar="BYTES", help="RAM of the firmware")
-    limits.add_argument("--time", type=parse_seconds, metavar="SECONDS", help="estimated time of a run on the board")
+    limits.add_argument("--ram", type=parse_byte_size, metavar="BYTES", help="maximum RAM of the firmware on --board")
+    limits.add_argument(
+        "--time", type=parse_seconds, metavar="SECONDS", help="maximum estimated time of a run on --board"
+    )
     limits.add_argument(
         "--max-drop", type=parse_share, metavar="SHARE",
-        help="largest loss of accuracy, such as 1%% or 0.01; flash is then minimised",
+        help="maximum loss of accuracy within which flash is minimised, such as 1%% or 0.01",
     )  # fmt: skip
 
 
 # ---- ``microc tune``.
 
 RECORDS = Path("tuned.jsonl")
-_PLAN_EPILOG = """--plan names a file that is written here: what a compilation takes with these records, layer by layer.
-Edit it, and give it back to microc compile --plan."""
+_WRITTEN_PLAN = "optimisation plan to write, for microc compile --plan"
+_PLAN_EPILOG = """tune --plan FILE writes an optimisation plan: for every layer, the schedule that compile --tuned would choose.
+A plan may be edited by hand. compile --plan FILE then uses its schedules."""
 
 
 def add_tune_command(add: Adder, model: str) -> None:
@@ -443,67 +477,77 @@ def add_tune_command(add: Adder, model: str) -> None:
     command.add_argument("model", type=Path, nargs="?", default=None, metavar="MODEL", help=model)
     command.add_argument(
         "--records", type=Path, default=RECORDS, metavar="FILE",
-        help="file of records, extended; for microc compile --tuned (default: tuned.jsonl)",
+        help="file to which tuning records are appended (default: tuned.jsonl)",
     )  # fmt: skip
     command.add_argument(
         "--html",
         type=Path,
         metavar="F.html",
-        help="output page: progress of the search, search space, choices",
+        help="page to write: progress of the search, search spaces, chosen schedules",
     )
     what = command.add_argument_group("instead of a search")
-    what.add_argument("--space", action="store_true", help="list of kernels with their search spaces and decisions")
-    what.add_argument("--show", type=Path, metavar="FILE", help="list of the records in a file, failures included")
+    what.add_argument(
+        "--space", action="store_true", help="search space of every kernel in the model: decisions and their values"
+    )
+    what.add_argument(
+        "--show", type=Path, metavar="FILE", help="table of the tuning records in a file, including failed measurements"
+    )
     what.add_argument(
         "--repeat",
         default="",
         metavar="RECORD",
-        help="id of a record in --records, or its beginning, to measure again",
+        help="id of the record in --records to measure again, or first characters of the id",
     )
     what.add_argument(
         "--merge",
         type=Path,
         nargs="+",
         metavar="FILE",
-        help="files of records to merge into --records, without duplicates",
+        help="files of tuning records to merge into --records, without duplicates",
     )
     what.add_argument(
         "--prune",
         type=Path,
         metavar="FILE",
-        help="file from which records are removed that others beat in time, flash and workspace",
+        help="file to rewrite without records that others beat in time, flash and workspace",
     )
     where = command.add_argument_group("measurement")
     where.add_argument(
         "--target",
         default="",
         metavar="CORE",
-        help="this computer (native, or one of its cores) instead of a board",
+        help="this computer instead of a board: native, or one of its cores",
     )
     where.add_argument(
         "--port", dest="ports", action="append", default=[], metavar="PORT",
-        help="board's port, auto or 'pipe:PROGRAM {elf}'; repeatable (default: the board's emulator)",
+        help="serial port, auto, or 'pipe:PROGRAM {elf}' (default: the emulator); repeatable",
     )  # fmt: skip
     where.add_argument(
-        "--load", action="store_true", help="candidates loaded into RAM, not flashed one by one; times are of code in RAM",
+        "--load", action="store_true", help="candidates sent to RAM instead of flash, so times are those of code in RAM",
     )  # fmt: skip
-    where.add_argument("--jobs", type=int, default=1, metavar="N", help="parallel emulators or processes (default: 1)")
+    where.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        metavar="N",
+        help="number of emulators or processes that measure in parallel (default: 1)",
+    )
     where.add_argument(
         "--fleet",
         default="",
         metavar="ADDRESS",
-        help="scheduler of Dask Distributed whose workers have boards",
+        help="address of a Dask scheduler whose workers have boards attached",
     )
     search = command.add_argument_group("search")
     search.add_argument(
-        "--trials", type=int, default=500, metavar="N", help="maximum number of measurements; 0: none (default: 500)"
+        "--trials", type=int, default=500, metavar="N", help="maximum number of measurements, 0 for none (default: 500)"
     )
     search.add_argument(
         "--time",
         type=parse_duration,
         default=0.0,
         metavar="TIME",
-        help="maximum time: 90s, 10m, 2h (default: unlimited)",
+        help="maximum duration of the search, such as 90s, 10m or 2h (default: unlimited)",
     )
     search.add_argument(
         "--search",
@@ -513,15 +557,15 @@ def add_tune_command(add: Adder, model: str) -> None:
     )
     search.add_argument(
         "--cost-model", choices=("auto", "analytic", "learned"), default="auto",
-        help="ranking of candidates; learned needs LightGBM (default: auto)",
+        help="cost model that ranks candidates, learned needs LightGBM (default: auto)",
     )  # fmt: skip
     search.add_argument(
         "--only",
         action="append",
         default=[],
         metavar="NAME",
-        help="part of the names of layers to tune; repeatable",
+        help="layers to tune: a name, or part of a name; repeatable",
     )
     search.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
-    add_compile_options(command)
+    add_compile_options(command, help_texts={"tuned": SUPPRESS, "plan": _WRITTEN_PLAN})
     command.epilog = f"{command.epilog}\n\n{_PLAN_EPILOG}"

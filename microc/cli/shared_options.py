@@ -6,6 +6,7 @@ import argparse
 from argparse import ArgumentParser
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from microc.cli import parser
@@ -23,10 +24,15 @@ def add_reading_options(command: argparse.ArgumentParser) -> None:
     _add_option_group(command, READING)
 
 
-def add_compile_options(command: argparse.ArgumentParser, *, board: bool = True) -> None:
-    """Add all compilation options to a command and, if ``board`` is true, the option ``--board``."""
+def add_compile_options(
+    command: argparse.ArgumentParser, *, board: bool = True, help_texts: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Add all compilation options to a command and, if ``board`` is true, the option ``--board``.
+
+    ``help_texts``: help texts, by the name of the option, that replace those of the option table; argparse.SUPPRESS hides
+    an option that the command refuses."""
     add_reading_options(command)
-    group = _add_option_group(command, COMPILING)
+    group = _add_option_group(command, COMPILING, help_texts)
     if board:
         group.add_argument("--board", default="", help="board: name (microc boards) or board file (default: host)")
     _add_option_group(command, STREAMING)
@@ -77,22 +83,28 @@ def compilation_option_words(command_words: Sequence[str], board: str) -> list[s
     return kept
 
 
-def _add_option_group(command: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
-    """Add an argument group with all compilation options of the group ``title``; return the argument group."""
+def _add_option_group(
+    command: argparse.ArgumentParser, title: str, help_texts: Mapping[str, str] = MappingProxyType({})
+) -> argparse._ArgumentGroup:
+    """Add an argument group with all compilation options of the group ``title``; return the argument group.
+
+    ``help_texts``: help texts, by the name of the option, that replace those of the option table."""
     group = command.add_argument_group(title)
     for name, option in OPTIONS.items():
         if option.group == title and option.flag:
-            _add_compilation_option(group, name, option)
+            _add_compilation_option(group, name, option, help_texts.get(name, ""))
     return group
 
 
-def _add_compilation_option(command: argparse._ActionsContainer, name: str, option: Option) -> None:
+def _add_compilation_option(
+    command: argparse._ActionsContainer, name: str, option: Option, help_text: str = ""
+) -> None:
     """Add one compilation option to a command or argument group.
 
     For a boolean default, the option becomes a switch; if the option declares words, its values are choices; else they are
-    parsed by the option's converter."""
-    help, settings = option.text, dict[str, Any]()
-    if option.applies:
+    parsed by the option's converter. ``help_text`` replaces the help of the option table unless it is empty."""
+    help, settings = help_text or option.text, dict[str, Any]()
+    if option.applies and not help_text:
         help = f"{option.applies}: {help}"
     if getattr(_DEFAULT, name) is True and not option.words:  # --no-...
         settings.update(action="store_const", const=False)
@@ -155,7 +167,7 @@ def add_source_options(command: ArgumentParser, meaning: str = "project folder, 
 
     ``meaning``: help of the argument."""
     command.add_argument(
-        "source", type=Path, nargs="?", metavar="DIR|MODEL", help=f"{meaning} (default: microc.toml's)"
+        "source", type=Path, nargs="?", metavar="DIR|MODEL", help=f"{meaning} (default: from microc.toml)"
     )
     command.add_argument(
         "--network",
@@ -174,31 +186,31 @@ def add_input_options(command: ArgumentParser, meaning: str) -> None:
     )
     command.add_argument(
         "--pixels", type=float, nargs=2, metavar=("LOW", "HIGH"),
-        help="real values that pixels 0 and 255 stand for (default: 8-bit inputs take raw pixels, others 0 to 1)",
+        help="input values of pixels 0 and 255 (default: raw bytes for 8-bit inputs, else 0 1)",
     )  # fmt: skip
 
 
 def add_device_options(command: ArgumentParser) -> None:
     """Add the options of the serial line to a board: port, baud rates and time-out."""
-    group = command.add_argument_group("the board's line")
+    group = command.add_argument_group("serial line to the board")
     group.add_argument(
         "--port",
         default="",
-        help="serial port, socket://HOST:PORT, or auto: found by USB id (default: the board's emulator; auto if it has none)",
+        help="serial port, socket://HOST:PORT, or auto by USB id (default: emulator, else auto)",
     )
     group.add_argument(
         "--baud",
         type=parser.parse_baud_rates,
         default=(),
         metavar="RATE,...",
-        help="baud rates to try in this order, or auto for the usual ones (default: the board's)",
+        help="baud rates to try in order, or auto for the usual ones (default: the board's)",
     )
     group.add_argument(
         "--timeout",
         type=parser.parse_seconds,
         default=10.0,
         metavar="SECONDS",
-        help="time to wait for an answer, or for a lost line to come back (default: 10)",
+        help="time to wait for an answer, or for a lost line to reconnect (default: 10)",
     )
 
 
@@ -209,7 +221,7 @@ Adder = Callable[..., ArgumentParser]
 
 def add_force_option(command: ArgumentParser) -> None:
     """Add the option ``--force``, which permits to replace the project of another network."""
-    command.add_argument("--force", action="store_true", help="permission to replace another network's project")
+    command.add_argument("--force", action="store_true", help="permission to overwrite the project of another network")
 
 
 def add_project_commands(add: Adder, model: str) -> None:
@@ -225,47 +237,54 @@ def add_project_commands(add: Adder, model: str) -> None:
         "first --board netduinoplus2",
     )
     command.add_argument("folder", type=Path, metavar="PROJECT", help="project folder, new or empty")
-    command.add_argument("--model", type=Path, metavar="MODEL", help="model file (default: the demonstration's digits)")
+    command.add_argument(
+        "--model",
+        type=Path,
+        metavar="MODEL",
+        help="model file to copy into the project (default: digits, as in microc demo)",
+    )
     add_compile_options(command)
-    command = add("build", "build a project's firmware and show its memory", "firmware", "")
-    command.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="project folder (default: microc.toml's)")
+    command = add("build", "build a project's firmware and show its memory use", "firmware", "")
+    command.add_argument(
+        "folder", type=Path, nargs="?", metavar="DIR", help="project folder (default: from microc.toml)"
+    )
     command = add("flash", "flash a project's firmware", "firmware", "firmware --runner openocd --dry-run")
     command.add_argument(
-        "folder", type=Path, nargs="?", metavar="DIR", help="project folder, built (default: microc.toml's)"
+        "folder", type=Path, nargs="?", metavar="DIR", help="built project folder (default: from microc.toml)"
     )
     command.add_argument(
         "--runner",
         default="",
-        help="name of the flashing program (default: the first of the board's that is installed)",
+        help="flashing program (default: the first installed one that the board file lists)",
     )
-    command.add_argument("--dry-run", action="store_true", help="flashing command only; nothing is run")
+    command.add_argument("--dry-run", action="store_true", help="printed flashing command, without running it")
     add_device_options(command)
     command = add(
         "load",
-        "send a network to a board whose firmware loads networks",
+        "send a relocatable network to a board whose firmware can load networks",
         "network --port /dev/ttyACM0",
         "network.bin --port /dev/ttyACM0",
         "network",
     )
     command.add_argument(
         "folder", type=Path, nargs="?", metavar="DIR|FILE",
-        help="--relocatable project folder, or .bin file (default: microc.toml's)",
+        help="project folder of compile --relocatable, or .bin file (default: microc.toml)",
     )  # fmt: skip
     add_device_options(command)
     command = add(
         "run",
-        "run a network on its board",
+        "run a network on its board or emulator, and show the outputs",
         "firmware --input x.npy --output y.npy",
         "model.tflite --board mps2-an386 --input x.npy",
         "firmware --input x.npy --port /dev/ttyACM0",
         "firmware --input cat.png",
     )
     add_source_options(command)
-    add_input_options(command, "input array or picture; repeat per input, in order (default: random)")
+    add_input_options(command, "input array or picture, once per input, in order (default: random)")
     command.add_argument("--seed", type=int, default=20, help="seed of the random inputs (default: 20)")
     command.add_argument(
         "--output", dest="outputs", type=Path, action="append", default=[], metavar="Y.npy",
-        help="output file; repeat per output, in order",
+        help="output file, once per output, in order",
     )  # fmt: skip
 
 
