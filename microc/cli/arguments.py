@@ -361,8 +361,8 @@ def _add_board_commands(add: Adder) -> None:
 # ---- The command line as data, read from the argparse parsers, for shell completion and the manual page.
 
 FILES, FOLDERS = "files", "folders"
-MODELS = (".tflite", ".onnx", ".keras", ".pt2", ".mcg", ".txt")
-_ENDS = (".npz", ".npy", ".csv", ".html", ".json", ".jsonl", ".py", ".toml")
+MODEL_SUFFIXES = (".tflite", ".onnx", ".keras", ".pt2", ".mcg", ".txt")
+_FILE_SUFFIXES = (".npz", ".npy", ".csv", ".html", ".json", ".jsonl", ".py", ".toml")
 
 
 @frozen
@@ -498,11 +498,11 @@ def _value_syntax(action: argparse.Action, name_listers: Mapping[str, Callable[[
         return ValueSyntax(metavar, tuple(metavar.split(",")), list=True)
     upper = metavar.upper()
     if "MODEL" in upper and action.type is Path:
-        return ValueSyntax(metavar, (), FILES, MODELS)
+        return ValueSyntax(metavar, (), FILES, MODEL_SUFFIXES)
     if upper == "DIR":
         return ValueSyntax(metavar, (), FOLDERS)
     if action.type is Path or any(part in upper for part in ("FILE", "PATH", "PORT")):
-        ends = tuple(end for end in _ENDS if upper.endswith(end.upper()))
+        ends = tuple(end for end in _FILE_SUFFIXES if upper.endswith(end.upper()))
         return ValueSyntax(metavar, (), FILES, ends)
     return ValueSyntax(metavar)
 

@@ -46,7 +46,7 @@ def boards(arguments: Arguments) -> show.Answer:
     if not arguments.subject:
         raise UsageError(
             f"boards {arguments.action}: got no board, expected a name or a file",
-            hint="name one that microc boards lists",
+            hint="name one of the boards that microc boards lists",
         )
     board = load_board(arguments.subject)
     data = board_data(board)

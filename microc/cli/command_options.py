@@ -150,14 +150,14 @@ def _add_watch_command(add: Adder) -> None:
 def _parse_run_count(text: str) -> int:
     """Parse a number of runs, 1 or more; ArgumentTypeError for any other text."""
     if not text.isdecimal() or not 0 < int(text) < 1 << 31:
-        raise ArgumentTypeError(f"{text!r} is no number of runs")
+        raise ArgumentTypeError(f"got {text!r}, expected a number of runs, 1 or more")
     return int(text)
 
 
 def _parse_tcp_port(text: str) -> int:
     """Parse the number of a TCP port, 1 to 65535; ArgumentTypeError for any other text."""
     if not text.isdecimal() or not 0 < int(text) < 1 << 16:
-        raise ArgumentTypeError(f"{text!r} is no port: write a number from 1 to 65535")
+        raise ArgumentTypeError(f"got {text!r}, expected a TCP port: write a number from 1 to 65535")
     return int(text)
 
 
@@ -448,7 +448,7 @@ def _add_mixed_precision_options(command: ArgumentParser) -> None:
 
 # ---- ``microc tune``.
 
-RECORDS = Path("tuned.jsonl")
+DEFAULT_RECORDS = Path("tuned.jsonl")
 _WRITTEN_PLAN = "optimisation plan to write, for microc compile --plan"
 _PLAN_EPILOG = """tune --plan FILE writes an optimisation plan: for every layer, the schedule that compile --tuned would choose.
 A plan may be edited by hand. compile --plan FILE then uses its schedules."""
@@ -476,7 +476,7 @@ def add_tune_command(add: Adder, model: str) -> None:
     )
     command.add_argument("model", type=Path, nargs="?", default=None, metavar="MODEL", help=model)
     command.add_argument(
-        "--records", type=Path, default=RECORDS, metavar="FILE",
+        "--records", type=Path, default=DEFAULT_RECORDS, metavar="FILE",
         help="file to which tuning records are appended (default: tuned.jsonl)",
     )  # fmt: skip
     command.add_argument(

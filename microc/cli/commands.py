@@ -102,7 +102,7 @@ def replace_stdin_arguments(arguments: Arguments) -> Iterator[None]:
         return
     if count > 1:
         raise UsageError(
-            f"-: standard input can be read once; got {count} times", hint="give a file for the other argument"
+            f"-: standard input can be read once; got {count} times", hint="give a file name for the other argument"
         )
     if sys.stdin is None or sys.stdin.isatty():
         raise UsageError(
@@ -147,7 +147,7 @@ def compile_(arguments: Arguments) -> show.Answer:
     from microc.reports.text_tables import memory_usage_rows
 
     if arguments.output is None:
-        raise UsageError("compile needs the folder to write", hint="add -o DIR")
+        raise UsageError("compile needs the folder to write (-o); got none", hint="add -o DIR")
     if arguments.output.suffix == BLOB_SUFFIX and compilation_options(arguments).get("relocatable"):
         check_output_paths(**{"-o": arguments.output})
     else:
@@ -185,7 +185,7 @@ def compile_(arguments: Arguments) -> show.Answer:
         *self_test_rows(report),
         ("in place", f"{sum(layer['in_place'] > 0 for layer in report['layers'])} kernels write over what they read"),
         _flash_row(report),
-        ("RAM", show.usage_text(report["ram"], report["board_ram"])),
+        ("RAM", show.memory_usage_text(report["ram"], report["board_ram"])),
         *estimate_rows(report),
         *next_command_rows(arguments, folder, report["board"]),
     ]
@@ -217,7 +217,7 @@ def _compile_several_networks(arguments: Arguments, output: Path) -> show.Answer
             f"{show.format_integer(report['arena'])} bytes, {show.format_integer(report['shared_arena'])} of them shared",
         ),
         _flash_row(report),
-        ("RAM", show.usage_text(report["ram"], report["board_ram"])),
+        ("RAM", show.memory_usage_text(report["ram"], report["board_ram"])),
     ]
     text = show.table(("network", "model", "kernels", "MACs", "weights", "arena"), cells, 2) + "\n\n" + show.facts(rows)
     return show.Answer({"folder": str(folder), "report": report}, text)
@@ -252,7 +252,7 @@ def _with_linked_sizes(report: Mapping[str, Any], sizes: LinkedSizes | None) -> 
 def _flash_row(report: Mapping[str, Any]) -> tuple[str, str]:
     """Return the summary row about flash; its name contains ``estimated`` if the firmware was not linked."""
     name = "flash" if report["flash_linked"] else "flash, estimated"
-    return name, show.usage_text(report["flash"], report["board_flash"])
+    return name, show.memory_usage_text(report["flash"], report["board_flash"])
 
 
 def _low_memory_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
@@ -266,7 +266,7 @@ def _low_memory_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
     rows: list[tuple[str, object]] = []
     for streamed in (layer["streamed"] for layer in report["layers"] if layer["streamed"]):
         macs, moved = show.format_integer(streamed["extra_macs"]), show.format_integer(streamed["moved_bytes"])
-        chain = f"{len(streamed['layers'])} layers from {show.layer(streamed['layers'][0])}"
+        chain = f"{len(streamed['layers'])} layers from {show.fit_layer_name(streamed['layers'][0])}"
         rows.append(("row by row", f"{chain}: {macs} multiply-accumulates more, {moved} bytes moved"))
     saved = unstreamed["arena"] - report["arena"]
     change = 100 * (report["estimated_instructions"] / max(unstreamed["instructions"], 1) - 1)
@@ -405,8 +405,8 @@ def build(arguments: Arguments) -> show.Answer:
     sizes, ram = result.sizes, result.sizes.static_ram + project.peak_stack
     rows = [
         ("firmware", result.elf),
-        ("flash", show.usage_text(sizes.flash, region_bytes(project.board, "flash"))),
-        ("RAM", show.usage_text(ram, region_bytes(project.board, "ram"))),
+        ("flash", show.memory_usage_text(sizes.flash, region_bytes(project.board, "flash"))),
+        ("RAM", show.memory_usage_text(ram, region_bytes(project.board, "ram"))),
         ("  static and arena", f"{show.format_integer(sizes.static_ram)} bytes"),
         (
             "  stack",

@@ -150,12 +150,12 @@ def parse_seconds(text: str) -> float:
     return seconds
 
 
-_UNITS = {"s": 1, "m": 60, "h": 3600}
+_SECONDS_BY_UNIT = {"s": 1, "m": 60, "h": 3600}
 
 
 def parse_duration(text: str) -> float:
     """Parse a duration with a unit, such as 90s, 10m or 2h, and return it in seconds."""
-    number, unit = (text[:-1], _UNITS[text[-1]]) if text[-1:] in _UNITS else (text, 1)
+    number, unit = (text[:-1], _SECONDS_BY_UNIT[text[-1]]) if text[-1:] in _SECONDS_BY_UNIT else (text, 1)
     try:
         return parse_seconds(str(float(number) * unit))
     except ValueError:
@@ -175,21 +175,23 @@ def parse_baud_rates(text: str) -> tuple[int, ...]:
         return BAUDS
     rates = tuple(int(part) if part.isdecimal() else 0 for part in text.split(","))
     if not all(300 <= rate <= 20_000_000 for rate in rates):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of baud rates: write 115200,921600 or auto")
+        raise argparse.ArgumentTypeError(
+            f"got {text!r}, expected baud rates from 300 to 20000000: write 115200,921600 or auto"
+        )
     return rates
 
 
 def parse_quanta(text: str) -> int:
     """Parse a number of quantisation steps, 0 or more."""
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of quanta: write 0, 1, 2 ...")
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a number of quantisation steps: write 0, 1, 2 ...")
     return int(text)
 
 
 def parse_inference_count(text: str) -> int:
     """Parse a number of inferences, 1 to :data:`MOST_INFERENCES`."""
     if not text.isdecimal() or not 0 < int(text) <= MOST_INFERENCES:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of inferences: 1 to {MOST_INFERENCES:,}")
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a number of inferences from 1 to {MOST_INFERENCES:,}")
     return int(text)
 
 
@@ -207,7 +209,7 @@ def parse_growth_limit(text: str) -> tuple[str, float]:
     """Parse a limit of growth, such as 2% or flash=2%; return the figure's name (empty: all figures) and the share."""
     name, _, bound = text.rpartition("=")
     if name and name not in BOUNDED_FIGURES:
-        raise argparse.ArgumentTypeError(f"{text!r} bounds {name!r}: there are {', '.join(BOUNDED_FIGURES)}")
+        raise argparse.ArgumentTypeError(f"got a limit for {name!r}, expected one of {', '.join(BOUNDED_FIGURES)}")
     return name, parse_share(bound)
 
 
@@ -234,5 +236,5 @@ def parse_layer_bits(text: str) -> tuple[str, int]:
     """Parse ``NAME=BITS``; return the name of the layer and its number of bits."""
     name, _, bits = text.rpartition("=")
     if not name or not bits.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} has no number of bits: write NAME=4")
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a layer and its number of bits: write NAME=4")
     return name, int(bits)

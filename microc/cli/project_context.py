@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 # ---- Output files of commands. Each is written to a temporary file first, so that it is written completely or not at all.
 
 
-def check_output_paths(**places: Path | Sequence[Path] | None) -> None:
+def check_output_paths(**paths_by_flag: Path | Sequence[Path] | None) -> None:
     """Raise OutputError if an output file cannot be written. Commands call this before they begin their work.
 
     Keywords: flags of the options that name the files."""
     from microc.codegen.output_files import check_writable
 
-    for option, paths in places.items():
+    for option, paths in paths_by_flag.items():
         for path in [paths] if isinstance(paths, Path) else paths or ():
             check_writable(path, option)
 
@@ -78,17 +78,20 @@ def progress_callback(arguments: Arguments) -> Progress | None:
 
 
 def compile_with_arguments(
-    model: Path, arguments: Arguments, board: str | Board | None = None, **others: Any
+    model: Path, arguments: Arguments, board: str | Board | None = None, **option_overrides: Any
 ) -> Program:
     """Compile a model with the compilation options of the command line and of ``microc.toml``.
 
-    ``board``: the board to compile for; None: the board of the command line, else the host. ``others``: compilation options
-    that replace these."""
+    ``board``: the board to compile for; None: the board of the command line, else the host. ``option_overrides``: compilation
+    options that replace those of the command line."""
     from microc.compiler import api
 
     target = board or arguments.board or "host"
     return api.compile(
-        model, board=target, progress=progress_callback(arguments), **{**compilation_options(arguments), **others}
+        model,
+        board=target,
+        progress=progress_callback(arguments),
+        **{**compilation_options(arguments), **option_overrides},
     )
 
 
@@ -101,7 +104,7 @@ def compile_bundle(arguments: Arguments) -> Bundle:
     if options.get("name"):
         raise UsageError(
             f"--name: got {len(arguments.models)} networks, expected one",
-            hint="leave it out: networks are called after their files",
+            hint="leave out --name: each network gets the name of its file",
         )
     _check_network_names_differ(arguments.models)
     dump = options.get("dump")
@@ -121,8 +124,8 @@ def _check_network_names_differ(models: Sequence[Path]) -> None:
         first = models_by_name.setdefault(network_name(model.stem), model)
         if first is not model:
             raise UsageError(
-                f"{first} and {model} would both be called {network_name(model.stem)!r}",
-                hint=f"rename one, since networks are called after their files: cp {shlex.quote(str(model))} {free_path(model)}",
+                f"{first} and {model} would both be called {network_name(model.stem)!r}, expected different names",
+                hint=f"rename a file, whose name becomes the network's: cp {shlex.quote(str(model))} {free_path(model)}",
             )
 
 
@@ -145,9 +148,9 @@ def check_replaceable(folder: Path, arguments: Arguments, models: list[Path], fo
             f"the export ({name})" if name else "the project" for name in (manifest.get("format", ""), format)
         )
         raise OutputError(
-            f"{folder} holds {content} of {', '.join(old_names)}, not {new_content} of {', '.join(new_names)}",
+            f"{folder} contains {content} of {', '.join(old_names)}, not {new_content} of {', '.join(new_names)}",
             where=str(folder),
-            hint=f"choose another folder: -o {free_path(folder)}; or replace it: --force",
+            hint=f"choose another folder: -o {free_path(folder)}; or overwrite this one: --force",
         )
 
 
@@ -175,7 +178,7 @@ def fill_from_config(arguments: Arguments) -> None:
     if path is None:
         # export and tune report in their own words what is missing
         if not getattr(arguments, first) and arguments.command not in ("export", "tune"):
-            hint = "say it, or start a project in which commands need none: microc new"
+            hint = "give it, or create a project whose microc.toml names it: microc new"
             needed = "MODEL" if arguments.command == "bench" else _METAVARS[first]
             raise UsageError(f"{arguments.command} needs {needed}", hint=hint)
         return
@@ -301,15 +304,15 @@ def _require_trusted_config(arguments: Arguments, config: Config) -> None:
     from microc.external.backend import BACKENDS
 
     external = ((BACKENDS.get(name), place) for name, place in config.options.get("external", {}).items())
-    places = (backend.folder(place) if backend else place for backend, place in external)
-    libraries = [Path(place) for place in places if place]
+    library_folders = (backend.folder(folder) if backend else folder for backend, folder in external)
+    libraries = [Path(folder) for folder in library_folders if folder]
     for option, what, flag, named in (
         ("plugins", "a plugin", "--plugin", config.options.get("plugins", ())),
         ("external", "a library", "--external", libraries),
     ):
         if named and option not in command_line_options(arguments) and not is_trusted(config.path.parent):
             raise UsageError(
-                f"untrusted untrusted microc.toml names {what}, whose code would run: {', '.join(path.name for path in named)}",
+                f"microc.toml: got {what} in an untrusted folder, whose code would run: {', '.join(path.name for path in named)}",
                 where=str(config.path),
                 hint=f"if you trust the folder, allow it: export {TRUST}={config.path.parent}; or give {flag}",
             )
@@ -385,7 +388,7 @@ def open_source_project(arguments: Arguments) -> Iterator[Project]:
         project = board_project.open_project(arguments.source, arguments.network)
         if arguments.board not in ("", project.board.name):
             raise UsageError(
-                f"the project is for board {project.board.name!r}, not {arguments.board!r}",
+                f"--board: got {arguments.board!r}, but the project was compiled for {project.board.name!r}",
                 where=str(arguments.source),
                 hint="compile the model again for the other board",
             )
@@ -453,12 +456,14 @@ def pixel_range(arguments: Arguments) -> tuple[float, float] | None:
     if not (math.isfinite(low) and math.isfinite(high)):
         raise UsageError(
             f"--pixels: got {low} {high}, expected two finite numbers",
-            hint="give the reals for 0 and 255: --pixels -1 1",
+            hint="give the input values of pixels 0 and 255: --pixels -1 1",
         )
     data_paths = (getattr(arguments, name, None) for name in ("data", "evaluation"))
     paths = [*getattr(arguments, "inputs", ()), *filter(None, data_paths)]
     if not any(map(holds_pictures, paths)):
-        raise UsageError("--pixels requires pictures; got none", hint="give pictures: --input cat.png --pixels -1 1")
+        raise UsageError(
+            "--pixels requires pictures as inputs; got none", hint="give pictures: --input cat.png --pixels -1 1"
+        )
     return low, high
 
 
@@ -477,7 +482,7 @@ def _read_table_as_input(path: Path, tensor: Mapping[str, Any]) -> Array:
         array = table.astype(dtype)
     if dtypes.is_integer(tensor["dtype"]) and not np.array_equal(array.astype(table.dtype), table):
         raise UsageError(
-            f"{path.name}: got numbers that are no {tensor['dtype']}",
+            f"{path.name}: got numbers that {tensor['dtype']} cannot represent",
             where=str(path),
             hint=f"write integers in the range of {tensor['dtype']}",
         )

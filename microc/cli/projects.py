@@ -52,7 +52,7 @@ _SHOWN_IMAGES, _PER_ROW, _IMAGE_COLUMNS = 8, 4, 20
 """Number of images that are printed, largest number of images in a row, and columns of the terminal for each image with its
 caption."""
 _SHADES, _PLAIN_SHADES = " ░▒▓█", " .+%@"
-_BAR = 30
+_BAR_COLUMNS = 30
 
 
 def demo(arguments: Arguments) -> show.Answer:
@@ -135,7 +135,9 @@ def _demo_layer_lines(result: Demonstration) -> Iterator[str]:
     yield f"  {'layer':{width}}  {result.clock.unit:>12}      MACs"
     for layer, kernel, number in zip(layers, result.kernels, numbers, strict=True):
         yield (
-            _demo_layer_row(layer, width, number, kernel["macs"]) + "  " + "#" * round(_BAR * number / max(*numbers, 1))
+            _demo_layer_row(layer, width, number, kernel["macs"])
+            + "  "
+            + "#" * round(_BAR_COLUMNS * number / max(*numbers, 1))
         )
     yield _demo_layer_row("one image", width, sum(numbers), sum(k["macs"] for k in result.kernels)) + "\n"
 
@@ -162,11 +164,13 @@ def export(arguments: Arguments) -> show.Answer:
         if not value
     ]
     if missing:
-        hint = "write microc export MODEL --format arduino -o DIR; microc export --list shows the formats"
+        hint = "run microc export MODEL --format arduino -o DIR; microc export --list shows the formats"
         raise UsageError(f"export needs {', '.join(missing)}", hint=hint)
     assert arguments.model is not None and arguments.output is not None
     if arguments.board and arguments.target:
-        raise UsageError("--board and --target cannot both be given", hint="leave out --target: a board has its core")
+        raise UsageError(
+            "--board and --target cannot both be given", hint="leave out --target: the board determines the core"
+        )
     export_format = load_format(arguments.format)  # raises for an unknown format before the slow compilation
     if arguments.board:
         check_board(export_format, load_board(arguments.board))
@@ -224,8 +228,8 @@ def load(arguments: Arguments) -> show.Answer:
     rows = [
         ("network", f"{blob.name} for {blob.core}"),
         ("slot", f"{'AB'[slots.active or 0]}, commit {show.format_integer(slots.commits)}"),
-        ("  taken", show.usage_text(len(data), slots.room)),
-        ("memory", show.usage_text(blob.memory, slots.memory)),
+        ("  taken", show.memory_usage_text(len(data), slots.room)),
+        ("memory", show.memory_usage_text(blob.memory, slots.memory)),
         ("signature", f"{show.format_integer(len(blob.signature))} bytes" if blob.signature else "none"),
     ]
     return show.Answer(fields, show.facts(rows))

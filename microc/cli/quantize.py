@@ -14,8 +14,8 @@ from microc.cli.shared_options import compilation_options
 # ---- Report of mixed precision: the precisions that each layer may have, and the Pareto front of noise and cost.
 
 _SHOWN_POINTS = 12
-_BAR = 30
-_FLOAT = 32
+_BAR_COLUMNS = 30
+_FLOAT_BITS = 32
 
 
 def mixed_precision_paragraphs(mixed: Mapping[str, Any]) -> Iterator[str]:
@@ -24,7 +24,7 @@ def mixed_precision_paragraphs(mixed: Mapping[str, Any]) -> Iterator[str]:
     The table shows the chosen precision of each layer, and the precisions that the layer may have."""
     rows = [
         (
-            show.layer(layer["layer"]),
+            show.fit_layer_name(layer["layer"]),
             _bits_text(layer["bits"]),
             *(_precision_option_text(option) for option in layer["options"]),
         )
@@ -43,7 +43,7 @@ def _precision_option_text(option: Mapping[str, Any]) -> str:
 
 def _bits_text(bits: int) -> str:
     """Format the precision of a layer: its number of bits, or ``float``."""
-    return "float" if bits == _FLOAT else str(bits)
+    return "float" if bits == _FLOAT_BITS else str(bits)
 
 
 def signal_to_noise_text(noise: float) -> str:
@@ -62,7 +62,7 @@ def _pareto_front_lines(points: Sequence[Mapping[str, Any]], board: str, cost_na
     yield f"the front on {board}: the least noise for each {cost_name}, predicted, and measured behind repairs (* is taken)\n"
     rows = []
     for p in shown:
-        bar = "#" * (1 + round(_BAR * (p[cost_name] - least) / max(1, most - least)))
+        bar = "#" * (1 + round(_BAR_COLUMNS * (p[cost_name] - least) / max(1, most - least)))
         decibels_text = "" if p["decibels"] is None else f"{p['decibels']:.1f}"
         score = "" if p["score"] is None else f"{p['score']:.4f}"
         sizes = show.format_integer(p["flash"]), show.format_integer(p["cycles"])
@@ -110,7 +110,7 @@ def _summary_rows(report: Mapping[str, Any], files: str) -> Iterator[tuple[str, 
     for output in report["outputs"]:
         closeness = "identical" if output["decibels"] is None else f"{output['decibels']:.1f} dB above the noise"
         yield (
-            f"output {show.layer(output['name'])}",
+            f"output {show.fit_layer_name(output['name'])}",
             f"{closeness}, largest difference {output['largest_difference']:.3g}",
         )
     if "classification" in report:
@@ -150,7 +150,7 @@ def _noisiest_layers_table(layers: Sequence[Mapping[str, Any]], all_rows: bool) 
         )
         costs_text = ("" if layer[of] is None else show.format_integer(layer[of][amount]) for of, amount in costs)
         bits = "/".join(map(str, layer["bits"]))
-        rows.append((show.layer(layer["layer"]), layer["dtype"], bits, *span, *quality, *costs_text))
+        rows.append((show.fit_layer_name(layer["layer"]), layer["dtype"], bits, *span, *quality, *costs_text))
     prices = ("flash, float", "now", "instr., float", "now") if costs else ()
     head = ("layer", "stored", "bits", "from", "to", "dB", "% of noise", "% saturated", *prices)
     return _with_omission_note(show.table(head, rows, 2), len(layers) - len(shown), "layers, which cause less noise")
@@ -207,7 +207,12 @@ def _float_operators_text(float_report: Mapping[str, Any], all_rows: bool) -> st
     """Format a table of the operators that still compute in floats, with the reasons."""
     operators = float_report["operators"] if all_rows else float_report["operators"][:_SHOWN_ROWS]
     rows = [
-        (show.layer(operator["value"]), operator["op"], operator["reason"], show.format_integer(operator["macs"]))
+        (
+            show.fit_layer_name(operator["value"]),
+            operator["op"],
+            operator["reason"],
+            show.format_integer(operator["macs"]),
+        )
         for operator in operators
     ]
     count = len(float_report["operators"])

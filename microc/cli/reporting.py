@@ -95,7 +95,7 @@ def _report_text(data: Mapping[str, Any]) -> str:
         ("one inference", inference_time_text(data)),
         ("multiply-accumulates", show.format_integer(totals["macs"])),
         *(
-            (name, show.usage_text(totals[key], board[key]))
+            (name, show.memory_usage_text(totals[key], board[key]))
             for name, key in (("flash" if data["firmware"] else "flash, estimated", "flash"), ("RAM", "ram"))
             if totals[key] is not None
         ),
@@ -163,12 +163,15 @@ def estimate_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
     ]
 
 
-def state_rows(state: int, board: str = "") -> list[tuple[str, object]]:
+def state_rows(state_bytes: int, board: str = "") -> list[tuple[str, object]]:
     """Return the summary row about the bytes of state that a network keeps between runs.
 
     ``board``: name of the board if the network was not compiled for it; a row then states how to estimate the time."""
     time = [("one inference", "--exact estimates cycles and time, layer by layer")] if board else []
-    return [*time, ("holds state", f"{show.format_integer(state)} bytes from run to run" if state else "no")]
+    return [
+        *time,
+        ("holds state", f"{show.format_integer(state_bytes)} bytes from run to run" if state_bytes else "no"),
+    ]
 
 
 def estimated_layers_table(layers: Sequence[Mapping[str, Any]]) -> str:
@@ -178,7 +181,7 @@ def estimated_layers_table(layers: Sequence[Mapping[str, Any]]) -> str:
     cells = [
         (
             str(k["step"]),
-            show.layer(k["layer"]),
+            show.fit_layer_name(k["layer"]),
             k["op"],
             show.format_integer(k["cycles"]),
             f"{100 * k['cycles'] / total:.1f}",
@@ -241,7 +244,9 @@ def explain(arguments: Arguments) -> show.Answer:
     from microc.reports.summary import report_module
 
     if arguments.board and arguments.target:
-        raise UsageError("--board and --target cannot both be given", hint="leave out --target: a board has its core")
+        raise UsageError(
+            "--board and --target cannot both be given", hint="leave out --target: the board determines the core"
+        )
     explanation = explain_reports.explain(
         arguments.model,
         arguments.layer,
@@ -307,7 +312,7 @@ def _profile_text(result: Profile) -> str:
     rows = []
     for k in result.kernels:
         costs = _profile_cost_cells(k.time, k.share, k.macs, k.flash, k.arena, k.estimated_cycles)
-        rows.append((str(k.kernel), show.layer(k.layer), k.op, k.rule, *costs))
+        rows.append((str(k.kernel), show.fit_layer_name(k.layer), k.op, k.rule, *costs))
     arena = max((k.arena for k in result.kernels), default=0)
     flash = sum(k.flash or 0 for k in result.kernels) if result.size else None
     rows.append(
@@ -372,23 +377,24 @@ def bench(arguments: Arguments) -> show.Answer:
 
     if arguments.source.is_dir() and (arguments.source / "manifest.json").is_file():
         raise UsageError(
-            f"{arguments.source} is a project, compiled for a single board",
-            hint="give the model that it was compiled from",
+            f"{arguments.source}: got a project, which is compiled for a single board, expected a model",
+            hint="give the model file from which it was compiled",
         )
     if not arguments.board_names:
         raise UsageError(
-            "--boards: got none, expected one at least", hint="name them: --boards microbit,mps2-an386, or all-emulated"
+            "--boards: got none, expected one at least",
+            hint="name boards: --boards microbit,mps2-an386, or --boards all-emulated",
         )
     if arguments.meter:
         split_meter_command(arguments.meter)
     boards = select_boards(arguments.board_names)
 
-    def write(board: Board, folder: Path) -> Path:
+    def write_project_for_board(board: Board, folder: Path) -> Path:
         return compile_with_arguments(arguments.source, arguments, board).write(folder)
 
     compile_with_arguments(arguments.source, arguments, "host")  # report a broken model once, not for every board
     rows = measure_boards(
-        write,
+        write_project_for_board,
         boards,
         meter=arguments.meter,
         repeat=arguments.repeat or (_METER_INFERENCES if arguments.meter else 1),
@@ -412,8 +418,8 @@ def _bench_text(rows: tuple[BoardFigures, ...]) -> str:
         (
             row.board, row.cpu, _count_or_dash(row.time), row.unit,
             "" if row.seconds is None else f"{1000 * row.seconds:.3f}",
-            _count_or_dash(row.flash), _percent_of_room(row.flash, row.room_flash),
-            _count_or_dash(row.ram), _percent_of_room(row.ram, row.room_ram),
+            _count_or_dash(row.flash), _percent_of_capacity(row.flash, row.room_flash),
+            _count_or_dash(row.ram), _percent_of_capacity(row.ram, row.room_ram),
             *((_energy_text(row.joules),) if metered else ()),
         )
         for row in rows
@@ -429,9 +435,9 @@ def _count_or_dash(count: int | None) -> str:
     return "-" if count is None else show.format_integer(count)
 
 
-def _percent_of_room(amount: int | None, capacity: int) -> str:
-    """Format the percentage of a memory's ``capacity`` that ``amount`` is; empty if one of the two is unknown."""
-    return f"{100 * amount / capacity:.1f}" if amount is not None and capacity else ""
+def _percent_of_capacity(byte_count: int | None, capacity: int) -> str:
+    """Format ``byte_count`` in percent of a memory's ``capacity`` in bytes; empty if one of the two is unknown."""
+    return f"{100 * byte_count / capacity:.1f}" if byte_count is not None and capacity else ""
 
 
 def _energy_text(joules: float | None) -> str:
@@ -443,7 +449,7 @@ def _energy_text(joules: float | None) -> str:
 
 # ---- ``microc size --against``: growth of a firmware since an earlier build, checked against limits.
 
-LARGEST = 1 << 28
+MAX_REPORT_BYTES = 1 << 28
 """Largest size of a report file that is read, in bytes."""
 
 
@@ -455,7 +461,7 @@ def read_json_report(path: Path) -> Any:
 
     hint = "write one: microc size DIR --json > FILE"
     try:
-        return json.loads(read_bytes(path, LARGEST))
+        return json.loads(read_bytes(path, MAX_REPORT_BYTES))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=hint) from error
     except (ValueError, RecursionError) as error:
@@ -571,7 +577,7 @@ def _open_size_report(arguments: Arguments) -> Iterator[SizeReport]:
         if arguments.project is not None:
             raise UsageError(
                 "--project requires an ELF file",
-                hint="give the file whose network it is: microc size FIRMWARE.elf --project DIR",
+                hint="give the ELF file of the firmware: microc size FIRMWARE.elf --project DIR",
             )
         with open_source_project(arguments) as project:
             build_firmware(project, arguments)
@@ -580,9 +586,9 @@ def _open_size_report(arguments: Arguments) -> Iterator[SizeReport]:
     elf, folder = arguments.source, arguments.project or arguments.source.parent
     if arguments.project is None and not (folder / PROJECT_MARKER).is_file():
         raise UsageError(
-            f"there is no project beside {elf.name}, expected one or --project",
+            f"{elf.name}: got no project in its folder and no --project, expected one of them",
             where=str(elf),
-            hint="name the project of its network: --project DIR",
+            hint="name the project whose network it contains: --project DIR",
         )
     project = open_project(folder)
     yield measure_firmware(project, None if elf.resolve() == project.elf.resolve() else elf)
@@ -628,7 +634,7 @@ def _size_text(report: SizeReport) -> str:
         [
             (
                 f"{layer.network} {layer.step}" if several else layer.step,
-                show.layer(layer.layer),
+                show.fit_layer_name(layer.layer),
                 layer.op,
                 show.format_integer(layer.code) + ("*" if layer.shared_code else ""),
                 show.format_integer(layer.constants),

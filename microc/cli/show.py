@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from microc.base.immutable import frozen
-from microc.base.terminal import fit_layer_name, write_control
+from microc.base.terminal import fit_layer_name as fit_layer_name
+from microc.base.terminal import write_control
 from microc.compiler.interaction import Progress, ProgressLine, clear_progress_line, draw_progress_line, write_stderr
 from microc.errors import MicrocError
 from microc.reports import text_tables
@@ -91,7 +92,7 @@ def _wrap_prose_line(line: str, width: int) -> list[str]:
     )
 
 
-def usage_text(nbytes: int, capacity: int) -> str:
+def memory_usage_text(nbytes: int, capacity: int) -> str:
     """Format a size in bytes, and its share of a memory's ``capacity`` in bytes (0 if unknown)."""
     return f"{nbytes:,} of {capacity:,} bytes ({100 * nbytes / capacity:.1f} %)" if capacity else f"{nbytes:,} bytes"
 
@@ -200,9 +201,6 @@ def measured_time_text(clock: Clock, amount: int) -> str:
     seconds = clock.seconds(amount)
     time = "" if seconds is None else f", {1000 * seconds:.3f} ms"
     return f"{format_integer(amount)} {clock.unit}{time} ({clock.meaning})"
-
-
-layer = fit_layer_name
 
 
 def confusion_table(counts: Sequence[Sequence[int]], before: Sequence[Sequence[int]] | None = None) -> str:

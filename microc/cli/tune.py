@@ -50,7 +50,7 @@ def answer_with_records(path: Path, html: Path | None) -> show.Answer:
         best = min(good, key=lambda record: record.ticks) if good else None
         example = records[0]
         rows.append((
-            show.layer(example.layer), example.op, example.cpu, board,
+            show.fit_layer_name(example.layer), example.op, example.cpu, board,
             show.format_integer(len(records)), show.format_integer(len(records) - len(good)),
             show.format_integer(round(best.ticks)) if best else "", unit, f"{best.algorithm}: {best.rule}" if best else "",
         ))  # fmt: skip
@@ -77,7 +77,7 @@ def _failed_record_paragraphs(database: Database, path: Path) -> list[str]:
     if not failures:
         return []
     lines = [
-        f"{r.status}: {show.layer(r.layer)}, {r.algorithm}: {r.rule}\n  {_repeat_command(r, path)}"
+        f"{r.status}: {show.fit_layer_name(r.layer)}, {r.algorithm}: {r.rule}\n  {_repeat_command(r, path)}"
         for r in failures[:_SHOWN_FAILURES]
     ]
     rest = [f"... and {len(failures) - len(lines)} more: --json"] if len(failures) > len(lines) else []
@@ -102,7 +102,7 @@ def answer_with_repeated_record(arguments: Arguments) -> show.Answer:
 
     options = compilation_options(arguments)
     if len(arguments.ports) > 1:
-        raise UsageError(f"--repeat: got {len(arguments.ports)} ports, expected one", hint="name one --port")
+        raise UsageError(f"--repeat: got {len(arguments.ports)} ports, expected one", hint="give --port once")
     record, result, unit = measure_record(
         arguments.model,
         arguments.target,
@@ -181,7 +181,7 @@ def merge_or_prune_records(arguments: Arguments) -> show.Answer:
 if TYPE_CHECKING:
     Watcher = Callable[[TuningEvent], None]
 
-HEAD = ("layer", "tried", "best", "gain")
+PROGRESS_COLUMNS = ("layer", "tried", "best", "gain")
 _OTHER_LINES = 6
 """Number of lines of the terminal that are not rows of the table: its header, the line of dashes, the summary, and a margin."""
 
@@ -210,10 +210,10 @@ def percent_gain_text(default: float | None, best: float) -> str:
 
 
 def kernel_progress_cells(kernel: TunedKernel) -> tuple[str, str, str, str]:
-    """Return the table cells that show the progress of a kernel, for the columns :data:`HEAD`."""
+    """Return the table cells that show the progress of a kernel, for the columns :data:`PROGRESS_COLUMNS`."""
     best = show.format_integer(round(kernel.best)) if kernel.default is not None else ""
     return (
-        show.layer(kernel.task.name),
+        show.fit_layer_name(kernel.task.name),
         show.format_integer(kernel.tried),
         best,
         percent_gain_text(kernel.default, kernel.best),
@@ -247,11 +247,11 @@ class _LineWatcher:
 
     def __call__(self, event: TuningEvent) -> None:
         name, tried, best, less = kernel_progress_cells(event.kernel)
-        told = f"{name}: {tried} tried, " + (f"best {best} ({less})" if best else "its default does not run")
+        progress = f"{name}: {tried} tried, " + (f"best {best} ({less})" if best else "its default does not run")
         for lost in event.lost[self._lost :]:
             sys.stderr.write(f"lost {lost}\n")
         self._lost = len(event.lost)
-        sys.stderr.write(f"[{event.measured}/{event.trials}] {told}, {_seconds_or_minutes(event.left)} left\n")
+        sys.stderr.write(f"[{event.measured}/{event.trials}] {progress}, {_seconds_or_minutes(event.left)} left\n")
         sys.stderr.flush()
 
 
@@ -270,9 +270,8 @@ def _live_table() -> Iterator[Watcher]:
         rows = [
             kernel_progress_cells(kernel) for kernel in list(kernels.values())[-max(1, size.lines - _OTHER_LINES) :]
         ]
-        text = (
-            f"{text_tables.table(HEAD, rows, 1, size.columns - 1)}\n{search_progress_text(event)[: size.columns - 1]}\n"
-        )
+        table = text_tables.table(PROGRESS_COLUMNS, rows, 1, size.columns - 1)
+        text = f"{table}\n{search_progress_text(event)[: size.columns - 1]}\n"
         back = f"\x1b[{drawn_lines}A\x1b[J" if drawn_lines else ""
         write_control(back + escape_unprintable(text))
         drawn_lines = text.count("\n")
@@ -300,8 +299,8 @@ def tune(arguments: Arguments) -> show.Answer:
         )
     if "tuned" in compilation_options(arguments):
         raise UsageError(
-            "tune: --tuned is not possible, since a search starts without records",
-            hint="name the file to extend: --records FILE",
+            "tune: --tuned is not supported, because tune appends to the file of --records",
+            hint="name the file of tuning records: --records FILE",
         )
     if arguments.space:
         return _answer_with_search_spaces(arguments)
@@ -328,7 +327,10 @@ def _answer_with_search(arguments: Arguments) -> show.Answer:
         # A plan cannot state whose code computes a region. This is refused before the search, which may take hours.
         require_decided_code(make_options(**options))
     if plan is not None and plan.exists():
-        raise UsageError(f"--plan: {plan} exists, and may have been edited by hand", hint="name another file")
+        raise UsageError(
+            f"--plan: {plan} exists already, and is not overwritten because it may have been edited",
+            hint="name another file",
+        )
     with progress_watcher(arguments) as callback:
         try:
             result = tune(
@@ -354,7 +356,7 @@ def _answer_with_search(arguments: Arguments) -> show.Answer:
     data = {"event": "end", "interrupted": interrupted, "records": str(arguments.records), **result.to_data()}
     text = _search_result_text(result, arguments.records)
     if interrupted:
-        text += f"\nended by Ctrl-C: {arguments.records} has every batch that was told; the same command goes on there"
+        text += f"\nended by Ctrl-C: {arguments.records} contains every finished batch; run the same command again to continue"
     # If external code may compute regions, there is no plan (see require_decided_code). The page then shows the records without
     # the schedules that a compilation would choose.
     elif arguments.html is not None and result.regions:
@@ -379,7 +381,8 @@ def _search_result_text(result: Tuning, records: Path) -> str:
     """Format the results of a search: a table of kernels, a table of regions for external code, then notes."""
     rows = [
         (
-            show.layer(k.task.name) + (f" and {len(k.task.layers) - 1} more" if len(k.task.layers) > 1 else ""),
+            show.fit_layer_name(k.task.name)
+            + (f" and {len(k.task.layers) - 1} more" if len(k.task.layers) > 1 else ""),
             k.task.op,
             show.format_integer(len(k.search.space.points)),
             show.format_integer(k.tried),
@@ -423,7 +426,7 @@ def _external_regions_table(result: Tuning) -> str:
     """Format a table that compares the time of microc's kernels with that of external code, for each region of the graph."""
     rows = [
         (
-            show.layer(region.task.name)
+            show.fit_layer_name(region.task.name)
             + (f" and {len(region.task.layers) - 1} more" if len(region.task.layers) > 1 else ""),
             region.task.backend_and_pattern,
             *(
@@ -448,9 +451,8 @@ def _answer_with_search_spaces(arguments: Arguments) -> show.Answer:
     parts = []
     for kernel in kernels:
         more = f" and {len(kernel['layers']) - 1} more" if len(kernel["layers"]) > 1 else ""
-        head = (
-            f"{show.layer(kernel['layers'][0])}{more} ({kernel['op']}): {show.format_integer(kernel['points'])} points"
-        )
+        name = show.fit_layer_name(kernel["layers"][0])
+        head = f"{name}{more} ({kernel['op']}): {show.format_integer(kernel['points'])} points"
         rows: list[tuple[str, object]] = [("default", kernel["default"])]
         rows += [
             (f"  {name}", _decision_values_text(values))

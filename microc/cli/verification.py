@@ -80,7 +80,7 @@ def _comparisons_of_answer(data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 # ---- ``microc verify --against``: compare the outputs and layers of a compiled network with those of the model's framework.
 
-_MODEL_CHANGING = ("stream", "inputs", "outputs", "input_dtype", "output_dtype", "input_layout", "output_layout")
+_INTERFACE_OPTIONS = ("stream", "inputs", "outputs", "input_dtype", "output_dtype", "input_layout", "output_layout")
 """Compilation options that change a network's inputs or outputs, so that a project cannot be compared with its model."""
 
 
@@ -108,18 +108,18 @@ def compile_source_library(arguments: Arguments) -> Library:
 
 
 def compare_with_framework(
-    arguments: Arguments, library: Library, sets: Sequence[Sequence[Any]]
+    arguments: Arguments, library: Library, input_sets: Sequence[Sequence[Any]]
 ) -> FrameworkComparison:
     """Run a compiled network and the framework of its model on the same inputs, and compare their outputs and layers.
 
-    ``sets``: sets of inputs; if it is empty, random inputs are drawn."""
+    ``input_sets``: sets of inputs; if it is empty, random inputs are drawn."""
     from microc.reports.evidence import input_sets_hash
     from microc.run import against
 
     model, options = _model_and_options(arguments, library.manifest)
     reference = against.load_reference(model, arguments.against, options)
     graph = against.read_whole_graph(model, options)
-    inputs = sets or against.draw_random_input_sets(library, graph, arguments.samples, arguments.seed)
+    inputs = input_sets or against.draw_random_input_sets(library, graph, arguments.samples, arguments.seed)
     comparison = against.compare_library(
         library,
         reference,
@@ -182,7 +182,7 @@ def _model_and_options(arguments: Arguments, manifest: Mapping[str, Any]) -> tup
             hint="give the model that was compiled, or compile this one again",
         )
     options = manifest["options"]
-    changed = [name for name in _MODEL_CHANGING if name in options]
+    changed = [name for name in _INTERFACE_OPTIONS if name in options]
     if changed or manifest.get("sizes"):
         what = changed[0] if changed else "sizes that vary"
         raise UsageError(
@@ -227,7 +227,11 @@ def _agreement_table(row_kind: str, rows: Sequence[Agreement]) -> str:
     layers = row_kind == "layer"
     cells = [
         (
-            *((show.layer(row.layer), show.layer(row.tensor)) if layers else (show.layer(row.tensor),)),
+            *(
+                (show.fit_layer_name(row.layer), show.fit_layer_name(row.tensor))
+                if layers
+                else (show.fit_layer_name(row.tensor),)
+            ),
             show.format_integer(row.elements),
             show.format_integer(row.differing),
             f"{row.largest:.3g}" if "float" in row.dtype else f"{row.largest:.0f} q",
@@ -264,7 +268,7 @@ def verify(arguments: Arguments) -> show.Answer:
     With ``--against``, also compare the compiled network with the framework of its model."""
     from microc.run.board_project import build_host_library
 
-    _check_arguments(arguments)
+    _check_verify_options(arguments)
     if arguments.against and not arguments.board and not arguments.source.is_dir():
         library = compile_source_library(arguments)
         samples, inputs = _load_user_data(arguments, library.manifest)
@@ -313,15 +317,15 @@ def _user_input_sets(inputs: list[Any], samples: Samples | None) -> list[Sequenc
 
 
 def _add_framework_comparison(
-    arguments: Arguments, library: Library, sets: Sequence[Sequence[Any]], answer: show.Answer
+    arguments: Arguments, library: Library, input_sets: Sequence[Sequence[Any]], answer: show.Answer
 ) -> show.Answer:
     """Compare the network with its framework; return ``answer`` with the result of this comparison added."""
-    comparison = compare_with_framework(arguments, library, sets)
+    comparison = compare_with_framework(arguments, library, input_sets)
     text = "\n\n".join(filter(None, (answer.text, comparison.text)))
     return show.Answer({**answer.data, "against": comparison.data}, text, error=comparison.error or answer.error)
 
 
-def _check_arguments(arguments: Arguments) -> None:
+def _check_verify_options(arguments: Arguments) -> None:
     """Raise UsageError for options of ``microc verify`` that cannot be combined, or that require other options."""
     if arguments.data is None and (arguments.labels or arguments.expected or arguments.answer):
         raise UsageError(
@@ -357,17 +361,17 @@ def _compare_kernels(
     from microc.run.verification import compare_board_with_host as compare
     from microc.run.verification import random_input_sets as random_samples
 
-    sets: Sequence[Sequence[Any]] = inputs or random_samples(device, arguments.samples, arguments.seed)
+    input_sets: Sequence[Sequence[Any]] = inputs or random_samples(device, arguments.samples, arguments.seed)
     if samples is not None:
-        sets = [samples.sample(k) for k in range(min(arguments.samples, len(samples)))]
+        input_sets = [samples.sample(k) for k in range(min(arguments.samples, len(samples)))]
     tolerance = TOLERANCE if arguments.tolerance is None else arguments.tolerance
-    layers, difference = compare(device, library, sets, progress_callback(arguments), tolerance)
+    layers, difference = compare(device, library, input_sets, progress_callback(arguments), tolerance)
     name = device.project.board.name
     data: dict[str, Any] = {
         "board": name,
         "fingerprint": device.project.manifest["fingerprint"],
-        "samples": len(sets),
-        "data_sha256": input_sets_hash(sets),
+        "samples": len(input_sets),
+        "data_sha256": input_sets_hash(input_sets),
         "elements": sum(c.elements for c in layers),
         "tolerance": tolerance,
         "identical": difference is None and all(c.error == 0 for c in layers),
@@ -376,7 +380,7 @@ def _compare_kernels(
     if difference is not None:
         details = {**data, "difference": {k: show.replace_non_finite(v) for k, v in asdict(difference).items()}}
         raise difference.error(f"board {name}", details)
-    end = f"{name} and host agree: {len(sets)} samples, {show.format_integer(data['elements'])} elements, "
+    end = f"{name} and host agree: {len(input_sets)} samples, {show.format_integer(data['elements'])} elements, "
     exact = "every bit" if data["identical"] else "floats within the tolerance"
     return data, f"{_kernel_checks_table(layers)}\n\n{end}{exact}"
 
@@ -386,7 +390,7 @@ def _kernel_checks_table(layers: Sequence[LayerCheck]) -> str:
     rows = [
         (
             c.kernel,
-            show.layer(c.layer),
+            show.fit_layer_name(c.layer),
             c.op,
             show.format_integer(c.elements),
             f"within {c.error:.1e}" if c.error else "identical",

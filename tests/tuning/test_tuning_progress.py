@@ -74,7 +74,7 @@ def test_ctrl_c_keeps_what_was_measured(
     monkeypatch.setattr("microc.cli.tune.progress_watcher", watching)
     assert main(command(tmp_path)) == 130
     said = capsys.readouterr()
-    assert "ended by Ctrl-C" in said.out and "the same command goes on there" in said.out
+    assert "ended by Ctrl-C" in said.out and "run the same command again" in said.out
     assert len(Database(tmp_path / "r.jsonl")) == 8
     monkeypatch.undo()
     monkeypatch.setattr(api, "meter_for", lambda *_, **__: Estimating())
