@@ -307,7 +307,7 @@ def test_run_refuses_wrong_inputs(microc: Command, project: Path, image: Path, t
     said = microc("run", project, "--input", image, "--output", image / "y.npy")
     assert said.code == 2 and "cannot write" in said.err
     said = microc("run", project, "--input", image, "--board", "microbit")
-    assert said.code == 2 and "for board 'host'" in said.err
+    assert said.code == 2 and "compiled for 'host'" in said.err
 
 
 def test_profile(microc: Command, project: Path, image: Path, tmp_path: Path) -> None:
