@@ -6,26 +6,27 @@
     y = network(x)
     program = microc.compile("model.tflite", board="mps2-an386")   # a C project for a board
     program.write("build")
-    program.export("arduino", "libraries/net")                     # or wrapped for a build system: microc export --list
+    program.export("arduino", "libraries/net")                     # a package for a build system: microc export --list
     microc.bundle(program, other).write("both")                    # several networks in one firmware, one arena
-    with microc.Device("build") as device:                         # after `microc build build`; or a port
+    with microc.Device("build") as device:                         # on the emulator, after `microc build build`; or port="..."
         y = device.run(x)
         print(device.profile())
-    print(microc.explain("model.tflite", "conv1", target="cortex-m4"))   # why a layer costs what it costs
-    microc.report("model.tflite", board="mps2-an386")        # what it costs there, layer by layer
-    print(microc.verify("model.onnx").agrees)                      # beside the framework that made it, on the same data
+    print(microc.explain("model.tflite", "conv1", target="cortex-m4"))   # schedule and cost of a layer
+    microc.report("model.tflite", board="mps2-an386")        # estimated costs on the board, layer by layer
+    print(microc.verify("model.onnx").agrees)                      # compares with the framework that made the model
     graph = microc.load("model.onnx")                              # the network as a graph of operators
-    microc.save(graph, "model.mcg")                                # with its parameters, in one file; or as "model.onnx"
-    found = microc.quantize("model.onnx", data)                    # an integer network of a float one: found.graph
+    microc.save(graph, "model.mcg")                                # graph and parameters in one file; or "model.onnx"
+    result = microc.quantize("model.onnx", data)                   # a float network becomes an integer network: result.graph
 
 The compiler is a library, too (docs/compiler.md)::
 
     from microc import te, tir
-    func = te.create_prim_func("add", [a, b], [c])                 # loops from a tensor expression; or tir.from_text(text)
-    schedule = microc.Schedule(func).split("i", (None, 4))         # steps that keep its meaning; or microc.default_schedule(func)
+    func = te.create_prim_func("add", [a, b], [c])                 # loops of a tensor expression; or tir.from_text(text)
+    schedule = microc.Schedule(func).split("i", (None, 4))         # equivalent loops; or microc.default_schedule(func)
     add = microc.build(schedule)                                   # a library in this process, or board="..."
 
-Every refusal is an exception of :mod:`microc.errors`. Names are loaded when they are first used.
+All errors that microc raises deliberately are exceptions of :mod:`microc.errors`. Modules are imported when their names
+are first used.
 """
 
 from __future__ import annotations

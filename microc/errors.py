@@ -8,11 +8,11 @@ exit meaning
 ==== =====================================================
 0    success
 1    verification failed (board and host differ)
-2    usage: wrong argument, shape or dtype
+2    usage error: wrong argument, shape or dtype
 3    the model is broken or uses something unsupported
 4    the model does not fit the board
 5    a tool is missing, or a build failed
-6    the board, the serial line or a time-out
+6    the board or its serial line failed, or a time-out
 7    flash, RAM or time of the firmware exceeds a bound
 70   a defect in microc itself
 ==== ====================================================="""
@@ -28,11 +28,11 @@ from typing import Any
 from microc.base.terminal import escape_message_lines, escape_unprintable
 
 NEAREST, LISTED = 3, 24
-"""Most names in a hint: NEAREST similar names, or LISTED names of a list of all known names."""
+"""Maximum number of names in a hint: NEAREST similar names, or the first LISTED of all known names."""
 LONGEST = 200
-"""Most characters of a misspelled name that are compared with the known names."""
+"""Maximum number of characters of a misspelled name that are compared with the known names."""
 MOST_FILES = 1000
-"""Most entries of a folder that are compared with the name of a missing file."""
+"""Maximum number of entries of a folder that are compared with the name of a missing file."""
 
 
 class MicrocError(Exception):

@@ -74,7 +74,7 @@ class NumpyArith:
 NUMPY = NumpyArith()
 
 
-FAR_APART = "its scales are too far apart for integers: look at how the tensors around it were quantised"
+FAR_APART = "check the quantisation of the tensors around it: their scales are too far apart for integer arithmetic"
 
 
 def quantize_multiplier(multiplier: float, max_shift: int = 30) -> tuple[int, int]:
@@ -88,7 +88,7 @@ def quantize_multiplier(multiplier: float, max_shift: int = 30) -> tuple[int, in
         return 0, 0
     if shift > max_shift:
         raise UnsupportedError(
-            f"a multiplier of scales is too large; got {multiplier:.3g}, expected at most 2**{max_shift}",
+            f"requantisation: the multiplier is too large; got {multiplier:.3g}, expected at most 2**{max_shift}",
             hint=FAR_APART,
         )
     return mantissa, shift
@@ -100,7 +100,10 @@ def mantissa_and_shift(multiplier: float) -> tuple[int, int]:
     if multiplier == 0.0:
         return 0, 0
     if not (multiplier > 0.0 and math.isfinite(multiplier)):
-        raise UnsupportedError(f"a multiplier of scales is not positive and finite; got {multiplier}", hint=FAR_APART)
+        raise UnsupportedError(
+            f"requantisation: the multiplier is wrong; got {multiplier}, expected a positive finite number",
+            hint=FAR_APART,
+        )
     fraction, shift = math.frexp(multiplier)
     mantissa = math.floor(fraction * (1 << 31) + 0.5)
     return (mantissa // 2, shift + 1) if mantissa == 1 << 31 else (mantissa, shift)

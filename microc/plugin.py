@@ -227,7 +227,7 @@ def load_plugin(path: str | Path) -> Plugin:
         hint = (
             similar_files_hint(source) or "a plugin is a file of Python: examples/custom_operator/operators.py is one"
         )
-        raise OutputError(f"there is no plugin {source}", where=str(source), hint=hint)
+        raise OutputError(f"--plugin: there is no file {source}", where=str(source), hint=hint)
     try:
         known = source.resolve(), hashlib.sha256(read_bytes(source)).hexdigest()
     except OSError as error:
@@ -242,7 +242,9 @@ def _run_plugin(source: Path) -> Plugin:
     spec = importlib.util.spec_from_file_location(f"microc_plugin_{source.stem}", source)
     if spec is None or spec.loader is None:
         raise UsageError(
-            f"a plugin is a Python file; got {source.name}", where=str(source), hint="rename it so that it ends in .py"
+            f"--plugin: expected a Python file; got {source.name}",
+            where=str(source),
+            hint="give a file whose name ends in .py",
         )
     module = importlib.util.module_from_spec(spec)
     try:
@@ -328,5 +330,5 @@ def _check_plugin(plugin: Plugin, file_name: str) -> None:
             raise UsageError(
                 f"{intrinsic.name!r} cannot be the name of an extern",
                 where=file_name,
-                hint="choose a name of C that no function of TIR has",
+                hint="choose a C identifier that is not the name of a TIR function",
             )

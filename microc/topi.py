@@ -42,7 +42,7 @@ def apply(op: str, *tensors: te.Tensor, **attrs: Attr) -> Any:
         if sizes_in(tensor.shape):
             raise ProgramError(
                 f"{op}: operands need constant extents; got {tensor.name} {tensor.shape}",
-                hint="write a function of the sizes that makes it, and pass it to microc.build(function, bounds=...)",
+                hint="write a Python function from sizes to a PrimFunc, and pass it to microc.build(function, bounds=...)",
             )
     kinds = [TensorType(tensor.shape, tensor.dtype) for tensor in tensors]
     made = registry.infer(op, attrs, kinds)
@@ -50,7 +50,8 @@ def apply(op: str, *tensors: te.Tensor, **attrs: Attr) -> Any:
     if definition.scalar is not None:
         return _elementwise(definition, whole, tensors, made[0])
     operands = tuple(
-        Operand(kind, None, _make_viewer(tensor), _refuse_constant) for kind, tensor in zip(kinds, tensors, strict=True)
+        Operand(kind, None, _make_reshaping_getter(tensor), _raise_for_constant)
+        for kind, tensor in zip(kinds, tensors, strict=True)
     )
     assert definition.compute is not None
     found = definition.compute(OpCall(whole, operands, made))
@@ -72,7 +73,7 @@ def reshape_view(tensor: te.Tensor, shape: Sequence[int]) -> te.Tensor:
     if prod(wanted) != tensor.size:
         raise ProgramError(
             f"{tensor.name} of shape {tensor.shape} cannot be viewed as {wanted}; expected {tensor.size} elements",
-            hint="give a shape of as many elements",
+            hint="give a shape with the same number of elements",
         )
 
     def element(*index: Expr) -> Expr:
@@ -107,15 +108,16 @@ def _elementwise(
     return te.compute(kind.shape, element, definition.name)
 
 
-def _make_viewer(tensor: te.Tensor) -> Callable[..., te.Tensor]:
+def _make_reshaping_getter(tensor: te.Tensor) -> Callable[..., te.Tensor]:
     """Build a function that returns a tensor, or its elements under the shape that is passed to the function."""
     return lambda shape=None: tensor if shape is None else reshape_view(tensor, shape)
 
 
-def _refuse_constant(array: Array) -> te.Tensor:
+def _raise_for_constant(array: Array) -> te.Tensor:
     """Raise ProgramError, because a tensor expression cannot contain a constant array."""
     raise ProgramError(
-        "an operator with tables of its own is no tensor expression alone", hint="use microc.GraphBuilder for it"
+        "the operator needs constant tables, which a tensor expression cannot contain",
+        hint="build a graph instead: microc.GraphBuilder",
     )
 
 

@@ -136,7 +136,7 @@ def test_a_library_of_a_strangers_file_is_not_built(project: Path, said: Any) ->
     (project / "microc.toml").write_text(text + 'external = ["cmsis-nn=evil"]\n')
     for name in ("check", "build"):
         error = said(name, code=2)["error"]
-        assert "names a library" in error["what"] and TRUST in error["hint"] and "--external" in error["hint"]
+        assert "got a library" in error["what"] and TRUST in error["hint"] and "--external" in error["hint"]
 
 
 def test_a_project_over_what_is_there(project: Path, said: Any) -> None:

@@ -45,12 +45,12 @@ class Answer:
     error: MicrocError | None = None
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[object]], left: int = 1) -> str:
+def table(header: Sequence[str], rows: Sequence[Sequence[object]], text_columns: int = 1) -> str:
     """Format a table by :func:`microc.reports.text_tables.table` for the width of the terminal.
 
-    ``left``: number of columns of text, which are flush left; the others are numbers."""
+    ``text_columns``: number of columns of text, which are flush left; the others are numbers."""
     utf = (sys.stdout.encoding or "").lower().startswith("utf")
-    return text_tables.table(header, rows, left, terminal_columns(), "…" if utf else "...")
+    return text_tables.table(header, rows, text_columns, terminal_columns(), "…" if utf else "...")
 
 
 def facts(rows: Sequence[tuple[str, object]]) -> str:

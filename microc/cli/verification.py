@@ -113,7 +113,7 @@ def compare_with_framework(
     """Run a compiled network and the framework of its model on the same inputs, and compare their outputs and layers.
 
     ``input_sets``: sets of inputs; if it is empty, random inputs are drawn."""
-    from microc.reports.evidence import input_sets_hash
+    from microc.reports.evidence import hash_input_sets
     from microc.run import against
 
     model, options = _model_and_options(arguments, library.manifest)
@@ -134,7 +134,7 @@ def compare_with_framework(
         "reference": comparison.reference,
         "version": comparison.version,
         "samples": comparison.samples,
-        "data_sha256": input_sets_hash(inputs),
+        "data_sha256": hash_input_sets(inputs),
         "agrees": comparison.agrees,
         "identical": comparison.identical,
         "outputs": [_agreement_data(output) for output in comparison.outputs],
@@ -356,7 +356,7 @@ def _compare_kernels(
     """Compare the results of every kernel on the board with those on the host; return plain data and text.
 
     Raises VerificationError at the first difference. The error's details contain the kernels that have agreed before."""
-    from microc.reports.evidence import input_sets_hash
+    from microc.reports.evidence import hash_input_sets
     from microc.run.verification import TOLERANCE
     from microc.run.verification import compare_board_with_host as compare
     from microc.run.verification import random_input_sets as random_samples
@@ -371,7 +371,7 @@ def _compare_kernels(
         "board": name,
         "fingerprint": device.project.manifest["fingerprint"],
         "samples": len(input_sets),
-        "data_sha256": input_sets_hash(input_sets),
+        "data_sha256": hash_input_sets(input_sets),
         "elements": sum(c.elements for c in layers),
         "tolerance": tolerance,
         "identical": difference is None and all(c.error == 0 for c in layers),

@@ -102,7 +102,7 @@ def _open_publisher(arguments: Arguments, device: Device, samples: Samples | Non
             sys.stderr.flush()
         if arguments.browser:
             webbrowser.open(server.url)
-        yield server.tell
+        yield server.publish
 
 
 def _print_run_json(event: Mapping[str, Any]) -> None:

@@ -30,12 +30,12 @@ from microc.target import Board, Target, target_for
 #
 # Speed-ups are estimated by the cost model: a pointwise convolution is compiled for the core in floats and in int8.
 
-WORTHWHILE = 1.2
+MIN_INT8_SPEEDUP = 1.2
 """Least speed-up of int8 over floats for which quantising is advised."""
-_PIXELS, _CHANNELS = 16, 32
+_PROBE_PIXELS, _PROBE_CHANNELS = 16, 32
 """Number of pixels and of channels of the pointwise convolution that is compiled to compare floats and int8."""
-_SCALE = Quant((0.0371,), (3,))
-_WEIGHT_SCALE = Quant((0.0113,), (0,))
+_PROBE_SCALE = Quant((0.0371,), (3,))
+_PROBE_WEIGHT_SCALE = Quant((0.0113,), (0,))
 
 
 @frozen
@@ -60,7 +60,7 @@ def arithmetic_advice(arithmetic: Arithmetic, source: str, target: Target, requa
     if target.cpu == "host" or not (arithmetic.float_macs or arithmetic.float_scaled):
         return ()
     speeds, sentences = estimate_speeds(target.cpu), list[str]()
-    if arithmetic.float_macs and speeds.times >= WORTHWHILE:
+    if arithmetic.float_macs and speeds.times >= MIN_INT8_SPEEDUP:
         core = "this core has no FPU" if not target.has("fpu") else f"the core is a {target.cpu}"
         what = "int8" if arithmetic.float_macs == arithmetic.macs else "its layers of floats in int8"
         sentences.append(
@@ -119,9 +119,9 @@ def estimate_speeds(cpu: str) -> Speeds:
         compile_model(_pointwise_convolution(integers), target_for(cpu), Options(requantize=requantize)).instructions
         for integers, requantize in ((False, "float"), (True, "float"), (True, "fixed"))
     )
-    count = _PIXELS * _CHANNELS
+    count = _PROBE_PIXELS * _PROBE_CHANNELS
     net = GraphBuilder()
-    reals = net.graph("reals", {"y": _add_dequantize_operator(net, net.input("x", (1, count), "int8"), _SCALE)})
+    reals = net.graph("reals", {"y": _add_dequantize_operator(net, net.input("x", (1, count), "int8"), _PROBE_SCALE)})
     dequantized = compile_model(reals, target_for(cpu), Options()).instructions
     return Speeds(floats / fixed, (exact - fixed) / count, dequantized / count)
 
@@ -131,16 +131,19 @@ def _pointwise_convolution(integers: bool) -> Graph:
 
     The int8 graph has the quantise and dequantise operators that ONNX's quantisers insert."""
     net = GraphBuilder()
-    weight = np.random.default_rng(0).integers(-127, 128, (_CHANNELS, 1, 1, _CHANNELS)).astype(np.int8)
-    x = net.input("x", (1, 1, _PIXELS, _CHANNELS), "int8" if integers else "float32")
+    weight = np.random.default_rng(0).integers(-127, 128, (_PROBE_CHANNELS, 1, 1, _PROBE_CHANNELS)).astype(np.int8)
+    x = net.input("x", (1, 1, _PROBE_PIXELS, _PROBE_CHANNELS), "int8" if integers else "float32")
     if integers:
         reals = net.new_constant("weight", weight)
-        x, reals = _add_dequantize_operator(net, x, _SCALE), _add_dequantize_operator(net, reals, _WEIGHT_SCALE)
+        x, reals = (
+            _add_dequantize_operator(net, x, _PROBE_SCALE),
+            _add_dequantize_operator(net, reals, _PROBE_WEIGHT_SCALE),
+        )
     else:
         reals = net.new_constant("weight", weight.astype(np.float32))
     y = net.op("conv2d", x, reals, padding=(0, 0, 0, 0), layout="NHWC")
     if integers:
-        scale, zero = _SCALE.scale, _SCALE.zero_point
+        scale, zero = _PROBE_SCALE.scale, _PROBE_SCALE.zero_point
         y = net.op("quantize", y, scale=scale, zero_point=zero, axis=None, out_dtype="int8", rounding=Ties.EVEN)
     return net.graph("layer", {"y": y})
 
@@ -157,14 +160,14 @@ def _add_dequantize_operator(net: GraphBuilder, stored: str, quant: Quant) -> st
 
 MIN_GAIN = 0.005
 """Least gain that is reported, as a share of the network's time."""
-SLOW_SHARE, _NEARLY_FULL, _EXPENSIVE, _NEGLIGIBLE = 0.3, 0.85, 2.0, 0.05
+SLOW_SHARE, _NEARLY_FULL_SHARE, _EXPENSIVE_RATIO, _NEGLIGIBLE_SHARE = 0.3, 0.85, 2.0, 0.05
 """Thresholds of advice.
 
 A layer is slow from the first share of the network's time on. A memory is nearly full from the second share of its bytes
 on. A layer is expensive if its cycles per multiply-accumulate are more than the third number times those of the median
 layer; expensive layers are ignored below the fourth share of the network's time."""
-_MEMORIES: Mapping[str, str] = {"flash": "flash", "ram": "RAM"}
-_MANY_MACS = 1000
+_MEMORY_NAMES: Mapping[str, str] = {"flash": "flash", "ram": "RAM"}
+_MIN_COMPARED_MACS = 1000
 """Least number of multiply-accumulates for which a layer's cycles per multiply-accumulate are compared with other layers."""
 SPEED_GAINS: Mapping[str, Mapping[str, float]] = {
     "size": {"cortex-m0": 0.40, "cortex-m0plus": 0.40, "rv32imc": 0.28, "cortex-m4": 0.09, "": 0.05},
@@ -243,24 +246,24 @@ class Situation:
         """Return the dtype of a tensor by its name."""
         return next(str(each["dtype"]) for each in self.data["tensors"] if each["name"] == tensor)
 
-    def wish(self, end: str, tensor: Mapping[str, Any], dtype: str) -> str:
+    def dtype_option_value(self, direction: str, tensor: Mapping[str, Any], dtype: str) -> str:
         """Return the value of ``--input-dtype`` or ``--output-dtype`` that sets the dtype of an input or output.
 
         The value begins with the tensor's name if the network has several inputs (or outputs), or if the option is already
-        set. ``end``: ``input`` or ``output``."""
-        alone = len(self.data[f"{end}s"]) == 1 and not self.option(f"{end}_dtype", "")
+        set. ``direction``: ``input`` or ``output``."""
+        alone = len(self.data[f"{direction}s"]) == 1 and not self.option(f"{direction}_dtype", "")
         return shlex.quote(dtype if alone else f"{tensor['label']}={dtype}")
 
-    def compile(self, *more: str) -> str:
-        """Return the ``microc compile`` command of this network with the additional options ``more``, as text."""
-        words = f"{report_option_flags(self.data)} {' '.join(more)} -o firmware"
+    def compile_command(self, *extra_words: str) -> str:
+        """Return the ``microc compile`` command of this network with the additional options ``extra_words``, as text."""
+        words = f"{report_option_flags(self.data)} {' '.join(extra_words)} -o firmware"
         return f"microc compile {model_argument(self.data)}{_join_flags(_group_flags(shlex.split(words)))}"
 
-    def command(self, name: str, *more: str) -> str:
+    def command_text(self, name: str, *extra_words: str) -> str:
         """Return the command ``microc NAME`` for the network's model, with its board and compilation options, as text.
 
-        ``more``: words that follow the model."""
-        return " ".join((f"microc {name} {model_argument(self.data)}", *more)) + report_option_flags(self.data)
+        ``extra_words``: words that follow the model."""
+        return " ".join((f"microc {name} {model_argument(self.data)}", *extra_words)) + report_option_flags(self.data)
 
 
 def advice_for(situation: Situation, notes: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -288,9 +291,9 @@ def _memory_advice(situation: Situation) -> Iterator[Advice]:
     for memory, used in over.items():
         larger = next(list_larger_boards(totals["flash"] or 0, totals["ram"] or 0, board["name"]), "")
         yield Advice(
-            f"{_MEMORIES[memory]} does not fit: {used:,} bytes of {board[memory]:,}; "
+            f"{_MEMORY_NAMES[memory]} does not fit: {used:,} bytes of {board[memory]:,}; "
             + (f"{larger} has more" if larger else "no board that is known has more: choose a smaller network"),
-            situation.compile(f"--board {larger}") if larger else "",
+            situation.compile_command(f"--board {larger}") if larger else "",
             inf,
         )
     if not over:
@@ -307,8 +310,11 @@ def _nearly_full_memory_advice(situation: Situation) -> Iterator[Advice]:
     }
     for memory, (option, reason, possible) in remedies.items():
         used, room = totals[memory] or 0, board[memory]
-        if possible and room and used > _NEARLY_FULL * room:
-            yield Advice(f"{_MEMORIES[memory]} is {100 * used / room:.0f} % full; {reason}", situation.compile(option))
+        if possible and room and used > _NEARLY_FULL_SHARE * room:
+            yield Advice(
+                f"{_MEMORY_NAMES[memory]} is {100 * used / room:.0f} % full; {reason}",
+                situation.compile_command(option),
+            )
 
 
 def _input_dtype_advice(situation: Situation) -> Iterator[Advice]:
@@ -319,7 +325,7 @@ def _input_dtype_advice(situation: Situation) -> Iterator[Advice]:
             dtype = situation.dtype(readers[0]["outputs"][0])
             yield Advice(
                 f"input {tensor['label']} comes as {tensor['dtype']} and the board quantises it: give it as {dtype}",
-                situation.compile(f"--input-dtype {situation.wish('input', tensor, dtype)}"),
+                situation.compile_command(f"--input-dtype {situation.dtype_option_value('input', tensor, dtype)}"),
                 readers[0]["share"],
             )
 
@@ -345,7 +351,7 @@ def _output_dtype_advice(situation: Situation) -> Iterator[Advice]:
         )
         yield Advice(
             f"output {tensor['label']} is made {tensor['dtype']} by the board: take the {dtype} that it is made from",
-            situation.compile(f"--output-dtype {situation.wish('output', tensor, dtype)}"),
+            situation.compile_command(f"--output-dtype {situation.dtype_option_value('output', tensor, dtype)}"),
             writers[0]["share"] if is_separate else min(saved, writers[0]["share"]),
         )
 
@@ -357,7 +363,7 @@ def _quantization_advice(situation: Situation) -> Iterator[Advice]:
     if situation.is_computer or not floats:
         return
     times = estimate_speeds(situation.cpu).times
-    if times < WORTHWHILE:
+    if times < MIN_INT8_SPEEDUP:
         return
     core = f"the core is a {situation.cpu}" if "fpu" in CORES[situation.cpu].has else "this core has no FPU"
     what = (
@@ -383,7 +389,7 @@ def _fixed_point_scaling_advice(situation: Situation) -> Iterator[Advice]:
         saved_instructions = count * max(estimate_speeds(situation.cpu).scaling, 0)
         yield Advice(
             f"{count:,} results are scaled by floats: --requantize fixed differs for ties alone, some in a million",
-            situation.compile("--requantize fixed"),
+            situation.compile_command("--requantize fixed"),
             min(
                 saved_instructions / (situation.data["totals"]["instructions"] or 1),
                 sum(layer["share"] for layer in scaled),
@@ -399,7 +405,7 @@ def _optimize_speed_advice(situation: Situation) -> Iterator[Advice]:
     if gain:
         yield Advice(
             f"the code is made for {'size' if goal == 'size' else 'a balance of speed and size'}: for speed it takes more flash",
-            situation.compile("--optimize speed"),
+            situation.compile_command("--optimize speed"),
             gain,
         )
 
@@ -409,7 +415,7 @@ def _code_in_ram_advice(situation: Situation) -> Iterator[Advice]:
     if situation.code_in_ram and situation.option("code_in_ram", "False") == "False":
         yield Advice(
             "the core waits for the code of some kernels, which may run from RAM",
-            situation.compile("--code-in-ram"),
+            situation.compile_command("--code-in-ram"),
             situation.code_in_ram,
         )
 
@@ -422,7 +428,7 @@ def _tuning_advice(situation: Situation) -> Iterator[Advice]:
         yield Advice(
             f"no schedule was measured for kernels that take {_format_percent(share)} of the time: a search on the board or its "
             "emulator may find faster ones",
-            situation.command("tune", "--records tuned.jsonl"),
+            situation.command_text("tune", "--records tuned.jsonl"),
             share * TUNING_GAINS.get(situation.cpu, TUNING_GAINS[""]),
         )
 
@@ -432,7 +438,7 @@ def _accelerator_advice(situation: Situation) -> Iterator[Advice]:
     if situation.board.target.npu and not any(layer["rule"].startswith("external") for layer in situation.layers):
         yield Advice(
             f"the board's accelerator ({situation.board.target.npu}) does nothing: it takes the layers that Vela compiles",
-            situation.compile("--external ethos-u"),
+            situation.compile_command("--external ethos-u"),
         )
 
 
@@ -453,18 +459,20 @@ def _slow_layer_advice(situation: Situation) -> Iterator[Advice]:
         yield Advice(
             f"step {top['step']}, {top['name']}, takes {_format_percent(top['share'])} of the time{ms}: "
             "what was tried for it, and what its loops cost",
-            situation.command("explain", str(top["step"])),
+            situation.command_text("explain", str(top["step"])),
         )
-    large = [layer for layer in situation.layers if layer["macs"] >= _MANY_MACS]
+    large = [layer for layer in situation.layers if layer["macs"] >= _MIN_COMPARED_MACS]
     cycles_per_mac = sorted(layer["cycles"] / layer["macs"] for layer in large)
     median = cycles_per_mac[len(cycles_per_mac) // 2] if cycles_per_mac else 0
-    expensive = [k for k in large if k["cycles"] > _EXPENSIVE * median * k["macs"] and k["share"] > _NEGLIGIBLE]
+    expensive = [
+        k for k in large if k["cycles"] > _EXPENSIVE_RATIO * median * k["macs"] and k["share"] > _NEGLIGIBLE_SHARE
+    ]
     if expensive and (expensive[0]["step"] != top["step"] or top["share"] <= SLOW_SHARE):
         layer = expensive[0]
         yield Advice(
             f"a product of step {layer['step']}, {layer['name']}, takes {layer['cycles'] / layer['macs']:.1f} "
             f"cycles, {median:.1f} elsewhere: why",
-            situation.command("explain", str(layer["step"])),
+            situation.command_text("explain", str(layer["step"])),
         )
 
 

@@ -22,11 +22,11 @@ from microc.reports.text_tables import dequantization_formula, shape_with_times_
 PLOT_WIDTH, PLOT_HEIGHT = 520, 300
 PLOT_LEFT, PLOT_TOP, PLOT_RIGHT, PLOT_BOTTOM = 52, 28, 20, 44
 """Margins of the plot in pixels; the left margin is wider if tick labels are long."""
-_DIGIT = 7
+_DIGIT_WIDTH = 7
 """Width of a digit in pixels, at a font size of 11.5 pixels in the widest of the page's fonts (DejaVu Sans: 0.636 em)."""
-_TICKS = 6
+_MAX_TICKS = 6
 """Approximate limit of the number of ticks on an axis."""
-_MARGIN = 0.05
+_AXIS_MARGIN = 0.05
 """Space between the outermost points and the ends of the axis, as a share of the points' range."""
 
 
@@ -69,7 +69,7 @@ def draw_plot(points: Sequence[Point], labels: tuple[str, str], line: Sequence[t
 
     ``labels``: texts of the horizontal and the vertical axis; ``line``: points of a polyline to draw as well."""
     y, up = _axis_scale_and_ticks([point.y for point in points], PLOT_HEIGHT - PLOT_BOTTOM, PLOT_TOP)
-    left = max(PLOT_LEFT, 10 + _DIGIT * max(len(tick.label) for tick in up))
+    left = max(PLOT_LEFT, 10 + _DIGIT_WIDTH * max(len(tick.label) for tick in up))
     x, across = _axis_scale_and_ticks([point.x for point in points], left, PLOT_WIDTH - PLOT_RIGHT)
     points_in_pixels = tuple(Point(x(point.x), y(point.y), point.kind, point.title) for point in points)
     path = "M" + "L".join(f"{x(right):.1f} {y(top):.1f}" for right, top in line) if line else ""
@@ -90,15 +90,15 @@ def _axis_scale_and_ticks(
 
     ``coordinates``: the numbers that the axis must cover; ``start``, ``end``: pixel positions of the axis' ends."""
     low, high = min(coordinates), max(coordinates)
-    room = _MARGIN * (high - low) or max(abs(high), 1.0) / 2
+    room = _AXIS_MARGIN * (high - low) or max(abs(high), 1.0) / 2
     low, high = low - room, high + room
 
-    def at(number: float) -> float:
+    def to_pixels(number: float) -> float:
         return start + (end - start) * (number - low) / (high - low)
 
-    step = _round_up_tick_distance((high - low) / _TICKS)
+    step = _round_up_tick_distance((high - low) / _MAX_TICKS)
     first, last = math.ceil(low / step), math.floor(high / step)
-    return at, tuple(Tick(at(k * step), f"{k * step:,.10g}") for k in range(first, last + 1))
+    return to_pixels, tuple(Tick(to_pixels(k * step), f"{k * step:,.10g}") for k in range(first, last + 1))
 
 
 def _round_up_tick_distance(min_distance: float) -> float:
@@ -111,7 +111,7 @@ def _round_up_tick_distance(min_distance: float) -> float:
 
 SIDE, MARGIN = 34, 40
 """Pixels of a cell's side, and of the margin for class numbers."""
-_HOTTEST = 5
+_MAX_HEAT = 5
 
 
 @frozen
@@ -162,7 +162,7 @@ def draw_confusion(counts: Sequence[Sequence[int]], before: Sequence[Sequence[in
                     y=MARGIN + SIDE * truth,
                     count=f"{count:,}" if count else "",
                     change=f"{change:+d}" if change else "",
-                    heat=math.ceil(_HOTTEST * count / total),
+                    heat=math.ceil(_MAX_HEAT * count / total),
                     right=truth == answer,
                     title=title,
                 )
@@ -178,7 +178,7 @@ def draw_confusion(counts: Sequence[Sequence[int]], before: Sequence[Sequence[in
 # barycentres of their neighbours, which reduces crossings. Horizontal positions then approach those of the neighbours as far as
 # the order allows.
 
-_GAP, _RANK_GAP, _POINT = 22, 30, 14
+_BOX_GAP, _RANK_GAP, _EDGE_POINT_WIDTH = 22, 30, 14
 """Distance between boxes of a rank, distance between ranks, and width reserved for the point of an edge, in pixels."""
 _SWEEPS = 6
 """Number of passes over all ranks that sort the nodes of each rank; the passes go downwards and upwards in turn."""
@@ -207,7 +207,7 @@ def lay_out_graph(box_count: int, edges: Sequence[tuple[int, int]], box_width: f
     total = len(ranks_of_all)
     segments = [link for chain in chains for link in pairwise(chain)]
     rows = _order_nodes_in_ranks(ranks_of_all, segments)
-    widths = [box_width if node < box_count else _POINT for node in range(total)]
+    widths = [box_width if node < box_count else _EDGE_POINT_WIDTH for node in range(total)]
     centres = _horizontal_node_centres(rows, segments, widths)
     left = min((centres[n] - widths[n] / 2 for n in range(total)), default=0.0)
     x = {node: at - left for node, at in centres.items()}
@@ -273,11 +273,11 @@ def _horizontal_node_centres(
     each rank, in order; ``links``: pairs of nodes in neighbouring ranks; ``widths``: of the nodes, in pixels."""
     centres: dict[int, float] = {}
     for row in rows:
-        span = sum(widths[n] for n in row) + _GAP * (len(row) - 1)
+        span = sum(widths[n] for n in row) + _BOX_GAP * (len(row) - 1)
         at = -span / 2
         for node in row:
             centres[node] = at + widths[node] / 2
-            at += widths[node] + _GAP
+            at += widths[node] + _BOX_GAP
     above, below = _neighbours_above_and_below(links)
     for sweep in range(2 * _SWEEPS):
         neighbours = above if sweep % 2 == 0 else below
@@ -293,9 +293,9 @@ def _separate_node_centres(preferred_centres: Sequence[float], widths: Sequence[
     They are the mean of two solutions: overlapping nodes pushed to the right, and overlapping nodes pushed to the left."""
     right, left = list(preferred_centres), list(preferred_centres)
     for k in range(1, len(preferred_centres)):
-        right[k] = max(right[k], right[k - 1] + (widths[k - 1] + widths[k]) / 2 + _GAP)
+        right[k] = max(right[k], right[k - 1] + (widths[k - 1] + widths[k]) / 2 + _BOX_GAP)
         m = len(preferred_centres) - 1 - k
-        left[m] = min(left[m], left[m + 1] - (widths[m] + widths[m + 1]) / 2 - _GAP)
+        left[m] = min(left[m], left[m + 1] - (widths[m] + widths[m + 1]) / 2 - _BOX_GAP)
     return [(a + b) / 2 for a, b in zip(right, left, strict=True)]
 
 
@@ -337,7 +337,7 @@ def _edge_curve(points: Sequence[tuple[float, float, float]], box_height: float)
 
 PICTURE_WIDTH, PICTURE_HEIGHT = 252, 86
 """Width and height of a box in the network graph, in pixels."""
-_LETTERS, _TITLE = 36, 24
+_MAX_LINE_CHARACTERS, _MAX_TITLE_CHARACTERS = 36, 24
 """Largest number of characters of a line in a box, and of its first line, which shares its space with the layer's time."""
 
 
@@ -379,7 +379,7 @@ def draw_network_graph(data: Mapping[str, Any]) -> Picture:
     sources = [name for name in (*inputs, *(t["name"] for t in data["state"])) if name in read_names]
     # Boxes are numbered as lay_out_graph needs them, writers before readers: inputs and state, layers, outputs.
     first = len(sources)
-    makers = {name: _boxes_that_write(tensor, sources) for name, tensor in tensors.items()}
+    makers = {name: _source_box_numbers(tensor, sources) for name, tensor in tensors.items()}
     uses = [(name, k) for k, layer in enumerate(layers) for name in layer["inputs"]]
     uses += [(name, len(layers) + k) for k, name in enumerate(outputs)]
     # lay_out_graph accepts forward edges only. A tensor with several writers may be read before its last writer.
@@ -396,7 +396,7 @@ def draw_network_graph(data: Mapping[str, Any]) -> Picture:
     return Picture(graph.width, graph.height, tuple(layer_boxes), graph.paths)
 
 
-def _boxes_that_write(tensor: Mapping[str, Any], sources: Sequence[str]) -> list[int]:
+def _source_box_numbers(tensor: Mapping[str, Any], sources: Sequence[str]) -> list[int]:
     """List the numbers of the boxes from which a tensor comes: the box of an input or state, or the boxes of the layers that
     write it."""
     if tensor["name"] in sources:
@@ -408,7 +408,15 @@ def _tensor_box_fields(tensor: Mapping[str, Any], role: str) -> tuple[Any, ...]:
     """Return the fields of a :class:`LayerBox` without its position, for an input, output or state."""
     lines = (role, *_tensor_type_lines(tensor))
     name = tensor["label"] or tensor["name"]
-    return cut_text(name, _LETTERS), lines, "", f"{role} {name}: {', '.join(_tensor_type_lines(tensor))}", -1, 0, 0.0
+    return (
+        cut_text(name, _MAX_LINE_CHARACTERS),
+        lines,
+        "",
+        f"{role} {name}: {', '.join(_tensor_type_lines(tensor))}",
+        -1,
+        0,
+        0.0,
+    )
 
 
 def _layer_box_fields(
@@ -422,9 +430,17 @@ def _layer_box_fields(
     share = f"{100 * layer['share']:.1f} %"
     operators = layer["op"].replace("+", " + ")
     title = ", ".join((f"step {layer['step']}: {layer['layer']}", operators, *kinds, share))
-    lines = tuple(cut_text(line, _LETTERS) for line in (operators, *kinds))
-    heat, length = round(_HOTTEST * layer["share"] / largest_share), PICTURE_WIDTH * layer["share"] / largest_share
-    return cut_text(_shorten_layer_path(layer["name"]), _TITLE), lines, share, title, layer["step"], heat, length
+    lines = tuple(cut_text(line, _MAX_LINE_CHARACTERS) for line in (operators, *kinds))
+    heat, length = round(_MAX_HEAT * layer["share"] / largest_share), PICTURE_WIDTH * layer["share"] / largest_share
+    return (
+        cut_text(_shorten_layer_path(layer["name"]), _MAX_TITLE_CHARACTERS),
+        lines,
+        share,
+        title,
+        layer["step"],
+        heat,
+        length,
+    )
 
 
 def _tensor_type_lines(tensor: Mapping[str, Any]) -> tuple[str, ...]:
@@ -438,7 +454,11 @@ def _tensor_type_lines(tensor: Mapping[str, Any]) -> tuple[str, ...]:
 def _shorten_layer_path(name: str) -> str:
     """Shorten a layer's name to the first and the last component, if it is a long path."""
     parts = name.split("/")
-    return f"{parts[0]}/\N{HORIZONTAL ELLIPSIS}/{parts[-1]}" if len(name) > _TITLE and len(parts) > 2 else name
+    return (
+        f"{parts[0]}/\N{HORIZONTAL ELLIPSIS}/{parts[-1]}"
+        if len(name) > _MAX_TITLE_CHARACTERS and len(parts) > 2
+        else name
+    )
 
 
 def cut_text(text: str, max_columns: int) -> str:
@@ -460,12 +480,12 @@ def cut_text(text: str, max_columns: int) -> str:
 MEMORY_MAP_LEFT, MEMORY_MAP_TOP, MEMORY_MAP_BOTTOM, MEMORY_MAP_RIGHT = 72, 26, 44, 12
 """Margins of the plot in pixels."""
 INDENT = 6
-_HEIGHT, _WIDTH = 340, 1096
-_MIN_COLUMN, _MAX_COLUMN = 16, 180
+_MAP_HEIGHT, _MAP_WIDTH = 340, 1096
+_MIN_COLUMN_WIDTH, _MAX_COLUMN_WIDTH = 16, 180
 """Least and largest width of a step's column, in pixels."""
-_LETTER = 6.3
+_CHARACTER_WIDTH = 6.3
 """Approximate width of a character in pixels."""
-_LEVELS = 6
+_MAX_LEVELS = 6
 """Largest number of horizontal lines (besides the axis)."""
 
 
@@ -533,7 +553,7 @@ def draw_memory_map(manifest: Mapping[str, Any], step_names: Sequence[str]) -> M
 
     The horizontal axis shows the steps of the network, the vertical axis addresses. ``step_names``: a name for each step."""
     steps = len(manifest["kernels"])
-    column = min(max(_WIDTH / (steps + 2), _MIN_COLUMN), _MAX_COLUMN)
+    column = min(max(_MAP_WIDTH / (steps + 2), _MIN_COLUMN_WIDTH), _MAX_COLUMN_WIDTH)
     plot = _MemoryMapScale(column, manifest["arena_size"])
     # Drawn last, over others: outputs are often views of other values, and workspaces reuse memory that others free.
     drawn_last = ("output", "workspace")
@@ -545,7 +565,7 @@ def draw_memory_map(manifest: Mapping[str, Any], step_names: Sequence[str]) -> M
     kinds = dict.fromkeys(m["kind"] for m in values)
     return MemoryMap(
         width=MEMORY_MAP_LEFT + column * (steps + 2) + MEMORY_MAP_RIGHT,
-        height=MEMORY_MAP_TOP + _HEIGHT + MEMORY_MAP_BOTTOM,
+        height=MEMORY_MAP_TOP + _MAP_HEIGHT + MEMORY_MAP_BOTTOM,
         column=column,
         boxes=_remove_hidden_labels([plot.box(m, step_names) for m in values]),
         overlaps=tuple(plot.overlap(*both) for both in _overlapping_values(values)),
@@ -571,21 +591,21 @@ class _MemoryMapScale:
 
     def y(self, offset: int) -> float:
         """Return the vertical position of an arena offset (in bytes), in pixels."""
-        return MEMORY_MAP_TOP + _HEIGHT * (1 - offset / max(self.size, 1))
+        return MEMORY_MAP_TOP + _MAP_HEIGHT * (1 - offset / max(self.size, 1))
 
     def box(self, value: Mapping[str, Any], names: Sequence[str]) -> Box:
         """Return the rectangle of a value: its lifetime on the horizontal axis, its addresses on the vertical axis."""
         width = self.column * (value["last"] - value["first"] + 1)
-        height = _HEIGHT * value["bytes"] / max(self.size, 1)
+        height = _MAP_HEIGHT * value["bytes"] / max(self.size, 1)
         x, y = self.x(value["first"]), self.y(value["offset"] + value["bytes"])
-        label = value["name"] if len(value["name"]) * _LETTER < width - 2 * INDENT and height >= 15 else ""
+        label = value["name"] if len(value["name"]) * _CHARACTER_WIDTH < width - 2 * INDENT and height >= 15 else ""
         return Box(x, y, width, height, value["kind"], label, _value_tooltip(value, names))
 
     def overlap(self, old: Mapping[str, Any], new: Mapping[str, Any], step: int) -> Box:
         """Return the rectangle of the bytes that two values share during a step."""
         start = max(old["offset"], new["offset"])
         stop = min(old["offset"] + old["bytes"], new["offset"] + new["bytes"])
-        height = _HEIGHT * (stop - start) / max(self.size, 1)
+        height = _MAP_HEIGHT * (stop - start) / max(self.size, 1)
         title = f"step {step}: {new['name']} lies over {stop - start:,} bytes of {old['name']}"
         return Box(self.x(step), self.y(stop), self.column, height, "overlap", "", title)
 
@@ -593,14 +613,17 @@ class _MemoryMapScale:
 def _remove_hidden_labels(boxes: Sequence[Box]) -> tuple[Box, ...]:
     """Remove the labels of boxes that a box drawn later would cover; return all boxes."""
 
-    def label_is_covered(box: Box, by: Box) -> bool:
-        right, middle = box.x + INDENT + len(box.label) * _LETTER, box.y + box.height / 2
+    def is_label_covered(box: Box, by: Box) -> bool:
+        right, middle = box.x + INDENT + len(box.label) * _CHARACTER_WIDTH, box.y + box.height / 2
         return (
-            box.x < by.x + by.width and by.x < right and by.y < middle + _LETTER and middle - _LETTER < by.y + by.height
+            box.x < by.x + by.width
+            and by.x < right
+            and by.y < middle + _CHARACTER_WIDTH
+            and middle - _CHARACTER_WIDTH < by.y + by.height
         )
 
     return tuple(
-        replace(box, label="") if box.label and any(label_is_covered(box, by) for by in boxes[k + 1 :]) else box
+        replace(box, label="") if box.label and any(is_label_covered(box, by) for by in boxes[k + 1 :]) else box
         for k, box in enumerate(boxes)
     )
 
@@ -666,6 +689,6 @@ def _memory_map_columns(
 def _round_byte_levels(arena_bytes: int) -> list[int]:
     """List the arena offsets for the horizontal lines of a memory map: multiples of a power of two, up to ``arena_bytes``."""
     step = 1
-    while arena_bytes / step > _LEVELS:
+    while arena_bytes / step > _MAX_LEVELS:
         step *= 2
     return list(range(0, arena_bytes + 1, step))

@@ -134,9 +134,9 @@ def _strip_markup(fact: Any) -> str:
 # It consists of ``evidence.json`` with its schema, ``evidence.md``, and ``SHA256SUMS`` of these files, for ``sha256sum -c``.
 
 VERSION = 1
-_PACKAGES = ("numpy", "onnx", "tflite", "flatbuffers", "jinja2")
+_REPORTED_PACKAGES = ("numpy", "onnx", "tflite", "flatbuffers", "jinja2")
 """Python packages whose versions the evidence contains."""
-_SECONDS = 20.0
+_VERSION_TIMEOUT = 20.0
 """Time limit in seconds for a program that prints its version."""
 _MAX_HASH_LIST = 1 << 20
 """Largest size of the file SHA256SUMS that is read, in bytes."""
@@ -182,10 +182,10 @@ def check_evidence_folder_empty(folder: Path) -> None:
         raise OutputError(f"--evidence: {folder} is not empty", where=str(folder), hint="give --evidence a new folder")
 
 
-def input_sets_hash(sets: Sequence[Sequence[Array]]) -> str:
+def hash_input_sets(input_sets: Sequence[Sequence[Array]]) -> str:
     """Compute the SHA-256 hash of sets of inputs: of dtype, shape and little-endian bytes of each array, in order."""
     digest = hashlib.sha256()
-    for arrays in sets:
+    for arrays in input_sets:
         for array in map(np.asarray, arrays):
             digest.update(f"{array.dtype.name} {array.shape}\n".encode())
             digest.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes())
@@ -281,7 +281,7 @@ def _board_facts(project: Project, port: str) -> dict[str, Any]:
 def _python_package_versions() -> dict[str, str]:
     """Return the versions of Python and of the installed packages that a verification uses, by name."""
     versions = {"python": platform.python_version()}
-    for name in _PACKAGES:
+    for name in _REPORTED_PACKAGES:
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
@@ -303,7 +303,9 @@ def _program_version_line(program: str) -> str:
     if path is None:
         return ""
     try:
-        result = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=_SECONDS, check=False)
+        result = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT, check=False
+        )
     except (OSError, subprocess.SubprocessError):
         return ""
     return result.stdout.partition("\n")[0]
@@ -324,23 +326,23 @@ def read_evidence_bundle(folder: Path) -> dict[str, Any]:
                 )
             if hashlib.sha256(read_bytes(folder / name)).hexdigest() != digest:
                 raise OutputError(
-                    f"{name} was changed: its hash is not that of SHA256SUMS",
+                    f"{name} was changed: its hash differs from that in SHA256SUMS",
                     where=str(folder),
                     hint="restore the file, or collect the evidence again: --evidence FOLDER",
                 )
         facts: dict[str, Any] = json.loads(read_text(folder / "evidence.json"))
     except (OSError, ValueError, RecursionError) as error:
         raise OutputError(
-            f"no evidence can be read: {error}", where=str(folder), hint="name a folder that --evidence wrote"
+            f"evidence: cannot read it: {error}", where=str(folder), hint="name a folder that --evidence wrote"
         ) from error
     return facts
 
 
 # ---- Accuracy of a network, read from the JSON that ``microc verify --json`` prints, or from an evidence bundle.
 
-LARGEST = 64 << 20
+MAX_JSON_BYTES = 64 << 20
 """Largest size of a JSON file that is read, in bytes."""
-_HINT = "give what `microc verify firmware --data test.npz --labels labels --json` printed, or a folder of --evidence"
+_HINT = "give the output of `microc verify firmware --data test.npz --labels labels --json`, or a folder of --evidence"
 _COUNT = {"type": "integer", "minimum": 0, "maximum": (1 << 53)}
 _REAL = {"type": "number", "minimum": -1e38, "maximum": 1e38}
 _REAL_OR_NONE = {**_REAL, "type": ["number", "null"]}
@@ -397,16 +399,18 @@ def read_accuracy(path: Path) -> dict[str, Any]:
     except jsonschema.ValidationError as error:
         where = "/".join(map(str, error.absolute_path)) or "it"
         raise UsageError(
-            f"{path} is no result of verify: {where}: {make_printable(error.message, 200)}", where=str(path), hint=_HINT
+            f"{path}: invalid result of microc verify: {where}: {make_printable(error.message, 200)}",
+            where=str(path),
+            hint=_HINT,
         ) from error
     evaluation = data.get("evaluation") or {}
     classes = evaluation.get("classification")
     if not evaluation and "identical" not in data:
-        raise UsageError(f"{path} is no result of verify: it has no evaluation", where=str(path), hint=_HINT)
+        raise UsageError(f"{path}: invalid result of microc verify: it has no evaluation", where=str(path), hint=_HINT)
     counts = classes["confusion"] if classes else None
     if counts is not None and any(len(row) != len(counts) for row in counts):
         raise UsageError(
-            f"{path} is no result of verify: its confusion matrix is not square", where=str(path), hint=_HINT
+            f"{path}: invalid result of microc verify: its confusion matrix is not square", where=str(path), hint=_HINT
         )
     return {
         "fingerprint": data.get("fingerprint", ""),
@@ -425,13 +429,13 @@ def read_accuracy(path: Path) -> dict[str, Any]:
 
 def reject_json_constant(name: str) -> None:
     """Raise ValueError for NaN and infinities, which JSON does not allow. Used as ``parse_constant`` of ``json.loads``."""
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"invalid JSON: got {name}, expected a number")
 
 
 def _read_verification_json(path: Path) -> dict[str, Any]:
     """Read a file that contains the output of ``microc verify --json``; UsageError if it cannot be read."""
     try:
-        data: dict[str, Any] = json.loads(read_text(path, LARGEST), parse_constant=reject_json_constant)
+        data: dict[str, Any] = json.loads(read_text(path, MAX_JSON_BYTES), parse_constant=reject_json_constant)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=_HINT) from error
     except (ValueError, RecursionError) as error:
@@ -450,7 +454,9 @@ def _read_verification_evidence(folder: Path) -> dict[str, Any]:
         results = {name: board[name] for name in ("identical", "samples") if name in board}
         return {"fingerprint": facts["project"]["fingerprint"], "evaluation": facts["evaluation"], **results}
     except (KeyError, TypeError) as error:
-        raise UsageError(f"{folder} is no result of verify", where=str(folder), hint=_HINT) from error
+        raise UsageError(
+            f"{folder}: expected a folder of verify --evidence with a result", where=str(folder), hint=_HINT
+        ) from error
 
 
 def accuracy_sentences(accuracy: Mapping[str, Any], fingerprint: str) -> Iterator[str]:

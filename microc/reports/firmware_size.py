@@ -57,7 +57,7 @@ class SymbolSize:
     size: int
 
 
-_NONE = ("", ())
+_NO_NETWORK = ("", ())
 """Fields ``network`` and ``steps`` of a symbol that belongs to no network."""
 
 
@@ -89,8 +89,8 @@ class SymbolOwners:
 
     def symbols(self, pieces: Sequence[Piece]) -> tuple[SymbolSize, ...]:
         """List the sizes of all symbols with their owners; and, for every section, the size of bytes without a symbol."""
-        units = self._networks_of_object_files(pieces)
-        sizes = [self._sized_symbol(piece, units) for piece in pieces if piece.names]
+        network_index_by_unit = self._networks_of_object_files(pieces)
+        sizes = [self._sized_symbol(piece, network_index_by_unit) for piece in pieces if piece.names]
         own_sections = {s.section for s in sizes if s.part != self._foreign_part}
         unnamed: dict[tuple[str, str], int] = {}
         for piece in pieces:
@@ -99,7 +99,7 @@ class SymbolOwners:
                 unnamed[key] = unnamed.get(key, 0) + piece.size
         for (section, kind), size in unnamed.items():
             part = "stack" if section == STACK else "padding" if section in own_sections else self._foreign_part
-            sizes.append(SymbolSize(f"({section})", part, *_NONE, "", section, kind, size))
+            sizes.append(SymbolSize(f"({section})", part, *_NO_NETWORK, "", section, kind, size))
         return tuple(sizes)
 
     def _networks_of_object_files(self, pieces: Sequence[Piece]) -> dict[int, int]:
@@ -111,28 +111,31 @@ class SymbolOwners:
         for piece in pieces:
             if piece.source == "model.c":
                 functions_of_unit.setdefault(piece.unit, set()).update(_without_clone_suffixes(piece.names))
-        units: dict[int, int] = {}
+        network_index_by_unit: dict[int, int] = {}
         for unit, names in sorted(functions_of_unit.items()):
             similarities = [
                 (_jaccard_index(names, self._functions[k]), -k)
                 for k in range(len(self._names))
-                if k not in units.values()
+                if k not in network_index_by_unit.values()
             ]
             best, k = max(similarities, default=(0.0, 0))
             if best:
-                units[unit] = -k
-        return units
+                network_index_by_unit[unit] = -k
+        return network_index_by_unit
 
-    def _sized_symbol(self, piece: Piece, units: Mapping[int, int]) -> SymbolSize:
-        """Return the size and the owner of a named piece (range of bytes) of the ELF file. ``units``: index of the network
-        by object file."""
-        part, network, steps = self._owner_of_piece(piece, units)
+    def _sized_symbol(self, piece: Piece, network_index_by_unit: Mapping[int, int]) -> SymbolSize:
+        """Return the size and the owner of a named piece (range of bytes) of the ELF file.
+
+        ``network_index_by_unit``: index of the network by object file."""
+        part, network, steps = self._owner_of_piece(piece, network_index_by_unit)
         return SymbolSize(piece.names[0], part, network, steps, piece.source, piece.section, piece.kind, piece.size)
 
-    def _owner_of_piece(self, piece: Piece, units: Mapping[int, int]) -> tuple[str, str, tuple[int, ...]]:
+    def _owner_of_piece(
+        self, piece: Piece, network_index_by_unit: Mapping[int, int]
+    ) -> tuple[str, str, tuple[int, ...]]:
         """Return the owner of a piece of the ELF file: part of the firmware, network and steps.
 
-        ``units``: index of the network by object file."""
+        ``network_index_by_unit``: index of the network by object file."""
         for name in piece.names:
             if name in self._constants:
                 return "weights", *self._constants[name]
@@ -141,8 +144,8 @@ class SymbolOwners:
         names = _without_clone_suffixes(piece.names)
         for entry in names & self._entries.keys():
             return "network", self._entries[entry], ()
-        if piece.source == "model.c" and piece.unit in units:
-            network_index = units[piece.unit]
+        if piece.source == "model.c" and piece.unit in network_index_by_unit:
+            network_index = network_index_by_unit[piece.unit]
             table = self._functions[network_index]
             steps = tuple(sorted({step for name in names for step in table.get(name, ())}))
             return ("kernels" if steps else "network"), self._names[network_index], steps
@@ -154,10 +157,10 @@ class SymbolOwners:
                 if piece.source == "rpc_model.c"
                 else "runtime"
             )
-            return part, *_NONE
+            return part, *_NO_NETWORK
         if piece.source in self._board:
-            return "board", *_NONE
-        return ("runtime" if piece.source in self._runtime else self._foreign_part), *_NONE
+            return "board", *_NO_NETWORK
+        return ("runtime" if piece.source in self._runtime else self._foreign_part), *_NO_NETWORK
 
 
 def _steps_by_symbol(symbols_by_step: Iterable[Iterable[str]]) -> dict[str, tuple[int, ...]]:
@@ -281,7 +284,7 @@ def measure_firmware(project: Project, elf: Path | None = None) -> SizeReport:
         raise UsageError(
             f"{path.name} contains no symbol of the network {project.manifest['model']!r}",
             where=str(path),
-            hint="name the project that it was built with (--project DIR), and a program that is not stripped",
+            hint="name the project of its network (--project DIR), and a program that is not stripped",
         )
     totals = {kind: sum(s.size for s in symbols if s.kind == kind) for kind in KINDS}
     ordered = tuple(sorted(symbols, key=lambda s: (-s.size, s.name, s.source, s.section)))
@@ -338,7 +341,7 @@ def compare_sizes(before: Mapping[str, Any], after: SizeReport) -> dict[str, Any
         totals = [{"memory": k, **_size_change_data(old_totals[k], v)} for k, v in after.to_data()["totals"].items()]
     except (KeyError, TypeError, AttributeError) as error:
         raise UsageError(
-            f"the report to compare with is no report of `microc size --json`: {type(error).__name__} {error}",
+            f"--compare: expected the output of `microc size --json`: {type(error).__name__} {error}",
             hint="write one: microc size DIR --json > FILE",
         ) from error
     new_parts = after.parts()
@@ -481,7 +484,7 @@ def growth_error(growths: Sequence[Growth], where: str) -> GrowthError | None:
     return GrowthError(
         "; ".join(parts),
         where=where,
-        hint="see what has changed with microc size --against; or keep the new report as the base",
+        hint="list the changes with microc size --against, or save the new report as the base",
     )
 
 

@@ -119,7 +119,7 @@ def describe_layers(
     functions = {found[1]: found[0].split("\n") for found in _FUNCTION.finditer(model_c)}
     code, arena = _estimated_code_bytes(manifest), live_arena_bytes(manifest)
     total = sum(kernel["estimated_cycles"] for kernel in kernels) or 1
-    names = short_names([kernel["layer"] for kernel in kernels])
+    names = shorten_layer_names([kernel["layer"] for kernel in kernels])
     layers = []
     for step, kernel in enumerate(kernels):
         measurement = profile.kernels[step] if profile else None
@@ -161,7 +161,7 @@ def describe_layers(
     return layers
 
 
-def short_names(layers: Sequence[str]) -> list[str]:
+def shorten_layer_names(layers: Sequence[str]) -> list[str]:
     """Shorten the names of layers: omit the model's file name, and the path prefix that all names have in common."""
     names = [shorten_layer_name(layer) for layer in layers]
     paths = [name.partition(" ")[2].split("/")[:-1] for name in names]

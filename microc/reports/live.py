@@ -25,9 +25,9 @@ from microc.run.verification import random_inputs
 
 # ---- Views of arrays on the page: picture, curves, bars or numbers, depending on the shape; plain data of bounded size.
 
-PIXELS, POINTS, BARS, NUMBERS = 160, 512, 64, 16
+MAX_PIXELS, MAX_POINTS, MAX_BARS, MAX_NUMBERS = 160, 512, 64, 16
 """Largest number of pixels along a picture's edge, of points in a curve, of bars, and of numbers in a row of numbers."""
-_EDGE, _CURVES = 8, 7
+_MIN_PICTURE_EDGE, _MAX_CURVES = 8, 7
 """Least height and width of an array that is shown as a picture; largest number of curves in one diagram."""
 
 
@@ -42,9 +42,9 @@ def array_view(tensor: Mapping[str, Any], array: Array, *, output: bool = False)
     if plane is not None and not output:
         return {**header, "kind": "picture", **_picture_data(tensor, plane)}
     reals = _dequantize_array(tensor, array)
-    if output and 1 < array.size <= BARS:
+    if output and 1 < array.size <= MAX_BARS:
         return {**header, "kind": "bars", "values": _numbers_for_json(reals.reshape(-1))}
-    if array.size > NUMBERS:
+    if array.size > MAX_NUMBERS:
         return {**header, "kind": "curves", "series": _curve_series(reals)}
     return {**header, "kind": "numbers", "values": _numbers_for_json(reals.reshape(-1))}
 
@@ -55,11 +55,11 @@ def _as_picture(array: Array) -> Array | None:
     while len(shape) > 2 and shape[0] == 1:
         shape = shape[1:]
     match shape:
-        case (height, width, channels) if channels in (1, 3) and min(height, width) >= _EDGE:
+        case (height, width, channels) if channels in (1, 3) and min(height, width) >= _MIN_PICTURE_EDGE:
             return array.reshape(height, width, channels)
-        case (channels, height, width) if channels == 3 and min(height, width) >= _EDGE:
+        case (channels, height, width) if channels == 3 and min(height, width) >= _MIN_PICTURE_EDGE:
             return array.reshape(channels, height, width).transpose(1, 2, 0)
-        case (height, width) if min(height, width) >= _EDGE:
+        case (height, width) if min(height, width) >= _MIN_PICTURE_EDGE:
             return array.reshape(height, width, 1)
     return None
 
@@ -70,7 +70,7 @@ def _picture_data(tensor: Mapping[str, Any], plane: Array) -> dict[str, Any]:
     The least value of an 8-bit dtype becomes 0, the largest 255. Other dtypes are scaled so that the picture's minimum
     becomes 0 and its maximum 255."""
     height, width, channels = plane.shape
-    step = math.ceil(max(height, width) / PIXELS)
+    step = math.ceil(max(height, width) / MAX_PIXELS)
     shown = plane[::step, ::step].astype(np.float64)
     if tensor["dtype"] in ("int8", "uint8"):
         low, high = (-128.0, 127.0) if tensor["dtype"] == "int8" else (0.0, 255.0)
@@ -89,9 +89,9 @@ def _picture_data(tensor: Mapping[str, Any], plane: Array) -> dict[str, Any]:
 
 def _curve_series(reals: Array) -> list[list[float | None]]:
     """Return the curves that show an array: one for each channel if the last axis is short, else a single curve."""
-    is_wide = reals.ndim > 1 and 1 < reals.shape[-1] <= _CURVES
+    is_wide = reals.ndim > 1 and 1 < reals.shape[-1] <= _MAX_CURVES
     series = reals.reshape(-1, reals.shape[-1]).T if is_wide else reals.reshape(1, -1)
-    step = math.ceil(series.shape[1] / POINTS)
+    step = math.ceil(series.shape[1] / MAX_POINTS)
     return [_numbers_for_json(curve[::step]) for curve in series]
 
 
@@ -113,9 +113,9 @@ def _numbers_for_json(reals: Array) -> list[float | None]:
 # the URL nor get an answer. The server reads only the headers of requests, and serves two resources: the page and its events.
 
 HOST = "127.0.0.1"
-READERS = 8
+MAX_EVENT_STREAMS = 8
 """Largest number of event streams at a time."""
-_PATIENCE = 10.0  # time limit in seconds for a request; longest time between two messages of an event stream
+_TIMEOUT = 10.0  # time limit in seconds for a request; longest time between two messages of an event stream
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
     "img-src data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
@@ -133,7 +133,7 @@ class EventChannel:
         self._changed = threading.Condition()
         self._number, self._text, self.closed = 0, "", False
 
-    def tell(self, event: Mapping[str, Any]) -> None:
+    def publish(self, event: Mapping[str, Any]) -> None:
         """Publish an event: it becomes the latest event, and all waiting threads continue."""
         text = json.dumps(event, allow_nan=False)
         with self._changed:
@@ -151,12 +151,12 @@ class EventChannel:
 
         After a time-out, or if the channel is closed, return ``number`` and an empty text."""
         with self._changed:
-            self._changed.wait_for(lambda: self._number > number or self.closed, _PATIENCE)
+            self._changed.wait_for(lambda: self._number > number or self.closed, _TIMEOUT)
             return (self._number, self._text) if self._number > number else (number, "")
 
 
 class PageServer(ThreadingHTTPServer):
-    """A web server, as a context manager, for a page at :attr:`url` and for the events that :meth:`tell` publishes.
+    """A web server, as a context manager, for a page at :attr:`url` and for the events that :meth:`publish` publishes.
 
     ``page``: the page's HTML; ``port``: TCP port, 0 for any free port. Raises UsageError if the port is in use."""
 
@@ -166,7 +166,7 @@ class PageServer(ThreadingHTTPServer):
     def __init__(self, page: str, port: int = 0) -> None:
         self.page, self.channel = page.encode("utf-8"), EventChannel()
         self.word = secrets.token_urlsafe(16)
-        self.places = threading.BoundedSemaphore(READERS)
+        self.places = threading.BoundedSemaphore(MAX_EVENT_STREAMS)
         try:
             super().__init__((HOST, port), _PageRequestHandler)
         except OSError as error:
@@ -181,9 +181,9 @@ class PageServer(ThreadingHTTPServer):
         """URL of the page; it contains a random word, so that it cannot be guessed."""
         return f"http://{HOST}:{self.server_port}/{self.word}/"
 
-    def tell(self, event: Mapping[str, Any]) -> None:
+    def publish(self, event: Mapping[str, Any]) -> None:
         """Send an event to all browsers that show the page."""
-        self.channel.tell(event)
+        self.channel.publish(event)
 
     def __enter__(self) -> PageServer:
         self._thread.start()
@@ -202,7 +202,7 @@ class _PageRequestHandler(BaseHTTPRequestHandler):
     """Handler of HTTP requests for the page and its event stream."""
 
     server: PageServer
-    timeout = _PATIENCE
+    timeout = _TIMEOUT
     server_version, sys_version = "microc", ""
 
     def do_GET(self) -> None:
@@ -243,7 +243,7 @@ class _PageRequestHandler(BaseHTTPRequestHandler):
     def _stream_events(self) -> None:
         """Send server-sent events until the channel is closed or the browser disconnects.
 
-        Send the HTTP error 503 instead if there are already :data:`READERS` event streams."""
+        Send the HTTP error 503 instead if there are already :data:`MAX_EVENT_STREAMS` event streams."""
         if not self.server.places.acquire(blocking=False):
             self.send_error(503, "too many browsers look")
             return

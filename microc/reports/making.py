@@ -100,16 +100,16 @@ def report_program(program: api.Program, accuracy: Mapping[str, Any] | None = No
         )
 
 
-def report_project(project: Project, accuracy: Mapping[str, Any] | None = None, **more: Any) -> Report:
+def report_project(project: Project, accuracy: Mapping[str, Any] | None = None, **measurements: Any) -> Report:
     """Make a report of the network in a project folder.
 
-    ``more``: measurements, as keywords of :func:`make_report`. If the file with the network's C is missing, the report
+    ``measurements``: times and sizes, as keywords of :func:`make_report`. If the file with the network's C is missing, the report
     contains no C."""
     path = project.sources / "model.c"
     text = read_text(path, errors="replace") if path.is_file() else ""
-    if "profile" not in more and not project.relocatable and project.elf.is_file():
-        more["size"] = measure_firmware(project)
-    return make_report(project.manifest, project.board, model_c=text, accuracy=accuracy, **more)
+    if "profile" not in measurements and not project.relocatable and project.elf.is_file():
+        measurements["size"] = measure_firmware(project)
+    return make_report(project.manifest, project.board, model_c=text, accuracy=accuracy, **measurements)
 
 
 def report_profile(profile: Profile, stack: int | None = None, accuracy: Mapping[str, Any] | None = None) -> Report:

@@ -22,10 +22,10 @@ from microc.reports.firmware_size import PARTS
 from microc.reports.layers import slowest_layers
 from microc.reports.text_tables import clock_rate_text, milliseconds_text, peak_stack_text, shape_with_times_signs
 
-_MOST_CLASSES = 32
+_MAX_DRAWN_CLASSES = 32
 """Largest number of classes for which a confusion matrix is drawn."""
-_ESTIMATED = "as the cost model counts them for this core and its flash: nothing was run"
-_KINDS = {"flash": ("Flash", ("text", "data")), "ram": ("RAM", ("data", "bss"))}
+_ESTIMATED_UNIT_MEANING = "as the cost model counts them for this core and its flash: nothing was run"
+_SYMBOL_KINDS_OF_MEMORY = {"flash": ("Flash", ("text", "data")), "ram": ("RAM", ("data", "bss"))}
 """Title of each memory bar, and the kinds of symbols that the memory contains."""
 
 
@@ -133,7 +133,7 @@ def to_html(data: Mapping[str, Any], before: Mapping[str, Any] | None = None) ->
         title=data["model"],
         board=data["board"]["title"],
         unit=measured["unit"] if measured else "cycles",
-        unit_meaning=measured["meaning"] if measured else _ESTIMATED,
+        unit_meaning=measured["meaning"] if measured else _ESTIMATED_UNIT_MEANING,
         facts=tuple(_headline_facts(data)),
         advice=tuple(PrintedAdvice(item["text"], item["command"]) for item in data["advice"]),
         memory=draw_memory_map(arena, [layer["name"] for layer in layers]),
@@ -145,7 +145,7 @@ def to_html(data: Mapping[str, Any], before: Mapping[str, Any] | None = None) ->
         box=(PICTURE_WIDTH, PICTURE_HEIGHT),
         bars=tuple(_memory_bars(data)),
         accuracy=tuple(accuracy_sentences(accuracy, data["fingerprint"])) if accuracy else (),
-        matrix=draw_confusion(confusion) if confusion and len(confusion) <= _MOST_CLASSES else None,
+        matrix=draw_confusion(confusion) if confusion and len(confusion) <= _MAX_DRAWN_CLASSES else None,
         first=slowest_layers(data, 1)[0]["step"] if layers else -1,
         data=Data(data),
         before=Data(before) if before is not None else None,
@@ -280,7 +280,7 @@ def _timeline_marks(total_time: int) -> tuple[tuple[str, str], ...]:
 def _memory_bars(data: Mapping[str, Any]) -> Iterator[MemoryBar]:
     """Yield the bars of flash and RAM, if the report contains sizes of a linked firmware."""
     parts = data["firmware"] or {}
-    for key, (name, kinds) in _KINDS.items() if parts else ():
+    for key, (name, kinds) in _SYMBOL_KINDS_OF_MEMORY.items() if parts else ():
         used, room = data["totals"][key], data["board"][key]
         of = f" of {room:,} bytes ({100 * used / room:.1f} %)" if room else " bytes"
         yield MemoryBar(name, f"{used:,}{of}", tuple(_memory_segments(parts, kinds, max(used, 1))))
@@ -303,7 +303,7 @@ def _origin_rows(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     board, measured = data["board"], data["measured"]
     yield "model", data["source"]
     yield "board", f"{board['name']}: {board['title']}, {board['cpu']}"
-    yield "unit", f"{measured['unit']}, {measured['meaning']}" if measured else f"cycles, {_ESTIMATED}"
+    yield "unit", f"{measured['unit']}, {measured['meaning']}" if measured else f"cycles, {_ESTIMATED_UNIT_MEANING}"
     yield "options", ", ".join(f"{key} {value}" for key, value in data["options"].items())
     yield "memory plan", data["planner"]
     if data.get("compiler"):

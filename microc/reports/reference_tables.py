@@ -18,12 +18,12 @@ from microc.ops.registry import OpDef, registry
 # ---- Operators of the model formats, and microc's own operators, read from the registries.
 
 FORMATS = ("TFLite", "ONNX", "PyTorch", "Keras", "microc")
-_ORDER = (
+_DTYPE_ORDER = (
     *("float32", "float16", "bfloat16", "float64", "int4", "uint4", "int8", "uint8"),
     *("int16", "uint16", "int32", "uint32", "int64", "uint64", "bool"),
 )
 """Order of dtypes in the tables."""
-_MANY = 8
+_MIN_ABBREVIATED_DTYPES = 8
 """Least number of dtypes for which the complete list is abbreviated as ``any``."""
 
 
@@ -49,8 +49,8 @@ def operator_rows() -> tuple[OperatorRow, ...]:
 
 def _sort_dtypes(dtypes: Iterable[str]) -> tuple[str, ...]:
     """Sort dtypes for a table, without duplicates and unknown dtypes."""
-    known = [dtype for dtype in dict.fromkeys(dtypes) if dtype in _ORDER]
-    return tuple(sorted(known, key=_ORDER.index))
+    known = [dtype for dtype in dict.fromkeys(dtypes) if dtype in _DTYPE_ORDER]
+    return tuple(sorted(known, key=_DTYPE_ORDER.index))
 
 
 def _tflite_operator_rows() -> Iterator[OperatorRow]:
@@ -112,7 +112,7 @@ def _operator_category(operator: OpDef) -> str:
 
 def dtypes_cell(dtypes: Sequence[str], all_dtypes: Sequence[str]) -> str:
     """Format the dtypes of an operator for a table cell; ``any`` if they are all dtypes that operators of its format accept."""
-    return "any" if len(dtypes) >= _MANY and tuple(dtypes) == tuple(all_dtypes) else ", ".join(dtypes)
+    return "any" if len(dtypes) >= _MIN_ABBREVIATED_DTYPES and tuple(dtypes) == tuple(all_dtypes) else ", ".join(dtypes)
 
 
 def longest_shared_dtypes(rows: Iterable[OperatorRow]) -> tuple[str, ...]:
@@ -121,7 +121,7 @@ def longest_shared_dtypes(rows: Iterable[OperatorRow]) -> tuple[str, ...]:
     return max(row_count, key=lambda dtypes: (row_count[dtypes] > 1, len(dtypes)), default=())
 
 
-_OPERATORS_TITLES = {
+_OPERATOR_SECTIONS = {
     "TFLite": (
         "TFLite",
         "The dtypes are those of the first output. A `SLICE` whose begin is computed, and lies so that the part is not inside of "
@@ -147,7 +147,7 @@ _OPERATORS_TITLES = {
 }
 
 
-_ATTRIBUTES = (
+_ATTRIBUTES_TEXT = (
     "What the verifier holds every node to after every pass. Those without a value behind `=` have to be given, unless they may "
     "be left out."
 )
@@ -173,7 +173,7 @@ def operators_markdown() -> str:
     for format_name in FORMATS:
         format_rows = [row for row in rows if row.format == format_name]
         all_dtypes = longest_shared_dtypes(format_rows)
-        title, text = _OPERATORS_TITLES[format_name]
+        title, text = _OPERATOR_SECTIONS[format_name]
         legend = (
             f" *any*: {', '.join(all_dtypes)}."
             if any(dtypes_cell(row.dtypes, all_dtypes) == "any" for row in format_rows)
@@ -187,13 +187,13 @@ def operators_markdown() -> str:
         ]
         lines += ["| " + " | ".join(c if has_notes else c[:2]) + " |" for c in cells]
         parts += [f"## {title}", text + legend, "\n".join(lines)]
-    parts += ["## Attributes of microc's own", _ATTRIBUTES, _attributes_markdown()]
+    parts += ["## Attributes of microc's own", _ATTRIBUTES_TEXT, _attributes_markdown()]
     return "\n\n".join(parts) + "\n"
 
 
 # ---- Options: the page docs/options.md and the rows of ``microc options``, from the table of options.
 
-_HEAD = """# Options
+_OPTIONS_PAGE_HEAD = """# Options
 
 Written by `make docs` from `microc/compiler/options.py`. In Python they are keywords of `microc.compile`, `microc.load`,
 `microc.verify` and `microc.explain`; on the command line flags of every command that takes a model. What cannot be is refused
@@ -242,7 +242,7 @@ def compilation_option_rows() -> Iterator[OptionRow]:
 
 def options_markdown() -> str:
     """Return the text of the page ``docs/options.md``."""
-    lines = [_HEAD]
+    lines = [_OPTIONS_PAGE_HEAD]
     for group, title in _PAGE_TITLES.items():
         lines += [f"## {title}", "", "| Python | command line | for | |", "|---|---|---|---|"]
         for row in compilation_option_rows():

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 VERSION = 1
 """Version of a report's data; it is increased when a name in the data is removed or changes its meaning."""
 
-_MOST = 1 << 53
+_MAX_INTEGER = 1 << 53
 _TEXT = {"type": "string"}
-_COUNT = {"type": "integer", "minimum": 0, "maximum": _MOST}
-_COUNT_OR_NONE = {"type": ["integer", "null"], "minimum": 0, "maximum": _MOST}
+_COUNT = {"type": "integer", "minimum": 0, "maximum": _MAX_INTEGER}
+_COUNT_OR_NONE = {"type": ["integer", "null"], "minimum": 0, "maximum": _MAX_INTEGER}
 _STEP = {"type": "integer", "minimum": -1, "maximum": 1_000_000}
 _REAL = {"type": "number", "minimum": 0, "maximum": 1e18}
 _REAL_OR_NONE = {"type": ["number", "null"], "minimum": 0, "maximum": 1e18}
@@ -46,7 +46,7 @@ _TENSOR = {
     "shape": {"type": "array", "items": _COUNT},
     "bytes": _COUNT,
     "scale": {"type": ["number", "null"], "minimum": -1e38, "maximum": 1e38},
-    "zero_point": {"type": ["integer", "null"], "minimum": -_MOST, "maximum": _MOST},
+    "zero_point": {"type": ["integer", "null"], "minimum": -_MAX_INTEGER, "maximum": _MAX_INTEGER},
 }
 _LAYER = {
     "step": _STEP,

@@ -22,10 +22,10 @@ from microc.run.profile import Clock, KernelTime, Profile, shorten_layer_name
 
 # ---- Reading reports: a JSON file that ``microc report`` wrote, or an HTML page, which contains the same JSON.
 
-LARGEST = 256 << 20
+MAX_REPORT_BYTES = 256 << 20
 """Largest size of a report file that is read, in bytes."""
-_PAGE, _OBJECT = b"<!DOCTYPE html>", b"{"
-_EMBEDDED = re.compile(r'<script type="application/json" id="report-data">(.*?)</script>', re.DOTALL)
+_PAGE_START, _JSON_START = b"<!DOCTYPE html>", b"{"
+_EMBEDDED_DATA = re.compile(r'<script type="application/json" id="report-data">(.*?)</script>', re.DOTALL)
 _HINT = "write one: microc report MODEL --board BOARD -o report.json"
 
 
@@ -35,7 +35,7 @@ def is_report(path: Path) -> bool:
     No supported model file begins like either."""
     try:
         with open_regular(path) as file:
-            return file.read(64).lstrip().startswith((_PAGE, _OBJECT))
+            return file.read(64).lstrip().startswith((_PAGE_START, _JSON_START))
     except OSError:
         return False
 
@@ -46,13 +46,15 @@ def read_report(path: str | Path) -> Report:
     Raises UsageError if the file is no report, or a report of another version."""
     file = validation.as_path("a report", path)
     try:
-        text = read_text(file, LARGEST)
-        page_data = _EMBEDDED.search(text) if text.lstrip().startswith(_PAGE.decode()) else None
+        text = read_text(file, MAX_REPORT_BYTES)
+        page_data = _EMBEDDED_DATA.search(text) if text.lstrip().startswith(_PAGE_START.decode()) else None
         data = json.loads(page_data[1] if page_data else text, parse_constant=reject_json_constant)
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror or error}", where=str(file), hint=_HINT) from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{file} is no report", where=str(file), hint=_HINT) from error
+        raise UsageError(
+            f"{file}: expected a report of microc, got another file", where=str(file), hint=_HINT
+        ) from error
     return Report(_validate_report(data, file))
 
 
@@ -69,7 +71,7 @@ def _validate_report(data: Any, file: Path) -> Mapping[str, Any]:
     except jsonschema.ValidationError as error:
         place = "/".join(map(str, error.absolute_path))
         what = f"{place or 'its keys'}: {make_printable(error.message, 200)}"
-        raise UsageError(f"{file} is no report: {what}", where=str(file), hint=_HINT) from error
+        raise UsageError(f"{file}: invalid report: {what}", where=str(file), hint=_HINT) from error
     report_data: dict[str, Any] = {
         name: value for name, value in data.items() if name not in ("schema_version", "command")
     }

@@ -100,23 +100,27 @@ def _memory_usage_text(row: Mapping[str, Any]) -> str:
 
 # ---- Tables.
 
-_GAP = "  "
-_MIN_TEXT = 12
+_COLUMN_GAP = "  "
+_MIN_TEXT_WIDTH = 12
 """Least width of a column of text in characters. A last column of text that is at least this wide is wrapped instead of cut."""
 
 
 def table(
-    header: Sequence[str], rows: Sequence[Sequence[object]], left: int = 1, width: int = 0, mark: str = "..."
+    header: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    text_columns: int = 1,
+    width: int = 0,
+    ellipsis: str = "...",
 ) -> str:
     """Format a table as text.
 
-    The first ``left`` columns contain text and are flush left; the others contain numbers and are flush right. ``width``:
+    The first ``text_columns`` columns contain text and are flush left; the others contain numbers and are flush right. ``width``:
     largest width of a line in characters, 0: unlimited. If the table is too wide, a last column of text is wrapped. Other
-    columns of text are cut and end in ``mark``, the widest column first and the first column last. Numbers are never cut:
+    columns of text are cut and end in ``ellipsis``, the widest column first and the first column last. Numbers are never cut:
     columns of numbers that do not fit form another table below, which repeats the first column."""
     cells = [[_printable_cell(cell) for cell in row] for row in (header, *rows)]
     return "\n\n".join(
-        _format_single_table(part, some, width, mark) for part, some in _split_columns(cells, left, width)
+        _format_single_table(part, some, width, ellipsis) for part, some in _split_columns(cells, text_columns, width)
     )
 
 
@@ -134,14 +138,14 @@ def _split_columns(cells: list[list[str]], text_columns: int, width: int) -> Ite
 
     Yield the cells of each table, and the number of its text columns."""
     widths = [max(len(row[k]) for row in cells) for k in range(len(cells[0]))]
-    min_widths = [min(w, _MIN_TEXT) if k < text_columns else w for k, w in enumerate(widths)]
+    min_widths = [min(w, _MIN_TEXT_WIDTH) if k < text_columns else w for k, w in enumerate(widths)]
     columns, room = list[int](), width - min_widths[0]
     for k in range(1, len(min_widths)):
-        if width and columns and room < min_widths[k] + len(_GAP):
+        if width and columns and room < min_widths[k] + len(_COLUMN_GAP):
             yield [[row[0], *(row[j] for j in columns)] for row in cells], 1 + sum(j < text_columns for j in columns)
             columns, room = [], width - min_widths[0]
         columns.append(k)
-        room -= min_widths[k] + len(_GAP)
+        room -= min_widths[k] + len(_COLUMN_GAP)
     yield (
         [[row[0], *(row[j] for j in columns)] for row in cells],
         min(text_columns, 1) + sum(j < text_columns for j in columns),
@@ -159,13 +163,13 @@ def _narrow_text_columns(widths: list[int], text_columns: int, width: int) -> li
     If all columns are text, the last column is narrowed first; then the widest columns."""
     fitted = list(widths)
     texts = range(min(text_columns, len(fitted)))
-    excess = sum(fitted) + len(_GAP) * (len(fitted) - 1) - width
+    excess = sum(fitted) + len(_COLUMN_GAP) * (len(fitted) - 1) - width
     if excess > 0 and text_columns >= len(fitted):
-        last_width = max(_MIN_TEXT, fitted[-1] - excess)
+        last_width = max(_MIN_TEXT_WIDTH, fitted[-1] - excess)
         excess -= max(0, fitted[-1] - last_width)
         fitted[-1] = min(fitted[-1], last_width)
     for columns in (texts[1:], texts[:1]):
-        while excess > 0 and columns and max(fitted[k] for k in columns) > _MIN_TEXT:
+        while excess > 0 and columns and max(fitted[k] for k in columns) > _MIN_TEXT_WIDTH:
             fitted[max(columns, key=lambda k: fitted[k])] -= 1
             excess -= 1
     return fitted
@@ -181,7 +185,7 @@ def _format_row_lines(row: Sequence[str], widths: Sequence[int], text_columns: i
     ]
     lines = [[*first, last[0]], *([*[""] * len(first), more] for more in last[1:])]
     return [
-        _GAP.join(
+        _COLUMN_GAP.join(
             c.ljust(w) if k < text_columns else c.rjust(w) for k, (c, w) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
         for line in lines
@@ -192,11 +196,11 @@ def facts(rows: Sequence[tuple[str, object]], width: int = 0) -> str:
     """Format names and values, one pair per line.
 
     ``width``: largest width of a line in characters, 0: unlimited. Longer values are wrapped beside their name."""
-    indent = max(len(name) for name, _ in rows) + len(_GAP)
+    indent = max(len(name) for name, _ in rows) + len(_COLUMN_GAP)
     lines: list[str] = []
     for name, value in rows:
         text, room = _printable_cell(value), width - indent
-        parts = textwrap.wrap(text, room) if room >= _MIN_TEXT and len(text) > room else [text]
+        parts = textwrap.wrap(text, room) if room >= _MIN_TEXT_WIDTH and len(text) > room else [text]
         lines += [
             f"{label.ljust(indent)}{part}".rstrip()
             for label, part in zip([name, *[""] * len(parts)], parts, strict=False)
@@ -213,7 +217,7 @@ def wrap_text(text: str, width: int = 0, first_prefix: str = "") -> list[str]:
         return [first_prefix + text]
     return textwrap.wrap(
         text,
-        max(width, len(first_prefix) + _MIN_TEXT),
+        max(width, len(first_prefix) + _MIN_TEXT_WIDTH),
         initial_indent=first_prefix,
         subsequent_indent=" " * len(first_prefix),
     )

@@ -50,7 +50,7 @@ def test_damaged_reports_are_refused(made: microc.Report, tmp_path: Path, place:
     inner[place[-1]] = value
     path = tmp_path / "report.json"
     path.write_text(json.dumps(data))
-    with pytest.raises(UsageError, match=r"report\.json(: got a report of version 2| is no report)"):
+    with pytest.raises(UsageError, match=r"report\.json(: got a report of version 2|: invalid report)"):
         read_report(path)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from microc.errors import UsageError
-from microc.reports.live import HOST, READERS, PageServer
+from microc.reports.live import HOST, MAX_EVENT_STREAMS, PageServer
 
 
 @pytest.fixture
@@ -69,8 +69,8 @@ def test_only_this_computer_is_listened_to(server: PageServer) -> None:
 
 def test_events(server: PageServer) -> None:
     """The last one at once, then each that is new; in order, whole."""
-    server.tell({"run": 0})
-    server.tell({"run": 1, "name": "a\nb\r\n\ndata: x"})
+    server.publish({"run": 0})
+    server.publish({"run": 1, "name": "a\nb\r\n\ndata: x"})
     connection = http.client.HTTPConnection(HOST, server.server_port, timeout=10)
     connection.request("GET", f"/{server.word}/events")
     answer = connection.getresponse()
@@ -78,14 +78,14 @@ def test_events(server: PageServer) -> None:
     first = answer.readline().decode()
     assert json.loads(first.removeprefix("data: ")) == {"run": 1, "name": "a\nb\r\n\ndata: x"}
     assert answer.readline() == b"\n"
-    server.tell({"run": 2})
+    server.publish({"run": 2})
     assert json.loads(answer.readline().decode().removeprefix("data: ")) == {"run": 2}
     connection.close()
 
 
 def test_too_many_browsers(server: PageServer) -> None:
     held = []
-    for _ in range(READERS):
+    for _ in range(MAX_EVENT_STREAMS):
         connection = http.client.HTTPConnection(HOST, server.server_port, timeout=10)
         connection.request("GET", f"/{server.word}/events")
         assert connection.getresponse().status == 200
