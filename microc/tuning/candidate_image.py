@@ -47,7 +47,7 @@ from microc.tuning.search_space import Candidate, Point, RegionData
 #
 # There is no search space as for a kernel. The backend has only one candidate, and microc has one for each optimisation goal.
 
-_TUNED = (("kernels", "tuned"),)
+_TUNED_DECISIONS = (("kernels", "tuned"),)
 """Decisions of the candidate that is microc's code for a region with the fastest known schedules of its kernels."""
 
 
@@ -89,7 +89,8 @@ class RegionSpace:
 
 
 def _candidate_text(candidate: Candidate) -> str:
-    """Describe a candidate of a region. For microc's code with default schedules, the description contains their goal."""
+    """Describe a candidate of a region. For microc's code with default schedules, the description contains their
+    goal."""
     goal = dict(candidate.point.decisions).get(UNTUNED)
     return f"{candidate.point}, for {goal}" if goal else str(candidate.point)
 
@@ -111,14 +112,14 @@ class RegionSearch:
         proposed, self.waiting = self.waiting[:count], self.waiting[count:]
         return proposed
 
-    def know(self, candidate: Candidate, ticks: float) -> None:
+    def add_earlier_measurement(self, candidate: Candidate, ticks: float) -> None:
         """Record that a candidate was measured in an earlier run, so that it is not proposed."""
         self.waiting = [each for each in self.waiting if each is not candidate]
 
     def tell(self, measured: Sequence[tuple[Candidate, float]]) -> None:
         """Ignore measurements, because this search does not learn."""
 
-    def renew(self, records: Callable[[str], Sequence[Record]]) -> None:
+    def add_fastest_own_code(self, records: Callable[[str], Sequence[Record]]) -> None:
         """Add a candidate that is microc's code with the fastest known schedules of its kernels, unless there is an
         equal one.
 
@@ -127,7 +128,7 @@ class RegionSearch:
         task = self.task
         best = best_own_code(task, records)
         if all(known.choice.schedule.trace != best.trace for known in self.space.candidates[:-1]):
-            candidate = own_code_candidate(task, best, _TUNED)
+            candidate = own_code_candidate(task, best, _TUNED_DECISIONS)
             self.space.candidates.insert(-1, candidate)
             self.waiting.append(candidate)
 
@@ -179,44 +180,44 @@ def backend_code_candidate(task: RegionTask) -> Candidate:
 # correct, also in later images. If two outputs differ in a single word, their digests always differ, because the multiplier
 # is odd. Of other differences one in 2 ** 32 is missed.
 
-WORD = "uint32"
+WORD_DTYPE = "uint32"
 _MULTIPLIER = 0x01000193  # the prime of the hash function FNV-1a
-_WIPED = 0x55  # value of every wiped element; the interpreter of TIR fills workspaces with it too
+_WIPE_BYTE = 0x55  # value of every wiped element; the interpreter of TIR fills workspaces with it too
 
 
-def make_wipe_func(dtype: str, elements: int) -> PrimFunc:
+def make_wipe_func(dtype: str, element_count: int) -> PrimFunc:
     """Create a function that fills the buffer ``values`` with a pattern that a previous candidate is unlikely to have
     computed."""
-    values, i = Buffer("values", (elements,), dtype), Var("i")
-    wiped = ir.const(dtype == "bool" or _WIPED, dtype)
-    return PrimFunc("wipe", (values,), For(i, ir.const(elements, "int32"), Store(values, (i,), wiped)))
+    values, i = Buffer("values", (element_count,), dtype), Var("i")
+    wiped = ir.const(dtype == "bool" or _WIPE_BYTE, dtype)
+    return PrimFunc("wipe", (values,), For(i, ir.const(element_count, "int32"), Store(values, (i,), wiped)))
 
 
-def make_digest_func(dtype: str, elements: int) -> PrimFunc:
+def make_digest_func(dtype: str, element_count: int) -> PrimFunc:
     """Create a function that computes the digest of the buffer ``values`` and stores it in ``digest[0]``.
 
-    The digest starts as 1. For each 32-bit word of the elements, in order, it becomes ``digest * multiplier + word``.
-    """
-    values, digest, i = Buffer("values", (elements,), dtype), Buffer("digest", (1,), WORD), Var("i")
+    The digest starts as 1. For each 32-bit word of the elements, in order, it becomes ``digest * multiplier +
+    word``."""
+    values, digest, i = Buffer("values", (element_count,), dtype), Buffer("digest", (1,), WORD_DTYPE), Var("i")
     index = (ir.const(0, "int32"),)
 
     def add_word_to_digest(word: Expr) -> Stmt:
-        return Store(digest, index, digest[index] * ir.const(_MULTIPLIER, WORD) + word)
+        return Store(digest, index, digest[index] * ir.const(_MULTIPLIER, WORD_DTYPE) + word)
 
     steps = statements.seq(*map(add_word_to_digest, _element_words(values[i], dtype)))
-    begin = Store(digest, index, ir.const(1, WORD))
-    return PrimFunc("digest", (values, digest), statements.seq(begin, For(i, ir.const(elements, "int32"), steps)))
+    begin = Store(digest, index, ir.const(1, WORD_DTYPE))
+    return PrimFunc("digest", (values, digest), statements.seq(begin, For(i, ir.const(element_count, "int32"), steps)))
 
 
 def digest_of_array(values: Array) -> int:
     """Return the digest of an array, as the function of :func:`make_digest_func` computes it on the board."""
     bits = 8 * values.dtype.itemsize
     raw = values.reshape(-1) if values.dtype.kind == "i" else values.reshape(-1).view(f"u{bits // 8}")
-    words = raw.astype(WORD) if bits <= 32 else raw.view(WORD)
-    terms = np.append(np.ones(1, WORD), words)
-    powers = np.full(terms.size, _MULTIPLIER, WORD)
+    words = raw.astype(WORD_DTYPE) if bits <= 32 else raw.view(WORD_DTYPE)
+    terms = np.append(np.ones(1, WORD_DTYPE), words)
+    powers = np.full(terms.size, _MULTIPLIER, WORD_DTYPE)
     powers[0] = 1
-    return int((terms * powers.cumprod(dtype=WORD)[::-1]).sum(dtype=WORD))
+    return int((terms * powers.cumprod(dtype=WORD_DTYPE)[::-1]).sum(dtype=WORD_DTYPE))
 
 
 def _element_words(value: Expr, dtype: str) -> list[Expr]:
@@ -225,15 +226,15 @@ def _element_words(value: Expr, dtype: str) -> list[Expr]:
     if dtypes.is_float(dtype):
         value = statements.reinterpret(f"uint{bits}", value)
     if bits <= 32:
-        return [ir.cast(WORD, value)]
+        return [ir.cast(WORD_DTYPE, value)]
     whole = ir.cast(f"uint{bits}", value)
-    return [ir.cast(WORD, whole), ir.cast(WORD, ir.binary("shr", whole, ir.const(32, whole.dtype)))]
+    return [ir.cast(WORD_DTYPE, whole), ir.cast(WORD_DTYPE, ir.binary("shr", whole, ir.const(32, whole.dtype)))]
 
 
 # ---- Object files of the runtime. All images for a board share them: they are built for the first image, and copied into the
 # projects of the others.
 
-OBJECTS = Path("build", "runtime")
+RUNTIME_OBJECTS = Path("build", "runtime")
 """Folder of a project in which ``make`` puts the object files that do not depend on its networks."""
 
 
@@ -244,21 +245,21 @@ class RuntimeObjectCache:
         self._folder = Path(tempfile.mkdtemp(prefix="microc-kept-"))
         self._end = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
-    def give(self, project: Path) -> None:
+    def copy_into_project(self, project: Path) -> None:
         """Copy the cached object files into a project that has not been built yet.
 
         The copies are newer than the sources of the project, so that ``make`` uses them.
         """
         if any(self._folder.iterdir()):
-            shutil.copytree(self._folder, project / OBJECTS, copy_function=shutil.copyfile)
+            shutil.copytree(self._folder, project / RUNTIME_OBJECTS, copy_function=shutil.copyfile)
 
-    def take(self, project: Path) -> None:
+    def copy_from_project(self, project: Path) -> None:
         """Copy the object files of the first project that was built into the cache.
 
         A project that a framework builds has no such files, and nothing is copied.
         """
-        if (project / OBJECTS).is_dir() and not any(self._folder.iterdir()):
-            shutil.copytree(project / OBJECTS, self._folder, dirs_exist_ok=True)
+        if (project / RUNTIME_OBJECTS).is_dir() and not any(self._folder.iterdir()):
+            shutil.copytree(project / RUNTIME_OBJECTS, self._folder, dirs_exist_ok=True)
 
 
 # ---- A firmware image that contains many candidates of a kernel: a network whose calls are the candidates, all with the same
@@ -375,7 +376,7 @@ def _candidate_call(
 def _add_wipe_and_digest_calls(builder: ModuleBuilder, calls: Sequence[Call]) -> list[Call]:
     """Return the calls, each surrounded by calls that wipe its outputs before it and compute their digests after it."""
     results = [result for call in calls for result in call.writes]
-    builder.values[DIGESTS] = Value(DIGESTS, (len(results),), WORD, "output")
+    builder.values[DIGESTS] = Value(DIGESTS, (len(results),), WORD_DTYPE, "output")
     digests = dict(zip(results, (_declare_digest_view(builder, place) for place in range(len(results))), strict=True))
     surrounded = []
     for call in calls:
@@ -394,6 +395,6 @@ def _add_wipe_and_digest_calls(builder: ModuleBuilder, calls: Sequence[Call]) ->
 def _declare_digest_view(builder: ModuleBuilder, digest_index: int) -> str:
     """Add a view of element ``digest_index`` of the output :data:`DIGESTS` to the module, and return its C name."""
     name = builder.make_internal_name(f"digest_{digest_index}")
-    builder.values[name] = Value(name, (1,), WORD, "intermediate")
-    builder.views.append(View(name, DIGESTS, dtypes.nbytes(WORD) * digest_index))
+    builder.values[name] = Value(name, (1,), WORD_DTYPE, "intermediate")
+    builder.views.append(View(name, DIGESTS, dtypes.nbytes(WORD_DTYPE) * digest_index))
     return name

@@ -37,7 +37,7 @@ PORT = "MICROC_PORT"
 def describe_worker_board(board: str) -> str:
     """Return a description of how this worker measures ``board``, as JSON: ``unit``, ``toolchain``, ``version``; or
     ``error``."""
-    return _answer_as_json(
+    return _run_and_answer_as_json(
         lambda: {
             "unit": _worker_board_runner(board).unit,
             "toolchain": _worker_board_runner(board).toolchain,
@@ -54,10 +54,10 @@ def measure_batch_on_worker(job: str, graph: bytes) -> str:
     ``op``, and the ``candidates`` as algorithm, rule and schedule steps. ``graph``: the kernel as a graph
     (:func:`microc.graph.file.to_bytes`).
     """
-    return _answer_as_json(lambda: {"results": _measure_job(json.loads(job), graph)})
+    return _run_and_answer_as_json(lambda: {"results": _measure_job(json.loads(job), graph)})
 
 
-def _answer_as_json(work: Callable[[], Mapping[str, Any]]) -> str:
+def _run_and_answer_as_json(work: Callable[[], Mapping[str, Any]]) -> str:
     """Return the result of the function ``work``, or the text of its error, as JSON that also contains the worker's
     address."""
     from distributed import get_worker
@@ -108,8 +108,8 @@ def _worker_board_runner(board: str) -> BoardRunner:
     unknown board."""
     if board not in list_boards():
         raise UsageError(
-            f"fleet: {make_printable(board)} is no board that comes with microc",
-            hint="choose one that microc boards lists",
+            f"fleet: unknown board; got {make_printable(board)}, expected a board that comes with microc",
+            hint="choose a board that microc boards lists",
         )
     return BoardRunner(load_board(board), os.environ.get(PORT, ""))
 
@@ -120,9 +120,9 @@ def _worker_board_runner(board: str) -> BoardRunner:
 # Only plain data is sent. The client writes the records of a batch after it has received all results of the batch. If a worker
 # dies, the Dask scheduler sends its batch to another worker. If a board fails, the client does so.
 
-CONNECT, GRACE, POLL = 10, 30.0, 1.0
-"""Times in seconds: to connect to the scheduler (CONNECT), to wait for a worker if there is none (GRACE), and between two polls
-for the results of a batch (POLL)."""
+CONNECT_SECONDS, GRACE_SECONDS, POLL_SECONDS = 10, 30.0, 1.0
+"""Times in seconds: to connect to the scheduler (CONNECT_SECONDS), to wait for a worker if there is none
+(GRACE_SECONDS), and between two polls for the results of a batch (POLL_SECONDS)."""
 
 
 class Fleet(Meter):
@@ -134,13 +134,13 @@ class Fleet(Meter):
         if board.name not in list_boards():
             raise UsageError(
                 f"fleet: got a board file of your own, {board.name}, expected a board that comes with microc",
-                hint="choose one that microc boards lists",
+                hint="choose a board that microc boards lists",
             )
         from distributed import Client
 
         self.board = board.name
         try:
-            self._client = Client(address, timeout=CONNECT, set_as_default=False)
+            self._client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
         except (OSError, ValueError, TypeError) as error:
             raise DeviceError(
                 f"fleet: no scheduler answers: {error}", where=address, hint="start one: dask scheduler"
@@ -171,7 +171,7 @@ class Fleet(Meter):
     def stop(self) -> None:
         """Send no more batches. Results of running batches are ignored."""
         self._stopped = True
-        self._client.close(timeout=CONNECT)
+        self._client.close(timeout=CONNECT_SECONDS)
 
     def _boards_by_worker(self) -> Mapping[str, int]:
         """Return the number of boards that each worker offers, by the worker's address. Workers that failed are left
@@ -204,14 +204,14 @@ class Fleet(Meter):
                     f"got {make_printable(answer['toolchain'], 200)} in {make_printable(answer['unit'])}, "
                     f"expected {make_printable(answers[0]['toolchain'], 200)} in {make_printable(answers[0]['unit'])}",
                     where=worker,
-                    hint="use workers of one kind at a time",
+                    hint="use only workers with the same compiler and the same unit of time",
                 )
         return make_printable(answers[0]["unit"]), make_printable(answers[0]["toolchain"], 200)
 
     def _measure_on_some_worker(self, job: str, graph: bytes) -> tuple[Mapping[str, Any], str]:
         """Return a worker's answer to a batch, and the worker's address.
 
-        Raises DeviceError if no worker is available for GRACE seconds.
+        Raises DeviceError if no worker is available for GRACE_SECONDS seconds.
         """
         last = time.monotonic()
         while not self._stopped:
@@ -222,9 +222,9 @@ class Fleet(Meter):
                     answer = json.loads(text)
                     return answer, str(answer["worker"])
                 last = time.monotonic()
-            elif time.monotonic() - last > GRACE:
+            elif time.monotonic() - last > GRACE_SECONDS:
                 raise self._no_worker_error()
-            time.sleep(POLL)
+            time.sleep(POLL_SECONDS)
         raise DeviceError("fleet: the search was stopped")
 
     def _wait_for_answer(self, workers: Mapping[str, int], job: str, graph: bytes) -> str | None:
@@ -238,7 +238,7 @@ class Fleet(Meter):
         )
         while True:
             try:
-                return str(future.result(timeout=POLL))
+                return str(future.result(timeout=POLL_SECONDS))
             except Late:
                 if not self._stopped and workers.keys() & self._boards_by_worker().keys():
                     continue
@@ -248,7 +248,7 @@ class Fleet(Meter):
                 return None
             except KilledWorker as error:
                 raise DeviceError(
-                    "fleet: several workers died of one batch",
+                    "fleet: several workers stopped while they measured the same batch",
                     where=self.board,
                     hint="read their logs: they may have run out of memory",
                 ) from error
@@ -267,7 +267,7 @@ class Fleet(Meter):
         return json.dumps({"board": self.board, **kernel, "candidates": candidate_data})
 
     def _no_worker_error(self) -> DeviceError:
-        """Create the error for a fleet in which no worker offers the board."""
+        """Create the error that no worker of the fleet offers the board."""
         workers = f'dask worker ADDRESS --no-nanny --resources "{self.board}=1"'
         return DeviceError(
             f"no worker of the fleet offers a board {self.board}",

@@ -1,4 +1,5 @@
-"""Measure candidates on a board: with a firmware that is flashed for every batch, or with code that is loaded into RAM."""
+"""Measure candidates on a board: with a firmware that is flashed for every batch, or with code that is loaded into
+RAM."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ from microc.tuning.runner import (
     check_board_health,
     describe_disagreement,
     float_tolerance_of,
-    inverted_first_bytes,
+    invert_first_bytes,
     sample_inputs_and_outputs,
 )
 from microc.tuning.search_space import Candidate
@@ -41,7 +42,7 @@ from microc.tuning.search_space import Candidate
 # ---- Measuring with a firmware for every batch. The board is an emulator, hardware on a serial line, or a program that behaves
 # like a board.
 
-HELD = 4
+MIN_FLASH_PER_INPUT_BYTE = 4
 """Minimum ratio of a board's flash to the size of the inputs for which an image contains the inputs. If the flash is
 smaller, the inputs are sent over the line."""
 
@@ -75,7 +76,7 @@ class BoardRunner(Runner):
     def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[MeasuredResult]:
         """Measure all candidates in one image."""
         arrays, wanted = sample_inputs_and_outputs(task)
-        fits_flash = HELD * sum(array.nbytes for array in arrays) <= self._board.flash_bytes
+        fits_flash = MIN_FLASH_PER_INPUT_BYTE * sum(array.nbytes for array in arrays) <= self._board.flash_bytes
         module = make_candidates_module(task, candidates, with_digests=True, input_data=arrays if fits_flash else ())
         with self._open_device_with_program(Program(module, self._board)) as (device, sizes):
             if not fits_flash:
@@ -88,16 +89,16 @@ class BoardRunner(Runner):
         with tempfile.TemporaryDirectory(prefix="microc-tune-") as folder:
             program.write(folder)
             project = open_project(folder)
-            self._objects.give(project.folder)
+            self._objects.copy_into_project(project.folder)
             sizes = board_project.build_project(project).sizes
-            self._objects.take(project.folder)
+            self._objects.copy_from_project(project.folder)
             if self._port and ELF not in self._port:
                 flash_project(project, port=self._port)
             with Device(project, self._port_with_elf(project), patience=self._patience) as device:
                 yield device, sizes
 
     def _port_with_elf(self, project: Project) -> str:
-        """Return the port, in which ``{elf}`` is replaced by the path of the project's ELF file."""
+        """Return the port with ``{elf}`` replaced by the path of the project's ELF file."""
         return self._port.replace(ELF, str(Path(project.elf).resolve()))
 
     def _measure_on_device(
@@ -197,7 +198,7 @@ class LoadRunner(BoardRunner):
             if (
                 result.status != OK
             ):  # another candidate may have overwritten its data, or the board may have been restarted
-                loaded = desk.load(module, afresh=True)
+                loaded = desk.load(module, resend_constants=True)
                 loaded.set_inputs(*arrays)
             if result.status == WRONG:
                 result = self._measure_loaded_candidate(desk, loaded, candidate, number, wanted)
@@ -220,7 +221,7 @@ class LoadRunner(BoardRunner):
         call = loaded.module.calls[candidate_index]
         try:
             for name, array in zip(call.writes, expected_outputs, strict=True):
-                loaded.spoil(name, inverted_first_bytes(array))
+                loaded.spoil(name, invert_first_bytes(array))
             ticks = loaded.run(candidate_index, timeout=self._patience).min
             equal = all(loaded.holds(name, array) for name, array in zip(call.writes, expected_outputs, strict=True))
             wrong = "" if equal else describe_disagreement(expected_outputs, call.writes, loaded.read)
@@ -264,12 +265,12 @@ class TuningBoard:
         self.device = Device(self._project, self._port, patience=self._patience)
         self._loader = CodeLoader(self.device.client, self._project.board)
 
-    def load(self, module: Module, *, afresh: bool = False) -> LoadedKernels:
+    def load(self, module: Module, *, resend_constants: bool = False) -> LoadedKernels:
         """Load the kernels of a module in place of those loaded before.
 
-        Constants that the board already contains are not sent again. ``afresh``: send all constants again.
+        Constants that the board already contains are not sent again. ``resend_constants``: send all constants again.
         """
-        if afresh:
+        if resend_constants:
             self._loader.clear()
         elif self._loaded is not None:
             self._loader.release(self._loaded)
@@ -285,7 +286,9 @@ class TuningBoard:
         started again."""
         try:
             if not self._hardware:
-                raise DeviceError("an emulator is started again")  # caught in this function
+                raise DeviceError(
+                    "the board is emulated: expected a restart of the emulator"
+                )  # caught in this function
             self.device.client.hello()
             self._loader = CodeLoader(self.device.client, self._project.board)
         except DeviceError:

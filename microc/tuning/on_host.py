@@ -40,9 +40,9 @@ from microc.tuning.search_space import Candidate
 PATIENCE = 120.0
 """Maximum number of seconds that the timing of an image may take."""
 TIMING_PROCESS = "microc.tuning.timing_process"
-LIBRARY, GIVEN, MADE, TAKEN = "model.so", "given.npz", "made.npz", "taken.json"
-"""Names of the files that the two processes exchange: the library of kernels (LIBRARY), their inputs (GIVEN), their outputs
-(MADE), and the nanoseconds that each of them took (TAKEN)."""
+LIBRARY_FILE, INPUTS_FILE, OUTPUTS_FILE, TIMES_FILE = "model.so", "given.npz", "made.npz", "taken.json"
+"""Names of the files that the two processes exchange: the library of kernels (LIBRARY_FILE), their inputs
+(INPUTS_FILE), their outputs (OUTPUTS_FILE), and the nanoseconds that each of them took (TIMES_FILE)."""
 Rounds = list[list[float]]
 """Nanoseconds of each kernel in each round."""
 Yardsticks = dict[str, tuple[Candidate, float]]
@@ -93,10 +93,10 @@ class HostRunner(Runner):
         arrays, wanted = sample_inputs_and_outputs(task)
         with tempfile.TemporaryDirectory(prefix="microc-tune-") as name:
             folder = Path(name)
-            compile_sources(shared_files(module, __version__), folder, LIBRARY, *self._flags)
-            np.savez(folder / GIVEN, *arrays)
+            compile_sources(shared_files(module, __version__), folder, LIBRARY_FILE, *self._flags)
+            np.savez(folder / INPUTS_FILE, *arrays)
             nanoseconds = ticks_of(_run_rounds(folder, self._place))
-            outputs = np.load(folder / MADE, allow_pickle=False)
+            outputs = np.load(folder / OUTPUTS_FILE, allow_pickle=False)
             return [
                 _result_of_candidate(
                     candidate,
@@ -139,7 +139,7 @@ def _run_rounds(folder: Path, place_index: int) -> Rounds:
     Raises DeviceError as :func:`run_timing_process` does.
     """
     run_timing_process("kernels", place_index, folder)
-    return [[float(each) for each in times] for times in json.loads((folder / TAKEN).read_text())]
+    return [[float(each) for each in times] for times in json.loads((folder / TIMES_FILE).read_text())]
 
 
 def run_timing_process(what: str, place_index: int, *folders: Path) -> None:
@@ -153,7 +153,9 @@ def run_timing_process(what: str, place_index: int, *folders: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     except subprocess.TimeoutExpired as error:
         raise DeviceError(
-            f"{TIMING_PROCESS}: no end within {PATIENCE:.0f} s", where="this computer", hint="tune on an idle computer"
+            f"{TIMING_PROCESS}: the program did not end within {PATIENCE:.0f} s",
+            where="this computer",
+            hint="tune on an idle computer",
         ) from error
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]

@@ -43,7 +43,7 @@ class MeterPool(Meter):
                 raise UsageError(
                     f"ports: {name} measures {runner.unit} of {runner.board}, expected {first.unit} of {first.board} "
                     "and the same compiler, as at the first port",
-                    hint="tune one kind of board at a time",
+                    hint="use only boards of the same name, compiler and clock",
                 )
         self.board, self.unit, self.toolchain, self.batch = first.board, first.unit, first.toolchain, first.batch
         self._runners = tuple(runners)
@@ -89,10 +89,10 @@ class MeterPool(Meter):
     def _none_left_error(self) -> DeviceError:
         """Create the error for a pool in which all places failed. It lists the reasons."""
         return DeviceError(
-            f"all {self.places} places to measure at have failed",
+            f"all {self.places} boards or processes that measure have failed",
             where=self.board,
             hint="\n    ".join(
-                ("repair them and repeat the command: it keeps what was measured, and continues", *self.lost)
+                ("repair them and run the command again: it continues after the measurements so far", *self.lost)
             ),
         )
 
@@ -164,9 +164,9 @@ def measure_record(
     matching = [each for each in open_records(records) if record and each.id.startswith(record)]
     if not matching:
         raise UsageError(
-            f"there is no record {record!r}",
+            f"--repeat: there is no record whose id begins with {record!r}",
             where=str(records),
-            hint=f"choose one that is listed: microc tune --show {shlex.quote(str(records))}",
+            hint=f"choose an id that this command lists: microc tune --show {shlex.quote(str(records))}",
         )
     place, core = board_and_core_of(target, board)
     chosen, tasks = options_and_tasks(model, core, place, options)
@@ -176,7 +176,7 @@ def measure_record(
         raise UsageError(
             f"record {record}: the network has no such kernel: {matching[-1].layer}, {matching[-1].op}",
             where=str(records),
-            hint="give the model, the board and the options that it was tuned with",
+            hint="give the model, the board and the options with which it was tuned",
         )
     meter = meter_for(place, core, [port], 1, load_into_ram=matching[-1].board.endswith(FROM_RAM))
     (result,) = meter.measure(task, [_candidate_of_record(task, matching[-1])])

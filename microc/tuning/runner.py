@@ -32,12 +32,12 @@ from microc.tuning.search_space import Candidate
 # integers must be equal, and floats within the tolerance of ``microc verify``. A candidate that makes its image fail is found
 # by bisection, so that the other candidates are still measured.
 
-SPOILT = 256
+INVERTED_BYTES = 256
 """Number of bytes of an output that are inverted before a candidate runs."""
-INNER = -(1 << 8), 1 << 8
+INNER_INTEGER_RANGE = -(1 << 8), 1 << 8
 """Range of random integers for int32 and int64 inputs without quantisation. Between layers, such integers are bytes
 minus a zero point. With this range, sums of their products do not overflow."""
-Read = Callable[[str], Array]
+TensorReader = Callable[[str], Array]
 """Function that returns a tensor of the image by its name."""
 
 
@@ -150,20 +150,20 @@ def _input_description(type_: TensorType) -> Mapping[str, Any]:
         "shape": type_.shape,
         "zero_point": type_.quant.zero_point[0] if type_.quant else None,
     }
-    return spec | ({"range": INNER} if type_.dtype in ("int32", "int64") and not type_.quant else {})
+    return spec | ({"range": INNER_INTEGER_RANGE} if type_.dtype in ("int32", "int64") and not type_.quant else {})
 
 
-def inverted_first_bytes(expected: Array) -> bytes:
+def invert_first_bytes(expected: Array) -> bytes:
     """Return the first bytes of the correct output, inverted.
 
     They are written to the output before a candidate runs, because a previous candidate may have left the correct
     result there.
     """
-    return bytes(~np.ascontiguousarray(expected).reshape(-1).view(np.uint8)[:SPOILT])
+    return bytes(~np.ascontiguousarray(expected).reshape(-1).view(np.uint8)[:INVERTED_BYTES])
 
 
 def describe_disagreement(
-    expected: Sequence[Array], output_names: Sequence[str], read_output: Read, float_tolerance: float = 0.0
+    expected: Sequence[Array], output_names: Sequence[str], read_output: TensorReader, float_tolerance: float = 0.0
 ) -> str:
     """Describe how the outputs of a candidate differ from the expected outputs; empty if they agree.
 
@@ -186,7 +186,7 @@ def describe_disagreement(
 
 # ---- Health check of a board: it runs a network of a single operator. The check is made before a candidate counts as failed.
 
-COUNT = 16
+HEALTH_CHECK_ELEMENTS = 16
 """Number of elements in the input of the health check."""
 
 
@@ -197,12 +197,15 @@ def check_board_health(
 
     ``open_device``: starts a program on the board.
     """
-    data = np.arange(-COUNT // 2, COUNT // 2, dtype=np.int8).reshape(1, COUNT)
+    data = np.arange(-HEALTH_CHECK_ELEMENTS // 2, HEALTH_CHECK_ELEMENTS // 2, dtype=np.int8).reshape(
+        1, HEALTH_CHECK_ELEMENTS
+    )
     with open_device(_health_check_program(board)) as (device, _):
         result = device.run(data)
     if not np.array_equal(result, np.maximum(data, 0)):
+        wrong_count = np.count_nonzero(result != np.maximum(data, 0))
         raise DeviceError(
-            f"the board computes wrong numbers: {np.count_nonzero(result != np.maximum(data, 0))} of {COUNT} differ",
+            f"the board computes wrong numbers: {wrong_count} of {HEALTH_CHECK_ELEMENTS} differ",
             where=board.name,
             hint="check its clock, its supply and its memory",
         )
@@ -211,5 +214,5 @@ def check_board_health(
 def _health_check_program(board: Board) -> Program:
     """Compile the network of the health check, a single ReLU, for a board."""
     net = GraphBuilder()
-    y = net.op("relu", net.input("x", (1, COUNT), "int8"))
+    y = net.op("relu", net.input("x", (1, HEALTH_CHECK_ELEMENTS), "int8"))
     return compile(net.graph("known", {"y": y}), board=board)

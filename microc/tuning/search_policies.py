@@ -24,20 +24,20 @@ from microc.tuning.search_space import Candidate, Point, Space
 # features are the decisions of a candidate and the numbers of the cost model. So it starts as good as the analytic model, and
 # what it learns from one layer applies to others. A linear model is fitted to few measurements. Decision trees need more.
 
-LEAST = 24
+MIN_TREE_MEASUREMENTS = 24
 """Minimum number of measurements with which trees are trained."""
-FEW = 6
+MIN_LINEAR_MEASUREMENTS = 6
 """Minimum number of measurements with which the linear model is trained."""
-SHRINKING = 1.0
+RIDGE_PENALTY = 1.0
 """Ridge penalty of the linear model: a squared weight costs as much as the squared error of one measurement."""
-MOST = 3.0
+MAX_LOG_ERROR = 3.0
 """Maximum magnitude of a predicted error (logarithm of measured over estimated), a factor of 20. It is needed because a
 linear model of few measurements extrapolates without bounds."""
-_SETTINGS: Mapping[str, Any] = {
+_LIGHTGBM_SETTINGS: Mapping[str, Any] = {
     "objective": "regression", "num_leaves": 15, "min_data_in_leaf": 3, "learning_rate": 0.1, "verbose": -1,
     "num_threads": 1, "deterministic": True, "seed": 0,
 }  # fmt: skip
-_ROUNDS = 80
+_BOOSTING_ROUNDS = 80
 
 
 class RankingModel(Protocol):
@@ -78,14 +78,14 @@ class LearnedModel:
         error = float(self._linear.predict(row)[0])
         if self._trees is not None:
             error += float(self._trees.predict(row)[0])
-        return candidate.instructions * math.exp(min(max(error, -MOST), MOST))
+        return candidate.instructions * math.exp(min(max(error, -MAX_LOG_ERROR), MAX_LOG_ERROR))
 
     def tell(self, task: Task, measured: Sequence[tuple[Candidate, float]]) -> None:
         for candidate, ticks in measured:
             error = math.log(max(ticks, 1e-9) / max(candidate.instructions, 1.0))
             self._errors.setdefault(task, []).append((len(self._rows), error))
             self._rows.append(_candidate_features(task, candidate))
-        if len(self._rows) >= FEW and measured:
+        if len(self._rows) >= MIN_LINEAR_MEASUREMENTS and measured:
             self._train_on_measurements()
 
     def _train_on_measurements(self) -> None:
@@ -100,12 +100,12 @@ class LearnedModel:
             for row, error in kernel_errors:
                 errors[row] = error - mean
         self._linear = _LinearModel.fit(self._rows, errors)
-        if self._with_trees and len(self._rows) >= LEAST:
+        if self._with_trees and len(self._rows) >= MIN_TREE_MEASUREMENTS:
             import lightgbm
 
             table = self._linear.table(self._rows)
             residuals = errors - self._linear.predict(table)
-            self._trees = lightgbm.train(dict(_SETTINGS), lightgbm.Dataset(table, residuals), _ROUNDS)
+            self._trees = lightgbm.train(dict(_LIGHTGBM_SETTINGS), lightgbm.Dataset(table, residuals), _BOOSTING_ROUNDS)
 
 
 class _LinearModel(NamedTuple):
@@ -123,7 +123,7 @@ class _LinearModel(NamedTuple):
         table = np.array([[row.get(name, 0.0) for name in names] for row in rows])
         means = table.mean(0)
         table = table - means
-        normal = table.T @ table + SHRINKING * np.eye(len(names))
+        normal = table.T @ table + RIDGE_PENALTY * np.eye(len(names))
         return _LinearModel(names, means, np.linalg.solve(normal, table.T @ errors))
 
     def table(self, rows: Sequence[Mapping[str, float]]) -> Array:
@@ -198,27 +198,27 @@ def ranking_model_by_name(name: str) -> RankingModel:
 
 ELITES = 12
 """Number of the fastest measured points that are parents of new points."""
-CHILDREN = 12
+CHILDREN_PER_MEASUREMENT = 12
 """Number of new points that are compared for each point that is measured."""
-KNOWN, PRICED = 32, 1
-"""KNOWN: number of priced candidates from which on the prices of further points are estimated from their decisions.
+MIN_PRICED_CANDIDATES, PRICED_PER_MEASUREMENT = 32, 1
+"""MIN_PRICED_CANDIDATES: number of priced candidates from which on the prices of further points are estimated from
+their decisions.
 
-PRICED: number of points that are then still priced for each point that is measured. To price a point it must be lowered, which
-takes longer than building and running it.
-"""
-RACE = 32
+PRICED_PER_MEASUREMENT: number of points that are then still priced for each point that is measured. To price a point it
+must be lowered, which takes longer than building and running it. """
+KEPT_PER_MEASUREMENT = 32
 """Number of priced but unmeasured candidates that are kept for later batches, for each candidate of a batch."""
-BLIND = 0.15
+RANDOM_FRACTION = 0.15
 """Fraction of the measurements that are of random points."""
-CROSSED = 0.3
+CROSSOVER_FRACTION = 0.3
 """Fraction of the new points that have two parents."""
-IDLE, HOPE, OPTIONS = 2, 0.98, 0.5
-"""After IDLE batches without a gain, the fraction OPTIONS of a batch tries compiler options on the fastest points. One such batch
-is enough if the model predicts for the best remaining point more than the fraction HOPE of the ticks that it predicts for the
-fastest measured point."""
+IDLE_BATCHES, EXHAUSTED_RATIO, OPTIONS_FRACTION = 2, 0.98, 0.5
+"""After IDLE_BATCHES batches without a gain, the fraction OPTIONS_FRACTION of a batch tries compiler options on the
+fastest points. One such batch is enough if the model predicts for the best remaining point more than the fraction
+EXHAUSTED_RATIO of the ticks that it predicts for the fastest measured point."""
 FINALISTS = 3
 """Number of the fastest points that are also measured with all compiler options."""
-DRAWS = 20
+MAX_DRAWS = 20
 """Maximum number of attempts to find a new point, for each point that is wanted."""
 
 
@@ -242,7 +242,7 @@ class GridSearch:
             self.ticks[candidate.point] = ticks
         self.model.tell(self.space.task, measured)
 
-    def know(self, candidate: Candidate, ticks: float) -> None:
+    def add_earlier_measurement(self, candidate: Candidate, ticks: float) -> None:
         """Record a measurement of an earlier run, so that the candidate is not proposed."""
         self.seen.add(_kernel_identity(candidate))
         self.untuned = [each for each in self.untuned if each is not candidate]
@@ -250,7 +250,8 @@ class GridSearch:
 
     @property
     def spent(self) -> bool:
-        """True if every point has been proposed, and the fastest points have been proposed with all compiler options."""
+        """True if every point has been proposed, and the fastest points have been proposed with all compiler
+        options."""
         return not self.left and not self.untuned and not self._unproposed_compiler_options()
 
     def propose(self, count: int) -> list[Candidate]:
@@ -279,11 +280,11 @@ class GridSearch:
         """Propose the candidates of up to ``count`` new points."""
         proposed: list[Candidate] = []
         while self.left and len(proposed) < count:
-            candidate = self._unproposed_candidate(self._next())
+            candidate = self._unproposed_candidate(self._pop_next_point())
             proposed += self._mark_and_verify([candidate] if candidate else [])
         return proposed
 
-    def _next(self) -> Point:
+    def _pop_next_point(self) -> Point:
         """Remove the next point from the remaining points, and return it."""
         return self.left.pop(0)
 
@@ -308,7 +309,7 @@ class GridSearch:
 class RandomSearch(GridSearch):
     """Search that proposes all points of a kernel's space in random order."""
 
-    def _next(self) -> Point:
+    def _pop_next_point(self) -> Point:
         place = self.draw.randrange(len(self.left))
         self.left[place], self.left[-1] = self.left[-1], self.left[place]
         return self.left.pop()
@@ -336,24 +337,26 @@ class EvolutionarySearch(RandomSearch):
     def _propose_points(self, count: int) -> list[Candidate]:
         if not self.left or not count:
             return []
-        blind, late = max(1, round(BLIND * count)), round(OPTIONS * count)
-        options = self._propose_compiler_options(late) if self.idle >= IDLE else []
+        blind, late = max(1, round(RANDOM_FRACTION * count)), round(OPTIONS_FRACTION * count)
+        options = self._propose_compiler_options(late) if self.idle >= IDLE_BATCHES else []
         for candidate in self._draw_children(count - len(options)):
             self.priced.setdefault(_kernel_identity(candidate), candidate)
         ranked = sorted(self.priced.values(), key=self._predicted_ticks)
-        if 0 < self.idle < IDLE and self._predicts_no_gain(ranked):
+        if 0 < self.idle < IDLE_BATCHES and self._predicts_no_gain(ranked):
             options = self._propose_compiler_options(late)
         found = options + self._mark_and_verify(ranked[: max(0, count - blind - len(options))])
         found += super()._propose_points(count - len(found))
         kept = (candidate for candidate in ranked if _kernel_identity(candidate) not in self.seen)
-        self.priced = {_kernel_identity(candidate): candidate for candidate in islice(kept, RACE * count)}
+        self.priced = {
+            _kernel_identity(candidate): candidate for candidate in islice(kept, KEPT_PER_MEASUREMENT * count)
+        }
         return found
 
     def _predicts_no_gain(self, ranked: Sequence[Candidate]) -> bool:
         """Test whether the model predicts that no ranked candidate is faster than the fastest measured candidate."""
         best = self.space.candidate_at(min(self.ticks, key=self.ticks.__getitem__)) if self.ticks else None
         return best is not None and all(
-            self._predicted_ticks(each) > HOPE * self._predicted_ticks(best) for each in ranked[:1]
+            self._predicted_ticks(each) > EXHAUSTED_RATIO * self._predicted_ticks(best) for each in ranked[:1]
         )
 
     def _predicted_ticks(self, candidate: Candidate) -> float:
@@ -367,14 +370,14 @@ class EvolutionarySearch(RandomSearch):
         space.
         """
         children: dict[object, Candidate] = {}
-        points = self._draw_unpriced_points(CHILDREN * count)
-        if len(self.prices) >= KNOWN:
+        points = self._draw_unpriced_points(CHILDREN_PER_MEASUREMENT * count)
+        if len(self.prices) >= MIN_PRICED_CANDIDATES:
             prices = {
                 p: self._predicted_ticks(c) if c else inf for p, c in self.prices.items()
             }  # predicted again, because the model has learned since these points were priced
             points = sorted(points, key=fit_price_guess(prices))
         for point in points:
-            if len(children) >= PRICED * count and len(self.prices) >= KNOWN:
+            if len(children) >= PRICED_PER_MEASUREMENT * count and len(self.prices) >= MIN_PRICED_CANDIDATES:
                 break
             candidate = self.prices[point] = self._unproposed_candidate(point)
             if candidate is not None and _kernel_identity(candidate) not in self.priced:
@@ -386,7 +389,7 @@ class EvolutionarySearch(RandomSearch):
         elites = sorted(self.ticks, key=lambda point: self.ticks[point])[:ELITES]
         parents = [point for point in elites if point in self.space]
         drawn: dict[Point, None] = {}
-        for _ in range(DRAWS * max_points):
+        for _ in range(MAX_DRAWS * max_points):
             if len(drawn) >= max_points:
                 break
             child = self._draw_child(parents).with_flags("")
@@ -396,10 +399,10 @@ class EvolutionarySearch(RandomSearch):
 
     def _draw_child(self, parents: Sequence[Point]) -> Point:
         """Draw a point: a random point of the space, or a mutation or crossing of the points ``parents``."""
-        if not parents or self.draw.random() < BLIND:
+        if not parents or self.draw.random() < RANDOM_FRACTION:
             return self.draw.choice(self.space.points)
         one = self.draw.choice(parents)
-        if len(parents) > 1 and self.draw.random() < CROSSED:
+        if len(parents) > 1 and self.draw.random() < CROSSOVER_FRACTION:
             one = self.space.cross(one, self.draw.choice(parents), self.draw)
         return self.space.mutate(one, self.draw)
 

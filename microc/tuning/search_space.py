@@ -33,9 +33,9 @@ from microc.tir.verify import verify
 # A point is plain data. It is stored in records, and it always gives the same schedule. Two points are neighbours if they
 # differ in one decision.
 
-MOST = 1 << 14
+MAX_POINTS = 1 << 14
 """Maximum number of points of a kernel. If the decisions have more combinations, only the first of these are used."""
-LONGEST = 24 << 10
+MAX_CODE_BYTES = 24 << 10
 """Maximum number of bytes of code, by the cost model. Larger candidates are dropped, because the C compiler would take
 minutes for them."""
 
@@ -124,7 +124,7 @@ class Space:
         self._makers: dict[Point, tuple[int, ScheduleMaker]] = {}
         self._built: dict[Point, Candidate | None] = {}
         for number, algorithm in enumerate(task.algorithms):
-            for rule, decisions, maker in itertools.islice(self._rule_choices(number), MOST - len(self._makers)):
+            for rule, decisions, maker in itertools.islice(self._rule_choices(number), MAX_POINTS - len(self._makers)):
                 self._makers.setdefault(Point(algorithm, rule, _flatten_decisions(decisions)), (number, maker))
 
     def _rule_choices(self, algorithm_index: int) -> Iterator[tuple[str, Mapping[str, Any], ScheduleMaker]]:
@@ -226,17 +226,17 @@ class Space:
             candidate = _priced_candidate(self.task, point, number, Choice(schedule, lower(schedule.func)))
         except (MicrocError, RecursionError):  # the schedule steps cannot be applied to this function
             return None
-        return candidate if candidate.code <= LONGEST else None
+        return candidate if candidate.code <= MAX_CODE_BYTES else None
 
-    def mutate(self, point: Point, draw: random.Random) -> Point:
+    def mutate(self, point: Point, generator: random.Random) -> Point:
         """Return a neighbour of a point, in which one decision has another value. Compiler options stay the same.
 
         If the point has no neighbour, a random point of the space is returned.
         """
         if point.flags:
-            return self.mutate(point.with_flags(""), draw).with_flags(point.flags)
+            return self.mutate(point.with_flags(""), generator).with_flags(point.flags)
         positions = list(range(len(point.values)))
-        draw.shuffle(positions)
+        generator.shuffle(positions)
         for position in positions if point in self else ():
             near = [
                 other
@@ -244,10 +244,10 @@ class Space:
                 if _differ_at_position(point, other, position)
             ]
             if near:
-                return draw.choice(near)
-        return draw.choice(self.points)
+                return generator.choice(near)
+        return generator.choice(self.points)
 
-    def cross(self, one: Point, other: Point, draw: random.Random) -> Point:
+    def cross(self, one: Point, other: Point, generator: random.Random) -> Point:
         """Return a point that combines decisions of two points with the same algorithm and rule.
 
         If the points differ in algorithm or rule, or the combination is not in the space, ``one`` is returned.
@@ -255,7 +255,7 @@ class Space:
         if one[:2] != other[:2] or len(one.decisions) != len(other.decisions):
             return one
         pairs = zip(one.decisions, other.decisions, strict=True)
-        child = Point(one.algorithm, one.rule, tuple(draw.choice(pair) for pair in pairs))
+        child = Point(one.algorithm, one.rule, tuple(generator.choice(pair) for pair in pairs))
         return child if child in self else one
 
     @cached_property

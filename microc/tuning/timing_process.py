@@ -20,20 +20,20 @@ import numpy as np
 
 from microc.run.desktop.library import Library
 from microc.run.verification import random_inputs
-from microc.tuning.on_host import GIVEN, LIBRARY, MADE, TAKEN
+from microc.tuning.on_host import INPUTS_FILE, LIBRARY_FILE, OUTPUTS_FILE, TIMES_FILE
 
 # ---- Timing of the kernels of a library. Every round times all kernels, one after another.
 
 KERNEL_ROUNDS = 9
-LONG_ENOUGH = 300e-6
+MIN_MEASUREMENT_SECONDS = 300e-6
 """Minimum number of seconds that the calls of one measurement take together, so that the resolution of the clock has
 little effect."""
 
 
 def time_kernels(place: int, folder: Path) -> None:
     """Run every kernel once and save its outputs; then time all kernels, and save their nanoseconds in every round."""
-    library = Library(folder / LIBRARY)
-    with np.load(folder / GIVEN, allow_pickle=False) as inputs:
+    library = Library(folder / LIBRARY_FILE)
+    with np.load(folder / INPUTS_FILE, allow_pickle=False) as inputs:
         for position, name in enumerate(inputs.files):
             library.set_input(position, inputs[name])
     kernels = library.manifest["kernels"]
@@ -43,10 +43,10 @@ def time_kernels(place: int, folder: Path) -> None:
             _invert_output_bytes(library, name)
         library.run_kernel(number)
         outputs.update({name: library.tensor(name) for name in kernel["outputs"]})
-    np.savez(folder / MADE, **outputs)
+    np.savez(folder / OUTPUTS_FILE, **outputs)
     bind_process_to_core(place)
     rounds = _time_rounds([_kernel_call(library, number) for number in range(len(kernels))])
-    (folder / TAKEN).write_text(json.dumps(rounds))
+    (folder / TIMES_FILE).write_text(json.dumps(rounds))
 
 
 def bind_process_to_core(place_index: int) -> None:
@@ -73,7 +73,7 @@ def _kernel_call(library: Library, kernel_number: int) -> Callable[[], None]:
 
 def _time_rounds(calls: Sequence[Callable[[], None]]) -> list[list[float]]:
     """Time all calls in every round, one after another; return the nanoseconds of each call in each round."""
-    counts = [max(1, round(LONG_ENOUGH / max(_mean_seconds(call, 1), 1e-9))) for call in calls]
+    counts = [max(1, round(MIN_MEASUREMENT_SECONDS / max(_mean_seconds(call, 1), 1e-9))) for call in calls]
     calls_and_counts = tuple(zip(calls, counts, strict=True))
     return [[1e9 * _mean_seconds(call, count) for call, count in calls_and_counts] for _ in range(KERNEL_ROUNDS)]
 
@@ -89,14 +89,14 @@ def _mean_seconds(call: Callable[[], None], call_count: int) -> float:
 # ---- Timing of whole networks. In every round each network is run as a whole, and then kernel by kernel. So the time of a
 # kernel is its time after the other kernels of the network have run.
 
-SECONDS = 1.0
+NETWORK_SECONDS = 1.0
 """Number of seconds during which new rounds are started."""
 NETWORK_ROUNDS = 3
 """Minimum number of rounds."""
-MIN_VISIT = 1e-3
+MIN_VISIT_SECONDS = 1e-3
 """Minimum number of seconds for which a network runs before the next network's turn. It is short enough for many
 rounds, and long enough that the cache contents left by the previous network have little effect."""
-Taken = tuple[float, list[float]]
+NetworkTimes = tuple[float, list[float]]
 """Nanoseconds of a run of a network, and nanoseconds of each of its kernels."""
 
 
@@ -106,29 +106,29 @@ def time_networks(place: int, folders: Sequence[Path]) -> None:
     if "threads" not in networks[0].manifest["options"]:  # several threads must not share one core
         bind_process_to_core(place)
     counts = [_runs_per_visit(network) for network in networks]
-    end, rounds = time.perf_counter() + SECONDS, list[list[Taken]]()
+    end, rounds = time.perf_counter() + NETWORK_SECONDS, list[list[NetworkTimes]]()
     while len(rounds) < NETWORK_ROUNDS or time.perf_counter() < end:
         rounds.append([_time_visit(network, count) for network, count in zip(networks, counts, strict=True)])
-    (folders[0] / TAKEN).write_text(json.dumps(rounds))
+    (folders[0] / TIMES_FILE).write_text(json.dumps(rounds))
 
 
 def _load_network_with_inputs(folder: Path) -> Library:
     """Load the library of a network from a folder, and set random inputs, which are identical for all networks."""
-    library = Library(folder / LIBRARY)
+    library = Library(folder / LIBRARY_FILE)
     for position, array in enumerate(random_inputs(library.inputs, np.random.default_rng(0))):
         library.set_input(position, array)
     return library
 
 
 def _runs_per_visit(network: Library) -> int:
-    """Return the number of runs of a network that take about MIN_VISIT seconds."""
+    """Return the number of runs of a network that take about MIN_VISIT_SECONDS seconds."""
     network.run()
     begin = time.perf_counter()
     network.run()
-    return max(1, round(MIN_VISIT / max(time.perf_counter() - begin, 1e-9)))
+    return max(1, round(MIN_VISIT_SECONDS / max(time.perf_counter() - begin, 1e-9)))
 
 
-def _time_visit(network: Library, run_count: int) -> Taken:
+def _time_visit(network: Library, run_count: int) -> NetworkTimes:
     """Time ``run_count`` runs of the whole network, then as many runs kernel by kernel.
 
     Return the nanoseconds of a run, and the nanoseconds of each kernel.

@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from microc.compiler.option_values import CompileOptions
 
 
-TRIALS = 500
+DEFAULT_TRIALS = 500
 MODELS = ("auto", "analytic", "learned")
-WHOLE = 3
-"""Time that is reserved for measuring the network as a whole, as a multiple of the network's compilation time. At most half of
-the time limit is reserved."""
+NETWORK_COMPILATIONS = 3
+"""Time that is reserved for measuring the network as a whole, as a multiple of the network's compilation time. At most
+half of the time limit is reserved."""
 
 
 @frozen
@@ -123,7 +123,7 @@ def tune(
     records: str | Path | Database | None = None,
     port: str | Sequence[str] = "",
     load: bool = False,
-    trials: int = TRIALS,
+    trials: int = DEFAULT_TRIALS,
     time: float = 0.0,
     search: str = "evolutionary",
     cost_model: str = "auto",
@@ -188,7 +188,7 @@ def tune(
     load = validation.as_boolean("load", load)
     if regions and (fleet or load):
         raise UsageError(
-            f"external cannot be combined with {'fleet' if fleet else 'load'}: such code is measured as part of a firmware",
+            f"external cannot be combined with {'fleet' if fleet else 'load'}, because external code is measured in flash",
             hint="leave out external, or name only the board and its ports",
         )
     if fleet:
@@ -210,7 +210,11 @@ def tune(
     try:
         begin = monotonic()
         # Measuring combinations requires compilations, for which a part of the time limit is reserved, but at most half of it.
-        tuner.run(SearchLimits(trials, limit - (min(WHOLE * compile_seconds, limit / 2) if measures_network else 0)))
+        tuner.run(
+            SearchLimits(
+                trials, limit - (min(NETWORK_COMPILATIONS * compile_seconds, limit / 2) if measures_network else 0)
+            )
+        )
         # The network is not measured again if there are no new measurements of kernels.
         if measures_network and (tuner.spent or not database.of(key)) and monotonic() < begin + limit:
             NetworkSearch(resolve_model(model, resolved), core, resolved, database, runner).run(begin + limit)
@@ -251,7 +255,9 @@ def _tuning_results(tuner: Tuner, all_tasks: Sequence[Task], key: str) -> Tuning
 def _check_one_of(name: str, value: object, allowed_values: tuple[str, ...]) -> None:
     """Raise UsageError if the value of the argument ``name`` is not one of ``allowed_values``."""
     if value not in allowed_values:
-        raise UsageError(f"{name} cannot be {value!r}", hint="choose one of: " + ", ".join(allowed_values))
+        raise UsageError(
+            f"{name}: got {value!r}, expected a known name", hint="choose one of: " + ", ".join(allowed_values)
+        )
 
 
 @registers_plugins

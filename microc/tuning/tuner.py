@@ -74,7 +74,7 @@ def options_and_tasks(
     )
 
 
-def measurements_choose_code(options: Options) -> bool:
+def is_code_chosen_by_measurements(options: Options) -> bool:
     """Test whether measurements, and not the user, decide whose code computes a region."""
     return bool(options.external) and options.external_choice == "cost"
 
@@ -82,13 +82,13 @@ def measurements_choose_code(options: Options) -> bool:
 def without_optional_external_code(options: Options) -> Options:
     """Return the options for the network whose kernels are tuned. External code is left out if measurements decide
     about it."""
-    return replace(options, external={}) if measurements_choose_code(options) else options
+    return replace(options, external={}) if is_code_chosen_by_measurements(options) else options
 
 
 def regions_open_to_external_code(model: Any, target: Target, options: Options) -> tuple[RegionTask, ...]:
     """Return the regions of a network that external code can compute; none unless measurements decide whose code is
     used."""
-    if not measurements_choose_code(options):
+    if not is_code_chosen_by_measurements(options):
         return ()
     return list_external_regions(resolve_model(model, options), target, options)
 
@@ -112,7 +112,7 @@ def select_layers(
             if name_parts
             else "the network has no kernel to tune"
         )
-        hint = "leave out layers, or name some of these" if name_parts else "compile it as it is"
+        hint = "leave out layers, or name some of these" if name_parts else "compile it without tuning"
         raise UsageError(what, hint=hint)
     return selected, selected_regions
 
@@ -120,27 +120,28 @@ def select_layers(
 def require_decided_code(options: Options) -> None:
     """Raise UsageError if measurements decide whose code computes a region, because a plan does not contain such
     decisions."""
-    if measurements_choose_code(options):
+    if is_code_chosen_by_measurements(options):
         raise UsageError(
-            "a plan cannot say whose code computes a region; "
+            "a plan cannot state whose code (microc's or a library's) computes a region; "
             f"got external_choice {options.external_choice}, expected all",
-            hint="compile with tuned, which uses what was measured; or set external_choice=all",
+            hint="compile with tuned=FILE instead of a plan; or set external_choice=all",
         )
 
 
 # ---- The state of the search for a kernel, a region that external code can compute, or the network as a whole; and the
 # events that report progress.
 
-WINDOW = 3
+GAIN_WINDOW = 3
 """Number of a kernel's latest batches from which the gain of its next batch is estimated."""
-HOPE = 0.05
+ASSUMED_GAIN = 0.05
 """Fraction of its ticks that a kernel is assumed to gain in its next batch, divided by 1 plus the number of its batches
 so far."""
-STALE = 6
+MAX_IDLE_BATCHES = 6
 """Number of batches without a gain after which the search for a kernel ends."""
-LEAST, PARTS = 4, 32
-"""A kernel's first batches contain at most LEAST candidates, or 1 / PARTS of the points in its space if this is more."""
-ENOUGH = 0.002
+FIRST_BATCH, FIRST_BATCH_PARTS = 4, 32
+"""A kernel's first batches contain at most FIRST_BATCH candidates, or 1 / FIRST_BATCH_PARTS of the points in its space
+if this is more."""
+MIN_GAIN = 0.002
 """Smallest relative gain that counts as a gain."""
 
 
@@ -170,7 +171,7 @@ class SearchPolicy(Protocol):
 
     def propose(self, count: int) -> list[Candidate]: ...
 
-    def know(self, candidate: Candidate, ticks: float) -> None: ...
+    def add_earlier_measurement(self, candidate: Candidate, ticks: float) -> None: ...
 
     def tell(self, measured: Sequence[tuple[Candidate, float]]) -> None: ...
 
@@ -202,8 +203,8 @@ class TunedKernel:
             self.history and self.default is None
         ):  # without the default there is nothing to compare with
             return True
-        last = self.history[-STALE - 1 :]
-        return len(last) > STALE and last[0] <= (1 + ENOUGH) * last[-1]
+        last = self.history[-MAX_IDLE_BATCHES - 1 :]
+        return len(last) > MAX_IDLE_BATCHES and last[0] <= (1 + MIN_GAIN) * last[-1]
 
     @property
     def batch(self) -> int:
@@ -212,9 +213,9 @@ class TunedKernel:
         It grows with the number of measurements so far, because a search that knows little should learn from a small
         batch first.
         """
-        return max(LEAST, len(self.search.space.points) // PARTS, self.tried // 2)
+        return max(FIRST_BATCH, len(self.search.space.points) // FIRST_BATCH_PARTS, self.tried // 2)
 
-    def keep(self, candidate: Candidate, ticks: float) -> None:
+    def update_best(self, candidate: Candidate, ticks: float) -> None:
         """Update ``default`` and ``best`` by a valid measurement of a candidate."""
         if candidate is self.search.space.default:
             self.default = ticks
@@ -227,9 +228,9 @@ class TunedKernel:
         batch."""
         if self.default is None:
             return math.inf
-        recent = self.history[-WINDOW:]
+        recent = self.history[-GAIN_WINDOW:]
         slope = (recent[0] - recent[-1]) / len(recent) if len(recent) > 1 else 0.0
-        return self.task.runs * max(slope, HOPE * self.best / (1 + len(self.history)))
+        return self.task.runs * max(slope, ASSUMED_GAIN * self.best / (1 + len(self.history)))
 
     def to_data(self) -> dict[str, Any]:
         """Return the state as plain data that can be written as JSON."""
@@ -465,7 +466,7 @@ class Tuner:
     def _renew_region_candidates(self) -> None:
         """Add microc's code with the fastest known schedules to the candidates of every region."""
         for search, each in zip(self._searches, self.regions, strict=True):
-            search.renew(self._records_here)
+            search.add_fastest_own_code(self._records_here)
             self._recall_measurements(each)
 
     def _records_here(self, key: str) -> list[Record]:
@@ -480,8 +481,8 @@ class Tuner:
         for record in self._records_here(tuned.task.key):
             candidate = tuned.search.space.candidate_of(record) if record.status == OK else None
             if candidate is not None:
-                tuned.search.know(candidate, record.ticks)
-                tuned.keep(candidate, record.ticks)
+                tuned.search.add_earlier_measurement(candidate, record.ticks)
+                tuned.update_best(candidate, record.ticks)
 
     def _next_batch(
         self, kernels: Sequence[TunedKernel], trials: int, busy: Collection[TunedKernel]
@@ -510,7 +511,7 @@ class Tuner:
         tuned.tried += len(results)
         tuned.failed += len(results) - len(good)
         for result in good:
-            tuned.keep(result.candidate, result.ticks)
+            tuned.update_best(result.candidate, result.ticks)
         tuned.history.append(tuned.best)
 
     def _report_event(self, tuned: TunedKernel, limits: SearchLimits, seconds: float) -> None:

@@ -17,11 +17,11 @@ from microc.reports.page import Fact
 from microc.run.profile import shorten_layer_name
 from microc.tuning.search_space import Point as SpacePoint
 
-MOST = 600
+MAX_DRAWN_SCHEDULES = 600
 """Maximum number of dominated schedules of a kernel that are drawn."""
-_LARGE = 100_000
+_THOUSANDS_FROM = 100_000
 """Number of ticks from which on axes count thousands of ticks."""
-COLUMNS = ("records", "failed", "default", "best", "gain, %", "flash of it", "workspace")
+TABLE_COLUMNS = ("records", "failed", "default", "best", "gain, %", "flash of it", "workspace")
 
 
 @frozen
@@ -79,7 +79,7 @@ def to_html(
         board=", ".join(dict.fromkeys(record.board for record in records)),
         mark="taken" if chosen else "fastest",
         facts=tuple(_headline_facts(records, rows)),
-        columns=COLUMNS,
+        columns=TABLE_COLUMNS,
         rows=rows,
         origin=tuple(_origin_rows(records)),
     )
@@ -129,7 +129,7 @@ def _kernel_row(row_number: int, records: Sequence[Record], chosen: Mapping[str,
 def _kernel_cells(
     records: Sequence[Record], valid_records: Sequence[Record], default: Record | None, fastest: Record | None
 ) -> Iterator[tuple[float, str]]:
-    """Yield the cells of a kernel, as number and text, in the order of :data:`COLUMNS`.
+    """Yield the cells of a kernel, as number and text, in the order of :data:`TABLE_COLUMNS`.
 
     ``valid_records``: the records of measurements that did not fail.
     """
@@ -171,7 +171,7 @@ def _plot_time_against_flash(valid_records: Sequence[Record], marked_record: Rec
     front_ids = {record.id for record in (*front, marked_record)}
     dominated = [record for record in valid_records if record.id not in front_ids]
     shown = [
-        *dominated[:: 1 + len(dominated) // MOST],
+        *dominated[:: 1 + len(dominated) // MAX_DRAWN_SCHEDULES],
         *front,
         *([marked_record] if marked_record not in front else []),
     ]
@@ -190,7 +190,7 @@ def _point_kind(record: Record, marked_record: Record, is_highlighted: bool) -> 
 
 def _ticks_scale(valid_records: Sequence[Record]) -> tuple[int, str]:
     """Return the divisor of ticks on the axes, and the name of the resulting unit."""
-    large = max(record.ticks for record in valid_records) >= _LARGE
+    large = max(record.ticks for record in valid_records) >= _THOUSANDS_FROM
     return (1000, f"thousand {valid_records[0].unit}") if large else (1, valid_records[0].unit)
 
 

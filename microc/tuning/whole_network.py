@@ -46,20 +46,20 @@ from microc.device.toolchain import flags_if_machine_available
 from microc.graph.ir import Graph
 from microc.run.desktop.load import compile_sources
 from microc.target import Target
-from microc.tuning.on_host import LIBRARY, TAKEN, run_timing_process
+from microc.tuning.on_host import LIBRARY_FILE, TIMES_FILE, run_timing_process
 from microc.tuning.runner import Meter
-from microc.tuning.timing_process import Taken
+from microc.tuning.timing_process import NetworkTimes
 
-MOST = 3
+MAX_COMBINATIONS = 3
 """Maximum number of combinations that a search measures."""
 PROCESSES = 3
 """Number of processes that time each combination. Several are used because the memory layout of a process changes times
 by about one percent."""
-LONG = 10.0
+MAX_PROCESS_SECONDS = 10.0
 """Number of seconds after which no further process is started."""
-Rounds = Sequence[Sequence[Taken]]
+Rounds = Sequence[Sequence[NetworkTimes]]
 """Times of each network in each round."""
-Parts = tuple[tuple[str, str], ...]
+Combination = tuple[tuple[str, str], ...]
 """A combination of schedules: the key of each tuned kernel, and the id of the record whose schedule it uses."""
 
 
@@ -87,22 +87,22 @@ class NetworkSearch:
         if self.untuned.make.goal.price > 0 or self.untuned.make.sizes:  # a compilation would ignore the measurements
             return
         room = available_workspace_bytes(self.untuned.module, self.tasks, self.options.ram or 0)
-        losing, beaten, tried_combinations = list[KernelChoice](), self._losing_records(), set[Parts]()
+        losing, beaten, tried_combinations = list[KernelChoice](), self._losing_records(), set[Combination]()
         with tempfile.TemporaryDirectory(prefix="microc-tune-") as name:
             folder, begin = Path(name), monotonic()
-            untuned_folder = self._build(self.untuned, folder / "untuned")
-            for left in reversed(range(MOST)):
+            untuned_folder = self._build_library(self.untuned, folder / "untuned")
+            for left in reversed(range(MAX_COMBINATIONS)):
                 beaten.update(each.record for each in losing if each.record is not None)
                 if left == 0:
                     beaten.update(record for each in losing for record in self.database.of(each.task.key))
                 apart = choose_independently(self.untuned, self.tasks, self.database, self.meter.board, room, beaten)
                 chosen = [each for each in apart if each.record is not None]
-                parts = _parts(chosen)
+                parts = _combination_of_choices(chosen)
                 if not parts or parts in tried_combinations:
                     return
                 tried_combinations.add(parts)
                 combination = self._compile_combination(chosen, folder / f"{left}.jsonl")
-                rounds = _time_alternately(untuned_folder, self._build(combination, folder / f"{left}"))
+                rounds = _time_alternately(untuned_folder, self._build_library(combination, folder / f"{left}"))
                 self._record_combination(combination, parts, rounds)
                 losing = [each for each in chosen if self._is_no_faster(combination, each.task, rounds)]
                 begin, seconds = monotonic(), monotonic() - begin
@@ -113,15 +113,18 @@ class NetworkSearch:
         """Compile the network with a combination of schedules. The combination is passed as a file of records at
         ``path``."""
         parts = [record for each in chosen for record in (each.default, each.record) if record is not None]
-        whole = [self._network_record(self.untuned, (), 1.0), self._network_record(self.untuned, _parts(chosen), 0.0)]
+        whole = [
+            self._network_record(self.untuned, (), 1.0),
+            self._network_record(self.untuned, _combination_of_choices(chosen), 0.0),
+        ]
         write_records(path, [*parts, *whole])
         return compile_network(self.source, self.target, replace(self.options, tuned=path))
 
-    def _build(self, compiled: CompiledNetwork, folder: Path) -> Path:
+    def _build_library(self, compiled: CompiledNetwork, folder: Path) -> Path:
         """Build the library of a network in a new folder, and return the folder."""
         folder.mkdir()
         flags = flags_if_machine_available(self.target.core.machine)
-        compile_sources(shared_files(compiled.module, __version__), folder, LIBRARY, *flags)
+        compile_sources(shared_files(compiled.module, __version__), folder, LIBRARY_FILE, *flags)
         return folder
 
     def _losing_records(self) -> set[Record]:
@@ -130,7 +133,9 @@ class NetworkSearch:
         ids = known.losing_record_ids if known else ()
         return {record for task in self.tasks for record in self.database.of(task.key) if record.id in ids}
 
-    def _record_combination(self, combination_network: CompiledNetwork, parts: Parts, rounds: Rounds) -> None:
+    def _record_combination(
+        self, combination_network: CompiledNetwork, combination: Combination, rounds: Rounds
+    ) -> None:
         """Record the ticks of a combination.
 
         They are the median ratio of its time to the time with default schedules, multiplied by the first recorded ticks
@@ -141,8 +146,8 @@ class NetworkSearch:
         first = (
             known.untuned if known else self._network_record(self.untuned, (), median(plain[0] for plain, _ in rounds))
         )
-        combination = self._network_record(combination_network, parts, first.ticks * ratio)
-        self.database.add([combination] if known else [first, combination])
+        record = self._network_record(combination_network, combination, first.ticks * ratio)
+        self.database.add([record] if known else [first, record])
 
     def _earlier_measurements(self) -> NetworkMeasurements | None:
         """Return earlier measurements of the network on this computer with this compiler; None if there are none."""
@@ -155,12 +160,12 @@ class NetworkSearch:
         """Test whether a kernel is not faster than with its default schedule, by the median over all rounds."""
         before, after = (_call_numbers_of(task, each) for each in (self.untuned, compiled))
 
-        def kernel_time(taken: Taken, calls: Sequence[int]) -> float:
+        def kernel_time(taken: NetworkTimes, calls: Sequence[int]) -> float:
             return sum(taken[1][number] for number in calls)
 
         return bool(before) and median(kernel_time(t, after) / kernel_time(p, before) for p, t in rounds) >= 1
 
-    def _network_record(self, compiled: CompiledNetwork, combination: Parts, ticks: float) -> Record:
+    def _network_record(self, compiled: CompiledNetwork, combination: Combination, ticks: float) -> Record:
         """Create the record of a combination. ``combination`` is empty for the network with default schedules."""
         plan = compiled.module.plan
         assert plan is not None
@@ -184,7 +189,7 @@ class NetworkSearch:
         )
 
 
-def _parts(chosen: Sequence[KernelChoice]) -> Parts:
+def _combination_of_choices(chosen: Sequence[KernelChoice]) -> Combination:
     """Return the combination of the chosen records: the key of each tuned kernel, and the id of its record."""
     return tuple((each.task.key, each.record.id) for each in chosen if each.record is not None)
 
@@ -197,10 +202,10 @@ def _call_numbers_of(task: Task, compiled: CompiledNetwork) -> list[int]:
 
 def _time_alternately(*folders: Path) -> Rounds:
     """Time the networks in the folders alternately, in rounds, in several processes."""
-    begin, rounds = monotonic(), list[list[Taken]]()
+    begin, rounds = monotonic(), list[list[NetworkTimes]]()
     for _ in range(PROCESSES):
         run_timing_process("networks", 0, *folders)
-        rounds += json.loads((folders[0] / TAKEN).read_text())
-        if monotonic() - begin > LONG:
+        rounds += json.loads((folders[0] / TIMES_FILE).read_text())
+        if monotonic() - begin > MAX_PROCESS_SECONDS:
             break
     return rounds

@@ -50,7 +50,9 @@ def test_damaged_reports_are_refused(made: microc.Report, tmp_path: Path, place:
     inner[place[-1]] = value
     path = tmp_path / "report.json"
     path.write_text(json.dumps(data))
-    with pytest.raises(UsageError, match=r"report\.json(: got a report of version 2|: invalid report)"):
+    with pytest.raises(
+        UsageError, match=r"report\.json(: got a report of version 2|: invalid report|: expected a report)"
+    ):
         read_report(path)
 
 
@@ -67,7 +69,7 @@ def test_other_files_are_no_reports(tmp_path: Path) -> None:
     ):
         path = tmp_path / "file.json"
         path.write_bytes(content)
-        with pytest.raises(UsageError, match="no report"):
+        with pytest.raises(UsageError, match="expected a report"):
             read_report(path)
     with pytest.raises(UsageError, match="cannot read"):
         read_report(tmp_path / "absent.json")
@@ -118,7 +120,7 @@ def test_accuracy_of_verify(made: microc.Report, tmp_path: Path) -> None:
 def test_damaged_results_are_refused(tmp_path: Path, changed: dict[str, Any]) -> None:
     path = tmp_path / "verify.json"
     path.write_text(json.dumps(verified(**changed)))
-    with pytest.raises(UsageError, match="no result of verify"):
+    with pytest.raises(UsageError, match="invalid result of microc verify"):
         read_accuracy(path)
     for text in ("{}", "", "[]", '{"error": {}}'):
         path.write_text(text)

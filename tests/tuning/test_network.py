@@ -28,9 +28,9 @@ from microc.compiler.tuned.records import NETWORK, UNTUNED, Database, Record, Ta
 from microc.target import target_for
 from microc.tuning import whole_network
 from microc.tuning.search_policies import AnalyticModel
-from microc.tuning.timing_process import Taken
+from microc.tuning.timing_process import NetworkTimes
 from microc.tuning.tuner import SearchLimits, TunedNetwork, Tuner, options_and_tasks
-from microc.tuning.whole_network import NetworkSearch, Parts
+from microc.tuning.whole_network import Combination, NetworkSearch
 from tests.tuning.networks import DIGITS, Estimating, space_of
 from tests.tuning.test_records import RECORD
 
@@ -125,25 +125,25 @@ def test_pruning_keeps_what_combinations_name(measured: list[Record]) -> None:
 def search(monkeypatch: pytest.MonkeyPatch, measured: list[Record]) -> Callable[..., NetworkSearch]:
     """A search whose network runs on paper: a kernel with some record takes so many parts of what it did."""
 
-    def made(slower: dict[str, float], whole: Callable[[Parts], float]) -> NetworkSearch:
+    def made(slower: dict[str, float], whole: Callable[[Combination], float]) -> NetworkSearch:
         database = Database()
         database.add(measured)
         found = NetworkSearch(DIGITS, target_for("host"), make_options(optimize="speed"), database, Estimating())
-        parts: list[Parts] = []
+        parts: list[Combination] = []
         combined = found._compile_combination
 
         def remembered(chosen: Any, path: Path) -> CompiledNetwork:
-            parts.append(whole_network._parts(chosen))
+            parts.append(whole_network._combination_of_choices(chosen))
             return combined(chosen, path)
 
-        def turns(*_: Path) -> list[list[Taken]]:
+        def turns(*_: Path) -> list[list[NetworkTimes]]:
             calls = found.untuned.module.calls
             by_layer = {layer: slower.get(r, 0.9) for k, r in parts[-1] for layer in tasks[k].layers}
             return [[(1000.0, [10.0] * len(calls)), (whole(parts[-1]), [10 * by_layer.get(c.layer, 1) for c in calls])]]
 
         tasks = {task.key: task for task in found.tasks}
         monkeypatch.setattr(whole_network, "_time_alternately", turns)
-        monkeypatch.setattr(found, "_build", lambda made, folder: folder)
+        monkeypatch.setattr(found, "_build_library", lambda made, folder: folder)
         monkeypatch.setattr(found, "_compile_combination", remembered)
         return found
 

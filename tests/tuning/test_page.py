@@ -14,7 +14,7 @@ from microc.cli import main
 from microc.cli.tune import _repeat_command
 from microc.compiler.tuned.records import FAILED, OK, WRONG, Database, Record, write_records
 from microc.tuning import places
-from microc.tuning.tuning_page import MOST, to_html
+from microc.tuning.tuning_page import MAX_DRAWN_SCHEDULES, to_html
 from tests.tuning.networks import DIGITS, Estimating, product
 from tests.tuning.test_records import RECORD
 
@@ -56,9 +56,9 @@ def test_text_is_escaped_and_points_are_bounded() -> None:
     bad = replace(UNTUNED, layer="<script>alert(1)</script>", rule='"><b>', board="&amp")
     text, _ = page(bad)
     assert "<script>alert" not in text and '"><b>' not in text and "&amp;amp" in text
-    many = [replace(RECORD, ticks=1e3 + n % 7, code=n) for n in range(5 * MOST)]
+    many = [replace(RECORD, ticks=1e3 + n % 7, code=n) for n in range(5 * MAX_DRAWN_SCHEDULES)]
     _, (_, plane) = page(*many)
-    assert len(list(plane.iter("circle"))) <= MOST + 8
+    assert len(list(plane.iter("circle"))) <= MAX_DRAWN_SCHEDULES + 8
     assert "<svg" not in to_html(database(replace(RECORD, status=WRONG)), "m")
 
 
@@ -104,7 +104,7 @@ def test_a_record_is_measured_again(
     assert main([*words, record.id]) == code
     assert f"{status}: why" in capsys.readouterr().out
     if status == OK:
-        assert main([*words, "ffffff"]) == 2 and "there is no record" in capsys.readouterr().err
+        assert main([*words, "ffffff"]) == 2 and "there is no record whose id" in capsys.readouterr().err
         write_records(tmp_path / "r.jsonl", [RECORD])
         assert main([*words, RECORD.id]) == 2 and "no such kernel" in capsys.readouterr().err
 

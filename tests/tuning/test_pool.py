@@ -113,7 +113,7 @@ def test_a_batch_is_proposed_while_all_places_measure(monkeypatch: pytest.Monkey
 def test_the_search_ends_where_no_place_is_left() -> None:
     database = Database()
     tuner = Tuner(tasks(), MeterPool([("A", Failing(2)), ("B", Failing(1))]), database, model=AnalyticModel())
-    with pytest.raises(DeviceError, match="all 2 places to measure at have failed") as caught:
+    with pytest.raises(DeviceError, match="all 2 boards or processes that measure have failed") as caught:
         tuner.run(SearchLimits(200))
     assert "A: the port is gone" in caught.value.hint and "B: the port is gone" in caught.value.hint
     assert len(database) and max(points(database).values()) == 1
@@ -141,6 +141,6 @@ def test_lines_that_cannot_be_shared_are_refused() -> None:
 
 
 def test_ports_that_are_not_there_end_the_search_with_their_names() -> None:
-    with pytest.raises(DeviceError, match="all 2 places") as caught:
+    with pytest.raises(DeviceError, match="all 2 boards or processes") as caught:
         microc.tune(DIGITS, board="nucleo-l476rg", port=["/dev/no-such-a", "/dev/no-such-b"], trials=20)
     assert "/dev/no-such-a" in caught.value.hint and "/dev/no-such-b" in caught.value.hint

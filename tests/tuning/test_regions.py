@@ -322,7 +322,7 @@ def test_records_of_theirs_are_shown_with_the_command_that_repeats_them(
 def test_what_cannot_measure_theirs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="external cannot be combined with load"):
         tuned(None, None, plugin(), load=True)
-    with pytest.raises(UsageError, match="a plan cannot say whose code"):
+    with pytest.raises(UsageError, match="a plan cannot state whose code"):
         microc.tuning.tune.tuning_plan(
             network(), board=BOARD, records=tmp_path / "x", plugins=plugin(), external="acme"
         )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.reports.live import BARS, NUMBERS, PIXELS, POINTS, array_view
+from microc.reports.live import MAX_BARS, MAX_NUMBERS, MAX_PIXELS, MAX_POINTS, array_view
 
 
 def tensor(dtype: str = "float32", scale: float | None = None, zero: int | None = None) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def test_pixels_of_bytes_keep_their_order() -> None:
 def test_integers_become_reals_and_outputs_bars() -> None:
     found = array_view(tensor("int8", 0.5, 2), np.array([[4, 2, -2]], np.int8), output=True)
     assert found["kind"] == "bars" and found["values"] == [1.0, 0.0, -2.0]
-    assert array_view(tensor(), np.zeros((1, BARS + 1), np.float32), output=True)["kind"] == "curves"
+    assert array_view(tensor(), np.zeros((1, MAX_BARS + 1), np.float32), output=True)["kind"] == "curves"
     assert array_view(tensor(), np.zeros((1, 9, 9), np.float32), output=True)["kind"] == "curves"
 
 
@@ -64,11 +64,11 @@ def test_curves_side_by_side() -> None:
 
 def test_sizes_are_bounded_and_nothing_is_beyond_json() -> None:
     rng = np.random.default_rng(0)
-    for shape in ((1, 1000, 700, 3), (1, 100_000), (500_000, 4), (7, 9, 11, 13), (NUMBERS,)):
+    for shape in ((1, 1000, 700, 3), (1, 100_000), (500_000, 4), (7, 9, 11, 13), (MAX_NUMBERS,)):
         array = rng.normal(size=shape).astype(np.float32)
         array.reshape(-1)[:3] = np.nan, np.inf, -np.inf
         text = json.dumps(array_view(tensor(), array), allow_nan=False)
-        assert len(text) < 4 * PIXELS * PIXELS * 3 + 40 * POINTS * 8
+        assert len(text) < 4 * MAX_PIXELS * MAX_PIXELS * 3 + 40 * MAX_POINTS * 8
 
 
 def test_what_is_not_finite_has_no_number() -> None:
