@@ -33,7 +33,7 @@ def test_size_of_a_model_and_what_changed(microc: Command, project: Path, tmp_pa
     assert said.code == 0 and "change" in said.out and "kernels" in said.out
     data = microc("size", project, "--compare", before, "--json").data
     assert data["changes"]["symbols"] == [] and all(row["change"] == 0 for row in data["changes"]["totals"])
-    for text, words in (("", "no JSON"), ("[1]", "no report")):
+    for text, words in (("", "no JSON"), ("[1]", "expected the output of")):
         before.write_text(text)
         said = microc("size", project, "--compare", before)
         assert said.code == 2 and words in said.err

@@ -100,12 +100,12 @@ class Code:
         object.__setattr__(self, "data", MappingProxyType(data))
 
 
-def accept_all(region: Region) -> str:
+def accept_every_region(region: Region) -> str:
     """Return an empty reason for every region. This is the check of an entry that accepts all matches of its pattern."""
     return ""
 
 
-def unchanged_configuration(place: str, target: Target) -> str:
+def keep_configuration(place: str, target: Target) -> str:
     """Return the user's configuration unchanged, for backends whose configuration does not depend on the board."""
     return place
 
@@ -138,10 +138,10 @@ class Entry:
     name: str
     pattern: Op | Span
     code: Callable[[Region], Code]
-    check: Callable[[Region], str] = accept_all
+    check: Callable[[Region], str] = accept_every_region
 
 
-def whole_configuration_as_path(place: str) -> str:
+def configuration_as_path(place: str) -> str:
     """Return the whole configuration, for backends whose configuration is nothing but a path."""
     return place
 
@@ -174,8 +174,8 @@ class Backend:
     headers: tuple[str, ...] = ()
     bound: float = 0.0
     given: Callable[[str], Backend] | None = None
-    folder: Callable[[str], str] = whole_configuration_as_path
-    on: Callable[[str, Target], str] = unchanged_configuration
+    folder: Callable[[str], str] = configuration_as_path
+    on: Callable[[str, Target], str] = keep_configuration
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "entries", tuple(self.entries))

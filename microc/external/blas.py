@@ -25,18 +25,20 @@ from microc.ops.convolution.geometry import infer_geometry
 from microc.target import Target
 
 NAME, HEADER = "cblas", "microc_cblas.h"
-LEAST, DEEPEST = 1 << 15, 4096
+MIN_MULTIPLICATIONS, MAX_DEPTH = 1 << 15, 4096
 """Least number of multiplications of a layer for which a call of BLAS is faster; and, for the error bound, the largest number
 of products in one sum."""
-BOUND = 1e-4
-CALL, PRODUCT = 20000.0, 0.55
+ERROR_BOUND = 1e-4
+CALL_COST, PRODUCT_COST = 20000.0, 0.55
 """Cost of a BLAS call (it packs its operands and may wake threads), and cost of each multiply-accumulate in it.
 
 The unit is one instruction of the cost model: the number of instructions that take the same time in microc's own code.
 Measured with vectors of 16 floats in one thread (docs/external.md).
 """
-_NAMES = ("openblas", "cblas", "blas")
-_GET = "apt-get install libopenblas-dev, or --external cblas=FOLDER that has one"
+_LIBRARY_NAMES = ("openblas", "cblas", "blas")
+_INSTALL_HINT = (
+    "install OpenBLAS (apt-get install libopenblas-dev), or give the folder of a BLAS: --external cblas=FOLDER"
+)
 _DECLARED = b"""/* What is called of a BLAS; its own header is not needed. Enumerations of CBLAS are ints. */
 #ifndef MICROC_CBLAS_H
 #define MICROC_CBLAS_H
@@ -69,12 +71,12 @@ def check_product(region: Region) -> str:
         if not g.direct or g.kernel != (1, 1) or g.groups > 1 or node.attr("layout") != "NHWC":
             return "its window is larger than one pixel"
     rows, units, depth = _product_extents(region)
-    if rows * units * depth < LEAST:
-        return f"{rows * units * depth:,} products are fewer than {LEAST:,}"
-    return "" if depth <= DEEPEST else f"sums of {depth:,} products have no bound here"
+    if rows * units * depth < MIN_MULTIPLICATIONS:
+        return f"{rows * units * depth:,} products are fewer than {MIN_MULTIPLICATIONS:,}"
+    return "" if depth <= MAX_DEPTH else f"sums of {depth:,} products have no bound here"
 
 
-def sgemm_call(region: Region) -> Code:
+def generate_sgemm_call(region: Region) -> Code:
     """Generate the call of ``cblas_sgemm`` for a layer.
 
     A result is the product of a row of the data and a row of the weights; for ``matmul``, a column of the weights."""
@@ -101,7 +103,7 @@ def sgemm_call(region: Region) -> Code:
         f"{stride}, "
         f"{'1.0f' if bias else '0.0f'}, out_0, {units});"
     )
-    cost = CALL + PRODUCT * rows * units * depth + (2.0 if epilogue else 0.5) * rows * units
+    cost = CALL_COST + PRODUCT_COST * rows * units * depth + (2.0 if epilogue else 0.5) * rows * units
     return Code((*(bias_fill if bias else ()), call, *(epilogue_loop if epilogue else ())), data, 0, cost, 200)
 
 
@@ -121,7 +123,7 @@ def find_blas(place: str, target: Target, functions: Iterable[str]) -> Sources:
     library, folders = _installed_library() if not place else _library_in_folder(Path(place))
     if not library:
         where = f"in {place}" if place else "on this computer"
-        raise ToolError(f"there is no BLAS {where}", where=place, hint=_GET)
+        raise ToolError(f"there is no BLAS {where}", where=place, hint=_INSTALL_HINT)
     return Sources(NAME, {HEADER: _DECLARED}, include=("",), libraries=(library,), folders=folders)
 
 
@@ -130,7 +132,7 @@ def _installed_library() -> tuple[str, tuple[str, ...]]:
 
     The name has the form ``:file`` if only a file with a version in its name exists. It is empty if no BLAS is
     installed."""
-    for name in _NAMES:
+    for name in _LIBRARY_NAMES:
         found = ctypes.util.find_library(name)
         if found:
             return (f":{found}" if ".so" in found else name), ()
@@ -142,13 +144,13 @@ def _library_in_folder(folder: Path) -> tuple[str, tuple[str, ...]]:
 
     The name is empty if the folder contains no BLAS. Raises UsageError if the folder's name contains characters that
     ``make`` or shells interpret."""
-    for name in _NAMES:
+    for name in _LIBRARY_NAMES:
         for path in sorted(folder.glob(f"lib{name}.so*")):
             if not re.fullmatch(r"[A-Za-z0-9_\-+.,/:=]+", str(folder.resolve())):
                 raise UsageError(
                     "the folder's name has characters that make and shells interpret",
                     where=str(folder),
-                    hint="rename it",
+                    hint="rename the folder",
                 )
             return f":{path.name}", (str(folder.resolve()),)
     return "", ()
@@ -156,8 +158,8 @@ def _library_in_folder(folder: Path) -> tuple[str, tuple[str, ...]]:
 
 BACKEND = Backend(
     NAME,
-    tuple(Entry(op, P.op(op), sgemm_call, check_product) for op in ("dense", "matmul", "conv2d")),
+    tuple(Entry(op, P.op(op), generate_sgemm_call, check_product) for op in ("dense", "matmul", "conv2d")),
     open=find_blas,
     headers=(HEADER,),
-    bound=BOUND,
+    bound=ERROR_BOUND,
 )

@@ -81,7 +81,7 @@ def contract_region(graph: Graph, nodes: Sequence[Node], region: Graph, code: tu
 # convex: a path that leaves it reaches a refused layer, and levels after that layer are higher. For the same reason the regions
 # can be ordered.
 
-ROUNDS = 8
+MAX_SPAN_SEARCHES = 8
 """Largest number of times that the regions of a span are searched; the search is repeated if the library leaves out layers."""
 SpanRegion = tuple[tuple[Node, ...], Region]
 
@@ -93,7 +93,7 @@ def find_span_regions(graph: Graph, span: Span, target: Target) -> tuple[list[Sp
     returned as its location in the model and the reason why the library does not compute it."""
     why = {node.outputs[0]: refusal for node in graph.nodes if (refusal := span.refuses(graph, node))}
     regions = list[SpanRegion]()
-    for _ in range(ROUNDS):
+    for _ in range(MAX_SPAN_SEARCHES):
         regions = [(nodes, region_of(graph, nodes, target)) for nodes in connected_regions(graph, why)]
         left = {name: reason for _, region in regions for name, reason in span.leaves(region).items()}
         if not left:
@@ -256,8 +256,8 @@ def _span_entries(backends: Sequence[Backend]) -> Iterator[tuple[Backend, Entry,
 # backend's code instead of this body.
 
 SCRATCH = "scratch"
-_NAME = re.compile("[a-z][a-z0-9_]*")
-_INCLUDE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-+./]*")
+_IDENTIFIER = re.compile("[a-z][a-z0-9_]*")
+_HEADER_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-+./]*")
 
 
 def region_function(claimed: ClaimedRegion) -> tuple[ir.PrimFunc, ExternalBody]:
@@ -300,14 +300,14 @@ def _check_code(claimed: ClaimedRegion) -> None:
     code, where = claimed.code, f"{claimed.backend.name}, pattern {claimed.entry.name}"
     data: Mapping[str, Array] = code.data
     for name in data:
-        if not _NAME.fullmatch(name) or name == SCRATCH or re.fullmatch(r"(in|out)_\d+", name):
+        if not _IDENTIFIER.fullmatch(name) or name == SCRATCH or re.fullmatch(r"(in|out)_\d+", name):
             raise ProgramError(
                 f"invalid name of a constant; got {name!r}",
                 where=where,
-                hint="choose a name of C in lower case that is not scratch, in_N or out_N",
+                hint="choose a lower-case C identifier other than scratch, in_N and out_N",
             )
     for header in claimed.backend.headers:
-        if not _INCLUDE.fullmatch(header) or ".." in header:
+        if not _HEADER_PATH.fullmatch(header) or ".." in header:
             raise ProgramError(f"invalid path of a header; got {header!r}", where=where, hint="give a relative path")
     if not code.lines or code.workspace < 0 or code.instructions < 0:
         raise ProgramError(

@@ -17,7 +17,7 @@ from microc import GraphBuilder
 from microc.cli import main
 from microc.device.toolchain import host_compiler
 from microc.errors import ToolError, UsageError
-from microc.external.blas import BACKEND, BOUND, find_blas
+from microc.external.blas import BACKEND, ERROR_BOUND, find_blas
 from microc.external.partition import partition
 from microc.graph.ir import Graph
 from microc.target import target_for
@@ -82,7 +82,7 @@ def test_products_are_within_the_bound_of_ours(name: str, blas: Path) -> None:
     assert any("cblas" in kernel["rule"] for kernel in theirs.manifest["kernels"])
     inputs = [floats(*tensor["shape"], seed=5 + k) for k, tensor in enumerate(theirs.inputs)]
     mine, other = np.asarray(microc.compile(graph)(*inputs)), np.asarray(theirs(*inputs))
-    assert np.abs(mine - other).max() <= BOUND * np.abs(mine).max()
+    assert np.abs(mine - other).max() <= ERROR_BOUND * np.abs(mine).max()
 
 
 @needs("make")

@@ -67,8 +67,8 @@ def test_what_is_no_copy_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("arm_max_pool_s8(", "arm_max_pool_q7(", "is not there"),
-        ("arm_max_pool_s8(\n int a0,", "arm_max_pool_s8(", "takes 6"),
+        ("arm_max_pool_s8(", "arm_max_pool_q7(", "is missing"),
+        ("arm_max_pool_s8(\n int a0,", "arm_max_pool_s8(", "has 6 parameters"),
     ],
 )
 def test_another_release_is_refused_before_c_takes_it_for_something_else(
@@ -87,6 +87,6 @@ def test_links_and_large_files_are_not_followed(tmp_path: Path, monkeypatch: pyt
     (copy / "Source" / "B" / "helpers.c").unlink()
     (copy / "Source" / "B" / "helpers.c").symlink_to(secret)
     assert collect_library_sources(str(copy), M4, ["arm_max_pool_s8"]).compiled == ("Source/A/arm_max_pool_s8.c",)
-    monkeypatch.setattr(cmsis_library, "_MOST_BYTES", 10)
+    monkeypatch.setattr(cmsis_library, "_MAX_FILE_BYTES", 10)
     with pytest.raises(UsageError, match="more than 10 bytes"):
         collect_library_sources(str(copy), M4, ())

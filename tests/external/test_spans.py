@@ -9,7 +9,7 @@ import pytest
 
 from microc import GraphBuilder
 from microc.external.backend import Backend, Code, Entry, Region, Span, leave_out_no_layer
-from microc.external.partition import ROUNDS, connected_regions, find_span_regions, is_convex, partition
+from microc.external.partition import MAX_SPAN_SEARCHES, connected_regions, find_span_regions, is_convex, partition
 from microc.graph.ir import Graph, Node
 from microc.graph.verify import verify
 from microc.module import Sources
@@ -103,7 +103,7 @@ def test_what_a_library_leaves_out_splits_a_region() -> None:
 def test_a_library_that_always_leaves_something_out_gets_nothing() -> None:
     b = GraphBuilder("net")
     h = b.input("x", (1, 4))
-    for _ in range(3 * ROUNDS):
+    for _ in range(3 * MAX_SPAN_SEARCHES):
         h = b.op("relu", h)
     graph = b.graph("net", {"y": h})
 
@@ -111,7 +111,7 @@ def test_a_library_that_always_leaves_something_out_gets_nothing() -> None:
         return {region.graph.nodes[0].outputs[0]: "it is the first"}
 
     regions, left = find_span_regions(graph, Span(refuses, leaves), TARGET)
-    assert not regions and len(left) >= ROUNDS
+    assert not regions and len(left) >= MAX_SPAN_SEARCHES
 
 
 def test_some_regions_are_left_out() -> None:

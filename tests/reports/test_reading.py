@@ -69,7 +69,7 @@ def test_other_files_are_no_reports(tmp_path: Path) -> None:
     ):
         path = tmp_path / "file.json"
         path.write_bytes(content)
-        with pytest.raises(UsageError, match="expected a report"):
+        with pytest.raises(UsageError, match="expected a report|invalid report"):
             read_report(path)
     with pytest.raises(UsageError, match="cannot read"):
         read_report(tmp_path / "absent.json")
@@ -124,7 +124,7 @@ def test_damaged_results_are_refused(tmp_path: Path, changed: dict[str, Any]) ->
         read_accuracy(path)
     for text in ("{}", "", "[]", '{"error": {}}'):
         path.write_text(text)
-        with pytest.raises(UsageError, match=r"no result|no JSON"):
+        with pytest.raises(UsageError, match=r"invalid result|no JSON"):
             read_accuracy(path)
 
 

@@ -27,14 +27,14 @@ from microc.transform.quantised.legalize import legalize
 # ---- Members of CMSIS-NN's structures for a region: integers of the legalised layer (one on integers alone), and extents.
 
 MVE, DSP, PLAIN = "mve", "dsp", "plain"
-_SETS = (("Arm MVE", MVE), ("Arm DSP", DSP))
+_VARIANT_OF_FEATURE = (("Arm MVE", MVE), ("Arm DSP", DSP))
 
 
 def kernel_variant(target: Target) -> str:
     """Return the variant of the library's kernels that is compiled for the target's core: ``mve`` (vectors), ``dsp`` (SIMD
     within registers) or ``plain``."""
     sets = {each.name for each in CORES[target.cpu].sets}
-    return next((kind for name, kind in _SETS if name in sets), PLAIN)
+    return next((kind for name, kind in _VARIANT_OF_FEATURE if name in sets), PLAIN)
 
 
 @frozen
@@ -177,18 +177,20 @@ FUNCTIONS: Mapping[str, int] = {
 """Number of parameters of every library function that the generated code calls.
 
 The number differs between releases of CMSIS-NN. It is checked because a C compiler need not reject a call that is wrong."""
-_STATEFUL = re.compile(r"_lstm_")
+_STATEFUL_FUNCTION = re.compile(r"_lstm_")
 """Functions that keep their hidden state from call to call only if the structure of buffers that they get has a member for it.
 In older releases it has none."""
-_GET = "git clone https://github.com/ARM-software/CMSIS-NN, and --external cmsis-nn=CMSIS-NN; release 7.0 or later"
-_PLACES = ("", "CMSIS/NN", "CMSIS-NN")
+_INSTALL_HINT = "run git clone https://github.com/ARM-software/CMSIS-NN (release 7.0 or later), and give --external cmsis-nn=CMSIS-NN"
+_SUBFOLDERS = ("", "CMSIS/NN", "CMSIS-NN")
 """Subfolders of the user's folder that may contain the library. The folder may be a clone, a pack, or CMSIS 5."""
-_MOST_FILES, _MOST_BYTES = 600, 1 << 20
-_FLOATS = re.compile(r"_(f16|f32|flt)\.[ch]$")
+_MAX_FILES, _MAX_FILE_BYTES = 600, 1 << 20
+_FLOAT_FILE = re.compile(r"_(f16|f32|flt)\.[ch]$")
 _WORD = re.compile(r"\b\w*arm_\w+")
-_DEFINED = re.compile(r"^(?!static\b|__STATIC)[A-Za-z_][\w \t*]*?\b(arm_\w+)\s*\(", re.MULTILINE)
+_FUNCTION_DEFINITION = re.compile(r"^(?!static\b|__STATIC)[A-Za-z_][\w \t*]*?\b(arm_\w+)\s*\(", re.MULTILINE)
 _TABLES, _TYPES = "arm_nntables.c", "arm_nn_types.h"
-_NEWER = "git clone https://github.com/ARM-software/CMSIS-NN: it keeps the hidden state since June 2026"
+_NEWER_COPY_HINT = (
+    "run git clone https://github.com/ARM-software/CMSIS-NN again: its LSTM keeps the hidden state since June 2026"
+)
 
 
 def collect_library_sources(place: str, target: Target, functions: Iterable[str]) -> Sources:
@@ -197,10 +199,12 @@ def collect_library_sources(place: str, target: Target, functions: Iterable[str]
     ``place``: the folder of the copy. Raises UsageError if the folder contains no copy, if the library does not support
     the target, or if the copy lacks one of the functions or declares it with another number of parameters."""
     if not place:
-        raise UsageError(f"{NAME} is not part of microc; expected the folder of a copy", hint=_GET)
+        raise UsageError(
+            f"{NAME} is not part of microc; got no folder, expected the folder of a copy", hint=_INSTALL_HINT
+        )
     if FAMILIES[target.isa].flash_space:
         raise UsageError(
-            f"{NAME} is not for {target.cpu}, whose constants are in an address space of their own",
+            f"{NAME} does not support {target.cpu}, whose constants are in a separate address space",
             hint="leave out external",
         )
     functions = tuple(functions)
@@ -208,11 +212,13 @@ def collect_library_sources(place: str, target: Target, functions: Iterable[str]
     declared = _read_inside_root(root, root / "Include" / HEADER).decode("utf-8", "replace")
     for name in functions:
         _check_signature(name, declared, place)
-    if any(map(_STATEFUL.search, functions)) and b"hidden_state" not in _read_inside_root(
+    if any(map(_STATEFUL_FUNCTION.search, functions)) and b"hidden_state" not in _read_inside_root(
         root, root / "Include" / _TYPES
     ):
         raise UsageError(
-            "this copy of CMSIS-NN is too old: its LSTM clears the state at every call", where=place, hint=_NEWER
+            "this copy of CMSIS-NN is too old: its LSTM clears the state at every call",
+            where=place,
+            hint=_NEWER_COPY_HINT,
         )
     files = _read_library_files(root)
     chosen = _source_files(files, functions)
@@ -231,10 +237,10 @@ def collect_library_sources(place: str, target: Target, functions: Iterable[str]
 def _find_library_root(folder: Path) -> Path:
     """Return the root folder of the library, which may be ``folder`` itself or a known subfolder; UsageError if there is
     none."""
-    for place in _PLACES:
+    for place in _SUBFOLDERS:
         if (folder / place / "Include" / HEADER).is_file() and (folder / place / "Source").is_dir():
             return (folder / place).resolve()
-    raise UsageError(f"there is no copy of CMSIS-NN in {folder}", where=str(folder), hint=_GET)
+    raise UsageError(f"there is no copy of CMSIS-NN in {folder}", where=str(folder), hint=_INSTALL_HINT)
 
 
 def _check_signature(function_name: str, header: str, copy_folder: str) -> None:
@@ -242,8 +248,10 @@ def _check_signature(function_name: str, header: str, copy_folder: str) -> None:
     declaration = re.search(rf"\b{function_name}\s*\(([^;{{]*)\)\s*;", header)
     count = declaration[1].count(",") + 1 if declaration else 0
     if count != FUNCTIONS[function_name]:
-        what = f"takes {count} arguments, not {FUNCTIONS[function_name]}" if declaration else "is not there"
-        raise UsageError(f"this copy of CMSIS-NN does not match: {function_name} {what}", where=copy_folder, hint=_GET)
+        what = f"has {count} parameters, expected {FUNCTIONS[function_name]}" if declaration else "is missing"
+        raise UsageError(
+            f"this copy of CMSIS-NN does not match: {function_name} {what}", where=copy_folder, hint=_INSTALL_HINT
+        )
 
 
 def _read_library_files(root: Path) -> dict[str, bytes]:
@@ -251,13 +259,13 @@ def _read_library_files(root: Path) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     for folder in ("Include", "Source"):
         for path in sorted((root / folder).rglob("*.[ch]")):
-            if path.is_symlink() or not path.is_file() or _FLOATS.search(path.name):
+            if path.is_symlink() or not path.is_file() or _FLOAT_FILE.search(path.name):
                 continue
-            if len(files) == _MOST_FILES:
+            if len(files) == _MAX_FILES:
                 raise UsageError(
-                    f"the folder is no copy of CMSIS-NN: it has more than {_MOST_FILES} files",
+                    f"the folder is no copy of CMSIS-NN: it has more than {_MAX_FILES} files",
                     where=str(root),
-                    hint=_GET,
+                    hint=_INSTALL_HINT,
                 )
             files[path.relative_to(root).as_posix()] = _read_inside_root(root, path)
     return files
@@ -269,12 +277,16 @@ def _read_inside_root(root: Path, path: Path) -> bytes:
     Raises UsageError if it cannot be read, is larger than 1 MiB, or is outside of ``root`` after links are followed."""
     try:
         if path.resolve().is_relative_to(root):
-            return read_bytes(path, _MOST_BYTES)
+            return read_bytes(path, _MAX_FILE_BYTES)
     except OSError as error:
         raise UsageError(
-            f"cannot read the copy of CMSIS-NN: {error.strerror or error}", where=str(path), hint=_GET
+            f"cannot read the copy of CMSIS-NN: {error.strerror or error}", where=str(path), hint=_INSTALL_HINT
         ) from error
-    raise UsageError("a file is outside of the copy of CMSIS-NN; got a path that leads out", where=str(path), hint=_GET)
+    raise UsageError(
+        "copy of CMSIS-NN: got a file whose path leads out of the folder, expected files inside of it",
+        where=str(path),
+        hint=_INSTALL_HINT,
+    )
 
 
 def _source_files(files: Mapping[str, bytes], functions: Iterable[str]) -> list[str]:
@@ -295,7 +307,7 @@ def _source_files(files: Mapping[str, bytes], functions: Iterable[str]) -> list[
 
 @lru_cache(maxsize=1024)
 def _defined_functions(text: str) -> tuple[str, ...]:
-    return tuple(_DEFINED.findall(text))
+    return tuple(_FUNCTION_DEFINITION.findall(text))
 
 
 @lru_cache(maxsize=1024)
@@ -317,7 +329,7 @@ def _pack_releases(root: Path) -> Iterator[str]:
 
 BLOCK = 124
 """Number of channels that the MVE variant of a depthwise int8 layer computes at once (``CH_IN_BLOCK_MVE`` in CMSIS-NN)."""
-_LARGEST = 512
+_MAX_WORKSPACE_WINDOW = 512
 """Number of elements of a window from which on an int16 depthwise layer needs no workspace."""
 
 
@@ -346,7 +358,11 @@ def depthwise_workspace(g: Geometry, variant: str, *, int16_data: bool) -> int:
     a window) as int16 or, with MVE and int8, four patches of ``BLOCK`` channels. ``variant``: the variant of the kernels
     (:func:`kernel_variant`)."""
     taps = g.kernel[0] * g.kernel[1]
-    fast = g.out_channels == g.channels and g.dilation == (1, 1) and (taps < _LARGEST if int16_data else g.batch == 1)
+    fast = (
+        g.out_channels == g.channels
+        and g.dilation == (1, 1)
+        and (taps < _MAX_WORKSPACE_WINDOW if int16_data else g.batch == 1)
+    )
     if not fast or variant not in (MVE, DSP):
         return 0
     if variant == MVE:

@@ -39,7 +39,7 @@ GATES = ("input", "forget", "cell", "output")
 CURVE, ELEMENT = {"mve": 43.0, "dsp": 55.0, "plain": 27.0}, {"mve": 12.0, "dsp": 30.0, "plain": 40.0}
 """Estimated instructions for a sigmoid or tanh, and for an elementwise product of the gates, by kernel variant
 (docs/external.md)."""
-_SHORT = 1 << 15  # int16 saturates just below
+_INT16_SPAN = 1 << 15  # int16 saturates just below
 
 
 @frozen
@@ -111,7 +111,7 @@ def _gate_difference(region: Region, body: _LoopBody) -> str:
         requantize_params(body.graph, body.nodes("requantize")[1]), 4 * _lstm_units(region)
     )
     product = most * np.ldexp(multiplier.astype(np.float64), shift - 31)
-    over = (product.max() - (_SHORT - 1)) / (1 << 12)
+    over = (product.max() - (_INT16_SPAN - 1)) / (1 << 12)
     return f"ours cuts recurrent products off at 8, of which gates lack {over:.3g} at most" if over > 0 else ""
 
 
@@ -128,7 +128,7 @@ def _cell_mismatch(region: Region, body: _LoopBody) -> str:
     return "" if body.nodes("clip")[1].attr("maximum") >= 1 else "its cell is held at 0"
 
 
-def lstm_call(region: Region) -> Code:
+def generate_lstm_call(region: Region) -> Code:
     """Generate the call of ``arm_lstm_unidirectional_s8`` or ``_s16``."""
     node, kind, body = region.root, kernel_variant(region.target), _legalised_loop_body(region)
     data, _, _, hidden, cell, *_ = node.inputs
@@ -250,7 +250,7 @@ def check_svdf(region: Region) -> str:
     return ""
 
 
-def svdf_call(region: Region) -> Code:
+def generate_svdf_call(region: Region) -> Code:
     """Generate the call of ``arm_svdf_s8`` or ``arm_svdf_state_s16_s8``."""
     node, kind = core_operators(region)["qsvdf"], kernel_variant(region.target)
     data, *names, state = region.root.inputs

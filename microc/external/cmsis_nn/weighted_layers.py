@@ -88,7 +88,7 @@ DEPTHWISE = {MVE: 1.0, DSP: 4.0, PLAIN: 4.8}
 RESULT = {MVE: 14.0, DSP: 36.0, PLAIN: 40.0}
 """Instructions for a result, by kernel variant: its requantisation, and its share of the code outside of the innermost loop."""
 CALL = 300.0  # instructions for a call of a library function
-_CODE = 1500
+_CODE_BYTES_PER_LAYER = 1500
 """Bytes of code that the estimate charges for each convolution. Layers share the library's functions, so that each is charged
 less than the size of the function."""
 
@@ -142,7 +142,7 @@ def _is_depthwise(region: Region) -> bool:
     return region.root.op == "conv2d" and region.root.attr("groups") > 1
 
 
-def convolution_call(region: Region) -> Code:
+def generate_convolution_call(region: Region) -> Code:
     """Generate the call of ``arm_convolve_wrapper_s8`` or, for a depthwise layer, ``arm_depthwise_conv_wrapper_s8``.
 
     For int16 data these names end in ``_s16``."""
@@ -190,10 +190,10 @@ def convolution_call(region: Region) -> Code:
     gather_cost = 0.0 if taps == 1 else GATHER[kind] * g.depth * g.pixels
     each = DEPTHWISE[kind] * taps if depthwise else PRODUCT[kind] * g.depth
     cost = CALL + results * (each + RESULT[kind]) + (0.0 if depthwise else gather_cost)
-    return Code(lines, data, workspace, cost, _CODE, (name,), fails=True)
+    return Code(lines, data, workspace, cost, _CODE_BYTES_PER_LAYER, (name,), fails=True)
 
 
-def dense_call(region: Region) -> Code:
+def generate_dense_call(region: Region) -> Code:
     """Generate the call of ``arm_fully_connected_s8`` or ``arm_fully_connected_s16``.
 
     The MVE variant for int8 needs the sum of each row of weights; these sums are computed here and stored as constants."""

@@ -50,7 +50,7 @@ def check_pool(region: Region) -> str:
     return unsupported_reason(region, (op, "clip") if region.root.attr("activation") else (op,))
 
 
-def pool_call(region: Region) -> Code:
+def generate_pool_call(region: Region) -> Code:
     """Generate the call of ``arm_avgpool_s8`` or ``arm_max_pool_s8``; for int16 data these names end in ``_s16``.
 
     Averages are rounded half away from zero, as in microc's own code."""
@@ -85,7 +85,7 @@ def check_add(region: Region) -> str:
     return unsupported_reason(region, ("qadd",))
 
 
-def add_call(region: Region) -> Code:
+def generate_add_call(region: Region) -> Code:
     """Generate the call of ``arm_elementwise_add_s8`` or ``arm_elementwise_add_s16``."""
     node, kind = core_operators(region)["qadd"], kernel_variant(region.target)
     size, data, operands = region.output_types[0].size, {}, list[str]()
@@ -114,7 +114,7 @@ def check_softmax(region: Region) -> str:
     return "" if region.root.attr("axis") in (-1, rank - 1) else "it is not over the last axis"
 
 
-def softmax_call(region: Region) -> Code:
+def generate_softmax_call(region: Region) -> Code:
     """Generate the call of ``arm_softmax_s8`` or ``arm_softmax_s16``.
 
     The integer parameters for int8 are computed as in TFLite's kernel (``softmax.h``, PreprocessSoftmaxScaling)."""
@@ -122,7 +122,7 @@ def softmax_call(region: Region) -> Code:
     rows = int(np.prod(shape[:-1]))
     cost = CALL + EXPONENTIAL * rows * shape[-1]
     if region.output_types[0].dtype == "int16":
-        return _int16_softmax_call(region, rows, shape[-1], cost)
+        return _generate_int16_softmax_call(region, rows, shape[-1], cost)
     quant = region.type(region.root.inputs[0]).quant
     assert quant is not None
     real = min(float(region.root.attr("beta")) * quant.scale[0] * (1 << 26), float(INT32_MAX))
@@ -132,7 +132,7 @@ def softmax_call(region: Region) -> Code:
     return Code((call,), {}, 0, cost, 500, ("arm_softmax_s8",))
 
 
-def _int16_softmax_call(region: Region, rows: int, classes: int, cost: float) -> Code:
+def _generate_int16_softmax_call(region: Region, rows: int, classes: int, cost: float) -> Code:
     """Generate the call of ``arm_softmax_s16`` with microc's tables of exponentials and reciprocals, which equal TFLite's."""
     graph = legalize(region.graph, PassContext())
     (node,) = graph.nodes

@@ -17,7 +17,9 @@ from microc.errors import ToolError, UsageError, known_names_hint
 NAME = "ethos-u"
 _DRIVER = "driver="
 """Prefix of the folder of Arm's driver; it is the last item of a configuration."""
-_EXAMPLE = "--external ethos-u=ethos-u55-128, and behind it ,memory=MODE ,system=NAME ,driver=FOLDER as needed"
+_CONFIGURATION_HINT = (
+    "write --external ethos-u=ethos-u55-128, optionally followed by ,memory=MODE ,system=NAME ,driver=FOLDER"
+)
 _DEDICATED = "Dedicated"
 _WORD = re.compile(r"[A-Za-z0-9_]{1,64}")
 
@@ -101,7 +103,7 @@ def _contradiction_error(board_fact: str, user_fact: str) -> UsageError:
     Both facts are items such as ``memory=Shared_Sram``, or the name of an accelerator."""
     return UsageError(
         f"the configuration contradicts the board; got {user_fact}, expected {board_fact}",
-        hint=f"--external {NAME} alone takes what the board has; if yours differs, write a board file of your own",
+        hint=f"give --external {NAME} alone to use the board's configuration; or write a board file for another configuration",
     )
 
 
@@ -118,10 +120,10 @@ def parse_configuration(configuration: str) -> Configuration:
     words, keyword, driver = _split_driver(configuration)
     accelerator, *rest = words.split(",")
     if keyword and not driver:
-        raise UsageError("driver= names no folder", hint=_EXAMPLE)
+        raise UsageError("driver= names no folder, expected driver=FOLDER", hint=_CONFIGURATION_HINT)
     if accelerator not in ACCELERATORS:
         if not accelerator:
-            raise UsageError(f"{NAME} needs the name of an accelerator", hint=_EXAMPLE)
+            raise UsageError(f"{NAME} needs the name of an accelerator", hint=_CONFIGURATION_HINT)
         known = known_names_hint(accelerator, sorted(ACCELERATORS), "accelerators")
         raise UsageError(f"unknown accelerator; got {accelerator!r}", hint=known)
     values = dict[str, str]()
@@ -130,7 +132,7 @@ def parse_configuration(configuration: str) -> Configuration:
         if key not in ("memory", "system") or not equals or not value or key in values:
             raise UsageError(
                 f"wrong word of a configuration; got {word!r}, expected memory=NAME or system=NAME, each at most once",
-                hint=_EXAMPLE,
+                hint=_CONFIGURATION_HINT,
             )
         if key == "memory" and value not in MEMORY_MODES:
             raise UsageError(f"unknown memory mode; got {value!r}", hint=known_names_hint(value, MEMORY_MODES, "modes"))
@@ -167,7 +169,7 @@ MAGIC = int.from_bytes(b"COP1", "little")
 CONFIG, STREAM, NOTHING = 1, 2, 5
 ALIGN = 16
 """Alignment, in bytes, of the command stream and of every memory region that it accesses."""
-_LONG = 0x4000
+_LONG_COMMAND = 0x4000
 _STOP, _CONVOLUTION, _DEPTHWISE, _POOL, _ELEMENTWISE, _COPY = 0x000, 0x002, 0x003, 0x005, 0x006, 0x010
 _OPERATIONS = {_STOP, 0x001, _CONVOLUTION, _DEPTHWISE, _POOL, _ELEMENTWISE, _COPY, 0x011, 0x012, 0x013}
 _SETTINGS = range(0x100, 0x200)
@@ -176,7 +178,7 @@ _IFM, _OFM, _IFM2 = 0x00, 0x10, 0x80
 _INTERNAL = 1 << 8
 """Flag of a copy's destination region: the destination is the accelerator's own memory."""
 Registers = Mapping[int, int]
-Reached = tuple[str, int, int, int, int]
+MemoryAccess = tuple[str, int, int, int, int]
 
 
 def check_payload(payload: bytes, accelerator: Accelerator, region_sizes: Sequence[int]) -> None:
@@ -201,7 +203,7 @@ def check_payload(payload: bytes, accelerator: Accelerator, region_sizes: Sequen
 def _payload_error(problem: str) -> ToolError:
     """Return the error for a payload of Vela that fails the check; ``problem`` describes the fault as a clause."""
     return ToolError(
-        f"Vela's output is not sound: {problem}", hint="install another version of ethos-u-vela; 5.2.0 is known"
+        f"Vela's output is not sound: {problem}", hint="install ethos-u-vela 5.2.0, which is known to work"
     )
 
 
@@ -258,8 +260,8 @@ def _operations_with_registers(words: Array) -> Iterator[tuple[Registers, int]]:
     while position < len(whole):
         word = whole[position]
         code, format_, parameter = word & 0x3FF, word & 0xC000, word >> 16
-        if format_ == _LONG and position + 1 < len(whole):
-            registers[_LONG | code] = (parameter & 0xFF) << 32 | whole[position + 1]
+        if format_ == _LONG_COMMAND and position + 1 < len(whole):
+            registers[_LONG_COMMAND | code] = (parameter & 0xFF) << 32 | whole[position + 1]
             position += 2
             continue
         position += 1
@@ -276,16 +278,16 @@ def _operations_with_registers(words: Array) -> Iterator[tuple[Registers, int]]:
     raise _payload_error("the stream has no end")
 
 
-def _memory_accesses(registers: Registers, operation: int) -> Iterator[Reached]:
+def _memory_accesses(registers: Registers, operation: int) -> Iterator[MemoryAccess]:
     """Yield the memory accesses of an operation: name for errors, region number, first byte, size in bytes, and the alignment
     that the first byte needs."""
     try:
         if operation == _COPY:
             source, target = registers[0x130], registers[0x131]
-            length = registers[_LONG | 0x32]
-            yield "copied data", source & 7, registers[_LONG | 0x30], length, 1
+            length = registers[_LONG_COMMAND | 0x32]
+            yield "copied data", source & 7, registers[_LONG_COMMAND | 0x30], length, 1
             if not target & _INTERNAL:
-                yield "copies", target & 7, registers[_LONG | 0x31], length, 1
+                yield "copies", target & 7, registers[_LONG_COMMAND | 0x31], length, 1
             return
         yield from _feature_map_accesses("results", registers, _OFM, registers[0x112] + 1)
         yield from _feature_map_accesses("data", registers, _IFM, 0)
@@ -297,21 +299,29 @@ def _memory_accesses(registers: Registers, operation: int) -> Iterator[Reached]:
         raise _payload_error(f"register {error} is read before it is set") from error
 
 
-def _weight_accesses(registers: Registers) -> Iterator[Reached]:
+def _weight_accesses(registers: Registers) -> Iterator[MemoryAccess]:
     """Yield the memory accesses of an operation to weights and scales, also those of a second core if there is one."""
     for name, region, *cores in (("weights", 0x128, 0x20, 0x90), ("scales", 0x129, 0x22, 0x92)):
         for core in cores:
-            if registers.get(_LONG | core + 1, 0):
-                yield name, registers[region] & 7, registers[_LONG | core], registers[_LONG | core + 1], ALIGN
+            if registers.get(_LONG_COMMAND | core + 1, 0):
+                yield (
+                    name,
+                    registers[region] & 7,
+                    registers[_LONG_COMMAND | core],
+                    registers[_LONG_COMMAND | core + 1],
+                    ALIGN,
+                )
 
 
-def _feature_map_accesses(map_name: str, registers: Registers, register_base: int, height: int) -> Iterator[Reached]:
+def _feature_map_accesses(
+    map_name: str, registers: Registers, register_base: int, height: int
+) -> Iterator[MemoryAccess]:
     """Yield the memory accesses of an operation to a feature map.
 
     Registers can place a feature map in up to four tiles. The check covers the first tile, at the origin, and the third,
     which contains the rows below the first. ``map_name``: name of the feature map in errors; ``register_base``: base
     number of its registers; ``height``: number of its rows, 0 if unknown."""
-    short, long = 0x100 | register_base, _LONG | register_base
+    short, long = 0x100 | register_base, _LONG_COMMAND | register_base
     region, precision = registers[short | 0xF] & 7, registers[short | 5 if register_base != _OFM else 0x114]
     element, bricks = 1 << (precision >> 2 & 3), precision >> 6 & 3
     first_rows, width = registers[short | 0xB] + 1, registers[short | 0xA] + 1

@@ -29,9 +29,9 @@ SOURCES = ("ethosu_driver.c", "ethosu_device_u55_u65.c", "ethosu_pmu.c")
 _HEADERS = ("include", "")
 """Subfolders of the driver's folder that may contain its header :data:`DRIVER`."""
 _PRODUCTS = ("ETHOSU55", "ETHOSU65")
-_MOST = 1 << 20
+_MAX_FILE_BYTES = 1 << 20
 _FAMILIES = ("arm", "aarch64")
-_BUILD = "a clone of Arm's ethos-u-core-driver, or a folder with the library that it builds and its headers"
+_DRIVER_HINT = "a clone of Arm's ethos-u-core-driver, or a folder with the library that it builds and its headers"
 _LICENCE = "Apache-2.0"
 _DECLARED = b"""/* Regions of a network that an Ethos-U computes. */
 #ifndef MICROC_ETHOS_U_H
@@ -151,7 +151,7 @@ def open_driver(configuration: Configuration, target: Target) -> Sources:
     if target.isa not in _FAMILIES:
         raise UsageError(
             f"{NAME} needs a Cortex-M as its host; got {target.cpu}",
-            hint="choose a board with a Cortex-M, or --cpu cortex-m55",
+            hint="choose a board with a Cortex-M",
         )
     if not configuration.driver:
         return Sources(NAME, _caller_sources(_ELSEWHERE), include=("",), licence=_LICENCE)
@@ -161,13 +161,17 @@ def open_driver(configuration: Configuration, target: Target) -> Sources:
     if header is not None and all((folder / "src" / name).is_file() for name in SOURCES):
         return _driver_sources(folder, header, own, _PRODUCTS[configuration.target.product])
     if not (folder / f"lib{LIBRARY}.a").is_file():
-        raise UsageError(f"there is no lib{LIBRARY}.a in {folder}", where=configuration.driver, hint=f"name {_BUILD}")
+        raise UsageError(
+            f"there is no lib{LIBRARY}.a in {folder}", where=configuration.driver, hint=f"name {_DRIVER_HINT}"
+        )
     if target.npu and header is None:
         what = f"there is no {DRIVER} in {folder}, nor in its folder include"
-        raise UsageError(what, where=configuration.driver, hint=f"name {_BUILD}")
+        raise UsageError(what, where=configuration.driver, hint=f"name {_DRIVER_HINT}")
     if not re.fullmatch(r"[A-Za-z0-9_\-+./:=]+", str(folder)):
         raise UsageError(
-            "the folder's name has characters that make and shells interpret", where=str(folder), hint="rename it"
+            "the folder's name has characters that make and shells interpret",
+            where=str(folder),
+            hint="rename the folder",
         )
     headers = dict(_driver_files(folder, header, "*.h")) if header is not None and target.npu else {}
     return Sources(
@@ -217,15 +221,15 @@ def _driver_files(folder: Path, subfolder: Path, pattern: str) -> Iterator[tuple
     for path in sorted(subfolder.glob(pattern)):
         if not path.resolve().is_relative_to(folder):
             raise UsageError(
-                "a file is outside of the driver's folder; got a path that leads out",
+                "driver's folder: got a file whose path leads out of the folder, expected files inside of it",
                 where=str(path),
-                hint=f"name {_BUILD}",
+                hint=f"name {_DRIVER_HINT}",
             )
         try:
-            data = read_bytes(path, _MOST)
+            data = read_bytes(path, _MAX_FILE_BYTES)
         except OSError as error:
             what = f"cannot read the driver: {error.strerror or error}"
-            raise UsageError(what, where=str(path), hint=f"name {_BUILD}") from error
+            raise UsageError(what, where=str(path), hint=f"name {_DRIVER_HINT}") from error
         yield f"driver/{path.relative_to(folder).as_posix()}", data
 
 
@@ -243,7 +247,7 @@ CALL, WORD = 500.0, 3.0
 In the estimate a cycle of the accelerator counts as one instruction: the accelerator's clock is no slower than the
 processor's, and the processor takes at least one cycle for an instruction.
 """
-_CODE = 120  # bytes of code that the estimate charges for each region
+_CODE_BYTES = 120  # bytes of code that the estimate charges for each region
 
 
 def configured_backend(configuration_text: str) -> Backend:
@@ -252,7 +256,7 @@ def configured_backend(configuration_text: str) -> Backend:
 
     def find_left_layers(region: Region) -> Mapping[str, str]:
         """Compile a region by Vela; map the first output of each layer that Vela leaves to the processor to Vela's reason."""
-        result = compile_model(to_tflite(region.graph), configuration) if not check_computes(region) else None
+        result = compile_model(to_tflite(region.graph), configuration) if not check_region_computes(region) else None
         return _layers_left_out(region, result) if isinstance(result, LeftOperators) else {}
 
     def open_sources(place: str, target: Target, functions: Iterable[str]) -> Sources:
@@ -263,9 +267,9 @@ def configured_backend(configuration_text: str) -> Backend:
 
     entry = Entry(
         "region",
-        Span(layer_refusal, find_left_layers),
-        lambda region: driver_call(region, configuration),
-        check_computes,
+        Span(layer_refusal_reason, find_left_layers),
+        lambda region: generate_driver_call(region, configuration),
+        check_region_computes,
     )
     return Backend(NAME, (entry,), open=open_sources, headers=(HEADER,))
 
@@ -277,7 +281,7 @@ def require_configuration(place: str, target: Target, functions: Iterable[str]) 
     return open_driver(parse_configuration(place), target)
 
 
-def layer_refusal(graph: Graph, node: Node) -> str:
+def layer_refusal_reason(graph: Graph, node: Node) -> str:
     """Return why a layer cannot be in a region for Vela, namely why it cannot be written to a TFLite file; empty if it can."""
     try:
         convert_node(graph, node)
@@ -286,7 +290,7 @@ def layer_refusal(graph: Graph, node: Node) -> str:
     return ""
 
 
-def check_computes(region: Region) -> str:
+def check_region_computes(region: Region) -> str:
     """Return a reason to refuse a region whose layers all only move data; empty if a layer of the region computes."""
     return "" if any(node.op not in MOVES for node in region.graph.nodes) else "nothing in it computes"
 
@@ -306,12 +310,13 @@ def _layers_left_out(region: Region, left_operators: LeftOperators) -> Mapping[s
     }
     if not left:
         raise ToolError(
-            f"Vela leaves {', '.join(left_operators.reasons)[:100]} to the processor", hint="leave out external"
+            f"Vela leaves {', '.join(left_operators.reasons)[:100]} to the processor, expected results of layers in the region",
+            hint="leave out external",
         )
     return left
 
 
-def driver_call(region: Region, configuration: Configuration) -> Code:
+def generate_driver_call(region: Region, configuration: Configuration) -> Code:
     """Generate the C code of a region: it copies the inputs to scratch memory, calls Arm's driver, and copies the results
     out."""
     compiled = compile_model(to_tflite(region.graph), configuration)
@@ -337,4 +342,4 @@ def driver_call(region: Region, configuration: Configuration) -> Code:
     cost = CALL + WORD * sum(sizes.values()) / 4 + compiled.cycles
     data = {"commands": compiled.payload, "weights": compiled.weights or bytes(ALIGN)}
     arrays = {name: np.frombuffer(each, np.uint8) for name, each in data.items()}
-    return Code(lines, arrays, compiled.scratch + compiled.fast, cost, _CODE, ("ethosu_invoke_v3",), ALIGN, True)
+    return Code(lines, arrays, compiled.scratch + compiled.fast, cost, _CODE_BYTES, ("ethosu_invoke_v3",), ALIGN, True)

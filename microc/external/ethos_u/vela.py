@@ -22,15 +22,17 @@ from microc.errors import ModelError, ToolError
 from microc.external.ethos_u.accelerator import ALIGN, Configuration
 from microc.frontend.tflite.builtin_options import guard_flatbuffer
 
-SECONDS, MEMORY = 300, 8 << 30
+MAX_SECONDS, MAX_MEMORY_BYTES = 300, 8 << 30
 """Limits of a run of Vela: seconds, and bytes of memory. For a network of a megabyte it needs one second and 256 MB."""
-LARGEST = 256 << 20  # largest size, in bytes, of a compiled model that is read
-_WARNED = re.compile(r"^Warning \([^()\n]*\) operator: .*, ofm: '([^'\n]*)'\nReason: (.+(?:\n.*\S.*)*)", re.MULTILINE)
+MAX_FILE_BYTES = 256 << 20  # largest size, in bytes, of a compiled model that is read
+_LEFT_OPERATOR_MESSAGE = re.compile(
+    r"^Warning \([^()\n]*\) operator: .*, ofm: '([^'\n]*)'\nReason: (.+(?:\n.*\S.*)*)", re.MULTILINE
+)
 """Pattern of Vela's message that it leaves an operator to the processor, with the reason; an empty line ends the message."""
-_REASON = 200  # largest number of characters of a reason
+_MAX_REASON_CHARACTERS = 200  # largest number of characters of a reason
 OPERATOR = b"ethos-u"
-_GET = "pip install 'microc[ethos-u]'"
-_BOUNDED = """import runpy, sys
+_INSTALL_HINT = "pip install 'microc[ethos-u]'"
+_BOUNDED_PROGRAM = """import runpy, sys
 try:
     import resource
 except ImportError:
@@ -75,7 +77,7 @@ def require_vela() -> None:
     except ModuleNotFoundError:
         found = None
     if found is None:
-        raise ToolError("Vela, Arm's compiler for Ethos-U, is not installed", hint=_GET)
+        raise ToolError("Vela, Arm's compiler for Ethos-U, is not installed", hint=_INSTALL_HINT)
 
 
 @lru_cache(maxsize=16)
@@ -89,7 +91,7 @@ def compile_model(model: bytes, configuration: Configuration) -> VelaModel | Lef
         output = _run_vela(Path(folder), configuration)
         model_file = Path(folder) / "out" / "region_vela.tflite"
         summary = next(iter(sorted((Path(folder) / "out").glob("region_summary_*.csv"))), None)
-        if not model_file.is_file() or summary is None or model_file.stat().st_size > LARGEST:
+        if not model_file.is_file() or summary is None or model_file.stat().st_size > MAX_FILE_BYTES:
             raise ToolError("Vela wrote no model, or no summary", hint="install ethos-u-vela 5.2.0")
         try:
             with guard_flatbuffer(model_file.name):
@@ -103,25 +105,32 @@ def parse_reasons(output: str) -> dict[str, str]:
 
     Each reason is shortened to one line of printable characters."""
     warnings = (
-        (name, "; ".join(line.strip(" -") for line in text.splitlines())) for name, text in _WARNED.findall(output)
+        (name, "; ".join(line.strip(" -") for line in text.splitlines()))
+        for name, text in _LEFT_OPERATOR_MESSAGE.findall(output)
     )
-    return {name: "".join(filter(str.isprintable, text.replace(":; ", ": ")))[:_REASON] for name, text in warnings}
+    return {
+        name: "".join(filter(str.isprintable, text.replace(":; ", ": ")))[:_MAX_REASON_CHARACTERS]
+        for name, text in warnings
+    }
 
 
 def _run_vela(folder: Path, configuration: Configuration) -> str:
     """Run Vela on the file ``region.tflite`` in a folder, and return the text that Vela prints to standard output.
 
-    Raises ToolError if Vela fails, or takes longer than :data:`SECONDS`."""
+    Raises ToolError if Vela fails, or takes longer than :data:`MAX_SECONDS`."""
     command = [
-        sys.executable, "-P", "-c", _BOUNDED, str(MEMORY), "region.tflite", "--output-dir", "out",
+        sys.executable, "-P", "-c", _BOUNDED_PROGRAM, str(MAX_MEMORY_BYTES), "region.tflite", "--output-dir", "out",
         "--accelerator-config", configuration.accelerator, "--config", "Arm/vela.ini",
         "--system-config", configuration.reckoned, "--memory-mode", configuration.memory,
         "--cop-format", "COP1",
     ]  # fmt: skip
     try:
-        result = subprocess.run(command, cwd=folder, capture_output=True, timeout=SECONDS, stdin=subprocess.DEVNULL)
+        result = subprocess.run(command, cwd=folder, capture_output=True, timeout=MAX_SECONDS, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired as error:
-        raise ToolError(f"Vela took more than {SECONDS} s", hint="leave out external, or cut the network") from error
+        raise ToolError(
+            f"Vela took more than {MAX_SECONDS} s",
+            hint="leave out external, or compile a part of the network (--inputs, --outputs)",
+        ) from error
     if result.returncode:
         lines = (result.stdout + b"\n" + result.stderr).decode("utf-8", "replace").splitlines()
         last = next(filter(str.strip, reversed(lines)), "it says nothing")
