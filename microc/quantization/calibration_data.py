@@ -1,4 +1,5 @@
-"""Convert calibration data to samples, collect statistics of a float network's activations on samples, and score networks."""
+"""Convert calibration data to samples, collect statistics of a float network's activations on samples, and score
+networks."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from microc.compiler.api import compile
 from microc.compiler.interaction import Progress
 from microc.errors import ModelError, UsageError
 from microc.graph.ir import Graph, Quant
-from microc.quantization.integer_scheme import SMALLEST, Activation
+from microc.quantization.integer_scheme import SMALLEST_SCALE, Activation
 from microc.quantization.network_structure import expose_values
 from microc.run.data.array_files import read_arrays
 from microc.run.data.pictures import FINITE, convert_samples
@@ -37,13 +38,14 @@ from microc.transform.quantised.unary_functions import UnaryFunction, byte_funct
 # A value that is an affine function of an input's byte, with an integer zero point, is stored as this byte, and the compiled
 # network computes nothing for it. Other functions of a byte become a table (:mod:`microc.transform.quantised.unary_functions`).
 
-_EXACT = 2.0**-10
-"""Largest difference, as a fraction of the scale, at which a function of a byte counts as equal to an affine function. It allows
-for the rounding of floats."""
+_AFFINE_TOLERANCE = 2.0**-10
+"""Largest difference, as a fraction of the scale, at which a function of a byte counts as equal to an affine function.
+It allows for the rounding of floats."""
 
 
 def storage_of_byte_functions(graph: Graph) -> dict[str, Activation | None]:
-    """Map each float value that is a function of an input's byte to the quantisation with which the byte itself stores it.
+    """Map each float value that is a function of an input's byte to the quantisation with which the byte itself stores
+    it.
 
     None for values that are no affine function of the byte."""
     functions: Mapping[str, UnaryFunction] = byte_functions(graph)
@@ -55,15 +57,16 @@ def storage_of_byte_functions(graph: Graph) -> dict[str, Activation | None]:
 
 
 def _byte_storage(function: UnaryFunction, graph: Graph) -> Activation | None:
-    """Return the affine quantisation of a function's byte that dequantises to the function's result; None if there is none."""
+    """Return the affine quantisation of a function's byte that dequantises to the function's result; None if there is
+    none."""
     dtype = graph.types[function.root].dtype
     low, high = dtypes.int_range(dtype)
     reals, levels = function.table.astype(np.float64), np.arange(low, high + 1)[:, None]
     scale = float(np.float32((reals[-1, 0] - reals[0, 0]) / (high - low)))
-    if reals.shape[1] > 1 or not np.isfinite(reals).all() or not scale > SMALLEST:
+    if reals.shape[1] > 1 or not np.isfinite(reals).all() or not scale > SMALLEST_SCALE:
         return None
     zero = int(np.rint(low - reals[0, 0] / scale))
-    is_exact = np.abs((levels - zero) * scale - reals).max() <= _EXACT * scale
+    is_exact = np.abs((levels - zero) * scale - reals).max() <= _AFFINE_TOLERANCE * scale
     return Activation(dtype, Quant((scale,), (zero,))) if is_exact and low <= zero <= high else None
 
 
@@ -71,10 +74,10 @@ def _byte_storage(function: UnaryFunction, graph: Graph) -> Activation | None:
 
 Row = tuple[Array, ...]
 State = Mapping[str, Array]
-KEPT = 1 << 16
-"""Maximum number of elements of an activation that its statistics keep. They are drawn evenly from all samples. Minima and maxima
-are those of all elements."""
-_AT_ONCE = 1 << 22
+MAX_KEPT_ELEMENTS = 1 << 16
+"""Maximum number of elements of an activation that its statistics keep. They are drawn evenly from all samples. Minima
+and maxima are those of all elements."""
+_BATCH_BYTES = 1 << 22
 """Number of bytes of inputs and outputs that are in memory at a time when a network runs on samples."""
 
 
@@ -93,11 +96,10 @@ def state_before(graph: Graph, row: Row, current: State) -> State:
 class Statistics:
     """Statistics of an activation over all samples.
 
-    ``lows`` and ``highs``: smallest and largest element of each sample. ``drawn``: arrays of random elements. ``channels``: the
-    largest magnitude for each index of the last axis. ``squares``: the sum of squares for each index of the last axis, and
-    ``count``: the number of terms in each of these sums. ``size``: number of elements in a sample. ``reach``: bounds that no
-    sample can exceed, because of the operator that computes the activation.
-    """
+    ``lows`` and ``highs``: smallest and largest element of each sample. ``drawn``: arrays of random elements.
+    ``channels``: the largest magnitude for each index of the last axis. ``squares``: the sum of squares for each index
+    of the last axis, and ``count``: the number of terms in each of these sums. ``size``: number of elements in a
+    sample. ``reach``: bounds that no sample can exceed, because of the operator that computes the activation."""
 
     lows: list[float] = field(default_factory=list)
     highs: list[float] = field(default_factory=list)
@@ -142,7 +144,8 @@ class Statistics:
 def merge_statistics(statistics_of_values: Sequence[Statistics]) -> Statistics:
     """Return common statistics of several values that share a scale.
 
-    The smallest and the largest element of each sample are those over all values; the drawn elements are those of all values."""
+    The smallest and the largest element of each sample are those over all values; the drawn elements are those of all
+    values."""
     if len(statistics_of_values) == 1:
         return statistics_of_values[0]
     samples = range(max(len(statistics.lows) for statistics in statistics_of_values))
@@ -157,7 +160,8 @@ def merge_statistics(statistics_of_values: Sequence[Statistics]) -> Statistics:
 
 
 def table_statistics(table: Array) -> Statistics:
-    """Return the statistics of a constant from which elements are selected at run time, as if a sample contained all of them."""
+    """Return the statistics of a constant from which elements are selected at run time, as if a sample contained all of
+    them."""
     flat = table.reshape(-1)
     return Statistics([float(flat.min())], [float(flat.max())], [flat])
 
@@ -176,7 +180,7 @@ def run_on_samples(library: Library, samples: Sequence[Row]) -> Iterator[Row]:
 
     The network's state is reset before the first sample of each sequence."""
     library.reset()
-    most = max(1, _AT_ONCE // sum(tensor["bytes"] for tensor in (*library.inputs, *library.outputs)))
+    most = max(1, _BATCH_BYTES // sum(tensor["bytes"] for tensor in (*library.inputs, *library.outputs)))
     for batch in _split_into_batches(samples, most):
         if isinstance(batch[0], FirstOfSequence):
             library.reset()
@@ -199,7 +203,7 @@ def observe_activations(
     """Run the float network on samples, and return the statistics of ``values`` by name. Values may be inputs.
 
     ``seed``: seed of the random choice of the elements that statistics keep. ModelError for infinite values and NaN."""
-    random, share = np.random.default_rng(seed), max(1, KEPT // len(samples))
+    random, share = np.random.default_rng(seed), max(1, MAX_KEPT_ELEMENTS // len(samples))
     statistics = {value: Statistics() for value in values}
     computed = [value for value in values if value not in graph.inputs]
     library = compile_runner(graph, computed) if computed else None
@@ -218,26 +222,26 @@ def _check_finite(value_name: str, array: Array, sample_index: int) -> None:
     """Raise ModelError if the array of a value in a sample contains infinities or NaN."""
     if not np.isfinite(array).all():
         raise ModelError(
-            f"{value_name!r} is infinite or NaN in sample {sample_index + 1}",
-            hint="calibrate with data that the float network answers with numbers",
+            f"value {value_name!r}: got infinity or NaN in sample {sample_index + 1}, expected finite numbers",
+            hint="calibrate with data for which all values of the float network are finite",
         )
 
 
 # ---- Conversion of calibration and evaluation data to samples of a float network: rows with one array for each input.
 
-MOST = 1 << 14
+MAX_GENERATED_SAMPLES = 1 << 14
 """Maximum number of samples that are read from a generator."""
 NO_COLOURS: Mapping[str, str] = MappingProxyType({})
-_GIVEN = Path("data")
+_DATA_NAME = Path("data")
 
 
 @frozen
 class SampleData:
     """Calibration or evaluation data, converted to samples.
 
-    ``rows``: the samples, each with an array for every input. ``labels``: the number of the true class for each sample or
-    sequence; None without labels. ``notes``: texts about conversions that were made. ``steps``: number of samples in each
-    sequence; 1 without sequences. The label of a sequence is for the output of its last sample."""
+    ``rows``: the samples, each with an array for every input. ``labels``: the number of the true class for each sample
+    or sequence; None without labels. ``notes``: texts about conversions that were made. ``steps``: number of samples in
+    each sequence; 1 without sequences. The label of a sequence is for the output of its last sample."""
 
     rows: tuple[Row, ...]
     labels: Array | None
@@ -260,7 +264,8 @@ def input_tensors(graph: Graph, colours: Mapping[str, str] = NO_COLOURS) -> list
 
 
 def _tensor_description(graph: Graph, name: str) -> dict[str, Any]:
-    """Return the description of an input or output of a float graph, in the form in which a manifest describes tensors."""
+    """Return the description of an input or output of a float graph, in the form in which a manifest describes
+    tensors."""
     kind = graph.types[name]
     real = {"scale": None, "zero_point": None, "sequences": bool(graph.state)}
     return {"name": name, "label": name, "dtype": kind.dtype, "shape": kind.shape, **real}
@@ -275,11 +280,11 @@ def convert_to_samples(
 ) -> SampleData:
     """Convert a user's data to samples of a network, each with one array for every input.
 
-    The data may be a path (.npz, .npy, table, folder of arrays or pictures), an array, arrays by the names of inputs or in
-    their order, or an iterable of samples. For a network with state, samples may be sequences, each of which begins with
-    the initial state. ``labels``: name of the array, or file, of class numbers. ``pixels``: the real numbers for the pixel
-    values 0 and 255. ``colours``: the order of colour channels in which pictures are read, by name of an input. UsageError
-    for data that do not have the shape of the inputs, are empty, or are no numbers."""
+    The data may be a path (.npz, .npy, table, folder of arrays or pictures), an array, arrays by the names of inputs or
+    in their order, or an iterable of samples. For a network with state, samples may be sequences, each of which begins
+    with the initial state. ``labels``: name of the array, or file, of class numbers. ``pixels``: the real numbers for
+    the pixel values 0 and 255. ``colours``: the order of colour channels in which pictures are read, by name of an
+    input. UsageError for data that do not have the shape of the inputs, are empty, or are no numbers."""
     if isinstance(user_data, SampleData):
         return user_data
     if isinstance(user_data, (str, os.PathLike)):
@@ -288,11 +293,11 @@ def convert_to_samples(
         samples = read_samples(input_tensors(graph, colours), outputs, path, labels, None, pixels)
         return _to_sample_data(graph, samples.inputs, samples.labels, samples.notes, path)
     converted = [
-        convert_samples(array, tensor, _GIVEN)
+        convert_samples(array, tensor, _DATA_NAME)
         for array, tensor in zip(_to_input_arrays(graph, user_data), input_tensors(graph), strict=True)
     ]
     return _to_sample_data(
-        graph, [array for array, _ in converted], None, [note for _, note in converted if note], _GIVEN
+        graph, [array for array, _ in converted], None, [note for _, note in converted if note], _DATA_NAME
     )
 
 
@@ -301,7 +306,8 @@ def convert_calibration_data(
 ) -> SampleData:
     """Convert a user's calibration data to samples, where ``labels`` names an array of labels in the evaluation data.
 
-    If the calibration data contains an array of the same name, this array is read as labels too, and not as an input."""
+    If the calibration data contains an array of the same name, this array is read as labels too, and not as an
+    input."""
     if isinstance(user_data, (str, os.PathLike)) and labels:
         path = validation.as_path("data", user_data)
         labels = labels if not path.is_dir() and labels in read_arrays(path) else ""
@@ -338,7 +344,7 @@ def _to_input_arrays(graph: Graph, user_data: Any) -> list[Array]:
     if isinstance(user_data, Iterable) and not isinstance(user_data, (str, bytes)):
         return _stack_samples(user_data, count)
     raise UsageError(
-        f"data cannot be {validation.short_repr(user_data)}",
+        f"data cannot be {validation.short_repr(user_data)}, expected a path, arrays or samples",
         hint="give a path, arrays with the samples along the first axis, or samples one by one",
     )
 
@@ -349,7 +355,7 @@ def _stack_samples(samples: Iterable[Any], input_count: int) -> list[Array]:
     A sample is an array or, for a network with several inputs, a tuple with an array for each input. UsageError if a
     sample has another number of arrays, or if samples differ in shape."""
     rows = []
-    for sample in islice(samples, MOST):
+    for sample in islice(samples, MAX_GENERATED_SAMPLES):
         row = sample if isinstance(sample, (tuple, list)) and input_count > 1 else (sample,)
         if len(row) != input_count:
             raise UsageError(
@@ -359,7 +365,7 @@ def _stack_samples(samples: Iterable[Any], input_count: int) -> list[Array]:
     if not rows:
         raise UsageError(
             "data: got no samples, expected one at least",
-            hint="give some tens to some hundreds, typical of what the network will see",
+            hint="give some tens to some hundreds of samples that are typical of the inputs in use",
         )
     if len({tuple(array.shape for array in row) for row in rows}) > 1:
         raise UsageError(
@@ -389,11 +395,11 @@ def _to_sample_data(
         )  # fmt: skip
     for name, array in zip(graph.inputs, arrays, strict=True):
         if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise UsageError(f"the samples for {name} hold infinities or NaN", where=str(path), hint=FINITE)
+            raise UsageError(f"the samples for {name} contain infinities or NaN", where=str(path), hint=FINITE)
     if all(array.min() == array.max() for array in arrays if array.size):
         raise UsageError(
             f"all samples are {float(arrays[0].flat[0]):g} throughout", where=str(path),
-            hint="calibrate with data that is typical of what the network will see",
+            hint="calibrate with data that are typical of the inputs in use",
         )  # fmt: skip
     rows: list[Row] = list(zip(*([np.ascontiguousarray(a) for a in array] for array in arrays), strict=True))
     count = counts.pop()
@@ -411,8 +417,8 @@ Score = Callable[[Graph], float]
 def choose_score(evaluate: Any, data: SampleData) -> Score | None:
     """Return the function that scores a network; None if there is no score.
 
-    It is the caller's function ``evaluate`` if this argument is a function. Otherwise it is the accuracy on ``data``, if the
-    data has labels."""
+    It is the caller's function ``evaluate`` if this argument is a function. Otherwise it is the accuracy on ``data``,
+    if the data has labels."""
     if callable(evaluate):
         return lambda graph: _user_score(evaluate, graph)
     return None if data.labels is None else lambda graph: _measure_accuracy(graph, data)

@@ -65,13 +65,13 @@ from microc.transform.quantised.qdq_values import CHOICES, moves_elements
 
 Range = tuple[float, float]
 Estimator = Callable[[Statistics, Array, str], Range]
-_STRETCHES = np.array([*np.linspace(0.3, 1.0, 15), 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5])
+_RANGE_FACTORS = np.array([*np.linspace(0.3, 1.0, 15), 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5])
 """Factors by which the estimator ``mse`` multiplies the ends of the observed range, to try them."""
-_TAIL = 0.1
+_TAIL_SHARE = 0.1
 """Fraction of the samples from which the excess over a range is predicted. They are the samples with the largest extremes."""
-_DECAY = 0.9
+_AVERAGE_DECAY = 0.9
 """Weight of the previous average in a moving average."""
-_BINS, _LEVELS = 2048, 128
+_HISTOGRAM_BINS, _HISTOGRAM_LEVELS = 2048, 128
 """Number of bins of the histogram of magnitudes, and number of quantisation levels to which the histogram is reduced."""
 
 
@@ -84,7 +84,7 @@ def moving_average(statistics: Statistics, elements: Array, dtype: str) -> Range
     """Return the exponential moving averages, over the samples, of each sample's minimum and maximum."""
     low, high = statistics.lows[0], statistics.highs[0]
     for a, b in zip(statistics.lows, statistics.highs, strict=True):
-        low, high = _DECAY * low + (1 - _DECAY) * a, _DECAY * high + (1 - _DECAY) * b
+        low, high = _AVERAGE_DECAY * low + (1 - _AVERAGE_DECAY) * a, _AVERAGE_DECAY * high + (1 - _AVERAGE_DECAY) * b
     return low, high
 
 
@@ -99,7 +99,7 @@ def least_squared_error(statistics: Statistics, elements: Array, dtype: str) -> 
 
     Candidates for an end are the observed end multiplied by fixed factors above and below 1. Each end is chosen twice."""
     low, high = min(statistics.low, 0.0), max(statistics.high, 0.0)
-    highs, lows = np.unique(high * _STRETCHES), np.unique(low * _STRETCHES)
+    highs, lows = np.unique(high * _RANGE_FACTORS), np.unique(low * _RANGE_FACTORS)
     for _ in range(2):
         high = min(highs, key=lambda top: _expected_error(statistics, (low, top), elements, dtype))
         low = min(lows, key=lambda bottom: _expected_error(statistics, (bottom, high), elements, dtype))
@@ -114,9 +114,10 @@ def entropy(statistics: Statistics, elements: Array, dtype: str) -> Range:
     top = max(-statistics.low, statistics.high)
     if not top > 0:
         return statistics.low, statistics.high
-    counts, edges = np.histogram(np.abs(elements), bins=_BINS, range=(0.0, top))
+    counts, edges = np.histogram(np.abs(elements), bins=_HISTOGRAM_BINS, range=(0.0, top))
     best = min(
-        range(_LEVELS, _BINS + 1, _LEVELS // 4), key=lambda bins: _histogram_divergence(counts.astype(np.float64), bins)
+        range(_HISTOGRAM_LEVELS, _HISTOGRAM_BINS + 1, _HISTOGRAM_LEVELS // 4),
+        key=lambda bins: _histogram_divergence(counts.astype(np.float64), bins),
     )
     threshold = float(edges[best])
     return max(statistics.low, -threshold), min(statistics.high, threshold)
@@ -128,15 +129,15 @@ def _histogram_divergence(counts: Array, bins: int) -> float:
     The clipped histogram has the first ``bins`` bins; the counts of all further bins are added to the last of these."""
     clipped = counts[:bins].copy()
     clipped[-1] += counts[bins:].sum()
-    owner = np.minimum(np.arange(bins) * _LEVELS // bins, _LEVELS - 1)
+    owner = np.minimum(np.arange(bins) * _HISTOGRAM_LEVELS // bins, _HISTOGRAM_LEVELS - 1)
     filled = counts[:bins] > 0
-    mass = np.bincount(owner, counts[:bins], _LEVELS)
-    width = np.bincount(owner, filled, _LEVELS)
+    mass = np.bincount(owner, counts[:bins], _HISTOGRAM_LEVELS)
+    width = np.bincount(owner, filled, _HISTOGRAM_LEVELS)
     spread = np.where(filled, (mass / np.maximum(width, 1))[owner], 0.0)
     p, q = clipped / clipped.sum(), spread / max(spread.sum(), 1.0)
     both = (p > 0) & (q > 0)
     lost = float(p[(p > 0) & (q == 0)].sum())
-    return float((p[both] * np.log(p[both] / q[both])).sum()) + lost * _LEVELS
+    return float((p[both] * np.log(p[both] / q[both])).sum()) + lost * _HISTOGRAM_LEVELS
 
 
 ESTIMATORS: Mapping[str, Estimator] = MappingProxyType(
@@ -195,7 +196,7 @@ def expected_excess(extremes: Array, end: float) -> float:
     ``extremes``: the largest element of each observed sample. The excess over a threshold is assumed to be exponentially
     distributed (peaks over threshold: Pickands, 1975, in its simplest case). This also predicts numbers beyond all observed ones.
     """
-    count = int(len(extremes) * _TAIL) or 1
+    count = int(len(extremes) * _TAIL_SHARE) or 1
     if len(extremes) <= count:
         return 0.0
     ordered = np.sort(extremes)
@@ -315,10 +316,10 @@ def find_weight_only_results(graph: Graph, layer_names: Iterable[str]) -> frozen
     ``layer_names``: names that the user listed. UsageError for an unknown layer, or for a layer whose kernels cannot dequantise
     weights. Computed weights, and those of grouped and transposed convolutions, cannot be dequantised.
     """
-    can = [node for node in _layers_with_constant_weights(graph) if _can_dequantise_weights(node)]
+    candidates = [node for node in _layers_with_constant_weights(graph) if _can_dequantise_weights(node)]
     return _select_layers(
-        graph, "weight_only", layer_names, can, "the weights of {!r} cannot be opened where they are read",
-        "of convolutions of one group and dense layers, constant weights can; leave the others out",
+        graph, "weight_only", layer_names, candidates, "weight_only: kernels of layer {!r} cannot dequantise its weights",
+        "name dense layers and convolutions of one group with constant weights; leave out other layers",
     )  # fmt: skip
 
 
@@ -329,8 +330,9 @@ def find_dynamic_results(graph: Graph, layer_names: Iterable[str]) -> frozenset[
     layer, or for a layer whose weights are computed.
     """
     return _select_layers(
-        graph, "dynamic_range", layer_names, _layers_with_constant_weights(graph), "the weights of {!r} are computed",
-        "dense layers and convolutions with constant weights have a form of dynamic range; leave the others out",
+        graph, "dynamic_range", layer_names, _layers_with_constant_weights(graph),
+        "dynamic_range: the weights of layer {!r} are computed, expected constant weights",
+        "name dense layers and convolutions with constant weights; leave out other layers",
     )  # fmt: skip
 
 
@@ -523,13 +525,13 @@ def normalise_float_graph(graph: Graph, options: Options) -> Graph:
         raise UsageError(
             f"{graph.name} is quantised already, expected a float network",
             where=graph.name,
-            hint="give the float network that it was made from",
+            hint="give the float network from which it was quantised",
         )
     if not any(normalised.types[name].dtype == "float32" for node in normalised.nodes for name in node.outputs):
         raise UsageError(
             f"{graph.name} computes nothing in float32, expected a float network",
             where=graph.name,
-            hint="compile it as it is",
+            hint="compile it without quantising it",
         )
     return make_names_distinct(normalised)
 

@@ -17,7 +17,7 @@ from microc.tir.bit_fields import BLOCKS, FEW, MOST
 
 WIDE = "int16"
 """Wide dtype of activations, for values that a loop carries between iterations and for operators with 16 bits."""
-SMALLEST = float(np.finfo(np.float32).tiny)
+SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
 """Smallest permitted scale: the smallest normal float32."""
 Span = tuple[int, int]
 """Smallest and largest integer (level) of a quantised weight."""
@@ -41,7 +41,8 @@ class Activation:
 
 @frozen
 class Weight:
-    """A quantised constant: its integers, and their quantisation with a single scale or with a scale for each index of axis 0."""
+    """A quantised constant: its integers, and their quantisation with a single scale or with a scale for each index of
+    axis 0."""
 
     data: Array
     quant: Quant
@@ -57,9 +58,8 @@ class Weight:
 def activation_for_range(low: float, high: float, dtype: str, power_of_two: bool = False) -> Activation:
     """Return the affine quantisation of an activation for real numbers from ``low`` to ``high``.
 
-    The range is extended to contain zero, which is represented exactly. int16 is symmetric, because kernels for it have no
-    zero point. ``power_of_two``: True if the scale is rounded up to a power of two.
-    """
+    The range is extended to contain zero, which is represented exactly. int16 is symmetric, because kernels for it have
+    no zero point. ``power_of_two``: True if the scale is rounded up to a power of two."""
     least, most = dtypes.int_range(dtype)
     low, high = min(low, 0.0), max(high, 0.0)
     if dtype == "int16":
@@ -74,7 +74,7 @@ def _round_scale(scale: float, power_of_two: bool) -> float:
     """Round a scale to float32, or up to a power of two. A scale of 0, that of a tensor of zeros, becomes 1."""
     if not scale > 0:
         return 1.0
-    scale = max(scale, SMALLEST)
+    scale = max(scale, SMALLEST_SCALE)
     return float(np.float32(2.0 ** np.ceil(np.log2(scale)) if power_of_two else scale))
 
 
@@ -86,9 +86,8 @@ def round_up_to_powers_of_two(scales: Array) -> Array:
 def weight_levels(bits: int) -> Span:
     """Return the smallest and the largest integer (level) of a weight with ``bits`` bits.
 
-    They are symmetric, except that weights of 2 bits use all four levels, -2 to 1. The fourth level lowers the error of normally
-    distributed weights by 1 dB; with 4 bits an additional level would lower it by 0.4 dB.
-    """
+    They are symmetric, except that weights of 2 bits use all four levels, -2 to 1. The fourth level lowers the error of
+    normally distributed weights by 1 dB; with 4 bits an additional level would lower it by 0.4 dB."""
     most = (1 << (bits - 1)) - 1
     return (-2, 1) if bits == 2 else (-most, most)
 
@@ -119,25 +118,26 @@ def fake_quantise(reals: Array, storage: Activation) -> Array:
 
 _LARGEST_BIAS = 1 << 30
 """Maximum magnitude of an int32 bias. It leaves half of int32's range for the sum of products."""
-_SHRINK = np.linspace(1.0, 0.2, 41)
+_SCALE_FRACTIONS = np.linspace(1.0, 0.2, 41)
 """Factors of a channel's full-range scale (at which its largest weight does not saturate) that are tried."""
-_EXACT_RANGE = 8
-"""Minimum number of bits for which the largest weight of a channel determines the scale of the channel. With fewer bits, smaller
-scales are tried too."""
+_MIN_FULL_RANGE_BITS = 8
+"""Minimum number of bits for which the largest weight of a channel determines the scale of the channel. With fewer
+bits, smaller scales are tried too."""
 
 
 def quantise_weights(
     reals: Array, bits: int, bias: Array | None = None, data_scale: float = 1.0, power_of_two: bool = False
 ) -> Weight:
-    """Quantise weights (O, ...) to ``bits`` bits, with a scale for each of the O output channels. They are stored as int8.
+    """Quantise weights (O, ...) to ``bits`` bits, with a scale for each of the O output channels. They are stored as
+    int8.
 
-    Below 8 bits, the scale of each channel is the one with the least squared error. ``bias`` (O) is stored as int32 with the
-    scale of its channel times ``data_scale``. Scales are at least so large that the bias is far from the limits of int32.
-    """
+    Below 8 bits, the scale of each channel is the one with the least squared error. ``bias`` (O) is stored as int32
+    with the scale of its channel times ``data_scale``. Scales are at least so large that the bias is far from the
+    limits of int32."""
     rows = reals.reshape(len(reals), -1).astype(np.float64)
     span = weight_levels(bits)
     scales = np.abs(rows).max(axis=1, initial=0.0) / span[1]
-    if bits < _EXACT_RANGE:
+    if bits < _MIN_FULL_RANGE_BITS:
         scales = search_scales(rows, scales, span)
     scales = allowed_scales(scales, bias, data_scale, power_of_two)
     quant = Quant(tuple(map(float, scales)), (0,) * len(scales), 0)
@@ -145,10 +145,11 @@ def quantise_weights(
 
 
 def allowed_scales(scales: Array, bias: Array | None, data_scale: float, power_of_two: bool = False) -> Array:
-    """Round scales of weights (O) to float32. Scales that are too small for the channel's bias are raised, and 0 becomes 1."""
+    """Round scales of weights (O) to float32. Scales that are too small for the channel's bias are raised, and 0
+    becomes 1."""
     if bias is not None:
         scales = np.maximum(scales, least_scales(bias, data_scale))
-    positive = np.where(scales > 0, np.maximum(scales, SMALLEST), 1.0)
+    positive = np.where(scales > 0, np.maximum(scales, SMALLEST_SCALE), 1.0)
     return np.asarray(round_up_to_powers_of_two(positive) if power_of_two else positive, np.float32)
 
 
@@ -164,7 +165,7 @@ def quantise_constant(reals: Array, power_of_two: bool = False) -> Weight:
 
     A constant with a single element is represented exactly, unless the scale must be a power of two."""
     top = float(np.abs(reals).max(initial=0.0))
-    scale = float(np.float32(max(top / weight_levels(8)[1], SMALLEST))) if top > 0 else 1.0
+    scale = float(np.float32(max(top / weight_levels(8)[1], SMALLEST_SCALE))) if top > 0 else 1.0
     quant = Quant((float(round_up_to_powers_of_two(np.array(scale))) if power_of_two else scale,), (0,))
     return Weight(quantise_array(reals, quant, "int8"), quant)
 
@@ -175,9 +176,10 @@ def quantise_like(reals: Array, storage: Activation) -> Weight:
 
 
 def search_scales(rows: Array, scales: Array, span: Span) -> Array:
-    """Return for each row of weights the scale with the least squared error, among fractions of its scale in ``scales``."""
+    """Return for each row of weights the scale with the least squared error, among fractions of its scale in
+    ``scales``."""
     best, least = scales, np.full(len(rows), np.inf)
-    for shrink in _SHRINK:
+    for shrink in _SCALE_FRACTIONS:
         tried = scales * shrink
         steps = np.where(tried > 0, tried, 1.0)[:, np.newaxis]
         error = np.square(np.clip(np.rint(rows / steps), *span) * steps - rows).sum(axis=1)
@@ -194,15 +196,16 @@ def search_scales(rows: Array, scales: Array, span: Span) -> Array:
 NONE = 0
 SIZES = (NONE, *sorted(BLOCKS))
 """Permitted block sizes: numbers of inputs that share a multiplier."""
-_TOPS = range(MOST, MOST // 2, -1)
+_LARGEST_MULTIPLIERS = range(MOST, MOST // 2, -1)
 """Multipliers that are tried for the block of a channel that needs the largest scale."""
 
 
 def usable_block_size(node: Node, weights: Array, block: int) -> int:
-    """Return the block size for a layer's weights: ``block``, or NONE if blocks would not consist of neighbouring inputs.
+    """Return the block size for a layer's weights: ``block``, or NONE if blocks would not consist of neighbouring
+    inputs.
 
-    Transposed convolutions order their kernel positions by phases of the stride. Their blocks consist of neighbouring inputs only
-    if the number of channels is a multiple of the block size."""
+    Transposed convolutions order their kernel positions by phases of the stride. Their blocks consist of neighbouring
+    inputs only if the number of channels is a multiple of the block size."""
     is_split = node.op == "conv2d_transpose" and block != NONE and weights.shape[-1] % block
     return NONE if is_split else block
 
@@ -212,8 +215,8 @@ def quantise_in_blocks(
 ) -> Weight:
     """Quantise weights (O, ...) to ``bits`` bits, with a multiplier for each block of ``block`` inputs.
 
-    :func:`quantise_weights` is used instead if all inputs would be in one block, or if the number of bits has no multipliers.
-    """
+    :func:`quantise_weights` is used instead if all inputs would be in one block, or if the number of bits has no
+    multipliers."""
     rows = reals.reshape(len(reals), -1).astype(np.float64)
     if not has_block_multipliers(rows, bits, block):
         return quantise_weights(reals, bits, bias, data_scale, power_of_two)
@@ -228,12 +231,13 @@ def quantise_in_blocks(
 def channel_scales(rows: Array, span: Span, block: int) -> Array:
     """Return a scale for each channel's row of weights, rows (O, K), with the least squared error.
 
-    Scales are tried for which the block that needs the largest scale has one of the multipliers ``_TOPS``."""
+    Scales are tried for which the block that needs the largest scale has one of the multipliers
+    ``_LARGEST_MULTIPLIERS``."""
     wanted = _block_scales(rows, span, block)
     top = wanted.max(axis=1, initial=0.0)
     best: Array = top / MOST
     least = np.full(len(rows), np.inf)
-    for multiplier in _TOPS:
+    for multiplier in _LARGEST_MULTIPLIERS:
         scales = top / multiplier
         near = np.clip(np.rint(wanted / _replace_zero_scales(scales)[:, None]), 1, MOST)
         error = squared_error(rows, scales[:, None] * _repeat_in_blocks(near, rows, block), span)
@@ -300,21 +304,22 @@ def _replace_zero_scales(scales: Array) -> Array:
 
 _LEAST_SHARE = 1e-3
 """Smallest weight of the matrix for uncorrelated factors in second moments that are shrunk towards it."""
-_TRIED = np.linspace(0.7, 1.2, 6)
+_TRIED_SCALE_FACTORS = np.linspace(0.7, 1.2, 6)
 """Factors that the best scale for rounding to nearest is multiplied by, to try other scales."""
 _SWEEPS = 3
 """Number of passes of coordinate descent over all weights."""
-_BLOCK = 64
+_COMPENSATED_COLUMNS = 64
 """Number of columns of weights whose rounding errors are applied to later columns in one matrix product."""
 
 
 def shrink_moments(square: Array, cross: Array, count: float) -> tuple[Array, Array]:
-    """Shrink the second moments (groups, K, K) of factors, and cross moments, towards the moments of uncorrelated factors.
+    """Shrink the second moments (groups, K, K) of factors, and cross moments, towards the moments of uncorrelated
+    factors.
 
-    ``square``: second moments on ``count`` independent rows. ``cross``: cross moments of real by stored factors. The results
-    estimate the moments on all data ("Shrinkage Algorithms for MMSE Covariance Estimation", Chen et al., 2010, OAS). The shrunk
-    second moments are invertible, so that weights of factors that never occurred together do not affect each other.
-    """
+    ``square``: second moments on ``count`` independent rows. ``cross``: cross moments of real by stored factors. The
+    results estimate the moments on all data ("Shrinkage Algorithms for MMSE Covariance Estimation", Chen et al., 2010,
+    OAS). The shrunk second moments are invertible, so that weights of factors that never occurred together do not
+    affect each other."""
     depth = square.shape[-1]
     trace, power = np.trace(square, axis1=-2, axis2=-1), np.square(square).sum(axis=(-2, -1))
     denominator = (count + 1 - 2 / depth) * (power - trace**2 / depth)
@@ -328,10 +333,9 @@ def shrink_moments(square: Array, cross: Array, count: float) -> tuple[Array, Ar
 def fit_to_stored_factors(weights: Array, square: Array, cross: Array) -> Array:
     """Return real weights that compensate for the quantisation of the data that they are multiplied by.
 
-    Multiplied by the stored (quantised) factors, the new weights (groups, outputs, K) approximate the products of ``weights`` and
-    the real factors, by least squares. ``square``: second moments of stored factors. ``cross``: cross moments of real by stored
-    factors.
-    """
+    Multiplied by the stored (quantised) factors, the new weights (groups, outputs, K) approximate the products of
+    ``weights`` and the real factors, by least squares. ``square``: second moments of stored factors. ``cross``: cross
+    moments of real by stored factors."""
     return np.asarray(np.linalg.solve(square, (weights @ cross).swapaxes(1, 2)).swapaxes(1, 2))
 
 
@@ -343,7 +347,8 @@ def round_weights_for_output(
     block: int = NONE,
     power_of_two: bool = False,
 ) -> Weight:
-    """Quantise weights ``real_weights`` (groups, outputs, K) to ``bits`` bits with the least error of the layer's outputs.
+    """Quantise weights ``real_weights`` (groups, outputs, K) to ``bits`` bits with the least error of the layer's
+    outputs.
 
     ``second_moments`` (groups, K, K): invertible second moments of the data that the weights are multiplied by.
     ``min_scales``: the smallest scale of each output that its bias permits. ``block``: number of inputs that share a
@@ -357,20 +362,23 @@ def round_weights_for_output(
         factors = block_multipliers(rows, nearest, span, block).reshape(real_weights.shape)
     else:
         nearest = search_scales(rows, np.abs(rows).max(axis=1, initial=0.0) / span[1], span)
-    min_scales = np.maximum(min_scales, SMALLEST)
-    scales = np.maximum(_TRIED[:, None] * np.where(nearest > 0, nearest, 1.0), min_scales)
+    min_scales = np.maximum(min_scales, SMALLEST_SCALE)
+    scales = np.maximum(_TRIED_SCALE_FACTORS[:, None] * np.where(nearest > 0, nearest, 1.0), min_scales)
     if power_of_two:
         scales = round_up_to_powers_of_two(scales)
-    tried = np.moveaxis(scales.reshape(len(_TRIED), groups, outputs), 0, 1).reshape(groups, -1)
-    tried_factors = np.tile(factors, (1, len(_TRIED), 1))
+    tried = np.moveaxis(scales.reshape(len(_TRIED_SCALE_FACTORS), groups, outputs), 0, 1).reshape(groups, -1)
+    tried_factors = np.tile(factors, (1, len(_TRIED_SCALE_FACTORS), 1))
     # Weights are rounded with all trial scales in one call: the trials are stacked along the axis of outputs.
     q = _round_with_compensation(
-        np.tile(real_weights, (1, len(_TRIED), 1)), tried, second_moments, _AllowedNumbers(tried_factors, span)
+        np.tile(real_weights, (1, len(_TRIED_SCALE_FACTORS), 1)),
+        tried,
+        second_moments,
+        _AllowedNumbers(tried_factors, span),
     )
-    trials_shape = (groups, len(_TRIED), outputs)
-    error = _squared_norm(q * tried[..., None] - np.tile(real_weights, (1, len(_TRIED), 1)), second_moments).reshape(
-        trials_shape
-    )
+    trials_shape = (groups, len(_TRIED_SCALE_FACTORS), outputs)
+    error = _squared_norm(
+        q * tried[..., None] - np.tile(real_weights, (1, len(_TRIED_SCALE_FACTORS), 1)), second_moments
+    ).reshape(trials_shape)
     best = error.argmin(axis=1)[:, None]
     scale = np.take_along_axis(tried.reshape(trials_shape), best, axis=1)[:, 0]
     q = np.take_along_axis(q.reshape(*trials_shape, depth), best[..., None], axis=1)[:, 0]
@@ -385,13 +393,15 @@ def round_weights_for_output(
 
 @frozen
 class _AllowedNumbers:
-    """The integers that stored weights may have: levels within ``span``, times the multipliers ``factors`` (groups, rows, K)."""
+    """The integers that stored weights may have: levels within ``span``, times the multipliers ``factors`` (groups,
+    rows, K)."""
 
     factors: Array
     span: Span
 
     def nearest(self, numbers: Array, column: int) -> Array:
-        """Return the allowed integers nearest to ``numbers`` (groups, rows): weights of a column, divided by their scale."""
+        """Return the allowed integers nearest to ``numbers`` (groups, rows): weights of a column, divided by their
+        scale."""
         factors = self.factors[..., column]
         return np.asarray(np.clip(np.rint(numbers / factors), *self.span) * factors)
 
@@ -406,8 +416,8 @@ def _round_with_compensation(
     # The columns after a block are corrected once for the whole block, by one matrix product.
     upper = np.linalg.cholesky(np.linalg.inv(second_moments)).swapaxes(-1, -2)
     left, q = real_weights.copy(), np.empty_like(real_weights)
-    for start in range(0, real_weights.shape[-1], _BLOCK):
-        end = min(start + _BLOCK, real_weights.shape[-1])
+    for start in range(0, real_weights.shape[-1], _COMPENSATED_COLUMNS):
+        end = min(start + _COMPENSATED_COLUMNS, real_weights.shape[-1])
         errors = np.empty((*real_weights.shape[:2], end - start))
         for k in range(start, end):
             q[..., k] = allowed.nearest(left[..., k] / scales, k)
@@ -437,7 +447,8 @@ def _improve_levels(
 def _best_scale(rounded: Array, scale: Array, real_weights: Array, second_moments: Array) -> Array:
     """Return the scale of each output for which rounded weights have the least output error.
 
-    It is the projection of the real weights onto the rounded ones. Where the projection is not positive, ``scale`` stays."""
+    It is the projection of the real weights onto the rounded ones. Where the projection is not positive, ``scale``
+    stays."""
     qh = rounded @ second_moments
     square = (qh * rounded).sum(axis=-1)
     projection = (qh * real_weights).sum(axis=-1) / np.where(square > 0, square, 1.0)

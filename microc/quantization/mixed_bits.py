@@ -1,4 +1,5 @@
-"""Mixed precision: search the number of bits of each layer's weights under limits of a board or of the loss of accuracy."""
+"""Mixed precision: search the number of bits of each layer's weights under limits of a board or of the loss of
+accuracy."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ from microc.transform.quantised.qdq import LAYERS
 
 @frozen
 class LayerPrice:
-    """Cost of a layer on a board: bytes of flash, and estimated instructions and cycles of the kernel calls that compute it."""
+    """Cost of a layer on a board: bytes of flash, and estimated instructions and cycles of the kernel calls that
+    compute it."""
 
     flash: int
     instructions: int
@@ -48,16 +50,16 @@ def load_board_of(board: Any) -> Board:
 
 
 def network_cost(graph: Graph, board: Board) -> dict[str, Any]:
-    """Return the cost of a network on a board: bytes of flash, RAM and arena, and estimated instructions and cycles of a run."""
+    """Return the cost of a network on a board: bytes of flash, RAM and arena, and estimated instructions and cycles of
+    a run."""
     return _total_cost(compile_model(graph, board.target, Options()), board)
 
 
 def price_layers(graph: Graph, board: Board, layers: Mapping[str, int]) -> tuple[dict[str, Any], dict[str, LayerPrice]]:
     """Return the cost of a network on a board, and the price of each layer by its location.
 
-    ``layers`` maps the location of each layer, the ``Loc`` of its operators as text, to the number of its weights. The price of a
-    kernel call that computes several layers is divided among them in proportion to these numbers.
-    """
+    ``layers`` maps the location of each layer, the ``Loc`` of its operators as text, to the number of its weights. The
+    price of a kernel call that computes several layers is divided among them in proportion to these numbers."""
     module = compile_model(graph, board.target, Options())
     parts: dict[str, list[float]] = {location: [0.0, 0.0, 0.0] for location in layers}
     for call in module.calls:
@@ -71,10 +73,11 @@ def price_layers(graph: Graph, board: Board, layers: Mapping[str, int]) -> tuple
 
 
 def price_locations(graph: Graph, board: Board) -> tuple[dict[str, Any], dict[str, LayerPrice]]:
-    """Return the cost of a network on a board, and the price of each location in the model, including the code of kernels.
+    """Return the cost of a network on a board, and the price of each location in the model, including the code of
+    kernels.
 
-    The bytes of a constant or kernel are divided equally among the kernel calls that use it. The price of a call is divided
-    equally among the layers that the call streams."""
+    The bytes of a constant or kernel are divided equally among the kernel calls that use it. The price of a call is
+    divided equally among the layers that the call streams."""
     module = compile_model(graph, board.target, Options())
     served = Counter(name for call in module.calls for name in (call.kernel, *dict.fromkeys(call.args)))
     code = {kernel.name: kernel.code_bytes for kernel in module.kernels}
@@ -122,9 +125,9 @@ def _constant_bytes(call: Call, module: Module) -> int:
 class Limits:
     """Limits that a quantised network must not exceed; None for a quantity without a limit.
 
-    ``flash`` and ``ram``: bytes of the estimated firmware for ``board``. ``cycles``: cycles of a run, by the cost model.
-    ``max_drop``: largest permitted difference between the score of the float network and that of the quantised one.
-    """
+    ``flash`` and ``ram``: bytes of the estimated firmware for ``board``. ``cycles``: cycles of a run, by the cost
+    model. ``max_drop``: largest permitted difference between the score of the float network and that of the quantised
+    one."""
 
     board: Board
     flash: int | None = None
@@ -155,7 +158,8 @@ def check_limits(
 
 
 def _time_to_cycles(board: Board, time: float) -> int:
-    """Convert a time in seconds to cycles of the board's clock. UsageError if the clock rate of the board is not known."""
+    """Convert a time in seconds to cycles of the board's clock. UsageError if the clock rate of the board is not
+    known."""
     validation.as_number("time", time, 0.0, float("inf"))
     clock = board.raw.get("clock_hz", 0)
     if not clock:
@@ -175,9 +179,9 @@ T = TypeVar("T")
 class BitSearch:
     """State of the search for the number of bits of each layer's weights in ``network`` under ``limits``.
 
-    A choice of bits is a tuple with a number of bits for each of :attr:`weights`. ``score``: function that returns a number
-    for a network, which is larger for a better network; None without a score. The other fields memoise results for
-    choices that were tried: repaired networks, signal-to-noise ratios, scores and costs."""
+    A choice of bits is a tuple with a number of bits for each of :attr:`weights`. ``score``: function that returns a
+    number for a network, which is larger for a better network; None without a score. The other fields memoise results
+    for choices that were tried: repaired networks, signal-to-noise ratios, scores and costs."""
 
     network: CalibratedNetwork
     limits: Limits
@@ -193,37 +197,39 @@ class BitSearch:
         """Names of the weights whose number of bits is searched, or set by the user."""
         return [name for name in self.network.found.weights if name in self.network.graph.consts]
 
-    def widths(self, bits: Bits) -> dict[str, int]:
+    def bits_by_weights(self, bits: Bits) -> dict[str, int]:
         """Convert a choice of bits to a mapping from the names of weights to their numbers of bits."""
         return dict(zip(self.weights, bits, strict=True))
 
-    def everywhere(self, bits: int) -> Recipe:
+    def uniform_recipe(self, bits: int) -> Recipe:
         """Return the recipe (storage of all values) of the network whose weights all have ``bits`` bits."""
         return self.network.recipe(dict.fromkeys(self.weights, bits))
 
     def build(self, bits: Bits) -> Repaired:
         """Return the network quantised with a choice of bits and repaired, and a report on the repairs."""
         if bits not in self.built:
-            self.built[bits] = replace(self.network, progress=None).repair(self.widths(bits))
+            self.built[bits] = replace(self.network, progress=None).repair(self.bits_by_weights(bits))
         return self.built[bits]
 
     def cost(self, bits: Bits) -> dict[str, Any]:
         """Return the cost on the board of the network quantised with a choice of bits.
 
-        It is the repaired network if :meth:`build` was called for this choice before, else the network without repairs."""
+        It is the repaired network if :meth:`build` was called for this choice before, else the network without
+        repairs."""
         key = bits, bits in self.built
         if key not in self.costs:
             is_repaired = key[1]
             graph = (
                 self.build(bits)[0].written.graph
                 if is_repaired
-                else write_quantised_graph(self.network.graph, self.network.recipe(self.widths(bits))).graph
+                else write_quantised_graph(self.network.graph, self.network.recipe(self.bits_by_weights(bits))).graph
             )
             self.costs[key] = network_cost(graph, self.limits.board)
         return self.costs[key]
 
-    def excess(self, bits: Bits) -> tuple[int, int]:
-        """Return the number of bytes of flash, and of cycles, by which a choice of bits exceeds the limits; 0 if it does not."""
+    def flash_and_cycles_over_limits(self, bits: Bits) -> tuple[int, int]:
+        """Return the number of bytes of flash, and of cycles, by which a choice of bits exceeds the limits; 0 if it
+        does not."""
         choice_cost, limits = self.cost(bits), self.limits
         return _amount_over(choice_cost["flash"], limits.flash), _amount_over(
             choice_cost["estimated_cycles"], limits.cycles
@@ -235,7 +241,7 @@ class BitSearch:
             self.decibels[bits] = self.build(bits)[0].decibels(self.network.held)
         return self.decibels[bits]
 
-    def drop(self, bits: Bits) -> float:
+    def score_drop(self, bits: Bits) -> float:
         """Return the score of the float network less the score of the repaired network with a choice of bits.
 
         UsageError if there is no score."""
@@ -254,7 +260,7 @@ class BitSearch:
         """Test whether a choice of bits lowers the score by at most the permitted difference.
 
         The rounding of floats is disregarded, so that a drop from 0.95 to 0.94 counts as 0.01."""
-        most, lost = self.limits.max_drop, self.drop(bits)
+        most, lost = self.limits.max_drop, self.score_drop(bits)
         assert most is not None and self.float_score is not None
         rounding = 2 * sys.float_info.epsilon * max(abs(self.float_score), abs(self.scores[bits]))
         return lost <= most + rounding
@@ -283,8 +289,8 @@ def _amount_over(amount: int, limit: int | None) -> int:
 class LayerOptions:
     """The possible numbers of bits of each layer's weights, with noise, bytes of flash and cycles for each number.
 
-    ``base``: cost of the rest of the network, without these layers; it was measured with weights of 8 bits. ``by_time``:
-    True if the Pareto front is that of noise against time, False if it is that of noise against flash."""
+    ``base``: cost of the rest of the network, without these layers; it was measured with weights of 8 bits.
+    ``by_time``: True if the Pareto front is that of noise against time, False if it is that of noise against flash."""
 
     options: Sequence[Sequence[LayerOption]]
     base: Mapping[str, Any]
@@ -310,11 +316,11 @@ def _remaining_limit(limit: int | None, used: int) -> int | None:
 def find_layer_options(task: BitSearch, bit_choices: Sequence[int], by_time: bool) -> LayerOptions:
     """Measure the noise and the price of each layer with each possible number of bits.
 
-    ``bit_choices``: the numbers of bits that are tried, which include 8. A layer whose number of bits the user set has only this
-    option. ``by_time``: True to weigh noise against time, False to weigh it against flash."""
+    ``bit_choices``: the numbers of bits that are tried, which include 8. A layer whose number of bits the user set has
+    only this option. ``by_time``: True to weigh noise against time, False to weigh it against flash."""
     network = task.network
     bit_choices = tuple(dict.fromkeys((*bit_choices, *network.fixed.values())))
-    recipes = {bits: task.everywhere(bits) for bits in bit_choices if bits != FLOAT_BITS}
+    recipes = {bits: task.uniform_recipe(bits) for bits in bit_choices if bits != FLOAT_BITS}
     changes = layer_changes(network.graph, network.rows, recipes, task.weights, network.seed)
     noise = noise_by_change(network.graph, network.rows, changes, progress=network.progress)
     prices, base = _measure_prices(task, bit_choices)
@@ -329,10 +335,11 @@ def find_layer_options(task: BitSearch, bit_choices: Sequence[int], by_time: boo
 
 
 def _make_monotone(noise_by_bits: Mapping[int, float]) -> dict[int, float]:
-    """Return the noise of a layer by number of bits, corrected so that fewer bits always have at least 0.1 % more noise.
+    """Return the noise of a layer by number of bits, corrected so that fewer bits always have at least 0.1 % more
+    noise.
 
-    ``noise_by_bits``: the measured noise. If it is lower with fewer bits, this is due to chance, because few samples were
-    measured."""
+    ``noise_by_bits``: the measured noise. If it is lower with fewer bits, this is due to chance, because few samples
+    were measured."""
     rising, previous = dict[int, float](), 0.0
     for bits in sorted(noise_by_bits, reverse=True):
         rising[bits] = max(noise_by_bits[bits], previous)
@@ -351,7 +358,9 @@ def _measure_prices(
     prices: dict[int, dict[str, LayerPrice]] = {}
     base: dict[str, Any] = {}
     for bits in task.with_progress("prices", bit_choices):
-        total, parts = price_layers(write_quantised_graph(graph, task.everywhere(bits)).graph, task.limits.board, sizes)
+        total, parts = price_layers(
+            write_quantised_graph(graph, task.uniform_recipe(bits)).graph, task.limits.board, sizes
+        )
         prices[bits] = {name: parts[str(place)] for name, place in places.items()}
         if bits == BITS[0]:
             base = {**total}
@@ -361,7 +370,8 @@ def _measure_prices(
 
 
 def _label_layers(graph: Graph, weights: Sequence[str]) -> tuple[Graph, dict[str, Loc]]:
-    """Return the graph with a distinct location for each layer, and a mapping from the names of weights to these locations.
+    """Return the graph with a distinct location for each layer, and a mapping from the names of weights to these
+    locations.
 
     In a model's file several layers may have the same location."""
     places = {name: Loc(index=k, name="layer") for k, name in enumerate(weights)}
@@ -384,13 +394,14 @@ def _label_layers(graph: Graph, weights: Sequence[str]) -> tuple[Graph, dict[str
 # If weights of 8 bits lose more accuracy than permitted, layers may have 16-bit activations or be computed in floats. This
 # requires hardly any flash but takes time. The fastest choice is then chosen.
 
-_TRIES = 6
+_MAX_TRIES = 6
 """Maximum number of choices that are compiled if the compiled networks exceed a limit."""
-_CANDIDATES, _NEAR = 2, 1.5
-"""Number of networks that are repaired and measured, and the largest ratio of their predicted noise to the least noise."""
+_CANDIDATES, _NEAR_RATIO = 2, 1.5
+"""Number of networks that are repaired and measured, and the largest ratio of their predicted noise to the least
+noise."""
 _STEPS = 32
-"""Maximum number of networks of the Pareto front among which a bisection searches the cheapest that loses no more accuracy than
-permitted."""
+"""Maximum number of networks of the Pareto front among which a bisection searches the cheapest that loses no more
+accuracy than permitted."""
 _SHOWN = 64
 """Maximum number of networks of the Pareto front that the report lists."""
 
@@ -422,20 +433,20 @@ def _choose_within_limits(
 ) -> Selection | None:
     """Return a choice of bits whose compiled network does not exceed the limits of flash and cycles.
 
-    ``choose``: function that selects a choice on the Pareto front, or returns None if no choice is good enough; then the
-    result is None. FitError if every choice exceeds a limit."""
+    ``choose``: function that selects a choice on the Pareto front, or returns None if no choice is good enough; then
+    the result is None. FitError if every choice exceeds a limit."""
     flash, cycles = task.limits.flash, task.limits.cycles
-    for _ in range(_TRIES):
+    for _ in range(_MAX_TRIES):
         points = layer_options.front(flash, cycles)
         if not points:
             break
         point = choose(task, points)
         if point is None:
             return None
-        excess = task.excess(point.picks)
+        excess = task.flash_and_cycles_over_limits(point.picks)
         if not any(excess):
             task.build(point.picks)
-            excess = task.excess(point.picks)
+            excess = task.flash_and_cycles_over_limits(point.picks)
         if not any(excess):
             return point
         flash = _tighten_limit(flash, excess[0], layer_options.base["flash"] + point.flash)
@@ -446,19 +457,20 @@ def _choose_within_limits(
 def _tighten_limit(limit: int | None, excess: int, predicted_cost: int) -> int | None:
     """Return a lower limit after the compiled network of a choice exceeded the limit by ``excess``.
 
-    ``predicted_cost``: the cost that was predicted for this choice. The new limit is below it, so that the choice is not
-    made again, and is at most the old limit less half of the excess: other choices may exceed their prediction by less.
-    If there is no limit or no excess, ``limit`` is returned."""
+    ``predicted_cost``: the cost that was predicted for this choice. The new limit is below it, so that the choice is
+    not made again, and is at most the old limit less half of the excess: other choices may exceed their prediction by
+    less. If there is no limit or no excess, ``limit`` is returned."""
     return limit if limit is None or not excess else min(limit - excess // 2, predicted_cost - 1)
 
 
 def _choose_least_noise(task: BitSearch, points: Sequence[Selection]) -> Selection:
-    """Return the choice of bits with the least noise after repairs, among those whose predicted noise is near the least.
+    """Return the choice of bits with the least noise after repairs, among those whose predicted noise is near the
+    least.
 
     ``points``: the Pareto front, in the order of falling noise."""
-    near = [point for point in points if point.loss <= _NEAR * points[-1].loss]
+    near = [point for point in points if point.loss <= _NEAR_RATIO * points[-1].loss]
     candidates = [near[k] for k in _space_evenly(len(near), _CANDIDATES)]
-    fitting = [point for point in candidates if not any(task.excess(point.picks))]
+    fitting = [point for point in candidates if not any(task.flash_and_cycles_over_limits(point.picks))]
     if len(fitting) < 2:
         return (fitting or candidates)[-1]
     decibels = {point: task.measure_decibels(point.picks) for point in task.with_progress("networks", fitting)}
@@ -468,8 +480,8 @@ def _choose_least_noise(task: BitSearch, points: Sequence[Selection]) -> Selecti
 def _choose_smallest(task: BitSearch, points: Sequence[Selection]) -> Selection | None:
     """Return the cheapest choice of bits that lowers the score by no more than permitted; None if there is none.
 
-    ``points``: the Pareto front, in the order of falling noise. It is searched by bisection, on the assumption that less
-    noise means a higher score."""
+    ``points``: the Pareto front, in the order of falling noise. It is searched by bisection, on the assumption that
+    less noise means a higher score."""
     points = [points[k] for k in _space_evenly(len(points), _STEPS)]
     low, high, tries, limit = -1, len(points) - 1, 1, 1 + (len(points) - 1).bit_length()
     task.report_progress("networks", 0, limit)
@@ -488,7 +500,8 @@ def _choose_smallest(task: BitSearch, points: Sequence[Selection]) -> Selection 
 
 
 def _space_evenly(count: int, max_count: int) -> list[int]:
-    """Return at most ``max_count`` evenly spaced indices from 0 to ``count`` - 1. The last index is always among them."""
+    """Return at most ``max_count`` evenly spaced indices from 0 to ``count`` - 1. The last index is always among
+    them."""
     return sorted({int(k) for k in np.linspace(count - 1, 0, min(max_count, count))})
 
 
@@ -505,7 +518,7 @@ def _check_ram(task: BitSearch, bits: tuple[int, ...]) -> None:
 
 def _accuracy_error(task: BitSearch) -> FitError:
     """Return the error for the case that every network that was tried lowers the score by more than permitted."""
-    least = min(task.drop(bits) for bits in task.scores)
+    least = min(task.score_drop(bits) for bits in task.scores)
     return FitError(
         f"max_drop: the score falls by {least:.4f} at least, {task.limits.max_drop:g} are allowed",
         where=task.network.graph.name,
@@ -543,8 +556,8 @@ def _limits_error(task: BitSearch, layer_options: LayerOptions) -> FitError:
 def _search_report(task: BitSearch, layer_options: LayerOptions, chosen: Selection) -> dict[str, Any]:
     """Return plain data about the search for the report.
 
-    It contains the layers with their options, networks of the Pareto front without limits, and the scores and signal-to-noise
-    ratios of the networks that were repaired and measured."""
+    It contains the layers with their options, networks of the Pareto front without limits, and the scores and
+    signal-to-noise ratios of the networks that were repaired and measured."""
     points, names = layer_options.front(), layer_labels(task.network.graph, task.weights)
     shown, measured = {*_space_evenly(len(points), _SHOWN)}, {chosen.picks, *task.scores, *task.decibels}
     return {

@@ -1,4 +1,5 @@
-"""Measure the quality of a quantised network by comparing it with the float network, and render the report as an HTML page."""
+"""Measure the quality of a quantised network by comparing it with the float network, and render the report as an HTML
+page."""
 
 from __future__ import annotations
 
@@ -36,9 +37,9 @@ _SHOWN_CHANGES = 100
 class Noise:
     """Sums over samples from which the noise of a value is computed.
 
-    ``signal``: sum of squares of the float network's elements. ``noise``: sum of squared differences of the quantised network's
-    elements. ``clipped``: number of elements that saturate. ``elements``: number of all elements. ``end``: determines the part
-    of the value in which noise is measured (see :class:`End`); by default the whole value."""
+    ``signal``: sum of squares of the float network's elements. ``noise``: sum of squared differences of the quantised
+    network's elements. ``clipped``: number of elements that saturate. ``elements``: number of all elements. ``end``:
+    determines the part of the value in which noise is measured (see :class:`End`); by default the whole value."""
 
     signal: float = 0.0
     noise: float = 0.0
@@ -47,7 +48,8 @@ class Noise:
     end: End = field(default_factory=lambda: End(""))
 
     def add(self, real: Array, stored: Array, kind: Any) -> None:
-        """Add the elements of one sample: ``real``, those of the float network, and ``stored``, those of the quantised one.
+        """Add the elements of one sample: ``real``, those of the float network, and ``stored``, those of the quantised
+        one.
 
         ``kind``: type of the stored elements."""
         values = stored.astype(np.float64)
@@ -70,8 +72,8 @@ class Noise:
 class Comparison:
     """Comparison of the float and the quantised network on the same samples.
 
-    ``values``: noise of each value by name. ``answers``: outputs of the float network for all samples, by name, and the same of
-    the quantised network."""
+    ``values``: noise of each value by name. ``answers``: outputs of the float network for all samples, by name, and the
+    same of the quantised network."""
 
     values: dict[str, Noise] = field(default_factory=dict)
     answers: tuple[dict[str, Array], dict[str, Array]] = field(default_factory=lambda: ({}, {}))
@@ -95,7 +97,8 @@ def compare_networks(pair: NetworkPair, data: SampleData, progress: Progress | N
 def answers_report(comparison: Comparison, data: SampleData) -> dict[str, Any]:
     """Return the part of the report about the outputs of both networks: the signal-to-noise ratio of each output.
 
-    If the data has labels, the accuracy of each network is added, and the samples that are now predicted differently."""
+    If the data has labels, the accuracy of each network is added, and the samples that are now predicted
+    differently."""
     report: dict[str, Any] = {
         "outputs": [
             {
@@ -195,8 +198,8 @@ def stored_bits(data: Array) -> int:
 def frequent_mistakes(classification: Mapping[str, Any]) -> list[tuple[int, int, int, int]]:
     """Return the confusions of classes, the most frequent of the quantised network first.
 
-    A confusion is a tuple: true class, predicted class, number of such predictions by the float network, and by the quantised
-    network."""
+    A confusion is a tuple: true class, predicted class, number of such predictions by the float network, and by the
+    quantised network."""
     before, after = (np.array(classification[name]) for name in ("float_confusion", "confusion"))
     wrong = np.argwhere((before + after) * (1 - np.eye(len(after), dtype=np.int64)))
     mistakes = [(int(t), int(a), int(before[t, a]), int(after[t, a])) for t, a in wrong]
@@ -211,9 +214,9 @@ def noisiest_lines(lines: Sequence[Mapping[str, Any]], count: int) -> list[Mappi
 
 # ---- The report as a single HTML page, in the style of the page of ``microc profile``.
 
-_MOST_CLASSES = 32
-_MOST_CONFUSED = 20
-_SILENT = 120.0
+_MAX_DRAWN_CLASSES = 32
+_MAX_CONFUSIONS = 20
+_NOISELESS_DECIBELS = 120.0
 """Signal-to-noise ratio in decibels with which a network without noise is drawn in a plot."""
 _MEASURED = (("score", "score {:.4f}"), ("decibels", "{:.1f} dB"))
 Number = tuple[float, str]
@@ -224,8 +227,8 @@ Number = tuple[float, str]
 class LayerTableRow:
     """A row of the page's table of layers.
 
-    ``stored``: dtype of the layer's result. ``length``: length of the bar that shows the layer's signal-to-noise ratio, in
-    percent of the longest bar. ``cells``: the numbers in the further columns."""
+    ``stored``: dtype of the layer's result. ``length``: length of the bar that shows the layer's signal-to-noise ratio,
+    in percent of the longest bar. ``cells``: the numbers in the further columns."""
 
     number: int
     layer: str
@@ -249,7 +252,8 @@ class Table:
 class QuantizedContext:
     """Variables of the template ``report/quantized.html.j2``, the page of the report.
 
-    ``advice`` and tables may be empty. ``matrix`` is the confusion matrix; None without classes or with too many classes."""
+    ``advice`` and tables may be empty. ``matrix`` is the confusion matrix; None without classes or with too many
+    classes."""
 
     title: str
     board: str
@@ -270,9 +274,10 @@ class QuantizedContext:
 
 
 def to_html(report: Mapping[str, Any]) -> str:
-    """Render the report on a quantised network (``Quantized.report``) as an HTML page. Equal reports result in equal pages."""
+    """Render the report on a quantised network (``Quantized.report``) as an HTML page. Equal reports result in equal
+    pages."""
     classification, floats = report.get("classification"), report["floats"]
-    small = classification is not None and len(classification["confusion"]) <= _MOST_CLASSES
+    small = classification is not None and len(classification["confusion"]) <= _MAX_DRAWN_CLASSES
     context = QuantizedContext(
         title=report["model"],
         board=report.get("board", ""),
@@ -329,14 +334,16 @@ def _format_change(before: Any, after: Any, format_number: Any) -> str:
 
 
 def _confusion_rows(classification: Mapping[str, Any] | None, matrix_is_shown: bool) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each of the most frequent confusions of classes. There are none if the page shows a confusion matrix."""
+    """Yield a row for each of the most frequent confusions of classes. There are none if the page shows a confusion
+    matrix."""
     if classification is not None and not matrix_is_shown:
-        for mistake in frequent_mistakes(classification)[:_MOST_CONFUSED]:
+        for mistake in frequent_mistakes(classification)[:_MAX_CONFUSIONS]:
             yield tuple(map(str, mistake))
 
 
 def _changed_rows(classification: Mapping[str, Any] | None) -> Iterator[tuple[str, ...]]:
-    """Yield a table row for each sample for which the quantised network predicts another class than the float network."""
+    """Yield a table row for each sample for which the quantised network predicts another class than the float
+    network."""
     for answer in classification["changed"] if classification is not None else ():
         yield tuple(str(answer[name]) for name in ("sample", "truth", "float", "quantised"))
 
@@ -375,7 +382,8 @@ def _layer_table_rows(layers: Sequence[Mapping[str, Any]]) -> Iterator[LayerTabl
 
 
 def _layer_cells(layer: Mapping[str, Any], total_noise: float) -> Iterator[Number]:
-    """Yield the cells with numbers in a layer's row. ``total_noise``: sum of the noises that each layer causes alone."""
+    """Yield the cells with numbers in a layer's row. ``total_noise``: sum of the noises that each layer causes
+    alone."""
     bits = layer["bits"]
     yield (min(bits), "/".join(map(str, bits))) if bits else (0, "")
     yield _sortable_number(layer.get("decibels"), "{:.1f}")
@@ -390,7 +398,8 @@ def _layer_cells(layer: Mapping[str, Any], total_noise: float) -> Iterator[Numbe
 
 
 def _layer_noise(layer: Mapping[str, Any]) -> float:
-    """Return the noise at the outputs that quantising a layer's values and weights causes, all other layers being in floats."""
+    """Return the noise at the outputs that quantising a layer's values and weights causes, all other layers being in
+    floats."""
     return (layer["value_sensitivity"] or 0.0) + (layer["weight_sensitivity"] or 0.0)
 
 
@@ -418,7 +427,7 @@ def _plot_point(front_entry: Mapping[str, Any], x: int) -> Point:
         f", measured: {form.format(front_entry[key])}" for key, form in _MEASURED if front_entry.get(key) is not None
     ]
     kind = "chosen" if front_entry["chosen"] else "measured" if measured else "predicted"
-    ratio = -10 * math.log10(front_entry["noise"]) if front_entry["noise"] > 0 else _SILENT
+    ratio = -10 * math.log10(front_entry["noise"]) if front_entry["noise"] > 0 else _NOISELESS_DECIBELS
     return Point(
         x,
         ratio,

@@ -44,8 +44,8 @@ from microc.transform.quantised.qdq_values import CLAMPS
 class ReportedLayer:
     """A layer of the model, as reports list it. Inputs and states are listed as layers too.
 
-    ``nodes``: nodes of the layer; none for an input or state. ``values``: names of the nodes' results, or of the input or
-    state."""
+    ``nodes``: nodes of the layer; none for an input or state. ``values``: names of the nodes' results, or of the input
+    or state."""
 
     nodes: list[Node] = field(default_factory=list)
     values: list[str] = field(default_factory=list)
@@ -108,7 +108,8 @@ def group_into_layers(graph: Graph, integer_values: Container[str]) -> list[Repo
 def _find_owner(
     row: ReportedLayer, owner: dict[str, ReportedLayer], integer_values: Container[str]
 ) -> ReportedLayer | None:
-    """Return the layer that ``row``, a group of nodes with the same location, is a part of; None if it is a layer itself.
+    """Return the layer that ``row``, a group of nodes with the same location, is a part of; None if it is a layer
+    itself.
 
     ``owner``: the group that computes each value. ``integer_values``: names of the values that become integers."""
     if not row.nodes:
@@ -135,7 +136,8 @@ def label_locations(graph: Graph, layers: list[ReportedLayer]) -> Graph:
 
 
 def layer_location(layer_index: int) -> Loc:
-    """Return the location that :func:`label_locations` sets for the nodes of the layer with the index ``layer_index``."""
+    """Return the location that :func:`label_locations` sets for the nodes of the layer with the index
+    ``layer_index``."""
     return Loc(index=layer_index, name="layer")
 
 
@@ -153,9 +155,10 @@ BESIDE = "an operand or its result stays in floats"
 def floats_report(graph: Graph, requested_floats: Container[str] = ()) -> dict[str, Any]:
     """Return the part of the report about the operators that a quantised ``graph`` computes in floats.
 
-    ``requested_floats``: results of the operators for which the user requested floats. The entry ``operators`` lists the
-    operators that compute in float32, including those in loops, each with its multiply-accumulates in a run and the reason.
-    Operators that are compiled to a table are left out. The entry ``share`` is their fraction of all multiply-accumulates."""
+    ``requested_floats``: results of the operators for which the user requested floats. The entry ``operators`` lists
+    the operators that compute in float32, including those in loops, each with its multiply-accumulates in a run and the
+    reason. Operators that are compiled to a table are left out. The entry ``share`` is their fraction of all
+    multiply-accumulates."""
     flat = flatten_graph(graph)
     by_rows = {node.loc for node in flat.nodes if node.op == "dynamic_quantize"}
     tabulated = storage_of_byte_functions(flat)
@@ -173,7 +176,8 @@ def floats_report(graph: Graph, requested_floats: Container[str] = ()) -> dict[s
 def _nodes_with_macs(graph: Graph, iterations: int) -> Iterator[tuple[Node, int]]:
     """Yield the operators of a graph with their numbers of multiply-accumulates in a run.
 
-    A loop is replaced by the operators of its body. ``iterations``: number of times that the graph, a body itself, runs."""
+    A loop is replaced by the operators of its body. ``iterations``: number of times that the graph, a body itself,
+    runs."""
     for node in graph.nodes:
         body = quantisable_body_of(node)
         if body is not None:
@@ -201,17 +205,17 @@ def _float_reason(node: Node, flat: Graph, requested_floats: Container[str]) -> 
 # ---- Properties of the data, for warnings: ranges of inputs in the calibration and comparison data, and whether they are pixels
 # that should have been scaled.
 
-_PIXEL, _BRIGHT = 255, 128
+_LARGEST_PIXEL, _MIN_PIXEL_MAXIMUM = 255, 128
 _SCALING = frozenset(("add", "sub", "mul", "div"))
 
 
 def inputs_report(source: Graph, samples: Sequence[Row], comparison_samples: Sequence[Row]) -> list[dict[str, Any]]:
     """Return the part of the report about the inputs of the network, with an entry for each of them.
 
-    ``source``: the network as it was read. ``samples``: the calibration data. ``comparison_samples``: the samples on which
-    the float and the quantised network are compared. In an entry, ``low`` and ``high`` are the smallest and the largest
-    number in the calibration data, ``compared_low`` and ``compared_high`` those in the comparison data. ``pixels`` is True
-    if the calibration data are integers up to 255 that the network does not scale."""
+    ``source``: the network as it was read. ``samples``: the calibration data. ``comparison_samples``: the samples on
+    which the float and the quantised network are compared. In an entry, ``low`` and ``high`` are the smallest and the
+    largest number in the calibration data, ``compared_low`` and ``compared_high`` those in the comparison data.
+    ``pixels`` is True if the calibration data are integers up to 255 that the network does not scale."""
     inputs = []
     for number, name in enumerate(source.inputs):
         low, high = _input_span(samples, number)
@@ -226,7 +230,7 @@ def inputs_report(source: Graph, samples: Sequence[Row], comparison_samples: Seq
                 "high": high,
                 "compared_low": compared_low,
                 "compared_high": compared_high,
-                "pixels": is_float and _BRIGHT <= high <= _PIXEL and low >= 0 and not _is_scaled(source, name)
+                "pixels": is_float and _MIN_PIXEL_MAXIMUM <= high <= _LARGEST_PIXEL and low >= 0 and not _is_scaled(source, name)
                 and all(bool((row[number] == np.rint(row[number])).all()) for row in samples),
             }
         )  # fmt: skip
@@ -260,10 +264,11 @@ def layers_report(
 ) -> list[dict[str, Any]]:
     """Return the part of the report about layers, with an entry for each of them.
 
-    An entry contains name, operators, number of bits, dtype, and figures about the last value that the layer stores: range,
-    scale, signal-to-noise ratio and the fraction of elements that saturate. ``noise_alone``: the noise that quantising each
-    value or constant causes alone; sums of these noises are the sensitivities in an entry. ``statistics_by_value``:
-    statistics of activations, from which channels that are zero in all samples are counted as ``silent``."""
+    An entry contains name, operators, number of bits, dtype, and figures about the last value that the layer stores:
+    range, scale, signal-to-noise ratio and the fraction of elements that saturate. ``noise_alone``: the noise that
+    quantising each value or constant causes alone; sums of these noises are the sensitivities in an entry.
+    ``statistics_by_value``: statistics of activations, from which channels that are zero in all samples are counted as
+    ``silent``."""
     return [
         _layer_entry(row, recipe, comparison, noise_alone) | _count_silent_channels(row, statistics_by_value)
         for row in layers
@@ -273,8 +278,8 @@ def layers_report(
 def _count_silent_channels(row: ReportedLayer, statistics_by_value: Mapping[str, Statistics]) -> dict[str, int]:
     """Return the entries ``silent`` and ``channels`` for a layer with clamps (such as relu); empty for other layers.
 
-    ``channels`` is the number of channels of the layer's clamped results. ``silent`` is the number of those that are zero in all
-    samples."""
+    ``channels`` is the number of channels of the layer's clamped results. ``silent`` is the number of those that are
+    zero in all samples."""
     clamped = [
         node.outputs[0] for node in row.computing if node.op in CLAMPS and node.outputs[0] in statistics_by_value
     ]
@@ -335,10 +340,10 @@ def costs_report(
 ) -> dict[str, Any]:
     """Return the part of the report about the cost of the float and the quantised network on a board.
 
-    A network need not fit on the board. Both graphs must have the locations that :func:`label_locations` sets. The price of each
-    layer is added to its entry in ``layer_lines``: ``flash`` (bytes of constants and code), ``instructions`` and ``cycles``, or
-    None if no kernel call is for this layer alone, because it is computed with another layer or not at all.
-    """
+    A network need not fit on the board. Both graphs must have the locations that :func:`label_locations` sets. The
+    price of each layer is added to its entry in ``layer_lines``: ``flash`` (bytes of constants and code),
+    ``instructions`` and ``cycles``, or None if no kernel call is for this layer alone, because it is computed with
+    another layer or not at all."""
     totals = {}
     for step, (key, graph) in enumerate((("float_cost", float_graph), ("cost", integer_graph))):
         if progress is not None:
@@ -362,37 +367,39 @@ def costs_report(
 
 # ---- Advice: warnings and suggestions derived from a report's numbers.
 
-FEW = 20
+MIN_CALIBRATION_SAMPLES = 20
 """Number of calibration samples below which a warning is given, because ranges probably do not contain rare values."""
-WIDER, NARROWER = 2.0, 0.25
-"""Largest and smallest ratio of an input's span in the comparison data to its span in the calibration data. Outside of these
-limits a warning is given that the data were prepared differently."""
-CLIPPED = 0.01
-"""Fraction of a value's elements outside of its range from which a warning is given that the compared data differ from the
-calibration data."""
-SILENT = 0.5
-"""Fraction of the channels after clamps that are zero in all samples, from which a warning is given that the data are unlike
-those that the network was trained with."""
-SAME = 1e-3
-"""Variation of an output over the samples, relative to its size, below which a warning is given that it does not depend on
-them."""
-LOUD = 0.01
+MAX_SPAN_RATIO, MIN_SPAN_RATIO = 2.0, 0.25
+"""Largest and smallest ratio of an input's span in the comparison data to its span in the calibration data. Outside of
+these limits a warning is given that the data were prepared differently."""
+CLIPPED_SHARE = 0.01
+"""Fraction of a value's elements outside of its range from which a warning is given that the compared data differ from
+the calibration data."""
+SILENT_CHANNEL_SHARE = 0.5
+"""Fraction of the channels after clamps that are zero in all samples, from which a warning is given that the data are
+unlike those that the network was trained with."""
+MIN_OUTPUT_VARIATION = 1e-3
+"""Variation of an output over the samples, relative to its size, below which a warning is given that it does not depend
+on them."""
+NOISE_SHARE = 0.01
 """Noise at the outputs, relative to the signal, from which advice is given. It corresponds to 20 dB."""
-DOMINANT = 0.5
+DOMINANT_NOISE_SHARE = 0.5
 """Fraction of all noise from which advice is given to store a single value or weight in more bits."""
-CHANCE = 1.5
-"""Ratio of the float network's accuracy to that of guessing, below which a warning is given that data or labels are wrong."""
-LOST = 0.003
+MIN_ACCURACY_RATIO = 1.5
+"""Ratio of the float network's accuracy to that of guessing, below which a warning is given that data or labels are
+wrong."""
+MIN_ACCURACY_LOSS = 0.003
 """Difference of the accuracies of both networks from which advice is given."""
-SURE = 2.0
-"""Number of standard deviations by which a loss of accuracy must differ from zero not to count as chance: 95 % (McNemar's
-test)."""
-IN_FLOATS = 0.01
+SIGNIFICANT_DEVIATIONS = 2.0
+"""Number of standard deviations by which a loss of accuracy must differ from zero not to count as chance: 95 %
+(McNemar's test)."""
+FLOAT_MACS_SHARE = 0.01
 """Fraction of multiply-accumulates in floats from which advice is given."""
 
 
 def advice(report: Mapping[str, Any]) -> list[str]:
-    """Return warnings and suggestions that follow from the numbers of a report, as sentences, the most fundamental first.
+    """Return warnings and suggestions that follow from the numbers of a report, as sentences, the most fundamental
+    first.
 
     The list is empty if there is nothing to improve."""
     return [
@@ -407,7 +414,7 @@ def advice(report: Mapping[str, Any]) -> list[str]:
 
 def _advise_on_inputs(report: Mapping[str, Any]) -> Iterator[str]:
     """Yield advice about the number of samples and about the ranges of inputs."""
-    if report["samples"] < FEW:
+    if report["samples"] < MIN_CALIBRATION_SAMPLES:
         yield (
             f"{report['samples']} samples are few: ranges miss what is rare. Calibrate with some tens to some hundreds, "
             f"of every kind that the network will see."
@@ -419,7 +426,7 @@ def _advise_on_inputs(report: Mapping[str, Any]) -> Iterator[str]:
         )
         if data["low"] == data["high"]:
             yield f"{data['input']} is {data['low']:.4g} in all samples: what the network does with other numbers is not seen."
-        elif not NARROWER <= compared / (data["high"] - data["low"]) <= WIDER:
+        elif not MIN_SPAN_RATIO <= compared / (data["high"] - data["low"]) <= MAX_SPAN_RATIO:
             yield (
                 f"{data['input']} spans {span} in the calibration data and {data['compared_low']:.4g} to "
                 f"{data['compared_high']:.4g} in those compared on: prepare both as the network was trained."
@@ -434,21 +441,22 @@ def _advise_on_inputs(report: Mapping[str, Any]) -> Iterator[str]:
 def _advise_on_data(report: Mapping[str, Any]) -> Iterator[str]:
     """Yield advice about data that are unlike those that the network was trained with.
 
-    Signs of such data are channels that are always zero, outputs that hardly vary, and values outside of their ranges."""
+    Signs of such data are channels that are always zero, outputs that hardly vary, and values outside of their
+    ranges."""
     clamped = [layer for layer in report["layers"] if "silent" in layer]
     silent, channels = (sum(layer[name] for layer in clamped) for name in ("silent", "channels"))
-    if silent > SILENT * channels:
+    if silent > SILENT_CHANNEL_SHARE * channels:
         yield (
             f"{silent} of {channels} channels behind clamps are zero in all samples: the data are not those of the training, or "
             f"much of the network does nothing. Look at scaling (--pixels) and the order of channels."
         )
     for output in report["outputs"]:
-        if report["evaluated_samples"] > 1 and output["variation"] < SAME:
+        if report["evaluated_samples"] > 1 and output["variation"] < MIN_OUTPUT_VARIATION:
             yield (
                 f"Output {output['name']} of the float network hardly depends on the data: look at their scaling, and whether "
                 f"the network is trained."
             )
-    beyond = [value for value in report["values"] if value["clipped"] > CLIPPED]
+    beyond = [value for value in report["values"] if value["clipped"] > CLIPPED_SHARE]
     if beyond:
         worst = max(beyond, key=lambda value: float(value["clipped"]))
         span = f"{worst['low']:.4g} to {worst['high']:.4g}"
@@ -459,7 +467,8 @@ def _advise_on_data(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _advise_on_labels(report: Mapping[str, Any]) -> Iterator[str]:
-    """Yield advice about labels: all samples have the same class, or the float network's accuracy is near that of guessing."""
+    """Yield advice about labels: all samples have the same class, or the float network's accuracy is near that of
+    guessing."""
     result = report.get("classification")
     if not result:
         return
@@ -467,7 +476,7 @@ def _advise_on_labels(report: Mapping[str, Any]) -> Iterator[str]:
     if len(classes) == 1:
         (label,) = classes
         yield f"All labels are class {label}: the accuracy says nothing about the others. Compare on samples of all (--eval)."
-    elif result["float_accuracy"] < CHANCE / len(result["confusion"]):
+    elif result["float_accuracy"] < MIN_ACCURACY_RATIO / len(result["confusion"]):
         yield (
             f"The float network itself is right in {100 * result['float_accuracy']:.1f} % only, which is near guessing: data or "
             f"labels are not what it was trained on. Look at scaling (--pixels), the order of channels, the numbers of classes."
@@ -477,10 +486,10 @@ def _advise_on_labels(report: Mapping[str, Any]) -> Iterator[str]:
 def _advise_on_accuracy(report: Mapping[str, Any]) -> Iterator[str]:
     """Yield advice about a loss of accuracy, which states whether the loss may be due to chance."""
     result = report.get("classification")
-    if not result or abs(result["float_accuracy"] - result["accuracy"]) < LOST:
+    if not result or abs(result["float_accuracy"] - result["accuracy"]) < MIN_ACCURACY_LOSS:
         return
     lost, gained, samples = result["lost"], result["gained"], result["samples"]
-    if lost - gained > SURE * math.sqrt(lost + gained):
+    if lost - gained > SIGNIFICANT_DEVIATIONS * math.sqrt(lost + gained):
         yield (
             f"{lost} of {samples} answers became wrong and {gained} right, which is no chance: {_finer_setting(report)}, or "
             f"calibrate with more samples."
@@ -509,10 +518,10 @@ def _advise_on_noise(report: Mapping[str, Any]) -> Iterator[str]:
         if w.get("sensitivity")
     ]
     total = sum(share for share, *_ in shares)
-    if total < LOUD:
+    if total < NOISE_SHARE:
         return
     top, name, what = max(shares)
-    if top < DOMINANT * total:
+    if top < DOMINANT_NOISE_SHARE * total:
         yield f"Noise comes from many places: {_finer_setting(report)}, which helps more than any one layer."
     elif what == "weights":
         yield f"The weights of {name} alone cause {100 * top / total:.0f} % of the noise: give them 8 bits (--layer {name}=8)."
@@ -529,7 +538,7 @@ def _advise_on_noise(report: Mapping[str, Any]) -> Iterator[str]:
 def _advise_on_floats(report: Mapping[str, Any]) -> Iterator[str]:
     """Yield advice about operators that are computed in floats although the user did not request floats for them."""
     operators = [operator for operator in report["floats"]["operators"] if operator["reason"] != ASKED]
-    if operators and report["floats"]["share"] > IN_FLOATS:
+    if operators and report["floats"]["share"] > FLOAT_MACS_SHARE:
         largest = max(operators, key=lambda operator: int(operator["macs"]))
         yield (
             f"{100 * report['floats']['share']:.0f} % of the multiply-accumulates stay in floats, most in {largest['value']} "
@@ -552,8 +561,8 @@ def build_report(
     """Return the report on a quantised network as plain data.
 
     ``source``: the float graph as it was read. ``network``: the calibrated float network. ``best``: its quantised form.
-    ``samples``: the calibration data. ``evaluation_data``: the data on which both networks are compared. ``board``: the board
-    for which costs are estimated; empty for a report without costs."""
+    ``samples``: the calibration data. ``evaluation_data``: the data on which both networks are compared. ``board``: the
+    board for which costs are estimated; empty for a report without costs."""
     graph, config, recipe = network.graph, network.config, best.attempt.recipe
     comparison = compare_networks(best.pair, evaluation_data, progress)
     report: dict[str, Any] = {

@@ -196,7 +196,7 @@ def quantize(
     weight_only_layers = decisions.find_weight_only_results(graph, weight_only)
     if weight_only_layers & by_rows:
         raise UsageError(
-            f"{min(weight_only_layers & by_rows)!r} is named by weight_only and by dynamic_range, expected one of them",
+            f"{min(weight_only_layers & by_rows)!r} is named in both weight_only and dynamic_range, expected one of them",
             hint="name it in weight_only to compute in floats, or in dynamic_range to quantise its data",
         )
     config = QuantisationConfig(

@@ -1,5 +1,5 @@
-"""Equalise the channels of a float network across layers, and repair a quantised network: output-aware rounding of weights, and
-bias correction."""
+"""Equalise the channels of a float network across layers, and repair a quantised network: output-aware rounding of
+weights, and bias correction."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from microc.quantization.write import Recipe, write_quantised_graph, write_simul
 # a with the least expected noise is chosen for each group of tensors.
 
 _EXPONENTS = (0.0, 0.25, 0.5, 0.75, 1.0)
-_LEAST_GAIN = 0.9
+_MAX_NOISE_RATIO = 0.9
 """Largest ratio of the expected noise after equalisation to the noise before, at which tensors are equalised."""
 
 
@@ -49,8 +49,8 @@ _LEAST_GAIN = 0.9
 class _Reader:
     """A layer that reads a tensor which may be equalised.
 
-    ``weights`` (outputs, kernel positions, channels): its weights, those of each output divided by the root mean square of the
-    output."""
+    ``weights`` (outputs, kernel positions, channels): its weights, those of each output divided by the root mean square
+    of the output."""
 
     weights: Array
     depthwise: bool
@@ -61,9 +61,9 @@ def equalise_channels(
 ) -> Graph:
     """Return a float graph with its channels rescaled so that quantising it causes less noise.
 
-    ``graph`` itself is returned if rescaling does not lower the expected noise, that of rounding activations and weights.
-    ``statistics_by_value``: statistics of the activations. ``dtype``: dtype that activations will have. ``bits``: number of
-    bits that weights will have."""
+    ``graph`` itself is returned if rescaling does not lower the expected noise, that of rounding activations and
+    weights. ``statistics_by_value``: statistics of the activations. ``dtype``: dtype that activations will have.
+    ``bits``: number of bits that weights will have."""
     units = ChannelUnits(graph)
     if not units.free.any():
         return graph
@@ -75,7 +75,8 @@ def equalise_channels(
 
 
 class _Block:
-    """Tensors whose channels have common units (factors that must be chosen together), and the layers that read them."""
+    """Tensors whose channels have common units (factors that must be chosen together), and the layers that read
+    them."""
 
     def __init__(
         self, graph: Graph, units: ChannelUnits, seen: Mapping[str, Statistics], dtype: str, bits: int
@@ -102,7 +103,7 @@ class _Block:
         common = float(np.median(self.ranges[is_read] * self.reach[is_read])) if is_read.any() else 1.0
         target = np.where(is_read, common / np.where(is_read, self.reach, 1.0), self.ranges)
         fixed = is_used & ~self.units.free
-        best, least = factors, _LEAST_GAIN * self.noise(factors)
+        best, least = factors, _MAX_NOISE_RATIO * self.noise(factors)
         # The exponent weighs two aims: 1 equalises the ranges of channels, 0 equalises the weights of the layers that read them.
         # A factor common to all channels changes nothing. Factors are therefore normalised: if the block has fixed channels,
         # whose factor is 1, by these, else by all.
@@ -119,9 +120,8 @@ class _Block:
     def noise(self, factors: Array) -> float:
         """Return the expected noise of the layers that read the tensors if channels are divided by ``factors``.
 
-        It is a sum of squared quantisation steps, relative to the outputs of the layers. A tensor that no layer reads, such as an
-        operand of a sum, counts with the weights that read the same units in other tensors.
-        """
+        It is a sum of squared quantisation steps, relative to the outputs of the layers. A tensor that no layer reads,
+        such as an operand of a sum, counts with the weights that read the same units in other tensors."""
         total = 0.0
         for value, statistics in self.seen.items():
             own = self.units.of(value)
@@ -137,7 +137,8 @@ class _Block:
 
 
 def _layers_that_read(graph: Graph, units: ChannelUnits, value: str, statistics: Statistics) -> Iterator[_Reader]:
-    """Yield the layers that read a tensor, with the weights of each output divided by the root mean square of the output.
+    """Yield the layers that read a tensor, with the weights of each output divided by the root mean square of the
+    output.
 
     ``statistics``: statistics of the tensor."""
     for node in graph.nodes:
@@ -148,7 +149,8 @@ def _layers_that_read(graph: Graph, units: ChannelUnits, value: str, statistics:
 
 
 def _weights_by_channel(graph: Graph, node: Node, channels: int) -> tuple[Array, bool]:
-    """Return a layer's weights in the shape (outputs, kernel positions, input channels), and whether the layer is depthwise.
+    """Return a layer's weights in the shape (outputs, kernel positions, input channels), and whether the layer is
+    depthwise.
 
     The weights of a depthwise layer are zero except for the input channel that an output reads."""
     data = graph.consts[node.inputs[1]].astype(np.float64)
@@ -168,8 +170,9 @@ def _weights_by_channel(graph: Graph, node: Node, channels: int) -> tuple[Array,
 # after a repair is measured by running compiled networks on the last quarter of the samples.
 
 MIN_SAMPLES = 8
-"""Minimum number of calibration samples for repairs. With fewer samples the noise cannot be measured on held-back samples."""
-_SILENT = 200.0
+"""Minimum number of calibration samples for repairs. With fewer samples the noise cannot be measured on held-back
+samples."""
+_NOISELESS_DECIBELS = 200.0
 """Signal-to-noise ratio in decibels that is assumed for an output without noise."""
 Widths = Mapping[str, int]
 """Numbers of bits of weights, by the weights' names."""
@@ -179,7 +182,8 @@ Biases = Mapping[str, Array]
 
 @frozen
 class Attempt:
-    """A proposal for a quantised network: a recipe (storage of all values), and biases that replace those of some layers."""
+    """A proposal for a quantised network: a recipe (storage of all values), and biases that replace those of some
+    layers."""
 
     recipe: Recipe
     biases: Biases = field(default_factory=dict)
@@ -202,7 +206,8 @@ class Attempt:
 
 
 class Trial:
-    """The quantised network of an attempt, written as a graph and compiled for this computer together with the float network.
+    """The quantised network of an attempt, written as a graph and compiled for this computer together with the float
+    network.
 
     ``reals``: cache of compiled float networks (see :class:`.NetworkPair`)."""
 
@@ -220,7 +225,7 @@ class Trial:
             for number, noise in noises.items():
                 noise.add(real[number], integer[number], self.pair.kinds[number])
         ratios = [noise.decibels for noise in noises.values()]
-        return float(np.mean([ratio if ratio is not None else _SILENT for ratio in ratios]))
+        return float(np.mean([ratio if ratio is not None else _NOISELESS_DECIBELS for ratio in ratios]))
 
 
 def round_for_outputs(
@@ -232,7 +237,7 @@ def round_for_outputs(
     recipe = attempt.recipe
     weights, biases = dict(recipe.weights), dict(attempt.biases)
 
-    def fit(layer: Layer, moments: Moments) -> None:
+    def round_and_correct_layer(layer: Layer, moments: Moments) -> None:
         real, read, square, cross = moments.central_moments()
         is_float_layer = layer.weight in recipe.opened
         least = np.zeros(layer.bias.size) if is_float_layer else least_scales(layer.bias, recipe.read(layer.node).scale)
@@ -244,7 +249,7 @@ def round_for_outputs(
         stored = weights[layer.weight] = replace(rounded_weight, data=rounded_weight.data.reshape(layer.weights.shape))
         biases[layer.name] = _corrected_bias(layer, real, read, stored)
 
-    return _fit_layers(graph, weights, biases, recipe, samples, fit, seed)
+    return _fit_layers(graph, weights, biases, recipe, samples, round_and_correct_layer, seed)
 
 
 def correct_biases(
@@ -252,16 +257,15 @@ def correct_biases(
 ) -> Attempt:
     """Return the attempt with biases corrected, so that the mean of each layer's result is that of the float network.
 
-    See "Data-Free Quantization Through Weight Equalization and Bias Correction" (Nagel et al., 2019), section 4.2. Here means are
-    measured on samples.
-    """
+    See "Data-Free Quantization Through Weight Equalization and Bias Correction" (Nagel et al., 2019), section 4.2. Here
+    means are measured on samples."""
     recipe, biases = attempt.recipe, dict(attempt.biases)
 
-    def fit(layer: Layer, moments: Moments) -> None:
+    def correct_layer_bias(layer: Layer, moments: Moments) -> None:
         real, read, _, _ = moments.central_moments()
         biases[layer.name] = _corrected_bias(layer, real, read, recipe.weights[layer.weight])
 
-    return _fit_layers(graph, dict(recipe.weights), biases, recipe, samples, fit, seed)
+    return _fit_layers(graph, dict(recipe.weights), biases, recipe, samples, correct_layer_bias, seed)
 
 
 def _fit_layers(
@@ -277,7 +281,7 @@ def _fit_layers(
 
     ``weights`` and ``biases``: the dicts in which ``fit`` sets them. ``recipe``: storage of all other values."""
 
-    def attempt() -> Attempt:
+    def current_attempt() -> Attempt:
         """Return an attempt with the weights and biases that were fitted so far."""
         return Attempt(replace(recipe, weights=dict(weights)), dict(biases))
 
@@ -287,19 +291,19 @@ def _fit_layers(
         graph,
         fitted_layers,
         samples,
-        lambda: write_simulated_graph(attempt().graph(graph), attempt().recipe),
+        lambda: write_simulated_graph(current_attempt().graph(graph), current_attempt().recipe),
         fit,
         seed,
     )
-    return attempt()
+    return current_attempt()
 
 
 def _corrected_bias(layer: Layer, real_means: Array, stored_means: Array, stored_weight: Weight) -> Array:
     """Return the bias of a layer for which the mean of its result is that of the float network.
 
     It is the float bias plus the mean error that quantisation causes in the sums of products. ``real_means`` and
-    ``stored_means`` (G, K): means of the data that weights are multiplied by, in the float and in the quantised network.
-    ``stored_weight``: the quantised weights."""
+    ``stored_means`` (G, K): means of the data that weights are multiplied by, in the float and in the quantised
+    network. ``stored_weight``: the quantised weights."""
     rows = stored_weight.real.reshape(layer.rows.shape)
     error = (layer.rows * real_means[:, None] - rows * stored_means[:, None]).sum(axis=2)
     return np.asarray(layer.bias + error.reshape(-1))
@@ -307,8 +311,8 @@ def _corrected_bias(layer: Layer, real_means: Array, stored_means: Array, stored
 
 Repair = Callable[[Graph, Attempt, Sequence[Row], Widths, int], Attempt]
 REPAIRS: Mapping[str, Repair] = {"rounding by answers": round_for_outputs, "bias correction": correct_biases}
-"""Repairs by name, in the order in which they are tried. Only the first repair that lowers the noise is applied, because it
-includes the repairs after it."""
+"""Repairs by name, in the order in which they are tried. Only the first repair that lowers the noise is applied,
+because it includes the repairs after it."""
 
 Repaired = tuple[Trial, list[dict[str, Any]]]
 
@@ -322,11 +326,12 @@ def repair_network(
     reals: Reals,
     progress: Progress | None = None,
 ) -> Repaired:
-    """Return the quantised network after the first repair that lowers its noise, and a report on each repair that was tried.
+    """Return the quantised network after the first repair that lowers its noise, and a report on each repair that was
+    tried.
 
-    If no repair lowers the noise, the network is ``unrepaired``. ``bits``: number of bits of each weight. ``samples``: the
-    calibration samples. A report contains the repair's ``name``, the signal-to-noise ratio ``before`` and ``after`` it in
-    decibels, and whether it was ``kept``."""
+    If no repair lowers the noise, the network is ``unrepaired``. ``bits``: number of bits of each weight. ``samples``:
+    the calibration samples. A report contains the repair's ``name``, the signal-to-noise ratio ``before`` and ``after``
+    it in decibels, and whether it was ``kept``."""
     if len(samples) < MIN_SAMPLES:
         return unrepaired, []
     fitting_samples, held = split_samples(graph, samples, seed)

@@ -1,4 +1,5 @@
-"""Quantisation-aware training: a trainable PyTorch module that computes the outputs of the integer network that it becomes."""
+"""Quantisation-aware training: a trainable PyTorch module that computes the outputs of the integer network that it
+becomes."""
 
 from __future__ import annotations
 
@@ -21,7 +22,14 @@ from microc.graph.ir import Graph, NameSet, Node, Quant
 from microc.ops import registry
 from microc.ops.arithmetic import ACTIVATIONS
 from microc.quantization.decisions import BITS
-from microc.quantization.integer_scheme import SMALLEST, Activation, Weight, least_scales, quantise_array, weight_levels
+from microc.quantization.integer_scheme import (
+    SMALLEST_SCALE,
+    Activation,
+    Weight,
+    least_scales,
+    quantise_array,
+    weight_levels,
+)
 from microc.quantization.quantization_steps import Quantized
 from microc.quantization.repairs import Attempt
 from microc.quantization.write import QuantisedGraph, Recipe, write_quantised_graph
@@ -32,7 +40,8 @@ from microc.transform.quantised.qdq_values import moves_elements
 
 Tensor = Any
 Converter = Callable[..., Tensor]
-"""PyTorch implementation of an operator: a function that returns the result for the operator's attributes and operands."""
+"""PyTorch implementation of an operator: a function that returns the result for the operator's attributes and
+operands."""
 
 
 def conv2d(attrs: Mapping[str, Any], x: Tensor, weight: Tensor, bias: Tensor = None) -> Tensor:
@@ -47,8 +56,8 @@ def conv2d(attrs: Mapping[str, Any], x: Tensor, weight: Tensor, bias: Tensor = N
 def conv2d_transpose(attrs: Mapping[str, Any], x: Tensor, weight: Tensor, bias: Tensor = None) -> Tensor:
     """Compute a transposed convolution by PyTorch.
 
-    The weights (O, H, W, I) are converted to PyTorch's layout (groups * I, O, H, W), and the padding is removed from the
-    result."""
+    The weights (O, H, W, I) are converted to PyTorch's layout (groups * I, O, H, W), and the padding is removed from
+    the result."""
     groups, (outputs, rows, columns, depth) = attrs["groups"], weight.shape
     grouped = weight.reshape(groups, outputs // groups, rows, columns, depth).permute(0, 4, 1, 2, 3)
     torch_weight = grouped.reshape(groups * depth, outputs // groups, rows, columns)
@@ -181,8 +190,8 @@ def compute_node(graph: Graph, node: Node, operands: list[Tensor]) -> Tensor:
 def _move_elements(graph: Graph, node: Node, attrs: Mapping[str, Any], operands: list[Tensor]) -> Tensor:
     """Compute a node that only moves elements of its first operand, by PyTorch.
 
-    The operator's reference implementation is applied to an array of element indices; the result selects the elements. The index
-    after the last element is for padding."""
+    The operator's reference implementation is applied to an array of element indices; the result selects the elements.
+    The index after the last element is for padding."""
     shape = graph.types[node.inputs[0]].shape
     if node.op == "reshape":
         return operands[0].reshape(attrs["shape"])
@@ -225,8 +234,8 @@ _EXACT = 1 << 24
 class Batch:
     """A value of a graph for all samples.
 
-    If ``many`` is True, ``array`` has an additional first axis for the samples. If it is False, the array is the same for all
-    samples."""
+    If ``many`` is True, ``array`` has an additional first axis for the samples. If it is False, the array is the same
+    for all samples."""
 
     array: Array
     many: bool
@@ -264,7 +273,8 @@ def _evaluate_node(graph: Graph, node: Node, operands: Sequence[Batch]) -> Seque
 
 
 def _evaluate_core(graph: Graph, node: Node, operands: Sequence[Batch]) -> Sequence[Batch]:
-    """Evaluate a core operator by its reference implementation, for all samples at once if possible, else for each sample."""
+    """Evaluate a core operator by its reference implementation, for all samples at once if possible, else for each
+    sample."""
     definition = registry.get(node.op)
     attrs = {**definition.defaults, **node.attrs}
     if not any(operand.many for operand in operands):
@@ -286,7 +296,8 @@ def _evaluate_core(graph: Graph, node: Node, operands: Sequence[Batch]) -> Seque
 
 
 def _align_rank(operand: Batch, rank: int) -> Array:
-    """Return an operand as an array that can be broadcast with operands of ``rank`` axes and an additional axis of samples."""
+    """Return an operand as an array that can be broadcast with operands of ``rank`` axes and an additional axis of
+    samples."""
     if not operand.many:
         return operand.array
     shape = operand.array.shape
@@ -312,7 +323,8 @@ def _compute_product(graph: Graph, node: Node, operands: Sequence[Batch]) -> Arr
 
 
 def _bound_sums(node: Node, operands: Sequence[Batch]) -> float:
-    """Return an upper bound of the magnitude of a layer's sums of products, including partial sums; infinite for ``matmul``."""
+    """Return an upper bound of the magnitude of a layer's sums of products, including partial sums; infinite for
+    ``matmul``."""
     if node.op == "matmul":
         return np.inf
     data, weight, *bias = (operand.array for operand in operands)
@@ -334,10 +346,10 @@ def _bound_sums(node: Node, operands: Sequence[Batch]) -> float:
 class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
     """Trainable PyTorch module for quantisation-aware training, the result of ``microc.fake_quantize``.
 
-    Its parameters are the float32 constants of the float network with more than one element, under their names there, and the
-    scales of weights as ``NAME_scale``. Batch normalisation is folded into the weights. The module is called with a tensor for
-    each input of the network, with any number of samples along the first axis, and returns outputs of the same form.
-    """
+    Its parameters are the float32 constants of the float network with more than one element, under their names there,
+    and the scales of weights as ``NAME_scale``. Batch normalisation is folded into the weights. The module is called
+    with a tensor for each input of the network, with any number of samples along the first axis, and returns outputs of
+    the same form."""
 
     def __init__(self, quantized: Quantized) -> None:
         super().__init__()
@@ -424,7 +436,7 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
 
         Scales that are too small to store the layer's bias are raised."""
         node = self._layers[weight]
-        scales = np.maximum(np.abs(self._parameter_array(self._scale_name(weight))), SMALLEST)
+        scales = np.maximum(np.abs(self._parameter_array(self._scale_name(weight))), SMALLEST_SCALE)
         bias = node.inputs[2] if len(node.inputs) > 2 else ""
         if bias in self._names:
             data = self._recipe.read(node)
@@ -434,7 +446,8 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
     # ---------------------------------------------------------------- values
 
     def _check_samples(self, name: str, samples: Any) -> Tensor:
-        """Return the samples of an input, a tensor (samples, ...), in the shape (samples, 1, ...): each is a graph's input.
+        """Return the samples of an input, a tensor (samples, ...), in the shape (samples, 1, ...): each is a graph's
+        input.
 
         UsageError for samples of another shape."""
         shape = self._graph.types[name].shape
@@ -447,7 +460,8 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
         return samples.unsqueeze(1)
 
     def _run_integers(self, written: QuantisedGraph, rows: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Run the integer network on samples. Return its outputs and its dequantised values, by their names in the float network.
+        """Run the integer network on samples. Return its outputs and its dequantised values, by their names in the
+        float network.
 
         ``rows``: for each input a tensor of all samples."""
         arrays = [row.detach().cpu().numpy() for row in rows]
@@ -461,7 +475,8 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
         return dequantised | {name: torch.from_numpy(values[name].array).to(device) for name in self._graph.outputs}
 
     def _fake_constants(self, recipe: Recipe) -> dict[str, Tensor]:
-        """Return all constants of the float network, rounded as in the integer network, with gradients of the parameters."""
+        """Return all constants of the float network, rounded as in the integer network, with gradients of the
+        parameters."""
         device = next(self.parameters()).device
         constants = {name: torch.tensor(data, device=device) for name, data in self._graph.consts.items()}
         for name, parameter in self._names.items():
@@ -545,11 +560,11 @@ def _clip_to_storage(reals: Array, stored_weight: Weight) -> Array:
 def _check_trainable(graph: Graph) -> None:
     """Check that a float graph can be trained.
 
-    UnsupportedError if it has state or operators without a known gradient. UsageError if the first extent of an input is not 1,
-    because the graph must be that of a single sample."""
+    UnsupportedError if it has state or operators without a known gradient. UsageError if the first extent of an input
+    is not 1, because the graph must be that of a single sample."""
     if graph.state:
         raise UnsupportedError(
-            f"training: {graph.name} keeps state from call to call, expected a network without state",
+            f"training: {graph.name} keeps state between calls, expected a network without state",
             hint="quantise it without training: microc.quantize",
         )
     check_operators(graph)
@@ -557,5 +572,5 @@ def _check_trainable(graph: Graph) -> None:
         if graph.types[name].shape[:1] != (1,):
             raise UsageError(
                 f"input {name!r}: got shape {graph.types[name].shape}, expected 1 as its first extent",
-                hint="export the network for one sample",
+                hint="export the network with a batch of one sample",
             )

@@ -58,7 +58,7 @@ def test_blocks_share_no_multipliers_in_floats() -> None:
     assert caught.value.hint
 
 
-@pytest.mark.parametrize(("which", "words"), [(2, "cannot be opened"), (None, "there is no layer")])
+@pytest.mark.parametrize(("which", "words"), [(2, "cannot dequantise its weights"), (None, "there is no layer")])
 def test_weights_that_cannot_be_opened(which: int | None, words: str) -> None:
     """A depthwise convolution's, and a layer that is not there."""
     graph = classifier()
@@ -124,7 +124,7 @@ def test_layers_that_have_no_dynamic_range() -> None:
     graph = net.graph(net.op("dense", net.op("tanh", net.x), weight, name="own"))
     data, layer = np.random.default_rng(4).normal(size=(20, 1, 4)).astype(np.float32), graph.nodes[0].outputs[0]
     refused: dict[str, dict[str, Any]] = {
-        "weights of 'own' are computed": {"dynamic_range": ["own"]},
+        "weights of layer 'own' are computed": {"dynamic_range": ["own"]},
         "named by weight_only and by dynamic_range": {"dynamic_range": ["all"], "weight_only": [layer]},
         "no layer 'nowhere'": {"dynamic_range": ["nowhere"]},
         "one scale for each channel": {"dynamic_range": ["all"], "weights": 4, "block": 16},
