@@ -125,7 +125,7 @@ def test_layers_that_have_no_dynamic_range() -> None:
     data, layer = np.random.default_rng(4).normal(size=(20, 1, 4)).astype(np.float32), graph.nodes[0].outputs[0]
     refused: dict[str, dict[str, Any]] = {
         "weights of layer 'own' are computed": {"dynamic_range": ["own"]},
-        "named by weight_only and by dynamic_range": {"dynamic_range": ["all"], "weight_only": [layer]},
+        "named in both weight_only and dynamic_range": {"dynamic_range": ["all"], "weight_only": [layer]},
         "no layer 'nowhere'": {"dynamic_range": ["nowhere"]},
         "one scale for each channel": {"dynamic_range": ["all"], "weights": 4, "block": 16},
     }

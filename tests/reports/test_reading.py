@@ -69,7 +69,7 @@ def test_other_files_are_no_reports(tmp_path: Path) -> None:
     ):
         path = tmp_path / "file.json"
         path.write_bytes(content)
-        with pytest.raises(UsageError, match="expected a report|invalid report"):
+        with pytest.raises(UsageError, match=r"expected a report|invalid report"):
             read_report(path)
     with pytest.raises(UsageError, match="cannot read"):
         read_report(tmp_path / "absent.json")

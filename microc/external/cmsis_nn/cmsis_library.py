@@ -180,7 +180,9 @@ The number differs between releases of CMSIS-NN. It is checked because a C compi
 _STATEFUL_FUNCTION = re.compile(r"_lstm_")
 """Functions that keep their hidden state from call to call only if the structure of buffers that they get has a member for it.
 In older releases it has none."""
-_INSTALL_HINT = "run git clone https://github.com/ARM-software/CMSIS-NN (release 7.0 or later), and give --external cmsis-nn=CMSIS-NN"
+_INSTALL_HINT = (
+    "git clone https://github.com/ARM-software/CMSIS-NN (release 7.0 or later), then give --external cmsis-nn=CMSIS-NN"
+)
 _SUBFOLDERS = ("", "CMSIS/NN", "CMSIS-NN")
 """Subfolders of the user's folder that may contain the library. The folder may be a clone, a pack, or CMSIS 5."""
 _MAX_FILES, _MAX_FILE_BYTES = 600, 1 << 20
