@@ -180,7 +180,7 @@ def attribute_dtype_error_message(attribute_name: str, attribute_value: float, d
 def zero_point_range_check(zero_point_attribute: str, position: int) -> Sound:
     """Return a check that the attribute ``zero_point_attribute`` is within the dtype of the operand at ``position``."""
 
-    def check(application: Application) -> str:
+    def check_zero_point(application: Application) -> str:
         dtype = application.types[position].dtype
         low, high = dtypes.int_range(dtype) if dtypes.is_integer(dtype) else (INT32_MIN, INT32_MAX)
         value = application.attrs[zero_point_attribute]
@@ -188,7 +188,7 @@ def zero_point_range_check(zero_point_attribute: str, position: int) -> Sound:
             "" if low <= value <= high else f"{zero_point_attribute} is no {dtype}; got {value}, expected {low}..{high}"
         )
 
-    return check
+    return check_zero_point
 
 
 def centred_range(application: Application, position: int, zero_point_attribute: str) -> tuple[int, int]:

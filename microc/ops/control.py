@@ -77,7 +77,7 @@ def graph_macs(graph: Graph) -> int:
 # ---------------------------------------------------------------- loop
 
 
-def _infer_loop(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_loop_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     body, carried = attrs["body"], attrs["carried"]
     if not carried <= min(len(types), len(body.outputs)):
         raise ModelError(
@@ -115,7 +115,7 @@ def _infer_loop(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
     return (*(TensorType(tensor_type.shape, tensor_type.dtype) for tensor_type in outputs[:carried]), *stacked)
 
 
-def _reference_loop(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_loop_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     body, carried = attrs["body"], attrs["carried"]
     whole = len(arrays) - attrs.get("scanned", 0)
     values, fixed, rows = list(arrays[:carried]), arrays[carried:whole], arrays[whole:]
@@ -154,7 +154,7 @@ def _iteration_count(attrs: Mapping[str, Any]) -> int:
     return 1 if attrs["count"] == UNBOUNDED else int(attrs["count"])
 
 
-def _macs_loop(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+def _count_loop_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
     return _iteration_count(attrs) * graph_macs(attrs["body"])
 
 
@@ -176,7 +176,7 @@ def running_sum_loop_body(shape: tuple[int, ...], can_stop_early: bool) -> Graph
     return Graph("body", inputs, outputs, (add, *copies), types)
 
 
-def _cases_loop() -> Iterable[Case]:
+def _make_loop_test_cases() -> Iterable[Case]:
     value, flag = TensorType((2, 3), "float32"), TensorType((), "bool")
     attrs: dict[str, Any] = {"body": running_sum_loop_body((2, 3), False), "count": 4, "carried": 1, "guarded": False}
     yield Case(attrs, (value, value), tolerance=1e-6)
@@ -189,7 +189,7 @@ def _cases_loop() -> Iterable[Case]:
 # ---------------------------------------------------------------- branch
 
 
-def _infer_branch(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_branch_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if types[0].size != 1 or types[0].dtype != "bool":
         raise ModelError(f"branch: the condition must be one bool; got {types[0].dtype} of shape {types[0].shape}")
     branch_outputs = []
@@ -206,12 +206,12 @@ def _infer_branch(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tupl
     return tuple(TensorType(tensor_type.shape, tensor_type.dtype) for tensor_type in branch_outputs[0])
 
 
-def _reference_branch(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_branch_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     branch = attrs["then"] if arrays[0].reshape(-1)[0] else attrs["otherwise"]
     return tuple(evaluate_graph(branch, arrays[1:]))
 
 
-def _macs_branch(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+def _count_branch_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
     return max(graph_macs(attrs["then"]), graph_macs(attrs["otherwise"]))
 
 
@@ -226,7 +226,7 @@ def one_operator_graph(op_name: str, tensor_type: TensorType) -> Graph:
     )
 
 
-def _cases_branch() -> Iterable[Case]:
+def _make_branch_test_cases() -> Iterable[Case]:
     tensor_type, flag = TensorType((2, 3), "float32"), TensorType((1,), "bool")
     attrs: dict[str, Any] = {
         "then": one_operator_graph("relu", tensor_type),
@@ -239,9 +239,9 @@ def _cases_branch() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "loop",
-        infer=_infer_loop,
-        reference=_reference_loop,
-        cases=_cases_loop,
+        infer=_infer_loop_types,
+        reference=_evaluate_loop_reference,
+        cases=_make_loop_test_cases,
         attrs={
             "body": subgraph(
                 "one iteration: its number, carried, fixed and scanned values -> carried and stacked ones"
@@ -251,7 +251,7 @@ OPERATORS: tuple[OpDef, ...] = (
             "guarded": flag("the first carried value ends it"),
             "scanned": integer("number of values, the last ones, of which an iteration reads a row", 0, least=0),
         },
-        macs=_macs_loop,
+        macs=_count_loop_macs,
         regions=("body",),
         edges="A guarded loop without a bound runs as long as its condition holds, for ever if that never changes",
     ),
@@ -261,10 +261,10 @@ OPERATORS: tuple[OpDef, ...] = (
             "then": subgraph("of the fixed values, where the condition holds"),
             "otherwise": subgraph("of the fixed values, where not"),
         },
-        infer=_infer_branch,
-        reference=_reference_branch,
-        cases=_cases_branch,
-        macs=_macs_branch,
+        infer=_infer_branch_types,
+        reference=_evaluate_branch_reference,
+        cases=_make_branch_test_cases,
+        macs=_count_branch_macs,
         regions=("then", "otherwise"),
     ),
 )

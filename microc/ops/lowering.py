@@ -415,7 +415,7 @@ def _build_elementwise(
     else:
         shape, axes = loop_extents(result, [graph.types[v] for v in outside]), None
 
-    def element(*index: ir.Expr) -> ir.Expr:
+    def build_element(*index: ir.Expr) -> ir.Expr:
         values: dict[str, ir.Expr] = {}
         if anchor_tensor is not None:
             values[anchor_value] = anchor_tensor[index]
@@ -424,7 +424,7 @@ def _build_elementwise(
         return values[nodes[-1].outputs[0]]
 
     notes = (*_bound_note(nodes[0]), *_magnitude_note(group)) if anchor_tensor is not None else _magnitude_note(group)
-    return te.compute(shape, element, OUT, axes, notes)
+    return te.compute(shape, build_element, OUT, axes, notes)
 
 
 def _bound_note(node: Node) -> tuple[tuple[str, int | str], ...]:

@@ -22,20 +22,20 @@ def stages(outputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
     """Return ``outputs`` and all tensors on which they depend, including placeholders; producers precede their readers."""
     order: dict[int, Tensor] = {}
 
-    def visit(tensor: Tensor) -> None:
+    def append_after_producers(tensor: Tensor) -> None:
         if id(tensor) in order:
             return
         match tensor.definition:
             case ComputeDef(_, body):
                 for read in tensor_reads(body):
-                    visit(read.tensor)
+                    append_after_producers(read.tensor)
             case ExternDef(_, operands):
                 for operand in operands:
-                    visit(operand)
+                    append_after_producers(operand)
         order[id(tensor)] = tensor
 
     for tensor in outputs:
-        visit(tensor)
+        append_after_producers(tensor)
     return tuple(order.values())
 
 

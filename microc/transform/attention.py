@@ -406,14 +406,14 @@ class Body:
         makers = {node.outputs[0]: node for node in self.nodes}
         order: dict[str, Node] = {}
 
-        def visit(name: str) -> None:
+        def append_before_readers(name: str) -> None:
             node = makers.get(name)
             if node is not None and name not in order:
                 for operand in node.inputs:
-                    visit(operand)
+                    append_before_readers(operand)
                 order[name] = node
 
-        visit(result)
+        append_before_readers(result)
         return tuple(order.values())
 
 

@@ -245,21 +245,21 @@ def rename_inputs_and_outputs(graph: Graph, new_names: Mapping[str, str]) -> Gra
 def rename_values(graph: Graph, new_names: Mapping[str, str]) -> Graph:
     """Rename values of a graph. If ``new_names`` maps two values to the same name, they become one value."""
 
-    def new(old: str) -> str:
+    def new_name(old: str) -> str:
         return new_names.get(old, old)
 
     nodes = (
-        replace(n, inputs=tuple(map(new, n.inputs)), outputs=tuple(map(new, n.outputs))) for n in graph.nodes
+        replace(n, inputs=tuple(map(new_name, n.inputs)), outputs=tuple(map(new_name, n.outputs))) for n in graph.nodes
     )  # fmt: skip
     return replace(
         graph,
-        inputs=tuple(map(new, graph.inputs)),
-        outputs=tuple(map(new, graph.outputs)),
+        inputs=tuple(map(new_name, graph.inputs)),
+        outputs=tuple(map(new_name, graph.outputs)),
         nodes=tuple(nodes),
-        types={new(name): kind for name, kind in graph.types.items()},
-        consts={new(name): data for name, data in graph.consts.items()},
-        state={new(name): data for name, data in graph.state.items()},
-        updates={new(name): new(value) for name, value in graph.updates.items()},
+        types={new_name(name): kind for name, kind in graph.types.items()},
+        consts={new_name(name): data for name, data in graph.consts.items()},
+        state={new_name(name): data for name, data in graph.state.items()},
+        updates={new_name(name): new_name(value) for name, value in graph.updates.items()},
     )
 
 

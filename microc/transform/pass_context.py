@@ -150,7 +150,7 @@ def insert_user_passes(passes: Sequence[Pass], user_passes: Sequence[Pass]) -> t
 def _check_results(user_pass: Pass) -> Pass:
     """Wrap a user's pass so that ProgramError is raised unless it returns a valid graph with the same inputs and outputs."""
 
-    def function(graph: Graph, context: PassContext) -> Graph:
+    def run_and_check(graph: Graph, context: PassContext) -> Graph:
         result: object = user_pass.function(graph, context)
         if not isinstance(result, Graph):
             raise ProgramError(
@@ -168,7 +168,7 @@ def _check_results(user_pass: Pass) -> Pass:
             )
         return result
 
-    return replace(user_pass, function=function)
+    return replace(user_pass, function=run_and_check)
 
 
 def check_names(names: Iterable[str], passes: Sequence[Pass]) -> None:

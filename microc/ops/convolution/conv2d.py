@@ -90,7 +90,7 @@ def _geometry_case(
     )
 
 
-def cases() -> Iterable[Case]:
+def make_test_cases() -> Iterable[Case]:
     """Yield test cases: every algorithm of ``compute``, borders, strides, dilations, dtypes, and extents of one
     element."""
     same, odd = (1, 1, 1, 1), (2, 0, 1, 3)
@@ -208,7 +208,7 @@ LONG_RUN = 8
 """Least width of a kernel for which gathering a patch of a single channel is fast enough. measured: unknown"""
 
 
-def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     """Return the output type: batch, height, width and channels in the layout of the data, and ``out_dtype``, or the
     data's dtype if this is empty."""
     g = infer_geometry(attrs, types[0].shape, types[1].shape)
@@ -222,7 +222,7 @@ def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tensor
     return (TensorType((g.batch, g.out_height, g.out_width, g.out_channels), dtype),)
 
 
-def reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     """Compute the convolution in float64, as a sum of one matrix product for each tap. Exact for integers, whose sums
     are far below 2**53."""
     attrs = {**DEFAULTS, **attrs}
@@ -312,13 +312,13 @@ def _multiply_groups(
     b = pack_weight_rows(weight, g.out_channels, g.depth, padded_terms)
     k = te.reduce_axis(padded_terms, "k")
 
-    def element(p: Var, group: Var, o: Var) -> Expr:
+    def build_element(p: Var, group: Var, o: Var) -> Expr:
         row = group * outs + o
         product = ir.cast(dtype, a[p, group, k.var]) * ir.cast(dtype, b[row, k.var])
         return te.sum_reduce(product, k, init=initial_sum(bias, row, dtype))
 
     notes = (*product_notes(data, weight, bias), (GROUPED, 1))
-    return te.compute((g.pixels, g.groups, outs), element, ACC, ("p", "g", "o"), notes)
+    return te.compute((g.pixels, g.groups, outs), build_element, ACC, ("p", "g", "o"), notes)
 
 
 def _im2col_matrix(
@@ -419,14 +419,14 @@ def _sum_depthwise(
     taps = weight.tensor((g.out_channels, *g.kernel)) if packed is None else packed
     ky, kx = te.reduce_axis(g.kernel[0], "ky"), te.reduce_axis(g.kernel[1], "kx")
 
-    def element(n: Var, y: Var, x: Var, c: Var) -> Expr:
+    def build_element(n: Var, y: Var, x: Var, c: Var) -> Expr:
         value = padded[(n, *_tap_position(g, y, x, ky.var, kx.var), c // times if times > 1 else c)]
         factor = taps[c, ky.var, kx.var] if packed is None else taps[ky.var, kx.var, c]
         return te.sum_reduce(
             ir.cast(acc_dtype, value) * ir.cast(acc_dtype, factor), ky, kx, init=initial_sum(bias, c, acc_dtype)
         )
 
-    return te.compute((g.batch, g.out_height, g.out_width, g.out_channels), element, ACC, ("n", "y", "x", "c"))
+    return te.compute((g.batch, g.out_height, g.out_width, g.out_channels), build_element, ACC, ("n", "y", "x", "c"))
 
 
 def _sum_groups(g: Geometry, padded: te.Tensor, weight: Operand, bias: Operand | None, acc_dtype: str) -> te.Tensor:
@@ -437,22 +437,24 @@ def _sum_groups(g: Geometry, padded: te.Tensor, weight: Operand, bias: Operand |
     ky, kx = te.reduce_axis(g.kernel[0], "ky"), te.reduce_axis(g.kernel[1], "kx")
     k = te.reduce_axis(depth, "k")
 
-    def element(n: Var, y: Var, x: Var, c: Var) -> Expr:
+    def build_element(n: Var, y: Var, x: Var, c: Var) -> Expr:
         value = padded[(n, *_tap_position(g, y, x, ky.var, kx.var), c // outs * depth + k.var)]
         product = ir.cast(acc_dtype, value) * ir.cast(acc_dtype, taps[c, ky.var, kx.var, k.var])
         return te.sum_reduce(product, ky, kx, k, init=initial_sum(bias, c, acc_dtype))
 
-    return te.compute((g.batch, g.out_height, g.out_width, g.out_channels), element, ACC, ("n", "y", "x", "c"))
+    return te.compute((g.batch, g.out_height, g.out_width, g.out_channels), build_element, ACC, ("n", "y", "x", "c"))
 
 
 def _tap_position(g: Geometry, y: Expr, x: Expr, ky: Expr, kx: Expr) -> tuple[Expr, Expr]:
     """Return the row and column of the padded input that the tap (``ky``, ``kx``) of output pixel (``y``, ``x``)
     reads."""
 
-    def tap_coordinate(index: Expr, stride: int, tap: Expr, dilation: int) -> Expr:
+    def tap_coordinate_along_axis(index: Expr, stride: int, tap: Expr, dilation: int) -> Expr:
         return (index * stride if stride > 1 else index) + (tap * dilation if dilation > 1 else tap)
 
-    return tap_coordinate(y, g.strides[0], ky, g.dilation[0]), tap_coordinate(x, g.strides[1], kx, g.dilation[1])
+    return tap_coordinate_along_axis(y, g.strides[0], ky, g.dilation[0]), tap_coordinate_along_axis(
+        x, g.strides[1], kx, g.dilation[1]
+    )
 
 
 # ---------------------------------------------------------------- legalisation, cost
@@ -470,7 +472,7 @@ def legalize(node: Node, graph: Graph) -> Legalized | None:
     return legalize_product(node, graph, ProductForm(g.depth, trailing, single=data.dtype == "uint8", padded=True))
 
 
-def macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+def count_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
     """Return the number of multiply-accumulates, including those with padding."""
     return out_types[0].size * infer_geometry(attrs, types[0].shape, types[1].shape).depth
 
@@ -493,13 +495,13 @@ def _conv2d_overflow_message(application: Application) -> str:
 OPERATORS = (
     OpDef(
         "conv2d",
-        infer=infer,
-        reference=reference,
+        infer=infer_types,
+        reference=evaluate_reference,
         compute=compute,
-        cases=cases,
+        cases=make_test_cases,
         attrs=ATTRS,
         legalize=legalize,
-        macs=macs,
+        macs=count_macs,
         axes=map_batch_axis,
         window=_input_window,
         algorithms=ALGORITHMS,

@@ -84,13 +84,13 @@ def sliding_window_product(call: OpCall, attrs: Mapping[str, Any], g: Geometry, 
     ky, k = te.reduce_axis(g.kernel[0], "ky"), te.reduce_axis(run, "k")
     (down, across), step = g.strides, g.dilation[0]
 
-    def element(n: Var, y: Var, x: Var, o: Var) -> Expr:
+    def build_element(n: Var, y: Var, x: Var, o: Var) -> Expr:
         value = rows[n, y * down + ky.var * step, x * (across * g.channels) + k.var]
         product = ir.cast(dtype, value) * ir.cast(dtype, factors[o, ky.var * run + k.var])
         return te.sum_reduce(product, ky, k, init=initial_sum(first, o, dtype))
 
     shape = (g.batch, g.out_height, g.out_width, g.out_channels)
-    total = te.compute((*shape[:3], shape[3] + more), element, ACC, ("n", "y", "x", "o"), notes)
+    total = te.compute((*shape[:3], shape[3] + more), build_element, ACC, ("n", "y", "x", "o"), notes)
     if not more:
         return total
     return te.compute(shape, lambda n, y, x, o: total[n, y, x, o], "wanted", ("n", "y", "x", "o"))
@@ -107,7 +107,7 @@ def _padded_rows(g: Geometry, data: Operand, pad_value: int | float, extra_eleme
     if not any(g.padding) and not extra_elements and not as_uint8:
         return source
 
-    def element(n: Var, y: Var, i: Var) -> Expr:
+    def build_element(n: Var, y: Var, i: Var) -> Expr:
         row: Expr = y - top if top else y
         place: Expr = i - left * g.channels if left else i
         checks = range_checks(row, g.height, -top, g.height - 1 + bottom)
@@ -115,7 +115,7 @@ def _padded_rows(g: Geometry, data: Operand, pad_value: int | float, extra_eleme
         return select_border(ir.all_of(checks), source[n, row, place], pad_value, as_uint8)
 
     extents = (g.batch, g.height + top + bottom, (g.width + left + right) * g.channels + extra_elements)
-    return te.compute(extents, element, PADDED, ("n", "y", "i"))
+    return te.compute(extents, build_element, PADDED, ("n", "y", "i"))
 
 
 # ---- Depthwise convolutions in float16 (``--math half``), with windows of three taps in a row. All terms of a window are
@@ -152,18 +152,18 @@ def float16_depthwise_product(call: OpCall) -> te.Tensor:
     ky, kx = te.reduce_axis(g.kernel[0], "ky"), te.reduce_axis(g.kernel[1], "kx")
     down, right = g.strides
 
-    def element(n: Var, y: Var, x: Var, c: Var) -> Expr:
+    def build_element(n: Var, y: Var, x: Var, c: Var) -> Expr:
         value = padded[n, y * down + ky.var, x * right + kx.var, c]
         return te.fma_reduce(value, taps[ky.var, kx.var, c], ky, kx, init=0.0)
 
     shape, axes = (g.batch, g.out_height, g.out_width, g.channels), ("n", "y", "x", "c")
-    total = te.compute(shape, element, HALVES, axes)
+    total = te.compute(shape, build_element, HALVES, axes)
 
-    def float32_sum(n: Var, y: Var, x: Var, c: Var) -> Expr:
+    def build_float32_sum(n: Var, y: Var, x: Var, c: Var) -> Expr:
         real = ir.cast("float32", total[n, y, x, c])
         return real if bias is None else real + initial_sum(bias, c, "float32")
 
-    return te.compute(shape, float32_sum, "wide", axes)
+    return te.compute(shape, build_float32_sum, "wide", axes)
 
 
 # ---- Winograd's minimal filtering F(2 x 2, 3 x 3): 16 products instead of 36 for four outputs. Exact for integers.
@@ -337,33 +337,35 @@ def _winograd_stages(
         else (_input_transform_element_of_four, _output_transform_element_of_four)
     )
 
-    def input_tile(s: Var, n: Var, y: Var, x: Var, c: Var) -> Expr:
-        def tile_column(q: int) -> Expr:
+    def build_input_transform(s: Var, n: Var, y: Var, x: Var, c: Var) -> Expr:
+        def build_tile_column(q: int) -> Expr:
             d = [ir.cast(wide, padded[n, y * tile_size + p, x * tile_size + q, c]) for p in range(points)]
             return into(s // points, d)
 
-        return ir.cast(narrow, into(s % points, [tile_column(q) for q in range(points)]))
+        return ir.cast(narrow, into(s % points, [build_tile_column(q) for q in range(points)]))
 
-    v = te.compute((points * points, *image, g.channels), input_tile, TILE, ("s", "n", "y", "x", "c"))
+    v = te.compute((points * points, *image, g.channels), build_input_transform, TILE, ("s", "n", "y", "x", "c"))
     k = te.reduce_axis(g.channels, "k")
 
-    def multiply(s: Var, n: Var, y: Var, x: Var, o: Var) -> Expr:
+    def build_product(s: Var, n: Var, y: Var, x: Var, o: Var) -> Expr:
         return te.sum_reduce(ir.cast(wide, v[s, n, y, x, k.var]) * ir.cast(wide, weight[s, o, k.var]), k)
 
-    m = te.compute((points * points, *image, g.out_channels), multiply, ACC, ("s", "n", "y", "x", "o"))
+    m = te.compute((points * points, *image, g.out_channels), build_product, ACC, ("s", "n", "y", "x", "o"))
 
-    def row(j: Var, a: Var, n: Var, y: Var, x: Var, o: Var) -> Expr:
+    def build_output_row(j: Var, a: Var, n: Var, y: Var, x: Var, o: Var) -> Expr:
         return back(a, [m[j + i * points, n, y, x, o] for i in range(points)])
 
-    z = te.compute((points, tile_size, *image, g.out_channels), row, ROWS, ("j", "a", "n", "y", "x", "o"))
+    z = te.compute((points, tile_size, *image, g.out_channels), build_output_row, ROWS, ("j", "a", "n", "y", "x", "o"))
 
-    def untile(n: Var, y: Var, x: Var, o: Var) -> Expr:
+    def build_output_element(n: Var, y: Var, x: Var, o: Var) -> Expr:
         total = back(x % tile_size, [z[j, y % tile_size, n, y // tile_size, x // tile_size, o] for j in range(points)])
         # Integer U is 4 G g G', so the sum is 4 Y, and the shift is exact.
         total = total >> 2 if wide == "int32" else total
         return total if bias is None else total + ir.cast(wide, bias[o])
 
-    return te.compute((g.batch, g.out_height, g.out_width, g.out_channels), untile, UNTILE, ("n", "y", "x", "o"))
+    return te.compute(
+        (g.batch, g.out_height, g.out_width, g.out_channels), build_output_element, UNTILE, ("n", "y", "x", "o")
+    )
 
 
 def _input_transform_element(i: Expr, d: list[Expr]) -> Expr:

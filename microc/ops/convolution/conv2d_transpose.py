@@ -118,7 +118,7 @@ def _spatial_axes(
     return axes[0], axes[1]
 
 
-def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     attrs = {**DEFAULTS, **attrs}
     height, width = _spatial_axes(attrs, types[0].shape, types[1].shape)
     channels = types[1].shape[0]
@@ -130,7 +130,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     return (TensorType((types[0].shape[0], height.out, width.out, channels), dtype),)
 
 
-def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     """Add every tap to the full result in float64, then crop the result."""
     attrs = {**DEFAULTS, **attrs}
     data, weight = (np.asarray(x, np.float64) for x in arrays[:2])
@@ -164,7 +164,7 @@ def _compute(call: OpCall) -> te.Tensor:
     image, taps = data.tensor(), weight.tensor()
     ky, kx, k = te.reduce_axis(rows, "ky"), te.reduce_axis(columns, "kx"), te.reduce_axis(depth, "k")
 
-    def element(n: Expr, y: Expr, x: Expr, c: Expr) -> Expr:
+    def build_element(n: Expr, y: Expr, x: Expr, c: Expr) -> Expr:
         top = y + height.before - ky.var * attrs["dilation"][0]
         left = x + width.before - kx.var * attrs["dilation"][1]
         meets = ir.all_of(
@@ -181,7 +181,7 @@ def _compute(call: OpCall) -> te.Tensor:
         first = ir.const(0, dtype) if bias is None else bias.tensor((outputs,))[c]
         return te.sum_reduce(product, ky, kx, k, init=first)
 
-    return te.compute(call.out_types[0].shape, element, ACC, ("n", "y", "x", "c"))
+    return te.compute(call.out_types[0].shape, build_element, ACC, ("n", "y", "x", "c"))
 
 
 # ---------------------------------------------------------------- legalisation
@@ -325,14 +325,14 @@ def _emit_blocks_to_pixels(
     return rewrite.emit("reshape", (moved,), placed, {"shape": whole})
 
 
-def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+def _count_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
     """Return the number of multiply-accumulates: each input element is multiplied by all taps of all output channels of
     its group."""
     outputs, rows, columns, _ = types[1].shape
     return types[0].size * rows * columns * outputs // int(attrs["groups"])
 
 
-def _cases() -> Iterable[Case]:
+def _make_test_cases() -> Iterable[Case]:
     settings: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Attr]], ...] = (
         ((1, 3, 4, 2), (3, 3, 3, 2), {"strides": (2, 2)}),
         ((1, 3, 4, 2), (3, 3, 3, 2), {"strides": (2, 2), "dilation": (3, 2)}),
@@ -351,14 +351,14 @@ def _cases() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "conv2d_transpose",
-        infer=_infer,
-        reference=_reference,
+        infer=_infer_types,
+        reference=_evaluate_reference,
         compute=_compute,
-        cases=_cases,
+        cases=_make_test_cases,
         attrs=ATTRS,
         axes=map_batch_axis,
         legalize=_legalize,
-        macs=_macs,
+        macs=_count_macs,
         operand_names=("data", "weight", "bias"),
     ),
 )

@@ -63,7 +63,7 @@ def _check_operands(
 # ---------------------------------------------------------------- convolution
 
 
-def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, weight, groups = types[0], types[1], attrs["groups"]
     _check_operands("convolution", types, weight.shape[1] * groups, weight.shape[0], groups)
     taps = weight.shape[2:]
@@ -79,9 +79,9 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     return (TensorType((data.shape[0], weight.shape[0], *shape), data.dtype),)
 
 
-def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, weight = arrays[0], arrays[1]
-    (result,) = _infer(attrs, [TensorType(a.shape, a.dtype.name) for a in arrays])
+    (result,) = _infer_types(attrs, [TensorType(a.shape, a.dtype.name) for a in arrays])
     rank, groups, spatial = data.ndim - 2, attrs["groups"], result.shape[2:]
     wide = np.float64 if data.dtype.kind == "f" else np.int64
     margin = [(0, 0), (0, 0), *zip(attrs["padding"][:rank], attrs["padding"][rank:], strict=True)]
@@ -117,7 +117,7 @@ def _patch_product(call: OpCall, sum_dtype: str) -> te.Tensor:
     x, w = data.tensor(), weight.packed(weight.data.reshape(outputs, -1))
     spatial, k = call.out_types[0].shape[2:], te.reduce_axis(prod(window), "k")
 
-    def gather_input(p: Expr, term: Expr) -> Expr:
+    def build_patch_element(p: Expr, term: Expr) -> Expr:
         channel, *taps = _unflatten_index(term, window)
         rows = zip(
             _unflatten_index(p, spatial), taps, _spatial_parameters(call.attrs, data.type.shape[2:]), strict=True
@@ -131,13 +131,13 @@ def _patch_product(call: OpCall, sum_dtype: str) -> te.Tensor:
         condition, value = ir.all_of(inside), x[(0, channel, *places)]
         return value if condition is None else ir.select(condition, value, 0)
 
-    patch = te.compute((prod(spatial), prod(window)), gather_input, PATCH, ("p", "k"))
+    patch = te.compute((prod(spatial), prod(window)), build_patch_element, PATCH, ("p", "k"))
 
-    def element(o: Expr, p: Expr) -> Expr:
+    def build_element(o: Expr, p: Expr) -> Expr:
         product = ir.cast(sum_dtype, patch[p, k.var]) * ir.cast(sum_dtype, w[o, k.var])
         return te.sum_reduce(product, k, init=initial_sum(bias, o, sum_dtype))
 
-    return te.compute((outputs, prod(spatial)), element, ACC, ("o", "p"), ((CHANNELS_FIRST, 1),))
+    return te.compute((outputs, prod(spatial)), build_element, ACC, ("o", "p"), ((CHANNELS_FIRST, 1),))
 
 
 def _unflatten_index(index: Expr, extents: Sequence[int]) -> list[Expr]:
@@ -170,7 +170,7 @@ def _compute(call: OpCall, sum_dtype: str) -> te.Tensor:
     depth = te.reduce_axis(shape[1], "k")
     taps = [te.reduce_axis(extent, f"t{k}") for k, extent in enumerate(shape[2:])]
 
-    def element(*index: Expr) -> Expr:
+    def build_element(*index: Expr) -> Expr:
         n, o, *where = index
         places, inside = [], []
         for at, tap, (extent, stride, dilation, before, after) in zip(
@@ -186,13 +186,13 @@ def _compute(call: OpCall, sum_dtype: str) -> te.Tensor:
         weight_ = ir.cast(sum_dtype, w[(o, depth.var, *(t.var for t in taps))])
         return te.sum_reduce(value * weight_, depth, *taps, init=initial_sum(bias, o, sum_dtype))
 
-    return te.compute(call.out_types[0].shape, element, ACC)
+    return te.compute(call.out_types[0].shape, build_element, ACC)
 
 
 # ---------------------------------------------------------------- transposed
 
 
-def _infer_transpose(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_convolution_transpose_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, weight, groups = types[0], types[1], attrs["groups"]
     outputs = weight.shape[1] * groups
     _check_operands("convolution_transpose", types, weight.shape[0], outputs, groups)
@@ -211,12 +211,12 @@ def _infer_transpose(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> t
     return (TensorType((data.shape[0], outputs, *shape), data.dtype),)
 
 
-def _reference_transpose(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_convolution_transpose_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     """Add every tap to the full result, then crop it. Sums are in float64, or for integers in int64, so that they wrap
     around."""
     wide = np.float64 if arrays[0].dtype.kind == "f" else np.int64
     data, weight = arrays[0].astype(wide), arrays[1].astype(wide)
-    (result,) = _infer_transpose(attrs, [TensorType(a.shape, a.dtype.name) for a in arrays])
+    (result,) = _infer_convolution_transpose_types(attrs, [TensorType(a.shape, a.dtype.name) for a in arrays])
     rank, groups = data.ndim - 2, attrs["groups"]
     before, out = attrs["padding"][:rank], result.shape[2:]
     axes = list(zip(data.shape[2:], attrs["strides"], attrs["dilation"], weight.shape[2:], strict=True))
@@ -234,7 +234,7 @@ def _reference_transpose(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tup
     return (result_sums.astype(arrays[0].dtype),)
 
 
-def _compute_transpose(call: OpCall, sum_dtype: str) -> te.Tensor:
+def _compute_convolution_transpose(call: OpCall, sum_dtype: str) -> te.Tensor:
     """Build the sums of the transposed convolution in ``sum_dtype``: every output element gathers the taps that
     contribute to it."""
     data, weight, bias = call.weighted
@@ -244,7 +244,7 @@ def _compute_transpose(call: OpCall, sum_dtype: str) -> te.Tensor:
     depth = te.reduce_axis(group, "k")
     taps = [te.reduce_axis(extent, f"t{k}") for k, extent in enumerate(kernel)]
 
-    def element(*index: Expr) -> Expr:
+    def build_element(*index: Expr) -> Expr:
         n, o, *where = index
         places, conditions = [], list[Expr]()
         for at, tap, (extent, stride, dilation, before, _) in zip(
@@ -270,21 +270,23 @@ def _compute_transpose(call: OpCall, sum_dtype: str) -> te.Tensor:
         )
         return te.sum_reduce(product, depth, *taps, init=initial_sum(bias, o, sum_dtype))
 
-    return te.compute(call.out_types[0].shape, element, ACC)
+    return te.compute(call.out_types[0].shape, build_element, ACC)
 
 
 # ---------------------------------------------------------------- registry
 
 
-def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+def _count_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
     return out_types[0].size * prod(types[1].shape[1:])
 
 
-def _macs_transpose(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+def _count_convolution_transpose_macs(
+    attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]
+) -> int:
     return types[0].size * prod(types[1].shape[1:])
 
 
-def _cases(transposed: bool) -> Iterable[Case]:
+def _make_test_cases(transposed: bool) -> Iterable[Case]:
     settings: tuple[tuple[tuple[int, ...], tuple[int, ...], int, tuple[int, ...], tuple[int, ...], int], ...] = (
         ((1, 2, 5), (4, 2, 3), 1, (1, 1), (1,), 1),
         ((2, 2, 4, 5), (2, 1, 3, 2), 2, (1, 0, 0, 1), (2, 1), 2),
@@ -308,24 +310,24 @@ OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "convolution",
         attrs=_ATTRS,
-        infer=_infer,
-        reference=_reference,
+        infer=_infer_types,
+        reference=_evaluate_reference,
         compute=lambda call: _build_wrapping_sums(call, _compute),
-        cases=lambda: _cases(False),
+        cases=lambda: _make_test_cases(False),
         axes=map_batch_axis,
-        macs=_macs,
+        macs=_count_macs,
         algorithms={"gathered": _can_share_patch},
         operand_names=("data", "weight", "bias"),
     ),
     OpDef(
         "convolution_transpose",
         attrs=_ATTRS,
-        infer=_infer_transpose,
-        reference=_reference_transpose,
-        compute=lambda call: _build_wrapping_sums(call, _compute_transpose),
-        cases=lambda: _cases(True),
+        infer=_infer_convolution_transpose_types,
+        reference=_evaluate_convolution_transpose_reference,
+        compute=lambda call: _build_wrapping_sums(call, _compute_convolution_transpose),
+        cases=lambda: _make_test_cases(True),
         axes=map_batch_axis,
-        macs=_macs_transpose,
+        macs=_count_convolution_transpose_macs,
         operand_names=("data", "weight", "bias"),
     ),
 )

@@ -245,7 +245,7 @@ def gather_patches(
 
     by_tap = step_x > 1 or g.channels % WORD == 0 or g.groups > 1
 
-    def element(p: Var, *rest: Var) -> Expr:
+    def build_element(p: Var, *rest: Var) -> Expr:
         *group, k = rest
         pixel = ir.Bin("min", p, ir.const(g.pixels - 1, "int32")) if again else p
         n, y, x = _unflatten_index(pixel, g.batch, g.out_height, g.out_width)
@@ -269,8 +269,8 @@ def gather_patches(
         return select_border(inside, ir.cast(stored_dtype or value.dtype, value), pad_value, as_uint8)
 
     if g.groups > 1:
-        return te.compute((g.pixels, g.groups, padded_terms), element, PATCH, ("p", "g", "k"))
-    return te.compute((g.pixels + again, padded_terms), element, PATCH, ("p", "k"))
+        return te.compute((g.pixels, g.groups, padded_terms), build_element, PATCH, ("p", "g", "k"))
+    return te.compute((g.pixels + again, padded_terms), build_element, PATCH, ("p", "k"))
 
 
 def pad_input(
@@ -288,7 +288,7 @@ def pad_input(
         return source
     height, width = g.height + top + bottom, g.width + left + right
 
-    def element(n: Var, y: Var, x: Var, c: Var) -> Expr:
+    def build_element(n: Var, y: Var, x: Var, c: Var) -> Expr:
         row: Expr = y - top if above else y
         column: Expr = x - left if before else x
         checks = range_checks(row, g.height, -above, g.height - 1 + below)
@@ -298,4 +298,4 @@ def pad_input(
             inside, ir.cast(stored_dtype or source.dtype, source[n, row, column, c]), pad_value, as_uint8
         )
 
-    return te.compute((g.batch, height, width, g.channels), element, PADDED, ("n", "y", "x", "c"))
+    return te.compute((g.batch, height, width, g.channels), build_element, PADDED, ("n", "y", "x", "c"))

@@ -48,12 +48,12 @@ def _clamped_starts(begins: Any, shape: Sequence[int], slice_extents: Sequence[i
     return [int(np.clip(b, 0, extent - part)) for b, extent, part in zip(begins, shape, slice_extents, strict=True)]
 
 
-def _infer_dynamic_slice(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_dynamic_slice_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     _check_slice_begin("dynamic_slice", attrs, types[0], types[1], attrs["size"])
     return (TensorType(tuple(attrs["size"]), types[0].dtype),)
 
 
-def _reference_dynamic_slice(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_dynamic_slice_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, begin = arrays
     starts = _clamped_starts(begin, data.shape, attrs["size"])
     return (data[tuple(slice(s, s + part) for s, part in zip(starts, attrs["size"], strict=True))].copy(),)
@@ -63,21 +63,21 @@ def _compute_dynamic_slice(call: OpCall) -> te.Tensor:
     data, begin = call.present
     x, first, size = data.tensor(), begin.tensor(), call.attrs["size"]
 
-    def element(*index: Expr) -> Expr:
+    def build_element(*index: Expr) -> Expr:
         parts = zip(index, data.type.shape, size, strict=True)
         return x[tuple(i + clamp_index(first[k], extent - part + 1) for k, (i, extent, part) in enumerate(parts))]
 
-    return te.compute(tuple(size), element, "part")
+    return te.compute(tuple(size), build_element, "part")
 
 
-def _cases_dynamic_slice() -> Iterable[Case]:
+def _make_dynamic_slice_test_cases() -> Iterable[Case]:
     for shape, begin, size in (((5,), [2], (3,)), ((4, 6), [3, -1], (2, 6)), ((2, 3, 4), [1, 0, 2], (1, 2, 2))):
         indices = np.array(begin, np.int32)
         types = (TensorType(shape, "int8"), TensorType(indices.shape, "int32"))
         yield Case({"size": size}, types, arrays=(None, indices))
 
 
-def _infer_dynamic_update_slice(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_dynamic_update_slice_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, update, begin = types
     _check_slice_begin("dynamic_update_slice", attrs, data, begin, update.shape)
     if update.dtype != data.dtype:
@@ -88,7 +88,7 @@ def _infer_dynamic_update_slice(attrs: Mapping[str, Any], types: Sequence[Tensor
     return (TensorType(data.shape, data.dtype),)
 
 
-def _reference_dynamic_update_slice(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_dynamic_update_slice_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, update, begin = arrays
     starts, result = _clamped_starts(begin, data.shape, update.shape), data.copy()
     result[tuple(slice(s, s + part) for s, part in zip(starts, update.shape, strict=True))] = update
@@ -100,7 +100,7 @@ def _compute_dynamic_update_slice(call: OpCall) -> te.Tensor:
     shape, size = data.type.shape, update.type.shape
     x, new, first = data.tensor(), update.tensor(), begin.tensor()
 
-    def element(*index: Expr) -> Expr:
+    def build_element(*index: Expr) -> Expr:
         offsets = [
             i - clamp_index(first[k], extent - part + 1)
             for k, (i, extent, part) in enumerate(zip(index, shape, size, strict=True))
@@ -110,7 +110,7 @@ def _compute_dynamic_update_slice(call: OpCall) -> te.Tensor:
         )
         return x[index] if inside is None else ir.select(inside, new[tuple(offsets)], x[index])
 
-    return te.compute(shape, element, "updated")
+    return te.compute(shape, build_element, "updated")
 
 
 def _update_in_place(call: OpCall) -> te.Tensor:
@@ -118,7 +118,7 @@ def _update_in_place(call: OpCall) -> te.Tensor:
     data, update, begin = call.present
     shape, size = data.type.shape, update.type.shape
 
-    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (new, first), (out,) = operands, results
         index = tuple(Var(f"i{k}") for k in range(len(size)))
         places = tuple(
@@ -127,10 +127,10 @@ def _update_in_place(call: OpCall) -> te.Tensor:
         )
         return ir.loops(zip(index, size, strict=True), ir.Store(out, places, new[index]))
 
-    return te.extern("write", (update.tensor(), begin.tensor()), (("out", shape, data.type.dtype),), build)[0]
+    return te.extern("write", (update.tensor(), begin.tensor()), (("out", shape, data.type.dtype),), build_loops)[0]
 
 
-def _cases_dynamic_update_slice() -> Iterable[Case]:
+def _make_dynamic_update_slice_test_cases() -> Iterable[Case]:
     for shape, begin, size in (((5,), [2], (2,)), ((4, 6), [9, -1], (1, 6)), ((2, 3, 4), [1, 0, 2], (1, 2, 2))):
         indices = np.array(begin, np.int64)
         types = (TensorType(shape, "int8"), TensorType(size, "int8"), TensorType(indices.shape, "int64"))
@@ -141,21 +141,21 @@ DYNAMIC_SLICES_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "dynamic_slice",
         attrs={"size": integers("of the part", least=0)},
-        infer=_infer_dynamic_slice,
-        reference=_reference_dynamic_slice,
+        infer=_infer_dynamic_slice_types,
+        reference=_evaluate_dynamic_slice_reference,
         compute=_compute_dynamic_slice,
-        cases=_cases_dynamic_slice,
+        cases=_make_dynamic_slice_test_cases,
         constants={1: BOUNDED},
         operand_names=("data", "begin"),
         edges="What would begin outside begins at the nearest place where the part lies inside",
     ),
     OpDef(
         "dynamic_update_slice",
-        infer=_infer_dynamic_update_slice,
-        reference=_reference_dynamic_update_slice,
+        infer=_infer_dynamic_update_slice_types,
+        reference=_evaluate_dynamic_update_slice_reference,
         compute=_compute_dynamic_update_slice,
         update=_update_in_place,
-        cases=_cases_dynamic_update_slice,
+        cases=_make_dynamic_update_slice_test_cases,
         constants={2: BOUNDED},
         operand_names=("data", "update", "begin"),
         edges="What would begin outside begins at the nearest place where the part lies inside",
@@ -195,12 +195,12 @@ def _check_element_indices(
         )
 
 
-def _infer_gather_elements(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_gather_elements_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     _check_element_indices("gather_elements", attrs, types[0], types[1])
     return (TensorType(types[1].shape, types[0].dtype),)
 
 
-def _reference_gather_elements(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_gather_elements_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, indices = arrays
     axis = attrs["axis"]
     part = data[tuple(slice(None) if k == axis else slice(e) for k, e in enumerate(indices.shape))]
@@ -212,14 +212,14 @@ def _compute_gather_elements(call: OpCall) -> te.Tensor:
     axis = call.attrs["axis"]
     x, at = data.tensor(), indices.tensor()
 
-    def element(*index: Expr) -> Expr:
+    def build_element(*index: Expr) -> Expr:
         place = wrap_and_clamp_index(at[index], data.type.shape[axis])
         return x[(*index[:axis], place, *index[axis + 1 :])]
 
-    return te.compute(indices.type.shape, element, "gathered")
+    return te.compute(indices.type.shape, build_element, "gathered")
 
 
-def _cases_gather_elements() -> Iterable[Case]:
+def _make_gather_elements_test_cases() -> Iterable[Case]:
     for shape, places, axis in (
         ((4,), [3, 0, -1], 0),
         ((3, 4), [[0, 2, 1, -3]], 0),
@@ -232,7 +232,7 @@ def _cases_gather_elements() -> Iterable[Case]:
             yield Case({"axis": axis}, types, arrays=(None, indices), name=f"{shape} {dtype}")
 
 
-def _infer_scatter_elements(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_scatter_elements_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, indices, updates = types
     _check_element_indices("scatter_elements", attrs, data, indices)
     if (updates.shape, updates.dtype) != (indices.shape, data.dtype):
@@ -243,7 +243,7 @@ def _infer_scatter_elements(attrs: Mapping[str, Any], types: Sequence[TensorType
     return (TensorType(data.shape, data.dtype),)
 
 
-def _reference_scatter_elements(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_scatter_elements_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, indices, updates = arrays
     axis, result = attrs["axis"], arrays[0].copy()
     at: list[Any] = list(np.indices(indices.shape, sparse=True))
@@ -265,7 +265,7 @@ def _compute_scatter_elements(call: OpCall) -> te.Tensor:
     axis, reduction, tensor_type = call.attrs["axis"], call.attrs["reduction"], data.type
     compute = computation_dtype(tensor_type.dtype)
 
-    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, at, new), (out,) = operands, results
         copied = [Var(f"i{k}") for k in range(len(tensor_type.shape))]
         index = tuple(Var(f"j{k}") for k in range(len(tensor_type.shape)))
@@ -279,10 +279,10 @@ def _compute_scatter_elements(call: OpCall) -> te.Tensor:
         return ir.seq(copy, update)
 
     tensors = tuple(operand.tensor() for operand in (data, indices, updates))
-    return te.extern("scatter", tensors, (("out", tensor_type.shape, tensor_type.dtype),), build)[0]
+    return te.extern("scatter", tensors, (("out", tensor_type.shape, tensor_type.dtype),), build_loops)[0]
 
 
-def _cases_scatter_elements() -> Iterable[Case]:
+def _make_scatter_elements_test_cases() -> Iterable[Case]:
     for shape, places, axis in (((4,), [3, 0, 3], 0), ((3, 4), [[0, 2, 1, -3]], 0), ((2, 3), [[0, -1], [1, 1]], 1)):
         for reduction in ("", *SCATTERED):
             for dtype in ("float32", "int8"):
@@ -304,10 +304,10 @@ ELEMENTS_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "gather_elements",
         attrs={"axis": one_axis()},
-        infer=_infer_gather_elements,
-        reference=_reference_gather_elements,
+        infer=_infer_gather_elements_types,
+        reference=_evaluate_gather_elements_reference,
         compute=_compute_gather_elements,
-        cases=_cases_gather_elements,
+        cases=_make_gather_elements_test_cases,
         constants={1: BOUNDED},
         moves=True,
         operand_names=("data", "indices"),
@@ -315,10 +315,10 @@ ELEMENTS_OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "scatter_elements",
-        infer=_infer_scatter_elements,
-        reference=_reference_scatter_elements,
+        infer=_infer_scatter_elements_types,
+        reference=_evaluate_scatter_elements_reference,
         compute=_compute_scatter_elements,
-        cases=_cases_scatter_elements,
+        cases=_make_scatter_elements_test_cases,
         constants={1: BOUNDED},
         attrs={"axis": one_axis(), "reduction": REDUCTION},
         operand_names=("data", "indices", "updates"),
@@ -333,7 +333,7 @@ ELEMENTS_OPERATORS: tuple[OpDef, ...] = (
 # Sources: TFLite ``gather_nd``, ``scatter_nd``; ONNX OneHot, GatherND, ScatterND.
 
 
-def _infer_one_hot(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_one_hot_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     """Infer the type of the result from the indices and the values ``on`` and ``off``, each a tensor of one element."""
     indices, on, off = types
     rank = len(indices.shape)
@@ -350,7 +350,7 @@ def _infer_one_hot(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tup
     return (TensorType((*indices.shape[:axis], attrs["depth"], *indices.shape[axis:]), on.dtype),)
 
 
-def _reference_one_hot(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_one_hot_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     indices, on, off = arrays
     axis, depth = attrs["axis"] % (indices.ndim + 1), attrs["depth"]
     wrapped = np.where(indices < 0, indices.astype(np.int64) + depth, indices) if attrs["wrap"] else indices
@@ -366,16 +366,16 @@ def _compute_one_hot(call: OpCall) -> te.Tensor:
     outer, inner = prod(indices.type.shape[:axis]), prod(indices.type.shape[axis:])
     x, high, low = indices.tensor((outer, inner)), on.tensor((1,)), off.tensor((1,))
 
-    def element(n: Expr, d: Expr, i: Expr) -> Expr:
+    def build_element(n: Expr, d: Expr, i: Expr) -> Expr:
         index = x[n, i] if indices.type.dtype != "uint8" else ir.cast("int32", x[n, i])
         if call.attrs["wrap"]:
             index = ir.select(index < 0, index + depth, index)
         return ir.select(index.eq(ir.cast(index.dtype, d)), high[0], low[0])
 
-    return te.compute((outer, depth, inner), element, "hot", ("n", "d", "i"))
+    return te.compute((outer, depth, inner), build_element, "hot", ("n", "d", "i"))
 
 
-def _cases_one_hot() -> Iterable[Case]:
+def _make_one_hot_test_cases() -> Iterable[Case]:
     for shape, axis, dtype in (((4,), -1, "int32"), ((2, 3), 0, "int64"), ((2, 3), 1, "int32"), ((), 0, "int32")):
         indices = (np.arange(prod(shape)) * 2 - 3).reshape(shape).astype(dtype)
         for wrap in (False, True):
@@ -384,7 +384,7 @@ def _cases_one_hot() -> Iterable[Case]:
             yield Case(attrs, types, arrays=(indices, None, None), name=f"{shape} {axis}")
 
 
-def _infer_gather_nd(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_gather_nd_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, indices = types
     check_index_dtype("gather_nd", indices)
     batch = attrs["batch_dims"]
@@ -417,7 +417,7 @@ def _numpy_index(data_shape: Sequence[int], indices: Array, batch_axes: int, wra
     return tuple(found)
 
 
-def _reference_gather_nd(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_gather_nd_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, indices = arrays
     return (np.array(data[_numpy_index(data.shape, indices, attrs["batch_dims"], True)]),)
 
@@ -443,13 +443,13 @@ def _compute_gather_nd(call: OpCall) -> te.Tensor:
     x = data.tensor((groups, prod(extents), inner))
     at = indices.tensor((groups * rows, depth))
 
-    def element(g: Expr, r: Expr, c: Expr) -> Expr:
+    def build_element(g: Expr, r: Expr, c: Expr) -> Expr:
         return x[g, _flat_row_index(at, g * rows + r, extents), c]
 
-    return te.compute((groups, rows, inner), element, "gathered", ("g", "r", "c"))
+    return te.compute((groups, rows, inner), build_element, "gathered", ("g", "r", "c"))
 
 
-def _cases_gather_nd() -> Iterable[Case]:
+def _make_gather_nd_test_cases() -> Iterable[Case]:
     for shape, places, batch in (
         ((3, 4), [[0, 1], [2, -1], [-3, 9]], 0),
         ((3, 4), [[2], [0]], 0),
@@ -462,7 +462,7 @@ def _cases_gather_nd() -> Iterable[Case]:
             yield Case({"batch_dims": batch}, types, arrays=(None, indices), name=f"{shape} {data_dtype}")
 
 
-def _infer_scatter_nd(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_scatter_nd_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, indices, updates = types
     check_index_dtype("scatter_nd", indices)
     depth = indices.shape[-1] if indices.shape else 0
@@ -483,7 +483,7 @@ def _infer_scatter_nd(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
     return (TensorType(data.shape, data.dtype),)
 
 
-def _reference_scatter_nd(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_scatter_nd_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, indices, updates = arrays
     result, at = data.copy(), _numpy_index(data.shape, indices, 0, True)
     if attrs["reduction"]:
@@ -502,7 +502,7 @@ def _compute_scatter_nd(call: OpCall) -> te.Tensor:
     rows, inner = prod(indices.type.shape[:-1]), prod(shape[depth:])
     compute = computation_dtype(dtype)
 
-    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, at, new), (out,) = operands, results
         i, j, r, c = Var("i"), Var("j"), Var("r"), Var("c")
         copy = ir.loops([(i, prod(shape[:depth])), (j, inner)], ir.Store(out, (i, j), x[i, j]))
@@ -513,10 +513,10 @@ def _compute_scatter_nd(call: OpCall) -> te.Tensor:
         return ir.seq(copy, ir.loops([(r, rows), (c, inner)], update))
 
     operands = (data.tensor((prod(shape[:depth]), inner)), indices.tensor((rows, depth)), updates.tensor((rows, inner)))
-    return te.extern("scatter", operands, (("out", (prod(shape[:depth]), inner), dtype),), build)[0]
+    return te.extern("scatter", operands, (("out", (prod(shape[:depth]), inner), dtype),), build_loops)[0]
 
 
-def _cases_scatter_nd() -> Iterable[Case]:
+def _make_scatter_nd_test_cases() -> Iterable[Case]:
     for shape, places, dtype in (
         ((4, 3), [[1], [3], [1]], "int32"),
         ((4, 3), [[1, 2], [-1, 0], [1, 2], [0, 0]], "int64"),
@@ -544,10 +544,10 @@ def _cases_scatter_nd() -> Iterable[Case]:
 INDEXING_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "one_hot",
-        infer=_infer_one_hot,
-        reference=_reference_one_hot,
+        infer=_infer_one_hot_types,
+        reference=_evaluate_one_hot_reference,
         compute=_compute_one_hot,
-        cases=_cases_one_hot,
+        cases=_make_one_hot_test_cases,
         constants={0: BOUNDED},
         attrs={
             "depth": integer("elements of the new axis", least=1),
@@ -558,10 +558,10 @@ INDEXING_OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "gather_nd",
-        infer=_infer_gather_nd,
-        reference=_reference_gather_nd,
+        infer=_infer_gather_nd_types,
+        reference=_evaluate_gather_nd_reference,
         compute=_compute_gather_nd,
-        cases=_cases_gather_nd,
+        cases=_make_gather_nd_test_cases,
         constants={1: BOUNDED},
         moves=True,
         attrs={"batch_dims": integer("leading axes that both share", 0, least=0)},
@@ -570,10 +570,10 @@ INDEXING_OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "scatter_nd",
-        infer=_infer_scatter_nd,
-        reference=_reference_scatter_nd,
+        infer=_infer_scatter_nd_types,
+        reference=_evaluate_scatter_nd_reference,
         compute=_compute_scatter_nd,
-        cases=_cases_scatter_nd,
+        cases=_make_scatter_nd_test_cases,
         constants={1: BOUNDED},
         attrs={"reduction": REDUCTION},
         operand_names=("data", "indices", "updates"),

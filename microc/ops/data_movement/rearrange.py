@@ -38,7 +38,7 @@ def check_index_dtype(op_name: str, indices_type: TensorType) -> None:
         )
 
 
-def _infer_reverse(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_reverse_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     axes = attrs["axes"]
     if len(set(axes)) < len(axes) or any(not 0 <= axis < len(types[0].shape) for axis in axes):
         raise ModelError(f"reverse: axes must be different axes of the data; got axes={axes} for {types[0].shape}")
@@ -49,13 +49,13 @@ def _compute_reverse(call: OpCall) -> te.Tensor:
     data, axes = call.data, call.attrs["axes"]
     x, shape = data.tensor(), data.type.shape
 
-    def element(*index: Expr) -> Expr:
+    def build_element(*index: Expr) -> Expr:
         return x[tuple(shape[k] - 1 - i if k in axes else i for k, i in enumerate(index))]
 
-    return te.compute(shape, element, "turned")
+    return te.compute(shape, build_element, "turned")
 
 
-def _cases_reverse() -> Iterable[Case]:
+def _make_reverse_test_cases() -> Iterable[Case]:
     for shape, axes in (((5,), (0,)), ((2, 3, 4), (1,)), ((2, 3, 4), (0, 2)), ((3, 2), ())):
         yield Case({"axes": axes}, (TensorType(shape, "int8"),))
     yield Case({"axes": (1,)}, (TensorType((2, 3), "float32"),))
@@ -64,7 +64,7 @@ def _cases_reverse() -> Iterable[Case]:
 _MODES = ("reflect", "symmetric", "edge", "wrap")
 
 
-def _infer_mirror_pad(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_mirror_pad_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     shape, padding, mode = types[0].shape, attrs["padding"], attrs["mode"]
     if mode not in _MODES or len(padding) != len(shape) or any(min(p) < 0 for p in padding):
         raise ModelError(
@@ -82,7 +82,7 @@ def _infer_mirror_pad(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
     return (TensorType(tuple(extents), types[0].dtype),)
 
 
-def _reference_mirror_pad(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_mirror_pad_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     return (np.pad(arrays[0], attrs["padding"], mode=attrs["mode"]) if arrays[0].ndim else arrays[0],)
 
 
@@ -90,7 +90,7 @@ def _compute_mirror_pad(call: OpCall) -> te.Tensor:
     data, mode = call.data, call.attrs["mode"]
     x = data.tensor()
 
-    def place(index: Expr, extent: int, before: int, after: int) -> Expr:
+    def build_source_index(index: Expr, extent: int, before: int, after: int) -> Expr:
         """Build the index of the data's element that is copied to ``index`` of the padded axis."""
         inside = index - before if before else index
         skipped = 0 if mode == "reflect" else 1
@@ -101,21 +101,21 @@ def _compute_mirror_pad(call: OpCall) -> te.Tensor:
         found = ir.select(index >= before + extent, last, inside) if after else inside
         return ir.select(index < before, first, found) if before else found
 
-    def element(*index: Expr) -> Expr:
+    def build_element(*index: Expr) -> Expr:
         parts = zip(index, data.type.shape, call.attrs["padding"], strict=True)
-        return x[tuple(place(i, extent, before, after) for i, extent, (before, after) in parts)]
+        return x[tuple(build_source_index(i, extent, before, after) for i, extent, (before, after) in parts)]
 
-    return te.compute(call.out_types[0].shape, element, "padded_out")
+    return te.compute(call.out_types[0].shape, build_element, "padded_out")
 
 
-def _cases_mirror_pad() -> Iterable[Case]:
+def _make_mirror_pad_test_cases() -> Iterable[Case]:
     for mode in _MODES:
         for shape, padding in (((4,), ((3, 2),)), ((2, 3), ((0, 1), (2, 0))), ((1, 3, 2), ((0, 0), (2, 2), (1, 1)))):
             yield Case({"padding": padding, "mode": mode}, (TensorType(shape, "int8"),), name=f"{mode} {shape}")
     yield Case({"padding": ((1, 1),), "mode": "edge"}, (TensorType((1,), "float32"),), name="one element")
 
 
-def _infer_broadcast(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_broadcast_to_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     shape = tuple(attrs["shape"])
     try:
         fits = np.broadcast_shapes(types[0].shape, shape) == shape
@@ -129,18 +129,18 @@ def _infer_broadcast(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> t
     return (TensorType(shape, types[0].dtype),)
 
 
-def _compute_broadcast(call: OpCall) -> te.Tensor:
+def _compute_broadcast_to(call: OpCall) -> te.Tensor:
     data, shape = call.data, call.attrs["shape"]
     x, own = data.tensor(), data.type.shape
 
-    def element(*index: Expr) -> Expr:
+    def build_element(*index: Expr) -> Expr:
         mine = index[len(index) - len(own) :]
         return x[tuple(0 if extent == 1 else i for i, extent in zip(mine, own, strict=True))]
 
-    return te.compute(tuple(shape), element, "spread")
+    return te.compute(tuple(shape), build_element, "spread")
 
 
-def _cases_broadcast() -> Iterable[Case]:
+def _make_broadcast_to_test_cases() -> Iterable[Case]:
     for shape, result in (
         ((3,), (2, 3)),
         ((2, 1), (2, 4)),
@@ -154,13 +154,13 @@ def _cases_broadcast() -> Iterable[Case]:
     yield Case({"shape": (0, 3)}, (TensorType((1, 3), "float32"),), name="empty")
 
 
-def _infer_triangle(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_triangle_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if len(types[0].shape) < 2:
         raise ModelError(f"triangle: the data need two axes at least; got {types[0].shape}")
     return (TensorType(types[0].shape, types[0].dtype),)
 
 
-def _reference_triangle(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_triangle_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     return ((np.triu if attrs["upper"] else np.tril)(arrays[0], attrs["diagonal"]),)
 
 
@@ -168,15 +168,15 @@ def _compute_triangle(call: OpCall) -> te.Tensor:
     (data,) = call.present
     x, diagonal, upper = data.tensor(), int(call.attrs["diagonal"]), call.attrs["upper"]
 
-    def element(*index: Expr) -> Expr:
+    def build_element(*index: Expr) -> Expr:
         limit = index[-2] + diagonal
         kept = index[-1] >= limit if upper else index[-1] <= limit
         return ir.select(kept, x[index], ir.const(0, data.type.dtype))
 
-    return te.compute(data.type.shape, element, "triangle")
+    return te.compute(data.type.shape, build_element, "triangle")
 
 
-def _cases_triangle() -> Iterable[Case]:
+def _make_triangle_test_cases() -> Iterable[Case]:
     for shape, dtype in (((3, 4), "int64"), ((2, 4, 3), "float32"), ((1, 1), "bool")):
         for diagonal in (0, 1, -1, 9, -9):
             for upper in (True, False):
@@ -190,10 +190,10 @@ PLACES_OPERATORS: tuple[OpDef, ...] = (
         attrs={"axes": some_axes("that are turned round")},
         axes=map_along_axes,
         moves=True,
-        infer=_infer_reverse,
+        infer=_infer_reverse_types,
         reference=lambda attrs, arrays: (np.ascontiguousarray(np.flip(arrays[0], attrs["axes"])),),
         compute=_compute_reverse,
-        cases=_cases_reverse,
+        cases=_make_reverse_test_cases,
         operand_names=("data",),
     ),
     OpDef(
@@ -204,10 +204,10 @@ PLACES_OPERATORS: tuple[OpDef, ...] = (
         },
         axes=map_padding,
         moves=True,
-        infer=_infer_mirror_pad,
-        reference=_reference_mirror_pad,
+        infer=_infer_mirror_pad_types,
+        reference=_evaluate_mirror_pad_reference,
         compute=_compute_mirror_pad,
-        cases=_cases_mirror_pad,
+        cases=_make_mirror_pad_test_cases,
         operand_names=("data",),
     ),
     OpDef(
@@ -215,18 +215,18 @@ PLACES_OPERATORS: tuple[OpDef, ...] = (
         attrs={"shape": result_extents("of the result")},
         axes=lambda attrs, types: (map_broadcast(types[0], attrs["shape"], len(attrs["shape"])),),
         moves=True,
-        infer=_infer_broadcast,
+        infer=_infer_broadcast_to_types,
         reference=lambda attrs, arrays: (np.broadcast_to(arrays[0], attrs["shape"]).copy(),),
-        compute=_compute_broadcast,
-        cases=_cases_broadcast,
+        compute=_compute_broadcast_to,
+        cases=_make_broadcast_to_test_cases,
         operand_names=("data",),
     ),
     OpDef(
         "triangle",
-        infer=_infer_triangle,
-        reference=_reference_triangle,
+        infer=_infer_triangle_types,
+        reference=_evaluate_triangle_reference,
         compute=_compute_triangle,
-        cases=_cases_triangle,
+        cases=_make_triangle_test_cases,
         attrs={
             "diagonal": integer("the one that bounds it; positive above the main one", 0),
             "upper": flag("what is kept: above it, or below", True),
@@ -240,7 +240,7 @@ PLACES_OPERATORS: tuple[OpDef, ...] = (
 # Sources: ONNX ReverseSequence, TensorScatter.
 
 
-def _infer_reverse_sequence(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_reverse_sequence_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, lengths = types
     batch, time = attrs["batch_axis"], attrs["time_axis"]
     inside = batch != time and 0 <= min(batch, time) <= max(batch, time) < len(data.shape)
@@ -252,7 +252,7 @@ def _infer_reverse_sequence(attrs: Mapping[str, Any], types: Sequence[TensorType
     return (TensorType(data.shape, data.dtype),)
 
 
-def _reference_reverse_sequence(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_reverse_sequence_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, lengths = arrays
     axes = (attrs["batch_axis"], attrs["time_axis"])
     result, source = (np.moveaxis(array, axes, (0, 1)) for array in (data.copy(), data))
@@ -266,23 +266,23 @@ def _compute_reverse_sequence(call: OpCall) -> te.Tensor:
     batch, time = call.attrs["batch_axis"], call.attrs["time_axis"]
     x, ends, extent = data.tensor(), lengths.tensor(), data.type.shape[time]
 
-    def element(*index: Expr) -> Expr:
+    def build_element(*index: Expr) -> Expr:
         length = ir.cast("int32", ir.clamp(ends[index[batch]], 0, extent))
         reversed_index = clamp_index(length - 1 - index[time], extent)
         place = tuple(reversed_index if k == time else i for k, i in enumerate(index))
         return ir.select(index[time] < length, x[place], x[index])
 
-    return te.compute(data.type.shape, element, "turned")
+    return te.compute(data.type.shape, build_element, "turned")
 
 
-def _cases_reverse_sequence() -> Iterable[Case]:
+def _make_reverse_sequence_test_cases() -> Iterable[Case]:
     lengths = np.array([1, 4, 0], np.int64)
     for shape, batch, time in (((4, 3), 1, 0), ((3, 4, 2), 0, 1), ((2, 3, 2, 4), 1, 3)):
         types = (TensorType(shape, "float32"), TensorType((3,), "int64"))
         yield Case({"batch_axis": batch, "time_axis": time}, types, arrays=(None, lengths), name=str(shape))
 
 
-def _infer_cache_update(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_cache_update_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     cache, update, starts = types
     axis = attrs["axis"]
     fits = len(cache.shape) == len(update.shape) and 0 < axis < len(cache.shape)
@@ -300,7 +300,7 @@ def _infer_cache_update(attrs: Mapping[str, Any], types: Sequence[TensorType]) -
     return (TensorType(cache.shape, cache.dtype),)
 
 
-def _reference_cache_update(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_cache_update_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     cache, update, starts = arrays
     axis, result = attrs["axis"], arrays[0].copy()
     extent = cache.shape[axis]
@@ -320,7 +320,7 @@ def _compute_cache_update(call: OpCall) -> te.Tensor:
     x, new, first = cache.tensor(), update.tensor(), starts.tensor()
     extent, count = cache.type.shape[axis], update.type.shape[axis]
 
-    def element(*index: Expr) -> Expr:
+    def build_element(*index: Expr) -> Expr:
         start: Expr = first[index[0]]
         start = start % extent if call.attrs["circular"] else ir.clamp(start, -count, extent)
         row = index[axis] - ir.cast("int32", start)
@@ -330,10 +330,10 @@ def _compute_cache_update(call: OpCall) -> te.Tensor:
         place = tuple(clamp_index(row, count) if k == axis else i for k, i in enumerate(index))
         return ir.select(inside, new[place], x[index])
 
-    return te.compute(cache.type.shape, element, "updated")
+    return te.compute(cache.type.shape, build_element, "updated")
 
 
-def _cases_cache_update() -> Iterable[Case]:
+def _make_cache_update_test_cases() -> Iterable[Case]:
     starts = np.array([1, 3], np.int64)
     for circular in (True, False):
         for shape, update, axis in (((2, 4, 3), (2, 2, 3), 1), ((2, 1, 4), (2, 1, 3), 2)):
@@ -345,20 +345,20 @@ SEQUENCES_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "reverse_sequence",
         attrs={"time_axis": one_axis(), "batch_axis": one_axis()},
-        infer=_infer_reverse_sequence,
-        reference=_reference_reverse_sequence,
+        infer=_infer_reverse_sequence_types,
+        reference=_evaluate_reverse_sequence_reference,
         compute=_compute_reverse_sequence,
-        cases=_cases_reverse_sequence,
+        cases=_make_reverse_sequence_test_cases,
         constants={1: BOUNDED},
         moves=True,
         operand_names=("data", "lengths"),
     ),
     OpDef(
         "cache_update",
-        infer=_infer_cache_update,
-        reference=_reference_cache_update,
+        infer=_infer_cache_update_types,
+        reference=_evaluate_cache_update_reference,
         compute=_compute_cache_update,
-        cases=_cases_cache_update,
+        cases=_make_cache_update_test_cases,
         constants={2: BOUNDED},
         attrs={"axis": one_axis(), "circular": flag("places behind the end are those at the beginning")},
         operand_names=("cache", "update", "starts"),

@@ -47,7 +47,7 @@ from microc.tir.names import PADDED
 # ---------------------------------------------------------------- concat
 
 
-def _infer_concat(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_concat_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     shape, axis = types[0].shape, attrs["axis"]
     if not -len(shape) <= axis < len(shape):
         raise ModelError(
@@ -68,7 +68,7 @@ def _infer_concat(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tupl
     return (TensorType((*shape[:axis], total, *shape[axis + 1 :]), types[0].dtype),)
 
 
-def _reference_concat(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_concat_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     return (np.concatenate([np.asarray(a) for a in arrays], axis=attrs["axis"]),)
 
 
@@ -87,13 +87,13 @@ def _compute_concat(call: OpCall) -> te.Tensor:
 
     starts = list(accumulate((tensor.shape[1] for tensor in tensors), initial=0))
 
-    def element(n: Expr, i: Expr, first: int = 0, last: int = len(tensors)) -> Expr:
+    def build_element(n: Expr, i: Expr, first: int = 0, last: int = len(tensors)) -> Expr:
         if last - first == 1:
             return tensors[first][n, i - starts[first]]
         middle = first + 1 if len(tensors) <= _FEW else (first + last) // 2
-        return ir.select(i < starts[middle], element(n, i, first, middle), element(n, i, middle, last))
+        return ir.select(i < starts[middle], build_element(n, i, first, middle), build_element(n, i, middle, last))
 
-    return te.compute((outer, prod(shape[axis:])), lambda n, i: element(n, i), "joined", ("n", "i"))
+    return te.compute((outer, prod(shape[axis:])), lambda n, i: build_element(n, i), "joined", ("n", "i"))
 
 
 def emit_rescale(rewrite: Rewrite, value_name: str, target_type: TensorType, rounding: str) -> str:
@@ -125,7 +125,7 @@ def _legalize_concat(node: Node, graph: Graph) -> Legalized | None:
     return rewrite.legalized()
 
 
-def _alias_concat(
+def _find_concat_alias(
     attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]
 ) -> Alias | None:
     """Return the elements of the result's memory at which the operands begin; None if an operand is not contiguous in
@@ -140,7 +140,7 @@ def _alias_concat(
     return Alias(parts=tuple(starts))
 
 
-def _cases_concat() -> Iterable[Case]:
+def _make_concat_test_cases() -> Iterable[Case]:
     for shapes, axis in (
         (((2, 3), (2, 5)), 1),
         (((2, 3), (1, 3), (4, 3)), 0),
@@ -155,7 +155,7 @@ def _cases_concat() -> Iterable[Case]:
 # ---------------------------------------------------------------- gather
 
 
-def _infer_gather(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_gather_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, indices = types
     axis, rank, batch = attrs["axis"], len(data.shape), attrs.get("batch_dims", 0)
     if not -rank <= axis < rank or 0 in data.shape:
@@ -186,7 +186,7 @@ def _expand_runs(run_indices: Array, run_length: int) -> Array:
     return near[..., None] * run_length + np.arange(run_length)
 
 
-def _axes_gather(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+def _map_gather_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
     """Map the axes of the data and of the indices to axes of the result, in which the axes of the indices replace the
     gathered axis."""
     data, indices = (len(tensor_type.shape) for tensor_type in types)
@@ -197,7 +197,7 @@ def _axes_gather(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisM
     return tuple(others), tuple(range(axis, axis + indices))
 
 
-def _reference_gather(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_gather_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, indices = arrays
     axis, batch = attrs["axis"] % data.ndim, attrs.get("batch_dims", 0)
     extent, indices = data.shape[axis], _expand_runs(indices, attrs.get("span", 1))
@@ -222,7 +222,7 @@ def _compute_gather(call: OpCall) -> te.Tensor:
         call.attrs.get("span", 1),
     )
 
-    def element(g: Expr, n: Expr, i: Expr, c: Expr) -> Expr:
+    def build_element(g: Expr, n: Expr, i: Expr, c: Expr) -> Expr:
         place = places[g, i]
         if (
             span > 1
@@ -232,10 +232,10 @@ def _compute_gather(call: OpCall) -> te.Tensor:
         wrapped = ir.select(place < 0, ir.clamp(place, -extent, -1) + extent, ir.minimum(place, extent - 1))
         return x[g, n, ir.cast("int32", wrapped), c]
 
-    return te.compute((groups, outer, count * span, inner), element, "gathered", ("g", "n", "i", "c"))
+    return te.compute((groups, outer, count * span, inner), build_element, "gathered", ("g", "n", "i", "c"))
 
 
-def _cases_gather() -> Iterable[Case]:
+def _make_gather_test_cases() -> Iterable[Case]:
     for dtype, shape, axis, places, batch in (
         ("float32", (5, 3), 0, [[0, 4], [-1, -5]], 0),
         ("int8", (2, 4, 3), 1, [3, 0, 3], 0),
@@ -253,28 +253,28 @@ def _cases_gather() -> Iterable[Case]:
 
 CONCAT = OpDef(
     "concat",
-    infer=_infer_concat,
-    reference=_reference_concat,
+    infer=_infer_concat_types,
+    reference=_evaluate_concat_reference,
     compute=_compute_concat,
-    alias=_alias_concat,
-    cases=_cases_concat,
+    alias=_find_concat_alias,
+    cases=_make_concat_test_cases,
     attrs={"axis": one_axis(), "rounding": ROUNDING},
     axes=lambda attrs, types: tuple(keep_axes(len(tensor_type.shape), (attrs["axis"],)) for tensor_type in types),
     legalize=_legalize_concat,
 )
 GATHER = OpDef(
     "gather",
-    infer=_infer_gather,
-    reference=_reference_gather,
+    infer=_infer_gather_types,
+    reference=_evaluate_gather_reference,
     compute=_compute_gather,
-    cases=_cases_gather,
+    cases=_make_gather_test_cases,
     constants={1: BOUNDED},
     attrs={
         "axis": one_axis("of the data", 0),
         "batch_dims": integer("leading axes that both share", 0, least=0),
         "span": integer("neighbours that an index stands for, in runs of so many", 1, least=1, most=(1 << 28) - 1),
     },
-    axes=_axes_gather,
+    axes=_map_gather_axes,
     moves=True,
     operand_names=("data", "indices"),
     edges="Negative places count from the end; beyond the ends the nearest element is read",
@@ -290,7 +290,7 @@ Negative indices count from the end; indices out of range select the nearest ele
 # ---------------------------------------------------------------- reshape
 
 
-def _infer_reshape(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_reshape_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     shape = tuple(attrs["shape"])
     if min(shape, default=0) < 0 or prod(shape) != types[0].size:
         raise ModelError(
@@ -300,12 +300,12 @@ def _infer_reshape(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tup
     return (TensorType(shape, types[0].dtype),)
 
 
-def _axes_reshape(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+def _map_reshape_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
     shape = types[0].shape
     return (tuple(axis_after_reshape(shape, attrs["shape"], axis) for axis in range(len(shape))),)
 
 
-def _reference_reshape(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_reshape_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     return (arrays[0].reshape(attrs["shape"]),)
 
 
@@ -316,7 +316,7 @@ def _compute_reshape(call: OpCall) -> te.Tensor:
     return te.compute((data.type.size,), lambda i: x[i], "copy", ("i",))
 
 
-def _cases_reshape() -> Iterable[Case]:
+def _make_reshape_test_cases() -> Iterable[Case]:
     yield Case({"shape": (2, 0)}, (TensorType((0, 3), "int8"),), name="empty")
     for before, after in (((2, 3, 4), (6, 4)), ((1,), ()), ((5,), (1, 5, 1))):
         yield Case({"shape": after}, (TensorType(before, "int8"),))
@@ -326,14 +326,14 @@ def _cases_reshape() -> Iterable[Case]:
 # ---------------------------------------------------------------- transpose
 
 
-def _infer_transpose(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_transpose_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     shape, axes = types[0].shape, attrs["axes"]
     if sorted(axes) != list(range(len(shape))):
         raise ModelError(f"transpose: axes must name each axis once; got {axes} for shape {shape}")
     return (TensorType(tuple(shape[axis] for axis in axes), types[0].dtype),)
 
 
-def _reference_transpose(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_transpose_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     return (arrays[0].transpose(attrs["axes"]).copy(),)
 
 
@@ -361,13 +361,13 @@ def _compute_transpose(call: OpCall) -> te.Tensor:
     shape, axes = simplify_transposition(data.type.shape, call.attrs["axes"])
     x: te.Tensor = data.tensor(shape)
 
-    def element(*index: Expr) -> Expr:
+    def build_element(*index: Expr) -> Expr:
         return x[tuple(index[axes.index(axis)] for axis in range(len(shape)))]
 
-    return te.compute(tuple(shape[axis] for axis in axes), element, "moved")
+    return te.compute(tuple(shape[axis] for axis in axes), build_element, "moved")
 
 
-def _cases_transpose() -> Iterable[Case]:
+def _make_transpose_test_cases() -> Iterable[Case]:
     for shape, axes in (
         ((2, 3), (1, 0)),
         ((1, 4, 5, 3), (0, 3, 1, 2)),
@@ -385,7 +385,7 @@ def _cases_transpose() -> Iterable[Case]:
 # ---------------------------------------------------------------- slice
 
 
-def _infer_slice(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_slice_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     shape, begin, end, strides = types[0].shape, attrs["begin"], attrs["end"], attrs["strides"]
     lengths = {len(begin), len(end), len(strides)}
     if lengths != {len(shape)} or any(
@@ -399,13 +399,13 @@ def _infer_slice(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     return (TensorType(extents, types[0].dtype),)
 
 
-def _axes_slice(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+def _map_slice_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
     """Map the axes that are not sliced."""
     taken = zip(attrs["begin"], attrs["end"], attrs["strides"], types[0].shape, strict=True)
     return (tuple(k if part == (0, part[3], 1, part[3]) else None for k, part in enumerate(taken)),)
 
 
-def _reference_slice(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_slice_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     parts = zip(attrs["begin"], attrs["end"], attrs["strides"], strict=True)
     return (arrays[0][tuple(slice(*part) for part in parts)].copy(),)
 
@@ -415,15 +415,15 @@ def _compute_slice(call: OpCall) -> te.Tensor:
     shape = data.type.shape
     x = data.tensor()
 
-    def element(*index: Expr) -> Expr:
+    def build_element(*index: Expr) -> Expr:
         return x[tuple(i * s + b for i, s, b in zip(index, strides, begin, strict=True))]
 
     if not shape:
         return te.compute((), lambda: x[()], "part")
-    return te.compute(call.out_types[0].shape, element, "part")
+    return te.compute(call.out_types[0].shape, build_element, "part")
 
 
-def _alias_slice(
+def _find_slice_alias(
     attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]
 ) -> Alias | None:
     """Return the alias of a slice that is contiguous in the data's memory, else None.
@@ -438,7 +438,7 @@ def _alias_slice(
     return Alias(source=sum(b * prod(shape[axis + 1 :]) for axis, b in enumerate(attrs["begin"])))
 
 
-def _cases_slice() -> Iterable[Case]:
+def _make_slice_test_cases() -> Iterable[Case]:
     for shape, begin, end, strides in (
         ((5,), (1,), (4,), (1,)),
         ((4, 6), (0, 1), (4, 6), (1, 2)),
@@ -453,7 +453,7 @@ def _cases_slice() -> Iterable[Case]:
 # ---------------------------------------------------------------- pad
 
 
-def _infer_pad(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_pad_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     shape, padding = types[0].shape, attrs["padding"]
     if len(padding) != len(shape) or any(len(p) != 2 or min(p) < 0 for p in padding):
         raise ModelError(f"pad: padding needs two numbers from 0 on for each axis; got {padding} for {shape}")
@@ -461,7 +461,7 @@ def _infer_pad(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[T
     return (TensorType(extents, types[0].dtype),)
 
 
-def _reference_pad(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_pad_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0]
     return (np.pad(x, attrs["padding"], constant_values=x.dtype.type(attrs["value"])) if x.ndim else x,)
 
@@ -471,7 +471,7 @@ def _compute_pad(call: OpCall) -> te.Tensor:
     shape = data.type.shape
     x, value = data.tensor(), ir.const(call.attrs["value"], data.type.dtype)
 
-    def element(*index: Expr) -> Expr:
+    def build_element(*index: Expr) -> Expr:
         inside = ir.all_of(
             condition
             for i, extent, (before, after) in zip(index, shape, padding, strict=True)
@@ -480,10 +480,10 @@ def _compute_pad(call: OpCall) -> te.Tensor:
         read = x[tuple(i - before if before else i for i, (before, _) in zip(index, padding, strict=True))]
         return read if inside is None else ir.select(inside, read, value)
 
-    return te.compute(call.out_types[0].shape, element, PADDED)
+    return te.compute(call.out_types[0].shape, build_element, PADDED)
 
 
-def _cases_pad() -> Iterable[Case]:
+def _make_pad_test_cases() -> Iterable[Case]:
     for shape, padding, value in (
         ((3,), ((1, 2),), -128),
         ((2, 3), ((0, 0), (2, 0)), 7),
@@ -498,12 +498,12 @@ OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "reshape",
         attrs={"shape": result_extents("of the result")},
-        axes=_axes_reshape,
+        axes=_map_reshape_axes,
         moves=True,
-        infer=_infer_reshape,
-        reference=_reference_reshape,
+        infer=_infer_reshape_types,
+        reference=_evaluate_reshape_reference,
         compute=_compute_reshape,
-        cases=_cases_reshape,
+        cases=_make_reshape_test_cases,
         view=True,
         operand_names=("data",),
     ),
@@ -512,10 +512,10 @@ OPERATORS: tuple[OpDef, ...] = (
         attrs={"axes": integers("of the data, in the result's order", least=0)},
         axes=lambda attrs, types: (tuple(attrs["axes"].index(k) for k in range(len(attrs["axes"]))),),
         moves=True,
-        infer=_infer_transpose,
-        reference=_reference_transpose,
+        infer=_infer_transpose_types,
+        reference=_evaluate_transpose_reference,
         compute=_compute_transpose,
-        cases=_cases_transpose,
+        cases=_make_transpose_test_cases,
         operand_names=("data",),
     ),
     CONCAT,
@@ -527,21 +527,21 @@ OPERATORS: tuple[OpDef, ...] = (
             "end": ints_by_axis("behind the last", least=0),
             "strides": ints_by_axis("of each axis", least=1),
         },
-        axes=_axes_slice,
+        axes=_map_slice_axes,
         moves=True,
-        infer=_infer_slice,
-        reference=_reference_slice,
+        infer=_infer_slice_types,
+        reference=_evaluate_slice_reference,
         compute=_compute_slice,
-        alias=_alias_slice,
-        cases=_cases_slice,
+        alias=_find_slice_alias,
+        cases=_make_slice_test_cases,
         operand_names=("data",),
     ),
     OpDef(
         "pad",
-        infer=_infer_pad,
-        reference=_reference_pad,
+        infer=_infer_pad_types,
+        reference=_evaluate_pad_reference,
         compute=_compute_pad,
-        cases=_cases_pad,
+        cases=_make_pad_test_cases,
         sound=(
             lambda application: attribute_dtype_error_message(
                 "value", application.attrs["value"], application.types[0].dtype

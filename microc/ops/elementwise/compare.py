@@ -23,26 +23,26 @@ from microc.tir.ir import Expr
 # Source: ONNX BitCast.
 
 
-def _infer_bit_cast(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_bit_cast_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     source, dtype = types[0].dtype, attrs["dtype"]
     if not dtypes.is_valid(dtype) or dtypes.nbytes(source) != dtypes.nbytes(dtype):
         raise ModelError(f"bit_cast: both dtypes need as many bits; got {source} and dtype={dtype!r}")
     return (TensorType(types[0].shape, dtype),)
 
 
-def _reference_bit_cast(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_bit_cast_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, dtype = np.asarray(arrays[0]), dtypes.to_numpy(attrs["dtype"])
     return (x != 0 if dtype == np.bool_ else x.view(dtype),)
 
 
-def _scalar_bit_cast(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
+def _build_bit_cast_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     x, dtype = args[0], attrs["dtype"]
     if dtype == "bool" != x.dtype:
         return ir.cast("int32", x).ne(0)
     return ir.reinterpret(dtype, x)
 
 
-def _cases_bit_cast() -> Iterable[Case]:
+def _make_bit_cast_test_cases() -> Iterable[Case]:
     """Yield cases for zeros of both signs, infinities, the smallest number, a NaN with a payload, and negative
     integers."""
     special = {2: [0x8000, 0x7C00, 1, 0x7E01], 4: [1 << 31, 0x7F800000, 1, 0x7FC00003], 8: [1 << 63, 0x7FF << 52, 1, 9]}
@@ -68,10 +68,10 @@ def _cases_bit_cast() -> Iterable[Case]:
 BIT_CAST_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "bit_cast",
-        infer=_infer_bit_cast,
-        reference=_reference_bit_cast,
-        scalar=_scalar_bit_cast,
-        cases=_cases_bit_cast,
+        infer=_infer_bit_cast_types,
+        reference=_evaluate_bit_cast_reference,
+        scalar=_build_bit_cast_scalar_expr,
+        cases=_make_bit_cast_test_cases,
         operand_names=("x",),
         attrs={"dtype": element_type()},
     ),
@@ -109,7 +109,7 @@ def _broadcast_shape(op_name: str, types: Sequence[TensorType]) -> tuple[int, ..
 
 
 def _define_comparison(op_name: str, tir_op: str, numpy_function: Compare) -> OpDef:
-    def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    def infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
         a, b = types
         if a.dtype != b.dtype or (a.dtype == "bool" and tir_op not in ("eq", "ne")):
             raise ModelError(
@@ -119,26 +119,26 @@ def _define_comparison(op_name: str, tir_op: str, numpy_function: Compare) -> Op
             )
         return (TensorType(_broadcast_shape(op_name, types), "bool"),)
 
-    def scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
+    def build_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
         dtype = computation_dtype(args[0].dtype)
         return ir.binary(tir_op, *(ir.cast(dtype, x) for x in args))
 
-    def reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    def evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
         return (np.asarray(numpy_function(*arrays)),)
 
     return OpDef(
         op_name,
-        infer=infer,
-        reference=reference,
-        scalar=scalar,
-        cases=lambda: _comparison_cases(tir_op),
+        infer=infer_types,
+        reference=evaluate_reference,
+        scalar=build_scalar_expr,
+        cases=lambda: _make_comparison_test_cases(tir_op),
         attrs=SURFACE,
         legalize=_legalize_comparison,
         operand_names=("a", "b"),
     )
 
 
-def _comparison_cases(tir_op: str) -> Iterable[Case]:
+def _make_comparison_test_cases(tir_op: str) -> Iterable[Case]:
     a = np.array([np.nan, 1.0, -0.0, np.inf, -np.inf, 2.0, 3.0], np.float32)
     b = np.array([np.nan, np.nan, 0.0, np.inf, np.inf, 3.0, 2.0], np.float32)
     yield Case({}, (TensorType((7,), "float32"),) * 2, arrays=(a, b), name="special")
@@ -185,7 +185,7 @@ def _emit_scaled_operand(rewrite: Rewrite, operand_name: str) -> str:
 
 
 def _define_logical(op_name: str, tir_op: str, numpy_function: Compare) -> OpDef:
-    def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    def infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
         if any(tensor_type.dtype != "bool" for tensor_type in types):
             raise ModelError(
                 f"{op_name}: operands have a wrong dtype; got {', '.join(tensor_type.dtype for tensor_type in types)}, "
@@ -193,21 +193,21 @@ def _define_logical(op_name: str, tir_op: str, numpy_function: Compare) -> OpDef
             )
         return (TensorType(_broadcast_shape(op_name, types), "bool"),)
 
-    def cases() -> Iterable[Case]:
+    def make_test_cases() -> Iterable[Case]:
         for shapes in (((2, 3), (2, 3)), ((2, 3), (3,)), ((), (2,)), ((2, 1), (1, 3))):
             yield Case({}, tuple(TensorType(shape, "bool") for shape in shapes))
 
     return OpDef(
         op_name,
-        infer=infer,
+        infer=infer_types,
         reference=lambda _, arrays: (np.asarray(numpy_function(*arrays)),),
         scalar=lambda _, args: ir.binary(tir_op, args[0], args[1]),
-        cases=cases,
+        cases=make_test_cases,
         operand_names=("a", "b"),
     )
 
 
-def _infer_not(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_logical_not_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if types[0].dtype != "bool":
         raise ModelError(f"logical_not: the operand must be bool; got {types[0].dtype}, expected bool")
     return (TensorType(types[0].shape, "bool"),)
@@ -216,7 +216,7 @@ def _infer_not(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[T
 # ---------------------------------------------------------------- choice
 
 
-def _infer_where(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_where_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     condition, a, b = types
     if condition.dtype != "bool" or a.dtype != b.dtype:
         raise ModelError(
@@ -226,7 +226,7 @@ def _infer_where(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     return (TensorType(_broadcast_shape("where", types), a.dtype),)
 
 
-def _cases_where() -> Iterable[Case]:
+def _make_where_test_cases() -> Iterable[Case]:
     for dtype in ("float32", "int8", "int64", "bool"):
         for shapes in (((2, 3), (2, 3), (2, 3)), ((3,), (2, 3), ()), ((2, 1), (3,), (2, 3)), ((1,), (4,), (4,))):
             types = (TensorType(shapes[0], "bool"), *(TensorType(shape, dtype) for shape in shapes[1:]))
@@ -239,17 +239,17 @@ COMPARE_OPERATORS: tuple[OpDef, ...] = (
     _define_logical("logical_or", "or", np.logical_or),
     OpDef(
         "logical_not",
-        infer=_infer_not,
+        infer=_infer_logical_not_types,
         reference=lambda _, arrays: (np.logical_not(arrays[0]),),
         scalar=lambda _, args: ir.Un("not", args[0]),
         cases=lambda: (Case({}, (TensorType((2, 3), "bool"),)), Case({}, (TensorType((), "bool"),))),
     ),
     OpDef(
         "where",
-        infer=_infer_where,
+        infer=_infer_where_types,
         reference=lambda _, arrays: (np.where(*arrays),),
         scalar=lambda _, args: ir.select(args[0], args[1], args[2]),
-        cases=_cases_where,
+        cases=_make_where_test_cases,
         operand_names=("condition", "a", "b"),
     ),
 )

@@ -49,7 +49,7 @@ _LITERT = frozenset(("clip", "leaky_relu", "relu"))
 
 
 def _define_unary(function: UnaryFunction) -> OpDef:
-    def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    def infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
         tensor_type = types[0]
         if tensor_type.dtype not in function.dtypes and tensor_type.quant is None:
             raise ModelError(
@@ -63,26 +63,26 @@ def _define_unary(function: UnaryFunction) -> OpDef:
             )
         return (TensorType(tensor_type.shape, tensor_type.dtype),)
 
-    def scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
+    def build_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
         x = args[0]
         return ir.cast(x.dtype, function.scalar(attrs, ir.cast(computation_dtype(x.dtype), x)))
 
-    def reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    def evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
         return (apply_unary(function, attrs, arrays[0]),)
 
     return OpDef(
         function.name,
-        infer=infer,
-        reference=reference,
-        scalar=scalar,
-        cases=lambda: _unary_cases(function),
+        infer=infer_types,
+        reference=evaluate_reference,
+        scalar=build_scalar_expr,
+        cases=lambda: _make_unary_test_cases(function),
         attrs={**function.attrs, "rounding": ROUNDING_LITERT if function.name in _LITERT else ROUNDING},
         legalize=_legalize_unary,
         edges=function.edges,
     )
 
 
-def _unary_cases(function: UnaryFunction) -> Iterable[Case]:
+def _make_unary_test_cases(function: UnaryFunction) -> Iterable[Case]:
     low, high = function.domain
     attrs = default_attributes({**function.attrs, "rounding": ROUNDING})
     for shape in ((1,), (3, 5), (1, 2, 2, 7)) if "float32" in function.dtypes else ():
@@ -148,7 +148,7 @@ def broadcast_shape(op_name: str, types: Sequence[TensorType]) -> tuple[int, ...
 
 
 def _define_binary(function: BinaryFunction) -> OpDef:
-    def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    def infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
         a, b = types
         if a.dtype != b.dtype or (a.dtype not in function.dtypes and a.quant is None):
             raise ModelError(
@@ -157,12 +157,12 @@ def _define_binary(function: BinaryFunction) -> OpDef:
             )
         return (TensorType(broadcast_shape(function.name, types), a.dtype),)
 
-    def scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
+    def build_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
         dtype = args[0].dtype
         a, b = (ir.cast(computation_dtype(dtype), x) for x in args)
         return ir.cast(dtype, function.scalar(a, b))
 
-    def reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    def evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
         dtype = arrays[0].dtype
         wide = np.float64 if dtype.kind == "f" else dtype if dtype == np.uint64 else np.int64
         a, b = (np.asarray(x).astype(wide) for x in arrays)
@@ -171,10 +171,10 @@ def _define_binary(function: BinaryFunction) -> OpDef:
 
     return OpDef(
         function.name,
-        infer=infer,
-        reference=reference,
-        scalar=scalar,
-        cases=lambda: _binary_cases(function),
+        infer=infer_types,
+        reference=evaluate_reference,
+        scalar=build_scalar_expr,
+        cases=lambda: _make_binary_test_cases(function),
         attrs={"activation": ACTIVATION, "rounding": ROUNDING_LITERT if function.name == "div" else ROUNDING},
         legalize=_legalize_binary,
         operand_names=("a", "b"),
@@ -192,7 +192,7 @@ _SHAPES = (
 )
 
 
-def _binary_cases(function: BinaryFunction) -> Iterable[Case]:
+def _make_binary_test_cases(function: BinaryFunction) -> Iterable[Case]:
     attrs = {"activation": ""}
     for shapes in _SHAPES if "float32" in function.dtypes else ():
         a, b = (np.linspace(0.5, 3.0, int(np.prod(s))).reshape(s).astype(np.float32) for s in shapes)
@@ -261,7 +261,7 @@ def _legalize_binary(node: Node, graph: Graph) -> Legalized | None:
 # ---------------------------------------------------------------- conversions
 
 
-def _infer_cast(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_cast_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if not dtypes.is_valid(attrs["dtype"]):
         raise ModelError(
             f"cast: unknown dtype; got {attrs['dtype']!r}", hint="name a dtype as in int8, uint16 or float32"
@@ -269,7 +269,7 @@ def _infer_cast(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
     return (TensorType(types[0].shape, attrs["dtype"]),)
 
 
-def _cast_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
+def _build_cast_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     """Convert one element as C does. The conversion to bool is a comparison with zero."""
     x, dtype = args[0], attrs["dtype"]
     if x.dtype == dtype:
@@ -295,7 +295,7 @@ def _truncate_to_integer(dtype: str, x: Expr) -> Expr:
     return ir.select(x >= float(high + 1), ir.const(high, dtype), ir.select(x > float(low), ir.cast(dtype, x), beyond))
 
 
-def _cast_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_cast_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, dtype = arrays[0], attrs["dtype"]
     with np.errstate(all="ignore"):
         if not (dtypes.is_float(x.dtype.name) and dtypes.is_integer(dtype)):
@@ -307,7 +307,7 @@ def _cast_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
         return (kept.astype(dtypes.to_numpy(dtype)),)
 
 
-def _cast_cases() -> Iterable[Case]:
+def _make_cast_test_cases() -> Iterable[Case]:
     floats = np.array([0.0, 1.9, -1.9, 100.5, -100.5, -128.5, 3e9, -3e9, 1e30, np.nan, np.inf, -np.inf], np.float32)
     for dtype in ("int8", "uint8", "int16", "int32", "uint32", "int64", "uint64", "bool", "float32"):
         yield Case({"dtype": dtype}, (TensorType((12,), "float32"),), arrays=(floats,), name=f"float32_to_{dtype}")
@@ -324,10 +324,10 @@ OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "cast",
         attrs={"dtype": element_type()},
-        infer=_infer_cast,
-        reference=_cast_reference,
-        scalar=_cast_scalar,
-        cases=_cast_cases,
+        infer=_infer_cast_types,
+        reference=_evaluate_cast_reference,
+        scalar=_build_cast_scalar_expr,
+        cases=_make_cast_test_cases,
         edges="Floats beyond an integer of 32 bits or more become its end, NaN becomes 0; narrower integers take the lowest bits",
     ),
     QSIGMOID16,

@@ -26,7 +26,7 @@ from microc.tir import ir
 from microc.tir.ir import Expr
 
 
-def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     x, table, *first = types
     if x.dtype not in ("int8", "uint8"):
         raise ModelError(f"lookup: the data have an unsupported dtype; got {x.dtype}, expected int8 or uint8")
@@ -39,12 +39,12 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     return (TensorType(broadcast_shape("lookup", (x, *first)), table.dtype),)
 
 
-def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, table, *first = arrays
     return (table[sum(first, x.astype(np.int32) - np.iinfo(x.dtype).min)],)
 
 
-def _scalar(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
+def _build_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
     x: Expr = args[0]
     table: te.Tensor = args[1]
     low, _ = dtypes.int_range(x.dtype)
@@ -58,7 +58,7 @@ def _operand_bounds(application: Application) -> Constants:
     return {2: OperandBounds(NumberUse.OFFSET, 0, application.types[1].size - 256)}
 
 
-def _cases() -> Iterable[Case]:
+def _make_test_cases() -> Iterable[Case]:
     every = np.arange(-128, 128)
     for dtype, result in (("int8", "int8"), ("uint8", "uint8"), ("int8", "int16"), ("uint8", "int8")):
         low, high = dtypes.int_range(result)
@@ -179,7 +179,7 @@ def function_table(function_name: str, in_scale: float, out_scale: float) -> Arr
 # ---- The operator.
 
 
-def _infer16(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_lookup16_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     x, table = types
     if x.dtype != "int16" or table.shape != (POINTS,) or table.dtype != "int16":
         raise ModelError(
@@ -188,18 +188,18 @@ def _infer16(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Ten
     return (TensorType(x.shape, "int16"),)
 
 
-def _reference16(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_lookup16_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, table = (array.astype(np.int64) for array in arrays)
     return (interpolate_table(lambda index: table[index], x).astype(np.int16),)
 
 
-def _scalar16(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
+def _build_lookup16_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
     """Build the interpolation. Its result is between two points of the table, so it fits int16."""
     table = args[1]
     return ir.cast("int16", interpolate_table(lambda index: ir.cast("int32", table[index]), ir.cast("int32", args[0])))
 
 
-def _cases16() -> Iterable[Case]:
+def _make_lookup16_test_cases() -> Iterable[Case]:
     x = np.append(np.linspace(-32768, 32767, 98), [0, 1, -1]).round().astype(np.int16)
     for name, scale, out_scale in (
         ("exp", 1 / 4096, 1 / 8),
@@ -214,20 +214,20 @@ def _cases16() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "lookup",
-        infer=_infer,
-        reference=_reference,
-        scalar=_scalar,
-        cases=_cases,
+        infer=_infer_types,
+        reference=_evaluate_reference,
+        scalar=_build_scalar_expr,
+        cases=_make_test_cases,
         constants=_operand_bounds,
         operand_names=("x", "table"),
         whole=(1,),
     ),
     OpDef(
         "lookup16",
-        infer=_infer16,
-        reference=_reference16,
-        scalar=_scalar16,
-        cases=_cases16,
+        infer=_infer_lookup16_types,
+        reference=_evaluate_lookup16_reference,
+        scalar=_build_lookup16_scalar_expr,
+        cases=_make_lookup16_test_cases,
         constants={1: OperandBounds(NumberUse.POINT, -32768, 32767)},
         operand_names=("x", "table"),
         whole=(1,),

@@ -40,7 +40,7 @@ from microc.tir import ir
 from microc.tir.ir import Expr
 
 
-def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, slope = types
     try:
         shape = np.broadcast_shapes(data.shape, slope.shape)
@@ -54,12 +54,12 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     return (TensorType(data.shape, attrs.get("out_dtype") or data.dtype),)
 
 
-def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, slope = (np.asarray(array, np.float64) for array in arrays)
     return (np.where(x < 0, x * slope, x).astype(arrays[0].dtype),)
 
 
-def _scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
+def _build_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     x, slope = args
     return ir.select(x < 0.0, x * slope, x)
 
@@ -82,7 +82,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     return rewrite.legalized()
 
 
-def _cases() -> Iterable[Case]:
+def _make_test_cases() -> Iterable[Case]:
     for shape, slopes in (((2, 3, 4), (4,)), ((1, 2, 2, 3), (1, 2, 2, 3)), ((5,), (1,)), ((2, 3), (2, 1))):
         yield Case({}, (TensorType(shape, "float32"), TensorType(slopes, "float32")), tolerance=1e-6)
     x = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, -1.0], np.float32)
@@ -93,7 +93,7 @@ def _cases() -> Iterable[Case]:
 # ---------------------------------------------------------------- integers
 
 
-def _qprelu_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_qprelu_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = np.asarray(arrays[0], np.int64) - attrs["zero_point_x"]
     slope = np.asarray(arrays[1], np.int64) - attrs["zero_point_slope"]
     times = Multiplier(attrs["rounding"]).times
@@ -104,7 +104,7 @@ def _qprelu_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[
     return (np.clip(result, low, high).astype(attrs["out_dtype"]),)
 
 
-def _qprelu_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
+def _build_qprelu_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     out = ScaledResult(attrs["zero_point"], *dtypes.int_range(attrs["out_dtype"]), attrs["out_dtype"])
     low, high = (end - attrs["zero_point_x"] for end in dtypes.int_range(args[0].dtype))
     ends = [end - attrs["zero_point_slope"] for end in dtypes.int_range(args[1].dtype)]
@@ -125,7 +125,7 @@ def _qprelu_overflow_message(application: Application) -> str:
     return product_overflow_message(application, ("zero_point_x", "zero_point_slope"))
 
 
-def _qprelu_cases() -> Iterable[Case]:
+def _make_qprelu_test_cases() -> Iterable[Case]:
     for dtype, zeros in (("int8", (3, -5, -128)), ("uint8", (128, 100, 7)), ("int8", (0, 0, 0))):
         attrs: dict[str, Attr] = {f"zero_point{k}": z for k, z in zip(("_x", "_slope", ""), zeros, strict=True)}
         attrs |= {"multiplier_positive": 1400000000, "shift_positive": 0, "multiplier": 2000000000, "shift": -6}
@@ -140,10 +140,10 @@ def _qprelu_cases() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "prelu",
-        infer=_infer,
-        reference=_reference,
-        scalar=_scalar,
-        cases=_cases,
+        infer=_infer_types,
+        reference=_evaluate_reference,
+        scalar=_build_scalar_expr,
+        cases=_make_test_cases,
         attrs=SURFACE,
         legalize=_legalize,
         operand_names=("x", "slope"),
@@ -160,10 +160,10 @@ OPERATORS: tuple[OpDef, ...] = (
             "out_dtype": element_type(),
             "rounding": MULTIPLIER_ROUNDING,
         },
-        infer=_infer,
-        reference=_qprelu_reference,
-        scalar=_qprelu_scalar,
-        cases=_qprelu_cases,
+        infer=_infer_types,
+        reference=_evaluate_qprelu_reference,
+        scalar=_build_qprelu_scalar_expr,
+        cases=_make_qprelu_test_cases,
         sound=(
             stored_range_error_message,
             zero_point_range_check("zero_point_x", 0),

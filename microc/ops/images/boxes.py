@@ -36,7 +36,7 @@ MOST_SAMPLES = 256
 points."""
 
 
-def _roi_align_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_roi_align_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, boxes, images = types
     if len(data.shape) != 4 or 0 in data.shape or boxes.shape != (boxes.shape[0], 4) or images.shape != boxes.shape[:1]:
         raise ModelError(
@@ -51,7 +51,7 @@ def _roi_align_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> t
     return (TensorType((boxes.shape[0], data.shape[1], *attrs["size"]), data.dtype),)
 
 
-def _roi_align_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_roi_align_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     """Interpolate along each axis separately, at points (R, cells * samples) between two neighbouring elements."""
     data, boxes, images = arrays
     samples, size = attrs["samples"], attrs["size"]
@@ -86,15 +86,15 @@ def _linear_axis_taps(extent: int, coordinate: Var) -> AxisTaps:
     inside = (coordinate >= -1.0, coordinate <= float(extent))
     within = ir.maximum(ir.minimum(coordinate, float(extent - 1)), 0.0)
 
-    def tap(t: Var) -> tuple[Expr, Expr, tuple[Expr, ...]]:
+    def describe_tap(t: Var) -> tuple[Expr, Expr, tuple[Expr, ...]]:
         low = ir.cast("int32", within)
         part = within - ir.cast(coordinate.dtype, low)
         return ir.minimum(low + t, extent - 1), ir.select(t.eq(0), 1.0 - part, part), inside
 
-    return AxisTaps(extent, 2, tap)
+    return AxisTaps(extent, 2, describe_tap)
 
 
-def _roi_align_compute(call: OpCall) -> te.Tensor:
+def _compute_roi_align(call: OpCall) -> te.Tensor:
     """Build a loop over the sampling points of every cell. The taps of a point are computed once and used for every
     channel."""
     data, boxes, images = call.present
@@ -103,13 +103,13 @@ def _roi_align_compute(call: OpCall) -> te.Tensor:
     taps, average = TapTables.of(4, dtype), attrs["mode"] == "avg"
     start = ir.const(0.0 if average else float("-inf"), dtype)
 
-    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, box, image), (out,) = operands, results
         r, n, c, t = Var("r"), Var("n"), Var("c"), Var("t")
         cells, points = (Var("y"), Var("x")), (Var("down"), Var("right"))
         total, zero = Buffer("total", (1,), dtype, "register"), ir.const(0, "int32")
 
-        def place(axis: int) -> Expr:
+        def build_sampling_coordinate(axis: int) -> Expr:
             """Build the image coordinate of the current sampling point along an axis."""
             first, last = box[r, 1 - axis] * scale, box[r, 3 - axis] * scale
             span = last - first if attrs["half_pixel"] else ir.maximum(last - first, 1.0)
@@ -127,7 +127,7 @@ def _roi_align_compute(call: OpCall) -> te.Tensor:
         names = [Var(f"place{k}", dtype) for k in (0, 1)]
         point: Stmt = taps.fill([_linear_axis_taps(extent, name) for extent, name in zip(extents, names, strict=True)])
         for k in (1, 0):
-            point = ir.Let(names[k], place(k), point)
+            point = ir.Let(names[k], build_sampling_coordinate(k), point)
         point = ir.seq(point, ir.loops([(c, channels)], ir.Alloc(total, channel)))
         first = ir.loops([(c, channels)], ir.Store(out, at, start))
         cell = ir.seq(first, ir.loops([(point_axis, samples) for point_axis in points], point))
@@ -138,10 +138,10 @@ def _roi_align_compute(call: OpCall) -> te.Tensor:
         return taps.living_in(ir.loops([(r, count)], ir.Let(n, clamp_index(image[r], batch), whole)))
 
     read = (data.tensor((batch, channels, prod(extents))), boxes.tensor(), images.tensor())
-    return te.extern("roi_align", read, (("out", call.out_types[0].shape, dtype),), build)[0]
+    return te.extern("roi_align", read, (("out", call.out_types[0].shape, dtype),), build_loops)[0]
 
 
-def _roi_align_cases() -> Iterable[Case]:
+def _make_roi_align_test_cases() -> Iterable[Case]:
     boxes = np.array([[0.5, 1.0, 7.0, 6.5], [-3.0, 2.0, 4.0, 2.2], [3.0, 3.0, 30.0, 9.0], [5.0, 5.0, 1.0, 2.0]])
     images = np.array([1, 0, 1, 0])
     for mode in _MODES:
@@ -168,10 +168,10 @@ ROI_ALIGN_OPERATORS: tuple[OpDef, ...] = (
             "samples": integer("points along each axis of a cell", least=1, most=MOST_SAMPLES),
             "scale": real("elements in a unit of the boxes' edges"),
         },
-        infer=_roi_align_infer,
-        reference=_roi_align_reference,
-        compute=_roi_align_compute,
-        cases=_roi_align_cases,
+        infer=_infer_roi_align_types,
+        reference=_evaluate_roi_align_reference,
+        compute=_compute_roi_align,
+        cases=_make_roi_align_test_cases,
         constants={2: BOUNDED},
         operand_names=("data", "boxes", "images"),
     ),
@@ -190,7 +190,7 @@ _GONE = float("-inf")
 _ZERO = np.float32(0)
 
 
-def _suppress_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_suppress_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     boxes, scores = types
     if boxes.dtype != "float32" or scores.dtype != "float32" or boxes.shape != (*scores.shape, 4) or not scores.size:
         raise ModelError(
@@ -207,7 +207,7 @@ def _suppress_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tu
     return TensorType((most,), "int32"), TensorType((most,), "float32"), TensorType((), "int32")
 
 
-def _suppress_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_suppress_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     boxes, left = arrays[0], np.where(np.isnan(arrays[1]), np.float32(_GONE), arrays[1])
     places, scores = np.zeros(attrs["most"], np.int32), np.zeros(attrs["most"], np.float32)
     count, limit = 0, np.float32(attrs["overlap"])
@@ -259,13 +259,13 @@ def _build_overlap(boxes: Buffer, box_index: Expr, box_corners: Sequence[Expr]) 
     return lets, ir.select(flat, ir.const(0.0, "float32"), common / ir.select(flat, one, area + other - common))
 
 
-def _suppress_compute(call: OpCall) -> tuple[te.Tensor, ...]:
+def _compute_suppress(call: OpCall) -> tuple[te.Tensor, ...]:
     """Build non-maximum suppression. Each iteration selects the best box, then lowers the scores of boxes that overlap
     it."""
     boxes, scores = call.present
     attrs, size, most = call.attrs, scores.type.size, int(call.attrs["most"])
 
-    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, given), (places, kept, count, left) = operands, results
         n, m, d, e, zero = Var("n"), Var("m"), Var("d"), Var("e"), ir.const(0, "int32")
         best, place = Buffer("best", (1,), "float32", "register"), Buffer("place", (1,), "int32", "register")
@@ -315,10 +315,10 @@ def _suppress_compute(call: OpCall) -> tuple[te.Tensor, ...]:
         ("count", (1,), "int32"),
         ("left", (size,), "float32"),
     )
-    return te.extern("suppress", (boxes.tensor((size, 4)), scores.tensor((size,))), results, build)[:3]
+    return te.extern("suppress", (boxes.tensor((size, 4)), scores.tensor((size,))), results, build_loops)[:3]
 
 
-def _suppress_cases() -> Iterable[Case]:
+def _make_suppress_test_cases() -> Iterable[Case]:
     rng = np.random.default_rng(4)
     corner, extent = rng.uniform(0, 4, (12, 2)), rng.uniform(0.5, 3, (12, 2))
     boxes = np.concatenate([corner, corner + extent], 1).astype(np.float32)
@@ -342,10 +342,10 @@ def _suppress_cases() -> Iterable[Case]:
 SUPPRESSION_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "suppress",
-        infer=_suppress_infer,
-        reference=_suppress_reference,
-        compute=_suppress_compute,
-        cases=_suppress_cases,
+        infer=_infer_suppress_types,
+        reference=_evaluate_suppress_reference,
+        compute=_compute_suppress,
+        cases=_make_suppress_test_cases,
         attrs={
             "most": integer("boxes that are kept", least=1),
             "overlap": real("what a kept box may share with another at most"),

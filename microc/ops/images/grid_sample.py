@@ -66,7 +66,7 @@ class TapTables:
         """Build the loops that fill the tables with all combinations of the taps along the axes; ``sides`` has an entry
         for each axis."""
 
-        def fill_axis(k: int, tap_number: Expr, flat: Expr, weight: Expr, conditions: tuple[Expr, ...]) -> Stmt:
+        def build_fill_loops(k: int, tap_number: Expr, flat: Expr, weight: Expr, conditions: tuple[Expr, ...]) -> Stmt:
             if k == len(sides):
                 inside = ir.all_of(conditions)
                 index = flat if inside is None else ir.select(inside, flat, -1)
@@ -74,7 +74,7 @@ class TapTables:
             side, t = sides[k], Var(f"t{k}")
             at, share, more = side.tap(t)
             where, part = Var(f"at{k}"), Var(f"share{k}", self.weight.dtype)
-            inner = fill_axis(
+            inner = build_fill_loops(
                 k + 1,
                 tap_number * side.taps + t,
                 flat * side.extent + where,
@@ -84,7 +84,7 @@ class TapTables:
             return ir.loops([(t, side.taps)], ir.Let(where, at, ir.Let(part, share, inner)))
 
         zero = ir.const(0, "int32")
-        return fill_axis(0, zero, zero, ir.const(1.0, self.weight.dtype), ())
+        return build_fill_loops(0, zero, zero, ir.const(1.0, self.weight.dtype), ())
 
     def product(self, t: Var, element: Callable[[Expr], Expr]) -> Expr:
         """Build the product of the element and the weight of tap ``t``, or 0 if no element is read.
@@ -117,7 +117,7 @@ _SHARPNESS = -0.75
 """Parameter of Keys' cubic interpolation."""
 
 
-def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, grid = types
     rank = len(data.shape) - 2
     fits = rank >= 1 and len(grid.shape) > 1 and grid.shape[-1] == rank and grid.shape[0] == data.shape[0]
@@ -136,7 +136,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     return (TensorType((*data.shape[:2], *grid.shape[1:-1]), data.dtype),)
 
 
-def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, grid = arrays[0].astype(np.float64), arrays[1].astype(np.float64)
     rank, taps = data.ndim - 2, TAPS[attrs["mode"]]
     out = grid.shape[1:-1]
@@ -227,12 +227,12 @@ def _axis_taps(attrs: Mapping[str, Any], extent: int, coordinate: Var, base_inde
     coordinate."""
     mode, taps = attrs["mode"], TAPS[attrs["mode"]]
 
-    def tap(t: Var) -> tuple[Expr, Expr, tuple[Expr, ...]]:
+    def describe_tap(t: Var) -> tuple[Expr, Expr, tuple[Expr, ...]]:
         at = ir.cast("int32", base_index) + t - (taps // 2 - 1 if taps > 1 else 0)
         inside = (at >= 0, at < extent) if attrs["border"] == "zeros" else ()
         return _map_inside(attrs, at, extent), _tap_weight(mode, coordinate - base_index, t), inside
 
-    return AxisTaps(extent, taps, tap)
+    return AxisTaps(extent, taps, describe_tap)
 
 
 def _compute(call: OpCall) -> te.Tensor:
@@ -245,7 +245,7 @@ def _compute(call: OpCall) -> te.Tensor:
     places = [Var(f"place{k}", dtype) for k in range(rank)]
     firsts = [Var(f"first{k}", dtype) for k in range(rank)]
 
-    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, g), (out,) = operands, results
         n, p, c, t = Var("n"), Var("p"), Var("c"), Var("t")
         total, zero = Buffer("total", (1,), dtype, "register"), ir.const(0, "int32")
@@ -264,10 +264,10 @@ def _compute(call: OpCall) -> te.Tensor:
         return taps.living_in(ir.loops([(n, batch), (p, count)], each))
 
     read = (data.tensor((batch, channels, prod(extents))), grid.tensor((batch, count, rank)))
-    return te.extern("sample", read, (("out", (batch, channels, count), dtype),), build)[0]
+    return te.extern("sample", read, (("out", (batch, channels, count), dtype),), build_loops)[0]
 
 
-def _cases() -> Iterable[Case]:
+def _make_test_cases() -> Iterable[Case]:
     grid = np.array([[[-1.6, 0.1], [0.0, -1.0]], [[0.3, 0.7], [1.0, 2.3]], [[-0.4, -0.9], [0.9, 0.45]]])
     far = np.array([[np.inf, 0.5], [-np.inf, -1e30], [0.25, np.nan]])
     for coordinates in COORDINATES:
@@ -301,10 +301,10 @@ OPERATORS: tuple[OpDef, ...] = (
                 "elements",
             ),
         },
-        infer=_infer,
-        reference=_reference,
+        infer=_infer_types,
+        reference=_evaluate_reference,
         compute=_compute,
-        cases=_cases,
+        cases=_make_test_cases,
         operand_names=("data", "grid"),
     ),
 )

@@ -52,7 +52,7 @@ def _index_and_weight_tables(attrs: Mapping[str, Any], operands: Sequence[Any]) 
     return operands[1 : 1 + count], operands[1 + count :]
 
 
-def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, axes = types[0], attrs["axes"]
     indices, weights = _index_and_weight_tables(attrs, types)
     if not axes or sorted(set(axes)) != list(axes) or not 0 <= axes[0] <= axes[-1] < len(data.shape) or 0 in data.shape:
@@ -85,7 +85,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     return (TensorType(tuple(shape), data.dtype),)
 
 
-def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     """Interpolate along one axis after the other. Integers are summed in int64."""
     data, (indices, weights) = arrays[0], _index_and_weight_tables(attrs, arrays)
     if not weights:
@@ -127,31 +127,33 @@ def _compute(call: OpCall) -> te.Tensor:
     )
     shape, dtype = call.out_types[0].shape, x.dtype
 
-    def source_index(index: Sequence[Expr], taps: Sequence[Expr]) -> tuple[Expr, ...]:
+    def build_source_index(index: Sequence[Expr], taps: Sequence[Expr]) -> tuple[Expr, ...]:
         found = list(index)
         for axis, table, tap in zip(axes, indices, taps, strict=True):
             found[axis] = ir.cast("int32", table[index[axis], tap])
         return tuple(found)
 
     if not weights:
-        return te.compute(shape, lambda *index: x[source_index(index, [ir.const(0, "int32")] * len(axes))], "picked")
+        return te.compute(
+            shape, lambda *index: x[build_source_index(index, [ir.const(0, "int32")] * len(axes))], "picked"
+        )
     taps = [te.reduce_axis(table.shape[1], f"k{k}") for k, table in enumerate(indices)]
     wide = dtype if dtypes.is_float(dtype) else "int32" if dtypes.nbytes(dtype) == 1 else "int64"
 
-    def element(*index: Expr) -> Expr:
+    def build_element(*index: Expr) -> Expr:
         parts = [
             ir.cast(wide, table[index[axis], tap.var]) for axis, table, tap in zip(axes, weights, taps, strict=True)
         ]
         factor = reduce(lambda a, b: a * b, parts)
-        return te.sum_reduce(ir.cast(wide, x[source_index(index, [tap.var for tap in taps])]) * factor, *taps)
+        return te.sum_reduce(ir.cast(wide, x[build_source_index(index, [tap.var for tap in taps])]) * factor, *taps)
 
     notes = ((TWO_ROUNDINGS, 1),) if dtypes.is_float(dtype) and call.attrs.get("rounding") == Rounding.EVEN else ()
-    acc = te.compute(shape, element, ACC, notes=notes)
+    acc = te.compute(shape, build_element, ACC, notes=notes)
     if dtypes.is_float(dtype):
         return acc
     half, shift, even = 1 << call.attrs["shift"] >> 1, call.attrs["shift"], call.attrs.get("even_from")
 
-    def round_sum(*index: Expr) -> Expr:
+    def build_rounded_sum(*index: Expr) -> Expr:
         total = acc[index]
         if even is not None:
             odd = ((total >> shift) + even % 2) & 1
@@ -159,7 +161,7 @@ def _compute(call: OpCall) -> te.Tensor:
         nearest = total + ir.select(total > 0, ir.const(half, wide), -half)
         return ir.cast(dtype, ir.binary("truncdiv", nearest, 1 << shift))
 
-    return te.compute(shape, round_sum, "rounded")
+    return te.compute(shape, build_rounded_sum, "rounded")
 
 
 def _legalize(node: Node, graph: Graph) -> Legalized | None:
@@ -238,7 +240,7 @@ def _weighted_sum_overflow_message(application: Application) -> str:
     return "" if even is None or low <= even <= high else f"even_from={even} is no {data.dtype}"
 
 
-def _cases() -> Iterable[Case]:
+def _make_test_cases() -> Iterable[Case]:
     rows, columns = np.array([[0], [0], [2], [1]], np.int16), np.array([[3], [1]], np.int32)
     for dtype in ("float32", "int8", "bool"):
         operand_types = (TensorType((2, 3, 4, 3), dtype), TensorType((4, 1), "int16"), TensorType((2, 1), "int32"))
@@ -264,10 +266,10 @@ def _cases() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "resample",
-        infer=_infer,
-        reference=_reference,
+        infer=_infer_types,
+        reference=_evaluate_reference,
         compute=_compute,
-        cases=_cases,
+        cases=_make_test_cases,
         attrs={
             "axes": some_axes("along which is resampled, one table each", in_order=True),
             "shift": integer("of integers: bits of the weights' sum", 0, least=0),

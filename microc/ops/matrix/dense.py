@@ -79,7 +79,7 @@ DENSE = default_attributes(ATTRS)
 # ---------------------------------------------------------------- dense
 
 
-def _dense_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_dense_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     """Return the output type (M, N) of data (M, K) and weights (N, K)."""
     data, weight = types[0].shape, types[1].shape
     if len(data) != 2 or len(weight) != 2 or data[1] != weight[1]:
@@ -91,7 +91,7 @@ def _dense_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     return (TensorType((data[0], weight[0]), attrs.get("out_dtype") or types[0].dtype),)
 
 
-def _dense_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_dense_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     """Compute the layer in float64. Exact for integers, whose sums are far below 2**53."""
     result = np.asarray(arrays[0], np.float64) @ np.asarray(arrays[1], np.float64).T
     if len(arrays) > 2 and arrays[2] is not None:
@@ -99,7 +99,7 @@ def _dense_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[A
     return (result.astype(dtypes.to_numpy(attrs.get("out_dtype") or arrays[0].dtype.name)),)
 
 
-def _dense_compute(call: OpCall) -> te.Tensor:
+def _compute_dense(call: OpCall) -> te.Tensor:
     """Build the sums (M, N) by the algorithm in the attribute ``algorithm``; without one, by a product that is padded
     for the core."""
     data, weight, bias = call.weighted
@@ -170,14 +170,14 @@ def _padded_data_rows(
     if padded_extent == depth and not (as_uint8 or stored_dtype):
         return source
 
-    def element(p: Var, k: Var) -> Expr:
+    def build_element(p: Var, k: Var) -> Expr:
         value = add_128_as_uint8(source[p, k]) if as_uint8 else ir.cast(stored_dtype or source.dtype, source[p, k])
         return ir.select(k < depth, value, 0) if padded_extent > depth else value
 
-    return te.compute((rows, padded_extent), element, PATCH, ("p", "k"))
+    return te.compute((rows, padded_extent), build_element, PATCH, ("p", "k"))
 
 
-def _dense_legalize(node: Node, graph: Graph) -> Legalized | None:
+def _legalize_dense(node: Node, graph: Graph) -> Legalized | None:
     """Rewrite a quantised layer to exact integers and ``requantize``; split a fused activation from a float layer."""
     if not is_quantised(node, graph):
         return split_activation(node, graph)
@@ -185,7 +185,7 @@ def _dense_legalize(node: Node, graph: Graph) -> Legalized | None:
     return legalize_product(node, graph, ProductForm(weight.shape[1]))
 
 
-def _dense_cases() -> Iterable[Case]:
+def _make_dense_test_cases() -> Iterable[Case]:
     dtype_sets = (
         ("int8", "int8", "int32"),
         ("uint8", "int8", "int32"),
@@ -265,21 +265,21 @@ def _dense_cases() -> Iterable[Case]:
     yield Case({**DENSE, "out_dtype": "int32"}, computed, name="computed weights")
 
 
-def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+def _count_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
     return out_types[0].size * types[0].shape[-1]
 
 
 OPERATORS = (
     OpDef(
         "dense",
-        infer=_dense_infer,
-        reference=_dense_reference,
-        compute=_dense_compute,
-        cases=_dense_cases,
+        infer=_infer_dense_types,
+        reference=_evaluate_dense_reference,
+        compute=_compute_dense,
+        cases=_make_dense_test_cases,
         attrs=ATTRS,
         axes=map_batch_axis,
-        legalize=_dense_legalize,
-        macs=_macs,
+        legalize=_legalize_dense,
+        macs=_count_macs,
         algorithms=ALGORITHMS,
         sound=(lambda application: product_sum_overflow_message(application, application.types[1].shape[1]),),
         operand_names=("data", "weight", "bias"),

@@ -210,11 +210,11 @@ def matrix_product(
     """Build the stage ``acc`` (P, O): the sum over k of rows[p, k] * weights[o, k], plus the bias."""
     k = te.reduce_axis(rows.shape[1], "k")
 
-    def element(p: Var, o: Var) -> Expr:
+    def build_element(p: Var, o: Var) -> Expr:
         product = ir.cast(acc_dtype, rows[p, k.var]) * ir.cast(acc_dtype, weights[o, k.var])
         return te.sum_reduce(product, k, init=initial_sum(bias, o, acc_dtype))
 
-    return te.compute((rows.shape[0], weights.shape[0]), element, ACC, ("p", "o"), notes)
+    return te.compute((rows.shape[0], weights.shape[0]), build_element, ACC, ("p", "o"), notes)
 
 
 def column_bias(call: OpCall, extra_columns: int, *, unsigned_input: bool) -> Operand | None:
@@ -439,18 +439,18 @@ def dequantised_product(call: OpCall, input_rows: te.Tensor) -> te.Tensor:
         factors = weight.packed(levels.scales.reshape(-1))
         total = matrix_product(input_rows, rows, None, "float32", notes)
 
-        def scale_sum(p: Var, o: Var) -> Expr:
+        def build_block_sum(p: Var, o: Var) -> Expr:
             real = total[p, o] * factors[o]
             return real if bias is None else real + initial_sum(bias, o, "float32")
 
-        return te.compute(total.shape, scale_sum, SCALED, ("p", "o"))
+        return te.compute(total.shape, build_block_sum, SCALED, ("p", "o"))
     scales, k = weight.packed(levels.scales), te.reduce_axis(input_rows.shape[1], "k")
 
-    def element(p: Var, o: Var) -> Expr:
+    def build_element(p: Var, o: Var) -> Expr:
         dequantised = ir.cast("float32", rows[o, k.var]) * scales[o, k.var // block]
         return te.sum_reduce(input_rows[p, k.var] * dequantised, k, init=initial_sum(bias, o, "float32"))
 
-    return te.compute((input_rows.shape[0], rows.shape[0]), element, ACC, ("p", "o"), notes)
+    return te.compute((input_rows.shape[0], rows.shape[0]), build_element, ACC, ("p", "o"), notes)
 
 
 # ---- Products of floats in float16 (``--math half``): each factor is rounded to float16, runs of at most :data:`RUN` terms
@@ -500,7 +500,7 @@ def split_into_float16_runs(term_count: int) -> tuple[int, int]:
     The last terms may be appended zeros. The split has the least estimated time: an iteration adds up to four terms, as
     many as divide a run; the end of each run costs RUN_END_COST, and appended zeros cost PADDING_COST."""
 
-    def estimated_cost(runs: int) -> float:
+    def estimate_cost(runs: int) -> float:
         terms = -(-term_count // runs)
         together = next(n for n in (4, 3, 2, 1) if terms % n == 0)
         return runs * (terms * (1 + ITERATION_COST / together) + RUN_END_COST) + PADDING_COST * (
@@ -508,7 +508,7 @@ def split_into_float16_runs(term_count: int) -> tuple[int, int]:
         )
 
     least = -(-term_count // RUN)
-    runs = min(range(least, min(2 * least, term_count) + 1), key=estimated_cost)
+    runs = min(range(least, min(2 * least, term_count) + 1), key=estimate_cost)
     return runs, -(-term_count // runs)
 
 
@@ -529,13 +529,13 @@ def float16_product(call: OpCall, float16_rows: te.Tensor, term_count: int) -> t
     runs, terms = split_into_float16_runs(term_count)
     run, term = te.reduce_axis(runs, "r"), te.reduce_axis(terms, "k")
 
-    def partial(p: Var, o: Var, r: Var) -> Expr:
+    def build_float16_partial_sum(p: Var, o: Var, r: Var) -> Expr:
         k = r * terms + term.var
         return te.fma_reduce(float16_rows[p, k], columns[o, k], term, init=0.0)
 
-    halves = te.compute((float16_rows.shape[0], len(weights), runs), partial, BLOCK, ("p", "o", "r"))
+    halves = te.compute((float16_rows.shape[0], len(weights), runs), build_float16_partial_sum, BLOCK, ("p", "o", "r"))
 
-    def element(p: Var, o: Var) -> Expr:
+    def build_element(p: Var, o: Var) -> Expr:
         return te.sum_reduce(ir.cast("float32", halves[p, o, run.var]), run, init=initial_sum(bias, o, "float32"))
 
-    return te.compute((float16_rows.shape[0], len(weights)), element, ACC, ("p", "o"))
+    return te.compute((float16_rows.shape[0], len(weights)), build_element, ACC, ("p", "o"))

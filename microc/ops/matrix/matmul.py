@@ -54,7 +54,7 @@ def _permute_shape(shape: tuple[int, ...], axes: Sequence[int]) -> tuple[int, ..
     return tuple(shape[axis] for axis in axes) if axes else shape
 
 
-def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     for tensor_type, name in zip(types, "ab", strict=True):
         axes = attrs.get(f"axes_{name}", ())
         if axes and sorted(axes) != list(range(len(tensor_type.shape))):
@@ -86,7 +86,7 @@ def _map_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
     return (*leading[0], rank - 2, None), (*leading[1], None, rank - 1)
 
 
-def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     """Compute the product in float64, exact for narrow integers, whose sums are far below 2**53. Wide integers wrap
     around."""
     sides = []
@@ -131,10 +131,10 @@ def _product_operand(call: OpCall, position: int, *, flatten_rows: bool) -> _Pro
         shape = (prod(shape[:-1]), shape[-1])
     tensor = operand.tensor(operand.type.shape if axes else shape)
 
-    def element(*index: Any) -> Expr:
+    def build_element(*index: Any) -> Expr:
         return tensor[tuple(index[axes.index(k)] for k in range(len(index))) if axes else index]
 
-    return _ProductOperand(shape, operand.type.dtype, int(call.attrs.get(f"zero_point_{name}", 0)), element)
+    return _ProductOperand(shape, operand.type.dtype, int(call.attrs.get(f"zero_point_{name}", 0)), build_element)
 
 
 def _compute(call: OpCall) -> te.Tensor:
@@ -179,14 +179,14 @@ def _direct_product(left: _ProductOperand, right: _ProductOperand, shape: tuple[
     """Build the stage ``acc`` from both operands, which are read in place, minus their zero points."""
     k = te.reduce_axis(left.shape[-1], "k")
 
-    def element(*index: Var) -> Expr:
+    def build_element(*index: Var) -> Expr:
         *batch, p, o = index
         product = left.read_centred(batch, p, k.var, dtype=acc_dtype) * right.read_centred(
             batch, k.var, o, dtype=acc_dtype
         )
         return te.sum_reduce(product, k)
 
-    return te.compute(shape, element, ACC, product_axis_names(shape, "p", "o"))
+    return te.compute(shape, build_element, ACC, product_axis_names(shape, "p", "o"))
 
 
 def _copied_rows_product(
@@ -199,37 +199,40 @@ def _copied_rows_product(
     padded = call.multiples.terms(depth, "int16", "int16")
     k = te.reduce_axis(padded, "k")
 
-    def copy_operand(
+    def build_copied_element_function(
         product_operand: _ProductOperand, matrix_index: Callable[[Expr, Expr], tuple[Expr, Expr]]
     ) -> Callable[..., Expr]:
         """Return the function that builds an element of a copy; ``matrix_index`` converts (row, term) to (row, column)
         of the operand."""
 
-        def element(*index: Var) -> Expr:
+        def build_element(*index: Var) -> Expr:
             *batch, row, term = index
             value = ir.cast("int16", product_operand.read_centred(batch, *matrix_index(row, term), dtype="int32"))
             return value if padded == depth else ir.select(term < depth, value, ir.const(0, "int16"))
 
-        return element
+        return build_element
 
     *batch, rows, columns = shape
     transposed = te.compute(
         (*batch, columns, padded),
-        copy_operand(right, lambda o, t: (t, o)),
+        build_copied_element_function(right, lambda o, t: (t, o)),
         COLUMNS,
         product_axis_names(shape, "o", "k"),
     )
     patch = te.compute(
-        (*batch, rows, padded), copy_operand(left, lambda p, t: (p, t)), PATCH, product_axis_names(shape, "p", "k")
+        (*batch, rows, padded),
+        build_copied_element_function(left, lambda p, t: (p, t)),
+        PATCH,
+        product_axis_names(shape, "p", "k"),
     )
 
-    def element(*index: Var) -> Expr:
+    def build_element(*index: Var) -> Expr:
         *first, p, o = index
         return te.sum_reduce(
             ir.cast("int32", patch[(*first, p, k.var)]) * ir.cast("int32", transposed[(*first, o, k.var)]), k
         )
 
-    return te.compute(shape, element, ACC, product_axis_names(shape, "p", "o"))
+    return te.compute(shape, build_element, ACC, product_axis_names(shape, "p", "o"))
 
 
 def _can_copy_rows(call: OpCall) -> bool:
@@ -269,7 +272,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     return legalize_product(node, graph, ProductForm(graph.types[node.inputs[0]].shape[-1], centres=True))
 
 
-def _cases() -> Iterable[Case]:
+def _make_test_cases() -> Iterable[Case]:
     shapes = (
         ((2, 3), (3, 4)),
         ((1, 1), (1, 1)),
@@ -299,21 +302,21 @@ def _cases() -> Iterable[Case]:
         yield Case(attrs, (TensorType((3, 8), "int8"), types[1]), name=f"{algorithm} axes of b")
 
 
-def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+def _count_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
     return out_types[0].size * _permute_shape(types[0].shape, attrs.get("axes_a", ()))[-1]
 
 
 OPERATORS = (
     OpDef(
         "matmul",
-        infer=_infer,
-        reference=_reference,
+        infer=_infer_types,
+        reference=_evaluate_reference,
         compute=_compute,
-        cases=_cases,
+        cases=_make_test_cases,
         attrs=ATTRS,
         axes=_map_axes,
         legalize=_legalize,
-        macs=_macs,
+        macs=_count_macs,
         algorithms={"rows": _can_copy_rows},
         sound=(_matmul_overflow_message,),
         operand_names=("a", "b"),

@@ -142,28 +142,28 @@ def paired_product(
     taps, first = weight.packed(packing.unsigned), _initial_pair_sums(weight, bias, packing, channels)
     half = (pixel_count + 1) // 2
 
-    def packed_pair(p: Var, k: Expr) -> Expr:
+    def build_packed_pair(p: Var, k: Expr) -> Expr:
         partner = ir.binary("min", p * 2 + 1, rows - 1) if rows % 2 else p * 2 + 1
         return to_uint32(pixels[p * 2, k]) + (to_uint32(pixels[partner, k]) << 16)
 
-    def entry(p: Var, e: Var) -> Expr:
+    def build_entry(p: Var, e: Var) -> Expr:
         block, place = e // (terms + 1) * terms, e % (terms + 1)
-        total = packed_pair(p, block)
+        total = build_packed_pair(p, block)
         for k in range(1, terms):
-            total = total + packed_pair(p, block + k)
+            total = total + build_packed_pair(p, block + k)
         # Behind each block: c - 128 sum(words), what the sum of the block starts from.
-        return ir.select(place < terms, packed_pair(p, block + place), uint32_literal(ADDED) - (total << 7))
+        return ir.select(place < terms, build_packed_pair(p, block + place), uint32_literal(ADDED) - (total << 7))
 
-    pairs = te.compute((half, depth // terms * (terms + 1)), entry, PAIRS, ("p", "e"))
+    pairs = te.compute((half, depth // terms * (terms + 1)), build_entry, PAIRS, ("p", "e"))
     term, block = te.reduce_axis(terms, "i"), te.reduce_axis(depth // terms, "j")
 
-    def block_sum(p: Var, j: Var, o: Var) -> Expr:
+    def build_block_sum(p: Var, j: Var, o: Var) -> Expr:
         product = pairs[p, j * (terms + 1) + term.var] * ir.cast("uint32", taps[o, j * terms + term.var])
         return te.sum_reduce(product, term, init=pairs[p, j * (terms + 1) + terms])
 
-    part = te.compute((half, depth // terms, channels), block_sum, PART, ("p", "j", "o"))
+    part = te.compute((half, depth // terms, channels), build_block_sum, PART, ("p", "j", "o"))
 
-    def field(p: Var, h: Var, o: Var) -> Expr:
+    def build_field_sum(p: Var, h: Var, o: Var) -> Expr:
         total, start = part[p, block.var, o], ir.cast("uint32", first[o])
         # s = sum(A) + 2**16 sum(B) starts from both fields' start, 2**16 + 1 times it; h = sum(B) from one.
         low, high = start * uint32_literal(65537), start
@@ -172,13 +172,13 @@ def paired_product(
             low, high = low + rest, high + (rest >> 16)
         return te.sum_reduce(ir.select(h < 1, total, total >> 16), block, init=ir.select(h < 1, low, high))
 
-    acc = te.compute((half, 2, channels), field, ACC, ("p", "h", "o"))
+    acc = te.compute((half, 2, channels), build_field_sum, ACC, ("p", "h", "o"))
 
-    def value(p: Var, o: Var) -> Expr:
+    def build_value(p: Var, o: Var) -> Expr:
         low = acc[p // 2, 0, o] - (acc[p // 2, 1, o] << 16)
         return ir.cast("int32", ir.select(p % 2 < 1, low, acc[p // 2, 1, o]))
 
-    return te.compute((pixel_count, channels), value, VALUE, ("p", "o"))
+    return te.compute((pixel_count, channels), build_value, VALUE, ("p", "o"))
 
 
 def _initial_pair_sums(weight: Operand, bias: Operand | None, packing: PairPacking, channels: int) -> te.Tensor:
@@ -325,7 +325,7 @@ def quad_product(
     words, first = weight.packed(packing.words), _initial_quad_sums(weight, bias, packing)
     inputs = _column_inputs(rows, weight, packing)
 
-    def entry(p: Var, e: Var) -> Expr:
+    def build_entry(p: Var, e: Var) -> Expr:
         block, place = e // (kept + 1) * terms, e % (kept + 1)
         total = to_uint32(inputs[p, block])
         for k in range(1, terms):
@@ -337,10 +337,10 @@ def quad_product(
             ir.select(place < terms, to_uint32(inputs[p, block + place]), behind) if stores_widened_inputs else behind
         )
 
-    entries = te.compute((count, blocks * (kept + 1)), entry, ENTRY, ("p", "e"))
+    entries = te.compute((count, blocks * (kept + 1)), build_entry, ENTRY, ("p", "e"))
     term, block = te.reduce_axis(terms, "i"), te.reduce_axis(blocks, "j")
 
-    def block_sum(p: Var, j: Var, g: Var, f: Var) -> Expr:
+    def build_block_sum(p: Var, j: Var, g: Var, f: Var) -> Expr:
         taps = words[g, j * terms + term.var]
         factor = ir.select(f < 1, (taps >> 8) & uint32_literal(_MASK), taps)
         x = (
@@ -350,21 +350,21 @@ def quad_product(
         )
         return te.sum_reduce(factor * x, term)
 
-    part = te.compute((count, blocks, quads, 2), block_sum, PART, ("p", "j", "g", "f"))
+    part = te.compute((count, blocks, quads, 2), build_block_sum, PART, ("p", "j", "g", "f"))
 
-    def field(p: Var, g: Var, f: Var, h: Var) -> Expr:
+    def build_field_sum(p: Var, g: Var, f: Var, h: Var) -> Expr:
         odd, whole = part[p, block.var, g, 0], part[p, block.var, g, 1]
         # Field f 0: channels 0 and 2, p - 2**8 q. Field f 1: channels 1 and 3, q.
         total = ir.select(f < 1, whole - (odd << 8), odd) + entries[p, block.var * (kept + 1) + kept]
         return te.sum_reduce(ir.select(h < 1, total, total >> 16), block, init=first[g, f, h])
 
-    acc = te.compute((count, quads, 2, 2), field, ACC, ("p", "g", "f", "h"))
+    acc = te.compute((count, quads, 2, 2), build_field_sum, ACC, ("p", "g", "f", "h"))
 
-    def value(p: Var, o: Var) -> Expr:
+    def build_value(p: Var, o: Var) -> Expr:
         low, high = acc[p, o // CHANNELS, o % 2, 0], acc[p, o // CHANNELS, o % 2, 1]
         return ir.cast("int32", ir.select(o % CHANNELS < 2, low - (high << 16), high))
 
-    return te.compute((count, quads * CHANNELS), value, VALUE, ("p", "o"))
+    return te.compute((count, quads * CHANNELS), build_value, VALUE, ("p", "o"))
 
 
 def _column_inputs(rows: te.Tensor, weight: Operand, packing: QuadPacking) -> te.Tensor:
@@ -374,11 +374,11 @@ def _column_inputs(rows: te.Tensor, weight: Operand, packing: QuadPacking) -> te
         return rows
     places = weight.packed(packing.repeated, table=True)
 
-    def column(p: Var, k: Var) -> Expr:
+    def build_column_input(p: Var, k: Var) -> Expr:
         again = ir.cast("int32", places[ir.binary("max", k - depth, ir.const(0, "int32"))])
         return rows[p, ir.select(k < depth, k, again)]
 
-    return te.compute((count, packing.weights.shape[1]), column, COLUMN, ("p", "k"))
+    return te.compute((count, packing.weights.shape[1]), build_column_input, COLUMN, ("p", "k"))
 
 
 def _initial_quad_sums(weight: Operand, bias: Operand | None, packing: QuadPacking) -> te.Tensor:

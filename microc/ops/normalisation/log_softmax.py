@@ -86,7 +86,7 @@ def log_q5_26(z: Any, bind_to_name: Callable[[Any], Any], arith: Arith[Any]) -> 
 # ---------------------------------------------------------------- floats
 
 
-def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     tensor_type = types[0]
     if (
         not tensor_type.shape
@@ -100,7 +100,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     return (TensorType(tensor_type.shape, tensor_type.dtype),)
 
 
-def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0].astype(np.float64)
     centred = x - x.max(axis=-1, keepdims=True)
     return ((centred - np.log(np.exp(centred).sum(axis=-1, keepdims=True))).astype(np.float32),)
@@ -138,7 +138,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     return rewrite.legalized()
 
 
-def _cases() -> Iterable[Case]:
+def _make_test_cases() -> Iterable[Case]:
     for shape in ((5,), (2, 3, 4), (1, 1)):
         yield Case({}, (TensorType(shape, "float32"),), tolerance=3e-6)
     x = np.array([[80, -80, 0], [-1e4, -1e4, -1e4]], np.float32)
@@ -148,7 +148,7 @@ def _cases() -> Iterable[Case]:
 # ---------------------------------------------------------------- bytes
 
 
-def _infer_qlog_softmax(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_qlog_softmax_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     x, powers, reals = types
     if x.dtype != "int8" or not x.shape or powers.shape != (256,) or reals.shape != (256,):
         raise ModelError(
@@ -158,7 +158,7 @@ def _infer_qlog_softmax(attrs: Mapping[str, Any], types: Sequence[TensorType]) -
     return (TensorType(x.shape, "int8"),)
 
 
-def _reference_qlog_softmax(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_qlog_softmax_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, powers, reals = (np.asarray(array, np.int64) for array in arrays)
     distance = x.max(axis=-1, keepdims=True) - x
     total = shift_right_half_up(powers[distance], SUM_BITS).sum(axis=-1, keepdims=True)
@@ -175,7 +175,7 @@ def _compute_qlog_softmax(call: OpCall) -> te.Tensor:
     classes, attrs = data.type.shape[-1], call.attrs
     rows = data.type.size // classes
 
-    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, exps, steps), (out,) = operands, results
         n, a, b, c, zero = Var("n"), Var("a"), Var("b"), Var("c"), ir.const(0, "int32")
         count = ir.const(classes, "int32")
@@ -185,13 +185,13 @@ def _compute_qlog_softmax(call: OpCall) -> te.Tensor:
         add = ir.Store(total, (zero,), total[0] + shift_right_half_up(power, SUM_BITS))
         lets: list[tuple[Var, Expr]] = []
 
-        def hold(value: Expr) -> Expr:
+        def bind_to_let_variable(value: Expr) -> Expr:
             lets.append((Var(f"log{len(lets)}", value.dtype), value))
             return lets[-1][0]
 
-        logs = hold(log_q5_26(hold(total[0]), hold, TIR))
+        logs = bind_to_let_variable(log_q5_26(bind_to_let_variable(total[0]), bind_to_let_variable, TIR))
         limit = multiply_double_rounding(logs + INT32_MIN, ir.const(attrs["multiplier"], "int32"), attrs["shift"], TIR)
-        least, distance = hold(ir.maximum(limit, attrs["least"])), Var("distance")
+        least, distance = bind_to_let_variable(ir.maximum(limit, attrs["least"])), Var("distance")
         real = steps[ir.clamp(distance, 0, 255)]
         value = ir.clamp(rounding_shift_right(real - logs, 22, TIR) + 127, -128, 127)
         chosen = ir.cast("int8", ir.select(-distance > least, value, -128))
@@ -206,7 +206,7 @@ def _compute_qlog_softmax(call: OpCall) -> te.Tensor:
         return ir.loops([(n, rows)], ir.Alloc(largest, ir.Alloc(total, body)))
 
     operands = (data.tensor((rows, classes)), powers.tensor(), reals.tensor())
-    return te.extern("logs", operands, (("out", (rows, classes), "int8"),), build)[0]
+    return te.extern("logs", operands, (("out", (rows, classes), "int8"),), build_loops)[0]
 
 
 def _qlog_softmax_error_message(application: Application) -> str:
@@ -244,7 +244,7 @@ def _reals_overflow_message(reals: Array, attrs: Mapping[str, Any]) -> str:
     )
 
 
-def _cases_qlog_softmax() -> Iterable[Case]:
+def _make_qlog_softmax_test_cases() -> Iterable[Case]:
     for scale in (0.1, 0.5, 0.004):
         powers = exponential_table(scale, 1.0, Multiplier.DOUBLE)
         mantissa, shift = quantize_multiplier(scale * (1 << 26))
@@ -260,10 +260,10 @@ def _cases_qlog_softmax() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "log_softmax",
-        infer=_infer,
-        reference=_reference,
+        infer=_infer_types,
+        reference=_evaluate_reference,
         compute=_compute,
-        cases=_cases,
+        cases=_make_test_cases,
         attrs=SURFACE,
         axes=map_along_axis,
         legalize=_legalize,
@@ -279,10 +279,10 @@ OPERATORS: tuple[OpDef, ...] = (
                 most=0,
             ),
         },
-        infer=_infer_qlog_softmax,
-        reference=_reference_qlog_softmax,
+        infer=_infer_qlog_softmax_types,
+        reference=_evaluate_qlog_softmax_reference,
         compute=_compute_qlog_softmax,
-        cases=_cases_qlog_softmax,
+        cases=_make_qlog_softmax_test_cases,
         constants={1: POSITIVE, 2: OperandBounds(NumberUse.POINT, INT32_MIN, 0)},
         sound=(_qlog_softmax_error_message,),
         operand_names=("data", "powers", "reals"),

@@ -62,7 +62,7 @@ _MOST_DEPTH = 1 << 15
 """Largest number of elements in a row whose sum of squares fits 31 bits."""
 
 
-def _l2_normalize_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_l2_normalize_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     tensor_type = types[0]
     if (
         not tensor_type.shape
@@ -76,13 +76,13 @@ def _l2_normalize_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -
     return (TensorType(tensor_type.shape, tensor_type.dtype),)
 
 
-def _l2_normalize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_l2_normalize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0].astype(np.float64)
     norm = np.maximum(np.sqrt((x * x).sum(axis=-1, keepdims=True)), _LEAST)
     return ((x / norm).astype(np.float32),)
 
 
-def _l2_normalize_compute(call: OpCall) -> te.Tensor:
+def _compute_l2_normalize(call: OpCall) -> te.Tensor:
     data = call.data
     depth = data.type.shape[-1]
     x, k = data.tensor((data.type.size // depth, depth)), te.reduce_axis(depth, "k")
@@ -95,7 +95,7 @@ def _l2_normalize_compute(call: OpCall) -> te.Tensor:
 _LEAST32 = float(np.float32(_LEAST))
 
 
-def _l2_normalize_legalize(node: Node, graph: Graph) -> Legalized | None:
+def _legalize_l2_normalize(node: Node, graph: Graph) -> Legalized | None:
     if not is_quantised(node, graph):
         return None
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
@@ -114,7 +114,7 @@ def _l2_normalize_legalize(node: Node, graph: Graph) -> Legalized | None:
     return rewrite.legalized()
 
 
-def _l2_normalize_cases() -> Iterable[Case]:
+def _make_l2_normalize_test_cases() -> Iterable[Case]:
     for shape in ((5,), (2, 3, 4), (3, 1)):
         yield Case({}, (TensorType(shape, "float32"),), tolerance=1e-6)
     x = np.zeros((2, 3), np.float32)
@@ -124,7 +124,7 @@ def _l2_normalize_cases() -> Iterable[Case]:
 # ---------------------------------------------------------------- bytes
 
 
-def _ql2_normalize_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_ql2_normalize_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if types[0].dtype != "int8" or not types[0].shape or 0 in types[0].shape:
         raise ModelError(
             f"ql2_normalize: the data have an unsupported type; got {types[0].dtype} {types[0].shape}, expected int8, one "
@@ -138,7 +138,7 @@ def _ql2_normalize_overflow_message(application: Application) -> str:
     return "" if depth <= _MOST_DEPTH else f"rows of {depth} elements, expected at most {_MOST_DEPTH}"
 
 
-def _ql2_normalize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_ql2_normalize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     rows = arrays[0].astype(np.int64).reshape(-1, arrays[0].shape[-1]) - attrs["zero_point"]
     made = []
     for row in rows:
@@ -148,14 +148,14 @@ def _ql2_normalize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) ->
     return (np.stack(made).astype(np.int8).reshape(arrays[0].shape),)
 
 
-def _ql2_normalize_compute(call: OpCall) -> te.Tensor:
+def _compute_ql2_normalize(call: OpCall) -> te.Tensor:
     """Build, for each row, the sum of squares, its inverse square root by Newton's method, and the product of row and
     root."""
     data = call.data
     depth, zero_point = data.type.shape[-1], int(call.attrs["zero_point"])
     rows = data.type.size // depth
 
-    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x,), (out,) = operands, results
         n, i, j, value, zero = Var("n"), Var("i"), Var("j"), Var("value"), ir.const(0, "int32")
         total = Buffer("total", (1,), "int32", "register")
@@ -169,7 +169,7 @@ def _ql2_normalize_compute(call: OpCall) -> te.Tensor:
         return ir.loops([(n, rows)], ir.Alloc(total, body))
 
     results = (("out", (rows, depth), "int8"),)
-    return te.extern("normal", (data.tensor((rows, depth)),), results, build)[0]
+    return te.extern("normal", (data.tensor((rows, depth)),), results, build_loops)[0]
 
 
 def build_inverse_root(x: Expr) -> tuple[list[tuple[Var, Expr]], Expr, Expr]:
@@ -201,7 +201,7 @@ def build_inverse_root(x: Expr) -> tuple[list[tuple[Var, Expr]], Expr, Expr]:
     return lets, mantissa, shift
 
 
-def _ql2_normalize_cases() -> Iterable[Case]:
+def _make_ql2_normalize_test_cases() -> Iterable[Case]:
     for shape, zero in (((3, 7), 5), ((2, 300), -128), ((4, 1), 0)):
         yield Case({"zero_point": zero}, (TensorType(shape, "int8"),), name=f"{shape}")
     x = np.array([[5, 5, 5], [5, 5, 6], [-128, 127, 5]], np.int8)
@@ -211,22 +211,22 @@ def _ql2_normalize_cases() -> Iterable[Case]:
 L2_NORMALIZE_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "l2_normalize",
-        infer=_l2_normalize_infer,
-        reference=_l2_normalize_reference,
-        compute=_l2_normalize_compute,
-        cases=_l2_normalize_cases,
+        infer=_infer_l2_normalize_types,
+        reference=_evaluate_l2_normalize_reference,
+        compute=_compute_l2_normalize,
+        cases=_make_l2_normalize_test_cases,
         attrs=SURFACE,
         axes=map_along_axis,
-        legalize=_l2_normalize_legalize,
+        legalize=_legalize_l2_normalize,
         operand_names=("data",),
     ),
     OpDef(
         "ql2_normalize",
         attrs={"zero_point": integer("of the data")},
-        infer=_ql2_normalize_infer,
-        reference=_ql2_normalize_reference,
-        compute=_ql2_normalize_compute,
-        cases=_ql2_normalize_cases,
+        infer=_infer_ql2_normalize_types,
+        reference=_evaluate_ql2_normalize_reference,
+        compute=_compute_ql2_normalize,
+        cases=_make_ql2_normalize_test_cases,
         sound=(zero_point_range_check("zero_point", 0), _ql2_normalize_overflow_message),
         operand_names=("data",),
     ),
@@ -294,7 +294,7 @@ def quantise_affine(
     return FixedPointAffine(mantissas.astype(np.int32), levels.astype(np.int32), fraction, right)
 
 
-def _layer_norm_fixed_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_qlayer_norm_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, factors, terms = types
     if data.dtype not in DTYPES or not data.shape or not 0 < data.shape[-1] <= LAYER_NORM_FIXED_MOST_DEPTH:
         raise ModelError(
@@ -309,7 +309,7 @@ def _layer_norm_fixed_infer(attrs: Mapping[str, Any], types: Sequence[TensorType
     return (TensorType(data.shape, attrs["out_dtype"]),)
 
 
-def _layer_norm_fixed_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_qlayer_norm_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, factors, terms = (array.astype(np.int64) for array in arrays)
     depth, normalised = data.shape[-1], np.empty_like(data)
     for row, out in zip(data.reshape(-1, depth), normalised.reshape(-1, depth), strict=True):
@@ -326,7 +326,7 @@ def _layer_norm_fixed_reference(attrs: Mapping[str, Any], arrays: Sequence[Any])
     return (normalised.astype(dtypes.to_numpy(attrs["out_dtype"])),)
 
 
-def _layer_norm_fixed_compute(call: OpCall) -> te.Tensor:
+def _compute_qlayer_norm(call: OpCall) -> te.Tensor:
     """Build a loop over rows: the sum and the sum of squares, the inverse root, and the results."""
     data, factors, terms = call.present
     depth, attrs = data.type.shape[-1], call.attrs
@@ -334,7 +334,7 @@ def _layer_norm_fixed_compute(call: OpCall) -> te.Tensor:
     largest = max(abs(end) for end in dtypes.int_range(data.type.dtype))
     squares = "int32" if depth * largest**2 <= INT32_MAX else "int64"
 
-    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, factor, term), (out,) = operands, results
         n, i, j, value, zero = Var("n"), Var("i"), Var("j"), Var("value"), ir.const(0, "int32")
         total, square = Buffer("total", (1,), "int32", "register"), Buffer("squares", (1,), squares, "register")
@@ -359,7 +359,7 @@ def _layer_norm_fixed_compute(call: OpCall) -> te.Tensor:
         return ir.loops([(n, rows)], ir.Alloc(total, ir.Alloc(square, body)))
 
     tensors = (data.tensor((rows, depth)), factors.tensor(), terms.tensor())
-    return te.extern("normal", tensors, (("out", (rows, depth), attrs["out_dtype"]),), build)[0]
+    return te.extern("normal", tensors, (("out", (rows, depth), attrs["out_dtype"]),), build_loops)[0]
 
 
 def build_inverse_root_of_int64(scaled_variance: Expr) -> tuple[list[tuple[Var, Expr]], Expr, Expr]:
@@ -377,7 +377,7 @@ def build_inverse_root_of_int64(scaled_variance: Expr) -> tuple[list[tuple[Var, 
     return [*lets, *root], mantissa, shift - halved
 
 
-def _layer_norm_fixed_cases() -> Iterable[Case]:
+def _make_qlayer_norm_test_cases() -> Iterable[Case]:
     """Yield cases with numbers at the ends of their ranges and at ties.
 
     In the last row, one number has the largest possible distance from all others."""
@@ -430,10 +430,10 @@ QLAYER_NORM = OpDef(
         "right": integer("those of factors and terms", least=4, most=31),
         **{name: STORED[name] for name in ("minimum", "maximum", "out_dtype")},
     },
-    infer=_layer_norm_fixed_infer,
-    reference=_layer_norm_fixed_reference,
-    compute=_layer_norm_fixed_compute,
-    cases=_layer_norm_fixed_cases,
+    infer=_infer_qlayer_norm_types,
+    reference=_evaluate_qlayer_norm_reference,
+    compute=_compute_qlayer_norm,
+    cases=_make_qlayer_norm_test_cases,
     constants={
         1: OperandBounds(NumberUse.FACTOR, -(1 << 29), 1 << 29),
         2: OperandBounds(NumberUse.TERM, -(1 << 30), 1 << 30),
@@ -457,7 +457,7 @@ LAYER_NORM_MOST_DEPTH = 1 << 20
 """Largest number of elements in a row of floats or bytes; N q of bytes then fits 31 bits."""
 
 
-def _layer_norm_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_layer_norm_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     tensor_type = types[0]
     most = LAYER_NORM_FIXED_MOST_DEPTH if tensor_type.dtype == "int16" else LAYER_NORM_MOST_DEPTH
     if tensor_type.dtype not in ("float32", *DTYPES) or not tensor_type.shape or not 0 < tensor_type.shape[-1] <= most:
@@ -468,7 +468,7 @@ def _layer_norm_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
     return (TensorType(tensor_type.shape, "float32"),)
 
 
-def _layer_norm_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_layer_norm_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = np.asarray(arrays[0], np.float64)
     with np.errstate(invalid="ignore"):
         centred = x - x.mean(axis=-1, keepdims=True)
@@ -476,7 +476,7 @@ def _layer_norm_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tu
         return ((centred / np.sqrt(variance + attrs["epsilon"])).astype(np.float32),)
 
 
-def _layer_norm_compute(call: OpCall) -> te.Tensor:
+def _compute_layer_norm(call: OpCall) -> te.Tensor:
     """Build the stages of each row's statistics, then the stage ``normal``."""
     (data,) = call.present
     depth = data.type.shape[-1]
@@ -494,10 +494,10 @@ def _normalise_floats(x: te.Tensor, epsilon: float) -> te.Tensor:
     total = te.compute((rows,), lambda n: te.sum_reduce(x[n, k.var], k), "total", ("n",))
     mean = te.compute((rows,), lambda n: total[n] / float(depth), "mean", ("n",))
 
-    def square(n: Expr) -> Expr:
+    def build_square(n: Expr) -> Expr:
         return (x[n, j.var] - mean[n]) * (x[n, j.var] - mean[n])
 
-    squares = te.compute((rows,), lambda n: te.sum_reduce(square(n), j), "squares", ("n",))
+    squares = te.compute((rows,), lambda n: te.sum_reduce(build_square(n), j), "squares", ("n",))
     factor = te.compute((rows,), lambda n: 1.0 / ir.call("sqrt", squares[n] / float(depth) + epsilon), "factor", ("n",))
     return te.compute(x.shape, lambda n, i: (x[n, i] - mean[n]) * factor[n], "normal", ("n", "i"))
 
@@ -509,30 +509,30 @@ def _normalise_integers(x: te.Tensor, epsilon: float) -> te.Tensor:
     wide = "int32" if (depth * largest) ** 2 <= dtypes.int_range("int32")[1] else "int64"
     narrow = "int32" if depth * largest**2 <= dtypes.int_range("int32")[1] else "int64"
 
-    def integer_element(n: Expr, i: Expr) -> Expr:
+    def read_integer(n: Expr, i: Expr) -> Expr:
         return ir.cast("int32", x[n, i])
 
-    total = te.compute((rows,), lambda n: te.sum_reduce(integer_element(n, k.var), k), "total", ("n",))
+    total = te.compute((rows,), lambda n: te.sum_reduce(read_integer(n, k.var), k), "total", ("n",))
 
-    def square(n: Expr) -> Expr:
-        return ir.cast(narrow, integer_element(n, j.var) * integer_element(n, j.var))
+    def build_square(n: Expr) -> Expr:
+        return ir.cast(narrow, read_integer(n, j.var) * read_integer(n, j.var))
 
-    squares = te.compute((rows,), lambda n: te.sum_reduce(square(n), j), "squares", ("n",))
+    squares = te.compute((rows,), lambda n: te.sum_reduce(build_square(n), j), "squares", ("n",))
 
-    def factor(n: Expr) -> Expr:
+    def build_row_factor(n: Expr) -> Expr:
         spread = ir.cast(wide, squares[n]) * depth - ir.cast(wide, total[n]) * ir.cast(wide, total[n])
         return 1.0 / ir.call("sqrt", ir.cast("float32", spread) + float(depth) * depth * epsilon)
 
-    factors = te.compute((rows,), factor, "factor", ("n",))
+    factors = te.compute((rows,), build_row_factor, "factor", ("n",))
     return te.compute(
         x.shape,
-        lambda n, i: ir.cast("float32", integer_element(n, i) * depth - total[n]) * factors[n],
+        lambda n, i: ir.cast("float32", read_integer(n, i) * depth - total[n]) * factors[n],
         "normal",
         ("n", "i"),
     )
 
 
-def _layer_norm_cases() -> Iterable[Case]:
+def _make_layer_norm_test_cases() -> Iterable[Case]:
     for shape in ((5,), (2, 3, 4), (3, 1), (2, 200)):
         for dtype in ("float32", *DTYPES):
             yield Case({"epsilon": 1e-3}, (TensorType(shape, dtype),), tolerance=1e-5, name=f"{dtype} {shape}")
@@ -546,11 +546,11 @@ LAYER_NORM_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "layer_norm",
         attrs={"epsilon": real("added to the variance")},
-        infer=_layer_norm_infer,
-        reference=_layer_norm_reference,
+        infer=_infer_layer_norm_types,
+        reference=_evaluate_layer_norm_reference,
         axes=map_along_axis,
-        compute=_layer_norm_compute,
-        cases=_layer_norm_cases,
+        compute=_compute_layer_norm,
+        cases=_make_layer_norm_test_cases,
         operand_names=("data",),
     ),
     QLAYER_NORM,

@@ -79,7 +79,7 @@ def exponential_table(in_scale: float, beta: float, rounding: Multiplier) -> Arr
     return np.where(distance >= -radius, numerics.exp_on_negative_values(scaled, 5), 0).astype(np.int32)
 
 
-def _qsoftmax_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_qsoftmax_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     x, table = types
     if x.dtype not in ("int8", "uint8") or not x.shape:
         raise ModelError(
@@ -116,7 +116,7 @@ def _unclamped_probability(exponential: Any, reciprocal: Any, headroom: Any, out
     return (((numerics.doubling_high_mul(exponential, reciprocal, arith) >> distance) + 1) >> 1) + low
 
 
-def _qsoftmax_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_qsoftmax_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, table = (array.astype(np.int64) for array in arrays)
     powers = table[x.max(axis=-1, keepdims=True) - x]
     total = numerics.shift_right_half_up(powers, SUM_BITS).sum(axis=-1, keepdims=True)
@@ -134,7 +134,7 @@ def largest_of_rows(x: te.Tensor, rows: int, classes: int, lowest_value: int) ->
     )
 
 
-def _qsoftmax_compute(call: OpCall) -> te.Tensor:
+def _compute_qsoftmax(call: OpCall) -> te.Tensor:
     """Build the stages ``largest``, ``total``, ``headroom`` and ``scale`` of each row, then ``softmax``."""
     data, table_operand = call.present
     shape, out_dtype = data.type.shape, call.attrs["out_dtype"]
@@ -143,21 +143,21 @@ def _qsoftmax_compute(call: OpCall) -> te.Tensor:
     largest = largest_of_rows(x, rows, classes, dtypes.int_range(data.type.dtype)[0])
     j = te.reduce_axis(classes, "j")
 
-    def power(n: Expr, c: Expr) -> Expr:
+    def build_power(n: Expr, c: Expr) -> Expr:
         return table[largest[n] - ir.cast("int32", x[n, c])]
 
-    def term(n: Expr) -> Expr:
-        return te.sum_reduce(numerics.shift_right_half_up(power(n, j.var), SUM_BITS), j)
+    def build_term(n: Expr) -> Expr:
+        return te.sum_reduce(numerics.shift_right_half_up(build_power(n, j.var), SUM_BITS), j)
 
-    total, most = te.compute((rows,), term, "total", ("n",)), classes << 31 - SUM_BITS
+    total, most = te.compute((rows,), build_term, "total", ("n",)), classes << 31 - SUM_BITS
     headroom = te.compute((rows,), lambda n: int32_headroom(total[n], 31 - SUM_BITS, TIR, most), "headroom", ("n",))
     scale = te.compute((rows,), lambda n: row_reciprocal(total[n], headroom[n], TIR), "scale", ("n",))
 
-    def element(n: Expr, c: Expr) -> Expr:
-        result = _unclamped_probability(power(n, c), scale[n], headroom[n], out_dtype, TIR)
+    def build_element(n: Expr, c: Expr) -> Expr:
+        result = _unclamped_probability(build_power(n, c), scale[n], headroom[n], out_dtype, TIR)
         return clamp_to_dtype(result, *dtypes.int_range(out_dtype), out_dtype)
 
-    return te.compute((rows, classes), element, "softmax", ("n", "c"))
+    return te.compute((rows, classes), build_element, "softmax", ("n", "c"))
 
 
 def _qsoftmax_table_error_message(application: Application) -> str:
@@ -169,7 +169,7 @@ def _qsoftmax_table_error_message(application: Application) -> str:
     return "" if table is None or table[0] == INT32_MAX else f"table[0]={table[0]}, expected {INT32_MAX}"
 
 
-def _qsoftmax_cases() -> Iterable[Case]:
+def _make_qsoftmax_test_cases() -> Iterable[Case]:
     for dtype, out_dtype in (("int8", "int8"), ("int8", "int16"), ("uint8", "uint8")):
         for scale, shape in ((0.1, (1, 10)), (0.7, (3, 7)), (0.001, (2, 1)), (4.0, (2, 2, 5))):
             table = exponential_table(scale, 1.0, Multiplier.DOUBLE)
@@ -205,7 +205,7 @@ def qsoftmax16_tables(
     return {"multiplier": mantissa, "shift": shift, "rounding": rounding.multiplier}, (exp, reciprocal)
 
 
-def _qsoftmax16_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_qsoftmax16_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     x, *tables = types
     if x.dtype != "int16" or not x.shape or not 0 < x.shape[-1] < 1 << 16:
         raise ModelError(
@@ -243,7 +243,7 @@ def _unclamped_probability16(exponential: Any, reciprocal: Any, headroom: Any) -
     return (exponential * reciprocal + half) >> shift
 
 
-def _qsoftmax16_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_qsoftmax16_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, exp, reciprocal = (array.astype(np.int64) for array in arrays)
     powers = interpolate_table(lambda i: exp[i], _scale_distance16(x - x.max(axis=-1, keepdims=True), attrs, NUMPY))
     total = powers.sum(axis=-1, keepdims=True)
@@ -252,7 +252,7 @@ def _qsoftmax16_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tu
     return (np.clip(_unclamped_probability16(powers, scale, headroom), 0, 32767).astype(np.int16),)
 
 
-def _qsoftmax16_compute(call: OpCall) -> te.Tensor:
+def _compute_qsoftmax16(call: OpCall) -> te.Tensor:
     """Build the stages ``largest``, ``distance``, ``power``, ``total``, ``headroom``, ``place``, ``scale``, then
     ``softmax``."""
     data, *table_operands = call.present
@@ -261,10 +261,10 @@ def _qsoftmax16_compute(call: OpCall) -> te.Tensor:
     x = data.tensor((rows, classes))
     largest = largest_of_rows(x, rows, classes, -32768)
 
-    def table_reader(table: te.Tensor) -> Callable[[Expr], Expr]:
+    def make_table_reader(table: te.Tensor) -> Callable[[Expr], Expr]:
         return lambda index: ir.cast("int32", table[index])
 
-    def row_stage(name: str, f: Callable[[Expr], Expr]) -> te.Tensor:
+    def build_row_stage(name: str, f: Callable[[Expr], Expr]) -> te.Tensor:
         return te.compute((rows,), f, name, ("n",))
 
     distance = te.compute(
@@ -274,18 +274,18 @@ def _qsoftmax16_compute(call: OpCall) -> te.Tensor:
         ("n", "c"),
     )
     power = te.compute(
-        (rows, classes), lambda n, c: interpolate_table(table_reader(exp), distance[n, c]), "power", ("n", "c")
+        (rows, classes), lambda n, c: interpolate_table(make_table_reader(exp), distance[n, c]), "power", ("n", "c")
     )
     j = te.reduce_axis(classes, "j")
-    total = row_stage("total", lambda n: te.sum_reduce(power[n, j.var], j))
-    headroom = row_stage("headroom", lambda n: int32_headroom(total[n], 14, TIR, classes << 15))
-    place = row_stage("place", lambda n: _reciprocal_table_argument(total[n], headroom[n], TIR))
-    scale = row_stage("scale", lambda n: interpolate_table(table_reader(reciprocal), place[n]))
+    total = build_row_stage("total", lambda n: te.sum_reduce(power[n, j.var], j))
+    headroom = build_row_stage("headroom", lambda n: int32_headroom(total[n], 14, TIR, classes << 15))
+    place = build_row_stage("place", lambda n: _reciprocal_table_argument(total[n], headroom[n], TIR))
+    scale = build_row_stage("scale", lambda n: interpolate_table(make_table_reader(reciprocal), place[n]))
 
-    def element(n: Expr, c: Expr) -> Expr:
+    def build_element(n: Expr, c: Expr) -> Expr:
         return clamp_to_dtype(_unclamped_probability16(power[n, c], scale[n], headroom[n]), 0, 32767, "int16")
 
-    return te.compute((rows, classes), element, "softmax", ("n", "c"))
+    return te.compute((rows, classes), build_element, "softmax", ("n", "c"))
 
 
 def _qsoftmax16_table_error_message(application: Application) -> str:
@@ -299,7 +299,7 @@ def _qsoftmax16_table_error_message(application: Application) -> str:
     return f"exp_table ends in {table[-2:].min()}, expected at least {1 << 14}"
 
 
-def _qsoftmax16_cases() -> Iterable[Case]:
+def _make_qsoftmax16_test_cases() -> Iterable[Case]:
     for scale, shape in ((3e-4, (1, 10)), (1e-3, (3, 7)), (0.05, (2, 1)), (1.0, (2, 2, 5))):
         attrs, tables = qsoftmax16_tables(scale, 1.0, Rounding.DOUBLE)
         types = (TensorType(shape, "int16"), TensorType((513,), "int16"), TensorType((513,), "int16"))
@@ -309,10 +309,10 @@ def _qsoftmax16_cases() -> Iterable[Case]:
 QSOFTMAX = OpDef(
     "qsoftmax",
     attrs={"out_dtype": element_type()},
-    infer=_qsoftmax_infer,
-    reference=_qsoftmax_reference,
-    compute=_qsoftmax_compute,
-    cases=_qsoftmax_cases,
+    infer=_infer_qsoftmax_types,
+    reference=_evaluate_qsoftmax_reference,
+    compute=_compute_qsoftmax,
+    cases=_make_qsoftmax_test_cases,
     constants={0: BOUNDED, 1: POSITIVE},
     sound=(_qsoftmax_table_error_message,),
     operand_names=("data", "table"),
@@ -320,10 +320,10 @@ QSOFTMAX = OpDef(
 QSOFTMAX16 = OpDef(
     "qsoftmax16",
     attrs={**SCALED, "shift": exponent("its exponent, positive to the left", most=14), "rounding": MULTIPLIER_ROUNDING},
-    infer=_qsoftmax16_infer,
-    reference=_qsoftmax16_reference,
-    compute=_qsoftmax16_compute,
-    cases=_qsoftmax16_cases,
+    infer=_infer_qsoftmax16_types,
+    reference=_evaluate_qsoftmax16_reference,
+    compute=_compute_qsoftmax16,
+    cases=_make_qsoftmax16_test_cases,
     constants={
         0: BOUNDED,
         1: OperandBounds(NumberUse.POINT, 0, (1 << 15) - 1),
@@ -371,7 +371,7 @@ def can_compute_scaled_softmax(out_scale: float, classes: int) -> bool:
     return 0 <= quantize_multiplier(1 / float(np.float32(out_scale)))[1] < exponential_fraction_bits(classes)
 
 
-def _softmax_scaled_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_qsoftmax_scaled_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     x, table = types
     if x.dtype not in ("int8", "uint8") or not x.shape or not 0 < x.shape[-1] <= MOST_CLASSES:
         raise ModelError(
@@ -396,7 +396,7 @@ def _product_right_shift(headroom: Any, attrs: Mapping[str, Any]) -> Any:
     return (_TOTAL_BITS - attrs["shift"]) - headroom
 
 
-def _softmax_scaled_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_qsoftmax_scaled_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, table = (array.astype(np.int64) for array in arrays)
     powers = table[x.max(axis=-1, keepdims=True) - x]
     total = powers.sum(axis=-1, keepdims=True)
@@ -406,7 +406,7 @@ def _softmax_scaled_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -
     return (np.clip(result, *dtypes.int_range(attrs["out_dtype"])).astype(attrs["out_dtype"]),)
 
 
-def _softmax_scaled_compute(call: OpCall) -> te.Tensor:
+def _compute_qsoftmax_scaled(call: OpCall) -> te.Tensor:
     """Build the stages ``largest``, ``total``, ``headroom``, ``multiplier`` and ``shift`` of each row, then
     ``softmax``."""
     data, table_operand = call.present
@@ -416,20 +416,20 @@ def _softmax_scaled_compute(call: OpCall) -> te.Tensor:
     largest = largest_of_rows(x, rows, classes, dtypes.int_range(data.type.dtype)[0])
     bits, j = exponential_fraction_bits(classes), te.reduce_axis(classes, "j")
 
-    def power(n: Expr, c: Expr) -> Expr:
+    def build_power(n: Expr, c: Expr) -> Expr:
         return table[largest[n] - ir.cast("int32", x[n, c])]
 
-    total = te.compute((rows,), lambda n: te.sum_reduce(power(n, j.var), j), "total", ("n",))
+    total = te.compute((rows,), lambda n: te.sum_reduce(build_power(n, j.var), j), "total", ("n",))
     headroom = te.compute((rows,), lambda n: int32_headroom(total[n], bits, TIR), "headroom", ("n",))
     multiplier = te.compute((rows,), lambda n: _row_multiplier(total[n], headroom[n], attrs, TIR), "multiplier", ("n",))
     shift = te.compute((rows,), lambda n: _product_right_shift(headroom[n], attrs) - 1, "shift", ("n",))
 
-    def element(n: Expr, c: Expr) -> Expr:
-        product = high_mul(power(n, c), 0, 1 << bits, multiplier[n])
+    def build_element(n: Expr, c: Expr) -> Expr:
+        product = high_mul(build_power(n, c), 0, 1 << bits, multiplier[n])
         result = (((product >> shift[n]) + 1) >> 1) + attrs["zero_point"]
         return clamp_to_dtype(result, *dtypes.int_range(attrs["out_dtype"]), attrs["out_dtype"])
 
-    return te.compute((rows, classes), element, "softmax", ("n", "c"))
+    return te.compute((rows, classes), build_element, "softmax", ("n", "c"))
 
 
 def _scaled_softmax_error_message(application: Application) -> str:
@@ -450,7 +450,7 @@ def scaled_softmax_attrs(out_scale: float, out_zero_point: int, out_dtype: str) 
     return {"multiplier": multiplier, "shift": shift, "zero_point": out_zero_point, "out_dtype": out_dtype}
 
 
-def _softmax_scaled_cases() -> Iterable[Case]:
+def _make_qsoftmax_scaled_test_cases() -> Iterable[Case]:
     quantisations = (("int8", "int8", 1 / 256, -128), ("uint8", "uint8", 0.0039, 0), ("uint8", "int8", 0.002, 5))
     for dtype, out_dtype, out_scale, zero in quantisations:
         for scale, shape in ((0.1, (1, 10)), (0.7, (3, 7)), (0.001, (2, 1)), (4.0, (2, 2, 5)), (0.02, (1, 300))):
@@ -473,10 +473,10 @@ def _softmax_scaled_cases() -> Iterable[Case]:
 QSOFTMAX_SCALED = OpDef(
     "qsoftmax_scaled",
     attrs={**SCALED, "zero_point": integer("of the result"), "out_dtype": element_type()},
-    infer=_softmax_scaled_infer,
-    reference=_softmax_scaled_reference,
-    compute=_softmax_scaled_compute,
-    cases=_softmax_scaled_cases,
+    infer=_infer_qsoftmax_scaled_types,
+    reference=_evaluate_qsoftmax_scaled_reference,
+    compute=_compute_qsoftmax_scaled,
+    cases=_make_qsoftmax_scaled_test_cases,
     constants={0: BOUNDED, 1: POSITIVE},
     sound=(stored_range_error_message, _scaled_softmax_error_message),
     operand_names=("data", "table"),
@@ -500,7 +500,7 @@ def _nonnegative_axis(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> int:
 # ---------------------------------------------------------------- floats
 
 
-def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     tensor_type = types[0]
     if not dtypes.is_float(tensor_type.dtype) and tensor_type.quant is None:
         raise ModelError(
@@ -510,7 +510,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     return (TensorType(tensor_type.shape, tensor_type.dtype),)
 
 
-def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0].astype(np.float64)
     axis = _nonnegative_axis(attrs, x.shape)
     powers = np.exp((x - x.max(axis=axis, keepdims=True, initial=-np.inf)) * np.float32(attrs["beta"]))
@@ -535,12 +535,12 @@ def _compute(call: OpCall) -> te.Tensor:
         (outer, inner), lambda n, i: te.max_reduce(x[n, k.var, i], k, init=float("-inf")), "largest", rows
     )
 
-    def power(n: Expr, c: Expr, i: Expr) -> Expr:
+    def build_power(n: Expr, c: Expr, i: Expr) -> Expr:
         distance = x[n, c, i] - largest[n, i]
         scaled = distance if beta == 1.0 else distance * beta
         return exp_of_negative(scaled) if short else ir.call("exp", scaled)
 
-    powers = te.compute((outer, classes, inner), power, "power", ("n", "c", "i"))
+    powers = te.compute((outer, classes, inner), build_power, "power", ("n", "c", "i"))
     total = te.compute((outer, inner), lambda n, i: te.sum_reduce(powers[n, j.var, i], j), "total", rows)
     factor = te.compute((outer, inner), lambda n, i: 1.0 / total[n, i], "factor", rows)
     return te.compute(
@@ -548,7 +548,7 @@ def _compute(call: OpCall) -> te.Tensor:
     )
 
 
-def _cases() -> Iterable[Case]:
+def _make_test_cases() -> Iterable[Case]:
     for shape, axis in (((1, 10), 1), ((3, 5), 0), ((2, 3, 4), -2), ((1, 1), 1), ((7,), -1)):
         yield Case({"axis": axis, "beta": 1.0}, (TensorType(shape, "float32"),), tolerance=2e-6)
     attrs: dict[str, Attr] = {"axis": -1, "beta": 0.5}
@@ -623,10 +623,10 @@ def _legalize_by_table(node: Node, graph: Graph) -> Legalized:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "softmax",
-        infer=_infer,
-        reference=_reference,
+        infer=_infer_types,
+        reference=_evaluate_reference,
         compute=_compute,
-        cases=_cases,
+        cases=_make_test_cases,
         attrs={
             "axis": one_axis("along which", -1),
             "beta": number("the data's factor", 1.0),

@@ -263,7 +263,7 @@ def _result_extents(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> tuple[i
     return height, width
 
 
-def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     tensor_type = types[0]
     if len(tensor_type.shape) != 4:
         raise ModelError(
@@ -309,12 +309,12 @@ def _restore_layout(attrs: Mapping[str, Any], nhwc_result: Array, result_dtype: 
     return (np.ascontiguousarray(nhwc_result).astype(result_dtype),)
 
 
-def _max_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_max_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0]
     return _restore_layout(attrs, _sliding_windows(attrs, x, _lowest_value(x.dtype.name)).max(axis=(4, 5)), x.dtype)
 
 
-def _avg_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_avg_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0]
     wide = x.astype(np.float64 if x.dtype.kind == "f" else np.int64)
     total = _sliding_windows(attrs, wide, 0).sum(axis=(4, 5))
@@ -327,7 +327,7 @@ def _avg_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Arr
     return _restore_layout(attrs, np.where(total > 0, half, -half), x.dtype)
 
 
-def _sum_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_sum_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     total = _sliding_windows(attrs, arrays[0].astype(np.int64), attrs["pad_value"]).sum(axis=(4, 5)) + attrs["offset"]
     return _restore_layout(attrs, total, np.int32)
 
@@ -348,19 +348,19 @@ def _reduce_windows(call: OpCall, combiner: str, pad_value: float, initial_value
     if call.attrs["kernel"] == (height, width) and not any(_max_padding(call)):
         image, k = data.tensor((batch, height * width, channels)), te.reduce_axis(height * width, "k")
 
-        def whole(n: Expr, c: Expr) -> Expr:
+        def build_whole_image_element(n: Expr, c: Expr) -> Expr:
             return te.Reduce(combiner, ir.cast(dtype, image[n, k.var, c]), (k,), start)
 
-        return te.compute((batch, channels), whole, ACC, ("n", "c"))
+        return te.compute((batch, channels), build_whole_image_element, ACC, ("n", "c"))
     x = _pad_data(call, data.tensor(), pad_value)
     ky, kx = (te.reduce_axis(extent, name) for extent, name in zip(call.attrs["kernel"], ("ky", "kx"), strict=True))
     down, right = call.attrs["strides"]
 
-    def element(n: Expr, y: Expr, column: Expr, c: Expr) -> Expr:
+    def build_element(n: Expr, y: Expr, column: Expr, c: Expr) -> Expr:
         value = x[n, y * down + ky.var, column * right + kx.var, c]
         return te.Reduce(combiner, ir.cast(dtype, value), (ky, kx), start)
 
-    return te.compute(call.out_types[0].shape, element, ACC, ("n", "y", "x", "c"))
+    return te.compute(call.out_types[0].shape, build_element, ACC, ("n", "y", "x", "c"))
 
 
 def _max_padding(call: OpCall) -> tuple[int, ...]:
@@ -379,7 +379,7 @@ def _pad_data(call: OpCall, x: te.Tensor, pad_value: float) -> te.Tensor:
         return x
     batch, height, width, channels = x.shape
 
-    def element(n: Expr, row: Expr, column: Expr, c: Expr) -> Expr:
+    def build_element(n: Expr, row: Expr, column: Expr, c: Expr) -> Expr:
         inside = ir.all_of(
             condition
             for index, start, extent, before, after in (
@@ -395,10 +395,10 @@ def _pad_data(call: OpCall, x: te.Tensor, pad_value: float) -> te.Tensor:
         return ir.select(inside, x[n, row - top, column - left, c], ir.const(pad_value, x.dtype))
 
     shape = (batch, height + top + bottom, width + left + right, channels)
-    return te.compute(shape, element, PADDED, ("n", "y", "x", "c"))
+    return te.compute(shape, build_element, PADDED, ("n", "y", "x", "c"))
 
 
-def _max_compute(call: OpCall) -> te.Tensor:
+def _compute_max(call: OpCall) -> te.Tensor:
     data = call.data
     lowest = _lowest_value(data.type.dtype)
     acc = _reduce_windows(call, "maximum", lowest, lowest)
@@ -410,12 +410,12 @@ def _lowest_value(dtype: str) -> int | float:
     return float("-inf") if dtypes.is_float(dtype) else dtypes.int_range(dtype)[0]
 
 
-def _avg_compute(call: OpCall) -> te.Tensor:
+def _compute_avg(call: OpCall) -> te.Tensor:
     data = call.data
     dtype = data.type.dtype
     acc = _reduce_windows(call, "add", 0, 0)
 
-    def element(value: Expr, *index: Expr) -> Expr:
+    def build_element(value: Expr, *index: Expr) -> Expr:
         count = _build_window_size(call, data.type.shape, index)
         if dtypes.is_float(dtype):
             return value / ir.cast(dtype, count)
@@ -424,7 +424,7 @@ def _avg_compute(call: OpCall) -> te.Tensor:
         nudged = ir.select(value > 0, value + half, value - half)
         return ir.cast(dtype, ir.binary("truncdiv", nudged, count))
 
-    return _build_pool_stage(acc, element)
+    return _build_pool_stage(acc, build_element)
 
 
 def _build_window_size(call: OpCall, data_shape: tuple[int, ...], window_index: Sequence[Expr]) -> Expr:
@@ -449,7 +449,7 @@ def _build_pool_stage(acc: te.Tensor, element: Any) -> te.Tensor:
     return te.compute(acc.shape, lambda *index: element(acc[index], *index), "pool", axes)
 
 
-def _sum_compute(call: OpCall) -> te.Tensor:
+def _compute_sum(call: OpCall) -> te.Tensor:
     return _reduce_windows(call, "add", call.attrs["pad_value"], call.attrs["offset"])
 
 
@@ -466,7 +466,7 @@ def _input_window(attrs: Mapping[str, Any], pad_value: int | float | None) -> Wi
     return window if attrs["layout"] == "NHWC" else None
 
 
-def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+def _count_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
     """Return the number of additions or comparisons of a pool, counted as multiply-accumulate operations."""
     return out_types[0].size * int(prod(attrs["kernel"]))
 
@@ -485,9 +485,9 @@ def _pool_overflow_message(application: Application) -> str:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "max_pool2d",
-        infer=_infer,
-        reference=_max_reference,
-        compute=_max_compute,
+        infer=_infer_types,
+        reference=_evaluate_max_reference,
+        compute=_compute_max,
         cases=max_cases,
         attrs=ATTRS,
         legalize=legalize_max,
@@ -498,23 +498,23 @@ OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "avg_pool2d",
-        infer=_infer,
-        reference=_avg_reference,
-        compute=_avg_compute,
+        infer=_infer_types,
+        reference=_evaluate_avg_reference,
+        compute=_compute_avg,
         cases=avg_cases,
         sound=(_pool_overflow_message,),
         attrs={**ATTRS, "count_include_pad": flag("padding counts, as zeros")},
         legalize=legalize_avg,
-        macs=_macs,
+        macs=_count_macs,
         axes=_map_axes,
         window=lambda attrs, types: _input_window(attrs, 0 if attrs["count_include_pad"] else None),
         operand_names=("data",),
     ),
     OpDef(
         "sum_pool2d",
-        infer=_infer,
-        reference=_sum_reference,
-        compute=_sum_compute,
+        infer=_infer_types,
+        reference=_evaluate_sum_reference,
+        compute=_compute_sum,
         cases=sum_cases,
         sound=(_pool_overflow_message,),
         attrs={
@@ -523,7 +523,7 @@ OPERATORS: tuple[OpDef, ...] = (
             "offset": integer("what a sum begins with"),
             "out_dtype": choice("of the result", "int32", default="int32"),
         },
-        macs=_macs,
+        macs=_count_macs,
         axes=_map_axes,
         window=lambda attrs, types: _input_window(attrs, attrs["pad_value"]),
         operand_names=("data",),

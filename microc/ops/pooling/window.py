@@ -55,7 +55,7 @@ def _result_shape(attrs: Mapping[str, Any], tensor_type: TensorType) -> tuple[in
     return (*tensor_type.shape[:2], *shape)
 
 
-def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     return (TensorType(_result_shape(attrs, types[0]), types[0].dtype),)
 
 
@@ -81,7 +81,7 @@ def _gather_taps(attrs: Mapping[str, Any], x: Array, pad_value: float, result_ex
     return np.stack(found)
 
 
-def _reference(combiner: str, attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_reference(combiner: str, attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0]
     shape = _result_shape(attrs, TensorType(x.shape, x.dtype.name))
     wide = np.float64 if x.dtype.kind == "f" else x.dtype if combiner != "add" else np.int64
@@ -115,13 +115,13 @@ def _compute(combiner: str, call: OpCall) -> te.Tensor:
     taps = [te.reduce_axis(extent, f"t{k}") for k, extent in enumerate(attrs["kernel"])]
     nothing = ir.const(_neutral_element(combiner, tensor_type.dtype), wide)
 
-    def element(*index: Expr) -> Expr:
+    def build_element(*index: Expr) -> Expr:
         places, inside = _tap_index(attrs, tensor_type.shape[2:], index[2:], [tap.var for tap in taps])
         value = ir.cast(wide, x[(*index[:2], *places)])
         return te.Reduce(combiner, value if inside is None else ir.select(inside, value, nothing), tuple(taps), nothing)
 
     shape = call.out_types[0].shape
-    acc = te.compute(shape, element, ACC)
+    acc = te.compute(shape, build_element, ACC)
     return (
         acc
         if wide == tensor_type.dtype
@@ -129,7 +129,7 @@ def _compute(combiner: str, call: OpCall) -> te.Tensor:
     )
 
 
-def _cases() -> Iterable[Case]:
+def _make_test_cases() -> Iterable[Case]:
     for shape, kernel, strides, padding, dilation in (
         ((1, 2, 6), (3,), (2,), (1, 0), (1,)),
         ((2, 1, 5, 4), (2, 3), (1, 1), (1, 0, 0, 1), (2, 1)),
@@ -144,7 +144,7 @@ def _cases() -> Iterable[Case]:
 # ---------------------------------------------------------------- largest element and its index
 
 
-def _infer_window_argmax(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_window_argmax_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     shape = _result_shape(attrs, types[0])
     rows = zip(
         types[0].shape[2:],
@@ -173,7 +173,7 @@ def _flat_index_strides(attrs: Mapping[str, Any], shape: Sequence[int]) -> list[
     return steps
 
 
-def _reference_window_argmax(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_window_argmax_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0]
     spatial, size = x.shape[2:], prod(x.shape[2:])
     shape = _result_shape(attrs, TensorType(x.shape, x.dtype.name))
@@ -198,7 +198,7 @@ def _compute_window_argmax(call: OpCall) -> tuple[te.Tensor, ...]:
         prod(tensor_type.shape[2:]),
     )
 
-    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x,), (values, places) = operands, results
         index = tuple(Var(f"i{k}") for k in range(len(shape)))
         taps = [Var(f"t{k}") for k in range(len(extents))]
@@ -217,12 +217,12 @@ def _compute_window_argmax(call: OpCall) -> tuple[te.Tensor, ...]:
         return ir.loops(zip(index, shape, strict=True), ir.seq(start, search))
 
     return te.extern(
-        "search", (data.tensor(),), (("values", shape, tensor_type.dtype), ("places", shape, "int64")), build
+        "search", (data.tensor(),), (("values", shape, tensor_type.dtype), ("places", shape, "int64")), build_loops
     )
 
 
-def _cases_window_argmax() -> Iterable[Case]:
-    for case in _cases():
+def _make_window_argmax_test_cases() -> Iterable[Case]:
+    for case in _make_test_cases():
         for column_major in (False, True):
             attrs = {**case.attrs, "column_major": column_major}
             yield Case(attrs, case.types, arrays=case.arrays, name=f"{case.name} {column_major}")
@@ -232,10 +232,10 @@ def _define_window_reduction(op_name: str, combiner: str) -> OpDef:
     """Return the definition of the operator ``op_name``, which reduces each window by ``combiner``."""
     return OpDef(
         op_name,
-        infer=_infer,
-        reference=lambda attrs, arrays: _reference(combiner, attrs, arrays),
+        infer=_infer_types,
+        reference=lambda attrs, arrays: _evaluate_reference(combiner, attrs, arrays),
         compute=lambda call: _compute(combiner, call),
-        cases=_cases,
+        cases=_make_test_cases,
         attrs=_WINDOW,
         operand_names=("data",),
     )
@@ -246,10 +246,10 @@ OPERATORS: tuple[OpDef, ...] = (
     _define_window_reduction("window_max", "maximum"),
     OpDef(
         "window_argmax",
-        infer=_infer_window_argmax,
-        reference=_reference_window_argmax,
+        infer=_infer_window_argmax_types,
+        reference=_evaluate_window_argmax_reference,
         compute=_compute_window_argmax,
-        cases=_cases_window_argmax,
+        cases=_make_window_argmax_test_cases,
         attrs={**_WINDOW, "column_major": flag("indices count down the columns first")},
         operand_names=("data",),
     ),

@@ -39,7 +39,7 @@ _MAX_LEVEL = 127
 """Largest magnitude of a symmetrically quantised int8 value."""
 
 
-def _dynamic_quantize_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_dynamic_quantize_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data_type, rows = types[0], attrs["rows"]
     if data_type.dtype != "float32" or rows < 1 or not data_type.size or data_type.size % rows:
         raise ModelError(
@@ -49,7 +49,7 @@ def _dynamic_quantize_infer(attrs: Mapping[str, Any], types: Sequence[TensorType
     return TensorType(data_type.shape, "int8" if attrs["symmetric"] else "int16"), TensorType((rows,), "float32")
 
 
-def _dynamic_quantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_dynamic_quantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     rows_of_integers, scales = [], []
     for row in arrays[0].reshape(attrs["rows"], -1):
         low, high = (f.reduce(row, initial=np.float32(0)) for f in (np.fmin, np.fmax))  # ignoring NaN
@@ -81,13 +81,13 @@ def _quantise_asymmetric(row: Array, row_min: np.float32, row_max: np.float32) -
     return clip_nan_low(round_half_away(steps), -128, _MAX_LEVEL) - nudged, np.float32(scale)
 
 
-def _dynamic_quantize_compute(call: OpCall) -> tuple[te.Tensor, ...]:
+def _compute_dynamic_quantize(call: OpCall) -> tuple[te.Tensor, ...]:
     """Build two passes over each row: the first finds its least and largest element, the second quantises its elements."""
     data = call.data
     rows, symmetric = int(call.attrs["rows"]), bool(call.attrs["symmetric"])
     size, dtype = data.type.size // rows, call.out_types[0].dtype
 
-    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x,), (out, scales) = operands, results
         n, i, j, zero = Var("n"), Var("i"), Var("j"), ir.const(0, "int32")
         low, high = (Buffer(name, (1,), "float32", "register") for name in ("low", "high"))
@@ -107,7 +107,7 @@ def _dynamic_quantize_compute(call: OpCall) -> tuple[te.Tensor, ...]:
         return ir.loops([(n, rows)], ir.Alloc(low, ir.Alloc(high, ir.seq(*start, find, body))))
 
     results = (("out", (rows, size), dtype), ("scales", (rows,), "float32"))
-    return te.extern("quantise", (data.tensor((rows, size)),), results, build)
+    return te.extern("quantise", (data.tensor((rows, size)),), results, build_loops)
 
 
 def _build_row_scaling(row_min: Var, row_max: Var, symmetric: bool) -> tuple[list[tuple[Var, Expr]], Expr, Any]:
@@ -145,7 +145,7 @@ def _build_row_scaling(row_min: Var, row_max: Var, symmetric: bool) -> tuple[lis
     )
 
 
-def _dynamic_quantize_cases() -> Iterable[Case]:
+def _make_dynamic_quantize_test_cases() -> Iterable[Case]:
     rng = np.random.default_rng(1)
     x = np.concatenate([np.zeros((1, 7)), rng.normal(size=(2, 7)), rng.uniform(2, 3, (1, 7))]).astype(np.float32)
     for symmetric in (True, False):
@@ -161,10 +161,10 @@ DYNAMIC_OPERATORS: tuple[OpDef, ...] = (
             "rows": integer("how many rows of one scale each", least=0),
             "symmetric": flag("the zero point is 0", REQUIRED),
         },
-        infer=_dynamic_quantize_infer,
-        reference=_dynamic_quantize_reference,
-        compute=_dynamic_quantize_compute,
-        cases=_dynamic_quantize_cases,
+        infer=_infer_dynamic_quantize_types,
+        reference=_evaluate_dynamic_quantize_reference,
+        compute=_compute_dynamic_quantize,
+        cases=_make_dynamic_quantize_test_cases,
         operand_names=("data",),
     ),
 )
@@ -194,13 +194,13 @@ def legalize_rsqrt16(node: Node, graph: Graph) -> Legalized | None:
     return rewrite.legalized()
 
 
-def _inverse_root_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_qrsqrt_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if types[0].dtype != "int16":
         raise ModelError(f"qrsqrt: the data must be int16; got {types[0].dtype}, expected int16")
     return (TensorType(types[0].shape, "int16"),)
 
 
-def _inverse_root_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_qrsqrt_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0].reshape(-1)
     parts = [inverse_square_root(max(int(value), 1)) for value in x]
     one = np.int64(1)
@@ -210,11 +210,11 @@ def _inverse_root_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> 
     return (clipped.astype(np.int16).reshape(arrays[0].shape),)
 
 
-def _inverse_root_compute(call: OpCall) -> te.Tensor:
+def _compute_qrsqrt(call: OpCall) -> te.Tensor:
     data = call.data
     size = data.type.size
 
-    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x,), (out,) = operands, results
         n, value, root = Var("n"), Var("value"), Var("root")
         lets, mantissa, shift = build_inverse_root(ir.maximum(value, 1))
@@ -225,10 +225,10 @@ def _inverse_root_compute(call: OpCall) -> te.Tensor:
         store = ir.Store(out, (n,), ir.cast("int16", clipped))
         return ir.loops([(n, size)], ir.Let(value, ir.cast("int32", x[n]), wrap_in_lets(lets, store)))
 
-    return te.extern("roots", (data.tensor((size,)),), (("out", (size,), "int16"),), build)[0]
+    return te.extern("roots", (data.tensor((size,)),), (("out", (size,), "int16"),), build_loops)[0]
 
 
-def _inverse_root_cases() -> Iterable[Case]:
+def _make_qrsqrt_test_cases() -> Iterable[Case]:
     edges = [-32768, -1, 0, 1, 2, 3, 4, 5, 100, 255, 1000, 16383, 16384, 32766, 32767]
     x = np.array([edges], np.int16)
     for multiplier, shift in ((1 << 30, -19), (1518500250, -8), (2000000000, -23)):
@@ -239,10 +239,10 @@ def _inverse_root_cases() -> Iterable[Case]:
 INVERSE_ROOT_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "qrsqrt",
-        infer=_inverse_root_infer,
-        reference=_inverse_root_reference,
-        compute=_inverse_root_compute,
-        cases=_inverse_root_cases,
+        infer=_infer_qrsqrt_types,
+        reference=_evaluate_qrsqrt_reference,
+        compute=_compute_qrsqrt,
+        cases=_make_qrsqrt_test_cases,
         operand_names=("x",),
         attrs={**SCALED, "shift": exponent("its exponent, positive to the left", least=-31 - _FRACTION)},
     ),
@@ -286,7 +286,7 @@ def _compute_mean_multiplier(call: OpCall) -> tuple[te.Tensor, ...]:
     count, k, zero = ir.const(call.attrs["count"], "int32"), Var("k"), ir.const(0, "int32")
     divisor = ir.cast("uint32", count)
 
-    def build(_: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_loops(_: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         quotient, rest = (Buffer(name, (1,), "uint32", "register") for name in ("quotient", "rest"))
         places = Buffer("places", (1,), "int32", "register")
 
@@ -313,7 +313,7 @@ def _compute_mean_multiplier(call: OpCall) -> tuple[te.Tensor, ...]:
         body = ir.seq(*start, search, *end)
         return ir.Alloc(quotient, ir.Alloc(rest, ir.Alloc(places, body)))
 
-    return te.extern("scale", (), (("multiplier", (1,), "int32"), ("shift", (1,), "int32")), build)
+    return te.extern("scale", (), (("multiplier", (1,), "int32"), ("shift", (1,), "int32")), build_loops)
 
 
 def _compute_mean_scale(call: OpCall) -> te.Tensor:
@@ -322,22 +322,22 @@ def _compute_mean_scale(call: OpCall) -> te.Tensor:
     return te.compute((1,), lambda _: scale_in / (scale_out * count), "scale")
 
 
-def _reference_mean_multiplier(attrs: Mapping[str, Any], _: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_mean_multiplier_reference(attrs: Mapping[str, Any], _: Sequence[Any]) -> tuple[Array, ...]:
     multiplier, shift = mean_multiplier(attrs["multiplier"], attrs["shift"], attrs["count"])
     return np.array([multiplier], np.int32), np.array([shift], np.int32)
 
 
-def _reference_mean_scale(attrs: Mapping[str, Any], _: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_mean_scale_reference(attrs: Mapping[str, Any], _: Sequence[Any]) -> tuple[Array, ...]:
     return (np.array([mean_scale(attrs["scale_in"], attrs["scale_out"], attrs["count"])], np.float32),)
 
 
-def _mean_multiplier_cases() -> Iterable[Case]:
+def _make_mean_multiplier_test_cases() -> Iterable[Case]:
     for count in (1, 2, 7, 49, 1000, 65535, 65536, (1 << 31) - 1):
         for mantissa, shift in ((1 << 30, -4), ((1 << 31) - 1, 2), (1431655765, -29)):
             yield Case({"multiplier": mantissa, "shift": shift, "count": count}, (), name=f"{count} {shift}")
 
 
-def _mean_scale_cases() -> Iterable[Case]:
+def _make_mean_scale_test_cases() -> Iterable[Case]:
     for count in (1, 3, 49, 1 << 24):
         yield Case({"scale_in": 0.0625, "scale_out": 0.0123, "count": count}, (), name=f"{count}")
 
@@ -347,9 +347,9 @@ MEAN_SCALE_OPERATORS: tuple[OpDef, ...] = (
         "mean_multiplier",
         attrs={**SCALED, "count": integer("elements of the mean", least=1, most=(1 << 31) - 1)},
         infer=lambda _, __: (TensorType((1,), "int32"), TensorType((1,), "int32")),
-        reference=_reference_mean_multiplier,
+        reference=_evaluate_mean_multiplier_reference,
         compute=_compute_mean_multiplier,
-        cases=_mean_multiplier_cases,
+        cases=_make_mean_multiplier_test_cases,
     ),
     OpDef(
         "mean_scale",
@@ -359,9 +359,9 @@ MEAN_SCALE_OPERATORS: tuple[OpDef, ...] = (
             "count": integer("elements of the mean", least=1, most=(1 << 31) - 1),
         },
         infer=lambda _, __: (TensorType((1,), "float32"),),
-        reference=_reference_mean_scale,
+        reference=_evaluate_mean_scale_reference,
         compute=_compute_mean_scale,
-        cases=_mean_scale_cases,
+        cases=_make_mean_scale_test_cases,
     ),
 )
 

@@ -220,7 +220,7 @@ def _interpolate_by_sign(attrs: Mapping[str, Any], x: Array, table: Array) -> Ar
     return np.asarray(np.where(scaled < 0, (1 << 23) + (1 << 7) - 1 - value, value - (1 << 23) + (1 << 7)) >> 8)
 
 
-def _qsigmoid16_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_qsigmoid16_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     x, table = types
     if x.dtype != "int16" or (table.dtype, table.shape) != ("uint16", (513,)):
         raise ModelError(
@@ -230,12 +230,12 @@ def _qsigmoid16_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
     return (TensorType(x.shape, "int16"),)
 
 
-def _qsigmoid16_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_qsigmoid16_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, table = (array.astype(np.int64) for array in arrays)
     return (_interpolate_by_sign(attrs, x, table).astype(np.int16),)
 
 
-def _qsigmoid16_scalar(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
+def _build_qsigmoid16_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
     """Build the interpolation without a branch on the sign.
 
     On a segment of the table the interpolated line is the same for both signs. Only ties differ, because they round
@@ -251,7 +251,7 @@ def _qsigmoid16_scalar(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
     return ir.cast("int16", rounded if attrs["curve"] == "sigmoid" else rounded - (1 << 15))
 
 
-def _qsigmoid16_cases() -> Iterable[Case]:
+def _make_qsigmoid16_test_cases() -> Iterable[Case]:
     x = np.append(np.linspace(-32768, 32767, 98), [0, 1, -1]).round().astype(np.int16)
     for curve in ("sigmoid", "tanh"):
         for scale in (1 / 4096, 1 / 2048, 3e-4, 1e-5, 0.01):
@@ -301,10 +301,10 @@ QSIGMOID16 = OpDef(
         "multiplier": mantissa("of the input, Q0.15", most=(1 << 15) - 1),
         "shift": integer("its exponent, positive to the right", least=0, most=31),
     },
-    infer=_qsigmoid16_infer,
-    reference=_qsigmoid16_reference,
-    scalar=_qsigmoid16_scalar,
-    cases=_qsigmoid16_cases,
+    infer=_infer_qsigmoid16_types,
+    reference=_evaluate_qsigmoid16_reference,
+    scalar=_build_qsigmoid16_scalar_expr,
+    cases=_make_qsigmoid16_test_cases,
     constants={1: OperandBounds(NumberUse.POINT, 0, (1 << 16) - 1)},
     sound=(_table_mismatch_message,),
     operand_names=("x", "table"),

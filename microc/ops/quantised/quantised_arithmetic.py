@@ -70,7 +70,7 @@ from microc.tir.ir import Expr
 _DEFAULTS: Mapping[str, Attr] = {"rounding": Multiplier.DOUBLE}
 
 
-def _arithmetic_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_arithmetic_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     try:
         shape = np.broadcast_shapes(types[0].shape, types[1].shape)
     except ValueError:
@@ -101,7 +101,7 @@ def _scaled_term(attrs: Mapping[str, Any], x: Expr, operand_name: str) -> tuple[
     return scale_double_rounding(value << left, low, high, scale), bound
 
 
-def _qadd_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
+def _build_qadd_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     attrs = {**_DEFAULTS, **attrs}
     a, bound_a = _scaled_term(attrs, args[0], "a")
     b, bound_b = _scaled_term(attrs, args[1], "b")
@@ -109,25 +109,25 @@ def _qadd_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     return _scale_to_output(attrs, total, -bound_a - bound_b, bound_a + bound_b)
 
 
-def _qadd_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_qadd_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     multiply = _multiply_function(attrs)
 
-    def scaled_operand(x: Any, operand_name: str) -> Any:
+    def scale_operand(x: Any, operand_name: str) -> Any:
         centred = (np.asarray(x, np.int64) - attrs[f"zero_point_{operand_name}"]) << attrs["left_shift"]
         return multiply(centred, attrs[f"multiplier_{operand_name}"], attrs[f"shift_{operand_name}"], NUMPY)
 
-    a, b = scaled_operand(arrays[0], "a"), scaled_operand(arrays[1], "b")
+    a, b = scale_operand(arrays[0], "a"), scale_operand(arrays[1], "b")
     return (_scale_array_to_output(attrs, a - b if attrs["negate_b"] else a + b),)
 
 
-def _qmul_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
+def _build_qmul_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     a, low_a, high_a = _subtract_zero_point(args[0], attrs["zero_point_a"])
     b, low_b, high_b = _subtract_zero_point(args[1], attrs["zero_point_b"])
     corners = [x * y for x in (low_a, high_a) for y in (low_b, high_b)]
     return _scale_to_output({**_DEFAULTS, **attrs}, a * b, min(corners), max(corners))
 
 
-def _qmul_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_qmul_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     a, b = (np.asarray(x, np.int64) - attrs[f"zero_point_{k}"] for x, k in zip(arrays, "ab", strict=True))
     return (_scale_array_to_output(attrs, a * b),)
 
@@ -257,7 +257,7 @@ def _emit_product(rewrite: Rewrite, common_attrs: Mapping[str, Attr]) -> None:
 # ---------------------------------------------------------------- cases
 
 
-def _arithmetic_cases(for_addition: bool) -> Iterable[Case]:
+def _make_arithmetic_test_cases(for_addition: bool) -> Iterable[Case]:
     settings = (
         ("int8", (3, -128, 7), (1 << 30, 0), (1388511488, -2), (1876543210, -18)),
         ("int8", (0, 0, -128), (1799999999, -1), (1 << 30, 0), (1 << 30, -17)),
@@ -302,10 +302,10 @@ _ZERO_POINTS = (zero_point_range_check("zero_point_a", 0), zero_point_range_chec
 
 QADD = OpDef(
     "qadd",
-    infer=_arithmetic_infer,
-    reference=_qadd_reference,
-    scalar=_qadd_scalar,
-    cases=lambda: _arithmetic_cases(True),
+    infer=_infer_arithmetic_types,
+    reference=_evaluate_qadd_reference,
+    scalar=_build_qadd_scalar_expr,
+    cases=lambda: _make_arithmetic_test_cases(True),
     sound=(stored_range_error_message, *_ZERO_POINTS, _qadd_overflow_message),
     attrs={
         "zero_point_a": integer("of a"),
@@ -325,10 +325,10 @@ QADD = OpDef(
 )
 QMUL = OpDef(
     "qmul",
-    infer=_arithmetic_infer,
-    reference=_qmul_reference,
-    scalar=_qmul_scalar,
-    cases=lambda: _arithmetic_cases(False),
+    infer=_infer_arithmetic_types,
+    reference=_evaluate_qmul_reference,
+    scalar=_build_qmul_scalar_expr,
+    cases=lambda: _make_arithmetic_test_cases(False),
     sound=(
         stored_range_error_message,
         *_ZERO_POINTS,
@@ -391,7 +391,7 @@ def legalize_div(node: Node, graph: Graph) -> Legalized:
     return rewrite.legalized()
 
 
-def _qdiv_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_qdiv_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     a, b, mantissas, bits = types
     if (a.dtype, b.dtype) != ("int8", "int8") or mantissas.shape != (256,) or bits.shape != (256,):
         raise ModelError(
@@ -404,7 +404,7 @@ def _qdiv_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
         raise ModelError(f"qdiv: shapes do not broadcast; got {a.shape} and {b.shape}") from None
 
 
-def _qdiv_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_qdiv_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     a, b = (np.asarray(x, np.int64) - attrs[f"zero_point_{k}"] for x, k in zip(arrays[:2], "ab", strict=True))
     a, b = np.broadcast_arrays(np.where(b < 0, -a, a), np.abs(b))
     mantissa, bits = arrays[2].astype(np.int64)[b], arrays[3].astype(np.int64)[b]
@@ -418,7 +418,7 @@ def _qdiv_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
     return (np.clip(value + attrs["zero_point"], attrs["minimum"], attrs["maximum"]).astype(np.int8),)
 
 
-def _qdiv_scalar(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
+def _build_qdiv_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
     a, b = (ir.cast("int32", x) - attrs[f"zero_point_{k}"] for x, k in zip(args[:2], "ab", strict=True))
     mantissas: te.Tensor = args[2]
     bits: te.Tensor = args[3]
@@ -434,7 +434,7 @@ def _qdiv_scalar(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
     return ir.cast("int8", ir.clamp(value, attrs["minimum"], attrs["maximum"]))
 
 
-def _qdiv_cases() -> Iterable[Case]:
+def _make_qdiv_test_cases() -> Iterable[Case]:
     mantissas, bits = reciprocal_tables()
     low, high = dtypes.int_range("int8")
     common: dict[str, Attr] = {"minimum": low, "maximum": high, "zero_point": 3}
@@ -456,10 +456,10 @@ OPERATORS: tuple[OpDef, ...] = (
             "minimum": STORED["minimum"],
             "maximum": STORED["maximum"],
         },
-        infer=_qdiv_infer,
-        reference=_qdiv_reference,
-        scalar=_qdiv_scalar,
-        cases=_qdiv_cases,
+        infer=_infer_qdiv_types,
+        reference=_evaluate_qdiv_reference,
+        scalar=_build_qdiv_scalar_expr,
+        cases=_make_qdiv_test_cases,
         constants={2: MANTISSA, 3: OperandBounds(NumberUse.SHIFT, 0, 31)},
         sound=(
             stored_range_error_message,

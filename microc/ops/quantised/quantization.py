@@ -54,7 +54,7 @@ def _tensor_parameters(attrs: Mapping[str, Any]) -> tuple[float, int]:
     return attrs["scale"][0], attrs["zero_point"][0]
 
 
-def _quantize_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
+def _build_quantize_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     scale, zero = _tensor_parameters(attrs)
     low, high = dtypes.int_range(attrs["out_dtype"])
     least, most = max(low - zero, -(1 << 31)), min(high - zero, INT32_MAX)
@@ -62,7 +62,7 @@ def _quantize_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     return clamp_to_dtype(x + zero if zero else x, low, high, attrs["out_dtype"])
 
 
-def _quantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_quantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = np.asarray(arrays[0], np.float32)
     scale, zero = _channel_parameters(attrs, x.ndim)
     low, high = dtypes.int_range(attrs["out_dtype"])
@@ -77,20 +77,20 @@ def _quantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tupl
     return ((steps + zero).astype(dtypes.to_numpy(attrs["out_dtype"])),)
 
 
-def _dequantize_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
+def _build_dequantize_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     scale, zero = _tensor_parameters(attrs)
     wide = dtypes.nbytes(args[0].dtype) >= 4 and zero  # the difference of two 32-bit numbers needs 33 bits
     x = ir.cast("int64" if wide else "int32", args[0])
     return ir.cast("float32", x - zero if zero else x) * ir.const(scale, "float32")
 
 
-def _dequantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_dequantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = np.asarray(arrays[0], np.int64)
     scale, zero = _channel_parameters(attrs, x.ndim)
     return ((x - zero).astype(np.float32) * scale,)
 
 
-def _dequantize_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_dequantize_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if not dtypes.is_integer(types[0].dtype):
         raise ModelError(f"dequantize: the data must be integers; got {types[0].dtype}, expected integers")
     return (TensorType(types[0].shape, "float32"),)
@@ -178,7 +178,7 @@ def _legalize_integer_quantize(node: Node, graph: Graph) -> Legalized:
     if node.attr("rounding") == Ties.EVEN and dtypes.nbytes(source.dtype) == 1 and dtypes.nbytes(dtype) <= 2:
         levels = np.arange(256) + dtypes.int_range(source.dtype)[0]
         reals = (levels - zero).astype(np.float32) * np.float32(scale)
-        (table,) = _quantize_reference({**node.attrs, "axis": None}, [reals])
+        (table,) = _evaluate_quantize_reference({**node.attrs, "axis": None}, [reals])
         rewrite.emit("lookup", (node.inputs[0], rewrite.constant("table", table)), node.outputs, {})
     elif node.attr("rounding") == Ties.EVEN:
         rewrite.emit("quantize", (emit_dequantize(rewrite, node.inputs[0]),), node.outputs, node.attrs)
@@ -201,8 +201,8 @@ OPERATORS = (
     OpDef(
         "quantize",
         infer=infer_requantize,
-        reference=_quantize_reference,
-        scalar=_quantize_scalar,
+        reference=_evaluate_quantize_reference,
+        scalar=_build_quantize_scalar_expr,
         cases=quantize_cases,
         sound=(_scale_error_message,),
         attrs={
@@ -217,9 +217,9 @@ OPERATORS = (
     ),
     OpDef(
         "dequantize",
-        infer=_dequantize_infer,
-        reference=_dequantize_reference,
-        scalar=_dequantize_scalar,
+        infer=_infer_dequantize_types,
+        reference=_evaluate_dequantize_reference,
+        scalar=_build_dequantize_scalar_expr,
         cases=dequantize_cases,
         sound=(_scale_error_message,),
         attrs=_QUANTISATION,

@@ -255,11 +255,11 @@ def requantize_cases() -> Iterable[Case]:
                 arrays=(x,),
                 name=f"single {dtype} {shift}",
             )
-    yield from _channel_cases(edges)
-    yield from _special_cases()
+    yield from _make_channel_test_cases(edges)
+    yield from _make_special_test_cases()
 
 
-def _channel_cases(edge_values: Array) -> Iterable[Case]:
+def _make_channel_test_cases(edge_values: Array) -> Iterable[Case]:
     """Yield test cases with one multiplier and one shift per channel."""
     multiplier = np.array([1 << 30, INT32_MAX, 1518500250, 1234567890], np.int32)
     types = (TensorType((4, 4), "int32"), TensorType((4,), "int32"), TensorType((4,), "int8"))
@@ -286,7 +286,7 @@ def _channel_cases(edge_values: Array) -> Iterable[Case]:
         yield Case(shared, types[:2], (1,), (edge_values.reshape(4, 4), multiplier), name=name)
 
 
-def _special_cases() -> Iterable[Case]:
+def _make_special_test_cases() -> Iterable[Case]:
     """Yield test cases of 64-bit sums with rounding ``wide``, and of 8- and 16-bit data with an input zero point."""
     base = {**REQUANTIZE, "zero_point": 0, "minimum": -32768, "maximum": 32767, "out_dtype": "int16"}
     x64 = np.array([0, 1, -1, 1 << 40, -(1 << 40), (1 << 46) - 1, -(1 << 46), 12345678901], np.int64)
@@ -403,7 +403,7 @@ def _build_scale(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Scale:
     return Scale(multiplier, 0 - ir.cast("int32", shift), (-highest, -lowest))
 
 
-def _requantize_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
+def _build_requantize_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     attrs = {**REQUANTIZE, **attrs}
     scale = _build_scale(attrs, args)
     out = ScaledResult(attrs["zero_point"], attrs["minimum"], attrs["maximum"], attrs["out_dtype"])
@@ -433,7 +433,7 @@ def _subtract_zero_point(x: Expr, zero_point: int, bound_is_unknown: bool) -> Ex
     return x - zero_point if zero_point else x
 
 
-def _requantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_requantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     attrs = {**REQUANTIZE, **attrs}
     multiplier, shift = (np.asarray(part, np.int64) for part in _scale_parts(attrs, arrays))
     x = np.asarray(arrays[0], np.int64) - attrs["input_zero_point"]
@@ -480,14 +480,14 @@ def _requantize_error_message(application: Application) -> str:
     return ""
 
 
-def _requantize_float_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
+def _build_requantize_float_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     scale = ir.const(attrs["scale"], "float32") if attrs.get("scale") is not None else args[1]
     zero, low, high = attrs["zero_point"], attrs["minimum"], attrs["maximum"]
     x = round_to_int32(ir.cast("float32", args[0]) * scale, low - zero, high - zero, Ties.EVEN)
     return ir.cast(attrs["out_dtype"], x + zero if zero else x)
 
 
-def _requantize_float_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_requantize_float_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     scale = np.float32(attrs["scale"]) if attrs.get("scale") is not None else np.asarray(arrays[1], np.float32)
     zero, low, high = attrs["zero_point"], attrs["minimum"], attrs["maximum"]
     least, most = (
@@ -516,8 +516,8 @@ OPERATORS = (
     OpDef(
         "requantize",
         infer=infer_requantize,
-        reference=_requantize_reference,
-        scalar=_requantize_scalar,
+        reference=_evaluate_requantize_reference,
+        scalar=_build_requantize_scalar_expr,
         cases=requantize_cases,
         constants=_operand_bounds,
         sound=(stored_range_error_message, _requantize_error_message),
@@ -528,8 +528,8 @@ OPERATORS = (
     OpDef(
         "requantize_float",
         infer=infer_requantize,
-        reference=_requantize_float_reference,
-        scalar=_requantize_float_scalar,
+        reference=_evaluate_requantize_float_reference,
+        scalar=_build_requantize_float_scalar_expr,
         cases=requantize_float_cases,
         sound=(stored_range_error_message, _float_scale_error_message),
         attrs={

@@ -49,7 +49,7 @@ def _split_frames(tensor_type: TensorType, axis: int) -> tuple[int, int, int]:
 # ---------------------------------------------------------------- shift_in
 
 
-def _infer_shift_in(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_shift_in_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     history, data = types
     _check_history(history, data, attrs["axis"])
     if data.shape[attrs["axis"]] > history.shape[attrs["axis"]]:
@@ -60,7 +60,7 @@ def _infer_shift_in(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tu
     return (TensorType(history.shape, history.dtype),)
 
 
-def _reference_shift_in(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_shift_in_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     history, data = arrays
     axis = attrs["axis"]
     kept = np.take(history, range(data.shape[axis], history.shape[axis]), axis)
@@ -73,7 +73,7 @@ def _compute_shift_in(call: OpCall) -> te.Tensor:
     (outer, frames, inner), fresh = _split_frames(history.type, call.attrs["axis"]), data.type.shape[call.attrs["axis"]]
     kept, added = (frames - fresh) * inner, fresh * inner
 
-    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (old, new), (out,) = operands, results
         n, i, j = Var("n"), Var("i"), Var("j")
         stay = ir.loops([(i, kept)], ir.Store(out, (n, i), old[n, i + added]))
@@ -81,10 +81,10 @@ def _compute_shift_in(call: OpCall) -> te.Tensor:
         return ir.loops([(n, outer)], ir.seq(stay, come) if kept else come)
 
     tensors = (history.tensor((outer, frames * inner)), data.tensor((outer, added)))
-    return te.extern("shift", tensors, (("out", (outer, frames * inner), history.type.dtype),), build)[0]
+    return te.extern("shift", tensors, (("out", (outer, frames * inner), history.type.dtype),), build_loops)[0]
 
 
-def _cases_shift_in() -> Iterable[Case]:
+def _make_shift_in_test_cases() -> Iterable[Case]:
     for history, data, axis in (((1, 5, 4), (1, 1, 4), 1), ((2, 6, 3), (2, 2, 3), 1), ((3, 3), (3, 3), 1)):
         for dtype in ("int8", "float32"):
             yield Case({"axis": axis}, (TensorType(history, dtype), TensorType(data, dtype)))
@@ -108,7 +108,7 @@ def _check_ring(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
     return ring.shape[axis], data.shape[axis]
 
 
-def _infer_ring_slice(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_ring_slice_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     kept, fresh = _check_ring(attrs, types)
     axis, back, step, count = (attrs[name] for name in ("axis", "back", "step", "count"))
     if step < 1 or count < 1 or back > kept + fresh or back - (count - 1) * step < 1:
@@ -120,7 +120,7 @@ def _infer_ring_slice(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
     return (TensorType((*shape[:axis], count, *shape[axis + 1 :]), types[0].dtype),)
 
 
-def _reference_ring_slice(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_ring_slice_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     ring, position, data = arrays
     axis, back, step, count = (attrs[name] for name in ("axis", "back", "step", "count"))
     oldest = int(position.reshape(-1)[0]) * data.shape[axis] % ring.shape[axis]
@@ -147,7 +147,7 @@ def _compute_ring_slice(call: OpCall) -> te.Tensor:
     old = len(range(first, kept, step)) if first < kept else 0
     old, rest = min(old, count), first + min(old, count) * step - kept
 
-    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (frames, at, new), (out,) = operands, results
         n, t, i, u, j = Var("n"), Var("t"), Var("i"), Var("u"), Var("j")
         start, place, source = Var("start"), Var("place"), Var("source")
@@ -161,15 +161,15 @@ def _compute_ring_slice(call: OpCall) -> te.Tensor:
         return ir.Let(start, _oldest_frame_index(at, kept // fresh, fresh), body) if old else body
 
     tensors = (ring.tensor((outer, kept, inner)), position.tensor((1,)), data.tensor((outer, fresh, inner)))
-    return te.extern("window", tensors, (("out", (outer, count, inner), ring.type.dtype),), build)[0]
+    return te.extern("window", tensors, (("out", (outer, count, inner), ring.type.dtype),), build_loops)[0]
 
 
-def _infer_ring_write(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_ring_write_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     _check_ring(attrs, types)
     return (TensorType(types[0].shape, types[0].dtype),)
 
 
-def _reference_ring_write(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_ring_write_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     ring, position, data = arrays
     axis, result = attrs["axis"], arrays[0].copy()
     start = int(position.reshape(-1)[0]) * data.shape[axis] % ring.shape[axis]
@@ -183,7 +183,7 @@ def _compute_ring_write(call: OpCall, copies_ring: bool = True) -> te.Tensor:
     ring, position, data = call.present
     (outer, kept, inner), fresh = _split_frames(ring.type, call.attrs["axis"]), data.type.shape[call.attrs["axis"]]
 
-    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (at, new, *frames), (out,) = operands, results
         n, m, i, j, start = Var("n"), Var("m"), Var("i"), Var("j"), Var("start")
         put = ir.loops([(n, outer), (j, fresh * inner)], ir.Store(out, (n, start + j), new[n, j]))
@@ -192,7 +192,7 @@ def _compute_ring_write(call: OpCall, copies_ring: bool = True) -> te.Tensor:
 
     operands = (position.tensor((1,)), data.tensor((outer, fresh * inner)))
     before = (ring.tensor((outer, kept * inner)),) if copies_ring else ()
-    return te.extern("write", (*operands, *before), (("out", (outer, kept * inner), ring.type.dtype),), build)[0]
+    return te.extern("write", (*operands, *before), (("out", (outer, kept * inner), ring.type.dtype),), build_loops)[0]
 
 
 def _ring_types() -> Iterable[tuple[int, tuple[TensorType, ...], Array]]:
@@ -208,7 +208,7 @@ def _ring_types() -> Iterable[tuple[int, tuple[TensorType, ...], Array]]:
             yield axis, types, np.array([position], np.int32)
 
 
-def _cases_ring_slice() -> Iterable[Case]:
+def _make_ring_slice_test_cases() -> Iterable[Case]:
     for axis, types, position in _ring_types():
         length = types[0].shape[axis] + types[2].shape[axis]
         for back, step, count in ((length, 1, length), (length, 3, 2), (2, 1, 1), (1, 1, 1), (4, 1, 3)):
@@ -216,7 +216,7 @@ def _cases_ring_slice() -> Iterable[Case]:
             yield Case(attrs, types, arrays=(None, position, None), name=f"{types[0].shape} {back} {step} {count}")
 
 
-def _cases_ring_write() -> Iterable[Case]:
+def _make_ring_write_test_cases() -> Iterable[Case]:
     for axis, types, position in _ring_types():
         yield Case({"axis": axis}, types, arrays=(None, position, None))
 
@@ -225,10 +225,10 @@ OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "shift_in",
         attrs={"axis": one_axis()},
-        infer=_infer_shift_in,
-        reference=_reference_shift_in,
+        infer=_infer_shift_in_types,
+        reference=_evaluate_shift_in_reference,
         compute=_compute_shift_in,
-        cases=_cases_shift_in,
+        cases=_make_shift_in_test_cases,
         operand_names=("history", "data"),
     ),
     OpDef(
@@ -239,21 +239,21 @@ OPERATORS: tuple[OpDef, ...] = (
             "step": integer("between frames"),
             "count": integer("of frames", least=0),
         },
-        infer=_infer_ring_slice,
-        reference=_reference_ring_slice,
+        infer=_infer_ring_slice_types,
+        reference=_evaluate_ring_slice_reference,
         compute=_compute_ring_slice,
-        cases=_cases_ring_slice,
+        cases=_make_ring_slice_test_cases,
         constants={1: BOUNDED},
         operand_names=("ring", "position", "data"),
     ),
     OpDef(
         "ring_write",
         attrs={"axis": one_axis()},
-        infer=_infer_ring_write,
-        reference=_reference_ring_write,
+        infer=_infer_ring_write_types,
+        reference=_evaluate_ring_write_reference,
         compute=_compute_ring_write,
         update=lambda call: _compute_ring_write(call, copies_ring=False),
-        cases=_cases_ring_write,
+        cases=_make_ring_write_test_cases,
         constants={1: BOUNDED},
         operand_names=("ring", "position", "data"),
     ),

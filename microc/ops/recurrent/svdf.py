@@ -111,12 +111,12 @@ def build_new_state(call: OpCall, state: te.Tensor, newest_feature: Any) -> te.T
     ``newest_feature(b, f)``."""
     batch, _, filters, memory = svdf_sizes(call)
 
-    def element(b: Expr, f: Expr, m: Expr) -> Expr:
+    def build_element(b: Expr, f: Expr, m: Expr) -> Expr:
         return (
             ir.select(m < memory - 1, state[b, f, m + 1], newest_feature(b, f)) if memory > 1 else newest_feature(b, f)
         )
 
-    return te.compute((batch, filters, memory), element, "following", ("b", "f", "m"))
+    return te.compute((batch, filters, memory), build_element, "following", ("b", "f", "m"))
 
 
 def sum_over_time(
@@ -128,12 +128,12 @@ def sum_over_time(
     rank = call.attrs["rank"]
     r, m = te.reduce_axis(rank, "r"), te.reduce_axis(memory, "k")
 
-    def element(b: Expr, u: Expr) -> Expr:
+    def build_element(b: Expr, u: Expr) -> Expr:
         f = u * rank + r.var
         product = ir.cast(acc_dtype, new_state[b, f, m.var]) * ir.cast(acc_dtype, time_weights[f, m.var])
         return te.sum_reduce(product, r, m, init=ir.cast(acc_dtype, bias[u]))
 
-    return te.compute((batch, filters // rank), element, ACC, ("b", "u"))
+    return te.compute((batch, filters // rank), build_element, ACC, ("b", "u"))
 
 
 def build_features(
@@ -143,11 +143,11 @@ def build_features(
     batch, depth, filters, _ = svdf_sizes(call)
     d = te.reduce_axis(depth, "d")
 
-    def element(b: Expr, f: Expr) -> Expr:
+    def build_element(b: Expr, f: Expr) -> Expr:
         product = ir.cast(acc_dtype, x[b, d.var]) * ir.cast(acc_dtype, weights[f, d.var])
         return te.sum_reduce(product, d, init=ir.cast(acc_dtype, bias[f]) if bias is not None else 0)
 
-    return te.compute((batch, filters), element, "feature", ("b", "f"))
+    return te.compute((batch, filters), build_element, "feature", ("b", "f"))
 
 
 def macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
@@ -165,7 +165,7 @@ def macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Seque
 # Source: TFLite Micro ``svdf_common.cc`` (EvalIntegerSvdfReference).
 
 
-def _svdf_fixed_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_qsvdf_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, feature, feature_bias, time, bias, state = types
     if feature_bias.shape != feature.shape[:1]:
         raise ModelError(
@@ -174,7 +174,7 @@ def _svdf_fixed_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
     return infer_svdf_types(attrs, (data, feature, time, bias, state))
 
 
-def _svdf_fixed_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_qsvdf_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, weights, feature_bias, time, bias, state = (np.asarray(array, np.int64) for array in arrays)
     low, high = dtypes.int_range(str(arrays[5].dtype))
     multiply = Multiplier(attrs["rounding"]).times
@@ -188,12 +188,12 @@ def _svdf_fixed_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tu
     return result, memory.reshape(state.shape).astype(arrays[5].dtype)
 
 
-def _svdf_fixed_compute(call: OpCall) -> tuple[te.Tensor, ...]:
+def _compute_qsvdf(call: OpCall) -> tuple[te.Tensor, ...]:
     x, weights, feature_bias, time, bias, state = operand_tensors(call)
     attrs = call.attrs
     new = build_features(call, x, weights, _sum_dtype(attrs["feature_bound"]), feature_bias)
 
-    def newest(b: Expr, f: Expr) -> Expr:
+    def build_newest_feature(b: Expr, f: Expr) -> Expr:
         value, bound = ir.cast("int32", new[b, f]), min(attrs["feature_bound"], INT32_MAX)
         scale = Scale.of(attrs["feature_multiplier"], attrs["feature_shift"])
         if attrs["rounding"] == Multiplier.SINGLE:
@@ -203,17 +203,17 @@ def _svdf_fixed_compute(call: OpCall) -> tuple[te.Tensor, ...]:
         clipped = clamp_to_dtype(scaled, *dtypes.int_range(state.dtype), "int32")
         return ir.cast(state.dtype, clipped + attrs["state_zero_point"] if attrs["state_zero_point"] else clipped)
 
-    memory = build_new_state(call, state, newest)
+    memory = build_new_state(call, state, build_newest_feature)
     acc, bound = sum_over_time(call, memory, time, bias, _sum_dtype(attrs["bound"])), min(attrs["bound"], INT32_MAX)
     out = ScaledResult(attrs["zero_point"], attrs["minimum"], attrs["maximum"], attrs["out_dtype"])
     scale = Scale.of(attrs["multiplier"], attrs["shift"])
 
-    def element(b: Expr, u: Expr) -> Expr:
+    def build_element(b: Expr, u: Expr) -> Expr:
         if attrs["rounding"] == Multiplier.SINGLE:
             return scale_single_rounding(ir.cast("int32", acc[b, u]), bound, scale, out)
         return scale_double_rounding(ir.cast("int32", acc[b, u]), -bound, bound, scale, out)
 
-    return te.compute(acc.shape, element, "svdf", ("b", "u")), memory
+    return te.compute(acc.shape, build_element, "svdf", ("b", "u")), memory
 
 
 def _sum_dtype(max_sum: int) -> str:
@@ -298,7 +298,7 @@ def _qsvdf_error_message(application: Application) -> str:
     return ""
 
 
-def _svdf_fixed_cases() -> Iterable[Case]:
+def _make_qsvdf_test_cases() -> Iterable[Case]:
     rng = np.random.default_rng(7)
     for state_dtype, zero_state in (("int16", 0), ("int8", 3)):
         for rounding in (Multiplier.DOUBLE, Multiplier.SINGLE):
@@ -335,10 +335,10 @@ QSVDF = OpDef(
         **STORED,
         "rounding": MULTIPLIER_ROUNDING,
     },
-    infer=_svdf_fixed_infer,
-    reference=_svdf_fixed_reference,
-    compute=_svdf_fixed_compute,
-    cases=_svdf_fixed_cases,
+    infer=_infer_qsvdf_types,
+    reference=_evaluate_qsvdf_reference,
+    compute=_compute_qsvdf,
+    cases=_make_qsvdf_test_cases,
     constants=_operand_bounds,
     sound=(stored_range_error_message, zero_point_range_check("state_zero_point", 5), _qsvdf_error_message),
     macs=macs,
@@ -356,7 +356,7 @@ QSVDF = OpDef(
 # Source: TFLite Micro ``svdf_common.cc`` (EvalFloatSvdfReference).
 
 
-def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if types[0].dtype != "float32" and types[0].quant is None:
         raise ModelError(
             f"svdf: the data have an unsupported dtype; got {types[0].dtype}, expected float32 or quantised integers"
@@ -364,7 +364,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     return infer_svdf_types(attrs, types)
 
 
-def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, weights, time, bias, state = (np.asarray(array, np.float64) for array in arrays)
     old = state.reshape(len(data), *time.shape)
     total, memory = advance_svdf_state(old, data @ weights.T, time, bias, attrs["rank"])
@@ -397,7 +397,7 @@ def _split_activation(node: Node, graph: Graph) -> Legalized | None:
     return rewrite.legalized()
 
 
-def _cases() -> Iterable[Case]:
+def _make_test_cases() -> Iterable[Case]:
     for batch, depth, filters, memory, rank in SHAPES:
         shapes = ((batch, depth), (filters, depth), (filters, memory), (filters // rank,), (batch, filters * memory))
         attrs: dict[str, Attr] = {"rank": rank, "activation": "", "rounding": Rounding.DOUBLE}
@@ -407,10 +407,10 @@ def _cases() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "svdf",
-        infer=_infer,
-        reference=_reference,
+        infer=_infer_types,
+        reference=_evaluate_reference,
         compute=_compute,
-        cases=_cases,
+        cases=_make_test_cases,
         attrs={"rank": integer("filters of a unit", least=1), **ACTIVATED, "dynamic": DYNAMIC},
         legalize=_legalize,
         macs=macs,

@@ -47,14 +47,18 @@ def _split_shape(shape: Sequence[int], axis: int) -> tuple[int, int, int]:
 # ---------------------------------------------------------------- argmax, argmin
 
 
-def _infer_arg_extremum(op_name: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_arg_extremum_types(
+    op_name: str, attrs: Mapping[str, Any], types: Sequence[TensorType]
+) -> tuple[TensorType, ...]:
     axis = _nonnegative_axis(op_name, attrs, types[0])
     shape = list(types[0].shape)
     shape[axis : axis + 1] = [1] if attrs["keepdims"] else []
     return (TensorType(tuple(shape), attrs["out_dtype"]),)
 
 
-def _reference_arg_extremum(is_argmax: bool, attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_arg_extremum_reference(
+    is_argmax: bool, attrs: Mapping[str, Any], arrays: Sequence[Any]
+) -> tuple[Array, ...]:
     x, axis = mask_nan_for_argmax(arrays[0], is_argmax), attrs["axis"]
     find = np.argmax if is_argmax else np.argmin
     if attrs["last"]:
@@ -76,7 +80,7 @@ def _compute_arg_extremum(is_argmax: bool, call: OpCall) -> te.Tensor:
     better = "gt" if is_argmax else "lt"
     better = better.replace("t", "e") if call.attrs["last"] else better
 
-    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x,), (out,) = operands, results
         n, k, i = Var("n"), Var("k"), Var("i")
         if extent == 1:
@@ -93,10 +97,10 @@ def _compute_arg_extremum(is_argmax: bool, call: OpCall) -> te.Tensor:
         return ir.loops([(n, outer), (i, inner)], ir.Alloc(best, ir.Alloc(place, body)))
 
     operand = data.tensor((outer, extent, inner))
-    return te.extern("search", (operand,), (("out", (outer, inner), dtype),), build)[0]
+    return te.extern("search", (operand,), (("out", (outer, inner), dtype),), build_loops)[0]
 
 
-def _cases_arg_extremum() -> Iterable[Case]:
+def _make_arg_extremum_test_cases() -> Iterable[Case]:
     for shape, axis in (((2, 5, 3), 1), ((7,), 0), ((3, 4), -1), ((4, 1), 1), ((5, 2), 0)):
         for dtype, out in (("float32", "int32"), ("int8", "int64")):
             for last in (False, True):
@@ -112,10 +116,10 @@ def _define_arg_extremum(op_name: str, is_argmax: bool) -> OpDef:
     """Return the definition of ``argmax`` or ``argmin``."""
     return OpDef(
         op_name,
-        infer=lambda attrs, types: _infer_arg_extremum(op_name, attrs, types),
-        reference=lambda attrs, arrays: _reference_arg_extremum(is_argmax, attrs, arrays),
+        infer=lambda attrs, types: _infer_arg_extremum_types(op_name, attrs, types),
+        reference=lambda attrs, arrays: _evaluate_arg_extremum_reference(is_argmax, attrs, arrays),
         compute=lambda call: _compute_arg_extremum(is_argmax, call),
-        cases=_cases_arg_extremum,
+        cases=_make_arg_extremum_test_cases,
         edges="NaN is passed over, but where it comes first nothing beats it",
         attrs={
             "axis": one_axis("along which", -1),
@@ -131,7 +135,7 @@ def _define_arg_extremum(op_name: str, is_argmax: bool) -> OpDef:
 # ---------------------------------------------------------------- topk
 
 
-def _infer_topk(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_topk_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     axis = _nonnegative_axis("topk", attrs, types[0])
     shape = list(types[0].shape)
     if not 1 <= attrs["k"] <= shape[axis]:
@@ -140,7 +144,7 @@ def _infer_topk(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
     return (TensorType(tuple(shape), types[0].dtype), TensorType(tuple(shape), attrs["out_dtype"]))
 
 
-def _reference_topk(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_topk_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = np.moveaxis(arrays[0], attrs["axis"], -1)
     keys = x.astype(np.float64) if x.dtype.kind == "f" else x.astype(object)
     if x.dtype.kind == "f" and attrs["largest"]:
@@ -160,7 +164,7 @@ def _compute_topk(call: OpCall) -> tuple[te.Tensor, ...]:
     data_dtype, dtype = data.type.dtype, call.attrs["out_dtype"]
     better = "gt" if call.attrs["largest"] else "lt"
 
-    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x,), (values, places) = operands, results
         n, i, e, j, c = Var("n"), Var("i"), Var("e"), Var("j"), Var("c")
         value, place = Buffer("value", (1,), data_dtype, "register"), Buffer("place", (1,), dtype, "register")
@@ -191,11 +195,11 @@ def _compute_topk(call: OpCall) -> tuple[te.Tensor, ...]:
         "search",
         (data.tensor((outer, extent, inner)),),
         (("values", shape, data_dtype), ("places", shape, dtype)),
-        build,
+        build_loops,
     )
 
 
-def _cases_topk() -> Iterable[Case]:
+def _make_topk_test_cases() -> Iterable[Case]:
     for shape, axis, k in (((2, 6), -1, 3), ((5,), 0, 5), ((2, 4, 3), 1, 1), ((4, 2), 0, 2)):
         for dtype, out in (("float32", "int32"), ("int8", "int64")):
             for largest in (True, False):
@@ -212,10 +216,10 @@ OPERATORS: tuple[OpDef, ...] = (
     _define_arg_extremum("argmin", False),
     OpDef(
         "topk",
-        infer=_infer_topk,
-        reference=_reference_topk,
+        infer=_infer_topk_types,
+        reference=_evaluate_topk_reference,
         compute=_compute_topk,
-        cases=_cases_topk,
+        cases=_make_topk_test_cases,
         edges="NaN is larger than any number",
         attrs={
             "k": integer("how many", least=0),

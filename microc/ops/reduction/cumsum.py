@@ -58,7 +58,7 @@ _ATTRS: Attributes = {
 _DEFAULTS = default_attributes(_ATTRS)
 
 
-def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     rank = len(types[0].shape)
     if not -rank <= attrs["axis"] < rank or types[0].dtype not in NUMBERS:
         raise ModelError(
@@ -79,7 +79,7 @@ def _running_sums(attrs: Mapping[str, Any], x: Array) -> Array:
     return np.flip(total, axis) if attrs["reverse"] else total
 
 
-def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0]
     return (_running_sums(attrs, x.astype(np.float64 if x.dtype.kind == "f" else np.int64)).astype(x.dtype),)
 
@@ -100,7 +100,7 @@ def _build_scan(
     axis = attrs["axis"] % len(shape)
     sizes = (prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :]))
 
-    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x,), (out,) = operands, results
         if 0 in sizes:
             return ir.seq()
@@ -117,7 +117,7 @@ def _build_scan(
         return ir.loops([(n, sizes[0]), (i, sizes[2])], body)
 
     results = (("out", sizes, call.out_types[0].dtype),)
-    return te.extern("scan", (data.tensor(sizes),), results, build)[0]
+    return te.extern("scan", (data.tensor(sizes),), results, build_loops)[0]
 
 
 def _compute(call: OpCall) -> te.Tensor:
@@ -126,7 +126,7 @@ def _compute(call: OpCall) -> te.Tensor:
     return _build_scan(call, ir.const(0, wide), lambda x: ir.cast(wide, x), lambda total: ir.cast(dtype, total))
 
 
-def _cases() -> Iterable[Case]:
+def _make_test_cases() -> Iterable[Case]:
     for shape, axis in (((5,), 0), ((2, 4, 3), 1), ((2, 3), -1), ((1, 1), 0)):
         for exclusive in (False, True):
             for reverse in (False, True):
@@ -135,7 +135,7 @@ def _cases() -> Iterable[Case]:
                     yield Case(attrs, (TensorType(shape, dtype),), tolerance=1e-5, name=f"{dtype} {shape}")
 
 
-def _reference_cumprod(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_cumprod_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, axis = arrays[0], attrs["axis"]
     wide = x.astype(np.float64 if x.dtype.kind == "f" else np.int64)
     ordered = np.flip(wide, axis) if attrs["reverse"] else wide
@@ -173,7 +173,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     return rewrite.legalized()
 
 
-def _infer_qcumsum(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_qcumsum_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     tensor_type = types[0]
     if dtypes.nbytes(tensor_type.dtype) != 1 or tensor_type.dtype == "bool":
         raise ModelError(
@@ -184,7 +184,7 @@ def _infer_qcumsum(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tup
     return (TensorType(tensor_type.shape, tensor_type.dtype),)
 
 
-def _reference_qcumsum(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_qcumsum_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     start, left = _start_and_shift(attrs)
     x = (arrays[0].astype(np.int64) - attrs["input_zero_point"]) << left
     total = (_running_sums(attrs, x) + start).astype(np.int32).astype(np.int64)
@@ -220,7 +220,7 @@ def _compute_qcumsum(call: OpCall) -> te.Tensor:
     )
 
 
-def _cases_qcumsum() -> Iterable[Case]:
+def _make_qcumsum_test_cases() -> Iterable[Case]:
     for shape, axis, exclusive in (((6,), 0, False), ((2, 40, 2), 1, True)):
         attrs = {"axis": axis, "exclusive": exclusive, "reverse": exclusive}
         scaling = {"input_zero_point": 3, "zero_point": -7, "multiplier": 1500000000, "shift": -19}
@@ -232,10 +232,10 @@ def _cases_qcumsum() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "cumsum",
-        infer=_infer,
-        reference=_reference,
+        infer=_infer_types,
+        reference=_evaluate_reference,
         compute=_compute,
-        cases=_cases,
+        cases=_make_test_cases,
         attrs=_ATTRS,
         axes=map_along_axis,
         legalize=_legalize,
@@ -243,10 +243,10 @@ OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "cumprod",
-        infer=_infer,
-        reference=_reference_cumprod,
+        infer=_infer_types,
+        reference=_evaluate_cumprod_reference,
         compute=_compute_cumprod,
-        cases=lambda: (case for case in _cases() if not case.name.startswith("int")),
+        cases=lambda: (case for case in _make_test_cases() if not case.name.startswith("int")),
         attrs=_ATTRS,
         axes=map_along_axis,
         operand_names=("data",),
@@ -262,11 +262,11 @@ OPERATORS: tuple[OpDef, ...] = (
             "input_zero_point": integer("of the data"),
             "rounding": MULTIPLIER_ROUNDING,
         },
-        infer=_infer_qcumsum,
-        reference=_reference_qcumsum,
+        infer=_infer_qcumsum_types,
+        reference=_evaluate_qcumsum_reference,
         axes=map_along_axis,
         compute=_compute_qcumsum,
-        cases=_cases_qcumsum,
+        cases=_make_qcumsum_test_cases,
         sound=(stored_range_error_message, zero_point_range_check("input_zero_point", 0)),
         operand_names=("data",),
     ),

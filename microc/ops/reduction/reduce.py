@@ -48,7 +48,7 @@ def _reduced_axes(attrs: Mapping[str, Any], data_shape: tuple[int, ...], op_name
     return tuple(axes)
 
 
-def _infer(op_name: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_types(op_name: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     tensor_type = types[0]
     axes = _reduced_axes(attrs, tensor_type.shape, op_name)
     if tensor_type.dtype == "bool":
@@ -92,7 +92,7 @@ def _reduced_count(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> int:
     return prod(shape[axis] for axis in attrs["axes"])
 
 
-def _reference(reduction: Reduction, attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_reference(reduction: Reduction, attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0]
     exact = np.uint64 if x.dtype == np.uint64 else np.int64
     wide = x.astype(np.float64 if x.dtype.kind == "f" else exact)
@@ -130,7 +130,7 @@ def _compute(reduction: Reduction, call: OpCall) -> te.Tensor:
     reduced = [te.reduce_axis(extent, f"k{i}") for i, (extent, is_reduced) in enumerate(runs) if is_reduced]
     dtype = _accumulator_dtype(reduction, tensor_type.dtype)
 
-    def element(*index: Expr) -> Expr:
+    def build_element(*index: Expr) -> Expr:
         kept, over = iter(index), iter(reduced)
         where = tuple(next(over).var if is_reduced else next(kept) for _, is_reduced in runs)
         start = reduction.start(dtype, tensor_type.dtype) + attrs.get("offset", 0)
@@ -138,7 +138,7 @@ def _compute(reduction: Reduction, call: OpCall) -> te.Tensor:
             start %= 1 << dtypes.dtype_parts(dtype).bits
         return te.Reduce(reduction.combine, ir.cast(dtype, x[where]), tuple(reduced), ir.const(start, dtype))
 
-    acc = te.compute(tuple(extent for extent, is_reduced in runs if not is_reduced), element, ACC)
+    acc = te.compute(tuple(extent for extent, is_reduced in runs if not is_reduced), build_element, ACC)
     out_dtype = call.out_types[0].dtype
     if reduction.name != "mean" and acc.dtype == out_dtype:
         return acc
@@ -146,13 +146,13 @@ def _compute(reduction: Reduction, call: OpCall) -> te.Tensor:
         return te.compute(acc.shape, lambda *index: ir.cast(out_dtype, acc[index]), "narrowed")
     count = _reduced_count(attrs, tensor_type.shape)
 
-    def average(*index: Expr) -> Expr:
+    def build_average(*index: Expr) -> Expr:
         if dtypes.is_float(dtype):
             return acc[index] / float(count)
         total = ir.cast("int64", acc[index]) if tensor_type.dtype == "int64" else acc[index]
         return ir.cast(out_dtype, ir.binary("truncdiv", total, count))
 
-    return te.compute(acc.shape, average, "average")
+    return te.compute(acc.shape, build_average, "average")
 
 
 def _accumulator_dtype(reduction: Reduction, data_dtype: str) -> str:
@@ -232,7 +232,7 @@ def _legalize_sum(node: Node, graph: Graph) -> Legalized:
 # ---------------------------------------------------------------- registry
 
 
-def _cases(reduction: Reduction) -> Iterable[Case]:
+def _make_test_cases(reduction: Reduction) -> Iterable[Case]:
     base: dict[str, Attr] = {"offset": 0, "out_dtype": ""} if reduction.name == "sum" else {}
     for shape, axes, keepdims in (
         ((1, 4, 5, 3), (1, 2), True),
@@ -274,10 +274,10 @@ def _define_reduction(reduction: Reduction) -> OpDef:
     )
     return OpDef(
         reduction.name,
-        infer=lambda attrs, types: _infer(reduction.name, attrs, types),
-        reference=lambda attrs, arrays: _reference(reduction, attrs, arrays),
+        infer=lambda attrs, types: _infer_types(reduction.name, attrs, types),
+        reference=lambda attrs, arrays: _evaluate_reference(reduction, attrs, arrays),
         compute=lambda call: _compute(reduction, call),
-        cases=lambda: _cases(reduction),
+        cases=lambda: _make_test_cases(reduction),
         attrs={
             "axes": some_axes("that are reduced"),
             "keepdims": flag("they stay, with one element"),

@@ -25,7 +25,7 @@ _ZERO = ir.const(0, "int32")
 _DTYPES = (("float32", "float32"), ("uint64", "uint16"))
 
 
-def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, weights = types
     starts, widths = attrs["starts"], attrs["widths"]
     if (data.dtype, weights.dtype) not in _DTYPES:
@@ -47,7 +47,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     return (TensorType((*data.shape[:-1], len(starts)), data.dtype),)
 
 
-def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, weights = arrays
     wide = np.float64 if data.dtype == np.float32 else np.uint64
     made, first = np.zeros((*data.shape[:-1], len(attrs["starts"])), wide), 0
@@ -66,7 +66,7 @@ def _compute(call: OpCall) -> te.Tensor:
     tables = np.array([call.attrs["starts"], call.attrs["widths"]]).T
     table = data.packed(tables.astype(np.int16 if size < 1 << 15 else np.int32), table=True)
 
-    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, factors, places), (out,) = operands, results
         n, b, j, start, width = Var("n"), Var("b"), Var("j"), Var("start"), Var("width")
         total, first = Buffer("total", (1,), dtype, "register"), Buffer("first", (1,), "int32", "register")
@@ -85,19 +85,19 @@ def _compute(call: OpCall) -> te.Tensor:
         return ir.loops([(n, rows)], ir.Alloc(total, ir.Alloc(first, each)))
 
     operands = (data.tensor((rows, size)), weights.tensor(), table)
-    return te.extern("bands", operands, (("out", (rows, bands), dtype),), build)[0]
+    return te.extern("bands", operands, (("out", (rows, bands), dtype),), build_loops)[0]
 
 
 def _map_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
     return (keep_axes(len(types[0].shape), (-1,)), None)
 
 
-def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+def _count_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
     """Return the number of multiply-accumulate operations: one for each weight and row."""
     return prod(types[0].shape[:-1]) * types[1].size
 
 
-def _cases() -> Iterable[Case]:
+def _make_test_cases() -> Iterable[Case]:
     places = {"starts": (0, 1, 4, 2), "widths": (3, 4, 5, 0)}
     rng = np.random.default_rng(2)
     for shape in ((9,), (3, 9), (1, 2, 12)):
@@ -115,12 +115,12 @@ OPERATORS: tuple[OpDef, ...] = (
             "starts": integers("the first element of each band", least=0),
             "widths": integers("how many elements each band has", least=0),
         },
-        infer=_infer,
-        reference=_reference,
+        infer=_infer_types,
+        reference=_evaluate_reference,
         compute=_compute,
-        cases=_cases,
+        cases=_make_test_cases,
         axes=_map_axes,
-        macs=_macs,
+        macs=_count_macs,
         operand_names=("data", "weights"),
     ),
 )

@@ -183,7 +183,7 @@ def build_stages(
 # Sources: TFLite Micro ``signal/src/kiss_fft_wrappers``, ``rfft_int16.cc``; KISS FFT 1.3.0 ``kiss_fft.c``, ``kiss_fftr.c``.
 
 
-def _infer_rfft(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_rfft_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     tensor_type, length = types[0], attrs["fft_length"]
     if length < 4 or length & (length - 1) or tensor_type.dtype not in DTYPES:
         raise ModelError(
@@ -198,7 +198,7 @@ def _infer_rfft(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
     return (TensorType((*tensor_type.shape[:-1], length + 2), tensor_type.dtype),)
 
 
-def _reference_rfft(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_rfft_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, length = arrays[0], attrs["fft_length"]
     if x.dtype == np.float32:
         spectrum = np.fft.rfft(x.astype(np.float64), length)
@@ -242,25 +242,25 @@ def _compute_rfft(call: OpCall) -> te.Tensor:
     rows, half = prod(data.type.shape[:-1]), length // 2
     tables = (data.packed(compute_twiddles(half, half, 0, dtype)), data.packed(super_twiddles(length, dtype)))
 
-    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, twiddle_table, last), (out, work) = operands, results
         n = Var("n")
 
-        def sample(index: Expr, part: Expr) -> Expr:
+        def read_sample(index: Expr, part: Expr) -> Expr:
             at = index * 2 + part
             return ir.select(at < size, x[n, at], ir.const(0, x.dtype)) if size < length else x[n, at]
 
         return ir.loops(
             [(n, rows)],
             ir.seq(
-                load_in_reversed_order(sample, work),
+                load_in_reversed_order(read_sample, work),
                 *build_stages(work, twiddle_table),
                 _build_real_spectrum(work, last, out, n),
             ),
         )
 
     results = (("out", (rows, half + 1, 2), dtype), ("work", (half, 2), dtype))
-    return te.extern("transform", (data.tensor((rows, size)), *tables), results, build)[0]
+    return te.extern("transform", (data.tensor((rows, size)), *tables), results, build_loops)[0]
 
 
 def _build_real_spectrum(work: Buffer, super_twiddle_table: Buffer, out: Buffer, row_index: Var) -> Stmt:
@@ -291,7 +291,7 @@ def _build_real_spectrum(work: Buffer, super_twiddle_table: Buffer, out: Buffer,
     return ir.seq(edge, ir.loops([(i, half // 2)], held.around(ir.seq(*stores))))
 
 
-def _cases_rfft() -> Iterable[Case]:
+def _make_rfft_test_cases() -> Iterable[Case]:
     for shape, length in (((4,), 4), ((2, 7), 8), ((30,), 32), ((64,), 64), ((2, 3, 16), 16)):
         for dtype in DTYPES:
             yield Case({"fft_length": length}, (TensorType(shape, dtype),), tolerance=2e-5, name=f"{dtype} {length}")
@@ -301,10 +301,10 @@ FFT_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "rfft",
         attrs={"fft_length": integer("a power of two", least=1)},
-        infer=_infer_rfft,
-        reference=_reference_rfft,
+        infer=_infer_rfft_types,
+        reference=_evaluate_rfft_reference,
         compute=_compute_rfft,
-        cases=_cases_rfft,
+        cases=_make_rfft_test_cases,
         operand_names=("data",),
     ),
 )
@@ -318,7 +318,7 @@ FFT_OPERATORS: tuple[OpDef, ...] = (
 # Sources: TFLite Micro ``signal/src/kiss_fft_wrappers``, ``irfft_int16.cc``; KISS FFT 1.3.0 ``kiss_fftr.c``.
 
 
-def _infer_irfft(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_irfft_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     tensor_type, length = types[0], attrs["fft_length"]
     if length < 4 or length & (length - 1) or tensor_type.dtype not in DTYPES:
         raise ModelError(
@@ -333,7 +333,7 @@ def _infer_irfft(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     return (TensorType((*tensor_type.shape[:-1], length), tensor_type.dtype),)
 
 
-def _reference_irfft(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_irfft_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, length = arrays[0], attrs["fft_length"]
     pairs = x.reshape(-1, length // 2 + 1, 2)
     if x.dtype == np.float32:
@@ -380,7 +380,7 @@ def _compute_irfft(call: OpCall) -> te.Tensor:
     rows, half = prod(data.type.shape[:-1]), length // 2
     tables = (data.packed(compute_twiddles(half, half, 0, dtype)), data.packed(super_twiddles(length, dtype)))
 
-    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, twiddle_table, last), (out, front, work) = operands, results
         n, i, part = Var("n"), Var("i"), Var("part")
         value = work[i, 1 - part]
@@ -392,7 +392,7 @@ def _compute_irfft(call: OpCall) -> te.Tensor:
         )
 
     results = (("out", (rows, length), dtype), ("front", (half, 2), dtype), ("work", (half, 2), dtype))
-    return te.extern("transform", (data.tensor((rows, half + 1, 2)), *tables), results, build)[0]
+    return te.extern("transform", (data.tensor((rows, half + 1, 2)), *tables), results, build_loops)[0]
 
 
 def _load_frequencies(spectrum: Buffer, super_twiddle_table: Buffer, front: Buffer, row_index: Var) -> Iterable[Stmt]:
@@ -413,7 +413,7 @@ def _load_frequencies(spectrum: Buffer, super_twiddle_table: Buffer, front: Buff
     yield ir.loops([(i, half // 2)], held.around(ir.seq(*stores)))
 
 
-def _cases_irfft() -> Iterable[Case]:
+def _make_irfft_test_cases() -> Iterable[Case]:
     rng = np.random.default_rng(6)
     for shape, length in (((6,), 4), ((2, 10), 8), ((34,), 32), ((66,), 64)):
         for dtype in DTYPES:
@@ -428,10 +428,10 @@ FFT_INVERSE_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "irfft",
         attrs={"fft_length": integer("a power of two", least=1)},
-        infer=_infer_irfft,
-        reference=_reference_irfft,
+        infer=_infer_irfft_types,
+        reference=_evaluate_irfft_reference,
         compute=_compute_irfft,
-        cases=_cases_irfft,
+        cases=_make_irfft_test_cases,
         operand_names=("data",),
     ),
 )

@@ -27,7 +27,7 @@ from microc.tir.ir import Buffer, Stmt, Var
 _ZERO = ir.const(0, "int32")
 
 
-def _infer_bank(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_filter_bank_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     """Infer the type from energies, weights, complements of weights, and three tables with an entry for each channel.
 
     The tables contain the first frequency, the index of the first weight, and the number of weights of each channel.
@@ -47,7 +47,7 @@ def _infer_bank(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
     return (TensorType((attrs["channels"],), "uint64"),)
 
 
-def _reference_bank(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_filter_bank_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     energies, weights, complements, frequencies, firsts, widths = ([int(v) for v in a] for a in arrays)
     sums, rising = [], 0
     for channel in range(attrs["channels"] + 1):
@@ -61,14 +61,14 @@ def _reference_bank(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
     return (np.array(sums[1:], np.uint64),)
 
 
-def _compute_bank(call: OpCall) -> te.Tensor:
+def _compute_filter_bank(call: OpCall) -> te.Tensor:
     """Build a loop over channels. The falling edge of a channel's filter is the rising edge of the next one's, so that
     energies are read once."""
     operands, channels = call.present, int(call.attrs["channels"])
     widest = operands[5].data
     most = int(widest.max(initial=0)) if widest is not None else operands[1].type.size
 
-    def build(buffers: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_loops(buffers: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (energies, weights, complements, frequencies, firsts, widths), (out,) = buffers, results
         c, j, energy = Var("c"), Var("j"), Var("energy", "uint64")
         rise, fall = (Buffer(name, (1,), "uint64", "register") for name in ("rising", "falling"))
@@ -90,7 +90,7 @@ def _compute_bank(call: OpCall) -> te.Tensor:
         return ir.Alloc(rise, ir.Alloc(fall, ir.seq(start, ir.For(c, ir.const(channels + 1, "int32"), iteration))))
 
     results = (("out", (channels,), "uint64"),)
-    return te.extern("bank", [operand.tensor() for operand in operands], results, build)[0]
+    return te.extern("bank", [operand.tensor() for operand in operands], results, build_loops)[0]
 
 
 _PLACE = OperandBounds(NumberUse.OFFSET, 0, (1 << 15) - 1)
@@ -108,7 +108,7 @@ def _bank_range_error_message(application: Application) -> str:
     return ""
 
 
-def _cases_bank() -> Iterable[Case]:
+def _make_filter_bank_test_cases() -> Iterable[Case]:
     arrays = (
         np.array([7, 1 << 31, 5, 4000000000, 1, 9], np.uint32),
         np.array([4096, 0, 100, 3000, 7, 5], np.int16),
@@ -125,14 +125,16 @@ _MOST_RIGHT = 31
 """Largest right shift of a 32-bit square root."""
 
 
-def _infer_root(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_filter_bank_square_root_types(
+    attrs: Mapping[str, Any], types: Sequence[TensorType]
+) -> tuple[TensorType, ...]:
     check_dtypes("filter_bank_square_root", types, "uint64", "int32")
     if types[1].size != 1:
         raise ModelError(f"filter_bank_square_root: the scale must have one element; got {types[1].size}")
     return (TensorType(types[0].shape, "uint32"),)
 
 
-def _reference_root(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_filter_bank_square_root_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     roots = []
     for value in (int(v) for v in arrays[0].reshape(-1)):
         root = int(np.floor(np.sqrt(float(value))))
@@ -146,11 +148,11 @@ def _reference_root(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
     return (np.array(roots, np.uint32).reshape(arrays[0].shape),)
 
 
-def _compute_root(call: OpCall) -> te.Tensor:
+def _compute_filter_bank_square_root(call: OpCall) -> te.Tensor:
     """Build square roots, computed bit by bit, rounded to nearest and shifted right."""
     data, scale = call.present
 
-    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, right), (out,) = operands, results
         i, iteration, bit, most = Var("i"), Var("turn"), Var("bit", "uint64"), Var("most", "uint64")
         rest, root = Buffer("rest", (1,), "uint64", "register"), Buffer("root", (1,), "uint64", "register")
@@ -174,10 +176,10 @@ def _compute_root(call: OpCall) -> te.Tensor:
         return ir.For(i, ir.const(x.size, "int32"), each)
 
     operands = (data.tensor((data.type.size,)), scale.tensor((1,)))
-    return te.extern("root", operands, (("out", (data.type.size,), "uint32"),), build)[0]
+    return te.extern("root", operands, (("out", (data.type.size,), "uint32"),), build_loops)[0]
 
 
-def _cases_root() -> Iterable[Case]:
+def _make_filter_bank_square_root_test_cases() -> Iterable[Case]:
     edges = [0, 1, 2, 3, 6, 7, (1 << 32) - 1, 1 << 32, (1 << 32) - 65536, (1 << 64) - 1, 12345678901234567]
     x = np.array(edges, np.uint64)
     for right in (0, 3, 31, 99, -5):
@@ -196,12 +198,12 @@ def log2_correction_table() -> Array:
     return np.floor((1 << _LOG_SCALE) * (np.log2(1 + x) - x) + 0.5).astype(np.uint16)
 
 
-def _infer_log(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_filter_bank_log_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     check_dtypes("filter_bank_log", types, "uint32")
     return (TensorType(types[0].shape, "int16"),)
 
 
-def _reference_log(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_filter_bank_log_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     table, logarithms = [int(v) for v in log2_correction_table()], []
     for value in (int(v) << attrs["input_correction_bits"] & 0xFFFFFFFF for v in arrays[0].reshape(-1)):
         if value <= 1:
@@ -220,13 +222,13 @@ def _reference_log(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Arr
     return (np.array(logarithms, np.int16).reshape(arrays[0].shape),)
 
 
-def _compute_log(call: OpCall) -> te.Tensor:
+def _compute_filter_bank_log(call: OpCall) -> te.Tensor:
     """Build natural logarithms by interpolation in the table of :func:`log2_correction_table`."""
     (data,), size = call.present, call.out_types[0].size
     correction = ir.const(call.attrs["input_correction_bits"], "uint32")
     table = data.packed(log2_correction_table())
 
-    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, points), (out,) = operands, results
         i, value, share, segment = Var("i"), Var("value", "uint32"), Var("share"), Var("segment")
         lets, bits = build_bit_length(value, "value")
@@ -251,10 +253,10 @@ def _compute_log(call: OpCall) -> te.Tensor:
         ]
         return ir.For(i, ir.const(size, "int32"), wrap_in_lets(lets, ir.Store(out, (i,), result)))
 
-    return te.extern("log", (data.tensor((size,)), table), (("out", (size,), "int16"),), build)[0]
+    return te.extern("log", (data.tensor((size,)), table), (("out", (size,), "int16"),), build_loops)[0]
 
 
-def _cases_log() -> Iterable[Case]:
+def _make_filter_bank_log_test_cases() -> Iterable[Case]:
     x = np.array([0, 1, 2, 3, 77, 65535, 65536, 1 << 20, 123456789, (1 << 32) - 1], np.uint32)
     for correction, scale in ((0, 64), (3, 1600)):
         attrs: dict[str, Attr] = {"input_correction_bits": correction, "output_scale": scale}
@@ -265,20 +267,20 @@ OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "filter_bank",
         attrs={"channels": integer("of the result", least=1)},
-        infer=_infer_bank,
-        reference=_reference_bank,
-        compute=_compute_bank,
-        cases=_cases_bank,
+        infer=_infer_filter_bank_types,
+        reference=_evaluate_filter_bank_reference,
+        compute=_compute_filter_bank,
+        cases=_make_filter_bank_test_cases,
         constants=_TABLES,
         sound=(_bank_range_error_message,),
         operand_names=("energies", "weights", "complements", "frequencies", "firsts", "widths"),
     ),
     OpDef(
         "filter_bank_square_root",
-        infer=_infer_root,
-        reference=_reference_root,
-        compute=_compute_root,
-        cases=_cases_root,
+        infer=_infer_filter_bank_square_root_types,
+        reference=_evaluate_filter_bank_square_root_reference,
+        compute=_compute_filter_bank_square_root,
+        cases=_make_filter_bank_square_root_test_cases,
         axes=lambda _, types: (tuple(range(len(types[0].shape))), None),
         constants={1: OperandBounds(NumberUse.SHIFT, -(1 << 31), (1 << 31) - 1, None)},
         edges="Roots are shifted by 0 to 31 places: by 0 for fewer, by 31 for more",
@@ -290,10 +292,10 @@ OPERATORS: tuple[OpDef, ...] = (
             "output_scale": integer("of the logarithm", least=0, most=(1 << 31) - 1),
             "input_correction_bits": integer("how far the data are shifted beforehand", least=0, most=31),
         },
-        infer=_infer_log,
-        reference=_reference_log,
-        compute=_compute_log,
-        cases=_cases_log,
+        infer=_infer_filter_bank_log_types,
+        reference=_evaluate_filter_bank_log_reference,
+        compute=_compute_filter_bank_log,
+        cases=_make_filter_bank_log_test_cases,
         operand_names=("data",),
     ),
 )

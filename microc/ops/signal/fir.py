@@ -33,7 +33,7 @@ def _nonnegative_axis(attrs: Mapping[str, Any], tensor_type: TensorType) -> int:
     return int(attrs["axis"]) % len(tensor_type.shape)
 
 
-def _frame_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_frame_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     (data,), length = types, attrs["length"]
     if not -len(data.shape) <= attrs["axis"] < len(data.shape):
         raise ModelError(f"frame: the axis is outside of the data; got axis={attrs['axis']} of {data.shape}")
@@ -47,30 +47,30 @@ def _frame_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     return (TensorType((*data.shape[:axis], count, length, *data.shape[axis + 1 :]), data.dtype),)
 
 
-def _frame_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_frame_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, length, step = arrays[0], attrs["length"], attrs["step"]
     axis = attrs["axis"] % data.ndim
     places = np.arange(count_frames(data.shape[axis], length, step))[:, None] * step + np.arange(length)
     return (np.take(data, places, axis),)
 
 
-def _frame_compute(call: OpCall) -> te.Tensor:
+def _compute_frame(call: OpCall) -> te.Tensor:
     (data,) = call.present
     axis, length, step = _nonnegative_axis(call.attrs, data.type), call.attrs["length"], call.attrs["step"]
     outer, samples, inner = prod(data.type.shape[:axis]), data.type.shape[axis], prod(data.type.shape[axis + 1 :])
     count = count_frames(samples, length, step)
 
-    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x,), (out,) = operands, results
         n, f, i = Var("n"), Var("f"), Var("i")
         sample = ir.Store(out, (n, f, i), x[n, f * (step * inner) + i])
         return ir.loops([(n, outer), (f, count), (i, length * inner)], sample)
 
     results = (("out", (outer, count, length * inner), data.type.dtype),)
-    return te.extern("frame", (data.tensor((outer, samples * inner)),), results, build)[0]
+    return te.extern("frame", (data.tensor((outer, samples * inner)),), results, build_loops)[0]
 
 
-def _frame_alias(
+def _find_frame_alias(
     attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]
 ) -> Alias | None:
     """Return the alias by which the frames share the memory of the samples, or None if they need a copy.
@@ -82,13 +82,13 @@ def _frame_alias(
     return Alias(source=0) if single and prod(types[0].shape[:axis]) == 1 else None
 
 
-def _frame_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+def _map_frame_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
     """Map each axis of the data to an axis of the result; the axis of time is mapped to None."""
     axis = _nonnegative_axis(attrs, types[0])
     return (tuple(None if k == axis else k + (k > axis) for k in range(len(types[0].shape))),)
 
 
-def _frame_cases() -> Iterable[Case]:
+def _make_frame_test_cases() -> Iterable[Case]:
     for shape, axis, length, step in (
         ((10,), 0, 4, 3),
         ((2, 10), 1, 4, 2),
@@ -109,12 +109,12 @@ FRAMES_OPERATORS: tuple[OpDef, ...] = (
             "length": integer("of a frame, in samples", least=1),
             "step": integer("from a frame's beginning to the next one's", least=1),
         },
-        infer=_frame_infer,
-        reference=_frame_reference,
-        compute=_frame_compute,
-        alias=_frame_alias,
-        cases=_frame_cases,
-        axes=_frame_axes,
+        infer=_infer_frame_types,
+        reference=_evaluate_frame_reference,
+        compute=_compute_frame,
+        alias=_find_frame_alias,
+        cases=_make_frame_test_cases,
+        axes=_map_frame_axes,
         moves=True,
         operand_names=("data",),
     ),
@@ -138,7 +138,7 @@ MOST_SHIFT = 30
 """Largest right shift of sums of int16 products."""
 
 
-def _fir_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_fir_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, taps = types
     if data.dtype not in DTYPES or taps.dtype != data.dtype:
         raise ModelError(
@@ -165,7 +165,7 @@ def _fir_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[T
     return (TensorType((*data.shape[:axis], count, *data.shape[axis + 1 :]), data.dtype),)
 
 
-def _fir_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_fir_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, taps = arrays
     wide = np.float64 if data.dtype == np.float32 else np.int64
     x = np.moveaxis(data, attrs["axis"], -1).astype(wide)
@@ -182,7 +182,7 @@ def _rounding_addend(right_shift: int) -> int:
     return 1 << right_shift - 1 if right_shift else 0
 
 
-def _fir_compute(call: OpCall) -> te.Tensor:
+def _compute_fir(call: OpCall) -> te.Tensor:
     """Build the sums of products, of shape (outer, steps, phases, inner), and for integers the rounding of these sums."""
     data, taps = call.present
     axis, shift, down = call.attrs["axis"] % len(data.type.shape), call.attrs["shift"], call.attrs["down"]
@@ -194,7 +194,7 @@ def _fir_compute(call: OpCall) -> te.Tensor:
         largest = int(np.abs(taps.data.astype(np.int64)).sum(axis=1).max())
         sums = "int32" if (largest << 15) + _rounding_addend(shift) < 1 << 31 else sums
 
-    def term(n: Expr, i: Expr, p: Expr, c: Expr) -> Expr:
+    def build_sum(n: Expr, i: Expr, p: Expr, c: Expr) -> Expr:
         factors = (x[n, i * down + k.var, c], w[p, k.var])
         if dtype == "float32":
             return te.sum_reduce(factors[0] * factors[1], k)
@@ -202,27 +202,27 @@ def _fir_compute(call: OpCall) -> te.Tensor:
         return te.sum_reduce(ir.cast(sums, product), k)
 
     shape = (outer, count_frames(samples, count, down), phases, inner)
-    acc = te.compute(shape, term, "sums", ("n", "i", "p", "c"))
+    acc = te.compute(shape, build_sum, "sums", ("n", "i", "p", "c"))
     if dtype == "float32":
         return acc
 
-    def round_sum(n: Expr, i: Expr, p: Expr, c: Expr) -> Expr:
+    def build_rounded_sum(n: Expr, i: Expr, p: Expr, c: Expr) -> Expr:
         moved = (acc[n, i, p, c] + _rounding_addend(shift)) >> shift if shift else acc[n, i, p, c]
         return ir.cast("int16", ir.clamp(moved, -32768, 32767))
 
-    return te.compute(shape, round_sum, "out", ("n", "i", "p", "c"))
+    return te.compute(shape, build_rounded_sum, "out", ("n", "i", "p", "c"))
 
 
-def _fir_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+def _map_fir_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
     return (keep_axes(len(types[0].shape), (attrs["axis"],)), None)
 
 
-def _fir_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+def _count_fir_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
     """Return the number of multiply-accumulate operations: one for each output sample and tap."""
     return out_types[0].size * types[1].shape[1]
 
 
-def _fir_cases() -> Iterable[Case]:
+def _make_fir_test_cases() -> Iterable[Case]:
     for shape, axis, taps, down in (
         ((1, 20), 1, (1, 5), 1),
         ((2, 21, 3), 1, (1, 8), 2),
@@ -249,12 +249,12 @@ FIR_OPERATORS: tuple[OpDef, ...] = (
             "down": integer("samples from a step to the next", 1, least=1),
             "shift": integer("of sums of integers, to the right", 0, least=0),
         },
-        infer=_fir_infer,
-        reference=_fir_reference,
-        compute=_fir_compute,
-        cases=_fir_cases,
-        axes=_fir_axes,
-        macs=_fir_macs,
+        infer=_infer_fir_types,
+        reference=_evaluate_fir_reference,
+        compute=_compute_fir,
+        cases=_make_fir_test_cases,
+        axes=_map_fir_axes,
+        macs=_count_fir_macs,
         operand_names=("data", "taps"),
     ),
 )

@@ -36,7 +36,7 @@ _SUBTRACTION: Attributes = {
 }
 
 
-def _infer_subtraction(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_spectral_subtraction_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     """Infer the types of the reduced signal and of the new noise estimate from those of the signal and the old noise estimate."""
     check_dtypes("spectral_subtraction", types, "uint32", "uint32")
     if types[0].shape != types[1].shape or len(types[0].shape) != 1:
@@ -47,7 +47,7 @@ def _infer_subtraction(attrs: Mapping[str, Any], types: Sequence[TensorType]) ->
     return TensorType(types[0].shape, "uint32"), TensorType(types[0].shape, "uint32")
 
 
-def _reference_subtraction(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_spectral_subtraction_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     signal, noise = ([int(v) for v in a] for a in arrays)
     word, bits = (1 << 32) - 1, attrs["spectral_subtraction_bits"]
     signals, estimates = [], []
@@ -62,24 +62,24 @@ def _reference_subtraction(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> t
     return np.array(signals, np.uint32), np.array(estimates, np.uint32)
 
 
-def _compute_subtraction(call: OpCall) -> tuple[te.Tensor, ...]:
+def _compute_spectral_subtraction(call: OpCall) -> tuple[te.Tensor, ...]:
     """Build a loop over channels that updates the noise estimate and subtracts it from the signal."""
     data, noise = call.present
     attrs, size = call.attrs, data.type.size
     smooth, bits = ir.const(attrs["smoothing_bits"], "uint32"), ir.const(attrs["spectral_subtraction_bits"], "uint64")
 
-    def channel_weight(i: Expr, name: str) -> Expr:
+    def read_channel_weight(i: Expr, name: str) -> Expr:
         values = [ir.const(attrs[f"{prefix}{name}"], "uint64") for prefix in ("", "alternate_")]
         return ir.select((i % 2).eq(0), values[0], values[1])
 
-    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, old), (out, new) = operands, results
         i, value, scaled, estimate, less = (
             Var("i"),
             *(Var(n, "uint32") for n in ("value", "scaled", "estimate", "less")),
         )
-        total = ir.cast("uint64", scaled) * channel_weight(i, "smoothing")
-        total = total + ir.cast("uint64", old[i]) * channel_weight(i, "one_minus_smoothing")
+        total = ir.cast("uint64", scaled) * read_channel_weight(i, "smoothing")
+        total = total + ir.cast("uint64", old[i]) * read_channel_weight(i, "one_minus_smoothing")
         least = ir.cast("uint64", value) * ir.const(attrs["min_signal_remaining"], "uint64") >> bits
         kept = ir.maximum((scaled - less) >> smooth, ir.cast("uint32", least))
         stores = ir.seq(ir.Store(out, (i,), kept), ir.Store(new, (i,), less if attrs["clamping"] else estimate))
@@ -92,10 +92,10 @@ def _compute_subtraction(call: OpCall) -> tuple[te.Tensor, ...]:
         return ir.For(i, ir.const(size, "int32"), wrap_in_lets(lets, stores))
 
     results = (("out", (size,), "uint32"), ("noise", (size,), "uint32"))
-    return te.extern("subtraction", (data.tensor((size,)), noise.tensor((size,))), results, build)
+    return te.extern("subtraction", (data.tensor((size,)), noise.tensor((size,))), results, build_loops)
 
 
-def _cases_subtraction() -> Iterable[Case]:
+def _make_spectral_subtraction_test_cases() -> Iterable[Case]:
     numbers: dict[str, Attr] = {"smoothing": 410, "one_minus_smoothing": 15974, "alternate_smoothing": 983}
     numbers |= {"alternate_one_minus_smoothing": 15401, "min_signal_remaining": 819, "spectral_subtraction_bits": 14}
     x = np.array([0, 1, 77, 5000, 1 << 20, 4000000000], np.uint32)
@@ -109,7 +109,7 @@ def _cases_subtraction() -> Iterable[Case]:
 _SNR_BITS, _OUTPUT_BITS = 12, 6
 
 
-def _infer_pcan(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_pcan_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     """Infer the type from the signal, the noise estimate, and the table of gains.
 
     The table contains three gains, for noise levels 0 to 2, then four numbers for each further bit length of the noise
@@ -123,7 +123,7 @@ def _infer_pcan(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
     return (TensorType(types[0].shape, "uint32"),)
 
 
-def _reference_pcan(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_pcan_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     table, word, made = [int(v) for v in arrays[2]], (1 << 32) - 1, []
     for value, noise in zip(*([int(v) for v in a.reshape(-1)] for a in arrays[:2]), strict=True):
         gain = table[noise] if noise <= 2 else _interpolate_gain(noise, table)
@@ -151,7 +151,7 @@ def _compute_pcan(call: OpCall) -> te.Tensor:
     data, noise, gains = call.present
     size, shift = data.type.size, ir.const(call.attrs["snr_shift"], "uint64")
 
-    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, old, table), (out,) = operands, results
         i, level, first, share = Var("i"), Var("level", "uint32"), Var("first"), Var("share")
         gain, snr = Var("gain"), Var("snr", "uint32")
@@ -177,10 +177,10 @@ def _compute_pcan(call: OpCall) -> te.Tensor:
         return ir.For(i, ir.const(size, "int32"), wrap_in_lets(lets, ir.Store(out, (i,), shrunk)))
 
     operands = (data.tensor((size,)), noise.tensor((size,)), gains.tensor())
-    return te.extern("gain", operands, (("out", (size,), "uint32"),), build)[0]
+    return te.extern("gain", operands, (("out", (size,), "uint32"),), build_loops)[0]
 
 
-def _cases_pcan() -> Iterable[Case]:
+def _make_pcan_test_cases() -> Iterable[Case]:
     noise = np.array([0, 1, 2, 3, 9, 1000, 2047, 2048, 70000, 1 << 30, (1 << 32) - 1], np.uint32)
     x = np.array([0, 9, 70000, 1 << 31, 5, 77, 123456, 1, 4000000000, 3, 99], np.uint32)
     table = (np.arange(125) * 37 % 3000).astype(np.int16)
@@ -194,20 +194,20 @@ def _cases_pcan() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "spectral_subtraction",
-        infer=_infer_subtraction,
-        reference=_reference_subtraction,
-        compute=_compute_subtraction,
-        cases=_cases_subtraction,
+        infer=_infer_spectral_subtraction_types,
+        reference=_evaluate_spectral_subtraction_reference,
+        compute=_compute_spectral_subtraction,
+        cases=_make_spectral_subtraction_test_cases,
         attrs=_SUBTRACTION,
         operand_names=("data", "noise"),
     ),
     OpDef(
         "pcan",
         attrs={"snr_shift": integer("how far the ratio of signal and noise is shifted", least=0, most=63)},
-        infer=_infer_pcan,
-        reference=_reference_pcan,
+        infer=_infer_pcan_types,
+        reference=_evaluate_pcan_reference,
         compute=_compute_pcan,
-        cases=_cases_pcan,
+        cases=_make_pcan_test_cases,
         operand_names=("data", "noise", "gains"),
     ),
 )

@@ -57,7 +57,7 @@ _TWIDDLE_BITS = 30
 """Number of fractional bits of fixed-point twiddle factors."""
 
 
-def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, window = types
     length = attrs["fft_length"]
     if length & (length - 1) or length > LONGEST:
@@ -98,7 +98,7 @@ def _twiddle_tables(sample_count: int, dtype: str) -> tuple[Array, Array]:
     return np.rint(exact).astype(np.int32), super_twiddles(sample_count, "int32")
 
 
-def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, window = arrays
     length, shape = attrs["fft_length"], (*data.shape[:-1], attrs["fft_length"] // 2 + 1)
     if data.dtype == np.float32:
@@ -137,24 +137,24 @@ def _compute(call: OpCall) -> te.Tensor:
     twiddle_table, last = _twiddle_tables(length, data.type.dtype)
     tables = (data.packed(twiddle_table[: max(3 * half // 4, 1)]), data.packed(last))
 
-    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, by, twiddle_table, last), (out, work) = operands, results
         n = Var("n")
 
-        def sample(index: Expr, part: Expr) -> Expr:
+        def read_windowed_sample(index: Expr, part: Expr) -> Expr:
             at = index * 2 + part
             value = x[n, at] * by[at] if floats else ir.cast("int32", x[n, at]) * ir.cast("int32", by[at])
             return ir.select(at < size, value, ir.const(0, work.dtype)) if size < length else value
 
         parts = (
-            load_first_stage(sample, work, k),
+            load_first_stage(read_windowed_sample, work, k),
             *build_stages(work, twiddle_table, k, 1),
             _square_spectrum(work, last, out, n, k, call),
         )
         return ir.loops([(n, rows)], ir.seq(*parts))
 
     results = (("out", (rows, half + 1), out_dtype), ("work", (half, 2), "float32" if floats else "int32"))
-    return te.extern("spectrum", (data.tensor((rows, size)), window.tensor(), *tables), results, build)[0]
+    return te.extern("spectrum", (data.tensor((rows, size)), window.tensor(), *tables), results, build_loops)[0]
 
 
 def _square_spectrum(
@@ -164,7 +164,7 @@ def _square_spectrum(
     per iteration."""
     half, f, held = work.shape[0], Var("f"), LetCollector("r")
 
-    def squared_magnitude(x: Complex) -> Expr:
+    def build_squared_magnitude(x: Complex) -> Expr:
         if out.dtype == "float32":
             return ir.as_expr(x[0] * x[0] + x[1] * x[1], "float32")
         real, imaginary = (ir.cast("int64", part) for part in x)
@@ -174,7 +174,7 @@ def _square_spectrum(
     none = ir.const(0, work.dtype)
     ends = (first[0] + first[1], first[0] - first[1])
     stores = [
-        ir.Store(out, (row_index, ir.const(place, "int32")), squared_magnitude((held.name(end), none)))
+        ir.Store(out, (row_index, ir.const(place, "int32")), build_squared_magnitude((held.name(end), none)))
         for place, end in zip((0, half), ends, strict=True)
     ]
     edge = held.around(ir.seq(*stores))
@@ -185,7 +185,8 @@ def _square_spectrum(
     )
     places = (f + 1, half - 1 - f)
     stores = [
-        ir.Store(out, (row_index, place), squared_magnitude(pair)) for place, pair in zip(places, pairs, strict=True)
+        ir.Store(out, (row_index, place), build_squared_magnitude(pair))
+        for place, pair in zip(places, pairs, strict=True)
     ]
     return ir.seq(edge, ir.loops([(f, half // 2)], held.around(ir.seq(*stores))))
 
@@ -194,7 +195,7 @@ def _map_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
     return (keep_axes(len(types[0].shape), (-1,)), None)
 
 
-def _cases() -> Iterable[Case]:
+def _make_test_cases() -> Iterable[Case]:
     rng = np.random.default_rng(3)
     for shape, length in (((4,), 4), ((2, 7), 8), ((30,), 32), ((64,), 64), ((2, 3, 16), 16), ((100,), 128)):
         operand_types = [TensorType(s, "float32") for s in (shape, shape[-1:])]
@@ -217,10 +218,10 @@ OPERATORS: tuple[OpDef, ...] = (
             "fft_length": integer("a power of two", least=4),
             "shift": integer("of squares of integers, to the right", 0, least=0),
         },
-        infer=_infer,
-        reference=_reference,
+        infer=_infer_types,
+        reference=_evaluate_reference,
         compute=_compute,
-        cases=_cases,
+        cases=_make_test_cases,
         axes=_map_axes,
         operand_names=("data", "window"),
     ),

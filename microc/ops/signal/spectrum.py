@@ -34,7 +34,7 @@ def check_dtypes(op_name: str, types: Sequence[TensorType], *wanted: str) -> Non
         )
 
 
-def _infer_window(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_signal_window_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     check_dtypes("signal_window", types, "int16", "int16")
     last, rank = types[0].shape[-1:], len(types[1].shape)
     if not 1 <= rank <= len(types[0].shape) or types[1].shape != (*(1,) * (rank - 1), *last):
@@ -45,17 +45,17 @@ def _infer_window(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tupl
     return (TensorType(types[0].shape, "int16"),)
 
 
-def _reference_window(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_signal_window_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     product = (arrays[0].astype(np.int64) * arrays[1]) >> attrs["shift"]
     return (np.clip(product, -32768, 32767).astype(np.int16),)
 
 
-def _scalar_window(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
+def _build_signal_window_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     product = ir.cast("int32", args[0]) * ir.cast("int32", args[1]) >> attrs["shift"]
     return ir.cast("int16", ir.clamp(product, -32768, 32767))
 
 
-def _cases_window() -> Iterable[Case]:
+def _make_signal_window_test_cases() -> Iterable[Case]:
     for shape in ((6,), (2, 5)):
         types = (TensorType(shape, "int16"), TensorType(shape[-1:], "int16"))
         yield Case({"shift": 12}, types)
@@ -63,12 +63,12 @@ def _cases_window() -> Iterable[Case]:
     yield Case({"shift": 12}, (TensorType((1, 5), "int16"), TensorType((1, 5), "int16")))
 
 
-def _infer_auto_scale(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_fft_auto_scale_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     check_dtypes("fft_auto_scale", types, "int16")
     return TensorType(types[0].shape, "int16"), TensorType((), "int32")
 
 
-def _reference_auto_scale(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_fft_auto_scale_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     largest = 0
     for value in (int(v) for v in arrays[0].reshape(-1)):
         if max(value, -value) > largest:
@@ -77,7 +77,7 @@ def _reference_auto_scale(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tu
     return (arrays[0].astype(np.int32) << bits).astype(np.int16), np.array(bits, np.int32)
 
 
-def _compute_auto_scale(call: OpCall) -> tuple[te.Tensor, ...]:
+def _compute_fft_auto_scale(call: OpCall) -> tuple[te.Tensor, ...]:
     """Build a loop that finds the largest magnitude, and a loop that shifts all elements left so that this magnitude
     fills 15 bits.
 
@@ -85,7 +85,7 @@ def _compute_auto_scale(call: OpCall) -> tuple[te.Tensor, ...]:
     shift."""
     (data,) = call.present
 
-    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x,), (out, scale) = operands, results
         i, j, value = Var("i"), Var("j"), Var("value")
         size, largest = ir.const(x.size, "int32"), Buffer("largest", (1,), "int16", "register")
@@ -106,16 +106,16 @@ def _compute_auto_scale(call: OpCall) -> tuple[te.Tensor, ...]:
 
     size = data.type.size
     results = (("out", (size,), "int16"), ("scale", (1,), "int32"))
-    return te.extern("scale", (data.tensor((size,)),), results, build)
+    return te.extern("scale", (data.tensor((size,)),), results, build_loops)
 
 
-def _cases_auto_scale() -> Iterable[Case]:
+def _make_fft_auto_scale_test_cases() -> Iterable[Case]:
     for values in ([3, -5, 0, 2], [0, 0], [-32768, 1], [20000, -32768, 4], [1, -1, 16383]):
         x = np.array(values, np.int16)
         yield Case({}, (TensorType(x.shape, "int16"),), arrays=(x,), name=f"{values}")
 
 
-def _infer_energy(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_signal_energy_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     check_dtypes("signal_energy", types, "int16")
     shape, first, last = types[0].shape, attrs["start"], attrs["end"]
     if len(shape) != 1 or shape[0] % 2 or not 0 <= first <= last <= shape[0] // 2:
@@ -126,14 +126,14 @@ def _infer_energy(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tupl
     return (TensorType((shape[0] // 2,), "uint32"),)
 
 
-def _reference_energy(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_signal_energy_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0].astype(np.int64).reshape(-1, 2)
     energy = (x * x).sum(axis=1)
     energy[: attrs["start"]] = energy[attrs["end"] :] = 0
     return (energy.astype(np.uint32),)
 
 
-def _compute_energy(call: OpCall) -> te.Tensor:
+def _compute_signal_energy(call: OpCall) -> te.Tensor:
     """Build the squared magnitudes of the frequencies from ``start`` to ``end`` - 1.
 
     All other elements of the result are zero; TFLite Micro does not write them."""
@@ -141,16 +141,16 @@ def _compute_energy(call: OpCall) -> te.Tensor:
     count, first, last = data.type.size // 2, call.attrs["start"], call.attrs["end"]
     x = data.tensor((count, 2))
 
-    def element(i: Expr) -> Expr:
+    def build_element(i: Expr) -> Expr:
         parts = [ir.cast("int32", x[i, part]) for part in (0, 1)]
         squares = [ir.cast("uint32", part * part) for part in parts]
         inside = ir.Bin("and", i >= first, i < last)
         return ir.select(inside, squares[0] + squares[1], ir.const(0, "uint32"))
 
-    return te.compute((count,), element, "energy", ("i",))
+    return te.compute((count,), build_element, "energy", ("i",))
 
 
-def _cases_energy() -> Iterable[Case]:
+def _make_signal_energy_test_cases() -> Iterable[Case]:
     for attrs in ({"start": 0, "end": 5}, {"start": 1, "end": 4}):
         x = np.array([1, -2, -32768, -32768, 300, 4, 32767, 0, 7, 7], np.int16)
         yield Case(attrs, (TensorType((10,), "int16"),), arrays=(x,))
@@ -160,18 +160,18 @@ OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "signal_window",
         attrs={"shift": integer("of the products, to the right", least=0, most=31)},
-        infer=_infer_window,
-        reference=_reference_window,
-        scalar=_scalar_window,
-        cases=_cases_window,
+        infer=_infer_signal_window_types,
+        reference=_evaluate_signal_window_reference,
+        scalar=_build_signal_window_scalar_expr,
+        cases=_make_signal_window_test_cases,
         operand_names=("data", "window"),
     ),
     OpDef(
         "fft_auto_scale",
-        infer=_infer_auto_scale,
-        reference=_reference_auto_scale,
-        compute=_compute_auto_scale,
-        cases=_cases_auto_scale,
+        infer=_infer_fft_auto_scale_types,
+        reference=_evaluate_fft_auto_scale_reference,
+        compute=_compute_fft_auto_scale,
+        cases=_make_fft_auto_scale_test_cases,
         operand_names=("data",),
     ),
     OpDef(
@@ -180,10 +180,10 @@ OPERATORS: tuple[OpDef, ...] = (
             "start": integer("the first element of the spectrum", least=0),
             "end": integer("behind the last", least=0),
         },
-        infer=_infer_energy,
-        reference=_reference_energy,
-        compute=_compute_energy,
-        cases=_cases_energy,
+        infer=_infer_signal_energy_types,
+        reference=_evaluate_signal_energy_reference,
+        compute=_compute_signal_energy,
+        cases=_make_signal_energy_test_cases,
         operand_names=("data",),
     ),
 )

@@ -362,10 +362,10 @@ def cases() -> Iterable[Case]:
     yield ensemble_case(whole, TensorType((5, 4), "int16"), 2, "largest of integers", "max", "int16")
     yield ensemble_case([random_tree(rng, 0, 1, "float32", 2)], TensorType((1, 1), "float32"), 2, "a leaf alone")
     yield ensemble_case([random_tree(rng, 400, 300, "float32", 1)], TensorType((2, 300), "float32"), 1, "wide tables")
-    yield from _comparison_mode_cases(rng)
+    yield from _make_comparison_mode_test_cases(rng)
 
 
-def _comparison_mode_cases(rng: np.random.Generator) -> Iterable[Case]:
+def _make_comparison_mode_test_cases(rng: np.random.Generator) -> Iterable[Case]:
     """Yield test cases of all comparison modes, on features that equal their threshold, are the next number to it,
     infinite or NaN."""
     x = np.array([0.5, np.nextafter(np.float32(0.5), np.float32(0)), 0.0, -0.0, np.inf, -np.inf, np.nan, 7], np.float32)

@@ -44,7 +44,7 @@ def _optional_tables(attrs: Mapping[str, Any], operands: Sequence[Any]) -> dict[
     return dict(zip(attrs["tables"], operands[_FIXED:], strict=True))
 
 
-def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     tables = attrs["tables"]
     if len(types) != _FIXED + len(tables) or [t for t in TABLES if t in tables] != list(tables):
         raise ModelError(
@@ -98,7 +98,7 @@ def _comparison_outcome(x: Any, threshold: Any) -> int:
     return LESS if x < threshold else EQUAL if x == threshold else GREATER if x > threshold else UNORDERED
 
 
-def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, feature, threshold, left_leaves, leaves, values = arrays[:_FIXED]
     tables = _optional_tables(attrs, arrays)
     dtype = dtypes.to_numpy(_result_dtype(values.dtype.name))
@@ -214,11 +214,11 @@ def _compute(call: OpCall) -> te.Tensor:
     )
     known = frozenset(np.unique(modes).tolist())
 
-    def build(buffers: tuple[ir.Buffer, ...], results: tuple[ir.Buffer, ...]) -> ir.Stmt:
+    def build_loops(buffers: tuple[ir.Buffer, ...], results: tuple[ir.Buffer, ...]) -> ir.Stmt:
         return _TreeWalkBuilder(attrs, buffers, results[0], known).rows()
 
     tensors = [operand.tensor() for operand in operands]
-    return te.extern("trees", tensors, (("scores", out.shape, out.dtype),), build)[0]
+    return te.extern("trees", tensors, (("scores", out.shape, out.dtype),), build_loops)[0]
 
 
 class _TreeWalkBuilder:
@@ -300,8 +300,8 @@ def _set_register(register: ir.Buffer, value: Expr | int) -> ir.Stmt:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "tree_ensemble",
-        infer=_infer,
-        reference=_reference,
+        infer=_infer_types,
+        reference=_evaluate_reference,
         compute=_compute,
         cases=cases,
         constants=_operand_bounds,
