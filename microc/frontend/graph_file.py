@@ -146,10 +146,10 @@ def _largest_distance_from_zero_point(node: Node, graph: Graph, producers: Mappi
     by_dtype = max(abs(low - zero), abs(high - zero))
     if producer is None or producer.op not in ("conv2d", "dense") or producer.inputs[1] not in graph.consts:
         return by_dtype
-    application = registry.as_application(producer, graph, producers)
-    if application.quantised or not all(dtypes.is_integer(kind.dtype) for kind in application.types):
+    checked_node = registry.as_checked_node(producer, graph, producers)
+    if checked_node.quantised or not all(dtypes.is_integer(kind.dtype) for kind in checked_node.types):
         return by_dtype
-    return min(by_dtype, largest_partial_sum(application, 0) + abs(zero))
+    return min(by_dtype, largest_partial_sum(checked_node, 0) + abs(zero))
 
 
 def _infer_output_types(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:

@@ -40,7 +40,7 @@ class NumberUse(StrEnum):
 
 
 @frozen
-class Application:
+class CheckedNode:
     """A node as the checks of its constants receive it: complete attributes, and types and data of the operands that
     are present.
 
@@ -64,7 +64,7 @@ class Application:
         )
 
 
-Bound = int | Callable[[Application], int]
+Bound = int | Callable[[CheckedNode], int]
 """A bound of an operand's numbers: an integer, or a function that computes it from the node's attributes and types."""
 
 
@@ -81,18 +81,18 @@ class OperandBounds:
     most: Bound
     computed: tuple[str, ...] | None = ()
 
-    def fault(self, application: Application, position: int, name: str) -> str:
+    def fault(self, checked_node: CheckedNode, position: int, name: str) -> str:
         """Return the reason why the operand at ``position``, called ``name``, violates its bounds, or an empty
         string."""
-        data = application.data[position]
+        data = checked_node.data[position]
         if data is None:
-            maker = application.producers[position] if position < len(application.producers) else None
+            maker = checked_node.producers[position] if position < len(checked_node.producers) else None
             if self.computed is None or (maker is not None and maker.op in self.computed):
                 return ""
             return f"{name} is {self.use}; it is computed when the network runs, expected a constant"
         if not data.size:
             return ""
-        least, most = (end(application) if callable(end) else end for end in (self.least, self.most))
+        least, most = (end(checked_node) if callable(end) else end for end in (self.least, self.most))
         if data.dtype.kind not in "iub":
             return f"{name} is {self.use}; got {data.dtype}, expected integers"
         low, high = int(data.min()), int(data.max())
@@ -103,28 +103,28 @@ class OperandBounds:
 
 Constants = Mapping[int, OperandBounds]
 """Bounds of an operator's operands, by the operand's position."""
-Sound = Callable[[Application], str]
+Sound = Callable[[CheckedNode], str]
 """Check of several numbers of a node together. It returns the reason why they are invalid, or an empty string."""
 
 
 def constant_error_message(
-    declared: Constants | Callable[[Application], Constants],
+    declared: Constants | Callable[[CheckedNode], Constants],
     sound: Iterable[Sound],
-    application: Application,
+    checked_node: CheckedNode,
     names: Sequence[str],
 ) -> str:
     """Return the reason why the constant operands of a node are invalid, or an empty string if all are valid.
 
     ``declared``: bounds of operands by position, or a function that returns them. ``sound``: checks of several operands
     together. ``names``: names of the operands for the message."""
-    bounds = declared(application) if callable(declared) else declared
+    bounds = declared(checked_node) if callable(declared) else declared
     for position, constant in bounds.items():
-        if position < len(application.types):
+        if position < len(checked_node.types):
             name = names[position] if position < len(names) else f"operand {position}"
-            if reason := constant.fault(application, position, name):
+            if reason := constant.fault(checked_node, position, name):
                 return reason
     for check in sound:
-        if reason := check(application):
+        if reason := check(checked_node):
             return reason
     return ""
 
@@ -141,11 +141,11 @@ POSITIVE = OperandBounds(NumberUse.POINT, 0, INT32_MAX)
 """Bounds of a point of a table: a nonnegative int32."""
 
 
-def stored_range_error_message(application: Application) -> str:
+def stored_range_error_message(checked_node: CheckedNode) -> str:
     """Return the reason why the clamp bounds or the zero point of a scaled result do not fit its dtype, or an empty
     string."""
-    attrs = application.attrs
-    dtype = attrs.get("out_dtype") or application.types[0].dtype
+    attrs = checked_node.attrs
+    dtype = attrs.get("out_dtype") or checked_node.types[0].dtype
     if not dtypes.is_integer(dtype):
         return f"out_dtype={dtype!r} is no dtype of integers"
     low, high = dtypes.int_range(dtype)
@@ -180,10 +180,10 @@ def attribute_dtype_error_message(attribute_name: str, attribute_value: float, d
 def zero_point_range_check(zero_point_attribute: str, position: int) -> Sound:
     """Return a check that the attribute ``zero_point_attribute`` is within the dtype of the operand at ``position``."""
 
-    def check_zero_point(application: Application) -> str:
-        dtype = application.types[position].dtype
+    def check_zero_point(checked_node: CheckedNode) -> str:
+        dtype = checked_node.types[position].dtype
         low, high = dtypes.int_range(dtype) if dtypes.is_integer(dtype) else (INT32_MIN, INT32_MAX)
-        value = application.attrs[zero_point_attribute]
+        value = checked_node.attrs[zero_point_attribute]
         return (
             "" if low <= value <= high else f"{zero_point_attribute} is no {dtype}; got {value}, expected {low}..{high}"
         )
@@ -191,35 +191,35 @@ def zero_point_range_check(zero_point_attribute: str, position: int) -> Sound:
     return check_zero_point
 
 
-def centred_range(application: Application, position: int, zero_point_attribute: str) -> tuple[int, int]:
+def centred_range(checked_node: CheckedNode, position: int, zero_point_attribute: str) -> tuple[int, int]:
     """Return ``(least, largest)``: the range of the operand at ``position`` after subtraction of its zero point.
 
     The range is that of the operand's dtype. ``zero_point_attribute``: name of the attribute that is the zero point."""
-    low, high = dtypes.int_range(application.types[position].dtype)
-    return low - application.attrs[zero_point_attribute], high - application.attrs[zero_point_attribute]
+    low, high = dtypes.int_range(checked_node.types[position].dtype)
+    return low - checked_node.attrs[zero_point_attribute], high - checked_node.attrs[zero_point_attribute]
 
 
-def product_overflow_message(application: Application, zero_point_attributes: tuple[str, str]) -> str:
+def product_overflow_message(checked_node: CheckedNode, zero_point_attributes: tuple[str, str]) -> str:
     """Return an error message if a product of the first two operands can overflow int32, else an empty string.
 
     The zero point of each operand is subtracted before the multiplication. ``zero_point_attributes``: names of the two
     attributes that are the zero points."""
-    if not all(dtypes.is_integer(tensor_type.dtype) for tensor_type in application.types[:2]):
-        return f"a product of {application.types[0].dtype} and {application.types[1].dtype}, expected integers"
-    (a, b), (c, d) = (centred_range(application, k, zero_point_attributes[k]) for k in range(2))
+    if not all(dtypes.is_integer(tensor_type.dtype) for tensor_type in checked_node.types[:2]):
+        return f"a product of {checked_node.types[0].dtype} and {checked_node.types[1].dtype}, expected integers"
+    (a, b), (c, d) = (centred_range(checked_node, k, zero_point_attributes[k]) for k in range(2))
     largest = max(abs(x * y) for x in (a, b) for y in (c, d))
     return "" if largest <= INT32_MAX else f"products of up to {largest} do not fit int32"
 
 
 def window_sum_overflow_message(
-    application: Application, element_count: int, pad_value: int = 0, offset: int = 0, rounding_addend: int = 0
+    checked_node: CheckedNode, element_count: int, pad_value: int = 0, offset: int = 0, rounding_addend: int = 0
 ) -> str:
     """Return an error message if the sum of a window of the first operand can overflow int32, else an empty string.
 
     The sum has ``element_count`` elements; elements in the padding have the value ``pad_value``. ``offset`` and
     ``rounding_addend`` (half of the divisor) are added to the sum."""
-    tensor_type = application.types[0]
-    if application.quantised or not dtypes.is_integer(tensor_type.dtype):
+    tensor_type = checked_node.types[0]
+    if checked_node.quantised or not dtypes.is_integer(tensor_type.dtype):
         return ""
     low, high = dtypes.int_range(tensor_type.dtype)
     if not low <= pad_value <= high:
@@ -228,13 +228,13 @@ def window_sum_overflow_message(
     return "" if largest <= INT32_MAX else f"sums of up to {largest} do not fit int32"
 
 
-def product_sum_overflow_message(application: Application, products_per_sum: int, pad_value: float = 0) -> str:
+def product_sum_overflow_message(checked_node: CheckedNode, products_per_sum: int, pad_value: float = 0) -> str:
     """Return an error message if sums of products of data and weights can overflow their dtype, else an empty string.
 
     ``pad_value``: value of the elements in the padding of the data."""
-    data, weight = application.types[:2]
-    out = application.attrs.get("out_dtype") or data.dtype
-    if not dtypes.is_integer(data.dtype) or dtypes.is_float(out) or application.quantised:
+    data, weight = checked_node.types[:2]
+    out = checked_node.attrs.get("out_dtype") or data.dtype
+    if not dtypes.is_integer(data.dtype) or dtypes.is_float(out) or checked_node.quantised:
         return ""
     if out not in _LARGEST:
         return f"sums of {data.dtype} are made in {out}, expected int32 or int64"
@@ -243,31 +243,31 @@ def product_sum_overflow_message(application: Application, products_per_sum: int
         return f"pad_value is no {data.dtype}; got {pad_value}, expected {low}..{high}"
     if not dtypes.is_integer(weight.dtype):
         return f"sums of {data.dtype} by weights of {weight.dtype}, expected integers"
-    if len(application.types) > 2 and not dtypes.is_integer(application.types[2].dtype):
-        return f"a bias of {application.types[2].dtype} for sums of integers"
-    largest = largest_partial_sum(application, products_per_sum)
+    if len(checked_node.types) > 2 and not dtypes.is_integer(checked_node.types[2].dtype):
+        return f"a bias of {checked_node.types[2].dtype} for sums of integers"
+    largest = largest_partial_sum(checked_node, products_per_sum)
     return "" if largest <= _LARGEST[out] else f"sums of up to {largest:.0f} do not fit {out}"
 
 
-def largest_partial_sum(application: Application, products_per_sum: int) -> float:
+def largest_partial_sum(checked_node: CheckedNode, products_per_sum: int) -> float:
     """Return the largest magnitude that any partial sum of bias and products of data and weights (channels, ...) can
     have.
 
     The data may be any values of their dtype. As every integer dtype contains zero, each partial sum is at least the
     bias plus all negative products, and at most the bias plus all positive products. A bias that is computed at run
     time is bounded by its dtype, or by the ``clip`` node that computes it."""
-    low, high = dtypes.int_range(application.types[0].dtype)
-    weights = application.data[1]
+    low, high = dtypes.int_range(checked_node.types[0].dtype)
+    weights = checked_node.data[1]
     if weights is None:
-        ends = [x * y for x in (low, high) for y in dtypes.int_range(application.types[1].dtype)]
+        ends = [x * y for x in (low, high) for y in dtypes.int_range(checked_node.types[1].dtype)]
         above, below = np.array([products_per_sum * float(max(ends))]), np.array([products_per_sum * float(min(ends))])
     else:
         rows = weights.reshape(weights.shape[0], -1).astype(np.float64)
         above = np.maximum(rows * low, rows * high).sum(axis=1)
         below = np.minimum(rows * low, rows * high).sum(axis=1)
-    if len(application.types) > 2:
-        bias, maker = application.data[2], application.producers[2] if len(application.producers) > 2 else None
-        ends_of_bias: tuple[Any, Any] = dtypes.int_range(application.types[2].dtype)
+    if len(checked_node.types) > 2:
+        bias, maker = checked_node.data[2], checked_node.producers[2] if len(checked_node.producers) > 2 else None
+        ends_of_bias: tuple[Any, Any] = dtypes.int_range(checked_node.types[2].dtype)
         if bias is not None:
             ends_of_bias = (bias.reshape(-1).astype(np.float64),) * 2
         elif maker is not None and maker.op == "clip":

@@ -17,7 +17,7 @@ from microc.base.immutable import Registry, frozen
 from microc.errors import InternalError, ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.attributes import Attributes, attribute_error_message, default_attributes
-from microc.ops.constants import Application, Constants, Sound
+from microc.ops.constants import CheckedNode, Constants, Sound
 from microc.ops.constants import constant_error_message as fault_of_constants
 from microc.tir.ir import Expr
 
@@ -307,7 +307,7 @@ class OpDef:
     part, in place. The compiler updates state with it.
     - ``operand_names``: names of the operands in the C code (default: letters).
     - ``constants``: by position, bounds of operands whose numbers generated loops rely on (indices, offsets, shifts,
-    counts, factors), or a function from the :class:`Application` to such bounds. ``sound``: checks of several numbers
+    counts, factors), or a function from the :class:`CheckedNode` to such bounds. ``sound``: checks of several numbers
     together.
     - ``whole``: positions of the operands that ``scalar`` receives as a whole ``te.Tensor`` to index, not as one
     element.
@@ -339,7 +339,7 @@ class OpDef:
     algorithms: Algorithms = field(default_factory=dict)
     update: Callable[[OpCall], te.Tensor] | None = None
     operand_names: tuple[str, ...] = ()
-    constants: Constants | Callable[[Application], Constants] = field(default_factory=dict)
+    constants: Constants | Callable[[CheckedNode], Constants] = field(default_factory=dict)
     sound: tuple[Sound, ...] = ()
     whole: tuple[int, ...] = ()
     repeats: bool = False
@@ -465,8 +465,8 @@ def node_constant_error_message(node: Node, graph: Graph, producers: Mapping[str
     definition = get(node.op)
     if not (definition.constants or definition.sound):
         return ""
-    application = as_application(node, graph, producers)
-    return fault_of_constants(definition.constants, definition.sound, application, definition.operand_names)
+    checked_node = as_checked_node(node, graph, producers)
+    return fault_of_constants(definition.constants, definition.sound, checked_node, definition.operand_names)
 
 
 def bounded_operands(node: Node, graph: Graph) -> list[str]:
@@ -475,17 +475,17 @@ def bounded_operands(node: Node, graph: Graph) -> list[str]:
     names = [name for name in node.inputs if name]
     if get(node.op).elementwise:
         return names
-    declared, application = get(node.op).constants, as_application(node, graph, {})
-    positions = declared(application) if callable(declared) else declared
+    declared, checked_node = get(node.op).constants, as_checked_node(node, graph, {})
+    positions = declared(checked_node) if callable(declared) else declared
     return [names[position] for position in positions if position < len(names)]
 
 
-def as_application(node: Node, graph: Graph, producers: Mapping[str, Node]) -> Application:
-    """Convert a node to the :class:`Application` that checks of constants receive.
+def as_checked_node(node: Node, graph: Graph, producers: Mapping[str, Node]) -> CheckedNode:
+    """Convert a node to the :class:`CheckedNode` that checks of constants receive.
 
     ``producers``: the nodes that compute the graph's values, by name of the value."""
     names = [name for name in node.inputs if name]
-    return Application(
+    return CheckedNode(
         {**get(node.op).defaults, **node.attrs},
         tuple(graph.types[name] for name in names),
         tuple(graph.consts.get(name) for name in names),

@@ -15,7 +15,7 @@ from microc.frontend import graph_file
 from microc.graph.file import to_bytes
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.numerics import INT32_MIN
-from microc.ops.constants import Application, NumberUse, OperandBounds, stored_range_error_message
+from microc.ops.constants import CheckedNode, NumberUse, OperandBounds, stored_range_error_message
 from microc.ops.lowering import lower_group
 from microc.ops.registry import ONES, OpCall, OpDef, get, node_constant_error_message, registry
 from microc.plugin import Plugin, active
@@ -125,8 +125,8 @@ def test_attributes_of_files_are_judged(name: str, attrs: dict[str, Any], said: 
 def test_bounds_are_as_near_to_the_zero_point_as_int32_reaches() -> None:
     attrs = {"zero_point": INT32_MIN, "minimum": 0, "maximum": 9, "out_dtype": "int32"}
     kind = TensorType((4,), "int32")
-    assert "is more than 2147483647 from" in stored_range_error_message(Application(attrs, (kind,), (None,)))
-    assert not stored_range_error_message(Application({**attrs, "minimum": -1}, (kind,), (None,)))
+    assert "is more than 2147483647 from" in stored_range_error_message(CheckedNode(attrs, (kind,), (None,)))
+    assert not stored_range_error_message(CheckedNode({**attrs, "minimum": -1}, (kind,), (None,)))
 
 
 def test_promises_of_files_are_not_believed() -> None:
@@ -171,7 +171,7 @@ def test_constants_of_a_users_operator_are_not_trusted(around: bool) -> None:
     """It declares what they may be, or its loops bound the index."""
     with active((Plugin((picking(),)),)), pytest.raises(ProgramError, match=r"declare the operand in OpDef\.constants"):
         microc.compile(picked([0, 3, 1], around))
-    within = OperandBounds(NumberUse.INDEX, 0, lambda application: application.types[0].size - 1)
+    within = OperandBounds(NumberUse.INDEX, 0, lambda checked_node: checked_node.types[0].size - 1)
     with active((Plugin((picking(constants={1: within}, operand_names=("data", "places")),)),)):
         found = microc.compile(picked([0, 3, 1], around))(np.arange(4, dtype=np.int32))
         assert np.ravel(found).tolist() == [0, 3, 1] * (2 if around else 1)

@@ -14,7 +14,7 @@ from microc.base.dtypes import Array
 from microc.errors import InternalError, ModelError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops.arithmetic import is_quantised, split_activation
-from microc.ops.constants import Application, product_sum_overflow_message
+from microc.ops.constants import CheckedNode, product_sum_overflow_message
 from microc.ops.convolution import conv2d_algorithms
 from microc.ops.convolution.conv2d_algorithms import (
     can_sum_windows_in_float16,
@@ -486,10 +486,10 @@ def _input_window(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> Wind
     return Window(kernel, attrs["strides"], attrs["padding"], attrs["dilation"], attrs["pad_value"])
 
 
-def _conv2d_overflow_message(application: Application) -> str:
+def _conv2d_overflow_message(checked_node: CheckedNode) -> str:
     """Return an error message if sums of products can overflow their dtype, else an empty string."""
-    depth = infer_geometry(application.attrs, application.types[0].shape, application.types[1].shape).depth
-    return product_sum_overflow_message(application, depth, application.attrs["pad_value"])
+    depth = infer_geometry(checked_node.attrs, checked_node.types[0].shape, checked_node.types[1].shape).depth
+    return product_sum_overflow_message(checked_node, depth, checked_node.attrs["pad_value"])
 
 
 OPERATORS = (

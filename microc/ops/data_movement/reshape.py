@@ -543,8 +543,8 @@ OPERATORS: tuple[OpDef, ...] = (
         compute=_compute_pad,
         cases=_make_pad_test_cases,
         sound=(
-            lambda application: attribute_dtype_error_message(
-                "value", application.attrs["value"], application.types[0].dtype
+            lambda checked_node: attribute_dtype_error_message(
+                "value", checked_node.attrs["value"], checked_node.types[0].dtype
             ),
         ),
         attrs={

@@ -19,7 +19,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
-from microc.ops.constants import Application, Constants, NumberUse, OperandBounds
+from microc.ops.constants import CheckedNode, Constants, NumberUse, OperandBounds
 from microc.ops.elementwise.elementwise import broadcast_shape
 from microc.ops.registry import Case, OpDef
 from microc.tir import ir
@@ -52,10 +52,10 @@ def _build_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
     return table[place + ir.cast("int32", args[2]) if len(args) > 2 else place]
 
 
-def _operand_bounds(application: Application) -> Constants:
+def _operand_bounds(checked_node: CheckedNode) -> Constants:
     """Return bounds of the operand that has the first index of each function, so that the function's 256 entries are in
     the table."""
-    return {2: OperandBounds(NumberUse.OFFSET, 0, application.types[1].size - 256)}
+    return {2: OperandBounds(NumberUse.OFFSET, 0, checked_node.types[1].size - 256)}
 
 
 def _make_test_cases() -> Iterable[Case]:

@@ -29,7 +29,7 @@ from microc.ops.attributes import (
     mantissa,
 )
 from microc.ops.constants import (
-    Application,
+    CheckedNode,
     product_overflow_message,
     stored_range_error_message,
     zero_point_range_check,
@@ -121,8 +121,8 @@ def _build_qprelu_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) ->
     return ir.select(x < 0, below, above)
 
 
-def _qprelu_overflow_message(application: Application) -> str:
-    return product_overflow_message(application, ("zero_point_x", "zero_point_slope"))
+def _qprelu_overflow_message(checked_node: CheckedNode) -> str:
+    return product_overflow_message(checked_node, ("zero_point_x", "zero_point_slope"))
 
 
 def _make_qprelu_test_cases() -> Iterable[Case]:

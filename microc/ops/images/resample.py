@@ -29,7 +29,7 @@ from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.numerics import INT32_MAX, INT32_MIN
 from microc.ops.arithmetic import Rewrite, is_quantised, legalize_in_float, per_tensor_quant
 from microc.ops.attributes import ROUNDING, Rounding, integer, some_axes
-from microc.ops.constants import Application, Constants, NumberUse, OperandBounds
+from microc.ops.constants import CheckedNode, Constants, NumberUse, OperandBounds
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_along_axes
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -199,28 +199,28 @@ def round_weights(weights: Array, fraction_bits: int) -> Array:
     return levels.astype(np.int16)
 
 
-def _operand_bounds(application: Application) -> Constants:
+def _operand_bounds(checked_node: CheckedNode) -> Constants:
     """Return bounds of the index operands (the extents of their axes). Integer weights must be constant, because they
     bound the sums."""
-    axes, (data, *_) = application.attrs["axes"], application.types
+    axes, (data, *_) = checked_node.attrs["axes"], checked_node.types
     found = {1 + k: OperandBounds(NumberUse.INDEX, 0, data.shape[axis] - 1) for k, axis in enumerate(axes)}
-    if not dtypes.is_float(data.dtype) and not _has_quantised_float_weights(application):
-        weights = range(1 + len(axes), len(application.types))
+    if not dtypes.is_float(data.dtype) and not _has_quantised_float_weights(checked_node):
+        weights = range(1 + len(axes), len(checked_node.types))
         found |= {position: OperandBounds(NumberUse.FACTOR, INT32_MIN, INT32_MAX) for position in weights}
     return found
 
 
-def _has_quantised_float_weights(application: Application) -> bool:
+def _has_quantised_float_weights(checked_node: CheckedNode) -> bool:
     """Test whether the node has quantised data and float weights, which its legalisation converts to integers."""
-    return application.quantised and dtypes.is_float(application.types[-1].dtype)
+    return checked_node.quantised and dtypes.is_float(checked_node.types[-1].dtype)
 
 
-def _weighted_sum_overflow_message(application: Application) -> str:
+def _weighted_sum_overflow_message(checked_node: CheckedNode) -> str:
     """Return an error message if sums of integers, with the half unit for rounding, can overflow their dtype; else an
     empty string."""
-    attrs, data = application.attrs, application.types[0]
-    weights = [application.data[k] for k in range(1 + len(attrs["axes"]), len(application.types))]
-    if not weights or dtypes.is_float(data.dtype) or _has_quantised_float_weights(application):
+    attrs, data = checked_node.attrs, checked_node.types[0]
+    weights = [checked_node.data[k] for k in range(1 + len(attrs["axes"]), len(checked_node.types))]
+    if not weights or dtypes.is_float(data.dtype) or _has_quantised_float_weights(checked_node):
         return ""
     if data.dtype == "bool":
         return "weighted sums of bool"

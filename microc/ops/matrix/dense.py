@@ -281,7 +281,7 @@ OPERATORS = (
         legalize=_legalize_dense,
         macs=_count_macs,
         algorithms=ALGORITHMS,
-        sound=(lambda application: product_sum_overflow_message(application, application.types[1].shape[1]),),
+        sound=(lambda checked_node: product_sum_overflow_message(checked_node, checked_node.types[1].shape[1]),),
         operand_names=("data", "weight", "bias"),
     ),
 )

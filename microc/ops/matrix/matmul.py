@@ -26,7 +26,7 @@ from microc.errors import ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arithmetic import is_quantised, split_activation
 from microc.ops.attributes import ACTIVATED, Attributes, algorithm_choice, element_type, integer, integers
-from microc.ops.constants import Application, centred_range, zero_point_range_check
+from microc.ops.constants import CheckedNode, centred_range, zero_point_range_check
 from microc.ops.matrix.gemm import matrix_product
 from microc.ops.matrix.products import ProductForm, legalize_product
 from microc.ops.registry import AxisMap, Case, Legalized, OpCall, OpDef, map_broadcast
@@ -244,22 +244,26 @@ def _can_copy_rows(call: OpCall) -> bool:
 # ---------------------------------------------------------------- constants, legalisation, cases
 
 
-def _matmul_overflow_message(application: Application) -> str:
+def _matmul_overflow_message(checked_node: CheckedNode) -> str:
     """Return an error message if zero points are outside their dtypes or sums of products can overflow, else an empty
     string."""
-    attrs, (a, b) = application.attrs, application.types
+    attrs, (a, b) = checked_node.attrs, checked_node.types
     out = attrs["out_dtype"] or a.dtype
-    if not (dtypes.is_integer(a.dtype) and dtypes.is_integer(b.dtype)) or dtypes.is_float(out) or application.quantised:
+    if (
+        not (dtypes.is_integer(a.dtype) and dtypes.is_integer(b.dtype))
+        or dtypes.is_float(out)
+        or checked_node.quantised
+    ):
         centres = attrs["zero_point_a"] or attrs["zero_point_b"]
         return "zero points of operands that are no integers" if centres and dtypes.is_float(a.dtype) else ""
     for position, name in enumerate(("zero_point_a", "zero_point_b")):
-        if fault := zero_point_range_check(name, position)(application):
+        if fault := zero_point_range_check(name, position)(checked_node):
             return fault
     if a.dtype == b.dtype == out and out in WRAPPING:
         return ""
     if out not in ("int32", "int64"):
         return f"sums of {a.dtype} are made in {out}, expected int32 or int64"
-    magnitudes = (max(map(abs, centred_range(application, k, f"zero_point_{'ab'[k]}"))) for k in range(2))
+    magnitudes = (max(map(abs, centred_range(checked_node, k, f"zero_point_{'ab'[k]}"))) for k in range(2))
     largest = _permute_shape(a.shape, attrs["axes_a"])[-1] * prod(magnitudes)
     return "" if largest < 1 << (dtypes.dtype_parts(out).bits - 1) else f"sums of up to {largest} do not fit {out}"
 

@@ -38,7 +38,7 @@ from microc.numerics import (
 )
 from microc.ops.arithmetic import TIR, Rewrite, is_quantised, legalize_in_float, per_tensor_quant, wrap_in_lets
 from microc.ops.attributes import SCALED, SURFACE, Multiplier, Rounding, integer
-from microc.ops.constants import POSITIVE, Application, NumberUse, OperandBounds
+from microc.ops.constants import POSITIVE, CheckedNode, NumberUse, OperandBounds
 from microc.ops.elementwise.scalar_functions import exp_of_negative
 from microc.ops.normalisation.softmax import SUM_BITS, exponential_table, int32_headroom
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_along_axis
@@ -209,18 +209,18 @@ def _compute_qlog_softmax(call: OpCall) -> te.Tensor:
     return te.extern("logs", operands, (("out", (rows, classes), "int8"),), build_loops)[0]
 
 
-def _qlog_softmax_error_message(application: Application) -> str:
+def _qlog_softmax_error_message(checked_node: CheckedNode) -> str:
     """Return an error message if the tables or the length of rows are invalid, else an empty string.
 
     The exponential of a row's largest number must be one, and the sum of a row in which all exponentials are one must
     not overflow."""
-    powers, classes = application.data[1], application.types[0].shape[-1]
+    powers, classes = checked_node.data[1], checked_node.types[0].shape[-1]
     if not 0 < classes < 1 << SUM_BITS:
         return f"rows of {classes} classes, expected up to {(1 << SUM_BITS) - 1}"
     if powers is not None and powers[0] != INT32_MAX:
         return f"powers[0]={powers[0]}, expected {INT32_MAX}"
-    reals = application.data[2]
-    return "" if reals is None else _reals_overflow_message(reals.astype(np.int64), application.attrs)
+    reals = checked_node.data[2]
+    return "" if reals is None else _reals_overflow_message(reals.astype(np.int64), checked_node.attrs)
 
 
 def _reals_overflow_message(reals: Array, attrs: Mapping[str, Any]) -> str:

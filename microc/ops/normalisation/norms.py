@@ -38,7 +38,7 @@ from microc.ops.arithmetic import (
 )
 from microc.ops.attributes import STORED, SURFACE, Rounding, integer, real
 from microc.ops.constants import (
-    Application,
+    CheckedNode,
     NumberUse,
     OperandBounds,
     stored_range_error_message,
@@ -133,8 +133,8 @@ def _infer_ql2_normalize_types(attrs: Mapping[str, Any], types: Sequence[TensorT
     return (TensorType(types[0].shape, "int8"),)
 
 
-def _ql2_normalize_overflow_message(application: Application) -> str:
-    depth = application.types[0].shape[-1]
+def _ql2_normalize_overflow_message(checked_node: CheckedNode) -> str:
+    depth = checked_node.types[0].shape[-1]
     return "" if depth <= _MOST_DEPTH else f"rows of {depth} elements, expected at most {_MOST_DEPTH}"
 
 
@@ -403,11 +403,11 @@ def _make_qlayer_norm_test_cases() -> Iterable[Case]:
             )
 
 
-def _normalised_overflow_message(application: Application) -> str:
+def _normalised_overflow_message(checked_node: CheckedNode) -> str:
     """Return an error message if a normalised number can exceed 26 bits, else an empty string.
 
     A normalised number is at most the square root of the row's length."""
-    attrs, depth = application.attrs, application.types[0].shape[-1]
+    attrs, depth = checked_node.attrs, checked_node.types[0].shape[-1]
     most = _ROOM - ceil(log2(depth) / 2)
     return "" if attrs["fraction"] <= most else f"fraction={attrs['fraction']}, expected at most {most}"
 

@@ -28,7 +28,7 @@ from microc.ops.attributes import (
     number,
     one_axis,
 )
-from microc.ops.constants import BOUNDED, POSITIVE, Application, NumberUse, OperandBounds, stored_range_error_message
+from microc.ops.constants import BOUNDED, POSITIVE, CheckedNode, NumberUse, OperandBounds, stored_range_error_message
 from microc.ops.elementwise.lookup import interpolate_table, interpolation_table
 from microc.ops.elementwise.scalar_functions import exp_of_negative
 from microc.ops.quantised.scaling import high_mul
@@ -160,12 +160,12 @@ def _compute_qsoftmax(call: OpCall) -> te.Tensor:
     return te.compute((rows, classes), build_element, "softmax", ("n", "c"))
 
 
-def _qsoftmax_table_error_message(application: Application) -> str:
+def _qsoftmax_table_error_message(checked_node: CheckedNode) -> str:
     """Return an error message if the exponential of distance zero, the first entry of the table, is not one; else an
     empty string.
 
     This exponential of the row's largest number is the least sum that a row can have."""
-    table = application.data[1]
+    table = checked_node.data[1]
     return "" if table is None or table[0] == INT32_MAX else f"table[0]={table[0]}, expected {INT32_MAX}"
 
 
@@ -288,12 +288,12 @@ def _compute_qsoftmax16(call: OpCall) -> te.Tensor:
     return te.compute((rows, classes), build_element, "softmax", ("n", "c"))
 
 
-def _qsoftmax16_table_error_message(application: Application) -> str:
+def _qsoftmax16_table_error_message(checked_node: CheckedNode) -> str:
     """Return an error message if the exponential of distance zero, at the end of the table, is not about one; else an
     empty string.
 
     This exponential of the row's largest number is the least sum that a row can have."""
-    table = application.data[1]
+    table = checked_node.data[1]
     if table is None or table[-2:].min() >= 1 << 14:
         return ""
     return f"exp_table ends in {table[-2:].min()}, expected at least {1 << 14}"
@@ -432,15 +432,15 @@ def _compute_qsoftmax_scaled(call: OpCall) -> te.Tensor:
     return te.compute((rows, classes), build_element, "softmax", ("n", "c"))
 
 
-def _scaled_softmax_error_message(application: Application) -> str:
+def _scaled_softmax_error_message(checked_node: CheckedNode) -> str:
     """Return an error message if the table or the shift is invalid, else an empty string.
 
     Exponentials must be at most one, the exponential of distance zero must be one, and results must be shifted
     right."""
-    bits, table = exponential_fraction_bits(application.types[0].shape[-1]), application.data[1]
+    bits, table = exponential_fraction_bits(checked_node.types[0].shape[-1]), checked_node.data[1]
     if table is not None and (table[0] != 1 << bits or int(table.max()) > 1 << bits):
         return f"table begins with {table[0]} and reaches {table.max()}, expected {1 << bits} for both"
-    shift = application.attrs["shift"]
+    shift = checked_node.attrs["shift"]
     return "" if 0 <= shift < bits else f"shift={shift}, expected 0..{bits - 1}"
 
 

@@ -27,7 +27,7 @@ from microc.ops.arithmetic import (
     split_activation,
 )
 from microc.ops.attributes import ACTIVATED, LAYOUT, OPTIONAL, Attributes, Rounding, choice, flag, integer, integers
-from microc.ops.constants import Application, window_sum_overflow_message
+from microc.ops.constants import CheckedNode, window_sum_overflow_message
 from microc.ops.elementwise.tables import IDENTITY, emit_quantised_function
 from microc.ops.quantised.exact_rounding import LARGEST_DOMAIN, exact_scale_ratio
 from microc.ops.quantised.requantize import Requantization, clip_to_float32, emit_requantize, emit_scaled_sum
@@ -471,15 +471,15 @@ def _count_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types
     return out_types[0].size * int(prod(attrs["kernel"]))
 
 
-def _pool_overflow_message(application: Application) -> str:
+def _pool_overflow_message(checked_node: CheckedNode) -> str:
     """Return a message if the sum of a window's integers plus the attribute ``offset`` can overflow int32, else an
     empty string."""
-    attrs, count = application.attrs, prod(application.attrs["kernel"])
+    attrs, count = checked_node.attrs, prod(checked_node.attrs["kernel"])
     if "offset" not in attrs:
-        return window_sum_overflow_message(application, count, rounding_addend=count)
-    if not dtypes.is_integer(application.types[0].dtype):
-        return f"sums of {application.types[0].dtype}, expected integers"
-    return window_sum_overflow_message(application, count, attrs["pad_value"], attrs["offset"])
+        return window_sum_overflow_message(checked_node, count, rounding_addend=count)
+    if not dtypes.is_integer(checked_node.types[0].dtype):
+        return f"sums of {checked_node.types[0].dtype}, expected integers"
+    return window_sum_overflow_message(checked_node, count, attrs["pad_value"], attrs["offset"])
 
 
 OPERATORS: tuple[OpDef, ...] = (

@@ -19,7 +19,7 @@ from microc.graph.ir import Attr, TensorType
 from microc.numerics import INT32_MAX, NUMPY, shift_right_even
 from microc.ops.arithmetic import TIR, Rewrite, clamp_to_dtype
 from microc.ops.attributes import STORED, Attributes, integer
-from microc.ops.constants import Application, stored_range_error_message, zero_point_range_check
+from microc.ops.constants import CheckedNode, stored_range_error_message, zero_point_range_check
 from microc.ops.registry import Case, OpDef
 from microc.tir import ir
 from microc.tir.expressions import Expr
@@ -233,10 +233,10 @@ def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     return (TensorType(shape, attrs["out_dtype"]),)
 
 
-def _rounded_sum_overflow_message(application: Application) -> str:
+def _rounded_sum_overflow_message(checked_node: CheckedNode) -> str:
     """Return a message if an operand can exceed int32, or if the sum of products plus its rounding addend can exceed
     int64; else return an empty string."""
-    attrs, dtype_names = application.attrs, [dtype.dtype for dtype in application.types]
+    attrs, dtype_names = checked_node.attrs, [dtype.dtype for dtype in checked_node.types]
     if any(dtypes.nbytes(dtype) > (4 if "bound" in attrs else 2) or dtype == "uint32" for dtype in dtype_names):
         expected = "signed ones of 32 bits" if "bound" in attrs else "8 or 16 bits"
         return f"operands of {', '.join(dtype_names)}, expected {expected}"

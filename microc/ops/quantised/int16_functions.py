@@ -14,7 +14,7 @@ from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.numerics import FAR_APART, INT32_MAX, INT32_MIN
 from microc.ops.arithmetic import Rewrite, per_tensor_quant
 from microc.ops.attributes import Rounding, choice, integer, mantissa
-from microc.ops.constants import Application, NumberUse, OperandBounds
+from microc.ops.constants import CheckedNode, NumberUse, OperandBounds
 from microc.ops.elementwise.tables import leaky_relu_multiplier, quantised_clip_bounds
 from microc.ops.quantised.requantize import Requantization, emit_requantize
 from microc.ops.registry import Case, Legalized, OpDef
@@ -283,11 +283,11 @@ def legalize_sigmoid16(node: Node, graph: Graph) -> Legalized | None:
     return rewrite.legalized()
 
 
-def _table_mismatch_message(application: Application) -> str:
+def _table_mismatch_message(checked_node: CheckedNode) -> str:
     """Return a message if the operand ``table`` is constant and not the table of the sigmoid, else an empty string.
 
     The generated loops rely on the symmetry of the table and on its last entries."""
-    table, points = application.data[1], signed_sigmoid_table()
+    table, points = checked_node.data[1], signed_sigmoid_table()
     if table is None or np.array_equal(table, points):
         return ""
     wrong = int((table != points).argmax())

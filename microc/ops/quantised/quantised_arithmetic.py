@@ -46,7 +46,7 @@ from microc.ops.attributes import (
 )
 from microc.ops.constants import (
     MANTISSA,
-    Application,
+    CheckedNode,
     NumberUse,
     OperandBounds,
     centred_range,
@@ -286,11 +286,11 @@ def _make_arithmetic_test_cases(for_addition: bool) -> Iterable[Case]:
         yield Case(attrs, (TensorType((2, 1), dtype), TensorType((3, 1, 4), dtype)), name=f"{dtype} both ways")
 
 
-def _qadd_overflow_message(application: Application) -> str:
+def _qadd_overflow_message(checked_node: CheckedNode) -> str:
     """Return a message if the shifted operands or the sum of the scaled operands can overflow int32, else an empty string."""
-    attrs, bound = application.attrs, 0
+    attrs, bound = checked_node.attrs, 0
     for position, which in enumerate("ab"):
-        low, high = centred_range(application, position, f"zero_point_{which}")
+        low, high = centred_range(checked_node, position, f"zero_point_{which}")
         shifted = max(-low, high) << attrs["left_shift"]
         if shifted > INT32_MAX:
             return f"{which} shifted by left_shift={attrs['left_shift']} does not fit int32"
@@ -332,7 +332,7 @@ QMUL = OpDef(
     sound=(
         stored_range_error_message,
         *_ZERO_POINTS,
-        lambda application: product_overflow_message(application, ("zero_point_a", "zero_point_b")),
+        lambda checked_node: product_overflow_message(checked_node, ("zero_point_a", "zero_point_b")),
     ),
     attrs={
         "zero_point_a": integer("of a"),

@@ -20,7 +20,7 @@ from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.numerics import INT32_MAX, clip_nan_low, round_half_away, round_half_even
 from microc.ops.arithmetic import Rewrite, clamp_to_dtype, emit_dequantize
 from microc.ops.attributes import Attributes, Multiplier, Ties, element_type, enum_choice, integers, numbers, one_axis
-from microc.ops.constants import Application
+from microc.ops.constants import CheckedNode
 from microc.ops.quantised.quantised_arithmetic import QADD, QMUL, legalize_add, legalize_mul, legalize_sub
 from microc.ops.quantised.requantize import (
     Requantization,
@@ -96,12 +96,12 @@ def _infer_dequantize_types(attrs: Mapping[str, Any], types: Sequence[TensorType
     return (TensorType(types[0].shape, "float32"),)
 
 
-def _scale_error_message(application: Application) -> str:
+def _scale_error_message(checked_node: CheckedNode) -> str:
     """Return a message if scales or zero points are invalid, else an empty string.
 
     There must be one scale and one zero point, or one of each for every channel. Scales must be positive float32
     numbers, zero points must be in the range of the dtype."""
-    attrs, tensor_type = application.attrs, application.types[0]
+    attrs, tensor_type = checked_node.attrs, checked_node.types[0]
     scales, points, axis = np.asarray(attrs["scale"], np.float64), attrs["zero_point"], attrs["axis"]
     count = 1 if axis is None else tensor_type.shape[axis] if 0 <= axis < len(tensor_type.shape) else -1
     if len(scales) != len(points) or len(scales) != count:

@@ -33,7 +33,7 @@ from microc.ops.attributes import (
     numbers,
     real,
 )
-from microc.ops.constants import Application, Constants, NumberUse, OperandBounds, stored_range_error_message
+from microc.ops.constants import CheckedNode, Constants, NumberUse, OperandBounds, stored_range_error_message
 from microc.ops.quantised.exact_rounding import emit_requantize_even, is_exact_scale
 from microc.ops.quantised.scaling import (
     Scale,
@@ -444,12 +444,12 @@ def _evaluate_requantize_reference(attrs: Mapping[str, Any], arrays: Sequence[An
     return (np.asarray(clipped).astype(dtypes.to_numpy(attrs["out_dtype"])),)
 
 
-def _operand_bounds(application: Application) -> Constants:
+def _operand_bounds(checked_node: CheckedNode) -> Constants:
     """Return the bounds of the operands multiplier and shift, as far as these are operands.
 
     They must be constants, or results of ``mean_multiplier`` (:mod:`microc.ops.quantised.computed_scales`), which stay
     within the bounds."""
-    attrs, means = application.attrs, ("mean_multiplier",)
+    attrs, means = checked_node.attrs, ("mean_multiplier",)
     most = INT32_MAX >> 16 if attrs["rounding"] == Multiplier.WIDE else INT32_MAX
     factors = [OperandBounds(NumberUse.FACTOR, 0, most, means)] if attrs["multiplier"] is None else []
     low, high = attrs["shift_range"]
@@ -457,16 +457,16 @@ def _operand_bounds(application: Application) -> Constants:
     return dict(enumerate((*factors, *shifts), 1))
 
 
-def _requantize_error_message(application: Application) -> str:
+def _requantize_error_message(checked_node: CheckedNode) -> str:
     """Return a message if multiplier or shift is missing, is present as both attribute and operand, or is out of range,
     or if the data have an unsupported dtype or bound; else return an empty string.
 
     With rounding ``wide`` a left shift has at most 7 bits."""
-    attrs = application.attrs
-    if len(application.types) != 1 + sum(attrs[name] is None for name in ("multiplier", "shift")):
-        return f"{len(application.types)} operands with multiplier={attrs['multiplier']} and shift={attrs['shift']}"
+    attrs = checked_node.attrs
+    if len(checked_node.types) != 1 + sum(attrs[name] is None for name in ("multiplier", "shift")):
+        return f"{len(checked_node.types)} operands with multiplier={attrs['multiplier']} and shift={attrs['shift']}"
     low, high = attrs["shift_range"] if attrs["shift"] is None else (attrs["shift"],) * 2
-    wide, dtype = attrs["rounding"] == Multiplier.WIDE, application.types[0].dtype
+    wide, dtype = attrs["rounding"] == Multiplier.WIDE, checked_node.types[0].dtype
     if not low <= high <= (7 if wide else 30 if attrs["shift"] is not None else 31):
         return f"shifts of {low}..{high}"
     if not dtypes.is_integer(dtype) or dtype in ("uint32", "uint64"):
@@ -498,12 +498,12 @@ def _evaluate_requantize_float_reference(attrs: Mapping[str, Any], arrays: Seque
     return ((round_half_even(scaled).astype(np.int64) + zero).astype(dtypes.to_numpy(attrs["out_dtype"])),)
 
 
-def _float_scale_error_message(application: Application) -> str:
+def _float_scale_error_message(checked_node: CheckedNode) -> str:
     """Return a message unless all scales are finite float32 numbers of at least 0, else an empty string.
 
     A scale of 0 is valid: it comes from a scale that underflowed in float32."""
-    scale = application.attrs["scale"]
-    scale_values = scale if scale is not None else application.data[1] if len(application.data) > 1 else 1.0
+    scale = checked_node.attrs["scale"]
+    scale_values = scale if scale is not None else checked_node.data[1] if len(checked_node.data) > 1 else 1.0
     if scale_values is None:
         return ""
     scales = np.asarray(scale_values, np.float64)

@@ -35,7 +35,7 @@ from microc.ops.attributes import (
 )
 from microc.ops.constants import (
     INT32,
-    Application,
+    CheckedNode,
     Constants,
     NumberUse,
     OperandBounds,
@@ -261,26 +261,26 @@ def legalize_to_qsvdf(node: Node, graph: Graph) -> Legalized:
     return rewrite.legalized()
 
 
-def _operand_bounds(application: Application) -> Constants:
+def _operand_bounds(checked_node: CheckedNode) -> Constants:
     """Return the bounds of weights and biases. They must be constants if the attributes bound the sums to 32 bits.
 
     If the attributes do not bound the sums, weights may be computed at run time, because the sums may wrap around."""
     known = OperandBounds(NumberUse.TERM, INT32_MIN, INT32_MAX)
-    fits = [application.attrs[name] <= INT32_MAX for name in ("feature_bound", "bound")]
+    fits = [checked_node.attrs[name] <= INT32_MAX for name in ("feature_bound", "bound")]
     return {1 + k: known if fits[k // 2] else INT32 for k in range(4)}
 
 
-def _qsvdf_error_message(application: Application) -> str:
+def _qsvdf_error_message(checked_node: CheckedNode) -> str:
     """Return a message if operands have unsupported dtypes, or if sums exceed the bounds in the attributes, else an
     empty string."""
-    attrs, (data, *operand_types) = application.attrs, application.types
+    attrs, (data, *operand_types) = checked_node.attrs, checked_node.types
     dtypes_ = [tensor_type.dtype for tensor_type in (data, *operand_types)]
     if dtypes_[:3] != ["int8", "int8", "int32"] or dtypes_[3] not in ("int8", "int16") or dtypes_[4] != "int32":
         return f"operands of {', '.join(dtypes_)}"
     if dtypes_[5] not in ("int8", "int16"):
         return f"a state of {dtypes_[5]}"
     for name, position, rank, reach in (("feature_bound", 1, 1, data), ("bound", 3, attrs["rank"], operand_types[-1])):
-        weights, bias = (application.data[position + k] for k in (0, 1))
+        weights, bias = (checked_node.data[position + k] for k in (0, 1))
         if attrs[name] > INT32_MAX or weights is None or bias is None:
             continue
         low, high = dtypes.int_range(reach.dtype)

@@ -26,7 +26,7 @@ from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.numerics import quantize_multiplier
 from microc.ops.arithmetic import Rewrite, computation_dtype, is_quantised, legalize_in_float, per_tensor_quant
 from microc.ops.attributes import ROUNDING, Rounding, element_type, flag, integer, some_axes
-from microc.ops.constants import Application, window_sum_overflow_message
+from microc.ops.constants import CheckedNode, window_sum_overflow_message
 from microc.ops.elementwise.tables import IDENTITY, emit_quantised_function
 from microc.ops.quantised.computed_scales import mean_multiplier, mean_scale
 from microc.ops.quantised.exact_rounding import exact_scale_ratio
@@ -257,12 +257,12 @@ def _make_test_cases(reduction: Reduction) -> Iterable[Case]:
             yield Case(attrs, (TensorType((1, 7, 7, 5), dtype),), name=f"{dtype} to int32")
 
 
-def _narrow_sum_overflow_message(application: Application) -> str:
+def _narrow_sum_overflow_message(checked_node: CheckedNode) -> str:
     """Return a message if sums of 8- or 16-bit integers, which are computed in int32, can overflow, else an empty string."""
-    tensor_type, attrs = application.types[0], application.attrs
+    tensor_type, attrs = checked_node.types[0], checked_node.attrs
     narrow = dtypes.is_integer(tensor_type.dtype) and dtypes.nbytes(tensor_type.dtype) < 4
     count = _reduced_count({"axes": _reduced_axes(attrs, tensor_type.shape, "sum")}, tensor_type.shape)
-    return window_sum_overflow_message(application, count, offset=attrs.get("offset", 0)) if narrow else ""
+    return window_sum_overflow_message(checked_node, count, offset=attrs.get("offset", 0)) if narrow else ""
 
 
 def _define_reduction(reduction: Reduction) -> OpDef:

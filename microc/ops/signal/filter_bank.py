@@ -18,7 +18,7 @@ from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
 from microc.ops.arithmetic import build_bit_length, wrap_in_lets
 from microc.ops.attributes import integer
-from microc.ops.constants import Application, NumberUse, OperandBounds
+from microc.ops.constants import CheckedNode, NumberUse, OperandBounds
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.ops.signal.spectrum import check_dtypes
 from microc.tir import ir
@@ -97,10 +97,10 @@ _PLACE = OperandBounds(NumberUse.OFFSET, 0, (1 << 15) - 1)
 _TABLES = {3: _PLACE, 4: _PLACE, 5: OperandBounds(NumberUse.COUNT, 0, (1 << 15) - 1)}
 
 
-def _bank_range_error_message(application: Application) -> str:
+def _bank_range_error_message(checked_node: CheckedNode) -> str:
     """Return a message if a channel reads beyond the end of energies, weights or complements, else an empty string."""
-    energies, weights, complements = (tensor_type.size for tensor_type in application.types[:3])
-    places, firsts, widths = (np.asarray(application.data[k], np.int64).reshape(-1) for k in (3, 4, 5))
+    energies, weights, complements = (tensor_type.size for tensor_type in checked_node.types[:3])
+    places, firsts, widths = (np.asarray(checked_node.data[k], np.int64).reshape(-1) for k in (3, 4, 5))
     for name, starts, size in (("frequencies", places, energies), ("firsts", firsts, min(weights, complements))):
         behind = int((starts + widths)[widths > 0].max(initial=0))
         if behind > size:

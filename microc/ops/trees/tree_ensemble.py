@@ -25,7 +25,7 @@ from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.numerics import INT32_MAX
 from microc.ops.attributes import choice, integer, names
-from microc.ops.constants import Application, Constants, NumberUse, OperandBounds
+from microc.ops.constants import CheckedNode, Constants, NumberUse, OperandBounds
 from microc.ops.registry import OpCall, OpDef
 from microc.ops.trees.tree_arrays import AT_MOST, EQUAL, GREATER, LESS, UNORDERED, cases
 from microc.tir import ir
@@ -128,28 +128,28 @@ def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tupl
 _WAYS = LESS | EQUAL | GREATER | UNORDERED
 
 
-def _operand_bounds(application: Application) -> Constants:
+def _operand_bounds(checked_node: CheckedNode) -> Constants:
     """Return the bounds of the indices and counts in the constant tables. The tables must be constant."""
-    data, feature, *_, values = application.types[:_FIXED]
+    data, feature, *_, values = checked_node.types[:_FIXED]
     found = {
         1: OperandBounds(NumberUse.INDEX, 0, data.shape[1] - 1),
         3: OperandBounds(NumberUse.COUNT, 0, feature.size),
         4: OperandBounds(NumberUse.COUNT, 1, feature.size + 1),
     }
     tables = {
-        "target": OperandBounds(NumberUse.OFFSET, 0, application.attrs["targets"] - values.shape[1]),
+        "target": OperandBounds(NumberUse.OFFSET, 0, checked_node.attrs["targets"] - values.shape[1]),
         "leaf": OperandBounds(NumberUse.INDEX, 0, values.shape[0] - 1),
         "mode": OperandBounds(NumberUse.FACTOR, 0, _WAYS),
     }
-    return {**found, **{_FIXED + k: tables[name] for k, name in enumerate(application.attrs["tables"])}}
+    return {**found, **{_FIXED + k: tables[name] for k, name in enumerate(checked_node.attrs["tables"])}}
 
 
-def _tree_error_message(application: Application) -> str:
+def _tree_error_message(checked_node: CheckedNode) -> str:
     """Return a message if a walk can leave the tables or is longer than the attribute ``depth``, else an empty string."""
-    attrs, (data, feature, *_, values) = application.attrs, application.types[:_FIXED]
-    tables = _optional_tables(attrs, application.types)
+    attrs, (data, feature, *_, values) = checked_node.attrs, checked_node.types[:_FIXED]
+    tables = _optional_tables(attrs, checked_node.types)
     size, rows = feature.size, tables["leaf"].size if "leaf" in tables else values.shape[0]
-    counts, below = (np.asarray(application.data[k], np.int64).reshape(-1) for k in (4, 3))
+    counts, below = (np.asarray(checked_node.data[k], np.int64).reshape(-1) for k in (4, 3))
     if len(counts) and (int(counts.sum()) - len(counts) > size or int(counts.sum()) > rows):
         return f"leaves={counts.sum()} of {len(counts)} trees, with {size} nodes and {rows} rows of leaves"
     if data.dtype == "bool" or (not dtypes.is_float(values.dtype) and dtypes.nbytes(values.dtype) > 4):
@@ -166,19 +166,19 @@ def _tree_error_message(application: Application) -> str:
         nodes, left = np.concatenate([nodes + 1, nodes + first]), np.concatenate([first, left - first])
     if not depth <= attrs["depth"] <= size:
         return f"depth={attrs['depth']}, expected {depth}"
-    return _leaf_sum_overflow_message(application, counts)
+    return _leaf_sum_overflow_message(checked_node, counts)
 
 
-def _leaf_sum_overflow_message(application: Application, counts: Array) -> str:
+def _leaf_sum_overflow_message(checked_node: CheckedNode, counts: Array) -> str:
     """Return a message if sums of integer leaf values can overflow the result's int32, else an empty string."""
-    values, attrs = application.data[5], application.attrs
-    if attrs["combine"] != "sum" or dtypes.is_float(application.types[5].dtype):
+    values, attrs = checked_node.data[5], checked_node.attrs
+    if attrs["combine"] != "sum" or dtypes.is_float(checked_node.types[5].dtype):
         return ""
-    low, high = dtypes.int_range(application.types[5].dtype)
+    low, high = dtypes.int_range(checked_node.types[5].dtype)
     largest = float(max(-low, high)) * len(counts)
     if values is not None and largest > INT32_MAX and len(counts):
         rows = np.abs(np.asarray(values, np.float64)).max(axis=1)
-        leaf = _optional_tables(attrs, application.data).get("leaf", np.arange(len(rows)))
+        leaf = _optional_tables(attrs, checked_node.data).get("leaf", np.arange(len(rows)))
         largest = float(np.maximum.reduceat(rows[leaf], np.cumsum(counts) - counts).sum())
     return "" if largest <= INT32_MAX else f"sums of leaves of up to {largest:.0f} do not fit int32"
 
