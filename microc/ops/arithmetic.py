@@ -62,7 +62,7 @@ def _fits_16_bits(x: Expr) -> bool:
             return False
 
 
-def replaces_best(op: str, a: Expr, b: Expr) -> Expr:
+def build_replaces_best(op: str, a: Expr, b: Expr) -> Expr:
     """Build the condition that the element ``a`` replaces ``b``, the best element so far of a search for the largest
     (``op`` is ``gt``) or smallest (``lt``) element.
 

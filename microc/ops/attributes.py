@@ -116,7 +116,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (bool, int, float))
 
 
-def _tuple_check(element_check: Callable[[object], bool]) -> Callable[[object], bool]:
+def _make_tuple_check(element_check: Callable[[object], bool]) -> Callable[[object], bool]:
     """Return the predicate of tuples whose elements all satisfy ``element_check``."""
     return lambda value: isinstance(value, tuple) and all(map(element_check, value))
 
@@ -130,16 +130,16 @@ _TYPE_CHECKS: Mapping[str, Callable[[object], bool]] = MappingProxyType(
         "str": lambda value: isinstance(value, str),
         "dtype": lambda value: isinstance(value, str) and (not value or dtypes.is_valid(value)),
         "graph": lambda value: isinstance(value, Graph),
-        "ints": _tuple_check(_is_int),
-        "numbers": _tuple_check(_is_number),
-        "names": _tuple_check(lambda value: isinstance(value, str)),
-        "rows of ints": _tuple_check(_tuple_check(_is_int)),
+        "ints": _make_tuple_check(_is_int),
+        "numbers": _make_tuple_check(_is_number),
+        "names": _make_tuple_check(lambda value: isinstance(value, str)),
+        "rows of ints": _make_tuple_check(_make_tuple_check(_is_int)),
         "axis": _is_int,
-        "axes": _tuple_check(_is_int),
-        "axes in order": _tuple_check(_is_int),
-        "extents": _tuple_check(_is_int),
-        "ints by axis": _tuple_check(_is_int),
-        "pairs by axis": _tuple_check(_tuple_check(_is_int)),
+        "axes": _make_tuple_check(_is_int),
+        "axes in order": _make_tuple_check(_is_int),
+        "extents": _make_tuple_check(_is_int),
+        "ints by axis": _make_tuple_check(_is_int),
+        "pairs by axis": _make_tuple_check(_make_tuple_check(_is_int)),
     }
 )
 """Predicates that test whether a value has the attribute's type, by name of the type (``Attribute.kind``)."""

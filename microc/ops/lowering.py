@@ -219,7 +219,7 @@ class _GroupLowering:
         self.names: set[str] = {"out", "acc", "patch", "padded"}
         self.tables: set[str] = set()
 
-    def fresh(self, name_stem: str) -> str:
+    def unused_name(self, name_stem: str) -> str:
         """Return a tensor name that the kernel does not use yet, made from ``name_stem``."""
         name, number = name_stem, 1
         while name in self.names:
@@ -236,7 +236,7 @@ class _GroupLowering:
         if prod(shape) != tensor_type.size:
             raise InternalError(f"{value_name} {tensor_type.shape} cannot be viewed as {shape}: sizes differ")
         if (value_name, shape) not in self.cache:
-            tensor = te.placeholder(shape, tensor_type.dtype, self.fresh(parameter_name))
+            tensor = te.placeholder(shape, tensor_type.dtype, self.unused_name(parameter_name))
             self.cache[value_name, shape] = tensor
             self.params.append((tensor, Param(parameter_name, value_name, self.graph.consts.get(value_name))))
         return self.cache[value_name, shape]
@@ -246,7 +246,7 @@ class _GroupLowering:
         placeholder.
 
         ``table``: True if its numbers may be used as indices."""
-        tensor = te.placeholder(array.shape, str(array.dtype), self.fresh(role))
+        tensor = te.placeholder(array.shape, str(array.dtype), self.unused_name(role))
         if table:
             self.tables.add(tensor.name)
         self.params.append((tensor, Param(role, value, array)))
@@ -270,7 +270,7 @@ class _GroupLowering:
 
         return Operand(tensor_type, self.graph.consts.get(value_name), tensor, packed)
 
-    def roles(self, node: Node) -> list[str]:
+    def parameter_names(self, node: Node) -> list[str]:
         """Return the kernel's parameter names for the operands of a node: the names that the operator defines,
         otherwise letters."""
         given = registry.get(node.op).operand_names
@@ -317,7 +317,7 @@ def _create_kernel(
 def _table_names(group: _GroupLowering) -> frozenset[str]:
     """Return the names of the constants whose numbers may be used as indices, because they are known to be within
     bounds."""
-    bounded = {value for node in group.nodes for value in registry.bounded_operands(node, group.graph)}
+    bounded = {value for node in group.nodes for value in registry.bounded_operand_names(node, group.graph)}
     consts = group.graph.consts
     declared = (t.name for t, p in group.params if p.value in bounded and p.array is consts.get(p.value))
     return frozenset((*declared, *group.tables))
@@ -365,7 +365,7 @@ def node_macs(graph: Graph, node: Node) -> int:
 
 def _build_call(group: _GroupLowering, node: Node, multiples: Multiples = ONES) -> OpCall:
     """Build the :class:`OpCall` of an anchor: its attributes, operands of the group, and output types."""
-    roles = group.roles(node)
+    roles = group.parameter_names(node)
     operands = tuple(group.operand(v, r) if v else None for v, r in zip(node.inputs, roles, strict=True))
     return OpCall(node.attrs, operands, tuple(group.graph.types[o] for o in node.outputs if o), multiples)
 
@@ -461,7 +461,7 @@ def _apply_node(
     if definition.scalar is None:
         raise InternalError(f"{node.op} is not elementwise", where=str(node.loc))
     args: list[ir.Expr | te.Tensor] = []
-    for position, (value, role) in enumerate(zip(node.inputs, group.roles(node), strict=True)):
+    for position, (value, role) in enumerate(zip(node.inputs, group.parameter_names(node), strict=True)):
         if not value:
             continue
         if value in computed_elements:

@@ -54,7 +54,7 @@ def reference_node_function(graph: Graph) -> interp.Apply:
 
     Like the compiler, the function raises UnsupportedError for a node that cannot be legalised or expanded."""
 
-    exact_values, wide = _values_kept_in_float64(graph), dict[str, Array]()
+    exact_values, wide = _values_computed_in_float64(graph), dict[str, Array]()
 
     def apply(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
         definition = registry.get(node.op)
@@ -84,7 +84,7 @@ _CLAMPS = frozenset(("relu", "clip"))
 _MOVES = frozenset(("reshape", "transpose"))
 
 
-def _values_kept_in_float64(graph: Graph) -> frozenset[str]:
+def _values_computed_in_float64(graph: Graph) -> frozenset[str]:
     """Return the values that are computed in float64: those between ``dequantize`` and ``quantize`` around one
     arithmetic node.
 
@@ -108,14 +108,14 @@ def _values_kept_in_float64(graph: Graph) -> frozenset[str]:
         if middle is None or middle.op not in _ARITHMETIC or not is_private(name) or middle.attrs.get("activation"):
             continue
         data = middle.inputs[:1] if registry.get(middle.op).tables else middle.inputs
-        operands = [_dequantised_chain(graph, writers, operand) for operand in data if operand]
+        operands = [_find_dequantising_nodes(graph, writers, operand) for operand in data if operand]
         if all(operand is not None for operand in operands) and any(operands):
             exact.update(each.outputs[0] for each in (*chain, middle))
             exact.update(each.outputs[0] for operand in operands for each in operand or ())
     return frozenset(exact)
 
 
-def _dequantised_chain(graph: Graph, writers: Mapping[str, Node], operand_name: str) -> list[Node] | None:
+def _find_dequantising_nodes(graph: Graph, writers: Mapping[str, Node], operand_name: str) -> list[Node] | None:
     """Return the nodes that compute the float operand ``operand_name`` from 8-bit integers: a ``dequantize`` node and
     moves behind it.
 
@@ -140,7 +140,7 @@ def _has_one_scale(node: Node) -> bool:
 
 
 def _apply_in_float64(node: Node, arrays: Sequence[Array]) -> Array:
-    """Return the result in float64 of a node that computes one of :func:`_values_kept_in_float64`."""
+    """Return the result in float64 of a node that computes one of :func:`_values_computed_in_float64`."""
     if node.op == "dequantize":
         scale = np.float64(np.float32(node.attr("scale")[0]))
         return np.asarray((arrays[0].astype(np.int64) - node.attr("zero_point")[0]) * scale)

@@ -53,7 +53,7 @@ class Window:
         return (self.kernel[axis] - 1) * self.dilation[axis] + 1
 
 
-def keep_axes(rank: int, changed_axes: Collection[int], keepdims: bool = True) -> Places:
+def map_unchanged_axes(rank: int, changed_axes: Collection[int], keepdims: bool = True) -> Places:
     """Map each of ``rank`` axes to itself, except ``changed_axes``, which are mapped to None.
 
     Negative axes count from the end. Without ``keepdims`` the result lacks the changed axes, so that later axes move
@@ -66,13 +66,13 @@ def keep_axes(rank: int, changed_axes: Collection[int], keepdims: bool = True) -
 def map_along_axis(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
     """Map the axes of an operator that keeps the rank and changes only the axis of its attribute ``axis`` (default: the
     last)."""
-    return (keep_axes(len(types[0].shape), (attrs.get("axis", -1),)),)
+    return (map_unchanged_axes(len(types[0].shape), (attrs.get("axis", -1),)),)
 
 
 def map_along_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
     """Map the axes of an operator that changes the axes of its attribute ``axes``, and removes them unless
     ``keepdims``."""
-    return (keep_axes(len(types[0].shape), attrs["axes"], attrs.get("keepdims", True)),)
+    return (map_unchanged_axes(len(types[0].shape), attrs["axes"], attrs.get("keepdims", True)),)
 
 
 def map_batch_axis(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
@@ -469,7 +469,7 @@ def node_constant_error_message(node: Node, graph: Graph, producers: Mapping[str
     return fault_of_constants(definition.constants, definition.sound, checked_node, definition.operand_names)
 
 
-def bounded_operands(node: Node, graph: Graph) -> list[str]:
+def bounded_operand_names(node: Node, graph: Graph) -> list[str]:
     """Return the names of a node's operands whose numbers the operator bounds; for an elementwise operator, all
     operands."""
     names = [name for name in node.inputs if name]

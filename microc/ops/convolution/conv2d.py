@@ -44,8 +44,8 @@ from microc.ops.matrix.gemm import (
     padded_float16_term_count,
     padded_term_count,
     padded_unit_count,
-    product_notes,
     quantised_weights_of,
+    sum_bound_notes,
     unit_product,
 )
 from microc.ops.matrix.products import ProductForm, legalize_product
@@ -290,17 +290,17 @@ def compute(call: OpCall) -> te.Tensor:
         if form is not None:
             return unit_product(call, pixels, g.out_channels, g.depth, packed_notes(call, form))
         more = padded_unit_count(call, g.out_channels) - g.out_channels
-        return unit_product(call, pixels, g.out_channels, g.depth, product_notes(data, weight, bias), more)
+        return unit_product(call, pixels, g.out_channels, g.depth, sum_bound_notes(data, weight, bias), more)
     if algorithm == "grouped":
-        return _multiply_groups(g, attrs, data, weight, bias, padded_term_count(call, g.depth, 0))
+        return _build_group_products(g, attrs, data, weight, bias, padded_term_count(call, g.depth, 0))
     unsigned = algorithm == "unsigned"
     padded = pad_input(g, data, attrs["pad_value"], unsigned)
     if g.channels == g.groups:
-        return _sum_depthwise(g, padded, weight, bias, dtype, unsigned)
-    return _sum_groups(g, padded, weight, bias, dtype)
+        return _build_depthwise_sums(g, padded, weight, bias, dtype, unsigned)
+    return _build_grouped_sums(g, padded, weight, bias, dtype)
 
 
-def _multiply_groups(
+def _build_group_products(
     g: Geometry, attrs: Mapping[str, Any], data: Operand, weight: Operand, bias: Operand | None, padded_terms: int
 ) -> te.Tensor:
     """Build the stage ``acc`` (pixels, G, O / G): one matrix product for each of the G groups of channels.
@@ -317,7 +317,7 @@ def _multiply_groups(
         product = ir.cast(dtype, a[p, group, k.var]) * ir.cast(dtype, b[row, k.var])
         return te.sum_reduce(product, k, init=initial_sum(bias, row, dtype))
 
-    notes = (*product_notes(data, weight, bias), (GROUPED, 1))
+    notes = (*sum_bound_notes(data, weight, bias), (GROUPED, 1))
     return te.compute((g.pixels, g.groups, outs), build_element, ACC, ("p", "g", "o"), notes)
 
 
@@ -405,7 +405,7 @@ of 2 x 2 or 4 x 4.
 - ``half``: sums in float16."""
 
 
-def _sum_depthwise(
+def _build_depthwise_sums(
     g: Geometry, padded: te.Tensor, weight: Operand, bias: Operand | None, acc_dtype: str, unsigned_input: bool
 ) -> te.Tensor:
     """Build the stage ``acc`` of a depthwise convolution, in which each output channel reads one input channel.
@@ -420,7 +420,7 @@ def _sum_depthwise(
     ky, kx = te.reduce_axis(g.kernel[0], "ky"), te.reduce_axis(g.kernel[1], "kx")
 
     def build_element(n: Var, y: Var, x: Var, c: Var) -> Expr:
-        value = padded[(n, *_tap_position(g, y, x, ky.var, kx.var), c // times if times > 1 else c)]
+        value = padded[(n, *_padded_row_and_column(g, y, x, ky.var, kx.var), c // times if times > 1 else c)]
         factor = taps[c, ky.var, kx.var] if packed is None else taps[ky.var, kx.var, c]
         return te.sum_reduce(
             ir.cast(acc_dtype, value) * ir.cast(acc_dtype, factor), ky, kx, init=initial_sum(bias, c, acc_dtype)
@@ -429,7 +429,9 @@ def _sum_depthwise(
     return te.compute((g.batch, g.out_height, g.out_width, g.out_channels), build_element, ACC, ("n", "y", "x", "c"))
 
 
-def _sum_groups(g: Geometry, padded: te.Tensor, weight: Operand, bias: Operand | None, acc_dtype: str) -> te.Tensor:
+def _build_grouped_sums(
+    g: Geometry, padded: te.Tensor, weight: Operand, bias: Operand | None, acc_dtype: str
+) -> te.Tensor:
     """Build the stage ``acc`` of a grouped convolution by loops over taps; an output channel reads the input channels
     of its group."""
     depth, outs = g.channels // g.groups, g.out_channels // g.groups
@@ -438,14 +440,14 @@ def _sum_groups(g: Geometry, padded: te.Tensor, weight: Operand, bias: Operand |
     k = te.reduce_axis(depth, "k")
 
     def build_element(n: Var, y: Var, x: Var, c: Var) -> Expr:
-        value = padded[(n, *_tap_position(g, y, x, ky.var, kx.var), c // outs * depth + k.var)]
+        value = padded[(n, *_padded_row_and_column(g, y, x, ky.var, kx.var), c // outs * depth + k.var)]
         product = ir.cast(acc_dtype, value) * ir.cast(acc_dtype, taps[c, ky.var, kx.var, k.var])
         return te.sum_reduce(product, ky, kx, k, init=initial_sum(bias, c, acc_dtype))
 
     return te.compute((g.batch, g.out_height, g.out_width, g.out_channels), build_element, ACC, ("n", "y", "x", "c"))
 
 
-def _tap_position(g: Geometry, y: Expr, x: Expr, ky: Expr, kx: Expr) -> tuple[Expr, Expr]:
+def _padded_row_and_column(g: Geometry, y: Expr, x: Expr, ky: Expr, kx: Expr) -> tuple[Expr, Expr]:
     """Return the row and column of the padded input that the tap (``ky``, ``kx``) of output pixel (``y``, ``x``)
     reads."""
 

@@ -15,7 +15,14 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import InternalError
 from microc.graph.ir import TensorType
-from microc.ops.convolution.geometry import DEFAULTS, Geometry, infer_geometry, pad_input, range_checks, select_border
+from microc.ops.convolution.geometry import (
+    DEFAULTS,
+    Geometry,
+    build_range_checks,
+    infer_geometry,
+    pad_input,
+    select_inside_or_pad,
+)
 from microc.ops.matrix.gemm import (
     HALF,
     RUN,
@@ -24,7 +31,7 @@ from microc.ops.matrix.gemm import (
     float16_weights,
     initial_sum,
     padded_unit_count,
-    product_notes,
+    sum_bound_notes,
 )
 from microc.ops.registry import WORD, OpCall, Operand
 from microc.tir import ir
@@ -76,7 +83,7 @@ def sliding_window_product(call: OpCall, attrs: Mapping[str, Any], g: Geometry, 
     run = -(-taps // WORD) * WORD if data.type.dtype in BYTES else taps
     rows = _padded_rows(g, data, attrs["pad_value"], run - taps, as_uint8)
     more = padded_unit_count(call, g.out_channels) - g.out_channels
-    notes = (*product_notes(data, weight, bias), (WINDOWS, 1))
+    notes = (*sum_bound_notes(data, weight, bias), (WINDOWS, 1))
     zeros = ((0, more), (0, 0), (0, run - taps))
     by_row = weight.data.reshape(g.out_channels, g.kernel[0], taps)
     factors = weight.packed(np.pad(by_row, zeros).reshape(g.out_channels + more, -1))
@@ -110,9 +117,9 @@ def _padded_rows(g: Geometry, data: Operand, pad_value: int | float, extra_eleme
     def build_element(n: Var, y: Var, i: Var) -> Expr:
         row: Expr = y - top if top else y
         place: Expr = i - left * g.channels if left else i
-        checks = range_checks(row, g.height, -top, g.height - 1 + bottom)
-        checks += range_checks(place, row_size, -left, row_size - 1 + right * g.channels + extra_elements)
-        return select_border(ir.all_of(checks), source[n, row, place], pad_value, as_uint8)
+        checks = build_range_checks(row, g.height, -top, g.height - 1 + bottom)
+        checks += build_range_checks(place, row_size, -left, row_size - 1 + right * g.channels + extra_elements)
+        return select_inside_or_pad(ir.all_of(checks), source[n, row, place], pad_value, as_uint8)
 
     extents = (g.batch, g.height + top + bottom, (g.width + left + right) * g.channels + extra_elements)
     return te.compute(extents, build_element, PADDED, ("n", "y", "i"))
@@ -370,12 +377,12 @@ def _winograd_stages(
 
 def _input_transform_element(i: Expr, d: list[Expr]) -> Expr:
     """Return element ``i`` of B' d, one step of Winograd's input transform, for F(2 x 2, 3 x 3)."""
-    return _select_element(i, [d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]])
+    return _build_select_chain(i, [d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]])
 
 
 def _output_transform_element(a: Expr, m: list[Expr]) -> Expr:
     """Return element ``a`` of A' m, one step of Winograd's output transform, for F(2 x 2, 3 x 3)."""
-    return _select_element(a, [m[0] + (m[1] + m[2]), (m[1] - m[2]) - m[3]])
+    return _build_select_chain(a, [m[0] + (m[1] + m[2]), (m[1] - m[2]) - m[3]])
 
 
 def _input_transform_element_of_four(i: Expr, d: list[Expr]) -> Expr:
@@ -384,7 +391,7 @@ def _input_transform_element_of_four(i: Expr, d: list[Expr]) -> Expr:
     even, odd = d[4] - d[2] * 4.0, d[3] - d[1] * 4.0
     near, far = d[4] - d[2], (d[3] - d[1]) * 2.0
     ends = [d[k + 4] - d[k + 2] * 5.0 + d[k] * 4.0 for k in (0, 1)]
-    return _select_element(i, [ends[0], even + odd, even - odd, near + far, near - far, ends[1]])
+    return _build_select_chain(i, [ends[0], even + odd, even - odd, near + far, near - far, ends[1]])
 
 
 def _output_transform_element_of_four(a: Expr, m: list[Expr]) -> Expr:
@@ -392,10 +399,10 @@ def _output_transform_element_of_four(a: Expr, m: list[Expr]) -> Expr:
     # Columns of A' for the points 1, -1 and 2, -2 differ in sign only: their sums and differences are computed once.
     near, apart = m[1] + m[2], m[1] - m[2]
     far, wide = m[3] + m[4], m[3] - m[4]
-    return _select_element(a, [m[0] + near + far, apart + wide * 2.0, near + far * 4.0, apart + wide * 8.0 + m[5]])
+    return _build_select_chain(a, [m[0] + near + far, apart + wide * 2.0, near + far * 4.0, apart + wide * 8.0 + m[5]])
 
 
-def _select_element(index: Expr, elements: list[Expr]) -> Expr:
+def _build_select_chain(index: Expr, elements: list[Expr]) -> Expr:
     """Return ``elements[index]`` as a chain of selects. Schedules unroll the loop of ``index``, so that it becomes a
     constant."""
     selected = elements[-1]

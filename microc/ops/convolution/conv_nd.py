@@ -32,7 +32,7 @@ _ATTRS: Attributes = {**SPATIAL, "groups": integer("of channels that have weight
 DTYPES = ("float32", "float64", "int32")
 
 
-def _spatial_parameters(
+def _extent_stride_dilation_begin_end(
     attrs: Mapping[str, Any], data_extents: Sequence[int]
 ) -> Iterator[tuple[int, int, int, int, int]]:
     """Yield (extent, stride, dilation, padding at the start, padding at the end) of every spatial axis."""
@@ -69,7 +69,9 @@ def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     taps = weight.shape[2:]
     shape = [
         (e + before + after - (k - 1) * d - 1) // s + 1
-        for k, (e, s, d, before, after) in zip(taps, _spatial_parameters(attrs, data.shape[2:]), strict=True)
+        for k, (e, s, d, before, after) in zip(
+            taps, _extent_stride_dilation_begin_end(attrs, data.shape[2:]), strict=True
+        )
     ]
     if min(shape) < 1 or min(attrs["padding"]) < 0:
         raise ModelError(
@@ -120,7 +122,10 @@ def _patch_product(call: OpCall, sum_dtype: str) -> te.Tensor:
     def build_patch_element(p: Expr, term: Expr) -> Expr:
         channel, *taps = _unflatten_index(term, window)
         rows = zip(
-            _unflatten_index(p, spatial), taps, _spatial_parameters(call.attrs, data.type.shape[2:]), strict=True
+            _unflatten_index(p, spatial),
+            taps,
+            _extent_stride_dilation_begin_end(call.attrs, data.type.shape[2:]),
+            strict=True,
         )
         places, inside = [], []
         for at, tap, (extent, stride, dilation, before, after) in rows:
@@ -174,7 +179,7 @@ def _compute(call: OpCall, sum_dtype: str) -> te.Tensor:
         n, o, *where = index
         places, inside = [], []
         for at, tap, (extent, stride, dilation, before, after) in zip(
-            where, taps, _spatial_parameters(attrs, extents), strict=True
+            where, taps, _extent_stride_dilation_begin_end(attrs, extents), strict=True
         ):
             place = at * stride + tap.var * dilation - before
             places.append(place)
@@ -199,7 +204,7 @@ def _infer_convolution_transpose_types(attrs: Mapping[str, Any], types: Sequence
     shape = [
         (e - 1) * s + (k - 1) * d + 1 - before - after
         for k, (e, s, d, before, after) in zip(
-            weight.shape[2:], _spatial_parameters(attrs, data.shape[2:]), strict=True
+            weight.shape[2:], _extent_stride_dilation_begin_end(attrs, data.shape[2:]), strict=True
         )
     ]
     cut = attrs["padding"][: len(shape)]  # padding after may be negative: rows that no tap reaches
@@ -248,7 +253,7 @@ def _compute_convolution_transpose(call: OpCall, sum_dtype: str) -> te.Tensor:
         n, o, *where = index
         places, conditions = [], list[Expr]()
         for at, tap, (extent, stride, dilation, before, _) in zip(
-            where, taps, _spatial_parameters(attrs, extents), strict=True
+            where, taps, _extent_stride_dilation_begin_end(attrs, extents), strict=True
         ):
             place = at + before - tap.var * dilation
             conditions += input_row_conditions(place, extent, stride, dilation)

@@ -175,7 +175,7 @@ def input_row_conditions(position: Expr, extent: int, stride: int, dilation: int
 # ---- Reading the input: gathered pixel by pixel (``patch``), or copied with its border (``padded``).
 
 
-def range_checks(index: Expr, extent: int, low: int, high: int) -> list[Expr]:
+def build_range_checks(index: Expr, extent: int, low: int, high: int) -> list[Expr]:
     """Return the conditions for 0 <= ``index`` < ``extent``, except those that the known range ``low``..``high`` of
     ``index`` implies."""
     return [*([index >= 0] if low < 0 else []), *([index < extent] if high >= extent else [])]
@@ -199,7 +199,7 @@ def add_128_as_uint8(int8_value: Expr) -> Expr:
     return ir.cast("uint8", ir.cast("int32", int8_value) + 128)
 
 
-def select_border(inside: Expr | None, value: Expr, pad_value: int | float, as_uint8: bool) -> Expr:
+def select_inside_or_pad(inside: Expr | None, value: Expr, pad_value: int | float, as_uint8: bool) -> Expr:
     """Return ``value`` where the condition ``inside`` holds, else ``pad_value``. ``inside`` None means everywhere.
 
     ``as_uint8``: both are int8 and are converted to uint8 by adding 128."""
@@ -255,18 +255,20 @@ def gather_patches(
             column = x * stride_x + across * step_x
             column = column - left if before else column
             position = column * g.channels + channel
-            checks = range_checks(column, g.width, -before, highest_column)
+            checks = build_range_checks(column, g.width, -before, highest_column)
         else:
             tap, run = _unflatten_index(k, g.kernel[0], g.kernel[1] * g.channels)
             position = x * (stride_x * g.channels) + run
             position = position - left * g.channels if before else position
-            checks = range_checks(position, row_size, -before, (highest_column + 1) * g.channels - 1)
+            checks = build_range_checks(position, row_size, -before, (highest_column + 1) * g.channels - 1)
         row = y * stride_y + tap * step_y
         row = row - top if above else row
-        checks += range_checks(row, g.height, -above, highest_row) + ([k < g.depth] if padded_terms > g.depth else [])
+        checks += build_range_checks(row, g.height, -above, highest_row) + (
+            [k < g.depth] if padded_terms > g.depth else []
+        )
         inside = ir.all_of(checks)
         value = rows[n, row, position]
-        return select_border(inside, ir.cast(stored_dtype or value.dtype, value), pad_value, as_uint8)
+        return select_inside_or_pad(inside, ir.cast(stored_dtype or value.dtype, value), pad_value, as_uint8)
 
     if g.groups > 1:
         return te.compute((g.pixels, g.groups, padded_terms), build_element, PATCH, ("p", "g", "k"))
@@ -291,10 +293,10 @@ def pad_input(
     def build_element(n: Var, y: Var, x: Var, c: Var) -> Expr:
         row: Expr = y - top if above else y
         column: Expr = x - left if before else x
-        checks = range_checks(row, g.height, -above, g.height - 1 + below)
-        checks += range_checks(column, g.width, -before, g.width - 1 + behind)
+        checks = build_range_checks(row, g.height, -above, g.height - 1 + below)
+        checks += build_range_checks(column, g.width, -before, g.width - 1 + behind)
         inside = ir.all_of(checks)
-        return select_border(
+        return select_inside_or_pad(
             inside, ir.cast(stored_dtype or source.dtype, source[n, row, column, c]), pad_value, as_uint8
         )
 

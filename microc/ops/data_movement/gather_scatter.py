@@ -43,7 +43,7 @@ def _check_slice_begin(
         )
 
 
-def _clamped_starts(begins: Any, shape: Sequence[int], slice_extents: Sequence[int]) -> list[int]:
+def _clamp_slice_starts(begins: Any, shape: Sequence[int], slice_extents: Sequence[int]) -> list[int]:
     """Return the start of the slice along each axis, clamped so that ``slice_extents`` elements are within the data."""
     return [int(np.clip(b, 0, extent - part)) for b, extent, part in zip(begins, shape, slice_extents, strict=True)]
 
@@ -55,7 +55,7 @@ def _infer_dynamic_slice_types(attrs: Mapping[str, Any], types: Sequence[TensorT
 
 def _evaluate_dynamic_slice_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, begin = arrays
-    starts = _clamped_starts(begin, data.shape, attrs["size"])
+    starts = _clamp_slice_starts(begin, data.shape, attrs["size"])
     return (data[tuple(slice(s, s + part) for s, part in zip(starts, attrs["size"], strict=True))].copy(),)
 
 
@@ -90,7 +90,7 @@ def _infer_dynamic_update_slice_types(attrs: Mapping[str, Any], types: Sequence[
 
 def _evaluate_dynamic_update_slice_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, update, begin = arrays
-    starts, result = _clamped_starts(begin, data.shape, update.shape), data.copy()
+    starts, result = _clamp_slice_starts(begin, data.shape, update.shape), data.copy()
     result[tuple(slice(s, s + part) for s, part in zip(starts, update.shape, strict=True))] = update
     return (result,)
 

@@ -35,8 +35,8 @@ from microc.ops.registry import (
     OpCall,
     OpDef,
     axis_after_reshape,
-    keep_axes,
     map_padding,
+    map_unchanged_axes,
 )
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -259,7 +259,9 @@ CONCAT = OpDef(
     alias=_find_concat_alias,
     cases=_make_concat_test_cases,
     attrs={"axis": one_axis(), "rounding": ROUNDING},
-    axes=lambda attrs, types: tuple(keep_axes(len(tensor_type.shape), (attrs["axis"],)) for tensor_type in types),
+    axes=lambda attrs, types: tuple(
+        map_unchanged_axes(len(tensor_type.shape), (attrs["axis"],)) for tensor_type in types
+    ),
     legalize=_legalize_concat,
 )
 GATHER = OpDef(

@@ -40,10 +40,10 @@ class ComplexArithmetic(Protocol):
     def subtract(self, a: Complex, b: Complex) -> Complex:
         """Return a - b."""
 
-    def half(self, a: Any, b: Any) -> Any:
+    def half_of_sum(self, a: Any, b: Any) -> Any:
         """Return (a + b) / 2 of two real numbers."""
 
-    def negative(self, a: Any) -> Any:
+    def negate(self, a: Any) -> Any:
         """Return -a of a real number."""
 
 
@@ -80,11 +80,11 @@ class FixedPointComplex:
     def subtract(self, a: Complex, b: Complex) -> Complex:
         return self.wrap(self.wide(a[0]) - self.wide(b[0])), self.wrap(self.wide(a[1]) - self.wide(b[1]))
 
-    def half(self, a: Any, b: Any) -> Any:
+    def half_of_sum(self, a: Any, b: Any) -> Any:
         """Return half of a + b."""
         return self.wrap((self.wide(a) + self.wide(b)) >> 1)
 
-    def negative(self, a: Any) -> Any:
+    def negate(self, a: Any) -> Any:
         return self.wrap(-self.wide(a))
 
 
@@ -118,11 +118,11 @@ class HighHalfComplex:
     def subtract(self, a: Complex, b: Complex) -> Complex:
         return a[0] - b[0], a[1] - b[1]
 
-    def half(self, a: Any, b: Any) -> Any:
+    def half_of_sum(self, a: Any, b: Any) -> Any:
         """Return half of ``a``, plus ``b``: ``b`` is a result of :meth:`multiply` and therefore halved already."""
         return ((a + 1) >> 1) + b
 
-    def negative(self, a: Any) -> Any:
+    def negate(self, a: Any) -> Any:
         return -a
 
 
@@ -144,10 +144,10 @@ class FloatComplex:
     def subtract(self, a: Complex, b: Complex) -> Complex:
         return a[0] - b[0], a[1] - b[1]
 
-    def half(self, a: Any, b: Any) -> Any:
+    def half_of_sum(self, a: Any, b: Any) -> Any:
         return (a + b) * 0.5
 
-    def negative(self, a: Any) -> Any:
+    def negate(self, a: Any) -> Any:
         return -a
 
 
@@ -179,7 +179,7 @@ class LetCollector:
         self.stem = let_name_prefix
         self.lets: list[tuple[Var, Expr]] = []
 
-    def name(self, value: Expr) -> Expr:
+    def bind(self, value: Expr) -> Expr:
         """Return a new variable that is defined as ``value``; return ``value`` itself if it is a variable or a
         constant."""
         if isinstance(value, (Var, ir.Const)):
@@ -188,11 +188,11 @@ class LetCollector:
         self.lets.append((var, value))
         return var
 
-    def pair(self, value: Complex) -> Complex:
+    def bind_pair(self, value: Complex) -> Complex:
         """Return a complex number whose parts are variables, defined as the parts of ``value``."""
-        return self.name(value[0]), self.name(value[1])
+        return self.bind(value[0]), self.bind(value[1])
 
-    def around(self, body: Stmt) -> Stmt:
+    def wrap_in_definitions(self, body: Stmt) -> Stmt:
         """Wrap ``body`` in the ``Let`` statements that define all variables."""
         for var, value in reversed(self.lets):
             body = ir.Let(var, value, body)
@@ -206,22 +206,22 @@ class NamingComplex:
         self.inner, self.held = inner, names
 
     def multiply(self, a: Complex, b: Complex) -> Complex:
-        return self.held.pair(self.inner.multiply(a, b))
+        return self.held.bind_pair(self.inner.multiply(a, b))
 
     def divide(self, a: Complex, radix: int) -> Complex:
-        return self.held.pair(self.inner.divide(a, radix))
+        return self.held.bind_pair(self.inner.divide(a, radix))
 
     def rotate(self, a: Complex, radix: int, twiddle: Complex) -> Complex:
-        return self.held.pair(self.inner.rotate(a, radix, twiddle))
+        return self.held.bind_pair(self.inner.rotate(a, radix, twiddle))
 
     def add(self, a: Complex, b: Complex) -> Complex:
-        return self.held.pair(self.inner.add(a, b))
+        return self.held.bind_pair(self.inner.add(a, b))
 
     def subtract(self, a: Complex, b: Complex) -> Complex:
-        return self.held.pair(self.inner.subtract(a, b))
+        return self.held.bind_pair(self.inner.subtract(a, b))
 
-    def half(self, a: Any, b: Any) -> Any:
-        return self.held.name(self.inner.half(a, b))
+    def half_of_sum(self, a: Any, b: Any) -> Any:
+        return self.held.bind(self.inner.half_of_sum(a, b))
 
-    def negative(self, a: Any) -> Any:
-        return self.held.name(self.inner.negative(a))
+    def negate(self, a: Any) -> Any:
+        return self.held.bind(self.inner.negate(a))

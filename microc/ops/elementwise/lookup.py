@@ -137,30 +137,35 @@ def evaluate_in_float64(float64_function: Callable[[Array], Array]) -> Callable[
     return lambda x: np.asarray(float64_function(x.astype(np.float64)).astype(np.float32))
 
 
-def _exp(x: Array, lowest_value: Any) -> Array:
+def _exp_in_float32(x: Array, lowest_value: Any) -> Array:
     return evaluate_in_float64(np.exp)(x)
 
 
-def _gelu(x: Array, lowest_value: Any) -> Array:
+def _gelu_in_float32(x: Array, lowest_value: Any) -> Array:
     """Return x / 2 erfc(-x / sqrt 2) in float32. For large negative x, 1 + erf(...) would lose all digits by
     cancellation."""
     scaled = x * np.float32(-math.sqrt(0.5))
     return np.asarray(np.float32(0.5) * x * evaluate_in_float64(_ERFC)(scaled))
 
 
-def _gelu_by_tanh(x: Array, lowest_value: Any) -> Array:
+def _gelu_by_tanh_in_float32(x: Array, lowest_value: Any) -> Array:
     """Return the approximation x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3))), in float32."""
     inner = _ROOT_OF_TWO_BY_PI * (x + np.float32(0.044715) * x * x * x)
     return np.asarray(np.float32(0.5) * x * (np.float32(1) + evaluate_in_float64(np.tanh)(inner)))
 
 
-def _log(x: Array, lowest_value: Any) -> Array:
+def _log_or_lowest_value(x: Array, lowest_value: Any) -> Array:
     """Return the logarithm of ``x``, or ``lowest_value`` where ``x`` is zero or negative."""
     return np.where(x > 0, evaluate_in_float64(np.log)(np.where(x > 0, x, np.float32(1))), lowest_value)
 
 
 FUNCTIONS: Mapping[str, Callable[[Array, Any], Array]] = MappingProxyType(
-    {"exp": _exp, "log": _log, "gelu": _gelu, "gelu_by_tanh": _gelu_by_tanh}
+    {
+        "exp": _exp_in_float32,
+        "log": _log_or_lowest_value,
+        "gelu": _gelu_in_float32,
+        "gelu_by_tanh": _gelu_by_tanh_in_float32,
+    }
 )
 """Functions of float32 arrays that TFLite interpolates, by name. Their second argument is the least real number of the
 output."""

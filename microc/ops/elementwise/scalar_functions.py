@@ -73,64 +73,64 @@ class UnaryFunction:
     edges: str = ""
 
 
-def _math_call(name: str) -> Callable[[Mapping[str, Any], Expr], Expr]:
+def _make_math_call(name: str) -> Callable[[Mapping[str, Any], Expr], Expr]:
     """Return a function that builds a call of the ``<math.h>`` function ``name``."""
     return lambda _, x: ir.call(name, x)
 
 
-def _relu(_: Mapping[str, Any], x: Expr) -> Expr:
+def _build_relu(_: Mapping[str, Any], x: Expr) -> Expr:
     return ir.select(x < 0, ir.const(0, x.dtype), x) if dtypes.is_float(x.dtype) else ir.maximum(x, 0)
 
 
-def _clip(attrs: Mapping[str, Any], x: Expr) -> Expr:
+def _build_clip(attrs: Mapping[str, Any], x: Expr) -> Expr:
     low, high = clip_bound_literal(attrs["minimum"], x.dtype), clip_bound_literal(attrs["maximum"], x.dtype)
     if dtypes.is_float(x.dtype):
         return ir.select(x < low, low, ir.select(x > high, high, x))
     return ir.clamp(x, low, high)
 
 
-def _clip_array(attrs: Mapping[str, Any], x: Array) -> Array:
+def _clip_in_numpy(attrs: Mapping[str, Any], x: Array) -> Array:
     low, high = attrs["minimum"], attrs["maximum"]
     if x.dtype.kind in "iu":  # floats hold the ends of 64-bit ranges only approximately
         low, high = (x.dtype.type(ir.int_value(clip_bound_literal(end, x.dtype.name)) or 0) for end in (low, high))
     return np.where(x < low, low, np.where(x > high, high, x))
 
 
-def _abs(_: Mapping[str, Any], x: Expr) -> Expr:
-    return ir.call("fabs", x) if dtypes.is_float(x.dtype) else ir.select(x < 0, _negate({}, x), x)
+def _build_abs(_: Mapping[str, Any], x: Expr) -> Expr:
+    return ir.call("fabs", x) if dtypes.is_float(x.dtype) else ir.select(x < 0, _build_negation({}, x), x)
 
 
-def _negate(_: Mapping[str, Any], x: Expr) -> Expr:
+def _build_negation(_: Mapping[str, Any], x: Expr) -> Expr:
     return -x if dtypes.is_float(x.dtype) else wrapping_binary("sub", ir.const(0, x.dtype), x)
 
 
-def _sigmoid(_: Mapping[str, Any], x: Expr) -> Expr:
+def _build_sigmoid(_: Mapping[str, Any], x: Expr) -> Expr:
     return 1.0 / (ir.call("exp", -x) + 1.0)
 
 
-def _softplus(_: Mapping[str, Any], x: Expr) -> Expr:
+def _build_softplus(_: Mapping[str, Any], x: Expr) -> Expr:
     """Build the expression log(1 + exp(x)) in a form that does not overflow."""
     return ir.maximum(x, 0.0) + ir.call("log1p", ir.call("exp", -ir.call("fabs", x)))
 
 
-def _hard_swish(_: Mapping[str, Any], x: Expr) -> Expr:
+def _build_hard_swish(_: Mapping[str, Any], x: Expr) -> Expr:
     """Build the expression x * (relu6(x + 3) / 6). The factor is divided first, because x * relu6(x + 3) overflows for
     large x."""
     return x * (ir.clamp(x + 3.0, 0.0, 6.0) * (1.0 / 6.0))
 
 
-def _elu(attrs: Mapping[str, Any], x: Expr) -> Expr:
+def _build_elu(attrs: Mapping[str, Any], x: Expr) -> Expr:
     return ir.select(x < 0.0, ir.call("expm1", x) * float(attrs["alpha"]), x)
 
 
-def _sign(_: Mapping[str, Any], x: Expr) -> Expr:
+def _build_sign(_: Mapping[str, Any], x: Expr) -> Expr:
     one = ir.const(1, x.dtype)
     if dtypes.dtype_parts(x.dtype).kind == "uint":
         return ir.minimum(x, one)
     return ir.select(x > 0, one, ir.select(x < 0, -one, x + 0 if dtypes.is_float(x.dtype) else x))
 
 
-def _numpy_function(math_h_name: str) -> Callable[[Mapping[str, Any], Array], Array]:
+def _find_numpy_function(math_h_name: str) -> Callable[[Mapping[str, Any], Array], Array]:
     """Return numpy's counterpart of a function of ``<math.h>``. Numpy names inverse functions ``arcsin`` where C has
     ``asin``."""
     function = getattr(np, f"arc{math_h_name[1:]}" if math_h_name.startswith("a") else math_h_name)
@@ -159,8 +159,8 @@ _BOUNDS: Attributes = {
     "maximum": number("the largest", 6.0),
 }
 UNARY: tuple[UnaryFunction, ...] = (
-    UnaryFunction("relu", lambda _, x: np.where(x < 0, 0, x), _relu, NUMBERS, tolerance=0.0),
-    UnaryFunction("clip", _clip_array, _clip, NUMBERS, _BOUNDS, (-9.0, 9.0), 0.0),
+    UnaryFunction("relu", lambda _, x: np.where(x < 0, 0, x), _build_relu, NUMBERS, tolerance=0.0),
+    UnaryFunction("clip", _clip_in_numpy, _build_clip, NUMBERS, _BOUNDS, (-9.0, 9.0), 0.0),
     UnaryFunction(
         "leaky_relu",
         lambda attrs, x: np.where(x < 0, x * np.float32(attrs["alpha"]), x),
@@ -170,31 +170,31 @@ UNARY: tuple[UnaryFunction, ...] = (
     UnaryFunction(
         "elu",
         lambda attrs, x: np.where(x < 0, np.expm1(x) * np.float32(attrs["alpha"]), x),
-        _elu,
+        _build_elu,
         attrs={"alpha": real("what it falls to", 1.0)},
     ),
-    UnaryFunction("softplus", lambda _, x: np.logaddexp(0, x), _softplus, domain=(-90.0, 90.0)),
-    UnaryFunction("tanh", lambda _, x: np.tanh(x), _math_call("tanh")),
-    UnaryFunction("sigmoid", lambda _, x: 1 / (1 + np.exp(-x)), _sigmoid, domain=(-100.0, 100.0)),
-    UnaryFunction("exp", lambda _, x: np.exp(x), _math_call("exp"), domain=(-90.0, 80.0)),
-    UnaryFunction("log", lambda _, x: np.log(x), _math_call("log"), domain=(1e-6, 1e4)),
-    UnaryFunction("sqrt", lambda _, x: np.sqrt(x), _math_call("sqrt"), domain=(0.0, 1e4), tolerance=0.0),
+    UnaryFunction("softplus", lambda _, x: np.logaddexp(0, x), _build_softplus, domain=(-90.0, 90.0)),
+    UnaryFunction("tanh", lambda _, x: np.tanh(x), _make_math_call("tanh")),
+    UnaryFunction("sigmoid", lambda _, x: 1 / (1 + np.exp(-x)), _build_sigmoid, domain=(-100.0, 100.0)),
+    UnaryFunction("exp", lambda _, x: np.exp(x), _make_math_call("exp"), domain=(-90.0, 80.0)),
+    UnaryFunction("log", lambda _, x: np.log(x), _make_math_call("log"), domain=(1e-6, 1e4)),
+    UnaryFunction("sqrt", lambda _, x: np.sqrt(x), _make_math_call("sqrt"), domain=(0.0, 1e4), tolerance=0.0),
     UnaryFunction("rsqrt", lambda _, x: 1 / np.sqrt(x), lambda _, x: 1.0 / ir.call("sqrt", x), domain=(1e-6, 1e4)),
-    UnaryFunction("abs", lambda _, x: np.abs(x), _abs, SIGNED, tolerance=0.0, edges=_LOWEST),
-    UnaryFunction("neg", lambda _, x: -x, _negate, SIGNED, tolerance=0.0, edges=_LOWEST),
+    UnaryFunction("abs", lambda _, x: np.abs(x), _build_abs, SIGNED, tolerance=0.0, edges=_LOWEST),
+    UnaryFunction("neg", lambda _, x: -x, _build_negation, SIGNED, tolerance=0.0, edges=_LOWEST),
     *(
-        UnaryFunction(name, _numpy_function(name), _math_call(name), domain=domain, tolerance=4e-6)
+        UnaryFunction(name, _find_numpy_function(name), _make_math_call(name), domain=domain, tolerance=4e-6)
         for name, domain in TRANSCENDENTAL
     ),
-    UnaryFunction("sign", lambda _, x: np.sign(x), _sign, NUMBERS, tolerance=0.0),
+    UnaryFunction("sign", lambda _, x: np.sign(x), _build_sign, NUMBERS, tolerance=0.0),
     UnaryFunction("bit_not", lambda _, x: ~x, lambda _, x: ir.Un("bitnot", x), INTEGERS),
-    UnaryFunction("sin", lambda _, x: np.sin(x), _math_call("sin")),
-    UnaryFunction("cos", lambda _, x: np.cos(x), _math_call("cos")),
-    UnaryFunction("floor", lambda _, x: np.floor(x), _math_call("floor"), tolerance=0.0),
-    UnaryFunction("ceil", lambda _, x: np.ceil(x), _math_call("ceil"), tolerance=0.0),
-    UnaryFunction("round", lambda _, x: np.rint(x), _math_call("rint"), tolerance=0.0),
-    UnaryFunction("erf", lambda _, x: np.asarray(_ERF(x)), _math_call("erf")),
-    UnaryFunction("hard_swish", lambda _, x: x * (np.clip(x + 3, 0, 6) / 6), _hard_swish),
+    UnaryFunction("sin", lambda _, x: np.sin(x), _make_math_call("sin")),
+    UnaryFunction("cos", lambda _, x: np.cos(x), _make_math_call("cos")),
+    UnaryFunction("floor", lambda _, x: np.floor(x), _make_math_call("floor"), tolerance=0.0),
+    UnaryFunction("ceil", lambda _, x: np.ceil(x), _make_math_call("ceil"), tolerance=0.0),
+    UnaryFunction("round", lambda _, x: np.rint(x), _make_math_call("rint"), tolerance=0.0),
+    UnaryFunction("erf", lambda _, x: np.asarray(_ERF(x)), _make_math_call("erf")),
+    UnaryFunction("hard_swish", lambda _, x: x * (np.clip(x + 3, 0, 6) / 6), _build_hard_swish),
 )
 """The functions of one operand."""
 
@@ -230,7 +230,7 @@ class BinaryFunction:
     edges: str = ""
 
 
-def _integer_quotient(division_op: str, a: Expr, b: Expr) -> Expr:
+def _build_integer_quotient(division_op: str, a: Expr, b: Expr) -> Expr:
     """Build the integer quotient by the TIR operation ``division_op``.
 
     Division by zero gives zero. Division by -1 negates the dividend, and wraps around for the lowest number."""
@@ -240,7 +240,7 @@ def _integer_quotient(division_op: str, a: Expr, b: Expr) -> Expr:
     return ir.select(b.eq(0), ir.const(0, a.dtype), found)
 
 
-def _integer_remainder(remainder_op: str, a: Expr, b: Expr) -> Expr:
+def _build_integer_remainder(remainder_op: str, a: Expr, b: Expr) -> Expr:
     """Build the integer remainder by the TIR operation ``remainder_op``. Division by zero or by -1 leaves the remainder
     zero."""
     none: Expr = b.eq(0)
@@ -249,11 +249,11 @@ def _integer_remainder(remainder_op: str, a: Expr, b: Expr) -> Expr:
     return ir.select(none, ir.const(0, a.dtype), ir.binary(remainder_op, a, b))
 
 
-def _divide(a: Expr, b: Expr) -> Expr:
-    return a / b if dtypes.is_float(a.dtype) else _integer_quotient("truncdiv", a, b)
+def _build_quotient(a: Expr, b: Expr) -> Expr:
+    return a / b if dtypes.is_float(a.dtype) else _build_integer_quotient("truncdiv", a, b)
 
 
-def _divide_array(a: Array, b: Array) -> Array:
+def _divide_arrays(a: Array, b: Array) -> Array:
     """Divide numpy arrays. Integer quotients are exact and truncated toward zero."""
     if a.dtype.kind == "f":
         return a / b
@@ -262,24 +262,24 @@ def _divide_array(a: Array, b: Array) -> Array:
     return np.where(b == 0, 0, down + ((a % by != 0) & ((a < 0) != (by < 0))))
 
 
-def _propagating_maximum(a: Expr, b: Expr) -> Expr:
+def _build_nan_propagating_maximum(a: Expr, b: Expr) -> Expr:
     if not dtypes.is_float(a.dtype):
         return ir.maximum(a, b)
     return ir.select(b > a, b, ir.select(b.ne(b), b, a))
 
 
-def _propagating_minimum(a: Expr, b: Expr) -> Expr:
+def _build_nan_propagating_minimum(a: Expr, b: Expr) -> Expr:
     if not dtypes.is_float(a.dtype):
         return ir.minimum(a, b)
     return ir.select(b < a, b, ir.select(b.ne(b), b, a))
 
 
-def _squared_difference(a: Expr, b: Expr) -> Expr:
+def _build_squared_difference(a: Expr, b: Expr) -> Expr:
     difference = wrapping_binary("sub", a, b)
     return wrapping_binary("mul", difference, difference)
 
 
-def _power(a: Expr, b: Expr) -> Expr:
+def _build_power(a: Expr, b: Expr) -> Expr:
     """Build a to the power of b. Squares and square roots, the most frequent powers, do not call ``pow``."""
     match b:
         case ir.Const(2.0):
@@ -290,34 +290,34 @@ def _power(a: Expr, b: Expr) -> Expr:
             return ir.call("pow", a, b)
 
 
-def _power_array(a: Array, b: Array) -> Array:
+def _raise_arrays(a: Array, b: Array) -> Array:
     """Raise numpy arrays to a power. Numpy uses sqrt if all exponents are one half, which is wrong for -inf and -0.0
     and corrected here."""
     found = np.power(a, b)
     return np.asarray(np.where((b == 0.5) & ((a == 0) | np.isneginf(a)), np.abs(a), found))
 
 
-def _floor_divide(a: Expr, b: Expr) -> Expr:
+def _build_floor_quotient(a: Expr, b: Expr) -> Expr:
     """Build the quotient rounded down.
 
     The quotient of floats is computed in double precision, in which no quotient of two float32 numbers is rounded to an
     integer unless it is an integer."""
     if not dtypes.is_float(a.dtype):
-        return _integer_quotient("floordiv", a, b)
+        return _build_integer_quotient("floordiv", a, b)
     return ir.cast(a.dtype, ir.call("floor", ir.cast("float64", a) / ir.cast("float64", b)))
 
 
-def _floor_mod(a: Expr, b: Expr) -> Expr:
+def _build_floor_remainder(a: Expr, b: Expr) -> Expr:
     """Build the remainder of the division that rounds down. It has the sign of the divisor, even if it is zero."""
     if not dtypes.is_float(a.dtype):
-        return _integer_remainder("floormod", a, b)
+        return _build_integer_remainder("floormod", a, b)
     rest = ir.call("fmod", a, b)
     apart = ir.Bin("and", rest.ne(0.0), ir.Bin("ne", b < 0.0, rest < 0.0))
     zero = ir.select(b < 0.0, ir.const(-0.0, b.dtype), 0.0)
     return ir.select(rest.eq(0.0), zero, ir.select(apart, rest + b, rest))
 
 
-def _shift_bits(a: Expr, b: Expr, shift_op: str) -> Expr:
+def _build_shift(a: Expr, b: Expr, shift_op: str) -> Expr:
     """Build the shift ``shift_op``, which is ``shl`` or ``shr``.
 
     A shift by the number of bits or more, or by a negative number, gives zero, or -1 for the right shift of a negative
@@ -331,11 +331,11 @@ def _shift_bits(a: Expr, b: Expr, shift_op: str) -> Expr:
     return ir.cast(a.dtype, moved)
 
 
-def _shift_left_array(a: Array, b: Array) -> Array:
+def _shift_arrays_left(a: Array, b: Array) -> Array:
     return np.asarray(np.where((b >= 0) & (b < 64), a << (b & 63), 0))
 
 
-def _shift_right_array(a: Array, b: Array) -> Array:
+def _shift_arrays_right(a: Array, b: Array) -> Array:
     signs = a >> 63 if a.dtype.kind == "i" else 0
     return np.asarray(np.where((b >= 0) & (b < 64), a >> (b & 63), signs))
 
@@ -352,26 +352,29 @@ BINARY: tuple[BinaryFunction, ...] = (
     BinaryFunction("add", np.add, lambda a, b: wrapping_binary("add", a, b), edges=_WRAPS),
     BinaryFunction("sub", np.subtract, lambda a, b: wrapping_binary("sub", a, b), edges=_WRAPS),
     BinaryFunction("mul", np.multiply, lambda a, b: wrapping_binary("mul", a, b), edges=_WRAPS),
-    BinaryFunction("div", _divide_array, _divide, edges=_QUOTIENT),
-    BinaryFunction("maximum", np.maximum, _propagating_maximum, edges=_NAN),
-    BinaryFunction("minimum", np.minimum, _propagating_minimum, edges=_NAN),
-    BinaryFunction("squared_difference", lambda a, b: (a - b) ** 2, _squared_difference, SIGNED, 1e-6, _WRAPS),
+    BinaryFunction("div", _divide_arrays, _build_quotient, edges=_QUOTIENT),
+    BinaryFunction("maximum", np.maximum, _build_nan_propagating_maximum, edges=_NAN),
+    BinaryFunction("minimum", np.minimum, _build_nan_propagating_minimum, edges=_NAN),
+    BinaryFunction("squared_difference", lambda a, b: (a - b) ** 2, _build_squared_difference, SIGNED, 1e-6, _WRAPS),
     BinaryFunction(
-        "floor_div", lambda a, b: np.floor(a / b) if a.dtype.kind == "f" else a // b, _floor_divide, edges=_QUOTIENT
+        "floor_div",
+        lambda a, b: np.floor(a / b) if a.dtype.kind == "f" else a // b,
+        _build_floor_quotient,
+        edges=_QUOTIENT,
     ),
-    BinaryFunction("floor_mod", lambda a, b: np.mod(a, b), _floor_mod, tolerance=1e-6, edges=_REMAINDER),
+    BinaryFunction("floor_mod", lambda a, b: np.mod(a, b), _build_floor_remainder, tolerance=1e-6, edges=_REMAINDER),
     BinaryFunction(
         "fmod",
         np.fmod,
-        lambda a, b: ir.call("fmod", a, b) if dtypes.is_float(a.dtype) else _integer_remainder("truncmod", a, b),
+        lambda a, b: ir.call("fmod", a, b) if dtypes.is_float(a.dtype) else _build_integer_remainder("truncmod", a, b),
         edges=_REMAINDER,
     ),
     BinaryFunction("bit_and", np.bitwise_and, lambda a, b: a & b, INTEGERS),
     BinaryFunction("bit_or", np.bitwise_or, lambda a, b: a | b, INTEGERS),
     BinaryFunction("bit_xor", np.bitwise_xor, lambda a, b: a ^ b, INTEGERS),
-    BinaryFunction("shift_left", _shift_left_array, lambda a, b: _shift_bits(a, b, "shl"), INTEGERS, edges=_PLACES),
-    BinaryFunction("shift_right", _shift_right_array, lambda a, b: _shift_bits(a, b, "shr"), INTEGERS, edges=_PLACES),
-    BinaryFunction("pow", _power_array, _power, FLOAT, 4e-6),
+    BinaryFunction("shift_left", _shift_arrays_left, lambda a, b: _build_shift(a, b, "shl"), INTEGERS, edges=_PLACES),
+    BinaryFunction("shift_right", _shift_arrays_right, lambda a, b: _build_shift(a, b, "shr"), INTEGERS, edges=_PLACES),
+    BinaryFunction("pow", _raise_arrays, _build_power, FLOAT, 4e-6),
     BinaryFunction("atan2", np.arctan2, lambda a, b: ir.call("atan2", a, b), FLOAT, 4e-6),
 )
 """The functions of two operands."""

@@ -100,7 +100,7 @@ def _compute_roi_align(call: OpCall) -> te.Tensor:
     data, boxes, images = call.present
     attrs, dtype, (batch, channels, *extents) = call.attrs, data.type.dtype, data.type.shape
     samples, size, scale, count = attrs["samples"], attrs["size"], float(attrs["scale"]), boxes.type.shape[0]
-    taps, average = TapTables.of(4, dtype), attrs["mode"] == "avg"
+    taps, average = TapTables.with_capacity(4, dtype), attrs["mode"] == "avg"
     start = ir.const(0.0 if average else float("-inf"), dtype)
 
     def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
@@ -117,7 +117,7 @@ def _compute_roi_align(call: OpCall) -> te.Tensor:
             return clamp_coordinate((first - 0.5 if attrs["half_pixel"] else first) + span * step)
 
         at = (r, c, *cells)
-        term = taps.product(t, lambda index: x[n, c, index])
+        term = taps.build_weighted_element(t, lambda index: x[n, c, index])
         gathered = total[0] + term if average else ir.maximum(total[0], term)
         channel = ir.seq(
             ir.Store(total, (zero,), out[at]),
@@ -125,7 +125,9 @@ def _compute_roi_align(call: OpCall) -> te.Tensor:
             ir.Store(out, at, total[0]),
         )
         names = [Var(f"place{k}", dtype) for k in (0, 1)]
-        point: Stmt = taps.fill([_linear_axis_taps(extent, name) for extent, name in zip(extents, names, strict=True)])
+        point: Stmt = taps.build_fill_loops(
+            [_linear_axis_taps(extent, name) for extent, name in zip(extents, names, strict=True)]
+        )
         for k in (1, 0):
             point = ir.Let(names[k], build_sampling_coordinate(k), point)
         point = ir.seq(point, ir.loops([(c, channels)], ir.Alloc(total, channel)))
@@ -135,7 +137,7 @@ def _compute_roi_align(call: OpCall) -> te.Tensor:
             share = ir.Store(out, at, out[at] * (1.0 / samples**2))
             cell = ir.seq(cell, ir.loops([(c, channels)], share))
         whole = ir.loops([*zip(cells, size, strict=True)], cell)
-        return taps.living_in(ir.loops([(r, count)], ir.Let(n, clamp_index(image[r], batch), whole)))
+        return taps.allocate_around(ir.loops([(r, count)], ir.Let(n, clamp_index(image[r], batch), whole)))
 
     read = (data.tensor((batch, channels, prod(extents))), boxes.tensor(), images.tensor())
     return te.extern("roi_align", read, (("out", call.out_types[0].shape, dtype),), build_loops)[0]

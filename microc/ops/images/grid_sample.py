@@ -50,7 +50,7 @@ class TapTables:
     weight: Buffer
 
     @classmethod
-    def of(cls, tap_count: int, dtype: str) -> TapTables:
+    def with_capacity(cls, tap_count: int, dtype: str) -> TapTables:
         """Return tables for ``tap_count`` taps whose weights have ``dtype``."""
         return cls(
             tap_count,
@@ -58,23 +58,23 @@ class TapTables:
             Buffer("weight", (tap_count,), dtype, "workspace"),
         )
 
-    def living_in(self, body: Stmt) -> Stmt:
+    def allocate_around(self, body: Stmt) -> Stmt:
         """Wrap ``body`` in the allocation of the tables."""
         return ir.Alloc(self.index, ir.Alloc(self.weight, body))
 
-    def fill(self, sides: Sequence[AxisTaps]) -> Stmt:
-        """Build the loops that fill the tables with all combinations of the taps along the axes; ``sides`` has an entry
+    def build_fill_loops(self, taps_by_axis: Sequence[AxisTaps]) -> Stmt:
+        """Build the loops that fill the tables with all combinations of the taps along the axes; ``taps_by_axis`` has an entry
         for each axis."""
 
-        def build_fill_loops(k: int, tap_number: Expr, flat: Expr, weight: Expr, conditions: tuple[Expr, ...]) -> Stmt:
-            if k == len(sides):
+        def build_loops_from_axis(k: int, tap_number: Expr, flat: Expr, weight: Expr, conditions: tuple[Expr, ...]) -> Stmt:
+            if k == len(taps_by_axis):
                 inside = ir.all_of(conditions)
                 index = flat if inside is None else ir.select(inside, flat, -1)
                 return ir.seq(ir.Store(self.index, (tap_number,), index), ir.Store(self.weight, (tap_number,), weight))
-            side, t = sides[k], Var(f"t{k}")
+            side, t = taps_by_axis[k], Var(f"t{k}")
             at, share, more = side.tap(t)
             where, part = Var(f"at{k}"), Var(f"share{k}", self.weight.dtype)
-            inner = build_fill_loops(
+            inner = build_loops_from_axis(
                 k + 1,
                 tap_number * side.taps + t,
                 flat * side.extent + where,
@@ -84,9 +84,9 @@ class TapTables:
             return ir.loops([(t, side.taps)], ir.Let(where, at, ir.Let(part, share, inner)))
 
         zero = ir.const(0, "int32")
-        return build_fill_loops(0, zero, zero, ir.const(1.0, self.weight.dtype), ())
+        return build_loops_from_axis(0, zero, zero, ir.const(1.0, self.weight.dtype), ())
 
-    def product(self, t: Var, element: Callable[[Expr], Expr]) -> Expr:
+    def build_weighted_element(self, t: Var, element: Callable[[Expr], Expr]) -> Expr:
         """Build the product of the element and the weight of tap ``t``, or 0 if no element is read.
 
         ``element`` returns the image's element at a flat index."""
@@ -146,11 +146,11 @@ def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tupl
         where: list[Array] = [np.arange(data.shape[0]).reshape(-1, *[1] * len(out))]
         met = np.ones((data.shape[0], *out), bool)
         for k, extent in enumerate(data.shape[2:]):
-            place = _element_coordinate_array(attrs["coordinates"], grid, k, extent)
+            place = _element_coordinates_in_numpy(attrs["coordinates"], grid, k, extent)
             first = np.rint(place) if taps == 1 else np.floor(place)
             share, index = place - first, first.astype(np.int64) + tap[k] - (taps // 2 - 1 if taps > 1 else 0)
-            weight = weight * _tap_weight_array(attrs["mode"], share, tap[k])[:, None]
-            index, inside = _map_inside_array(attrs, index, extent)
+            weight = weight * _tap_weights_in_numpy(attrs["mode"], share, tap[k])[:, None]
+            index, inside = _map_indices_inside(attrs, index, extent)
             met &= inside
             where.append(index)
         values = np.moveaxis(data[(where[0], slice(None), *where[1:])], -1, 1)
@@ -158,7 +158,7 @@ def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tupl
     return (total.astype(arrays[0].dtype),)
 
 
-def _element_coordinate_array(coordinates: str, grid: Array, axis: int, extent: int) -> Array:
+def _element_coordinates_in_numpy(coordinates: str, grid: Array, axis: int, extent: int) -> Array:
     """Convert coordinates along an axis to units of elements, over numpy."""
     if coordinates == "elements":
         place = grid[..., axis]
@@ -168,7 +168,7 @@ def _element_coordinate_array(coordinates: str, grid: Array, axis: int, extent: 
     return np.where(place > -FARTHEST, np.minimum(place, FARTHEST), -FARTHEST)
 
 
-def _tap_weight_array(mode: str, fraction: Array, tap: int) -> Array:
+def _tap_weights_in_numpy(mode: str, fraction: Array, tap: int) -> Array:
     if mode == "nearest":
         return np.ones_like(fraction)
     if mode == "linear":
@@ -178,7 +178,7 @@ def _tap_weight_array(mode: str, fraction: Array, tap: int) -> Array:
     return np.asarray(np.where(x <= 1, near, far))
 
 
-def _map_inside_array(attrs: Mapping[str, Any], index: Array, axis_extent: int) -> tuple[Array, Array]:
+def _map_indices_inside(attrs: Mapping[str, Any], index: Array, axis_extent: int) -> tuple[Array, Array]:
     inside = (index >= 0) & (index < axis_extent) | (attrs["border"] != "zeros")
     if attrs["border"] == "reflection" and axis_extent > 1:
         ends = int(attrs["coordinates"] == "edges")
@@ -188,7 +188,7 @@ def _map_inside_array(attrs: Mapping[str, Any], index: Array, axis_extent: int) 
     return np.clip(index, 0, axis_extent - 1), inside
 
 
-def _tap_weight(mode: str, fraction: Expr, tap: Expr) -> Expr:
+def _build_tap_weight(mode: str, fraction: Expr, tap: Expr) -> Expr:
     """Build the weight of a tap: one (nearest), the triangle function (linear), or Keys' cubic function.
 
     ``fraction``: distance of the coordinate from the element at or before it."""
@@ -201,7 +201,7 @@ def _tap_weight(mode: str, fraction: Expr, tap: Expr) -> Expr:
     return ir.select(x <= 1.0, near_part, far_part)
 
 
-def _map_inside(attrs: Mapping[str, Any], index: Expr, axis_extent: int) -> Expr:
+def _build_index_inside(attrs: Mapping[str, Any], index: Expr, axis_extent: int) -> Expr:
     """Map an index that may be outside of the data to an index inside, by the rule of the attribute ``border``."""
     if attrs["border"] == "reflection" and axis_extent > 1:
         ends = int(attrs["coordinates"] == "edges")
@@ -211,7 +211,7 @@ def _map_inside(attrs: Mapping[str, Any], index: Expr, axis_extent: int) -> Expr
     return ir.clamp(index, 0, axis_extent - 1)
 
 
-def _element_coordinate(coordinates: str, coordinate: Expr, extent: int) -> Expr:
+def _build_element_coordinate(coordinates: str, coordinate: Expr, extent: int) -> Expr:
     """Convert a coordinate along an axis of ``extent`` elements from the coordinate system ``coordinates`` to units of
     elements."""
     if coordinates == "elements":
@@ -230,7 +230,7 @@ def _axis_taps(attrs: Mapping[str, Any], extent: int, coordinate: Var, base_inde
     def describe_tap(t: Var) -> tuple[Expr, Expr, tuple[Expr, ...]]:
         at = ir.cast("int32", base_index) + t - (taps // 2 - 1 if taps > 1 else 0)
         inside = (at >= 0, at < extent) if attrs["border"] == "zeros" else ()
-        return _map_inside(attrs, at, extent), _tap_weight(mode, coordinate - base_index, t), inside
+        return _build_index_inside(attrs, at, extent), _build_tap_weight(mode, coordinate - base_index, t), inside
 
     return AxisTaps(extent, taps, describe_tap)
 
@@ -240,7 +240,7 @@ def _compute(call: OpCall) -> te.Tensor:
     data, grid = call.present
     attrs, dtype, (batch, channels, *extents) = call.attrs, data.type.dtype, data.type.shape
     rank, count = len(extents), prod(grid.type.shape[1:-1])
-    taps = TapTables.of(TAPS[attrs["mode"]] ** rank, dtype)
+    taps = TapTables.with_capacity(TAPS[attrs["mode"]] ** rank, dtype)
     step = "rint" if attrs["mode"] == "nearest" else "floor"
     places = [Var(f"place{k}", dtype) for k in range(rank)]
     firsts = [Var(f"first{k}", dtype) for k in range(rank)]
@@ -249,19 +249,19 @@ def _compute(call: OpCall) -> te.Tensor:
         (x, g), (out,) = operands, results
         n, p, c, t = Var("n"), Var("p"), Var("c"), Var("t")
         total, zero = Buffer("total", (1,), dtype, "register"), ir.const(0, "int32")
-        fill = taps.fill([_axis_taps(attrs, *axis) for axis in zip(extents, places, firsts, strict=True)])
+        fill = taps.build_fill_loops([_axis_taps(attrs, *axis) for axis in zip(extents, places, firsts, strict=True)])
         for k, extent in reversed(list(enumerate(extents))):
             given = g[n, p, k if attrs["coordinates"] == "elements" else rank - 1 - k]
             fill = ir.Let(firsts[k], ir.call(step, places[k]), fill)
-            fill = ir.Let(places[k], _element_coordinate(attrs["coordinates"], given, extent), fill)
-        term = taps.product(t, lambda index: x[n, c, index])
+            fill = ir.Let(places[k], _build_element_coordinate(attrs["coordinates"], given, extent), fill)
+        term = taps.build_weighted_element(t, lambda index: x[n, c, index])
         sums = ir.seq(
             ir.Store(total, (zero,), ir.const(0.0, dtype)),
             ir.loops([(t, taps.count)], ir.Store(total, (zero,), total[0] + term)),
             ir.Store(out, (n, c, p), total[0]),
         )
         each = ir.seq(fill, ir.loops([(c, channels)], ir.Alloc(total, sums)))
-        return taps.living_in(ir.loops([(n, batch), (p, count)], each))
+        return taps.allocate_around(ir.loops([(n, batch), (p, count)], each))
 
     read = (data.tensor((batch, channels, prod(extents))), grid.tensor((batch, count, rank)))
     return te.extern("sample", read, (("out", (batch, channels, count), dtype),), build_loops)[0]

@@ -44,8 +44,8 @@ from microc.ops.matrix.gemm import (
     padded_float16_term_count,
     padded_term_count,
     padded_unit_count,
-    product_notes,
     quantised_weights_of,
+    sum_bound_notes,
     unit_product,
 )
 from microc.ops.matrix.products import ProductForm, legalize_product
@@ -126,7 +126,7 @@ def _compute_dense(call: OpCall) -> te.Tensor:
         return unit_product(call, terms, units, depth, packed_notes(call, form))
     # An odd last unit would load the row of data again for itself alone; paired with a unit of zeros it shares the load.
     more = 1 if algorithm == "even" else padded_unit_count(call, units) - units
-    return unit_product(call, terms, units, depth, product_notes(data, weight, bias), more)
+    return unit_product(call, terms, units, depth, sum_bound_notes(data, weight, bias), more)
 
 
 def _gains_from_even_units(call: OpCall) -> bool:

@@ -184,7 +184,7 @@ Notes = tuple[tuple[str, int | str], ...]
 """Annotations of a tensor, as pairs of name and value. Schedules read them."""
 
 
-def product_notes(data: Operand, weight: Operand, bias: Operand | None) -> Notes:
+def sum_bound_notes(data: Operand, weight: Operand, bias: Operand | None) -> Notes:
     """Return notes on a product by constant integer weights: the largest magnitude of a sum with bias, and the smallest
     weight."""
     if weight.data is None or dtypes.is_float(data.type.dtype) or (bias is not None and bias.data is None):
@@ -316,7 +316,7 @@ def _can_pack(call: OpCall, algorithm: str) -> bool:
 def packed_notes(call: OpCall, form: BitFields) -> Notes:
     """Return the notes on a product by packed weights: those of any product, and the form of the weights."""
     more = ((WEIGHT_BLOCK, form.block), (WEIGHT_TABLES, form.tables))
-    return (*product_notes(*call.weighted), (WEIGHT_BITS, form.bits), *((name, n) for name, n in more if n))
+    return (*sum_bound_notes(*call.weighted), (WEIGHT_BITS, form.bits), *((name, n) for name, n in more if n))
 
 
 FAR = np.int8(13)

@@ -442,11 +442,11 @@ def _build_window_size(call: OpCall, data_shape: tuple[int, ...], window_index: 
     return total
 
 
-def _build_pool_stage(acc: te.Tensor, element: Any) -> te.Tensor:
-    """Build the te stage ``pool``, which applies ``element`` to the reduced value of each window and its index."""
+def _build_pool_stage(acc: te.Tensor, build_result: Any) -> te.Tensor:
+    """Build the te stage ``pool``, which applies ``build_result`` to the reduced value of each window and its index."""
     assert isinstance(acc.definition, te.ComputeDef)
     axes = tuple(axis.name for axis in acc.definition.axes)
-    return te.compute(acc.shape, lambda *index: element(acc[index], *index), "pool", axes)
+    return te.compute(acc.shape, lambda *index: build_result(acc[index], *index), "pool", axes)
 
 
 def _compute_sum(call: OpCall) -> te.Tensor:

@@ -19,7 +19,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
-from microc.ops.arithmetic import NUMBERS, computation_dtype, replaces_best
+from microc.ops.arithmetic import NUMBERS, build_replaces_best, computation_dtype
 from microc.ops.attributes import SPATIAL, Attributes, flag, integers
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
@@ -29,7 +29,7 @@ from microc.tir.names import ACC
 _WINDOW: Attributes = {"kernel": integers("of each spatial axis", least=1), **SPATIAL}
 
 
-def _result_shape(attrs: Mapping[str, Any], tensor_type: TensorType) -> tuple[int, ...]:
+def _infer_result_shape(attrs: Mapping[str, Any], tensor_type: TensorType) -> tuple[int, ...]:
     """Return the shape of the result; raise ModelError if kernel, padding or dtype do not fit the data."""
     rank = len(tensor_type.shape) - 2
     if (
@@ -56,7 +56,7 @@ def _result_shape(attrs: Mapping[str, Any], tensor_type: TensorType) -> tuple[in
 
 
 def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    return (TensorType(_result_shape(attrs, types[0]), types[0].dtype),)
+    return (TensorType(_infer_result_shape(attrs, types[0]), types[0].dtype),)
 
 
 def _neutral_element(combiner: str, dtype: str) -> float:
@@ -83,13 +83,13 @@ def _gather_taps(attrs: Mapping[str, Any], x: Array, pad_value: float, result_ex
 
 def _evaluate_reference(combiner: str, attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0]
-    shape = _result_shape(attrs, TensorType(x.shape, x.dtype.name))
+    shape = _infer_result_shape(attrs, TensorType(x.shape, x.dtype.name))
     wide = np.float64 if x.dtype.kind == "f" else x.dtype if combiner != "add" else np.int64
     taps = _gather_taps(attrs, x.astype(wide), _neutral_element(combiner, x.dtype.name), shape[2:])
     return ((taps.sum(0) if combiner == "add" else taps.max(0)).astype(x.dtype),)
 
 
-def _tap_index(
+def _build_tap_index_and_condition(
     attrs: Mapping[str, Any], extents: Sequence[int], window_index: Sequence[Expr], taps: Sequence[Expr]
 ) -> Any:
     """Build the index of the element that one tap of a window reads, and the condition that the index is within the data.
@@ -116,7 +116,9 @@ def _compute(combiner: str, call: OpCall) -> te.Tensor:
     nothing = ir.const(_neutral_element(combiner, tensor_type.dtype), wide)
 
     def build_element(*index: Expr) -> Expr:
-        places, inside = _tap_index(attrs, tensor_type.shape[2:], index[2:], [tap.var for tap in taps])
+        places, inside = _build_tap_index_and_condition(
+            attrs, tensor_type.shape[2:], index[2:], [tap.var for tap in taps]
+        )
         value = ir.cast(wide, x[(*index[:2], *places)])
         return te.Reduce(combiner, value if inside is None else ir.select(inside, value, nothing), tuple(taps), nothing)
 
@@ -145,7 +147,7 @@ def _make_test_cases() -> Iterable[Case]:
 
 
 def _infer_window_argmax_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    shape = _result_shape(attrs, types[0])
+    shape = _infer_result_shape(attrs, types[0])
     rows = zip(
         types[0].shape[2:],
         shape[2:],
@@ -176,7 +178,7 @@ def _flat_index_strides(attrs: Mapping[str, Any], shape: Sequence[int]) -> list[
 def _evaluate_window_argmax_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0]
     spatial, size = x.shape[2:], prod(x.shape[2:])
-    shape = _result_shape(attrs, TensorType(x.shape, x.dtype.name))
+    shape = _infer_result_shape(attrs, TensorType(x.shape, x.dtype.name))
     steps = np.array(_flat_index_strides(attrs, spatial)).reshape(-1, *[1] * len(spatial))
     flat = (np.indices(spatial) * steps).sum(0)
     planes = np.arange(prod(x.shape[:2])).reshape(*x.shape[:2], *[1] * len(spatial)) * size
@@ -202,12 +204,12 @@ def _compute_window_argmax(call: OpCall) -> tuple[te.Tensor, ...]:
         (x,), (values, places) = operands, results
         index = tuple(Var(f"i{k}") for k in range(len(shape)))
         taps = [Var(f"t{k}") for k in range(len(extents))]
-        where, inside = _tap_index(attrs, extents, index[2:], taps)
+        where, inside = _build_tap_index_and_condition(attrs, extents, index[2:], taps)
         flat: Expr = (index[0] * shape[1] + index[1]) * size
         for place, step in zip(where, steps, strict=True):
             flat = flat + place * step
         value = x[(*index[:2], *where)]
-        new = ir.Bin("or", places[index] < 0, replaces_best("gt", value, values[index]))
+        new = ir.Bin("or", places[index] < 0, build_replaces_best("gt", value, values[index]))
         better: Expr = new if inside is None else ir.Bin("and", inside, new)
         keep = ir.seq(ir.Store(values, index, value), ir.Store(places, index, ir.cast("int64", flat)))
         search = ir.loops(zip(taps, attrs["kernel"], strict=True), ir.If(better, keep))

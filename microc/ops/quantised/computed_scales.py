@@ -99,7 +99,7 @@ def _compute_dynamic_quantize(call: OpCall) -> tuple[te.Tensor, ...]:
         )
         find = ir.For(i, ir.const(size, "int32"), ir.Let(value, x[n, i], widen))
         start = [ir.Store(buffer, (zero,), ir.const(0.0, "float32")) for buffer in (low, high)]
-        lets, scale, integer = _build_row_scaling(least, most, symmetric)
+        lets, scale, integer = _build_row_quantisation(least, most, symmetric)
         write = ir.For(j, ir.const(size, "int32"), ir.Store(out, (n, j), ir.cast(dtype, integer(x[n, j]))))
         body: Stmt = ir.seq(ir.Store(scales, (n,), scale), write)
         for var, bound in reversed([(least, low[0]), (most, high[0]), *lets]):
@@ -110,7 +110,7 @@ def _compute_dynamic_quantize(call: OpCall) -> tuple[te.Tensor, ...]:
     return te.extern("quantise", (data.tensor((rows, size)),), results, build_loops)
 
 
-def _build_row_scaling(row_min: Var, row_max: Var, symmetric: bool) -> tuple[list[tuple[Var, Expr]], Expr, Any]:
+def _build_row_quantisation(row_min: Var, row_max: Var, symmetric: bool) -> tuple[list[tuple[Var, Expr]], Expr, Any]:
     """Build the quantisation parameters of a row from its least and its largest element.
 
     Return the ``Let`` definitions that the other results use, the scale, and a function that builds the quantised

@@ -154,7 +154,7 @@ _ROUNDED: Attributes = {
 _FACTOR = {"least": -LARGEST_FACTOR, "most": LARGEST_FACTOR}
 
 
-def _factors_in_attrs(attrs: Mapping[str, Any]) -> tuple[int, ...]:
+def _read_factor_attrs(attrs: Mapping[str, Any]) -> tuple[int, ...]:
     return (attrs["factor"],) if "factor" in attrs else (attrs["factor_a"], attrs["factor_b"])
 
 
@@ -170,7 +170,7 @@ def _multiplied_operands(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> lis
 
 def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     total = sum(
-        x * factor for x, factor in zip(_multiplied_operands(attrs, arrays), _factors_in_attrs(attrs), strict=True)
+        x * factor for x, factor in zip(_multiplied_operands(attrs, arrays), _read_factor_attrs(attrs), strict=True)
     )
     level = shift_right_even(np.asarray(total, np.int64), attrs["distance"], attrs["near"], NUMPY)
     clipped = np.clip(level + attrs["zero_point"], attrs["minimum"], attrs["maximum"])
@@ -192,7 +192,7 @@ def _largest_rounded_sum(attrs: Mapping[str, Any], dtype_names: Sequence[str]) -
     """Return an upper bound of the sum of products plus the addend that rounds it."""
     sums = sum(
         size * abs(factor)
-        for size, factor in zip(_operand_magnitudes(attrs, dtype_names), _factors_in_attrs(attrs), strict=True)
+        for size, factor in zip(_operand_magnitudes(attrs, dtype_names), _read_factor_attrs(attrs), strict=True)
     )
     return int(sums + (1 << (attrs["distance"] - 1)) + max(attrs["near"], 0))
 
@@ -210,7 +210,7 @@ def _build_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     dtype = "int32" if short else "int64"
     terms = [
         ir.cast(dtype, x) * ir.const(factor, dtype) if factor != 1 else ir.cast(dtype, x)
-        for x, factor in zip(operands, _factors_in_attrs(attrs), strict=True)
+        for x, factor in zip(operands, _read_factor_attrs(attrs), strict=True)
     ]
     total = terms[0] if len(terms) == 1 else terms[0] + terms[1]
     level = shift_right_even(total, attrs["distance"], attrs["near"], TIR)
@@ -242,7 +242,7 @@ def _rounded_sum_overflow_message(checked_node: CheckedNode) -> str:
         return f"operands of {', '.join(dtype_names)}, expected {expected}"
     if max(_operand_magnitudes(attrs, dtype_names)) > INT32_MAX:
         return f"products of {', '.join(dtype_names)} do not fit int32"
-    if not any(_factors_in_attrs(attrs)):
+    if not any(_read_factor_attrs(attrs)):
         return "factors of zero"
     return (
         ""
@@ -265,7 +265,7 @@ def emit_sum_even(
 ) -> bool:
     """Append ``sum_even`` of two 8-bit values. Return False, and append nothing, if no fixed-point factors are exact
     for all pairs of their values."""
-    a, b = (_all_centred_values(rewrite, name, zero) for name, zero in zip(operands, zero_points, strict=True))
+    a, b = (_centred_dtype_values(rewrite, name, zero) for name, zero in zip(operands, zero_points, strict=True))
     grid = [np.repeat(a, len(b)), np.tile(b, len(a))]
     factors = _find_factors_for_result(tuple(zip(grid, scales, strict=True)), result_attrs)
     if factors is None:
@@ -274,7 +274,7 @@ def emit_sum_even(
         **_zero_point_attrs(zero_points),
         "factor_a": factors.factors[0],
         "factor_b": factors.factors[1],
-        **_result_attrs(factors, result_attrs),
+        **_add_factor_attrs(factors, result_attrs),
     }
     rewrite.emit("sum_even", operands, rewrite.node.outputs, attrs)
     return True
@@ -289,11 +289,11 @@ def emit_product_even(
 ) -> bool:
     """Append ``product_even`` of two 8-bit values. Return False, and append nothing, if no fixed-point factor is exact
     for all pairs of their values."""
-    a, b = (_all_centred_values(rewrite, name, zero) for name, zero in zip(operands, zero_points, strict=True))
+    a, b = (_centred_dtype_values(rewrite, name, zero) for name, zero in zip(operands, zero_points, strict=True))
     factors = _find_factors_for_result(((np.unique(np.multiply.outer(a, b)), exact_scale),), result_attrs)
     if factors is None:
         return False
-    attrs = {**_zero_point_attrs(zero_points), "factor": factors.factors[0], **_result_attrs(factors, result_attrs)}
+    attrs = {**_zero_point_attrs(zero_points), "factor": factors.factors[0], **_add_factor_attrs(factors, result_attrs)}
     rewrite.emit("product_even", operands, rewrite.node.outputs, attrs)
     return True
 
@@ -312,7 +312,7 @@ def emit_requantize_even(
         "requantize_even",
         (operand_name,),
         rewrite.node.outputs,
-        {"bound": max_magnitude, "factor": factors.factors[0], **_result_attrs(factors, result_attrs)},
+        {"bound": max_magnitude, "factor": factors.factors[0], **_add_factor_attrs(factors, result_attrs)},
     )
     return True
 
@@ -325,7 +325,7 @@ def _find_factors_for_result(
     return find_exact_factors(terms, low - zero, high - zero)
 
 
-def _all_centred_values(rewrite: Rewrite, value_name: str, zero_point: int) -> Array:
+def _centred_dtype_values(rewrite: Rewrite, value_name: str, zero_point: int) -> Array:
     """Return an array of all values of the dtype of ``value_name``, minus ``zero_point``."""
     low, high = dtypes.int_range(rewrite.type(value_name).dtype)
     return np.arange(low - zero_point, high - zero_point + 1)
@@ -335,7 +335,7 @@ def _zero_point_attrs(zero_points: Sequence[int]) -> dict[str, Attr]:
     return {"zero_point_a": zero_points[0], "zero_point_b": zero_points[1]}
 
 
-def _result_attrs(factors: FixedPointFactors, result_attrs: Mapping[str, Attr]) -> dict[str, Attr]:
+def _add_factor_attrs(factors: FixedPointFactors, result_attrs: Mapping[str, Attr]) -> dict[str, Attr]:
     return {"distance": factors.distance, "near": factors.near, **result_attrs}
 
 

@@ -39,7 +39,7 @@ __all__ = ["OPERATORS", "legalize_add", "legalize_mul", "legalize_sub"]
 # ---------------------------------------------------------------- quantize, dequantize
 
 
-def _channel_parameters(attrs: Mapping[str, Any], data_rank: int) -> tuple[Array, Array]:
+def _scales_and_zero_points(attrs: Mapping[str, Any], data_rank: int) -> tuple[Array, Array]:
     """Return the scales (float32) and zero points (int64) as arrays that broadcast to data of ``data_rank`` axes."""
     shape = [1] * data_rank
     if attrs["axis"] is not None:
@@ -47,7 +47,7 @@ def _channel_parameters(attrs: Mapping[str, Any], data_rank: int) -> tuple[Array
     return np.array(attrs["scale"], np.float32).reshape(shape), np.array(attrs["zero_point"], np.int64).reshape(shape)
 
 
-def _tensor_parameters(attrs: Mapping[str, Any]) -> tuple[float, int]:
+def _single_scale_and_zero_point(attrs: Mapping[str, Any]) -> tuple[float, int]:
     """Return the scale and zero point of a tensor that has one of each for all elements."""
     if len(attrs["scale"]) != 1:
         raise InternalError("a scale per channel has no scalar expression: legalisation must turn it into an operand")
@@ -55,7 +55,7 @@ def _tensor_parameters(attrs: Mapping[str, Any]) -> tuple[float, int]:
 
 
 def _build_quantize_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
-    scale, zero = _tensor_parameters(attrs)
+    scale, zero = _single_scale_and_zero_point(attrs)
     low, high = dtypes.int_range(attrs["out_dtype"])
     least, most = max(low - zero, -(1 << 31)), min(high - zero, INT32_MAX)
     x = round_to_int32(args[0] / ir.const(scale, "float32"), least, most, attrs["rounding"])
@@ -64,7 +64,7 @@ def _build_quantize_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) 
 
 def _evaluate_quantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = np.asarray(arrays[0], np.float32)
-    scale, zero = _channel_parameters(attrs, x.ndim)
+    scale, zero = _scales_and_zero_points(attrs, x.ndim)
     low, high = dtypes.int_range(attrs["out_dtype"])
     least, most = np.maximum(low - zero, -(1 << 31)), np.minimum(high - zero, INT32_MAX)
     rounded = round_half_even if attrs["rounding"] == Ties.EVEN else round_half_away
@@ -78,7 +78,7 @@ def _evaluate_quantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]
 
 
 def _build_dequantize_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
-    scale, zero = _tensor_parameters(attrs)
+    scale, zero = _single_scale_and_zero_point(attrs)
     wide = dtypes.nbytes(args[0].dtype) >= 4 and zero  # the difference of two 32-bit numbers needs 33 bits
     x = ir.cast("int64" if wide else "int32", args[0])
     return ir.cast("float32", x - zero if zero else x) * ir.const(scale, "float32")
@@ -86,7 +86,7 @@ def _build_dequantize_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]
 
 def _evaluate_dequantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = np.asarray(arrays[0], np.int64)
-    scale, zero = _channel_parameters(attrs, x.ndim)
+    scale, zero = _scales_and_zero_points(attrs, x.ndim)
     return ((x - zero).astype(np.float32) * scale,)
 
 
@@ -122,7 +122,7 @@ def _legalize_dequantize(node: Node, graph: Graph) -> Legalized | None:
     if len(node.attr("scale")) == 1:
         return None
     rewrite, tensor_type = Rewrite(node, graph), graph.types[node.inputs[0]]
-    scale, zero = _channel_parameters(node.attrs, len(tensor_type.shape))
+    scale, zero = _scales_and_zero_points(node.attrs, len(tensor_type.shape))
     real = rewrite.emit("cast", node.inputs, rewrite.value("real", tensor_type.shape, "float32"), {"dtype": "float32"})
     if zero.any():
         points = rewrite.constant("zero_point", zero.astype(np.float32))
@@ -145,7 +145,7 @@ def _legalize_quantize(node: Node, graph: Graph) -> Legalized | None:
             hint="quantise per tensor, or round half to even",
         )
     rewrite, tensor_type = Rewrite(node, graph), graph.types[node.inputs[0]]
-    scale, zero = _channel_parameters(node.attrs, len(tensor_type.shape))
+    scale, zero = _scales_and_zero_points(node.attrs, len(tensor_type.shape))
     steps = rewrite.emit(
         "div",
         (node.inputs[0], rewrite.constant("scale", scale)),

@@ -138,18 +138,18 @@ def _build_body(node: Node, graph: Graph) -> Graph:
     (batch, units), of_cell = operand_types[3].shape, operand_types[4].quant or _ACTIVATED
     now = body.emit("gather", (x, iteration), operand_types[0].quant, axis=0 if node.attr("time_major") else 1)
     bias = [body.constant("bias", graph.consts[name]) for name in node.inputs[5:] if name]
-    matrices = [step.weights(graph, name) for name in node.inputs[1:3]]
-    total = step.add(step.layer(now, matrices[0], *bias), step.layer(hidden, matrices[1]), _SUMS)
+    matrices = [step.add_weights(graph, name) for name in node.inputs[1:3]]
+    total = step.emit_sum(step.emit_gate_sums(now, matrices[0], *bias), step.emit_gate_sums(hidden, matrices[1]), _SUMS)
     gates = []
     for k, function in enumerate(_FUNCTIONS):
         begin, end = (0, k * units), (batch, (k + 1) * units)
         gate = body.emit("slice", (total,), body.types[total].quant, begin=begin, end=end, strides=(1, 1))
-        gates.append(step.apply(function, (gate,), _ACTIVATED))
-    kept = step.apply("mul", (gates[1], cell), of_cell)
-    new = step.apply("mul", (gates[0], gates[2]), of_cell)
-    cell = step.add(kept, new, of_cell, step.limit(float(node.attr("cell_clip")), of_cell))
-    bent = step.apply("tanh", (cell,), _ACTIVATED)
-    hidden = step.apply("mul", (bent, gates[3]), operand_types[3].quant or _ACTIVATED, operand_types[3].dtype)
+        gates.append(step.emit_quantised(function, (gate,), _ACTIVATED))
+    kept = step.emit_quantised("mul", (gates[1], cell), of_cell)
+    new = step.emit_quantised("mul", (gates[0], gates[2]), of_cell)
+    cell = step.emit_sum(kept, new, of_cell, step.limit(float(node.attr("cell_clip")), of_cell))
+    bent = step.emit_quantised("tanh", (cell,), _ACTIVATED)
+    hidden = step.emit_quantised("mul", (bent, gates[3]), operand_types[3].quant or _ACTIVATED, operand_types[3].dtype)
     return body.graph("lstm", {"next_hidden": hidden, "next_cell": cell, "row": hidden})
 
 
@@ -164,14 +164,14 @@ class _LstmStep:
             dynamic_mode,
         )
 
-    def apply(self, op: str, inputs: Sequence[str], quant: Quant, dtype: str = "int16") -> str:
+    def emit_quantised(self, op: str, inputs: Sequence[str], quant: Quant, dtype: str = "int16") -> str:
         """Append an operator of the input graph; its result is quantised by ``quant`` unless the time step is computed
         in floats."""
         if self.real:
             return self.body.emit(op, inputs, rounding=Rounding.NONE)
         return self.body.emit(op, inputs, quant, dtype, rounding=self.rounding)
 
-    def weights(self, graph: Graph, name: str) -> str:
+    def add_weights(self, graph: Graph, name: str) -> str:
         """Add the constant weights ``name`` to the body. Integer weights of float data are dequantised."""
         quant = graph.types[name].quant
         made = self.body.constant("weights", graph.consts[name], quant)
@@ -179,13 +179,13 @@ class _LstmStep:
             return made
         return self.body.emit("dequantize", (made,), scale=quant.scale, zero_point=quant.zero_point, axis=quant.axis)
 
-    def layer(self, *inputs: str) -> str:
+    def emit_gate_sums(self, *inputs: str) -> str:
         """Append the dense layer that computes the sums of all four gates."""
         if self.dynamic:
             return self.body.emit("dense", inputs, rounding=Rounding.NONE, dynamic=self.dynamic)
-        return self.apply("dense", inputs, _SUMS)
+        return self.emit_quantised("dense", inputs, _SUMS)
 
-    def add(self, a: str, b: str, quant: Quant, limit: float | None = None) -> str:
+    def emit_sum(self, a: str, b: str, quant: Quant, limit: float | None = None) -> str:
         """Append the sum of two values, clamped to +- ``limit`` if there is one.
 
         Quantised values are added as stored integers, and the sum saturates to int16."""

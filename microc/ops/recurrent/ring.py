@@ -40,7 +40,7 @@ def _check_history(history_type: TensorType, data_type: TensorType, axis: int) -
         )
 
 
-def _split_frames(tensor_type: TensorType, axis: int) -> tuple[int, int, int]:
+def _outer_frame_count_frame_size(tensor_type: TensorType, axis: int) -> tuple[int, int, int]:
     """Return three extents of a tensor whose frames are along ``axis``: elements before the axis, frames, elements of
     one frame."""
     return prod(tensor_type.shape[:axis]), tensor_type.shape[axis], prod(tensor_type.shape[axis + 1 :])
@@ -70,7 +70,10 @@ def _evaluate_shift_in_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]
 def _compute_shift_in(call: OpCall) -> te.Tensor:
     """Build a loop over rows that moves the remaining frames of the history to the front and stores the data after them."""
     history, data = call.present
-    (outer, frames, inner), fresh = _split_frames(history.type, call.attrs["axis"]), data.type.shape[call.attrs["axis"]]
+    (outer, frames, inner), fresh = (
+        _outer_frame_count_frame_size(history.type, call.attrs["axis"]),
+        data.type.shape[call.attrs["axis"]],
+    )
     kept, added = (frames - fresh) * inner, fresh * inner
 
     def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
@@ -93,7 +96,7 @@ def _make_shift_in_test_cases() -> Iterable[Case]:
 # ---------------------------------------------------------------- rings
 
 
-def _check_ring(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[int, int]:
+def _checked_ring_and_data_frames(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[int, int]:
     """Raise ModelError if attributes or types of a ring operator are invalid; return the number of frames of the ring
     and of the data."""
     ring, position, data = types
@@ -109,7 +112,7 @@ def _check_ring(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
 
 
 def _infer_ring_slice_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    kept, fresh = _check_ring(attrs, types)
+    kept, fresh = _checked_ring_and_data_frames(attrs, types)
     axis, back, step, count = (attrs[name] for name in ("axis", "back", "step", "count"))
     if step < 1 or count < 1 or back > kept + fresh or back - (count - 1) * step < 1:
         raise ModelError(
@@ -142,7 +145,7 @@ def _compute_ring_slice(call: OpCall) -> te.Tensor:
     """Build a loop over the frames that are read: first frames of the ring, then frames of the data."""
     ring, position, data = call.present
     axis, back, step, count = (call.attrs[name] for name in ("axis", "back", "step", "count"))
-    (outer, kept, inner), fresh = _split_frames(ring.type, axis), data.type.shape[axis]
+    (outer, kept, inner), fresh = _outer_frame_count_frame_size(ring.type, axis), data.type.shape[axis]
     first = kept + fresh - back
     old = len(range(first, kept, step)) if first < kept else 0
     old, rest = min(old, count), first + min(old, count) * step - kept
@@ -165,7 +168,7 @@ def _compute_ring_slice(call: OpCall) -> te.Tensor:
 
 
 def _infer_ring_write_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    _check_ring(attrs, types)
+    _checked_ring_and_data_frames(attrs, types)
     return (TensorType(types[0].shape, types[0].dtype),)
 
 
@@ -181,7 +184,10 @@ def _compute_ring_write(call: OpCall, copies_ring: bool = True) -> te.Tensor:
     """Build the loops that store the data in the ring. If ``copies_ring`` they copy the old ring first; otherwise the
     ring is updated in place."""
     ring, position, data = call.present
-    (outer, kept, inner), fresh = _split_frames(ring.type, call.attrs["axis"]), data.type.shape[call.attrs["axis"]]
+    (outer, kept, inner), fresh = (
+        _outer_frame_count_frame_size(ring.type, call.attrs["axis"]),
+        data.type.shape[call.attrs["axis"]],
+    )
 
     def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (at, new, *frames), (out,) = operands, results

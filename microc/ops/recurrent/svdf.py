@@ -92,16 +92,16 @@ def advance_svdf_state(
     return by_filter.reshape(len(state), by_filter.shape[1] // rank, rank).sum(axis=2) + bias, following
 
 
-def svdf_sizes(call: OpCall) -> tuple[int, int, int, int]:
+def batch_depth_filters_memory(call: OpCall) -> tuple[int, int, int, int]:
     """Return the extents of an SVDF: batch, depth (elements of one input), filters, memory (features kept per filter)."""
     time = call.operands[-3]
     assert time is not None
     return (*call.data.type.shape, *time.type.shape)  # type: ignore[return-value]
 
 
-def operand_tensors(call: OpCall) -> list[te.Tensor]:
+def reshaped_operand_tensors(call: OpCall) -> list[te.Tensor]:
     """Return the te tensors of an SVDF's operands. The state is reshaped to (batch, filters, memory)."""
-    batch, _, filters, memory = svdf_sizes(call)
+    batch, _, filters, memory = batch_depth_filters_memory(call)
     *others, state = call.present
     return [*(operand.tensor() for operand in others), state.tensor((batch, filters, memory))]
 
@@ -109,7 +109,7 @@ def operand_tensors(call: OpCall) -> list[te.Tensor]:
 def build_new_state(call: OpCall, state: te.Tensor, newest_feature: Any) -> te.Tensor:
     """Build the te stage ``following``, the new state: the old state without the oldest features, followed by
     ``newest_feature(b, f)``."""
-    batch, _, filters, memory = svdf_sizes(call)
+    batch, _, filters, memory = batch_depth_filters_memory(call)
 
     def build_element(b: Expr, f: Expr, m: Expr) -> Expr:
         return (
@@ -124,7 +124,7 @@ def sum_over_time(
 ) -> te.Tensor:
     """Build the te stage ``acc``: the bias plus the sum over time, and over the filters of a unit, of features times
     ``time_weights``."""
-    batch, _, filters, memory = svdf_sizes(call)
+    batch, _, filters, memory = batch_depth_filters_memory(call)
     rank = call.attrs["rank"]
     r, m = te.reduce_axis(rank, "r"), te.reduce_axis(memory, "k")
 
@@ -140,7 +140,7 @@ def build_features(
     call: OpCall, x: te.Tensor, weights: te.Tensor, acc_dtype: str, bias: te.Tensor | None = None
 ) -> te.Tensor:
     """Build the te stage ``feature``: the data times the feature weights, plus the bias if there is one."""
-    batch, depth, filters, _ = svdf_sizes(call)
+    batch, depth, filters, _ = batch_depth_filters_memory(call)
     d = te.reduce_axis(depth, "d")
 
     def build_element(b: Expr, f: Expr) -> Expr:
@@ -189,7 +189,7 @@ def _evaluate_qsvdf_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -
 
 
 def _compute_qsvdf(call: OpCall) -> tuple[te.Tensor, ...]:
-    x, weights, feature_bias, time, bias, state = operand_tensors(call)
+    x, weights, feature_bias, time, bias, state = reshaped_operand_tensors(call)
     attrs = call.attrs
     new = build_features(call, x, weights, _sum_dtype(attrs["feature_bound"]), feature_bias)
 
@@ -372,7 +372,7 @@ def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tupl
 
 
 def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
-    x, weights, time, bias, state = operand_tensors(call)
+    x, weights, time, bias, state = reshaped_operand_tensors(call)
     new = build_features(call, x, weights, "float32")
     memory = build_new_state(call, state, lambda b, f: new[b, f])
     return sum_over_time(call, memory, time, bias, "float32"), memory

@@ -20,9 +20,9 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
-from microc.ops.arithmetic import mask_nan_for_argmax, replaces_best
+from microc.ops.arithmetic import build_replaces_best, mask_nan_for_argmax
 from microc.ops.attributes import INDEX, flag, integer, one_axis
-from microc.ops.registry import Case, OpCall, OpDef, keep_axes, map_along_axis
+from microc.ops.registry import Case, OpCall, OpDef, map_along_axis, map_unchanged_axes
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
@@ -39,7 +39,7 @@ def _nonnegative_axis(op_name: str, attrs: Mapping[str, Any], data_type: TensorT
     return int(attrs["axis"] % rank)
 
 
-def _split_shape(shape: Sequence[int], axis: int) -> tuple[int, int, int]:
+def _sizes_before_along_after_axis(shape: Sequence[int], axis: int) -> tuple[int, int, int]:
     """Return the number of elements before the axis, along the axis, and after it."""
     return prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
 
@@ -75,7 +75,7 @@ def _compute_arg_extremum(is_argmax: bool, call: OpCall) -> te.Tensor:
     """Build one pass over the axis that keeps the best element and its index in scalars."""
     data = call.data
     axis = _nonnegative_axis("argmax", call.attrs, data.type)
-    outer, extent, inner = _split_shape(data.type.shape, axis)
+    outer, extent, inner = _sizes_before_along_after_axis(data.type.shape, axis)
     dtype = call.out_types[0].dtype
     better = "gt" if is_argmax else "lt"
     better = better.replace("t", "e") if call.attrs["last"] else better
@@ -127,7 +127,7 @@ def _define_arg_extremum(op_name: str, is_argmax: bool) -> OpDef:
             "last": flag("of equal elements the last"),
             "out_dtype": INDEX,
         },
-        axes=lambda attrs, types: (keep_axes(len(types[0].shape), (attrs["axis"],), attrs["keepdims"]),),
+        axes=lambda attrs, types: (map_unchanged_axes(len(types[0].shape), (attrs["axis"],), attrs["keepdims"]),),
         operand_names=("data",),
     )
 
@@ -160,7 +160,7 @@ def _compute_topk(call: OpCall) -> tuple[te.Tensor, ...]:
     """Build a loop over elements that inserts each one in a sorted list of the best k elements so far."""
     data = call.data
     axis, count = _nonnegative_axis("topk", call.attrs, data.type), int(call.attrs["k"])
-    outer, extent, inner = _split_shape(data.type.shape, axis)
+    outer, extent, inner = _sizes_before_along_after_axis(data.type.shape, axis)
     data_dtype, dtype = data.type.dtype, call.attrs["out_dtype"]
     better = "gt" if call.attrs["largest"] else "lt"
 
@@ -174,7 +174,7 @@ def _compute_topk(call: OpCall) -> tuple[te.Tensor, ...]:
         if dtypes.is_float(data_dtype):
             alike = ir.Bin("or", alike, ir.Bin("and", value[0].ne(value[0]), held.ne(held)))
         earlier = ir.Bin("and", alike, place[0] < at)
-        ahead = ir.Bin("or", at < 0, ir.Bin("or", replaces_best(better, value[0], held), earlier))
+        ahead = ir.Bin("or", at < 0, ir.Bin("or", build_replaces_best(better, value[0], held), earlier))
         swap = ir.seq(
             ir.Store(values, (n, j, i), value[0]),
             ir.Store(places, (n, j, i), place[0]),

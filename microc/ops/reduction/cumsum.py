@@ -185,7 +185,7 @@ def _infer_qcumsum_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) 
 
 
 def _evaluate_qcumsum_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    start, left = _start_and_shift(attrs)
+    start, left = _initial_sum_and_left_shift(attrs)
     x = (arrays[0].astype(np.int64) - attrs["input_zero_point"]) << left
     total = (_running_sums(attrs, x) + start).astype(np.int32).astype(np.int64)
     scaled = Multiplier(attrs["rounding"]).times(total, attrs["multiplier"], attrs["shift"], NUMPY)
@@ -193,7 +193,7 @@ def _evaluate_qcumsum_reference(attrs: Mapping[str, Any], arrays: Sequence[Any])
     return (np.clip(scaled + attrs["zero_point"], low, high).astype(arrays[0].dtype),)
 
 
-def _start_and_shift(attrs: Mapping[str, Any]) -> tuple[int, int]:
+def _initial_sum_and_left_shift(attrs: Mapping[str, Any]) -> tuple[int, int]:
     """Return the initial sum of ``qcumsum`` and the left shift of its elements. Both depend on the attribute ``rounding``."""
     if attrs["rounding"] == Multiplier.SINGLE:
         return 0, 0
@@ -204,7 +204,7 @@ def _compute_qcumsum(call: OpCall) -> te.Tensor:
     attrs, dtype = call.attrs, call.out_types[0].dtype
     out = ScaledResult(attrs["zero_point"], *dtypes.int_range(dtype), dtype)
     scale = Scale.of(attrs["multiplier"], attrs["shift"])
-    start, left = _start_and_shift(attrs)
+    start, left = _initial_sum_and_left_shift(attrs)
     bound = min(call.out_types[0].size << 8, INT32_MAX)
 
     def scale_total(total: Expr) -> Expr:

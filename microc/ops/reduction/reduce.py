@@ -87,7 +87,7 @@ REDUCTIONS = (
 )
 
 
-def _reduced_count(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> int:
+def _elements_per_result(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> int:
     """Return the number of elements that are reduced to one."""
     return prod(shape[axis] for axis in attrs["axes"])
 
@@ -100,7 +100,7 @@ def _evaluate_reference(reduction: Reduction, attrs: Mapping[str, Any], arrays: 
         attrs.get("offset", 0)
     ).astype(wide.dtype)
     if reduction.name == "mean":
-        count = _reduced_count(attrs, x.shape)
+        count = _elements_per_result(attrs, x.shape)
         result = result / count if x.dtype.kind == "f" else np.sign(result) * (abs(result) // count)
     return (np.asarray(result).astype(attrs.get("out_dtype") or x.dtype),)
 
@@ -144,7 +144,7 @@ def _compute(reduction: Reduction, call: OpCall) -> te.Tensor:
         return acc
     if reduction.name != "mean":
         return te.compute(acc.shape, lambda *index: ir.cast(out_dtype, acc[index]), "narrowed")
-    count = _reduced_count(attrs, tensor_type.shape)
+    count = _elements_per_result(attrs, tensor_type.shape)
 
     def build_average(*index: Expr) -> Expr:
         if dtypes.is_float(dtype):
@@ -261,7 +261,7 @@ def _narrow_sum_overflow_message(checked_node: CheckedNode) -> str:
     """Return a message if sums of 8- or 16-bit integers, which are computed in int32, can overflow, else an empty string."""
     tensor_type, attrs = checked_node.types[0], checked_node.attrs
     narrow = dtypes.is_integer(tensor_type.dtype) and dtypes.nbytes(tensor_type.dtype) < 4
-    count = _reduced_count({"axes": _reduced_axes(attrs, tensor_type.shape, "sum")}, tensor_type.shape)
+    count = _elements_per_result({"axes": _reduced_axes(attrs, tensor_type.shape, "sum")}, tensor_type.shape)
     return window_sum_overflow_message(checked_node, count, offset=attrs.get("offset", 0)) if narrow else ""
 
 

@@ -17,7 +17,7 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import integers
-from microc.ops.registry import AxisMap, Case, OpCall, OpDef, keep_axes
+from microc.ops.registry import AxisMap, Case, OpCall, OpDef, map_unchanged_axes
 from microc.tir import ir
 from microc.tir.ir import Buffer, Stmt, Var
 
@@ -89,7 +89,7 @@ def _compute(call: OpCall) -> te.Tensor:
 
 
 def _map_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
-    return (keep_axes(len(types[0].shape), (-1,)), None)
+    return (map_unchanged_axes(len(types[0].shape), (-1,)), None)
 
 
 def _count_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:

@@ -81,7 +81,7 @@ def _butterfly(
         return [arith.add(first, rotated[0]), arith.subtract(first, rotated[0])]
     difference, total = arith.subtract(first, rotated[1]), arith.add(first, rotated[1])
     outer, cross = arith.add(rotated[0], rotated[2]), arith.subtract(rotated[0], rotated[2])
-    ahead, behind = (cross[1], arith.negative(cross[0])), (arith.negative(cross[1]), cross[0])
+    ahead, behind = (cross[1], arith.negate(cross[0])), (arith.negate(cross[1]), cross[0])
     return [
         arith.add(total, outer),
         arith.add(difference, ahead),
@@ -90,7 +90,7 @@ def _butterfly(
     ]
 
 
-def transform_array(arith: ComplexArithmetic, z: Array, twiddles_of_stages: Array) -> Array:
+def transform_in_numpy(arith: ComplexArithmetic, z: Array, twiddles_of_stages: Array) -> Array:
     """Transform an array of n complex numbers, of shape (n, 2), stage by stage over numpy.
 
     ``twiddles_of_stages``: the table of twiddle factors that all stages use."""
@@ -140,11 +140,12 @@ def load_first_stage(read_part: Callable[[Expr, Expr], Expr], work: Buffer, arit
         source, place, step = source + digit * step, place + digit * rest, step * radix
     held, parts = LetCollector("e"), [ir.const(part, "int32") for part in (0, 1)]
     x = [
-        held.pair((read_part(source + j * step, parts[0]), read_part(source + j * step, parts[1]))) for j in range(last)
+        held.bind_pair((read_part(source + j * step, parts[0]), read_part(source + j * step, parts[1])))
+        for j in range(last)
     ]
-    made = [held.pair(pair) for pair in _butterfly(NamingComplex(arith, held), x, ())]
+    made = [held.bind_pair(pair) for pair in _butterfly(NamingComplex(arith, held), x, ())]
     stores = [ir.Store(work, (place + j, part), pair[i]) for j, pair in enumerate(made) for i, part in enumerate(parts)]
-    return ir.loops(list(zip(digits, radices, strict=True)), held.around(ir.seq(*stores)))
+    return ir.loops(list(zip(digits, radices, strict=True)), held.wrap_in_definitions(ir.seq(*stores)))
 
 
 def build_stages(
@@ -164,14 +165,14 @@ def build_stages(
         x = [(work[place, 0], work[place, 1]) for place in places]
         stage_twiddles = [(twiddle_table[i * (step * j), 0], twiddle_table[i * (step * j), 1]) for j in range(1, radix)]
         held = LetCollector(f"s{stage}")
-        inputs = [held.pair(value) for value in x]
-        made = [held.pair(value) for value in _butterfly(NamingComplex(arith, held), inputs, stage_twiddles)]
+        inputs = [held.bind_pair(value) for value in x]
+        made = [held.bind_pair(value) for value in _butterfly(NamingComplex(arith, held), inputs, stage_twiddles)]
         stores = [
             ir.Store(work, (place, ir.const(part_, "int32")), value[part_])
             for place, value in zip(places, made, strict=True)
             for part_ in (0, 1)
         ]
-        yield ir.loops([(b, size // (radix * part)), (i, part)], held.around(ir.seq(*stores)))
+        yield ir.loops([(b, size // (radix * part)), (i, part)], held.wrap_in_definitions(ir.seq(*stores)))
 
 
 # ---- ``rfft``: the spectrum of real numbers along the last axis, interleaved (real, imaginary).
@@ -203,16 +204,16 @@ def _evaluate_rfft_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) ->
     if x.dtype == np.float32:
         spectrum = np.fft.rfft(x.astype(np.float64), length)
         return (np.stack([spectrum.real, spectrum.imag], -1).reshape(*x.shape[:-1], -1).astype(np.float32),)
-    rows = [_transform_row(np.asarray(row, np.int64), length, x.dtype.name) for row in x.reshape(-1, x.shape[-1])]
+    rows = [_rfft_row_in_numpy(np.asarray(row, np.int64), length, x.dtype.name) for row in x.reshape(-1, x.shape[-1])]
     return (np.array(rows, np.int64).reshape(*x.shape[:-1], length + 2).astype(x.dtype),)
 
 
-def _transform_row(samples: Array, length: int, dtype: str) -> Array:
+def _rfft_row_in_numpy(samples: Array, length: int, dtype: str) -> Array:
     """Transform one row of reals in fixed point over numpy; return real and imaginary parts interleaved."""
     k, half = fft_arithmetic(dtype, over_tir=False), length // 2
     pairs = np.zeros(length, np.int64)
     pairs[: samples.size] = samples
-    z = transform_array(k, pairs.reshape(half, 2), compute_twiddles(half, half, 0, dtype).astype(np.int64))
+    z = transform_in_numpy(k, pairs.reshape(half, 2), compute_twiddles(half, half, 0, dtype).astype(np.int64))
     out = np.zeros((half + 1, 2), np.int64)
     real, imaginary = k.divide((z[0, 0], z[0, 1]), 2)
     out[0, 0], out[half, 0] = k.add((real, 0), (imaginary, 0))[0], k.subtract((real, 0), (imaginary, 0))[0]
@@ -229,10 +230,13 @@ def combine_frequencies(
 
     ``low`` and ``high``: frequencies k and n - k of the transform of the same reals read as n complex numbers.
     ``twiddle``: the super twiddle of k."""
-    low, high = arith.divide(low, 2), arith.divide((high[0], arith.negative(high[1])), 2)
+    low, high = arith.divide(low, 2), arith.divide((high[0], arith.negate(high[1])), 2)
     total, rotated = arith.add(low, high), arith.multiply(arith.subtract(low, high), twiddle)
-    below = arith.half(total[0], rotated[0]), arith.half(total[1], rotated[1])
-    return below, (arith.half(total[0], arith.negative(rotated[0])), arith.half(arith.negative(total[1]), rotated[1]))
+    below = arith.half_of_sum(total[0], rotated[0]), arith.half_of_sum(total[1], rotated[1])
+    return below, (
+        arith.half_of_sum(total[0], arith.negate(rotated[0])),
+        arith.half_of_sum(arith.negate(total[1]), rotated[1]),
+    )
 
 
 def _compute_rfft(call: OpCall) -> te.Tensor:
@@ -266,7 +270,7 @@ def _compute_rfft(call: OpCall) -> te.Tensor:
 def _build_real_spectrum(work: Buffer, super_twiddle_table: Buffer, out: Buffer, row_index: Var) -> Stmt:
     """Build the loop that combines the spectrum of a row of reals from the transform of half as many complex numbers."""
     k, half, i, held = fft_arithmetic(work.dtype, over_tir=True), work.shape[0], Var("f"), LetCollector("r")
-    first = held.pair(k.divide((work[0, 0], work[0, 1]), 2))
+    first = held.bind_pair(k.divide((work[0, 0], work[0, 1]), 2))
     ends = (
         k.add((first[0], first[0]), (first[1], first[1]))[0],
         k.subtract((first[0], first[0]), (first[1], first[1]))[0],
@@ -277,9 +281,9 @@ def _build_real_spectrum(work: Buffer, super_twiddle_table: Buffer, out: Buffer,
         for place, pair in ((0, (ends[0], zero)), (half, (ends[1], zero)))
         for part, value in enumerate(pair)
     ]
-    edge = held.around(ir.seq(*stores))
+    edge = held.wrap_in_definitions(ir.seq(*stores))
     held = LetCollector("m")
-    low, high = (held.pair((work[place, 0], work[place, 1])) for place in (i + 1, half - 1 - i))
+    low, high = (held.bind_pair((work[place, 0], work[place, 1])) for place in (i + 1, half - 1 - i))
     pairs = combine_frequencies(
         NamingComplex(k, held), low, high, (super_twiddle_table[i, 0], super_twiddle_table[i, 1])
     )
@@ -288,7 +292,7 @@ def _build_real_spectrum(work: Buffer, super_twiddle_table: Buffer, out: Buffer,
         for place, pair in zip((i + 1, half - 1 - i), pairs, strict=True)
         for part, value in enumerate(pair)
     ]
-    return ir.seq(edge, ir.loops([(i, half // 2)], held.around(ir.seq(*stores))))
+    return ir.seq(edge, ir.loops([(i, half // 2)], held.wrap_in_definitions(ir.seq(*stores))))
 
 
 def _make_rfft_test_cases() -> Iterable[Case]:
@@ -339,11 +343,11 @@ def _evaluate_irfft_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -
     if x.dtype == np.float32:
         numbers = pairs[..., 0].astype(np.float64) + 1j * pairs[..., 1]
         return (np.fft.irfft(numbers, length).reshape(*x.shape[:-1], length).astype(np.float32),)
-    rows = [_inverse_row(row.astype(np.int64), length, x.dtype.name) for row in pairs]
+    rows = [_irfft_row_in_numpy(row.astype(np.int64), length, x.dtype.name) for row in pairs]
     return (np.array(rows, np.int64).reshape(*x.shape[:-1], length).astype(x.dtype),)
 
 
-def _inverse_row(spectrum: Array, length: int, dtype: str) -> Array:
+def _irfft_row_in_numpy(spectrum: Array, length: int, dtype: str) -> Array:
     """Compute the inverse transform of one spectrum in fixed point over numpy. Complex numbers are stored as
     (imaginary, real)."""
     k, half = fft_arithmetic(dtype, over_tir=False), length // 2
@@ -353,7 +357,7 @@ def _inverse_row(spectrum: Array, length: int, dtype: str) -> Array:
         twiddle = (table[i - 1, 0], -table[i - 1, 1])
         low, high = _split_frequencies(k, tuple(spectrum[i]), tuple(spectrum[half - i]), twiddle)
         z[i], z[half - i] = low[::-1], high[::-1]
-    return transform_array(k, z, compute_twiddles(half, half, 0, dtype).astype(np.int64))[:, ::-1].reshape(-1)
+    return transform_in_numpy(k, z, compute_twiddles(half, half, 0, dtype).astype(np.int64))[:, ::-1].reshape(-1)
 
 
 def _combine_ends(arith: ComplexArithmetic, first: Any, last: Any) -> Complex:
@@ -367,10 +371,10 @@ def _split_frequencies(
     arith: ComplexArithmetic, low: Complex, high: Complex, twiddle: Complex
 ) -> tuple[Complex, Complex]:
     """Return complex numbers k and n - k of the inverse transform from frequencies k and n - k of a spectrum of reals."""
-    low, high = arith.divide(low, 2), arith.divide((high[0], arith.negative(high[1])), 2)
+    low, high = arith.divide(low, 2), arith.divide((high[0], arith.negate(high[1])), 2)
     even, odd = arith.add(low, high), arith.multiply(arith.subtract(low, high), twiddle)
     above = arith.subtract(even, odd)
-    return arith.add(even, odd), (above[0], arith.negative(above[1]))
+    return arith.add(even, odd), (above[0], arith.negate(above[1]))
 
 
 def _compute_irfft(call: OpCall) -> te.Tensor:
@@ -401,16 +405,17 @@ def _load_frequencies(spectrum: Buffer, super_twiddle_table: Buffer, front: Buff
     ends = enumerate(_combine_ends(k, spectrum[row_index, 0, 0], spectrum[row_index, half, 0]))
     yield ir.seq(*(ir.Store(front, (_ZERO, ir.const(1 - part, "int32")), value) for part, value in ends))
     low, high = (
-        held.pair((spectrum[row_index, place, 0], spectrum[row_index, place, 1])) for place in (i + 1, half - 1 - i)
+        held.bind_pair((spectrum[row_index, place, 0], spectrum[row_index, place, 1]))
+        for place in (i + 1, half - 1 - i)
     )
     named = NamingComplex(k, held)
-    pairs = _split_frequencies(named, low, high, (super_twiddle_table[i, 0], named.negative(super_twiddle_table[i, 1])))
+    pairs = _split_frequencies(named, low, high, (super_twiddle_table[i, 0], named.negate(super_twiddle_table[i, 1])))
     stores = [
         ir.Store(front, (place, ir.const(1 - part, "int32")), value)
         for place, pair in zip((i + 1, half - 1 - i), pairs, strict=True)
         for part, value in enumerate(pair)
     ]
-    yield ir.loops([(i, half // 2)], held.around(ir.seq(*stores)))
+    yield ir.loops([(i, half // 2)], held.wrap_in_definitions(ir.seq(*stores)))
 
 
 def _make_irfft_test_cases() -> Iterable[Case]:

@@ -13,7 +13,7 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import integer, one_axis
-from microc.ops.registry import Alias, AxisMap, Case, OpCall, OpDef, keep_axes
+from microc.ops.registry import Alias, AxisMap, Case, OpCall, OpDef, map_unchanged_axes
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
@@ -214,7 +214,7 @@ def _compute_fir(call: OpCall) -> te.Tensor:
 
 
 def _map_fir_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
-    return (keep_axes(len(types[0].shape), (attrs["axis"],)), None)
+    return (map_unchanged_axes(len(types[0].shape), (attrs["axis"],)), None)
 
 
 def _count_fir_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:

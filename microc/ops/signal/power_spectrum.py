@@ -35,14 +35,14 @@ from microc.ops.elementwise.complex_numbers import (
     fft_arithmetic,
     high_word_fft_arithmetic,
 )
-from microc.ops.registry import AxisMap, Case, OpCall, OpDef, keep_axes
+from microc.ops.registry import AxisMap, Case, OpCall, OpDef, map_unchanged_axes
 from microc.ops.signal.fft import (
     build_stages,
     combine_frequencies,
     compute_twiddles,
     load_first_stage,
     super_twiddles,
-    transform_array,
+    transform_in_numpy,
 )
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
@@ -117,7 +117,7 @@ def _row_power_spectrum(products: Array, length: int, right_shift: int) -> Array
     twiddle_table, last = (table.astype(np.int64) for table in _twiddle_tables(length, "int16"))
     pairs = np.zeros(length, np.int64)
     pairs[: products.size] = products
-    z = transform_array(k, pairs.reshape(half, 2), twiddle_table)
+    z = transform_in_numpy(k, pairs.reshape(half, 2), twiddle_table)
     spectrum = np.zeros((half + 1, 2), np.int64)
     real, imaginary = k.divide((z[0, 0], z[0, 1]), 2)
     spectrum[0, 0], spectrum[half, 0] = real + imaginary, real - imaginary
@@ -170,16 +170,16 @@ def _square_spectrum(
         real, imaginary = (ir.cast("int64", part) for part in x)
         return ir.cast("uint64", (real * real + imaginary * imaginary) >> call.attrs["shift"])
 
-    first = held.pair(arith.divide((work[0, 0], work[0, 1]), 2))
+    first = held.bind_pair(arith.divide((work[0, 0], work[0, 1]), 2))
     none = ir.const(0, work.dtype)
     ends = (first[0] + first[1], first[0] - first[1])
     stores = [
         ir.Store(out, (row_index, ir.const(place, "int32")), build_squared_magnitude((held.name(end), none)))
         for place, end in zip((0, half), ends, strict=True)
     ]
-    edge = held.around(ir.seq(*stores))
+    edge = held.wrap_in_definitions(ir.seq(*stores))
     held = LetCollector("m")
-    low, high = (held.pair((work[place, 0], work[place, 1])) for place in (f + 1, half - 1 - f))
+    low, high = (held.bind_pair((work[place, 0], work[place, 1])) for place in (f + 1, half - 1 - f))
     pairs = combine_frequencies(
         NamingComplex(arith, held), low, high, (super_twiddle_table[f, 0], super_twiddle_table[f, 1])
     )
@@ -188,11 +188,11 @@ def _square_spectrum(
         ir.Store(out, (row_index, place), build_squared_magnitude(pair))
         for place, pair in zip(places, pairs, strict=True)
     ]
-    return ir.seq(edge, ir.loops([(f, half // 2)], held.around(ir.seq(*stores))))
+    return ir.seq(edge, ir.loops([(f, half // 2)], held.wrap_in_definitions(ir.seq(*stores))))
 
 
 def _map_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
-    return (keep_axes(len(types[0].shape), (-1,)), None)
+    return (map_unchanged_axes(len(types[0].shape), (-1,)), None)
 
 
 def _make_test_cases() -> Iterable[Case]:

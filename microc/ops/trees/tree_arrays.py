@@ -104,10 +104,10 @@ class TreeArrays:
 class _SimplifiedNode:
     """Node of a simplified tree.
 
-    ``place``: index of the node in the :class:`Tree`. ``leaves`` and ``depth``: number of leaves and of levels below
+    ``node_index``: index of the node in the :class:`Tree`. ``leaves`` and ``depth``: number of leaves and of levels below
     the node. ``first``: number of leaves below its left child."""
 
-    place: int
+    node_index: int
     leaves: int = 1
     depth: int = 0
     first: int = 0
@@ -135,7 +135,7 @@ def flatten_trees(
         roots.append(root)
         for node in _preorder_nodes(root):
             if node.left is None:
-                rows.append(tree.values[node.place])
+                rows.append(tree.values[node.node_index])
             else:
                 inner.append(node)
     values, leaf = _deduplicate_leaves(np.stack(rows))
@@ -254,7 +254,7 @@ def _simplify_split(
         return left if mode else right
     if left.left is None and right.left is None:
         values = tree.values
-        if values[left.place].tobytes() == values[right.place].tobytes():
+        if values[left.node_index].tobytes() == values[right.node_index].tobytes():
             return left
     leaves, depth = left.leaves + right.leaves, 1 + max(left.depth, right.depth)
     return _SimplifiedNode(
@@ -348,7 +348,7 @@ def ensemble_case(
     return Case(attrs, types, tuple(range(1, len(types))), (given, *operands), tolerance=2e-6, name=name)
 
 
-def cases() -> Iterable[Case]:
+def make_test_cases() -> Iterable[Case]:
     rng = np.random.default_rng(1)
     for dtype in ("float32", "int16", "uint8", "int32"):
         forest = [random_tree(rng, splits, 5, dtype, 3) for splits in (7, 1, 0, 20)]

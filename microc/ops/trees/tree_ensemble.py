@@ -27,7 +27,7 @@ from microc.numerics import INT32_MAX
 from microc.ops.attributes import choice, integer, names
 from microc.ops.constants import CheckedNode, Constants, NumberUse, OperandBounds
 from microc.ops.registry import OpCall, OpDef
-from microc.ops.trees.tree_arrays import AT_MOST, EQUAL, GREATER, LESS, UNORDERED, cases
+from microc.ops.trees.tree_arrays import AT_MOST, EQUAL, GREATER, LESS, UNORDERED, make_test_cases
 from microc.tir import ir
 from microc.tir.ir import Expr
 
@@ -39,7 +39,7 @@ _FIXED = 6
 """Number of operands that are always present."""
 
 
-def _optional_tables(attrs: Mapping[str, Any], operands: Sequence[Any]) -> dict[str, Any]:
+def _present_tables_by_name(attrs: Mapping[str, Any], operands: Sequence[Any]) -> dict[str, Any]:
     """Return the optional operands that are present, by name."""
     return dict(zip(attrs["tables"], operands[_FIXED:], strict=True))
 
@@ -58,7 +58,7 @@ def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
             f"{threshold.dtype} and values {values.shape}, expected two axes for data and values, thresholds in the "
             "data's dtype"
         )
-    found = _optional_tables(attrs, types)
+    found = _present_tables_by_name(attrs, types)
     per_node = [tensor_type.size for tensor_type in (feature, threshold, left_leaves, found.get("mode", feature))]
     if len(set(per_node)) > 1 or found.get("target", leaves).size != leaves.size:
         raise ModelError(
@@ -100,7 +100,7 @@ def _comparison_outcome(x: Any, threshold: Any) -> int:
 
 def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, feature, threshold, left_leaves, leaves, values = arrays[:_FIXED]
-    tables = _optional_tables(attrs, arrays)
+    tables = _present_tables_by_name(attrs, arrays)
     dtype = dtypes.to_numpy(_result_dtype(values.dtype.name))
     target = tables.get("target", np.zeros(len(leaves), np.int64))
     rows = tables.get("leaf", np.arange(len(values)))
@@ -147,7 +147,7 @@ def _operand_bounds(checked_node: CheckedNode) -> Constants:
 def _tree_error_message(checked_node: CheckedNode) -> str:
     """Return a message if a walk can leave the tables or is longer than the attribute ``depth``, else an empty string."""
     attrs, (data, feature, *_, values) = checked_node.attrs, checked_node.types[:_FIXED]
-    tables = _optional_tables(attrs, checked_node.types)
+    tables = _present_tables_by_name(attrs, checked_node.types)
     size, rows = feature.size, tables["leaf"].size if "leaf" in tables else values.shape[0]
     counts, below = (np.asarray(checked_node.data[k], np.int64).reshape(-1) for k in (4, 3))
     if len(counts) and (int(counts.sum()) - len(counts) > size or int(counts.sum()) > rows):
@@ -178,7 +178,7 @@ def _leaf_sum_overflow_message(checked_node: CheckedNode, counts: Array) -> str:
     largest = float(max(-low, high)) * len(counts)
     if values is not None and largest > INT32_MAX and len(counts):
         rows = np.abs(np.asarray(values, np.float64)).max(axis=1)
-        leaf = _optional_tables(attrs, checked_node.data).get("leaf", np.arange(len(rows)))
+        leaf = _present_tables_by_name(attrs, checked_node.data).get("leaf", np.arange(len(rows)))
         largest = float(np.maximum.reduceat(rows[leaf], np.cumsum(counts) - counts).sum())
     return "" if largest <= INT32_MAX else f"sums of leaves of up to {largest:.0f} do not fit int32"
 
@@ -186,7 +186,7 @@ def _leaf_sum_overflow_message(checked_node: CheckedNode, counts: Array) -> str:
 # ---------------------------------------------------------------- loops
 
 
-def _goes_left(x: Expr, threshold: Expr, mode: Expr | int, possible_modes: frozenset[int]) -> Expr:
+def _build_goes_left(x: Expr, threshold: Expr, mode: Expr | int, possible_modes: frozenset[int]) -> Expr:
     """Build the condition under which the walk goes to the left child: whether the outcome of comparing ``x`` with the
     threshold is in ``mode``.
 
@@ -208,14 +208,14 @@ def _goes_left(x: Expr, threshold: Expr, mode: Expr | int, possible_modes: froze
 def _compute(call: OpCall) -> te.Tensor:
     attrs, operands = call.attrs, call.present
     out = call.out_types[0]
-    table = _optional_tables(attrs, operands).get("mode")
+    table = _present_tables_by_name(attrs, operands).get("mode")
     modes = (
         np.arange(16) if table is not None and table.data is None else attrs["mode"] if table is None else table.data
     )
     known = frozenset(np.unique(modes).tolist())
 
     def build_loops(buffers: tuple[ir.Buffer, ...], results: tuple[ir.Buffer, ...]) -> ir.Stmt:
-        return _TreeWalkBuilder(attrs, buffers, results[0], known).rows()
+        return _TreeWalkBuilder(attrs, buffers, results[0], known).build_row_loop()
 
     tensors = [operand.tensor() for operand in operands]
     return te.extern("trees", tensors, (("scores", out.shape, out.dtype),), build_loops)[0]
@@ -230,59 +230,61 @@ class _TreeWalkBuilder:
     ) -> None:
         self.attrs, self.out, self.modes = attrs, out, modes
         self.data, self.feature, self.threshold, self.left_leaves, self.leaves, self.values = buffers[:_FIXED]
-        self.tables = _optional_tables(attrs, buffers)
+        self.tables = _present_tables_by_name(attrs, buffers)
         names = ("node", "leaf", "below", "first_node", "first_leaf")
         self.node, self.leaf, self.below, self.first_node, self.first_leaf = (
             ir.Buffer(name, (1,), "int32", "register") for name in names
         )
         self.row, self.tree = ir.Var("row"), ir.Var("tree")
 
-    def rows(self) -> ir.Stmt:
+    def build_row_loop(self) -> ir.Stmt:
         """Build the loop over rows of features."""
         k = ir.Var("k")
         start = ir.const(_initial_result(self.attrs["combine"], self.out.dtype), self.out.dtype)
         clear = ir.loops([(k, self.out.shape[1])], ir.Store(self.out, (self.row, k), start))
         rows = [(self.row, self.data.shape[0])]
         if not self.attrs["depth"]:
-            return ir.loops(rows, ir.seq(clear, ir.loops([(self.tree, self.leaves.size)], self.add(self.tree))))
-        trees = ir.loops([(self.tree, self.leaves.size)], self.one_tree())
-        body = ir.seq(clear, _set_register(self.first_node, 0), _set_register(self.first_leaf, 0), trees)
+            return ir.loops(
+                rows, ir.seq(clear, ir.loops([(self.tree, self.leaves.size)], self.build_leaf_addition(self.tree)))
+            )
+        trees = ir.loops([(self.tree, self.leaves.size)], self.build_tree_walk())
+        body = ir.seq(clear, _store_register(self.first_node, 0), _store_register(self.first_leaf, 0), trees)
         for buffer in (self.first_leaf, self.first_node):
             body = ir.Alloc(buffer, body)
         return ir.loops(rows, body)
 
-    def one_tree(self) -> ir.Stmt:
+    def build_tree_walk(self) -> ir.Stmt:
         """Build the walk through one tree from root to leaf, and the advance of all indices to the next tree."""
         count = ir.cast("int32", self.leaves[self.tree])
-        steps = ir.loops([(ir.Var("level"), self.attrs["depth"])], ir.If(self.below[0] > 1, self.step()))
+        steps = ir.loops([(ir.Var("level"), self.attrs["depth"])], ir.If(self.below[0] > 1, self.build_step_to_child()))
         body = ir.seq(
-            _set_register(self.node, self.first_node[0]),
-            _set_register(self.leaf, self.first_leaf[0]),
-            _set_register(self.below, count),
-            _set_register(self.first_node, self.first_node[0] + count - 1),
-            _set_register(self.first_leaf, self.first_leaf[0] + count),
+            _store_register(self.node, self.first_node[0]),
+            _store_register(self.leaf, self.first_leaf[0]),
+            _store_register(self.below, count),
+            _store_register(self.first_node, self.first_node[0] + count - 1),
+            _store_register(self.first_leaf, self.first_leaf[0] + count),
             steps,
-            self.add(self.leaf[0]),
+            self.build_leaf_addition(self.leaf[0]),
         )
         for buffer in (self.below, self.leaf, self.node):
             body = ir.Alloc(buffer, body)
         return body
 
-    def step(self) -> ir.Stmt:
+    def build_step_to_child(self) -> ir.Stmt:
         """Build the step to a child. The node index is updated last, because all other statements of the step read it."""
         node = self.node[0]
         feature, left = ir.cast("int32", self.feature[node]), ir.cast("int32", self.left_leaves[node])
         mode = ir.cast("int32", self.tables["mode"][node]) if "mode" in self.tables else self.attrs["mode"]
-        down = ir.seq(_set_register(self.below, left), _set_register(self.node, node + 1))
+        down = ir.seq(_store_register(self.below, left), _store_register(self.node, node + 1))
         across = ir.seq(
-            _set_register(self.below, self.below[0] - left),
-            _set_register(self.leaf, self.leaf[0] + left),
-            _set_register(self.node, node + left),
+            _store_register(self.below, self.below[0] - left),
+            _store_register(self.leaf, self.leaf[0] + left),
+            _store_register(self.node, node + left),
         )
-        goes = _goes_left(self.data[self.row, feature], self.threshold[node], mode, self.modes)
+        goes = _build_goes_left(self.data[self.row, feature], self.threshold[node], mode, self.modes)
         return ir.If(goes, down, across)
 
-    def add(self, leaf: Expr) -> ir.Stmt:
+    def build_leaf_addition(self, leaf: Expr) -> ir.Stmt:
         """Build the addition of a leaf's values to the result; with other combinations, their minimum or maximum."""
         k = ir.Var("w")
         row = ir.cast("int32", self.tables["leaf"][leaf]) if "leaf" in self.tables else leaf
@@ -293,7 +295,7 @@ class _TreeWalkBuilder:
         return ir.loops([(k, self.values.shape[1])], ir.Store(self.out, (self.row, target), joined))
 
 
-def _set_register(register: ir.Buffer, value: Expr | int) -> ir.Stmt:
+def _store_register(register: ir.Buffer, value: Expr | int) -> ir.Stmt:
     return ir.Store(register, (ir.const(0, "int32"),), ir.as_index(value))
 
 
@@ -303,7 +305,7 @@ OPERATORS: tuple[OpDef, ...] = (
         infer=_infer_types,
         reference=_evaluate_reference,
         compute=_compute,
-        cases=cases,
+        cases=make_test_cases,
         constants=_operand_bounds,
         sound=(_tree_error_message,),
         attrs={
