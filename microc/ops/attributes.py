@@ -169,16 +169,16 @@ class Attribute:
         if value is None and self.nothing:
             return ""
         if not _TYPE_CHECKS[self.kind](value):
-            return f"is not of kind {self.kind}"
+            return f"has a wrong type; expected {self.kind}"
         if self.choices and value not in self.choices:
-            return f"is none of {', '.join(map(repr, self.choices))}"
+            return f"has an unknown value; expected one of {', '.join(map(repr, self.choices))}"
         if isinstance(value, tuple) and self.length is not None and len(value) != self.length:
-            return f"has {len(value)} elements, not {self.length}"
+            return f"has a wrong length; got {len(value)} elements, expected {self.length}"
         numbers: Any = value if isinstance(value, tuple) else (value,)
         if self.least is not None and any(number < self.least for number in numbers):
-            return f"is less than {self.least}"
+            return f"is too small; expected at least {self.least}"
         if self.most is not None and any(number > self.most for number in numbers):
-            return f"is more than {self.most}"
+            return f"is too large; expected at most {self.most}"
         return ""
 
     def spelled(self) -> str:

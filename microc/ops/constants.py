@@ -147,13 +147,13 @@ def stored_range_error_message(checked_node: CheckedNode) -> str:
     attrs = checked_node.attrs
     dtype = attrs.get("out_dtype") or checked_node.types[0].dtype
     if not dtypes.is_integer(dtype):
-        return f"out_dtype={dtype!r} is no dtype of integers"
+        return f"out_dtype must be an integer dtype; got {dtype!r}"
     low, high = dtypes.int_range(dtype)
     for name in ("minimum", "maximum", "zero_point"):
         if name in attrs and not low <= attrs[name] <= high:
-            return f"{name} is no {dtype}; got {attrs[name]}, expected {low}..{high}"
+            return f"{name} does not fit {dtype}; got {attrs[name]}, expected {low}..{high}"
     if attrs.get("minimum", low) > attrs.get("maximum", high):
-        return f"minimum={attrs['minimum']} is above maximum={attrs['maximum']}"
+        return f"minimum exceeds maximum; got minimum={attrs['minimum']} and maximum={attrs['maximum']}"
     zero = attrs.get("zero_point", 0)
     if attrs.get("minimum", low) - zero > INT32_MAX or attrs.get("maximum", high) - zero < INT32_MIN:
         return f"zero_point={zero} is more than {INT32_MAX} from minimum..maximum"  # the difference is clamped in int32
@@ -165,7 +165,7 @@ def attribute_dtype_error_message(attribute_name: str, attribute_value: float, d
     string."""
     if not dtypes.is_integer(dtype):
         return (
-            f"{attribute_name}={attribute_value} is no {dtype}"
+            f"{attribute_name} must be a {dtype}; got {attribute_value}"
             if dtype == "bool" and attribute_value not in (0, 1)
             else ""
         )
@@ -173,7 +173,7 @@ def attribute_dtype_error_message(attribute_name: str, attribute_value: float, d
     return (
         ""
         if low <= attribute_value <= high and attribute_value == int(attribute_value)
-        else f"{attribute_name}={attribute_value} is no {dtype}"
+        else f"{attribute_name} does not fit {dtype}; got {attribute_value}, expected an integer of {low}..{high}"
     )
 
 
@@ -185,7 +185,9 @@ def zero_point_range_check(zero_point_attribute: str, position: int) -> Sound:
         low, high = dtypes.int_range(dtype) if dtypes.is_integer(dtype) else (INT32_MIN, INT32_MAX)
         value = checked_node.attrs[zero_point_attribute]
         return (
-            "" if low <= value <= high else f"{zero_point_attribute} is no {dtype}; got {value}, expected {low}..{high}"
+            ""
+            if low <= value <= high
+            else f"{zero_point_attribute} does not fit {dtype}; got {value}, expected {low}..{high}"
         )
 
     return check_zero_point
@@ -205,10 +207,14 @@ def product_overflow_message(checked_node: CheckedNode, zero_point_attributes: t
     The zero point of each operand is subtracted before the multiplication. ``zero_point_attributes``: names of the two
     attributes that are the zero points."""
     if not all(dtypes.is_integer(tensor_type.dtype) for tensor_type in checked_node.types[:2]):
-        return f"a product of {checked_node.types[0].dtype} and {checked_node.types[1].dtype}, expected integers"
+        return f"the factors must be integers; got {checked_node.types[0].dtype} and {checked_node.types[1].dtype}"
     (a, b), (c, d) = (centred_range(checked_node, k, zero_point_attributes[k]) for k in range(2))
     largest = max(abs(x * y) for x in (a, b) for y in (c, d))
-    return "" if largest <= INT32_MAX else f"products of up to {largest} do not fit int32"
+    return (
+        ""
+        if largest <= INT32_MAX
+        else f"products can overflow int32; got up to {largest}, expected at most {INT32_MAX}"
+    )
 
 
 def window_sum_overflow_message(
@@ -223,9 +229,9 @@ def window_sum_overflow_message(
         return ""
     low, high = dtypes.int_range(tensor_type.dtype)
     if not low <= pad_value <= high:
-        return f"pad_value is no {tensor_type.dtype}; got {pad_value}, expected {low}..{high}"
+        return f"pad_value does not fit {tensor_type.dtype}; got {pad_value}, expected {low}..{high}"
     largest = max(abs(offset + element_count * low), abs(offset + element_count * high), abs(offset)) + rounding_addend
-    return "" if largest <= INT32_MAX else f"sums of up to {largest} do not fit int32"
+    return "" if largest <= INT32_MAX else f"sums can overflow int32; got up to {largest}, expected at most {INT32_MAX}"
 
 
 def product_sum_overflow_message(checked_node: CheckedNode, products_per_sum: int, pad_value: float = 0) -> str:
@@ -237,16 +243,20 @@ def product_sum_overflow_message(checked_node: CheckedNode, products_per_sum: in
     if not dtypes.is_integer(data.dtype) or dtypes.is_float(out) or checked_node.quantised:
         return ""
     if out not in _LARGEST:
-        return f"sums of {data.dtype} are made in {out}, expected int32 or int64"
+        return f"out_dtype cannot hold sums of {data.dtype}; got {out}, expected int32 or int64"
     low, high = dtypes.int_range(data.dtype)
     if not low <= pad_value <= high or pad_value != int(pad_value):
-        return f"pad_value is no {data.dtype}; got {pad_value}, expected {low}..{high}"
+        return f"pad_value does not fit {data.dtype}; got {pad_value}, expected an integer of {low}..{high}"
     if not dtypes.is_integer(weight.dtype):
-        return f"sums of {data.dtype} by weights of {weight.dtype}, expected integers"
+        return f"the weights of {data.dtype} data must be integers; got {weight.dtype}"
     if len(checked_node.types) > 2 and not dtypes.is_integer(checked_node.types[2].dtype):
-        return f"a bias of {checked_node.types[2].dtype} for sums of integers"
+        return f"the bias of integer sums must be an integer; got {checked_node.types[2].dtype}"
     largest = largest_partial_sum(checked_node, products_per_sum)
-    return "" if largest <= _LARGEST[out] else f"sums of up to {largest:.0f} do not fit {out}"
+    return (
+        ""
+        if largest <= _LARGEST[out]
+        else f"sums can overflow {out}; got up to {largest:.0f}, expected at most {_LARGEST[out]}"
+    )
 
 
 def largest_partial_sum(checked_node: CheckedNode, products_per_sum: int) -> float:

@@ -167,7 +167,7 @@ def _builder(*words: str, **attrs: Any) -> Callable[[], Any]:
         (_builder("dens", "x"), UsageError, "did you mean dense"),
         (_builder("relu", "y"), UsageError, "no value of the graph"),
         (_builder("relu", "x", kernel_size=3), ModelError, "no attribute 'kernel_size'"),
-        (_builder("dense", "x", "x", activation="gelu"), ModelError, "is none of"),
+        (_builder("dense", "x", "x", activation="gelu"), ModelError, "has an unknown value"),
     ],
 )
 def test_what_is_refused(wrong: Callable[[], Any], kind: type[MicrocError], said: str) -> None:

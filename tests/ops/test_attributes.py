@@ -36,10 +36,10 @@ def _graph(op: str, attrs: dict[str, Attr]) -> Graph:
 @pytest.mark.parametrize(
     ("attrs", "said"),
     [
-        ({"rounding": "evn"}, "rounding='evn' is none of 'double', 'single', 'even', ''"),
+        ({"rounding": "evn"}, "rounding='evn' has an unknown value; expected one of 'double', 'single', 'even', ''"),
         ({"rounding": "double", "kernel_size": 3}, "no attribute 'kernel_size'; it has rounding"),
         ({"rouding": "double"}, "no attribute 'rouding'; did you mean rounding?"),
-        ({"rounding": 3}, "rounding=3 is not of kind str"),
+        ({"rounding": 3}, "rounding=3 has a wrong type; expected str"),
     ],
 )
 def test_the_pass_that_made_it_is_named(attrs: dict[str, Attr], said: str) -> None:
@@ -86,16 +86,16 @@ def test_what_a_declaration_refuses() -> None:
         declared, {**whole, "open": (1,)}
     )
     wrong: tuple[tuple[str, Any, str], ...] = (
-        ("axes", (0,), "has 1 elements, not 2"),
-        ("axes", (0, -1), "is less than 0"),
-        ("axes", [0, 1], "is not of kind ints"),
-        ("axes", (0, True), "is not of kind ints"),
-        ("shift", 1.0, "is not of kind int"),
-        ("alpha", 1, "is not of kind float"),
-        ("alpha", None, "is not of kind float"),
-        ("mode", "c", "is none of 'a', 'b'"),
-        ("dtype", "int9", "is not of kind dtype"),
-        ("pairs", (1, 2), "is not of kind rows of ints"),
+        ("axes", (0,), "has a wrong length; got 1 elements, expected 2"),
+        ("axes", (0, -1), "is too small; expected at least 0"),
+        ("axes", [0, 1], "has a wrong type; expected ints"),
+        ("axes", (0, True), "has a wrong type; expected ints"),
+        ("shift", 1.0, "has a wrong type; expected int"),
+        ("alpha", 1, "has a wrong type; expected float"),
+        ("alpha", None, "has a wrong type; expected float"),
+        ("mode", "c", "has an unknown value; expected one of 'a', 'b'"),
+        ("dtype", "int9", "has a wrong type; expected dtype"),
+        ("pairs", (1, 2), "has a wrong type; expected rows of ints"),
     )
     for name, value, said in wrong:
         assert attribute_error_message(declared, {**whole, name: value}) == f"attribute {name}={value!r} {said}"
@@ -105,7 +105,7 @@ def test_what_a_declaration_refuses() -> None:
 def test_a_reader_refuses_with_the_place() -> None:
     with pytest.raises(ModelError) as caught:
         infer_types("max_pool2d", {"kernel": (2, 2), "strides": (0, 1)}, [KIND], "net.mcg #3")
-    assert "strides=(0, 1) is less than 1" in caught.value.what and caught.value.where == "net.mcg #3"
+    assert "strides=(0, 1) is too small; expected at least 1" in caught.value.what and caught.value.where == "net.mcg #3"
 
 
 def test_the_table_of_sigmoid_has_a_dtype() -> None:

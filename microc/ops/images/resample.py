@@ -223,11 +223,11 @@ def _weighted_sum_overflow_message(checked_node: CheckedNode) -> str:
     if not weights or dtypes.is_float(data.dtype) or _has_quantised_float_weights(checked_node):
         return ""
     if data.dtype == "bool":
-        return "weighted sums of bool"
+        return "the data must be numbers; got bool"
     most = INT32_MAX if dtypes.nbytes(data.dtype) == 1 else 1 << 62
     bits = 30 if most == INT32_MAX else 61
     if attrs["shift"] > bits:
-        return f"shift={attrs['shift']}, expected at most {bits}"
+        return f"shift is out of range; got {attrs['shift']}, expected at most {bits}"
     low, high = dtypes.int_range(data.dtype)
     largest, factor = float(max(-low, high)), 1.0
     for array in weights:
@@ -235,9 +235,13 @@ def _weighted_sum_overflow_message(checked_node: CheckedNode) -> str:
         largest, factor = largest * rows.sum(axis=1).max(initial=0), factor * rows.max(initial=0)
     largest += 2.0 ** attrs["shift"]
     if max(largest, factor) > most:
-        return f"weighted sums of up to {max(largest, factor):.0f} do not fit {most.bit_length() + 1} bits"
+        return f"weighted sums are too large; got up to {max(largest, factor):.0f}, expected at most {most}"
     even = attrs.get("even_from")
-    return "" if even is None or low <= even <= high else f"even_from={even} is no {data.dtype}"
+    return (
+        ""
+        if even is None or low <= even <= high
+        else f"even_from does not fit {data.dtype}; got {even}, expected {low}..{high}"
+    )
 
 
 def _make_test_cases() -> Iterable[Case]:

@@ -255,17 +255,18 @@ def _matmul_overflow_message(checked_node: CheckedNode) -> str:
         or checked_node.quantised
     ):
         centres = attrs["zero_point_a"] or attrs["zero_point_b"]
-        return "zero points of operands that are no integers" if centres and dtypes.is_float(a.dtype) else ""
+        return "zero points need integer operands; got floats" if centres and dtypes.is_float(a.dtype) else ""
     for position, name in enumerate(("zero_point_a", "zero_point_b")):
         if fault := zero_point_range_check(name, position)(checked_node):
             return fault
     if a.dtype == b.dtype == out and out in WRAPPING:
         return ""
     if out not in ("int32", "int64"):
-        return f"sums of {a.dtype} are made in {out}, expected int32 or int64"
+        return f"out_dtype cannot hold sums of {a.dtype}; got {out}, expected int32 or int64"
     magnitudes = (max(map(abs, centred_range(checked_node, k, f"zero_point_{'ab'[k]}"))) for k in range(2))
     largest = _permute_shape(a.shape, attrs["axes_a"])[-1] * prod(magnitudes)
-    return "" if largest < 1 << (dtypes.dtype_parts(out).bits - 1) else f"sums of up to {largest} do not fit {out}"
+    limit = dtypes.int_range(out)[1]
+    return "" if largest <= limit else f"sums can overflow {out}; got up to {largest}, expected at most {limit}"
 
 
 def _legalize(node: Node, graph: Graph) -> Legalized | None:

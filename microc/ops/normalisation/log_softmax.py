@@ -216,9 +216,9 @@ def _qlog_softmax_error_message(checked_node: CheckedNode) -> str:
     not overflow."""
     powers, classes = checked_node.data[1], checked_node.types[0].shape[-1]
     if not 0 < classes < 1 << SUM_BITS:
-        return f"rows of {classes} classes, expected up to {(1 << SUM_BITS) - 1}"
+        return f"rows are too long; got {classes} classes, expected at most {(1 << SUM_BITS) - 1}"
     if powers is not None and powers[0] != INT32_MAX:
-        return f"powers[0]={powers[0]}, expected {INT32_MAX}"
+        return f"powers[0] is not one in fixed point; got {powers[0]}, expected {INT32_MAX}"
     reals = checked_node.data[2]
     return "" if reals is None else _reals_overflow_message(reals.astype(np.int64), checked_node.attrs)
 
@@ -240,7 +240,8 @@ def _reals_overflow_message(reals: Array, attrs: Mapping[str, Any]) -> str:
         return ""
     first = int(wrong.argmax())
     return (
-        f"reals[{first}]={reals[first]} at multiplier={attrs['multiplier']}, expected at least {INT32_MIN + low[first]}"
+        f"reals[{first}] is too small for multiplier={attrs['multiplier']}; got {reals[first]}, expected at least "
+        f"{INT32_MIN + low[first]}"
     )
 
 

@@ -135,7 +135,7 @@ def _infer_ql2_normalize_types(attrs: Mapping[str, Any], types: Sequence[TensorT
 
 def _ql2_normalize_overflow_message(checked_node: CheckedNode) -> str:
     depth = checked_node.types[0].shape[-1]
-    return "" if depth <= _MOST_DEPTH else f"rows of {depth} elements, expected at most {_MOST_DEPTH}"
+    return "" if depth <= _MOST_DEPTH else f"rows are too long; got {depth} elements, expected at most {_MOST_DEPTH}"
 
 
 def _evaluate_ql2_normalize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
@@ -409,7 +409,11 @@ def _normalised_overflow_message(checked_node: CheckedNode) -> str:
     A normalised number is at most the square root of the row's length."""
     attrs, depth = checked_node.attrs, checked_node.types[0].shape[-1]
     most = _ROOM - ceil(log2(depth) / 2)
-    return "" if attrs["fraction"] <= most else f"fraction={attrs['fraction']}, expected at most {most}"
+    return (
+        ""
+        if attrs["fraction"] <= most
+        else f"fraction is too large for the row's length; got {attrs['fraction']}, expected at most {most}"
+    )
 
 
 def qlayer_norm_attrs(affine: FixedPointAffine, epsilon: float, out_dtype: str) -> dict[str, Attr]:

@@ -166,7 +166,11 @@ def _qsoftmax_table_error_message(checked_node: CheckedNode) -> str:
 
     This exponential of the row's largest number is the least sum that a row can have."""
     table = checked_node.data[1]
-    return "" if table is None or table[0] == INT32_MAX else f"table[0]={table[0]}, expected {INT32_MAX}"
+    return (
+        ""
+        if table is None or table[0] == INT32_MAX
+        else f"table[0] is not one in fixed point; got {table[0]}, expected {INT32_MAX}"
+    )
 
 
 def _make_qsoftmax_test_cases() -> Iterable[Case]:
@@ -296,7 +300,7 @@ def _qsoftmax16_table_error_message(checked_node: CheckedNode) -> str:
     table = checked_node.data[1]
     if table is None or table[-2:].min() >= 1 << 14:
         return ""
-    return f"exp_table ends in {table[-2:].min()}, expected at least {1 << 14}"
+    return f"the last two entries of exp_table are too small; got {table[-2:].min()}, expected at least {1 << 14}"
 
 
 def _make_qsoftmax16_test_cases() -> Iterable[Case]:
@@ -439,9 +443,9 @@ def _scaled_softmax_error_message(checked_node: CheckedNode) -> str:
     right."""
     bits, table = exponential_fraction_bits(checked_node.types[0].shape[-1]), checked_node.data[1]
     if table is not None and (table[0] != 1 << bits or int(table.max()) > 1 << bits):
-        return f"table begins with {table[0]} and reaches {table.max()}, expected {1 << bits} for both"
+        return f"table[0] and the maximum must be one; got {table[0]} and {table.max()}, expected {1 << bits}"
     shift = checked_node.attrs["shift"]
-    return "" if 0 <= shift < bits else f"shift={shift}, expected 0..{bits - 1}"
+    return "" if 0 <= shift < bits else f"shift is out of range; got {shift}, expected 0..{bits - 1}"
 
 
 def scaled_softmax_attrs(out_scale: float, out_zero_point: int, out_dtype: str) -> dict[str, Attr]:

@@ -478,7 +478,7 @@ def _pool_overflow_message(checked_node: CheckedNode) -> str:
     if "offset" not in attrs:
         return window_sum_overflow_message(checked_node, count, rounding_addend=count)
     if not dtypes.is_integer(checked_node.types[0].dtype):
-        return f"sums of {checked_node.types[0].dtype}, expected integers"
+        return f"the data must be integers; got {checked_node.types[0].dtype}"
     return window_sum_overflow_message(checked_node, count, attrs["pad_value"], attrs["offset"])
 
 

@@ -238,16 +238,16 @@ def _rounded_sum_overflow_message(checked_node: CheckedNode) -> str:
     int64; else return an empty string."""
     attrs, dtype_names = checked_node.attrs, [dtype.dtype for dtype in checked_node.types]
     if any(dtypes.nbytes(dtype) > (4 if "bound" in attrs else 2) or dtype == "uint32" for dtype in dtype_names):
-        expected = "signed ones of 32 bits" if "bound" in attrs else "8 or 16 bits"
-        return f"operands of {', '.join(dtype_names)}, expected {expected}"
+        expected = "integers of at most 32 bits other than uint32" if "bound" in attrs else "integers of 8 or 16 bits"
+        return f"operands have unsupported dtypes; got {', '.join(dtype_names)}, expected {expected}"
     if max(_operand_magnitudes(attrs, dtype_names)) > INT32_MAX:
-        return f"products of {', '.join(dtype_names)} do not fit int32"
+        return f"an operand or product can overflow int32; got operands of {', '.join(dtype_names)}"
     if not any(_read_factor_attrs(attrs)):
-        return "factors of zero"
+        return "all factors are zero; expected another number for one of them"
     return (
         ""
         if _largest_rounded_sum(attrs, dtype_names) < 1 << 62
-        else f"sums of up to {_largest_rounded_sum(attrs, dtype_names)} do not fit int64"
+        else f"sums are too large; got up to {_largest_rounded_sum(attrs, dtype_names)}, expected less than 2**62"
     )
 
 

@@ -291,7 +291,7 @@ def _table_mismatch_message(checked_node: CheckedNode) -> str:
     if table is None or np.array_equal(table, points):
         return ""
     wrong = int((table != points).argmax())
-    return f"table[{wrong}] is no point of the curve; got {table[wrong]}, expected {points[wrong]}"
+    return f"table[{wrong}] is not that of TFLite's sigmoid; got {table[wrong]}, expected {points[wrong]}"
 
 
 QSIGMOID16 = OpDef(

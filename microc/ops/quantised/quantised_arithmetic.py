@@ -293,9 +293,9 @@ def _qadd_overflow_message(checked_node: CheckedNode) -> str:
         low, high = centred_range(checked_node, position, f"zero_point_{which}")
         shifted = max(-low, high) << attrs["left_shift"]
         if shifted > INT32_MAX:
-            return f"{which} shifted by left_shift={attrs['left_shift']} does not fit int32"
+            return f"left_shift={attrs['left_shift']} lets operand {which} overflow int32; got up to {shifted}"
         bound += (shifted * attrs[f"multiplier_{which}"] >> (31 - attrs[f"shift_{which}"])) + 1
-    return "" if bound <= INT32_MAX else f"sums of up to {bound} do not fit int32"
+    return "" if bound <= INT32_MAX else f"sums can overflow int32; got up to {bound}, expected at most {INT32_MAX}"
 
 
 _ZERO_POINTS = (zero_point_range_check("zero_point_a", 0), zero_point_range_check("zero_point_b", 1))

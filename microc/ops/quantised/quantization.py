@@ -105,15 +105,21 @@ def _scale_error_message(checked_node: CheckedNode) -> str:
     scales, points, axis = np.asarray(attrs["scale"], np.float64), attrs["zero_point"], attrs["axis"]
     count = 1 if axis is None else tensor_type.shape[axis] if 0 <= axis < len(tensor_type.shape) else -1
     if len(scales) != len(points) or len(scales) != count:
-        return f"{len(scales)} scales and {len(points)} zero points along axis {axis} of {tensor_type.shape}"
+        return f"scale and zero_point have wrong lengths; got {len(scales)} and {len(points)}, expected " + (
+            "1 each" if axis is None else f"one per channel along axis={axis} of {tensor_type.shape}"
+        )
     with np.errstate(over="ignore", under="ignore"):
         single = scales.astype(np.float32)
     if not (np.isfinite(single) & (single > 0)).all():
-        return f"scale={attrs['scale']}, expected positive float32"
+        return f"scale is out of range; got {attrs['scale']}, expected positive float32 numbers"
     if dtypes.nbytes(tensor_type.dtype) == 8 and dtypes.is_integer(tensor_type.dtype) and any(points):
-        return f"zero points of {tensor_type.dtype}, whose differences need more than 64 bits"
+        return f"{tensor_type.dtype} data cannot have a zero point; got zero_point={points}, expected 0"
     low, high = dtypes.int_range(attrs.get("out_dtype") or tensor_type.dtype)
-    return "" if all(low <= point <= high for point in points) else f"zero_point={points}, expected {low}..{high}"
+    return (
+        ""
+        if all(low <= point <= high for point in points)
+        else f"zero_point is out of range; got {points}, expected {low}..{high}"
+    )
 
 
 def _legalize_dequantize(node: Node, graph: Graph) -> Legalized | None:

@@ -464,19 +464,27 @@ def _requantize_error_message(checked_node: CheckedNode) -> str:
     With rounding ``wide`` a left shift has at most 7 bits."""
     attrs = checked_node.attrs
     if len(checked_node.types) != 1 + sum(attrs[name] is None for name in ("multiplier", "shift")):
-        return f"{len(checked_node.types)} operands with multiplier={attrs['multiplier']} and shift={attrs['shift']}"
+        return (
+            f"each of multiplier and shift must be an attribute or an operand; got {len(checked_node.types)} operands, "
+            f"multiplier={attrs['multiplier']} and shift={attrs['shift']}"
+        )
     low, high = attrs["shift_range"] if attrs["shift"] is None else (attrs["shift"],) * 2
     wide, dtype = attrs["rounding"] == Multiplier.WIDE, checked_node.types[0].dtype
-    if not low <= high <= (7 if wide else 30 if attrs["shift"] is not None else 31):
-        return f"shifts of {low}..{high}"
+    most = 7 if wide else 30 if attrs["shift"] is not None else 31
+    if not low <= high <= most:
+        return f"shifts are out of range; got {low}..{high}, expected at most {most}"
     if not dtypes.is_integer(dtype) or dtype in ("uint32", "uint64"):
-        return f"x of {dtype}, expected signed integers or small ones"
+        return f"the data have an unsupported dtype; got {dtype}, expected integers other than uint32 and uint64"
     if wide and attrs["multiplier"] is not None and attrs["multiplier"] > INT32_MAX >> 16:
-        return f"multiplier={attrs['multiplier']} has more than 15 bits"
+        return f"multiplier is too large; got {attrs['multiplier']}, expected at most {INT32_MAX >> 16}"
     if abs(attrs["input_zero_point"]) > INT32_MAX or (dtype == "int64" and attrs["input_zero_point"]):
-        return f"input_zero_point={attrs['input_zero_point']} of {dtype}"
+        return f"input_zero_point is out of range for {dtype}; got {attrs['input_zero_point']}, expected " + (
+            "0" if dtype == "int64" else f"a magnitude of at most {INT32_MAX}"
+        )
     if dtype == "int64" and (attrs["bound"] > _MAX_WIDE_SUM or (wide and attrs["bound"] < 0)):
-        return f"bound={attrs['bound']} of sums of 64 bits, expected 0..{_MAX_WIDE_SUM}"
+        return (
+            f"bound is out of range for int64 sums; got {attrs['bound']}, expected {0 if wide else -1}..{_MAX_WIDE_SUM}"
+        )
     return ""
 
 
@@ -509,7 +517,7 @@ def _float_scale_error_message(checked_node: CheckedNode) -> str:
     scales = np.asarray(scale_values, np.float64)
     if ((scales >= 0) & (scales <= np.finfo(np.float32).max)).all():
         return ""
-    return f"scale={scales.reshape(-1)[:4]}, expected numbers of float32 that are not negative"
+        return f"scale is out of range; got {scales.reshape(-1)[:4]}, expected float32 numbers of at least 0"
 
 
 OPERATORS = (

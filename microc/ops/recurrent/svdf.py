@@ -276,9 +276,12 @@ def _qsvdf_error_message(checked_node: CheckedNode) -> str:
     attrs, (data, *operand_types) = checked_node.attrs, checked_node.types
     dtypes_ = [tensor_type.dtype for tensor_type in (data, *operand_types)]
     if dtypes_[:3] != ["int8", "int8", "int32"] or dtypes_[3] not in ("int8", "int16") or dtypes_[4] != "int32":
-        return f"operands of {', '.join(dtypes_)}"
+        return (
+            f"operands have unsupported dtypes; got {', '.join(dtypes_)}, expected int8, int8, int32, int8 or int16, "
+            "int32 and a state of int8 or int16"
+        )
     if dtypes_[5] not in ("int8", "int16"):
-        return f"a state of {dtypes_[5]}"
+        return f"the state has an unsupported dtype; got {dtypes_[5]}, expected int8 or int16"
     for name, position, rank, reach in (("feature_bound", 1, 1, data), ("bound", 3, attrs["rank"], operand_types[-1])):
         weights, bias = (checked_node.data[position + k] for k in (0, 1))
         if attrs[name] > INT32_MAX or weights is None or bias is None:
@@ -289,12 +292,12 @@ def _qsvdf_error_message(checked_node: CheckedNode) -> str:
         above = int((np.maximum(rows * low, rows * high).sum(axis=1) + np.maximum(terms, 0)).max(initial=0))
         below = int((np.minimum(rows * low, rows * high).sum(axis=1) + np.minimum(terms, 0)).min(initial=0))
         if max(above, -below) > INT32_MAX:
-            return f"sums of up to {max(above, -below)}, {name} is {attrs[name]}"
+            return f"partial sums can overflow int32; got up to {max(above, -below)}, expected at most {INT32_MAX}"
         whole = np.abs(
             np.stack([np.maximum(rows * low, rows * high), np.minimum(rows * low, rows * high)]).sum(axis=2) + terms
         )
         if int(whole.max(initial=0)) > attrs[name]:
-            return f"sums of up to {whole.max()}, {name} is {attrs[name]}"
+            return f"sums exceed {name}; got up to {whole.max()}, expected at most {attrs[name]}"
     return ""
 
 

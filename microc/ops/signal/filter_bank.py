@@ -104,7 +104,7 @@ def _bank_range_error_message(checked_node: CheckedNode) -> str:
     for name, starts, size in (("frequencies", places, energies), ("firsts", firsts, min(weights, complements))):
         behind = int((starts + widths)[widths > 0].max(initial=0))
         if behind > size:
-            return f"{name} and widths reach element {behind} of {size}"
+            return f"{name} and widths exceed their table; got an end of {behind}, expected at most {size}"
     return ""
 
 

@@ -174,7 +174,7 @@ def _square_spectrum(
     none = ir.const(0, work.dtype)
     ends = (first[0] + first[1], first[0] - first[1])
     stores = [
-        ir.Store(out, (row_index, ir.const(place, "int32")), build_squared_magnitude((held.name(end), none)))
+        ir.Store(out, (row_index, ir.const(place, "int32")), build_squared_magnitude((held.bind(end), none)))
         for place, end in zip((0, half), ends, strict=True)
     ]
     edge = held.wrap_in_definitions(ir.seq(*stores))

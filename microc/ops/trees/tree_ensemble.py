@@ -151,21 +151,28 @@ def _tree_error_message(checked_node: CheckedNode) -> str:
     size, rows = feature.size, tables["leaf"].size if "leaf" in tables else values.shape[0]
     counts, below = (np.asarray(checked_node.data[k], np.int64).reshape(-1) for k in (4, 3))
     if len(counts) and (int(counts.sum()) - len(counts) > size or int(counts.sum()) > rows):
-        return f"leaves={counts.sum()} of {len(counts)} trees, with {size} nodes and {rows} rows of leaves"
+        return (
+            f"the numbers in leaves exceed the tables; got {counts.sum()} leaves of {len(counts)} trees, expected at "
+            f"most {min(size + len(counts), rows)} ({size} nodes, {rows} leaf rows)"
+        )
     if data.dtype == "bool" or (not dtypes.is_float(values.dtype) and dtypes.nbytes(values.dtype) > 4):
-        return f"features of {data.dtype} and values of {values.dtype}"
+        return (
+            f"data or values have an unsupported dtype; got {data.dtype} and {values.dtype}, expected numbers, and "
+            "values that are floats or integers of at most 32 bits"
+        )
     nodes, left, depth = np.cumsum(counts - 1) - (counts - 1), counts, 0
     while len(nodes := nodes[left > 1]):
         left = left[left > 1]
         first = below[nodes]
         if ((first < 1) | (first >= left)).any():
             return (
-                f"left_leaves={first[(first < 1) | (first >= left)][0]} of a node that is above as many leaves or fewer"
+                f"left_leaves is out of range; got {first[(first < 1) | (first >= left)][0]}, expected at least 1 and "
+                "less than the number of leaves below the node"
             )
         depth += 1
         nodes, left = np.concatenate([nodes + 1, nodes + first]), np.concatenate([first, left - first])
     if not depth <= attrs["depth"] <= size:
-        return f"depth={attrs['depth']}, expected {depth}"
+        return f"depth is wrong; got {attrs['depth']}, expected {depth}..{size}"
     return _leaf_sum_overflow_message(checked_node, counts)
 
 
@@ -180,7 +187,11 @@ def _leaf_sum_overflow_message(checked_node: CheckedNode, counts: Array) -> str:
         rows = np.abs(np.asarray(values, np.float64)).max(axis=1)
         leaf = _present_tables_by_name(attrs, checked_node.data).get("leaf", np.arange(len(rows)))
         largest = float(np.maximum.reduceat(rows[leaf], np.cumsum(counts) - counts).sum())
-    return "" if largest <= INT32_MAX else f"sums of leaves of up to {largest:.0f} do not fit int32"
+    return (
+        ""
+        if largest <= INT32_MAX
+        else f"sums of leaf values can overflow int32; got up to {largest:.0f}, expected at most {INT32_MAX}"
+    )
 
 
 # ---------------------------------------------------------------- loops
