@@ -142,7 +142,7 @@ def cast_exact(target_dtype: str, integers: Any) -> Array:
     array = np.asarray(integers)
     low, high = dtypes.int_range(target_dtype)
     if array.size and (array.min() < low or array.max() > high):
-        raise InternalError(f"values {array.min()}..{array.max()} do not fit {target_dtype}")
+        raise InternalError(f"values do not fit {target_dtype}; got {array.min()}..{array.max()}")
     return array.astype(dtypes.to_numpy(target_dtype))
 
 
@@ -278,7 +278,7 @@ def per_tensor_quant(node: Node, graph: Graph, value_name: str) -> tuple[float, 
     quant = graph.types[value_name].quant
     if quant is None or len(quant.scale) != 1:
         raise UnsupportedError(
-            f"{value_name!r} is not quantised with one scale and zero point",
+            f"{value_name!r} is not quantised per tensor; expected one scale and zero point",
             where=str(node.loc),
             hint="quantise activations per tensor",
         )

@@ -81,15 +81,16 @@ def _infer_loop_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
     body, carried = attrs["body"], attrs["carried"]
     if not carried <= min(len(types), len(body.outputs)):
         raise ModelError(
-            f"loop: carried exceeds the operands, or the body's outputs; got carried={carried}, {len(types)} operands and "
-            f"{len(body.outputs)} outputs of the body",
+            f"loop: carried is too large; got carried={carried}, {len(types)} operands and {len(body.outputs)} outputs "
+            f"of the body, expected at most {min(len(types), len(body.outputs))}",
             hint="carry at most as many values as there are operands and outputs",
         )
     whole = len(types) - attrs.get("scanned", 0)
     if whole < carried or any(tensor_type.shape[:1] != (attrs["count"],) for tensor_type in types[whole:]):
         raise ModelError(
-            f"loop: the last scanned={attrs.get('scanned', 0)} operands need an axis 0 of count={attrs['count']} rows, and at "
-            f"least carried={carried} operands before them; got {format_types(types[whole:])} after {whole} operands"
+            f"loop: scanned operands are invalid; got {format_types(types[whole:])} after {whole} other operands, "
+            f"expected scanned={attrs.get('scanned', 0)} operands of count={attrs['count']} rows after at least "
+            f"carried={carried} others"
         )
     inputs = [*types[:whole], *(TensorType(tensor_type.shape[1:], tensor_type.dtype) for tensor_type in types[whole:])]
     _check_graph_inputs(body, "loop", [TensorType((), "int32"), *inputs])
@@ -108,7 +109,7 @@ def _infer_loop_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
         )
     if attrs["count"] == UNBOUNDED and not (attrs["guarded"] and carried == len(outputs)):
         raise ModelError(
-            f"loop: count={UNBOUNDED} (without a bound) needs guarded=True and no stacked outputs; got "
+            f"loop: count={UNBOUNDED} (no limit) needs guarded=True and no stacked outputs; got "
             f"guarded={attrs['guarded']} with {len(outputs) - carried} stacked outputs"
         )
     stacked = [TensorType((attrs["count"], *tensor_type.shape), tensor_type.dtype) for tensor_type in outputs[carried:]]

@@ -234,20 +234,22 @@ class _GroupLowering:
         placeholder."""
         tensor_type = self.graph.types[value_name]
         if prod(shape) != tensor_type.size:
-            raise InternalError(f"{value_name} {tensor_type.shape} cannot be viewed as {shape}: sizes differ")
+            raise InternalError(
+                f"{value_name}: a view must keep the number of elements; got {shape} of {tensor_type.shape}"
+            )
         if (value_name, shape) not in self.cache:
             tensor = te.placeholder(shape, tensor_type.dtype, self.unused_name(parameter_name))
             self.cache[value_name, shape] = tensor
             self.params.append((tensor, Param(parameter_name, value_name, self.graph.consts.get(value_name))))
         return self.cache[value_name, shape]
 
-    def packed(self, value: str, role: str, array: Array, table: bool) -> te.Tensor:
+    def add_packed_constant(self, value: str, role: str, array: Array, is_index_table: bool) -> te.Tensor:
         """Add a kernel parameter for the constant ``array``, which was computed from the value ``value``; return its
         placeholder.
 
-        ``table``: True if its numbers may be used as indices."""
+        ``is_index_table``: True if its numbers may be used as indices."""
         tensor = te.placeholder(array.shape, str(array.dtype), self.unused_name(role))
-        if table:
+        if is_index_table:
             self.tables.add(tensor.name)
         self.params.append((tensor, Param(role, value, array)))
         return tensor
@@ -261,12 +263,14 @@ class _GroupLowering:
             if value_name in self.tensors:
                 made = self.tensors[value_name]
                 if made.shape != wanted:
-                    raise InternalError(f"{value_name} is computed as {made.shape} and cannot be viewed as {wanted}")
+                    raise InternalError(
+                        f"{value_name}: a tensor of this kernel cannot be reshaped; got {wanted}, expected {made.shape}"
+                    )
                 return made
             return self.placeholder(value_name, parameter_name, wanted)
 
         def packed(array: Array, *, table: bool = False) -> te.Tensor:
-            return self.packed(value_name, parameter_name, array, table)
+            return self.add_packed_constant(value_name, parameter_name, array, table)
 
         return Operand(tensor_type, self.graph.consts.get(value_name), tensor, packed)
 
@@ -291,7 +295,9 @@ def lower_group(graph: Graph, nodes: Sequence[Node], multiples: Multiples, kerne
         names = tuple(o for o in first.outputs if o)
         if len(rest) > 1:
             if len(anchor_tensors) != 1:
-                raise InternalError(f"{first.op} with several outputs cannot be fused", where=str(first.loc))
+                raise InternalError(
+                    f"{first.op}: a node with several outputs cannot be an anchor of fused nodes", where=str(first.loc)
+                )
             outputs = (_build_elementwise(group, rest[1:], anchor_tensors[0], first.outputs[0]),)
             names = (nodes[-1].outputs[0],)
         else:

@@ -93,7 +93,10 @@ def normalisation_steps(
     dtype of the numbers that the application passes. ``axis``: axis of the channels. ``refuse``: builder of errors. A
     quantised input is rounded to the nearest integer, ties to even."""
     if not (dtypes.is_float(kind.dtype) or (kind.quant is not None and kind.quant.axis is None)):
-        raise refuse(f"is {kind.dtype} and stands for no reals", "only floats and quantised inputs are normalised")
+        raise refuse(
+            f"cannot be normalised; got {kind.dtype}, expected a float or a quantised integer",
+            "leave out --input-normalize for this input",
+        )
     mean, deviation = (
         _numbers_by_channel(numbers, what, kind, axis, refuse)
         for numbers, what in zip(mean_and_deviation, ("mean", "deviation"), strict=True)
@@ -121,7 +124,9 @@ def _numbers_by_channel(numbers: Numbers, numbers_name: str, kind: TensorType, a
     if len(numbers) > 1 and (not rank or kind.shape[axis] != len(numbers)):
         channels = kind.shape[axis] if rank else 1
         hint = f"give one {numbers_name}, or {channels} between commas"
-        raise refuse(f"has {channels} channels, {len(numbers)} numbers are given as {numbers_name}", hint)
+        raise refuse(
+            f"has another number of channels than {numbers_name}; got {len(numbers)}, expected {channels}", hint
+        )
     used_numbers = numbers if count > 1 else numbers[:1]
     return np.array(used_numbers, np.float64).reshape(
         [len(used_numbers) if k == axis % rank else 1 for k in range(rank)] if rank else ()
@@ -135,21 +140,27 @@ def frame_steps(
 
     ``axes``: axes of rows, columns and channels."""
     if kind.dtype not in _FRAMED:
-        raise refuse(f"is {kind.dtype}, which no camera gives", "dtypes of frames: " + ", ".join(_FRAMED))
+        raise refuse(f"has no dtype of images; got {kind.dtype}", "use one of " + ", ".join(_FRAMED))
     channels = kind.shape[axes[2]]
     if channels not in (1, 3):
-        raise refuse(f"has {channels} channels", "pictures have 1 or 3")
+        raise refuse(
+            f"is no image; got {channels} channels, expected 1 or 3",
+            "leave out --input-colour, --input-frame, --input-crop and --input-resize",
+        )
     frame_channels = {"": channels, "gray": 1}.get(preparation.colour, 3)
     inner, kind = kind, replace(kind, shape=_replace_extents(kind.shape, {axes[2]: frame_channels}))
     yield from _colour_steps(preparation.colour, inner, kind, axes[2])
     if preparation.frame is None:
         if preparation.crop or preparation.resize:
-            raise refuse("has frames of no known size", "say it: --input-frame HEIGHTxWIDTH")
+            raise refuse("has frames of unknown size", "give it: --input-frame HEIGHTxWIDTH")
         return
     size = (kind.shape[axes[0]], kind.shape[axes[1]])
     crop = preparation.crop or preparation.frame
     if crop[0] > preparation.frame[0] or crop[1] > preparation.frame[1]:
-        raise refuse("has frames of {}x{}, of which {}x{} is no part".format(*preparation.frame, *crop), "crop less")
+        raise refuse(
+            "cannot be cropped; got a crop of {}x{}, expected at most {}x{}".format(*crop, *preparation.frame),
+            "give a smaller --input-crop, or a larger --input-frame",
+        )
     outer = replace(kind, shape=_replace_extents(kind.shape, dict(zip(axes, preparation.frame, strict=False))))
     first = [(whole - part) // 2 for whole, part in zip(preparation.frame, crop, strict=True)]
     if crop != size:
@@ -226,12 +237,14 @@ def rename_inputs_and_outputs(graph: Graph, new_names: Mapping[str, str]) -> Gra
     for name in new_names:
         if name not in ends:
             hint = known_names_hint(name, ends, "inputs and outputs")
-            raise UsageError(f"there is no input or output {name!r} to rename", where=graph.name, hint=hint)
+            raise UsageError(
+                f"cannot rename {name!r}: the network has no such input or output", where=graph.name, hint=hint
+            )
     wanted = [new_names.get(name, name) for name in ends]
     for name in wanted:
         if wanted.count(name) > 1:
             raise UsageError(
-                f"two inputs or outputs would be called {name!r}, expected different names",
+                f"two inputs or outputs would be named {name!r}; expected different names",
                 where=graph.name,
                 hint="choose another name",
             )
@@ -312,7 +325,7 @@ def adapt_ends(graph: Graph, boundary: Boundary) -> Graph:
             )
     if EVERY in boundary.preparations and len(graph.inputs) != 1:
         raise UsageError(
-            f"preparation: got no name of an input, expected one of {len(graph.inputs)}", where=graph.name,
+            f"preprocessing: the option names no input; the network has {len(graph.inputs)}", where=graph.name,
             hint=f"name the input: --input-normalize {graph.inputs[0]}=127.5 127.5; inputs: {', '.join(graph.inputs)}",
         )  # fmt: skip
     for name in graph.inputs:
@@ -363,7 +376,7 @@ class _End:
     def check_dtype(self, dtype: str) -> None:
         """Raise UsageError for a dtype that inputs and outputs cannot have."""
         if dtype not in _DTYPES:
-            raise self.refusal(f"cannot be {dtype!r}", "dtypes: " + ", ".join(_DTYPES))
+            raise self.refusal(f"cannot have dtype {dtype!r}", "use one of " + ", ".join(_DTYPES))
 
     # ------------------------------------------------------------ preparation
 
@@ -376,7 +389,7 @@ class _End:
         end, rank = self, len(self.kind.shape)
         if preparation.is_image and rank != 4:
             raise self.refusal(
-                f"has {rank} axes and is no image",
+                f"is no image; got {rank} axes, expected 4",
                 "leave out --input-colour, --input-frame, --input-crop and --input-resize",
             )
         own = self.layout
@@ -413,17 +426,17 @@ class _End:
         """Return the graph with this input or output in ``target_layout``. ``network_layout``: layout that the network
         uses for it."""
         if target_layout not in LAYOUTS:
-            raise self.refusal(f"cannot have the layout {target_layout!r}", "layouts: " + ", ".join(LAYOUTS))
+            raise self.refusal(f"cannot have layout {target_layout!r}", "use one of " + ", ".join(LAYOUTS))
         rank = len(self.kind.shape)
         if network_layout == target_layout:
             return self.graph
         if rank not in CHANNELS_LAST:
             raise self.refusal(
-                f"has {rank} axes and no layout", "leave out the layout: only tensors of three or four axes have one"
+                f"has no layout; got {rank} axes, expected 3 or 4", "leave out the layout for this tensor"
             )
         if not network_layout:
             raise self.refusal(
-                "has an unknown layout: the network has no convolutions or pools of one layout",
+                "has an unknown layout: the network's convolutions and pools do not determine one",
                 "leave out the layout",
             )
         first, last = CHANNELS_FIRST[rank], CHANNELS_LAST[rank]
@@ -453,10 +466,9 @@ class _End:
         same_category = dtypes.is_float(target_dtype) == dtypes.is_float(kind.dtype)
         if quant is not None or not same_category:
             prefix = "quantised " if quant is not None else ""
-            hint = f"a {prefix}{kind.dtype} can be " + (
-                "float32 or change its sign" if quant else "cast to its like only"
-            )
-            raise self.refusal(f"is {prefix}{kind.dtype} and cannot be {target_dtype}", hint)
+            other = "float dtype" if dtypes.is_float(kind.dtype) else "integer dtype"
+            expected = "float32 or the integer of other signedness" if quant else f"another {other}"
+            raise self.refusal(f"is {prefix}{kind.dtype} and cannot become {target_dtype}", f"use {expected}")
         inner = kind.dtype if self.what == "input" else target_dtype
         return self.insert_operator("cast", {"dtype": inner}, replace(kind, dtype=target_dtype))
 
@@ -493,8 +505,8 @@ class _End:
             or fixed & set(values)
         ):
             raise self.refusal(
-                f"is {self.kind.dtype}, and no scale is known for integers",
-                f"leave out the dtype: only a float next to a {op} operator can be an integer",
+                f"is {self.kind.dtype} and cannot become an integer; expected a {op} operator with one scale beside it",
+                "leave out the dtype for this tensor",
             )
         kind = graph.types[values[0]]
         quant = Quant(nodes[0].attr("scale"), nodes[0].attr("zero_point"))

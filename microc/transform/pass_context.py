@@ -154,8 +154,8 @@ def _check_results(user_pass: Pass) -> Pass:
         result: object = user_pass.function(graph, context)
         if not isinstance(result, Graph):
             raise ProgramError(
-                f"pass {user_pass.name} gives {type(result).__name__}, expected a graph",
-                hint="return the graph itself where nothing changes",
+                f"pass {user_pass.name}: the result is no graph; got {type(result).__name__}",
+                hint="return a Graph, the same one if nothing changes",
             )
         try:
             verify(result, registry.infer, f"pass {user_pass.name}")
@@ -163,8 +163,8 @@ def _check_results(user_pass: Pass) -> Pass:
             raise ProgramError(error.what, where=error.where, hint=error.hint) from error
         if (result.inputs, result.outputs) != (graph.inputs, graph.outputs):
             raise ProgramError(
-                f"pass {user_pass.name} changes the network's inputs or outputs",
-                hint="keep their names: a new node computes an output under its old name",
+                f"pass {user_pass.name}: the network's inputs or outputs have changed",
+                hint="keep their names: let a new node compute an output under its old name",
             )
         return result
 

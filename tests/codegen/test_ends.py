@@ -188,7 +188,7 @@ def test_ends_are_renamed() -> None:
     ("rename", "said"),
     [
         ({"picture": "a"}, "no input or output 'picture'"),
-        ({"image": "probabilities"}, "two inputs or outputs would be called 'probabilities'"),
+        ({"image": "probabilities"}, "two inputs or outputs would be named 'probabilities'"),
         ({"image": "int"}, "cannot be 'int'"),
         ({"image": "a b"}, "cannot be 'a b'"),
         ({"image": "run"}, "cannot be 'run'"),

@@ -257,7 +257,7 @@ def compute(call: OpCall) -> te.Tensor:
 
     Without an algorithm, one group is computed as a matrix product, and several groups by loops over taps."""
     if call.attrs.get("layout", "NHWC") != "NHWC":
-        raise InternalError("conv2d is lowered in layout NHWC only")
+        raise InternalError(f"conv2d: layout cannot be lowered; got {call.attrs['layout']!r}, expected 'NHWC'")
     data, weight, bias = call.weighted
     attrs = {**DEFAULTS, **call.attrs}
     g = infer_geometry(attrs, data.type.shape, weight.type.shape)
@@ -268,7 +268,9 @@ def compute(call: OpCall) -> te.Tensor:
     if algorithm == "pairs":
         packing = pair_packing(call)
         if packing is None:
-            raise InternalError("no packing of this convolution's weights multiplies two pixels at once")
+            raise InternalError(
+                "conv2d: algorithm 'pairs' cannot pack these weights; expected pair_packing() to succeed"
+            )
         pixels = _im2col_matrix(g, attrs, data, packing.unsigned.shape[1], even_pixel_count=True)
         return paired_product(pixels, g.pixels, weight, bias, packing)
     if algorithm in ("windows", "unsigned_windows"):

@@ -153,7 +153,7 @@ def float16_depthwise_product(call: OpCall) -> te.Tensor:
     g: Geometry = infer_geometry(attrs, data.type.shape, weight.type.shape)
     halves = float16_weights(call, g.channels)
     if halves is None:
-        raise InternalError("this convolution cannot be summed in float16")
+        raise InternalError("conv2d: no float16 sums for this node; expected can_sum_windows_in_float16() to be True")
     taps = weight.packed(halves.reshape(g.channels, *g.kernel).transpose(1, 2, 0))
     padded = pad_input(g, data, attrs["pad_value"], stored_dtype=HALF)
     ky, kx = te.reduce_axis(g.kernel[0], "ky"), te.reduce_axis(g.kernel[1], "kx")
@@ -318,7 +318,7 @@ def compute_winograd(call: OpCall, g: Geometry, tile_size: int = 2) -> te.Tensor
         else can_use_float_winograd
     )
     if not is_possible(call.attrs, [x.type for x in call.present], [x.data for x in call.present]):
-        raise InternalError("Winograd's algorithm cannot compute this convolution: check can_use_winograd first")
+        raise InternalError("conv2d: no Winograd form of this node; expected a can_use_*_winograd() to be True")
     assert weight.data is not None
     rows, columns = winograd_tile_counts(g, tile_size)
     top, left = g.padding[:2]

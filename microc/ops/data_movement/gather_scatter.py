@@ -33,13 +33,13 @@ def _check_slice_begin(
     check_index_dtype(op_name, begin_type)
     if begin_type.shape != (len(data_type.shape),) or len(slice_extents) != len(data_type.shape):
         raise ModelError(
-            f"{op_name}: begin and size need one number for each axis of the data; got {begin_type.shape} and "
-            f"{len(slice_extents)} "
-            f"for data {data_type.shape}"
+            f"{op_name}: begin and slice extents need one number for each axis of the data; got begin of shape "
+            f"{begin_type.shape} and {len(slice_extents)} extents for data {data_type.shape}"
         )
     if any(not 1 <= part <= extent for part, extent in zip(slice_extents, data_type.shape, strict=True)):
         raise ModelError(
-            f"{op_name}: the slice does not fit the data; got {tuple(slice_extents)} elements of {data_type.shape}"
+            f"{op_name}: slice extents are out of range; got {tuple(slice_extents)}, expected from 1 to "
+            f"{data_type.shape} along each axis"
         )
 
 
@@ -339,8 +339,8 @@ def _infer_one_hot_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) 
     rank = len(indices.shape)
     if on.dtype != off.dtype or (on.size, off.size) != (1, 1) or not -rank - 1 <= attrs["axis"] <= rank:
         raise ModelError(
-            f"one_hot: on and off need one element of one dtype, axis -{rank + 1}..{rank}; got {on.dtype} "
-            f"{on.shape}, {off.dtype} {off.shape} and axis={attrs['axis']}"
+            f"one_hot: on, off or axis are invalid; got on {on.dtype} {on.shape}, off {off.dtype} {off.shape} and "
+            f"axis={attrs['axis']}, expected one element each of the same dtype, and axis -{rank + 1}..{rank}"
         )
     if indices.dtype not in (*INDICES, "uint8"):
         raise ModelError(

@@ -288,13 +288,13 @@ def _infer_cache_update_types(attrs: Mapping[str, Any], types: Sequence[TensorTy
     fits = len(cache.shape) == len(update.shape) and 0 < axis < len(cache.shape)
     if not fits or any(c != u for k, (c, u) in enumerate(zip(cache.shape, update.shape, strict=True)) if k != axis):
         raise ModelError(
-            "cache_update: cache and update may differ along the axis only, which is not the first; got "
-            f"{cache.shape}, {update.shape} and axis={axis}"
+            "cache_update: shapes may differ along axis only, which is not 0; got cache "
+            f"{cache.shape}, update {update.shape} and axis={axis}"
         )
     if starts.shape != cache.shape[:1] or starts.dtype not in INDICES or update.dtype != cache.dtype:
         raise ModelError(
-            f"cache_update: cache, update and starts have wrong types; got {cache.dtype} {cache.shape}, "
-            f"{update.dtype} {update.shape} and {starts.dtype} {starts.shape}, expected one dtype, and starts "
+            f"cache_update: operands have wrong types; got cache {cache.dtype}, update {update.dtype} and starts "
+            f"{starts.dtype} {starts.shape}, expected the same dtype for cache and update, and starts "
             f"{' or '.join(INDICES)} {cache.shape[:1]}"
         )
     return (TensorType(cache.shape, cache.dtype),)

@@ -51,7 +51,7 @@ def _infer_concat_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -
     shape, axis = types[0].shape, attrs["axis"]
     if not -len(shape) <= axis < len(shape):
         raise ModelError(
-            f"concat: the axis is outside of the operands' shape; got {axis}, expected "
+            f"concat: the axis is outside of the operands' shape; got axis={axis}, expected "
             f"-{len(shape)}..{len(shape) - 1} for {shape}"
         )
     axis %= len(shape)

@@ -26,7 +26,7 @@ from microc.tir.ir import Expr
 def _infer_bit_cast_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     source, dtype = types[0].dtype, attrs["dtype"]
     if not dtypes.is_valid(dtype) or dtypes.nbytes(source) != dtypes.nbytes(dtype):
-        raise ModelError(f"bit_cast: both dtypes need as many bits; got {source} and dtype={dtype!r}")
+        raise ModelError(f"bit_cast: both dtypes need the same number of bits; got {source} and dtype={dtype!r}")
     return (TensorType(types[0].shape, dtype),)
 
 
@@ -113,8 +113,8 @@ def _define_comparison(op_name: str, tir_op: str, numpy_function: Compare) -> Op
         a, b = types
         if a.dtype != b.dtype or (a.dtype == "bool" and tir_op not in ("eq", "ne")):
             raise ModelError(
-                f"{op_name}: operands need one dtype"
-                + ("" if tir_op in ("eq", "ne") else " that is ordered")
+                f"{op_name}: operands need the same dtype"
+                + ("" if tir_op in ("eq", "ne") else " other than bool")
                 + f"; got {a.dtype} and {b.dtype}"
             )
         return (TensorType(_broadcast_shape(op_name, types), "bool"),)

@@ -188,7 +188,8 @@ def _infer_lookup16_types(attrs: Mapping[str, Any], types: Sequence[TensorType])
     x, table = types
     if x.dtype != "int16" or table.shape != (POINTS,) or table.dtype != "int16":
         raise ModelError(
-            f"lookup16: got {x.dtype} data and a table {table.dtype} {table.shape}, expected int16 and int16 ({POINTS},)"
+            f"lookup16: data or table have a wrong type; got {x.dtype} and {table.dtype} {table.shape}, expected int16 "
+            f"and int16 ({POINTS},)"
         )
     return (TensorType(x.shape, "int16"),)
 

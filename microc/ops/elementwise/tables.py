@@ -118,7 +118,7 @@ def emit_lookup(
     The node writes ``output_name``. Both values must be quantised with one scale and zero point."""
     source, result = rewrite.type(value_name), rewrite.type(output_name)
     if source.quant is None or result.quant is None:
-        raise InternalError(f"no lookup table from {value_name!r} to {output_name!r}: both values must be quantised")
+        raise InternalError(f"lookup from {value_name!r} to {output_name!r}: a value is not quantised per tensor")
     call = TableParameters(op, attrs, source.quant, result.quant, source.dtype, result.dtype, rounding)
     return rewrite.emit("lookup", (value_name, rewrite.constant("table", compute_lookup_table(call))), output_name, {})
 

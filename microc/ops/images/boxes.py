@@ -202,9 +202,9 @@ def _infer_suppress_types(attrs: Mapping[str, Any], types: Sequence[TensorType])
     most = attrs["most"]
     if len(scores.shape) != 1 or most < 1 or not 0 <= attrs["overlap"] <= 1 or attrs["sigma"] < 0:
         raise ModelError(
-            f"suppress: scores need one axis, and attributes are out of range; got scores {scores.shape}, "
-            f"most={most}, overlap={attrs['overlap']} and sigma={attrs['sigma']}, expected most from 1 on, overlap "
-            "0..1 and sigma from 0 on"
+            f"suppress: scores or attributes are invalid; got scores {scores.shape}, "
+            f"most={most}, overlap={attrs['overlap']} and sigma={attrs['sigma']}, expected one axis, most from 1 "
+            "on, overlap 0..1 and sigma from 0 on"
         )
     return TensorType((most,), "int32"), TensorType((most,), "float32"), TensorType((), "int32")
 

@@ -108,7 +108,9 @@ def _compute_dense(call: OpCall) -> te.Tensor:
     if algorithm in ("quads", "widened"):
         packing = quad_packing(call)
         if packing is None:
-            raise InternalError("no packing of this product's weights multiplies four output channels at once")
+            raise InternalError(
+                f"dense: algorithm {algorithm!r} cannot pack these weights; expected quad_packing() to succeed"
+            )
         return quad_product(
             data.tensor((rows, depth)), weight, bias, packing, stores_widened_inputs=algorithm == "widened"
         )

@@ -431,7 +431,7 @@ def dequantised_product(call: OpCall, input_rows: te.Tensor) -> te.Tensor:
     bias."""
     levels, (_, weight, bias) = quantised_weights_of(call), call.weighted
     if levels is None:
-        raise InternalError("the float weights are not int8 multiples of scales")
+        raise InternalError("product: float weights must be int8 multiples of scales; check quantised_weights_of()")
     bits = smallest_bit_width(levels.values)
     notes: Notes = ((OPENED, 1), *(((WEIGHT_BITS, bits),) if bits < 8 else ()))
     rows, block = weight.packed(levels.values), levels.block
@@ -524,7 +524,7 @@ def float16_product(call: OpCall, float16_rows: te.Tensor, term_count: int) -> t
     Each row has ``term_count`` terms, followed by zeros."""
     weights, (_, weight, bias) = float16_weights(call), call.weighted
     if weights is None:
-        raise InternalError("the weights of this product cannot be stored as float16")
+        raise InternalError("product: these weights cannot be stored as float16; check float16_weights()")
     columns = weight.packed(np.pad(weights, ((0, 0), (0, float16_rows.shape[1] - term_count))))
     runs, terms = split_into_float16_runs(term_count)
     run, term = te.reduce_axis(runs, "r"), te.reduce_axis(terms, "k")

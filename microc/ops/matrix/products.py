@@ -200,8 +200,8 @@ def _clip_bias(rewrite: Rewrite, bias_name: str, max_product_sum: int) -> str:
     room = dtypes.int_range(bias_type.dtype)[1] - max_product_sum
     if room < 0:
         raise UnsupportedError(
-            f"products need {max_product_sum.bit_length()} bits, which leaves no room for the computed bias of "
-            f"{bias_type.dtype}",
+            f"sums with the bias {bias_name!r}, which is computed when the network runs, can overflow "
+            f"{bias_type.dtype}; got products of up to {max_product_sum}",
             where=str(rewrite.node.loc),
             hint="make the bias a constant, or a layer of its own",
         )

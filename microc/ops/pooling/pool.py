@@ -341,7 +341,7 @@ def _reduce_windows(call: OpCall, combiner: str, pad_value: float, initial_value
     A window that covers the whole image without padding is reduced over one axis of height * width elements."""
     data = call.data
     if call.attrs["layout"] != "NHWC":
-        raise InternalError("a pool is lowered in layout NHWC only")
+        raise InternalError(f"pool: layout cannot be lowered; got {call.attrs['layout']!r}, expected 'NHWC'")
     batch, height, width, channels = data.type.shape
     dtype = computation_dtype(data.type.dtype)
     start = ir.const(initial_value, dtype)

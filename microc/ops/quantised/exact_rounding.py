@@ -224,7 +224,8 @@ def _build_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
 def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if any(not dtypes.is_integer(tensor_type.dtype) for tensor_type in types):
         raise ModelError(
-            f"operands: got dtypes {', '.join(tensor_type.dtype for tensor_type in types)}, expected integers"
+            "operands have an unsupported dtype; got "
+            f"{', '.join(tensor_type.dtype for tensor_type in types)}, expected integers"
         )
     try:
         shape = np.broadcast_shapes(*(tensor_type.shape for tensor_type in types))

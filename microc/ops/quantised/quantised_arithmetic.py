@@ -395,8 +395,8 @@ def _infer_qdiv_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
     a, b, mantissas, bits = types
     if (a.dtype, b.dtype) != ("int8", "int8") or mantissas.shape != (256,) or bits.shape != (256,):
         raise ModelError(
-            f"qdiv: got operands {a.dtype} and {b.dtype} with tables {mantissas.shape} and "
-            f"{bits.shape}, expected int8 operands and two tables of shape (256,)"
+            f"qdiv: operands or tables have wrong types; got operands {a.dtype} and {b.dtype} with tables "
+            f"{mantissas.shape} and {bits.shape}, expected int8 operands and two tables of shape (256,)"
         )
     try:
         return (TensorType(np.broadcast_shapes(a.shape, b.shape), "int8"),)

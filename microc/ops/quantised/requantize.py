@@ -517,7 +517,7 @@ def _float_scale_error_message(checked_node: CheckedNode) -> str:
     scales = np.asarray(scale_values, np.float64)
     if ((scales >= 0) & (scales <= np.finfo(np.float32).max)).all():
         return ""
-        return f"scale is out of range; got {scales.reshape(-1)[:4]}, expected float32 numbers of at least 0"
+    return f"scale is out of range; got {scales.reshape(-1)[:4]}, expected float32 numbers of at least 0"
 
 
 OPERATORS = (

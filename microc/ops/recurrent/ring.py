@@ -35,8 +35,8 @@ def _check_history(history_type: TensorType, data_type: TensorType, axis: int) -
     others = [(*tensor_type.shape[:axis], *tensor_type.shape[axis + 1 :]) for tensor_type in (history_type, data_type)]
     if not 0 <= axis < len(history_type.shape) or others[0] != others[1] or history_type.dtype != data_type.dtype:
         raise ModelError(
-            f"history and data may differ along the axis only; got {history_type.dtype} {history_type.shape}, {data_type.dtype} "
-            f"{data_type.shape} and axis={axis}"
+            f"history and data may differ along axis={axis} only; got history {history_type.dtype} "
+            f"{history_type.shape} and data {data_type.dtype} {data_type.shape}"
         )
 
 
@@ -105,8 +105,8 @@ def _checked_ring_and_data_frames(attrs: Mapping[str, Any], types: Sequence[Tens
     whole = 0 < data.shape[axis] <= ring.shape[axis] and ring.shape[axis] % data.shape[axis] == 0
     if (position.size, position.dtype) != (1, "int32") or not whole:
         raise ModelError(
-            f"the ring needs a multiple of the data's frames, and one int32 as its position; got {ring.shape[axis]} "
-            f"frames for {data.shape[axis]}, position {position.dtype} {position.shape}"
+            f"ring or position are invalid; got {ring.shape[axis]} ring frames, {data.shape[axis]} data frames and "
+            f"position {position.dtype} {position.shape}, expected a multiple of the data's frames, and one int32"
         )
     return ring.shape[axis], data.shape[axis]
 

@@ -230,7 +230,7 @@ def legalize(graph: Graph, context: PassContext) -> Graph:
         if rewritten is graph:
             return graph
         graph = rewritten
-    raise InternalError(f"legalizing graph {graph.name} did not end in {ROUNDS} rounds of rewriting")
+    raise InternalError(f"legalization of graph {graph.name} did not end; got {ROUNDS} rounds of rewriting")
 
 
 def _legalize_once(graph: Graph) -> Graph:

@@ -69,9 +69,10 @@ def _refuse_unmarked_layer(graph: Graph, node: Node, makers: Mapping[str, Node])
     integers = source is not None and source.op == "dequantize" and source.inputs[0] in graph.consts
     if integers or (weight is not None and weight.ndim == 2 and recover_quantised_weights(weight) is not None):
         raise UnsupportedError(
-            "hybrid: got dynamic for a layer on floats whose weights alone are integers, expected one of TFLite's hybrid layers",
+            "hybrid: 'dynamic' does not apply to this layer; got integer weights of a float layer, expected a hybrid "
+            "layer of TFLite",
             where=str(node.loc),
-            hint="leave out hybrid: such weights stay packed and are unpacked in registers",
+            hint="leave out --hybrid: such weights stay packed in flash and are unpacked in registers",
         )
 
 
