@@ -145,7 +145,7 @@ def test_what_is_no_picture_and_what_stands_for_no_reals_is_refused() -> None:
         microc.load(network((1, 4)), input_colour="bgr")
     with pytest.raises(UsageError, match="5 channels"):
         microc.load(network((1, 4, 4, 5)), input_frame=(8, 8))
-    with pytest.raises(UsageError, match="stands for no reals"):
+    with pytest.raises(UsageError, match="cannot be normalised"):
         microc.load(network((1, 4), "int32"), input_normalize=(1, 2))
 
 
