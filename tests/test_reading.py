@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from microc.base import file_access
-from microc.base.file_access import foreign_reason, open_regular, read_bytes, read_text
+from microc.base.file_access import distrust_reason, open_regular, read_bytes, read_text
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="needs pipes, modes and owners")
 
@@ -73,14 +73,14 @@ def test_owners_and_modes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     path = home / "microc.toml"
     path.write_text("")
     os.chmod(path, 0o644)
-    assert foreign_reason(path) == ""
+    assert distrust_reason(path) == ""
     for mode in (0o646, 0o666):
         os.chmod(path, mode)
-        assert str(path) in foreign_reason(path)
+        assert str(path) in distrust_reason(path)
     os.chmod(path, 0o644)
     for mode, wrong in ((0o757, True), (0o777, True), (0o1777, False)):
         os.chmod(home, mode)
-        assert bool(foreign_reason(path)) == wrong, oct(mode)
+        assert bool(distrust_reason(path)) == wrong, oct(mode)
     os.chmod(home, 0o755)
     away = tmp_path / "away"
     away.mkdir()
@@ -88,11 +88,11 @@ def test_owners_and_modes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (away / "theirs").write_text("")
     path.unlink()
     path.symlink_to(away / "theirs")
-    assert str(away) in foreign_reason(path), "the folder of what a link names counts"
+    assert str(away) in distrust_reason(path), "the folder of what a link names counts"
     os.chmod(away, 0o755)
-    assert foreign_reason(path) == ""
+    assert distrust_reason(path) == ""
     monkeypatch.setattr(file_access, "_trusted_users", lambda: frozenset({os.getuid() + 1}))
-    assert "belongs to" in foreign_reason(path) and "the user is" in foreign_reason(path)
+    assert "belongs to" in distrust_reason(path) and "the user is" in distrust_reason(path)
 
 
 @POSIX
@@ -100,10 +100,10 @@ def test_a_group_of_one_is_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyP
     path = tmp_path / "x"
     path.write_text("")
     os.chmod(path, 0o664)
-    monkeypatch.setattr(file_access, "_own_group", lambda _: stat.S_IWGRP)
-    assert foreign_reason(path) == ""
-    monkeypatch.setattr(file_access, "_own_group", lambda _: 0)
-    assert "others than its owner" in foreign_reason(path)
+    monkeypatch.setattr(file_access, "_private_group_write_bit", lambda _: stat.S_IWGRP)
+    assert distrust_reason(path) == ""
+    monkeypatch.setattr(file_access, "_private_group_write_bit", lambda _: 0)
+    assert "others than its owner" in distrust_reason(path)
 
 
 @POSIX
@@ -117,4 +117,4 @@ def test_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 0)
     assert file_access._trusted_users() == {0}
     monkeypatch.delattr(os, "getuid")
-    assert foreign_reason(Path("/nowhere")) == "", "Windows has no such owners"
+    assert distrust_reason(Path("/nowhere")) == "", "Windows has no such owners"

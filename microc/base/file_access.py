@@ -107,7 +107,7 @@ def is_trusted(folder: Path) -> bool:
     return any(candidate and Path(candidate).resolve() == folder.resolve() for candidate in named)
 
 
-def foreign_reason(path: Path) -> str:
+def distrust_reason(path: Path) -> str:
     """Return the reason why a file that the user did not name is not trusted, as a clause; an empty string if it is
     trusted.
 
@@ -122,9 +122,13 @@ def foreign_reason(path: Path) -> str:
     for candidate in dict.fromkeys((path, path.resolve())):
         for inspected, state in ((candidate, candidate.lstat()), (candidate.parent, candidate.parent.stat())):
             if state.st_uid not in users:
-                return f"{inspected} belongs to {_user_name(state.st_uid)}, and the user is {_user_name(os.getuid())}"
+                return f"{inspected} belongs to {_login_name(state.st_uid)}, and the user is {_login_name(os.getuid())}"
             sticky = stat.S_ISDIR(state.st_mode) and state.st_mode & stat.S_ISVTX
-            if state.st_mode & _OTHERS_WRITE & ~_own_group(state) and not sticky and not stat.S_ISLNK(state.st_mode):
+            if (
+                state.st_mode & _OTHERS_WRITE & ~_private_group_write_bit(state)
+                and not sticky
+                and not stat.S_ISLNK(state.st_mode)
+            ):
                 return f"others than its owner may write {inspected}"
     return ""
 
@@ -136,7 +140,7 @@ def _trusted_users() -> frozenset[int]:
     return frozenset({os.getuid(), _ROOT, *sudo})
 
 
-def _own_group(file_status: os.stat_result) -> int:
+def _private_group_write_bit(file_status: os.stat_result) -> int:
     """Return the group-write bit of a file's mode if the file's owner is the only member of the file's group, else 0.
 
     Many systems create such a group for each user (umask 002). The bit then permits nobody else to write."""
@@ -153,7 +157,7 @@ def _own_group(file_status: os.stat_result) -> int:
     return stat.S_IWGRP if alone else 0
 
 
-def _user_name(user_id: int) -> str:
+def _login_name(user_id: int) -> str:
     """Return the login name of a user id."""
     import pwd
 

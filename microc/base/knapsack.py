@@ -65,12 +65,12 @@ def pareto_front(
         rest = layers[number + 1 :]
         # What the remaining layers need at least bounds the sums so far: choices that cannot be completed are dropped at
         # once.
-        flash_left = _limit_minus_rest(max_flash, sum(min(o.flash for o in layer) for layer in rest))
-        cycles_left = _limit_minus_rest(max_cycles, sum(min(o.cycles for o in layer) for layer in rest))
+        flash_left = _limit_for_chosen_layers(max_flash, sum(min(o.flash for o in layer) for layer in rest))
+        cycles_left = _limit_for_chosen_layers(max_cycles, sum(min(o.cycles for o in layer) for layer in rest))
         candidates = [point.append(option) for point in points for option in options]
         candidates = [p for p in candidates if p.flash <= flash_left and p.cycles <= cycles_left]
         timed = max_cycles is not None and bool(rest)
-        points = _thin_out_selections(_drop_dominated_items(candidates, timed), timed)
+        points = _thin_out_selections(_drop_dominated_selections(candidates, timed), timed)
     return tuple(points)
 
 
@@ -86,21 +86,21 @@ def pareto_front_by_time(
     return tuple(replace(p, flash=p.cycles, cycles=p.flash) for p in pareto_front(swapped, max_cycles, max_flash))
 
 
-def _limit_minus_rest(limit: int | None, least_needed: int) -> float:
+def _limit_for_chosen_layers(limit: int | None, least_needed: int) -> float:
     """Return the bytes or cycles that a limit leaves for the layers so far; infinity without a limit.
 
     ``least_needed``: least bytes or cycles that the remaining layers need."""
     return float("inf") if limit is None else limit - least_needed
 
 
-def _drop_dominated_items(points: Sequence[Selection], compare_time: bool) -> list[Selection]:
+def _drop_dominated_selections(selections: Sequence[Selection], compare_time: bool) -> list[Selection]:
     """Return the selections that no other selection beats, sorted by flash.
 
     Selections are compared by flash, time and loss if ``compare_time``, else by flash and loss alone."""
     front_points: list[Selection] = []
     # Points come by rising flash, so only time and loss decide. The staircase holds the best loss for each time so far.
     cycles, losses = [float("-inf")], [float("inf")]
-    for point in sorted(points, key=lambda p: (p.flash, p.loss, p.cycles)):
+    for point in sorted(selections, key=lambda p: (p.flash, p.loss, p.cycles)):
         time = point.cycles if compare_time else 0
         position = bisect_right(cycles, time)
         if losses[position - 1] <= point.loss:
@@ -114,17 +114,17 @@ def _drop_dominated_items(points: Sequence[Selection], compare_time: bool) -> li
     return front_points
 
 
-def _thin_out_selections(points: list[Selection], compare_time: bool) -> list[Selection]:
+def _thin_out_selections(selections: list[Selection], compare_time: bool) -> list[Selection]:
     """Return at most about :data:`MAX_SUMS` of the selections. The smallest and, if ``compare_time``, the fastest
     selection are always kept."""
-    if len(points) <= MAX_SUMS:
-        return points
+    if len(selections) <= MAX_SUMS:
+        return selections
     steps = int(MAX_SUMS**0.5) if compare_time else MAX_SUMS
     cells: dict[tuple[int, int], Selection] = {}
-    least, fastest = min(points, key=lambda p: p.flash), min(points, key=lambda p: p.cycles)
-    flash_span = max(p.flash for p in points) - least.flash
-    cycles_span = max(p.cycles for p in points) - fastest.cycles
-    for point in points:
+    least, fastest = min(selections, key=lambda p: p.flash), min(selections, key=lambda p: p.cycles)
+    flash_span = max(p.flash for p in selections) - least.flash
+    cycles_span = max(p.cycles for p in selections) - fastest.cycles
+    for point in selections:
         cell = (
             steps * (point.flash - least.flash) // max(1, flash_span),
             steps * (point.cycles - fastest.cycles) // max(1, cycles_span) if compare_time else 0,

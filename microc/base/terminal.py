@@ -47,14 +47,14 @@ class _EscapingStream:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        self.control(escape_unprintable(text))
+        self.write_control_sequences(escape_unprintable(text))
         return len(text)
 
     def writelines(self, lines: Any) -> None:
         for line in lines:
             self.write(line)
 
-    def control(self, text: str) -> None:
+    def write_control_sequences(self, text: str) -> None:
         """Write trusted text with its control sequences; characters that the encoding lacks are escaped."""
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
         self._stream.write(text if text.isascii() else text.encode(encoding, "backslashreplace").decode(encoding))

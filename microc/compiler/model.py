@@ -105,7 +105,12 @@ def read_model(source: Path | Graph, options: Options, *, stored_name: bool = Fa
     """
     from microc.frontend.detect import load_model_file as load_file
     from microc.graph.cut import convert_to_state, cut_graph
-    from microc.transform.boundary import Boundary, adapt_ends, collect_preparations, rename_inputs_and_outputs
+    from microc.transform.boundary import (
+        Boundary,
+        adapt_inputs_and_outputs,
+        collect_preparations,
+        rename_inputs_and_outputs,
+    )
 
     if isinstance(source, Graph):
         graph, stem = source, source.name
@@ -118,7 +123,7 @@ def read_model(source: Path | Graph, options: Options, *, stored_name: bool = Fa
     graph = convert_to_state(graph, options.state) if options.state else graph
     raw = collect_preparations(**{name: getattr(options, f"input_{name}") for name in PREPARATION})
     ends = Boundary(options.input_dtype, options.output_dtype, options.input_layout, options.output_layout, raw)
-    graph = rename_inputs_and_outputs(adapt_ends(graph, ends), options.rename)
+    graph = rename_inputs_and_outputs(adapt_inputs_and_outputs(graph, ends), options.rename)
     return replace(graph, name=network_name(options.name or stem))
 
 

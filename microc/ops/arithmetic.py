@@ -35,7 +35,7 @@ def computation_dtype(element_dtype: str) -> str:
     return element_dtype if bits >= 32 else "float32" if category == "float" else "int32"
 
 
-def wrapping_binary(op: str, a: Expr, b: Expr) -> Expr:
+def build_wrapping_binary(op: str, a: Expr, b: Expr) -> Expr:
     """Build the expression of the binary operation ``op``; ``add``, ``sub`` and ``mul`` of int32 and int64 wrap modulo
     2**bits, as in numpy.
 

@@ -164,7 +164,7 @@ class Attribute:
     nothing: bool = False
     most: int | None = None
 
-    def fault(self, value: object) -> str:
+    def find_fault(self, value: object) -> str:
         """Return the reason why ``value`` is invalid for the attribute, or an empty string if it is valid."""
         if value is None and self.nothing:
             return ""
@@ -181,7 +181,7 @@ class Attribute:
             return f"is too large; expected at most {self.most}"
         return ""
 
-    def spelled(self) -> str:
+    def describe(self) -> str:
         """Return the attribute's type, permitted values and default as text for the documentation page of operators."""
         if self.choices:
             text = " ".join(f"`{choice}`" if choice != "" else "empty" for choice in self.choices)
@@ -209,7 +209,7 @@ def attribute_error_message(declared: Attributes, attribute_values: Mapping[str,
         if name not in declared:
             known = similar_names_hint(name, declared) or f"it has {', '.join(declared) or 'none'}"
             return f"there is no attribute {name!r}; {known}"
-        if reason := declared[name].fault(value):
+        if reason := declared[name].find_fault(value):
             return f"attribute {name}={value!r} {reason}"
     missing = next((n for n, each in declared.items() if each.default is REQUIRED and n not in attribute_values), "")
     return f"attribute {missing!r} is missing" if missing else ""

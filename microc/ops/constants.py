@@ -81,7 +81,7 @@ class OperandBounds:
     most: Bound
     computed: tuple[str, ...] | None = ()
 
-    def fault(self, checked_node: CheckedNode, position: int, name: str) -> str:
+    def find_fault(self, checked_node: CheckedNode, position: int, name: str) -> str:
         """Return the reason why the operand at ``position``, called ``name``, violates its bounds, or an empty
         string."""
         data = checked_node.data[position]
@@ -121,7 +121,7 @@ def constant_error_message(
     for position, constant in bounds.items():
         if position < len(checked_node.types):
             name = names[position] if position < len(names) else f"operand {position}"
-            if reason := constant.fault(checked_node, position, name):
+            if reason := constant.find_fault(checked_node, position, name):
                 return reason
     for check in sound:
         if reason := check(checked_node):

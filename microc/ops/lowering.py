@@ -123,7 +123,8 @@ def build_row_group(
     for name in (*beside, *(name for node in nodes for name in node.outputs if name)):
         types[name] = replace(types[name], shape=(1, row_count, *result.shape[2:]))
     types[data_name] = replace(
-        types[data_name], shape=(1, (row_count - 1) * window.strides[0] + window.reach(0), *types[data_name].shape[2:])
+        types[data_name],
+        shape=(1, (row_count - 1) * window.strides[0] + window.dilated_extent(0), *types[data_name].shape[2:]),
     )
     first = nodes[0]
     if "padding" in first.attrs:
@@ -227,7 +228,7 @@ class _GroupLowering:
         self.names.add(name)
         return name
 
-    def placeholder(self, value_name: str, parameter_name: str, shape: tuple[int, ...]) -> te.Tensor:
+    def placeholder_of_value(self, value_name: str, parameter_name: str, shape: tuple[int, ...]) -> te.Tensor:
         """Return the placeholder tensor of a value that the group reads, viewed with the shape ``shape``.
 
         The shape may differ from the value's shape, but must have as many elements. Equal requests return the same
@@ -254,7 +255,7 @@ class _GroupLowering:
         self.params.append((tensor, Param(role, value, array)))
         return tensor
 
-    def operand(self, value_name: str, parameter_name: str) -> Operand:
+    def build_operand(self, value_name: str, parameter_name: str) -> Operand:
         """Return an operand of the anchor in the form that the anchor's ``compute`` function receives."""
         tensor_type = self.graph.types[value_name]
 
@@ -267,7 +268,7 @@ class _GroupLowering:
                         f"{value_name}: a tensor of this kernel cannot be reshaped; got {wanted}, expected {made.shape}"
                     )
                 return made
-            return self.placeholder(value_name, parameter_name, wanted)
+            return self.placeholder_of_value(value_name, parameter_name, wanted)
 
         def packed(array: Array, *, table: bool = False) -> te.Tensor:
             return self.add_packed_constant(value_name, parameter_name, array, table)
@@ -372,7 +373,7 @@ def node_macs(graph: Graph, node: Node) -> int:
 def _build_call(group: _GroupLowering, node: Node, multiples: Multiples = ONES) -> OpCall:
     """Build the :class:`OpCall` of an anchor: its attributes, operands of the group, and output types."""
     roles = group.parameter_names(node)
-    operands = tuple(group.operand(v, r) if v else None for v, r in zip(node.inputs, roles, strict=True))
+    operands = tuple(group.build_operand(v, r) if v else None for v, r in zip(node.inputs, roles, strict=True))
     return OpCall(node.attrs, operands, tuple(group.graph.types[o] for o in node.outputs if o), multiples)
 
 
@@ -473,7 +474,7 @@ def _apply_node(
         if value in computed_elements:
             args.append(computed_elements[value])
         elif position in definition.whole:
-            args.append(group.placeholder(value, role, group.graph.types[value].shape))
+            args.append(group.placeholder_of_value(value, role, group.graph.types[value].shape))
         else:
             args.append(_read_operand(group, value, role, index_shape, result, index))
     return definition.scalar(node.attrs, args)  # type: ignore[arg-type]
@@ -495,13 +496,13 @@ def _read_operand(
         array = group.graph.consts.get(value_name)
         if array is not None:
             return ir.const(array.reshape(-1)[0].item(), value_type.dtype)
-        return group.placeholder(value_name, parameter_name, (1,))[0]
+        return group.placeholder_of_value(value_name, parameter_name, (1,))[0]
     if value_type.size == result.size:
-        return group.placeholder(value_name, parameter_name, index_shape)[index]
+        return group.placeholder_of_value(value_name, parameter_name, index_shape)[index]
     if varies_along_last_axis(value_type, result) and index_shape[-1] == value_type.size:
-        return group.placeholder(value_name, parameter_name, (value_type.size,))[index[-1]]
+        return group.placeholder_of_value(value_name, parameter_name, (value_type.size,))[index[-1]]
     full = convert_index_to_shape(index_shape, result.shape, index)
     padded = (1,) * (len(result.shape) - len(value_type.shape)) + value_type.shape
     offset = len(result.shape) - len(value_type.shape)
     position = tuple(ir.const(0, "int32") if padded[a] == 1 else full[a] for a in range(offset, len(padded)))
-    return group.placeholder(value_name, parameter_name, value_type.shape)[position]
+    return group.placeholder_of_value(value_name, parameter_name, value_type.shape)[position]

@@ -48,7 +48,7 @@ class Window:
     dilation: tuple[int, ...] = (1, 1)
     pad_value: int | float | None = 0
 
-    def reach(self, axis: int) -> int:
+    def dilated_extent(self, axis: int) -> int:
         """Return the extent of a window, with its dilation, along height (``axis`` 0) or width (``axis`` 1)."""
         return (self.kernel[axis] - 1) * self.dilation[axis] + 1
 
@@ -156,14 +156,14 @@ class Multiples:
     partly: bool = False
     columns: tuple[int, ...] = ()
 
-    def terms(self, depth: int, *factors: str) -> int:
+    def round_up_terms(self, depth: int, *factors: str) -> int:
         """Return the number of terms of a sum of ``depth`` products, rounded up to whole words if the core multiplies
         words.
 
         ``factors``: the dtypes of both factors of a product."""
         return -(-depth // WORD) * WORD if factors in self.factors else depth
 
-    def units(self, unit_count: int) -> int:
+    def round_up_columns(self, unit_count: int) -> int:
         """Return ``unit_count``, the number of columns of a product, rounded up to whole vectors.
 
         The vector width is the smallest that contains all columns, or the largest if none does. The count stays

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from microc.base.file_access import TRUST, foreign_reason, is_trusted, read_bytes
+from microc.base.file_access import TRUST, distrust_reason, is_trusted, read_bytes
 from microc.base.immutable import frozen
 from microc.compiler import option_values, validation
 from microc.compiler.options import OPTIONS, WRITTEN, Bound, Option, Options, combine_words
@@ -122,7 +122,7 @@ def check_config_owner(config: Config) -> None:
     project_files = (config.folder, config.folder / "Makefile")
     board_files = (Path(config.board),) if config.board.endswith(".toml") else ()
     for path in (config.path, *(other for other in (*project_files, *board_files) if os.path.lexists(other))):
-        reason = foreign_reason(path)
+        reason = distrust_reason(path)
         if reason:
             raise UsageError(
                 f"{path.name} is not used: no argument names it, and {reason}",

@@ -14,7 +14,7 @@ from microc.base.immutable import frozen
 from microc.graph.ir import Graph, NameSet, Node
 from microc.ops import registry
 from microc.ops.control import UNBOUNDED
-from microc.transform.channel_relations import channel_count, channel_links, is_mixing
+from microc.transform.channel_relations import channel_count, find_channel_links, is_mixing
 from microc.transform.quantised.qdq import LAYERS
 from microc.transform.quantised.qdq_values import CHOICES, moves_elements
 
@@ -462,7 +462,7 @@ class ChannelUnits:
         These are dense layers, convolutions of one group, and depthwise convolutions."""
         if node.attrs.get("activation", "") not in _LINEAR or node.attrs.get("pad_value", 0):
             return False
-        return is_mixing(self.graph, node) or (node.op == "conv2d" and channel_links(self.graph, node) is not None)
+        return is_mixing(self.graph, node) or (node.op == "conv2d" and find_channel_links(self.graph, node) is not None)
 
     def apply(self, factors: Array) -> Graph:
         """Return the graph with each channel divided by the factor of its unit. ``factors``: the factor of each unit.
@@ -527,7 +527,7 @@ class ChannelUnits:
         is_homogeneous = node.op in HOMOGENEOUS and node.attrs.get("activation", "") in _LINEAR
         if not is_homogeneous or (node.op == "pad" and node.attr("value")):
             return False
-        links = channel_links(self.graph, node)
+        links = find_channel_links(self.graph, node)
         computed = {k for k, name in enumerate(node.inputs) if name in self._starts}
         has_constant = any(name in self.graph.consts for name in node.inputs) and node.op not in _TERMS
         if links is None or has_constant or {link.operand for link in links} != computed:

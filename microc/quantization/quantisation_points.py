@@ -12,7 +12,7 @@ from microc.ops import registry
 from microc.quantization.calibration_data import storage_of_byte_functions
 from microc.quantization.integer_scheme import Activation
 from microc.quantization.network_structure import DataFlow, flatten_graph, loop_operands
-from microc.transform.quantised.qdq import LAYERS, find_sum_behind, has_integer_form
+from microc.transform.quantised.qdq import LAYERS, find_constant_sum_after, has_integer_form
 from microc.transform.quantised.qdq_values import CHOICES, CLAMPS, JOINS, moves_elements
 
 # ---- The result: a record of all quantisation points.
@@ -312,7 +312,9 @@ class _PointFinder(DataFlow):
             return self.end_with_constants(node, "mul", "add")
         if node.op not in LAYERS:
             return node.outputs[0]
-        sum_ = find_sum_behind(node, self.graph.types[node.inputs[1]].shape[0], self.graph.types, self.only_user)
+        sum_ = find_constant_sum_after(
+            node, self.graph.types[node.inputs[1]].shape[0], self.graph.types, self.only_user
+        )
         if sum_ is None or sum_.term not in self.graph.consts or sum_.output in self.floating:
             return node.outputs[0]
         self.absorbed.add(sum_.output)

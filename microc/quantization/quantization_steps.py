@@ -36,7 +36,7 @@ from microc.quantization.quantised_page import to_html
 from microc.quantization.quantised_report import advice, build_report
 from microc.quantization.write import Recipe
 from microc.target import Board
-from microc.transform.boundary import Boundary, adapt_ends
+from microc.transform.boundary import Boundary, adapt_inputs_and_outputs
 
 if TYPE_CHECKING:
     from microc.compiler.option_values import ReadingOptions
@@ -223,5 +223,8 @@ def quantize(
     written = best.written
     if callable(evaluate) and score is not None:
         report["float_score"], report["score"] = score(network.graph), score(written.graph)
-    integer_graph, exact = adapt_ends(written.graph, boundary), adapt_ends(written.exact, boundary)
+    integer_graph, exact = (
+        adapt_inputs_and_outputs(written.graph, boundary),
+        adapt_inputs_and_outputs(written.exact, boundary),
+    )
     return Quantized(integer_graph, exact, network.graph, best.attempt.recipe, report, best.attempt.biases)

@@ -15,10 +15,10 @@ from microc.graph.match import without_dead_nodes
 from microc.ops.attributes import Ties
 from microc.quantization.integer_scheme import Activation, Weight, quantise_array
 from microc.quantization.network_structure import flatten_graph, quantisable_body_of
-from microc.transform.canonicalise import norms_in_fixed_point
+from microc.transform.canonicalise import rewrite_layer_norms_to_fixed_point
 from microc.transform.pass_context import PassContext, run_passes
 from microc.transform.quantised import qdq
-from microc.transform.quantised.legalize import in_fixed_point
+from microc.transform.quantised.legalize import requantise_in_fixed_point
 from microc.transform.quantised.qdq import LAYERS
 from microc.transform.quantised.qdq_values import CLAMPS
 from microc.transform.quantised.weight_types import quantise_by_rows
@@ -88,7 +88,7 @@ def write_quantised_graph(graph: Graph, recipe: Recipe) -> QuantisedGraph:
     """Build the quantised graph of a float graph and its recipe. Integers are scaled by fixed-point multipliers, rounded once."""
     writer = _Writer(graph, recipe, NameSet(flatten_graph(graph).types), {}, {})
     exact = _dequantise_weights(run_passes(writer.run(), (qdq.PASS,), PassContext()), recipe, writer.names)
-    fixed = in_fixed_point(norms_in_fixed_point(exact))
+    fixed = requantise_in_fixed_point(rewrite_layer_norms_to_fixed_point(exact))
     return QuantisedGraph(fixed, exact, {**writer.stored, **dict(writer.find_new_names(fixed))})
 
 

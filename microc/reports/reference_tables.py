@@ -162,7 +162,7 @@ def _attributes_markdown() -> str:
     lines = ["| attribute | of | values | what it says |", "|---|---|---|---|"]
     for (label, attribute), of in sorted(operators_of.items(), key=lambda item: item[0][0]):
         listed = " ".join(f"`{name}`" for name in of)
-        lines.append(f"| `{label}` | {listed} | {attribute.spelled()} | {attribute.doc} |")
+        lines.append(f"| `{label}` | {listed} | {attribute.describe()} | {attribute.doc} |")
     return "\n".join(lines)
 
 

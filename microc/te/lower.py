@@ -67,11 +67,11 @@ class _Lowering:
         self.taken = {size.name for size in sizes}
         self.buffers: dict[int, Buffer] = {}
         for tensor, scope in params:
-            self.buffers[id(tensor)] = Buffer(self.fresh(tensor.name), tensor.shape, tensor.dtype, scope)
+            self.buffers[id(tensor)] = Buffer(self.unused_name(tensor.name), tensor.shape, tensor.dtype, scope)
         for tensor in outputs:
-            self.buffers[id(tensor)] = Buffer(self.fresh(tensor.name), tensor.shape, tensor.dtype)
+            self.buffers[id(tensor)] = Buffer(self.unused_name(tensor.name), tensor.shape, tensor.dtype)
 
-    def fresh(self, stem: str) -> str:
+    def unused_name(self, stem: str) -> str:
         """Return a name, derived from ``stem``, that the function does not use yet."""
         name, number = stem, 1
         while name in self.taken:
@@ -79,7 +79,7 @@ class _Lowering:
         self.taken.add(name)
         return name
 
-    def buffer(self, tensor: Tensor) -> Buffer:
+    def get_buffer(self, tensor: Tensor) -> Buffer:
         """Return the buffer of a tensor; a workspace is created for an intermediate tensor."""
         if id(tensor) not in self.buffers:
             if tensor.definition is None:
@@ -87,11 +87,11 @@ class _Lowering:
                     f"placeholder {tensor.name} is read, but is no parameter of the function",
                     hint="name it among the inputs or constants of create_prim_func",
                 )
-            name = self.fresh(tensor.name)
+            name = self.unused_name(tensor.name)
             self.buffers[id(tensor)] = Buffer(name, tensor.shape, tensor.dtype, "workspace")
         return self.buffers[id(tensor)]
 
-    def expr(self, x: Expr, values: Mapping[Var, Expr]) -> Expr:
+    def lower_expr(self, x: Expr, values: Mapping[Var, Expr]) -> Expr:
         """Lower an expression over tensors to an expression over buffers, with variables replaced as in ``values``."""
         return self.lower_shared(x, values, {})
 
@@ -109,7 +109,7 @@ class _Lowering:
             case Var():
                 return values.get(x, x)
             case TensorRead(tensor, indices):
-                return ir.Load(self.buffer(tensor), tuple([lower_operand(i) for i in indices]))
+                return ir.Load(self.get_buffer(tensor), tuple([lower_operand(i) for i in indices]))
             case Reduce():
                 raise ProgramError(
                     "a reduction must not be part of an expression; expected the whole body of a compute",
@@ -122,12 +122,12 @@ class _Lowering:
         """Lower tensors that are defined by loops to one block without iterators.
 
         Results of the definition that are not in ``needed_results`` become local buffers, allocated around the block."""
-        operands = tuple(self.buffer(operand) for operand in definition.operands)
-        known = {tensor.position: self.buffer(tensor) for tensor in needed_results}
+        operands = tuple(self.get_buffer(operand) for operand in definition.operands)
+        known = {tensor.position: self.get_buffer(tensor) for tensor in needed_results}
         unread: list[Buffer] = []
         for position, (name, shape, dtype) in enumerate(definition.results):
             if position not in known:
-                known[position] = Buffer(self.fresh(name), shape, dtype, "workspace")
+                known[position] = Buffer(self.unused_name(name), shape, dtype, "workspace")
                 unread.append(known[position])
         results = tuple(known[position] for position in range(len(definition.results)))
         body: ir.Stmt = ir.Block(definition.name, (), definition.build(operands, results), annotations=((EXTERN, 1),))
@@ -139,7 +139,7 @@ class _Lowering:
         """Lower a tensor that is defined by an expression to loops around a block named ``block_name``."""
         definition = tensor.definition
         assert isinstance(definition, ComputeDef)
-        buffer, body = self.buffer(tensor), definition.body
+        buffer, body = self.get_buffer(tensor), definition.body
         if isinstance(body, Reduce) and any(not axis.extent for axis in body.axes):
             body = body.init  # a reduction over nothing
         axes = [(var, extent, "space") for var, extent in zip(definition.axes, tensor.shape, strict=True)]
@@ -150,18 +150,18 @@ class _Lowering:
         values: dict[Var, Expr] = {}
         for var, extent, kind in axes:
             stem = var.name if var.name not in self.taken else f"{var.name}_{tensor.name}"
-            loop = Var(self.fresh(stem))
-            inner = Var(self.fresh(f"v_{stem}"))
+            loop = Var(self.unused_name(stem))
+            inner = Var(self.unused_name(f"v_{stem}"))
             loops.append((loop, extent))
             iters.append(ir.IterVar(inner, extent, kind, loop))
             values[var] = inner
         where = tuple(i.var for i in iters[: len(tensor.shape)])
         init: ir.Stmt | None = None
         if isinstance(body, Reduce):
-            init = ir.Store(buffer, where, self.expr(body.init, values))
-            value: Expr = combine_step(body.combine, ir.Load(buffer, where), self.expr(body.value, values))
+            init = ir.Store(buffer, where, self.lower_expr(body.init, values))
+            value: Expr = combine_step(body.combine, ir.Load(buffer, where), self.lower_expr(body.value, values))
         else:
-            value = self.expr(body, values)
+            value = self.lower_expr(body, values)
         block = ir.Block(block_name, tuple(iters), ir.Store(buffer, where, value), init, annotations=definition.notes)
         return ir.loops(loops, block)
 
@@ -190,7 +190,7 @@ def create_prim_func(
                 if tensor is made[0]:
                     body.append(lowering.lower_extern(definition, made))
                 if id(tensor) not in kept:
-                    workspaces.append(lowering.buffer(tensor))
+                    workspaces.append(lowering.get_buffer(tensor))
                 continue
         block, number = tensor.name, 1
         while block in blocks:
@@ -198,7 +198,7 @@ def create_prim_func(
         blocks.add(block)
         body.append(lowering.lower_compute(tensor, block))
         if id(tensor) not in kept:
-            workspaces.append(lowering.buffer(tensor))
+            workspaces.append(lowering.get_buffer(tensor))
     result = ir.seq(*body)
     for buffer in reversed(workspaces):
         result = ir.Alloc(buffer, result)
@@ -315,9 +315,9 @@ def _text_and_precedence(expr: Expr) -> tuple[str, int]:
         case ir.Var(name):
             return name, ATOM
         case TensorRead(tensor, indices):
-            return f"{tensor.name}[{_list_text(indices)}]", ATOM
+            return f"{tensor.name}[{_join_texts(indices)}]", ATOM
         case ir.Bin(op, a, b) if op in NAMED_BINARY:
-            return f"{op}({_list_text((a, b))})", ATOM
+            return f"{op}({_join_texts((a, b))})", ATOM
         case ir.Bin(op, a, b):
             sign, level = INFIX[op]
             return f"{_bracketed_text(a, level + (level == COMPARISON))} {sign} {_bracketed_text(b, level + 1)}", level
@@ -327,9 +327,9 @@ def _text_and_precedence(expr: Expr) -> tuple[str, int]:
         case ir.Cast(dtype, a):
             return f"{dtype}({_text_and_precedence(a)[0]})", ATOM
         case ir.Select(condition, a, b):
-            return f"select({_list_text((condition, a, b))})", ATOM
+            return f"select({_join_texts((condition, a, b))})", ATOM
         case ir.Call(name, args):
-            return f"{name}({_list_text(args)})", ATOM
+            return f"{name}({_join_texts(args)})", ATOM
         case _:
             return f"<{type(expr).__name__}>", ATOM
 
@@ -340,7 +340,7 @@ def _bracketed_text(expr: Expr, level: int) -> str:
     return text if binds >= level else f"({text})"
 
 
-def _list_text(exprs: Iterable[Expr]) -> str:
+def _join_texts(exprs: Iterable[Expr]) -> str:
     return ", ".join(_text_and_precedence(e)[0] for e in exprs)
 
 

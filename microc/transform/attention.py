@@ -2,7 +2,7 @@
 
 :func:`find_attention` recognises attention in a fused graph; :func:`block_attention` rewrites it. Each operand is
 traced back through transposes, reshapes and slices to the value that it is a view of (:func:`find_source_views`). Each
-iteration then gathers its part of that value (:func:`cut_along_axis`).
+iteration then gathers its part of that value (:func:`slice_piece_along_axis`).
 """
 
 from __future__ import annotations
@@ -75,17 +75,17 @@ def find_attention(graph: Graph) -> tuple[Attention, ...]:
 
 def _is_product(graph: Graph, group: tuple[Node, ...]) -> bool:
     """Test whether the anchor of a group is a product of two different matrices and the other nodes keep its shape."""
-    return group[0].op == "matmul" and group[0].inputs[0] != group[0].inputs[1] and _keeps_shape(graph, group)
+    return group[0].op == "matmul" and group[0].inputs[0] != group[0].inputs[1] and _has_one_shape(graph, group)
 
 
 def _is_softmax(graph: Graph, group: tuple[Node, ...]) -> bool:
     """Test whether the anchor of a group is a softmax over the last axis and the other nodes keep its shape."""
     axis: Mapping[str, object] = group[0].attrs
     rank = len(graph.types[group[0].inputs[0]].shape)
-    return group[0].op in _SOFTMAX and axis.get("axis", rank - 1) in (-1, rank - 1) and _keeps_shape(graph, group)
+    return group[0].op in _SOFTMAX and axis.get("axis", rank - 1) in (-1, rank - 1) and _has_one_shape(graph, group)
 
 
-def _keeps_shape(graph: Graph, group: tuple[Node, ...]) -> bool:
+def _has_one_shape(graph: Graph, group: tuple[Node, ...]) -> bool:
     """Test whether all nodes of a group have the same shape, and those after the anchor are elementwise without an axis."""
     shape = graph.types[group[0].outputs[0]].shape
     return all(graph.types[node.outputs[0]].shape == shape and len(node.outputs) == 1 for node in group) and all(
@@ -101,7 +101,7 @@ _MOVES = frozenset(("reshape", "transpose", "slice"))
 
 
 @frozen
-class Piece:
+class StridedView:
     """Operand as a strided view of ``value``, whatever their dtypes.
 
     ``whole`` is an array with one byte per element of the value, and ``places`` a view of it with one byte per element
@@ -117,24 +117,25 @@ class Piece:
     @property
     def start(self) -> int:
         """Offset of the operand's first element in the value, in elements."""
-        return _memory_address(self.places) - _memory_address(self.whole)
+        return _first_element_address(self.places) - _first_element_address(self.whole)
 
 
 @frozen
-class Cut:
-    """Part of a :class:`Piece` that one iteration of a loop reads.
+class PieceSlice:
+    """Part of a :class:`StridedView` that one iteration of a loop reads.
 
     The value is reshaped to ``shape``; the iteration reads element ``first`` + iteration index along axis 1. ``rest``
     is the piece within that part."""
 
     shape: tuple[int, int, int]
     first: int
-    rest: Piece
+    rest: StridedView
 
 
 @frozen
-class Dense:
-    """Layout of a :class:`Piece` that contains all of its value: the value reshaped to ``shape``, then transposed by ``axes``."""
+class DenseLayout:
+    """Layout of a :class:`StridedView` that contains all of its value: the value reshaped to ``shape``, then transposed
+    by ``axes``."""
 
     shape: tuple[int, ...]
     axes: tuple[int, ...]
@@ -147,14 +148,14 @@ class Dense:
 
 def find_source_views(
     graph: Graph, producers: Mapping[str, Node], value_name: str, labels: tuple[str, ...]
-) -> list[Piece]:
+) -> list[StridedView]:
     """Return ``value_name`` as a view of each value from which it is computed by moves alone, the farthest value first,
     and itself last.
 
     ``labels`` are the names of its last axes; axes before these have extent 1. A source with a wider dtype is skipped,
     because a copy of its part would be larger. A source that is not stored, because it is inside a kernel, is skipped,
     too."""
-    trail = _path_of_moves(graph, producers, value_name)
+    trail = _values_on_path_of_moves(graph, producers, value_name)
     options = []
     for depth in reversed(range(len(trail))):
         source = trail[depth]
@@ -165,18 +166,18 @@ def find_source_views(
         view: Array | None = whole.reshape(graph.types[source].shape)
         behind = [producers[value] for value in reversed(trail[:depth])]
         for node in behind:
-            view = _apply_move(view, node) if view is not None else None
+            view = _apply_move_to_view(view, node) if view is not None else None
         if view is None or not np.may_share_memory(view, whole):
             continue
         missing = view.ndim - len(labels)
         solid = [axis for axis, extent in enumerate(view.shape) if extent > 1 and axis >= missing]
         squeezed = as_strided(view, tuple(view.shape[k] for k in solid), tuple(view.strides[k] for k in solid))
         scaled = tuple(node for node in behind if node.op not in _MOVES)
-        options.append(Piece(source, whole, squeezed, tuple(labels[axis - missing] for axis in solid), scaled))
+        options.append(StridedView(source, whole, squeezed, tuple(labels[axis - missing] for axis in solid), scaled))
     return options
 
 
-def _path_of_moves(graph: Graph, producers: Mapping[str, Node], name: str) -> list[str]:
+def _values_on_path_of_moves(graph: Graph, producers: Mapping[str, Node], name: str) -> list[str]:
     """Return a value and the values before it, along a path of moves and of elementwise operators with one constant for
     all elements.
 
@@ -203,7 +204,7 @@ def _is_inside_kernel(graph: Graph, node: Node | None) -> bool:
     return bool(group) and group[-1] is not node
 
 
-def _apply_move(index_view: Array, node: Node) -> Array | None:
+def _apply_move_to_view(index_view: Array, node: Node) -> Array | None:
     """Apply a node that only moves elements to a numpy view; return None if numpy would have to copy elements."""
     match node.op:
         case "transpose":
@@ -218,7 +219,7 @@ def _apply_move(index_view: Array, node: Node) -> Array | None:
             return index_view
 
 
-def cut_along_axis(piece: Piece, label: str) -> Cut | None:
+def slice_piece_along_axis(piece: StridedView, label: str) -> PieceSlice | None:
     """Return the part of a piece that one iteration of a loop along the axis ``label`` reads.
 
     Return None if the value cannot be reshaped such that this axis is one of its axes."""
@@ -239,10 +240,12 @@ def cut_along_axis(piece: Piece, label: str) -> Cut | None:
     inner = tuple(s if s < step else s // block * step for s in strides)
     places = as_strided(rest[start:], tuple(piece.places.shape[k] for k in others), inner)
     labels = tuple(piece.labels[k] for k in others)
-    return Cut((size // block, block // step, step), first, replace(piece, whole=rest, places=places, labels=labels))
+    return PieceSlice(
+        (size // block, block // step, step), first, replace(piece, whole=rest, places=places, labels=labels)
+    )
 
 
-def find_dense_layout(piece: Piece, labels: tuple[str, ...]) -> Dense | None:
+def find_dense_layout(piece: StridedView, labels: tuple[str, ...]) -> DenseLayout | None:
     """Return the reshape and the transposition that compute the piece from its value, with all of ``labels`` as axes.
 
     Return None if the piece does not contain all of its value."""
@@ -256,10 +259,12 @@ def find_dense_layout(piece: Piece, labels: tuple[str, ...]) -> Dense | None:
     extents = dict(zip(piece.labels, piece.places.shape, strict=True))
     if len(ordered) == 2 and ordered != list(labels) and min(extents.get(label, 1) for label in labels) == 1:
         ordered = list(labels)  # a matrix of one row or column has the same memory order as its transpose
-    return Dense(tuple(extents.get(label, 1) for label in ordered), tuple(ordered.index(label) for label in labels))
+    return DenseLayout(
+        tuple(extents.get(label, 1) for label in ordered), tuple(ordered.index(label) for label in labels)
+    )
 
 
-def _memory_address(array: Array) -> int:
+def _first_element_address(array: Array) -> int:
     """Return the address of an array's first element."""
     return int(array.__array_interface__["data"][0])
 
@@ -267,10 +272,10 @@ def _memory_address(array: Array) -> int:
 # ---- Builder of nodes in a graph and in the loops inside it.
 
 
-class Body:
+class BodyBuilder:
     """Nodes under construction: of the graph ``graph`` itself, or of the body of a loop in ``parent``."""
 
-    def __init__(self, graph: Graph, loc: Loc, parent: Body | None = None) -> None:
+    def __init__(self, graph: Graph, loc: Loc, parent: BodyBuilder | None = None) -> None:
         self.graph, self.loc, self.parent = graph, loc, parent
         self.names = NameSet(graph.types if parent is None else ())
         self.types: dict[str, TensorType] = {}
@@ -287,10 +292,10 @@ class Body:
 
     # ------------------------------------------------------------ values
 
-    def new_value(self, stem: str, kind: TensorType) -> str:
-        """Add a value of type ``kind``; return its unique name, which begins with ``stem``."""
+    def new_value(self, stem: str, tensor_type: TensorType) -> str:
+        """Add a value of type ``tensor_type``; return its unique name, which begins with ``stem``."""
         name = self.names.fresh(stem)
-        self.types[name] = kind
+        self.types[name] = tensor_type
         return name
 
     def constant(self, stem: str, data: Array) -> str:
@@ -299,7 +304,7 @@ class Body:
         self.consts[name] = data
         return name
 
-    def capture(self, outer: str) -> str:
+    def add_captured_input(self, outer: str) -> str:
         """Return the name in this body of a value of the parent; the value becomes an input of the body once."""
         assert self.parent is not None
         known = {value: name for name, value in self.inputs.items()}
@@ -319,8 +324,8 @@ class Body:
             local = self.constant(name, self.graph.consts[name])
             self.types[local] = kind
         else:
-            local = self.capture(self.parent.read_whole(name))
-        return self.reshape(local, (1, 1)) if kind.size == 1 and len(self.shape(local)) > 2 else local
+            local = self.add_captured_input(self.parent.read_whole(name))
+        return self.emit_reshape(local, (1, 1)) if kind.size == 1 and len(self.shape(local)) > 2 else local
 
     # ------------------------------------------------------------ nodes
 
@@ -340,7 +345,7 @@ class Body:
         self.nodes.append(replace(node, inputs=inputs, outputs=(result,), attrs=attrs))
         return result
 
-    def apply_scaling(self, name: str, nodes: Sequence[Node]) -> str:
+    def emit_elementwise_copies(self, name: str, nodes: Sequence[Node]) -> str:
         """Append copies of elementwise ``nodes`` applied to a value, in one kernel; return the result."""
         group = self.names.fresh(name) if nodes else ""
         for node in nodes:
@@ -348,22 +353,22 @@ class Body:
             name = self.copy_node(replace(node, group=group), (name, *others), node.attrs)
         return name
 
-    def reshape(self, name: str, shape: tuple[int, ...]) -> str:
+    def emit_reshape(self, name: str, shape: tuple[int, ...]) -> str:
         """Append a reshape to ``shape`` if the value has another shape; return the result."""
         return name if self.shape(name) == shape else self.emit("reshape", (name,), {"shape": shape})
 
-    def transpose(self, name: str, axes: tuple[int, ...]) -> str:
+    def emit_transpose(self, name: str, axes: tuple[int, ...]) -> str:
         """Append a transposition by ``axes``; return the result."""
         return self.emit("transpose", (name,), {"axes": axes})
 
-    def gather_part(self, name: str, iteration: str, first: int, axis: int) -> str:
+    def emit_gather(self, name: str, iteration: str, first: int, axis: int) -> str:
         """Append the gathering of element ``first`` + ``iteration`` of a value along ``axis``; return the result."""
         if first:
             offset = self.constant("first", np.array(first, np.int32))
             iteration = self.emit("add", (iteration, offset), {"activation": "", "rounding": Rounding.DOUBLE})
         return self.emit("gather", (name, iteration), {"axis": axis, "batch_dims": 0})
 
-    def slice_rows(self, name: str, start: int, stop: int) -> str:
+    def emit_row_slice(self, name: str, start: int, stop: int) -> str:
         """Append the slice of rows ``start`` to ``stop`` - 1 along the first axis; return the result."""
         shape = self.shape(name)
         if (start, stop) == (0, shape[0]):
@@ -375,23 +380,28 @@ class Body:
         }
         return self.emit("slice", (name,), attrs)
 
-    def concat(self, first: str, second: str) -> str:
+    def emit_concat(self, first: str, second: str) -> str:
         """Append the concatenation of two values along their first axis; return the result."""
         return self.emit("concat", (first, second), {"axis": 0, "rounding": Rounding.DOUBLE})
 
     # ------------------------------------------------------------ loops
 
-    def begin_loop(self) -> tuple[Body, str]:
+    def begin_loop_body(self) -> tuple[BodyBuilder, str]:
         """Begin the body of a loop; return the body and the name of its iteration index."""
-        inner = Body(self.graph, self.loc, self)
+        inner = BodyBuilder(self.graph, self.loc, self)
         return inner, inner.new_value("turn", TensorType((), "int32"))
 
-    def loop(self, inner: Body, result: str, iterations: int) -> str:
+    def emit_loop(self, inner: BodyBuilder, result: str, iterations: int) -> str:
         """Append a loop of ``iterations`` iterations over the body ``inner``; return its results, stacked along a new
         first axis."""
         iteration = next(iter(inner.types))
         graph = Graph(
-            "turn", (iteration, *inner.inputs), (result,), inner.schedule_late(result), inner.types, inner.consts
+            "turn",
+            (iteration, *inner.inputs),
+            (result,),
+            inner.nodes_in_depth_first_order(result),
+            inner.types,
+            inner.consts,
         )
         attrs: Mapping[str, Attr] = {"body": graph, "count": iterations, "carried": 0, "guarded": False}
         kind = inner.type(result)
@@ -399,7 +409,7 @@ class Body:
         self.nodes.append(Node("loop", tuple(inner.inputs.values()), (stacked,), attrs, self.loc, stacked))
         return stacked
 
-    def schedule_late(self, result: str) -> tuple[Node, ...]:
+    def nodes_in_depth_first_order(self, result: str) -> tuple[Node, ...]:
         """Return the nodes on which ``result`` depends, in depth-first order from it.
 
         Each node is then close to its readers, so that copies are live for a short time."""
@@ -425,27 +435,27 @@ class Body:
 
 _Key = tuple[int, int]
 """Key of an operand: index of its node in the attention, and position among the operands of the node."""
-_Pieces = dict[_Key, Piece]
+_Pieces = dict[_Key, StridedView]
 ROWS, COLUMNS, DEPTH, WIDTH = "rows", "columns", "depth", "width"
 """Names of the matrix axes: queries, keys, features of queries and keys, features of values. Batch axes are called
 ``batch0``, ``batch1``, ..."""
 
 
-def block_attention(graph: Graph, attentions: Sequence[Attention], rows: int) -> Graph:
-    """Rewrite attentions as loops over blocks of ``rows`` queries. An attention whose operands cannot be divided into
-    blocks is left unchanged."""
+def block_attention(graph: Graph, attentions: Sequence[Attention], query_row_count: int) -> Graph:
+    """Rewrite attentions as loops over blocks of ``query_row_count`` queries. An attention whose operands cannot be
+    divided into blocks is left unchanged."""
     for attention in attentions:
-        graph = _rewrite_attention(graph, attention, rows)
+        graph = _rewrite_attention(graph, attention, query_row_count)
     return graph
 
 
-def _rewrite_attention(graph: Graph, attention: Attention, rows: int) -> Graph:
+def _rewrite_attention(graph: Graph, attention: Attention, query_row_count: int) -> Graph:
     """Replace one attention by loops, at the position of its last node; return the graph itself if that is not possible."""
-    plan = _BlockedAttention(graph, attention, rows)
-    operands = plan.operands()
+    plan = _BlockedAttention(graph, attention, query_row_count)
+    operands = plan.find_divisible_operands()
     if operands is None:
         return graph
-    body = Body(graph, attention.product[-1].loc)
+    body = BodyBuilder(graph, attention.product[-1].loc)
     last = attention.product[-1].outputs[0]
     result = plan.emit_loops(body, operands, plan.batches)
     nodes, inside = list[Node](), {id(node) for node in attention.nodes}
@@ -476,7 +486,7 @@ class _BlockedAttention:
         shape = self.graph.types[self.attention.product[0].outputs[0]].shape
         return tuple(f"batch{axis}" for axis, extent in enumerate(shape[:-2]) if extent > 1)
 
-    def operands(self) -> _Pieces | None:
+    def find_divisible_operands(self) -> _Pieces | None:
         """Return the operands from which an iteration reads only a part; each is a view of the farthest source that all
         loops can divide.
 
@@ -488,11 +498,14 @@ class _BlockedAttention:
             for position, name in enumerate(node.inputs):
                 if not name or name in own:
                     continue
-                labels = self.labels(number, position)
+                labels = self.operand_axis_names(number, position)
                 if labels is None:
                     continue
                 options = find_source_views(self.graph, producers, name, labels)
-                ends = [(piece, self.innermost_matrix(piece, self.matrix_axes(number, position))) for piece in options]
+                ends = [
+                    (piece, self.find_innermost_matrix(piece, self.matrix_axis_names(number, position)))
+                    for piece in options
+                ]
                 piece, matrix = next(((p, e) for p, e in ends if e is not None), (None, None))
                 if piece is None or matrix is None:
                     return None
@@ -501,19 +514,19 @@ class _BlockedAttention:
                     self.transposed.add((number, position))
         return chosen
 
-    def innermost_matrix(self, piece: Piece, wanted_axes: tuple[str, str]) -> Dense | None:
+    def find_innermost_matrix(self, piece: StridedView, wanted_axes: tuple[str, str]) -> DenseLayout | None:
         """Return the layout of the matrix that remains of a piece inside all batch loops.
 
         Return None if one of the loops cannot divide the piece, or if the matrix is not contiguous."""
         for axis in self.batches:
             if axis in piece.labels:
-                part = cut_along_axis(piece, axis)
+                part = slice_piece_along_axis(piece, axis)
                 if part is None:
                     return None
                 piece = part.rest
         return find_dense_layout(piece, wanted_axes)
 
-    def matrix_axes(self, node_index: int, position: int) -> tuple[str, str]:
+    def matrix_axis_names(self, node_index: int, position: int) -> tuple[str, str]:
         """Return the names of the axes of an operand's matrices, in the order of the original operators."""
         node = self.attention.nodes[node_index]
         scores = node_index < len(self.attention.scores)
@@ -521,19 +534,19 @@ class _BlockedAttention:
             return ((ROWS, DEPTH), (DEPTH, COLUMNS))[position] if scores else (COLUMNS, WIDTH)
         return ROWS, COLUMNS if node_index < len(self.attention.nodes) - len(self.attention.product) else WIDTH
 
-    def emit_matrix(self, body: Body, key: _Key, piece: Piece) -> str:
+    def emit_matrix(self, body: BodyBuilder, key: _Key, piece: StridedView) -> str:
         """Emit the nodes that compute the matrix of a piece inside all batch loops; return the matrix."""
-        matrix = find_dense_layout(piece, self.matrix_axes(*key))
+        matrix = find_dense_layout(piece, self.matrix_axis_names(*key))
         assert matrix is not None
-        value = body.apply_scaling(body.reshape(piece.value, matrix.shape), piece.scaled)
-        return value if matrix.ordered or key in self.transposed else body.transpose(value, matrix.axes)
+        value = body.emit_elementwise_copies(body.emit_reshape(piece.value, matrix.shape), piece.scaled)
+        return value if matrix.ordered or key in self.transposed else body.emit_transpose(value, matrix.axes)
 
-    def labels(self, node_index: int, position: int) -> tuple[str, ...] | None:
+    def operand_axis_names(self, node_index: int, position: int) -> tuple[str, ...] | None:
         """Return the names of an operand's axes, or None for an operand that every iteration reads whole."""
         node = self.attention.nodes[node_index]
         kind = self.graph.types[node.inputs[position]]
         rank = len(self.graph.types[self.attention.product[0].outputs[0]].shape)
-        ends = self.matrix_axes(node_index, position)
+        ends = self.matrix_axis_names(node_index, position)
         labels = (*(f"batch{axis}" for axis in range(rank - 2)), *ends)[rank - len(kind.shape) :]
         if node.op == "matmul":
             axes = node.attr("axes_b" if position else "axes_a")
@@ -544,7 +557,7 @@ class _BlockedAttention:
 
     # ------------------------------------------------------------ loops
 
-    def emit_loops(self, body: Body, operands: _Pieces, axes: Sequence[str]) -> str:
+    def emit_loops(self, body: BodyBuilder, operands: _Pieces, axes: Sequence[str]) -> str:
         """Emit loops over the batch axes ``axes`` and the attention of one matrix inside; return the result."""
         if not axes:
             return self.emit_row_blocks(
@@ -552,49 +565,49 @@ class _BlockedAttention:
             )
         axis, shape = axes[0], self.graph.types[self.attention.product[0].outputs[0]].shape
         iterations = shape[int(axis.removeprefix("batch"))]
-        inner, iteration = body.begin_loop()
+        inner, iteration = body.begin_loop_body()
         shares: _Pieces = {}
         for key, piece in operands.items():
             if axis not in piece.labels:
-                shares[key] = replace(piece, value=inner.capture(piece.value))
+                shares[key] = replace(piece, value=inner.add_captured_input(piece.value))
                 continue
-            part = cut_along_axis(piece, axis)
+            part = slice_piece_along_axis(piece, axis)
             assert part is not None
-            whole = inner.capture(body.reshape(piece.value, part.shape))
-            shares[key] = replace(part.rest, value=inner.gather_part(whole, iteration, part.first, 1))
-        return body.loop(inner, self.emit_loops(inner, shares, axes[1:]), iterations)
+            whole = inner.add_captured_input(body.emit_reshape(piece.value, part.shape))
+            shares[key] = replace(part.rest, value=inner.emit_gather(whole, iteration, part.first, 1))
+        return body.emit_loop(inner, self.emit_loops(inner, shares, axes[1:]), iterations)
 
-    def emit_row_blocks(self, body: Body, operands: Mapping[_Key, str]) -> str:
+    def emit_row_blocks(self, body: BodyBuilder, operands: Mapping[_Key, str]) -> str:
         """Emit the attention of one matrix: a loop over full blocks of rows, then the remaining rows; return the result."""
         queries = (0, 0)
         height = body.shape(operands[queries])[0]
         if self.rows >= height:
-            return self.emit_operators(body, operands)
-        by_row = {key for key, name in operands.items() if self.has_rows(key) and body.shape(name)[0] > 1}
+            return self.emit_matrix_operators(body, operands)
+        by_row = {key for key, name in operands.items() if self.has_row_per_query(key) and body.shape(name)[0] > 1}
         blocks = height // self.rows
-        inner, iteration = body.begin_loop()
+        inner, iteration = body.begin_loop_body()
         shares = {}
         for key, name in operands.items():
             if key not in by_row:
-                shares[key] = inner.capture(name)
+                shares[key] = inner.add_captured_input(name)
                 continue
-            head = body.slice_rows(name, 0, blocks * self.rows)
-            whole = body.reshape(head, (blocks, self.rows, body.shape(name)[1]))
-            shares[key] = inner.gather_part(inner.capture(whole), iteration, 0, 0)
-        result = body.loop(inner, self.emit_operators(inner, shares), blocks)
-        result = body.reshape(result, (blocks * self.rows, body.shape(result)[-1]))
+            head = body.emit_row_slice(name, 0, blocks * self.rows)
+            whole = body.emit_reshape(head, (blocks, self.rows, body.shape(name)[1]))
+            shares[key] = inner.emit_gather(inner.add_captured_input(whole), iteration, 0, 0)
+        result = body.emit_loop(inner, self.emit_matrix_operators(inner, shares), blocks)
+        result = body.emit_reshape(result, (blocks * self.rows, body.shape(result)[-1]))
         if blocks * self.rows == height:
             return result
         remaining = {
-            k: body.slice_rows(v, blocks * self.rows, height) if k in by_row else v for k, v in operands.items()
+            k: body.emit_row_slice(v, blocks * self.rows, height) if k in by_row else v for k, v in operands.items()
         }
-        return body.concat(result, self.emit_operators(body, remaining))
+        return body.emit_concat(result, self.emit_matrix_operators(body, remaining))
 
-    def has_rows(self, key: _Key) -> bool:
+    def has_row_per_query(self, key: _Key) -> bool:
         """Test whether an operand has one row for each query, as the queries and the operands of elementwise nodes do."""
         return key == (0, 0) or self.attention.nodes[key[0]].op != "matmul"
 
-    def emit_operators(self, body: Body, operands: Mapping[_Key, str]) -> str:
+    def emit_matrix_operators(self, body: BodyBuilder, operands: Mapping[_Key, str]) -> str:
         """Emit the operators of the attention on matrices; return the name of the result."""
         results: dict[str, str] = {}
         for number, node in enumerate(self.attention.nodes):

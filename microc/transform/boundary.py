@@ -71,58 +71,68 @@ class Step:
     operands: tuple[Array, ...] = ()
 
 
-def collect_preparations(**wishes: Mapping[str, Any]) -> dict[str, Preparation]:
+def collect_preparations(**fields_by_name: Mapping[str, Any]) -> dict[str, Preparation]:
     """Return the preparation of each input from the fields of :class:`Preparation`, each of which is given by input name.
 
     The name ``*`` contains defaults for all inputs."""
-    names = {name for wish in wishes.values() for name in wish}
+    names = {name for wish in fields_by_name.values() for name in wish}
     return {
         name: Preparation(
-            **{field: wish.get(name, wish.get("*")) for field, wish in wishes.items() if {name, "*"} & set(wish)}
+            **{
+                field: wish.get(name, wish.get("*"))
+                for field, wish in fields_by_name.items()
+                if {name, "*"} & set(wish)
+            }
         )
         for name in names
     }
 
 
 def normalisation_steps(
-    mean_and_deviation: tuple[Numbers, Numbers], kind: TensorType, axis: int, raw_dtype: str, refuse: Refuse
+    mean_and_deviation: tuple[Numbers, Numbers], tensor_type: TensorType, axis: int, raw_dtype: str, refuse: Refuse
 ) -> Iterator[Step]:
     """Yield the operators that normalise an input, beginning with the one nearest to the network.
 
-    ``mean_and_deviation``: each one number, or one per channel. ``kind``: type of the network's input. ``raw_dtype``:
-    dtype of the numbers that the application passes. ``axis``: axis of the channels. ``refuse``: builder of errors. A
-    quantised input is rounded to the nearest integer, ties to even."""
-    if not (dtypes.is_float(kind.dtype) or (kind.quant is not None and kind.quant.axis is None)):
+    ``mean_and_deviation``: each one number, or one per channel. ``tensor_type``: type of the network's input.
+    ``raw_dtype``: dtype of the numbers that the application passes. ``axis``: axis of the channels. ``refuse``: builder
+    of errors. A quantised input is rounded to the nearest integer, ties to even."""
+    if not (dtypes.is_float(tensor_type.dtype) or (tensor_type.quant is not None and tensor_type.quant.axis is None)):
         raise refuse(
-            f"cannot be normalised; got {kind.dtype}, expected a float or a quantised integer",
+            f"cannot be normalised; got {tensor_type.dtype}, expected a float or a quantised integer",
             "leave out --input-normalize for this input",
         )
     mean, deviation = (
-        _numbers_by_channel(numbers, what, kind, axis, refuse)
+        _broadcast_numbers_by_channel(numbers, what, tensor_type, axis, refuse)
         for numbers, what in zip(mean_and_deviation, ("mean", "deviation"), strict=True)
     )
-    if dtypes.is_integer(kind.dtype):
-        assert kind.quant is not None
-        real = TensorType(kind.shape, "float32", layout=kind.layout)
-        attrs: Mapping[str, Attr] = {"scale": kind.quant.scale, "zero_point": kind.quant.zero_point, "axis": None}
-        yield Step("quantize", real, {**attrs, "out_dtype": kind.dtype, "rounding": Ties.EVEN})
-        kind = real
-    dtype = dtypes.to_numpy(kind.dtype)
+    if dtypes.is_integer(tensor_type.dtype):
+        assert tensor_type.quant is not None
+        real = TensorType(tensor_type.shape, "float32", layout=tensor_type.layout)
+        attrs: Mapping[str, Attr] = {
+            "scale": tensor_type.quant.scale,
+            "zero_point": tensor_type.quant.zero_point,
+            "axis": None,
+        }
+        yield Step("quantize", real, {**attrs, "out_dtype": tensor_type.dtype, "rounding": Ties.EVEN})
+        tensor_type = real
+    dtype = dtypes.to_numpy(tensor_type.dtype)
     if (deviation != 1).any():
-        yield Step("mul", kind, {}, ((1 / deviation).astype(dtype),))
+        yield Step("mul", tensor_type, {}, ((1 / deviation).astype(dtype),))
     if mean.any():
-        yield Step("sub", kind, {}, (mean.astype(dtype),))
-    if raw_dtype != kind.dtype:
-        yield Step("cast", replace(kind, dtype=raw_dtype), {"dtype": kind.dtype})
+        yield Step("sub", tensor_type, {}, (mean.astype(dtype),))
+    if raw_dtype != tensor_type.dtype:
+        yield Step("cast", replace(tensor_type, dtype=raw_dtype), {"dtype": tensor_type.dtype})
 
 
-def _numbers_by_channel(numbers: Numbers, numbers_name: str, kind: TensorType, axis: int, refuse: Refuse) -> Array:
+def _broadcast_numbers_by_channel(
+    numbers: Numbers, numbers_name: str, tensor_type: TensorType, axis: int, refuse: Refuse
+) -> Array:
     """Return the numbers as an array with one element, or one per channel, that broadcasts along ``axis``.
 
     ``numbers_name``: what the numbers are, for the error message."""
-    rank, count = len(kind.shape), len(set(numbers))
-    if len(numbers) > 1 and (not rank or kind.shape[axis] != len(numbers)):
-        channels = kind.shape[axis] if rank else 1
+    rank, count = len(tensor_type.shape), len(set(numbers))
+    if len(numbers) > 1 and (not rank or tensor_type.shape[axis] != len(numbers)):
+        channels = tensor_type.shape[axis] if rank else 1
         hint = f"give one {numbers_name}, or {channels} between commas"
         raise refuse(
             f"has another number of channels than {numbers_name}; got {len(numbers)}, expected {channels}", hint
@@ -134,44 +144,49 @@ def _numbers_by_channel(numbers: Numbers, numbers_name: str, kind: TensorType, a
 
 
 def frame_steps(
-    preparation: Preparation, kind: TensorType, axes: tuple[int, int, int], refuse: Refuse
+    preparation: Preparation, tensor_type: TensorType, axes: tuple[int, int, int], refuse: Refuse
 ) -> Iterator[Step]:
     """Yield the operators that convert a camera's frame to the network's pixels, beginning with the one nearest to the network.
 
     ``axes``: axes of rows, columns and channels."""
-    if kind.dtype not in _FRAMED:
-        raise refuse(f"has no dtype of images; got {kind.dtype}", "use one of " + ", ".join(_FRAMED))
-    channels = kind.shape[axes[2]]
+    if tensor_type.dtype not in _FRAMED:
+        raise refuse(f"has no dtype of images; got {tensor_type.dtype}", "use one of " + ", ".join(_FRAMED))
+    channels = tensor_type.shape[axes[2]]
     if channels not in (1, 3):
         raise refuse(
             f"is no image; got {channels} channels, expected 1 or 3",
             "leave out --input-colour, --input-frame, --input-crop and --input-resize",
         )
     frame_channels = {"": channels, "gray": 1}.get(preparation.colour, 3)
-    inner, kind = kind, replace(kind, shape=_replace_extents(kind.shape, {axes[2]: frame_channels}))
-    yield from _colour_steps(preparation.colour, inner, kind, axes[2])
+    inner, tensor_type = (
+        tensor_type,
+        replace(tensor_type, shape=_with_extents(tensor_type.shape, {axes[2]: frame_channels})),
+    )
+    yield from _colour_steps(preparation.colour, inner, tensor_type, axes[2])
     if preparation.frame is None:
         if preparation.crop or preparation.resize:
             raise refuse("has frames of unknown size", "give it: --input-frame HEIGHTxWIDTH")
         return
-    size = (kind.shape[axes[0]], kind.shape[axes[1]])
+    size = (tensor_type.shape[axes[0]], tensor_type.shape[axes[1]])
     crop = preparation.crop or preparation.frame
     if crop[0] > preparation.frame[0] or crop[1] > preparation.frame[1]:
         raise refuse(
             "cannot be cropped; got a crop of {}x{}, expected at most {}x{}".format(*crop, *preparation.frame),
             "give a smaller --input-crop, or a larger --input-frame",
         )
-    outer = replace(kind, shape=_replace_extents(kind.shape, dict(zip(axes, preparation.frame, strict=False))))
+    outer = replace(
+        tensor_type, shape=_with_extents(tensor_type.shape, dict(zip(axes, preparation.frame, strict=False)))
+    )
     first = [(whole - part) // 2 for whole, part in zip(preparation.frame, crop, strict=True)]
     if crop != size:
         yield _resize_step(preparation.resize, outer, axes[:2], first, crop, size)
     elif crop != preparation.frame:
-        begin = _replace_extents((0,) * len(kind.shape), dict(zip(axes, first, strict=False)))
-        end = tuple(map(sum, zip(begin, kind.shape, strict=True)))
+        begin = _with_extents((0,) * len(tensor_type.shape), dict(zip(axes, first, strict=False)))
+        end = tuple(map(sum, zip(begin, tensor_type.shape, strict=True)))
         yield Step("slice", outer, {"begin": begin, "end": end, "strides": (1,) * len(end)})
 
 
-def _replace_extents(shape: tuple[int, ...], extents: Mapping[int, int]) -> tuple[int, ...]:
+def _with_extents(shape: tuple[int, ...], extents: Mapping[int, int]) -> tuple[int, ...]:
     """Return a shape with other extents for the axes in ``extents``."""
     return tuple(extents.get(axis, extent) for axis, extent in enumerate(shape))
 
@@ -185,7 +200,7 @@ def _colour_steps(colour: str, inner: TensorType, outer: TensorType, axis: int) 
         yield Step("broadcast_to", outer, {"shape": inner.shape})
     else:
         weights = np.array([_LUMA if colour == "rgb" else _LUMA[::-1]], np.int16)
-        tables = (np.arange(3, dtype=np.int16)[None], _weights_in_dtype(weights, _LUMA_BITS, outer.dtype))
+        tables = (np.arange(3, dtype=np.int16)[None], _convert_fixed_point_weights(weights, _LUMA_BITS, outer.dtype))
         yield Step("resample", outer, {"axes": (axis,), "shift": _LUMA_BITS}, tables)
 
 
@@ -213,13 +228,15 @@ def _resize_step(
         share = np.rint((positions - below) * (1 << _BITS)).astype(np.int16)
         indices.append((start + np.stack([below, np.minimum(below + 1, extent - 1)], 1)).astype(np.int16))
         weights.append(
-            _weights_in_dtype(np.stack([(1 << _BITS) - share, share], 1).astype(np.int16), _BITS, outer.dtype)
+            _convert_fixed_point_weights(
+                np.stack([(1 << _BITS) - share, share], 1).astype(np.int16), _BITS, outer.dtype
+            )
         )
     shift = 2 * _BITS if weights else 0
     return Step("resample", outer, {"axes": axes, "shift": shift}, (*indices, *weights))
 
 
-def _weights_in_dtype(weights: Array, bits: int, dtype: str) -> Array:
+def _convert_fixed_point_weights(weights: Array, bits: int, dtype: str) -> Array:
     """Return fixed-point weights with ``bits`` fractional bits as they are for an integer ``dtype``, or as real numbers
     for a float one."""
     return (weights / (1 << bits)).astype(dtype) if dtypes.is_float(dtype) else weights
@@ -303,7 +320,7 @@ class Boundary:
     preparations: Mapping[str, Preparation] = field(default_factory=dict)
 
 
-def adapt_ends(graph: Graph, boundary: Boundary) -> Graph:
+def adapt_inputs_and_outputs(graph: Graph, boundary: Boundary) -> Graph:
     """Insert operators before inputs and after outputs that convert them as ``boundary`` requests. Names do not change.
 
     A quantised tensor can become a float tensor (by ``quantize`` at an input, ``dequantize`` at an output) or change
@@ -330,7 +347,7 @@ def adapt_ends(graph: Graph, boundary: Boundary) -> Graph:
         )  # fmt: skip
     for name in graph.inputs:
         wanted = boundary.preparations.get(name) or boundary.preparations.get(EVERY)
-        end = _End(graph, name, "input")
+        end = _GraphEnd(graph, name, "input")
         if wanted:
             dtype = boundary.input_dtypes.get(name) or boundary.input_dtypes.get(EVERY, "uint8")
             layout = boundary.input_layouts.get(name) or boundary.input_layouts.get(EVERY, "")
@@ -338,12 +355,12 @@ def adapt_ends(graph: Graph, boundary: Boundary) -> Graph:
         else:
             graph = end.convert_to_request(boundary.input_dtypes, boundary.input_layouts)
     for name in graph.outputs:
-        graph = _End(graph, name, "output").convert_to_request(boundary.output_dtypes, boundary.output_layouts)
+        graph = _GraphEnd(graph, name, "output").convert_to_request(boundary.output_dtypes, boundary.output_layouts)
     return graph
 
 
 @frozen
-class _End:
+class _GraphEnd:
     """One input or output of a graph (``what``: which of both). Methods return the changed graph."""
 
     graph: Graph
@@ -355,7 +372,7 @@ class _End:
         """Type of the input or output."""
         return self.graph.types[self.name]
 
-    def refusal(self, reason: str, hint: str = "") -> UsageError:
+    def make_error(self, reason: str, hint: str = "") -> UsageError:
         """Return the error for this input or output; ``reason`` follows its name in the message."""
         return UsageError(f"{self.what} {self.name!r} {reason}", where=self.graph.name, hint=hint)
 
@@ -368,15 +385,15 @@ class _End:
         if dtype is not None:
             self.check_dtype(dtype)
         if dtype is not None and dtypes.is_integer(dtype) and dtypes.is_float(kind.dtype):
-            end = replace(end, graph=end.to_stored_integers())
+            end = replace(end, graph=end.replace_by_stored_integers())
         if layout is not None:
-            end = replace(end, graph=end.to_layout(layout, self.layout))
-        return end.graph if dtype is None else end.to_dtype(dtype)
+            end = replace(end, graph=end.convert_layout(layout, self.layout))
+        return end.graph if dtype is None else end.convert_dtype(dtype)
 
     def check_dtype(self, dtype: str) -> None:
         """Raise UsageError for a dtype that inputs and outputs cannot have."""
         if dtype not in _DTYPES:
-            raise self.refusal(f"cannot have dtype {dtype!r}", "use one of " + ", ".join(_DTYPES))
+            raise self.make_error(f"cannot have dtype {dtype!r}", "use one of " + ", ".join(_DTYPES))
 
     # ------------------------------------------------------------ preparation
 
@@ -388,7 +405,7 @@ class _End:
         self.check_dtype(dtype)
         end, rank = self, len(self.kind.shape)
         if preparation.is_image and rank != 4:
-            raise self.refusal(
+            raise self.make_error(
                 f"is no image; got {rank} axes, expected 4",
                 "leave out --input-colour, --input-frame, --input-crop and --input-resize",
             )
@@ -398,19 +415,19 @@ class _End:
             own = "NCHW" if first in (1, 3) and last not in (1, 3) else "NHWC"
         layout = layout or ("NHWC" if preparation.is_image else own)
         if layout:
-            end = replace(end, graph=end.to_layout(layout, own))
+            end = replace(end, graph=end.convert_layout(layout, own))
         channels = 1 if layout == "NCHW" and rank in CHANNELS_FIRST else rank - 1
         if preparation.normalize is not None:
-            for step in normalisation_steps(preparation.normalize, end.kind, channels, dtype, self.refusal):
+            for step in normalisation_steps(preparation.normalize, end.kind, channels, dtype, self.make_error):
                 end = replace(end, graph=end.insert_operator(step.op, step.attrs, step.outer, step.operands))
         elif dtypes.is_float(end.kind.dtype) and dtype != end.kind.dtype:
             cast = end.insert_operator("cast", {"dtype": end.kind.dtype}, replace(end.kind, dtype=dtype))
             end = replace(end, graph=cast)
         else:
-            end = replace(end, graph=end.to_dtype(dtype))
+            end = replace(end, graph=end.convert_dtype(dtype))
         if preparation.is_image:
             axes = (2, 3, 1) if layout == "NCHW" else (1, 2, 3)
-            for step in frame_steps(preparation, end.kind, axes, self.refusal):
+            for step in frame_steps(preparation, end.kind, axes, self.make_error):
                 end = replace(end, graph=end.insert_operator(step.op, step.attrs, step.outer, step.operands))
         return end.graph
 
@@ -422,20 +439,20 @@ class _End:
         own = {str(node.attrs["layout"]) for node in self.graph.nodes if "layout" in node.attrs}
         return own.pop() if len(own) == 1 else ""
 
-    def to_layout(self, target_layout: str, network_layout: str) -> Graph:
+    def convert_layout(self, target_layout: str, network_layout: str) -> Graph:
         """Return the graph with this input or output in ``target_layout``. ``network_layout``: layout that the network
         uses for it."""
         if target_layout not in LAYOUTS:
-            raise self.refusal(f"cannot have layout {target_layout!r}", "use one of " + ", ".join(LAYOUTS))
+            raise self.make_error(f"cannot have layout {target_layout!r}", "use one of " + ", ".join(LAYOUTS))
         rank = len(self.kind.shape)
         if network_layout == target_layout:
             return self.graph
         if rank not in CHANNELS_LAST:
-            raise self.refusal(
+            raise self.make_error(
                 f"has no layout; got {rank} axes, expected 3 or 4", "leave out the layout for this tensor"
             )
         if not network_layout:
-            raise self.refusal(
+            raise self.make_error(
                 "has an unknown layout: the network's convolutions and pools do not determine one",
                 "leave out the layout",
             )
@@ -446,7 +463,7 @@ class _End:
 
     # ------------------------------------------------------------ dtype
 
-    def to_dtype(self, target_dtype: str) -> Graph:
+    def convert_dtype(self, target_dtype: str) -> Graph:
         """Return the graph with this input or output in ``target_dtype``: quantised, dequantised, with other
         signedness, or cast."""
         kind, quant = self.kind, self.kind.quant
@@ -468,7 +485,7 @@ class _End:
             prefix = "quantised " if quant is not None else ""
             other = "float dtype" if dtypes.is_float(kind.dtype) else "integer dtype"
             expected = "float32 or the integer of other signedness" if quant else f"another {other}"
-            raise self.refusal(f"is {prefix}{kind.dtype} and cannot become {target_dtype}", f"use {expected}")
+            raise self.make_error(f"is {prefix}{kind.dtype} and cannot become {target_dtype}", f"use {expected}")
         inner = kind.dtype if self.what == "input" else target_dtype
         return self.insert_operator("cast", {"dtype": inner}, replace(kind, dtype=target_dtype))
 
@@ -484,7 +501,7 @@ class _End:
             "rounding": Ties.EVEN if even else rounding,
         }
 
-    def to_stored_integers(self) -> Graph:
+    def replace_by_stored_integers(self) -> Graph:
         """Return the graph with the float at this end replaced by the integers to which it is quantised, or from which
         it is dequantised."""
         graph, name = self.graph, self.name
@@ -504,7 +521,7 @@ class _End:
             or is_read_elsewhere
             or fixed & set(values)
         ):
-            raise self.refusal(
+            raise self.make_error(
                 f"is {self.kind.dtype} and cannot become an integer; expected a {op} operator with one scale beside it",
                 "leave out the dtype for this tensor",
             )

@@ -30,7 +30,7 @@ from microc.transform.channels_last import padding_rules, reshape_rules
 from microc.transform.fuse import MANDATORY
 from microc.transform.pass_context import Pass, PassContext
 from microc.transform.scale_axis import scaling_rules
-from microc.transform.transposes import joining_rules, operand_rules
+from microc.transform.transposes import matmul_transpose_rules, transpose_merging_rules
 
 # ---- Dead code elimination.
 
@@ -76,14 +76,14 @@ def fold_constants(graph: Graph, context: PassContext) -> Graph:
     for node in graph.nodes:
         inputs = [name for name in node.inputs if name]
         is_constant = bool(inputs) and all(name in consts for name in inputs)
-        if not is_constant or not _may_fold(replace(graph, consts=consts), node):
+        if not is_constant or not _can_fold(replace(graph, consts=consts), node):
             nodes.append(node)
             continue
         consts.update(_evaluate_constants(graph, node, [consts[name] for name in inputs]))
     return replace(graph, consts=consts).with_nodes(nodes) if len(nodes) != len(graph.nodes) else graph
 
 
-def _may_fold(graph: Graph, node: Node) -> bool:
+def _can_fold(graph: Graph, node: Node) -> bool:
     """Test whether a node whose operands are all constant may be computed at compile time."""
     nbytes = sum(graph.types[name].nbytes for name in node.outputs if name)
     if nbytes > LARGE and nbytes > GROWTH * sum(graph.types[name].nbytes for name in node.inputs if name):
@@ -156,7 +156,7 @@ class _SubexpressionMerger:
     def hash_key(self, node: Node) -> object:
         """Return a key that is equal for nodes with equal results. ``repr`` distinguishes 0, 0.0 and -0.0. Nodes with
         subgraphs have unique keys."""
-        if any(map(_holds_graph, node.attrs.values())):
+        if any(map(_contains_graph, node.attrs.values())):
             return id(node)
         inputs = tuple(self.equal.get(name, name) for name in node.inputs)
         return node.op, inputs, repr(dict(node.attrs)), tuple(self.graph.types.get(name) for name in node.outputs)
@@ -182,9 +182,9 @@ class _SubexpressionMerger:
 COMMON_SUBEXPRESSIONS_PASS = Pass("common_subexpressions", merge_common_subexpressions, 3)
 
 
-def _holds_graph(attr: Attr) -> bool:
+def _contains_graph(attr: Attr) -> bool:
     """Test whether an attribute contains a subgraph."""
-    return any(map(_holds_graph, attr)) if isinstance(attr, tuple) else isinstance(attr, Graph)
+    return any(map(_contains_graph, attr)) if isinstance(attr, tuple) else isinstance(attr, Graph)
 
 
 # ---- Recognition of layer norm, which exporters and readers write as means, differences and a square root.
@@ -201,20 +201,23 @@ _SHIFTED = P.op("add", _VARIANCE, P.const("epsilon"), commutative=True, attrs=_L
 def recognise_layer_norm(graph: Graph, context: PassContext) -> Graph:
     """Replace the operators that compute a layer norm by one ``layer_norm``."""
     rules = (
-        (P.op("div", P.any("c"), P.op("sqrt", _SHIFTED), attrs=_LAYER_NORM_PLAIN), _to_layer_norm),
-        (P.op("mul", P.any("c"), P.op("rsqrt", _SHIFTED), commutative=True, attrs=_LAYER_NORM_PLAIN), _to_layer_norm),
+        (P.op("div", P.any("c"), P.op("sqrt", _SHIFTED), attrs=_LAYER_NORM_PLAIN), _replace_by_layer_norm),
+        (
+            P.op("mul", P.any("c"), P.op("rsqrt", _SHIFTED), commutative=True, attrs=_LAYER_NORM_PLAIN),
+            _replace_by_layer_norm,
+        ),
         _INTEGERS,
     )
     rewritten = rewrite(graph, rules)
-    return norms_in_fixed_point(rewritten) if context.options.get("requantize") == "fixed" else rewritten
+    return rewrite_layer_norms_to_fixed_point(rewritten) if context.options.get("requantize") == "fixed" else rewritten
 
 
-def norms_in_fixed_point(graph: Graph) -> Graph:
+def rewrite_layer_norms_to_fixed_point(graph: Graph) -> Graph:
     """Replace each ``layer_norm`` of integers, with gamma, beta and the following ``quantize``, by ``qlayer_norm``."""
-    return rewrite(rewrite(graph, (_INTEGERS,)), _fixed_rules())
+    return rewrite(rewrite(graph, (_INTEGERS,)), _qlayer_norm_rules())
 
 
-def _to_layer_norm(match: Match) -> Replacement | None:
+def _replace_by_layer_norm(match: Match) -> Replacement | None:
     """Replace c / sqrt(mean(c * c) + epsilon), where c = x - mean(x) over the last axis, by ``layer_norm`` of x."""
     centred = match.scope.producer(match["c"])
     mean = match.scope.producer(centred.inputs[1]) if centred is not None and centred.op == "sub" else None
@@ -262,24 +265,26 @@ def _absorb_dequantize(match: Match) -> Replacement | None:
     return match.replacement()
 
 
-def _fixed_rules() -> tuple[Rule, ...]:
+def _qlayer_norm_rules() -> tuple[Rule, ...]:
     """Return rules that merge ``quantize`` of a ``layer_norm``, without gamma and beta, with gamma, or with both."""
     normal = P.op("layer_norm", P.any("x"), name="normal")
     scaled = P.op("mul", normal, P.const("gamma"), commutative=True, attrs=_LAYER_NORM_PLAIN)
     forms = (normal, scaled, P.op("add", scaled, P.const("beta"), commutative=True, attrs=_LAYER_NORM_PLAIN))
     return tuple(
-        (P.op("quantize", form, attrs={"axis": None, "rounding": Ties.EVEN}), _to_integer_norm) for form in forms
+        (P.op("quantize", form, attrs={"axis": None, "rounding": Ties.EVEN}), _replace_by_qlayer_norm) for form in forms
     )
 
 
-def _to_integer_norm(match: Match) -> Replacement | None:
+def _replace_by_qlayer_norm(match: Match) -> Replacement | None:
     """Merge a layer norm of integers, gamma, beta and the following quantisation into ``qlayer_norm``."""
     kind, epsilon = match.type(match["x"]), match.nodes["normal"].attr("epsilon")
     if kind.dtype not in DTYPES or kind.shape[-1] > QUANTISED_DEPTH:
         return None
     depth, dtype = kind.shape[-1], match.root.attr("out_dtype")
     result = Quant(match.root.attr("scale"), match.root.attr("zero_point"))
-    gamma, beta = (_per_channel(match, *argument, depth) for argument in (("gamma", 1.0), ("beta", 0.0)))
+    gamma, beta = (
+        _captured_constant_by_channel(match, *argument, depth) for argument in (("gamma", 1.0), ("beta", 0.0))
+    )
     # qlayer_norm adds epsilon to depth**2 times the variance: depth * sum(x**2) - sum(x)**2.
     added = epsilon * depth * depth
     if match.type(match.output).shape != kind.shape or added >= MOST_EPSILON or dtype not in DTYPES:
@@ -295,7 +300,7 @@ def _to_integer_norm(match: Match) -> Replacement | None:
     return match.replacement()
 
 
-def _per_channel(match: Match, capture: str, default: float, channel_count: int) -> Array | None:
+def _captured_constant_by_channel(match: Match, capture: str, default: float, channel_count: int) -> Array | None:
     """Return the captured constant as one number per channel, or ``default`` for each channel if nothing was captured.
 
     Return None if the constant differs within a channel."""
@@ -326,7 +331,7 @@ def canonicalise(graph: Graph, context: PassContext) -> Graph:
 
     The rules that fold scales into a layer need the optimisation level ``SCALING_LEVEL``."""
     scaling = (scaling_rules,) if context.opt_level >= SCALING_LEVEL else ()
-    families = (_identity_rules, _merging_rules, reshape_rules, padding_rules, *scaling, operand_rules)
+    families = (_identity_rules, _merging_rules, reshape_rules, padding_rules, *scaling, matmul_transpose_rules)
     return rewrite(graph, tuple(rule for family in families for rule in family()))
 
 
@@ -338,19 +343,19 @@ def _identity_rules() -> tuple[Rule, ...]:
             P.op(("max_pool2d", "avg_pool2d"), P.any("x"), attrs={**_CANONICALISE_PLAIN, "kernel": (1, 1)}),
             _remove_identity,
         ),
-        (P.op(_REDUCTIONS, P.any("x")), _reduction_to_reshape),
+        (P.op(_REDUCTIONS, P.any("x")), _replace_reduction_by_reshape),
         (P.op("clip", P.any("x"), attrs={"minimum": -inf, "maximum": inf}), _remove_identity),
-        (P.op("add", P.any("x"), P.const("c"), attrs=_CANONICALISE_PLAIN, commutative=True), _remove_zero),
-        (P.op("sub", P.any("x"), P.const("c"), attrs=_CANONICALISE_PLAIN), _remove_zero),
-        (P.op("mul", P.any("x"), P.const("c"), attrs=_CANONICALISE_PLAIN, commutative=True), _remove_one),
-        (P.op(("div", "pow"), P.any("x"), P.const("c"), attrs=_CANONICALISE_PLAIN), _remove_one),
+        (P.op("add", P.any("x"), P.const("c"), attrs=_CANONICALISE_PLAIN, commutative=True), _remove_neutral_zero),
+        (P.op("sub", P.any("x"), P.const("c"), attrs=_CANONICALISE_PLAIN), _remove_neutral_zero),
+        (P.op("mul", P.any("x"), P.const("c"), attrs=_CANONICALISE_PLAIN, commutative=True), _remove_neutral_one),
+        (P.op(("div", "pow"), P.any("x"), P.const("c"), attrs=_CANONICALISE_PLAIN), _remove_neutral_one),
     )
 
 
 def _merging_rules() -> tuple[Rule, ...]:
     """Return rules that merge two successive transpositions, clamps or paddings."""
     return (
-        *joining_rules(),
+        *transpose_merging_rules(),
         (P.op(_CLAMPS, P.op(_CLAMPS, P.any("x"), name="first")), _merge_clamps),
         (P.op("pad", P.op("pad", P.any("x"), name="first")), _merge_pads),
     )
@@ -365,7 +370,7 @@ def _remove_identity(match: Match) -> Replacement | None:
     return match.same("x") if match.is_like("x") else None
 
 
-def _reduction_to_reshape(match: Match) -> Replacement | None:
+def _replace_reduction_by_reshape(match: Match) -> Replacement | None:
     """Replace a reduction over axes of extent 1 by a reshape, because it changes nothing but the shape."""
     source, result = match.type(match["x"]), match.type(match.output)
     if source.size != result.size or (source.dtype, source.quant) != (result.dtype, result.quant):
@@ -374,15 +379,15 @@ def _reduction_to_reshape(match: Match) -> Replacement | None:
     return match.replacement()
 
 
-def _remove_zero(match: Match) -> Replacement | None:
-    return _remove_neutral(match, 0)
+def _remove_neutral_zero(match: Match) -> Replacement | None:
+    return _remove_neutral_operand(match, 0)
 
 
-def _remove_one(match: Match) -> Replacement | None:
-    return _remove_neutral(match, 1)
+def _remove_neutral_one(match: Match) -> Replacement | None:
+    return _remove_neutral_operand(match, 1)
 
 
-def _remove_neutral(match: Match, neutral_element: int) -> Replacement | None:
+def _remove_neutral_operand(match: Match, neutral_element: int) -> Replacement | None:
     """Remove an operator whose constant operand is the operator's neutral element.
 
     A quantised constant is not compared, because its integers are not the real numbers that it represents."""

@@ -48,10 +48,10 @@ def is_mixing(graph: Graph, node: Node) -> bool:
     constant bias."""
     if node.op not in ("conv2d", "dense") or node.attrs.get("layout") == "NCHW" or node.attrs.get("groups", 1) != 1:
         return False
-    return _has_constants(graph, node)
+    return _has_constant_parameters(graph, node)
 
 
-def _has_constants(graph: Graph, node: Node) -> bool:
+def _has_constant_parameters(graph: Graph, node: Node) -> bool:
     """Test whether weights and bias are constant, the bias has one element per output channel, and the data are computed."""
     (data, weight, bias) = (*node.inputs, "")[:3]
     if data in graph.consts or weight not in graph.consts:
@@ -59,7 +59,7 @@ def _has_constants(graph: Graph, node: Node) -> bool:
     return not bias or (bias in graph.consts and graph.types[bias].size == channel_count(graph, bias))
 
 
-def channel_links(graph: Graph, node: Node) -> tuple[Link, ...] | None:
+def find_channel_links(graph: Graph, node: Node) -> tuple[Link, ...] | None:
     """Return the links of all computed operands of a node that works channel by channel, or None for all other nodes.
 
     All channels of an operand without a link (a scalar, a table, a value that all channels share) are needed."""
@@ -100,7 +100,7 @@ def _link_elementwise(graph: Graph, node: Node) -> tuple[Link, ...] | None:
 def _link_depthwise(graph: Graph, node: Node) -> tuple[Link, ...] | None:
     """Return the link between an input channel of a depthwise convolution and the output channels computed from it."""
     data, weight = (graph.types[name].shape for name in node.inputs[:2])
-    if node.attrs.get("layout") == "NCHW" or not _has_constants(graph, node):
+    if node.attrs.get("layout") == "NCHW" or not _has_constant_parameters(graph, node):
         return None
     g = infer_geometry(node.attrs, data, weight)
     every = np.arange(g.out_channels)

@@ -13,9 +13,9 @@ from microc.graph.ir import Graph, Node, TensorType, fresh_name
 from microc.graph.match import without_dead_nodes
 from microc.ops import registry
 from microc.ops.convolution.geometry import infer_geometry
-from microc.transform.channel_relations import Link, channel_count, channel_links, has_too_many_channels, is_mixing
+from microc.transform.channel_relations import Link, channel_count, find_channel_links, has_too_many_channels, is_mixing
 from microc.transform.pass_context import Pass, PassContext
-from microc.transform.quantised.integer_ranges import Range, Ranges, every_tap_inside, value_ranges
+from microc.transform.quantised.integer_ranges import Range, Ranges, has_every_tap_inside, value_ranges
 
 # ---- Fold constant channels into the biases of the layers that read them.
 #
@@ -70,11 +70,11 @@ def _replace_constant_values(graph: Graph, ranges: Ranges) -> Graph:
         consts[vectors[name]] = range_.low.astype(dtypes.to_numpy(kind.dtype)).reshape(shape)
     if not vectors:
         return graph
-    nodes = (_read_constants(graph, node, vectors) for node in graph.nodes if node.outputs[0] not in consts)
+    nodes = (_read_constant_vectors(graph, node, vectors) for node in graph.nodes if node.outputs[0] not in consts)
     return without_dead_nodes(replace(graph, types=types, consts=consts).with_nodes(nodes))
 
 
-def _read_constants(graph: Graph, node: Node, vectors: Mapping[str, str]) -> Node:
+def _read_constant_vectors(graph: Graph, node: Node, vectors: Mapping[str, str]) -> Node:
     """Return an elementwise node that reads constants instead of the values in ``vectors``, if another operand has the
     shape of its result.
 
@@ -94,7 +94,7 @@ def _fold_into_bias(graph: Graph, node: Node, data: Range) -> tuple[Array, Array
     Return None if no channel can be folded, or if the bias would overflow its dtype."""
     weights, dtype = graph.consts[node.inputs[1]], graph.types[node.outputs[0]].dtype
     has_weights = weights.any(axis=tuple(range(weights.ndim - 1)))
-    folds = data.constant & has_weights & _reads_value_only(graph, node, data.low)
+    folds = data.constant & has_weights & _mask_of_channels_reading_value_only(graph, node, data.low)
     name = node.inputs[2] if len(node.inputs) > 2 else ""
     new_bias = graph.consts[name].astype(np.int64).reshape(-1) if name else np.zeros(weights.shape[0], np.int64)
     sums = weights.reshape(weights.shape[0], -1, weights.shape[-1]).sum(axis=1, dtype=np.int64)
@@ -105,13 +105,13 @@ def _fold_into_bias(graph: Graph, node: Node, data: Range) -> tuple[Array, Array
     return np.where(folds, 0, weights).astype(weights.dtype), new_bias.astype(dtypes.to_numpy(dtype))
 
 
-def _reads_value_only(graph: Graph, node: Node, value: Array) -> Array:
+def _mask_of_channels_reading_value_only(graph: Graph, node: Node, value: Array) -> Array:
     """Return a mask of the input channels for which every tap reads the channel's constant ``value`` at every position,
     never other padding."""
     if node.op == "dense":
         return np.ones(value.shape, np.bool_)
     g = infer_geometry(node.attrs, graph.types[node.inputs[0]].shape, graph.types[node.inputs[1]].shape)
-    inside = every_tap_inside(g)
+    inside = has_every_tap_inside(g)
     return np.asarray(inside | (value == node.attrs.get("pad_value", 0)))
 
 
@@ -160,7 +160,7 @@ class _Liveness:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.node_links: dict[int, tuple[Link, ...] | None] = {
-            id(node): channel_links(graph, node) for node in graph.nodes
+            id(node): find_channel_links(graph, node) for node in graph.nodes
         }
         values = {name for name in graph.types if name not in graph.consts}
         self.masks = {name: np.zeros(channel_count(graph, name), np.bool_) for name in values}
@@ -229,27 +229,27 @@ class _ChannelRemover:
         self.graph, self.live, self.masks = graph, liveness.live, liveness.masks
         self.kept = {name: np.flatnonzero(mask) for name, mask in liveness.masks.items() if not self.live[name].all()}
         self.types, self.consts = dict(graph.types), dict(graph.consts)
-        self.names = {name: self.new_value(name, self.type_without_dead(name)) for name in sorted(self.kept)}
+        self.names = {name: self.new_value(name, self.type_of_kept_channels(name)) for name in sorted(self.kept)}
 
     def run(self) -> Graph:
         nodes = [self.rewrite_node(node) for node in self.graph.nodes]
         return replace(self.graph, types=self.types, consts=self.consts).with_nodes(nodes)
 
-    def new_value(self, name: str, kind: TensorType) -> str:
-        """Add a value of type ``kind``; return its unique name, which begins with ``name``."""
+    def new_value(self, name: str, tensor_type: TensorType) -> str:
+        """Add a value of type ``tensor_type``; return its unique name, which begins with ``name``."""
         new_name = fresh_name(self.types, f"{name}.live")
-        self.types[new_name] = kind
+        self.types[new_name] = tensor_type
         return new_name
 
-    def type_without_dead(self, name: str) -> TensorType:
+    def type_of_kept_channels(self, name: str) -> TensorType:
         """Return the type of a value with only its kept channels."""
         kind, kept = self.graph.types[name], self.kept[name]
-        return _type_of_part(kind, len(kind.shape) - 1, kept)
+        return _type_of_kept_indices(kind, len(kind.shape) - 1, kept)
 
-    def take_part(self, name: str, axis: int, kept_indices: Array) -> str:
+    def add_part_of_constant(self, name: str, axis: int, kept_indices: Array) -> str:
         """Add a constant with only the indices ``kept_indices`` of another constant along ``axis``; return its name."""
         array = self.consts[name]
-        new_name = self.new_value(name, _type_of_part(self.types[name], axis % array.ndim, kept_indices))
+        new_name = self.new_value(name, _type_of_kept_indices(self.types[name], axis % array.ndim, kept_indices))
         self.consts[new_name] = np.ascontiguousarray(array.take(kept_indices, axis=axis))
         return new_name
 
@@ -292,20 +292,20 @@ class _ChannelRemover:
         The weights of a mixing node are also reduced to the kept input channels."""
         names = {k: name for k, name in enumerate(node.inputs) if k and name}
         if kept_outputs is not None:
-            names = {k: self.take_part(name, 0 if k == 1 else -1, kept_outputs) for k, name in names.items()}
+            names = {k: self.add_part_of_constant(name, 0 if k == 1 else -1, kept_outputs) for k, name in names.items()}
         inner = self.kept.get(node.inputs[0])
         if inner is not None and node.attrs.get("groups", 1) == 1:
-            names[1] = self.take_part(names[1], -1, inner)
+            names[1] = self.add_part_of_constant(names[1], -1, inner)
         return names
 
     def concat_constants(self, node: Node) -> dict[int, str]:
         """Return the names of new constant operands of a concatenation, by operand number, with only the channels that
         the result keeps."""
         names, mask = {}, self.masks[node.outputs[0]]
-        for link in channel_links(self.graph, node) or ():
+        for link in find_channel_links(self.graph, node) or ():
             name = node.inputs[link.operand]
             if name in self.consts:
-                names[link.operand] = self.take_part(name, -1, link.source[mask[link.target]])
+                names[link.operand] = self.add_part_of_constant(name, -1, link.source[mask[link.target]])
         return names
 
     def elementwise_constants(self, node: Node, kept_channels: Array) -> dict[int, str]:
@@ -315,18 +315,18 @@ class _ChannelRemover:
         names = {}
         for k, name in enumerate(node.inputs):
             if name in self.consts and k not in whole and channel_count(self.graph, name) == count > 1:
-                names[k] = self.take_part(name, -1, kept_channels)
+                names[k] = self.add_part_of_constant(name, -1, kept_channels)
         return names
 
 
-def _type_of_part(kind: TensorType, axis: int, kept_indices: Array) -> TensorType:
+def _type_of_kept_indices(tensor_type: TensorType, axis: int, kept_indices: Array) -> TensorType:
     """Return the type of a tensor with only the indices ``kept_indices`` along ``axis``, including its per-channel scales."""
-    shape = tuple(len(kept_indices) if k == axis else extent for k, extent in enumerate(kind.shape))
-    quant = kind.quant
+    shape = tuple(len(kept_indices) if k == axis else extent for k, extent in enumerate(tensor_type.shape))
+    quant = tensor_type.quant
     if quant is not None and quant.axis == axis:
         scales, zeros = (tuple(part[k] for k in kept_indices) for part in (quant.scale, quant.zero_point))
         quant = replace(quant, scale=scales, zero_point=zeros)
-    return replace(kind, shape=shape, quant=quant)
+    return replace(tensor_type, shape=shape, quant=quant)
 
 
 DEAD_CHANNELS_PASS = Pass("dead_channels", eliminate_dead_channels, 3)
@@ -354,7 +354,7 @@ def merge_duplicate_channels(graph: Graph, context: PassContext) -> Graph:
     for k, node in enumerate(nodes):
         keys = _channel_keys(graph, node, first)
         if keys is not None:
-            first[node.outputs[0]] = _first_with_key(keys)
+            first[node.outputs[0]] = _first_index_of_equal_key(keys)
         if not _is_integer_layer(graph, node):
             continue
         weights = consts[node.inputs[1]]
@@ -387,7 +387,7 @@ def _merge_weights(weights: Array, first_equal_channel: Array) -> Array:
 # ---------------------------------------------------------------- value numbers of channels
 
 
-def _first_with_key(keys: Sequence[Hashable]) -> Array:
+def _first_index_of_equal_key(keys: Sequence[Hashable]) -> Array:
     """Return for each channel the index of the first channel with the same key."""
     seen: dict[Hashable, int] = {}
     return np.array([seen.setdefault(key, k) for k, key in enumerate(keys)], np.int64)
@@ -403,7 +403,7 @@ def _channel_keys(
     if _is_integer_layer(graph, node):
         weights = _merge_weights(graph.consts[node.inputs[1]].astype(np.int64), first_equal_channels[node.inputs[0]])
         return _append_parameters([() for _ in weights], weights, *_bias_vectors(graph, node))
-    node_links = channel_links(graph, node)
+    node_links = find_channel_links(graph, node)
     if node_links is None:
         return None
     keys: list[list[Hashable]] = [[] for _ in range(channel_count(graph, node.outputs[0]))]
@@ -417,7 +417,7 @@ def _channel_keys(
                 else int(first_equal_channels[name][source])
             )
             keys[target] += (name if name in first_equal_channels else "", source_key, period)
-    return _append_parameters(keys, *_channel_parameters(graph, node))
+    return _append_parameters(keys, *_constants_by_channel(graph, node))
 
 
 def _append_parameters(keys: Sequence[Sequence[Hashable]], *parameters: Array) -> list[tuple[Hashable, ...]]:
@@ -430,7 +430,7 @@ def _bias_vectors(graph: Graph, node: Node) -> tuple[Array, ...]:
     return tuple(graph.consts[name].reshape(-1) for name in node.inputs[2:] if name)
 
 
-def _channel_parameters(graph: Graph, node: Node) -> tuple[Array, ...]:
+def _constants_by_channel(graph: Graph, node: Node) -> tuple[Array, ...]:
     """Return the constants of a linked node that differ between channels, with the channels as first axis."""
     if node.op == "conv2d":
         return graph.consts[node.inputs[1]], *_bias_vectors(graph, node)

@@ -17,7 +17,14 @@ from microc.graph.ir import Attr, Graph, Node, TensorType, fresh_name, new_value
 from microc.graph.match import Match, P, Replacement, Rule, rewrite
 from microc.ops import registry
 from microc.transform.pass_context import Pass, PassContext
-from microc.transform.transposes import Axes, Shape, joining_rules, permute_type, resting_rules, transpose_rules
+from microc.transform.transposes import (
+    Axes,
+    Shape,
+    final_transpose_rules,
+    permute_type,
+    transpose_merging_rules,
+    transpose_rules,
+)
 
 # ---- Rules for reshapes: successive reshapes are merged, and a reshape before an elementwise operator is moved after it, so that
 # the operator can be fused with the kernel before the reshape.
@@ -54,7 +61,7 @@ def _sink_reshape(match: Match) -> Replacement | None:
     kind = match.type(match.output)
     inputs = list(match.root.inputs)
     positions = element_operands(match)
-    sources = {k: _reshape_source(match, inputs[k], kind.shape) for k in positions}
+    sources = {k: _find_reshape_operand(match, inputs[k], kind.shape) for k in positions}
     shapes = {match.type(source).shape for source in sources.values() if source}
     if len(shapes) != 1 or match.root.attrs.get("axis") is not None or len([o for o in match.root.outputs if o]) != 1:
         return None
@@ -74,7 +81,7 @@ def _sink_reshape(match: Match) -> Replacement | None:
     return match.replacement()
 
 
-def _reshape_source(match: Match, value: str, shape: Shape) -> str:
+def _find_reshape_operand(match: Match, value: str, shape: Shape) -> str:
     """Return the operand of the reshape that computes ``value``; empty if there is no such reshape or ``value`` has
     another shape than ``shape``."""
     producer = match.scope.producer(value)
@@ -149,10 +156,10 @@ def channels_last(graph: Graph, context: PassContext) -> Graph:
     one that transposes fewer elements is returned. If they transpose the same number, the first is returned, because
     the operator after the transposition is then fused with it."""
     if all(node.attrs.get("layout") != "NCHW" for node in graph.nodes):
-        return rewrite(rewrite(graph, transpose_rules()), resting_rules())
-    images = _image_inputs(graph)
+        return rewrite(rewrite(graph, transpose_rules()), final_transpose_rules())
+    images = _name_image_inputs(graph)
     candidates = [_convert_graph(graph, swapped) for swapped in ((images, {}) if images else ({},))]
-    return min(candidates, key=_transposed_size)
+    return min(candidates, key=_count_transposed_elements)
 
 
 def _convert_graph(graph: Graph, transposed_inputs: Mapping[str, str]) -> Graph:
@@ -160,16 +167,16 @@ def _convert_graph(graph: Graph, transposed_inputs: Mapping[str, str]) -> Graph:
 
     Inputs in ``transposed_inputs`` are transposed once at the start."""
     converted = rewrite(_LayoutConverter(graph, transposed_inputs).run(), (*transpose_rules(), *reshape_rules()))
-    converted = rewrite(_restore_inputs(converted, graph, transposed_inputs), joining_rules())
-    return rewrite(converted, (*resting_rules(), *reshape_rules()))
+    converted = rewrite(_restore_inputs(converted, graph, transposed_inputs), transpose_merging_rules())
+    return rewrite(converted, (*final_transpose_rules(), *reshape_rules()))
 
 
-def _transposed_size(graph: Graph) -> int:
+def _count_transposed_elements(graph: Graph) -> int:
     """Return the number of elements that the transpositions of a graph move."""
     return sum(graph.types[node.outputs[0]].size for node in graph.nodes if node.op == "transpose")
 
 
-def _image_inputs(graph: Graph) -> dict[str, str]:
+def _name_image_inputs(graph: Graph) -> dict[str, str]:
     """Map the inputs that convolutions or pools read, directly or through elementwise operators and views, to new names
     for their NHWC forms."""
     feeding: set[str] = set()
@@ -307,10 +314,10 @@ _POOLS = ("max_pool2d", "avg_pool2d")
 
 def padding_rules() -> tuple[Rule, ...]:
     """Return rules that absorb ``pad`` before conv2d, max_pool2d and avg_pool2d."""
-    return ((P.op("conv2d"), _absorb_in_conv), (P.op(_POOLS), _absorb_in_pool))
+    return ((P.op("conv2d"), _absorb_pad_in_conv), (P.op(_POOLS), _absorb_pad_in_pool))
 
 
-def _absorb_in_conv(match: Match) -> Replacement | None:
+def _absorb_pad_in_conv(match: Match) -> Replacement | None:
     """Absorb a ``pad`` in the padding of a convolution.
 
     The padded value must be the real number zero of quantised data (their zero point), or agree with ``pad_value`` of
@@ -330,7 +337,7 @@ def _absorb_in_conv(match: Match) -> Replacement | None:
     return _absorb_padding(match, pad, attrs)
 
 
-def _absorb_in_pool(match: Match) -> Replacement | None:
+def _absorb_pad_in_pool(match: Match) -> Replacement | None:
     """Absorb a ``pad`` in the padding of a pool: of the lowest number in a max pool, or of zeros that count in a float
     average pool."""
     pad = _pad_before(match)
@@ -370,13 +377,15 @@ def _absorb_padding(match: Match, pad: Node, attrs: dict[str, Attr]) -> Replacem
     attrs["padding"] = (top + above, left + before, bottom + below, right + after)
     inputs = (pad.inputs[0], *match.root.inputs[1:])
     types = [match.type(name) for name in inputs if name]
-    if not _is_accepted(match.root.op, attrs, types, match.type(match.output)):
+    if not _does_type_inference_accept(match.root.op, attrs, types, match.type(match.output)):
         return None
     match.emit(match.root.op, inputs, attrs)
     return match.replacement()
 
 
-def _is_accepted(op: str, attrs: dict[str, Attr], types: list[TensorType], result_type: TensorType) -> bool:
+def _does_type_inference_accept(
+    op: str, attrs: dict[str, Attr], types: list[TensorType], result_type: TensorType
+) -> bool:
     """Test whether type inference accepts the attributes and infers the shape of ``result_type``."""
     try:
         return registry.get(op).infer(attrs, types)[0].shape == result_type.shape

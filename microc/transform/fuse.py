@@ -112,7 +112,7 @@ def _duplicate_widening(graph: Graph) -> Graph:
                 types[name] = types[value]
                 copies[value, positions[id(reader)]] = name
                 nodes.append(replace(node, outputs=(name,)))
-    return _remove_unread(replace(graph, types=types).with_nodes(nodes)) if copies else graph
+    return _remove_unread_nodes(replace(graph, types=types).with_nodes(nodes)) if copies else graph
 
 
 def _only_widens(graph: Graph, node: Node) -> bool:
@@ -123,7 +123,7 @@ def _only_widens(graph: Graph, node: Node) -> bool:
     return dtypes.nbytes(result.dtype) > dtypes.nbytes(source.dtype)
 
 
-def _remove_unread(graph: Graph) -> Graph:
+def _remove_unread_nodes(graph: Graph) -> Graph:
     """Remove nodes whose results have no readers."""
     read = {*graph.outputs, *graph.updates.values(), *(name for node in graph.nodes for name in node.inputs)}
     return graph.with_nodes(node for node in graph.nodes if not read.isdisjoint(node.outputs))
@@ -132,30 +132,31 @@ def _remove_unread(graph: Graph) -> Graph:
 class _FusionGroups:
     """Groups of nodes that become kernels, under construction. A group is named ``k`` plus the index of its first node.
 
-    ``merged`` maps a group to the group into which it was merged. ``maker`` maps the value of a node with one result to
-    its group, ``made`` a group to its values. ``anchored`` contains groups with an anchor, ``reused`` elementwise
-    values that are used more than once. ``loads`` maps a value to the number of operands in its expression. ``left`` is
-    the unused part of ``LOADS_IN_ALL``, and ``spent`` maps a group to the part that it uses."""
+    ``merged`` maps a group to the group into which it was merged. ``group_by_value`` maps the value of a node with one
+    result to its group, ``values_by_group`` a group to its values. ``anchored`` contains groups with an anchor,
+    ``reused`` elementwise values that are used more than once. ``loads`` maps a value to the number of operands in its
+    expression. ``remaining_loads`` is the unused part of ``LOADS_IN_ALL``, and ``spent_loads`` maps a group to the part
+    that it uses."""
 
     def __init__(self, graph: Graph, context: PassContext) -> None:
         self.graph, self.context = graph, context
         self.readers = graph.consumers()
         self.kept = {*graph.outputs, *graph.updates.values()}
-        self.maker: dict[str, str] = {}
+        self.group_by_value: dict[str, str] = {}
         self.merged: dict[str, str] = {}
         self.anchored: set[str] = set()
-        self.made: dict[str, list[str]] = {}
+        self.values_by_group: dict[str, list[str]] = {}
         self.reused: set[str] = set()
         self.loads: dict[str, int] = {}
-        self.left = LOADS_IN_ALL
-        self.spent: dict[str, int] = {}
+        self.remaining_loads = LOADS_IN_ALL
+        self.spent_loads: dict[str, int] = {}
 
     def run(self) -> list[str]:
         """Return the final group of every node; it is empty for views."""
         groups = [self.add_node(number, node) for number, node in enumerate(self.graph.nodes)]
-        return [self.find(group) for group in groups]
+        return [self.find_root_group(group) for group in groups]
 
-    def find(self, group: str) -> str:
+    def find_root_group(self, group: str) -> str:
         """Return the group that contains ``group`` after all mergers (union-find with path compression)."""
         last = group
         while last in self.merged:
@@ -171,11 +172,11 @@ class _FusionGroups:
             return ""
         group = f"k{node_index}"
         outputs = [name for name in node.outputs if name]
-        self.made[group] = outputs
+        self.values_by_group[group] = outputs
         if definition.regions:
             return group
         if len(outputs) == 1:
-            self.maker[outputs[0]] = group
+            self.group_by_value[outputs[0]] = group
         if not definition.elementwise:
             self.anchored.add(group)
             return group
@@ -195,33 +196,35 @@ class _FusionGroups:
         varying = {name for name in operands if name not in self.graph.consts}
         if len(varying) > 1 and self.context.options.get("fuse_add") is False:
             return
-        operand_groups = {self.find(self.maker[name]) for name in varying if name in self.maker}
+        operand_groups = {
+            self.find_root_group(self.group_by_value[name]) for name in varying if name in self.group_by_value
+        }
         # A kernel has one anchor: the operand's anchor that runs last, because results of the others must exist before it runs.
-        anchors = sorted(operand_groups & self.anchored, key=_group_number)
+        anchors = sorted(operand_groups & self.anchored, key=_first_node_index)
         chosen = (operand_groups - self.anchored if self.context.opt_level > 0 else set()) | set(anchors[-1:])
         size = self.graph.types[node.outputs[0]].size
         # A group that is left out becomes an outside reader, so that groups which it reads may no longer be closed: repeat.
         while chosen:
             inside = {*chosen, group}
-            not_closed = {other for other in chosen if not self.is_closed(other, inside, size)}
+            not_closed = {other for other in chosen if not self.is_read_elementwise_only_by(other, inside, size)}
             if not not_closed:
                 break
             chosen -= not_closed
-        if sum(name in self.reused for other in chosen for name in self.made[other]) > REUSED:
+        if sum(name in self.reused for other in chosen for name in self.values_by_group[other]) > REUSED:
             return
         loads = self.count_loads(node, chosen)
         # The merged kernel replaces the chosen groups, so that their share of LOADS_IN_ALL becomes free.
-        spent = sum(self.spent.get(other, 0) for other in chosen)
-        charged, nodes = loads if loads > FEW_LOADS else 0, sum(len(self.made[other]) for other in chosen)
+        spent = sum(self.spent_loads.get(other, 0) for other in chosen)
+        charged, nodes = loads if loads > FEW_LOADS else 0, sum(len(self.values_by_group[other]) for other in chosen)
         if (
-            nodes >= MAX_KERNEL_NODES or loads > MOST_LOADS or charged - spent > self.left
+            nodes >= MAX_KERNEL_NODES or loads > MOST_LOADS or charged - spent > self.remaining_loads
         ) and node.op not in MANDATORY:
             return
-        self.left -= charged - spent
-        self.loads[node.outputs[0]], self.spent[group] = loads, charged
+        self.remaining_loads -= charged - spent
+        self.loads[node.outputs[0]], self.spent_loads[group] = loads, charged
         for other in chosen:
             self.merged[other] = group
-            self.made[group] = [*self.made.pop(other), *self.made[group]]
+            self.values_by_group[group] = [*self.values_by_group.pop(other), *self.values_by_group[group]]
         if chosen & self.anchored:
             self.anchored.add(group)
 
@@ -230,14 +233,16 @@ class _FusionGroups:
         substituted in it."""
         total = 0
         for name, uses in zip(node.inputs, count_operand_uses(self.graph, node), strict=True):
-            is_merged = name in self.maker and self.find(self.maker[name]) in inlined_groups
+            is_merged = (
+                name in self.group_by_value and self.find_root_group(self.group_by_value[name]) in inlined_groups
+            )
             total += uses * (self.loads.get(name, 1) if is_merged else 1)
         return total
 
-    def is_closed(self, group: str, reading_groups: set[str], element_count: int) -> bool:
+    def is_read_elementwise_only_by(self, group: str, reading_groups: set[str], element_count: int) -> bool:
         """Test whether the values of a group have ``element_count`` elements and are read element by element by
         ``reading_groups`` only."""
-        for name in self.made[group]:
+        for name in self.values_by_group[group]:
             if name in self.kept or self.graph.types[name].size != element_count:
                 return False
             readers = self.readers.get(name, ())
@@ -249,7 +254,7 @@ class _FusionGroups:
 
     def find_group(self, node: Node) -> str:
         """Return the current group of a node with one result; return an empty string if the node has not been added."""
-        return self.find(self.maker.get(node.outputs[0], ""))
+        return self.find_root_group(self.group_by_value.get(node.outputs[0], ""))
 
 
 def _reads_from_memory(node: Node, name: str) -> bool:
@@ -261,7 +266,7 @@ def _reads_from_memory(node: Node, name: str) -> bool:
     return not definition.elementwise or definition.repeats or any(node.inputs[k] == name for k in definition.whole)
 
 
-def _group_number(group: str) -> int:
+def _first_node_index(group: str) -> int:
     """Return the index of the first node of a group."""
     return int(group[1:])
 

@@ -36,7 +36,7 @@ for their memory."""
 
 
 @frozen
-class _Layer:
+class _GatheredDense:
     """Node ``dense`` whose data an iteration gathers by its iteration index from the loop-invariant value ``data``.
 
     No other node reads that value or the gathered row."""
@@ -60,11 +60,11 @@ def _block_loop(loop: Node, types: dict[str, TensorType]) -> list[Node]:
     it cannot be blocked."""
     body, count, carried = loop.attr("body"), loop.attr("count"), loop.attr("carried")
     layer = None if loop.attr("guarded") else _find_layer(body, carried, count)
-    block = 0 if layer is None else _block_size(count)
+    block = 0 if layer is None else _choose_block_size(count)
     if layer is None or not block:
         return [loop]
     blocks = -(-count // block)
-    attrs: Mapping[str, Attr] = {**loop.attrs, "body": _outer_body(loop, layer, block), "count": blocks}
+    attrs: Mapping[str, Attr] = {**loop.attrs, "body": _build_outer_body(loop, layer, block), "count": blocks}
     stacked = loop.outputs[carried:]
     blocked = tuple(fresh_name(types, f"{name}.blocks") for name in stacked)
     nodes = [replace(loop, outputs=(*loop.outputs[:carried], *blocked), attrs=attrs)]
@@ -80,7 +80,7 @@ def _block_loop(loop: Node, types: dict[str, TensorType]) -> list[Node]:
     return nodes
 
 
-def _find_layer(body: Graph, carried_count: int, iteration_count: int) -> _Layer | None:
+def _find_layer(body: Graph, carried_count: int, iteration_count: int) -> _GatheredDense | None:
     """Return a ``dense`` whose data is a single row that the iteration gathers, or None.
 
     No other node may read the data or the iteration index."""
@@ -98,18 +98,18 @@ def _find_layer(body: Graph, carried_count: int, iteration_count: int) -> _Layer
         is_one_row = body.types[row].shape == (1, kind.shape[-1]) and kind.size == iteration_count * kind.shape[-1]
         is_constant = all(name in body.consts for name in dense.inputs[1:] if name)
         if is_alone and is_one_row and is_constant and not {row, *dense.outputs}.intersection(body.outputs):
-            return _Layer(data, gather, dense)
+            return _GatheredDense(data, gather, dense)
     return None
 
 
-def _block_size(iteration_count: int) -> int:
+def _choose_block_size(iteration_count: int) -> int:
     """Return the number of iterations in a block with which the last block has the fewest surplus iterations.
 
     Return 0 if the loop has too few iterations for any block."""
     return min((n for n in BLOCK_SIZES if n < iteration_count), key=lambda n: -iteration_count % n, default=0)
 
 
-def _outer_body(loop: Node, layer: _Layer, block: int) -> Graph:
+def _build_outer_body(loop: Node, layer: _GatheredDense, block: int) -> Graph:
     """Build the body of the loop over blocks: gather the rows of a block, multiply them by one ``dense``, run the inner
     loop over its iterations."""
     body, count, carried = loop.attr("body"), loop.attr("count"), loop.attr("carried")
@@ -122,12 +122,16 @@ def _outer_body(loop: Node, layer: _Layer, block: int) -> Graph:
     row = body.types[dense.outputs[0]]
     sums = write.emit("dense", (rows, *weights), row.quant, row.dtype, **dense.attrs)
     products = write.emit("reshape", (sums,), row.quant, shape=(block, *row.shape))
-    inner, states = _inner_body(body, layer, write.types[products]), carried
+    inner, states = _build_inner_body(body, layer, write.types[products]), carried
     fixed = [products if name == layer.data else name for name in fixed]
     if count % block:
         first = write.emit("mul", (block_number, write.constant("turns", np.array(block, np.int32))))
         last = write.emit("sub", (write.constant("last", np.array(count - 1, np.int32)), first))
-        fixed, inner, states = [write.constant("go", np.array(True)), *fixed, last], _guard_body(inner), carried + 1
+        fixed, inner, states = (
+            [write.constant("go", np.array(True)), *fixed, last],
+            _add_iteration_guard(inner),
+            carried + 1,
+        )
     kinds = [inner.types[name] for name in inner.outputs]
     kinds[states:] = [replace(kind, shape=(block, *kind.shape)) for kind in kinds[states:]]
     attrs = {**loop.attrs, "body": inner, "count": block, "carried": states, "guarded": states > carried}
@@ -135,7 +139,7 @@ def _outer_body(loop: Node, layer: _Layer, block: int) -> Graph:
     return write.graph_with_value_names(body.name, made[states - carried :])
 
 
-def _inner_body(body: Graph, layer: _Layer, products: TensorType) -> Graph:
+def _build_inner_body(body: Graph, layer: _GatheredDense, products: TensorType) -> Graph:
     """Build the body of the loop within a block: each iteration gathers its product instead of computing it.
 
     Nodes and constants that only the product needed are removed."""
@@ -148,7 +152,7 @@ def _inner_body(body: Graph, layer: _Layer, products: TensorType) -> Graph:
     return replace(body, types=types, consts=consts, nodes=tuple(nodes))
 
 
-def _guard_body(body: Graph) -> Graph:
+def _add_iteration_guard(body: Graph) -> Graph:
     """Return a body with a guard: the loop continues only while the iteration index is less than ``last``, the new last
     input of the body."""
     before = dict(body.types)

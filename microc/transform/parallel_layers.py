@@ -48,8 +48,8 @@ def join_parallel_layers(graph: Graph, context: PassContext) -> Graph:
 class _LayerMerger:
     """Merger of parallel branches (layers with their elementwise nodes).
 
-    ``joined`` maps the id of a node to the nodes that replace it; ``gone`` contains the ids of nodes that were merged
-    into others."""
+    ``replacements`` maps the id of a node to the nodes that replace it; ``merged_node_ids`` contains the ids of nodes
+    that were merged into others."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -57,18 +57,23 @@ class _LayerMerger:
         self.kept = {*graph.outputs, *graph.updates.values()}
         self.types, self.consts = dict(graph.types), dict(graph.consts)
         self.names = NameSet(graph.types)
-        self.joined: dict[int, list[Node]] = {}
-        self.gone: set[int] = set()
+        self.replacements: dict[int, list[Node]] = {}
+        self.merged_node_ids: set[int] = set()
 
     def run(self) -> Graph:
         for branches in self.find_candidates():
-            if self.rows(branches[0]) == 1:
+            if self.count_rows(branches[0]) == 1:
                 self.join_with_slices(branches)
             else:
                 self.join_in_concat(branches)
-        if not self.joined:
+        if not self.replacements:
             return self.graph
-        nodes = (new for old in self.graph.nodes for new in self.joined.get(id(old), [old]) if id(new) not in self.gone)
+        nodes = (
+            new
+            for old in self.graph.nodes
+            for new in self.replacements.get(id(old), [old])
+            if id(new) not in self.merged_node_ids
+        )
         return replace(self.graph, types=self.types, consts=self.consts).with_nodes(nodes)
 
     # ------------------------------------------------------------ candidates
@@ -78,17 +83,17 @@ class _LayerMerger:
         by_signature: dict[Hashable, list[Branch]] = {}
         for node in self.graph.nodes:
             if len(self.readers.get((*node.inputs, "")[0], ())) > 1 and is_mixing(self.graph, node):
-                branch = self.branch(node)
+                branch = self.find_branch(node)
                 if branch is not None:
                     by_signature.setdefault(self.merge_key(branch), []).append(branch)
         for branches in by_signature.values():
             if len(branches) > 1:
                 forms: dict[Hashable, list[Branch]] = {}
                 for branch in branches:
-                    forms.setdefault(_storage_form(self.consts[branch[0].inputs[1]]), []).append(branch)
+                    forms.setdefault(_weight_storage_key(self.consts[branch[0].inputs[1]]), []).append(branch)
                 yield from (same for same in forms.values() if len(same) > 1)
 
-    def branch(self, layer: Node) -> Branch | None:
+    def find_branch(self, layer: Node) -> Branch | None:
         """Return a layer and the elementwise nodes after it.
 
         Return None if the last value is an output of the graph, or if it would be fused with a node that cannot be
@@ -101,7 +106,7 @@ class _LayerMerger:
                 return None
             if len(readers) != 1 or not self.would_fuse(value, readers[0]):
                 return tuple(nodes)
-            if not self.is_by_channel(value, readers[0]):
+            if not self.has_channel_constants_only(value, readers[0]):
                 return None
             nodes.append(readers[0])
 
@@ -110,7 +115,7 @@ class _LayerMerger:
         has_same_size = self.types[reader.outputs[0]].size == self.types[value].size
         return registry.get(reader.op).elementwise and has_same_size
 
-    def is_by_channel(self, value: str, node: Node) -> bool:
+    def has_channel_constants_only(self, value: str, node: Node) -> bool:
         """Test whether all operands of a node except ``value`` are constants with one number, or with one number per channel."""
         whole, count = registry.get(node.op).whole, channel_count(self.graph, value)
         if any(node.inputs[k] not in self.consts for k in whole):
@@ -137,7 +142,7 @@ class _LayerMerger:
             value = node.outputs[0]
         return tuple(parts)
 
-    def rows(self, branch: Branch) -> int:
+    def count_rows(self, branch: Branch) -> int:
         """Return the number of rows (elements per channel) of a branch's result."""
         return prod(self.types[branch[-1].outputs[0]].shape[:-1])
 
@@ -145,7 +150,7 @@ class _LayerMerger:
 
     def join_with_slices(self, branches: Sequence[Branch]) -> None:
         """Replace branches by the merged nodes, at the position of the first layer, and a slice for each original result."""
-        nodes, value = self.merged_nodes(branches)
+        nodes, value = self.merge_branches(branches)
         shape, start = self.types[value].shape, 0
         for branch in branches:
             result = branch[-1].outputs[0]
@@ -155,29 +160,29 @@ class _LayerMerger:
             attrs["strides"] = (1,) * len(shape)
             nodes.append(Node("slice", (value,), (result,), attrs, branch[-1].loc))
             start += count
-        self.replace(branches, nodes)
+        self.record_replacement(branches, nodes)
 
     def join_in_concat(self, branches: Iterable[Branch]) -> None:
         """Merge branches whose results are neighbouring operands of one ``concat`` along the channels."""
         branches_by_result = {
-            branch[-1].outputs[0]: branch for branch in branches if self.concat_of(branch) is not None
+            branch[-1].outputs[0]: branch for branch in branches if self.find_concat_reader(branch) is not None
         }
         for concat in {
-            id(node): node for branch in branches_by_result.values() if (node := self.concat_of(branch))
+            id(node): node for branch in branches_by_result.values() if (node := self.find_concat_reader(branch))
         }.values():
             inputs: list[str] = []
             for is_part, names in groupby(concat.inputs, branches_by_result.__contains__):
                 run = list(names)
                 if is_part and len(run) > 1:
                     parts = [branches_by_result[name] for name in run]
-                    nodes, value = self.merged_nodes(parts)
-                    self.replace(parts, nodes)
+                    nodes, value = self.merge_branches(parts)
+                    self.record_replacement(parts, nodes)
                     run = [value]
                 inputs += run
             if len(inputs) < len(concat.inputs):
-                self.joined[id(concat)] = [replace(concat, inputs=tuple(inputs))]
+                self.replacements[id(concat)] = [replace(concat, inputs=tuple(inputs))]
 
-    def concat_of(self, branch: Branch) -> Node | None:
+    def find_concat_reader(self, branch: Branch) -> Node | None:
         """Return the only reader of a branch's result, if it is a ``concat`` along the channels that reads the result once."""
         value = branch[-1].outputs[0]
         readers = self.readers.get(value, ())
@@ -186,12 +191,12 @@ class _LayerMerger:
         last = readers[0].attr("axis") % len(self.types[value].shape) == len(self.types[value].shape) - 1
         return readers[0] if last and readers[0].inputs.count(value) == 1 else None
 
-    def replace(self, branches: Sequence[Branch], nodes: list[Node]) -> None:
+    def record_replacement(self, branches: Sequence[Branch], nodes: list[Node]) -> None:
         """Record that ``nodes`` replace the branches, at the position of the first layer."""
-        self.gone |= {id(node) for branch in branches for node in branch}
-        self.joined[id(min((branch[0] for branch in branches), key=self.graph.nodes.index))] = nodes
+        self.merged_node_ids |= {id(node) for branch in branches for node in branch}
+        self.replacements[id(min((branch[0] for branch in branches), key=self.graph.nodes.index))] = nodes
 
-    def merged_nodes(self, branches: Sequence[Branch]) -> tuple[list[Node], str]:
+    def merge_branches(self, branches: Sequence[Branch]) -> tuple[list[Node], str]:
         """Return the merged nodes of all branches, and the name of the value that the last of these nodes computes."""
         made: list[Node] = []
         for column in zip(*branches, strict=True):
@@ -204,27 +209,28 @@ class _LayerMerger:
             made.append(replace(node, outputs=(value,)))
         return made, made[-1].outputs[0]
 
-    def merge_layers(self, column: Sequence[Node]) -> Node:
-        """Return the first layer of ``column`` with the weights and biases of all its layers, concatenated along the
-        output channels."""
-        first, out = column[0], self.types[column[0].outputs[0]]
-        weights = np.concatenate([self.consts[node.inputs[1]] for node in column])
+    def merge_layers(self, parallel_layers: Sequence[Node]) -> Node:
+        """Return the first layer of ``parallel_layers`` with the weights and biases of all its layers, concatenated
+        along the output channels."""
+        first, out = parallel_layers[0], self.types[parallel_layers[0].outputs[0]]
+        weights = np.concatenate([self.consts[node.inputs[1]] for node in parallel_layers])
         inputs = [first.inputs[0], self.add_constant(first.inputs[1], weights, self.types[first.inputs[1]].layout)]
-        biases = [(*node.inputs, "")[2] for node in column]
+        biases = [(*node.inputs, "")[2] for node in parallel_layers]
         if any(biases):
-            units = [self.types[node.outputs[0]].shape[-1] for node in column]
+            units = [self.types[node.outputs[0]].shape[-1] for node in parallel_layers]
             zeros = [np.zeros(count, out.dtype) for count in units]
             parts = [self.consts[name].reshape(-1) if name else none for name, none in zip(biases, zeros, strict=True)]
             inputs.append(self.add_constant(f"{first.outputs[0]}.bias", np.concatenate(parts)))
         return replace(first, inputs=tuple(inputs))
 
-    def merge_elementwise(self, column: Sequence[Node], data_operand: str) -> Node:
-        """Return the first node of ``column`` with the constants of all its nodes, concatenated along the channels.
+    def merge_elementwise(self, parallel_nodes: Sequence[Node], data_operand: str) -> Node:
+        """Return the first node of ``parallel_nodes`` with the constants of all its nodes, concatenated along the
+        channels.
 
         ``data_operand``: the value that the merged node reads."""
-        first, definition, attrs = column[0], registry.get(column[0].op), dict(column[0].attrs)
-        operands = list(zip(*(_constants_by_operand(node, self.consts) for node in column), strict=True))
-        counts = [channel_count(self.graph, node.outputs[0]) for node in column]
+        first, definition, attrs = parallel_nodes[0], registry.get(parallel_nodes[0].op), dict(parallel_nodes[0].attrs)
+        operands = list(zip(*(_constants_by_operand(node, self.consts) for node in parallel_nodes), strict=True))
+        counts = [channel_count(self.graph, node.outputs[0]) for node in parallel_nodes]
         inputs: list[str] = []
         for k, arrays in enumerate(operands):
             known = [array for array in arrays if array is not None]
@@ -235,7 +241,7 @@ class _LayerMerger:
             else:
                 inputs.append(data_operand if first.inputs[k] and not known else first.inputs[k])
         if first.op == "requantize":
-            shifts, bounds = self.consts[inputs[2]], [int(node.attr("bound")) for node in column]
+            shifts, bounds = self.consts[inputs[2]], [int(node.attr("bound")) for node in parallel_nodes]
             attrs |= {"multiplier": None, "shift": None, "shift_range": (int(shifts.min()), int(shifts.max()))}
             attrs["bound"] = -1 if min(bounds) < 0 else max(bounds)
         return replace(first, inputs=tuple(inputs), attrs=attrs)
@@ -259,7 +265,7 @@ def _constants_by_operand(node: Node, consts: Mapping[str, Array]) -> list[Array
     return [None, *(left.pop(0) if n is None else np.array([n], dtype) for n, dtype in numbers)]
 
 
-def _storage_form(weights: Array) -> Hashable:
+def _weight_storage_key(weights: Array) -> Hashable:
     """Return a key of the form in which weights are stored: number of bits and block size, or None for floats that are
     not integers times scales."""
     rows = weights.reshape(len(weights), -1)

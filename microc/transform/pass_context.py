@@ -171,7 +171,7 @@ def _check_results(user_pass: Pass) -> Pass:
     return replace(user_pass, function=run_and_check)
 
 
-def check_names(names: Iterable[str], passes: Sequence[Pass]) -> None:
+def check_pass_names(names: Iterable[str], passes: Sequence[Pass]) -> None:
     """Raise UsageError for a name that is not the name of a pass."""
     for name in sorted(names):
         if name not in {p.name for p in passes}:
@@ -185,7 +185,7 @@ def run_passes(graph: Graph, passes: Sequence[Pass], context: PassContext, all_p
     """Run those of ``passes`` that ``context`` selects, in order, and verify the graph after each.
 
     ``all_passes``: all passes that the context may name, if ``passes`` contains only some of them."""
-    check_names(context.disabled | context.required, all_passes or passes)
+    check_pass_names(context.disabled | context.required, all_passes or passes)
     mandatory = {p.name for p in all_passes or passes if p.opt_level == 0} & context.disabled
     if mandatory:
         raise UsageError(
@@ -194,7 +194,7 @@ def run_passes(graph: Graph, passes: Sequence[Pass], context: PassContext, all_p
     verify(graph, registry.infer, "the frontend", registry.node_constant_error_message)
     first = next((k for k, pass_ in enumerate(passes) if not pass_.around), len(passes))
     graph = _run_in_order(passes[:first], graph, context)
-    graph = graph.with_nodes(_run_in_regions(node, passes, context) for node in graph.nodes)
+    graph = graph.with_nodes(_run_on_subgraphs(node, passes, context) for node in graph.nodes)
     return _run_in_order(passes[first:], graph, context)
 
 
@@ -212,7 +212,7 @@ def _run_in_order(passes: Sequence[Pass], graph: Graph, context: PassContext) ->
     return graph
 
 
-def _run_in_regions(node: Node, passes: Sequence[Pass], context: PassContext) -> Node:
+def _run_on_subgraphs(node: Node, passes: Sequence[Pass], context: PassContext) -> Node:
     """Run all passes on the subgraphs of a node, without instruments; return the changed node."""
     names = registry.get(node.op).regions
     if not names:

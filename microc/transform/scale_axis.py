@@ -20,7 +20,7 @@ from microc.graph.match import Match, P, Replacement, Rule, Scope, rewrite
 from microc.ops.convolution.geometry import infer_geometry
 from microc.ops.matrix.gemm import recover_quantised_weights
 from microc.transform.pass_context import Pass, PassContext
-from microc.transform.quantised.integer_ranges import every_tap_inside
+from microc.transform.quantised.integer_ranges import has_every_tap_inside
 
 # ---- Rules that fold per-channel factors and terms, such as batch normalisation, into the preceding layer.
 
@@ -31,26 +31,26 @@ _LAYER = P.op(("conv2d", "dense"), attrs={"activation": "", "out_dtype": ""}, na
 def scaling_rules() -> tuple[Rule, ...]:
     """Return rules that fold add, sub, mul and div by a per-channel constant into the preceding float layer."""
     return (
-        (P.op("add", _LAYER, P.const("c"), commutative=True), _fold_add),
-        (P.op("sub", _LAYER, P.const("c")), _fold_sub),
-        (P.op("mul", _LAYER, P.const("c"), commutative=True), _fold_mul),
-        (P.op("div", _LAYER, P.const("c")), _fold_div),
+        (P.op("add", _LAYER, P.const("c"), commutative=True), _fold_following_add),
+        (P.op("sub", _LAYER, P.const("c")), _fold_following_sub),
+        (P.op("mul", _LAYER, P.const("c"), commutative=True), _fold_following_mul),
+        (P.op("div", _LAYER, P.const("c")), _fold_following_div),
     )
 
 
-def _fold_add(match: Match) -> Replacement | None:
+def _fold_following_add(match: Match) -> Replacement | None:
     return _fold_into_layer(match, 1.0, match.const("c").astype(np.float64))
 
 
-def _fold_sub(match: Match) -> Replacement | None:
+def _fold_following_sub(match: Match) -> Replacement | None:
     return _fold_into_layer(match, 1.0, -match.const("c").astype(np.float64))
 
 
-def _fold_mul(match: Match) -> Replacement | None:
+def _fold_following_mul(match: Match) -> Replacement | None:
     return _fold_into_layer(match, match.const("c").astype(np.float64), 0.0)
 
 
-def _fold_div(match: Match) -> Replacement | None:
+def _fold_following_div(match: Match) -> Replacement | None:
     with np.errstate(divide="ignore"):
         return _fold_into_layer(match, 1 / match.const("c").astype(np.float64), 0.0)
 
@@ -160,7 +160,7 @@ def _fold_factor(match: Match) -> Replacement | None:
     if any(node.op in _POSITIVE for node in path) and not (factor > 0).all():
         return None
     normal = all(map(_is_normal, (weights, *terms.values())))
-    return emit_layer(match, path, weights, constants=terms) if normal and _may_scale_weights(match) else None
+    return emit_layer(match, path, weights, constants=terms) if normal and _can_scale_weights(match) else None
 
 
 def _divide_term(match: Match, node: Node, factor: Array) -> Array:
@@ -176,7 +176,7 @@ def _is_normal(array: Array) -> bool:
     return bool((np.isfinite(magnitude) & (magnitude >= np.finfo(array.dtype).tiny)).all())
 
 
-def _may_scale_weights(match: Match) -> bool:
+def _can_scale_weights(match: Match) -> bool:
     """Test whether only this layer uses its weights, and they are not integer multiples of a scale, which are stored as
     integers."""
     name, consts = match.root.inputs[1], match.scope.consts
@@ -311,7 +311,7 @@ def reads_no_padding(match: Match) -> bool:
     if layer.attrs.get("open"):
         return False
     g = infer_geometry(layer.attrs, match.type(layer.inputs[0]).shape, match.type(layer.inputs[1]).shape)
-    return every_tap_inside(g)
+    return has_every_tap_inside(g)
 
 
 PASS = Pass("scale_axis", fold_scale_axis, 3)
@@ -402,7 +402,7 @@ def _find_raw_path(match: Match, op: str) -> list[Node]:
 
     The path may contain reshapes. The list is empty if there is no path."""
     path = find_constant_path(match, (op,), ("reshape",))
-    return path if path and _is_raw(match.scope, path[0].inputs[0]) else []
+    return path if path and _is_raw_input(match.scope, path[0].inputs[0]) else []
 
 
 def _sole_producer(scope: Scope, value: str) -> Node | None:
@@ -410,7 +410,7 @@ def _sole_producer(scope: Scope, value: str) -> Node | None:
     return scope.producer(value) if scope.is_alone(value) else None
 
 
-def _is_raw(scope: Scope, value: str) -> bool:
+def _is_raw_input(scope: Scope, value: str) -> bool:
     """Test whether a value is a network input or an integer cast to float, possibly after additions, scalings or reversals."""
     node = scope.producer(value)
     if node is None:
@@ -418,7 +418,7 @@ def _is_raw(scope: Scope, value: str) -> bool:
     if node.op == "cast":
         return dtypes.is_integer(scope.type(node.inputs[0]).dtype)
     combined = node.op in ("sub", "add", "mul") and node.inputs[1] in scope.consts
-    return (combined or node.op == "reverse") and _is_raw(scope, node.inputs[0])
+    return (combined or node.op == "reverse") and _is_raw_input(scope, node.inputs[0])
 
 
 # ---------------------------------------------------------------- reversed channels

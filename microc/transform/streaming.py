@@ -67,16 +67,16 @@ def _stream_biquads(writer: StepWriter, node: Node) -> bool:
         return False
     data = node.inputs[0]
     if track.delay > 0:
-        data = writer.mask(node, data, track, 0.0)
+        data = writer.mask_before_start(node, data, track, 0.0)
     if track.delay < 0:
-        data, track = writer.delay_frames(node, data, 0)
+        data, track = writer.delay_to(node, data, 0)
     memory, kind = writer.memory, writer.graph.types[node.inputs[2]]
     state = memory.new_value(f"{node.outputs[0]}.state", kind)
     memory.state[state] = constant
     next_state = node.outputs[1] or memory.new_value(f"{node.outputs[0]}.next", kind)
     writer.types[next_state] = kind
     new_node = replace(node, outputs=(node.outputs[0], next_state))
-    writer.write(new_node, (data, node.inputs[1], state), node.attrs, (replace(track, fill=None), None))
+    writer.write_node(new_node, (data, node.inputs[1], state), node.attrs, (replace(track, fill=None), None))
     memory.updates[state] = next_state
     return True
 
@@ -97,7 +97,7 @@ def _write_window(writer: StepWriter, node: Node, track: Frames, window_frames: 
     data = writer.read_window(node, node.inputs[0], track, window, None)
     result_track = replace(window.track, length=length, clean=min(length, window.track.clean))
     counts = {name: getattr(result_track, name) * phases for name in ("length", "count", "delay", "clean")}
-    writer.write(node, (data, *node.inputs[1:]), node.attrs, (replace(result_track, **counts),))
+    writer.write_node(node, (data, *node.inputs[1:]), node.attrs, (replace(result_track, **counts),))
     return True
 
 
@@ -128,22 +128,22 @@ def _stream_loop(writer: StepWriter, node: Node) -> bool:
     delay = max(0, *(track.delay for track in tracks.values()))
     if _are_final_values_read(writer, node, carried):
         delay += -(first.length + delay) % first.count
-    inputs = [writer.delay_frames(node, v, delay)[0] if k in tracks else v for k, v in enumerate(node.inputs)]
+    inputs = [writer.delay_to(node, v, delay)[0] if k in tracks else v for k, v in enumerate(node.inputs)]
     for k in range(carried):
-        inputs[k] = _carry_in_state(writer, node, k)
+        inputs[k] = _add_carried_state(writer, node, k)
     types = {
         body.inputs[1 + k]: writer.with_frames(body.types[body.inputs[1 + k]], track) for k, track in tracks.items()
     }
     body = replace(body, types={**body.types, **types})
     if delay:
-        body = _wait_for_start(body, carried, delay)
-        inputs.append(writer.age(node, first.count, delay))
+        body = _hold_carried_values_until_start(body, carried, delay)
+        inputs.append(writer.frame_counter_state(node, first.count, delay))
     clean = min(track.clean for track in tracks.values())
     blame = next((track.blame for track in tracks.values() if track.blame), "")
     rows = Frames(0, first.length, first.count, delay, clean, None, blame)
     last = Whole((first.length + delay) // first.count - 1)
     results: list[Track] = [last] * carried + [rows] * (len(node.outputs) - carried)
-    writer.write(node, inputs, {**node.attrs, "body": body, "count": first.count}, results)
+    writer.write_node(node, inputs, {**node.attrs, "body": body, "count": first.count}, results)
     return True
 
 
@@ -177,7 +177,7 @@ def _are_final_values_read(writer: StepWriter, node: Node, carried_count: int) -
     return bool(last & {name for n in graph.nodes for name in n.inputs} or last & set(graph.outputs))
 
 
-def _carry_in_state(writer: StepWriter, node: Node, position: int) -> str:
+def _add_carried_state(writer: StepWriter, node: Node, position: int) -> str:
     """Return the state of the graph that stores a carried value of a loop between steps.
 
     ``position``: index of the carried value among the loop's operands."""
@@ -190,11 +190,11 @@ def _carry_in_state(writer: StepWriter, node: Node, position: int) -> str:
     return name
 
 
-def _wait_for_start(body: Graph, carried_count: int, delay: int) -> Graph:
+def _hold_carried_values_until_start(body: Graph, carried_count: int, delay: int) -> Graph:
     """Return a loop's body that leaves its carried values unchanged before the sequence starts, which is ``delay``
     frames after the stream.
 
-    The body gets a new last input ``age``: the number of frames before this step."""
+    The body gets a new last input ``frame_counter_state``: the number of frames before this step."""
     types, consts = dict(body.types), dict(body.consts)
 
     scalar, flag = TensorType((1,), "int32"), TensorType((1,), "bool")
@@ -234,7 +234,7 @@ def write_step_node(writer: StepWriter, node: Node) -> None:
     if all(track is None for track in tracks):
         writer.nodes.append(node)
         return
-    rules = (RULES[node.op],) if node.op in RULES else (_frame_by_frame, _slide_window)
+    rules = (RULES[node.op],) if node.op in RULES else (_stream_frame_by_frame, _stream_sliding_window)
     local = all(track is None or isinstance(track, Frames) for track in tracks)
     if not local or not any(rule(writer, node) for rule in rules):
         writer.write_whole(node)
@@ -256,11 +256,11 @@ def _align_operands(
     if len({(axes[k], t.length, t.count) for k, t in tracks.items()}) != 1:
         return None
     delay = max(0, *(t.delay for t in tracks.values()))
-    inputs = [writer.delay_frames(node, v, delay)[0] if k in axes else v for k, v in enumerate(node.inputs)]
+    inputs = [writer.delay_to(node, v, delay)[0] if k in axes else v for k, v in enumerate(node.inputs)]
     return inputs, Frames(next(iter(axes.values())), first.length, first.count, delay, first.clean, None, first.blame)
 
 
-def _frame_by_frame(writer: StepWriter, node: Node) -> bool:
+def _stream_frame_by_frame(writer: StepWriter, node: Node) -> bool:
     """Write a node that computes frame i of its result from frame i of its operands only, in the same way for all i.
 
     Return False if the node does not have this property."""
@@ -283,14 +283,14 @@ def _frame_by_frame(writer: StepWriter, node: Node) -> bool:
         for name, value in node.attrs.items()
         if definition.attrs[name].kind == "extents" and isinstance(value, tuple)
     }
-    writer.write(node, inputs, {**node.attrs, **extents}, (track,) * len(node.outputs))
+    writer.write_node(node, inputs, {**node.attrs, **extents}, (track,) * len(node.outputs))
     return True
 
 
 # ---------------------------------------------------------------- slices and padding
 
 
-def _slice_frames(writer: StepWriter, node: Node) -> bool:
+def _stream_slice(writer: StepWriter, node: Node) -> bool:
     """Write a slice along time. Frames that it removes in front become frames before the start of the result."""
     track = writer.data_frames(node)
     if track is None:
@@ -302,11 +302,11 @@ def _slice_frames(writer: StepWriter, node: Node) -> bool:
     begin[axis], strides[axis] = 0, 1
     end[axis] = writer.types[data].shape[axis]
     attrs = {"begin": tuple(begin), "end": tuple(end), "strides": tuple(strides)}
-    writer.write(node, (data,), attrs, (window.track,))
+    writer.write_node(node, (data,), attrs, (window.track,))
     return True
 
 
-def _pad_frames(writer: StepWriter, node: Node) -> bool:
+def _stream_pad(writer: StepWriter, node: Node) -> bool:
     """Write padding along time. The padding in front is not computed; ``Frames.fill`` tells readers its content."""
     track = writer.data_frames(node)
     if track is None:
@@ -314,24 +314,24 @@ def _pad_frames(writer: StepWriter, node: Node) -> bool:
     pairs, value, inputs = list(node.attr("padding")), node.attr("value"), node.inputs
     before, after = pairs[track.axis]
     if before and track.delay > 0:
-        masked = writer.mask(node, node.inputs[0], track, value)
+        masked = writer.mask_before_start(node, node.inputs[0], track, value)
         inputs, track = (masked,), replace(track, fill=value)
     if before and track.delay < 0 and track.fill != value:
-        data, track = writer.delay_frames(node, node.inputs[0], 0)
+        data, track = writer.delay_to(node, node.inputs[0], 0)
         inputs = (data,)
     pairs[track.axis] = (0, 0)
     length, clean = track.length + before + after, track.clean + before
     blame = str(node.loc) if track.complete and after else track.blame
     fill = None if track.delay >= before else value if before else track.fill
     padded = Frames(track.axis, length, track.count, track.delay - before, clean, fill, blame)
-    writer.write(node, inputs, {**node.attrs, "padding": tuple(pairs)}, (padded,))
+    writer.write_node(node, inputs, {**node.attrs, "padding": tuple(pairs)}, (padded,))
     return True
 
 
 # ---------------------------------------------------------------- windows
 
 
-def _slide_window(writer: StepWriter, node: Node) -> bool:
+def _stream_sliding_window(writer: StepWriter, node: Node) -> bool:
     """Write a layer whose window slides along height or width, one of which is time.
 
     Padding in front must have a known value: each step masks the frames before the start with it, because the same code
@@ -345,11 +345,11 @@ def _slide_window(writer: StepWriter, node: Node) -> bool:
     length, before, value = writer.graph.types[node.outputs[0]].shape[track.axis], padding[side], node.inputs[0]
     if before and window.pad_value is None:
         return False
-    fill = float(window.pad_value or writer.zero(value))
+    fill = float(window.pad_value or writer.stored_zero(value))
     # Frames that are never computed have another content than this layer's padding: delay the value so that they are computed.
     if before and track.fill is not None and track.fill != fill:
-        value, track = writer.delay_frames(node, value, 0)
-    step_window = slide_window(track, window.reach(side), strides[side], before, length, str(node.loc))
+        value, track = writer.delay_to(node, value, 0)
+    step_window = slide_window(track, window.dilated_extent(side), strides[side], before, length, str(node.loc))
     # With one result per step only the taps of a dilated window are fetched; the fetched frames are contiguous, without dilation.
     only_taps = dilation[side] > 1 and step_window.track.count == 1
     data = writer.read_window(
@@ -362,22 +362,22 @@ def _slide_window(writer: StepWriter, node: Node) -> bool:
         dilation[side] = 1
     changed = {"strides": tuple(strides), "padding": tuple(padding), "dilation": tuple(dilation)}
     attrs = {**node.attrs, **{name: value for name, value in changed.items() if name in node.attrs}}
-    writer.write(node, (data, *node.inputs[1:]), attrs, (step_window.track,))
+    writer.write_node(node, (data, *node.inputs[1:]), attrs, (step_window.track,))
     return True
 
 
-def _or_frame_by_frame(rule: Rule) -> Rule:
+def _try_before_frame_by_frame(rule: Rule) -> Rule:
     """Return a rule that first tries ``rule``, then the rule for operators that work frame by frame along time."""
-    return lambda writer, node: rule(writer, node) or _frame_by_frame(writer, node)
+    return lambda writer, node: rule(writer, node) or _stream_frame_by_frame(writer, node)
 
 
 RULES: Mapping[str, Rule] = {
     "biquads": _stream_biquads,
-    "fir": _or_frame_by_frame(_stream_fir),
-    "frame": _or_frame_by_frame(_stream_frame),
+    "fir": _try_before_frame_by_frame(_stream_fir),
+    "frame": _try_before_frame_by_frame(_stream_frame),
     "loop": _stream_loop,
-    "pad": _pad_frames,
-    "slice": _slice_frames,
+    "pad": _stream_pad,
+    "slice": _stream_slice,
 }
 """Rules of operators that need a rule of their own. All other operators are written frame by frame or as sliding windows."""
 
@@ -405,7 +405,7 @@ def stream(
 
     Raise UsageError for an unknown input or axis, or for a ``step_frames`` that is not a multiple of the strides. Raise
     UnsupportedError, which names the layer, if a step cannot compute the same frames as the whole run."""
-    times = _time_axes(graph, axes)
+    times = _resolve_time_axes(graph, axes)
     if not carries_all_state(graph):
         hint = "compile it without --stream: it already takes the sequence piece by piece"
         raise UnsupportedError("stream: the network already keeps state from run to run", where=graph.name, hint=hint)
@@ -427,7 +427,7 @@ def stream(
     return _build_step(graph, times, step_frames, allowed)
 
 
-def _time_axes(graph: Graph, axes: Mapping[str, int]) -> dict[str, int]:
+def _resolve_time_axes(graph: Graph, axes: Mapping[str, int]) -> dict[str, int]:
     """Return the time axis of every input that has one, by name."""
     for name in sorted(set(axes) - {EVERY, *graph.inputs}):
         raise UsageError(
@@ -450,14 +450,16 @@ def _time_axes(graph: Graph, axes: Mapping[str, int]) -> dict[str, int]:
     return time_axes
 
 
-def _build_step(graph: Graph, times: Mapping[str, int], hop: int, allowed: frozenset[str]) -> tuple[Graph, Streaming]:
-    """Build the graph of one step of ``hop`` input frames, and its description.
+def _build_step(
+    graph: Graph, time_axes: Mapping[str, int], step_frames: int, allowed: frozenset[str]
+) -> tuple[Graph, Streaming]:
+    """Build the graph of one step of ``step_frames`` input frames, and its description.
 
-    ``times``: time axis of inputs, by name."""
+    ``time_axes``: time axis of inputs, by name."""
     tracks = {}
-    for name, axis in times.items():
+    for name, axis in time_axes.items():
         length = graph.types[name].shape[axis]
-        tracks[name] = Frames(axis, length, hop, 0, length)
+        tracks[name] = Frames(axis, length, step_frames, 0, length)
     writer = StepWriter(graph, tracks, allowed)
     for node in graph.nodes:
         write_step_node(writer, node)
@@ -466,7 +468,7 @@ def _build_step(graph: Graph, times: Mapping[str, int], hop: int, allowed: froze
     nodes = memory.expand_reads(writer.nodes)
     state, updates = {**graph.state, **memory.state}, {**graph.updates, **memory.updates}
     step = Graph(graph.name, graph.inputs, graph.outputs, (), writer.types, writer.consts, state, updates)
-    return step.with_nodes(nodes), Streaming(hop, times, outputs)
+    return step.with_nodes(nodes), Streaming(step_frames, time_axes, outputs)
 
 
 def _describe_output(writer: StepWriter, graph: Graph, name: str) -> StreamedOutput:

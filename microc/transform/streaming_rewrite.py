@@ -113,7 +113,7 @@ def slide_window(
     return Window(result, (count - 1) * stride + window_frames, delay * stride - missing)
 
 
-def gather_frames(track: Frames, min_delay: int = 0) -> tuple[Whole, Window]:
+def window_of_all_frames(track: Frames, min_delay: int = 0) -> tuple[Whole, Window]:
     """Return the track of a result that needs all frames of a value at once, and the window that reads these frames.
 
     ``min_delay``: least number of steps by which the result is delayed."""
@@ -206,14 +206,14 @@ class StreamState:
         self.renamed: dict[str, str] = {}
         self.cycles: dict[str, int] = {}
 
-    def new_value(self, stem: str, kind: TensorType) -> str:
-        """Add a value of type ``kind``; return its unique name, which begins with ``stem``."""
-        return new_value(self.types, stem, kind)
+    def new_value(self, stem: str, tensor_type: TensorType) -> str:
+        """Add a value of type ``tensor_type``; return its unique name, which begins with ``stem``."""
+        return new_value(self.types, stem, tensor_type)
 
-    def define(self, stem: str, kind: TensorType, fill: float) -> str:
+    def define(self, stem: str, tensor_type: TensorType, fill: float) -> str:
         """Add a state whose elements all start as ``fill``; return its name."""
-        name = self.new_value(stem, kind)
-        self.state[name] = np.full(kind.shape, fill, dtypes.to_numpy(kind.dtype))
+        name = self.new_value(stem, tensor_type)
+        self.state[name] = np.full(tensor_type.shape, fill, dtypes.to_numpy(tensor_type.dtype))
         return name
 
     def read(self, value: str, axis: int, fill: float, back: int, step: int, count: int, loc: Loc) -> Read:
@@ -319,10 +319,12 @@ class StreamState:
             self.updates[name] = result
         return nodes
 
-    def constant(self, number: float, kind: TensorType) -> str:
-        """Add a constant that contains one number and broadcasts to ``kind``; return its name."""
-        name = self.new_value("number", TensorType((1,) * max(len(kind.shape), 1), kind.dtype, kind.quant))
-        self.consts[name] = np.full(self.types[name].shape, number, dtypes.to_numpy(kind.dtype))
+    def constant(self, number: float, tensor_type: TensorType) -> str:
+        """Add a constant that contains one number and broadcasts to ``tensor_type``; return its name."""
+        name = self.new_value(
+            "number", TensorType((1,) * max(len(tensor_type.shape), 1), tensor_type.dtype, tensor_type.quant)
+        )
+        self.consts[name] = np.full(self.types[name].shape, number, dtypes.to_numpy(tensor_type.dtype))
         return name
 
 
@@ -349,10 +351,10 @@ class StepWriter:
         for name, track in tracks.items():
             self.types[name] = self.with_frames(graph.types[name], track)
 
-    def with_frames(self, kind: TensorType, track: Frames) -> TensorType:
-        """Return the type ``kind`` with as many frames as the value has in one step."""
-        shape = (*kind.shape[: track.axis], track.count, *kind.shape[track.axis + 1 :])
-        return replace(kind, shape=shape)
+    def with_frames(self, tensor_type: TensorType, track: Frames) -> TensorType:
+        """Return the type ``tensor_type`` with as many frames as the value has in one step."""
+        shape = (*tensor_type.shape[: track.axis], track.count, *tensor_type.shape[track.axis + 1 :])
+        return replace(tensor_type, shape=shape)
 
     def refuse(self, node: Node, reason: str, hint: str) -> NoReturn:
         """Raise UnsupportedError because a step cannot compute the node. ``reason`` follows the name of its operator."""
@@ -374,7 +376,7 @@ class StepWriter:
         first does not."""
         return None if any(map(self.track, node.inputs[1:])) else self.frames(node.inputs[0])
 
-    def zero(self, value: str) -> int:
+    def stored_zero(self, value: str) -> int:
         """Return the integer that represents zero in a value: the zero point of a quantised value, else 0."""
         quant = self.types[value].quant
         return quant.zero_point[0] if quant is not None and len(quant.zero_point) == 1 else 0
@@ -387,12 +389,12 @@ class StepWriter:
 
         ``fill``: content of the frames before the start of the sequence; None if it does not matter."""
         if fill is not None and track.delay > 0:
-            value = self.mask(node, value, track, fill)
-        start = fill if fill is not None else track.fill if track.fill is not None else float(self.zero(value))
+            value = self.mask_before_start(node, value, track, fill)
+        start = fill if fill is not None else track.fill if track.fill is not None else float(self.stored_zero(value))
         count = window.size if step == 1 else (window.size - 1) // step + 1
-        return self.fetch(node, value, track.axis, start, window.back, step, count)
+        return self.read_frames(node, value, track.axis, start, window.back, step, count)
 
-    def fetch(self, node: Node, value: str, axis: int, fill: float, back: int, step: int, count: int) -> str:
+    def read_frames(self, node: Node, value: str, axis: int, fill: float, back: int, step: int, count: int) -> str:
         """Return the name of ``count`` frames of a value, ``step`` frames apart, of which the first is ``back`` frames
         before the end.
 
@@ -409,18 +411,18 @@ class StepWriter:
         begin[axis] = fresh - back
         end[axis], strides[axis] = begin[axis] + (count - 1) * step + 1, step
         attrs: dict[str, Attr] = {"begin": tuple(begin), "end": tuple(end), "strides": tuple(strides)}
-        return self.add(node, "slice", (value,), attrs, self.types[value])
+        return self.emit(node, "slice", (value,), attrs, self.types[value])
 
-    def delay_frames(self, node: Node, value: str, delay: int) -> tuple[str, Frames]:
+    def delay_to(self, node: Node, value: str, delay: int) -> tuple[str, Frames]:
         """Delay a value that has new frames in each step to a delay of ``delay`` frames, which is at least its own;
         return the delayed value and its track."""
         track = self.frames(value)
         assert track is not None
-        fill = track.fill if track.fill is not None else float(self.zero(value))
-        late = self.fetch(node, value, track.axis, fill, track.count + delay - track.delay, 1, track.count)
+        fill = track.fill if track.fill is not None else float(self.stored_zero(value))
+        late = self.read_frames(node, value, track.axis, fill, track.count + delay - track.delay, 1, track.count)
         return late, replace(track, delay=delay, fill=None if delay >= 0 else track.fill)
 
-    def mask(self, node: Node, value: str, track: Frames, fill: float) -> str:
+    def mask_before_start(self, node: Node, value: str, track: Frames, fill: float) -> str:
         """Replace the frames of a value before the start of the sequence by ``fill``, for a reader that pads in front;
         return the result."""
         if (value, fill) in self.masked:
@@ -431,23 +433,23 @@ class StepWriter:
         offsets = memory.new_value("places", TensorType(tuple(shape), "int32"))
         self.consts[offsets] = np.arange(track.count, dtype=np.int32).reshape(shape)
         delay = memory.constant(track.delay, TensorType((1,), "int32"))
-        position = self.add(node, "add", (self.age(node, track.count, track.delay), offsets), _PLAIN)
-        inside = self.add(node, "greater_equal", (position, delay), {"rounding": Rounding.DOUBLE})
-        result = self.add(node, "where", (inside, value, memory.constant(fill, kind)), {}, kind)
+        position = self.emit(node, "add", (self.frame_counter_state(node, track.count, track.delay), offsets), _PLAIN)
+        inside = self.emit(node, "greater_equal", (position, delay), {"rounding": Rounding.DOUBLE})
+        result = self.emit(node, "where", (inside, value, memory.constant(fill, kind)), {}, kind)
         self.masked[value, fill] = result
         return result
 
-    def age(self, node: Node, count: int, delay: int) -> str:
+    def frame_counter_state(self, node: Node, count: int, delay: int) -> str:
         """Return the state that counts the frames before this step, up to ``delay``."""
         if (count, delay) not in self.ages:
             memory, kind = self.memory, TensorType((1,), "int32")
             age = memory.define("age", kind, 0)
-            older = self.add(node, "add", (age, memory.constant(count, kind)), _PLAIN)
-            memory.updates[age] = self.add(node, "minimum", (older, memory.constant(delay, kind)), _PLAIN)
+            older = self.emit(node, "add", (age, memory.constant(count, kind)), _PLAIN)
+            memory.updates[age] = self.emit(node, "minimum", (older, memory.constant(delay, kind)), _PLAIN)
             self.ages[count, delay] = age
         return self.ages[count, delay]
 
-    def read_all(self, node: Node, value: str, min_delay: int) -> str:
+    def read_all_frames(self, node: Node, value: str, min_delay: int) -> str:
         """Return all frames of a value that the whole run has, delayed by at least ``min_delay`` steps.
 
         Raise UnsupportedError if that needs an option that is not allowed."""
@@ -456,7 +458,7 @@ class StepWriter:
             return self.delay_steps(node, value, min_delay - track.delay)
         if not track.complete and LOOKAHEAD not in self.allowed:
             self.refuse_lookahead(node, track)
-        _, window = gather_frames(track, min_delay)
+        _, window = window_of_all_frames(track, min_delay)
         if window.back > track.count and WINDOW not in self.allowed:
             frames = f"all {track.length} frames of the sequence" if track.length > 1 else "frames of different times"
             self.refuse(node, f"needs {frames} at once", _WINDOW_HINT.format(window.size))
@@ -472,15 +474,15 @@ class StepWriter:
         if not steps:
             return value
         kind = self.types[value]
-        one = self.add(
+        one = self.emit(
             node, "reshape", (value,), {"shape": (1, *kind.shape)}, replace(kind, quant=_per_tensor_quant(kind))
         )
-        late = self.fetch(node, one, 0, float(self.zero(value)), 1 + steps, 1, 1)
-        return self.add(node, "reshape", (late,), {"shape": kind.shape}, kind)
+        late = self.read_frames(node, one, 0, float(self.stored_zero(value)), 1 + steps, 1, 1)
+        return self.emit(node, "reshape", (late,), {"shape": kind.shape}, kind)
 
     # ------------------------------------------------------------ nodes
 
-    def add(
+    def emit(
         self, node: Node, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], like: TensorType | None = None
     ) -> str:
         """Add a new node that belongs to the old ``node``; return the name of its result. ``like``: dtype and
@@ -494,7 +496,7 @@ class StepWriter:
         self.nodes.append(Node(op, tuple(inputs), (name,), attrs, node.loc))
         return name
 
-    def write(
+    def write_node(
         self, node: Node, inputs: Sequence[str], attrs: Mapping[str, Attr], tracks: Sequence[Track | None]
     ) -> None:
         """Write ``node`` itself, on other operands. Its results keep their names and get the given tracks."""
@@ -515,13 +517,14 @@ class StepWriter:
             if isinstance(track, Whole):
                 least = max(least, track.delay)
             elif track is not None:
-                least = max(least, gather_frames(track)[0].delay)
+                least = max(least, window_of_all_frames(track)[0].delay)
         inputs = [
-            self.read_all(node, value, least) if self.track(value) is not None else value for value in node.inputs
+            self.read_all_frames(node, value, least) if self.track(value) is not None else value
+            for value in node.inputs
         ]
-        self.write(node, inputs, node.attrs, (Whole(least),) * len(node.outputs))
+        self.write_node(node, inputs, node.attrs, (Whole(least),) * len(node.outputs))
 
 
-def _per_tensor_quant(kind: TensorType) -> Quant | None:
+def _per_tensor_quant(tensor_type: TensorType) -> Quant | None:
     """Return the quantisation of a type if it is per tensor, else None."""
-    return kind.quant if kind.quant is not None and kind.quant.axis is None else None
+    return tensor_type.quant if tensor_type.quant is not None and tensor_type.quant.axis is None else None

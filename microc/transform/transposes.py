@@ -46,12 +46,12 @@ def keeps_memory(shape: Sequence[int], axes: Sequence[int]) -> bool:
     return moved == sorted(moved)
 
 
-def permute_type(kind: TensorType, axes: Sequence[int]) -> TensorType:
+def permute_type(tensor_type: TensorType, axes: Sequence[int]) -> TensorType:
     """Return the type after a transposition by ``axes``. The axis of per-channel scales is moved, too."""
-    quant = kind.quant
+    quant = tensor_type.quant
     if quant is not None and quant.axis is not None:
         quant = replace(quant, axis=tuple(axes).index(quant.axis))
-    return TensorType(permute_items(kind.shape, axes), kind.dtype, quant)
+    return TensorType(permute_items(tensor_type.shape, axes), tensor_type.dtype, quant)
 
 
 AXIS_KINDS = frozenset(("axis", "axes", "axes in order", "ints by axis", "pairs by axis"))
@@ -100,7 +100,9 @@ def move_through_reshape(shape: Shape, axes: Axes, reshaped: Shape) -> tuple[Axe
     reshape merges, and otherwise keeps the order of x. It keeps the order in memory if these axes are already adjacent
     in x."""
     solid = [axis for axis in axes if shape[axis] != 1]
-    runs = _split_into_equal_products([shape[axis] for axis in solid], [extent for extent in reshaped if extent != 1])
+    runs = _split_into_runs_of_equal_product(
+        [shape[axis] for axis in solid], [extent for extent in reshaped if extent != 1]
+    )
     if runs is None:
         return None
     # For each run: the axes of x (without extents of 1) that are merged, and the number of reshaped axes that they become.
@@ -110,10 +112,10 @@ def move_through_reshape(shape: Shape, axes: Axes, reshaped: Shape) -> tuple[Axe
         solid = solid[before:]
     gathered = [axis for group, _ in sorted(merged, key=lambda item: min(item[0])) for axis in group]
     rest = [axis for axis in range(len(shape)) if shape[axis] == 1]
-    return (*rest, *gathered), *_order_wanted_axes(merged, reshaped)
+    return (*rest, *gathered), *_sort_reshaped_axes(merged, reshaped)
 
 
-def _split_into_equal_products(before: list[int], after: list[int]) -> list[tuple[int, int]] | None:
+def _split_into_runs_of_equal_product(before: list[int], after: list[int]) -> list[tuple[int, int]] | None:
     """Split two lists of extents into the shortest runs with equal products.
 
     Return for each pair of runs the number of extents in ``before`` and in ``after``; None if there is no such split."""
@@ -135,7 +137,7 @@ def _split_into_equal_products(before: list[int], after: list[int]) -> list[tupl
     return runs if (i, j) == (len(before), len(after)) else None
 
 
-def _order_wanted_axes(merged_axes: Sequence[tuple[list[int], int]], reshaped: Shape) -> tuple[Shape, Axes]:
+def _sort_reshaped_axes(merged_axes: Sequence[tuple[list[int], int]], reshaped: Shape) -> tuple[Shape, Axes]:
     """Sort the axes of the reshaped tensor by the positions of their sources in x. An axis of extent 1 follows the axis
     before it.
 
@@ -159,7 +161,7 @@ def _order_wanted_axes(merged_axes: Sequence[tuple[list[int], int]], reshaped: S
 _BYTES = ("int8", "uint8")
 
 
-def operand_rules() -> tuple[Rule, ...]:
+def matmul_transpose_rules() -> tuple[Rule, ...]:
     """Return the rule that absorbs a transposition in an integer ``matmul``, if the ``matmul`` is its only reader."""
     return ((P.op("matmul"), _absorb_transposes),)
 
@@ -194,7 +196,7 @@ _CHANNELS_FIRST = (0, 3, 1, 2)
 _MOVED = P.op("transpose", P.any("x"), name="moved", shared=True)
 
 
-def joining_rules() -> tuple[Rule, ...]:
+def transpose_merging_rules() -> tuple[Rule, ...]:
     """Return rules that merge two transpositions and remove those that change nothing."""
     return ((P.op("transpose", P.any("x")), _remove_identity), (P.op("transpose", _MOVED), _merge_transposes))
 
@@ -202,7 +204,7 @@ def joining_rules() -> tuple[Rule, ...]:
 def transpose_rules() -> tuple[Rule, ...]:
     """Return rules that move, merge and absorb transpositions."""
     return (
-        *joining_rules(),
+        *transpose_merging_rules(),
         (P.op("transpose", P.const("x")), _fold_constant),
         (P.op("reshape", _MOVED), _sink_through_reshape),
         (P.op(movable_operators()), _sink_operator),
@@ -210,7 +212,7 @@ def transpose_rules() -> tuple[Rule, ...]:
     )
 
 
-def resting_rules() -> tuple[Rule, ...]:
+def final_transpose_rules() -> tuple[Rule, ...]:
     """Return rules for the transpositions that remain when none can be moved any more.
 
     A transposition that keeps the order of elements becomes a reshape. A transposition of dequantised floats is moved
@@ -293,10 +295,10 @@ def _sink_through_reshape(match: Match) -> Replacement | None:
 
 
 def _emit_with_transpose(
-    match: Match, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], kind: TensorType, axes: Axes
+    match: Match, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], tensor_type: TensorType, axes: Axes
 ) -> None:
-    """Emit ``op`` on untransposed operands, with a result of type ``kind``, and a transposition after it."""
-    inner = match.emit(op, inputs, attrs, kind, f"{match.output}.moved")
+    """Emit ``op`` on untransposed operands, with a result of type ``tensor_type``, and a transposition after it."""
+    inner = match.emit(op, inputs, attrs, tensor_type, f"{match.output}.moved")
     match.emit("transpose", (inner,), {"axes": axes})
 
 
@@ -343,7 +345,7 @@ def _sink_operator(match: Match) -> Replacement | None:
         operand = (
             producer.inputs[0]
             if orders[k] == axes and producer is not None
-            else _undo_on_broadcast(match, inputs[k], axes, kind.size)
+            else _untranspose_broadcast_operand(match, inputs[k], axes, kind.size)
         )
         if not operand:
             return None
@@ -395,7 +397,7 @@ def _transpose_order(match: Match, value: str, rank: int) -> Axes | None:
     return axes
 
 
-def _undo_on_broadcast(match: Match, value: str, axes: Axes, size: int) -> str:
+def _untranspose_broadcast_operand(match: Match, value: str, axes: Axes, size: int) -> str:
     """Return the name of a broadcast operand permuted by the inverse of ``axes``; empty if that would move elements at
     run time."""
     kind, back = match.type(value), invert_axes(axes)

@@ -187,7 +187,7 @@ def test_ends_are_renamed() -> None:
 @pytest.mark.parametrize(
     ("rename", "said"),
     [
-        ({"picture": "a"}, "no input or output 'picture'"),
+        ({"picture": "a"}, "cannot rename 'picture'"),
         ({"image": "probabilities"}, "two inputs or outputs would be named 'probabilities'"),
         ({"image": "int"}, "cannot be 'int'"),
         ({"image": "a b"}, "cannot be 'a b'"),

@@ -7,7 +7,7 @@ import pytest
 
 from microc.base.dtypes import Array, to_numpy
 from microc.graph.ir import Attr, Graph, Node, TensorType
-from microc.ops.arithmetic import wrapping_binary
+from microc.ops.arithmetic import build_wrapping_binary
 from microc.ops.convolution.geometry import DEFAULTS
 from microc.ops.lowering import LoweredGroup, lower_group
 from microc.ops.quantised.int16_functions import signed_sigmoid_table
@@ -177,7 +177,9 @@ def test_sums_that_wrap_are_made_in_lanes() -> None:
     data = np.array([2**31 - 1, -(2**31), -1, 7], np.int32)
     x, out = (ir.Buffer(name, data.shape, "int32") for name in ("x", "out"))
     i, made = ir.Var("i"), np.zeros(data.shape, np.int32)
-    total = wrapping_binary("add", wrapping_binary("mul", x[i], x[i]), ir.cast("int32", ir.cast("int16", x[i])))
+    total = build_wrapping_binary(
+        "add", build_wrapping_binary("mul", x[i], x[i]), ir.cast("int32", ir.cast("int16", x[i]))
+    )
     loop = ir.For(i, ir.const(4, "int32"), ir.Store(out, (i,), total), "vectorized", (("lanes", 4),))
     run(ir.PrimFunc("wrapped", (x, out), lower_lanes(loop)), [data, made], intrinsic_functions())
     np.testing.assert_array_equal(made, data * data + data.astype(np.int16))

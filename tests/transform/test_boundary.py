@@ -11,7 +11,7 @@ import microc
 from microc.base.dtypes import Array
 from microc.errors import UsageError
 from microc.graph.ir import Graph, Node, TensorType
-from microc.transform.boundary import Boundary, adapt_ends
+from microc.transform.boundary import Boundary, adapt_inputs_and_outputs
 from tests.support import digits
 
 QUANT = {"scale": (0.5,), "zero_point": (-3,), "axis": None}
@@ -44,7 +44,7 @@ def test_a_quantised_network_takes_and_gives_floats() -> None:
 
 def test_quantising_rounds_as_the_format_does() -> None:
     """TFLite rounds half away from zero: 0.5 of a step beyond a level goes up."""
-    graph = adapt_ends(microc.load(digits.INT8), Boundary(input_dtypes={"*": "float32"}))
+    graph = adapt_inputs_and_outputs(microc.load(digits.INT8), Boundary(input_dtypes={"*": "float32"}))
     assert graph.nodes[0].op == "quantize" and graph.nodes[0].attrs["rounding"] == "away"
     assert graph.inputs == ("image",) and graph.types["image"].quant is None
 
@@ -70,7 +70,7 @@ def test_layouts() -> None:
 def test_an_onnx_image_in_channels_last_needs_no_transposition() -> None:
     graph = microc.load(digits.FLOAT)
     name = graph.inputs[0]
-    changed = adapt_ends(graph, Boundary(input_layouts={name: "NHWC"}))
+    changed = adapt_inputs_and_outputs(graph, Boundary(input_layouts={name: "NHWC"}))
     shape = graph.types[name].shape
     assert changed.types[name].shape == (shape[0], *shape[2:], shape[1])
     x = np.random.default_rng(1).random(shape, np.float32)
@@ -98,7 +98,7 @@ def qdq(**changes: Any) -> Graph:
 
 def test_a_float_network_that_quantises_takes_the_integers() -> None:
     x = np.array([[-128, -3, -1, 0, 7, 127]], np.int8)
-    graph = adapt_ends(qdq(), Boundary({"x": "int8"}, {"y": "int8"}))
+    graph = adapt_inputs_and_outputs(qdq(), Boundary({"x": "int8"}, {"y": "int8"}))
     assert [node.op for node in graph.nodes] == ["dequantize", "relu", "quantize"]
     assert (graph.inputs, graph.outputs) == (("x",), ("y",))
     np.testing.assert_array_equal(run({}, x, graph), np.maximum(x, -3))
@@ -110,7 +110,7 @@ def test_real_qdq_model_in_integers() -> None:
     graph = microc.load(digits.QDQ)
     (name,), (result,) = graph.inputs, graph.outputs
     kind = graph.types[name]
-    whole = adapt_ends(graph, Boundary(input_dtypes={"*": "uint8"}))
+    whole = adapt_inputs_and_outputs(graph, Boundary(input_dtypes={"*": "uint8"}))
     quant = whole.types[name].quant
     assert quant is not None and whole.types[name].dtype == "uint8"
     x = np.random.default_rng(2).integers(0, 256, kind.shape).astype(np.uint8)
@@ -141,26 +141,26 @@ def test_plain_numbers_are_cast(inner: str, outer: str) -> None:
     [
         ({"input_dtypes": {"z": "int8"}}, "no input 'z'"),
         ({"output_layouts": {"z": "NCHW"}}, "no output 'z'"),
-        ({"input_dtypes": {"x": "int9"}}, "cannot be 'int9'"),
-        ({"input_layouts": {"x": "CHW"}}, "cannot have the layout"),
+        ({"input_dtypes": {"x": "int9"}}, "cannot have dtype 'int9'"),
+        ({"input_layouts": {"x": "CHW"}}, "cannot have layout"),
         ({"input_layouts": {"x": "NCHW"}}, "no layout"),
     ],
 )
 def test_refusals(wishes: dict[str, Any], what: str) -> None:
     with pytest.raises(UsageError, match=what):
-        adapt_ends(qdq(), Boundary(**wishes))
+        adapt_inputs_and_outputs(qdq(), Boundary(**wishes))
 
 
 def test_integers_without_a_scale_are_refused() -> None:
-    with pytest.raises(UsageError, match="no scale is known"):
-        adapt_ends(microc.load(digits.FLOAT), Boundary(input_dtypes={"*": "int8"}))
-    with pytest.raises(UsageError, match="no scale is known"):
-        adapt_ends(qdq(outputs=("y", "q")), Boundary(input_dtypes={"x": "int8"}))
-    with pytest.raises(UsageError, match="quantised int8 and cannot be int16"):
-        adapt_ends(microc.load(digits.INT8), Boundary(input_dtypes={"*": "int16"}))
+    with pytest.raises(UsageError, match="cannot become an integer"):
+        adapt_inputs_and_outputs(microc.load(digits.FLOAT), Boundary(input_dtypes={"*": "int8"}))
+    with pytest.raises(UsageError, match="cannot become an integer"):
+        adapt_inputs_and_outputs(qdq(outputs=("y", "q")), Boundary(input_dtypes={"x": "int8"}))
+    with pytest.raises(UsageError, match="quantised int8 and cannot become int16"):
+        adapt_inputs_and_outputs(microc.load(digits.INT8), Boundary(input_dtypes={"*": "int16"}))
 
 
 def test_every_speaks_of_real_numbers_and_images_only() -> None:
     kinds = {"ids": TensorType((3,), "int32"), "y": TensorType((3,), "int32")}
     graph = Graph("net", ("ids",), ("y",), (Node("abs", ("ids",), ("y",)),), kinds)
-    assert adapt_ends(graph, Boundary({"*": "float32"}, {}, {"*": "NCHW"})).types == kinds
+    assert adapt_inputs_and_outputs(graph, Boundary({"*": "float32"}, {}, {"*": "NCHW"})).types == kinds

@@ -188,7 +188,7 @@ def _unblocked_layer_geometry(graph: Graph, group: Group, data: str) -> LayerGeo
         )
     _, _, width, channels = graph.types[data].shape
     top, _, bottom, _ = reads.padding
-    window = Window(reads.reach(0), reads.strides[0], width * channels, top, bottom, reads.pad_value or 0)
+    window = Window(reads.dilated_extent(0), reads.strides[0], width * channels, top, bottom, reads.pad_value or 0)
     return LayerGeometry(
         window, graph.types[group_result(group)].shape[1], whole=bool(row_companion_inputs(graph, group, data))
     )

@@ -111,7 +111,9 @@ def _build_qprelu_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) ->
     x = ir.cast("int32", args[0]) - attrs["zero_point_x"]
     slope = ir.cast("int32", args[1]) - attrs["zero_point_slope"]
     corners = [a * b for a in (low, high) for b in ends]
-    positive, negative = (Scale.of(attrs[f"multiplier{w}"], attrs[f"shift{w}"]) for w in ("_positive", ""))
+    positive, negative = (
+        Scale.from_mantissa_and_shift(attrs[f"multiplier{w}"], attrs[f"shift{w}"]) for w in ("_positive", "")
+    )
     if attrs["rounding"] == Multiplier.SINGLE:
         above = scale_single_rounding(x, max(-low, high), positive, out)
         below = scale_single_rounding(x * slope, max(-min(corners), max(corners)), negative, out)

@@ -16,7 +16,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.numerics import TO_WHOLE
-from microc.ops.arithmetic import FLOAT, INTEGERS, NUMBERS, SIGNED, clip_bound_literal, wrapping_binary
+from microc.ops.arithmetic import FLOAT, INTEGERS, NUMBERS, SIGNED, build_wrapping_binary, clip_bound_literal
 from microc.ops.attributes import Attributes, number, real
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -39,7 +39,7 @@ _EXPONENT_BITS, _ONE = 23, 127 << 23
 2**23."""
 
 
-def exp_of_negative(x: Expr) -> Expr:
+def build_exp_of_negative(x: Expr) -> Expr:
     """Build the expression of exp(x) for a float32 x that is <= 0 or NaN."""
     moved = x * (1 / log(2)) + TO_WHOLE
     rest = x - (moved - TO_WHOLE) * log(2)
@@ -101,7 +101,7 @@ def _build_abs(_: Mapping[str, Any], x: Expr) -> Expr:
 
 
 def _build_negation(_: Mapping[str, Any], x: Expr) -> Expr:
-    return -x if dtypes.is_float(x.dtype) else wrapping_binary("sub", ir.const(0, x.dtype), x)
+    return -x if dtypes.is_float(x.dtype) else build_wrapping_binary("sub", ir.const(0, x.dtype), x)
 
 
 def _build_sigmoid(_: Mapping[str, Any], x: Expr) -> Expr:
@@ -236,7 +236,7 @@ def _build_integer_quotient(division_op: str, a: Expr, b: Expr) -> Expr:
     Division by zero gives zero. Division by -1 negates the dividend, and wraps around for the lowest number."""
     found: Expr = ir.binary(division_op, a, b)
     if dtypes.dtype_parts(a.dtype).kind == "int":
-        found = ir.select(b.eq(-1), wrapping_binary("sub", ir.const(0, a.dtype), a), found)
+        found = ir.select(b.eq(-1), build_wrapping_binary("sub", ir.const(0, a.dtype), a), found)
     return ir.select(b.eq(0), ir.const(0, a.dtype), found)
 
 
@@ -275,8 +275,8 @@ def _build_nan_propagating_minimum(a: Expr, b: Expr) -> Expr:
 
 
 def _build_squared_difference(a: Expr, b: Expr) -> Expr:
-    difference = wrapping_binary("sub", a, b)
-    return wrapping_binary("mul", difference, difference)
+    difference = build_wrapping_binary("sub", a, b)
+    return build_wrapping_binary("mul", difference, difference)
 
 
 def _build_power(a: Expr, b: Expr) -> Expr:
@@ -349,9 +349,9 @@ _PLACES = (
 )
 
 BINARY: tuple[BinaryFunction, ...] = (
-    BinaryFunction("add", np.add, lambda a, b: wrapping_binary("add", a, b), edges=_WRAPS),
-    BinaryFunction("sub", np.subtract, lambda a, b: wrapping_binary("sub", a, b), edges=_WRAPS),
-    BinaryFunction("mul", np.multiply, lambda a, b: wrapping_binary("mul", a, b), edges=_WRAPS),
+    BinaryFunction("add", np.add, lambda a, b: build_wrapping_binary("add", a, b), edges=_WRAPS),
+    BinaryFunction("sub", np.subtract, lambda a, b: build_wrapping_binary("sub", a, b), edges=_WRAPS),
+    BinaryFunction("mul", np.multiply, lambda a, b: build_wrapping_binary("mul", a, b), edges=_WRAPS),
     BinaryFunction("div", _divide_arrays, _build_quotient, edges=_QUOTIENT),
     BinaryFunction("maximum", np.maximum, _build_nan_propagating_maximum, edges=_NAN),
     BinaryFunction("minimum", np.minimum, _build_nan_propagating_minimum, edges=_NAN),

@@ -63,10 +63,12 @@ class TapTables:
         return ir.Alloc(self.index, ir.Alloc(self.weight, body))
 
     def build_fill_loops(self, taps_by_axis: Sequence[AxisTaps]) -> Stmt:
-        """Build the loops that fill the tables with all combinations of the taps along the axes; ``taps_by_axis`` has an entry
-        for each axis."""
+        """Build the loops that fill the tables with all combinations of the taps along the axes; ``taps_by_axis`` has
+        an entry for each axis."""
 
-        def build_loops_from_axis(k: int, tap_number: Expr, flat: Expr, weight: Expr, conditions: tuple[Expr, ...]) -> Stmt:
+        def build_loops_from_axis(
+            k: int, tap_number: Expr, flat: Expr, weight: Expr, conditions: tuple[Expr, ...]
+        ) -> Stmt:
             if k == len(taps_by_axis):
                 inside = ir.all_of(conditions)
                 index = flat if inside is None else ir.select(inside, flat, -1)

@@ -17,7 +17,7 @@ from microc import te
 from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
-from microc.ops.arithmetic import wrapping_binary
+from microc.ops.arithmetic import build_wrapping_binary
 from microc.ops.attributes import int_rows, integers
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
@@ -94,7 +94,7 @@ def _compute(call: OpCall) -> te.Tensor:
         for tensor, labels in zip(tensors, attrs["inputs"], strict=True):
             pairs = zip(labels, tensor.shape, strict=True)
             value: Expr = tensor[tuple(ir.const(0, "int32") if e == 1 else index_of[label] for label, e in pairs)]
-            product = value if product is None else wrapping_binary("mul", product, value)
+            product = value if product is None else build_wrapping_binary("mul", product, value)
         assert product is not None
         return te.sum_reduce(ir.cast(wide, product), *axes) if axes else product
 

@@ -113,16 +113,16 @@ def padded_term_count(call: OpCall, depth: int, min_padded_depth: int = WORD) ->
     in_place = call.multiples.partly and len(data.type.shape) == 2
     if in_place or weight.data is None or call.attrs.get("out_dtype") != "int32" or depth <= min_padded_depth:
         return depth
-    return call.multiples.terms(depth, data.type.dtype, str(weight.data.dtype))
+    return call.multiples.round_up_terms(depth, data.type.dtype, str(weight.data.dtype))
 
 
 def padded_unit_count(call: OpCall, units: int) -> int:
-    """Return the number of columns of a product to compute: ``units``, rounded up to the number that the core computes
-    together.
+    """Return the number of columns of a product to compute: ``round_up_columns``, rounded up to the number that the
+    core computes together.
 
     Only a product by constant weights is padded."""
     is_constant = call.constant and call.weighted[1].data is not None
-    return call.multiples.units(units) if is_constant else units
+    return call.multiples.round_up_columns(units) if is_constant else units
 
 
 def constant_int8_weights(call: OpCall) -> Array | None:

@@ -170,7 +170,7 @@ def _has_zero_point_or_axes(attrs: Mapping[str, Any]) -> bool:
     return any(attrs.get(f"{what}_{name}", 0) not in (0, ()) for what in ("zero_point", "axes") for name in "ab")
 
 
-def product_axis_names(shape: tuple[int, ...], *last: str) -> tuple[str, ...]:
+def name_product_axes(shape: tuple[int, ...], *last: str) -> tuple[str, ...]:
     """Return the names of a product's axes: ``b0``, ``b1`` ... for the batch, then the two names in ``last``."""
     return (*(f"b{axis}" for axis in range(len(shape) - 2)), *last)
 
@@ -186,7 +186,7 @@ def _direct_product(left: _ProductOperand, right: _ProductOperand, shape: tuple[
         )
         return te.sum_reduce(product, k)
 
-    return te.compute(shape, build_element, ACC, product_axis_names(shape, "p", "o"))
+    return te.compute(shape, build_element, ACC, name_product_axes(shape, "p", "o"))
 
 
 def _copied_rows_product(
@@ -196,7 +196,7 @@ def _copied_rows_product(
 
     The copies are padded along k to whole words, because the core multiplies words."""
     depth = left.shape[-1]
-    padded = call.multiples.terms(depth, "int16", "int16")
+    padded = call.multiples.round_up_terms(depth, "int16", "int16")
     k = te.reduce_axis(padded, "k")
 
     def build_copied_element_function(
@@ -217,13 +217,13 @@ def _copied_rows_product(
         (*batch, columns, padded),
         build_copied_element_function(right, lambda o, t: (t, o)),
         COLUMNS,
-        product_axis_names(shape, "o", "k"),
+        name_product_axes(shape, "o", "k"),
     )
     patch = te.compute(
         (*batch, rows, padded),
         build_copied_element_function(left, lambda p, t: (p, t)),
         PATCH,
-        product_axis_names(shape, "p", "k"),
+        name_product_axes(shape, "p", "k"),
     )
 
     def build_element(*index: Var) -> Expr:
@@ -232,7 +232,7 @@ def _copied_rows_product(
             ir.cast("int32", patch[(*first, p, k.var)]) * ir.cast("int32", transposed[(*first, o, k.var)]), k
         )
 
-    return te.compute(shape, build_element, ACC, product_axis_names(shape, "p", "o"))
+    return te.compute(shape, build_element, ACC, name_product_axes(shape, "p", "o"))
 
 
 def _can_copy_rows(call: OpCall) -> bool:

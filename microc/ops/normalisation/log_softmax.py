@@ -39,7 +39,7 @@ from microc.numerics import (
 from microc.ops.arithmetic import TIR, Rewrite, is_quantised, legalize_in_float, per_tensor_quant, wrap_in_lets
 from microc.ops.attributes import SCALED, SURFACE, Multiplier, Rounding, integer
 from microc.ops.constants import POSITIVE, CheckedNode, NumberUse, OperandBounds
-from microc.ops.elementwise.scalar_functions import exp_of_negative
+from microc.ops.elementwise.scalar_functions import build_exp_of_negative
 from microc.ops.normalisation.softmax import SUM_BITS, exponential_table, int32_headroom
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_along_axis
 from microc.tir import ir
@@ -112,7 +112,9 @@ def _compute(call: OpCall) -> te.Tensor:
     rows = data.type.size // classes
     x, k, c = data.tensor((rows, classes)), te.reduce_axis(classes, "k"), te.reduce_axis(classes, "c")
     largest = te.compute((rows,), lambda n: te.max_reduce(x[n, k.var], k, init=float("-inf")), "largest", ("n",))
-    total = te.compute((rows,), lambda n: te.sum_reduce(exp_of_negative(x[n, c.var] - largest[n]), c), "total", ("n",))
+    total = te.compute(
+        (rows,), lambda n: te.sum_reduce(build_exp_of_negative(x[n, c.var] - largest[n]), c), "total", ("n",)
+    )
     logs = te.compute((rows,), lambda n: ir.call("log", total[n]), "logs", ("n",))
     return te.compute((rows, classes), lambda n, i: x[n, i] - largest[n] - logs[n], "softmax", ("n", "i"))
 

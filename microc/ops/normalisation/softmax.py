@@ -30,7 +30,7 @@ from microc.ops.attributes import (
 )
 from microc.ops.constants import BOUNDED, POSITIVE, CheckedNode, NumberUse, OperandBounds, stored_range_error_message
 from microc.ops.elementwise.lookup import interpolate_table, interpolation_table
-from microc.ops.elementwise.scalar_functions import exp_of_negative
+from microc.ops.elementwise.scalar_functions import build_exp_of_negative
 from microc.ops.quantised.scaling import high_mul
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_along_axis
 from microc.tir import ir
@@ -125,7 +125,7 @@ def _evaluate_qsoftmax_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]
     return (np.clip(result, *dtypes.int_range(attrs["out_dtype"])).astype(attrs["out_dtype"]),)
 
 
-def largest_of_rows(x: te.Tensor, rows: int, classes: int, lowest_value: int) -> te.Tensor:
+def build_row_maxima(x: te.Tensor, rows: int, classes: int, lowest_value: int) -> te.Tensor:
     """Build the stage ``largest``: the largest element of every row of ``x`` (rows, classes), at least
     ``lowest_value``."""
     k = te.reduce_axis(classes, "k")
@@ -140,7 +140,7 @@ def _compute_qsoftmax(call: OpCall) -> te.Tensor:
     shape, out_dtype = data.type.shape, call.attrs["out_dtype"]
     rows, classes = prod(shape[:-1]), shape[-1]
     x, table = data.tensor((rows, classes)), table_operand.tensor()
-    largest = largest_of_rows(x, rows, classes, dtypes.int_range(data.type.dtype)[0])
+    largest = build_row_maxima(x, rows, classes, dtypes.int_range(data.type.dtype)[0])
     j = te.reduce_axis(classes, "j")
 
     def build_power(n: Expr, c: Expr) -> Expr:
@@ -263,7 +263,7 @@ def _compute_qsoftmax16(call: OpCall) -> te.Tensor:
     exp, reciprocal = (operand.tensor() for operand in table_operands)
     rows, classes = prod(data.type.shape[:-1]), data.type.shape[-1]
     x = data.tensor((rows, classes))
-    largest = largest_of_rows(x, rows, classes, -32768)
+    largest = build_row_maxima(x, rows, classes, -32768)
 
     def make_table_reader(table: te.Tensor) -> Callable[[Expr], Expr]:
         return lambda index: ir.cast("int32", table[index])
@@ -417,7 +417,7 @@ def _compute_qsoftmax_scaled(call: OpCall) -> te.Tensor:
     shape, attrs = data.type.shape, call.attrs
     rows, classes = prod(shape[:-1]), shape[-1]
     x, table = data.tensor((rows, classes)), table_operand.tensor()
-    largest = largest_of_rows(x, rows, classes, dtypes.int_range(data.type.dtype)[0])
+    largest = build_row_maxima(x, rows, classes, dtypes.int_range(data.type.dtype)[0])
     bits, j = exponential_fraction_bits(classes), te.reduce_axis(classes, "j")
 
     def build_power(n: Expr, c: Expr) -> Expr:
@@ -542,7 +542,7 @@ def _compute(call: OpCall) -> te.Tensor:
     def build_power(n: Expr, c: Expr, i: Expr) -> Expr:
         distance = x[n, c, i] - largest[n, i]
         scaled = distance if beta == 1.0 else distance * beta
-        return exp_of_negative(scaled) if short else ir.call("exp", scaled)
+        return build_exp_of_negative(scaled) if short else ir.call("exp", scaled)
 
     powers = te.compute((outer, classes, inner), build_power, "power", ("n", "c", "i"))
     total = te.compute((outer, inner), lambda n, i: te.sum_reduce(powers[n, j.var, i], j), "total", rows)

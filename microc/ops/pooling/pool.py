@@ -39,16 +39,16 @@ from microc.tir.names import ACC, PADDED
 # ---- Legalisation of pools: quantised ones become integer operators; float ones only have their activation split off.
 
 
-def legalize_max(node: Node, graph: Graph) -> Legalized | None:
+def legalize_max_pool(node: Node, graph: Graph) -> Legalized | None:
     """Rewrite a quantised max pool to a max pool of the stored integers, followed by a rescaling and the activation if needed.
 
     Of a float max pool only the activation is split off."""
     if not is_quantised(node, graph):
         return split_activation(node, graph)
-    return _emit_with_clamp(node, graph) if _has_same_quant(node, graph) else _emit_requantised_max(node, graph)
+    return _emit_pool_and_clip(node, graph) if _has_same_quant(node, graph) else _emit_requantised_max(node, graph)
 
 
-def legalize_avg(node: Node, graph: Graph) -> Legalized | None:
+def legalize_avg_pool(node: Node, graph: Graph) -> Legalized | None:
     """Rewrite a quantised average pool to an average of the stored integers (TFLite) or to a rescaled sum of them (ONNX).
 
     If neither gives exact results, rewrite it to float operators. Of a float average pool only the activation is split
@@ -59,7 +59,7 @@ def legalize_avg(node: Node, graph: Graph) -> Legalized | None:
     beyond = prod(node.attr("kernel")) << dtypes.dtype_parts(graph.types[node.inputs[0]].dtype).bits > INT32_MAX
     plain = node.attr("rounding") != Rounding.EVEN and not node.attr("count_include_pad") and not beyond
     if plain and _has_same_quant(node, graph):
-        return _emit_with_clamp(node, graph)
+        return _emit_pool_and_clip(node, graph)
     return _emit_float_average(node, graph) if beyond or partial else _emit_scaled_sum(node, graph)
 
 
@@ -72,7 +72,7 @@ def _has_same_quant(node: Node, graph: Graph) -> bool:
     return close and zero_in == zero_out and graph.types[node.inputs[0]].dtype == graph.types[node.outputs[0]].dtype
 
 
-def _emit_with_clamp(node: Node, graph: Graph) -> Legalized | None:
+def _emit_pool_and_clip(node: Node, graph: Graph) -> Legalized | None:
     """Rewrite to the pool of the stored integers and a ``clip`` that applies the activation; return None if there is no
     activation."""
     activation = str(node.attr("activation"))
@@ -205,7 +205,7 @@ def _pool_case(
     return Case(given, (TensorType(data_shape, data_dtype),), tolerance=tolerance)
 
 
-def max_cases(**extra: Any) -> Iterable[Case]:
+def make_max_test_cases(**extra: Any) -> Iterable[Case]:
     for dtype in ("float32", "int8", "uint8", "int16"):
         near = 2e-6 if dtype == "float32" else 0.0
         yield _pool_case((1, 4, 4, 3), dtype, (2, 2), near, **extra)
@@ -216,14 +216,14 @@ def max_cases(**extra: Any) -> Iterable[Case]:
         yield _pool_case((1, 6, 1, 2), dtype, (2, 1), near, strides=(3, 1), padding=(0, 0, 1, 0), **extra)
 
 
-def avg_cases() -> Iterable[Case]:
-    yield from max_cases(count_include_pad=False)
+def make_avg_test_cases() -> Iterable[Case]:
+    yield from make_max_test_cases(count_include_pad=False)
     yield _pool_case(
         (1, 3, 3, 2), "float32", (2, 2), 2e-6, strides=(1, 1), padding=(1, 1, 0, 0), count_include_pad=True
     )
 
 
-def sum_cases() -> Iterable[Case]:
+def make_sum_test_cases() -> Iterable[Case]:
     base: dict[str, Attr] = {"strides": (2, 2), "padding": (1, 0, 0, 1), "layout": "NHWC", "out_dtype": "int32"}
     for dtype in ("int8", "uint8", "int16"):
         attrs: dict[str, Attr] = {**base, "kernel": (2, 3), "pad_value": 3, "offset": -18}
@@ -303,7 +303,7 @@ def _sliding_windows(attrs: Mapping[str, Any], x: Array, pad_value: float) -> Ar
     return windows[:, :: attrs["strides"][0], :: attrs["strides"][1]][:, :height, :width]
 
 
-def _restore_layout(attrs: Mapping[str, Any], nhwc_result: Array, result_dtype: Any) -> tuple[Array, ...]:
+def _convert_from_nhwc(attrs: Mapping[str, Any], nhwc_result: Array, result_dtype: Any) -> tuple[Array, ...]:
     """Return the NHWC array in the layout of the node and in the dtype of the result."""
     nhwc_result = nhwc_result.transpose(0, 3, 1, 2) if attrs["layout"] == "NCHW" else nhwc_result
     return (np.ascontiguousarray(nhwc_result).astype(result_dtype),)
@@ -311,7 +311,7 @@ def _restore_layout(attrs: Mapping[str, Any], nhwc_result: Array, result_dtype: 
 
 def _evaluate_max_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0]
-    return _restore_layout(attrs, _sliding_windows(attrs, x, _lowest_value(x.dtype.name)).max(axis=(4, 5)), x.dtype)
+    return _convert_from_nhwc(attrs, _sliding_windows(attrs, x, _lowest_value(x.dtype.name)).max(axis=(4, 5)), x.dtype)
 
 
 def _evaluate_avg_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
@@ -322,14 +322,14 @@ def _evaluate_avg_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> 
     if not attrs["count_include_pad"]:
         count = _sliding_windows(attrs, np.ones(x.shape, np.int64), 0).sum(axis=(4, 5))
     if x.dtype.kind == "f":
-        return _restore_layout(attrs, total / count, x.dtype)
+        return _convert_from_nhwc(attrs, total / count, x.dtype)
     half = np.where(total > 0, total + count // 2, count // 2 - total) // count
-    return _restore_layout(attrs, np.where(total > 0, half, -half), x.dtype)
+    return _convert_from_nhwc(attrs, np.where(total > 0, half, -half), x.dtype)
 
 
 def _evaluate_sum_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     total = _sliding_windows(attrs, arrays[0].astype(np.int64), attrs["pad_value"]).sum(axis=(4, 5)) + attrs["offset"]
-    return _restore_layout(attrs, total, np.int32)
+    return _convert_from_nhwc(attrs, total, np.int32)
 
 
 # ---------------------------------------------------------------- tensor expressions
@@ -488,9 +488,9 @@ OPERATORS: tuple[OpDef, ...] = (
         infer=_infer_types,
         reference=_evaluate_max_reference,
         compute=_compute_max,
-        cases=max_cases,
+        cases=make_max_test_cases,
         attrs=ATTRS,
-        legalize=legalize_max,
+        legalize=legalize_max_pool,
         edges="NaN goes through",
         axes=_map_axes,
         window=lambda attrs, types: _input_window(attrs, _lowest_value(types[0].dtype)),
@@ -501,10 +501,10 @@ OPERATORS: tuple[OpDef, ...] = (
         infer=_infer_types,
         reference=_evaluate_avg_reference,
         compute=_compute_avg,
-        cases=avg_cases,
+        cases=make_avg_test_cases,
         sound=(_pool_overflow_message,),
         attrs={**ATTRS, "count_include_pad": flag("padding counts, as zeros")},
-        legalize=legalize_avg,
+        legalize=legalize_avg_pool,
         macs=_count_macs,
         axes=_map_axes,
         window=lambda attrs, types: _input_window(attrs, 0 if attrs["count_include_pad"] else None),
@@ -515,7 +515,7 @@ OPERATORS: tuple[OpDef, ...] = (
         infer=_infer_types,
         reference=_evaluate_sum_reference,
         compute=_compute_sum,
-        cases=sum_cases,
+        cases=make_sum_test_cases,
         sound=(_pool_overflow_message,),
         attrs={
             **WINDOWS,

@@ -80,7 +80,7 @@ class FixedPointFactors:
     distance: int
     near: int
 
-    def levels(self, operands: Sequence[Array]) -> Array:
+    def round_sums(self, operands: Sequence[Array]) -> Array:
         """Compute the rounded sums of ``operands`` times factors over numpy, exactly as the generated code does."""
         total = sum(x * factor for x, factor in zip(operands, self.factors, strict=True))
         return np.asarray(shift_right_even(np.asarray(total, np.int64), self.distance, self.near, NUMPY))
@@ -96,7 +96,7 @@ def find_exact_factors(
     ``lowest_result``..``highest_result``."""
     operands, expected = [x for x, _ in terms], np.clip(exact_rounded_sums(terms), lowest_result, highest_result)
     for candidate in _candidate_factors(terms):
-        if np.array_equal(np.clip(candidate.levels(operands), lowest_result, highest_result), expected):
+        if np.array_equal(np.clip(candidate.round_sums(operands), lowest_result, highest_result), expected):
             return candidate
     return None
 

@@ -89,7 +89,7 @@ def _scaled_term(attrs: Mapping[str, Any], x: Expr, operand_name: str) -> tuple[
     """Return one operand of a sum, shifted left and scaled to the common scale of both operands, and a bound of its magnitude."""
     value, low, high = _subtract_zero_point(x, attrs[f"zero_point_{operand_name}"])
     left, mantissa = attrs["left_shift"], attrs[f"multiplier_{operand_name}"]
-    scale = Scale.of(mantissa, attrs[f"shift_{operand_name}"])
+    scale = Scale.from_mantissa_and_shift(mantissa, attrs[f"shift_{operand_name}"])
     low, high = low << left, high << left
     bound = (max(-low, high) * mantissa >> (31 - attrs[f"shift_{operand_name}"])) + 1
     if (
@@ -135,7 +135,7 @@ def _evaluate_qmul_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) ->
 def _scale_to_output(attrs: Mapping[str, Any], x: Expr, low: int, high: int) -> Expr:
     """Build the output of a sum or product ``x``: an int32 expression within ``low``..``high`` is scaled to the
     output's scale and clamped."""
-    scale = Scale.of(attrs["multiplier"], attrs["shift"])
+    scale = Scale.from_mantissa_and_shift(attrs["multiplier"], attrs["shift"])
     out = ScaledResult(attrs["zero_point"], attrs["minimum"], attrs["maximum"], attrs["out_dtype"])
     if attrs["rounding"] == Multiplier.SINGLE:
         return scale_single_rounding(x, max(-low, high), scale, out)

@@ -24,10 +24,10 @@ from microc.ops.constants import CheckedNode
 from microc.ops.quantised.quantised_arithmetic import QADD, QMUL, legalize_add, legalize_mul, legalize_sub
 from microc.ops.quantised.requantize import (
     Requantization,
-    dequantize_cases,
     emit_requantize,
     infer_requantize,
-    quantize_cases,
+    make_dequantize_test_cases,
+    make_quantize_test_cases,
 )
 from microc.ops.quantised.scaling import largest_float32_not_above, least_float32_not_below, round_to_int32
 from microc.ops.registry import Legalized, OpDef
@@ -209,7 +209,7 @@ OPERATORS = (
         infer=infer_requantize,
         reference=_evaluate_quantize_reference,
         scalar=_build_quantize_scalar_expr,
-        cases=quantize_cases,
+        cases=make_quantize_test_cases,
         sound=(_scale_error_message,),
         attrs={
             **_QUANTISATION,
@@ -226,7 +226,7 @@ OPERATORS = (
         infer=_infer_dequantize_types,
         reference=_evaluate_dequantize_reference,
         scalar=_build_dequantize_scalar_expr,
-        cases=dequantize_cases,
+        cases=make_dequantize_test_cases,
         sound=(_scale_error_message,),
         attrs=_QUANTISATION,
         legalize=_legalize_dequantize,

@@ -209,7 +209,7 @@ REQUANTIZE_ATTRS: Attributes = {
 REQUANTIZE = default_attributes(REQUANTIZE_ATTRS)
 
 
-def requantize_cases() -> Iterable[Case]:
+def make_requantize_test_cases() -> Iterable[Case]:
     edges = np.array(
         [
             0,
@@ -314,7 +314,7 @@ def _make_special_test_cases() -> Iterable[Case]:
                 yield Case(attrs, (TensorType((6,), dtype),), arrays=(x,), name=name)
 
 
-def requantize_float_cases() -> Iterable[Case]:
+def make_requantize_float_test_cases() -> Iterable[Case]:
     x = np.array([0, 1, -1, 3, -3, 5, -5, 255, -256, 1 << 20, -(1 << 20), INT32_MAX, -(1 << 31), 99, 101, 7], np.int32)
     scale = np.array([0.5, 0.1, 0.0031, 1.25], np.float32)
     for dtype, zero in (("uint8", 128), ("int8", 0), ("int8", -128), ("int16", 0)):
@@ -325,7 +325,7 @@ def requantize_float_cases() -> Iterable[Case]:
         yield Case({**attrs, "scale": None}, types, (1,), (x.reshape(4, 4), scale), name=f"{dtype} channels")
 
 
-def quantize_cases() -> Iterable[Case]:
+def make_quantize_test_cases() -> Iterable[Case]:
     x = np.array(
         [0.0, 0.25, -0.25, 0.75, -0.75, 1.25, 31.9, -32.1, 1e9, -1e9, 0.12, 63.75, -64.25, np.inf, -np.inf, 5.0]
     )
@@ -350,7 +350,7 @@ def quantize_cases() -> Iterable[Case]:
             yield Case(attrs, (TensorType((16,), "float32"),), arrays=arrays, name=f"{dtype} {zero} {rounding}")
 
 
-def dequantize_cases() -> Iterable[Case]:
+def make_dequantize_test_cases() -> Iterable[Case]:
     for dtype, zero in (("int8", 0), ("int8", -5), ("uint8", 128), ("int16", 0), ("int32", 0)):
         attrs = {"scale": (0.0031,), "zero_point": (zero,), "axis": None}
         yield Case(attrs, (TensorType((3, 5), dtype),), name=f"{dtype} {zero}")
@@ -526,7 +526,7 @@ OPERATORS = (
         infer=infer_requantize,
         reference=_evaluate_requantize_reference,
         scalar=_build_requantize_scalar_expr,
-        cases=requantize_cases,
+        cases=make_requantize_test_cases,
         constants=_operand_bounds,
         sound=(stored_range_error_message, _requantize_error_message),
         attrs=REQUANTIZE_ATTRS,
@@ -538,7 +538,7 @@ OPERATORS = (
         infer=infer_requantize,
         reference=_evaluate_requantize_float_reference,
         scalar=_build_requantize_float_scalar_expr,
-        cases=requantize_float_cases,
+        cases=make_requantize_float_test_cases,
         sound=(stored_range_error_message, _float_scale_error_message),
         attrs={
             "scale": real("one for all channels; None: an operand", None),

@@ -86,7 +86,7 @@ class Scale:
     right_range: tuple[int, int]
 
     @staticmethod
-    def of(multiplier: int, shift: int) -> Scale:
+    def from_mantissa_and_shift(multiplier: int, shift: int) -> Scale:
         """Return the scale of a mantissa and a shift in TFLite's convention: positive shifts are to the left."""
         return Scale(multiplier, -shift, (-shift, -shift))
 

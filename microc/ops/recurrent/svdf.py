@@ -150,7 +150,7 @@ def build_features(
     return te.compute((batch, filters), build_element, "feature", ("b", "f"))
 
 
-def macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+def count_svdf_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
     """Return the number of multiply-accumulate operations of one time step."""
     batch, depth = types[0].shape
     return batch * types[1].shape[0] * depth + types[-1].size
@@ -195,7 +195,7 @@ def _compute_qsvdf(call: OpCall) -> tuple[te.Tensor, ...]:
 
     def build_newest_feature(b: Expr, f: Expr) -> Expr:
         value, bound = ir.cast("int32", new[b, f]), min(attrs["feature_bound"], INT32_MAX)
-        scale = Scale.of(attrs["feature_multiplier"], attrs["feature_shift"])
+        scale = Scale.from_mantissa_and_shift(attrs["feature_multiplier"], attrs["feature_shift"])
         if attrs["rounding"] == Multiplier.SINGLE:
             scaled = scale_single_rounding(value, bound, scale)
         else:
@@ -206,7 +206,7 @@ def _compute_qsvdf(call: OpCall) -> tuple[te.Tensor, ...]:
     memory = build_new_state(call, state, build_newest_feature)
     acc, bound = sum_over_time(call, memory, time, bias, _sum_dtype(attrs["bound"])), min(attrs["bound"], INT32_MAX)
     out = ScaledResult(attrs["zero_point"], attrs["minimum"], attrs["maximum"], attrs["out_dtype"])
-    scale = Scale.of(attrs["multiplier"], attrs["shift"])
+    scale = Scale.from_mantissa_and_shift(attrs["multiplier"], attrs["shift"])
 
     def build_element(b: Expr, u: Expr) -> Expr:
         if attrs["rounding"] == Multiplier.SINGLE:
@@ -344,7 +344,7 @@ QSVDF = OpDef(
     cases=_make_qsvdf_test_cases,
     constants=_operand_bounds,
     sound=(stored_range_error_message, zero_point_range_check("state_zero_point", 5), _qsvdf_error_message),
-    macs=macs,
+    macs=count_svdf_macs,
     operand_names=("data", "weights", "feature_bias", "time_weights", "bias", "state"),
 )
 
@@ -416,7 +416,7 @@ OPERATORS: tuple[OpDef, ...] = (
         cases=_make_test_cases,
         attrs={"rank": integer("filters of a unit", least=1), **ACTIVATED, "dynamic": DYNAMIC},
         legalize=_legalize,
-        macs=macs,
+        macs=count_svdf_macs,
         operand_names=("data", "weights", "time_weights", "bias", "state"),
     ),
     QSVDF,

@@ -24,11 +24,11 @@ from microc.numerics import INT32_MAX, INT32_MIN, NUMPY, quantize_multiplier
 from microc.ops.arithmetic import (
     NUMBERS,
     Rewrite,
+    build_wrapping_binary,
     computation_dtype,
     is_quantised,
     legalize_in_float,
     per_tensor_quant,
-    wrapping_binary,
 )
 from microc.ops.attributes import (
     MULTIPLIER_ROUNDING,
@@ -107,7 +107,7 @@ def _build_scan(
         n, k, i, zero = Var("n"), Var("k"), Var("i"), ir.const(0, "int32")
         total, value = Buffer("total", (1,), initial_value.dtype, "register"), Var("value", initial_value.dtype)
         place = sizes[1] - 1 - k if attrs["reverse"] else k
-        add = ir.Store(total, (zero,), wrapping_binary(combiner, total[0], value))
+        add = ir.Store(total, (zero,), build_wrapping_binary(combiner, total[0], value))
         store = ir.Store(out, (n, place, i), result(total[0]))
         steps = ir.seq(store, add) if attrs["exclusive"] else ir.seq(add, store)
         step = ir.Let(value, term(x[n, place, i]), steps)
@@ -203,7 +203,7 @@ def _initial_sum_and_left_shift(attrs: Mapping[str, Any]) -> tuple[int, int]:
 def _compute_qcumsum(call: OpCall) -> te.Tensor:
     attrs, dtype = call.attrs, call.out_types[0].dtype
     out = ScaledResult(attrs["zero_point"], *dtypes.int_range(dtype), dtype)
-    scale = Scale.of(attrs["multiplier"], attrs["shift"])
+    scale = Scale.from_mantissa_and_shift(attrs["multiplier"], attrs["shift"])
     start, left = _initial_sum_and_left_shift(attrs)
     bound = min(call.out_types[0].size << 8, INT32_MAX)
 

@@ -104,8 +104,8 @@ class TreeArrays:
 class _SimplifiedNode:
     """Node of a simplified tree.
 
-    ``node_index``: index of the node in the :class:`Tree`. ``leaves`` and ``depth``: number of leaves and of levels below
-    the node. ``first``: number of leaves below its left child."""
+    ``node_index``: index of the node in the :class:`Tree`. ``leaves`` and ``depth``: number of leaves and of levels
+    below the node. ``first``: number of leaves below its left child."""
 
     node_index: int
     leaves: int = 1

@@ -75,16 +75,16 @@ def value_ranges(graph: Graph) -> Ranges:
     return ranges
 
 
-def _set_range(ranges: Ranges, name: str, kind: TensorType, range_: Range | None) -> None:
+def _set_range(ranges: Ranges, name: str, tensor_type: TensorType, range_: Range | None) -> None:
     """Record the range of a value.
 
     The whole range of the dtype is recorded if ``range_`` is None, and for channels whose sum could overflow and wrap
     around."""
-    if not dtypes.is_integer(kind.dtype) or dtypes.nbytes(kind.dtype) > 4 or not kind.shape:
+    if not dtypes.is_integer(tensor_type.dtype) or dtypes.nbytes(tensor_type.dtype) > 4 or not tensor_type.shape:
         return
-    least, most = dtypes.int_range(kind.dtype)
+    least, most = dtypes.int_range(tensor_type.dtype)
     if range_ is None:
-        range_ = Range(np.full(kind.shape[-1], least, np.int64), np.full(kind.shape[-1], most, np.int64))
+        range_ = Range(np.full(tensor_type.shape[-1], least, np.int64), np.full(tensor_type.shape[-1], most, np.int64))
     wraps = (range_.low < least) | (range_.high > most)
     ranges[name] = Range(np.where(wraps, least, range_.low), np.where(wraps, most, range_.high))
 
@@ -106,7 +106,7 @@ def tap_spans(geometry: Geometry) -> tuple[Array, Array]:
     return axes[0], axes[1]
 
 
-def every_tap_inside(geometry: Geometry) -> bool:
+def has_every_tap_inside(geometry: Geometry) -> bool:
     """Test whether no window of the convolution reads padding."""
     return all(
         bool((spans == (0, count)).all()) for spans, count in zip(tap_spans(geometry), geometry.kernel, strict=True)
@@ -202,17 +202,17 @@ def _may_wrap(node: Node) -> bool:
     return bool((max(attrs["shift_range"]) if attrs["shift"] is None else attrs["shift"]) > 0)
 
 
-def _constant_channels_range(node: Node, lows: list[Array], highs: list[Array], kind: TensorType) -> Range:
+def _constant_channels_range(node: Node, lows: list[Array], highs: list[Array], tensor_type: TensorType) -> Range:
     """Return the range of a result that is computed for channels in which all operands are constant, and the dtype's
     range for other channels."""
     whole = registry.get(node.op).whole
     pairs = {
-        k: np.broadcast_arrays(low, high, np.empty(kind.shape[-1:]))[:2]
+        k: np.broadcast_arrays(low, high, np.empty(tensor_type.shape[-1:]))[:2]
         for k, (low, high) in enumerate(zip(lows, highs, strict=True))
         if k not in whole
     }
     constant = np.all([low == high for low, high in pairs.values()], axis=0)
-    least, most = (np.full(kind.shape[-1], bound, np.int64) for bound in dtypes.int_range(kind.dtype))
+    least, most = (np.full(tensor_type.shape[-1], bound, np.int64) for bound in dtypes.int_range(tensor_type.dtype))
     if constant.any():
         operands = [pairs[k][0][constant] if k in pairs else low for k, low in enumerate(lows)]
         least[constant] = most[constant] = _evaluate_reference(node, operands)
@@ -240,12 +240,12 @@ def _evaluate_reference(node: Node, operands: list[Array]) -> Array:
     return np.asarray(made.astype(np.int64))
 
 
-def _clamp_range(node: Node, kind: TensorType) -> Range | None:
+def _clamp_range(node: Node, tensor_type: TensorType) -> Range | None:
     """Return the range between a node's attributes ``minimum`` and ``maximum``, or None if it does not have both."""
     bounds = node.attrs.get("minimum"), node.attrs.get("maximum")
     if not all(isinstance(bound, int) for bound in bounds):
         return None
-    low, high = (np.full(kind.shape[-1], bound, np.int64) for bound in bounds)
+    low, high = (np.full(tensor_type.shape[-1], bound, np.int64) for bound in bounds)
     return Range(low, high)
 
 
@@ -265,7 +265,7 @@ def _lookup_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
 # ---------------------------------------------------------------- pools, sums, shapes
 
 
-def _keep_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+def _unchanged_data_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
     """Return the range of the data for averages and maxima, or None if padding contributes to them."""
     unknown = node.attrs.get("count_include_pad") or node.attrs.get("layout") == "NCHW"
     return None if unknown else ranges.get(node.inputs[0])
@@ -324,8 +324,8 @@ _RULES: Mapping[str, _Rule] = MappingProxyType(
         "conv2d": _convolution_range,
         "dense": _dense_range,
         "lookup": _lookup_range,
-        "avg_pool2d": _keep_range,
-        "max_pool2d": _keep_range,
+        "avg_pool2d": _unchanged_data_range,
+        "max_pool2d": _unchanged_data_range,
         "sum_pool2d": _sum_pool_range,
         "sum": _sum_range,
         "reshape": _reshape_range,

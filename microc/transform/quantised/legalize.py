@@ -83,7 +83,7 @@ def _quantize_by_reciprocals(graph: Graph) -> Graph:
     return graph.with_nodes(nodes, types=types, consts=consts)
 
 
-def in_fixed_point(graph: Graph) -> Graph:
+def requantise_in_fixed_point(graph: Graph) -> Graph:
     """Let operators with ONNX's float requantisation use fixed-point multipliers that round once. Results differ only
     at ties, one in millions.
 
@@ -93,7 +93,9 @@ def in_fixed_point(graph: Graph) -> Graph:
     def use_fixed_point(node: Node) -> Node:
         """Return a node that requantises in fixed point, or the node itself if it is left unchanged."""
         if regions := registry.get(node.op).regions:
-            return replace(node, attrs={**node.attrs, **{name: in_fixed_point(node.attr(name)) for name in regions}})
+            return replace(
+                node, attrs={**node.attrs, **{name: requantise_in_fixed_point(node.attr(name)) for name in regions}}
+            )
         if node.attrs.get("rounding") != Rounding.EVEN or node.op == "dequantize":
             return node
         kinds = [graph.types[name] for name in (*node.inputs[:2], *node.outputs) if name]
@@ -128,7 +130,7 @@ def decompose_svdf(graph: Graph, context: PassContext) -> Graph:
             nodes.append(node)
             continue
         step = _SvdfStep(node, graph)
-        step.write()
+        step.emit_layers()
         nodes += step.rewrite.nodes
         types |= step.rewrite.types
         consts |= step.rewrite.consts
@@ -175,7 +177,7 @@ class _SvdfStep:
         frames = initial_state.reshape(self.batch, self.filters, self.memory).transpose(0, 2, 1)
         return np.ascontiguousarray(frames).reshape(self.image_shape(self.memory))
 
-    def write(self) -> None:
+    def emit_layers(self) -> None:
         """Emit the layers: dense features, the image with the new features as a row, a grouped convolution over time,
         and the activation."""
         data, weights, _, bias, _ = self.node.inputs
@@ -224,7 +226,7 @@ def legalize(graph: Graph, context: PassContext) -> Graph:
     With option ``requantize=fixed``, ONNX's float requantisation is converted to fixed point first. Raise
     UnsupportedError that lists all operators without a core form."""
     if context.options.get("requantize") == "fixed":
-        graph = in_fixed_point(graph)
+        graph = requantise_in_fixed_point(graph)
     for _ in range(ROUNDS):
         rewritten = _legalize_once(graph)
         if rewritten is graph:
@@ -244,7 +246,7 @@ def _legalize_once(graph: Graph) -> Graph:
         try:
             legalized = rewrite(node, replace(graph, types=types, consts=consts)) if rewrite is not None else None
         except UnsupportedError as error:
-            refused.append(error if error.where else _with_location(error, node))
+            refused.append(error if error.where else _add_location(error, node))
             continue
         if legalized is None:
             nodes.append(node)
@@ -259,7 +261,7 @@ def _legalize_once(graph: Graph) -> Graph:
     return replace(graph, types=types, consts=consts).with_nodes(nodes) if changed else graph
 
 
-def _with_location(error: UnsupportedError, node: Node) -> UnsupportedError:
+def _add_location(error: UnsupportedError, node: Node) -> UnsupportedError:
     """Return the error with the node's name and location, which the functions that raise it do not know."""
     return UnsupportedError(
         f"{node.op} of {', '.join(map(repr, node.outputs))}: {error.what}", where=str(node.loc), hint=error.hint

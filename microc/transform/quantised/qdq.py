@@ -84,7 +84,7 @@ def integer_bias(
     return None
 
 
-def find_sum_behind(
+def find_constant_sum_after(
     node: Node, output_channels: int, types: Mapping[str, TensorType], only_user: Callable[[str], Node | None]
 ) -> ConstantSum | None:
     """Return the addition of a constant per output channel after a layer, or None.
@@ -182,11 +182,11 @@ def _find_equal_activation(graph: Graph, node: Node) -> str | None:
     return None
 
 
-def _integer_limits(node: Node, kind: TensorType) -> tuple[int, int]:
+def _integer_limits(node: Node, tensor_type: TensorType) -> tuple[int, int]:
     """Return the least and the greatest stored integer of the result of a quantised relu or clip."""
-    assert kind.quant is not None
-    low, high = dtypes.int_range(kind.dtype)
-    scale, zero = np.float32(kind.quant.scale[0]), kind.quant.zero_point[0]
+    assert tensor_type.quant is not None
+    low, high = dtypes.int_range(tensor_type.dtype)
+    scale, zero = np.float32(tensor_type.quant.scale[0]), tensor_type.quant.zero_point[0]
     if node.op == "relu":
         return max(low, min(high, zero)), high
 
@@ -412,7 +412,8 @@ class _Recogniser(IntegerValues):
         if not any((*integer_loop.operands, *integer_loop.results)):
             return False
         operands = [
-            self.loop_operand(*each, node.loc) for each in zip(node.inputs, sources, integer_loop.operands, strict=True)
+            self.convert_loop_operand(*each, node.loc)
+            for each in zip(node.inputs, sources, integer_loop.operands, strict=True)
         ]
         outputs = list(node.outputs)
         for k, kind in enumerate(integer_loop.results):
@@ -425,12 +426,13 @@ class _Recogniser(IntegerValues):
         self.append(replace(node, inputs=tuple(operands), outputs=tuple(outputs), attrs=attrs))
         return True
 
-    def loop_operand(self, name: str, source: str | None, kind: TensorType | None, loc: Loc) -> str:
-        """Return the name of an operand as integers of type ``kind``, or as floats if ``kind`` is None."""
-        if kind is None:
+    def convert_loop_operand(self, name: str, source: str | None, tensor_type: TensorType | None, loc: Loc) -> str:
+        """Return the name of an operand as integers of type ``tensor_type``, or as floats if ``tensor_type`` is
+        None."""
+        if tensor_type is None:
             self.materialise(name)
             return name
-        return self.requantise(source or name, kind, loc)
+        return self.requantise(source or name, tensor_type, loc)
 
     def visit_product(self, node: Node) -> bool:
         """Rewrite a convolution or dense layer with constant 8-bit weights to one on integers.
@@ -443,9 +445,9 @@ class _Recogniser(IntegerValues):
         if kind.dtype not in BYTES or kind.quant is None or kind.quant.axis not in (None, 0):
             return False
         terms = [name for name in node.inputs[2:] if name]
-        sum_ = find_sum_behind(node, kind.shape[0], self.types, self.only_user)
+        sum_ = find_constant_sum_after(node, kind.shape[0], self.types, self.only_user)
         target = self.target(sum_.output if sum_ else node.outputs[0])
-        bias = self.layer_bias(
+        bias = self.find_layer_bias(
             node, terms + ([sum_.term] if sum_ else []), accumulator_quant(self.quant(data), kind.quant)
         )
         if target is None or bias is None:
@@ -454,7 +456,7 @@ class _Recogniser(IntegerValues):
             self.biased[sum_.output] = sum_.operand
         return self.produce(node, (data, weight, *bias), target, **EVEN)
 
-    def layer_bias(self, node: Node, terms: Sequence[str], quant: Quant) -> tuple[str, ...] | None:
+    def find_layer_bias(self, node: Node, terms: Sequence[str], quant: Quant) -> tuple[str, ...] | None:
         """Return the operands of the layer that add the sum of ``terms``: an empty tuple without terms, None if the sum
         is no integer bias.
 

@@ -25,12 +25,12 @@ def spread_quantisation(graph: Graph) -> Graph:
     """Copy the per-tensor quantisation between operand and result of each move, if only one of them has a quantisation."""
     types = dict(graph.types)
     moves = [node for node in graph.nodes if registry.get(node.op).moves]
-    _spread_over_moves(types, moves)
-    _spread_over_moves(types, reversed(moves))
+    _copy_quantisation_over_moves(types, moves)
+    _copy_quantisation_over_moves(types, reversed(moves))
     return graph.with_nodes(graph.nodes, types=types)
 
 
-def _spread_over_moves(types: dict[str, TensorType], moves: Iterable[Node]) -> None:
+def _copy_quantisation_over_moves(types: dict[str, TensorType], moves: Iterable[Node]) -> None:
     """Copy the per-tensor quantisation of one side of each move to the other side if that has none, in the order of ``moves``."""
     for node in moves:
         ends = node.inputs[0], node.outputs[0]
@@ -159,35 +159,36 @@ class IntegerValues:
         self.names.add(name)
         return name
 
-    def integer_name(self, value: str, kind: TensorType) -> str:
-        """Return a name for the integers of type ``kind`` that represent ``value``.
+    def integer_name(self, value: str, tensor_type: TensorType) -> str:
+        """Return a name for the integers of type ``tensor_type`` that represent ``value``.
 
         It is the name of an existing quantize result with the same quantisation, or a new name."""
         for user in self.consumers.get(value, ()):
             if (
                 user.op == "quantize"
                 and user.outputs[0] not in self.written
-                and quantisation_of(user) == (kind.quant, kind.dtype)
+                and quantisation_of(user) == (tensor_type.quant, tensor_type.dtype)
             ):
                 return user.outputs[0]
         return self.new_name(f"{value}_quantized")
 
-    def produce(self, node: Node, inputs: Sequence[str], kind: TensorType, **attrs: Attr) -> bool:
-        """Write ``node`` on the integers ``inputs``, with a result of type ``kind``; return True."""
-        output = self.integer_name(node.outputs[0], kind)
-        self.types[output] = replace(kind, shape=self.types[node.outputs[0]].shape)
+    def produce(self, node: Node, inputs: Sequence[str], tensor_type: TensorType, **attrs: Attr) -> bool:
+        """Write ``node`` on the integers ``inputs``, with a result of type ``tensor_type``; return True."""
+        output = self.integer_name(node.outputs[0], tensor_type)
+        self.types[output] = replace(tensor_type, shape=self.types[node.outputs[0]].shape)
         self.append(replace(node, inputs=tuple(inputs), outputs=(output,), attrs={**node.attrs, **attrs}))
         return self.register(node.outputs[0], output, node.loc)
 
-    def requantise(self, source: str, kind: TensorType, loc: Loc) -> str:
-        """Return ``source`` converted to the dtype and quantisation of ``kind``. A constant is converted at compile time."""
-        source_type, quant = self.types[source], kind.quant
-        if (source_type.quant, source_type.dtype) == (quant, kind.dtype) or quant is None:
+    def requantise(self, source: str, tensor_type: TensorType, loc: Loc) -> str:
+        """Return ``source`` converted to the dtype and quantisation of ``tensor_type``. A constant is converted at
+        compile time."""
+        source_type, quant = self.types[source], tensor_type.quant
+        if (source_type.quant, source_type.dtype) == (quant, tensor_type.dtype) or quant is None:
             return source
         output = self.new_name(f"{source}_requantized")
-        self.types[output] = replace(source_type, dtype=kind.dtype, quant=quant)
+        self.types[output] = replace(source_type, dtype=tensor_type.dtype, quant=quant)
         attrs: dict[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": None}
-        attrs |= {"out_dtype": kind.dtype, **EVEN}
+        attrs |= {"out_dtype": tensor_type.dtype, **EVEN}
         if source in self.consts:
             data = self.consts[source]
             if source_type.quant is not None:
@@ -231,18 +232,18 @@ class IntegerValues:
         self.types[output] = TensorType(data.shape, dtype, Quant((scale,), (0,)))
         return output
 
-    def padding_value(self, node: Node, kind: TensorType) -> int | None:
-        """Return the integer with which a ``pad`` node pads its quantised operand of type ``kind``.
+    def padding_value(self, node: Node, tensor_type: TensorType) -> int | None:
+        """Return the integer with which a ``pad`` node pads its quantised operand of type ``tensor_type``.
 
         It represents the float's value exactly, or is its quantised value if the result is quantised in the same way.
         Return None if neither is possible."""
-        assert kind.quant is not None
-        scale, zero = np.float32(kind.quant.scale[0]), kind.quant.zero_point[0]
-        low, high = dtypes.int_range(kind.dtype)
+        assert tensor_type.quant is not None
+        scale, zero = np.float32(tensor_type.quant.scale[0]), tensor_type.quant.zero_point[0]
+        low, high = dtypes.int_range(tensor_type.dtype)
         value = np.float32(node.attr("value"))
         level = int(np.clip(np.rint(value / scale) + zero, low, high))
         target = self.target(node.outputs[0])
-        quantised = target is not None and (target.quant, target.dtype) == (kind.quant, kind.dtype)
+        quantised = target is not None and (target.quant, target.dtype) == (tensor_type.quant, tensor_type.dtype)
         return level if quantised or np.float32(level - zero) * scale == value else None
 
 
@@ -279,14 +280,16 @@ def convert_loop(
 
     ``recognise``: function that converts the operators of the body to integer operators."""
     operands = [None if k < carried_count else operand.integers for k, operand in enumerate(loop_operands)]
-    body = recognise(_with_integer_inputs(body, operands))
+    body = recognise(_replace_inputs_by_integers(body, operands))
     results = [_type_before_dequantize(body, name) for name in body.outputs]
     states: list[TensorType | None] = [None] * len(loop_operands)
     for k, kind in enumerate(results[:carried_count]):
         name = body.inputs[1 + k]
-        can_carry = kind is not None and (_starts_as(loop_operands[k], kind) or _is_only_read_as(body, name, kind))
+        can_carry = kind is not None and (
+            _has_exact_integer_start(loop_operands[k], kind) or _is_only_quantised_to(body, name, kind)
+        )
         operands[k] = states[k] = results[k] = kind if can_carry else None
-    new_body = recognise(_with_integer_outputs(_with_integer_inputs(body, states), results))
+    new_body = recognise(_replace_outputs_by_integers(_replace_inputs_by_integers(body, states), results))
     return IntegerLoop(new_body, tuple(operands), tuple(results))
 
 
@@ -299,31 +302,33 @@ def _type_before_dequantize(body: Graph, output: str) -> TensorType | None:
     return replace(kind, quant=quantisation_of(node)[0]) if kind.dtype in ACTIVATIONS else None
 
 
-def _starts_as(operand: LoopOperand, kind: TensorType) -> bool:
-    """Test whether integers of type ``kind`` represent the initial value of a carried operand exactly."""
-    assert kind.quant is not None
+def _has_exact_integer_start(operand: LoopOperand, tensor_type: TensorType) -> bool:
+    """Test whether integers of type ``tensor_type`` represent the initial value of a carried operand exactly."""
+    assert tensor_type.quant is not None
     if operand.integers is not None:
-        return (operand.integers.quant, operand.integers.dtype) == (kind.quant, kind.dtype)
+        return (operand.integers.quant, operand.integers.dtype) == (tensor_type.quant, tensor_type.dtype)
     if operand.data is None:
         return False
-    scale_attrs = {"scale": kind.quant.scale, "zero_point": kind.quant.zero_point, "axis": None}
-    quantize_attrs = {**scale_attrs, "out_dtype": kind.dtype, "rounding": Ties.EVEN}
+    scale_attrs = {"scale": tensor_type.quant.scale, "zero_point": tensor_type.quant.zero_point, "axis": None}
+    quantize_attrs = {**scale_attrs, "out_dtype": tensor_type.dtype, "rounding": Ties.EVEN}
     levels = registry.get("quantize").reference(quantize_attrs, [operand.data])
     return np.array_equal(registry.get("dequantize").reference(scale_attrs, levels)[0], operand.data)
 
 
-def _is_only_read_as(body: Graph, name: str, kind: TensorType) -> bool:
-    """Test whether iterations read a value only to quantise it to the type ``kind``."""
+def _is_only_quantised_to(body: Graph, name: str, tensor_type: TensorType) -> bool:
+    """Test whether iterations read a value only to quantise it to the type ``tensor_type``."""
     users = body.consumers().get(name, ())
-    quantises_same = all(user.op == "quantize" and quantisation_of(user) == (kind.quant, kind.dtype) for user in users)
+    quantises_same = all(
+        user.op == "quantize" and quantisation_of(user) == (tensor_type.quant, tensor_type.dtype) for user in users
+    )
     return quantises_same and name not in body.outputs
 
 
-def _with_integer_inputs(body: Graph, kinds: Sequence[TensorType | None]) -> Graph:
-    """Replace inputs of a body by integers of the types ``kinds``, which the body dequantises first; None leaves an
-    input unchanged."""
+def _replace_inputs_by_integers(body: Graph, tensor_types: Sequence[TensorType | None]) -> Graph:
+    """Replace inputs of a body by integers of the types ``tensor_types``, which the body dequantises first; None leaves
+    an input unchanged."""
     inputs, types, nodes, taken = list(body.inputs), dict(body.types), list[Node](), set(body.types)
-    for position, kind in enumerate(kinds, 1):
+    for position, kind in enumerate(tensor_types, 1):
         if kind is None or kind.quant is None:
             continue
         real = inputs[position]
@@ -335,11 +340,12 @@ def _with_integer_inputs(body: Graph, kinds: Sequence[TensorType | None]) -> Gra
     return replace(body, inputs=tuple(inputs), types=types).with_nodes((*nodes, *body.nodes))
 
 
-def _with_integer_outputs(body: Graph, kinds: Sequence[TensorType | None]) -> Graph:
-    """Replace outputs of a body by the integers from which they are dequantised; None in ``kinds`` leaves an output unchanged."""
+def _replace_outputs_by_integers(body: Graph, tensor_types: Sequence[TensorType | None]) -> Graph:
+    """Replace outputs of a body by the integers from which they are dequantised; None in ``tensor_types`` leaves an
+    output unchanged."""
     outputs, types, nodes, taken = list(body.outputs), dict(body.types), list(body.nodes), set(body.types)
     makers = body.producer()
-    for position, kind in enumerate(kinds):
+    for position, kind in enumerate(tensor_types):
         if kind is None:
             continue
         maker = makers[outputs[position]]

@@ -145,11 +145,11 @@ class _UnaryFunctions:
             return self.known[name]
         return self.root_function(name, kind)
 
-    def root_function(self, name: str, kind: TensorType) -> UnaryFunction | None:
+    def root_function(self, name: str, tensor_type: TensorType) -> UnaryFunction | None:
         """Return the identity function of an 8-bit value; None for any other value."""
-        if not _is_byte(kind.dtype) or name not in self.ranges or not kind.size:
+        if not _is_byte(tensor_type.dtype) or name not in self.ranges or not tensor_type.size:
             return None
-        return UnaryFunction(name, _all_numbers(kind.dtype))
+        return UnaryFunction(name, _all_numbers(tensor_type.dtype))
 
     def simplify_node(self, node: Node, function: UnaryFunction) -> Node:
         """Return the node, or a cheaper one that reads the root. If the result equals the root, that is recorded in ``alias``."""

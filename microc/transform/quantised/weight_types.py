@@ -58,12 +58,16 @@ def quantise_by_rows(graph: Graph) -> Graph:
     return without_dead_nodes(graph.with_nodes(nodes))
 
 
-def _refuse_unmarked_layer(graph: Graph, node: Node, makers: Mapping[str, Node]) -> None:
+def _refuse_unmarked_layer(graph: Graph, node: Node, producers: Mapping[str, Node]) -> None:
     """Raise UnsupportedError for a float layer with integer weights that has no attribute ``dynamic``, because ONNX
     computes such layers in floats."""
     if "dynamic" not in registry.get(node.op).attrs or node.attrs.get("dynamic") or len(node.inputs) < 2:
         return
-    data, source, weight = makers.get(node.inputs[0]), makers.get(node.inputs[1]), graph.consts.get(node.inputs[1])
+    data, source, weight = (
+        producers.get(node.inputs[0]),
+        producers.get(node.inputs[1]),
+        graph.consts.get(node.inputs[1]),
+    )
     if graph.types[node.inputs[0]].dtype != "float32" or (data is not None and data.op == "dequantize"):
         return
     integers = source is not None and source.op == "dequantize" and source.inputs[0] in graph.consts
@@ -174,7 +178,7 @@ BIASES = "bias"
 """Suffix of the names of operands that are added, not multiplied."""
 
 
-def find_weights(graph: Graph) -> Iterator[str]:
+def find_weight_constants(graph: Graph) -> Iterator[str]:
     """Yield the names of float32 constants that all their readers use as weights, in the order of the nodes."""
     roles: dict[str, set[bool]] = {}
     for node in graph.nodes:
@@ -204,14 +208,16 @@ def find_overflowing_weights(graph: Graph, dtype: str) -> tuple[str, ...]:
     return tuple(
         n
         for subgraph in (graph, *nested_graphs(graph))
-        for n in find_weights(subgraph)
+        for n in find_weight_constants(subgraph)
         if _overflows(subgraph.consts[n], dtype)
     )
 
 
 def count_16_bit_weights(graph: Graph) -> int:
     """Count the elements of those weights that float16 or bfloat16 represents exactly. Subgraphs are included."""
-    arrays = (subgraph.consts[name] for subgraph in (graph, *nested_graphs(graph)) for name in find_weights(subgraph))
+    arrays = (
+        subgraph.consts[name] for subgraph in (graph, *nested_graphs(graph)) for name in find_weight_constants(subgraph)
+    )
     return sum(array.size for array in arrays if any(dtypes.is_exact_in(array, half) for half in dtypes.HALF))
 
 
@@ -228,7 +234,7 @@ def round_weights(graph: Graph, context: PassContext) -> Graph:
     if dtype not in dtypes.HALF:
         return graph
     consts = dict(graph.consts)
-    for name in find_weights(graph):
+    for name in find_weight_constants(graph):
         array = consts[name]
         is_exact = any(dtypes.is_exact_in(array, half) for half in dtypes.HALF)
         has_levels = np.isfinite(array).all() and recover_quantised_weights(array.reshape(len(array), -1)) is not None

@@ -154,7 +154,8 @@ def test_factors_are_proved() -> None:
         found = find_exact_factors(((x, Fraction(1, count)),), -128, 127)
         assert found is not None
         np.testing.assert_array_equal(
-            np.clip(found.levels([x]), -128, 127), np.clip(exact_rounded_sums(((x, Fraction(1, count)),)), -128, 127)
+            np.clip(found.round_sums([x]), -128, 127),
+            np.clip(exact_rounded_sums(((x, Fraction(1, count)),)), -128, 127),
         )
     assert find_exact_factors(((x, Fraction(1, 1 << 70)),), -128, 127) is None
     assert is_exact_scale(0.5, 2000, Fraction(1, 2), -128, 127)

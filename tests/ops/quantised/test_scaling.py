@@ -92,7 +92,11 @@ def test_double_rounding_is_exact(shift: int, bound: int) -> None:
     x = edges(-bound, bound)
     for mantissa, out in itertools.product(MANTISSAS, OUTPUTS):
         tensor, i = te.placeholder(x.shape, "int32", "x"), ir.Var("i")
-        func = kernel(scale_double_rounding(tensor[i], -bound, bound, Scale.of(mantissa, shift), out), tensor, i)
+        func = kernel(
+            scale_double_rounding(tensor[i], -bound, bound, Scale.from_mantissa_and_shift(mantissa, shift), out),
+            tensor,
+            i,
+        )
         scaled = multiply_double_rounding(x, mantissa, shift, NUMPY) + out.zero_point
         wanted = np.clip(scaled, out.minimum, out.maximum)
         np.testing.assert_array_equal(run(func, x), wanted, err_msg=f"{mantissa} {out}")
@@ -106,11 +110,13 @@ def test_one_rounding_is_exact(form: str, shift: int, bound: int) -> None:
     for mantissa, out in itertools.product(MANTISSAS, OUTPUTS):
         tensor, i = te.placeholder(x.shape, "int32", "x"), ir.Var("i")
         if form == "single":
-            func = kernel(scale_single_rounding(tensor[i], bound, Scale.of(mantissa, shift), out), tensor, i)
+            func = kernel(
+                scale_single_rounding(tensor[i], bound, Scale.from_mantissa_and_shift(mantissa, shift), out), tensor, i
+            )
             scaled = multiply_single_rounding(x, mantissa, shift, NUMPY)
         else:
             reduced = reduce_multiplier(mantissa)
-            func = kernel(scale_wide(tensor[i], bound, Scale.of(reduced, shift), out), tensor, i)
+            func = kernel(scale_wide(tensor[i], bound, Scale.from_mantissa_and_shift(reduced, shift), out), tensor, i)
             scaled = multiply_by_reduced_factor(x, reduced, shift, NUMPY)
         wanted = np.clip(scaled + out.zero_point, out.minimum, out.maximum)
         np.testing.assert_array_equal(run(func, x), wanted, err_msg=f"{mantissa} {out}")
@@ -147,15 +153,23 @@ def test_bounded_operands_take_no_64_bit_arithmetic() -> None:
     tensor, i = te.placeholder((4,), "int32", "x"), ir.Var("i")
     out = ScaledResult(-5, -128, 127, "int8")
     for shift in (0, -1, -9, -31):
-        func = kernel(scale_double_rounding(tensor[i], 1 - HALF, HALF - 1, Scale.of(1518500250, shift), out), tensor, i)
+        func = kernel(
+            scale_double_rounding(tensor[i], 1 - HALF, HALF - 1, Scale.from_mantissa_and_shift(1518500250, shift), out),
+            tensor,
+            i,
+        )
         assert all(e.dtype != "int64" for e in walk_all_exprs(func.body))
 
 
 def test_zero_point_is_folded_and_relu_drops_the_correction() -> None:
     x = te.placeholder((1,), "int32", "x")[0]
-    plain = shift_right_rounding(x, 1 << 20, Scale.of(HALF, -8), ScaledResult(-5, -128, 127, "int8"))
+    plain = shift_right_rounding(
+        x, 1 << 20, Scale.from_mantissa_and_shift(HALF, -8), ScaledResult(-5, -128, 127, "int8")
+    )
     assert plain == ((x + (x >> 31) + (128 - (5 << 8))) >> 8, True)
-    relu = shift_right_rounding(x, 1 << 20, Scale.of(HALF, -8), ScaledResult(-128, -128, 127, "int8"))
+    relu = shift_right_rounding(
+        x, 1 << 20, Scale.from_mantissa_and_shift(HALF, -8), ScaledResult(-128, -128, 127, "int8")
+    )
     assert relu == ((x + (128 - (128 << 8))) >> 8, True)
 
 
