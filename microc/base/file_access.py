@@ -108,8 +108,9 @@ def is_trusted(folder: Path) -> bool:
 
 
 def distrust_reason(path: Path) -> str:
-    """Return the reason why a file that the user did not name is not trusted, as a clause; an empty string if it is
-    trusted.
+    """Return the reason why a file is not trusted, as a clause for error messages; an empty string if it is trusted.
+
+    It applies to files that are read although the user did not name them.
 
     A file is trusted by the rule of git's ``safe.directory``: its owner is the user or root, and nobody else can
     write to it. The rule applies to the file, to the target of a symbolic link, and to the folders of both. A folder

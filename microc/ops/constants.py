@@ -177,7 +177,7 @@ def attribute_dtype_error_message(attribute_name: str, attribute_value: float, d
     )
 
 
-def zero_point_range_check(zero_point_attribute: str, position: int) -> Sound:
+def make_zero_point_range_check(zero_point_attribute: str, position: int) -> Sound:
     """Return a check that the attribute ``zero_point_attribute`` is within the dtype of the operand at ``position``."""
 
     def check_zero_point(checked_node: CheckedNode) -> str:

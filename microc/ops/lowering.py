@@ -76,7 +76,7 @@ def row_window(graph: Graph, nodes: Sequence[Node], data_name: str) -> Window | 
 
     - ``data_name`` and the result are images of batch size 1, and all other values that are not constant have the
     result's shape.
-    - Only one operand in the group is ``data_name``, and constants of elementwise nodes are the same for all rows.
+    - Only one operand in the group is ``data_name``, and constants of elementwise nodes do not differ between rows.
     - The anchor is elementwise, and ``data_name`` has the result's shape; or the anchor's first operand is
     ``data_name``, its other operands are constants, and its window has no padding, or padding of a known value."""
     result = graph.types[nodes[-1].outputs[0]]
@@ -435,8 +435,7 @@ def _build_elementwise(
 
 
 def _bound_note(node: Node) -> tuple[tuple[str, int | str], ...]:
-    """Return a note for the stage: the bound of the anchor's values that a ``requantize`` node behind the anchor
-    declares.
+    """Return a block annotation: the bound of the anchor's values that a ``requantize`` node after the anchor declares.
 
     Empty if the node declares none."""
     bound = node.attrs.get("bound", -1) if node.op == "requantize" and not node.attrs.get("input_zero_point") else -1
@@ -444,7 +443,7 @@ def _bound_note(node: Node) -> tuple[tuple[str, int | str], ...]:
 
 
 def _magnitude_note(group: _GroupLowering) -> tuple[tuple[str, int | str], ...]:
-    """Return a note for the stage: the largest magnitude of the group's float constants. Empty if a constant is not
+    """Return a block annotation: the largest magnitude of the group's float constants. Empty if a constant is not
     finite."""
     arrays = (group.graph.consts.get(name) for node in group.nodes for name in node.inputs)
     ends = [float(np.abs(a).max(initial=0)) for a in arrays if a is not None and a.dtype.kind == "f"]

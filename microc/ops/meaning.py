@@ -85,27 +85,31 @@ _MOVES = frozenset(("reshape", "transpose"))
 
 
 def _values_computed_in_float64(graph: Graph) -> frozenset[str]:
-    """Return the values that are computed in float64: those between ``dequantize`` and ``quantize`` around one
-    arithmetic node.
+    """Return the names of the values that are computed in float64.
 
-    None of these values has another reader."""
+    They are the values between ``dequantize`` and ``quantize`` around one arithmetic node. Each has a single reader."""
     if all(node.op != "dequantize" for node in graph.nodes):
         return frozenset()
     writers = {name: node for node in graph.nodes for name in node.outputs}
     users, public, exact = graph.consumers(), {*graph.outputs, *graph.updates.values()}, set[str]()
 
-    def is_private(name: str) -> bool:
+    def has_single_reader(name: str) -> bool:
         return name not in public and len(users.get(name, ())) == 1
 
     for node in graph.nodes:
         if node.op != "quantize" or not _has_one_scale(node) or node.attr("rounding") != Ties.EVEN:
             continue
         chain, name = [node], node.inputs[0]
-        while is_private(name) and name in writers and writers[name].op in _CLAMPS | _MOVES:
+        while has_single_reader(name) and name in writers and writers[name].op in _CLAMPS | _MOVES:
             chain.append(writers[name])
             name = writers[name].inputs[0]
         middle = writers.get(name)
-        if middle is None or middle.op not in _ARITHMETIC or not is_private(name) or middle.attrs.get("activation"):
+        if (
+            middle is None
+            or middle.op not in _ARITHMETIC
+            or not has_single_reader(name)
+            or middle.attrs.get("activation")
+        ):
             continue
         data = middle.inputs[:1] if registry.get(middle.op).tables else middle.inputs
         operands = [_find_dequantising_nodes(graph, writers, operand) for operand in data if operand]
@@ -140,7 +144,7 @@ def _has_one_scale(node: Node) -> bool:
 
 
 def _apply_in_float64(node: Node, arrays: Sequence[Array]) -> Array:
-    """Return the result in float64 of a node that computes one of :func:`_values_computed_in_float64`."""
+    """Compute a node on ``arrays`` in float64; the node's result is one of :func:`_values_computed_in_float64`."""
     if node.op == "dequantize":
         scale = np.float64(np.float32(node.attr("scale")[0]))
         return np.asarray((arrays[0].astype(np.int64) - node.attr("zero_point")[0]) * scale)

@@ -49,12 +49,13 @@ class Window:
     pad_value: int | float | None = 0
 
     def dilated_extent(self, axis: int) -> int:
-        """Return the extent of a window, with its dilation, along height (``axis`` 0) or width (``axis`` 1)."""
+        """Return the number of rows (``axis`` 0) or columns (``axis`` 1) that a window spans, with its dilation."""
         return (self.kernel[axis] - 1) * self.dilation[axis] + 1
 
 
 def map_unchanged_axes(rank: int, changed_axes: Collection[int], keepdims: bool = True) -> Places:
-    """Map each of ``rank`` axes to itself, except ``changed_axes``, which are mapped to None.
+    """Map each of ``rank`` axes of an operand to the same axis of the result, except ``changed_axes``, which map to
+    None.
 
     Negative axes count from the end. Without ``keepdims`` the result lacks the changed axes, so that later axes move
     up."""
@@ -145,7 +146,7 @@ WORD = 4
 class Multiples:
     """Padding of matrix products for a core: multiples to which the numbers of terms and columns are rounded up.
 
-    :func:`microc.schedule.rules.rule.product_multiples` returns that of a core; by default nothing is padded.
+    :func:`microc.schedule.rules.rule.product_multiples` returns it for a core. By default nothing is padded.
 
     - ``factors``: pairs of dtypes for which one instruction sums the products of :data:`WORD` neighbouring elements.
     - ``partly``: True if the core also multiplies the last elements of a row that do not fill a word, so that a matrix
@@ -278,8 +279,8 @@ class OpDef:
     - ``reference(attrs, arrays) -> arrays`` defines the operator's semantics in numpy, exact for integers.
     - ``scalar(attrs, args) -> Expr``, of elementwise operators: the TIR expression of one result element from one
     element of each operand.
-    - ``compute(call) -> tensor(s)``, of all other operators: tensor expressions. Their elements in row-major order are
-    those of the outputs.
+    - ``compute(call) -> tensor(s)``, of all other operators: tensor expressions, whose elements in row-major order are
+      the elements of the outputs.
     - ``cases()`` returns test cases; every operator has some.
     - ``attrs``: declarations of the attributes; ``defaults`` follows from them and contains the attributes that may be
     omitted.
@@ -294,7 +295,7 @@ class OpDef:
     - ``alias(attrs, types, out_types)``: how operands and result share memory, so that the node needs no code; None if
     the node needs code.
     - ``axes(attrs, types)``: the map from axes of operands to axes of the result (:data:`AxisMap`). Without it, the
-    axes of an elementwise operator are mapped by broadcasting, and those of other operators are not mapped.
+    axes of an elementwise operator are mapped by broadcasting, and the axes of other operators are not mapped.
     - ``window(attrs, types)``: the windows along height and width; None if there are none. A node that has windows can
     compute a part of its result from a padded part of its data, with its attribute ``padding`` zero.
     - ``moves``: True if every element of the result is an unchanged element of the first operand; other operands only
@@ -457,8 +458,7 @@ def infer(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tup
 
 
 def node_constant_error_message(node: Node, graph: Graph, producers: Mapping[str, Node]) -> str:
-    """Return the reason why constants of a node that are used as indices, shifts and the like are invalid, or an empty
-    string.
+    """Return the reason why a node's constants (indices, shifts, counts, factors) are invalid, or an empty string.
 
     ``producers``: the nodes that compute the graph's values, by name of the value. Bounds of attributes are checked by
     :func:`infer`, not here."""

@@ -16,7 +16,7 @@ from microc.tir.symbolic import convert_extent
 
 @dataclass(frozen=True, slots=True)
 class ReduceAxis:
-    """A reduction axis: an axis over which values are summed, or whose maximum is taken, and so on.
+    """A reduction axis: an axis over which a :class:`Reduce` combines values, for example by addition.
 
     Expressions refer to the axis as ``axis.var``."""
 

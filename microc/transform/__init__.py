@@ -1,4 +1,4 @@
-"""Graph passes. ``PASSES`` lists all of them in the order in which they run."""
+"""Graph passes. ``PASSES`` contains all passes in the order in which they run."""
 
 from microc.transform import (
     canonicalise,

@@ -86,7 +86,8 @@ def _is_softmax(graph: Graph, group: tuple[Node, ...]) -> bool:
 
 
 def _has_one_shape(graph: Graph, group: tuple[Node, ...]) -> bool:
-    """Test whether all nodes of a group have the same shape, and those after the anchor are elementwise without an axis."""
+    """Test whether all results of a group have one shape, and the nodes after the anchor are elementwise without
+    axis."""
     shape = graph.types[group[0].outputs[0]].shape
     return all(graph.types[node.outputs[0]].shape == shape and len(node.outputs) == 1 for node in group) and all(
         registry.get(node.op).elementwise and node.attrs.get("axis") is None for node in group[1:]
@@ -102,11 +103,12 @@ _MOVES = frozenset(("reshape", "transpose", "slice"))
 
 @frozen
 class StridedView:
-    """Operand as a strided view of ``value``, whatever their dtypes.
+    """Operand of an attention as a strided view of the value ``value``; both may have different dtypes.
 
-    ``whole`` is an array with one byte per element of the value, and ``places`` a view of it with one byte per element
-    of the operand. ``labels`` are the names of the axes of ``places``. Axes of extent 1 are left out, because they do
-    not constrain the order. ``scaled``: elementwise nodes that are applied after the view."""
+    Numpy strides describe the view: ``whole`` is an array with one byte per element of the value, and ``places`` a view
+    of ``whole`` with one byte per element of the operand. ``labels``: names of the axes of ``places``. Axes of extent 1
+    are left out, because they do not constrain the order. ``scaled``: elementwise nodes that are applied after the
+    view."""
 
     value: str
     whole: Array
@@ -284,11 +286,11 @@ class BodyBuilder:
         self.inputs: dict[str, str] = {}
         """Values of the parent, by their names in this body."""
 
-    def type(self, name: str) -> TensorType:
+    def type_of(self, name: str) -> TensorType:
         return self.types.get(name) or self.graph.types[name]
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return self.type(name).shape
+        return self.type_of(name).shape
 
     # ------------------------------------------------------------ values
 
@@ -309,12 +311,12 @@ class BodyBuilder:
         assert self.parent is not None
         known = {value: name for name, value in self.inputs.items()}
         if outer not in known:
-            known[outer] = self.new_value(outer, self.parent.type(outer))
+            known[outer] = self.new_value(outer, self.parent.type_of(outer))
             self.inputs[known[outer]] = outer
         return known[outer]
 
     def read_whole(self, name: str) -> str:
-        """Return the name in this body of a value of the graph that every iteration reads whole.
+        """Return the name in this body of a value of the graph. Every iteration reads all elements of the value.
 
         A value of one element gets at most two axes."""
         kind = self.graph.types[name]
@@ -331,8 +333,8 @@ class BodyBuilder:
 
     def emit(self, op: str, inputs: tuple[str, ...], attrs: Mapping[str, Attr], stem: str = "") -> str:
         """Append a node that forms a kernel of its own; return the name of its result."""
-        (kind,) = registry.infer(op, attrs, [self.type(name) for name in inputs])
-        result = self.new_value(stem or inputs[0], replace(kind, quant=self.type(inputs[0]).quant))
+        (kind,) = registry.infer(op, attrs, [self.type_of(name) for name in inputs])
+        result = self.new_value(stem or inputs[0], replace(kind, quant=self.type_of(inputs[0]).quant))
         group = "" if registry.get(op).view else result
         self.nodes.append(Node(op, inputs, (result,), attrs, self.loc, group))
         return result
@@ -340,7 +342,7 @@ class BodyBuilder:
     def copy_node(self, node: Node, inputs: tuple[str, ...], attrs: Mapping[str, Attr]) -> str:
         """Append a copy of a node of the graph, with other operands and attributes, in the same fusion group; return
         its result."""
-        (kind,) = registry.infer(node.op, attrs, [self.type(name) for name in inputs if name])
+        (kind,) = registry.infer(node.op, attrs, [self.type_of(name) for name in inputs if name])
         result = self.new_value(node.outputs[0], replace(kind, quant=self.graph.types[node.outputs[0]].quant))
         self.nodes.append(replace(node, inputs=inputs, outputs=(result,), attrs=attrs))
         return result
@@ -404,7 +406,7 @@ class BodyBuilder:
             inner.consts,
         )
         attrs: Mapping[str, Attr] = {"body": graph, "count": iterations, "carried": 0, "guarded": False}
-        kind = inner.type(result)
+        kind = inner.type_of(result)
         stacked = self.new_value(result, replace(kind, shape=(iterations, *kind.shape)))
         self.nodes.append(Node("loop", tuple(inner.inputs.values()), (stacked,), attrs, self.loc, stacked))
         return stacked
@@ -542,7 +544,7 @@ class _BlockedAttention:
         return value if matrix.ordered or key in self.transposed else body.emit_transpose(value, matrix.axes)
 
     def operand_axis_names(self, node_index: int, position: int) -> tuple[str, ...] | None:
-        """Return the names of an operand's axes, or None for an operand that every iteration reads whole."""
+        """Return the names of an operand's axes; None if every iteration reads all elements of the operand."""
         node = self.attention.nodes[node_index]
         kind = self.graph.types[node.inputs[position]]
         rank = len(self.graph.types[self.attention.product[0].outputs[0]].shape)

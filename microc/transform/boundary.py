@@ -72,7 +72,9 @@ class Step:
 
 
 def collect_preparations(**fields_by_name: Mapping[str, Any]) -> dict[str, Preparation]:
-    """Return the preparation of each input from the fields of :class:`Preparation`, each of which is given by input name.
+    """Return the preparation of each input.
+
+    ``fields_by_name`` maps each field of :class:`Preparation` to its values, by name of the input.
 
     The name ``*`` contains defaults for all inputs."""
     names = {name for wish in fields_by_name.values() for name in wish}
@@ -129,7 +131,7 @@ def _broadcast_numbers_by_channel(
 ) -> Array:
     """Return the numbers as an array with one element, or one per channel, that broadcasts along ``axis``.
 
-    ``numbers_name``: what the numbers are, for the error message."""
+    ``numbers_name``: noun for the numbers in the error message, such as "mean"."""
     rank, count = len(tensor_type.shape), len(set(numbers))
     if len(numbers) > 1 and (not rank or tensor_type.shape[axis] != len(numbers)):
         channels = tensor_type.shape[axis] if rank else 1
@@ -307,7 +309,7 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 @frozen
 class Boundary:
-    """Requested form of inputs and outputs, by name. ``*`` stands for all others to which the request can apply.
+    """Requested form of inputs and outputs, by name. The name ``*`` means all others to which the request can apply.
 
     Dtypes: ``*`` applies to real numbers (floats and quantised tensors). Layouts: ``NCHW`` or ``NHWC``; ``*`` applies
     to tensors of four axes. ``preparations``: preprocessing of inputs; by default its input is uint8, and images have
@@ -361,7 +363,9 @@ def adapt_inputs_and_outputs(graph: Graph, boundary: Boundary) -> Graph:
 
 @frozen
 class _GraphEnd:
-    """One input or output of a graph (``what``: which of both). Methods return the changed graph."""
+    """One input or output of a graph. Methods return the changed graph.
+
+    ``what``: ``input`` or ``output``."""
 
     graph: Graph
     name: str

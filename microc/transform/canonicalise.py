@@ -29,7 +29,7 @@ from microc.ops.normalisation.norms import LAYER_NORM_FIXED_MOST_DEPTH as QUANTI
 from microc.transform.channels_last import padding_rules, reshape_rules
 from microc.transform.fuse import MANDATORY
 from microc.transform.pass_context import Pass, PassContext
-from microc.transform.scale_axis import scaling_rules
+from microc.transform.scale_axis import scale_folding_rules
 from microc.transform.transposes import matmul_transpose_rules, transpose_merging_rules
 
 # ---- Dead code elimination.
@@ -120,7 +120,7 @@ def merge_common_subexpressions(graph: Graph, context: PassContext) -> Graph:
     """Remove nodes that are equal to an earlier node.
 
     Nodes that compute graph outputs or state updates are kept, because their names must remain."""
-    return _SubexpressionMerger(graph).run()
+    return _SubexpressionMerger(graph).merge_subexpressions()
 
 
 class _SubexpressionMerger:
@@ -136,7 +136,7 @@ class _SubexpressionMerger:
         self.equal: dict[str, str] = {}
         self.instead: dict[str, str] = {}
 
-    def run(self) -> Graph:
+    def merge_subexpressions(self) -> Graph:
         self.merge_constants()
         seen: dict[object, Node] = {}
         nodes: list[Node] = []
@@ -147,7 +147,7 @@ class _SubexpressionMerger:
             pairs = dict(zip(node.outputs, first.outputs, strict=True))
             if first is not node:
                 self.equal.update(pairs)
-            if first is node or self.promised & pairs.keys() or self.is_accumulator(node):
+            if first is node or self.promised & pairs.keys() or self.must_stay_in_kernel(node):
                 nodes.append(node)
             else:
                 self.instead.update(pairs)
@@ -161,7 +161,7 @@ class _SubexpressionMerger:
         inputs = tuple(self.equal.get(name, name) for name in node.inputs)
         return node.op, inputs, repr(dict(node.attrs)), tuple(self.graph.types.get(name) for name in node.outputs)
 
-    def is_accumulator(self, node: Node) -> bool:
+    def must_stay_in_kernel(self, node: Node) -> bool:
         """Test whether the node's result must stay inside a kernel, because a requantisation reads it.
 
         Such a node is computed in each kernel; its requantisation may still be merged with an equal one."""
@@ -330,7 +330,7 @@ def canonicalise(graph: Graph, context: PassContext) -> Graph:
     """Apply all rules of canonical form until none applies.
 
     The rules that fold scales into a layer need the optimisation level ``SCALING_LEVEL``."""
-    scaling = (scaling_rules,) if context.opt_level >= SCALING_LEVEL else ()
+    scaling = (scale_folding_rules,) if context.opt_level >= SCALING_LEVEL else ()
     families = (_identity_rules, _merging_rules, reshape_rules, padding_rules, *scaling, matmul_transpose_rules)
     return rewrite(graph, tuple(rule for family in families for rule in family()))
 

@@ -149,13 +149,17 @@ def eliminate_dead_channels(graph: Graph, context: PassContext) -> Graph:
     if has_too_many_channels(graph):
         return graph
     liveness = _Liveness(graph)
-    return graph if all(mask.all() for mask in liveness.live.values()) else _ChannelRemover(graph, liveness).run()
+    return (
+        graph
+        if all(mask.all() for mask in liveness.live.values())
+        else _ChannelRemover(graph, liveness).remove_channels()
+    )
 
 
 class _Liveness:
     """Liveness of the channels of all values of a graph, as a mask for each value. The masks grow to a fixed point.
 
-    ``live``: channels that are read. ``masks``: channels that are kept, which are the live ones and fillers."""
+    ``live``: channels that are read. ``masks``: channels that are kept, which are the live channels and the fillers."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -231,7 +235,7 @@ class _ChannelRemover:
         self.types, self.consts = dict(graph.types), dict(graph.consts)
         self.names = {name: self.new_value(name, self.type_of_kept_channels(name)) for name in sorted(self.kept)}
 
-    def run(self) -> Graph:
+    def remove_channels(self) -> Graph:
         nodes = [self.rewrite_node(node) for node in self.graph.nodes]
         return replace(self.graph, types=self.types, consts=self.consts).with_nodes(nodes)
 
@@ -280,7 +284,8 @@ class _ChannelRemover:
     def parameter_channels(self, name: str) -> Array | None:
         """Return for each kept channel of a value the index of the channel whose weights, bias and scale it gets.
 
-        A live channel gets its own, a filler those of a live channel. Return None if the value keeps all channels."""
+        A live channel gets its own parameters, a filler the parameters of a live channel. Return None if the value
+        keeps all channels."""
         if name not in self.kept:
             return None
         kept, live = self.kept[name], self.live[name]

@@ -36,7 +36,9 @@ def elementwise_operators() -> frozenset[str]:
 
 
 def element_operands(match: Match) -> list[int]:
-    """Return the positions of the matched node's operands that broadcast: all that are present and not read as a whole."""
+    """Return the positions of the matched node's operands that broadcast.
+
+    These are all operands that are present, except operands that the node reads as whole tensors (``OpDef.whole``)."""
     whole = registry.get(match.root.op).whole
     return [k for k, name in enumerate(match.root.inputs) if name and k not in whole]
 
@@ -166,7 +168,9 @@ def _convert_graph(graph: Graph, transposed_inputs: Mapping[str, str]) -> Graph:
     """Return the graph converted to channels last, with its transpositions moved and merged.
 
     Inputs in ``transposed_inputs`` are transposed once at the start."""
-    converted = rewrite(_LayoutConverter(graph, transposed_inputs).run(), (*transpose_rules(), *reshape_rules()))
+    converted = rewrite(
+        _LayoutConverter(graph, transposed_inputs).convert_graph(), (*transpose_rules(), *reshape_rules())
+    )
     converted = rewrite(_restore_inputs(converted, graph, transposed_inputs), transpose_merging_rules())
     return rewrite(converted, (*final_transpose_rules(), *reshape_rules()))
 
@@ -206,7 +210,7 @@ class _LayoutConverter:
         self.types = dict(graph.types)
         self.consts = dict(graph.consts)
 
-    def run(self) -> Graph:
+    def convert_graph(self) -> Graph:
         for name, image in self.swapped.items():
             kind = self.graph.types[name]
             self.types[image] = permute_type(kind, CHANNELS_LAST[len(kind.shape)])

@@ -86,7 +86,7 @@ def fuse(graph: Graph, context: PassContext) -> Graph:
     join the kernels that compute them."""
     if context.opt_level > 0:
         graph = _duplicate_widening(graph)
-    return _order_by_group(graph, _FusionGroups(graph, context).run())
+    return _order_by_group(graph, _FusionGroups(graph, context).assign_groups())
 
 
 def _duplicate_widening(graph: Graph) -> Graph:
@@ -151,7 +151,7 @@ class _FusionGroups:
         self.remaining_loads = LOADS_IN_ALL
         self.spent_loads: dict[str, int] = {}
 
-    def run(self) -> list[str]:
+    def assign_groups(self) -> list[str]:
         """Return the final group of every node; it is empty for views."""
         groups = [self.add_node(number, node) for number, node in enumerate(self.graph.nodes)]
         return [self.find_root_group(group) for group in groups]
@@ -260,8 +260,8 @@ class _FusionGroups:
 def _reads_from_memory(node: Node, name: str) -> bool:
     """Test whether a node needs the value ``name`` to be stored.
 
-    It does if it reads the value as a whole, or if it uses each element so often that inlining would repeat its
-    expression too often."""
+    It does if it indexes the value as a tensor (``OpDef.whole``), or if it uses each element so often that inlining
+    would repeat the element's expression too often."""
     definition = registry.get(node.op)
     return not definition.elementwise or definition.repeats or any(node.inputs[k] == name for k in definition.whole)
 

@@ -42,7 +42,7 @@ _CONSEQUENCES = ("bound", "shift_range")
 
 def join_parallel_layers(graph: Graph, context: PassContext) -> Graph:
     """Merge parallel ``conv2d`` and ``dense`` layers with constant weights; return the graph itself if none can be merged."""
-    return _LayerMerger(graph).run()
+    return _LayerMerger(graph).merge_parallel_layers()
 
 
 class _LayerMerger:
@@ -60,7 +60,7 @@ class _LayerMerger:
         self.replacements: dict[int, list[Node]] = {}
         self.merged_node_ids: set[int] = set()
 
-    def run(self) -> Graph:
+    def merge_parallel_layers(self) -> Graph:
         for branches in self.find_candidates():
             if self.count_rows(branches[0]) == 1:
                 self.join_with_slices(branches)

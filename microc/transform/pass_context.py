@@ -136,8 +136,9 @@ class Pass:
 
 
 def insert_user_passes(passes: Sequence[Pass], user_passes: Sequence[Pass]) -> tuple[Pass, ...]:
-    """Insert each of ``user_passes`` before the first run of the built-in pass that it names, wrapped in a check of its
-    result."""
+    """Insert each of ``user_passes`` before the first run of the built-in pass in its field ``before``.
+
+    Each is wrapped in a check of its result."""
     merged: list[Pass] = []
     left = list(user_passes)
     for builtin in passes:

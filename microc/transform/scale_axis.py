@@ -28,7 +28,7 @@ _LAYER = P.op(("conv2d", "dense"), attrs={"activation": "", "out_dtype": ""}, na
 """Pattern of a layer without activation whose result has the dtype of its data."""
 
 
-def scaling_rules() -> tuple[Rule, ...]:
+def scale_folding_rules() -> tuple[Rule, ...]:
     """Return rules that fold add, sub, mul and div by a per-channel constant into the preceding float layer."""
     return (
         (P.op("add", _LAYER, P.const("c"), commutative=True), _fold_following_add),
@@ -112,7 +112,8 @@ def _is_per_channel(match: Match, layer: Node) -> bool:
 # to first order in u, before the sum over products. Weights that are integer multiples of a scale (``ops/matrix/gemm.py``) are
 # not scaled, because they would lose this form; neither are weights that several layers share or that equal another constant.
 #
-# TVM calls this FoldScaleAxis, in forward direction. The backward direction, into the preceding layer, is :func:`scaling_rules`.
+# TVM calls this FoldScaleAxis, in forward direction. The backward direction, into the preceding layer, is
+# :func:`scale_folding_rules`.
 
 LAYERS = ("conv2d", "dense")
 """Operators into whose weights and bias constants are folded."""

@@ -194,7 +194,7 @@ def _hold_carried_values_until_start(body: Graph, carried_count: int, delay: int
     """Return a loop's body that leaves its carried values unchanged before the sequence starts, which is ``delay``
     frames after the stream.
 
-    The body gets a new last input ``frame_counter_state``: the number of frames before this step."""
+    The body gets a new last input ``age``: the number of frames before this step."""
     types, consts = dict(body.types), dict(body.consts)
 
     scalar, flag = TensorType((1,), "int32"), TensorType((1,), "bool")
@@ -332,7 +332,7 @@ def _stream_pad(writer: StepWriter, node: Node) -> bool:
 
 
 def _stream_sliding_window(writer: StepWriter, node: Node) -> bool:
-    """Write a layer whose window slides along height or width, one of which is time.
+    """Write a layer whose window slides along height and width; one of these axes is time.
 
     Padding in front must have a known value: each step masks the frames before the start with it, because the same code
     runs in all steps. Return False if the node has no such window."""
@@ -404,7 +404,8 @@ def stream(
     step; 0: as few as the strides allow. ``allowed``: ``window`` and ``lookahead`` (:data:`ALLOWED`).
 
     Raise UsageError for an unknown input or axis, or for a ``step_frames`` that is not a multiple of the strides. Raise
-    UnsupportedError, which names the layer, if a step cannot compute the same frames as the whole run."""
+    UnsupportedError, which names the layer, if a step cannot compute the same frames as a run over the whole
+    sequence."""
     times = _resolve_time_axes(graph, axes)
     if not carries_all_state(graph):
         hint = "compile it without --stream: it already takes the sequence piece by piece"
@@ -465,7 +466,7 @@ def _build_step(
         write_step_node(writer, node)
     outputs = {name: _describe_output(writer, graph, name) for name in graph.outputs}
     memory = writer.memory
-    nodes = memory.expand_reads(writer.nodes)
+    nodes = memory.replace_reads_by_nodes(writer.nodes)
     state, updates = {**graph.state, **memory.state}, {**graph.updates, **memory.updates}
     step = Graph(graph.name, graph.inputs, graph.outputs, (), writer.types, writer.consts, state, updates)
     return step.with_nodes(nodes), Streaming(step_frames, time_axes, outputs)

@@ -30,10 +30,11 @@ from microc.ops.attributes import Rounding
 class Frames:
     """Dependency on time of a value that has new frames in each step.
 
-    ``axis``: time axis. ``length``: number of frames in the whole run. ``count``: number of frames per step. ``delay``:
-    number of frames by which the stream is late. ``clean``: number of frames of the whole run that do not depend on
-    padding after the end of the sequence; ``blame``: the layer that pads there. If ``delay`` is negative, the first
-    -delay frames are never computed; they would contain ``fill``."""
+    The whole run is the original network's run over the complete sequence. ``axis``: time axis. ``length``: number of
+    frames in the whole run. ``count``: number of frames per step. ``delay``: number of frames by which the stream is
+    late. ``clean``: number of frames of the whole run that do not depend on padding after the end of the sequence;
+    ``blame``: the layer that pads there. If ``delay`` is negative, the first -delay frames are never computed; they
+    would contain ``fill``."""
 
     axis: int
     length: int
@@ -55,9 +56,9 @@ class Frames:
 
 @frozen
 class Whole:
-    """Dependency on time of a value that each step computes as a whole from the last frames.
+    """Dependency on time of a value that each step computes completely from the last frames, such as a classification.
 
-    ``delay``: index of the step whose value equals that of the whole run."""
+    ``delay``: index of the step whose value equals the value that a run over the whole sequence computes."""
 
     delay: int
 
@@ -140,9 +141,9 @@ _LONGEST_CYCLE = 1 << 30
 
 
 @frozen
-class Read:
-    """Read of earlier frames of a value: ``count`` frames, ``step`` frames apart, of which the first is ``back`` frames
-    before the end."""
+class FrameRead:
+    """Read of earlier frames of a value: ``count`` frames, ``step`` frames apart. The first is ``back`` frames before
+    the end."""
 
     result: str
     back: int
@@ -152,7 +153,7 @@ class Read:
 
 
 @dataclass(slots=True)
-class History:
+class FrameHistory:
     """Value whose frames are kept between steps, and the reads of these frames. ``fill``: content of the frames before
     the first one."""
 
@@ -160,7 +161,7 @@ class History:
     kind: TensorType
     axis: int
     fill: float
-    reads: list[Read] = field(default_factory=list)
+    reads: list[FrameRead] = field(default_factory=list)
 
     @property
     def fresh(self) -> int:
@@ -183,10 +184,12 @@ class History:
         frame = self.kind.nbytes // self.fresh
         is_outermost = prod(self.kind.shape[: self.axis]) == 1
         n_fetched = sum(read.count for read in self.reads)
-        n_apart = sum(read.count for read in self.reads if read.step > 1 or not (is_outermost or self.is_all(read)))
+        n_apart = sum(
+            read.count for read in self.reads if read.step > 1 or not (is_outermost or self.needs_all_frames(read))
+        )
         return frame * (self.size + _APART * n_apart - self.fresh - n_fetched) > RING_COSTS
 
-    def is_all(self, read: Read) -> bool:
+    def needs_all_frames(self, read: FrameRead) -> bool:
         """Test whether a read needs all frames of the history, in order."""
         return read.step == 1 and read.back == read.count == self.size
 
@@ -200,7 +203,7 @@ class StreamState:
 
     def __init__(self, types: dict[str, TensorType], consts: dict[str, Array]) -> None:
         self.types, self.consts = types, consts
-        self.histories: dict[tuple[str, float], History] = {}
+        self.histories: dict[tuple[str, float], FrameHistory] = {}
         self.state: dict[str, Array] = {}
         self.updates: dict[str, str] = {}
         self.renamed: dict[str, str] = {}
@@ -210,24 +213,24 @@ class StreamState:
         """Add a value of type ``tensor_type``; return its unique name, which begins with ``stem``."""
         return new_value(self.types, stem, tensor_type)
 
-    def define(self, stem: str, tensor_type: TensorType, fill: float) -> str:
+    def add_state(self, stem: str, tensor_type: TensorType, fill: float) -> str:
         """Add a state whose elements all start as ``fill``; return its name."""
         name = self.new_value(stem, tensor_type)
         self.state[name] = np.full(tensor_type.shape, fill, dtypes.to_numpy(tensor_type.dtype))
         return name
 
-    def read(self, value: str, axis: int, fill: float, back: int, step: int, count: int, loc: Loc) -> Read:
+    def record_read(self, value: str, axis: int, fill: float, back: int, step: int, count: int, loc: Loc) -> FrameRead:
         """Record a read of ``count`` earlier frames of a value. The result gets a new name; nodes are written by
-        :meth:`expand_reads`."""
+        :meth:`replace_reads_by_nodes`."""
         kind = self.types[value]
-        history = self.histories.setdefault((value, fill), History(value, kind, axis, fill))
+        history = self.histories.setdefault((value, fill), FrameHistory(value, kind, axis, fill))
         shape = history.shape(count)
         result = self.new_value(f"{value}.frames", TensorType(shape, kind.dtype, kind.quant, kind.layout))
-        read = Read(result, back, step, count, loc)
+        read = FrameRead(result, back, step, count, loc)
         history.reads.append(read)
         return read
 
-    def expand_reads(self, nodes: Sequence[Node | Read]) -> list[Node]:
+    def replace_reads_by_nodes(self, nodes: Sequence[Node | FrameRead]) -> list[Node]:
         """Replace all reads of histories by nodes, and append the nodes that update the state."""
         owners = {read.result: history for history in self.histories.values() for read in history.reads}
         stored: dict[int, str] = {}
@@ -251,22 +254,22 @@ class StreamState:
             for n in expanded
         ]
 
-    def _keep_in_order(self, history: History, read: Read, nodes: list[Node]) -> str:
+    def _keep_in_order(self, history: FrameHistory, read: FrameRead, nodes: list[Node]) -> str:
         """Emit the node that shifts a history and appends the new frames; return the value of the history after this step."""
         kind = TensorType(history.shape(history.size), history.kind.dtype, history.kind.quant, history.kind.layout)
-        state = self.define(f"{history.value}.history", kind, history.fill)
+        state = self.add_state(f"{history.value}.history", kind, history.fill)
         line = self.new_value(f"{history.value}.line", kind)
         nodes.append(Node("shift_in", (state, history.value), (line,), {"axis": history.axis}, read.loc))
         self.updates[state] = line
         return line
 
-    def _keep_in_ring(self, history: History, read: Read, last: list[Node]) -> str:
+    def _keep_in_ring(self, history: FrameHistory, read: FrameRead, last: list[Node]) -> str:
         """Add a ring buffer for a history, and the node that stores the new frames in it; return the ring before this step.
 
         The node is appended to ``last``: it runs at the end of the step, after all reads."""
         frames = history.slots * history.fresh
         kind = TensorType(history.shape(frames), history.kind.dtype, history.kind.quant, history.kind.layout)
-        ring = self.define(f"{history.value}.ring", kind, history.fill)
+        ring = self.add_state(f"{history.value}.ring", kind, history.fill)
         written = self.new_value(f"{history.value}.written", kind)
         inputs = (ring, self._step_counter(history.slots), history.value)
         last.append(Node("ring_write", inputs, (written,), {"axis": history.axis}, read.loc))
@@ -280,18 +283,18 @@ class StreamState:
             if lcm(cycle, slots) <= _LONGEST_CYCLE:
                 self.cycles[name] = lcm(cycle, slots)
                 return name
-        name = self.define("position", TensorType((1,), "int32"), 0)
+        name = self.add_state("position", TensorType((1,), "int32"), 0)
         self.cycles[name] = slots
         return name
 
-    def _emit_read(self, history: History, read: Read, kept: str) -> list[Node]:
+    def _emit_read(self, history: FrameHistory, read: FrameRead, kept: str) -> list[Node]:
         """Return the nodes that read frames from ``kept``, the state of the history."""
         axis = history.axis
         if history.in_ring:
             attrs = {"axis": axis, "back": read.back, "step": read.step, "count": read.count}
             inputs = (kept, self._step_counter(history.slots), history.value)
             return [Node("ring_slice", inputs, (read.result,), attrs, read.loc)]
-        if history.is_all(read):
+        if history.needs_all_frames(read):
             self.renamed[read.result] = kept
             return []
         shape = history.shape(history.size)
@@ -310,7 +313,7 @@ class StreamState:
                 self.new_value(f"{name}.{stem}", k)
                 for stem, k in (("next", kind), ("inside", TensorType((1,), "bool")), ("result", kind))
             )
-            one, end, zero = (self.constant(number, kind) for number in (1, cycle, 0))
+            one, end, zero = (self.add_constant(number, kind) for number in (1, cycle, 0))
             nodes += [
                 Node("add", (name, one), (incremented,), plain_attrs),
                 Node("less", (incremented, end), (is_within,), {"rounding": Rounding.DOUBLE}),
@@ -319,7 +322,7 @@ class StreamState:
             self.updates[name] = result
         return nodes
 
-    def constant(self, number: float, tensor_type: TensorType) -> str:
+    def add_constant(self, number: float, tensor_type: TensorType) -> str:
         """Add a constant that contains one number and broadcasts to ``tensor_type``; return its name."""
         name = self.new_value(
             "number", TensorType((1,) * max(len(tensor_type.shape), 1), tensor_type.dtype, tensor_type.quant)
@@ -345,7 +348,7 @@ class StepWriter:
         self.types: dict[str, TensorType] = dict(graph.types)
         self.consts: dict[str, Array] = dict(graph.consts)
         self.memory = StreamState(self.types, self.consts)
-        self.nodes: list[Node | Read] = []
+        self.nodes: list[Node | FrameRead] = []
         self.masked: dict[tuple[str, float], str] = {}
         self.ages: dict[tuple[int, int], str] = {}
         for name, track in tracks.items():
@@ -395,15 +398,15 @@ class StepWriter:
         return self.read_frames(node, value, track.axis, start, window.back, step, count)
 
     def read_frames(self, node: Node, value: str, axis: int, fill: float, back: int, step: int, count: int) -> str:
-        """Return the name of ``count`` frames of a value, ``step`` frames apart, of which the first is ``back`` frames
-        before the end.
+        """Return the name of ``count`` frames of a value, ``step`` frames apart. The first is ``back`` frames before
+        the end.
 
         It is the value itself, a slice of this step's frames, or a read of the value's history."""
         fresh = self.types[value].shape[axis]
         if (back, step, count) == (fresh, 1, fresh):
             return value
         if back > fresh:
-            read = self.memory.read(value, axis, fill, back, step, count, node.loc)
+            read = self.memory.record_read(value, axis, fill, back, step, count, node.loc)
             self.nodes.append(read)
             return read.result
         shape = self.types[value].shape
@@ -432,10 +435,10 @@ class StepWriter:
         shape[track.axis] = track.count
         offsets = memory.new_value("places", TensorType(tuple(shape), "int32"))
         self.consts[offsets] = np.arange(track.count, dtype=np.int32).reshape(shape)
-        delay = memory.constant(track.delay, TensorType((1,), "int32"))
+        delay = memory.add_constant(track.delay, TensorType((1,), "int32"))
         position = self.emit(node, "add", (self.frame_counter_state(node, track.count, track.delay), offsets), _PLAIN)
         inside = self.emit(node, "greater_equal", (position, delay), {"rounding": Rounding.DOUBLE})
-        result = self.emit(node, "where", (inside, value, memory.constant(fill, kind)), {}, kind)
+        result = self.emit(node, "where", (inside, value, memory.add_constant(fill, kind)), {}, kind)
         self.masked[value, fill] = result
         return result
 
@@ -443,14 +446,14 @@ class StepWriter:
         """Return the state that counts the frames before this step, up to ``delay``."""
         if (count, delay) not in self.ages:
             memory, kind = self.memory, TensorType((1,), "int32")
-            age = memory.define("age", kind, 0)
-            older = self.emit(node, "add", (age, memory.constant(count, kind)), _PLAIN)
-            memory.updates[age] = self.emit(node, "minimum", (older, memory.constant(delay, kind)), _PLAIN)
+            age = memory.add_state("age", kind, 0)
+            older = self.emit(node, "add", (age, memory.add_constant(count, kind)), _PLAIN)
+            memory.updates[age] = self.emit(node, "minimum", (older, memory.add_constant(delay, kind)), _PLAIN)
             self.ages[count, delay] = age
         return self.ages[count, delay]
 
     def read_all_frames(self, node: Node, value: str, min_delay: int) -> str:
-        """Return all frames of a value that the whole run has, delayed by at least ``min_delay`` steps.
+        """Return all frames that a value has in the whole sequence, delayed by at least ``min_delay`` steps.
 
         Raise UnsupportedError if that needs an option that is not allowed."""
         track = self.tracks[value]

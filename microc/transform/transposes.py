@@ -197,7 +197,7 @@ _MOVED = P.op("transpose", P.any("x"), name="moved", shared=True)
 
 
 def transpose_merging_rules() -> tuple[Rule, ...]:
-    """Return rules that merge two transpositions and remove those that change nothing."""
+    """Return rules that merge two successive transpositions and remove transpositions that change nothing."""
     return ((P.op("transpose", P.any("x")), _remove_identity), (P.op("transpose", _MOVED), _merge_transposes))
 
 
@@ -216,7 +216,7 @@ def final_transpose_rules() -> tuple[Rule, ...]:
     """Return rules for the transpositions that remain when none can be moved any more.
 
     A transposition that keeps the order of elements becomes a reshape. A transposition of dequantised floats is moved
-    before ``dequantize``, where it moves integers."""
+    before ``dequantize``, so that it moves integers."""
     return (
         (P.op("transpose", P.any("x")), _replace_by_reshape),
         (P.op("transpose", P.op("dequantize", P.any("x"), name="floats")), _move_before_dequantize),

@@ -287,10 +287,10 @@ def can_use_integer_winograd(
 ) -> bool:
     """Test whether Winograd's F(2 x 2, 3 x 3) computes an integer conv2d exactly, without overflow for any data.
 
-    ``operand_types`` and ``operand_constants`` are those of data, weight and bias; weight and bias must be constant.
-    The transformed weights U must fit int16; the transformed data V always does for 8-bit data. Partial sums of U V, of
-    the output transform, and of outputs Y and bias are all bounded by 4 |Y| + |bias| with magnitudes added instead
-    of signed terms. This bound must fit int32."""
+    ``operand_types`` and ``operand_constants``: types and constant data of data, weight and bias. Weight and bias must
+    be constant. The transformed weights U must fit int16; the transformed data V always does for 8-bit data. Partial
+    sums of U V, of the output transform, and of outputs Y and bias are bounded by 4 |Y| + |bias|, if the magnitudes of
+    all terms are added. This bound must fit int32."""
     if not _is_unit_stride_3x3(attrs, operand_types) or attrs.get("out_dtype") != "int32":
         return False
     if operand_types[0].dtype not in ("int8", "uint8") or any(array is None for array in operand_constants[1:]):
@@ -339,9 +339,9 @@ def _winograd_stages(
     points, image = tile_size + 2, (g.batch, rows, columns)
     narrow, wide = weight.dtype, "int32" if weight.dtype == "int16" else "float32"
     into, back = (
-        (_input_transform_element, _output_transform_element)
+        (_build_2x2_input_transform_element, _build_2x2_output_transform_element)
         if tile_size == 2
-        else (_input_transform_element_of_four, _output_transform_element_of_four)
+        else (_build_4x4_input_transform_element, _build_4x4_output_transform_element)
     )
 
     def build_input_transform(s: Var, n: Var, y: Var, x: Var, c: Var) -> Expr:
@@ -375,17 +375,17 @@ def _winograd_stages(
     )
 
 
-def _input_transform_element(i: Expr, d: list[Expr]) -> Expr:
+def _build_2x2_input_transform_element(i: Expr, d: list[Expr]) -> Expr:
     """Return element ``i`` of B' d, one step of Winograd's input transform, for F(2 x 2, 3 x 3)."""
     return _build_select_chain(i, [d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]])
 
 
-def _output_transform_element(a: Expr, m: list[Expr]) -> Expr:
+def _build_2x2_output_transform_element(a: Expr, m: list[Expr]) -> Expr:
     """Return element ``a`` of A' m, one step of Winograd's output transform, for F(2 x 2, 3 x 3)."""
     return _build_select_chain(a, [m[0] + (m[1] + m[2]), (m[1] - m[2]) - m[3]])
 
 
-def _input_transform_element_of_four(i: Expr, d: list[Expr]) -> Expr:
+def _build_4x4_input_transform_element(i: Expr, d: list[Expr]) -> Expr:
     """Return element ``i`` of B' d, one step of Winograd's input transform, for F(4 x 4, 3 x 3)."""
     # Rows 1 and 2 of B' are even +- odd, rows 3 and 4 near +- far: common terms are computed once.
     even, odd = d[4] - d[2] * 4.0, d[3] - d[1] * 4.0
@@ -394,7 +394,7 @@ def _input_transform_element_of_four(i: Expr, d: list[Expr]) -> Expr:
     return _build_select_chain(i, [ends[0], even + odd, even - odd, near + far, near - far, ends[1]])
 
 
-def _output_transform_element_of_four(a: Expr, m: list[Expr]) -> Expr:
+def _build_4x4_output_transform_element(a: Expr, m: list[Expr]) -> Expr:
     """Return element ``a`` of A' m, one step of Winograd's output transform, for F(4 x 4, 3 x 3)."""
     # Columns of A' for the points 1, -1 and 2, -2 differ in sign only: their sums and differences are computed once.
     near, apart = m[1] + m[2], m[1] - m[2]

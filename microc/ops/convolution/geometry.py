@@ -70,8 +70,8 @@ DEFAULTS = default_attributes(ATTRS)
 class Geometry:
     """Extents of a 2D convolution, independent of the layout. ``padding`` is top, left, bottom, right.
 
-    If sizes vary at run time, the extents are those of one example, and ``open`` is the largest padding over all sizes.
-    The code must check bounds by ``open``: that the example needs no check does not mean that no size needs it."""
+    If sizes vary at run time, the extents describe one example size, and ``open`` is the largest padding over all
+    sizes. Code must check bounds by ``open``, because another size may need a check that the example does not need."""
 
     batch: int
     height: int

@@ -38,8 +38,8 @@ def _check_slice_begin(
         )
     if any(not 1 <= part <= extent for part, extent in zip(slice_extents, data_type.shape, strict=True)):
         raise ModelError(
-            f"{op_name}: slice extents are out of range; got {tuple(slice_extents)}, expected from 1 to "
-            f"{data_type.shape} along each axis"
+            f"{op_name}: slice extents are out of range; got {tuple(slice_extents)}, expected 1 or more, "
+            f"and at most {data_type.shape}"
         )
 
 
@@ -237,7 +237,7 @@ def _infer_scatter_elements_types(attrs: Mapping[str, Any], types: Sequence[Tens
     _check_element_indices("scatter_elements", attrs, data, indices)
     if (updates.shape, updates.dtype) != (indices.shape, data.dtype):
         raise ModelError(
-            f"scatter_elements: the updates do not fit; got {updates.dtype} {updates.shape}, expected "
+            f"scatter_elements: the updates have a wrong type; got {updates.dtype} {updates.shape}, expected "
             f"{data.dtype} {indices.shape}"
         )
     return (TensorType(data.shape, data.dtype),)

@@ -111,7 +111,7 @@ def emit_rescale(rewrite: Rewrite, value_name: str, target_type: TensorType, rou
 
 
 def _legalize_concat(node: Node, graph: Graph) -> Legalized | None:
-    """Rescale the operands whose scale or zero point differs from that of the result; return None if none differs."""
+    """Rescale the operands whose scale or zero point differs from the result's; return None if none differs."""
     result = graph.types[node.outputs[0]]
     if result.quant is None or not dtypes.is_integer(result.dtype):
         return None
@@ -167,8 +167,8 @@ def _infer_gather_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -
     axis %= rank
     if not 0 <= batch <= min(axis, len(indices.shape)) or data.shape[:batch] != indices.shape[:batch]:
         raise ModelError(
-            f"gather: data and indices need the same {batch} batch axes, at most axis={axis} of them; got data "
-            f"{data.shape} and indices {indices.shape}"
+            f"gather: batch axes disagree; got data {data.shape}, indices {indices.shape} and batch_dims={batch}, "
+            f"expected the same first axes, and batch_dims of at most axis={axis}"
         )
     found = (*indices.shape[batch:], *((attrs["span"],) if attrs.get("span", 1) > 1 else ()))
     return (TensorType((*data.shape[:axis], *found, *data.shape[axis + 1 :]), data.dtype),)

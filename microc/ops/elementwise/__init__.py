@@ -1,1 +1,1 @@
-"""Operators on one element, or on two that broadcast, and their functions."""
+"""Elementwise operators with one operand, or with two that broadcast, and their scalar functions."""

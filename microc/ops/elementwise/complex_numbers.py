@@ -93,8 +93,8 @@ class HighHalfComplex:
     """Complex arithmetic on int32 that uses only the upper 32 bits of products, rounded. Many cores compute these in
     one instruction.
 
-    Magnitudes stay below 2**31 if those of the inputs are, because every stage divides by its radix. Twiddle factors of
-    stages have 30 fraction bits, so that the upper 32 bits are a quarter of the product, as a stage of radix four
+    Magnitudes stay below 2**31 if all inputs are below 2**31, because every stage divides by its radix. Twiddle factors
+    of stages have 30 fraction bits, so that the upper 32 bits are a quarter of the product, as a stage of radix four
     needs. The factors that are passed to :meth:`multiply` directly have 31 fraction bits."""
 
     high: Callable[[Any, Any], Any]
@@ -172,8 +172,8 @@ def high_word_fft_arithmetic(*, over_tir: bool) -> ComplexArithmetic:
 
 
 class LetCollector:
-    """Collects expressions and the variables that name them, so that expressions used more than once are computed
-    once."""
+    """Collector of expressions and of the ``Let`` variables that name them, so that an expression that is used several
+    times is computed once."""
 
     def __init__(self, let_name_prefix: str) -> None:
         self.stem = let_name_prefix

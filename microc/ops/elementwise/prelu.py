@@ -30,9 +30,9 @@ from microc.ops.attributes import (
 )
 from microc.ops.constants import (
     CheckedNode,
+    make_zero_point_range_check,
     product_overflow_message,
     stored_range_error_message,
-    zero_point_range_check,
 )
 from microc.ops.quantised.scaling import Scale, ScaledResult, scale_double_rounding, scale_single_rounding
 from microc.ops.registry import Case, Legalized, OpDef
@@ -168,8 +168,8 @@ OPERATORS: tuple[OpDef, ...] = (
         cases=_make_qprelu_test_cases,
         sound=(
             stored_range_error_message,
-            zero_point_range_check("zero_point_x", 0),
-            zero_point_range_check("zero_point_slope", 1),
+            make_zero_point_range_check("zero_point_x", 0),
+            make_zero_point_range_check("zero_point_slope", 1),
             _qprelu_overflow_message,
         ),
         operand_names=("x", "slope"),

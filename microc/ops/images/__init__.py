@@ -1,1 +1,1 @@
-"""Reading between pixels; boxes."""
+"""Image operators: interpolation between pixels, crops and non-maximum suppression of boxes."""

@@ -40,13 +40,13 @@ def _infer_roi_align_types(attrs: Mapping[str, Any], types: Sequence[TensorType]
     data, boxes, images = types
     if len(data.shape) != 4 or 0 in data.shape or boxes.shape != (boxes.shape[0], 4) or images.shape != boxes.shape[:1]:
         raise ModelError(
-            f"roi_align: data, boxes and images disagree; got {data.shape}, {boxes.shape} and {images.shape}, "
-            "expected (N, C, H, W) without empty axes, (boxes, 4) and (boxes,)"
+            f"roi_align: operands have wrong shapes; got data {data.shape}, boxes {boxes.shape} and image indices "
+            f"{images.shape}, expected (N, C, H, W) without empty axes, (boxes, 4) and (boxes,)"
         )
     if data.dtype not in _FLOATS or boxes.dtype != data.dtype or images.dtype not in ("int32", "int64"):
         raise ModelError(
-            f"roi_align: operands have wrong dtypes; got {data.dtype}, {boxes.dtype} and {images.dtype}, expected "
-            f"data and boxes of one of {', '.join(_FLOATS)}, images of int32 or int64"
+            f"roi_align: operands have wrong dtypes; got data {data.dtype}, boxes {boxes.dtype} and image indices "
+            f"{images.dtype}, expected one of {', '.join(_FLOATS)} for data and boxes, and int32 or int64"
         )
     return (TensorType((boxes.shape[0], data.shape[1], *attrs["size"]), data.dtype),)
 

@@ -44,10 +44,9 @@ in int32."""
 
 
 def _index_and_weight_tables(attrs: Mapping[str, Any], operands: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Return ``(indices, weights)``: the operands with the tap indices and those with the tap weights, one operand for
-    each axis.
+    """Return ``(indices, weights)``: for each axis an operand with tap indices, and an operand with tap weights.
 
-    There are no weights if each element has one tap."""
+    ``weights`` is empty if each element has one tap."""
     count = len(attrs["axes"])
     return operands[1 : 1 + count], operands[1 + count :]
 

@@ -1,1 +1,1 @@
-"""Products of matrices, and how bytes are multiplied on cores without SIMD."""
+"""Matrix products, and multiplication of bytes on cores without SIMD instructions."""

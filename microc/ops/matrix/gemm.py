@@ -53,10 +53,10 @@ _BYTE = 128
 
 
 def find_weight_shift(node: Node, graph: Graph, weight_matrix: Array) -> int:
-    """Return the number c to subtract from the weights ``weight_matrix`` (O, K) so that they fit int8.
+    """Return the number to subtract from the weights ``weight_matrix`` (O, K) so that they fit int8.
 
-    It is 0 if the weights fit already, if no c makes them fit, or if a partial sum with shifted weights could exceed 32
-    bits."""
+    It is 0 if the weights fit already, if no number makes them fit, or if a partial sum with shifted weights could
+    exceed 32 bits."""
     low, high = int(weight_matrix.min(initial=0)), int(weight_matrix.max(initial=0))
     fits, spread = low >= -_BYTE and high < _BYTE, high - low < 2 * _BYTE
     plain = (
@@ -117,7 +117,7 @@ def padded_term_count(call: OpCall, depth: int, min_padded_depth: int = WORD) ->
 
 
 def padded_unit_count(call: OpCall, units: int) -> int:
-    """Return the number of columns of a product to compute: ``round_up_columns``, rounded up to the number that the
+    """Return the number of columns of a product to compute: ``units``, rounded up to the number that the
     core computes together.
 
     Only a product by constant weights is padded."""
@@ -185,8 +185,8 @@ Notes = tuple[tuple[str, int | str], ...]
 
 
 def sum_bound_notes(data: Operand, weight: Operand, bias: Operand | None) -> Notes:
-    """Return notes on a product by constant integer weights: the largest magnitude of a sum with bias, and the smallest
-    weight."""
+    """Return block annotations of a product by constant integer weights: the largest magnitude of a sum with bias, and
+    the smallest weight."""
     if weight.data is None or dtypes.is_float(data.type.dtype) or (bias is not None and bias.data is None):
         return ()
     rows = weight.data.reshape(weight.data.shape[0], -1).astype(np.int64)
@@ -314,7 +314,7 @@ def _can_pack(call: OpCall, algorithm: str) -> bool:
 
 
 def packed_notes(call: OpCall, form: BitFields) -> Notes:
-    """Return the notes on a product by packed weights: those of any product, and the form of the weights."""
+    """Return the block annotations of a product by packed weights: bounds of its sums, and the form of the weights."""
     more = ((WEIGHT_BLOCK, form.block), (WEIGHT_TABLES, form.tables))
     return (*sum_bound_notes(*call.weighted), (WEIGHT_BITS, form.bits), *((name, n) for name, n in more if n))
 

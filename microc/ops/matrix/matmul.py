@@ -26,7 +26,7 @@ from microc.errors import ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arithmetic import is_quantised, split_activation
 from microc.ops.attributes import ACTIVATED, Attributes, algorithm_choice, element_type, integer, integers
-from microc.ops.constants import CheckedNode, centred_range, zero_point_range_check
+from microc.ops.constants import CheckedNode, centred_range, make_zero_point_range_check
 from microc.ops.matrix.gemm import matrix_product
 from microc.ops.matrix.products import ProductForm, legalize_product
 from microc.ops.registry import AxisMap, Case, Legalized, OpCall, OpDef, map_broadcast
@@ -105,7 +105,7 @@ class _ProductOperand:
     """Operand of the product, with its axes in the order in which the product reads them.
 
     ``shape`` has the axes in this order, and ``element`` reads the operand at an index in this order. ``dtype`` and
-    ``zero_point`` are those of the elements."""
+    ``zero_point`` describe the elements."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -257,7 +257,7 @@ def _matmul_overflow_message(checked_node: CheckedNode) -> str:
         centres = attrs["zero_point_a"] or attrs["zero_point_b"]
         return "zero points need integer operands; got floats" if centres and dtypes.is_float(a.dtype) else ""
     for position, name in enumerate(("zero_point_a", "zero_point_b")):
-        if fault := zero_point_range_check(name, position)(checked_node):
+        if fault := make_zero_point_range_check(name, position)(checked_node):
             return fault
     if a.dtype == b.dtype == out and out in WRAPPING:
         return ""

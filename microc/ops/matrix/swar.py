@@ -251,7 +251,7 @@ class QuadPacking:
 
     @property
     def words(self) -> Array:
-        """The weights plus 128 as bytes, those of four channels in a uint32: (O / 4, columns)."""
+        """Packed weights (O / 4, columns): each uint32 contains the weights of four channels, plus 128, as bytes."""
         channels, columns = self.weights.shape
         unsigned = (self.weights.astype(np.int64) + 128).reshape(channels // CHANNELS, CHANNELS, columns)
         words: Array = (unsigned << (8 * np.arange(CHANNELS)).reshape(1, CHANNELS, 1)).sum(1).astype(np.uint32)

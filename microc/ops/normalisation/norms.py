@@ -41,8 +41,8 @@ from microc.ops.constants import (
     CheckedNode,
     NumberUse,
     OperandBounds,
+    make_zero_point_range_check,
     stored_range_error_message,
-    zero_point_range_check,
 )
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_along_axis
 from microc.tir import ir
@@ -227,7 +227,7 @@ L2_NORMALIZE_OPERATORS: tuple[OpDef, ...] = (
         reference=_evaluate_ql2_normalize_reference,
         compute=_compute_ql2_normalize,
         cases=_make_ql2_normalize_test_cases,
-        sound=(zero_point_range_check("zero_point", 0), _ql2_normalize_overflow_message),
+        sound=(make_zero_point_range_check("zero_point", 0), _ql2_normalize_overflow_message),
         operand_names=("data",),
     ),
 )

@@ -40,9 +40,9 @@ from microc.tir.names import ACC, PADDED
 
 
 def legalize_max_pool(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite a quantised max pool to a max pool of the stored integers, followed by a rescaling and the activation if needed.
+    """Rewrite a quantised max pool to a max pool of the stored integers, and if needed a rescaling and the activation.
 
-    Of a float max pool only the activation is split off."""
+    For a float max pool, only split off the activation."""
     if not is_quantised(node, graph):
         return split_activation(node, graph)
     return _emit_pool_and_clip(node, graph) if _has_same_quant(node, graph) else _emit_requantised_max(node, graph)
@@ -51,8 +51,8 @@ def legalize_max_pool(node: Node, graph: Graph) -> Legalized | None:
 def legalize_avg_pool(node: Node, graph: Graph) -> Legalized | None:
     """Rewrite a quantised average pool to an average of the stored integers (TFLite) or to a rescaled sum of them (ONNX).
 
-    If neither gives exact results, rewrite it to float operators. Of a float average pool only the activation is split
-    off."""
+    If neither gives exact results, rewrite it to float operators. For a float average pool, only split off the
+    activation."""
     if not is_quantised(node, graph):
         return split_activation(node, graph)
     partial = any(node.attr("padding")) and not node.attr("count_include_pad")
@@ -198,7 +198,7 @@ def _emit_scaled_sum(node: Node, graph: Graph) -> Legalized:
 # ---- Test cases of the pools: padding, strides, dtypes, windows over the whole image, axes of one element.
 
 
-def _pool_case(
+def _make_pool_test_case(
     data_shape: tuple[int, ...], data_dtype: str, kernel_shape: tuple[int, int], tolerance: float = 0.0, **attrs: Any
 ) -> Case:
     given = {"kernel": kernel_shape, "strides": kernel_shape, **attrs}
@@ -208,17 +208,17 @@ def _pool_case(
 def make_max_test_cases(**extra: Any) -> Iterable[Case]:
     for dtype in ("float32", "int8", "uint8", "int16"):
         near = 2e-6 if dtype == "float32" else 0.0
-        yield _pool_case((1, 4, 4, 3), dtype, (2, 2), near, **extra)
-        yield _pool_case((2, 5, 7, 1), dtype, (3, 2), near, strides=(2, 1), padding=(1, 0, 1, 1), **extra)
-        yield _pool_case((1, 3, 3, 4), dtype, (3, 3), near, strides=(1, 1), padding=(1, 1, 1, 1), **extra)
-        yield _pool_case((1, 3, 5, 6), dtype, (3, 5), near, **extra)
-        yield _pool_case((1, 1, 1, 1), dtype, (1, 1), near, **extra)
-        yield _pool_case((1, 6, 1, 2), dtype, (2, 1), near, strides=(3, 1), padding=(0, 0, 1, 0), **extra)
+        yield _make_pool_test_case((1, 4, 4, 3), dtype, (2, 2), near, **extra)
+        yield _make_pool_test_case((2, 5, 7, 1), dtype, (3, 2), near, strides=(2, 1), padding=(1, 0, 1, 1), **extra)
+        yield _make_pool_test_case((1, 3, 3, 4), dtype, (3, 3), near, strides=(1, 1), padding=(1, 1, 1, 1), **extra)
+        yield _make_pool_test_case((1, 3, 5, 6), dtype, (3, 5), near, **extra)
+        yield _make_pool_test_case((1, 1, 1, 1), dtype, (1, 1), near, **extra)
+        yield _make_pool_test_case((1, 6, 1, 2), dtype, (2, 1), near, strides=(3, 1), padding=(0, 0, 1, 0), **extra)
 
 
 def make_avg_test_cases() -> Iterable[Case]:
     yield from make_max_test_cases(count_include_pad=False)
-    yield _pool_case(
+    yield _make_pool_test_case(
         (1, 3, 3, 2), "float32", (2, 2), 2e-6, strides=(1, 1), padding=(1, 1, 0, 0), count_include_pad=True
     )
 

@@ -53,14 +53,14 @@ def _evaluate_dynamic_quantize_reference(attrs: Mapping[str, Any], arrays: Seque
     rows_of_integers, scales = [], []
     for row in arrays[0].reshape(attrs["rows"], -1):
         low, high = (f.reduce(row, initial=np.float32(0)) for f in (np.fmin, np.fmax))  # ignoring NaN
-        values, scale = (_quantise_symmetric if attrs["symmetric"] else _quantise_asymmetric)(row, low, high)
+        values, scale = (_quantise_row_symmetric if attrs["symmetric"] else _quantise_row_asymmetric)(row, low, high)
         rows_of_integers.append(values)
         scales.append(scale)
     dtype = np.int8 if attrs["symmetric"] else np.int16
     return np.stack(rows_of_integers).reshape(arrays[0].shape).astype(dtype), np.array(scales, np.float32)
 
 
-def _quantise_symmetric(row: Array, row_min: np.float32, row_max: np.float32) -> tuple[Array, np.float32]:
+def _quantise_row_symmetric(row: Array, row_min: np.float32, row_max: np.float32) -> tuple[Array, np.float32]:
     """Quantise one row of floats to -127..127 with zero point 0; return the integers and the scale."""
     reach = max(-row_min, row_max)
     if reach == 0:
@@ -69,7 +69,7 @@ def _quantise_symmetric(row: Array, row_min: np.float32, row_max: np.float32) ->
     return clip_nan_low(round_half_away(steps), -_MAX_LEVEL, _MAX_LEVEL), reach / np.float32(_MAX_LEVEL)
 
 
-def _quantise_asymmetric(row: Array, row_min: np.float32, row_max: np.float32) -> tuple[Array, np.float32]:
+def _quantise_row_asymmetric(row: Array, row_min: np.float32, row_max: np.float32) -> tuple[Array, np.float32]:
     """Quantise one row of floats to int8 with a zero point; return the integers minus the zero point, and the scale."""
     if row_min == row_max:
         return np.zeros_like(row), np.float32(1)
@@ -113,8 +113,8 @@ def _compute_dynamic_quantize(call: OpCall) -> tuple[te.Tensor, ...]:
 def _build_row_quantisation(row_min: Var, row_max: Var, symmetric: bool) -> tuple[list[tuple[Var, Expr]], Expr, Any]:
     """Build the quantisation parameters of a row from its least and its largest element.
 
-    Return the ``Let`` definitions that the other results use, the scale, and a function that builds the quantised
-    integer of an element."""
+    Return ``(definitions, scale, quantise)``: ``Let`` variables with their values, the scale, and a function that
+    builds the quantised integer of an element."""
     one = ir.const(1.0, "float32")
     factor, scale = Var("factor", "float32"), Var("scale", "float32")
     if symmetric:
@@ -262,11 +262,11 @@ def mean_multiplier(mantissa: int, shift: int, element_count: int) -> tuple[int,
     """Divide the multiplier of a mean by ``element_count`` as TFLite does; return mantissa and shift of the quotient.
 
     The mantissa is shifted left before the division for more precision, and the quotient is rounded down."""
-    extra = min(element_count.bit_length() - 1, _max_left_shift(shift))
+    extra = min(element_count.bit_length() - 1, _max_shift_before_division(shift))
     return (mantissa << extra) // element_count, shift - extra
 
 
-def _max_left_shift(shift: int) -> int:
+def _max_shift_before_division(shift: int) -> int:
     """Return the largest left shift that the mantissa of a multiplier with exponent ``shift`` can get before the division."""
     return min(_MAX_LEFT_SHIFT, 31 + shift)
 
@@ -305,7 +305,9 @@ def _compute_mean_multiplier(call: OpCall) -> tuple[te.Tensor, ...]:
             store_scalar(places, places[0] + 1),
         ]
         further = ir.seq(*doubled, ir.If(rest[0] >= divisor, one))
-        search = ir.loops([(k, _max_left_shift(shift))], ir.If((ir.const(2, "int32") << k) <= count, further))
+        search = ir.loops(
+            [(k, _max_shift_before_division(shift))], ir.If((ir.const(2, "int32") << k) <= count, further)
+        )
         end = [
             store_scalar(results[0], ir.cast("int32", quotient[0])),
             store_scalar(results[1], ir.const(shift, "int32") - places[0]),

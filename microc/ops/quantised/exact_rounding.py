@@ -19,7 +19,7 @@ from microc.graph.ir import Attr, TensorType
 from microc.numerics import INT32_MAX, NUMPY, shift_right_even
 from microc.ops.arithmetic import TIR, Rewrite, clamp_to_dtype
 from microc.ops.attributes import STORED, Attributes, integer
-from microc.ops.constants import CheckedNode, stored_range_error_message, zero_point_range_check
+from microc.ops.constants import CheckedNode, make_zero_point_range_check, stored_range_error_message
 from microc.ops.registry import Case, OpDef
 from microc.tir import ir
 from microc.tir.expressions import Expr
@@ -45,7 +45,9 @@ _NEAR_TIE = 1e-5
 
 
 def exact_scale_ratio(*scales: float) -> Fraction:
-    """Return the exact product of ``scales[:-1]`` divided by ``scales[-1]``. Each scale is rounded to float32 first."""
+    """Return the product of all scales but the last, divided by the last, as an exact fraction.
+
+    Each scale is rounded to float32 first."""
     *factors, divisor = (Fraction(float(np.float32(scale))) for scale in scales)
     return math.prod(factors, start=Fraction(1)) / divisor
 
@@ -188,7 +190,7 @@ def _operand_magnitudes(attrs: Mapping[str, Any], dtype_names: Sequence[str]) ->
     return sizes if "factor_a" in attrs else [sizes[0] * sizes[1]]
 
 
-def _largest_rounded_sum(attrs: Mapping[str, Any], dtype_names: Sequence[str]) -> int:
+def _bound_of_rounded_sum(attrs: Mapping[str, Any], dtype_names: Sequence[str]) -> int:
     """Return an upper bound of the sum of products plus the addend that rounds it."""
     sums = sum(
         size * abs(factor)
@@ -198,7 +200,7 @@ def _largest_rounded_sum(attrs: Mapping[str, Any], dtype_names: Sequence[str]) -
 
 
 def _build_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
-    largest = _largest_rounded_sum(attrs, [x.dtype for x in args])
+    largest = _bound_of_rounded_sum(attrs, [x.dtype for x in args])
     short = largest <= INT32_MAX
     if "bound" in attrs:
         operands = [ir.clamp(ir.cast("int32", args[0]), -attrs["bound"], attrs["bound"])]
@@ -247,8 +249,8 @@ def _rounded_sum_overflow_message(checked_node: CheckedNode) -> str:
         return "all factors are zero; expected another number for one of them"
     return (
         ""
-        if _largest_rounded_sum(attrs, dtype_names) < 1 << 62
-        else f"sums are too large; got up to {_largest_rounded_sum(attrs, dtype_names)}, expected less than 2**62"
+        if _bound_of_rounded_sum(attrs, dtype_names) < 1 << 62
+        else f"sums are too large; got up to {_bound_of_rounded_sum(attrs, dtype_names)}, expected less than 2**62"
     )
 
 
@@ -375,7 +377,7 @@ def _make_test_cases(op_name: str) -> Iterable[Case]:
 
 
 _ZEROS: Attributes = {"zero_point_a": integer("of a"), "zero_point_b": integer("of b")}
-_ZERO_POINTS = (zero_point_range_check("zero_point_a", 0), zero_point_range_check("zero_point_b", 1))
+_ZERO_POINTS = (make_zero_point_range_check("zero_point_a", 0), make_zero_point_range_check("zero_point_b", 1))
 
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(

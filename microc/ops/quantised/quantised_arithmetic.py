@@ -50,9 +50,9 @@ from microc.ops.constants import (
     NumberUse,
     OperandBounds,
     centred_range,
+    make_zero_point_range_check,
     product_overflow_message,
     stored_range_error_message,
-    zero_point_range_check,
 )
 from microc.ops.quantised.exact_rounding import emit_product_even, emit_sum_even, exact_scale_ratio
 from microc.ops.quantised.scaling import HALF, Scale, ScaledResult, scale_double_rounding, scale_single_rounding
@@ -78,16 +78,16 @@ def _infer_arithmetic_types(attrs: Mapping[str, Any], types: Sequence[TensorType
     return (TensorType(shape, attrs["out_dtype"]),)
 
 
-def _subtract_zero_point(x: Expr, zero_point: int) -> tuple[Expr, int, int]:
+def _centred_operand_and_range(x: Expr, zero_point: int) -> tuple[Expr, int, int]:
     """Return ``x`` minus its zero point as an int32 expression, and the least and the largest value of the difference."""
     low, high = dtypes.int_range(x.dtype)
     wide = ir.cast("int32", x)
     return (wide - zero_point if zero_point else wide), low - zero_point, high - zero_point
 
 
-def _scaled_term(attrs: Mapping[str, Any], x: Expr, operand_name: str) -> tuple[Expr, int]:
+def _build_scaled_term_and_bound(attrs: Mapping[str, Any], x: Expr, operand_name: str) -> tuple[Expr, int]:
     """Return one operand of a sum, shifted left and scaled to the common scale of both operands, and a bound of its magnitude."""
-    value, low, high = _subtract_zero_point(x, attrs[f"zero_point_{operand_name}"])
+    value, low, high = _centred_operand_and_range(x, attrs[f"zero_point_{operand_name}"])
     left, mantissa = attrs["left_shift"], attrs[f"multiplier_{operand_name}"]
     scale = Scale.from_mantissa_and_shift(mantissa, attrs[f"shift_{operand_name}"])
     low, high = low << left, high << left
@@ -103,14 +103,14 @@ def _scaled_term(attrs: Mapping[str, Any], x: Expr, operand_name: str) -> tuple[
 
 def _build_qadd_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     attrs = {**_DEFAULTS, **attrs}
-    a, bound_a = _scaled_term(attrs, args[0], "a")
-    b, bound_b = _scaled_term(attrs, args[1], "b")
+    a, bound_a = _build_scaled_term_and_bound(attrs, args[0], "a")
+    b, bound_b = _build_scaled_term_and_bound(attrs, args[1], "b")
     total = a - b if attrs["negate_b"] else a + b
-    return _scale_to_output(attrs, total, -bound_a - bound_b, bound_a + bound_b)
+    return _build_output(attrs, total, -bound_a - bound_b, bound_a + bound_b)
 
 
 def _evaluate_qadd_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    multiply = _multiply_function(attrs)
+    multiply = _fixed_point_multiply_function(attrs)
 
     def scale_operand(x: Any, operand_name: str) -> Any:
         centred = (np.asarray(x, np.int64) - attrs[f"zero_point_{operand_name}"]) << attrs["left_shift"]
@@ -121,10 +121,10 @@ def _evaluate_qadd_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) ->
 
 
 def _build_qmul_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
-    a, low_a, high_a = _subtract_zero_point(args[0], attrs["zero_point_a"])
-    b, low_b, high_b = _subtract_zero_point(args[1], attrs["zero_point_b"])
+    a, low_a, high_a = _centred_operand_and_range(args[0], attrs["zero_point_a"])
+    b, low_b, high_b = _centred_operand_and_range(args[1], attrs["zero_point_b"])
     corners = [x * y for x in (low_a, high_a) for y in (low_b, high_b)]
-    return _scale_to_output({**_DEFAULTS, **attrs}, a * b, min(corners), max(corners))
+    return _build_output({**_DEFAULTS, **attrs}, a * b, min(corners), max(corners))
 
 
 def _evaluate_qmul_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
@@ -132,7 +132,7 @@ def _evaluate_qmul_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) ->
     return (_scale_array_to_output(attrs, a * b),)
 
 
-def _scale_to_output(attrs: Mapping[str, Any], x: Expr, low: int, high: int) -> Expr:
+def _build_output(attrs: Mapping[str, Any], x: Expr, low: int, high: int) -> Expr:
     """Build the output of a sum or product ``x``: an int32 expression within ``low``..``high`` is scaled to the
     output's scale and clamped."""
     scale = Scale.from_mantissa_and_shift(attrs["multiplier"], attrs["shift"])
@@ -142,14 +142,14 @@ def _scale_to_output(attrs: Mapping[str, Any], x: Expr, low: int, high: int) -> 
     return scale_double_rounding(x, max(low, INT32_MIN), min(high, INT32_MAX), scale, out)
 
 
-def _multiply_function(attrs: Mapping[str, Any]) -> Callable[..., Any]:
+def _fixed_point_multiply_function(attrs: Mapping[str, Any]) -> Callable[..., Any]:
     """Return the numpy function of the fixed-point multiplication that the attribute ``rounding`` selects."""
     return Multiplier(attrs.get("rounding", Multiplier.DOUBLE)).times
 
 
 def _scale_array_to_output(attrs: Mapping[str, Any], x: Any) -> Array:
-    """Scale an array of integers to the output's scale and clamp it: :func:`_scale_to_output` over numpy."""
-    scaled = _multiply_function(attrs)(x, attrs["multiplier"], attrs["shift"], NUMPY)
+    """Scale an array of integers to the output's scale and clamp it: :func:`_build_output` over numpy."""
+    scaled = _fixed_point_multiply_function(attrs)(x, attrs["multiplier"], attrs["shift"], NUMPY)
     shifted = NUMPY.clamp(scaled + attrs["zero_point"], INT32_MIN, INT32_MAX)
     clipped = np.clip(shifted, attrs["minimum"], attrs["maximum"])
     return np.asarray(clipped).astype(dtypes.to_numpy(attrs["out_dtype"]))
@@ -298,7 +298,7 @@ def _qadd_overflow_message(checked_node: CheckedNode) -> str:
     return "" if bound <= INT32_MAX else f"sums can overflow int32; got up to {bound}, expected at most {INT32_MAX}"
 
 
-_ZERO_POINTS = (zero_point_range_check("zero_point_a", 0), zero_point_range_check("zero_point_b", 1))
+_ZERO_POINTS = (make_zero_point_range_check("zero_point_a", 0), make_zero_point_range_check("zero_point_b", 1))
 
 QADD = OpDef(
     "qadd",
@@ -463,8 +463,8 @@ OPERATORS: tuple[OpDef, ...] = (
         constants={2: MANTISSA, 3: OperandBounds(NumberUse.SHIFT, 0, 31)},
         sound=(
             stored_range_error_message,
-            zero_point_range_check("zero_point_a", 0),
-            zero_point_range_check("zero_point_b", 1),
+            make_zero_point_range_check("zero_point_a", 0),
+            make_zero_point_range_check("zero_point_b", 1),
         ),
         operand_names=("a", "b", "reciprocals", "bits"),
         whole=(2, 3),

@@ -40,7 +40,8 @@ __all__ = ["OPERATORS", "legalize_add", "legalize_mul", "legalize_sub"]
 
 
 def _scales_and_zero_points(attrs: Mapping[str, Any], data_rank: int) -> tuple[Array, Array]:
-    """Return the scales (float32) and zero points (int64) as arrays that broadcast to data of ``data_rank`` axes."""
+    """Return scale (float32) and zero_point (int64) of the attributes as arrays that broadcast to data of ``data_rank``
+    axes."""
     shape = [1] * data_rank
     if attrs["axis"] is not None:
         shape[attrs["axis"]] = len(attrs["scale"])
@@ -175,7 +176,7 @@ def _legalize_integer_quantize(node: Node, graph: Graph) -> Legalized:
     source, dtype = graph.types[node.inputs[0]], node.attr("out_dtype")
     if source.quant is None or len(source.quant.scale) != 1 or len(node.attr("scale")) != 1:
         raise UnsupportedError(
-            f"{source.dtype} input and result need one scale and zero point each",
+            f"{source.dtype} data or the result are not quantised per tensor; expected one scale and zero point each",
             where=str(node.loc),
             hint="quantise both per tensor",
         )

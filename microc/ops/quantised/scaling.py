@@ -39,6 +39,10 @@ _BELOW_HALF = 0.5 - 2.0**-25
 """The largest float32 below one half."""
 
 
+ExprAndZeroPointFlag = tuple[Expr, bool]
+"""A scaled value, and True if it includes the zero point of the stored result."""
+
+
 @frozen
 class ScaledResult:
     """Parameters of the stored result of a scaling.
@@ -111,7 +115,9 @@ def high_mul(x: Expr, low: int, high: int, mantissa: Expr | int) -> Expr:
     return product
 
 
-def shift_right_rounding(value: Expr, bound: int, scale: Scale, out: ScaledResult | None) -> tuple[Expr, bool] | None:
+def shift_right_rounding(
+    value: Expr, bound: int, scale: Scale, out: ScaledResult | None
+) -> ExprAndZeroPointFlag | None:
     """Build the rounding right shift of ``value`` by ``scale.right``; return the expression, and whether it includes
     the zero point of ``out``.
 
@@ -145,7 +151,7 @@ def shift_right_rounding(value: Expr, bound: int, scale: Scale, out: ScaledResul
     return (exact + ((one << scale.right) >> 1)) >> scale.right, False
 
 
-def scale_with_rounding_mac(x: Expr, bound: int, scale: Scale, out: ScaledResult | None) -> tuple[Expr, bool] | None:
+def scale_with_rounding_mac(x: Expr, bound: int, scale: Scale, out: ScaledResult | None) -> ExprAndZeroPointFlag | None:
     """Build the high product of ``x`` and its rounding shift as one ``high_mac_round`` and one shift.
 
     abs(x) <= ``bound``. Return the expression, and whether it includes the zero point of ``out``; return None if this
@@ -175,7 +181,7 @@ def scale_double_rounding(x: Expr, low: int, high: int, scale: Scale, out: Scale
 
     The cheapest exact sequence is built: no multiplication, one ``high_mac_round``, a high product and an int32 shift,
     or the definition in 64 bits."""
-    scaled: tuple[Expr, bool] | None = None
+    scaled: ExprAndZeroPointFlag | None = None
     left = max(-scale.right_range[0], 0)
     fits = low << left >= INT32_MIN and high << left <= INT32_MAX
     is_constant = isinstance(scale.right, int) or not left
@@ -194,7 +200,7 @@ def scale_double_rounding(x: Expr, low: int, high: int, scale: Scale, out: Scale
     return _store_scaled_value(scaled, min(max(-low, high) << left, INT32_MAX), out)
 
 
-def scale_with_high_mac(x: Expr, bound: int, scale: Scale, out: ScaledResult | None) -> tuple[Expr, bool] | None:
+def scale_with_high_mac(x: Expr, bound: int, scale: Scale, out: ScaledResult | None) -> ExprAndZeroPointFlag | None:
     """Build ``round(x * multiplier / 2**31 / 2**right)``, ties up, as one ``high_mac`` and one shift, where abs(x) <= ``bound``.
 
     Return the expression, and whether it includes the zero point of ``out``; return None if this sequence is not exact.
@@ -228,7 +234,7 @@ def scale_with_high_mac(x: Expr, bound: int, scale: Scale, out: ScaledResult | N
     return None
 
 
-def shift_half_up(x: Expr, bound: int, distance: int, out: ScaledResult | None) -> tuple[Expr, bool] | None:
+def shift_half_up(x: Expr, bound: int, distance: int, out: ScaledResult | None) -> ExprAndZeroPointFlag | None:
     """Build ``round(x / 2**distance)``, ties up, of an int32 with abs(x) <= ``bound`` and 0 <= distance <= 31.
 
     Return the expression, and whether it includes the zero point of ``out``. Return None if a sum can overflow int32."""
@@ -246,7 +252,7 @@ def scale_single_rounding(x: Expr, bound: int, scale: Scale, out: ScaledResult |
     describes, or is an int32 if ``out`` is None.
 
     The cheapest exact sequence is built: a shift, a high product, one ``high_mac``, or the definition in 64 bits."""
-    scaled: tuple[Expr, bool] | None = None
+    scaled: ExprAndZeroPointFlag | None = None
     right, left = scale.right, max(-scale.right_range[0], 0)
     if scale.multiplier == HALF and isinstance(right, int) and -1 <= right <= 30:
         scaled = shift_half_up(x, bound, right + 1, out)
@@ -261,7 +267,7 @@ def scale_single_rounding(x: Expr, bound: int, scale: Scale, out: ScaledResult |
     return _store_scaled_value(scaled, min(bound << left, INT32_MAX), out)
 
 
-def _store_scaled_value(scaled: tuple[Expr, bool], bound: int, out: ScaledResult | None) -> Expr:
+def _store_scaled_value(scaled: ExprAndZeroPointFlag, bound: int, out: ScaledResult | None) -> Expr:
     """Build the stored result of a scaled value: add the zero point of ``out`` unless the value includes it, and clamp.
 
     ``scaled``: the value, and whether it includes the zero point. ``bound``: largest magnitude of a value without the

@@ -124,10 +124,10 @@ def expand_lstm(node: Node, graph: Graph) -> Legalized:
 def _build_body(node: Node, graph: Graph) -> Graph:
     """Build the graph that the loop runs in each time step.
 
-    Its inputs are the iteration index, the hidden state and cell of the previous step, and the whole data. Its outputs
-    are the new hidden state, the new cell, and the hidden state again, which the loop stacks. If the data are floats
-    and the weights integers, the dense layers are computed in floats, or (``dynamic``) of rows that are quantised at
-    run time."""
+    Its inputs are the iteration index, the hidden state and cell of the previous step, and the data of all steps. Its
+    outputs are the new hidden state, the new cell, and the hidden state again, which the loop stacks. If the data are
+    floats and the weights integers, the dense layers are computed in floats, or (``dynamic``) of rows that are
+    quantised at run time."""
     operand_types = [graph.types[name] for name in node.inputs]
     body = LoopBodyBuilder(node.loc)
     iteration = body.input("turn", TensorType((), "int32"))

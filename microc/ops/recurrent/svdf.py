@@ -39,8 +39,8 @@ from microc.ops.constants import (
     Constants,
     NumberUse,
     OperandBounds,
+    make_zero_point_range_check,
     stored_range_error_message,
-    zero_point_range_check,
 )
 from microc.ops.quantised.scaling import Scale, ScaledResult, scale_double_rounding, scale_single_rounding
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
@@ -55,14 +55,14 @@ SHAPES = ((1, 4, 6, 3, 2), (2, 5, 4, 1, 1), (1, 1, 1, 2, 1), (1, 8, 8, 10, 4))
 
 
 def infer_svdf_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    """Infer the types of the output and the new state from those of data, feature weights, time weights, bias and state.
+    """Infer the types of output and new state from the types of data, feature weights, time weights, bias and state.
 
     Raise ModelError if their shapes contradict each other."""
     data, feature, time, bias, state = types
     if len(data.shape) != 2 or len(feature.shape) != 2 or len(time.shape) != 2 or attrs["rank"] < 1:
         raise ModelError(
-            f"svdf: data and weights need two axes, rank 1 at least; got {data.shape}, {feature.shape}, {time.shape} "
-            f"and rank={attrs['rank']}"
+            f"svdf: operands or rank are invalid; got data {data.shape}, feature weights {feature.shape}, time weights "
+            f"{time.shape} and rank={attrs['rank']}, expected two axes each and rank from 1 on"
         )
     (batch, depth), (filters, memory) = data.shape, time.shape
     units = filters // attrs["rank"]
@@ -231,8 +231,8 @@ def legalize_to_qsvdf(node: Node, graph: Graph) -> Legalized:
     constants = [constant_data(graph, name) for name in (weights, time, bias)]
     if rounding == Rounding.EVEN or any(array is None for array in constants):
         raise UnsupportedError(
-            f"a quantised svdf needs constant weights and bias, and another rounding than {Rounding.EVEN}; got "
-            f"rounding={rounding}",
+            f"weights or bias are computed, or rounding is unsupported; got rounding={rounding}, expected constants "
+            f"and another rounding than {Rounding.EVEN}",
             where=str(node.loc),
             hint="make them constants, or keep the layer in float32",
         )
@@ -343,7 +343,7 @@ QSVDF = OpDef(
     compute=_compute_qsvdf,
     cases=_make_qsvdf_test_cases,
     constants=_operand_bounds,
-    sound=(stored_range_error_message, zero_point_range_check("state_zero_point", 5), _qsvdf_error_message),
+    sound=(stored_range_error_message, make_zero_point_range_check("state_zero_point", 5), _qsvdf_error_message),
     macs=count_svdf_macs,
     operand_names=("data", "weights", "feature_bias", "time_weights", "bias", "state"),
 )

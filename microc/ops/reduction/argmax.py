@@ -33,8 +33,8 @@ def _nonnegative_axis(op_name: str, attrs: Mapping[str, Any], data_type: TensorT
     rank = len(data_type.shape)
     if not -rank <= attrs["axis"] < rank or not data_type.shape[attrs["axis"]] or data_type.dtype == "bool":
         raise ModelError(
-            f"{op_name}: the axis is outside of the data or empty, or the data are bool; got axis={attrs['axis']} of "
-            f"{data_type.dtype} {data_type.shape}"
+            f"{op_name}: axis or dtype are invalid; got axis={attrs['axis']} of {data_type.dtype} {data_type.shape}, "
+            "expected a non-empty axis of numbers"
         )
     return int(attrs["axis"] % rank)
 

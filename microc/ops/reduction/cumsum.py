@@ -42,7 +42,7 @@ from microc.ops.attributes import (
     integer,
     one_axis,
 )
-from microc.ops.constants import stored_range_error_message, zero_point_range_check
+from microc.ops.constants import make_zero_point_range_check, stored_range_error_message
 from microc.ops.quantised.scaling import Scale, ScaledResult, scale_double_rounding, scale_single_rounding
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_along_axis
 from microc.tir import ir
@@ -267,7 +267,7 @@ OPERATORS: tuple[OpDef, ...] = (
         axes=map_along_axis,
         compute=_compute_qcumsum,
         cases=_make_qcumsum_test_cases,
-        sound=(stored_range_error_message, zero_point_range_check("input_zero_point", 0)),
+        sound=(stored_range_error_message, make_zero_point_range_check("input_zero_point", 0)),
         operand_names=("data",),
     ),
 )

@@ -60,7 +60,7 @@ def _infer_types(op_name: str, attrs: Mapping[str, Any], types: Sequence[TensorT
 
 @frozen
 class Reduction:
-    """Kind of reduction over axes, such as ``sum``.
+    """Definition of one reduction over axes, such as ``sum``.
 
     ``combine``: name of its combiner in :func:`microc.te.lower.combine_step`. ``array``: the numpy function that
     reduces an array, with parameters ``axis`` and ``keepdims``."""
@@ -69,7 +69,7 @@ class Reduction:
     combine: str
     array: Any
 
-    def start(self, acc_dtype: str, data_dtype: str) -> float:
+    def neutral_element(self, acc_dtype: str, data_dtype: str) -> float:
         """Return the neutral element of the combiner. For max and min it is an end of the range of ``data_dtype``."""
         if self.combine in ("add", "mul"):
             return int(self.combine == "mul")
@@ -133,7 +133,7 @@ def _compute(reduction: Reduction, call: OpCall) -> te.Tensor:
     def build_element(*index: Expr) -> Expr:
         kept, over = iter(index), iter(reduced)
         where = tuple(next(over).var if is_reduced else next(kept) for _, is_reduced in runs)
-        start = reduction.start(dtype, tensor_type.dtype) + attrs.get("offset", 0)
+        start = reduction.neutral_element(dtype, tensor_type.dtype) + attrs.get("offset", 0)
         if dtype in ("uint32", "uint64"):
             start %= 1 << dtypes.dtype_parts(dtype).bits
         return te.Reduce(reduction.combine, ir.cast(dtype, x[where]), tuple(reduced), ir.const(start, dtype))
@@ -182,8 +182,9 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
 
 
 def _legalize_extremum(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite a quantised max or min to that of the stored integers, followed by a rescaling; return None if the scales
-    are the same."""
+    """Rewrite a quantised max or min to the max or min of the stored integers and a rescaling.
+
+    Return None if data and result have the same scale."""
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     if source.quant == result.quant and source.dtype == result.dtype:
         return None

@@ -110,7 +110,7 @@ def transform_in_numpy(arith: ComplexArithmetic, z: Array, twiddles_of_stages: A
     return z
 
 
-def load_in_reversed_order(read_part: Callable[[Expr, Expr], Expr], work: Buffer) -> Stmt:
+def build_digit_reversed_load(read_part: Callable[[Expr, Expr], Expr], work: Buffer) -> Stmt:
     """Build loops that store complex numbers in ``work`` in digit-reversed order, which the butterflies need.
 
     ``read_part`` returns the real part (0) or imaginary part (1) of the number at an index."""
@@ -127,8 +127,8 @@ def load_in_reversed_order(read_part: Callable[[Expr, Expr], Expr], work: Buffer
     return ir.loops(loops, ir.Store(work, (place, part), read_part(source, part)))
 
 
-def load_first_stage(read_part: Callable[[Expr, Expr], Expr], work: Buffer, arith: ComplexArithmetic) -> Stmt:
-    """Build the loops of :func:`load_in_reversed_order` fused with the first stage of butterflies, which need no
+def build_load_and_first_stage(read_part: Callable[[Expr, Expr], Expr], work: Buffer, arith: ComplexArithmetic) -> Stmt:
+    """Build the loops of :func:`build_digit_reversed_load` fused with the first stage of butterflies, which need no
     twiddle factors."""
     *radices, last = fft_radices(work.shape[0])
     digits = [Var(f"d{axis}") for axis in range(len(radices))]
@@ -154,7 +154,7 @@ def build_stages(
     """Yield the loops of the stages of butterflies, beginning with the smallest butterflies, without the first
     ``skipped_stages`` stages.
 
-    ``arith``: the complex arithmetic; by default that of the dtype of ``work``."""
+    ``arith``: the complex arithmetic (default: the arithmetic for the dtype of ``work``)."""
     arith = arith or fft_arithmetic(work.dtype, over_tir=True)
     size, radices = work.shape[0], fft_radices(work.shape[0])
     steps = [1, *accumulate(radices, mul)]
@@ -257,7 +257,7 @@ def _compute_rfft(call: OpCall) -> te.Tensor:
         return ir.loops(
             [(n, rows)],
             ir.seq(
-                load_in_reversed_order(read_sample, work),
+                build_digit_reversed_load(read_sample, work),
                 *build_stages(work, twiddle_table),
                 _build_real_spectrum(work, last, out, n),
             ),
@@ -352,7 +352,7 @@ def _irfft_row_in_numpy(spectrum: Array, length: int, dtype: str) -> Array:
     (imaginary, real)."""
     k, half = fft_arithmetic(dtype, over_tir=False), length // 2
     z, table = np.zeros((half, 2), np.int64), super_twiddles(length, dtype).astype(np.int64)
-    z[0] = _combine_ends(k, spectrum[0, 0], spectrum[half, 0])[::-1]
+    z[0] = _combine_lowest_and_highest_frequency(k, spectrum[0, 0], spectrum[half, 0])[::-1]
     for i in range(1, half // 2 + 1):
         twiddle = (table[i - 1, 0], -table[i - 1, 1])
         low, high = _split_frequencies(k, tuple(spectrum[i]), tuple(spectrum[half - i]), twiddle)
@@ -360,7 +360,7 @@ def _irfft_row_in_numpy(spectrum: Array, length: int, dtype: str) -> Array:
     return transform_in_numpy(k, z, compute_twiddles(half, half, 0, dtype).astype(np.int64))[:, ::-1].reshape(-1)
 
 
-def _combine_ends(arith: ComplexArithmetic, first: Any, last: Any) -> Complex:
+def _combine_lowest_and_highest_frequency(arith: ComplexArithmetic, first: Any, last: Any) -> Complex:
     """Return complex number 0 of the inverse transform, which combines the lowest and the highest frequency of a
     spectrum of reals."""
     total, difference = arith.add((first, first), (last, last))[0], arith.subtract((first, first), (last, last))[0]
@@ -390,19 +390,22 @@ def _compute_irfft(call: OpCall) -> te.Tensor:
         value = work[i, 1 - part]
         sample = value / float(length) if dtype == "float32" else value
         leave = ir.loops([(i, half), (part, 2)], ir.Store(out, (n, i * 2 + part), sample))
-        moved = load_in_reversed_order(lambda index, which: front[index, which], work)
+        moved = build_digit_reversed_load(lambda index, which: front[index, which], work)
         return ir.loops(
-            [(n, rows)], ir.seq(*_load_frequencies(x, last, front, n), moved, *build_stages(work, twiddle_table), leave)
+            [(n, rows)],
+            ir.seq(*_build_inverse_input_loops(x, last, front, n), moved, *build_stages(work, twiddle_table), leave),
         )
 
     results = (("out", (rows, length), dtype), ("front", (half, 2), dtype), ("work", (half, 2), dtype))
     return te.extern("transform", (data.tensor((rows, half + 1, 2)), *tables), results, build_loops)[0]
 
 
-def _load_frequencies(spectrum: Buffer, super_twiddle_table: Buffer, front: Buffer, row_index: Var) -> Iterable[Stmt]:
+def _build_inverse_input_loops(
+    spectrum: Buffer, super_twiddle_table: Buffer, front: Buffer, row_index: Var
+) -> Iterable[Stmt]:
     """Yield the loops that compute the input of the inverse transform, as complex numbers (imaginary, real) in ``front``."""
     k, half, i, held = fft_arithmetic(front.dtype, over_tir=True), front.shape[0], Var("f"), LetCollector("a")
-    ends = enumerate(_combine_ends(k, spectrum[row_index, 0, 0], spectrum[row_index, half, 0]))
+    ends = enumerate(_combine_lowest_and_highest_frequency(k, spectrum[row_index, 0, 0], spectrum[row_index, half, 0]))
     yield ir.seq(*(ir.Store(front, (_ZERO, ir.const(1 - part, "int32")), value) for part, value in ends))
     low, high = (
         held.bind_pair((spectrum[row_index, place, 0], spectrum[row_index, place, 1]))

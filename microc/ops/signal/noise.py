@@ -37,7 +37,7 @@ _SUBTRACTION: Attributes = {
 
 
 def _infer_spectral_subtraction_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    """Infer the types of the reduced signal and of the new noise estimate from those of the signal and the old noise estimate."""
+    """Infer the types of the reduced signal and of the new noise estimate from the types of signal and old estimate."""
     check_dtypes("spectral_subtraction", types, "uint32", "uint32")
     if types[0].shape != types[1].shape or len(types[0].shape) != 1:
         raise ModelError(

@@ -37,10 +37,10 @@ from microc.ops.elementwise.complex_numbers import (
 )
 from microc.ops.registry import AxisMap, Case, OpCall, OpDef, map_unchanged_axes
 from microc.ops.signal.fft import (
+    build_load_and_first_stage,
     build_stages,
     combine_frequencies,
     compute_twiddles,
-    load_first_stage,
     super_twiddles,
     transform_in_numpy,
 )
@@ -71,8 +71,8 @@ def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
         )
     if not data.shape or not 1 <= data.shape[-1] <= length or window.shape != data.shape[-1:]:
         raise ModelError(
-            f"power_spectrum: shapes of data and window do not fit fft_length; got {data.shape} and {window.shape}, expected "
-            f"1..{length} samples (fft_length) and {data.shape[-1:]}"
+            f"power_spectrum: data or window have a wrong shape; got data {data.shape} and window {window.shape}, "
+            f"expected 1..{length} samples (fft_length) and a window {data.shape[-1:]}"
         )
     if attrs["shift"] > (MOST_SHIFT if data.dtype == "int16" else 0):
         raise ModelError(
@@ -90,7 +90,8 @@ def _spectrum_arithmetic(dtype: str, *, over_tir: bool) -> ComplexArithmetic:
 
 
 def _twiddle_tables(sample_count: int, dtype: str) -> tuple[Array, Array]:
-    """Return two tables of twiddle factors: those of the butterflies, and those that combine the spectrum of the reals."""
+    """Return two tables of twiddle factors: one for the butterflies, and one that combines the spectrum of the
+    reals."""
     half = sample_count // 2
     if dtype == "float32":
         return compute_twiddles(half, half, 0, dtype), super_twiddles(sample_count, dtype)
@@ -147,7 +148,7 @@ def _compute(call: OpCall) -> te.Tensor:
             return ir.select(at < size, value, ir.const(0, work.dtype)) if size < length else value
 
         parts = (
-            load_first_stage(read_windowed_sample, work, k),
+            build_load_and_first_stage(read_windowed_sample, work, k),
             *build_stages(work, twiddle_table, k, 1),
             _square_spectrum(work, last, out, n, k, call),
         )

@@ -305,7 +305,7 @@ def _deduplicate_leaves(leaf_values: Array) -> tuple[Array, Array | None]:
 # ---- Test cases of ``tree_ensemble``: random forests, trees of one leaf, large tables, all comparison modes.
 
 
-def random_tree(
+def make_random_tree(
     rng: np.random.Generator,
     split_count: int,
     feature_count: int,
@@ -326,7 +326,7 @@ def random_tree(
     return Tree(np.array(left), np.array(right), feature, threshold, np.full(count, AT_MOST), values, first_target)
 
 
-def ensemble_case(
+def make_ensemble_test_case(
     trees: Iterable[Tree],
     data: Array | TensorType,
     target_count: int,
@@ -351,17 +351,21 @@ def ensemble_case(
 def make_test_cases() -> Iterable[Case]:
     rng = np.random.default_rng(1)
     for dtype in ("float32", "int16", "uint8", "int32"):
-        forest = [random_tree(rng, splits, 5, dtype, 3) for splits in (7, 1, 0, 20)]
-        yield ensemble_case(forest, TensorType((4, 5), dtype), 3, f"forest {dtype}")
-    boosted = [random_tree(rng, 6, 4, "float32", 1, k % 3) for k in range(6)]
-    yield ensemble_case(boosted, TensorType((3, 4), "float32"), 3, "a target per tree")
+        forest = [make_random_tree(rng, splits, 5, dtype, 3) for splits in (7, 1, 0, 20)]
+        yield make_ensemble_test_case(forest, TensorType((4, 5), dtype), 3, f"forest {dtype}")
+    boosted = [make_random_tree(rng, 6, 4, "float32", 1, k % 3) for k in range(6)]
+    yield make_ensemble_test_case(boosted, TensorType((3, 4), "float32"), 3, "a target per tree")
     for combine in ("min", "max"):
-        yield ensemble_case(boosted[::3], TensorType((3, 4), "float32"), 1, combine, combine)
-    whole = [random_tree(rng, 30, 4, "int16", 2) for _ in range(3)]
-    yield ensemble_case(whole, TensorType((5, 4), "int16"), 2, "integers only", leaf_dtype="int8")
-    yield ensemble_case(whole, TensorType((5, 4), "int16"), 2, "largest of integers", "max", "int16")
-    yield ensemble_case([random_tree(rng, 0, 1, "float32", 2)], TensorType((1, 1), "float32"), 2, "a leaf alone")
-    yield ensemble_case([random_tree(rng, 400, 300, "float32", 1)], TensorType((2, 300), "float32"), 1, "wide tables")
+        yield make_ensemble_test_case(boosted[::3], TensorType((3, 4), "float32"), 1, combine, combine)
+    whole = [make_random_tree(rng, 30, 4, "int16", 2) for _ in range(3)]
+    yield make_ensemble_test_case(whole, TensorType((5, 4), "int16"), 2, "integers only", leaf_dtype="int8")
+    yield make_ensemble_test_case(whole, TensorType((5, 4), "int16"), 2, "largest of integers", "max", "int16")
+    yield make_ensemble_test_case(
+        [make_random_tree(rng, 0, 1, "float32", 2)], TensorType((1, 1), "float32"), 2, "a leaf alone"
+    )
+    yield make_ensemble_test_case(
+        [make_random_tree(rng, 400, 300, "float32", 1)], TensorType((2, 300), "float32"), 1, "wide tables"
+    )
     yield from _make_comparison_mode_test_cases(rng)
 
 
@@ -373,14 +377,14 @@ def _make_comparison_mode_test_cases(rng: np.random.Generator) -> Iterable[Case]
         left, right = np.array([1, -1, 3, -1, -1]), np.array([2, -1, 4, -1, -1])
         threshold, values = np.array([0.5, 0.0, 0.1, 0.0, 0.0]), np.arange(5, dtype=np.float32).reshape(5, 1)
         tree = Tree(left, right, np.zeros(5, np.int64), threshold, np.full(5, mode), values)
-        yield ensemble_case([tree], x.reshape(-1, 1), 1, f"mode {mode}")
-    mixed = [random_tree(rng, 9, 2, "float32", 1) for _ in range(2)]
+        yield make_ensemble_test_case([tree], x.reshape(-1, 1), 1, f"mode {mode}")
+    mixed = [make_random_tree(rng, 9, 2, "float32", 1) for _ in range(2)]
     modes = np.array([AT_MOST, GREATER | UNORDERED, LESS] * 7)[: len(mixed[0].left)]
-    yield ensemble_case([tree.with_mode(modes) for tree in mixed], rng.choice(x, (6, 2)), 1, "mixed modes")
+    yield make_ensemble_test_case([tree.with_mode(modes) for tree in mixed], rng.choice(x, (6, 2)), 1, "mixed modes")
     modes = np.array([AT_MOST, AT_MOST | UNORDERED] * 10)[: len(mixed[0].left)]
-    yield ensemble_case([tree.with_mode(modes) for tree in mixed], rng.choice(x, (6, 2)), 1, "missing values")
+    yield make_ensemble_test_case([tree.with_mode(modes) for tree in mixed], rng.choice(x, (6, 2)), 1, "missing values")
     pixels = np.array([[0], [127], [128], [255]], np.uint8)
     for mode in (LESS, AT_MOST, GREATER):
-        stump = random_tree(rng, 1, 1, "uint8", 1).with_mode(np.full(3, mode))
+        stump = make_random_tree(rng, 1, 1, "uint8", 1).with_mode(np.full(3, mode))
         for bound in (-1.0, 127.0, 127.5, 255.0, 300.0):
-            yield ensemble_case([stump.with_threshold(np.full(3, bound))], pixels, 1, f"{mode} {bound}")
+            yield make_ensemble_test_case([stump.with_threshold(np.full(3, bound))], pixels, 1, f"{mode} {bound}")

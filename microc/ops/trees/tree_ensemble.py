@@ -198,8 +198,8 @@ def _leaf_sum_overflow_message(checked_node: CheckedNode, counts: Array) -> str:
 
 
 def _build_goes_left(x: Expr, threshold: Expr, mode: Expr | int, possible_modes: frozenset[int]) -> Expr:
-    """Build the condition under which the walk goes to the left child: whether the outcome of comparing ``x`` with the
-    threshold is in ``mode``.
+    """Build the condition that the walk goes to the left child: the outcome of comparing ``x`` with ``threshold`` is
+    one of the bits in ``mode``.
 
     ``possible_modes``: all modes that occur in the ensemble; few modes allow cheaper conditions."""
     if possible_modes == {AT_MOST}:

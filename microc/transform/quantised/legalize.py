@@ -84,11 +84,12 @@ def _quantize_by_reciprocals(graph: Graph) -> Graph:
 
 
 def requantise_in_fixed_point(graph: Graph) -> Graph:
-    """Let operators with ONNX's float requantisation use fixed-point multipliers that round once. Results differ only
-    at ties, one in millions.
+    """Let operators with ONNX's float requantisation use fixed-point multipliers that round once.
 
-    Operators are left unchanged if zero points exceed those of 8-bit dtypes. So are ``quantize`` of 8-bit data, which
-    is a table, and 8-bit softmax, which already computes in integers for any scale."""
+    Results differ only if they are near a tie, about one in millions.
+
+    Operators with zero points beyond the range of 8-bit dtypes are left unchanged. So are ``quantize`` of 8-bit data,
+    which is a table, and 8-bit softmax, which already computes in integers for any scale."""
 
     def use_fixed_point(node: Node) -> Node:
         """Return a node that requantises in fixed point, or the node itself if it is left unchanged."""

@@ -233,7 +233,7 @@ PASS = Pass("qdq", recognise_quantised_layers, 0, around=True)
 
 def _recognise_graph(graph: Graph) -> Graph:
     """Recognise the quantised operators of a graph or of a loop's body, fuse clamps, and copy quantisation across moves."""
-    return spread_quantisation(fuse_clamps(_Recogniser(graph).run()))
+    return spread_quantisation(fuse_clamps(_Recogniser(graph).recognise_operators()))
 
 
 def has_integer_form(node: Node, graph: Graph) -> bool:
@@ -255,7 +255,7 @@ class _Recogniser(IntegerValues):
         self.alias: dict[str, str] = {}
         self.biased: dict[str, str] = {}
 
-    def run(self) -> Graph:
+    def recognise_operators(self) -> Graph:
         # Constants first: a constant that is added after a layer becomes part of the layer's bias, before the walk reaches the
         # node that dequantises this constant.
         for node in self.graph.nodes:
@@ -264,7 +264,7 @@ class _Recogniser(IntegerValues):
         for node in self.graph.nodes:
             self.visit(replace(node, inputs=tuple(self.alias.get(name, name) for name in node.inputs)))
         for name in (*self.graph.outputs, *self.graph.updates.values()):
-            self.materialise(name)
+            self.emit_dequantize(name)
         return self.graph.with_nodes(self.nodes, types=self.types, consts=self.consts)
 
     def visit(self, node: Node) -> None:
@@ -276,7 +276,7 @@ class _Recogniser(IntegerValues):
         elif node.op == "quantize":
             is_rewritten = self.visit_quantize(node)
         elif node.outputs[0] in self.biased:  # this addition is already part of the bias of the preceding layer
-            is_rewritten = self.register(node.outputs[0], self.source[self.biased[node.outputs[0]]], node.loc)
+            is_rewritten = self.record_dequantised(node.outputs[0], self.source[self.biased[node.outputs[0]]], node.loc)
         elif node.op in JOINS:
             is_rewritten = self.visit_join(node)
         elif node.op == "loop":
@@ -299,7 +299,7 @@ class _Recogniser(IntegerValues):
             is_rewritten = (is_unary_function(node) or node.op in _UNARY) and self.visit_computation(node, [first])
         if not is_rewritten:
             for name in node.inputs:
-                self.materialise(name)
+                self.emit_dequantize(name)
             self.append(node)
 
     def visit_dequantize(self, node: Node) -> bool:
@@ -309,7 +309,7 @@ class _Recogniser(IntegerValues):
         if kind.quant not in (None, quant):
             return False
         self.types[value] = replace(kind, quant=quant)
-        return self.register(node.outputs[0], value, node.loc)
+        return self.record_dequantised(node.outputs[0], value, node.loc)
 
     def visit_quantize(self, node: Node) -> bool:
         """Remove a quantize node if its operand is dequantised from the same integers; requantise the integers if the
@@ -342,7 +342,7 @@ class _Recogniser(IntegerValues):
             return present
         dtype = self.types[present[0]].dtype
         completed = [
-            source or self.exact_integers(name, dtype) for name, source in zip(node.inputs, known, strict=True)
+            source or self.find_exact_integers(name, dtype) for name, source in zip(node.inputs, known, strict=True)
         ]
         return [source for source in completed if source] if None not in completed else []
 
@@ -351,13 +351,13 @@ class _Recogniser(IntegerValues):
         narrower operands are widened.
 
         Return False if the result is not quantised."""
-        kind = self.target(node.outputs[0])
+        kind = self.find_target_type(node.outputs[0])
         if kind is None or not sources or not all(map(self.is_activation, sources)):
             return False
         mixed = len({self.types[source].dtype for source in sources}) > 1 and node.op not in _MIXED
-        operands = [self.widen(source, node.loc) for source in sources] if mixed else sources
+        operands = [self.widen_to_int16(source, node.loc) for source in sources] if mixed else sources
         tables = node.inputs[1:] if registry.get(node.op).tables else ()
-        return self.produce(node, (*operands, *tables), kind, **EVEN)
+        return self.emit_integer_node(node, (*operands, *tables), kind, **EVEN)
 
     def visit_ordering(self, node: Node, sources: Sequence[str]) -> bool:
         """Rewrite an operator that depends only on the order of numbers. Return False if the operands have different
@@ -376,11 +376,11 @@ class _Recogniser(IntegerValues):
         if not self.is_activation(source) or node.attrs.get("activation", ""):
             return False
         if node.op == "pad":
-            value = self.padding_value(node, kind)
+            value = self.find_padding_value(node, kind)
             if value is None:
                 return False
             attrs["value"] = value
-        return self.produce(node, (source, *node.inputs[1:]), kind, **attrs)
+        return self.emit_integer_node(node, (source, *node.inputs[1:]), kind, **attrs)
 
     def visit_join(self, node: Node) -> bool:
         """Rewrite an operator that joins operands. Operands whose quantisation differs from the result's are requantised."""
@@ -395,11 +395,13 @@ class _Recogniser(IntegerValues):
         ):
             return False
         kinds = {(self.types[source].quant, self.types[source].dtype) for source in sources}
-        kind = self.types[integers[0]] if len(kinds) == 1 else self.target(node.outputs[0])
+        kind = self.types[integers[0]] if len(kinds) == 1 else self.find_target_type(node.outputs[0])
         if kind is None or node.attrs.get("activation", ""):
             return False
         operands = [self.requantise(source, kind, node.loc) for source in sources]
-        return self.produce(node, (*node.inputs[:first], *operands), kind, **(EVEN if "rounding" in node.attrs else {}))
+        return self.emit_integer_node(
+            node, (*node.inputs[:first], *operands), kind, **(EVEN if "rounding" in node.attrs else {})
+        )
 
     def visit_loop(self, node: Node, sources: Sequence[str | None]) -> bool:
         """Rewrite a loop to carry and stack integers if its iterations compute integers; its body is recognised again
@@ -421,7 +423,7 @@ class _Recogniser(IntegerValues):
                 kind = replace(kind, shape=self.types[outputs[k]].shape)
                 outputs[k] = self.integer_name(outputs[k], kind)
                 self.types[outputs[k]] = kind
-                self.register(node.outputs[k], outputs[k], node.loc)
+                self.record_dequantised(node.outputs[k], outputs[k], node.loc)
         attrs = {**node.attrs, "body": integer_loop.body}
         self.append(replace(node, inputs=tuple(operands), outputs=tuple(outputs), attrs=attrs))
         return True
@@ -430,7 +432,7 @@ class _Recogniser(IntegerValues):
         """Return the name of an operand as integers of type ``tensor_type``, or as floats if ``tensor_type`` is
         None."""
         if tensor_type is None:
-            self.materialise(name)
+            self.emit_dequantize(name)
             return name
         return self.requantise(source or name, tensor_type, loc)
 
@@ -446,7 +448,7 @@ class _Recogniser(IntegerValues):
             return False
         terms = [name for name in node.inputs[2:] if name]
         sum_ = find_constant_sum_after(node, kind.shape[0], self.types, self.only_user)
-        target = self.target(sum_.output if sum_ else node.outputs[0])
+        target = self.find_target_type(sum_.output if sum_ else node.outputs[0])
         bias = self.find_layer_bias(
             node, terms + ([sum_.term] if sum_ else []), accumulator_quant(self.quant(data), kind.quant)
         )
@@ -454,7 +456,7 @@ class _Recogniser(IntegerValues):
             return False
         if sum_:
             self.biased[sum_.output] = sum_.operand
-        return self.produce(node, (data, weight, *bias), target, **EVEN)
+        return self.emit_integer_node(node, (data, weight, *bias), target, **EVEN)
 
     def find_layer_bias(self, node: Node, terms: Sequence[str], quant: Quant) -> tuple[str, ...] | None:
         """Return the operands of the layer that add the sum of ``terms``: an empty tuple without terms, None if the sum

@@ -102,13 +102,13 @@ class IntegerValues:
         self.nodes.append(node)
         self.written.update(node.outputs)
 
-    def register(self, value: str, source: str, loc: Loc) -> bool:
+    def record_dequantised(self, value: str, source: str, loc: Loc) -> bool:
         """Record that the float ``value`` is dequantised from the integers ``source``; return True."""
         self.source[value] = source
         self.origin[value] = loc
         return True
 
-    def materialise(self, value: str) -> None:
+    def emit_dequantize(self, value: str) -> None:
         """Write the dequantize node of a float value, unless the new graph has it already."""
         if value not in self.source or value in self.written:
             return
@@ -132,7 +132,7 @@ class IntegerValues:
         users = self.consumers.get(value, ())
         return users[0] if len(users) == 1 and value not in self.kept else None
 
-    def target(self, value: str) -> TensorType | None:
+    def find_target_type(self, value: str) -> TensorType | None:
         """Return the quantised type to which ``value`` is converted after moves and clamps, with the shape of ``value``.
 
         Return None if the value has other uses."""
@@ -172,12 +172,12 @@ class IntegerValues:
                 return user.outputs[0]
         return self.new_name(f"{value}_quantized")
 
-    def produce(self, node: Node, inputs: Sequence[str], tensor_type: TensorType, **attrs: Attr) -> bool:
+    def emit_integer_node(self, node: Node, inputs: Sequence[str], tensor_type: TensorType, **attrs: Attr) -> bool:
         """Write ``node`` on the integers ``inputs``, with a result of type ``tensor_type``; return True."""
         output = self.integer_name(node.outputs[0], tensor_type)
         self.types[output] = replace(tensor_type, shape=self.types[node.outputs[0]].shape)
         self.append(replace(node, inputs=tuple(inputs), outputs=(output,), attrs={**node.attrs, **attrs}))
-        return self.register(node.outputs[0], output, node.loc)
+        return self.record_dequantised(node.outputs[0], output, node.loc)
 
     def requantise(self, source: str, tensor_type: TensorType, loc: Loc) -> str:
         """Return ``source`` converted to the dtype and quantisation of ``tensor_type``. A constant is converted at
@@ -202,7 +202,7 @@ class IntegerValues:
             self.append(Node("quantize", (source,), (output,), attrs, loc))
         return output
 
-    def widen(self, source: str, loc: Loc) -> str:
+    def widen_to_int16(self, source: str, loc: Loc) -> str:
         """Return 8-bit integers converted to int16, with the same quantisation."""
         kind = self.types[source]
         if kind.dtype == "int16":
@@ -215,7 +215,7 @@ class IntegerValues:
             self.append(Node("cast", (source,), (output,), {"dtype": "int16"}, loc))
         return output
 
-    def exact_integers(self, value: str, dtype: str) -> str | None:
+    def find_exact_integers(self, value: str, dtype: str) -> str | None:
         """Return integers that represent a float constant exactly, if all its elements are the same number.
 
         Each integer is a power of two or its negative, in ``dtype``, with a scale chosen for it. Return None if the
@@ -232,7 +232,7 @@ class IntegerValues:
         self.types[output] = TensorType(data.shape, dtype, Quant((scale,), (0,)))
         return output
 
-    def padding_value(self, node: Node, tensor_type: TensorType) -> int | None:
+    def find_padding_value(self, node: Node, tensor_type: TensorType) -> int | None:
         """Return the integer with which a ``pad`` node pads its quantised operand of type ``tensor_type``.
 
         It represents the float's value exactly, or is its quantised value if the result is quantised in the same way.
@@ -242,7 +242,7 @@ class IntegerValues:
         low, high = dtypes.int_range(tensor_type.dtype)
         value = np.float32(node.attr("value"))
         level = int(np.clip(np.rint(value / scale) + zero, low, high))
-        target = self.target(node.outputs[0])
+        target = self.find_target_type(node.outputs[0])
         quantised = target is not None and (target.quant, target.dtype) == (tensor_type.quant, tensor_type.dtype)
         return level if quantised or np.float32(level - zero) * scale == value else None
 
@@ -276,7 +276,7 @@ class IntegerLoop:
 def convert_loop(
     body: Graph, carried_count: int, loop_operands: Sequence[LoopOperand], recognise: Callable[[Graph], Graph]
 ) -> IntegerLoop:
-    """Convert a loop's body such that it takes and returns integers where that is equivalent.
+    """Convert a loop's body such that it takes and returns integers instead of floats if that is equivalent.
 
     ``recognise``: function that converts the operators of the body to integer operators."""
     operands = [None if k < carried_count else operand.integers for k, operand in enumerate(loop_operands)]

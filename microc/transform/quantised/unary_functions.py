@@ -47,7 +47,7 @@ _RESCALERS = ("requantize", "requantize_float", "qadd", "qmul")
 
 def simplify_unary_functions(graph: Graph, context: PassContext) -> Graph:
     """Rewrite 8-bit functions of one 8-bit value to the identity, a clamp or a table lookup."""
-    simplified = _UnaryFunctions(graph).run()
+    simplified = _UnaryFunctions(graph).simplify_graph()
     return rewrite(simplified, _clamp_rules())
 
 
@@ -91,7 +91,7 @@ class _UnaryFunctions:
         self.alias: dict[str, str] = {}
         self.types, self.consts = dict(graph.types), dict(graph.consts)
 
-    def run(self) -> Graph:
+    def simplify_graph(self) -> Graph:
         nodes = []
         for node in self.graph.nodes:
             function = self.find_function(node)
@@ -215,7 +215,7 @@ def _clamp_rules() -> tuple[Rule, ...]:
 
 
 def _merge_clamp(match: Match) -> Replacement:
-    """Narrow the clamp bounds of the rescaling to those of the clamp that follows."""
+    """Narrow the clamp bounds of a rescaling to the bounds of the clamp that follows."""
     first, (low, high) = match.nodes["first"], (match.root.attr("minimum"), match.root.attr("maximum"))
     bounds = {side: min(max(first.attr(side), low), high) for side in ("minimum", "maximum")}
     match.emit(first.op, first.inputs, {**first.attrs, **bounds}, loc=first.loc)

@@ -214,7 +214,7 @@ def find_overflowing_weights(graph: Graph, dtype: str) -> tuple[str, ...]:
 
 
 def count_16_bit_weights(graph: Graph) -> int:
-    """Count the elements of those weights that float16 or bfloat16 represents exactly. Subgraphs are included."""
+    """Count the elements of all weights that float16 or bfloat16 represents exactly. Subgraphs are included."""
     arrays = (
         subgraph.consts[name] for subgraph in (graph, *nested_graphs(graph)) for name in find_weight_constants(subgraph)
     )
