@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from microc.base import file_access
-from microc.base.file_access import distrust_reason, open_regular, read_bytes, read_text
+from microc.base.file_access import distrust_reason, open_regular_file, read_bytes, read_text
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="needs pipes, modes and owners")
 
@@ -53,7 +53,7 @@ def test_a_pipe_that_takes_the_place_of_a_file(tmp_path: Path, monkeypatch: pyte
     with monkeypatch.context() as patched:
         patched.setattr(os, "stat", lambda *_, **__: regular)
         with pytest.raises(OSError, match="not a file"):
-            open_regular(pipe)
+            open_regular_file(pipe)
 
 
 @POSIX

@@ -55,7 +55,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _ROOT = 0
 
 
-def open_regular(path: str | Path) -> BinaryIO:
+def open_regular_file(path: str | Path) -> BinaryIO:
     """Open a regular file for reading. Raise OSError for a folder, device, pipe or socket, without waiting for the
     other end of a pipe.
 
@@ -75,7 +75,7 @@ def read_bytes(path: str | Path, max_bytes: int = DEFAULT_MAX_BYTES) -> bytes:
     """Read a whole regular file. Raise OSError if it has more than ``max_bytes`` bytes.
 
     The memory needed grows with the size of the file, not with ``max_bytes``."""
-    with open_regular(path) as file:
+    with open_regular_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         data = file.read(min(size, max_bytes) + 1)
         if size < len(data) <= max_bytes:  # it grew, or belongs to a file system that states no sizes

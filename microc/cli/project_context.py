@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from microc import __version__
-from microc.base.file_access import open_regular
+from microc.base.file_access import open_regular_file
 from microc.cli import show
 from microc.cli.arguments import Arguments
 from microc.cli.shared_options import command_line_options, compilation_options
@@ -499,7 +499,7 @@ def load_npy_file(path: Path) -> Array:
     from microc.run.data.array_files import DAMAGED_FILE_ERRORS
 
     try:
-        with open_regular(path) as file:
+        with open_regular_file(path) as file:
             array = array_files.load_numpy_file(file)
     except OSError as error:
         hint = similar_files_hint(path) or "write it with numpy.save"

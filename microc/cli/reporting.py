@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from microc.base.file_access import open_regular, read_bytes
+from microc.base.file_access import open_regular_file, read_bytes
 from microc.cli import show
 from microc.cli.arguments import Arguments
 from microc.cli.project_context import (
@@ -597,7 +597,7 @@ def _open_size_report(arguments: Arguments) -> Iterator[SizeReport]:
 def _is_elf(path: Path) -> bool:
     """Test whether a path is an ELF file, by the first bytes of the file."""
     try:
-        with open_regular(path) as file:
+        with open_regular_file(path) as file:
             return file.read(len(_ELF)) == _ELF
     except OSError:
         return False  # a folder, or no file at all: the code that opens it as a project reports that

@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from microc.base.file_access import open_regular
+from microc.base.file_access import open_regular_file
 from microc.base.immutable import frozen
 from microc.codegen.output_files import replace_atomically
 from microc.device.toolchain import DAMAGED_ELF, HOT_CODE
@@ -41,7 +41,7 @@ def read_segments(elf: Path) -> tuple[Segment, ...]:
     from elftools.elf.elffile import ELFFile
 
     try:
-        with open_regular(elf) as stream:
+        with open_regular_file(elf) as stream:
             contents = [
                 (int(s["p_paddr"]), bytes(s.data())) for s in ELFFile(stream).iter_segments("PT_LOAD") if s["p_filesz"]
             ]
@@ -184,9 +184,9 @@ def cut_program_into_pieces(elf: Path, objects: Iterable[Path] = ()) -> tuple[Pi
     try:
         sources: dict[str, str] = {}
         for path in sorted(objects):
-            with open_regular(path) as stream:
+            with open_regular_file(path) as stream:
                 sources |= {s.name: path.with_suffix(".c").name for s in _iterate_global_symbols(ELFFile(stream))}
-        with open_regular(elf) as stream:
+        with open_regular_file(elf) as stream:
             return tuple(_cut_sections_into_pieces(ELFFile(stream), sources))
     except OSError as error:
         raise ToolError(

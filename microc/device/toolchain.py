@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from microc.base.file_access import open_regular
+from microc.base.file_access import open_regular_file
 from microc.base.immutable import frozen
 from microc.codegen.project.firmware import webassembly_options
 from microc.errors import ToolError, UsageError
@@ -257,7 +257,7 @@ def read_linked_sizes(elf: Path) -> LinkedSizes:
     from elftools.elf.elffile import ELFFile
 
     try:
-        with open_regular(elf) as stream:
+        with open_regular_file(elf) as stream:
             return _sum_section_sizes(ELFFile(stream))
     except OSError as error:
         raise ToolError(f"cannot read the program: {error.strerror or error}", where=str(elf)) from error

@@ -12,7 +12,7 @@ from typing import Any
 
 import jsonschema
 
-from microc.base.file_access import open_regular, read_text
+from microc.base.file_access import open_regular_file, read_text
 from microc.compiler import validation
 from microc.device.board_info import make_printable
 from microc.errors import UsageError
@@ -34,7 +34,7 @@ def is_report(path: Path) -> bool:
 
     No supported model file begins like either."""
     try:
-        with open_regular(path) as file:
+        with open_regular_file(path) as file:
             return file.read(64).lstrip().startswith((_PAGE_START, _JSON_START))
     except OSError:
         return False

@@ -100,10 +100,10 @@ class _Lowering:
 
         ``known``: lowered subexpressions by the identity of the original."""
         if id(x) not in known:
-            known[id(x)] = self.lower_with(x, values, lambda part: self.lower_shared(part, values, known))
+            known[id(x)] = self.lower_by_operands(x, values, lambda part: self.lower_shared(part, values, known))
         return known[id(x)]
 
-    def lower_with(self, x: Expr, values: Mapping[Var, Expr], lower_operand: ExprMap) -> Expr:
+    def lower_by_operands(self, x: Expr, values: Mapping[Var, Expr], lower_operand: ExprMap) -> Expr:
         """Lower an expression. ``lower_operand``: function that lowers each of its operands."""
         match x:
             case Var():

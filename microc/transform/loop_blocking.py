@@ -114,29 +114,31 @@ def _build_outer_body(loop: Node, layer: _GatheredDense, block: int) -> Graph:
     loop over its iterations."""
     body, count, carried = loop.attr("body"), loop.attr("count"), loop.attr("carried")
     write = LoopBodyBuilder(loop.loc)
-    block_number, *fixed = (write.input(name, body.types[name]) for name in body.inputs)
+    block_number, *fixed = (write.add_input(name, body.types[name]) for name in body.inputs)
     data, dense = body.types[layer.data], layer.dense
     rows = write.emit("gather", (layer.data, block_number), data.quant, axis=layer.gather.attr("axis"), span=block)
     rows = write.emit("reshape", (rows,), data.quant, shape=(block, data.shape[-1]))
-    weights = [name and write.constant(name, body.consts[name], body.types[name].quant) for name in dense.inputs[1:]]
+    weights = [
+        name and write.add_constant(name, body.consts[name], body.types[name].quant) for name in dense.inputs[1:]
+    ]
     row = body.types[dense.outputs[0]]
     sums = write.emit("dense", (rows, *weights), row.quant, row.dtype, **dense.attrs)
     products = write.emit("reshape", (sums,), row.quant, shape=(block, *row.shape))
     inner, states = _build_inner_body(body, layer, write.types[products]), carried
     fixed = [products if name == layer.data else name for name in fixed]
     if count % block:
-        first = write.emit("mul", (block_number, write.constant("turns", np.array(block, np.int32))))
-        last = write.emit("sub", (write.constant("last", np.array(count - 1, np.int32)), first))
+        first = write.emit("mul", (block_number, write.add_constant("turns", np.array(block, np.int32))))
+        last = write.emit("sub", (write.add_constant("last", np.array(count - 1, np.int32)), first))
         fixed, inner, states = (
-            [write.constant("go", np.array(True)), *fixed, last],
+            [write.add_constant("go", np.array(True)), *fixed, last],
             _add_iteration_guard(inner),
             carried + 1,
         )
     kinds = [inner.types[name] for name in inner.outputs]
     kinds[states:] = [replace(kind, shape=(block, *kind.shape)) for kind in kinds[states:]]
     attrs = {**loop.attrs, "body": inner, "count": block, "carried": states, "guarded": states > carried}
-    made = write.node(replace(loop, inputs=tuple(fixed), outputs=inner.outputs, attrs=attrs), kinds)
-    return write.graph_with_value_names(body.name, made[states - carried :])
+    made = write.copy_node(replace(loop, inputs=tuple(fixed), outputs=inner.outputs, attrs=attrs), kinds)
+    return write.build_graph_with_value_names(body.name, made[states - carried :])
 
 
 def _build_inner_body(body: Graph, layer: _GatheredDense, products: TensorType) -> Graph:

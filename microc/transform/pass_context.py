@@ -114,7 +114,7 @@ class PassContext:
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
 
-    def runs(self, pass_: Pass) -> bool:
+    def is_enabled(self, pass_: Pass) -> bool:
         """Test whether a pass runs with these settings."""
         return pass_.name in self.required or (pass_.name not in self.disabled and pass_.opt_level <= self.opt_level)
 
@@ -202,7 +202,7 @@ def run_passes(graph: Graph, passes: Sequence[Pass], context: PassContext, all_p
 def _run_in_order(passes: Sequence[Pass], graph: Graph, context: PassContext) -> Graph:
     """Run those of ``passes`` that ``context`` selects, in order, and verify the graph after each."""
     for pass_ in passes:
-        if not context.runs(pass_):
+        if not context.is_enabled(pass_):
             continue
         for instrument in context.instruments:
             instrument.before(pass_.name, graph)

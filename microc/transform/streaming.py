@@ -18,11 +18,11 @@ from microc.ops.attributes import Rounding
 from microc.transform.streaming_rewrite import (
     LOOKAHEAD,
     WINDOW,
-    Frames,
+    FrameTrack,
     HopTooShortError,
     StepWriter,
     Track,
-    Whole,
+    WholeTrack,
     slide_window,
 )
 
@@ -86,7 +86,9 @@ def _axis_from_front(writer: StepWriter, node: Node) -> int:
     return int(node.attr("axis")) % len(writer.graph.types[node.inputs[0]].shape)
 
 
-def _write_window(writer: StepWriter, node: Node, track: Frames, window_frames: int, stride: int, phases: int) -> bool:
+def _write_window(
+    writer: StepWriter, node: Node, track: FrameTrack, window_frames: int, stride: int, phases: int
+) -> bool:
     """Write a signal operator whose window slides over the samples of this step and earlier ones; return True.
 
     ``window_frames``: number of samples in a window. ``stride``: number of samples between windows. ``phases``: number
@@ -95,7 +97,9 @@ def _write_window(writer: StepWriter, node: Node, track: Frames, window_frames: 
     length = writer.graph.types[node.outputs[0]].shape[track.axis] // phases
     window = slide_window(track, window_frames, stride, 0, max(length, 2), str(node.loc))
     data = writer.read_window(node, node.inputs[0], track, window, None)
-    result_track = replace(window.track, length=length, clean=min(length, window.track.clean))
+    result_track = replace(
+        window.track, length=length, frames_before_padding=min(length, window.track.frames_before_padding)
+    )
     counts = {name: getattr(result_track, name) * phases for name in ("length", "count", "delay", "clean")}
     writer.write_node(node, (data, *node.inputs[1:]), node.attrs, (replace(result_track, **counts),))
     return True
@@ -138,10 +142,10 @@ def _stream_loop(writer: StepWriter, node: Node) -> bool:
     if delay:
         body = _hold_carried_values_until_start(body, carried, delay)
         inputs.append(writer.frame_counter_state(node, first.count, delay))
-    clean = min(track.clean for track in tracks.values())
-    blame = next((track.blame for track in tracks.values() if track.blame), "")
-    rows = Frames(0, first.length, first.count, delay, clean, None, blame)
-    last = Whole((first.length + delay) // first.count - 1)
+    clean = min(track.frames_before_padding for track in tracks.values())
+    blame = next((track.padding_layer for track in tracks.values() if track.padding_layer), "")
+    rows = FrameTrack(0, first.length, first.count, delay, clean, None, blame)
+    last = WholeTrack((first.length + delay) // first.count - 1)
     results: list[Track] = [last] * carried + [rows] * (len(node.outputs) - carried)
     writer.write_node(node, inputs, {**node.attrs, "body": body, "count": first.count}, results)
     return True
@@ -235,14 +239,14 @@ def write_step_node(writer: StepWriter, node: Node) -> None:
         writer.nodes.append(node)
         return
     rules = (RULES[node.op],) if node.op in RULES else (_stream_frame_by_frame, _stream_sliding_window)
-    local = all(track is None or isinstance(track, Frames) for track in tracks)
+    local = all(track is None or isinstance(track, FrameTrack) for track in tracks)
     if not local or not any(rule(writer, node) for rule in rules):
         writer.write_whole(node)
 
 
 def _align_operands(
     writer: StepWriter, node: Node, axes: Mapping[int, int], only_moves: bool
-) -> tuple[list[str], Frames] | None:
+) -> tuple[list[str], FrameTrack] | None:
     """Delay the operands that depend on time to the latest of them; return all operands and the track (dependency on
     time) of the result.
 
@@ -250,14 +254,22 @@ def _align_operands(
     different lengths or time axes. ``only_moves``: the operator only moves elements, so that the result has the track
     of a single operand, including the frames that are never computed."""
     tracks = {k: t for k in axes if (t := writer.frames(node.inputs[k])) is not None}
-    first = min(tracks.values(), key=lambda t: t.clean)
+    first = min(tracks.values(), key=lambda t: t.frames_before_padding)
     if only_moves and len(tracks) == 1:
-        return list(node.inputs), first.along(*axes.values())
+        return list(node.inputs), first.with_time_axis(*axes.values())
     if len({(axes[k], t.length, t.count) for k, t in tracks.items()}) != 1:
         return None
     delay = max(0, *(t.delay for t in tracks.values()))
     inputs = [writer.delay_to(node, v, delay)[0] if k in axes else v for k, v in enumerate(node.inputs)]
-    return inputs, Frames(next(iter(axes.values())), first.length, first.count, delay, first.clean, None, first.blame)
+    return inputs, FrameTrack(
+        next(iter(axes.values())),
+        first.length,
+        first.count,
+        delay,
+        first.frames_before_padding,
+        None,
+        first.padding_layer,
+    )
 
 
 def _stream_frame_by_frame(writer: StepWriter, node: Node) -> bool:
@@ -307,7 +319,7 @@ def _stream_slice(writer: StepWriter, node: Node) -> bool:
 
 
 def _stream_pad(writer: StepWriter, node: Node) -> bool:
-    """Write padding along time. The padding in front is not computed; ``Frames.fill`` tells readers its content."""
+    """Write padding along time. The padding in front is not computed; ``FrameTrack.fill`` tells readers its content."""
     track = writer.data_frames(node)
     if track is None:
         return False
@@ -320,10 +332,10 @@ def _stream_pad(writer: StepWriter, node: Node) -> bool:
         data, track = writer.delay_to(node, node.inputs[0], 0)
         inputs = (data,)
     pairs[track.axis] = (0, 0)
-    length, clean = track.length + before + after, track.clean + before
-    blame = str(node.loc) if track.complete and after else track.blame
+    length, clean = track.length + before + after, track.frames_before_padding + before
+    blame = str(node.loc) if track.is_complete and after else track.padding_layer
     fill = None if track.delay >= before else value if before else track.fill
-    padded = Frames(track.axis, length, track.count, track.delay - before, clean, fill, blame)
+    padded = FrameTrack(track.axis, length, track.count, track.delay - before, clean, fill, blame)
     writer.write_node(node, inputs, {**node.attrs, "padding": tuple(pairs)}, (padded,))
     return True
 
@@ -460,7 +472,7 @@ def _build_step(
     tracks = {}
     for name, axis in time_axes.items():
         length = graph.types[name].shape[axis]
-        tracks[name] = Frames(axis, length, step_frames, 0, length)
+        tracks[name] = FrameTrack(axis, length, step_frames, 0, length)
     writer = StepWriter(graph, tracks, allowed)
     for node in graph.nodes:
         write_step_node(writer, node)
@@ -479,9 +491,9 @@ def _describe_output(writer: StepWriter, graph: Graph, name: str) -> StreamedOut
     track, node = writer.track(name), graph.producer().get(name)
     if track is None:
         return StreamedOutput(-1, 0, 0, 0)
-    if not isinstance(track, Frames):
+    if not isinstance(track, FrameTrack):
         return StreamedOutput(-1, 0, 0, track.delay)
-    if node is not None and not track.complete and LOOKAHEAD not in writer.allowed:
+    if node is not None and not track.is_complete and LOOKAHEAD not in writer.allowed:
         writer.refuse_lookahead(node, track)
     if node is not None and track.delay < 0:
         writer.refuse(

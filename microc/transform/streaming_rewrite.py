@@ -27,35 +27,35 @@ from microc.ops.attributes import Rounding
 
 
 @frozen
-class Frames:
+class FrameTrack:
     """Dependency on time of a value that has new frames in each step.
 
     The whole run is the original network's run over the complete sequence. ``axis``: time axis. ``length``: number of
     frames in the whole run. ``count``: number of frames per step. ``delay``: number of frames by which the stream is
-    late. ``clean``: number of frames of the whole run that do not depend on padding after the end of the sequence;
-    ``blame``: the layer that pads there. If ``delay`` is negative, the first -delay frames are never computed; they
-    would contain ``fill``."""
+    late. ``frames_before_padding``: number of frames of the whole run that do not depend on padding after the end of
+    the sequence; ``padding_layer``: the layer that pads there. If ``delay`` is negative, the first -delay frames are
+    never computed; they would contain ``fill``."""
 
     axis: int
     length: int
     count: int
     delay: int
-    clean: int
+    frames_before_padding: int
     fill: float | None = None
-    blame: str = ""
+    padding_layer: str = ""
 
-    def along(self, axis: int) -> Frames:
+    def with_time_axis(self, axis: int) -> FrameTrack:
         """Return the same dependency along another time axis."""
         return replace(self, axis=axis)
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """True if the stream computes every frame of the whole run."""
-        return self.clean >= self.length
+        return self.frames_before_padding >= self.length
 
 
 @frozen
-class Whole:
+class WholeTrack:
     """Dependency on time of a value that each step computes completely from the last frames, such as a classification.
 
     ``delay``: index of the step whose value equals the value that a run over the whole sequence computes."""
@@ -63,7 +63,7 @@ class Whole:
     delay: int
 
 
-Track = Frames | Whole
+Track = FrameTrack | WholeTrack
 """Dependency of a value on time. A value that does not depend on time has no track."""
 
 
@@ -76,13 +76,13 @@ class HopTooShortError(Exception):
 
 
 @frozen
-class Window:
+class FrameWindow:
     """Frames of an operand that a sliding window reads in one step: ``size`` frames, followed by ``newest`` newer
     frames that it does not read.
 
     ``track``: dependency on time of the window's result."""
 
-    track: Frames
+    track: FrameTrack
     size: int
     newest: int
 
@@ -93,8 +93,8 @@ class Window:
 
 
 def slide_window(
-    track: Frames, window_frames: int, stride: int, padding_before: int, result_frames: int, where: str
-) -> Window:
+    track: FrameTrack, window_frames: int, stride: int, padding_before: int, result_frames: int, where: str
+) -> FrameWindow:
     """Return the window of ``window_frames`` frames that slides over a value by ``stride`` frames.
 
     ``padding_before``: number of padding frames in front; it is negative if frames are left out. ``result_frames``:
@@ -107,14 +107,14 @@ def slide_window(
     ahead = window_frames - 1 - padding_before
     missing = ahead + track.delay - stride + 1
     delay = max(0, -(-missing // stride))
-    clean = min(result_frames, (track.clean - 1 - ahead) // stride + 1)
-    blame = track.blame if clean >= result_frames or track.blame else where
+    clean = min(result_frames, (track.frames_before_padding - 1 - ahead) // stride + 1)
+    blame = track.padding_layer if clean >= result_frames or track.padding_layer else where
     count = track.count // stride
-    result = Frames(track.axis, result_frames, count, delay, clean, None, blame)
-    return Window(result, (count - 1) * stride + window_frames, delay * stride - missing)
+    result = FrameTrack(track.axis, result_frames, count, delay, clean, None, blame)
+    return FrameWindow(result, (count - 1) * stride + window_frames, delay * stride - missing)
 
 
-def window_of_all_frames(track: Frames, min_delay: int = 0) -> tuple[Whole, Window]:
+def window_of_all_frames(track: FrameTrack, min_delay: int = 0) -> tuple[WholeTrack, FrameWindow]:
     """Return the track of a result that needs all frames of a value at once, and the window that reads these frames.
 
     ``min_delay``: least number of steps by which the result is delayed."""
@@ -122,7 +122,7 @@ def window_of_all_frames(track: Frames, min_delay: int = 0) -> tuple[Whole, Wind
     while (track.length + track.delay + late) // track.count - 1 < min_delay:
         late += track.count
     delay = (track.length + track.delay + late) // track.count - 1
-    return Whole(delay), Window(track, track.length, late)
+    return WholeTrack(delay), FrameWindow(track, track.length, late)
 
 
 # ---- History: the last frames of every value that later steps read, as state of the graph.
@@ -164,7 +164,7 @@ class FrameHistory:
     reads: list[FrameRead] = field(default_factory=list)
 
     @property
-    def fresh(self) -> int:
+    def frames_per_step(self) -> int:
         """Number of frames that each step adds."""
         return self.kind.shape[self.axis]
 
@@ -176,18 +176,18 @@ class FrameHistory:
     @property
     def slots(self) -> int:
         """Number of steps whose frames a ring buffer stores."""
-        return -(-(self.size - self.fresh) // self.fresh)
+        return -(-(self.size - self.frames_per_step) // self.frames_per_step)
 
     @property
-    def in_ring(self) -> bool:
+    def uses_ring(self) -> bool:
         """True if a ring buffer copies fewer bytes per step than frames in order, by more than the ring's own cost."""
-        frame = self.kind.nbytes // self.fresh
+        frame = self.kind.nbytes // self.frames_per_step
         is_outermost = prod(self.kind.shape[: self.axis]) == 1
         n_fetched = sum(read.count for read in self.reads)
         n_apart = sum(
             read.count for read in self.reads if read.step > 1 or not (is_outermost or self.needs_all_frames(read))
         )
-        return frame * (self.size + _APART * n_apart - self.fresh - n_fetched) > RING_COSTS
+        return frame * (self.size + _APART * n_apart - self.frames_per_step - n_fetched) > RING_COSTS
 
     def needs_all_frames(self, read: FrameRead) -> bool:
         """Test whether a read needs all frames of the history, in order."""
@@ -219,14 +219,16 @@ class StreamState:
         self.state[name] = np.full(tensor_type.shape, fill, dtypes.to_numpy(tensor_type.dtype))
         return name
 
-    def record_read(self, value: str, axis: int, fill: float, back: int, step: int, count: int, loc: Loc) -> FrameRead:
-        """Record a read of ``count`` earlier frames of a value. The result gets a new name; nodes are written by
+    def record_read(
+        self, value: str, axis: int, fill: float, frames_before_end: int, frame_step: int, frame_count: int, loc: Loc
+    ) -> FrameRead:
+        """Record a read of ``frame_count`` earlier frames of a value. The result gets a new name; nodes are written by
         :meth:`replace_reads_by_nodes`."""
         kind = self.types[value]
         history = self.histories.setdefault((value, fill), FrameHistory(value, kind, axis, fill))
-        shape = history.shape(count)
+        shape = history.shape(frame_count)
         result = self.new_value(f"{value}.frames", TensorType(shape, kind.dtype, kind.quant, kind.layout))
-        read = FrameRead(result, back, step, count, loc)
+        read = FrameRead(result, frames_before_end, frame_step, frame_count, loc)
         history.reads.append(read)
         return read
 
@@ -244,7 +246,7 @@ class StreamState:
             if id(history) not in stored:
                 stored[id(history)] = (
                     self._keep_in_ring(history, node, at_end)
-                    if history.in_ring
+                    if history.uses_ring
                     else self._keep_in_order(history, node, expanded)
                 )
             expanded += self._emit_read(history, node, stored[id(history)])
@@ -267,7 +269,7 @@ class StreamState:
         """Add a ring buffer for a history, and the node that stores the new frames in it; return the ring before this step.
 
         The node is appended to ``last``: it runs at the end of the step, after all reads."""
-        frames = history.slots * history.fresh
+        frames = history.slots * history.frames_per_step
         kind = TensorType(history.shape(frames), history.kind.dtype, history.kind.quant, history.kind.layout)
         ring = self.add_state(f"{history.value}.ring", kind, history.fill)
         written = self.new_value(f"{history.value}.written", kind)
@@ -290,7 +292,7 @@ class StreamState:
     def _emit_read(self, history: FrameHistory, read: FrameRead, kept: str) -> list[Node]:
         """Return the nodes that read frames from ``kept``, the state of the history."""
         axis = history.axis
-        if history.in_ring:
+        if history.uses_ring:
             attrs = {"axis": axis, "back": read.back, "step": read.step, "count": read.count}
             inputs = (kept, self._step_counter(history.slots), history.value)
             return [Node("ring_slice", inputs, (read.result,), attrs, read.loc)]
@@ -342,7 +344,7 @@ _WINDOW_HINT = "use stream_allow window: every step computes it, and all behind 
 class StepWriter:
     """Writer of the graph of one step. Values keep their names; ``tracks`` maps each value to its dependency on time."""
 
-    def __init__(self, graph: Graph, tracks: Mapping[str, Frames], allowed: frozenset[str]) -> None:
+    def __init__(self, graph: Graph, tracks: Mapping[str, FrameTrack], allowed: frozenset[str]) -> None:
         self.graph, self.allowed = graph, allowed
         self.tracks: dict[str, Track] = dict(tracks)
         self.types: dict[str, TensorType] = dict(graph.types)
@@ -354,7 +356,7 @@ class StepWriter:
         for name, track in tracks.items():
             self.types[name] = self.with_frames(graph.types[name], track)
 
-    def with_frames(self, tensor_type: TensorType, track: Frames) -> TensorType:
+    def with_frames(self, tensor_type: TensorType, track: FrameTrack) -> TensorType:
         """Return the type ``tensor_type`` with as many frames as the value has in one step."""
         shape = (*tensor_type.shape[: track.axis], track.count, *tensor_type.shape[track.axis + 1 :])
         return replace(tensor_type, shape=shape)
@@ -369,12 +371,12 @@ class StepWriter:
         """Return the dependency of a value on time, or None if the value does not depend on time."""
         return self.tracks.get(value) if value else None
 
-    def frames(self, value: str) -> Frames | None:
+    def frames(self, value: str) -> FrameTrack | None:
         """Return the dependency of a value on time if each step has new frames of it, else None."""
         track = self.track(value)
-        return track if isinstance(track, Frames) else None
+        return track if isinstance(track, FrameTrack) else None
 
-    def data_frames(self, node: Node) -> Frames | None:
+    def data_frames(self, node: Node) -> FrameTrack | None:
         """Return the dependency of the first operand on time, or None if other operands depend on time, too, or the
         first does not."""
         return None if any(map(self.track, node.inputs[1:])) else self.frames(node.inputs[0])
@@ -385,7 +387,7 @@ class StepWriter:
         return quant.zero_point[0] if quant is not None and len(quant.zero_point) == 1 else 0
 
     def read_window(
-        self, node: Node, value: str, track: Frames, window: Window, fill: float | None, step: int = 1
+        self, node: Node, value: str, track: FrameTrack, window: FrameWindow, fill: float | None, step: int = 1
     ) -> str:
         """Return the name of the frames of a value that a window reads in this step. With ``step`` > 1 these are only
         every ``step``-th frame.
@@ -397,26 +399,28 @@ class StepWriter:
         count = window.size if step == 1 else (window.size - 1) // step + 1
         return self.read_frames(node, value, track.axis, start, window.back, step, count)
 
-    def read_frames(self, node: Node, value: str, axis: int, fill: float, back: int, step: int, count: int) -> str:
-        """Return the name of ``count`` frames of a value, ``step`` frames apart. The first is ``back`` frames before
-        the end.
+    def read_frames(
+        self, node: Node, value: str, axis: int, fill: float, frames_before_end: int, frame_step: int, frame_count: int
+    ) -> str:
+        """Return the name of ``frame_count`` frames of a value, ``frame_step`` frames apart. The first is
+        ``frames_before_end`` frames before the end.
 
         It is the value itself, a slice of this step's frames, or a read of the value's history."""
         fresh = self.types[value].shape[axis]
-        if (back, step, count) == (fresh, 1, fresh):
+        if (frames_before_end, frame_step, frame_count) == (fresh, 1, fresh):
             return value
-        if back > fresh:
-            read = self.memory.record_read(value, axis, fill, back, step, count, node.loc)
+        if frames_before_end > fresh:
+            read = self.memory.record_read(value, axis, fill, frames_before_end, frame_step, frame_count, node.loc)
             self.nodes.append(read)
             return read.result
         shape = self.types[value].shape
         begin, end, strides = [0] * len(shape), list(shape), [1] * len(shape)
-        begin[axis] = fresh - back
-        end[axis], strides[axis] = begin[axis] + (count - 1) * step + 1, step
+        begin[axis] = fresh - frames_before_end
+        end[axis], strides[axis] = begin[axis] + (frame_count - 1) * frame_step + 1, frame_step
         attrs: dict[str, Attr] = {"begin": tuple(begin), "end": tuple(end), "strides": tuple(strides)}
         return self.emit(node, "slice", (value,), attrs, self.types[value])
 
-    def delay_to(self, node: Node, value: str, delay: int) -> tuple[str, Frames]:
+    def delay_to(self, node: Node, value: str, delay: int) -> tuple[str, FrameTrack]:
         """Delay a value that has new frames in each step to a delay of ``delay`` frames, which is at least its own;
         return the delayed value and its track."""
         track = self.frames(value)
@@ -425,7 +429,7 @@ class StepWriter:
         late = self.read_frames(node, value, track.axis, fill, track.count + delay - track.delay, 1, track.count)
         return late, replace(track, delay=delay, fill=None if delay >= 0 else track.fill)
 
-    def mask_before_start(self, node: Node, value: str, track: Frames, fill: float) -> str:
+    def mask_before_start(self, node: Node, value: str, track: FrameTrack, fill: float) -> str:
         """Replace the frames of a value before the start of the sequence by ``fill``, for a reader that pads in front;
         return the result."""
         if (value, fill) in self.masked:
@@ -457,9 +461,9 @@ class StepWriter:
 
         Raise UnsupportedError if that needs an option that is not allowed."""
         track = self.tracks[value]
-        if isinstance(track, Whole):
+        if isinstance(track, WholeTrack):
             return self.delay_steps(node, value, min_delay - track.delay)
-        if not track.complete and LOOKAHEAD not in self.allowed:
+        if not track.is_complete and LOOKAHEAD not in self.allowed:
             self.refuse_lookahead(node, track)
         _, window = window_of_all_frames(track, min_delay)
         if window.back > track.count and WINDOW not in self.allowed:
@@ -467,10 +471,10 @@ class StepWriter:
             self.refuse(node, f"needs {frames} at once", _WINDOW_HINT.format(window.size))
         return self.read_window(node, value, track, window, None)
 
-    def refuse_lookahead(self, node: Node, track: Frames) -> NoReturn:
+    def refuse_lookahead(self, node: Node, track: FrameTrack) -> NoReturn:
         """Raise UnsupportedError because a result depends on padding after the end of the sequence."""
         what = "the layer pads behind the end of the sequence, and the result depends on it: a stream does not know its end"
-        raise UnsupportedError(what, where=track.blame or str(node.loc), hint=_LOOKAHEAD_HINT)
+        raise UnsupportedError(what, where=track.padding_layer or str(node.loc), hint=_LOOKAHEAD_HINT)
 
     def delay_steps(self, node: Node, value: str, steps: int) -> str:
         """Delay a value that each step computes once by ``steps`` steps; return the delayed value."""
@@ -517,7 +521,7 @@ class StepWriter:
         least = 0
         for value in node.inputs:
             track = self.track(value)
-            if isinstance(track, Whole):
+            if isinstance(track, WholeTrack):
                 least = max(least, track.delay)
             elif track is not None:
                 least = max(least, window_of_all_frames(track)[0].delay)
@@ -525,7 +529,7 @@ class StepWriter:
             self.read_all_frames(node, value, least) if self.track(value) is not None else value
             for value in node.inputs
         ]
-        self.write_node(node, inputs, node.attrs, (Whole(least),) * len(node.outputs))
+        self.write_node(node, inputs, node.attrs, (WholeTrack(least),) * len(node.outputs))
 
 
 def _per_tensor_quant(tensor_type: TensorType) -> Quant | None:

@@ -39,7 +39,7 @@ def permute_items(shape: Sequence[T], axes: Sequence[int]) -> tuple[T, ...]:
     return tuple(shape[axis] for axis in axes)
 
 
-def keeps_memory(shape: Sequence[int], axes: Sequence[int]) -> bool:
+def keeps_memory_order(shape: Sequence[int], axes: Sequence[int]) -> bool:
     """Test whether a transposition of ``shape`` by ``axes`` keeps the order of elements in memory, because it moves
     only axes of extent 1."""
     moved = [axis for axis in axes if shape[axis] != 1]
@@ -247,7 +247,7 @@ def _merge_transposes(match: Match) -> Replacement:
 
 def _replace_by_reshape(match: Match) -> Replacement | None:
     """Replace a transposition that keeps the order of elements in memory by a reshape."""
-    if not keeps_memory(match.type(match["x"]).shape, match.root.attr("axes")):
+    if not keeps_memory_order(match.type(match["x"]).shape, match.root.attr("axes")):
         return None
     match.emit("reshape", (match["x"],), {"shape": match.type(match.output).shape})
     return match.replacement()
@@ -281,7 +281,7 @@ def _sink_through_reshape(match: Match) -> Replacement | None:
         return None
     axes1, shape, axes2 = rewritten  # the names of move_through_reshape
     operand = match["x"]
-    if not keeps_memory(source.shape, axes1):
+    if not keeps_memory_order(source.shape, axes1):
         if axes2 != _CHANNELS_FIRST:
             return None
         kind = permute_type(source, axes1)
@@ -410,7 +410,7 @@ def _untranspose_broadcast_operand(match: Match, value: str, axes: Axes, size: i
     data = match.scope.consts.get(value)
     if data is not None:
         return match.constant(f"{value}.moved", transpose_array(data, back), inverted)
-    if kind.size < size and keeps_memory(padded.shape, back):
+    if kind.size < size and keeps_memory_order(padded.shape, back):
         return match.emit("reshape", (value,), {"shape": inverted.shape}, inverted, f"{value}.moved")
     return ""
 

@@ -17,7 +17,7 @@ from tests.support.campaign import everything
 
 PACKAGE = Path(__file__).resolve().parents[2] / "microc"
 READS = (
-    "open_regular", "read_bytes", "read_text", ".frombuffer", ".fromfile", ".memmap", "int.from_bytes", ".from_bytes",
+    "open_regular_file", "read_bytes", "read_text", ".frombuffer", ".fromfile", ".memmap", "int.from_bytes", ".from_bytes",
     "struct.unpack",
     ".unpack_from", ".iter_unpack", "json.loads", "json.load", "tomllib.loads", "tomllib.load", "marshal.loads", "pickle.loads",
     "pickle.load", "np.load", "np.loadtxt", "np.genfromtxt", "ZipFile", "tarfile.open", "wave.open", "Image.open", "ELFFile",

@@ -13,7 +13,7 @@ from microc.graph.ir import Quant, TensorType
 from microc.transform.transposes import (
     compose_axes,
     invert_axes,
-    keeps_memory,
+    keeps_memory_order,
     move_through_reshape,
     permute_items,
     permute_type,
@@ -62,7 +62,7 @@ def test_inverse_and_composition(what: tuple[tuple[int, ...], tuple[int, ...]]) 
 def test_keeping_memory_means_being_a_reshape(what: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     shape, axes = what
     x = numbers(shape)
-    assert keeps_memory(shape, axes) == np.array_equal(x.transpose(axes).reshape(-1), x.reshape(-1))
+    assert keeps_memory_order(shape, axes) == np.array_equal(x.transpose(axes).reshape(-1), x.reshape(-1))
 
 
 @given(reshaped())

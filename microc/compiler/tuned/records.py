@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, Self
 
 from microc import __version__
-from microc.base.file_access import open_regular
+from microc.base.file_access import open_regular_file
 from microc.base.immutable import frozen
 from microc.codegen.output_files import replace_atomically
 from microc.codegen.render import html_table
@@ -467,7 +467,7 @@ def _read_records(path: Path) -> tuple[list[Record], int]:
                 where=str(path),
                 hint="keep only the best records: microc tune --prune FILE",
             )
-        with open_regular(path) as file:
+        with open_regular_file(path) as file:
             while line := file.readline(MAX_LINE_BYTES):
                 try:
                     records.append(record_from_json(line.decode()))
@@ -490,6 +490,6 @@ def _read_records(path: Path) -> tuple[list[Record], int]:
 
 def _ends_with_newline(path: Path) -> bool:
     """Test whether the last line of a file is complete."""
-    with open_regular(path) as file:
+    with open_regular_file(path) as file:
         file.seek(-1, os.SEEK_END)
         return file.read(1) == b"\n"

@@ -219,7 +219,7 @@ def _evaluate_suppress_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]
         if left[place] == _GONE or not enough:
             break
         places[count], scores[count], count = place, left[place], count + 1
-        share = _overlap_array(boxes, boxes[place])
+        share = _intersection_over_union_in_numpy(boxes, boxes[place])
         if attrs["sigma"] > 0:
             left = left * np.exp(np.float32(-0.5 / attrs["sigma"]) * share * share)
         left = np.where(share >= limit if attrs["overlap_inclusive"] else share > limit, np.float32(_GONE), left)
@@ -227,7 +227,7 @@ def _evaluate_suppress_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]
     return places, scores, np.array(count, np.int32)
 
 
-def _overlap_array(boxes: Array, box: Array) -> Array:
+def _intersection_over_union_in_numpy(boxes: Array, box: Array) -> Array:
     """Return the intersection over union of each of ``boxes`` with ``box``; zero for boxes without area."""
     top, leftmost = np.maximum(boxes[:, 0], box[0]), np.maximum(boxes[:, 1], box[1])
     bottom, right = np.minimum(boxes[:, 2], box[2]), np.minimum(boxes[:, 3], box[3])
@@ -237,7 +237,9 @@ def _overlap_array(boxes: Array, box: Array) -> Array:
     return np.asarray(np.where((areas > 0) & (area > 0), common / whole, _ZERO), np.float32)
 
 
-def _build_overlap(boxes: Buffer, box_index: Expr, box_corners: Sequence[Expr]) -> tuple[list[tuple[Var, Expr]], Expr]:
+def _build_intersection_over_union(
+    boxes: Buffer, box_index: Expr, box_corners: Sequence[Expr]
+) -> tuple[list[tuple[Var, Expr]], Expr]:
     """Build the intersection over union of ``boxes[box_index]`` and the box ``box_corners``.
 
     Return ``(definitions, value)``: the variables and values of the ``Let`` statements that the value needs, and the
@@ -283,7 +285,7 @@ def _compute_suppress(call: OpCall) -> tuple[te.Tensor, ...]:
         find = ir.loops([(m, size)], ir.Let(value, left[m], ir.If(value > best[0], better)))
         box = [Var(f"box_{side}", "float32") for side in ("top", "left", "bottom", "right")]
         j = Var("j")
-        lets, overlap = _build_overlap(x, j, box)
+        lets, overlap = _build_intersection_over_union(x, j, box)
         weak = ir.binary("ge" if attrs["overlap_inclusive"] else "gt", share, attrs["overlap"])
         faded = (
             rest * ir.call("exp", share * share * float(np.float32(-0.5 / attrs["sigma"]))) if attrs["sigma"] else rest

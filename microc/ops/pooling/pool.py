@@ -134,7 +134,7 @@ def _emit_even_means(rewrite: Rewrite, mean_value: str) -> None:
     )
     assert result.quant is not None
     least, most = dtypes.int_range(rewrite.type(node.inputs[0]).dtype)
-    multiple = lcm(*_window_sizes(node, rewrite.type(node.inputs[0]).shape, result.shape))
+    multiple = lcm(*_element_counts_of_windows(node, rewrite.type(node.inputs[0]).shape, result.shape))
     bound, factor = multiple * max(most - zero, zero - least), exact_scale_ratio(scale, scale_out)
     low, high = activation_range(str(node.attr("activation")), result.quant, result.dtype, Rounding.EVEN, str(node.loc))
     if 2 * bound > LARGEST_DOMAIN:
@@ -152,7 +152,7 @@ def _emit_even_means(rewrite: Rewrite, mean_value: str) -> None:
     emit_scaled_sum(rewrite, whole, bound, factor, clip_to_float32(float(factor)), end)
 
 
-def _window_sizes(node: Node, data_shape: tuple[int, ...], result_shape: tuple[int, ...]) -> set[int]:
+def _element_counts_of_windows(node: Node, data_shape: tuple[int, ...], result_shape: tuple[int, ...]) -> set[int]:
     """Return the distinct numbers of elements over which the windows average. Windows at a border with padding have
     fewer elements."""
     if node.attr("count_include_pad"):

@@ -31,12 +31,12 @@ class LoopBodyBuilder:
         self._inputs: list[str] = []
         self._nodes: list[Node] = []
 
-    def input(self, name: str, tensor_type: TensorType) -> str:
+    def add_input(self, name: str, tensor_type: TensorType) -> str:
         """Add an input of the graph; return its unique name."""
         self._inputs.append(new_value(self.types, name, tensor_type))
         return self._inputs[-1]
 
-    def constant(self, stem: str, data: Array, quant: Quant | None = None) -> str:
+    def add_constant(self, stem: str, data: Array, quant: Quant | None = None) -> str:
         """Add a constant to the graph; return its unique name, which begins with ``stem``."""
         name = new_value(self.types, stem, TensorType(data.shape, data.dtype.name, quant))
         self._consts[name] = np.asarray(data, order="C")
@@ -55,31 +55,31 @@ class LoopBodyBuilder:
         self._nodes.append(Node(op, tuple(inputs), (name,), whole, self.loc))
         return name
 
-    def node(self, node: Node, operand_types: Sequence[TensorType]) -> tuple[str, ...]:
+    def copy_node(self, node: Node, result_types: Sequence[TensorType]) -> tuple[str, ...]:
         """Append a copy of ``node`` whose results have new names; return these names.
 
-        ``operand_types``: types of the results."""
+        ``result_types``: types of the results."""
         made = tuple(
             new_value(self.types, name, tensor_type)
-            for name, tensor_type in zip(node.outputs, operand_types, strict=True)
+            for name, tensor_type in zip(node.outputs, result_types, strict=True)
         )
         self._nodes.append(replace(node, outputs=made))
         return made
 
-    def graph_with_value_names(self, graph_name: str, output_values: Sequence[str]) -> Graph:
+    def build_graph_with_value_names(self, graph_name: str, output_values: Sequence[str]) -> Graph:
         """Return the graph; its outputs are the values ``output_values``, under their own names."""
         return Graph(graph_name, tuple(self._inputs), tuple(output_values), (), self.types, self._consts).with_nodes(
             self._nodes
         )
 
-    def graph(self, graph_name: str, outputs: Mapping[str, str]) -> Graph:
+    def build_graph(self, graph_name: str, outputs: Mapping[str, str]) -> Graph:
         """Return the graph; ``outputs`` maps the name of each output to the value that it returns."""
         made = []
         for label, value in outputs.items():
             made.append(new_value(self.types, label, self.types[value]))
             shape = self.types[value].shape
             self._nodes.append(Node("reshape", (value,), (made[-1],), {"shape": shape}, Loc(self.loc.file, -1, label)))
-        return self.graph_with_value_names(graph_name, made)
+        return self.build_graph_with_value_names(graph_name, made)
 
 
 # ---- Expansion of ``lstm`` to a loop over time. An iteration consists of dense layers and elementwise operators.
@@ -130,14 +130,14 @@ def _build_body(node: Node, graph: Graph) -> Graph:
     quantised at run time."""
     operand_types = [graph.types[name] for name in node.inputs]
     body = LoopBodyBuilder(node.loc)
-    iteration = body.input("turn", TensorType((), "int32"))
-    hidden, cell, x = (body.input(name, operand_types[k]) for name, k in (("hidden", 3), ("cell", 4), ("data", 0)))
+    iteration = body.add_input("turn", TensorType((), "int32"))
+    hidden, cell, x = (body.add_input(name, operand_types[k]) for name, k in (("hidden", 3), ("cell", 4), ("data", 0)))
     step = _LstmStep(
         body, operand_types[0].dtype == "float32", str(node.attr("rounding")), str(node.attrs.get("dynamic", ""))
     )
     (batch, units), of_cell = operand_types[3].shape, operand_types[4].quant or _ACTIVATED
     now = body.emit("gather", (x, iteration), operand_types[0].quant, axis=0 if node.attr("time_major") else 1)
-    bias = [body.constant("bias", graph.consts[name]) for name in node.inputs[5:] if name]
+    bias = [body.add_constant("bias", graph.consts[name]) for name in node.inputs[5:] if name]
     matrices = [step.add_weights(graph, name) for name in node.inputs[1:3]]
     total = step.emit_sum(step.emit_gate_sums(now, matrices[0], *bias), step.emit_gate_sums(hidden, matrices[1]), _SUMS)
     gates = []
@@ -147,10 +147,10 @@ def _build_body(node: Node, graph: Graph) -> Graph:
         gates.append(step.emit_quantised(function, (gate,), _ACTIVATED))
     kept = step.emit_quantised("mul", (gates[1], cell), of_cell)
     new = step.emit_quantised("mul", (gates[0], gates[2]), of_cell)
-    cell = step.emit_sum(kept, new, of_cell, step.limit(float(node.attr("cell_clip")), of_cell))
+    cell = step.emit_sum(kept, new, of_cell, step.cell_limit(float(node.attr("cell_clip")), of_cell))
     bent = step.emit_quantised("tanh", (cell,), _ACTIVATED)
     hidden = step.emit_quantised("mul", (bent, gates[3]), operand_types[3].quant or _ACTIVATED, operand_types[3].dtype)
-    return body.graph("lstm", {"next_hidden": hidden, "next_cell": cell, "row": hidden})
+    return body.build_graph("lstm", {"next_hidden": hidden, "next_cell": cell, "row": hidden})
 
 
 class _LstmStep:
@@ -174,7 +174,7 @@ class _LstmStep:
     def add_weights(self, graph: Graph, name: str) -> str:
         """Add the constant weights ``name`` to the body. Integer weights of float data are dequantised."""
         quant = graph.types[name].quant
-        made = self.body.constant("weights", graph.consts[name], quant)
+        made = self.body.add_constant("weights", graph.consts[name], quant)
         if quant is None or not self.real:
             return made
         return self.body.emit("dequantize", (made,), scale=quant.scale, zero_point=quant.zero_point, axis=quant.axis)
@@ -186,7 +186,7 @@ class _LstmStep:
         return self.emit_quantised("dense", inputs, _SUMS)
 
     def emit_sum(self, a: str, b: str, quant: Quant, limit: float | None = None) -> str:
-        """Append the sum of two values, clamped to +- ``limit`` if there is one.
+        """Append the sum of two values, clamped to +- ``cell_limit`` if there is one.
 
         Quantised values are added as stored integers, and the sum saturates to int16."""
         body = self.body
@@ -199,7 +199,7 @@ class _LstmStep:
         clipped = body.emit("clip", (total,), minimum=low, maximum=high, rounding=Rounding.NONE)
         return body.emit("cast", (clipped,), quant, dtype="int16")
 
-    def limit(self, clip: float, cell_quant: Quant) -> float | None:
+    def cell_limit(self, clip: float, cell_quant: Quant) -> float | None:
         """Return the largest magnitude of a cell value, as a stored integer if the cell is quantised; None if ``clip``
         is not positive."""
         if not clip > 0:

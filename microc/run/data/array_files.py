@@ -19,7 +19,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from microc.base.dtypes import Array
-from microc.base.file_access import open_regular, read_text
+from microc.base.file_access import open_regular_file, read_text
 from microc.device.board_info import make_printable
 from microc.errors import UsageError, similar_files_hint
 from microc.run.data import pictures
@@ -156,7 +156,7 @@ def read_sound_file(path: Path) -> Array:
     """Read the samples of a WAV file in float32 from -1 to 1, shape (frames,) or (frames, channels). UsageError for
     anything but linear PCM."""
     try:
-        with open_regular(path) as opened, wave.open(opened, "rb") as file:
+        with open_regular_file(path) as opened, wave.open(opened, "rb") as file:
             width, channels = file.getsampwidth(), file.getnchannels()
             data = np.frombuffer(file.readframes(file.getnframes()), np.uint8)
     except (wave.Error, EOFError) as error:
@@ -213,7 +213,7 @@ def read_arrays(path: Path, picture_reader: pictures.PictureReader | None = None
             return {ROWS: read_sound_file(path)[np.newaxis]}
         if is_table_file(path):
             return _read_number_table(path)
-        with open_regular(path) as file:
+        with open_regular_file(path) as file:
             loaded = load_numpy_file(file)
             return {ROWS: loaded} if isinstance(loaded, np.ndarray) else loaded
     except OSError as error:
@@ -286,7 +286,7 @@ def _read_sample_file(path: Path, picture_reader: pictures.PictureReader | None)
         return picture_reader.read(path)
     if is_sound_file(path):
         return read_sound_file(path)
-    with open_regular(path) as file:
+    with open_regular_file(path) as file:
         loaded = load_numpy_file(file)
     if not isinstance(loaded, np.ndarray):
         raise ValueError(f"{path.name} holds several arrays, expected one sample")

@@ -12,7 +12,7 @@ import numpy as np
 
 from microc.base import dtypes
 from microc.base.dtypes import Array
-from microc.base.file_access import open_regular
+from microc.base.file_access import open_regular_file
 from microc.base.immutable import frozen
 from microc.errors import ToolError, UsageError
 from microc.numerics import round_half_away
@@ -265,7 +265,7 @@ def _read_pixels(path: Path, layout: PictureLayout) -> Array:
             "Pillow, which reads pictures, is not installed", hint="install it: pip install microc[pictures]"
         ) from error
     try:
-        with open_regular(path) as file, Image.open(file, formats=_FORMATS) as picture:
+        with open_regular_file(path) as file, Image.open(file, formats=_FORMATS) as picture:
             converted = picture.convert(_MODES[layout.channels])
     except (UnidentifiedImageError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise UsageError(

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from microc.base.file_access import open_regular
+from microc.base.file_access import open_regular_file
 from microc.codegen.c.source import shared_source
 from microc.compiler import validation
 from microc.device.toolchain import (
@@ -64,7 +64,7 @@ def _read_tar(path: Path) -> dict[str, str]:
     try:
         archive_size = path.stat().st_size
         # mode "r:" excludes compression, and sparse members are skipped: either could expand without bound
-        with open_regular(path) as file, tarfile.open(fileobj=file, mode="r:") as archive:
+        with open_regular_file(path) as file, tarfile.open(fileobj=file, mode="r:") as archive:
             texts = {}
             for member in archive:
                 is_known = (
