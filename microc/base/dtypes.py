@@ -92,7 +92,7 @@ def int_range(dtype: str) -> tuple[int, int]:
         return 0, (1 << bits) - 1
     if kind == "int":
         return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
-    raise InternalError(f"{dtype} has no integer range")
+    raise InternalError(f"{dtype!r} has no integer range; expected an integer dtype or bool")
 
 
 def contains_range_of(wider: str, narrow: str) -> bool:
@@ -108,7 +108,7 @@ def to_numpy(dtype: str) -> np.dtype[Any]:
     """Return the numpy dtype of a scalar ``dtype``. Raise InternalError for a vector."""
     kind, bits, lanes = dtype_parts(dtype)
     if lanes != 1:
-        raise InternalError(f"{dtype} is a vector and has no numpy dtype")
+        raise InternalError(f"{dtype!r} has no numpy dtype; expected a scalar dtype")
     if dtype == "bfloat16":
         import ml_dtypes
 

@@ -498,7 +498,7 @@ def _describe_output(writer: StepWriter, graph: Graph, name: str) -> StreamedOut
     if node is not None and track.delay < 0:
         writer.refuse(
             node,
-            f"puts {-track.delay} frames in front of output {name!r}",
+            f"adds {-track.delay} frames before the first frame of output {name!r}; expected none",
             "remove the padding from the model, and let the application pad",
         )
     return StreamedOutput(track.axis, track.count, track.delay, -(-track.delay // track.count))

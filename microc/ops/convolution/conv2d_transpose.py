@@ -216,8 +216,8 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
         return _emit_phases(node, graph, weight)
     if quantised:
         raise UnsupportedError(
-            f"{weight.size:,} quantised weights become {elements:,} with {taps:,} taps by strides and dilation; "
-            f"expected at most {_MAX_SPARSE_ELEMENTS:,} with {_MAX_SPARSE_TAPS:,}",
+            f"strides and dilation need too many weights; got {elements:,} with {taps:,} taps from {weight.size:,} "
+            f"weights, expected at most {_MAX_SPARSE_ELEMENTS:,} with {_MAX_SPARSE_TAPS:,}",
             where=str(node.loc),
             hint="keep the layer in float32",
         )

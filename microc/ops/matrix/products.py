@@ -279,7 +279,8 @@ def _subtract_zero_point(rewrite: Rewrite, value_name: str) -> str:
     low, high = _centred_range(rewrite, value_name)
     if dtypes.nbytes(operand_type.dtype) != 1:
         raise UnsupportedError(
-            f"{value_name!r} is {operand_type.dtype} with zero point {zero}; only 8-bit operands may have one other than 0",
+            f"{value_name!r} has an unsupported zero point; got {zero} for {operand_type.dtype}, expected 0 or 8-bit "
+            "data",
             where=str(rewrite.node.loc),
             hint="quantise it symmetrically",
         )

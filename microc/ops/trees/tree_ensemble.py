@@ -62,7 +62,8 @@ def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     per_node = [tensor_type.size for tensor_type in (feature, threshold, left_leaves, found.get("mode", feature))]
     if len(set(per_node)) > 1 or found.get("target", leaves).size != leaves.size:
         raise ModelError(
-            f"tree_ensemble: tables need one length for nodes, and one for leaves; got {per_node} and {leaves.size}"
+            f"tree_ensemble: tables have different lengths; got {per_node} per node, and {leaves.size} and "
+            f"{found.get('target', leaves).size} per tree, expected one length for each"
         )
     if any(len(tensor_type.shape) != 1 for tensor_type in (feature, threshold, left_leaves, leaves, *found.values())):
         raise ModelError(
