@@ -137,7 +137,7 @@ def _broadcast_numbers_by_channel(
         channels = tensor_type.shape[axis] if rank else 1
         hint = f"give one {numbers_name}, or {channels} between commas"
         raise refuse(
-            f"has another number of channels than {numbers_name}; got {len(numbers)}, expected {channels}", hint
+            f"needs one {numbers_name}, or one per channel; got {len(numbers)} numbers, expected 1 or {channels}", hint
         )
     used_numbers = numbers if count > 1 else numbers[:1]
     return np.array(used_numbers, np.float64).reshape(
@@ -152,7 +152,7 @@ def frame_steps(
 
     ``axes``: axes of rows, columns and channels."""
     if tensor_type.dtype not in _FRAMED:
-        raise refuse(f"has no dtype of images; got {tensor_type.dtype}", "use one of " + ", ".join(_FRAMED))
+        raise refuse(f"cannot be an image; got dtype {tensor_type.dtype}", "use one of " + ", ".join(_FRAMED))
     channels = tensor_type.shape[axes[2]]
     if channels not in (1, 3):
         raise refuse(

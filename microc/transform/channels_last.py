@@ -326,7 +326,7 @@ def _absorb_pad_in_conv(match: Match) -> Replacement | None:
 
     The padded value must be the real number zero of quantised data (their zero point), or agree with ``pad_value`` of
     plain integers."""
-    pad = _pad_before(match)
+    pad = _find_absorbable_pad(match)
     if pad is None:
         return None
     kind, attrs, value = match.type(pad.inputs[0]), dict(match.root.attrs), pad.attr("value")
@@ -344,7 +344,7 @@ def _absorb_pad_in_conv(match: Match) -> Replacement | None:
 def _absorb_pad_in_pool(match: Match) -> Replacement | None:
     """Absorb a ``pad`` in the padding of a pool: of the lowest number in a max pool, or of zeros that count in a float
     average pool."""
-    pad = _pad_before(match)
+    pad = _find_absorbable_pad(match)
     if pad is None:
         return None
     kind, attrs, value = match.type(pad.inputs[0]), dict(match.root.attrs), pad.attr("value")
@@ -357,7 +357,7 @@ def _absorb_pad_in_pool(match: Match) -> Replacement | None:
     return _absorb_padding(match, pad, {**attrs, "count_include_pad": True})
 
 
-def _pad_before(match: Match) -> Node | None:
+def _find_absorbable_pad(match: Match) -> Node | None:
     """Return the ``pad`` node that computes the operator's data, if it pads only height and width and keeps the
     quantisation, else None."""
     pad = match.scope.producer(match.root.inputs[0])

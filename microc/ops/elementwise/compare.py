@@ -43,7 +43,7 @@ def _build_bit_cast_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) 
 
 
 def _make_bit_cast_test_cases() -> Iterable[Case]:
-    """Yield cases for zeros of both signs, infinities, the smallest number, a NaN with a payload, and negative
+    """Yield test cases for zeros of both signs, infinities, the smallest number, a NaN with a payload, and negative
     integers."""
     special = {2: [0x8000, 0x7C00, 1, 0x7E01], 4: [1 << 31, 0x7F800000, 1, 0x7FC00003], 8: [1 << 63, 0x7FF << 52, 1, 9]}
     for dtype, other in (

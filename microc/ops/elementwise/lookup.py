@@ -53,8 +53,9 @@ def _build_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
 
 
 def _operand_bounds(checked_node: CheckedNode) -> Constants:
-    """Return bounds of the operand that has the first index of each function, so that the function's 256 entries are in
-    the table."""
+    """Return bounds of the operand that contains the first table index of each function.
+
+    All 256 entries of each function must be in the table."""
     return {2: OperandBounds(NumberUse.OFFSET, 0, checked_node.types[1].size - 256)}
 
 

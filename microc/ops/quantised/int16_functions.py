@@ -182,7 +182,7 @@ def signed_sigmoid_table() -> Array:
     return np.concatenate([points, 65536 - points[-2:0:-1], points[:1]]).astype(np.uint16)
 
 
-def input_scaling(function_name: str, in_scale: float) -> tuple[int, int] | None:
+def table_unit_multiplier_and_shift(function_name: str, in_scale: float) -> tuple[int, int] | None:
     """Return the multiplier and the right shift that convert data with the scale ``in_scale`` to the unit of the
     function's table.
 
@@ -255,7 +255,7 @@ def _make_qsigmoid16_test_cases() -> Iterable[Case]:
     x = np.append(np.linspace(-32768, 32767, 98), [0, 1, -1]).round().astype(np.int16)
     for curve in ("sigmoid", "tanh"):
         for scale in (1 / 4096, 1 / 2048, 3e-4, 1e-5, 0.01):
-            scaling = input_scaling(curve, scale)
+            scaling = table_unit_multiplier_and_shift(curve, scale)
             assert scaling is not None
             attrs: dict[str, Attr] = {"curve": curve, "multiplier": scaling[0], "shift": scaling[1]}
             types = (TensorType(x.shape, "int16"), TensorType((513,), "uint16"))
@@ -271,7 +271,7 @@ def legalize_sigmoid16(node: Node, graph: Graph) -> Legalized | None:
     scale_out, zero_out = per_tensor_quant(node, graph, node.outputs[0])
     if zero_in or zero_out or abs(scale_out * 32768 - 1) > 1e-3:
         return None
-    scaling = input_scaling(node.op, scale_in)
+    scaling = table_unit_multiplier_and_shift(node.op, scale_in)
     if scaling is None:
         raise UnsupportedError(
             f"the input's scale is outside of the range of the fixed-point function; got {scale_in:.3g}", hint=FAR_APART

@@ -86,7 +86,8 @@ def _centred_operand_and_range(x: Expr, zero_point: int) -> tuple[Expr, int, int
 
 
 def _build_scaled_term_and_bound(attrs: Mapping[str, Any], x: Expr, operand_name: str) -> tuple[Expr, int]:
-    """Return one operand of a sum, shifted left and scaled to the common scale of both operands, and a bound of its magnitude."""
+    """Return ``(term, bound)``: an operand of a sum, shifted left and scaled to the common scale of both operands, and
+    the largest magnitude that it can have."""
     value, low, high = _centred_operand_and_range(x, attrs[f"zero_point_{operand_name}"])
     left, mantissa = attrs["left_shift"], attrs[f"multiplier_{operand_name}"]
     scale = Scale.from_mantissa_and_shift(mantissa, attrs[f"shift_{operand_name}"])
