@@ -146,7 +146,11 @@ def _builder(*words: str, **attrs: Any) -> Callable[[], Any]:
 @pytest.mark.parametrize(
     ("wrong", "kind", "said"),
     [
-        (_compile(passes=[microc.Pass("mine", lambda graph, _: None)]), ProgramError, "pass mine: the result is no graph; got NoneType"),  # type: ignore
+        (
+            _compile(passes=[microc.Pass("mine", lambda graph, _: None)]),
+            ProgramError,
+            "pass mine: the result is no graph; got NoneType",
+        ),  # type: ignore
         (_compile(passes=[microc.Pass("mine", _misspelt)]), ProgramError, "did you mean rounding?"),
         (_compile(passes=[microc.Pass("mine", _lost)]), ProgramError, "inputs or outputs have changed"),
         (_compile(passes=[microc.Pass("fuse", dense_add)]), UsageError, "pass 'fuse': another pass has this name"),

@@ -105,7 +105,9 @@ def test_what_a_declaration_refuses() -> None:
 def test_a_reader_refuses_with_the_place() -> None:
     with pytest.raises(ModelError) as caught:
         infer_types("max_pool2d", {"kernel": (2, 2), "strides": (0, 1)}, [KIND], "net.mcg #3")
-    assert "strides=(0, 1) is too small; expected at least 1" in caught.value.what and caught.value.where == "net.mcg #3"
+    assert (
+        "strides=(0, 1) is too small; expected at least 1" in caught.value.what and caught.value.where == "net.mcg #3"
+    )
 
 
 def test_the_table_of_sigmoid_has_a_dtype() -> None:
