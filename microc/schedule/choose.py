@@ -45,12 +45,12 @@ class Choice:
 
 @frozen
 class CostedCandidate:
-    """A candidate schedule with its estimated cost. ``constants``: bytes of the constants that the kernel reads.
-    ``weight``: result of :func:`weighted_cost`."""
+    """A candidate schedule with its estimated cost. ``constant_bytes``: bytes of the constants that the kernel reads.
+    ``weight``: result of :func:`cost_and_tie_breaker`."""
 
     choice: Choice
     cost: Cost
-    constants: int
+    constant_bytes: int
     weight: tuple[float, float]
 
     @property
@@ -65,8 +65,8 @@ class CostedCandidate:
 
 
 class WeightedAlternative(Protocol):
-    """Interface of alternatives that can be ranked: ``weight`` is a result of :func:`weighted_cost`, ``cycles`` an
-    estimate."""
+    """Interface of alternatives that can be ranked. ``weight``: result of :func:`cost_and_tie_breaker`. ``cycles``:
+    estimated cycles of one call."""
 
     @property
     def weight(self) -> tuple[float, float]: ...
@@ -79,15 +79,15 @@ T = TypeVar("T", bound=WeightedAlternative)
 
 
 def choose_schedule(
-    candidates: Sequence[Schedule], target: Target, goal: Goal, uses: int = 1, max_workspace_bytes: float = inf
+    candidates: Sequence[Schedule], target: Target, goal: Goal, equal_kernels: int = 1, max_workspace_bytes: float = inf
 ) -> Choice:
     """Choose the best of at least one candidate schedule of a function.
 
     If speed alone counts, the best schedule has the fewest instructions. If size alone counts, it has the fewest
     bytes of code and constants. Else it minimises the sum of instructions and bytes, weighted by the goal's price.
-    ``uses``: number of equal kernels in the network, which share their code. Schedules with more than
-    ``max_workspace_bytes`` bytes of workspace are considered only if all candidates exceed the limit; then only
-    those of the least workspace are."""
+    ``equal_kernels``: number of equal kernels in the network, which share their code. Schedules with more than
+    ``max_workspace_bytes`` bytes of workspace are considered only if all candidates exceed the limit. In this case
+    only the schedules with the least workspace are considered."""
     if len(candidates) == 1:
         return Choice(candidates[0], lower(candidates[0].func))
     original, goal = goal, scale_price_for_packing(goal, candidates)
@@ -97,8 +97,8 @@ def choose_schedule(
     larger: dict[int, CostedCandidate] = {}
     for k in sorted(range(len(candidates)), key=lambda k: constant_bytes(candidates[k])):
         schedule = candidates[k]
-        if lowers_all or not _is_beaten_by_constants(schedule, rivals.values(), goal, uses):
-            rival = cost_candidate(Choice(schedule, lower(schedule.func)), target, goal, uses)
+        if lowers_all or not _constants_cost_too_much(schedule, rivals.values(), goal, equal_kernels):
+            rival = cost_candidate(Choice(schedule, lower(schedule.func)), target, goal, equal_kernels)
             (rivals if rival.workspace <= max_workspace_bytes else larger)[k] = rival
     if not rivals:
         least = min(rival.workspace for rival in larger.values())
@@ -106,11 +106,11 @@ def choose_schedule(
     return best_candidate([rivals[k] for k in sorted(rivals)], goal).choice
 
 
-def _is_beaten_by_constants(
+def _constants_cost_too_much(
     schedule: Schedule, rivals: Iterable[CostedCandidate], goal: Goal, equal_kernels: int
 ) -> bool:
-    """Test whether the constants of a schedule alone cost more than some rival with its code and time. Such a
-    schedule need not be lowered."""
+    """Test whether the constants of a schedule alone cost more than the whole cost of some rival: its constants, code
+    and time. Such a schedule need not be lowered."""
     least = goal.price * equal_kernels * constant_bytes(schedule)
     return any(least > TIE_RATIO * rival.weight[0] for rival in rivals)
 
@@ -127,39 +127,41 @@ def cost_candidate(choice: Choice, target: Target, goal: Goal, equal_kernels: in
 
     ``equal_kernels``: number of equal kernels in the network, which share their code."""
     cost, constants = estimate(choice.func, target), constant_bytes(choice.schedule)
-    return CostedCandidate(choice, cost, constants, weighted_cost(cost, constants, goal, equal_kernels))
+    return CostedCandidate(choice, cost, constants, cost_and_tie_breaker(cost, constants, goal, equal_kernels))
 
 
-def best_candidate(rivals: Sequence[CostedCandidate], goal: Goal) -> CostedCandidate:
-    """Return the best candidate for a goal, as :func:`cheapest` ranks them.
+def best_candidate(candidates: Sequence[CostedCandidate], goal: Goal) -> CostedCandidate:
+    """Return the best candidate for a goal, as :func:`cheapest` ranks candidates.
 
     If packed weights are worth their slowdown (:data:`PACKED_MAX_SLOWDOWN`), only candidates that pack weights are
     considered."""
-    return cheapest(_packing_candidates(rivals, goal) or rivals, goal)
+    return cheapest(_worthwhile_packing_candidates(candidates, goal) or candidates, goal)
 
 
-def cheapest(rivals: Sequence[T], goal: Goal) -> T:
+def cheapest(alternatives: Sequence[T], goal: Goal) -> T:
     """Return the cheapest alternative for a goal.
 
     If size alone counts, that is the first alternative of the least weight. Else it is the one with the fewest
     cycles among the alternatives whose weight is within :data:`TIE_RATIO` of the least."""
-    least = min(rival.weight for rival in rivals)
+    least = min(rival.weight for rival in alternatives)
     if isinf(goal.price):
-        return next(rival for rival in rivals if rival.weight == least)
-    return min((rival for rival in rivals if rival.weight[0] <= TIE_RATIO * least[0]), key=lambda rival: rival.cycles)
+        return next(rival for rival in alternatives if rival.weight == least)
+    return min(
+        (rival for rival in alternatives if rival.weight[0] <= TIE_RATIO * least[0]), key=lambda rival: rival.cycles
+    )
 
 
-def _packing_candidates(rivals: Sequence[CostedCandidate], goal: Goal) -> list[CostedCandidate]:
+def _worthwhile_packing_candidates(candidates: Sequence[CostedCandidate], goal: Goal) -> list[CostedCandidate]:
     """Return the candidates that pack weights, if packed weights are worth their slowdown; else an empty list. The
     goals speed and size have no such preference."""
     if goal.price == 0 or isinf(goal.price):
         return []
-    opened = [rival for rival in rivals if _dequantises_weights(rival.choice.schedule)]
-    packed = opened or [rival for rival in rivals if rival.choice.schedule.packs_bits]
+    opened = [rival for rival in candidates if _dequantises_weights(rival.choice.schedule)]
+    packed = opened or [rival for rival in candidates if rival.choice.schedule.packs_bits]
     if not packed:
         return []
-    fewest, fewest_packed = (min(rival.cost.instructions for rival in group) for group in (rivals, packed))
-    least, least_packed = (min(rival.weight[0] for rival in group) for group in (rivals, packed))
+    fewest, fewest_packed = (min(rival.cost.instructions for rival in group) for group in (candidates, packed))
+    least, least_packed = (min(rival.weight[0] for rival in group) for group in (candidates, packed))
     most = DEQUANTISED_MAX_SLOWDOWN if opened else PACKED_MAX_SLOWDOWN
     return packed if fewest_packed <= most * fewest or least_packed <= PACKED_MAX_COST_RATIO * least else []
 
@@ -169,28 +171,30 @@ def _dequantises_weights(schedule: Schedule) -> bool:
     return any(isinstance(s, ir.Block) and OPENED in dict(s.annotations) for s in walk_stmt(schedule.start.body))
 
 
-def explain_loss(rival: CostedCandidate, rivals: Sequence[CostedCandidate], goal: Goal) -> str:
-    """Explain in a phrase why the candidate ``rival`` was not chosen from ``rivals``."""
-    best, packing = best_candidate(rivals, goal), _packing_candidates(rivals, goal)
-    if packing and rival not in packing:
+def explain_rejection(candidate: CostedCandidate, candidates: Sequence[CostedCandidate], goal: Goal) -> str:
+    """Explain in a phrase why the candidate ``candidate`` was not chosen from ``candidates``."""
+    best, packing = best_candidate(candidates, goal), _worthwhile_packing_candidates(candidates, goal)
+    if packing and candidate not in packing:
         return "stores weights wider than they need"
-    rivals = packing or rivals
-    slower = _format_difference(rival.cost.instructions, best.cost.instructions)
-    code, constants = rival.cost.code_bytes - best.cost.code_bytes, rival.constants - best.constants
+    candidates = packing or candidates
+    slower = _format_difference(candidate.cost.instructions, best.cost.instructions)
+    code, constants = candidate.cost.code_bytes - best.cost.code_bytes, candidate.constant_bytes - best.constant_bytes
     flash = f"{code:+,} bytes of code, {constants:+,} of constants"
     if isinf(goal.price):
-        if rival.weight > best.weight:
-            return f"flash: {flash}" if rival.weight[0] > best.weight[0] else f"as much flash, {slower} instructions"
+        if candidate.weight > best.weight:
+            return (
+                f"flash: {flash}" if candidate.weight[0] > best.weight[0] else f"as much flash, {slower} instructions"
+            )
         return "costs the same, comes later"
-    if rival.weight[0] <= TIE_RATIO * min(r.weight[0] for r in rivals):
+    if candidate.weight[0] <= TIE_RATIO * min(r.weight[0] for r in candidates):
         alike = f"ties within {100 * TIE_RATIO - 100:.0f} %"
-        more = rival.cost.cycles > best.cost.cycles
+        more = candidate.cost.cycles > best.cost.cycles
         return (
-            f"{alike}, {_format_difference(rival.cost.cycles, best.cost.cycles)} cycles"
+            f"{alike}, {_format_difference(candidate.cost.cycles, best.cost.cycles)} cycles"
             if more
             else f"{alike}, comes later"
         )
-    if rival.cost.instructions <= best.cost.instructions:
+    if candidate.cost.instructions <= best.cost.instructions:
         return f"flash: {flash}, which {slower} instructions are not worth"
     return f"{slower} instructions" + (f", flash: {flash}" if goal.price and code + constants > 0 else "")
 
@@ -201,13 +205,13 @@ def _format_difference(value: float, reference: float) -> str:
     return f"{abs(change):.3g} % {'more' if change >= 0 else 'fewer'}"
 
 
-def weighted_cost(cost: Cost, bytes_of_constants: int, goal: Goal, equal_kernels: int) -> tuple[float, float]:
-    """Return (cost that the goal minimises, tie-breaker between equal costs).
+def cost_and_tie_breaker(cost: Cost, constant_byte_count: int, goal: Goal, equal_kernels: int) -> tuple[float, float]:
+    """Return (cost that the goal minimises, number that ranks alternatives of equal cost).
 
     If size alone counts, the cost is the bytes of flash, and instructions break ties. Else the cost is instructions
     plus the goal's price times bytes of flash, and bytes of flash break ties. ``equal_kernels`` equal kernels share
-    their code, but not their ``bytes_of_constants``."""
-    flash, instructions = cost.code_bytes + equal_kernels * bytes_of_constants, equal_kernels * cost.instructions
+    their code, but not their ``constant_byte_count``."""
+    flash, instructions = cost.code_bytes + equal_kernels * constant_byte_count, equal_kernels * cost.instructions
     return (flash, instructions) if isinf(goal.price) else (instructions + goal.price * flash, flash)
 
 

@@ -13,9 +13,9 @@ from microc.schedule.choose import (
     CostedCandidate,
     best_candidate,
     choose_schedule,
-    explain_loss,
+    cost_and_tie_breaker,
+    explain_rejection,
     scale_price_for_packing,
-    weighted_cost,
 )
 from microc.schedule.cost.cost_model import Cost
 from microc.schedule.primitives.tree import Step
@@ -29,7 +29,9 @@ BALANCED = Goal("balanced", 2.0)
 
 def rival(instructions: float, cycles: float, code: int, goal: Goal, constants: int = 0) -> CostedCandidate:
     cost = Cost(instructions, cycles, code, 0.0, {})
-    return CostedCandidate(Choice(Schedule(EMPTY), EMPTY), cost, constants, weighted_cost(cost, constants, goal, 1))
+    return CostedCandidate(
+        Choice(Schedule(EMPTY), EMPTY), cost, constants, cost_and_tie_breaker(cost, constants, goal, 1)
+    )
 
 
 PACKED = Schedule(EMPTY, (Step("pack_bits", ("weight", 4, "neighbours")),))
@@ -51,7 +53,7 @@ def test_weights_of_few_bits_are_packed(goal: Goal, instructions: float, constan
     packed = rival(instructions, 2 * instructions, 100, goal, constants)
     packed = replace(packed, choice=Choice(PACKED, EMPTY))
     assert (best_candidate([whole, packed], goal) is packed) == packs
-    assert explain_loss(packed if not packs else whole, [whole, packed], goal)
+    assert explain_rejection(packed if not packs else whole, [whole, packed], goal)
 
 
 CASES: Mapping[str, tuple[Goal, tuple[float, float, int], str]] = {
@@ -81,7 +83,7 @@ def test_why_it_lost(name: str) -> None:
     goal, loser, words = CASES[name]
     rivals = [rival(1000, 2000, 100, goal), rival(*loser, goal)]
     assert best_candidate(rivals, goal) is rivals[0]
-    assert explain_loss(rivals[1], rivals, goal) == words
+    assert explain_rejection(rivals[1], rivals, goal) == words
 
 
 @pytest.mark.parametrize(("goal", "lowered"), [(SPEED, 2), (SIZE, 2), (BALANCED, 1)])

@@ -140,8 +140,8 @@ def test_constants_are_made_anew_not_stored_and_what_is_rare_counts_as_much() ->
     number, rare = (RegisterEvent(((CONSTANT, 1234567),), share=share) for share in (1.0, 0.25))
     busy = lives("a", "b", defines=True) + 3 * lives("a", "b")
     found = allocate_registers([number, *busy, number], (), 2)
-    assert (found.loads, found.stores, found.constants) == (0, 0, 2)
-    assert allocate_registers([number, *busy, rare], (), 2).constants == 1.25
+    assert (found.loads, found.stores, found.rematerialised) == (0, 0, 2)
+    assert allocate_registers([number, *busy, rare], (), 2).rematerialised == 1.25
 
 
 def test_values_wait_in_registers_for_the_rest_of_their_expression() -> None:
@@ -273,7 +273,7 @@ def test_alike_kernels_share_code_but_not_constants() -> None:
     price = (costs[0].instructions - costs[1].instructions) / (costs[1].code_bytes - costs[0].code_bytes)
     goal = Goal("balanced", 2 * price)
     assert choose_schedule(candidates, M4, goal).schedule.rule == "1x1"
-    assert choose_schedule(candidates, M4, goal, uses=8).schedule.rule == "2x2"
+    assert choose_schedule(candidates, M4, goal, equal_kernels=8).schedule.rule == "2x2"
     assert constant_bytes(candidates[0]) == 12 * 16 + 12 * 4
 
 

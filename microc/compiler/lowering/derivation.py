@@ -33,7 +33,7 @@ from microc.schedule.choose import (
     CostedCandidate,
     best_candidate,
     cost_candidate,
-    explain_loss,
+    explain_rejection,
     scale_price_for_packing,
 )
 from microc.schedule.cost.cost_model import Cost, estimate
@@ -254,7 +254,7 @@ def _explain_rejection(
     return (
         "measured to be slower or larger"
         if candidate is chosen is not best
-        else explain_loss(candidate, candidates, goal)
+        else explain_rejection(candidate, candidates, goal)
     )
 
 
@@ -324,7 +324,7 @@ def _cost_schedule(schedule: Schedule, kernel_builder: KernelBuilder, goal: Goal
 def _make_derived_candidate(group: LoweredGroup, candidate: CostedCandidate, verdict: str) -> DerivedCandidate:
     """Convert a candidate schedule of a group, with its cost, to a derived candidate with the given verdict."""
     return DerivedCandidate(
-        group.algorithm, candidate.choice.schedule, candidate.cost, candidate.constants, candidate.weight[0], verdict
+        group.algorithm, candidate.choice.schedule, candidate.cost, candidate.constant_bytes, candidate.weight[0], verdict
     )
 
 

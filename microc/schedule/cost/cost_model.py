@@ -37,33 +37,35 @@ _UNKNOWN = 0.5
 
 
 def condition_probability(
-    condition: ir.Expr, known_conditions: Sequence[ir.Expr], extents: Mapping[ir.Var, int]
+    condition: ir.Expr, known_conditions: Sequence[ir.Expr], trip_counts: Mapping[ir.Var, int]
 ) -> float:
     """Return the fraction of iterations in which a condition holds, among the iterations in which all
     ``known_conditions`` hold.
 
-    ``extents``: trip counts by loop variable. A condition that depends on data has the probability one half."""
-    if not _is_static(condition, extents):
+    ``trip_counts``: trip counts by loop variable. A condition that depends on data has the probability one half."""
+    if not _depends_on_loops_only(condition, trip_counts):
         return _UNKNOWN
-    assumptions = [g for g in known_conditions if _is_static(g, extents) and free_vars(g) & free_vars(condition)]
+    assumptions = [
+        g for g in known_conditions if _depends_on_loops_only(g, trip_counts) and free_vars(g) & free_vars(condition)
+    ]
     names = sorted(set().union(*(free_vars(e) for e in (condition, *assumptions))), key=lambda v: v.name)
-    axes = _sampled_loop_values([extents[v] for v in names])
+    axes = _sampled_loop_values([trip_counts[v] for v in names])
     values = dict(zip(names, np.meshgrid(*axes, indexing="ij", sparse=True), strict=True))
     holds = np.ones([len(axis) for axis in axes], bool)
     for assumption in assumptions:
-        holds = holds & _evaluate_static(assumption, values)
+        holds = holds & _evaluate_over_loop_values(assumption, values)
     total = int(np.count_nonzero(holds))
-    return int(np.count_nonzero(holds & _evaluate_static(condition, values))) / total if total else 0.0
+    return int(np.count_nonzero(holds & _evaluate_over_loop_values(condition, values))) / total if total else 0.0
 
 
-def _sampled_loop_values(extents: list[int]) -> list[np.ndarray[Any, Any]]:
+def _sampled_loop_values(trip_counts: list[int]) -> list[np.ndarray[Any, Any]]:
     """Return for each loop variable the values at which conditions are evaluated. These are all values of short
     loops and a sample of long loops; there are at most about :data:`_MAX_POINTS` combinations."""
-    axes: list[np.ndarray[Any, Any]] = [np.arange(0)] * len(extents)
+    axes: list[np.ndarray[Any, Any]] = [np.arange(0)] * len(trip_counts)
     remaining = float(_MAX_POINTS)
-    for n, axis in enumerate(sorted(range(len(extents)), key=extents.__getitem__)):
-        points = max(2, int(remaining ** (1 / (len(extents) - n))))
-        axes[axis] = _golden_ratio_sample(extents[axis], points)
+    for n, axis in enumerate(sorted(range(len(trip_counts)), key=trip_counts.__getitem__)):
+        points = max(2, int(remaining ** (1 / (len(trip_counts) - n))))
+        axes[axis] = _golden_ratio_sample(trip_counts[axis], points)
         remaining /= len(axes[axis])
     return axes
 
@@ -78,11 +80,11 @@ def _golden_ratio_sample(extent: int, sample_size: int) -> np.ndarray[Any, Any]:
     return (np.arange(sample_size) * _GOLDEN % 1 * extent).astype(np.int64)
 
 
-def _is_static(expr: ir.Expr, extents: Mapping[ir.Var, int]) -> bool:
+def _depends_on_loops_only(expr: ir.Expr, trip_counts: Mapping[ir.Var, int]) -> bool:
     """Test whether an expression depends on loop variables and constants alone."""
     for x in walk_expr(expr):
         match x:
-            case ir.Var() if x in extents:
+            case ir.Var() if x in trip_counts:
                 pass
             case ir.Bin(op) if op in ARRAYS:
                 pass
@@ -93,17 +95,17 @@ def _is_static(expr: ir.Expr, extents: Mapping[ir.Var, int]) -> bool:
     return True
 
 
-def _evaluate_static(expr: ir.Expr, values: Mapping[ir.Var, Any]) -> Any:
-    """Evaluate an expression over loop variables in numpy. ``values``: array of values by loop variable."""
+def _evaluate_over_loop_values(expr: ir.Expr, loop_values: Mapping[ir.Var, Any]) -> Any:
+    """Evaluate an expression over loop variables in numpy. ``loop_values``: array of values by loop variable."""
     match expr:
         case ir.Var():
-            return values[expr]
+            return loop_values[expr]
         case ir.Const(value):
             return value
         case ir.Un(_, a):
-            return np.logical_not(_evaluate_static(a, values))
+            return np.logical_not(_evaluate_over_loop_values(a, loop_values))
         case ir.Bin(op, a, b):
-            return ARRAYS[op](_evaluate_static(a, values), _evaluate_static(b, values))
+            return ARRAYS[op](_evaluate_over_loop_values(a, loop_values), _evaluate_over_loop_values(b, loop_values))
         case _:
             raise AssertionError(expr)
 
@@ -116,7 +118,7 @@ _WORDS = frozenset({*QUEUES, SIGNAL, WAIT, BARRIER})
 
 
 @dataclass(slots=True)
-class _UnitClock:
+class _TensorUnitClock:
     """Simulated state of a tensor unit.
 
     For each of its three queues: ``now``, the current cycle, and ``busy``, the cycles of its instructions.
@@ -129,7 +131,7 @@ class _UnitClock:
     tokens: dict[tuple[int, ...], deque[int]] = field(default_factory=dict)
     macs: int = 0
 
-    def call(self, instruction_name: str, operands: list[int]) -> None:
+    def simulate_instruction(self, instruction_name: str, operands: list[int]) -> None:
         """Simulate one instruction of the tensor unit. ``operands``: its operands without the addresses.
 
         The instructions of a queue run one after the other. A wait delays its queue until another queue has sent the
@@ -143,7 +145,8 @@ class _UnitClock:
                     waiting = self.tokens.get(tuple(operands[:3]), deque())
                     if not waiting:
                         raise InternalError(
-                            f"queue {operands[1]} of the tensor unit waits for event {operands[2]} for ever"
+                            f"queue {operands[1]} of the tensor unit waits for a token of event {operands[2]} that no "
+                            "earlier instruction sends"
                         )
                     self.now[operands[1]] = max(self.now[operands[1]], waiting.popleft())
             case "unit_barrier":
@@ -156,17 +159,17 @@ class _UnitClock:
                     self.macs += operands[0] * operands[1] * operands[2]
 
 
-def tensor_unit_use(func: ir.PrimFunc, unit: TensorUnit | None, macs: int) -> UnitUse | None:
+def tensor_unit_use(func: ir.PrimFunc, unit: TensorUnit | None, mac_count: int) -> UnitUse | None:
     """Return the use of a tensor unit by a lowered function; None if the function does not use it.
 
-    ``macs``: multiply-accumulates of the network that the function computes."""
+    ``mac_count``: multiply-accumulates of the network that the function computes."""
     calls = _keep_unit_calls(func.body)
     if unit is None or calls is None:
         return None
-    clock = _UnitClock(unit)
+    clock = _TensorUnitClock(unit)
     _simulate_unit(calls, clock)
     cycles = max(clock.now)
-    used = min(macs, clock.macs) / (cycles * unit.macs) if cycles else 0.0
+    used = min(mac_count, clock.macs) / (cycles * unit.macs) if cycles else 0.0
     return UnitUse(cycles, clock.busy[LOAD], clock.busy[COMPUTE], clock.busy[STORE], clock.macs, used)
 
 
@@ -183,14 +186,14 @@ def _keep_unit_calls(stmt: ir.Stmt) -> ir.Stmt | None:
             return ir.For(var, extent, inner) if inner is not None else None
         case ir.If() if any(_keep_unit_calls(child) is not None for child in stmt_children(stmt)):
             raise InternalError(
-                "instructions of the tensor unit are under a condition; the simulation of cycles expects them in loops alone"
+                "tensor unit: an instruction is inside a branch; the simulation of cycles expects instructions in loops only"
             )
         case _:
             parts = [part for child in stmt_children(stmt) if (part := _keep_unit_calls(child)) is not None]
             return ir.seq(*parts) if parts else None
 
 
-def _simulate_unit(stmt: ir.Stmt, clock: _UnitClock) -> None:
+def _simulate_unit(stmt: ir.Stmt, clock: _TensorUnitClock) -> None:
     """Simulate all instructions of a statement in order. The statement is a result of :func:`_keep_unit_calls`."""
     match stmt:
         case ir.Seq(body):
@@ -200,14 +203,14 @@ def _simulate_unit(stmt: ir.Stmt, clock: _UnitClock) -> None:
             for _ in range(ir.int_value(extent) or 0):
                 _simulate_unit(body, clock)
         case ir.Evaluate(ir.Call(name, args)):
-            clock.call(name, [_constant_operand(a) for a in args if not isinstance(a, ir.AddressOf)])
+            clock.simulate_instruction(name, [_constant_operand(a) for a in args if not isinstance(a, ir.AddressOf)])
 
 
 def _constant_operand(expr: ir.Expr) -> int:
     """Return the value of an operand of a tensor unit's instruction. Raise InternalError if it is not constant."""
     value = ir.int_value(expr)
     if value is None:
-        raise InternalError("an operand of a tensor unit's instruction is not constant")
+        raise InternalError(f"tensor unit: an operand of an instruction is not constant; got {type(expr).__name__}")
     return value
 
 
@@ -259,7 +262,7 @@ def _estimate_with_memo(body: ir.Stmt, target: Target, _cache_key: tuple[object,
     memo's key."""
     core = target.core.costs
     walker = _CostWalker(Selector(target), core)
-    walker.enter(body)
+    walker.count_function(body)
     operations = walker.operations
     instructions = sum(n * core.length(kind) for kind, n in operations.items())
     cycles = sum(n * core.duration(kind) for kind, n in operations.items())
@@ -270,12 +273,12 @@ def _estimate_with_memo(body: ir.Stmt, target: Target, _cache_key: tuple[object,
         spilled=walker.spilled,
         operations=MappingProxyType(dict(operations)),
         traffic=MappingProxyType(dict(walker.traffic)),
-        fetches=walker.nests.function(walker.printed),
+        fetches=walker.nests.build_function_tree(walker.printed),
     )
 
 
 class _CostWalker(ValueCosts):
-    """Adds up the cost of statements, loops and branches. The base class counts the values in them."""
+    """Visitor that adds up the cost of statements, loops and branches. The base class counts their values."""
 
     def __init__(self, selector: Selector, core: Costs) -> None:
         super().__init__(selector, core)
@@ -286,70 +289,70 @@ class _CostWalker(ValueCosts):
         self.carried: set[ir.Buffer] = set()
         self.lasting = False
         """True if the next test ends a loop: it is counted as if it held in all iterations."""
-        self.invariants = LoopInvariants(selector, self.ahead)
+        self.invariants = LoopInvariants(selector, self.count_hoisted_value)
 
-    def enter(self, body: ir.Stmt) -> None:
+    def count_function(self, body: ir.Stmt) -> None:
         """Count the body of the function, and the overhead of its call."""
-        self.regions.append(LoopBody(None, 1.0, 1.0, vectors=self.core.vector_registers > 0))
-        self.invariants.enter(None, body)
-        self.add(Counter({"alu": CALL / 2, "load": CALL / 4, "store": CALL / 4}), 1.0, printed=False)
+        self.regions.append(LoopBody(None, 1.0, 1.0, has_vector_registers=self.core.vector_registers > 0))
+        self.invariants.enter_loop(None, body)
+        self.add_operations(Counter({"alu": CALL / 2, "load": CALL / 4, "store": CALL / 4}), 1.0, printed=False)
         self.printed += PROLOGUE
-        self.walk(body)
-        self.leave()
+        self.count_statement(body)
+        self.close_loop()
 
     # ------------------------------------------------------------ statements
 
-    def walk(self, stmt: ir.Stmt) -> None:
+    def count_statement(self, stmt: ir.Stmt) -> None:
         """Count a statement."""
         match stmt:
             case ir.Seq(body):
                 for child in body:
-                    self.walk(child)
+                    self.count_statement(child)
             case ir.Store(buffer, indices, value):
-                value = self.invariants.settle(value, self.invariants.here)
-                self.value(value, self.selector.store(buffer, value))
+                value = self.invariants.hoist_invariants(value, self.invariants.innermost_level)
+                self.count_value(value, self.selector.count_store(buffer, value))
                 # A register tile that a loop writes keeps its register: copying a value to it is a move.
                 if buffer in self.carried and isinstance(value, (ir.Const, ir.Var)):
-                    self.add({"alu": 1}, self.regions[-1].weight)
+                    self.add_operations({"alu": 1}, self.regions[-1].weight)
                 if buffer.scope == "register":
-                    self.regions[-1].assign(self.regions[-1].cell(buffer, indices))
+                    self.regions[-1].record_tile_write(self.regions[-1].operand_of_tile_element(buffer, indices))
                 else:
-                    self.access(buffer, indices, writes=True)
-                self.touch(buffer, writes=True)
+                    self.record_access(buffer, indices, writes=True)
+                self.count_traffic(buffer, writes=True)
             case ir.Let(var, value, body):
                 self.named[var] = substitute(value, self.named)
-                if (settled := self.invariants.define(var, value)) is not None:
-                    self.compute(var, self.selector.widened_word(var, settled))
-                self.walk(body)
+                if (rewritten := self.invariants.record_definition(var, value)) is not None:
+                    self.count_definition(var, self.selector.widened_word(var, rewritten))
+                self.count_statement(body)
             case ir.Evaluate(value):
-                value = self.invariants.settle(value, self.invariants.here)
-                self.value(value, self.selector.count(value))
-                self.printed -= self.selector.again(value)
+                value = self.invariants.hoist_invariants(value, self.invariants.innermost_level)
+                self.count_value(value, self.selector.count(value))
+                self.printed -= self.selector.repeated_instructions(value)
             case ir.Alloc(buffer, body):
-                self.regions[-1].own(buffer)
+                self.regions[-1].record_tile(buffer)
                 if any(buffer in buffers_written(loop) for loop in walk_stmt(body) if isinstance(loop, ir.For)):
                     self.carried.add(buffer)
-                self.walk(body)
+                self.count_statement(body)
             case ir.If():
-                self.branch(stmt)
+                self.count_branch(stmt)
             case ir.For():
-                self.loop(stmt)
+                self.count_loop(stmt)
             case _:
                 raise InternalError(f"the cost of {type(stmt).__name__} is unknown: lower the function first")
 
-    def branch(self, branch: ir.If) -> None:
-        """Count the test of a branch and both of its sides, each weighted by its probability. The first side ends
-        with a jump over the second."""
+    def count_branch(self, branch: ir.If) -> None:
+        """Count the test of a branch, and its two sides weighted by their probabilities. The first side ends with a jump
+        over the second side."""
         region = self.regions[-1]
         condition = substitute(branch.condition, self.named)
         probability = 1.0 if self.lasting else condition_probability(condition, self.guards, self.extents)
         self.lasting = False
-        test = self.invariants.settle(branch.condition, self.invariants.here)
-        self.value(test, self.selector.branch(test))
+        test = self.invariants.hoist_invariants(branch.condition, self.invariants.innermost_level)
+        self.count_value(test, self.selector.count_branch(test))
         jumps = {"taken": 1 - probability, "branch": probability if branch.otherwise is not None else 0}
-        self.add(jumps, region.weight, printed=False)
+        self.add_operations(jumps, region.weight, printed=False)
         weight, guarded = region.weight, self.invariants.guarded
-        self.invariants.guarded = self.invariants.here
+        self.invariants.guarded = self.invariants.innermost_level
         sides = (
             (condition, branch.then, probability),
             (ir.Un("not", condition), branch.otherwise, 1 - probability),
@@ -358,11 +361,11 @@ class _CostWalker(ValueCosts):
             if side is not None:
                 self.guards.append(guard)
                 region.weight = weight * part
-                self.walk(side)
+                self.count_statement(side)
                 self.guards.pop()
         region.weight, self.invariants.guarded = weight, guarded
 
-    def loop(self, loop: ir.For) -> None:
+    def count_loop(self, loop: ir.For) -> None:
         """Count a loop: its body, weighted by the number of iterations, and the operations that control it."""
         extent = ir.int_value(loop.extent) or 1
         extent = 1 if extent == ir.ENDLESS else extent
@@ -370,58 +373,60 @@ class _CostWalker(ValueCosts):
             extent = -(-extent // int(dict(loop.annotations)[LANES]))
         self.extents[loop.var] = extent
         weight = self.regions[-1].weight
-        self.regions.append(LoopBody(loop.var, weight, weight * extent, vectors=self.core.vector_registers > 0))
-        self.invariants.enter(loop.var, loop.body)
+        self.regions.append(
+            LoopBody(loop.var, weight, weight * extent, has_vector_registers=self.core.vector_registers > 0)
+        )
+        self.invariants.enter_loop(loop.var, loop.body)
         before = self.printed
         self.lasting = GUARDED in dict(loop.annotations)
-        self.nests.enter(before)
-        self.walk(loop.body)
+        self.nests.enter_loop(before)
+        self.count_statement(loop.body)
         size = self.printed - before
         peeled = extent <= PEELED and size <= SMALL
         if peeled:
             self.printed += (extent - 1) * size
-        self.leave(peeled=peeled)
-        self.nests.leave(self.printed, weight, peeled=peeled)
+        self.close_loop(peeled=peeled)
+        self.nests.leave_loop(self.printed, weight, peeled=peeled)
 
-    def leave(self, *, peeled: bool = False) -> None:
-        """Close the innermost loop. Count the operations beside its body: counter, pointers and spilled values."""
+    def close_loop(self, *, peeled: bool = False) -> None:
+        """Leave the innermost loop. Count its operations outside of statements: counter, pointers and spilled values."""
         region = self.regions.pop()
-        self.invariants.leave()
-        region.settle(self.core)
+        self.invariants.leave_loop()
+        region.share_constant_index(self.core)
         if not peeled:
-            self.add(region.entry(), region.entries)
-            self.add(region.iteration(self.core), region.runs)
-        self.spill(region)
+            self.add_operations(region.count_entry_operations(), region.entries)
+            self.add_operations(region.count_control_operations(self.core), region.runs)
+        self.count_spills(region)
         if self.regions:
-            self.regions[-1].hold(region)
+            self.regions[-1].record_inner_loop(region)
 
-    def spill(self, region: LoopBody) -> None:
+    def count_spills(self, region: LoopBody) -> None:
         """Count the accesses to the stack of a loop body that has more live values than the core has registers.
 
         If a constant keeps a register while inner loops run that need all registers, those loops are counted again
         with one register less."""
-        constant = region.resident(self.core)
+        constant = region.find_resident_constant(self.core)
         if constant is not None:
-            for loop in region.full(self.core):
-                before, after = loop.spills(self.core), loop.spills(self.core, constant)
-                self.stack(after[0] - before[0], after[1] - before[1], loop.runs)
-        self.stack(*region.spills(self.core, constant), region.runs)
+            for loop in region.loops_using_all_registers(self.core):
+                before, after = loop.count_spills(self.core), loop.count_spills(self.core, constant)
+                self.count_stack_accesses(after[0] - before[0], after[1] - before[1], loop.runs)
+        self.count_stack_accesses(*region.count_spills(self.core, constant), region.runs)
 
-    def stack(self, loads: float, stores: float, runs: float) -> None:
+    def count_stack_accesses(self, loads: float, stores: float, runs: float) -> None:
         """Count loads from the stack and stores to the stack in each of ``runs`` iterations."""
-        self.add({"load": loads, "store": stores}, runs)
+        self.add_operations({"load": loads, "store": stores}, runs)
         self.spilled += (loads + stores) * runs
 
     # ------------------------------------------------------------ expressions
 
-    def compute(self, name: ir.Var, value: ir.Expr) -> None:
+    def count_definition(self, var: ir.Var, value: ir.Expr) -> None:
         """Count the operations of a value, and define the variable to which it is assigned."""
-        self.value(value, self.selector.count(value))
-        self.regions[-1].define(name)
+        self.count_value(value, self.selector.count(value))
+        self.regions[-1].record_definition(var)
 
-    def ahead(self, name: ir.Var, value: ir.Expr, level: int) -> None:
+    def count_hoisted_value(self, var: ir.Var, value: ir.Expr, level: int) -> None:
         """Count a loop-invariant value of an inner loop. The outer loop number ``level`` computes it, once in each
         of its iterations."""
         inner, self.regions = self.regions, self.regions[: level + 1]
-        self.compute(name, self.selector.widened_word(name, self.invariants.settle(value, level)))
+        self.count_definition(var, self.selector.widened_word(var, self.invariants.hoist_invariants(value, level)))
         self.regions = inner

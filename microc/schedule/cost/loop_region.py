@@ -102,8 +102,8 @@ _LIBRARY = "call_"
 
 
 class CodeSizeTree:
-    """Builds the tree of a function's loops with their code bytes (:class:`Fetches`), while the cost model enters and
-    leaves loops.
+    """Builder of the tree of a function's loops with their code bytes (:class:`Fetches`), while the cost model enters
+    and leaves loops.
 
     Values that are hoisted out of a loop count as a part of the loop, because their instructions are next to it."""
 
@@ -113,17 +113,17 @@ class CodeSizeTree:
         self.loops: list[list[Fetches]] = [[]]
         self.starts: list[tuple[float, float]] = []
 
-    def add(self, kind: str, count: float) -> None:
-        """Count ``count`` operations of type ``kind`` that a call of the function executes."""
-        if not kind.startswith(_LIBRARY):
-            self.executed += count * self.core.length(kind)
+    def add_operations(self, operation_type: str, count: float) -> None:
+        """Count ``count`` operations of type ``operation_type`` that a call of the function executes."""
+        if not operation_type.startswith(_LIBRARY):
+            self.executed += count * self.core.length(operation_type)
 
-    def enter(self, printed_instructions: float) -> None:
+    def enter_loop(self, printed_instructions: float) -> None:
         """Begin a loop. ``printed_instructions``: number of instructions of the function before the loop."""
         self.starts.append((printed_instructions, self.executed))
         self.loops.append([])
 
-    def leave(self, printed_instructions: float, entries: float, *, peeled: bool) -> None:
+    def leave_loop(self, printed_instructions: float, entries: float, *, peeled: bool) -> None:
         """End a loop that a call of the function enters ``entries`` times.
 
         ``printed_instructions``: number of instructions of the function up to the loop's end. If the loop is
@@ -133,7 +133,7 @@ class CodeSizeTree:
         loop = self._loop_in_bytes(printed_instructions - before, self.executed - executed, entries, inside)
         self.loops[-1] += inside if peeled else [loop]
 
-    def function(self, printed_instructions: float) -> Fetches:
+    def build_function_tree(self, printed_instructions: float) -> Fetches:
         """Return the tree of the whole function, whose code has ``printed_instructions`` instructions."""
         return self._loop_in_bytes(printed_instructions, self.executed, 1.0, self.loops[0])
 
@@ -179,14 +179,14 @@ class Operand:
 class PointerUse:
     """A pointer register by which a loop body accesses memory.
 
-    ``offset``: byte offset of the first access. ``floats``: True if it accesses floats. ``size``: bytes of an
-    element. ``count``: number of accesses in the body."""
+    ``offset``: byte offset of the first access. ``accesses_floats``: True if its accesses are to floats. ``element_bytes``: bytes
+    of an element. ``access_count``: number of accesses in the body."""
 
     name: Name
     offset: int
-    floats: bool
-    size: int
-    count: int = 0
+    accesses_floats: bool
+    element_bytes: int
+    access_count: int = 0
 
 
 class LoopBody:
@@ -195,11 +195,11 @@ class LoopBody:
 
     - ``entries``: number of times that a call enters the loop; ``runs``: total number of iterations in a call.
     - ``weight``: number of these iterations that reach the current statement of the walk.
-    - ``vectors``: True if vectors have registers of their own."""
+    - ``has_vector_registers``: True if vectors have registers of their own."""
 
-    def __init__(self, var: ir.Var | None, entries: float, runs: float, *, vectors: bool) -> None:
+    def __init__(self, var: ir.Var | None, entries: float, runs: float, *, has_vector_registers: bool) -> None:
         self.var = var
-        self.vectors = vectors
+        self.has_vector_registers = has_vector_registers
         self.entries = entries
         self.runs = runs
         self.weight = runs
@@ -222,16 +222,16 @@ class LoopBody:
         """Fraction of the iterations that reach the current statement."""
         return self.weight / self.runs if self.runs else 0.0
 
-    def own(self, buffer: ir.Buffer) -> None:
+    def record_tile(self, buffer: ir.Buffer) -> None:
         """Record that this body allocates the register tile ``buffer``."""
         self.own_buffers.add(buffer.name)
 
-    def define(self, var: ir.Var) -> None:
+    def record_definition(self, var: ir.Var) -> None:
         """Record an instruction of this body that defines a variable."""
         self.own_names.add((var.name,))
         self._record_event([Operand((var.name,), var.dtype)], defines=True)
 
-    def variable(self, var: ir.Var) -> list[Operand]:
+    def operand_of_variable(self, var: ir.Var) -> list[Operand]:
         """Return a list with the operand for a variable.
 
         The list is empty for the loop's own counter, because the loop's end test already keeps the counter in a
@@ -241,22 +241,22 @@ class LoopBody:
             return []
         return [Operand((var.name,), var.dtype)]
 
-    def cell(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> Operand:
+    def operand_of_tile_element(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> Operand:
         """Return the operand for one scalar of a register tile."""
         name = (buffer.name, *(ir.int_value(i) for i in indices))
         if buffer.name in self.own_buffers:
             self.own_names.add(name)
         return Operand(name, buffer.dtype)
 
-    def assign(self, cell: Operand) -> None:
+    def record_tile_write(self, tile_element: Operand) -> None:
         """Record an instruction that writes a scalar of a register tile."""
-        self._record_event([cell], defines=True)
+        self._record_event([tile_element], defines=True)
 
-    def take(self, operands: Iterable[Operand]) -> None:
+    def record_reads(self, operands: Iterable[Operand]) -> None:
         """Record an instruction that reads all these operands at once."""
         self._record_event(list(dict.fromkeys(operands)), defines=False)
 
-    def make(self, dtype: str) -> list[Operand]:
+    def record_unnamed_value(self, dtype: str) -> list[Operand]:
         """Record an instruction that computes an unnamed value. Return a list with the operand for the value.
 
         The list is empty for vectors and floats, because compilers reorder their instructions. When they were
@@ -278,7 +278,7 @@ class LoopBody:
 
     def _register_kind(self, operand: Operand) -> str:
         """Return the type of register for an operand: ``general``, ``float`` or ``vector``."""
-        if self.vectors and dtypes.is_vector(operand.dtype):
+        if self.has_vector_registers and dtypes.is_vector(operand.dtype):
             return "vector"
         return "float" if operand.dtype == "float32" else "general"
 
@@ -287,7 +287,7 @@ class LoopBody:
         is_pair = dtypes.nbytes(operand.dtype) > 4 and self._register_kind(operand) != "vector"
         return (operand.name, (*operand.name, "high")) if is_pair else (operand.name,)
 
-    def access(self, address: Address, max_distance: int) -> tuple[PointerUse, int]:
+    def record_access(self, address: Address, max_distance: int) -> tuple[PointerUse, int]:
         """Record an access to memory. Return the pointer that it uses, and its distance from this pointer in bytes.
 
         An access that is further than ``max_distance`` bytes from all pointers gets a new pointer."""
@@ -300,17 +300,17 @@ class LoopBody:
             name = (ADDRESS, len(self.pointers), len(uses))
             use = PointerUse(name, address.offset, dtype == "float32", dtypes.nbytes(dtype))
             uses.append(use)
-        use.count += 1
+        use.access_count += 1
         self.events.append(RegisterEvent((use.name,), share=self.share))
         return use, abs(address.offset - use.offset)
 
-    def compute(self, term: ir.Expr) -> bool:
+    def record_index_term(self, term: ir.Expr) -> bool:
         """Record a term of index arithmetic. Return True if this body has not computed it before."""
         new = term not in self.terms
         self.terms.add(term)
         return new
 
-    def hold(self, loop: LoopBody) -> None:
+    def record_inner_loop(self, loop: LoopBody) -> None:
         """Record an inner loop of this body.
 
         Outer values that the loop uses are live in this body while the loop runs. The loop's pointers start from
@@ -332,9 +332,9 @@ class LoopBody:
 
     # ------------------------------------------------------------ costs of the recorded body
 
-    def moving(self) -> list[Pointer]:
-        """Return the pointers that this loop advances. A pointer occurs once for each group of accesses that are too
-        far apart to share a register."""
+    def advanced_pointers(self) -> list[Pointer]:
+        """Return the pointers that this loop advances. A pointer occurs several times if its accesses are too far apart
+        to share one register: once for each register."""
         var = self.var
         if var is None:
             return []
@@ -342,11 +342,11 @@ class LoopBody:
             p for p in {**self.pointers, **self.inner} if depends_on_loop(p, var) for _ in self.pointers.get(p, (None,))
         ]
 
-    def entry(self) -> Operations:
+    def count_entry_operations(self) -> Operations:
         """Count the operations before the loop, which initialise every pointer and the counter."""
-        return Counter({"alu": len(self.moving()) + 1}) if self.var is not None else Counter()
+        return Counter({"alu": len(self.advanced_pointers()) + 1}) if self.var is not None else Counter()
 
-    def iteration(self, core: Costs) -> Operations:
+    def count_control_operations(self, core: Costs) -> Operations:
         """Count the operations that control the loop in one iteration: they advance pointers and test the end.
 
         The end test compares a pointer with its last address, unless the loop needs a counter. If loads can add an
@@ -354,7 +354,7 @@ class LoopBody:
         if self.var is None:
             return Counter()
         var = self.var
-        moving = [p for p in self.moving() if p not in self.looked_up]
+        moving = [p for p in self.advanced_pointers() if p not in self.looked_up]
         if core.has("indexed"):
             indexed = [p for p in moving if not core.has("elements") or self._is_post_incremented(p, 1 << 31)]
             steps = len({pointer_step(p, var) for p in indexed}) + len(moving) - len(indexed)
@@ -370,35 +370,35 @@ class LoopBody:
 
         An access to floats can advance the pointer by one element only."""
         uses = self.pointers.get(pointer, [])
-        if len(uses) != 1 or uses[0].count > 1 or self.var is None:
+        if len(uses) != 1 or uses[0].access_count > 1 or self.var is None:
             return False
         step = abs(pointer_step(pointer, self.var))
-        return step == 1 and max_bytes > 0 if uses[0].floats else step * uses[0].size <= max_bytes
+        return step == 1 and max_bytes > 0 if uses[0].accesses_floats else step * uses[0].element_bytes <= max_bytes
 
-    def settle(self, core: Costs) -> None:
+    def share_constant_index(self, core: Costs) -> None:
         """Mark constant arrays of few elements as accessed by a shared index, without pointers of their own, if the
         registers do not suffice for the body.
 
         Compilers load the base addresses of such constants when they need them."""
         if not core.has("shifted"):
             return
-        constants = [p for p in self.moving() if p in self.constants and p not in self.inner]
-        few = [p for p in constants if sum(use.count for use in self.pointers[p]) <= _MAX_INDEXED]
+        constants = [p for p in self.advanced_pointers() if p in self.constants and p not in self.inner]
+        few = [p for p in constants if sum(use.access_count for use in self.pointers[p]) <= _MAX_INDEXED]
         if few and self._allocate_iteration(self._general_register_events(core), core.registers).peak >= core.registers:
             self.looked_up = few
 
-    def full(self, core: Costs) -> list[LoopBody]:
+    def loops_using_all_registers(self, core: Costs) -> list[LoopBody]:
         """Return the directly inner loops that need all general registers."""
         return [loop for loop in self.loops if loop.peak >= core.registers]
 
-    def resident(self, core: Costs) -> Name | None:
+    def find_resident_constant(self, core: Costs) -> Name | None:
         """Return the constant that keeps its register while inner loops run that need all registers; None if there is
         no such constant.
 
         Other constants are spilled or rematerialised, loop by loop. But gcc decides about a constant for the whole
         function. The constant with the most uses keeps its register if these uses outweigh the cost of the value
         that the inner loops have to spill instead."""
-        full = self.full(core)
+        full = self.loops_using_all_registers(core)
         inside = {name for loop in full for event in loop.events for name in event.names}
         uses = Counter(n for e in self.events for n in e.names if n[0] == CONSTANT and n not in inside)
         if not full or not uses:
@@ -406,28 +406,29 @@ class LoopBody:
         name, count = uses.most_common(1)[0]
         return name if count * self.runs >= _SUM_SPILL * max(loop.runs for loop in full) else None
 
-    def spills(self, core: Costs, resident: Name | None = None) -> tuple[float, float]:
+    def count_spills(self, core: Costs, resident_constant: Name | None = None) -> tuple[float, float]:
         """Return (loads from the stack, stores to the stack) of one iteration. Rematerialised constants count as loads.
-        A ``resident`` constant occupies a register throughout.
+        A ``resident_constant`` constant occupies a register throughout.
 
         Sets ``peak``, the number of general registers that the body needs."""
         general = self._allocate_iteration(
-            _remove_value(self._general_register_events(core), resident), core.registers - (resident is not None)
+            _remove_value(self._general_register_events(core), resident_constant),
+            core.registers - (resident_constant is not None),
         )
-        self.peak = general.peak + (resident is not None)
-        together = _PAIRED_SPILL if core.pair and any(e.inner for e in self.events) else 1.0
-        loads, stores = together * general.loads + general.constants, together * general.stores
+        self.peak = general.peak + (resident_constant is not None)
+        together = _PAIRED_SPILL if core.pair and any(e.inner_registers for e in self.events) else 1.0
+        loads, stores = together * general.loads + general.rematerialised, together * general.stores
         for kind, registers in (("float", core.float_registers), ("vector", core.vector_registers)):
             if registers:
                 more = self._allocate_iteration([e for e in self.events if e.kind == kind], registers)
-                loads, stores = loads + more.loads + more.constants, stores + more.stores
+                loads, stores = loads + more.loads + more.rematerialised, stores + more.stores
         return loads, stores
 
     def _general_register_events(self, core: Costs) -> list[RegisterEvent]:
         """Return the events of general registers, including those that control the loop: pointers are advanced, and
         the counter is tested."""
         elsewhere = {"float" if core.float_registers else "", "vector" if core.vector_registers else ""}
-        moving, looked_up = self.moving(), {u.name for p in self.looked_up for u in self.pointers[p]}
+        moving, looked_up = self.advanced_pointers(), {u.name for p in self.looked_up for u in self.pointers[p]}
         events: list[RegisterEvent] = []
         for time, event in enumerate(self.events):
             if event.kind in elsewhere:
@@ -466,7 +467,7 @@ def _remove_value(events: list[RegisterEvent], name: Name | None) -> list[Regist
 
 
 class ValueCosts:
-    """Counts executed operations, weighted by their frequency, and printed instructions.
+    """Visitor of a function's values that counts operations, weighted by their executions, and printed instructions.
 
     ``regions``: records of the function's body and of the loops around the current statement, outermost first.
     ``held``: operands by subexpression of the current expression."""
@@ -483,25 +484,25 @@ class ValueCosts:
         self.single = False
         self.nests = CodeSizeTree(core)
 
-    def add(self, counts: Mapping[str, float], weight: float, *, printed: bool = True) -> None:
-        """Count operations that are executed ``weight`` times."""
+    def add_operations(self, counts: Mapping[str, float], executions: float, *, printed: bool = True) -> None:
+        """Count operations that are executed ``executions`` times."""
         for kind, n in counts.items():
-            self.operations[kind] += n * weight
-            self.nests.add(kind, n * weight)
+            self.operations[kind] += n * executions
+            self.nests.add_operations(kind, n * executions)
             if printed and kind not in SILENT:
                 self.printed += n
 
-    def value(self, value: ir.Expr, counts: Operations) -> None:
+    def count_value(self, value: ir.Expr, counts: Operations) -> None:
         """Count an expression whose operations are ``counts``. Then record its memory accesses and the registers
         that it needs."""
-        self.add(counts, self.regions[-1].weight)
+        self.add_operations(counts, self.regions[-1].weight)
         self.single = _is_plain_load(value)
         self.held = {}
-        self.regions[-1].take(self.operands(value))
+        self.regions[-1].record_reads(self.operands_of(value))
 
     # ------------------------------------------------------------ registers
 
-    def operands(self, value: ir.Expr) -> list[Operand]:
+    def operands_of(self, value: ir.Expr) -> list[Operand]:
         """Return the operands (registers) that contain a value until an instruction reads it. Equal values share
         their registers."""
         if value not in self.held:
@@ -516,29 +517,31 @@ class ValueCosts:
             case ir.Const():
                 return []
             case ir.Var():
-                return region.variable(value)
+                return region.operand_of_variable(value)
             case ir.Load(buffer, indices) if buffer.scope == "register":
-                return [region.cell(buffer, indices)]
+                return [region.operand_of_tile_element(buffer, indices)]
             case ir.Load(buffer, indices):
-                self.access(buffer, indices)
-                self.touch(buffer)
-                return region.make(value.dtype)
+                self.record_access(buffer, indices)
+                self.count_traffic(buffer)
+                return region.record_unnamed_value(value.dtype)
             case ir.AddressOf(buffer, indices, extent, writes, step):
-                self.touch(buffer, extent, step, writes=writes)
-                return [operand for index in indices for operand in self.operands(index)]
+                self.count_traffic(buffer, extent, step, writes=writes)
+                return [operand for index in indices for operand in self.operands_of(index)]
             case ir.Call(name, (ir.AddressOf(buffer, indices, extent) as address, *rest)):
-                distance = self.access(buffer, indices, word=name.endswith("_aligned"))
-                if distance > self.core.pair and self.selector.call(name, value.dtype)["paired"]:
-                    self.add({"alu": 1}, region.weight)  # a load of two words has a shorter offset than one of a word
-                self.touch(buffer, extent, address.step, writes=address.writes)
-                region.take(self._instruction_operands(value, rest))
-                return region.make(value.dtype) if name not in SCALAR or SCALAR[name].result else []
+                distance = self.record_access(buffer, indices, loads_word=name.endswith("_aligned"))
+                if distance > self.core.pair and self.selector.count_call(name, value.dtype)["paired"]:
+                    self.add_operations(
+                        {"alu": 1}, region.weight
+                    )  # a load of two words has a shorter offset than one of a word
+                self.count_traffic(buffer, extent, address.step, writes=address.writes)
+                region.record_reads(self._instruction_operands(value, rest))
+                return region.record_unnamed_value(value.dtype) if name not in SCALAR or SCALAR[name].result else []
         parts = children(value)
         operands = self._instruction_operands(value, parts)
         if len(operands) == 1 and self.selector.count(value) == sum(map(self.selector.count, parts), Counter()):
             return operands  # no instruction of its own, as a cast that changes no bits
-        region.take(operands)
-        return region.make(value.dtype)
+        region.record_reads(operands)
+        return region.record_unnamed_value(value.dtype)
 
     def _instruction_operands(self, whole: ir.Expr, parts: Sequence[ir.Expr]) -> list[Operand]:
         """Return the register operands of the instruction that computes ``whole`` from ``parts``.
@@ -546,42 +549,46 @@ class ValueCosts:
         Constants that the instruction encodes as immediates are omitted."""
         operands = []
         for part in parts:
-            if isinstance(part, ir.Const) and self.selector.keeps(whole, part):
+            if isinstance(part, ir.Const) and self.selector.needs_constant_register(whole, part):
                 operands.append(Operand.constant(part))
             else:
-                operands += self.operands(part)
+                operands += self.operands_of(part)
         return operands
 
     # ------------------------------------------------------------ memory
 
-    def touch(self, buffer: ir.Buffer, extent: int = 1, step: int = 1, *, writes: bool = False) -> None:
-        """Count the bytes that an access to ``extent`` elements of a buffer transfers. ``step``: distance of the
+    def count_traffic(
+        self, buffer: ir.Buffer, element_count: int = 1, element_stride: int = 1, *, writes: bool = False
+    ) -> None:
+        """Count the bytes that an access to ``element_count`` elements of a buffer transfers. ``element_stride``: distance of the
         elements. Register tiles transfer none."""
         if buffer.scope != "register":
-            traffic = Traffic.of(dtypes.nbytes(buffer.dtype), extent, step, writes=writes)
+            traffic = Traffic.of(dtypes.nbytes(buffer.dtype), element_count, element_stride, writes=writes)
             self.traffic[buffer.name] += traffic.times(self.regions[-1].weight)
             if buffer.scope == "const":
                 self.operations["constant_byte"] += self.regions[-1].weight * traffic.bytes_read
 
-    def access(
-        self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], *, writes: bool = False, word: bool = False
+    def record_access(
+        self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], *, writes: bool = False, loads_word: bool = False
     ) -> int:
         """Record an access to contiguous elements of a buffer. Return its distance in bytes from the pointer that it
         uses.
 
-        ``word``: True if it loads an aligned word."""
+        ``loads_word``: True if it loads an aligned word."""
         address = address_of(buffer, indices)
         for term, _ in address.terms:
             if not isinstance(term, ir.Var):
-                self.index(term)
+                self.count_index_term(term)
         if any(accesses_of(term) for term, _ in address.terms):
             address = replace(address, terms=frozenset((t, n) for t, n in address.terms if not accesses_of(t)))
-        distance = self.reach(address, writes=writes)
+        distance = self.record_pointer(address, writes=writes)
         near = distance <= self.core.pair
-        self.pair(address if near and (word or buffer.dtype in ("int32", "uint32")) and not writes else None)
+        self.count_paired_load(
+            address if near and (loads_word or buffer.dtype in ("int32", "uint32")) and not writes else None
+        )
         return distance
 
-    def pair(self, word_address: Address | None) -> None:
+    def count_paired_load(self, word_address: Address | None) -> None:
         """Count the load of a word and the load just before it as one paired load if both words are neighbours in
         memory.
 
@@ -589,11 +596,11 @@ class ValueCosts:
         paired, because each is loaded just before the instruction that uses it."""
         word_address = word_address if self.single else None
         before, self.previous = self.previous, word_address
-        if self.core.pair and word_address is not None and before is not None and word_address.follows(before):
+        if self.core.pair and word_address is not None and before is not None and word_address.is_word_after(before):
             self.previous = None
-            self.add({"load": -1, "paired": 1}, self.regions[-1].weight)
+            self.add_operations({"load": -1, "paired": 1}, self.regions[-1].weight)
 
-    def reach(self, address: Address, *, writes: bool) -> int:
+    def record_pointer(self, address: Address, *, writes: bool) -> int:
         """Record the pointer of an access. Return the distance of the access from this pointer in bytes.
 
         If the offsets of a core count elements (Armv6-M), loads of signed numbers below 32 bits have no offset. Each
@@ -601,27 +608,27 @@ class ValueCosts:
         pointer."""
         region, width = self.regions[-1], dtypes.nbytes(address.buffer.dtype)
         if not self.core.has("elements"):
-            return region.access(address, self.core.offset)[1]
-        use, distance = region.access(address, self.core.offset * width)
+            return region.record_access(address, self.core.offset)[1]
+        use, distance = region.record_access(address, self.core.offset * width)
         if not writes and width < 4 and address.buffer.dtype.startswith("int"):
             # The second access pays for the first one, too, which was free as long as it was the only one.
-            self.add({"alu": {1: 0, 2: 2}.get(use.count, 1)}, region.weight)
+            self.add_operations({"alu": {1: 0, 2: 2}.get(use.access_count, 1)}, region.weight)
         return distance
 
-    def index(self, term: ir.Expr) -> None:
+    def count_index_term(self, term: ir.Expr) -> None:
         """Count a term of index arithmetic once in each iteration of the innermost loop on which it depends.
 
         A term that contains a load counts in the current loop; equal subexpressions count once."""
         if accesses_of(term):
-            if self.regions[-1].compute(term):
-                self.add(self.selector.once(term), self.regions[-1].weight)
-                self.regions[-1].take(self.operands(term))
+            if self.regions[-1].record_index_term(term):
+                self.add_operations(self.selector.count_shared(term), self.regions[-1].weight)
+                self.regions[-1].record_reads(self.operands_of(term))
             return
         names = free_vars(term)
         depth = max((k for k, region in enumerate(self.regions) if region.var in names), default=0)
         region = self.regions[depth]
-        if region.compute(term):
-            self.add(self.selector.count(term), region.runs)
+        if region.record_index_term(term):
+            self.add_operations(self.selector.count(term), region.runs)
 
 
 def _is_plain_load(value: ir.Expr) -> bool:

@@ -31,7 +31,7 @@ _FPU_FUNCTIONS = frozenset({"fma", "fabs"})
 
 @frozen
 class Selector:
-    """Counts the machine operations that a C compiler selects for expressions on a target.
+    """Instruction selector: counts the machine operations that a C compiler selects for expressions on a target.
 
     Three fields are memos. ``calls``: operations of intrinsics, by name and dtype. ``known``: operations of
     expressions, by the identity of the expression. ``widened``: 64-bit variables whose value was widened from a
@@ -52,7 +52,7 @@ class Selector:
             entry = self.known[id(expr)] = (expr, self._count_by_type(expr))
         return entry[1]
 
-    def once(self, expr: ir.Expr) -> Operations:
+    def count_shared(self, expr: ir.Expr) -> Operations:
         """Count the operations that compute a value if equal subexpressions are computed only once."""
         counts: Operations = Counter()
         parts, seen = [expr], {expr}
@@ -66,7 +66,7 @@ class Selector:
                         parts.append(operand)
         return +counts
 
-    def keeps(self, whole: ir.Expr, part: ir.Expr) -> bool:
+    def needs_constant_register(self, whole: ir.Expr, part: ir.Expr) -> bool:
         """Test whether the operand ``part`` of ``whole`` is a constant that needs a register, because intrinsics and
         products accept only small constants as immediates."""
         number = ir.int_value(part)
@@ -89,22 +89,22 @@ class Selector:
             case ir.Call(name, args):
                 return sum(
                     (self.count(a) for a in args),
-                    self.call(name, expr.dtype) + self._intrinsic_loop_operations(name, args),
+                    self.count_call(name, expr.dtype) + self._intrinsic_loop_operations(name, args),
                 )
             case ir.Bin("and" | "or", a, b):
-                return self.branch(expr)
+                return self.count_branch(expr)
             case ir.Bin():
                 return self._count_binary(expr)
             case _:
                 return Counter()
 
-    def branch(self, condition: ir.Expr) -> Operations:
+    def count_branch(self, condition: ir.Expr) -> Operations:
         """Count the operations that evaluate a condition, and the branch instructions on it."""
         match condition:
             case ir.Bin("and" | "or", a, b):
-                return self.branch(a) + self.branch(b)
+                return self.count_branch(a) + self.count_branch(b)
             case ir.Un("not", a):
-                return self.branch(a)
+                return self.count_branch(a)
             case ir.Bin(op, a, b) if op in _COMPARE:
                 test = self.count(a) + self.count(b)
                 fused = (
@@ -120,7 +120,7 @@ class Selector:
             case _:
                 return self.count(condition) + Counter({"alu": 1, "branch": 1})
 
-    def store(self, buffer: ir.Buffer, value: ir.Expr) -> Operations:
+    def count_store(self, buffer: ir.Buffer, value: ir.Expr) -> Operations:
         """Count the operations of a store and of the stored value. A cast that only drops upper bits is free."""
         if isinstance(value, ir.Cast) and dtypes.is_integer(value.dtype) and dtypes.is_integer(value.a.dtype):
             value = value.a
@@ -130,7 +130,7 @@ class Selector:
         wide = Counter({"store": 2 if dtypes.nbytes(buffer.dtype) > 4 else 1})
         return counts + (Counter({"float_store": 1}) if self._is_in_fpu(buffer.dtype) else wide)
 
-    def call(self, name: str, dtype: str) -> Operations:
+    def count_call(self, name: str, dtype: str) -> Operations:
         """Count the operations of an intrinsic or a mathematical function, without its arguments and without the
         loop in its C body."""
         if (name, dtype) not in self.calls:
@@ -155,9 +155,9 @@ class Selector:
         iteration, runs = self._intrinsic_loop(name, args)
         return Counter({kind: runs * n for kind, n in iteration})
 
-    def again(self, expr: ir.Expr) -> float:
+    def repeated_instructions(self, expr: ir.Expr) -> float:
         """Return the number of instructions that the loop in the C body of an intrinsic executes in all iterations
-        but one. They are executed, but not printed again."""
+        except the first. They repeat the printed instructions of the first iteration."""
         if not isinstance(expr, ir.Call):
             return 0
         iteration, runs = self._intrinsic_loop(expr.name, expr.args)
@@ -187,7 +187,7 @@ class Selector:
             twice = sum((self.count(x) for x, n in products.items() for _ in range(n - 1)), Counter())
             return self.count(meaning) - twice  # a compiler multiplies equal factors once
         stores = (s for s in walk_stmt(meaning) if isinstance(s, ir.Store))
-        return sum((self.store(s.buffer, s.value) for s in stores), Counter())
+        return sum((self.count_store(s.buffer, s.value) for s in stores), Counter())
 
     def _count_load(self, buffer: ir.Buffer) -> Operations:
         """Count the operations of a load from a buffer: two for 64 bits, else one."""
@@ -199,9 +199,9 @@ class Selector:
         """Test whether values of a dtype are kept in registers of the FPU."""
         return dtype == "float32" and self.target.has("fpu")
 
-    def _count_low_word(self, expr: ir.Expr) -> Operations:
+    def _count_low_word(self, wide_expr: ir.Expr) -> Operations:
         """Count the operations that compute the low 32 bits of a 64-bit value."""
-        match expr:
+        match wide_expr:
             case ir.Bin("shr", a, ir.Const(int() as by)) if by >= 32:
                 return self.count(a) + Counter({"alu": int(by > 32)})
             case ir.Bin("shr", a, ir.Const(int())):
@@ -213,7 +213,7 @@ class Selector:
             case ir.Bin("add" | "sub" | "bitand" | "bitor" | "bitxor", a, b):
                 return self._count_low_word(a) + self._count_low_word(b) + Counter({"alu": 1})
             case _:
-                return self.count(expr)
+                return self.count(wide_expr)
 
     def _count_cast(self, dtype: str, a: ir.Expr) -> Operations:
         """Count the operations of a cast of ``a`` to ``dtype``, and of ``a``."""
@@ -260,7 +260,7 @@ class Selector:
             return self.count_condition(condition) + left + right + Counter({"alu": 1, "float": 1})
         if left["load"] or right["load"] or not self.target.core.costs.has("predicated"):
             sides = {k: _HALF * v for k, v in (left + right).items()}
-            return self.branch(condition) + Counter(sides) + Counter({"taken": _HALF, "alu": _HALF})
+            return self.count_branch(condition) + Counter(sides) + Counter({"taken": _HALF, "alu": _HALF})
         return self.count_condition(condition) + left + right + Counter({"alu": 2})
 
     def _count_guarded_value(self, condition: ir.Expr, value: ir.Expr) -> Operations:
@@ -268,13 +268,13 @@ class Selector:
 
         The value is needed in most iterations, so that its library calls count fully, equal calls once. Its other
         operations count half."""
-        whole = self.once(value)
+        whole = self.count_shared(value)
         calls = {k: v if k.startswith("call_") else _HALF * v for k, v in whole.items()}
-        return self.branch(condition) + Counter(calls) + Counter({"taken": _HALF, "alu": _HALF})
+        return self.count_branch(condition) + Counter(calls) + Counter({"taken": _HALF, "alu": _HALF})
 
     def count_condition(self, condition: ir.Expr) -> Operations:
         """Count the operations that evaluate a condition for predicated instructions, which need no branch."""
-        counts = self.branch(condition)
+        counts = self.count_branch(condition)
         counts["branch"] -= 1
         return +counts
 
@@ -282,7 +282,7 @@ class Selector:
         """Count the operations of a binary expression and of its operands."""
         op, a, b = expr.op, expr.a, expr.b
         if op in _COMPARE:
-            return self.branch(expr) + Counter({"alu": 1})
+            return self.count_branch(expr) + Counter({"alu": 1})
         if dtypes.is_float(a.dtype):
             return self.count(a) + self.count(b) + self._count_float_operation(op, a.dtype)
         if dtypes.nbytes(a.dtype) == 8:
@@ -308,7 +308,7 @@ class Selector:
             return Counter({"alu": 1})
         if self.target.core.costs.has("predicated"):
             return Counter({"alu": 3})
-        test = self.branch(ir.Bin("lt", expr.a, expr.b)) - self.count(expr.a) - self.count(expr.b)
+        test = self.count_branch(ir.Bin("lt", expr.a, expr.b)) - self.count(expr.a) - self.count(expr.b)
         return test + Counter({"alu": _HALF, "taken": _HALF})
 
     def _count_fusable_operation(self, op: str, a: ir.Expr, b: ir.Expr) -> Operations:
@@ -376,17 +376,17 @@ class Selector:
             return self.count(a) + self.count(b) + Counter({"call_divide_long": 1})
         return self.count(a) + self.count(b) + Counter({"alu": 5 if op in ("min", "max") else 2})
 
-    def widened_word(self, name: ir.Var, value: ir.Expr) -> ir.Expr:
+    def widened_word(self, var: ir.Var, value: ir.Expr) -> ir.Expr:
         """Return the 32-bit word from which a 64-bit value was widened, if the core has a widening product; else return
         the value.
 
-        ``name``: the variable to which the value is assigned; it is recorded as widened."""
-        if not (isinstance(value, ir.Cast) and dtypes.nbytes(name.dtype) == 8 and self.target.has("mul64")):
+        ``var``: the variable to which the value is assigned; it is recorded as widened."""
+        if not (isinstance(value, ir.Cast) and dtypes.nbytes(var.dtype) == 8 and self.target.has("mul64")):
             return value
         word = self._word_before_widening(value)
         if word is None:
             return value
-        self.widened.add(name)
+        self.widened.add(var)
         return word
 
     def _word_before_widening(self, wide_value: ir.Expr) -> ir.Expr | None:

@@ -37,7 +37,7 @@ class Address:
         """The address without its constant offset: name of the buffer, and terms."""
         return self.buffer.name, self.terms
 
-    def follows(self, other: Address) -> bool:
+    def is_word_after(self, other: Address) -> bool:
         """Test whether the words at this address and at ``other`` are neighbours, so that one instruction can load
         both."""
         return self.pointer == other.pointer and abs(self.offset - other.offset) == 4
@@ -107,57 +107,57 @@ class _LoopLevel:
     variables for the values that each of its iterations computes once."""
 
     written: frozenset[ir.Buffer]
-    memory: bool
+    writes_memory: bool
     names: dict[ir.Expr, ir.Var] = field(default_factory=dict)
 
 
 class LoopInvariants:
-    """Moves loop-invariant values out of loops, as compilers do, and assigns them to new variables.
+    """Loop-invariant code motion as compilers do it: invariant values are assigned to new variables outside of the loop.
 
     Level 0 is the function's body; the other levels are the loops around the current statement, outermost first.
-    ``charge`` is called with every new variable, its value and the level that computes it."""
+    ``on_hoisted`` is called with every new variable, its value and the level that computes it."""
 
-    def __init__(self, selector: Selector, charge: Callable[[ir.Var, ir.Expr, int], None]) -> None:
+    def __init__(self, selector: Selector, on_hoisted: Callable[[ir.Var, ir.Expr, int], None]) -> None:
         self.selector = selector
-        self.charge = charge
+        self.on_hoisted = on_hoisted
         self.guarded = 0
         self.levels: list[_LoopLevel] = []
-        self.homes: dict[ir.Var, int] = {}
-        self.known: dict[ir.Var, ir.Var] = {}
+        self.home_levels: dict[ir.Var, int] = {}
+        self.replacements: dict[ir.Var, ir.Var] = {}
 
-    def enter(self, var: ir.Var | None, body: ir.Stmt) -> None:
+    def enter_loop(self, var: ir.Var | None, body: ir.Stmt) -> None:
         """Begin a loop over ``var``, or the function if ``var`` is None."""
         written = buffers_written(body)
         self.levels.append(_LoopLevel(written, any(b.scope != "register" for b in written)))
         if var is not None:
-            self.homes[var] = self.here
+            self.home_levels[var] = self.innermost_level
 
-    def leave(self) -> None:
+    def leave_loop(self) -> None:
         """End the innermost loop."""
         self.levels.pop()
 
     @property
-    def here(self) -> int:
+    def innermost_level(self) -> int:
         """Level of the innermost loop."""
         return len(self.levels) - 1
 
-    def define(self, var: ir.Var, value: ir.Expr) -> ir.Expr | None:
+    def record_definition(self, var: ir.Var, value: ir.Expr) -> ir.Expr | None:
         """Record the definition of a variable in the source.
 
-        Return its value as :meth:`settle` rewrites it; None if value and variable were moved out of the loop."""
-        moved = self.settle(value, self.here)
-        self.known.pop(var, None)
+        Return its value as :meth:`hoist_invariants` rewrites it; None if value and variable were moved out of the loop."""
+        moved = self.hoist_invariants(value, self.innermost_level)
+        self.replacements.pop(var, None)
         if isinstance(moved, ir.Var) and not isinstance(value, ir.Var):
-            self.known[var] = moved
+            self.replacements[var] = moved
             return None
-        self.homes[var] = self.here
+        self.home_levels[var] = self.innermost_level
         return moved
 
-    def settle(self, expr: ir.Expr, level: int) -> ir.Expr:
+    def hoist_invariants(self, expr: ir.Expr, level: int) -> ir.Expr:
         """Rewrite an expression that level ``level`` computes: its largest subexpressions that outer levels can
         compute are replaced by variables."""
-        settled, home = self._hoist_parts(expr, level)
-        return self._hoisted_name(settled, home) if home < level else settled
+        rewritten, home = self._hoist_parts(expr, level)
+        return self._hoisted_name(rewritten, home) if home < level else rewritten
 
     def _hoist_parts(self, expr: ir.Expr, level: int) -> tuple[ir.Expr, int]:
         """Replace the subexpressions of an expression that leave ``level`` by variables. Return the rewritten
@@ -166,23 +166,23 @@ class LoopInvariants:
             case ir.Const():
                 return expr, self.guarded
             case ir.Var():
-                name = self.known.get(expr, expr)
-                return name, max(self.homes.get(name, 0), self.guarded)
+                name = self.replacements.get(expr, expr)
+                return name, max(self.home_levels.get(name, 0), self.guarded)
             case ir.Load() | ir.AddressOf():
                 return expr, self._level_that_changes_access(expr)
         homes: list[int] = []
 
         def visit(child: ir.Expr) -> ir.Expr:
-            settled, home = self._hoist_parts(child, level)
+            rewritten, home = self._hoist_parts(child, level)
             homes.append(home)
-            return settled
+            return rewritten
 
-        settled = map_children(expr, visit)
+        rewritten = map_children(expr, visit)
         home = max(homes, default=self.guarded)
         if home < level and not (isinstance(expr, ir.Call) and expr.name not in _PURE):
-            return settled, home
+            return rewritten, home
         parts = iter(homes)
-        return map_children(settled, lambda part: self._hoist_part(settled, part, next(parts), level)), level
+        return map_children(rewritten, lambda part: self._hoist_part(rewritten, part, next(parts), level)), level
 
     def _hoist_part(self, whole: ir.Expr, part: ir.Expr, home_level: int, level: int) -> ir.Expr:
         """Replace a subexpression by a variable if an outer level computes it. Else return the subexpression.
@@ -202,19 +202,19 @@ class LoopInvariants:
             return expr
         names = self.levels[home_level].names
         if expr not in names:
-            names[expr] = name = ir.Var(f"&{len(self.homes)}", expr.dtype)
-            self.homes[name] = home_level
-            self.charge(name, expr, home_level)
+            names[expr] = name = ir.Var(f"&{len(self.home_levels)}", expr.dtype)
+            self.home_levels[name] = home_level
+            self.on_hoisted(name, expr, home_level)
         return names[expr]
 
     def _level_that_changes_access(self, access: ir.Load | ir.AddressOf) -> int:
         """Return the innermost level at which an element in memory, or an address, may change."""
-        home = max((self.homes.get(self.known.get(var, var), 0) for var in free_vars(access)), default=0)
+        home = max((self.home_levels.get(self.replacements.get(var, var), 0) for var in free_vars(access)), default=0)
         looked_up = (inner for index in access.indices for inner in accesses_of(index))
         home = max(home, *map(self._level_that_changes_access, looked_up), 0)
-        for level in range(self.here, max(home, self.guarded), -1):
+        for level in range(self.innermost_level, max(home, self.guarded), -1):
             at = self.levels[level]
-            if access.buffer in at.written or (at.memory and access.buffer.scope not in ("const", "register")):
+            if access.buffer in at.written or (at.writes_memory and access.buffer.scope not in ("const", "register")):
                 return level
         return max(home, self.guarded)
 
@@ -240,48 +240,48 @@ CONSTANT = "#"
 class RegisterEvent:
     """An instruction that reads the registers ``names``, all at once, or writes them if ``defines``.
 
-    ``inner``: number of additional registers that an inner loop, represented by this event, needs. ``kind``: type of
-    register, from :data:`KINDS`. ``share``: fraction of iterations that execute the instruction."""
+    ``inner_registers``: if the event represents an inner loop, number of additional registers that the loop needs.
+    ``kind``: type of register, from :data:`KINDS`. ``share``: fraction of iterations that execute the instruction."""
 
     names: tuple[Name, ...]
     defines: bool = False
     kind: str = "general"
-    inner: int = 0
+    inner_registers: int = 0
     share: float = 1.0
 
 
 @frozen
 class SpillCounts:
     """Stack accesses of one iteration (``loads``, ``stores``), the most registers in use at once (``peak``), and the
-    number of ``constants`` that are rematerialised."""
+    number of constants that are ``rematerialised``."""
 
     loads: float
     stores: float
     peak: int
-    constants: float = 0.0
+    rematerialised: float = 0.0
 
 
 @dataclass(slots=True)
 class _LiveRange:
     """The live range of one value. Program points are indices of events.
 
-    ``uses``, ``defined``: program points that read and write the value. ``times``: half-open intervals of program
-    points in which it is live."""
+    ``uses``, ``definitions``: program points that read and write the value. ``intervals``: half-open intervals of
+    program points in which it is live."""
 
     name: Name
     uses: list[int] = field(default_factory=list)
-    defined: list[int] = field(default_factory=list)
-    times: list[tuple[int, int]] = field(default_factory=list)
+    definitions: list[int] = field(default_factory=list)
+    intervals: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def access_times(self) -> list[int]:
         """Program points at which the value is used or defined, in order."""
-        return sorted({*self.uses, *self.defined})
+        return sorted({*self.uses, *self.definitions})
 
     @property
     def weight(self) -> int:
         """Estimated number of stack accesses if the value is spilled."""
-        return (len(self.uses) + len(self.defined)) * (1 + (self.name[0] == ADDRESS))
+        return (len(self.uses) + len(self.definitions)) * (1 + (self.name[0] == ADDRESS))
 
 
 def allocate_registers(
@@ -304,7 +304,7 @@ def allocate_registers(
             in_register = _uses_in_register(life, demand, register_count)
             reloads = [time for time in life.uses if time not in in_register]
             loads += _executions_per_iteration(reloads, events)
-            stores += _executions_per_iteration(life.defined, events) if reloads else 0
+            stores += _executions_per_iteration(life.definitions, events) if reloads else 0
     return SpillCounts(loads, stores, register_count, constants)
 
 
@@ -328,33 +328,33 @@ def _live_ranges(events: Sequence[RegisterEvent], loop_carried: frozenset[Name])
                 life = latest[name] = _LiveRange(name)
                 first.setdefault(name, life)
                 lives.append(life)
-            (life.defined if event.defines else life.uses).append(time)
+            (life.definitions if event.defines else life.uses).append(time)
     end = len(events)
     for life in lives:
         access_times = life.access_times
-        life.times = [(access_times[0], access_times[-1] + 1)]
+        life.intervals = [(access_times[0], access_times[-1] + 1)]
     for name in loop_carried.intersection(first):
         begin, last = first[name], latest[name]
-        start = last.times[0][0]
-        if begin.defined:
-            last.times = [(start, end)]
+        start = last.intervals[0][0]
+        if begin.definitions:
+            last.intervals = [(start, end)]
         elif begin is last:
-            last.times = [(0, end)]
+            last.intervals = [(0, end)]
         else:
-            last.times = [(0, begin.times[0][1]), (start, end)]
+            last.intervals = [(0, begin.intervals[0][1]), (start, end)]
             last.uses = begin.uses + last.uses
-            begin.times = []
-    return [life for life in lives if life.times]
+            begin.intervals = []
+    return [life for life in lives if life.intervals]
 
 
 def _live_registers(events: Sequence[RegisterEvent], lives: Iterable[_LiveRange]) -> list[int]:
     """Return the number of live registers at every program point."""
     change = [0] * (len(events) + 1)
     for life in lives:
-        for begin, end in life.times:
+        for begin, end in life.intervals:
             change[begin] += 1
             change[end] -= 1
-    return [n + event.inner for n, event in zip(accumulate(change), events, strict=False)]
+    return [n + event.inner_registers for n, event in zip(accumulate(change), events, strict=False)]
 
 
 def _choose_spills(lives: Iterable[_LiveRange], register_demand: list[int], register_count: int) -> list[_LiveRange]:
@@ -366,13 +366,13 @@ def _choose_spills(lives: Iterable[_LiveRange], register_demand: list[int], regi
     overfull = [0, *accumulate(int(n > register_count) for n in register_demand)]
     order = []
     for k, life in enumerate(lives):
-        full = sum(overfull[end] - overfull[begin] for begin, end in life.times)
+        full = sum(overfull[end] - overfull[begin] for begin, end in life.intervals)
         if full:
             order.append((life.weight / (full + 1), k, life))
     spilled = []
     for _, _, life in sorted(order, key=lambda entry: entry[:2]):
         busy = frozenset(life.access_times)
-        idle = [t for begin, end in life.times for t in range(begin, end) if t not in busy]
+        idle = [t for begin, end in life.intervals for t in range(begin, end) if t not in busy]
         if any(register_demand[t] > register_count for t in idle):
             for t in idle:
                 register_demand[t] -= 1
@@ -387,7 +387,7 @@ def _uses_in_register(live_range: _LiveRange, register_demand: list[int], regist
     in_register = set()
     for begin, end in pairwise(live_range.access_times):
         between = range(begin + 1, end)
-        if end not in live_range.defined and all(register_demand[t] < register_count for t in between):
+        if end not in live_range.definitions and all(register_demand[t] < register_count for t in between):
             in_register.add(end)
             for t in between:
                 register_demand[t] += 1
