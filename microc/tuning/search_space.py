@@ -136,10 +136,10 @@ class Space:
         """
         group, target = self.task.lowered[algorithm_index], self.task.target
         start = canonicalise_for_target(group.func, target)
-        matching = [rule for rule in OURS if rule.suits(start, target)]
-        dominated = {name for rule in matching for name in rule.over}
+        matching = [rule for rule in OURS if rule.applies_to(start, target)]
+        dominated = {name for rule in matching for name in rule.dominates}
         for rule in matching:
-            choices = rule.choices if rule.name in dominated else rule.points
+            choices = rule.compared_decisions if rule.name in dominated else rule.searched_decisions
             for decisions in choices(start, target, SPEED):
                 yield rule.name, decisions, partial(rule.schedule, start, target, decisions)
         for name, own in RULES.items():

@@ -167,7 +167,7 @@ def _builder(*words: str, **attrs: Any) -> Callable[[], Any]:
             UsageError,
             "2 schedule rules are called 'a'",
         ),
-        (_compile(schedules=[microc.ScheduleRule("a", lambda *_: [3])]), ProgramError, "something else than schedules"),
+        (_compile(schedules=[microc.ScheduleRule("a", lambda *_: [3])]), ProgramError, "no schedule of function"),
         (_builder("dens", "x"), UsageError, "did you mean dense"),
         (_builder("relu", "y"), UsageError, "no value of the graph"),
         (_builder("relu", "x", kernel_size=3), ModelError, "no attribute 'kernel_size'"),

@@ -96,7 +96,7 @@ REFUSED: dict[str, tuple[Steps, str]] = {
     "rfactor": (lambda s: tiled(s).rfactor("acc_o", "k_0"), "is no reduction by add"),
     "nothing to tensorize": (
         lambda s: s.split("k", (None, 4)).blockize("k_1").tensorize("out", "dot4_int8_int8"),
-        "holds no loops",
+        "contains no loops",
     ),
 }
 

@@ -9,7 +9,7 @@ import pytest
 from microc import te
 from microc.schedule.choose import choose_schedule
 from microc.schedule.rules import candidate_schedules
-from microc.schedule.rules.movement import find_copy_loops
+from microc.schedule.rules.movement import find_copy_loops_and_dtypes
 from microc.target import SPEED, target_for
 from microc.tir import ir
 from microc.tir.ir import Buffer, Stmt, Var
@@ -48,7 +48,7 @@ def rows_backwards(rows: int, length: int) -> ir.PrimFunc:
     ids=["a run", "backwards", "computed", "within one buffer", "other names"],
 )
 def test_what_is_a_copy(loops: Write, found: list[str]) -> None:
-    assert [name for name, _ in find_copy_loops(written(loops, 3, 8))] == found
+    assert [name for name, _ in find_copy_loops_and_dtypes(written(loops, 3, 8))] == found
 
 
 def test_a_loop_whose_name_another_has_is_left() -> None:
@@ -59,7 +59,7 @@ def test_a_loop_whose_name_another_has_is_left() -> None:
         doubled = ir.loops([(K, 8)], ir.Store(out, (first, K), x[first, K] + x[first, K]))
         return ir.seq(doubled, ir.loops([(K, 8)], ir.Store(out, (second, K), x[second, K])))
 
-    assert not list(find_copy_loops(written(loops, 2, 8)))
+    assert not list(find_copy_loops_and_dtypes(written(loops, 2, 8)))
 
 
 @pytest.mark.parametrize(

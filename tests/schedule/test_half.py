@@ -18,7 +18,7 @@ from microc.ops.lowering import LoweredGroup, lower_group
 from microc.ops.matrix.gemm import RUN
 from microc.ops.registry import get
 from microc.schedule.intrinsic_meanings import intrinsic_functions
-from microc.schedule.rules.matrix import float16_tile_shape
+from microc.schedule.rules.matrix import choose_float16_rows_and_vectors
 from microc.schedule.rules.rule import product_multiples
 from microc.schedule.schedule import Schedule, replay_trace
 from microc.target import target_for
@@ -109,13 +109,16 @@ def test_sums_are_the_same_everywhere_and_within_the_bound(name: str, tmp_path: 
 
 def test_tiles() -> None:
     assert (
-        float16_tile_shape(6, 64) == (3, 2)
-        and float16_tile_shape(1, 64) == (1, 4)
-        and float16_tile_shape(100, 8) == (4, 1)
+        choose_float16_rows_and_vectors(6, 64) == (3, 2)
+        and choose_float16_rows_and_vectors(1, 64) == (1, 4)
+        and choose_float16_rows_and_vectors(100, 8) == (4, 1)
     )
-    assert float16_tile_shape(7, 24) in ((2, 3), (3, 1)) and float16_tile_shape(2, 40) == (2, 1)
+    assert choose_float16_rows_and_vectors(7, 24) in ((2, 3), (3, 1)) and choose_float16_rows_and_vectors(2, 40) == (
+        2,
+        1,
+    )
     assert all(
-        float16_tile_shape(rows, vectors * HALF_PRODUCTS_LANES) == (rows, vectors) or rows * vectors < 6
+        choose_float16_rows_and_vectors(rows, vectors * HALF_PRODUCTS_LANES) == (rows, vectors) or rows * vectors < 6
         for rows, vectors in HALF_SHAPES
     )
 

@@ -8,7 +8,7 @@ import pytest
 from microc.base import dtypes
 from microc.errors import ScheduleError
 from microc.schedule.intrinsic_meanings import intrinsic_functions
-from microc.schedule.primitives.padding import FORMS, WORDS
+from microc.schedule.primitives.padding import FORMATS_16_BIT, WORDS
 from microc.schedule.primitives.tree import find_buffer
 from microc.schedule.schedule import Schedule, replay_trace
 from microc.target import target_for
@@ -34,7 +34,7 @@ def result(schedule: Schedule, weight: dtypes.Array, *, lowered: bool) -> dtypes
 
 
 @pytest.mark.parametrize("cpu", ["host", "cortex-m4", "cortex-m55", "x86-64-v3"])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", FORMATS_16_BIT)
 def test_forms_hold_the_numbers(form: str, cpu: str) -> None:
     weight = np.random.default_rng(0).integers(-9, 9, (COLUMNS, DEPTH)).astype(np.float32) / 8
     wide = schedule_kernel(product(ROWS, DEPTH, COLUMNS), "dense", target_for(cpu))

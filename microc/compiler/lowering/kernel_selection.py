@@ -34,7 +34,13 @@ from microc.schedule.primitives.selection import THIRDS
 from microc.schedule.primitives.tensorize import SUM_LIMIT
 from microc.schedule.primitives.tree import Step, find_buffer
 from microc.schedule.rules import RULES, candidate_schedules
-from microc.schedule.rules.rule import HALF_WEIGHTS, THREADS, product_multiples, suits_target, undominated_algorithms
+from microc.schedule.rules.rule import (
+    HALF_WEIGHTS,
+    THREADS,
+    is_algorithm_worthwhile,
+    product_multiples,
+    undominated_algorithms,
+)
 from microc.schedule.schedule import Schedule, replay_trace
 from microc.target import Goal, Target, Traffic
 from microc.tir import ir
@@ -387,7 +393,12 @@ def group_algorithms(
         return (lower_update(graph, nodes[0], name),)
     multiples = product_multiples(target)
     return lower_algorithms(
-        graph, nodes, multiples, name, lambda algorithm: suits_target(algorithm, target), undominated_algorithms
+        graph,
+        nodes,
+        multiples,
+        name,
+        lambda algorithm: is_algorithm_worthwhile(algorithm, target),
+        undominated_algorithms,
     )
 
 
@@ -401,7 +412,7 @@ def list_candidates(
     return [
         (number, schedule)
         for number, group in enumerate(lowered)
-        for schedule in candidate_schedules(group.func, group.anchor.op, target, goal, lean=workspace < inf)
+        for schedule in candidate_schedules(group.func, group.anchor.op, target, goal, low_memory=workspace < inf)
     ]
 
 

@@ -52,21 +52,21 @@ def loop_nest(func: ir.PrimFunc, block: ir.Block) -> ir.Stmt:
     return nest
 
 
-def accessed_region(loop: ir.For, outer: tuple[ir.For, ...], buffer: ir.Buffer, *, writes: bool) -> Region:
+def accessed_region(loop: ir.For, outer_loops: tuple[ir.For, ...], buffer: ir.Buffer, *, writes: bool) -> Region:
     """Return the region of ``buffer`` that one iteration of ``loop`` reads or, if ``writes``, writes: (start, number of
     elements) per axis.
 
-    A start is an expression of the variables of ``loop`` and of the loops ``outer`` around it. If the accesses along
-    an axis start at different expressions, the region contains the whole axis."""
+    A start is an expression of the variables of ``loop`` and of ``outer_loops``, the loops around ``loop``. If the
+    accesses along an axis start at different expressions, the region contains the whole axis."""
     starts: list[ir.Expr | None] = [None] * len(buffer.shape)
     lows = list(buffer.shape)
     highs = [-1] * len(buffer.shape)
     whole = [False] * len(buffer.shape)
-    for access in accesses_to(drop_blocks(loop.body), buffer, (*outer, loop)):
+    for access in accesses_to(drop_blocks(loop.body), buffer, (*outer_loops, loop)):
         if access.writes != writes:
             continue
         bounds = loop_bounds(access.loops)
-        inner = [x.var for x in access.loops[len(outer) + 1 :]]
+        inner = [x.var for x in access.loops[len(outer_loops) + 1 :]]
         for axis, index in enumerate(access.indices):
             parts = split_index(index, inner, bounds)
             if parts is None or (starts[axis] is not None and starts[axis] != parts[0]):
@@ -85,14 +85,14 @@ def accessed_region(loop: ir.For, outer: tuple[ir.For, ...], buffer: ir.Buffer, 
     return tuple(region)
 
 
-def _nest_over_region(
-    func: ir.PrimFunc, block: ir.Block, region: Mapping[ir.Var, tuple[ir.Expr, int]], outer: tuple[ir.For, ...]
+def _build_nest_over_region(
+    func: ir.PrimFunc, block: ir.Block, region: Mapping[ir.Var, tuple[ir.Expr, int]], outer_loops: tuple[ir.For, ...]
 ) -> ir.Stmt:
     """Build new loops around a block that cover a region of its spatial iterators and its whole reduction.
 
     ``region``: (first value, number of iterations) by spatial iterator."""
     taken = names_in(func.body)
-    bounds = loop_bounds(outer)
+    bounds = loop_bounds(outer_loops)
     loops: list[tuple[ir.Var, int]] = []
     iters, guards = [], []
     for it in block.iters:
@@ -130,52 +130,56 @@ def compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     outer = loops_around(func.body, target)
     region = accessed_region(target, outer, buffer, writes=False)
     spatial = {}
-    for counted, (start, size) in zip(_iterators_of_store(producer, buffer), region, strict=True):
+    for counted, (start, size) in zip(_iterator_and_step_by_axis(producer, buffer), region, strict=True):
         if counted is not None:
-            spatial[counted[0]] = _covering_iterations(start, size, counted[1])
-    new_nest = _nest_over_region(func, producer, spatial, (*outer, target))
+            spatial[counted[0]] = _first_iteration_and_count(start, size, counted[1])
+    new_nest = _build_nest_over_region(func, producer, spatial, (*outer, target))
     body = replace_stmt(func.body, nest, None)
     target = find_loop(body, loop)
     return replace(func, body=replace_stmt(body, target, replace(target, body=ir.seq(new_nest, target.body))))
 
 
-def _iterators_of_store(block: ir.Block, buffer: ir.Buffer) -> list[tuple[ir.Var, int] | None]:
-    """Return for each axis of the stored buffer (block iterator, step in elements) if the iterator counts along the
-    axis, else None."""
+def _iterator_and_step_by_axis(block: ir.Block, buffer: ir.Buffer) -> list[tuple[ir.Var, int] | None]:
+    """Return one entry per axis of the stored buffer: (block iterator, step in elements) if the iterator counts along
+    the axis, else None."""
     own = {it.var for it in block.iters}
     for s in walk_stmt(drop_blocks(block.body)):
         if isinstance(s, ir.Store) and s.buffer == buffer:
-            return [_counting_iterator(index, own) for index in s.indices]
+            return [_match_iterator_times_factor(index, own) for index in s.indices]
     raise ScheduleError(f"block {block.name!r} does not write {buffer.name!r}")
 
 
-def _counting_iterator(index: ir.Expr, own: set[ir.Var]) -> tuple[ir.Var, int] | None:
-    """Return (iterator, factor) if an index contains a single iterator, starts at zero and grows with the iterator;
-    else None.
-
-    ``own``: the block's iterators."""
+def _match_iterator_times_factor(index: ir.Expr, block_iterators: set[ir.Var]) -> tuple[ir.Var, int] | None:
+    """Return (iterator, factor) if an index contains a single one of ``block_iterators``, starts at zero and grows with
+    it; else None."""
     terms, offset = linear(index)
-    match [(term, factor) for term, factor in terms.items() if free_vars(term) & own]:
+    match [(term, factor) for term, factor in terms.items() if free_vars(term) & block_iterators]:
         case [(ir.Var() as var, factor)] if factor > 0 and not offset:
             return var, factor
         case _:
             return None
 
 
-def _is_whole_tiles(start: ir.Expr, size: int, extent: int, step: int) -> bool:
-    """Test whether a region (``start``, ``size``) of an axis with ``extent`` elements consists of whole tiles of
-    ``step`` elements."""
-    return step == 1 or size == extent or (size % step == 0 and ir.int_value(simplify(start % step)) == 0)
+def _consists_of_whole_tiles(start: ir.Expr, element_count: int, axis_length: int, tile_length: int) -> bool:
+    """Test whether a region of ``element_count`` elements from ``start`` on, along an axis of ``axis_length`` elements,
+    consists of whole tiles of ``tile_length`` elements."""
+    return (
+        tile_length == 1
+        or element_count == axis_length
+        or (element_count % tile_length == 0 and ir.int_value(simplify(start % tile_length)) == 0)
+    )
 
 
-def _covering_iterations(start: ir.Expr, size: int, step: int) -> tuple[ir.Expr, int]:
-    """Return (first iteration, number of iterations) such that the iterations cover ``size`` elements from
-    ``start``. An iteration covers ``step`` elements."""
-    if step == 1:
-        return start, size
-    aligned = ir.int_value(simplify(start % step)) == 0
+def _first_iteration_and_count(start: ir.Expr, element_count: int, elements_per_iteration: int) -> tuple[ir.Expr, int]:
+    """Return (first iteration, number of iterations) such that the iterations cover ``element_count`` elements from
+    ``start``. An iteration covers ``elements_per_iteration`` elements."""
+    if elements_per_iteration == 1:
+        return start, element_count
+    aligned = ir.int_value(simplify(start % elements_per_iteration)) == 0
     # An unaligned start may touch one iteration more than the size alone needs.
-    return simplify(start // step), -(-size // step) if aligned else (size + step - 2) // step + 1
+    return simplify(start // elements_per_iteration), -(-element_count // elements_per_iteration) if aligned else (
+        element_count + elements_per_iteration - 2
+    ) // elements_per_iteration + 1
 
 
 def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
@@ -188,8 +192,8 @@ def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     if readers:  # it would come behind them
         raise ScheduleError(
             f"reverse_compute_at: block {readers[0]!r} in loop {loop!r} reads the result of {block!r}, which would "
-            "be computed behind it",
-            hint="choose a loop outside of that block",
+            "be computed after it",
+            hint=f"choose a loop outside of block {readers[0]!r}",
         )
     produced = {stored_buffer(b) for b in inside if b is not consumer} - {own_result}
     read = [b for b in buffers_read(consumer.body) if b in produced]
@@ -215,28 +219,28 @@ def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     own = {it.var for it in consumer.iters}
     spatial = {}
     for index, (start, size), extent in zip(next(iter(reads)), region, buffer.shape, strict=True):
-        counted = _counting_iterator(index, own)
-        if len(reads) != 1 or counted is None or not _is_whole_tiles(start, size, extent, counted[1]):
+        counted = _match_iterator_times_factor(index, own)
+        if len(reads) != 1 or counted is None or not _consists_of_whole_tiles(start, size, extent, counted[1]):
             raise ScheduleError(
                 f"reverse_compute_at: block {block!r} does not read {buffer.name!r} one element at a time from the "
                 f"tiles that an iteration of {loop!r} writes",
                 hint="use compute_at for the producer, or keep its tiles inside of what an iteration writes",
             )
-        spatial[counted[0]] = _covering_iterations(start, size, counted[1])
-    new_nest = _nest_over_region(func, consumer, spatial, (*outer, target))
+        spatial[counted[0]] = _first_iteration_and_count(start, size, counted[1])
+    new_nest = _build_nest_over_region(func, consumer, spatial, (*outer, target))
     body = replace_stmt(func.body, loop_nest(func, consumer), None)
     target = find_loop(body, loop)
     return replace(func, body=replace_stmt(body, target, replace(target, body=ir.seq(target.body, new_nest))))
 
 
-def _writes_contiguously(loop: ir.For, outer: tuple[ir.For, ...], buffer: ir.Buffer) -> bool:
+def _writes_contiguously(loop: ir.For, outer_loops: tuple[ir.For, ...], buffer: ir.Buffer) -> bool:
     """Test whether one iteration of ``loop`` writes a region of ``buffer`` without gaps."""
-    writes = [a for a in accesses_to(drop_blocks(loop.body), buffer, (*outer, loop)) if a.writes]
+    writes = [a for a in accesses_to(drop_blocks(loop.body), buffer, (*outer_loops, loop)) if a.writes]
     for axis in range(len(buffer.shape)):
         forms = [(linear(simplify(a.indices[axis], loop_bounds(a.loops))), a) for a in writes]
         offsets = [offset for (_, offset), _ in forms]
         (terms, _), access = forms[0]
-        inner, bounds = {x.var for x in access.loops[len(outer) + 1 :]}, loop_bounds(access.loops)
+        inner, bounds = {x.var for x in access.loops[len(outer_loops) + 1 :]}, loop_bounds(access.loops)
         # Add the inner loops' strides in ascending order: a gap shows as a stride that exceeds the run of elements so far.
         length = max(offsets) - min(offsets) + (access.extent if axis == len(buffer.shape) - 1 else 1)
         for term, factor in sorted(terms.items(), key=lambda item: abs(item[1])):
@@ -254,7 +258,7 @@ def _check_reduction_complete(func: ir.PrimFunc, producer: ir.Block, target: ir.
     for it in producer.iters:
         if it.kind == "reduce" and free_vars(it.binding) & around:
             raise ScheduleError(
-                f"reverse_compute_at: loop {target.var.name!r} lies inside the reduction of block {producer.name!r}",
+                f"reverse_compute_at: loop {target.var.name!r} is inside the reduction of block {producer.name!r}",
                 hint="reorder the reduction loops inside it first",
             )
 
@@ -279,7 +283,7 @@ def compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
             f"compute_inline: block {others[0]!r} writes {buffer.name!r}, too; expected one writer",
             hint="compute_inline before decompose_reduction and decompose_padding",
         )
-    counters = _iterators_of_store(producer, buffer)
+    counters = _iterator_and_step_by_axis(producer, buffer)
     store = producer.body
     # Its indices must be plain iterators: these are substituted by the indices of each read.
     if any(counter is None or counter[0] != index for counter, index in zip(counters, store.indices, strict=True)):

@@ -47,7 +47,7 @@ def check_split(loop: ir.For, factors: tuple[int | None, ...]) -> None:
     extent = extent_of(loop)
     if None not in factors and prod(f for f in factors if f is not None) < extent:
         raise ScheduleError(
-            f"split: the factors of {loop.var.name!r} leave iterations out; got {factors}, expected a product of "
+            f"split: the factors of {loop.var.name!r} do not cover its iterations; got {factors}, expected a product of "
             f"{extent} at least",
             hint="let one factor be None so that it is computed",
         )
@@ -78,23 +78,23 @@ def split(func: ir.PrimFunc, loop: str, factors: tuple[int | None, ...]) -> ir.P
     return replace(func, body=replace_stmt(func.body, old, body))
 
 
-def _perfect_nest(func: ir.PrimFunc, names: tuple[str, ...]) -> list[ir.For]:
-    """Return the loops from the outermost to the innermost of ``names``. Raise ScheduleError unless they are
+def _find_perfect_nest(func: ir.PrimFunc, loop_names: tuple[str, ...]) -> list[ir.For]:
+    """Return the loops from the outermost to the innermost of ``loop_names``. Raise ScheduleError unless they are
     perfectly nested."""
-    if len(set(names)) != len(names) or not names:
+    if len(set(loop_names)) != len(loop_names) or not loop_names:
         raise ScheduleError(
-            f"loops must be named once each; got {', '.join(names) or 'none'}",
+            f"loops must be named once each; got {', '.join(loop_names) or 'none'}",
             hint="name each loop once, outermost first",
         )
-    by_name = {name: find_loop(func.body, name) for name in names}
+    by_name = {name: find_loop(func.body, name) for name in loop_names}
     depth = {name: len(loops_around(func.body, loop)) for name, loop in by_name.items()}
-    outer = by_name[min(names, key=lambda n: depth[n])]
-    chain, missing = [outer], set(names) - {outer.var.name}
+    outer = by_name[min(loop_names, key=lambda n: depth[n])]
+    chain, missing = [outer], set(loop_names) - {outer.var.name}
     while missing:
         inner = chain[-1].body
         if not isinstance(inner, ir.For):
             raise ScheduleError(
-                f"loops {', '.join(names)} are not perfectly nested: {chain[-1].var.name!r} holds more than one "
+                f"loops {', '.join(loop_names)} are not perfectly nested: {chain[-1].var.name!r} contains more than one "
                 "statement",
                 hint="move the other statements first, or decompose the reduction after reordering",
             )
@@ -103,11 +103,11 @@ def _perfect_nest(func: ir.PrimFunc, names: tuple[str, ...]) -> list[ir.For]:
     return chain
 
 
-def check_fuse(nested_loops: list[ir.For], names: tuple[str, ...]) -> None:
+def check_fuse(nested_loops: list[ir.For], loop_names: tuple[str, ...]) -> None:
     """Raise ScheduleError unless ``nested_loops`` have exactly these names, nested in this order."""
-    if [loop.var.name for loop in nested_loops] != list(names):
+    if [loop.var.name for loop in nested_loops] != list(loop_names):
         raise ScheduleError(
-            f"fuse: the loops are in another order; got {', '.join(names)}, expected "
+            f"fuse: the loops are in another order; got {', '.join(loop_names)}, expected "
             f"{', '.join(loop.var.name for loop in nested_loops)}",
             hint="reorder them next to each other, outermost first",
         )
@@ -131,7 +131,7 @@ def check_not_mixed_with_reduction(nested_loops: list[ir.For]) -> None:
 
 def fuse(func: ir.PrimFunc, loops: tuple[str, ...]) -> ir.PrimFunc:
     """Fuse perfectly nested loops into one loop, whose name joins theirs."""
-    chain = _perfect_nest(func, loops)
+    chain = _find_perfect_nest(func, loops)
     check_fuse(chain, loops)
     check_not_mixed_with_reduction(chain)
     extents = [extent_of(loop) for loop in chain]
@@ -149,7 +149,7 @@ def fuse(func: ir.PrimFunc, loops: tuple[str, ...]) -> ir.PrimFunc:
 
 def reorder(func: ir.PrimFunc, loops: tuple[str, ...]) -> ir.PrimFunc:
     """Nest the named loops in the given order. Other loops between them keep their positions."""
-    chain = _perfect_nest(func, loops)
+    chain = _find_perfect_nest(func, loops)
     levels = [k for k, loop in enumerate(chain) if loop.var.name in loops]
     by_name = {loop.var.name: loop for loop in chain}
     order = list(chain)
@@ -176,7 +176,9 @@ def set_kind(func: ir.PrimFunc, loop: str, kind: str) -> ir.PrimFunc:
     OpenCL device. Reduction loops can only be unrolled."""
     old = find_loop(func.body, loop)
     if kind not in ir.FOR_KINDS:
-        raise ScheduleError(f"unknown kind: a loop cannot be {kind!r}", hint="choose one of " + ", ".join(ir.FOR_KINDS))
+        raise ScheduleError(
+            f"loop {loop!r}: unknown kind; got {kind!r}", hint="choose one of " + ", ".join(ir.FOR_KINDS)
+        )
     if kind not in ("serial", "unrolled") and _reduces_along(func, old):
         raise ScheduleError(
             f"loop {loop!r} reduces and cannot be {f'bound to {kind}' if '.' in kind else kind}",
@@ -304,16 +306,16 @@ def double_reduction(func: ir.PrimFunc, block: str, weight: str) -> ir.PrimFunc:
         shifted = {id(x): x.a for x in exprs if _is_shifted_sum(x, "shl", 1, total)}
         if len([x for x in exprs if id(x) in shifted or _is_shifted_sum(x, "shr", 31, total)]) != uses:
             raise ScheduleError(
-                f"double_reduction: block {reader.name!r} uses {total.name!r} undoubled",
+                f"double_reduction: block {reader.name!r} reads the sum {total.name!r} in a form that cannot be doubled",
                 hint="let it read x << 1 or, for the sign, x >> 31 only",
             )
         body = replace_stmt(
-            body, reader, replace(reader, body=map_stmt(reader.body, lambda s: s, _replace_by_id(shifted)))
+            body, reader, replace(reader, body=map_stmt(reader.body, lambda s: s, _build_replacement_by_id(shifted)))
         )
     return replace(func, body=body)
 
 
-def _replace_by_id(replacements: Mapping[int, ir.Expr]) -> Callable[[ir.Expr], ir.Expr]:
+def _build_replacement_by_id(replacements: Mapping[int, ir.Expr]) -> Callable[[ir.Expr], ir.Expr]:
     """Build a rewrite that replaces expressions, compared by identity.
 
     ``replacements``: new expressions by the ``id`` of the old ones. Comparison by value would be wrong: in ``(x <<
@@ -321,12 +323,13 @@ def _replace_by_id(replacements: Mapping[int, ir.Expr]) -> Callable[[ir.Expr], i
     return lambda x: map_expr(x, lambda e: replacements.get(id(e), e))
 
 
-def _is_shifted_sum(e: ir.Expr, op: str, distance: int, total: ir.Buffer) -> TypeGuard[ir.Bin]:
-    """Test whether ``e`` is a load of the sum ``total`` that is shifted by ``op`` ("shl" or "shr") by ``distance``
-    bits."""
-    match e:
+def _is_shifted_sum(expr: ir.Expr, shift_operator: str, distance: int, sum_buffer: ir.Buffer) -> TypeGuard[ir.Bin]:
+    """Test whether ``expr`` is a load of the sum in ``sum_buffer``, shifted by ``distance`` bits.
+
+    ``shift_operator``: "shl" or "shr"."""
+    match expr:
         case ir.Bin(operator, ir.Load(buffer), ir.Const(by)):
-            return (operator, by, buffer) == (op, distance, total)
+            return (operator, by, buffer) == (shift_operator, distance, sum_buffer)
         case _:
             return False
 
@@ -345,7 +348,7 @@ def compile_with(func: ir.PrimFunc, flags: str) -> ir.PrimFunc:
     unknown = [flag for flag in flags.split(",") if flag not in known]
     if unknown:
         raise ScheduleError(
-            f"{unknown[0]!r} is no option for a kernel",
-            hint="choose of " + ", ".join(sorted(known)) + ", with commas between",
+            f"compile_with: unknown compiler option for a kernel; got {unknown[0]!r}",
+            hint="choose from these, separated by commas: " + ", ".join(sorted(known)),
         )
     return replace(func, annotations=(*(note for note in func.annotations if note[0] != FLAGS), (FLAGS, flags)))

@@ -31,9 +31,11 @@ from microc.tir.text.print import expr_text
 # ---- Primitives that remove guards of borders and tails: pad_reduction, storage_align, decompose_padding
 
 
-def _resize_buffers(func: ir.PrimFunc, shapes: dict[ir.Buffer, tuple[int, ...]]) -> ir.PrimFunc:
+def _resize_buffers(func: ir.PrimFunc, new_shapes: dict[ir.Buffer, tuple[int, ...]]) -> ir.PrimFunc:
     """Replace the shapes of intermediate buffers."""
-    return replace(func, body=replace_buffers(func.body, {b: replace(b, shape=shape) for b, shape in shapes.items()}))
+    return replace(
+        func, body=replace_buffers(func.body, {b: replace(b, shape=shape) for b, shape in new_shapes.items()})
+    )
 
 
 def pad_reduction(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
@@ -114,7 +116,7 @@ def decompose_padding(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
             pass
         case _:
             raise ScheduleError(
-                f"decompose_padding: block {block!r} stores no select of a value and a constant border",
+                f"decompose_padding: block {block!r} stores no select between an element and a constant padding value",
                 hint="name the block of a padding",
             )
     stored_buffer(what)
@@ -126,10 +128,10 @@ def decompose_padding(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
             break
         nest, inner[loop.var] = loop, loop
     # The condition is a box of the block's iterators. Loops that alone count one of these shrink to its range.
-    ranges = _ranges_in_border(what, condition)
+    ranges = _find_inclusive_ranges_in_border(what, condition)
     shorter = dict(inner)
     starts: dict[ir.Var, ir.Expr] = {}
-    own = {i.var: _loop_of_iterator(i, inner) for i in what.iters if i.var in ranges}
+    own = {i.var: _find_loop_and_first_value(i, inner) for i in what.iters if i.var in ranges}
     if ranges and not any(own.values()):
         names = ", ".join(var.name for var in own)
         raise ScheduleError(
@@ -147,18 +149,20 @@ def decompose_padding(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
     iters = tuple(replace(i, binding=simplify(substitute(i.binding, starts))) for i in what.iters)
     predicate = substitute(what.predicate, starts) if what.predicate is not None else None
     outer_test = ir.all_of(
-        [test for var, loop in own.items() if loop is None for test in _range_tests(var, ranges[var])]
+        [test for var, loop in own.items() if loop is None for test in _build_range_tests(var, ranges[var])]
     )
     copied = value if outer_test is None else ir.Select(outer_test, value, border)
     copying: ir.Stmt = replace(what, iters=iters, body=ir.Store(buffer, indices, copied), predicate=predicate)
     for loop in shorter.values():
         copying = replace(loop, body=copying)
-    fill = _drop_guard_if_room(replace(what, name=f"{block}_fill", body=ir.Store(buffer, indices, border)), loops)
-    filling = _renamed_copy(fill, inner, func)
+    fill = _drop_guard_if_buffer_fits(
+        replace(what, name=f"{block}_fill", body=ir.Store(buffer, indices, border)), loops
+    )
+    filling = _copy_nest_with_new_names(fill, inner, func)
     return replace(func, body=replace_stmt(func.body, nest, ir.seq(filling, copying)))
 
 
-def _drop_guard_if_room(block: ir.Block, loops: tuple[ir.For, ...]) -> ir.Block:
+def _drop_guard_if_buffer_fits(block: ir.Block, loops: tuple[ir.For, ...]) -> ir.Block:
     """Remove the guard of a block if its buffer is large enough for all iterations of ``loops``. Else return the
     block unchanged."""
     store, bounds = block.body, loop_bounds(loops)
@@ -170,13 +174,13 @@ def _drop_guard_if_room(block: ir.Block, loops: tuple[ir.For, ...]) -> ir.Block:
     return replace(block, iters=tuple(replace(i, extent=rooms[i.var]) for i in block.iters), predicate=None)
 
 
-def _ranges_in_border(block: ir.Block, condition: ir.Expr) -> dict[ir.Expr, tuple[int, int]]:
+def _find_inclusive_ranges_in_border(block: ir.Block, condition: ir.Expr) -> dict[ir.Expr, tuple[int, int]]:
     """Return for each iterator of the block in ``condition`` its inclusive range (lowest, highest) inside the
     border. Raise ScheduleError if the condition is no conjunction of such ranges."""
     extents: dict[ir.Expr, int] = {i.var: i.extent for i in block.iters}
     ranges: dict[ir.Expr, tuple[int, int]] = {}
     for term in ir.conjuncts(condition):
-        if not _is_comparison(term):
+        if not _is_index_range_test(term):
             raise ScheduleError(
                 f"decompose_padding: the border of block {block.name!r} is no comparison of indices; got "
                 f"{expr_text(term)}, expected a < b or a >= b"
@@ -194,31 +198,33 @@ def _ranges_in_border(block: ir.Block, condition: ir.Expr) -> dict[ir.Expr, tupl
     return ranges
 
 
-def _is_comparison(term: ir.Expr) -> TypeGuard[ir.Bin]:
+def _is_index_range_test(term: ir.Expr) -> TypeGuard[ir.Bin]:
     """Test whether a term is a comparison a < b or a >= b of int32 indices."""
     return isinstance(term, ir.Bin) and term.op in ("lt", "ge") and term.a.dtype == "int32"
 
 
-def _range_tests(var: ir.Var, limits: tuple[int, int]) -> list[ir.Expr]:
+def _build_range_tests(var: ir.Var, inclusive_range: tuple[int, int]) -> list[ir.Expr]:
     """Build the two comparisons that a variable is within inclusive limits (lowest, highest)."""
-    return [var >= limits[0], var < limits[1] + 1]
+    return [var >= inclusive_range[0], var < inclusive_range[1] + 1]
 
 
-def _loop_of_iterator(iterator: ir.IterVar, loops: dict[ir.Var, ir.For]) -> tuple[ir.For, int] | None:
+def _find_loop_and_first_value(iterator: ir.IterVar, loops_by_var: dict[ir.Var, ir.For]) -> tuple[ir.For, int] | None:
     """Return (loop, first value) if a block iterator is bound to one loop variable plus a constant first value.
 
     None if the binding contains several loops, or a multiple of a loop variable."""
     terms, offset = linear(simplify(iterator.binding))
-    names = [var for var in terms if isinstance(var, ir.Var) and var in loops]
+    names = [var for var in terms if isinstance(var, ir.Var) and var in loops_by_var]
     if len(terms) != 1 or len(names) != 1 or terms[names[0]] != 1:
         return None
-    return loops[names[0]], offset
+    return loops_by_var[names[0]], offset
 
 
-def _renamed_copy(block: ir.Block, loops: dict[ir.Var, ir.For], func: ir.PrimFunc) -> ir.Stmt:
+def _copy_nest_with_new_names(block: ir.Block, loops_by_var: dict[ir.Var, ir.For], func: ir.PrimFunc) -> ir.Stmt:
     """Return a copy of a block inside copies of its loops, in which all loop variables and iterators have new names."""
     taken = names_in(func.body)
-    names = {var: ir.Var(fresh_name(taken, f"{var.name}_fill")) for var in (*loops, *(i.var for i in block.iters))}
+    names = {
+        var: ir.Var(fresh_name(taken, f"{var.name}_fill")) for var in (*loops_by_var, *(i.var for i in block.iters))
+    }
     values: dict[ir.Var, ir.Expr] = dict(names)
     store = block.body
     assert isinstance(store, ir.Store)
@@ -226,7 +232,7 @@ def _renamed_copy(block: ir.Block, loops: dict[ir.Var, ir.For], func: ir.PrimFun
     predicate = substitute(block.predicate, values) if block.predicate is not None else None
     body = ir.Store(store.buffer, tuple(substitute(i, values) for i in store.indices), store.value)
     nest: ir.Stmt = replace(block, iters=iters, body=body, predicate=predicate)
-    for old in loops.values():
+    for old in loops_by_var.values():
         nest = replace(old, var=names[old.var], body=nest)
     return nest
 
@@ -239,12 +245,12 @@ in the lower half.
 
 TIR stores the words as int32 and reinterprets a loaded word as float32, because the instructions that widen a half
 read a float register. That float is not NaN as long as neither half is NaN."""
-FORMS = (*dtypes.HALF, WORDS)
+FORMATS_16_BIT = (*dtypes.HALF, WORDS)
 """Names of the 16-bit formats of float32 constants, as arguments of set_dtype."""
 
 
 def dtype_of_16_bit_format(buffer: ir.Buffer, format_name: str) -> str:
-    """Return the dtype in which a float32 constant is stored in a 16-bit format (:data:`FORMS`).
+    """Return the dtype in which a float32 constant is stored in a 16-bit format (:data:`FORMATS_16_BIT`).
 
     Raise ScheduleError if the buffer cannot have that format."""
     if buffer.scope != "const" or buffer.dtype != "float32":
@@ -269,12 +275,14 @@ def load_float16_of_pair(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> ir.
 
 
 def convert_to_16_bit_format(array: Array, format_name: str) -> Array:
-    """Convert a float32 constant to a 16-bit format (:data:`FORMS`).
+    """Convert a float32 constant to a 16-bit format (:data:`FORMATS_16_BIT`).
 
     Raise ScheduleError if the format cannot represent some number exactly."""
     dtype = "float16" if format_name == WORDS else format_name
     if not dtypes.is_exact_in(array, dtype):
-        raise ScheduleError(f"set_dtype: {dtype} does not hold every number of the constant", hint="round them first")
+        raise ScheduleError(
+            f"set_dtype: {dtype} cannot represent every number of the constant", hint="round its numbers first"
+        )
     halves = dtypes.round_to_16_bit_float(array, dtype)
     if format_name != WORDS:
         return halves

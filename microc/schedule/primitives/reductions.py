@@ -37,7 +37,7 @@ def check_decompose(func: ir.PrimFunc, block: ir.Block, loop: ir.For, outer_loop
     ``outer_loops``: the loops around the block."""
     if block.init is None:
         raise ScheduleError(
-            f"decompose_reduction: block {block.name!r} has no initialisation left",
+            f"decompose_reduction: block {block.name!r} has no initialisation; expected a reduction that is not decomposed",
             hint="decompose a block that reduces, once",
         )
     if all(x is not loop for x in outer_loops):
@@ -51,7 +51,7 @@ def check_decompose(func: ir.PrimFunc, block: ir.Block, loop: ir.For, outer_loop
         if it.kind == "reduce" and carried:
             names = ", ".join(sorted(v.name for v in carried))
             raise ScheduleError(
-                f"decompose_reduction: reduction loop {names} lies outside {loop.var.name!r}",
+                f"decompose_reduction: reduction loop {names} is outside of loop {loop.var.name!r}",
                 hint="decompose at the outermost reduction loop",
             )
 
@@ -63,7 +63,7 @@ def decompose_reduction(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc
     around = loops_around(func.body, reduction)
     check_decompose(func, reduction, outermost, around)
     start = next(k for k, x in enumerate(around) if x is outermost)
-    init = initialisation_nest(reduction, around[start:], names_in(func.body))
+    init = build_initialisation_nest(reduction, around[start:], names_in(func.body))
     body = replace_stmt(func.body, reduction, replace(reduction, init=None))
     outermost = find_loop(body, loop)
     return replace(func, body=replace_stmt(body, outermost, ir.seq(init, outermost)))
@@ -78,13 +78,13 @@ def defer_init(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
             pass
         case _:
             raise ScheduleError(
-                f"defer_init: block {block!r} has no initialisation whose indices are iterators; expected one that "
-                "is not decomposed",
+                f"defer_init: block {block!r} does not initialise its sums at indices that are iterators; expected a "
+                "reduction that is not decomposed",
                 hint="defer_init before decompose_reduction",
             )
     if total.dtype != "int32" or total in func.params:
         raise ScheduleError(
-            f"defer_init: {total.name!r} must be an intermediate int32; got "
+            f"defer_init: the sums {total.name!r} must be an intermediate int32 buffer; got "
             f"{'an output' if total in func.params else 'a buffer'} of {total.dtype}"
         )
     zero = ir.const(0, "int32")
@@ -105,7 +105,9 @@ def defer_init(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
     return replace(func, body=body)
 
 
-def initialisation_nest(reduction_block: ir.Block, outer_loops: tuple[ir.For, ...], used_names: set[str]) -> ir.Stmt:
+def build_initialisation_nest(
+    reduction_block: ir.Block, outer_loops: tuple[ir.For, ...], used_names: set[str]
+) -> ir.Stmt:
     """Build the block ``<block>_init`` in copies of the spatial loops among ``outer_loops``.
 
     New names differ from all ``used_names``."""
@@ -121,7 +123,7 @@ def initialisation_nest(reduction_block: ir.Block, outer_loops: tuple[ir.For, ..
             var = ir.Var(fresh_name(used_names, f"{it.var.name}_init"))
             values[it.var] = var
             iters.append(replace(it, var=var, binding=substitute(it.binding, renamed)))
-    predicate = _space_guard(reduction_block, spatial, renamed)
+    predicate = _spatial_part_of_guard(reduction_block, spatial, renamed)
     body = substitute_stmt(reduction_block.init, dict(values))
     init: ir.Stmt = ir.Block(f"{reduction_block.name}_init", tuple(iters), body, None, predicate)
     for x in reversed(inner):
@@ -131,10 +133,12 @@ def initialisation_nest(reduction_block: ir.Block, outer_loops: tuple[ir.For, ..
     return init
 
 
-def _space_guard(block: ir.Block, spatial: set[ir.Var], renamed: dict[ir.Var, ir.Expr]) -> ir.Expr | None:
-    """Return the part of a block's guard that depends on spatial loops alone, rewritten for the copies ``renamed``
+def _spatial_part_of_guard(
+    block: ir.Block, spatial_vars: set[ir.Var], renamed_vars: dict[ir.Var, ir.Expr]
+) -> ir.Expr | None:
+    """Return the part of a block's guard that depends on spatial loops alone, rewritten for the copies ``renamed_vars``
     of these loops. None if there is no such part."""
-    return ir.all_of(substitute(e, renamed) for e in ir.conjuncts(block.predicate) if free_vars(e) <= spatial)
+    return ir.all_of(substitute(e, renamed_vars) for e in ir.conjuncts(block.predicate) if free_vars(e) <= spatial_vars)
 
 
 # ---- blockize: the loops of a tile and the block in them become one block, whose iterators count tiles
@@ -149,27 +153,29 @@ def blockize(func: ir.PrimFunc, loop: str) -> ir.PrimFunc:
     initialisation of the whole tile. Raise ScheduleError if the loops contain more than one block, or if an iterator
     does not count whole tiles."""
     outermost = find_outer_loop(func.body, loop)
-    loops, block = _single_block_nest(outermost)
+    loops, block = _find_loops_and_single_block(outermost)
     around = loops_around(func.body, outermost)
     taken = names_in(func.body)
-    parts = [_tile_iterator(block, it, loops, taken) for it in block.iters]
+    parts = [_split_iterator_by_tile(block, it, loops, taken) for it in block.iters]
     if block.init is not None:
-        _check_inner_loops(block, loops, parts)
-    iters = [ir.IterVar(p.outer, p.tiles, p.it.kind, p.counted) for p in parts if p.outer is not None]
+        _check_each_loop_counts_one_iterator(block, loops, parts)
+    iters = [
+        ir.IterVar(p.outer_var, p.tile_count, p.iterator.kind, p.outer_value) for p in parts if p.outer_var is not None
+    ]
     # A guard of outer loops alone stays with the tile; one that inner loops count guards the elements of a tile.
     bounds, inner_vars = loop_bounds(around), {x.var for x in loops}
     tile_guards, inner_guards = [], []
     for test in ir.conjuncts(block.predicate):
         if free_vars(test) & inner_vars:
-            inner_guards.append(_guard_in_tiles(block, test, parts, loops))
+            inner_guards.append(_rewrite_guard_for_tiles(block, test, parts, loops))
         else:
             tile_guards.append(test)
     for it in iters:
         reach = bounds_of(it.binding, bounds)
         if reach is None or reach[1] >= it.extent:
             tile_guards.append(it.binding < it.extent)
-    inner = replace(block, iters=tuple(p.inner() for p in parts), predicate=ir.all_of(inner_guards))
-    init = None if block.init is None else initialisation_nest(inner, loops, taken)
+    inner = replace(block, iters=tuple(p.bind_inside_tile() for p in parts), predicate=ir.all_of(inner_guards))
+    init = None if block.init is None else build_initialisation_nest(inner, loops, taken)
     body = replace_stmt(outermost, block, replace(inner, init=None))
     name = fresh_name({s.name for s in walk_stmt(func.body) if isinstance(s, ir.Block)}, f"{block.name}_o")
     unit = ir.Block(name, tuple(iters), body, init, ir.all_of(dict.fromkeys(tile_guards)))
@@ -178,30 +184,30 @@ def blockize(func: ir.PrimFunc, loop: str) -> ir.PrimFunc:
 
 @frozen
 class _TiledIterator:
-    """A block iterator that is split into tiles: its value is ``outer * step + rest``.
+    """A block iterator that is split into tiles: its value is ``outer_var * step + value_in_tile``.
 
-    ``outer`` counts ``tiles`` tiles and is bound to ``counted``, an expression of the loops outside of the tile;
-    None if these loops do not contribute to the iterator. ``rest`` is an expression of the loops inside the tile.
-    ``terms``: linear terms of the outer loops."""
+    ``outer_var`` counts ``tile_count`` tiles and is bound to ``outer_value``, an expression of the loops outside of the
+    tile. It is None if these loops do not contribute to the iterator. ``value_in_tile`` is an expression of the loops
+    inside the tile. ``outer_terms``: linear terms of the outer loops."""
 
-    it: ir.IterVar
-    outer: ir.Var | None
+    iterator: ir.IterVar
+    outer_var: ir.Var | None
     step: int
-    tiles: int
-    counted: ir.Expr
-    terms: Mapping[ir.Expr, int]
-    rest: ir.Expr
+    tile_count: int
+    outer_value: ir.Expr
+    outer_terms: Mapping[ir.Expr, int]
+    value_in_tile: ir.Expr
 
-    def inner(self) -> ir.IterVar:
-        """Return the block iterator inside a tile, bound to its first value in the tile plus ``rest``."""
-        return replace(self.it, binding=simplify(self.start() + self.rest))
+    def bind_inside_tile(self) -> ir.IterVar:
+        """Return the block iterator inside a tile, bound to its first value in the tile plus ``value_in_tile``."""
+        return replace(self.iterator, binding=simplify(self.first_value() + self.value_in_tile))
 
-    def start(self) -> ir.Expr:
+    def first_value(self) -> ir.Expr:
         """Return the first value of the iterator in a tile."""
-        return ir.const(0, "int32") if self.outer is None else self.outer * self.step
+        return ir.const(0, "int32") if self.outer_var is None else self.outer_var * self.step
 
 
-def _single_block_nest(outermost: ir.For) -> tuple[tuple[ir.For, ...], ir.Block]:
+def _find_loops_and_single_block(outermost: ir.For) -> tuple[tuple[ir.For, ...], ir.Block]:
     """Return the perfectly nested loops from ``outermost`` inwards, and the block in them. Raise ScheduleError if
     they contain more than one block."""
     loops, inner = [], ir.seq(outermost)
@@ -210,21 +216,21 @@ def _single_block_nest(outermost: ir.For) -> tuple[tuple[ir.For, ...], ir.Block]
         inner = inner.body
     if not isinstance(inner, ir.Block):
         raise ScheduleError(
-            f"blockize {outermost.var.name!r}: its loops hold more than one block",
+            f"blockize: loop {outermost.var.name!r} contains more than one block; expected exactly one",
             hint="blockize before decompose_reduction and compute_at, which bring others in",
         )
     return tuple(loops), inner
 
 
-def _blockize_error(block: ir.Block, why: str) -> ScheduleError:
+def _blockize_error(block: ir.Block, reason: str) -> ScheduleError:
     """Build the ScheduleError that explains why a block cannot be blockized."""
     return ScheduleError(
-        f"blockize: block {block.name!r}: {why}",
-        hint="split its loops and reorder them, tiles outside and places in a tile inside, and fuse afterwards",
+        f"blockize: block {block.name!r}: {reason}",
+        hint="split its loops, reorder the loops over tiles outside of the loops inside a tile, and fuse afterwards",
     )
 
 
-def _tile_iterator(
+def _split_iterator_by_tile(
     block: ir.Block, iterator: ir.IterVar, tile_loops: tuple[ir.For, ...], used_names: set[str]
 ) -> _TiledIterator:
     """Split an iterator into a part that loops outside of the tile count, and a part that the loops of the tile count.
@@ -249,7 +255,7 @@ def _tile_iterator(
         raise _blockize_error(
             block, f"iterator {iterator.var.name} does not count from 0; got {expr_text(iterator.binding)}"
         )
-    rest = _expression_of_terms(own)
+    rest = _build_sum_of_terms(own)
     if not outer:
         return _TiledIterator(iterator, None, 1, 1, ir.const(0, "int32"), outer, rest)
     step = gcd(*outer.values()) if own else 1
@@ -258,11 +264,11 @@ def _tile_iterator(
             block, f"tiles along {iterator.var.name} overlap, or are interleaved; got {length} values every {step}"
         )
     var = ir.Var(fresh_name(used_names, f"{iterator.var.name}_o"))
-    counted = _expression_of_terms({term: k // step for term, k in outer.items()})
+    counted = _build_sum_of_terms({term: k // step for term, k in outer.items()})
     return _TiledIterator(iterator, var, step, -(-iterator.extent // step), counted, outer, rest)
 
 
-def _expression_of_terms(terms: Mapping[ir.Expr, int]) -> ir.Expr:
+def _build_sum_of_terms(terms: Mapping[ir.Expr, int]) -> ir.Expr:
     """Build the sum of linear terms, given as expressions with their factors."""
     total: ir.Expr = ir.const(0, "int32")
     for term, k in terms.items():
@@ -270,11 +276,13 @@ def _expression_of_terms(terms: Mapping[ir.Expr, int]) -> ir.Expr:
     return simplify(total)
 
 
-def _check_inner_loops(block: ir.Block, tile_loops: tuple[ir.For, ...], parts: list[_TiledIterator]) -> None:
+def _check_each_loop_counts_one_iterator(
+    block: ir.Block, tile_loops: tuple[ir.For, ...], tiled_iterators: list[_TiledIterator]
+) -> None:
     """Raise ScheduleError unless every loop of a tile counts exactly one iterator.
 
     Else the whole tile could not be initialised by one block."""
-    counted = [v for part in parts for v in free_vars(part.rest)]
+    counted = [v for part in tiled_iterators for v in free_vars(part.value_in_tile)]
     for x in tile_loops:
         if extent_of(x) > 1 and counted.count(x.var) != 1:
             raise _blockize_error(
@@ -282,8 +290,8 @@ def _check_inner_loops(block: ir.Block, tile_loops: tuple[ir.For, ...], parts: l
             )
 
 
-def _guard_in_tiles(
-    block: ir.Block, guard: ir.Expr, parts: list[_TiledIterator], tile_loops: tuple[ir.For, ...]
+def _rewrite_guard_for_tiles(
+    block: ir.Block, guard: ir.Expr, tiled_iterators: list[_TiledIterator], tile_loops: tuple[ir.For, ...]
 ) -> ir.Expr:
     """Rewrite a guard ``index < extent`` in terms of the iterators of the tiled block. Raise ScheduleError if outer
     loops do not count its index in whole tiles."""
@@ -292,11 +300,11 @@ def _guard_in_tiles(
         terms, offset = linear(simplify(guard.a, loop_bounds(tile_loops)))
         outer = {term: k for term, k in terms.items() if not free_vars(term) & inside}
         own = {term: k for term, k in terms.items() if term not in outer}
-        for part in parts:
-            if outer == part.terms or not outer:
-                start = part.start() if outer else ir.const(0, "int32")
-                return simplify(start + _expression_of_terms(own) + offset) < guard.b
-    raise _blockize_error(block, f"its guard {expr_text(guard)} is counted otherwise than by tiles")
+        for part in tiled_iterators:
+            if outer == part.outer_terms or not outer:
+                start = part.first_value() if outer else ir.const(0, "int32")
+                return simplify(start + _build_sum_of_terms(own) + offset) < guard.b
+    raise _blockize_error(block, f"its guard is not counted in whole tiles by the outer loops; got {expr_text(guard)}")
 
 
 # ---- rfactor: a reduction becomes independent partial reductions along one of its loops, and one reduction over these
@@ -319,7 +327,7 @@ def rfactor(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
         raise ScheduleError(
             f"rfactor: other blocks share the loops of block {block!r}", hint="rfactor before compute_at"
         )
-    _check_factored_loop(reduction, factored, around)
+    _check_rfactor_loop(reduction, factored, around)
     taken = names_in(func.body) | {p.name for p in func.params}
     buffer, store = stored_buffer(reduction), reduction.body
     assert isinstance(store, ir.Store)
@@ -328,7 +336,7 @@ def rfactor(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
 
     # 1. The partial results: the factored loop becomes a space loop, other reduction loops stay reductions.
     spatial = [it for it in reduction.iters if it.kind == "space"]
-    reduction_vars = _reduction_vars(reduction)
+    reduction_vars = _reduction_loop_vars(reduction)
     iters, values = [], dict[ir.Var, ir.Expr]()
     for x in around:
         if x.var in reduction_vars:
@@ -387,7 +395,7 @@ def _reduction_operator_and_term(block: ir.Block) -> tuple[str, ir.Expr]:
     )
 
 
-def _check_factored_loop(block: ir.Block, loop: ir.For, outer_loops: tuple[ir.For, ...]) -> None:
+def _check_rfactor_loop(block: ir.Block, loop: ir.For, outer_loops: tuple[ir.For, ...]) -> None:
     """Raise ScheduleError unless the block reduces along ``loop`` without a tail, and no spatial iterator depends on
     a reduction loop."""
     name = loop.var.name
@@ -404,7 +412,7 @@ def _check_factored_loop(block: ir.Block, loop: ir.For, outer_loops: tuple[ir.Fo
         raise ScheduleError(
             f"rfactor: loop {name!r} has a guarded tail; expected whole iterations", hint="split by a divisor"
         )
-    mixed = [it for it in block.iters if it.kind == "space" and free_vars(it.binding) & _reduction_vars(block)]
+    mixed = [it for it in block.iters if it.kind == "space" and free_vars(it.binding) & _reduction_loop_vars(block)]
     if mixed:
         raise ScheduleError(
             f"rfactor: space iterator {mixed[0].var.name} of block {block.name!r} depends on a reduction loop; got "
@@ -412,7 +420,7 @@ def _check_factored_loop(block: ir.Block, loop: ir.For, outer_loops: tuple[ir.Fo
         )
 
 
-def _reduction_vars(block: ir.Block) -> set[ir.Var]:
+def _reduction_loop_vars(block: ir.Block) -> set[ir.Var]:
     """Return the variables of the loops along which the block reduces."""
     return {v for it in block.iters if it.kind == "reduce" for v in free_vars(it.binding)}
 

@@ -44,7 +44,7 @@ def select_saturation(func: ir.PrimFunc) -> ir.PrimFunc:
                 SATURATED_DTYPES.get(name.removesuffix("_half")) == dtype
             ):
                 return saturated
-        parts = match_int_clamp(e)
+        parts = match_int32_clamp(e)
         intrinsic = RANGES.get(parts[1]) if parts is not None else None
         if parts is None or intrinsic is None:
             return e
@@ -60,13 +60,13 @@ def select_clamp(func: ir.PrimFunc) -> ir.PrimFunc:
     """Replace clamping to the range of int8 by the intrinsic ``clamp8``."""
 
     def on_expr(e: ir.Expr) -> ir.Expr:
-        parts = match_int_clamp(e)
+        parts = match_int32_clamp(e)
         return ir.call("clamp8", parts[0]) if parts is not None and parts[1] == (-128, 127) else e
 
     return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, on_expr)))
 
 
-def match_int_clamp(e: ir.Expr) -> tuple[ir.Expr, tuple[int, int]] | None:
+def match_int32_clamp(e: ir.Expr) -> tuple[ir.Expr, tuple[int, int]] | None:
     """Match ``min(max(x, low), high)`` of int32, with minimum and maximum in either order. Return x and (low, high);
     None if it does not match."""
     match e:
@@ -102,7 +102,7 @@ def select_fma(func: ir.PrimFunc) -> ir.PrimFunc:
 def select_byte_products(func: ir.PrimFunc) -> ir.PrimFunc:
     """Replace products of two bytes that are widened to 32 bits by an instruction that multiplies bytes."""
 
-    def product(x: ir.Expr) -> ir.Expr:
+    def to_byte_product(x: ir.Expr) -> ir.Expr:
         match x:
             case ir.Bin("mul", ir.Cast("int32", ir.Load() as a), ir.Cast("int32", ir.Load() as b)):
                 for left, right in ((a, b), (b, a)):
@@ -111,7 +111,7 @@ def select_byte_products(func: ir.PrimFunc) -> ir.PrimFunc:
                         return ir.Call(name, (left.astype("int32"), right.astype("int32")), "int32")
         return x
 
-    return replace(func, body=map_stmt(func.body, lambda s: s, lambda e: map_expr(e, product)))
+    return replace(func, body=map_stmt(func.body, lambda s: s, lambda e: map_expr(e, to_byte_product)))
 
 
 def select_high_mul(func: ir.PrimFunc) -> ir.PrimFunc:
@@ -123,20 +123,20 @@ def select_high_mul(func: ir.PrimFunc) -> ir.PrimFunc:
     shift is merged with the next shift. High halves that are rounded down, ``high_product`` and ``high_mac``, become
     ``product_2_31`` or ``product_2_30(x, m) >> 1``."""
 
-    def within(s: ir.Stmt, short: bool) -> ir.Stmt:
-        return map_stmt(s, lambda x: x, lambda e: map_expr(e, lambda x: _split_high_product(x, short)))
+    def rewrite_products(s: ir.Stmt, has_small_sums: bool) -> ir.Stmt:
+        return map_stmt(s, lambda x: x, lambda e: map_expr(e, lambda x: _split_high_product(x, has_small_sums)))
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         bound = dict(s.annotations).get(BOUND) if isinstance(s, ir.Block) else None
-        return within(s, short=True) if isinstance(bound, int) and bound <= THIRDS else s
+        return rewrite_products(s, has_small_sums=True) if isinstance(bound, int) and bound <= THIRDS else s
 
-    return replace(func, body=within(map_stmt(func.body, on_stmt), short=False))
+    return replace(func, body=rewrite_products(map_stmt(func.body, on_stmt), has_small_sums=False))
 
 
-def _split_high_product(e: ir.Expr, small_sums: bool) -> ir.Expr:
+def _split_high_product(expr: ir.Expr, small_sums: bool) -> ir.Expr:
     """Rewrite a high product as products of parts of its operands. ``small_sums``: True if the sums of the block are
     within :data:`THIRDS`."""
-    match e:
+    match expr:
         case ir.Call("high_mul_round", (ir.Bin("shl", x, ir.Const(1)), m)):
             if small_sums and _is_unscaled_sum(x):
                 return (ir.call("product_2_30", x, m) + 1) >> 1
@@ -154,13 +154,13 @@ def _split_high_product(e: ir.Expr, small_sums: bool) -> ir.Expr:
             return _split_high_product(ir.call("high_product", doubled, m), small_sums) + added
         # Merge the last shift with the next one: ((p >> 1) + k) >> s = (p + 2 k) >> (s + 1), exactly, since both round down.
         case ir.Bin("shr", ir.Bin("shr", ir.Call("product_2_30") as product, ir.Const(1)), shift):
-            return ir.Bin("shr", product, _shift_plus_one(shift))
+            return ir.Bin("shr", product, _lengthen_shift_by_one(shift))
         case ir.Bin(
             "shr", ir.Bin("add", ir.Bin("shr", ir.Call("product_2_30") as product, ir.Const(1)), ir.Const() as k), shift
         ) if abs(2 * int(k.value)) < 1 << 30:
-            return ir.Bin("shr", product + 2 * int(k.value), _shift_plus_one(shift))
+            return ir.Bin("shr", product + 2 * int(k.value), _lengthen_shift_by_one(shift))
         case ir.Bin("shr", ir.Bin("shr", ir.Bin("add", ir.Call("product_2_30")) as rounded, ir.Const(1)), shift):
-            return ir.Bin("shr", rounded, _shift_plus_one(shift))
+            return ir.Bin("shr", rounded, _lengthen_shift_by_one(shift))
         case ir.Bin(
             "shr",
             ir.Bin(
@@ -168,12 +168,12 @@ def _split_high_product(e: ir.Expr, small_sums: bool) -> ir.Expr:
             ),
             shift,
         ) if abs(2 * int(k.value)) < 1 << 30:
-            return ir.Bin("shr", product + (2 * int(k.value) + 1), _shift_plus_one(shift))
+            return ir.Bin("shr", product + (2 * int(k.value) + 1), _lengthen_shift_by_one(shift))
         case _:
-            return e
+            return expr
 
 
-def _shift_plus_one(distance: ir.Expr) -> ir.Expr:
+def _lengthen_shift_by_one(distance: ir.Expr) -> ir.Expr:
     """Return the distance of a right shift that is one bit longer, at most 31. (A shift by 31 already yields the sign
     alone.)
 
@@ -205,7 +205,7 @@ def select_high_mac(func: ir.PrimFunc) -> ir.PrimFunc:
         match e:
             case ir.Bin("shr", ir.Call("high_mac", (ir.Bin("shl", x, ir.Const(1)), m, added)), shift):
                 less = _half_of_addend(added, shift)
-                return e if less is None else ir.call("high_mac", x, m, less) >> _shift_minus_one(shift)
+                return e if less is None else ir.call("high_mac", x, m, less) >> _shorten_shift_by_one(shift)
             case _:
                 return e
 
@@ -219,12 +219,12 @@ def _half_of_addend(addend: ir.Expr, distance: ir.Expr) -> ir.Expr | None:
         case ir.Const(int() as value) if value % 2 == 0:
             return ir.const(value // 2, "int32")
         case ir.Bin("mul", ir.Bin("shl", ir.Const(1) as one, less), ir.Const() as steps) if less == distance - 1:
-            return (one << _shift_minus_one(less)) * int(steps.value)
+            return (one << _shorten_shift_by_one(less)) * int(steps.value)
         case _:
             return None
 
 
-def _shift_minus_one(distance: ir.Expr) -> ir.Expr:
+def _shorten_shift_by_one(distance: ir.Expr) -> ir.Expr:
     """Return the distance of a shift that is one bit shorter. For ``x - constant`` the constant is increased by one."""
     match distance:
         case ir.Bin("sub", x, ir.Const(int() as value)):
@@ -262,7 +262,7 @@ def _split_rounding(block: ir.Block, loop_var: ir.Var | None) -> ir.Block:
         if parts is None or loop_var not in free_vars(substitute(parts[1], bindings)):
             return e
         total, shift, steps = parts
-        return ((total >> _shift_minus_one(shift)) + steps) >> 1
+        return ((total >> _shorten_shift_by_one(shift)) + steps) >> 1
 
     return replace(block, body=map_stmt(block.body, lambda s: s, lambda x: map_expr(x, on_expr)))
 
@@ -282,7 +282,7 @@ def _match_high_mac_rounding(e: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Const] | 
     match added:
         case ir.Bin("mul", ir.Bin("shl", ir.Const(1), less), ir.Const() as steps) if less in (
             shift - 1,
-            _shift_minus_one(shift),
+            _shorten_shift_by_one(shift),
         ):
             return product, shift, steps
         case _:
@@ -335,8 +335,8 @@ def _select_nearest_i32(e: ir.Expr, constant_bound: float | None) -> ir.Expr:
         case ir.Cast("int32", ir.Cast(narrow, a)) if a.dtype == "int32" and _match_clamped_rounding(a, narrow):
             return a
         case _:
-            outer = match_int_clamp(e)
-            inner = None if outer is None else match_int_clamp(outer[0])
+            outer = match_int32_clamp(e)
+            inner = None if outer is None else match_int32_clamp(outer[0])
             idle = inner is not None and outer is not None and within(inner[1], outer[1])
             return outer[0] if outer is not None and idle else e
 
@@ -361,11 +361,11 @@ def _match_clamped_rounding(e: ir.Expr, limit_dtype: str = "") -> tuple[ir.Expr,
     does not match.
 
     ``limit_dtype``: if given, the limits must be within the range of this dtype."""
-    parts = match_int_clamp(e)
+    parts = match_int32_clamp(e)
     if parts is None or (limit_dtype and not within(parts[1], dtypes.int_range(limit_dtype))):
         return None
     x = parts[0]
-    if isinstance(x, ir.Bin) and x.op == "add" and (short := match_int_clamp(x.a)) is not None:
+    if isinstance(x, ir.Bin) and x.op == "add" and (short := match_int32_clamp(x.a)) is not None:
         x = short[0]
     return parts if isinstance(x, ir.Call) and x.name == "nearest_i32" else None
 
@@ -531,7 +531,7 @@ def select_functions(func: ir.PrimFunc, fused: bool, logarithms: bool = False) -
             case ir.Call(name, (x,)) if (
                 e.dtype == "float32" and name in _FUNCTIONS and (logarithms or name not in LOGARITHMS)
             ):
-                return _FUNCTIONS[name](x, _fused_multiply_add if fused else _multiply_then_add)
+                return _FUNCTIONS[name](x, _build_fused_multiply_add if fused else _build_multiply_then_add)
             case _:
                 return e
 
@@ -542,12 +542,12 @@ MultiplyAdd = Callable[[ir.Expr, ir.Expr | float, float | ir.Expr], ir.Expr]
 """Function of (a, b, c) that builds the expression a * b + c."""
 
 
-def _fused_multiply_add(a: ir.Expr, b: ir.Expr | float, c: ir.Expr | float) -> ir.Expr:
+def _build_fused_multiply_add(a: ir.Expr, b: ir.Expr | float, c: ir.Expr | float) -> ir.Expr:
     """Build a * b + c with one rounding."""
     return ir.call("fma", a, _as_float_expr(b), _as_float_expr(c))
 
 
-def _multiply_then_add(a: ir.Expr, b: ir.Expr | float, c: ir.Expr | float) -> ir.Expr:
+def _build_multiply_then_add(a: ir.Expr, b: ir.Expr | float, c: ir.Expr | float) -> ir.Expr:
     """Build a * b + c with two roundings."""
     return a * b + c
 
@@ -563,7 +563,7 @@ def _clamp_keeping_nan(x: ir.Expr, low: float, high: float) -> ir.Expr:
     return ir.binary("min", ir.const(high, "float32"), ir.binary("max", ir.const(low, "float32"), x))
 
 
-def _rational_function(
+def _build_rational_function(
     limit: float, numerator: Sequence[float], denominator: Sequence[float], x: ir.Expr, multiply_add: MultiplyAdd
 ) -> ir.Expr:
     """Build the odd rational function x P(x**2) / Q(x**2), with x clamped to -limit..limit.
@@ -571,7 +571,11 @@ def _rational_function(
     ``numerator`` and ``denominator``: coefficients of P and Q, from the highest power to the constant."""
     within = _clamp_keeping_nan(x, -limit, limit)
     square = within * within
-    return within * _polynomial(numerator, square, multiply_add) / _polynomial(denominator, square, multiply_add)
+    return (
+        within
+        * _build_polynomial(numerator, square, multiply_add)
+        / _build_polynomial(denominator, square, multiply_add)
+    )
 
 
 def _reduce_exp_argument(x: ir.Expr, multiply_add: MultiplyAdd) -> tuple[ir.Expr, ir.Expr]:
@@ -585,32 +589,32 @@ def _reduce_exp_argument(x: ir.Expr, multiply_add: MultiplyAdd) -> tuple[ir.Expr
     return rest, ir.reinterpret("uint32", shifted) << _EXPONENT_BITS
 
 
-def _exp(x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
+def _build_exp(x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
     """Build exp(x) from arithmetic. The polynomial is multiplied by 2**n twice, because 2**(2 n) may exceed the
     range of float32."""
     rest, exponent = _reduce_exp_argument(x, multiply_add)
     power = ir.reinterpret("float32", exponent + _ONE)
-    return _polynomial(_EXP, rest, multiply_add) * power * power
+    return _build_polynomial(_EXP, rest, multiply_add) * power * power
 
 
-def _expm1(x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
+def _build_expm1(x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
     """Build expm1(x) from arithmetic. For small x, n is 0, and 2**n - 2**-n is exactly 0. The polynomial has no
     constant term, so that the result keeps its relative precision near 0."""
     rest, exponent = _reduce_exp_argument(x, multiply_add)
     one = ir.const(_ONE, "uint32")
     power, inverse = ir.reinterpret("float32", exponent + one), ir.reinterpret("float32", one - exponent)
-    less_one = multiply_add(_polynomial(_EXP[:-2], rest, multiply_add), rest * rest, rest)
+    less_one = multiply_add(_build_polynomial(_EXP[:-2], rest, multiply_add), rest * rest, rest)
     return multiply_add(less_one, power, power - inverse) * power
 
 
-def _log1p(x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
+def _build_log1p(x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
     """Build log(1 + x) from arithmetic: log(y) for the rounded y = 1 + x, corrected by the rounding error of y."""
     y = x + 1.0
-    log = _log(y, multiply_add)
+    log = _build_log(y, multiply_add)
     return ir.select(y > 0.0, ir.select(y <= _LARGEST, log + (x - (y - 1.0)) / y, log), log)
 
 
-def _log(x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
+def _build_log(x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
     """Build log(x) from arithmetic. Subnormal numbers are scaled up first. The results for zero, negative numbers,
     infinity and NaN are selected at the end."""
     small = x < _NORMAL
@@ -620,14 +624,14 @@ def _log(x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
     f = ir.reinterpret("float32", bits - exponent * (1 << _EXPONENT_BITS)) - 1.0
     n = ir.cast("float32", ir.select(small, exponent - _EXPONENT_BITS, exponent))
     square = f * f
-    low = multiply_add(n, _LN2[1], _polynomial(_LOG, f, multiply_add) * square * f)
+    low = multiply_add(n, _LN2[1], _build_polynomial(_LOG, f, multiply_add) * square * f)
     log = multiply_add(n, _LN2[0], multiply_add(square, -0.5, low) + f)
     # x - x is 0 for numbers: 0 / 0 is NaN, -1 / 0 is -infinity.
     outside = ir.select(x < 0.0, ir.const(0.0, "float32"), ir.const(-1.0, "float32")) / (x - x)
     return ir.select(x > 0.0, ir.select(x <= _LARGEST, log, x), outside)
 
 
-def _polynomial(coefficients: Sequence[float], x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
+def _build_polynomial(coefficients: Sequence[float], x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
     """Build a polynomial of x by Horner's rule. ``coefficients`` begin with the highest power."""
     total: ir.Expr = ir.const(coefficients[0], "float32")
     for coefficient in coefficients[1:]:
@@ -637,11 +641,11 @@ def _polynomial(coefficients: Sequence[float], x: ir.Expr, multiply_add: Multipl
 
 _FUNCTIONS: Mapping[str, Callable[[ir.Expr, MultiplyAdd], ir.Expr]] = MappingProxyType(
     {
-        "erf": partial(_rational_function, *ERF),
-        "exp": _exp,
-        "expm1": _expm1,
-        "log": _log,
-        "log1p": _log1p,
-        "tanh": partial(_rational_function, *_TANH),
+        "erf": partial(_build_rational_function, *ERF),
+        "exp": _build_exp,
+        "expm1": _build_expm1,
+        "log": _build_log,
+        "log1p": _build_log1p,
+        "tanh": partial(_build_rational_function, *_TANH),
     }
 )

@@ -41,10 +41,10 @@ CACHE_SCOPES = ("workspace", "shared", "register", "local", *ir.UNIT_SCOPES)
 def _check_scope(scope: str) -> None:
     """Raise ScheduleError unless buffers can be placed in the memory scope ``scope`` (:data:`CACHE_SCOPES`)."""
     if scope not in CACHE_SCOPES:
-        raise ScheduleError(f"unknown scope {scope!r}", hint="choose one of " + ", ".join(CACHE_SCOPES))
+        raise ScheduleError(f"unknown memory scope; got {scope!r}", hint="choose one of " + ", ".join(CACHE_SCOPES))
 
 
-def _copy_buffer(func: ir.PrimFunc, block_name: str, source: ir.Buffer, target: ir.Buffer) -> ir.Stmt:
+def _build_copy_nest(func: ir.PrimFunc, block_name: str, source: ir.Buffer, target: ir.Buffer) -> ir.Stmt:
     """Build the loops and the block ``block_name`` that copy ``source`` to ``target``, element by element."""
     taken = names_in(func.body)
     loops, iters = [], []
@@ -93,7 +93,7 @@ def cache_read(func: ir.PrimFunc, block: str, buffer: str, scope: str) -> ir.Pri
     reading = map_stmt(reader, on_stmt, lambda x: map_expr(x, on_expr))
     body = replace_stmt(func.body, reader, reading)
     anchor = replace_stmt(nest, reader, reading) if nest is not reader else reading
-    copying = _copy_buffer(func, copy.name, source, copy)
+    copying = _build_copy_nest(func, copy.name, source, copy)
     # replace_stmt finds by identity, but each replacement above rebuilt the nest: `body` holds an equal copy of `anchor`.
     placed = next(s for s in walk_stmt(body) if s == anchor)
     new = replace_stmt(body, placed, ir.seq(copying, anchor))
@@ -127,7 +127,7 @@ def cache_write(func: ir.PrimFunc, block: str, scope: str) -> ir.PrimFunc:
             hint="write the cache before decompose_reduction",
         )
     writing = replace_buffers(nest, {target: cache})
-    copying = _copy_buffer(func, name, cache, target)
+    copying = _build_copy_nest(func, name, cache, target)
     return replace(func, body=ir.Alloc(cache, replace_stmt(func.body, nest, ir.seq(writing, copying))))
 
 
@@ -156,10 +156,10 @@ _FEW_BITS = ("pack_bits", "tensorize_bits", "tensorize_bit_columns")
 def packs_constants(step: Step) -> bool:
     """Test whether a step stores a constant in fewer bits than the dtype in which it is multiplied: bit-packed
     integers, or floats in 16 bits."""
-    return step.primitive in _FEW_BITS or (step.primitive == "set_dtype" and step.args[1] in padding.FORMS)
+    return step.primitive in _FEW_BITS or (step.primitive == "set_dtype" and step.args[1] in padding.FORMATS_16_BIT)
 
 
-def _repackable_buffer(func: ir.PrimFunc, primitive: str, buffer_name: str) -> ir.Buffer:
+def _find_repackable_buffer(func: ir.PrimFunc, primitive: str, buffer_name: str) -> ir.Buffer:
     """Return a buffer, given its name, whose storage format a primitive may change: an intermediate buffer or a
     constant parameter. Raise ScheduleError for an input or output."""
     buffer = find_buffer(func, buffer_name)
@@ -171,29 +171,30 @@ def _repackable_buffer(func: ir.PrimFunc, primitive: str, buffer_name: str) -> i
     return buffer
 
 
-def _exchange_buffer(
+def _replace_buffer(
     func: ir.PrimFunc,
     old: ir.Buffer,
     new: ir.Buffer,
-    load: Callable[[ir.Load], ir.Expr],
-    store: Callable[[ir.Store], ir.Stmt],
+    rewrite_load: Callable[[ir.Load], ir.Expr],
+    rewrite_store: Callable[[ir.Store], ir.Stmt],
 ) -> ir.PrimFunc:
-    """Replace the buffer ``old`` by ``new`` in a function. The functions ``load`` and ``store`` rewrite the loads and
-    stores of ``old``.
+    """Replace the buffer ``old`` by ``new`` in a function. ``rewrite_load`` and ``rewrite_store`` return the new form of
+    a load or store of ``old``.
 
     Raise ScheduleError if the address of the buffer is an argument of an intrinsic."""
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         if isinstance(e, ir.AddressOf) and e.buffer == old:
             raise ScheduleError(
-                f"{old.name!r} is used by an intrinsic already", hint="change its format before tensorize"
+                f"buffer {old.name!r} is an operand of an intrinsic; its format cannot change",
+                hint="change its format before tensorize",
             )
-        return load(e) if isinstance(e, ir.Load) and e.buffer == old else e
+        return rewrite_load(e) if isinstance(e, ir.Load) and e.buffer == old else e
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         match s:
             case ir.Store(buffer) if buffer == old:
-                return store(s)
+                return rewrite_store(s)
             case ir.Alloc(buffer, body) if buffer == old:
                 return ir.Alloc(new, body)
             case _:
@@ -203,10 +204,10 @@ def _exchange_buffer(
     return replace(func, params=params, body=map_stmt(func.body, on_stmt, lambda x: map_expr(x, on_expr)))
 
 
-def _holds_every_number(dtype: str, held_dtype: str) -> bool:
-    """Test whether ``dtype`` can represent every number of ``held_dtype``. Raise ScheduleError for an unknown dtype."""
+def _represents_every_number(dtype: str, source_dtype: str) -> bool:
+    """Test whether ``dtype`` can represent every number of ``source_dtype``. Raise ScheduleError for an unknown dtype."""
     try:
-        return dtypes.contains_range_of(dtype, held_dtype)
+        return dtypes.contains_range_of(dtype, source_dtype)
     except InternalError as error:
         raise ScheduleError(
             f"set_dtype: {error.what}", hint="name a dtype as in int8, int16, int32 or uint8"
@@ -215,36 +216,37 @@ def _holds_every_number(dtype: str, held_dtype: str) -> bool:
 
 def set_dtype(func: ir.PrimFunc, buffer: str, dtype: str) -> ir.PrimFunc:
     """Store an integer buffer in a wider dtype, or a float32 constant in a 16-bit format
-    (:data:`microc.schedule.primitives.padding.FORMS`) that represents all its numbers exactly.
+    (:data:`microc.schedule.primitives.padding.FORMATS_16_BIT`) that represents all its numbers exactly.
 
     Loads are cast to the old dtype, unless a cast to a still wider dtype follows."""
-    old = _repackable_buffer(func, "set_dtype", buffer)
-    if dtype in padding.FORMS:
+    old = _find_repackable_buffer(func, "set_dtype", buffer)
+    if dtype in padding.FORMATS_16_BIT:
         shape = (*old.shape[:-1], old.shape[-1] // 2) if dtype == padding.WORDS else old.shape
         new = replace(old, dtype=padding.dtype_of_16_bit_format(old, dtype), shape=shape)
-    elif _holds_every_number(dtype, old.dtype):
+    elif _represents_every_number(dtype, old.dtype):
         new = replace(old, dtype=dtype)
     else:
-        hint = f"choose a wider integer; constants of float32 may be {', '.join(padding.FORMS)}"
+        hint = f"choose a wider integer; constants of float32 may be {', '.join(padding.FORMATS_16_BIT)}"
         raise ScheduleError(
-            f"set_dtype: {dtype} does not hold every number of {old.name!r}; got {old.dtype}", hint=hint
+            f"set_dtype: {dtype} cannot represent every number of buffer {old.name!r} of {old.dtype}", hint=hint
         )
 
-    def load(e: ir.Load) -> ir.Expr:
+    def load_in_old_dtype(e: ir.Load) -> ir.Expr:
         if dtype == padding.WORDS:
             return padding.load_float16_of_pair(new, e.indices)
         return ir.Cast(old.dtype, ir.Load(new, e.indices))
 
-    def store(s: ir.Store) -> ir.Stmt:
+    def store_in_new_dtype(s: ir.Store) -> ir.Stmt:
         return ir.Store(new, s.indices, _widen_value(s.value, dtype))
 
-    exchanged = _exchange_buffer(func, old, new, load, store)
+    exchanged = _replace_buffer(func, old, new, load_in_old_dtype, store_in_new_dtype)
     return replace(
-        exchanged, body=map_stmt(exchanged.body, lambda s: s, lambda x: map_expr(x, _drop_narrow_casts(new, old.dtype)))
+        exchanged,
+        body=map_stmt(exchanged.body, lambda s: s, lambda x: map_expr(x, _build_narrow_cast_remover(new, old.dtype))),
     )
 
 
-def _drop_narrow_casts(buffer: ir.Buffer, old_dtype: str) -> Callable[[ir.Expr], ir.Expr]:
+def _build_narrow_cast_remover(buffer: ir.Buffer, old_dtype: str) -> Callable[[ir.Expr], ir.Expr]:
     """Build a rewrite of casts around loads of ``buffer``: a cast to ``old_dtype`` is dropped if another cast widens
     the result again.
 
@@ -289,11 +291,11 @@ def transform_layout(
 
     For example, factors ((None, 2), (None, 4)) and order (0, 2, 1, 3) store a matrix in tiles of 2 rows by 4
     columns."""
-    old = _repackable_buffer(func, "transform_layout", buffer)
-    parts = _layout_parts(old.shape, factors, order, buffer)
+    old = _find_repackable_buffer(func, "transform_layout", buffer)
+    parts = _axis_extent_and_stride_of_parts(old.shape, factors, order, buffer)
     new = replace(old, shape=tuple(parts[k][1] for k in order))
 
-    def new_indices(indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
+    def indices_in_new_layout(indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
         result = []
         for k in order:
             axis, extent, stride = parts[k]
@@ -302,16 +304,16 @@ def transform_layout(
             result.append(simplify(index % extent) if extent * stride < old.shape[axis] else index)
         return tuple(result)
 
-    return _exchange_buffer(
+    return _replace_buffer(
         func,
         old,
         new,
-        lambda e: ir.Load(new, new_indices(e.indices)),
-        lambda s: ir.Store(new, new_indices(s.indices), s.value),
+        lambda e: ir.Load(new, indices_in_new_layout(e.indices)),
+        lambda s: ir.Store(new, indices_in_new_layout(s.indices), s.value),
     )
 
 
-def _layout_parts(
+def _axis_extent_and_stride_of_parts(
     shape: tuple[int, ...], factors: tuple[tuple[int | None, ...], ...], order: tuple[int, ...], buffer_name: str
 ) -> list[tuple[int, int, int]]:
     """Return (old axis, extent, stride along the old axis) of each axis that results from splitting a buffer's axes by
@@ -337,7 +339,7 @@ def pack_bits(func: ir.PrimFunc, buffer: str, bits: int, order: str, block: int 
     """Store the rows of a constant int8 matrix as bit fields of ``bits`` bits. All elements must fit.
 
     ``order``, ``block`` and ``tables``: as in :class:`BitFields`."""
-    old, form = _repackable_buffer(func, "pack_bits", buffer), BitFields(bits, order, block, tables)
+    old, form = _find_repackable_buffer(func, "pack_bits", buffer), BitFields(bits, order, block, tables)
     if old.scope != "const" or old.dtype != "int8" or len(old.shape) != 2:
         raise ScheduleError(
             f"pack_bits: {buffer!r} must be a constant int8 matrix; got {old.dtype} {old.shape} in {old.scope}"
@@ -345,7 +347,7 @@ def pack_bits(func: ir.PrimFunc, buffer: str, bits: int, order: str, block: int 
     rows, depth = old.shape
     new = replace(old, shape=form.shape(rows, depth), dtype=form.dtype)
 
-    def load(e: ir.Load) -> ir.Expr:
+    def load_packed_element(e: ir.Load) -> ir.Expr:
         row, k = e.indices
         element, bit = map(simplify, form.place(k))
         if tables:
@@ -365,7 +367,7 @@ def pack_bits(func: ir.PrimFunc, buffer: str, bits: int, order: str, block: int 
                 return e
 
     numbers: list[ir.Expr] = []
-    func = _exchange_buffer(func, old, new, load, lambda s: s)
+    func = _replace_buffer(func, old, new, load_packed_element, lambda s: s)
     return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, skip_int8)))
 
 
@@ -379,7 +381,7 @@ def repack_constant(array: Array, buffer: ir.Buffer, steps: Iterable[tuple[str, 
             form = args[1]
             array = (
                 padding.convert_to_16_bit_format(array, form)
-                if form in padding.FORMS
+                if form in padding.FORMATS_16_BIT
                 else array.astype(dtypes.to_numpy(form))
             )
         elif primitive == "double_reduction" and args[1] == buffer.name:
@@ -394,7 +396,9 @@ def repack_constant(array: Array, buffer: ir.Buffer, steps: Iterable[tuple[str, 
             array = array * 2
         elif primitive == "transform_layout" and args[0] == buffer.name:
             _, factors, order = args
-            extents = [extent for _, extent, _ in _layout_parts(array.shape, factors, order, buffer.name)]
+            extents = [
+                extent for _, extent, _ in _axis_extent_and_stride_of_parts(array.shape, factors, order, buffer.name)
+            ]
             array = array.reshape(extents).transpose(order)
         elif primitive == "tensorize_pairs" and args[0] == buffer.name:
             array = pack_column_pairs(array, args[3])

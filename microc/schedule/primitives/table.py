@@ -83,7 +83,7 @@ def check_arguments(primitive: str, args: tuple[Any, ...]) -> None:
     primitive's signature.
 
     Traces come from files and from users, and the primitives themselves do not check the types of names and numbers."""
-    required, parameters = _primitive_signature(primitive)
+    required, parameters = _required_count_and_parameters(primitive)
     if not required <= len(args) <= len(parameters):
         takes = ", ".join(name for name, _ in parameters) or "nothing"
         raise ScheduleError(f"{primitive}: wrong number of arguments; got {len(args)}, expected {takes}")
@@ -94,7 +94,7 @@ def check_arguments(primitive: str, args: tuple[Any, ...]) -> None:
 
 
 @lru_cache(maxsize=64)
-def _primitive_signature(primitive: str) -> tuple[int, tuple[tuple[str, Any], ...]]:
+def _required_count_and_parameters(primitive: str) -> tuple[int, tuple[tuple[str, Any], ...]]:
     """Return the number of required arguments of a primitive, and (name, type) of each parameter except the first,
     which is the TIR function."""
     function = PRIMITIVES[primitive]

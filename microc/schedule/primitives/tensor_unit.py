@@ -50,15 +50,17 @@ def tensorize_unit(func: ir.PrimFunc, loop: str, instruction_name: str) -> ir.Pr
         raise _unit_instruction_error(
             loop,
             instruction_name,
-            f"it has {LOOPS[instruction_name]} loops around one block; got {len(loops)}"
-            + ("" if isinstance(inner, ir.Block) else " around several statements"),
+            f"wrong loops; got {len(loops)} around {'one block' if isinstance(inner, ir.Block) else 'several statements'}, "
+            f"expected {LOOPS[instruction_name]} around one block",
         )
     if inner.init is not None:
         raise _unit_instruction_error(
             loop, instruction_name, "the reduction is not decomposed: decompose_reduction first"
         )
-    if not _does_unit_instruction(drop_blocks(inner.body), instruction_name):
-        raise _unit_instruction_error(loop, instruction_name, f"block {inner.name!r} does something else")
+    if not _matches_unit_instruction(drop_blocks(inner.body), instruction_name):
+        raise _unit_instruction_error(
+            loop, instruction_name, f"block {inner.name!r} does not have the effect of the instruction"
+        )
     marked: ir.Stmt = inner
     for x in reversed(loops):
         notes = (*(note for note in x.annotations if note[0] != UNIT), (UNIT, instruction_name))
@@ -66,16 +68,16 @@ def tensorize_unit(func: ir.PrimFunc, loop: str, instruction_name: str) -> ir.Pr
     return replace(func, body=replace_stmt(func.body, old, marked))
 
 
-def _unit_instruction_error(loop: str, instruction_name: str, why: str) -> ScheduleError:
+def _unit_instruction_error(loop: str, instruction_name: str, reason: str) -> ScheduleError:
     """Build the ScheduleError that explains why a loop cannot become the tensor unit's instruction
     ``instruction_name``."""
     return ScheduleError(
-        f"tensorize {loop!r} with {instruction_name}: {why}",
+        f"tensorize {loop!r} with {instruction_name}: {reason}",
         hint="cache_read and set_scope move operands to the unit's memories: " + ", ".join(ir.UNIT_SCOPES),
     )
 
 
-def _does_unit_instruction(body: ir.Stmt, instruction_name: str) -> bool:
+def _matches_unit_instruction(body: ir.Stmt, instruction_name: str) -> bool:
     """Test whether the statement of a block has the effect of a tensor unit's instruction on one element.
 
     For a matrix product the effect is adding one term to a sum."""
@@ -99,8 +101,8 @@ def _does_unit_instruction(body: ir.Stmt, instruction_name: str) -> bool:
 
 def align_rows(func: ir.PrimFunc, buffer: str, align: int) -> ir.PrimFunc:
     """Align the rows of a buffer in a tensor unit's memory to multiples of ``align`` bytes."""
-    old = _buffer_in_unit(func, "align_rows", buffer)
-    return _exchange_for_slot(func, old, replace(old, align=align), None)
+    old = _find_buffer_in_unit(func, "align_rows", buffer)
+    return _replace_with_slotted_buffer(func, old, replace(old, align=align), None)
 
 
 def double_buffer(func: ir.PrimFunc, buffer: str, loop: str) -> ir.PrimFunc:
@@ -108,7 +110,7 @@ def double_buffer(func: ir.PrimFunc, buffer: str, loop: str) -> ir.PrimFunc:
     around it, too, use two slots alternately.
 
     Primitives that move blocks must be applied before."""
-    old = _buffer_in_unit(func, "double_buffer", buffer)
+    old = _find_buffer_in_unit(func, "double_buffer", buffer)
     target = find_loop(func.body, loop)
     if old.slots:
         raise ScheduleError(
@@ -125,7 +127,7 @@ def double_buffer(func: ir.PrimFunc, buffer: str, loop: str) -> ir.PrimFunc:
     for x in (*loops_around(func.body, target), target):
         iteration = iteration * extent_of(x) + x.var
     new = replace(old, shape=(2, *old.shape), slots=2)
-    return _exchange_for_slot(func, old, new, simplify(iteration % 2))
+    return _replace_with_slotted_buffer(func, old, new, simplify(iteration % 2))
 
 
 def _accesses_buffer(block: ir.Block, buffer: ir.Buffer) -> bool:
@@ -133,7 +135,7 @@ def _accesses_buffer(block: ir.Block, buffer: ir.Buffer) -> bool:
     return buffer in buffers_read(block) or buffer in buffers_written(block)
 
 
-def _buffer_in_unit(func: ir.PrimFunc, primitive_name: str, buffer_name: str) -> ir.Buffer:
+def _find_buffer_in_unit(func: ir.PrimFunc, primitive_name: str, buffer_name: str) -> ir.Buffer:
     """Return a buffer in a tensor unit's memory, given its name. Raise ScheduleError if the buffer is in another
     memory. ``primitive_name``: for the message."""
     buffer = find_buffer(func, buffer_name)
@@ -145,7 +147,9 @@ def _buffer_in_unit(func: ir.PrimFunc, primitive_name: str, buffer_name: str) ->
     return buffer
 
 
-def _exchange_for_slot(func: ir.PrimFunc, old: ir.Buffer, new: ir.Buffer, slot_index: ir.Expr | None) -> ir.PrimFunc:
+def _replace_with_slotted_buffer(
+    func: ir.PrimFunc, old: ir.Buffer, new: ir.Buffer, slot_index: ir.Expr | None
+) -> ir.PrimFunc:
     """Replace the buffer ``old`` in a function by ``new``.
 
     ``slot_index``: additional first index of every access; None if there is none."""

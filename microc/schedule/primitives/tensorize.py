@@ -52,11 +52,11 @@ class ByteProduct:
     data: ir.Load
     weight: ir.Load
 
-    def first(self, point: Point) -> tuple[ir.IterVar, ...]:
+    def bind_iterators_at(self, point: Point) -> tuple[ir.IterVar, ...]:
         """Return the block's iterators, each bound to the value that it has in the iteration ``point``."""
         return tuple(replace(i, binding=simplify(substitute(i.binding, point))) for i in self.block.iters)
 
-    def counts_space(self, loop: ir.For) -> bool:
+    def is_spatial_loop(self, loop: ir.For) -> bool:
         """Test whether ``loop`` is spatial: it counts sums, not terms of a sum."""
         return any(i.kind == "space" and loop.var in free_vars(i.binding) for i in self.block.iters)
 
@@ -74,7 +74,7 @@ def match_byte_product(block: ir.Block, make_error: Callable[[str], ScheduleErro
     raise make_error("the body is no product by a constant int8 matrix")
 
 
-def loops_over_tile(
+def build_loops_over_tile(
     product: ByteProduct,
     tile_loops: list[ir.For],
     outer_values: Point,
@@ -116,13 +116,13 @@ def _load_under_cast(expr: ir.Expr) -> ir.Load | None:
     return expr.a if isinstance(expr, ir.Cast) and expr.dtype == "int32" and isinstance(expr.a, ir.Load) else None
 
 
-def _tensorize_error(loop: str, intrin: TensorIntrin, why: str) -> ScheduleError:
+def _tensorize_error(loop: str, intrin: TensorIntrin, reason: str) -> ScheduleError:
     """Build the ScheduleError that explains why a loop cannot be replaced by a tensor intrinsic."""
     loops = " ".join(
         f"for {name} in {n}:" for name, n in zip("nk"[-len(intrin.extents) :], intrin.extents, strict=True)
     )
     return ScheduleError(
-        f"tensorize {loop!r} with {intrin.name}: {why}",
+        f"tensorize {loop!r} with {intrin.name}: {reason}",
         hint=f"it replaces '{loops} c += int32(a[.., k]) * int32(b[.., k])'"
         f" with {intrin.a} a and {intrin.b} b, its order in memory, the innermost loops of a decomposed reduction",
     )
@@ -145,8 +145,8 @@ def tensorize(func: ir.PrimFunc, loop: str, intrin: str) -> ir.PrimFunc:
     # 1. The loops have the intrinsic's extents, and the block adds products of its dtypes.
     old = find_block(func.body, loop).body if has_block(func.body, loop) else find_loop(func.body, loop)
     if not isinstance(old, ir.For):
-        raise _tensorize_error(loop, what, f"block {loop!r} holds no loops")
-    block, points = _nest_and_points(old, what)
+        raise _tensorize_error(loop, what, f"block {loop!r} contains no loops")
+    block, points = _find_block_and_iterations(old, what)
     if block.init is not None:
         raise _tensorize_error(
             loop, what, f"the reduction of block {block.name!r} is not decomposed: decompose_reduction first"
@@ -155,10 +155,12 @@ def tensorize(func: ir.PrimFunc, loop: str, intrin: str) -> ir.PrimFunc:
         raise _tensorize_error(loop, what, "the loop has a guarded tail: split by a divisor, or pad_reduction")
     store = block.body
     if not (isinstance(store, ir.Store) and isinstance(store.value, ir.Bin) and store.value.op == "add"):
-        raise _tensorize_error(loop, what, f"block {block.name!r} adds nothing to the buffer that it stores to")
+        raise _tensorize_error(loop, what, f"block {block.name!r} does not accumulate; expected a sum of products")
     product = store.value.b
     if store.value.a != ir.Load(store.buffer, store.indices) or not isinstance(product, ir.Bin) or product.op != "mul":
-        raise _tensorize_error(loop, what, f"block {block.name!r} adds no products to the element that it stores")
+        raise _tensorize_error(
+            loop, what, f"block {block.name!r} adds no product to its sum; expected a sum of products"
+        )
     a, b = _load_under_cast(product.a), _load_under_cast(product.b)
     if a is None or b is None or (a.dtype, b.dtype) != (what.a, what.b):
         raise _tensorize_error(
@@ -198,7 +200,7 @@ def tensorize(func: ir.PrimFunc, loop: str, intrin: str) -> ir.PrimFunc:
     return replace(func, body=replace_stmt(func.body, old, replace(block, iters=iters, body=body)))
 
 
-def _nest_and_points(loop: ir.For, intrin: TensorIntrin) -> tuple[ir.Block, list[Point]]:
+def _find_block_and_iterations(loop: ir.For, intrin: TensorIntrin) -> tuple[ir.Block, list[Point]]:
     """Return the block inside of the loops that the intrinsic replaces, and all iterations of these loops, in order.
 
     Raise ScheduleError if the loops differ from the intrinsic's extents, or are not innermost."""
@@ -236,14 +238,14 @@ def _index_distance(
 
 
 def _output_indices(
-    store: ir.Store, bindings: Mapping[ir.Var, ir.Expr], points: list[Point], outputs: int
+    store: ir.Store, bindings: Mapping[ir.Var, ir.Expr], points: list[Point], output_count: int
 ) -> list[tuple[ir.Expr, ...]] | None:
     """Return the indices to which ``store`` writes for each output of the intrinsic. None if the indices of an
     output differ between its terms."""
-    terms = len(points) // outputs
+    terms = len(points) // output_count
     distances = [_index_distance(store.indices, bindings, points[0], point) for point in points]
     indices = []
-    for n in range(outputs):
+    for n in range(output_count):
         distance = distances[n * terms]
         if distance is None or any(other != distance for other in distances[n * terms : (n + 1) * terms]):
             return None
@@ -281,13 +283,13 @@ SUM_LIMIT = 1 << 23
 """Bound of the absolute value of the sums of odd columns."""
 
 
-def can_pair_columns(block: ir.Block, columns: int) -> bool:
+def can_pair_columns(block: ir.Block, column_count: int) -> bool:
     """Test whether the annotations of ``block`` promise that two columns can share words of weights: sums are
-    bounded, no weight is -128, and ``columns`` is even."""
+    bounded, no weight is -128, and ``column_count`` is even."""
     notes = dict(block.annotations)
     bound, smallest = notes.get(SUM_BOUND), notes.get(SMALLEST_WEIGHT)
     has_notes = isinstance(bound, int) and isinstance(smallest, int)
-    return has_notes and columns % COLUMNS == 0 and int(bound or 0) < SUM_LIMIT and int(smallest or 0) > -128
+    return has_notes and column_count % COLUMNS == 0 and int(bound or 0) < SUM_LIMIT and int(smallest or 0) > -128
 
 
 def tensorize_pairs(func: ir.PrimFunc, weight: str, columns: str, reduction: str, dtype: str) -> ir.PrimFunc:
@@ -298,10 +300,10 @@ def tensorize_pairs(func: ir.PrimFunc, weight: str, columns: str, reduction: str
     and separated after it. ``dtype``: dtype of the activations. Activations of 8 bits are widened as the bytes (0,
     2) and (1, 3), and the weights are stored in this order."""
     loop, whole = find_loop(func.body, columns), find_loop(func.body, reduction)
-    product = _paired_product(loop)
+    product = _match_column_pair(loop)
     if product.weight.buffer.name != weight or product.data.dtype != dtype:
         raise ScheduleError(
-            f"tensorize_pairs {columns!r}: wrong factors; got weights {product.weight.buffer.name!r} and "
+            f"tensorize_pairs {columns!r}: wrong operands; got weights {product.weight.buffer.name!r} and "
             f"{product.data.dtype} activations, expected weights {weight!r} and {dtype} activations"
         )
     if not can_pair_columns(product.block, COLUMNS):
@@ -315,51 +317,51 @@ def tensorize_pairs(func: ir.PrimFunc, weight: str, columns: str, reduction: str
     inner = loop.body
     assert isinstance(inner, ir.For)
     first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32"), inner.var: ir.const(0, "int32")}
-    body = replace(product.block, iters=product.first(first), body=_pair_updates(product, pairs))
+    body = replace(product.block, iters=product.bind_iterators_at(first), body=_build_pair_updates(product, pairs))
     around = loops_around(func.body, product.block)
-    tile = [x for x in around[around.index(whole) :] if x not in (loop, inner) and product.counts_space(x)]
+    tile = [x for x in around[around.index(whole) :] if x not in (loop, inner) and product.is_spatial_loop(x)]
     taken = names_in(func.body)
-    start = loops_over_tile(product, tile, first, taken, "pair", _combine_sums)
-    end = loops_over_tile(product, tile, first, taken, "part", _separate_sums)
+    start = build_loops_over_tile(product, tile, first, taken, "pair", _build_sum_combination)
+    end = build_loops_over_tile(product, tile, first, taken, "part", _build_sum_separation)
     changed = replace_stmt(whole, loop, body)
     new = replace_stmt(func.body, whole, ir.seq(start, changed, end))
     return replace(func, params=tuple(pairs if p == old else p for p in func.params), body=new)
 
 
-def _paired_product(loop: ir.For) -> ByteProduct:
+def _match_column_pair(loop: ir.For) -> ByteProduct:
     """Match ``loop`` as 2 columns of 4 terms of a product by a constant int8 matrix. Raise ScheduleError if it does
     not match."""
 
-    def refuse(why: str) -> ScheduleError:
-        return ScheduleError(f"tensorize_pairs {loop.var.name!r}: {why}")
+    def pair_error(reason: str) -> ScheduleError:
+        return ScheduleError(f"tensorize_pairs {loop.var.name!r}: {reason}")
 
     inner = loop.body
     block = inner.body if isinstance(inner, ir.For) else None
     if not isinstance(block, ir.Block) or not isinstance(inner, ir.For):
-        raise refuse("it must hold the loop over terms, and that loop the block")
+        raise pair_error("the loop over columns must contain only the loop over terms, and this loop only the block")
     if (extent_of(loop), extent_of(inner)) != (COLUMNS, TERMS) or block.init is not None:
-        raise refuse(
+        raise pair_error(
             f"wrong loops or a reduction that is not decomposed; got {extent_of(loop)} columns of {extent_of(inner)} "
             f"terms, expected {COLUMNS} of {TERMS}"
         )
     if block.predicate is not None and {loop.var, inner.var} & free_vars(block.predicate):
-        raise refuse("the loop has a guarded tail: split by a divisor, or pad_reduction")
-    return match_byte_product(block, refuse)
+        raise pair_error("the loop has a guarded tail: split by a divisor, or pad_reduction")
+    return match_byte_product(block, pair_error)
 
 
-def _odd_sum(even_sum: ir.Load | ir.Store) -> ir.Load:
+def _load_odd_sum(even_sum: ir.Load | ir.Store) -> ir.Load:
     """Return the load of the sum of the odd column, which is the next element after the sum of the even column."""
     return ir.Load(even_sum.buffer, (*even_sum.indices[:-1], even_sum.indices[-1] + 1))
 
 
-def _pair_updates(product: ByteProduct, pairs: ir.Buffer) -> ir.Stmt:
+def _build_pair_updates(product: ByteProduct, weight_pairs: ir.Buffer) -> ir.Stmt:
     """Build the updates of the even column's sum and of the combined sum, by four products each."""
     store, column = product.store, product.weight.indices[0]
-    start = ir.Load(pairs, (column // COLUMNS, product.weight.indices[1]))
-    even, both = ir.Load(store.buffer, store.indices), _odd_sum(store)
+    start = ir.Load(weight_pairs, (column // COLUMNS, product.weight.indices[1]))
+    even, both = ir.Load(store.buffer, store.indices), _load_odd_sum(store)
     sums: list[ir.Expr] = [even, both]
     for half in (0, 1):
-        left = _load_activations(product.data.dtype, half).value(product.data)
+        left = _activation_operand(product.data.dtype, half).value(product.data)
         word = ("load_i16x2_aligned",)
         for output, names, name in ((0, (*word, "evens_i8"), "dot2"), (1, word, "dot2_wrapping")):
             right = StepOperand(2 * half, names, 2).value(start)
@@ -367,7 +369,7 @@ def _pair_updates(product: ByteProduct, pairs: ir.Buffer) -> ir.Stmt:
     return ir.seq(ir.Store(store.buffer, even.indices, sums[0]), ir.Store(store.buffer, both.indices, sums[1]))
 
 
-def _load_activations(activation_dtype: str, pair_index: int) -> StepOperand:
+def _activation_operand(activation_dtype: str, pair_index: int) -> StepOperand:
     """Return the operand that loads pair ``pair_index`` (0 or 1) of four activations.
 
     Activations of 8 bits are widened as the bytes (0, 2) or (1, 3). Activations of int16 are loaded as two
@@ -377,16 +379,16 @@ def _load_activations(activation_dtype: str, pair_index: int) -> StepOperand:
     return StepOperand(0, WIDENED[activation_dtype][pair_index], TERMS)
 
 
-def _combine_sums(even_sum: ir.Load) -> ir.Stmt:
+def _build_sum_combination(even_sum: ir.Load) -> ir.Stmt:
     """Build the statement before the loop that combines the sums of two columns: t = c0 + 256 c1."""
-    odd = _odd_sum(even_sum)
+    odd = _load_odd_sum(even_sum)
     value = (even_sum.astype("int64") + odd.astype("int64") * 256).astype("int32")
     return ir.Store(odd.buffer, odd.indices, value)
 
 
-def _separate_sums(even_sum: ir.Load) -> ir.Stmt:
+def _build_sum_separation(even_sum: ir.Load) -> ir.Stmt:
     """Build the statement after the loop that recovers the sum of the odd column: c1 = (t - c0) >> 8."""
-    odd = _odd_sum(even_sum)
+    odd = _load_odd_sum(even_sum)
     value = (odd.astype("int64") - even_sum.astype("int64")).astype("int32") >> 8
     return ir.Store(odd.buffer, odd.indices, value)
 
@@ -443,9 +445,9 @@ def tensorize_taps(func: ir.PrimFunc, block: str, weight: str, axis: int) -> ir.
     words = replace(old, shape=tuple(-(-n // PAIR) if k == axis else n for k, n in enumerate(old.shape)), dtype="int32")
     total: ir.Expr = ir.Load(operands.store.buffer, operands.store.indices)
     for first in range(0, extent, PAIR):
-        numbers = [_tap_load(operands.data, operands.taps.var, n) for n in range(first, min(first + PAIR, extent))]
-        factor = _tap_load(ir.Load(words, operands.weight.indices), operands.taps.var, first // PAIR)
-        total = ir.Call("dot2", (_combine_in_word(numbers), factor, total), "int32")
+        numbers = [_load_of_tap(operands.data, operands.taps.var, n) for n in range(first, min(first + PAIR, extent))]
+        factor = _load_of_tap(ir.Load(words, operands.weight.indices), operands.taps.var, first // PAIR)
+        total = ir.Call("dot2", (_pack_taps_in_word(numbers), factor, total), "int32")
     iters = tuple(i for i in reduction.iters if i != operands.taps)
     changed = replace(reduction, iters=iters, body=replace(operands.store, value=total))
     params = tuple(words if p == old else p for p in func.params)
@@ -470,13 +472,13 @@ def _match_tap_sum(block: ir.Block, weight: str, axis: int) -> _TapSum | None:
             return None
 
 
-def _tap_load(load: ir.Load, tap: ir.Var, tap_index: int) -> ir.Load:
+def _load_of_tap(load: ir.Load, tap: ir.Var, tap_index: int) -> ir.Load:
     """Return ``load`` with its iterator ``tap`` replaced by the constant ``tap_index``."""
     value: dict[ir.Var, ir.Expr] = {tap: ir.const(tap_index, "int32")}
     return ir.Load(load.buffer, tuple(simplify(substitute(i, value)) for i in load.indices))
 
 
-def _combine_in_word(tap_loads: Sequence[ir.Load]) -> ir.Expr:
+def _pack_taps_in_word(tap_loads: Sequence[ir.Load]) -> ir.Expr:
     """Build the word that combines the data of two taps. The data of a single tap are not masked, because the upper
     half of the word is multiplied by zero."""
     low, *high = (x.astype("int32") for x in tap_loads)

@@ -9,7 +9,7 @@ import numpy as np
 from microc.base.dtypes import Array
 from microc.errors import ScheduleError
 from microc.isa.tensor_intrinsics import StepOperand
-from microc.schedule.primitives.tensorize import ByteProduct, loops_over_tile, match_byte_product
+from microc.schedule.primitives.tensorize import ByteProduct, build_loops_over_tile, match_byte_product
 from microc.schedule.primitives.tree import extent_of, find_loop, fresh_name, loops_around, names_in, replace_stmt
 from microc.tir import ir
 from microc.tir.analysis.simplification import simplify
@@ -51,7 +51,7 @@ def tensorize_bits(func: ir.PrimFunc, weight: str, loop: str, reduction: str, bi
     old = product.weight.buffer
     if old.name != weight or product.data.dtype != "int16":
         raise ScheduleError(
-            f"tensorize_bits {loop!r}: wrong factors; got weights {old.name!r} and {product.data.dtype} activations, "
+            f"tensorize_bits {loop!r}: wrong operands; got weights {old.name!r} and {product.data.dtype} activations, "
             f"expected weights {weight!r} and int16 activations"
         )
     if old.shape[1] % form.group:
@@ -69,16 +69,20 @@ def tensorize_bits(func: ir.PrimFunc, weight: str, loop: str, reduction: str, bi
     sums = product.store.buffer
     taken = names_in(func.body) | {p.name for p in func.params}
     part = replace(sums, name=fresh_name(taken, f"{sums.name}_block")) if block else sums
-    step = replace(product.block, iters=product.first(first), body=_update_by_two_products(product, part, words, form))
+    step = replace(
+        product.block,
+        iters=product.bind_iterators_at(first),
+        body=_build_update_by_two_products(product, part, words, form),
+    )
     around = loops_around(func.body, product.block)
-    tile = [x for x in around[around.index(whole) :] if x is not inner and product.counts_space(x)]
+    tile = [x for x in around[around.index(whole) :] if x is not inner and product.is_spatial_loop(x)]
 
     def shift_sums(left: bool) -> ir.Stmt:
         def store_shifted(total: ir.Load) -> ir.Stmt:
             value = (total.astype("uint32") << form.shift).astype("int32") if left else total >> form.shift
             return ir.Store(total.buffer, total.indices, value)
 
-        return loops_over_tile(product, tile, first, taken, "up" if left else "down", store_shifted)
+        return build_loops_over_tile(product, tile, first, taken, "up" if left else "down", store_shifted)
 
     def clear_block_sum(total: ir.Load) -> ir.Stmt:
         return ir.Store(part, total.indices, ir.const(0, "int32"))
@@ -93,8 +97,8 @@ def tensorize_bits(func: ir.PrimFunc, weight: str, loop: str, reduction: str, bi
         assert isinstance(terms, ir.For)
         block_var = ir.Var(fresh_name(taken, f"v_{whole.var.name}_block"))
         block_iter = ir.IterVar(block_var, extent_of(whole), "reduce", whole.var)
-        start = loops_over_tile(product, tile, first, taken, "start", clear_block_sum)
-        end = loops_over_tile(product, tile, first, taken, "block", add_block_sum, (block_iter,))
+        start = build_loops_over_tile(product, tile, first, taken, "start", clear_block_sum)
+        end = build_loops_over_tile(product, tile, first, taken, "block", add_block_sum, (block_iter,))
         terms = replace(terms, body=ir.seq(start, terms.body, end))
     else:
         terms = ir.seq(shift_sums(True), terms, shift_sums(False))
@@ -109,33 +113,35 @@ def _match_bit_pairs(loop: ir.For, bits: int, block_weights: int) -> ByteProduct
 
     ``block_weights``: number of weights that share a multiplier, or 0."""
 
-    def refuse(why: str) -> ScheduleError:
-        return ScheduleError(f"tensorize_bits {loop.var.name!r}: {why}")
+    def bits_error(reason: str) -> ScheduleError:
+        return ScheduleError(f"tensorize_bits {loop.var.name!r}: {reason}")
 
     block = loop.body
     if not isinstance(block, ir.Block) or extent_of(loop) != BIT_PAIRS_TERMS or block.init is not None:
-        raise refuse(
+        raise bits_error(
             f"it must hold the decomposed block alone; got {extent_of(loop)} iterations, expected {BIT_PAIRS_TERMS}"
         )
     if block.predicate is not None and loop.var in free_vars(block.predicate):
-        raise refuse("the loop has a guarded tail: split by a divisor, or pad_reduction")
+        raise bits_error("the loop has a guarded tail: split by a divisor, or pad_reduction")
     notes = dict(block.annotations)
     if (notes.get(WEIGHT_BITS), notes.get(WEIGHT_BLOCK, 0)) != (bits, block_weights) or not can_scale_sums(block, bits):
-        raise refuse(
+        raise bits_error(
             f"block {block.name!r} lacks annotations that promise weights of {bits} bits, blocks of "
             f"{block_weights} and small sums"
         )
-    return match_byte_product(block, refuse)
+    return match_byte_product(block, bits_error)
 
 
-def _update_by_two_products(product: ByteProduct, sums: ir.Buffer, words: ir.Buffer, form: BitFields) -> ir.Stmt:
+def _build_update_by_two_products(
+    product: ByteProduct, sums: ir.Buffer, packed_words: ir.Buffer, packing: BitFields
+) -> ir.Stmt:
     """Build the update of a sum in the buffer ``sums`` by two products. Their weights are bit fields of an element
-    of ``words``."""
+    of ``packed_words``."""
     indices, (row, k) = product.store.indices, product.weight.indices
-    word = ir.Load(words, (row, simplify(form.place(k)[0])))
+    word = ir.Load(packed_words, (row, simplify(packing.place(k)[0])))
     left = StepOperand(0, ("load_i16x2_aligned",), BIT_PAIRS_TERMS).value(product.data)
     total = ir.Load(sums, indices)
-    return ir.Store(sums, indices, ir.Call("dot2_wrapping", (left, form.pair(word, k), total), "int32"))
+    return ir.Store(sums, indices, ir.Call("dot2_wrapping", (left, packing.pair(word, k), total), "int32"))
 
 
 # ---- The primitive tensorize_bit_columns: products by weights of 4 bits, four columns of which share an int16 (SWAR)
@@ -157,12 +163,12 @@ SUM_LIMIT, LEAST_WEIGHT = 1 << 19, -7
 """Bound of the absolute value of sums, and the least permitted weight."""
 
 
-def can_share_words(block: ir.Block, columns: int) -> bool:
+def can_share_words(block: ir.Block, column_count: int) -> bool:
     """Test whether the annotations of ``block`` promise that four columns of 4-bit weights can share 16-bit numbers."""
     notes = dict(block.annotations)
     bound, smallest = notes.get(SUM_BOUND), notes.get(SMALLEST_WEIGHT)
     fits = isinstance(bound, int) and bound < SUM_LIMIT and isinstance(smallest, int) and smallest >= LEAST_WEIGHT
-    return fits and (notes.get(WEIGHT_BITS), notes.get(WEIGHT_BLOCK)) == (BITS, None) and columns % COLUMNS == 0
+    return fits and (notes.get(WEIGHT_BITS), notes.get(WEIGHT_BLOCK)) == (BITS, None) and column_count % COLUMNS == 0
 
 
 def tensorize_bit_columns(func: ir.PrimFunc, weight: str, columns: str, reduction: str) -> ir.PrimFunc:
@@ -176,18 +182,18 @@ def tensorize_bit_columns(func: ir.PrimFunc, weight: str, columns: str, reductio
     old = product.weight.buffer
     if old.name != weight or product.data.dtype != "int16" or old.shape[1] % BIT_COLUMNS_TERMS:
         raise ScheduleError(
-            f"tensorize_bit_columns {columns!r}: wrong factors; got weights {old.name!r} in rows of {old.shape[1]} and "
+            f"tensorize_bit_columns {columns!r}: wrong operands; got weights {old.name!r} in rows of {old.shape[1]} and "
             f"{product.data.dtype} activations, expected weights {weight!r} in rows of a multiple of {BIT_COLUMNS_TERMS} and "
             "int16"
         )
     words = replace(old, shape=(old.shape[0] // COLUMNS, old.shape[1] // BIT_COLUMNS_TERMS), dtype="int32")
     first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32"), inner.var: ir.const(0, "int32")}
-    body = replace(product.block, iters=product.first(first), body=_column_updates(product, words))
+    body = replace(product.block, iters=product.bind_iterators_at(first), body=_build_column_updates(product, words))
     around = loops_around(func.body, product.block)
-    tile = [x for x in around[around.index(whole) :] if x not in (loop, inner) and product.counts_space(x)]
+    tile = [x for x in around[around.index(whole) :] if x not in (loop, inner) and product.is_spatial_loop(x)]
     taken = names_in(func.body)
-    start = loops_over_tile(product, tile, first, taken, "share", _combine_sums)
-    end = loops_over_tile(product, tile, first, taken, "part", _separate_sums)
+    start = build_loops_over_tile(product, tile, first, taken, "share", _build_sum_combination)
+    end = build_loops_over_tile(product, tile, first, taken, "part", _build_sum_separation)
     changed = ir.seq(start, replace_stmt(whole, loop, body), end)
     params = tuple(words if p == old else p for p in func.params)
     return replace(func, params=params, body=replace_stmt(func.body, whole, changed))
@@ -197,46 +203,48 @@ def _match_bit_columns(loop: ir.For) -> tuple[ByteProduct, ir.For]:
     """Match ``loop`` as 4 columns of 2 terms. Return the product and the loop over terms. Raise ScheduleError if it
     does not match."""
 
-    def refuse(why: str) -> ScheduleError:
-        return ScheduleError(f"tensorize_bit_columns {loop.var.name!r}: {why}")
+    def columns_error(reason: str) -> ScheduleError:
+        return ScheduleError(f"tensorize_bit_columns {loop.var.name!r}: {reason}")
 
     inner = loop.body
     block = inner.body if isinstance(inner, ir.For) else None
     if not isinstance(inner, ir.For) or not isinstance(block, ir.Block) or block.init is not None:
-        raise refuse("it must hold the loop over terms, and that loop the decomposed block")
+        raise columns_error(
+            "the loop over columns must contain only the loop over terms, and this loop only the decomposed block"
+        )
     if (extent_of(loop), extent_of(inner)) != (COLUMNS, BIT_COLUMNS_TERMS):
-        raise refuse(
+        raise columns_error(
             f"wrong loops; got {extent_of(loop)} columns of {extent_of(inner)} terms, expected {COLUMNS} of "
             f"{BIT_COLUMNS_TERMS}"
         )
     if block.predicate is not None and {loop.var, inner.var} & free_vars(block.predicate):
-        raise refuse("the loop has a guarded tail: split by a divisor, or pad_reduction")
+        raise columns_error("the loop has a guarded tail: split by a divisor, or pad_reduction")
     if not can_share_words(block, COLUMNS):
-        raise refuse(f"sums or weights of block {block.name!r} are not known to be small enough")
-    return match_byte_product(block, refuse), inner
+        raise columns_error(f"sums or weights of block {block.name!r} are not known to be small enough")
+    return match_byte_product(block, columns_error), inner
 
 
-def _column_sums(first_sum: ir.Load | ir.Store) -> list[ir.Load]:
+def _load_column_sums(first_sum: ir.Load | ir.Store) -> list[ir.Load]:
     """Return the loads of the sums of four neighbouring columns, given the access to the first sum."""
     *rows, column = first_sum.indices
     return [ir.Load(first_sum.buffer, (*rows, column + n if n else column)) for n in range(COLUMNS)]
 
 
-def _store_sums(sums: list[ir.Load], values: list[ir.Expr]) -> ir.Stmt:
+def _build_sum_stores(sums: list[ir.Load], values: list[ir.Expr]) -> ir.Stmt:
     """Store the sums of four columns, the last column first. The value of a column reads this column and earlier
     ones, which must not have been overwritten yet."""
     pairs = list(zip(sums, values, strict=True))
     return ir.seq(*(ir.Store(total.buffer, total.indices, value.astype("int32")) for total, value in reversed(pairs)))
 
 
-def _column_updates(product: ByteProduct, words: ir.Buffer) -> ir.Stmt:
+def _build_column_updates(product: ByteProduct, packed_words: ir.Buffer) -> ir.Stmt:
     """Build the updates of the sums of four columns by two products each."""
     column, k = product.weight.indices
-    word = ir.Load(words, (simplify(column // COLUMNS), simplify(k // BIT_COLUMNS_TERMS)))
+    word = ir.Load(packed_words, (simplify(column // COLUMNS), simplify(k // BIT_COLUMNS_TERMS)))
     activations = StepOperand(0, ("load_i16x2_aligned",), BIT_COLUMNS_TERMS).value(product.data)
     unpacked = (_shift_and_mask(word, 12, 0xF000), ir.call("evens_i8", word), _shift_and_mask(word, 4, 0xFFF0), word)
     stores = []
-    for total, weights in zip(_column_sums(product.store), unpacked, strict=True):
+    for total, weights in zip(_load_column_sums(product.store), unpacked, strict=True):
         value = ir.Call("dot2_wrapping", (activations, weights, total), "int32")
         stores.append(ir.Store(total.buffer, total.indices, value))
     return ir.seq(*stores)
@@ -249,26 +257,26 @@ def _shift_and_mask(word: ir.Expr, left_shift: int, mask: int) -> ir.Expr:
     return ir.cast("int32", ir.cast("uint32", word) << left_shift) & held
 
 
-def _combine_sums(first_sum: ir.Load) -> ir.Stmt:
+def _build_sum_combination(first_sum: ir.Load) -> ir.Stmt:
     """Build the statement before the loop that combines the sums c0 .. c3 of four columns.
 
     t0 = 2**12 c0, t1 = c0 + 2**4 c1, t2 = 2**4 (t1 + 2**8 c2), t3 = t1 + 2**8 c2 + 2**12 c3, modulo 2**32."""
-    sums = _column_sums(first_sum)
+    sums = _load_column_sums(first_sum)
     c0, c1, c2, c3 = (x.astype("uint32") for x in sums)
     two = c0 + (c1 << 4)
     three = two + (c2 << 8)
-    return _store_sums(sums, [c0 << 12, two, three << 4, three + (c3 << 12)])
+    return _build_sum_stores(sums, [c0 << 12, two, three << 4, three + (c3 << 12)])
 
 
-def _separate_sums(first_sum: ir.Load) -> ir.Stmt:
+def _build_sum_separation(first_sum: ir.Load) -> ir.Stmt:
     """Build the statement after the loop that recovers the sums of four columns from t0 .. t3 of
-    :func:`_combine_sums`."""
-    sums = _column_sums(first_sum)
+    :func:`_build_sum_combination`."""
+    sums = _load_column_sums(first_sum)
     t0, t1, t2, t3 = (x.astype("uint32") for x in sums)
     c0, c2 = t0.astype("int32") >> 12, (t2 - (t1 << 4)).astype("int32") >> 12
     c1 = (t1 - c0.astype("uint32")).astype("int32") >> 4
     c3 = (t3 - t1 - (c2.astype("uint32") << 8)).astype("int32") >> 12
-    return _store_sums(sums, [c0, c1, c2, c3])
+    return _build_sum_stores(sums, [c0, c1, c2, c3])
 
 
 def pack_bit_columns(array: Array) -> Array:

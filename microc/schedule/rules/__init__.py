@@ -75,7 +75,7 @@ class ScheduleRule:
         schedules = [] if result is None else [result] if isinstance(result, Schedule) else list(result)
         if any(not isinstance(schedule, Schedule) or schedule.start != func for schedule in schedules):
             raise ProgramError(
-                f"schedule rule {self.name} returns something else than schedules of function {func.name}; got "
+                f"schedule rule {self.name}: the result is no schedule of function {func.name}; got "
                 f"{type(result).__name__}",
                 hint="return the schedule that it was given, after steps, or None",
             )
@@ -92,13 +92,13 @@ def _is_not_tiled_product(start: Schedule, target: Target) -> bool:
     A tile loads the operands of a product along K less often than a generic schedule. A generic schedule would also
     copy ``patch`` for all pixels at once, and the cost model does not price that memory."""
     product = match_product(start)
-    return product is None or not (product.along or start.has(PATCH))
+    return product is None or not (product.contiguous_along_k or start.has(PATCH))
 
 
-def _unless_tiled_product(suits: Matches) -> Matches:
-    """Restrict the test ``suits`` of a rule to functions that are not tiled products
+def _matches_unless_tiled_product(matches: Matches) -> Matches:
+    """Restrict the test ``matches`` of a rule to functions that are not tiled products
     (:func:`_is_not_tiled_product`)."""
-    return lambda start, target: _is_not_tiled_product(start, target) and suits(start, target)
+    return lambda start, target: _is_not_tiled_product(start, target) and matches(start, target)
 
 
 _ANY = ("generic", "sketch", "copies", "several", "picks", "lanes", "rows")
@@ -112,161 +112,161 @@ OURS: tuple[Rule, ...] = (
         strips.matches_strip_product,
         strips.schedule_strip_product,
         {"tile": strips.strip_product_tiles},
-        needs=frozenset({"scalable"}),
-        over=("matrix float", "matrix dsp", *_PLAIN, "vectors"),
+        needed_features=frozenset({"scalable"}),
+        dominates=("matrix float", "matrix dsp", *_PLAIN, "vectors"),
     ),
     Rule(
         "window strips",
         strips.matches_strip_windows,
         strips.schedule_strip_windows,
         {"tile": strips.strip_window_tiles},
-        needs=frozenset({"scalable"}),
-        over=(*_BY_ROWS, "vectors"),
+        needed_features=frozenset({"scalable"}),
+        dominates=(*_BY_ROWS, "vectors"),
     ),
     Rule(
         "depthwise strips",
         strips.matches_strip_depthwise,
         strips.schedule_strip_depthwise,
         {"lanes": fixed_domain(*LEAST)},
-        needs=frozenset({"scalable"}),
-        over=_BY_ROWS,
+        needed_features=frozenset({"scalable"}),
+        dominates=_BY_ROWS,
     ),
     Rule(
         "matrix vectors",
         vectors.matches_vector_product,
         matrix.schedule_by_tile,
         {"tile": vectors.vector_product_tiles},
-        space={"tile": spaces.vector_tiles},
-        over=("matrix float", "matrix dsp", *_PLAIN, "vectors"),
+        search_domains={"tile": spaces.vector_tiles},
+        dominates=("matrix float", "matrix dsp", *_PLAIN, "vectors"),
     ),
     Rule(
         "window vectors",
         windows.matches_windows,
         windows.schedule_windows,
         {"tile": windows.window_tiles},
-        space={"tile": spaces.window_tiles},
-        over=(*_BY_ROWS, "vectors"),
+        search_domains={"tile": spaces.window_tiles},
+        dominates=(*_BY_ROWS, "vectors"),
     ),
     Rule(
         "depthwise vectors",
         vectors.matches_vector_depthwise,
         vectors.schedule_vector_depthwise,
         {"pixels": fixed_domain(vectors.DEPTHWISE_PIXELS), "pairs": vectors.default_tap_pairs},
-        space={"pixels": fixed_domain(*range(1, 13)), "pairs": vectors.search_tap_pairs},
-        over=_BY_ROWS,
+        search_domains={"pixels": fixed_domain(*range(1, 13)), "pairs": vectors.search_tap_pairs},
+        dominates=_BY_ROWS,
     ),
     Rule(
         "matrix bit pairs",
         matches_bit_pairs,
         matrix.schedule_by_tile,
         {"tile": bit_pair_tiles},
-        lean={"tile": matrix.tiles_of_fewer_rows},
-        needs=frozenset({"pairs"}),
-        over=("matrix bits", *_BYTES),
+        low_memory={"tile": matrix.domain_of_fewer_rows},
+        needed_features=frozenset({"pairs"}),
+        dominates=("matrix bits", *_BYTES),
     ),
     Rule(
         "matrix opened columns",
         matches_lookup_columns,
         schedule_lookup_columns,
-        needs=frozenset({"pairs"}),
-        over=_BYTES,
+        needed_features=frozenset({"pairs"}),
+        dominates=_BYTES,
     ),
     Rule(
         "matrix unit",
         matches_unit_product,
         schedule_on_unit,
         {"blocking": default_blockings},
-        space={"blocking": search_blockings},
-        needs=frozenset({TENSOR_UNIT}),
+        search_domains={"blocking": search_blockings},
+        needed_features=frozenset({TENSOR_UNIT}),
     ),
     Rule(
         "matrix bits",
         matches_bits,
         matrix.schedule_by_tile,
         {"tile": bit_scalar_tiles},
-        lean={"tile": matrix.tiles_of_fewer_rows},
-        over=_BYTES,
+        low_memory={"tile": matrix.domain_of_fewer_rows},
+        dominates=_BYTES,
     ),
     Rule(
         "matrix mve",
         matches_mve,
         schedule_matrix_mve,
         {"sums": default_sums},
-        space={"sums": search_sums},
-        needs=frozenset({"lanes"}),
-        over=("matrix bit pairs", "matrix bits", *_BYTES),
+        search_domains={"sums": search_sums},
+        needed_features=frozenset({"lanes"}),
+        dominates=("matrix bit pairs", "matrix bits", *_BYTES),
     ),
-    Rule("matrix half", matches_float16_product, schedule_float16_product, over=(*_PLAIN, "vectors")),
-    Rule("window half", matches_float16_depthwise, schedule_float16_depthwise, over=(*_BY_ROWS, "vectors")),
+    Rule("matrix half", matches_float16_product, schedule_float16_product, dominates=(*_PLAIN, "vectors")),
+    Rule("window half", matches_float16_depthwise, schedule_float16_depthwise, dominates=(*_BY_ROWS, "vectors")),
     Rule(
         "matrix pairs",
         swar_rules.matches_pixel_pairs,
         swar_rules.schedule_pixel_pairs,
         {"pairs": swar_rules.default_pixel_pairs, "channels": swar_rules.default_channels},
-        space={"pairs": swar_rules.search_pixel_pairs, "channels": swar_rules.search_channels},
-        over=_PLAIN,
+        search_domains={"pairs": swar_rules.search_pixel_pairs, "channels": swar_rules.search_channels},
+        dominates=_PLAIN,
     ),
     Rule(
         "matrix quads",
         swar_rules.matches_channel_quads,
         swar_rules.schedule_channel_quads,
         {"quads": fixed_domain(1)},
-        space={"quads": swar_rules.search_quads},
-        over=_PLAIN,
+        search_domains={"quads": swar_rules.search_quads},
+        dominates=_PLAIN,
     ),
     Rule(
         "matrix float",
         matrix.matches_float,
         matrix.schedule_by_tile,
         {"tile": matrix.float_tiles},
-        space={"tile": spaces.float_tiles},
-        lean={"tile": matrix.tiles_of_fewer_rows},
-        needs=frozenset({"fma"}),
-        over=_PLAIN,
+        search_domains={"tile": spaces.float_tiles},
+        low_memory={"tile": matrix.domain_of_fewer_rows},
+        needed_features=frozenset({"fma"}),
+        dominates=_PLAIN,
     ),
     Rule(
         "matrix opened",
         matrix.matches_float_by_int8,
         matrix.schedule_by_tile,
         {"tile": matrix.float_by_int8_tiles},
-        lean={"tile": matrix.tiles_of_fewer_rows},
-        over=("matrix bits", *_PLAIN),
+        low_memory={"tile": matrix.domain_of_fewer_rows},
+        dominates=("matrix bits", *_PLAIN),
     ),
     Rule(
         "matrix dsp",
         matrix.matches_int16_dot,
         matrix.schedule_by_tile,
         {"tile": matrix.int16_dot_tiles},
-        space={"tile": spaces.pair_tiles},
-        lean={"tile": matrix.tiles_of_fewer_rows},
-        needs=frozenset({"pairs"}),
-        over=_PLAIN,
+        search_domains={"tile": spaces.pair_tiles},
+        low_memory={"tile": matrix.domain_of_fewer_rows},
+        needed_features=frozenset({"pairs"}),
+        dominates=_PLAIN,
     ),
     Rule(
         "matrix",
         matrix.matches_any_product,
         matrix.schedule_by_tile,
         {"tile": matrix.scalar_tiles},
-        space={"tile": spaces.plain_tiles},
-        lean={"tile": matrix.tiles_of_fewer_rows},
+        search_domains={"tile": spaces.plain_tiles},
+        low_memory={"tile": matrix.domain_of_fewer_rows},
     ),
     Rule(
         "winograd",
         winograd.matches_int16_winograd,
         winograd.schedule_winograd,
         {"held": winograd.default_tile_counts, "unroll": winograd.default_unroll},
-        space={"held": winograd.search_tile_counts, "unroll": winograd.search_unrolls},
-        needs=frozenset({"pairs"}),
-        over=_ANY,
+        search_domains={"held": winograd.search_tile_counts, "unroll": winograd.search_unrolls},
+        needed_features=frozenset({"pairs"}),
+        dominates=_ANY,
     ),
     Rule(
         "winograd floats",
         winograd.matches_float_winograd,
         winograd.schedule_float_winograd,
         {"square": winograd.default_square, "unroll": winograd.default_unroll},
-        space={"square": winograd.search_squares, "unroll": winograd.search_unrolls},
-        needs=frozenset({"fma"}),
-        over=(*_ANY, "vectors"),
+        search_domains={"square": winograd.search_squares, "unroll": winograd.search_unrolls},
+        needed_features=frozenset({"fma"}),
+        dominates=(*_ANY, "vectors"),
     ),
     Rule(
         "depthwise mve",
@@ -277,49 +277,49 @@ OURS: tuple[Rule, ...] = (
             "abreast": fixed_domain(1, 2, 3),
             "taps": fixed_domain(depthwise.LANE_TAPS),
         },
-        space={
+        search_domains={
             "axis": fixed_domain(2, 1, depthwise.CHANNELS),
             "abreast": fixed_domain(*range(1, 7)),
             "taps": spaces.lane_taps,
         },
-        needs=frozenset({"lanes"}),
-        over=("depthwise dsp", *_BY_ROWS),
+        needed_features=frozenset({"lanes"}),
+        dominates=("depthwise dsp", *_BY_ROWS),
     ),
     Rule(
         "depthwise dsp",
         depthwise.matches_plane_pairs,
         depthwise.schedule_by_planes,
         {"walk": depthwise.pair_walks},
-        space={"walk": spaces.pair_walks},
-        needs=frozenset({"pairs"}),
-        over=_BY_ROWS,
+        search_domains={"walk": spaces.pair_walks},
+        needed_features=frozenset({"pairs"}),
+        dominates=_BY_ROWS,
     ),
     Rule(
         "depthwise planes",
         depthwise.matches_single_products,
         depthwise.schedule_by_planes,
         {"walk": depthwise.single_walks},
-        over=_ANY,
-        space={"walk": spaces.single_walks},
+        dominates=_ANY,
+        search_domains={"walk": spaces.single_walks},
     ),
     Rule(
         "depthwise bytes",
         depthwise.matches_unsigned_bytes,
         depthwise.schedule_by_planes,
         {"walk": depthwise.byte_walks},
-        space={"walk": spaces.single_walks},
-        needs=frozenset({"unsigned_bytes"}),
-        over=_BY_ROWS,
+        search_domains={"walk": spaces.single_walks},
+        needed_features=frozenset({"unsigned_bytes"}),
+        dominates=_BY_ROWS,
     ),
-    Rule("depthwise", depthwise.matches_window_sum, depthwise.schedule_by_rows, over=_ANY),
+    Rule("depthwise", depthwise.matches_window_sum, depthwise.schedule_by_rows, dominates=_ANY),
     Rule("runs", matches_copy_loops, schedule_copy_loops, {"unrolled": fixed_domain(False, True)}),
     Rule("generic", _is_not_tiled_product, schedule_generic, {"unrolled": fixed_domain(False, True)}),
     Rule(
         "sketch",
-        _unless_tiled_product(sketch.matches_sketch),
+        _matches_unless_tiled_product(sketch.matches_sketch),
         sketch.schedule_sketch,
         {"square": fixed_domain()},
-        space={"square": sketch.sketch_squares},
+        search_domains={"square": sketch.sketch_squares},
     ),
     Rule("copies", matches_copies, schedule_copies, {"words": fixed_domain(False, True)}),
     Rule(
@@ -327,29 +327,34 @@ OURS: tuple[Rule, ...] = (
         matches_elementwise_arithmetic,
         unroll_results,
         {"results": fixed_domain(4)},
-        space={"results": fixed_domain(2, 3, 4, 6, 8)},
+        search_domains={"results": fixed_domain(2, 3, 4, 6, 8)},
     ),
-    Rule("picks", matches_integer_moves, schedule_integer_moves, needs=frozenset({"max_i8x4"})),
-    Rule("lanes", _unless_tiled_product(matches_block_loops), vectorize_results, needs=frozenset({"lanes"})),
+    Rule("picks", matches_integer_moves, schedule_integer_moves, needed_features=frozenset({"max_i8x4"})),
+    Rule(
+        "lanes",
+        _matches_unless_tiled_product(matches_block_loops),
+        vectorize_results,
+        needed_features=frozenset({"lanes"}),
+    ),
     Rule(
         "vectors",
-        _unless_tiled_product(matches_block_loops),
+        _matches_unless_tiled_product(matches_block_loops),
         vectorize_stages,
         {"strips": fixed_domain(True, False)},
-        needs=frozenset({"vectors"}),
+        needed_features=frozenset({"vectors"}),
     ),
-    Rule("rows", _unless_tiled_product(matches_rows), schedule_rows, {"unrolled": fixed_domain(False, True)}),
+    Rule("rows", _matches_unless_tiled_product(matches_rows), schedule_rows, {"unrolled": fixed_domain(False, True)}),
 )
 """The built-in schedule rules. Their order decides between schedules of equal cost: the first is chosen."""
 
 
 def candidate_schedules(
-    func: ir.PrimFunc, op: str, target: Target, goal: Goal, *, lean: bool = False
+    func: ir.PrimFunc, op: str, target: Target, goal: Goal, *, low_memory: bool = False
 ) -> tuple[Schedule, ...]:
     """Return the candidate schedules of a function, at least one, from built-in rules and from rules of the user. Each
     has a name for reports.
 
-    ``op``: first operator of the kernel. ``lean``: also return schedules with small workspaces, including those of
+    ``op``: first operator of the kernel. ``low_memory``: also return schedules with small workspaces, including those of
     rules that other rules dominate in time."""
     own = [(rule, schedule) for rule in RULES.values() for schedule in rule.schedules(func, op, target)]
     alone = tuple(schedule for rule, schedule in own if rule.alone)
@@ -359,8 +364,10 @@ def candidate_schedules(
         if alone
         else [s for rule in matching_rules(OURS, start, target) for s in rule.schedules(start, target, goal)]
     )
-    if lean and not alone:
-        ours += [s for rule in OURS if rule.suits(start, target) for s in rule.lean_schedules(start, target, goal)]
+    if low_memory and not alone:
+        ours += [
+            s for rule in OURS if rule.applies_to(start, target) for s in rule.low_memory_schedules(start, target, goal)
+        ]
     by_trace: dict[tuple[Step, ...], Schedule] = {}  # a decision that changes nothing gives the same steps
     for schedule in alone or (*ours, *(schedule for _, schedule in own)):
         by_trace.setdefault(schedule.trace, schedule)

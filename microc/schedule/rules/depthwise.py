@@ -14,7 +14,12 @@ from microc.isa import TENSOR
 from microc.isa.vocabulary.matrix_products import correlation_name
 from microc.schedule.primitives.compute_at import loop_extent, stored_buffer
 from microc.schedule.primitives.tree import find_block
-from microc.schedule.rules.generic import inline_elementwise, pad_by_row, reduce_loops, unroll_small_loops
+from microc.schedule.rules.generic import (
+    compute_padding_by_row,
+    inline_elementwise,
+    reduction_loops,
+    unroll_small_loops,
+)
 from microc.schedule.rules.rule import Decisions, vectorize_lanes
 from microc.schedule.rules.templates import Depthwise, Walk, is_product_of_loads, match_depthwise, walk_planes
 from microc.schedule.schedule import Schedule
@@ -39,9 +44,9 @@ def require_depthwise(start: Schedule) -> Depthwise:
     return form
 
 
-def _longer_axis(form: Depthwise) -> int:
+def _longer_image_axis(depthwise: Depthwise) -> int:
     """Return the image axis with more outputs (1: y, 2: x)."""
-    return 2 if form.outputs[1] >= form.outputs[0] else 1
+    return 2 if depthwise.outputs[1] >= depthwise.outputs[0] else 1
 
 
 # ---------------------------------------------------------------- pairs of int16 (``dot2``)
@@ -78,26 +83,26 @@ def matches_plane_pairs(start: Schedule, target: Target) -> bool:
         return False
     bytewise = form.data.dtype in ("int8", "uint8") and form.weight.dtype in ("int8", "int16")
     narrow = bytewise or (form.data.dtype, form.weight.dtype) == ("int16", "int8")
-    return narrow and _is_plane_worthwhile(form) and bool(correlation_walks(form))
+    return narrow and _is_plane_copy_worthwhile(form) and bool(correlation_costs_and_walks(form))
 
 
 def pair_walks(start: Schedule, target: Target, goal: Goal) -> tuple[Walk, ...]:
     """Return the walk over a plane that needs the fewest instructions for a channel, as a tuple of one."""
-    return (min(correlation_walks(require_depthwise(start)), key=lambda x: x[0])[1],)
+    return (min(correlation_costs_and_walks(require_depthwise(start)), key=lambda x: x[0])[1],)
 
 
-def correlation_walks(form: Depthwise) -> list[tuple[int, Walk]]:
+def correlation_costs_and_walks(depthwise: Depthwise) -> list[tuple[int, Walk]]:
     """Return (instructions per channel, walk) of the walks over a plane for which a tensor intrinsic exists. Only
     the instructions in which walks differ are counted."""
     walks: list[tuple[int, Walk]] = []
-    for axis in (1, 0) if form.channels > 1 else (1,):
-        length, lines = form.outputs[axis], form.outputs[1 - axis]
+    for axis in (1, 0) if depthwise.channels > 1 else (1,):
+        length, lines = depthwise.outputs[axis], depthwise.outputs[1 - axis]
         # Dilated taps are not contiguous: each is a row of one tap.
-        taps = form.taps[axis] if form.dilation[axis] == 1 else 1
-        rows = form.taps[1 - axis] * (form.taps[axis] // taps)
+        taps = depthwise.taps[axis] if depthwise.dilation[axis] == 1 else 1
+        rows = depthwise.taps[1 - axis] * (depthwise.taps[axis] // taps)
         for tile in [n for n in ABREAST if n - 2 < length] if length > 1 else [1]:
-            intrin = TENSOR.get(correlation_name(tile, taps, form.strides[axis]))
-            if intrin is None or (taps == 1 and form.strides[axis] > 1):
+            intrin = TENSOR.get(correlation_name(tile, taps, depthwise.strides[axis]))
+            if intrin is None or (taps == 1 and depthwise.strides[axis] > 1):
                 continue
             # A step of the intrinsic multiplies a word of data (left) by a word of weights (right); each word is loaded once.
             weights = rows * len({step.right for step in intrin.steps})
@@ -111,20 +116,22 @@ def correlation_walks(form: Depthwise) -> list[tuple[int, Walk]]:
     return walks
 
 
-def _is_plane_worthwhile(form: Depthwise) -> bool:
+def _is_plane_copy_worthwhile(depthwise: Depthwise) -> bool:
     """Test whether it pays to copy the padded image of a channel (its plane), from which taps are then read.
 
     That pays if the elements of the plane are used often enough and the plane is not larger than the input. A layer
     that works in place then needs a plane instead of its output, so that the memory does not grow."""
     height, width = (
         (n - 1) * stride + (taps - 1) * dilation + 1
-        for n, stride, taps, dilation in zip(form.outputs, form.strides, form.taps, form.dilation, strict=True)
+        for n, stride, taps, dilation in zip(
+            depthwise.outputs, depthwise.strides, depthwise.taps, depthwise.dilation, strict=True
+        )
     )
-    products = prod(form.outputs) * prod(form.taps) * form.times
-    if form.channels == 1:  # only a stripe is copied, for every row of outputs, whose many channels share it
-        return form.taps[0] * width <= form.outputs[1] * form.times
+    products = prod(depthwise.outputs) * prod(depthwise.taps) * depthwise.depth_multiplier
+    if depthwise.channels == 1:  # only a stripe is copied, for every row of outputs, whose many channels share it
+        return depthwise.taps[0] * width <= depthwise.outputs[1] * depthwise.depth_multiplier
     # The plane is int16: twice height * width bytes.
-    return products >= LEAST_USE * height * width and 2 * height * width <= form.pixels * form.channels
+    return products >= LEAST_USE * height * width and 2 * height * width <= depthwise.pixels * depthwise.channels
 
 
 # ---------------------------------------------------------------- one product at a time
@@ -147,7 +154,7 @@ BYTE_TAPS = 16
 def matches_single_products(start: Schedule, target: Target) -> bool:
     """Match a convolution with one output channel per input channel, and constant weights that stay in registers."""
     form = match_depthwise(start)
-    if form is None or form.times > 1 or prod(form.taps) > MOST_TAPS:
+    if form is None or form.depth_multiplier > 1 or prod(form.taps) > MOST_TAPS:
         return False
     if set(form.dtypes) == {"float32"}:
         return target.has("fma")
@@ -156,7 +163,7 @@ def matches_single_products(start: Schedule, target: Target) -> bool:
 
 def single_walks(start: Schedule, target: Target, goal: Goal) -> tuple[Walk, ...]:
     """Return the walks over a plane along the longer image axis whose weights and sums stay in registers."""
-    form, run = require_depthwise(start), _longer_axis(require_depthwise(start))
+    form, run = require_depthwise(start), _longer_image_axis(require_depthwise(start))
     length, taps = max(form.outputs), prod(form.taps)
     if form.total.dtype == "float32":
         tile = next((t for t in FLOAT_TILES if length % t == 0), min(length, FLOAT_TILES[0]))
@@ -169,7 +176,12 @@ def matches_unsigned_bytes(start: Schedule, target: Target) -> bool:
     """Match unsigned data (``ops/convolution/conv2d.py``) with a border by constant int8 weights, with one output
     channel per input channel."""
     form = match_depthwise(start)
-    return form is not None and form.times == 1 and start.has(PADDED) and form.dtypes == ("uint8", "int8", "int32")
+    return (
+        form is not None
+        and form.depth_multiplier == 1
+        and start.has(PADDED)
+        and form.dtypes == ("uint8", "int8", "int32")
+    )
 
 
 def byte_walks(start: Schedule, target: Target, goal: Goal) -> tuple[Walk, ...]:
@@ -178,8 +190,8 @@ def byte_walks(start: Schedule, target: Target, goal: Goal) -> tuple[Walk, ...]:
     Armv6-M can load a signed byte only at a register offset, but an unsigned byte or a word at a small immediate
     offset. A tap is then a load, a multiplication and an addition."""
     form = require_depthwise(start)
-    taps = ALL_TAPS if prod(form.taps) <= BYTE_TAPS else form.taps[_longer_axis(form) - 1]
-    return (Walk(_longer_axis(form), min(BYTE_TILE, max(form.outputs)), taps, words=True),)
+    taps = ALL_TAPS if prod(form.taps) <= BYTE_TAPS else form.taps[_longer_image_axis(form) - 1]
+    return (Walk(_longer_image_axis(form), min(BYTE_TILE, max(form.outputs)), taps, words=True),)
 
 
 # ---------------------------------------------------------------- vectors
@@ -232,15 +244,15 @@ def schedule_in_mve_lanes(start: Schedule, target: Target, decisions: Decisions)
     return walk_planes(start, Walk(run, LANES, decisions["taps"], lanes=True, abreast=abreast))
 
 
-def schedule_channels_in_lanes(start: Schedule, pixels: int) -> Schedule:
-    """Put channels in the lanes of a vector. ``pixels`` neighbouring pixels are computed at once and share the
+def schedule_channels_in_lanes(start: Schedule, pixel_count: int) -> Schedule:
+    """Put channels in the lanes of a vector. ``pixel_count`` neighbouring pixels are computed at once and share the
     loaded weights."""
     schedule = inline_elementwise(start)
     x, channel = schedule.loops_of(ACC)[2:4]
-    taps = reduce_loops(schedule, ACC)
+    taps = reduction_loops(schedule, ACC)
     lanes, inner = channel, []
-    if pixels > 1:
-        schedule = schedule.split(x, (None, pixels)).split(channel, (None, LANES))
+    if pixel_count > 1:
+        schedule = schedule.split(x, (None, pixel_count)).split(channel, (None, LANES))
         channel, lanes, inner = f"{channel}_0", f"{channel}_1", [f"{x}_1"]
         schedule = schedule.reorder(f"{x}_0", channel, *taps, *inner, lanes)
     schedule = schedule.decompose_reduction(ACC, taps[0])
@@ -281,7 +293,7 @@ def schedule_by_rows(start: Schedule, target: Target, _: Decisions) -> Schedule:
     """Keep the sums of neighbouring pixels in registers while the loops over taps run, channel by channel. Copy the
     padded input rows for one output row at a time."""
     schedule = inline_elementwise(start)
-    around, reducing = schedule.loops_of(ACC), reduce_loops(schedule, ACC)
+    around, reducing = schedule.loops_of(ACC), reduction_loops(schedule, ACC)
     x, channel, first = around[2], around[3], reducing[0]
     tiled = loop_extent(schedule.func, x) >= PIXELS
     if tiled:
@@ -294,4 +306,4 @@ def schedule_by_rows(start: Schedule, target: Target, _: Decisions) -> Schedule:
         out = schedule.loops_of(OUT)
         for loop in (f"{x}_1", f"{x}_1_init", next(n for n in out[-4:] if loop_extent(schedule.func, n) == PIXELS)):
             schedule = schedule.unroll(loop)
-    return pad_by_row(schedule, target)
+    return compute_padding_by_row(schedule, target)

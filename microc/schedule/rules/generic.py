@@ -10,8 +10,8 @@ from microc.schedule.primitives.compute_at import loop_extent, stored_buffer
 from microc.schedule.primitives.tree import find_block
 from microc.schedule.rules.rule import (
     Decisions,
-    dividing_lanes,
     float_vector_level,
+    largest_dividing_lane_count,
     vectorize_in_lanes,
     vectorize_lanes,
 )
@@ -37,20 +37,20 @@ def blocks_of(schedule: Schedule) -> list[ir.Block]:
     return [s for s in walk_stmt(schedule.func.body) if isinstance(s, ir.Block)]
 
 
-def reduce_loops(schedule: Schedule, block: str) -> list[str]:
+def reduction_loops(schedule: Schedule, block: str) -> list[str]:
     """Return the names of the reduction loops of a block, outermost first."""
     iters = find_block(schedule.func.body, block).iters
     names = {v.name for i in iters if i.kind == "reduce" for v in free_vars(i.binding)}
     return [name for name in schedule.loops_of(block) if name in names]
 
 
-def instance_count(block: ir.Block) -> int:
+def count_instances(block: ir.Block) -> int:
     """Return how often a block is executed: the product of the extents of its iterators."""
     return prod(i.extent for i in block.iters)
 
 
 def is_operator_scheduled(block: ir.Block) -> bool:
-    """Test whether a block contains loops that the operator's definition wrote itself."""
+    """Test whether a block contains loops that the operator's definition provides itself."""
     return any(name == EXTERN for name, _ in block.annotations)
 
 
@@ -71,7 +71,7 @@ def inline_elementwise(schedule: Schedule) -> Schedule:
             or is_operator_scheduled(readers[0])
         ):
             continue
-        if instance_count(block) < instance_count(readers[0]):
+        if count_instances(block) < count_instances(readers[0]):
             continue
         schedule = schedule.compute_inline(block.name)
     return schedule
@@ -82,7 +82,7 @@ def finish_reduction(schedule: Schedule, block: str, unrolled: bool = False) -> 
     sum in a register.
 
     ``unrolled``: unroll some iterations of the reduction."""
-    reducing = reduce_loops(schedule, block)
+    reducing = reduction_loops(schedule, block)
     around = schedule.loops_of(block)
     spatial = [name for name in around if name not in reducing]
     if not reducing:
@@ -108,15 +108,15 @@ def finish_reduction(schedule: Schedule, block: str, unrolled: bool = False) -> 
     return joined.set_scope(buffer.name, "register")
 
 
-def double_sums(schedule: Schedule, weight: str) -> Schedule:
+def double_requantised_sums(schedule: Schedule, weight_name: str) -> Schedule:
     """Double the sums of the decomposed block ``acc`` if the requantisation multiplies high halves. Its constant int8
     weights are doubled and stored as int16.
 
     That saves one shift per output."""
     try:
-        return schedule.double_reduction(ACC, weight)
+        return schedule.double_reduction(ACC, weight_name)
     except ScheduleError as refusal:  # the scaling needs the sum itself
-        return schedule.without(f"double_reduction(acc, {weight})", refusal)
+        return schedule.without(f"double_reduction(acc, {weight_name})", refusal)
 
 
 def schedule_generic(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
@@ -126,7 +126,7 @@ def schedule_generic(start: Schedule, target: Target, decisions: Decisions) -> S
     for block in blocks_of(schedule):
         if block.init is not None:
             schedule = finish_reduction(schedule, block.name, decisions["unrolled"])
-    return pad_by_row(schedule, target)
+    return compute_padding_by_row(schedule, target)
 
 
 def _reads_result_of(schedule: Schedule, block: str, producer: str) -> bool:
@@ -135,7 +135,7 @@ def _reads_result_of(schedule: Schedule, block: str, producer: str) -> bool:
     return buffer in buffers_read(find_block(schedule.func.body, block))
 
 
-def pad_by_row(schedule: Schedule, target: Target) -> Schedule:
+def compute_padding_by_row(schedule: Schedule, target: Target) -> Schedule:
     """Compute the block ``padded`` (the input with its border) for one output row at a time: move it into the second
     spatial loop of ``acc``."""
     if schedule.has(PADDED) and schedule.has(ACC) and _reads_result_of(schedule, ACC, PADDED):
@@ -163,7 +163,7 @@ def vectorize_copy(schedule: Schedule, block: str, target: Target) -> Schedule:
     extent = loop_extent(schedule.func, inner)
     if target.core.lanes and extent > 1:
         lanes = (
-            dividing_lanes(extent, target) or target.core.lanes[-1]
+            largest_dividing_lane_count(extent, target) or target.core.lanes[-1]
         )  # only copies with arithmetic use lanes; others are calls
         return vectorize_lanes(schedule, inner, lanes, float_vector_level(target))
     if target.has("unaligned") and extent > 1:
@@ -273,7 +273,7 @@ def schedule_rows(start: Schedule, target: Target, decisions: Decisions) -> Sche
         buffer = stored_buffer(find_block(schedule.func.body, block.name))
         if buffer.size == buffer.shape[0]:  # one element per row
             schedule = schedule.set_scope(buffer.name, "register")
-        reducing = reduce_loops(schedule, block.name)
+        reducing = reduction_loops(schedule, block.name)
         if reducing:
             schedule = schedule.decompose_reduction(block.name, reducing[0])
             schedule = unroll_iterations(schedule, reducing[-1]) if unrolled else schedule

@@ -57,7 +57,7 @@ def matches_mve(start: Schedule, target: Target) -> bool:
     """Match a product of data by weights of 8 or 16 bits, or of int8 by bit-packed weights, summed in int32. Both
     operands are contiguous along K."""
     product = match_product(start)
-    if product is None or not product.along or product.total.dtype != "int32":
+    if product is None or not product.contiguous_along_k or product.total.dtype != "int32":
         return False
     if product.bits:
         return (
@@ -74,7 +74,7 @@ def default_sums(start: Schedule, target: Target, goal: Goal) -> Sequence[Sums]:
     product = require_product(start)
     rows = min(product.rows, TALL if product.data.dtype == product.weight.dtype == "int8" else WIDE)
     columns = min(product.columns, WIDE if rows > 1 else ROW)
-    stretch, columns = _stretch_and_width(product.columns, columns, STRETCH if rows > 1 else LONG)
+    stretch, columns = _stretch_and_product_channels(product.columns, columns, STRETCH if rows > 1 else LONG)
     default = Sums(rows, columns, stretch)
     return (
         (Sums(rows, stretch, stretch), default) if rows == 1 and _stays_in_registers(product, stretch) else (default,)
@@ -125,7 +125,7 @@ def schedule_matrix_mve(start: Schedule, target: Target, decisions: Decisions) -
             k, (None, form.count, LANES_OF_BYTES)
         )
         terms = tuple(f"{k}_{n}" for n in range(3))
-    schedule = schedule.reorder(f"{p}_0", *product.inside, f"{o}_0", f"{p}_1", f"{o}_1", *terms)
+    schedule = schedule.reorder(f"{p}_0", *product.inner_loops, f"{o}_0", f"{p}_1", f"{o}_1", *terms)
     if rows > 1:  # sums start from zero; the epilogue adds the bias to vectors of them
         schedule = schedule.defer_init(ACC)
     schedule = schedule.reverse_compute_at(OUT, f"{o}_0").set_scope(product.total.name, "local")
@@ -139,18 +139,18 @@ def schedule_matrix_mve(start: Schedule, target: Target, decisions: Decisions) -
     return vectorize_lanes(schedule.reorder(column, row).unroll(row), column)
 
 
-def _stretch_and_width(columns: int, wide: int, max_stretch: int) -> tuple[int, int]:
+def _stretch_and_product_channels(total_channels: int, wide_channels: int, max_stretch: int) -> tuple[int, int]:
     """Return (channels of a stretch, channels of a product). A stretch has at most ``max_stretch`` channels.
 
-    The stretch is preferably a multiple of ``wide``, the channels of a product, that divides all channels
-    (``columns``). If only a small number divides them, the last stretch is shorter, and products have one channel,
+    The stretch is preferably a multiple of ``wide_channels``, the channels of a product, that divides all channels
+    (``total_channels``). If only a small number divides them, the last stretch is shorter, and products have one channel,
     because a product of several channels would cross the end of the stretch."""
-    if columns <= max_stretch:
-        return columns, wide
-    divisors = [n for n in range(max_stretch, max_stretch // 4, -1) if columns % n == 0]
+    if total_channels <= max_stretch:
+        return total_channels, wide_channels
+    divisors = [n for n in range(max_stretch, max_stretch // 4, -1) if total_channels % n == 0]
     if not divisors:
         return max_stretch, 1
-    return next((n for n in divisors if n % wide == 0), divisors[0]), wide
+    return next((n for n in divisors if n % wide_channels == 0), divisors[0]), wide_channels
 
 
 def vectorize_gather(schedule: Schedule, block: str) -> Schedule:

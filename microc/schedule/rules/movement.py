@@ -10,11 +10,11 @@ from microc.schedule.primitives.compute_at import loop_extent
 from microc.schedule.primitives.tree import find_loop
 from microc.schedule.rules.generic import (
     blocks_of,
+    compute_padding_by_row,
     finish_reduction,
     inline_elementwise,
     is_operator_scheduled,
-    pad_by_row,
-    reduce_loops,
+    reduction_loops,
     schedule_generic,
     split_contiguous_runs,
     unroll_small_loops,
@@ -38,8 +38,8 @@ LEAST = 16
 
 
 def matches_copy_loops(start: Schedule, target: Target) -> bool:
-    """Match functions in which the operator's definition wrote loops that copy memory."""
-    return any(find_copy_loops(start.func))
+    """Match functions whose operator definition contains loops that copy memory."""
+    return any(find_copy_loops_and_dtypes(start.func))
 
 
 def schedule_copy_loops(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
@@ -49,7 +49,7 @@ def schedule_copy_loops(start: Schedule, target: Target, decisions: Decisions) -
     return schedule_generic(vectorize_copy_loops(start, target), target, decisions)
 
 
-def find_copy_loops(func: ir.PrimFunc) -> Iterator[tuple[str, str]]:
+def find_copy_loops_and_dtypes(func: ir.PrimFunc) -> Iterator[tuple[str, str]]:
     """Iterate over (loop, dtype) of the loops that only copy contiguous elements from one buffer to another.
 
     Only loops of an operator's definition have statements outside of blocks."""
@@ -63,11 +63,11 @@ def find_copy_loops(func: ir.PrimFunc) -> Iterator[tuple[str, str]]:
 
 
 def vectorize_copy_loops(schedule: Schedule, target: Target) -> Schedule:
-    """Move the copy loops of :func:`find_copy_loops` by vectors, by words at any address, or by words if both addresses
-    permit that. Else leave them unchanged.
+    """Let copy loops (:func:`find_copy_loops_and_dtypes`) move vectors, words at any address, or words if both addresses
+    permit that. Else leave the loops unchanged.
 
     Elements are moved in order, so that memory may be moved to a lower address that overlaps it."""
-    for loop, dtype in tuple(find_copy_loops(schedule.func)):
+    for loop, dtype in tuple(find_copy_loops_and_dtypes(schedule.func)):
         width = dtypes.nbytes(dtype)
         if (target.has("lanes") or target.has("vectors")) and dtype in COPY_SUFFIXES:
             schedule = vectorize_lanes(schedule, loop)
@@ -117,11 +117,11 @@ def schedule_integer_moves(start: Schedule, target: Target, _: Decisions) -> Sch
     """Compute all lanes of a packed word at once. Return None if too many elements are compared."""
     schedule = inline_elementwise(start)
     for block in blocks_of(schedule):
-        reducing = reduce_loops(schedule, block.name)
+        reducing = reduction_loops(schedule, block.name)
         if prod(loop_extent(schedule.func, name) for name in reducing) > TAPS:
             return None
         schedule = unroll_small_loops(finish_reduction(schedule, block.name), block.name, reducing, TAPS)
-    schedule = pad_by_row(schedule, target)
+    schedule = compute_padding_by_row(schedule, target)
     return _vectorize_innermost(schedule, blocks_of(schedule)[-1].name)
 
 
@@ -136,12 +136,12 @@ def _unroll_elements(schedule: Schedule, block: ir.Block) -> Schedule:
     code of an element is long."""
     inner = schedule.loops_of(block.name)[-1]
     run = next((n for n in RUNS if loop_extent(schedule.func, inner) % n == 0), 1)
-    if run == 1 or any(_selects_by_element(x, block.iters[-1].var) for x in walk_all_exprs(block.body)):
+    if run == 1 or any(_repeats_select_per_element(x, block.iters[-1].var) for x in walk_all_exprs(block.body)):
         return schedule
     return schedule.split(inner, (None, run)).unroll(f"{inner}_1")
 
 
-def _selects_by_element(expr: ir.Expr, element: ir.Var) -> bool:
+def _repeats_select_per_element(expr: ir.Expr, element: ir.Var) -> bool:
     """Test whether an expression contains a select that the code of every unrolled element would repeat: its
     condition depends on ``element``, or it is in the index of a load."""
     match expr:
@@ -198,7 +198,7 @@ little in comparison."""
 
 
 def matches_block_loops(start: Schedule, target: Target) -> bool:
-    """Match functions whose loops all belong to blocks: the operator's definition wrote no loops itself."""
+    """Match functions whose loops all belong to blocks: the operator definition contains no loops of its own."""
     return not any(is_operator_scheduled(block) for block in blocks_of(start))
 
 

@@ -40,35 +40,35 @@ class Rule:
     """A schedule rule for a family of functions. A rule that matches a function yields one candidate schedule for each
     combination of its decisions.
 
-    - ``matches(start, target)``: test whether the rule applies to the function.
+    - ``matches(start, target)``: test whether the rule applies to the function ``start``, a schedule without steps.
     - ``build(start, target, decisions)``: build the schedule; None if the decisions have no effect on the function.
     - ``decisions``: by name, the domain of each decision that the cost model compares. Decisions that are True are
       appended to the rule's name in reports.
-    - ``space``: by name, a wider domain of a decision for a search that measures (:mod:`microc.tuning`). The default is
+    - ``search_domains``: by name, a wider domain of a decision for a search that measures (:mod:`microc.tuning`). The default is
       the domain in ``decisions``.
-    - ``lean``: by name, a function that changes the domain of a decision such that schedules need less workspace, but
+    - ``low_memory``: by name, a function that changes the domain of a decision such that schedules need less workspace, but
       more time.
-    - ``needs``: features that the core must have.
-    - ``over``: names of rules that this rule dominates; they are skipped if this rule matches. The reason is in the
-      rule's module."""
+    - ``needed_features``: features that the core must have.
+    - ``dominates``: names of rules that cannot give a better schedule where this rule matches, and are then skipped. The
+      reason is in the rule's module."""
 
     name: str
     matches: Matches
     build: Callable[[Schedule, Target, Decisions], Schedule | None]
     decisions: Mapping[str, Domain] = field(default_factory=dict)
-    needs: frozenset[str] = frozenset()
-    over: tuple[str, ...] = ()
-    space: Mapping[str, Domain] = field(default_factory=dict)
-    lean: Mapping[str, Callable[[Domain], Domain]] = field(default_factory=dict)
+    needed_features: frozenset[str] = frozenset()
+    dominates: tuple[str, ...] = ()
+    search_domains: Mapping[str, Domain] = field(default_factory=dict)
+    low_memory: Mapping[str, Callable[[Domain], Domain]] = field(default_factory=dict)
 
-    def suits(self, start: Schedule, target: Target) -> bool:
+    def applies_to(self, start: Schedule, target: Target) -> bool:
         """Test whether the rule applies to the function, and the core has the features that the rule needs."""
-        return self.needs <= target.features and self.matches(start, target)
+        return self.needed_features <= target.features and self.matches(start, target)
 
-    def lean_schedules(self, start: Schedule, target: Target, goal: Goal) -> Iterator[Schedule]:
+    def low_memory_schedules(self, start: Schedule, target: Target, goal: Goal) -> Iterator[Schedule]:
         """Build a schedule for each combination of decisions that need little workspace. Combinations whose steps
         fail are skipped."""
-        small = {name: derive(self.decisions[name]) for name, derive in self.lean.items()}
+        small = {name: derive(self.decisions[name]) for name, derive in self.low_memory.items()}
         for decisions in _combine_domains({**self.decisions, **small}, start, target, goal):
             with suppress(MicrocError):
                 schedule = self.schedule(start, target, decisions)
@@ -77,7 +77,7 @@ class Rule:
 
     def schedules(self, start: Schedule, target: Target, goal: Goal) -> Iterator[Schedule]:
         """Build a schedule for each combination of decisions that the cost model compares."""
-        for decisions in self.choices(start, target, goal):
+        for decisions in self.compared_decisions(start, target, goal):
             schedule = self.schedule(start, target, decisions)
             if schedule is not None:
                 yield schedule
@@ -90,13 +90,13 @@ class Rule:
             ", ".join((self.name, *(name for name, value in decisions.items() if value is True)))
         )
 
-    def choices(self, start: Schedule, target: Target, goal: Goal) -> Iterator[Decisions]:
+    def compared_decisions(self, start: Schedule, target: Target, goal: Goal) -> Iterator[Decisions]:
         """Iterate over the combinations of decisions that the cost model compares."""
         return _combine_domains(self.decisions, start, target, goal)
 
-    def points(self, start: Schedule, target: Target, goal: Goal) -> Iterator[Decisions]:
+    def searched_decisions(self, start: Schedule, target: Target, goal: Goal) -> Iterator[Decisions]:
         """Iterate over the combinations of decisions that a search by measurement may try."""
-        return _combine_domains({**self.decisions, **self.space}, start, target, goal)
+        return _combine_domains({**self.decisions, **self.search_domains}, start, target, goal)
 
 
 def _combine_domains(
@@ -109,9 +109,9 @@ def _combine_domains(
 
 def matching_rules(rules: Sequence[Rule], start: Schedule, target: Target) -> list[Rule]:
     """Return the rules that match a function, in order, without rules that another matching rule dominates."""
-    matches = [rule for rule in rules if rule.suits(start, target)]
-    dominated = {name for rule in matches for name in rule.over}
-    return [rule for rule in matches if rule.name not in dominated]
+    matching = [rule for rule in rules if rule.applies_to(start, target)]
+    dominated = {name for rule in matching for name in rule.dominates}
+    return [rule for rule in matching if rule.name not in dominated]
 
 
 def fixed_domain(*values: Any) -> Domain:
@@ -127,7 +127,7 @@ NUMBERS = 2
 """Level of :func:`float_vector_level` for cores that can multiply float vectors by scalars."""
 
 
-def dividing_lanes(extent: int, target: Target) -> int:
+def largest_dividing_lane_count(extent: int, target: Target) -> int:
     """Return the largest number of lanes of the core's vectors that divides ``extent``; 0 if none does."""
     return next((n for n in target.core.lanes or WORDS if extent % n == 0), 0)
 
@@ -171,7 +171,7 @@ def vectorize_in_lanes(schedule: Schedule, loop: str, target: Target) -> Schedul
     """Vectorise ``loop`` in vectors with the most lanes that divide its extent; else with the most lanes that its
     extent fills."""
     extent, widths = loop_extent(schedule.func, loop), target.core.lanes or WORDS
-    lanes = dividing_lanes(extent, target) or next((n for n in widths if n <= extent), widths[-1])
+    lanes = largest_dividing_lane_count(extent, target) or next((n for n in widths if n <= extent), widths[-1])
     return vectorize_lanes(schedule, loop, lanes, floats=float_vector_level(target))
 
 
@@ -196,11 +196,12 @@ class CoreRequirement(NamedTuple):
     """Features that a core must have (``needs``) or must not have (``lacks``) for an algorithm. Cores with a feature of
     ``lacks`` have a better algorithm.
 
-    ``over``: algorithms that this one dominates on these cores; they are not lowered if this one is valid."""
+    ``dominates``: algorithms that cannot be better than this one on these cores. They are not lowered if this one is
+    valid."""
 
     needs: frozenset[str]
     lacks: frozenset[str] = frozenset()
-    over: frozenset[str] = frozenset()
+    dominates: frozenset[str] = frozenset()
 
 
 FAST_MATH = "fast_math"
@@ -220,7 +221,7 @@ ALGORITHMS = {
     "winograd": CoreRequirement(frozenset({"pairs"}), frozenset({"lanes"})),
     "winograd_floats": CoreRequirement(frozenset({"fma", FAST_MATH}), frozenset({"lanes", HALF_WEIGHTS})),
     "winograd_four": CoreRequirement(frozenset({"fma", "vectors", FAST_MATH}), frozenset({"lanes", HALF_WEIGHTS})),
-    "half": CoreRequirement(frozenset({HALF_FLOATS, HALF_MATH}), over=frozenset({"direct", "opened"})),
+    "half": CoreRequirement(frozenset({HALF_FLOATS, HALF_MATH}), dominates=frozenset({"direct", "opened"})),
     "even": CoreRequirement(frozenset({"pairs"}), frozenset({"lanes"})),
     "pairs": CoreRequirement(frozenset({"one_product"})),
     "quads": CoreRequirement(frozenset({"one_product"}), frozenset({"unsigned_bytes"})),
@@ -230,10 +231,10 @@ ALGORITHMS = {
     "packed_halves": CoreRequirement(frozenset({"pairs"}), frozenset({"lanes"})),
     "packed_vectors": CoreRequirement(frozenset({"lanes"})),
     "unsigned": CoreRequirement(frozenset({"unsigned_bytes"})),
-    "unsigned_rows": CoreRequirement(frozenset({"dot4_u8_i32x4"}), over=frozenset({"direct"})),
-    "windows": CoreRequirement(frozenset({"vectors"}), over=frozenset({"direct"})),
+    "unsigned_rows": CoreRequirement(frozenset({"dot4_u8_i32x4"}), dominates=frozenset({"direct"})),
+    "windows": CoreRequirement(frozenset({"vectors"}), dominates=frozenset({"direct"})),
     "unsigned_windows": CoreRequirement(
-        frozenset({"dot4_u8_i32x4"}), over=frozenset({"direct", "windows", "unsigned_rows"})
+        frozenset({"dot4_u8_i32x4"}), dominates=frozenset({"direct", "windows", "unsigned_rows"})
     ),
 }
 """Required cores by value of the attribute ``algorithm``. All other algorithms suit every core."""
@@ -241,7 +242,7 @@ NARROW = ("int8", "uint8", "int16", "uint16")
 """Dtypes of data that are widened when they are multiplied by int8."""
 
 
-def suits_target(algorithm: str, target: Target) -> bool:
+def is_algorithm_worthwhile(algorithm: str, target: Target) -> bool:
     """Test whether an algorithm is worth comparing on a core."""
     needs, lacks, _ = ALGORITHMS.get(algorithm, CoreRequirement(frozenset()))
     return needs <= target.features and not lacks & target.features
@@ -249,12 +250,14 @@ def suits_target(algorithm: str, target: Target) -> bool:
 
 def undominated_algorithms(algorithms: Sequence[str]) -> tuple[str, ...]:
     """Return the algorithms that no other of these algorithms dominates."""
-    dominated = {name for algorithm in algorithms if algorithm in ALGORITHMS for name in ALGORITHMS[algorithm].over}
+    dominated = {
+        name for algorithm in algorithms if algorithm in ALGORITHMS for name in ALGORITHMS[algorithm].dominates
+    }
     return tuple(name for name in algorithms if name not in dominated)
 
 
 def product_multiples(target: Target) -> Multiples:
-    """Return the multiples to which the operands of matrix products are padded on a core.
+    """Return the multiples to which the numbers of columns and terms of matrix products are rounded up for a core.
 
     Vectors of any length (RVV) permit any number of columns; vectors with masked lanes (MVE) permit any number of
     terms."""

@@ -11,7 +11,13 @@ from microc.schedule.primitives.compute_at import loop_extent, stored_buffer
 from microc.schedule.primitives.tensorize import can_pair_columns
 from microc.schedule.primitives.tree import find_block
 from microc.schedule.rules import depthwise, matrix, vectors
-from microc.schedule.rules.generic import blocks_of, inline_elementwise, is_operator_scheduled, pad_by_row, reduce_loops
+from microc.schedule.rules.generic import (
+    blocks_of,
+    compute_padding_by_row,
+    inline_elementwise,
+    is_operator_scheduled,
+    reduction_loops,
+)
 from microc.schedule.rules.rule import Decisions
 from microc.schedule.rules.templates import (
     COLUMN_PAIRS,
@@ -141,13 +147,13 @@ def _tiles_of_vectors(start: Schedule, product: Product, target: Target) -> Sequ
         for rows in range(1, min(product.rows, vectors.MAX_TILE_ROWS) + 1)
         if rows * abreast + abreast <= target.core.vectors
         for unroll in perfect_tiles(product.depth // default.step, 8)
-        for block in {1, 1 if product.inside else -(-product.rows // rows)}
+        for block in {1, 1 if product.inner_loops else -(-product.rows // rows)}
     ]
 
 
 def pair_walks(start: Schedule, target: Target, goal: Goal) -> Sequence[Walk]:
     """Return all walks (orders of outputs) over a depthwise plane for which a tensor intrinsic exists."""
-    return [walk for _, walk in depthwise.correlation_walks(depthwise.require_depthwise(start))]
+    return [walk for _, walk in depthwise.correlation_costs_and_walks(depthwise.require_depthwise(start))]
 
 
 def single_walks(start: Schedule, target: Target, goal: Goal) -> Sequence[Walk]:
@@ -197,10 +203,10 @@ class Square:
 
 def matches_sketch(start: Schedule, target: Target) -> bool:
     """Match a function with one reduction in at least two spatial loops, whose result exactly one other stage reads."""
-    return _reduction_and_reader(start) is not None
+    return _inline_and_find_reduction_and_reader(start) is not None
 
 
-def _reduction_and_reader(start: Schedule) -> tuple[Schedule, str, str] | None:
+def _inline_and_find_reduction_and_reader(start: Schedule) -> tuple[Schedule, str, str] | None:
     """Inline elementwise stages. Return (schedule, block that reduces, block that reads the sums); None if there are
     no such blocks."""
     schedule = inline_elementwise(start)
@@ -219,10 +225,10 @@ def _reduction_and_reader(start: Schedule) -> tuple[Schedule, str, str] | None:
 def sketch_squares(start: Schedule, target: Target, goal: Goal) -> Sequence[Square]:
     """Return the squares whose sides and unroll factor divide the loops, with at most :data:`MAX_PRODUCTS` unrolled
     products."""
-    parts = _reduction_and_reader(start)
+    parts = _inline_and_find_reduction_and_reader(start)
     assert parts is not None
     schedule, block, _ = parts
-    reducing = reduce_loops(schedule, block)
+    reducing = reduction_loops(schedule, block)
     rows, columns = [loop for loop in schedule.loops_of(block) if loop not in reducing][-2:]
     extents = [loop_extent(schedule.func, loop) for loop in (rows, columns, reducing[-1])]
     return [
@@ -237,11 +243,11 @@ def sketch_squares(start: Schedule, target: Target, goal: Goal) -> Sequence[Squa
 def schedule_sketch(start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:
     """Nest the outer spatial loops, inside them the reduction, and inside it the unrolled square of sums. Return
     None if the function does not match."""
-    parts, square = _reduction_and_reader(start), decisions["square"]
+    parts, square = _inline_and_find_reduction_and_reader(start), decisions["square"]
     if parts is None:
         return None
     schedule, block, reader = parts
-    reducing = reduce_loops(schedule, block)
+    reducing = reduction_loops(schedule, block)
     *outer, rows, columns = [loop for loop in schedule.loops_of(block) if loop not in reducing]
     steps = reducing[-1]
     schedule = schedule.split(rows, (None, square.rows)).split(columns, (None, square.columns))
@@ -255,4 +261,4 @@ def schedule_sketch(start: Schedule, target: Target, decisions: Decisions) -> Sc
         around = schedule.loops_of(name)
         for loop in around[around.index(f"{columns}_0") + 1 :]:
             schedule = schedule if loop in reducing[:-1] or loop == f"{steps}_0" else schedule.unroll(loop)
-    return pad_by_row(schedule, target)
+    return compute_padding_by_row(schedule, target)

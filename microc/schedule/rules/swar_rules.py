@@ -89,7 +89,7 @@ def schedule_pixel_pairs(start: Schedule, target: Target, decisions: Decisions) 
     schedule = schedule.reorder(f"{p}_0", f"{o}_0", f"{p}_1", f"{o}_1").compute_at(ACC, f"{o}_0")
     pair, field, channel, block = schedule.loops_of(ACC)[-4:]
     sums = (pair, channel, field) if pairs > 1 else (channel, field)
-    schedule, parts, term = _schedule_blocks(schedule, sums, block)
+    schedule, parts, term = _nest_and_unroll_term_blocks(schedule, sums, block)
     terms = loop_extent(schedule.func, term)
     weight = next(b for b in buffers_read(find_block(schedule.func.body, PART)) if b.dtype == "uint8")
     # [o][k] -> [o / channels][block][term][channel]: a block reads its weights in the order of its loops.
@@ -113,7 +113,7 @@ def schedule_channel_quads(start: Schedule, target: Target, decisions: Decisions
     *_, quad, field, high, block = schedule.loops_of(ACC)
     blocks = loop_extent(schedule.func, block)
     sums = (quad, field, high) if decisions["quads"] > 1 else (field, high)
-    schedule, parts, term = _schedule_blocks(schedule, sums, block, max_unrolled_blocks=1)
+    schedule, parts, term = _nest_and_unroll_term_blocks(schedule, sums, block, max_unrolled_blocks=1)
     schedule = schedule.compute_at(ENTRY, p)
     entries = schedule.loops_of(ENTRY)[-1]
     if loop_extent(schedule.func, entries) > blocks:
@@ -130,20 +130,24 @@ def _inline_and_find_output(start: Schedule) -> tuple[Schedule, str]:
     return schedule, OUT if schedule.has(OUT) else VALUE
 
 
-def _schedule_blocks(
-    schedule: Schedule, sums: tuple[str, ...], block: str, max_unrolled_blocks: int = 2
+def _nest_and_unroll_term_blocks(
+    schedule: Schedule, sum_loops: tuple[str, ...], block_loop: str, max_unrolled_blocks: int = 2
 ) -> tuple[Schedule, tuple[str, ...], str]:
-    """Make the loop over blocks of terms outermost. If there are many blocks, unroll ``max_unrolled_blocks`` of them to
-    save counters and pointers.
+    """Make ``block_loop``, the loop over blocks of terms, outermost. If there are many blocks, unroll
+    ``max_unrolled_blocks`` of them to save counters and pointers.
 
-    Return (schedule, loops of the block ``part`` over the sums that a term contributes to, its loop over terms)."""
-    schedule = schedule.reorder(block, *sums).decompose_reduction(ACC, block)
-    blocks = loop_extent(schedule.func, block)
+    ``sum_loops``: names of the loops over sums. Return (schedule, loops of the block ``part`` over the sums that a term
+    contributes to, loop of this block over terms)."""
+    schedule = schedule.reorder(block_loop, *sum_loops).decompose_reduction(ACC, block_loop)
+    blocks = loop_extent(schedule.func, block_loop)
     if blocks >= MANY and blocks % max_unrolled_blocks == 0 and max_unrolled_blocks > 1:
-        schedule, block = schedule.split(block, (None, max_unrolled_blocks)).unroll(f"{block}_1"), f"{block}_1"
-    schedule = schedule.compute_at(PART, block)
+        schedule, block_loop = (
+            schedule.split(block_loop, (None, max_unrolled_blocks)).unroll(f"{block_loop}_1"),
+            f"{block_loop}_1",
+        )
+    schedule = schedule.compute_at(PART, block_loop)
     loops = schedule.loops_of(PART)
-    *inside, term = loops[loops.index(block) + 1 :]
+    *inside, term = loops[loops.index(block_loop) + 1 :]
     parts = tuple(loop for loop in inside if loop_extent(schedule.func, loop) > 1)
     schedule = schedule.reorder(term, *parts).decompose_reduction(PART, term)
     for name in (ACC, PART):

@@ -13,7 +13,12 @@ from microc.base.immutable import frozen
 from microc.isa.vocabulary.scalar_words import FARTHEST
 from microc.schedule.primitives.compute_at import loop_extent, stored_buffer
 from microc.schedule.primitives.tree import find_block
-from microc.schedule.rules.generic import double_sums, inline_elementwise, unroll_small_loops, vectorize_copy
+from microc.schedule.rules.generic import (
+    double_requantised_sums,
+    inline_elementwise,
+    unroll_small_loops,
+    vectorize_copy,
+)
 from microc.schedule.rules.rule import MOSTLY, float_vector_level, vectorize_lanes
 from microc.schedule.schedule import Schedule
 from microc.target import Target
@@ -107,41 +112,48 @@ class Product:
 
     - ``p``, ``o``, ``k``: names of the loops over rows, columns and terms; ``rows``, ``columns``, ``depth``: their trip
       counts.
-    - ``around``: loops outside of the rows that stay outermost (batch).
-    - ``inside``: loops inside a tile of rows, for groups of columns that have their own rows (grouped convolution).
-    - ``along``: True if both operands are loads that are contiguous along K, so that an instruction can load several
+    - ``outer_loops``: names of the loops outside of the rows that stay outermost (batch).
+    - ``inner_loops``: names of the loops inside a tile of rows, for groups of columns that have their own rows (grouped
+      convolution).
+    - ``contiguous_along_k``: True if both operands are contiguous along K, so that an instruction can load several
       elements of each.
-    - ``turned``: True if the weight is contiguous along the columns instead.
+    - ``contiguous_along_columns``: True if the weight is contiguous along the columns instead.
+    - ``data``, ``weight``, ``total``: buffers of the operands and of the sums.
     - ``bits``: bits of a weight if weights are to be bit-packed, else 0. ``block``, ``tables``: as in
       :class:`~microc.tir.bit_fields.BitFields`."""
 
     p: str
     o: str
     k: str
-    around: tuple[str, ...]
-    inside: tuple[str, ...]
+    outer_loops: tuple[str, ...]
+    inner_loops: tuple[str, ...]
     rows: int
     columns: int
     depth: int
     data: ir.Buffer
     weight: ir.Buffer
     total: ir.Buffer
-    along: bool
-    turned: bool
+    contiguous_along_k: bool
+    contiguous_along_columns: bool
     bits: int
     block: int
     tables: int
 
     @property
     def tile(self) -> str:
-        """Name of the loop in which the rows of a tile are read: the innermost loop of ``inside``, else the outer
+        """Name of the loop in which the rows of a tile are read: the innermost loop of ``inner_loops``, else the outer
         loop over rows."""
-        return self.inside[-1] if self.inside else f"{self.p}_0"
+        return self.inner_loops[-1] if self.inner_loops else f"{self.p}_0"
 
     @property
     def panels(self) -> bool:
         """True if the weights are runtime data that can be packed in panels for the columns of a tile."""
-        return self.weight.scope != "const" and not self.around and not self.inside and (self.along or self.turned)
+        return (
+            self.weight.scope != "const"
+            and not self.outer_loops
+            and not self.inner_loops
+            and (self.contiguous_along_k or self.contiguous_along_columns)
+        )
 
     @property
     def dtypes(self) -> tuple[str, str, str]:
@@ -278,7 +290,7 @@ def tile_product(start: Schedule, target: Target, tile: Tile) -> Schedule:
     schedule = schedule.split(p, row_split).split(o, (None, *columns)).split(k, (None, tile.unroll, tile.step))
     *tiles, row = [f"{p}_{n}" for n in range(len(row_split))]
     inner = [f"{o}_{n + 1}" for n in range(len(columns))]
-    outer = (tiles[0], *product.inside, f"{o}_0", *tiles[1:])
+    outer = (tiles[0], *product.inner_loops, f"{o}_0", *tiles[1:])
     schedule = schedule.reorder(*outer, f"{k}_0", f"{k}_1", row, *inner, f"{k}_2")
     # 3. Initialisation before the K loop, epilogue behind it, sums in registers (C locals).
     schedule = schedule.decompose_reduction(ACC, f"{k}_0")
@@ -298,20 +310,20 @@ def tile_product(start: Schedule, target: Target, tile: Tile) -> Schedule:
     return unroll_and_vectorize(schedule, (*outer, f"{k}_0"), tile, float_vector_level(target))
 
 
-def pack_weights(schedule: Schedule, weight: str, product: Product, tile: Tile) -> Schedule:
+def pack_weights(schedule: Schedule, weight_name: str, product: Product, tile: Tile) -> Schedule:
     """Change the layout of weights to panels of the tile's columns, [o][k] -> [o/columns][k][columns], if the tile
     uses panels. Other layouts are left to :func:`tensorize_products`."""
     column, word = (None, tile.columns), (None, tile.step)
-    if tile.weights == PANELS and product.turned:
-        return schedule.transform_layout(weight, ((None,), column), (1, 0, 2))
+    if tile.weights == PANELS and product.contiguous_along_columns:
+        return schedule.transform_layout(weight_name, ((None,), column), (1, 0, 2))
     if tile.weights == PANELS:
-        return schedule.transform_layout(weight, (column, (None,)), (0, 2, 1))
+        return schedule.transform_layout(weight_name, (column, (None,)), (0, 2, 1))
     if tile.weights != VECTOR_PANELS:
         return schedule
-    schedule = schedule.set_dtype(weight, tile.copied or product.weight.dtype)
-    if product.turned:
-        return schedule.transform_layout(weight, (word, column), (2, 0, 3, 1))
-    return schedule.transform_layout(weight, (column, word), (0, 2, 1, 3))
+    schedule = schedule.set_dtype(weight_name, tile.copied or product.weight.dtype)
+    if product.contiguous_along_columns:
+        return schedule.transform_layout(weight_name, (word, column), (2, 0, 3, 1))
+    return schedule.transform_layout(weight_name, (column, word), (0, 2, 1, 3))
 
 
 def tensorize_products(schedule: Schedule, product: Product, tile: Tile, pair_loop: str) -> Schedule:
@@ -325,7 +337,7 @@ def tensorize_products(schedule: Schedule, product: Product, tile: Tile, pair_lo
             return schedule.tensorize_pairs(weight, pair_loop, f"{k}_0", tile.copied or product.data.dtype)
         case "wide":  # int16
             schedule = schedule.set_dtype(weight, "int16").tensorize(f"{k}_2", tile.intrin)
-            return double_sums(schedule, weight)
+            return double_requantised_sums(schedule, weight)
         case "crossed":  # 0, 2, 1, 3
             schedule = schedule.transform_layout(weight, ((None,), (None, 2, 2)), (0, 1, 3, 2))
         case "shared":  # four columns in a number
@@ -337,7 +349,7 @@ def tensorize_products(schedule: Schedule, product: Product, tile: Tile, pair_lo
     schedule = schedule.tensorize(f"{k}_2", tile.intrin) if tile.intrin else schedule
     is_widened = tile.weights == VECTOR_PANELS and not tile.lanes and product.weight.scope == "const"
     # int8 weights in 16 bits have room to be doubled, which saves the epilogue a shift per output.
-    return double_sums(schedule, weight) if is_widened else schedule
+    return double_requantised_sums(schedule, weight) if is_widened else schedule
 
 
 def unroll_and_vectorize(schedule: Schedule, kept: Sequence[str], tile: Tile, floats: int) -> Schedule:
@@ -407,7 +419,7 @@ class Depthwise:
     """A match of a depthwise convolution: its operands and shape. ``outputs``, ``taps``, ``strides`` and ``dilation``
     are (y, x).
 
-    ``pixels``, ``channels``: numbers of pixels and channels of ``data``. ``times``: number of output channels per
+    ``pixels``, ``channels``: numbers of pixels and channels of ``data``. ``depth_multiplier``: number of output channels per
     input channel (the depth multiplier)."""
 
     data: ir.Buffer
@@ -419,7 +431,7 @@ class Depthwise:
     dilation: tuple[int, int]
     pixels: int
     channels: int
-    times: int
+    depth_multiplier: int
 
     @property
     def dtypes(self) -> tuple[str, str, str]:
@@ -477,8 +489,8 @@ def walk_planes(start: Schedule, walk: Walk) -> Schedule:
         schedule, across = schedule.split(across, (None, walk.abreast)), f"{across}_0"
     along, rows = names[3 + walk.run], names[6 - walk.run]
     channel: tuple[str, ...] = (c,)
-    if form.times > 1:
-        schedule, channel = schedule.split(c, (None, form.times)), (f"{c}_0", f"{c}_1")
+    if form.depth_multiplier > 1:
+        schedule, channel = schedule.split(c, (None, form.depth_multiplier)), (f"{c}_0", f"{c}_1")
     # The plane is computed at outer[1]: per channel, or, of a single input channel, only the rows that one line of outputs reads.
     outer = (n, across, *channel) if form.channels == 1 and walk.intrin else (n, *channel, across)
     tile, taps = f"{run}_0", [rows, along]
@@ -503,10 +515,10 @@ def walk_planes(start: Schedule, walk: Walk) -> Schedule:
     if walk.intrin:
         schedule = schedule.pad_reduction(ACC)  # a row's last taps are computed with the rest, without a guard
     schedule = schedule.reverse_compute_at(OUT, tile).set_scope(form.total.name, "register")
-    schedule = _set_layouts(schedule, form, plane, walk)
+    schedule = _set_depthwise_layouts(schedule, form, plane, walk)
     if walk.intrin:
         if form.weight.dtype == "int8":
-            schedule = double_sums(schedule, form.weight.name)
+            schedule = double_requantised_sums(schedule, form.weight.name)
         schedule = schedule.tensorize(f"{run}_1" if walk.tile > 1 else f"{along}_1", walk.intrin)
     # 4. Place the copies, one per channel.
     if weights:
@@ -526,36 +538,44 @@ def walk_planes(start: Schedule, walk: Walk) -> Schedule:
     return schedule.unroll(schedule.loops_of(f"{ACC}_init")[-1]).unroll(outputs)
 
 
-def _innermost_epilogue_loop(schedule: Schedule, extent: int) -> str:
-    """Return the name of the innermost loop of the epilogue that has ``extent`` iterations."""
-    return next(name for name in reversed(schedule.loops_of(OUT)) if loop_extent(schedule.func, name) == extent)
+def _innermost_epilogue_loop(schedule: Schedule, trip_count: int) -> str:
+    """Return the name of the innermost loop of the epilogue that has ``trip_count`` iterations."""
+    return next(name for name in reversed(schedule.loops_of(OUT)) if loop_extent(schedule.func, name) == trip_count)
 
 
-def _set_layouts(schedule: Schedule, form: Depthwise, plane: str, walk: Walk) -> Schedule:
+def _set_depthwise_layouts(schedule: Schedule, depthwise: Depthwise, plane_name: str, walk: Walk) -> Schedule:
     """Change the layouts of the plane and the weights such that both are contiguous along the walk, one channel
     after the other. Weights of an intrinsic become int16."""
     image = (1, 2) if walk.run == 2 else (2, 1)
-    buffer = stored_buffer(find_block(schedule.func.body, plane)).name
+    buffer = stored_buffer(find_block(schedule.func.body, plane_name)).name
     schedule = schedule.transform_layout(buffer, _UNSPLIT, (0, 3, *image))
-    if walk.plane and walk.plane != form.data.dtype:
+    if walk.plane and walk.plane != depthwise.data.dtype:
         schedule = schedule.set_dtype(buffer, walk.plane)
     if walk.intrin:  # rows of an even length: a load of two 16-bit elements stays aligned
         schedule = schedule.storage_align(buffer, 3, 2)
-    schedule = schedule.transform_layout(form.weight.name, _UNSPLIT[:3], (2, *(axis - 1 for axis in image)))
-    return schedule.set_dtype(form.weight.name, "int16") if walk.intrin and form.weight.dtype != "int16" else schedule
+    schedule = schedule.transform_layout(depthwise.weight.name, _UNSPLIT[:3], (2, *(axis - 1 for axis in image)))
+    return (
+        schedule.set_dtype(depthwise.weight.name, "int16")
+        if walk.intrin and depthwise.weight.dtype != "int16"
+        else schedule
+    )
 
 
-def _schedule_plane_copy(schedule: Schedule, form: Depthwise, plane: str, walk: Walk) -> Schedule:
+def _schedule_plane_copy(schedule: Schedule, depthwise: Depthwise, plane_name: str, walk: Walk) -> Schedule:
     """Schedule the copy of the plane in the order of its memory. The border is filled separately, and the copy is
     vectorised if the walk is."""
-    inner = schedule.loops_of(plane)[-3:]
+    inner = schedule.loops_of(plane_name)[-3:]
     schedule = schedule.reorder(*((inner[1], inner[0]) if walk.run == 1 else inner[:2]))
-    store = find_block(schedule.func.body, plane).body
+    store = find_block(schedule.func.body, plane_name).body
     # A select between the image and the padding: the border is filled once, so that the copy needs no test.
-    if isinstance(store, ir.Store) and isinstance(store.value, ir.Select) and (form.channels > 1 or not walk.intrin):
-        schedule = schedule.decompose_padding(plane)
+    if (
+        isinstance(store, ir.Store)
+        and isinstance(store.value, ir.Select)
+        and (depthwise.channels > 1 or not walk.intrin)
+    ):
+        schedule = schedule.decompose_padding(plane_name)
         if walk.lanes:
-            schedule = vectorize_lanes(schedule, schedule.loops_of(f"{plane}_fill")[-2])
+            schedule = vectorize_lanes(schedule, schedule.loops_of(f"{plane_name}_fill")[-2])
     if walk.lanes:
         run = inner[walk.run - 1]
         return vectorize_lanes(schedule, run).annotate(run, STRIDED, FARTHEST)

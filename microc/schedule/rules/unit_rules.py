@@ -53,7 +53,7 @@ def matches_unit_product(start: Schedule, target: Target) -> bool:
     """Match a product of int8 by int8, summed in int32, whose operands are contiguous along K. Grouped products and
     right operands that are runtime data are left to the processor."""
     product = match_product(start)
-    if product is None or not product.along or product.inside or product.bits or start.has(COLUMNS):
+    if product is None or not product.contiguous_along_k or product.inner_loops or product.bits or start.has(COLUMNS):
         return False
     return product.dtypes == ("int8", "int8", "int32") and product.total not in start.func.params
 
@@ -64,7 +64,7 @@ def default_blockings(start: Schedule, target: Target, goal: Goal) -> Sequence[B
     unit, product = target.core.tensor_unit, require_product(start)
     assert unit is not None
     fitting = tuple(_fitting_blockings(unit, product, patches=start.has(PATCH)))
-    return (min(fitting, key=lambda b: _estimate_cycles(unit, product, b)),) if fitting else ()
+    return (min(fitting, key=lambda b: _rank_by_cycles(unit, product, b)),) if fitting else ()
 
 
 def search_blockings(start: Schedule, target: Target, goal: Goal) -> Sequence[Blocking]:
@@ -79,7 +79,7 @@ def _fitting_blockings(unit: TensorUnit, product: Product, *, patches: bool) -> 
     (double buffering)."""
     resides = product.columns * _align_up(product.depth, unit.weight.align) <= unit.weight.nbytes
     for rows, columns in itertools.product(
-        _tile_sizes(product.rows, unit.rows), _tile_sizes(product.columns, unit.columns)
+        _candidate_tile_lengths(product.rows, unit.rows), _candidate_tile_lengths(product.columns, unit.columns)
     ):
         if 2 * rows * _align_up(4 * columns, unit.sums.align) > unit.sums.nbytes:
             continue
@@ -92,7 +92,7 @@ def _fitting_blockings(unit: TensorUnit, product: Product, *, patches: bool) -> 
             sums = 4 * rows * (product.columns if late else columns)
             if sums > max(STRIP, 4 * unit.rows * unit.columns) or (late and (rows == 1 or columns == product.columns)):
                 continue
-            for depth, held in itertools.product(_tile_sizes(product.depth, unit.depth), (True, False)):
+            for depth, held in itertools.product(_candidate_tile_lengths(product.depth, unit.depth), (True, False)):
                 inputs = rows * _align_up(product.depth if held else depth, unit.input.align)
                 weights = 0 if resident else columns * _align_up(depth, unit.weight.align)
                 if 2 * inputs > unit.input.nbytes or 2 * weights > unit.weight.nbytes:
@@ -101,12 +101,14 @@ def _fitting_blockings(unit: TensorUnit, product: Product, *, patches: bool) -> 
                     yield Blocking(rows, columns, depth, resident, held, late)
 
 
-def _tile_sizes(extent: int, tile: int) -> list[int]:
+def _candidate_tile_lengths(axis_length: int, unit_tile_length: int) -> list[int]:
     """Return the sizes of a tile along an axis that are worth comparing: multiples of the unit's tile, divisors of
     the extent, and the whole extent."""
-    whole = [tile * n for n in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if tile * n < extent]
-    even = [n for n in range(tile // 2, 4 * tile + 1) if n < extent and extent % n == 0]
-    return sorted({*whole, *even, extent})
+    whole = [unit_tile_length * n for n in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if unit_tile_length * n < axis_length]
+    even = [
+        n for n in range(unit_tile_length // 2, 4 * unit_tile_length + 1) if n < axis_length and axis_length % n == 0
+    ]
+    return sorted({*whole, *even, axis_length})
 
 
 def _align_up(nbytes: int, alignment: int) -> int:
@@ -114,9 +116,9 @@ def _align_up(nbytes: int, alignment: int) -> int:
     return -(-nbytes // alignment) * alignment
 
 
-def _estimate_cycles(unit: TensorUnit, product: Product, blocking: Blocking) -> tuple[float, int, int]:
-    """Return (estimated cycles of a layer with a penalty for partial tiles, number of tiles, rows of a strip). The
-    last two break ties."""
+def _rank_by_cycles(unit: TensorUnit, product: Product, blocking: Blocking) -> tuple[float, int, int]:
+    """Return the rank of a blocking, the lowest first: (estimated cycles of a layer with a penalty for partial tiles,
+    number of tiles, rows of a strip)."""
     # Strips, tiles of columns, and tiles of K.
     p, o, k = (
         -(-product.rows // blocking.rows),

@@ -13,10 +13,10 @@ from microc.isa.vocabulary.vector_lanes import LEAST
 from microc.schedule.primitives.compute_at import loop_extent, stored_buffer
 from microc.schedule.primitives.tree import find_block
 from microc.schedule.rules.generic import (
+    compute_padding_by_row,
     decompose_border_fill,
     inline_elementwise,
-    pad_by_row,
-    reduce_loops,
+    reduction_loops,
     vectorize_copy,
 )
 from microc.schedule.rules.matrix import matches_float_by_int8
@@ -24,8 +24,8 @@ from microc.schedule.rules.rule import (
     NUMBERS,
     THREADS,
     Decisions,
-    dividing_lanes,
     float_vector_level,
+    largest_dividing_lane_count,
     vectorize_in_lanes,
     vectorize_lanes,
     vectorize_strips,
@@ -92,7 +92,7 @@ def matches_vector_product(start: Schedule, target: Target) -> bool:
 
     Operands: float32 by float32, float32 by int8 with scales, or integers by constants, summed in int32."""
     product = match_product(start)
-    if product is None or dividing_lanes(product.columns, target) == 0:
+    if product is None or largest_dividing_lane_count(product.columns, target) == 0:
         return False
     if not is_wholly_vectorizable(start, target) and not _pays_with_scalar_epilogue(product, target):
         return False
@@ -102,11 +102,11 @@ def matches_vector_product(start: Schedule, target: Target) -> bool:
         return True
     if product.total.dtype != "int32" or not target.has("vectors") or product.bits:
         return False
-    is_constant = product.along and product.weight.scope == "const"
+    is_constant = product.contiguous_along_k and product.weight.scope == "const"
     # Runtime weights are copied in panels anyway; that pays for integers only if one instruction then multiplies several.
     return is_constant or (
         _packs_weights(product, target)
-        and _best_dot_product(product, dividing_lanes(product.columns, target), target)[0] > 1
+        and _best_dot_product(product, largest_dividing_lane_count(product.columns, target), target)[0] > 1
     )
 
 
@@ -140,13 +140,13 @@ def vector_product_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[T
 
 def tiles_in_vectors(start: Schedule, product: Product, target: Target) -> tuple[Tile, ...]:
     """Return the tiles of ``product`` that fill the vector registers, as :func:`vector_product_tiles` does."""
-    lanes = dividing_lanes(product.columns, target)
+    lanes = largest_dividing_lane_count(product.columns, target)
     abreast = [n for n in range(_max_column_vectors(product, target), 0, -1) if product.columns % (lanes * n) == 0]
     if product.total.dtype == "int32":
         shapes = [(_preferred_rows(product, n, target), n) for n in abreast]
     else:
         candidates = [(rows, n) for n in abreast for rows in _row_candidates(start, product, n, target)]
-        shapes = [min(candidates, key=lambda shape: _step_time(product, shape, target))]
+        shapes = [min(candidates, key=lambda shape: _estimate_step_time(product, shape, target))]
     blocks = [_row_tiles_per_panel(start, product, rows, target) for rows, _ in shapes]
     tiles = [_build_vector_tile(product, rows, lanes * n, lanes, target) for rows, n in shapes]
     apart = not is_wholly_vectorizable(start, target)
@@ -160,11 +160,11 @@ def _max_column_vectors(product: Product, target: Target) -> int:
     return min(SINGLE_ROW_VECTORS, target.core.vectors // 2) if product.rows == 1 else MAX_TILE_VECTORS
 
 
-def _step_time(product: Product, shape: tuple[int, int], target: Target) -> float:
+def _estimate_step_time(product: Product, rows_and_vectors: tuple[int, int], target: Target) -> float:
     """Estimate the time of one step of K for one vector of columns and all rows, in multiply-adds.
 
-    ``shape``: (rows, vectors of columns) of a tile."""
-    count, (rows, abreast) = product.rows, shape
+    ``rows_and_vectors``: (rows, vectors of columns) of a tile."""
+    count, (rows, abreast) = product.rows, rows_and_vectors
     tiles = [rows] * (count // rows) + [count % rows] * (count % rows > 0)
     # Each multiply-add waits for the previous sum. A tile of fewer sums than the pipeline is deep leaves issue slots empty. Short
     # sums do not wait: the core executes the next tile's meanwhile.
@@ -193,7 +193,9 @@ def _row_candidates(start: Schedule, product: Product, column_vectors: int, targ
     # A partial last tile cannot be split among threads, and they have no columns of their own to split instead.
     is_shared = target.has(THREADS) and (start.has(PATCH) or not _exceeds_cache(product, target))
     # If all columns are one tile, copying the patch dominates, and that is fastest in whole parts of an image row.
-    is_narrow = start.has(PATCH) and product.columns <= column_vectors * dividing_lanes(product.columns, target)
+    is_narrow = start.has(PATCH) and product.columns <= column_vectors * largest_dividing_lane_count(
+        product.columns, target
+    )
     return (even,) if is_shared or is_narrow or not target.core.pipelined else (even, most)
 
 
@@ -213,7 +215,7 @@ def _exceeds_cache(product: Product, target: Target) -> bool:
     """Test whether float weights are larger than half of the cache, so that every tile of rows would load all
     weights from memory."""
     floats, cache = product.total.dtype == "float32", target.core.cache
-    return floats and bool(cache) and not product.inside and 4 * product.columns * product.depth > cache // 2
+    return floats and bool(cache) and not product.inner_loops and 4 * product.columns * product.depth > cache // 2
 
 
 def _row_tiles_per_panel(start: Schedule, product: Product, rows: int, target: Target) -> int:
@@ -249,7 +251,7 @@ def _packs_weights(product: Product, target: Target) -> bool:
     if product.weight.scope == "const":
         return len(product.weight.shape) == 2
     # Unpacked, the lanes would be loaded one by one (along K), or the weights exceed the cache.
-    pays = product.along or product.total.dtype == "int32" or _exceeds_cache(product, target)
+    pays = product.contiguous_along_k or product.total.dtype == "int32" or _exceeds_cache(product, target)
     return pays and product.panels and product.rows >= MIN_PACKED_ROWS and target.core.cache > 0
 
 
@@ -271,7 +273,7 @@ def matches_vector_depthwise(start: Schedule, target: Target) -> bool:
     if form is None or not (float_vector_level(target) or is_wholly_vectorizable(start, target)):
         return False
     is_supported = form.total.dtype == "float32" or (form.total.dtype == "int32" and target.has("vectors"))
-    return is_supported and dividing_lanes(form.channels, target) > 0
+    return is_supported and largest_dividing_lane_count(form.channels, target) > 0
 
 
 def default_tap_pairs(start: Schedule, target: Target, goal: Goal) -> tuple[bool, ...]:
@@ -279,10 +281,10 @@ def default_tap_pairs(start: Schedule, target: Target, goal: Goal) -> tuple[bool
     pair (dot2) replaces more operations than it costs."""
     form = match_depthwise(start)
     assert form is not None
-    word = f"dot2_i32x{dividing_lanes(form.channels, target)}"
+    word = f"dot2_i32x{largest_dividing_lane_count(form.channels, target)}"
     body = body_of(word, target.cpu) if target.has(word) else None
     short = form.total.dtype == "int32" and all(dtypes.contains_range_of("int16", dtype) for dtype in form.dtypes[:2])
-    plain = form.times == 1 and prod(form.taps) <= MOST_TAPS
+    plain = form.depth_multiplier == 1 and prod(form.taps) <= MOST_TAPS
     return (short and plain and body is not None and sum(body.counts().values()) < TAP_OPERATIONS,)
 
 
@@ -297,11 +299,11 @@ def schedule_vector_depthwise(start: Schedule, target: Target, decisions: Decisi
     taps run."""
     form = match_depthwise(start)
     assert form is not None
-    lanes = dividing_lanes(form.channels, target)
+    lanes = largest_dividing_lane_count(form.channels, target)
     schedule = inline_elementwise(start)
     if decisions["pairs"]:
         schedule = schedule.tensorize_taps(ACC, form.weight.name, 0 if form.taps[0] > 1 else 1)
-    around, taps = schedule.loops_of(ACC), reduce_loops(schedule, ACC)
+    around, taps = schedule.loops_of(ACC), reduction_loops(schedule, ACC)
     x, channel = around[2], around[3]
     pixels = min(loop_extent(schedule.func, x), decisions["pixels"])
     schedule = schedule.split(x, (None, pixels)).split(channel, (None, lanes))
@@ -313,7 +315,7 @@ def schedule_vector_depthwise(start: Schedule, target: Target, decisions: Decisi
     for block in (f"{ACC}_init", ACC, OUT):
         inner = schedule.loops_of(block)[-2:]
         schedule = vectorize_lanes(schedule.unroll(inner[0]), inner[1], lanes, float_vector_level(target))
-    return pad_by_row(schedule, target)
+    return compute_padding_by_row(schedule, target)
 
 
 # ---- Convolutions on vectors without im2col: windows slide over the image, and pixels are read in place
@@ -351,7 +353,11 @@ def matches_windows(start: Schedule, target: Target) -> bool:
 
     If the tile widens the data, they must be copied. Only padded rows are copied."""
     product = match_windowed_product(start)
-    if product is None or dividing_lanes(product.columns, target) == 0 or not is_wholly_vectorizable(start, target):
+    if (
+        product is None
+        or largest_dividing_lane_count(product.columns, target) == 0
+        or not is_wholly_vectorizable(start, target)
+    ):
         return False
     return start.has(PADDED) or not tiles_in_vectors(start, product, target)[0].copied
 
@@ -367,7 +373,7 @@ def schedule_windows(start: Schedule, target: Target, decisions: Decisions) -> S
     tile: Tile = decisions["tile"]
     schedule = inline_elementwise(start)
     product = require_windowed_product(schedule)
-    (_, y), (ky,), x, o, k = product.around, product.inside, product.p, product.o, product.k
+    (_, y), (ky,), x, o, k = product.outer_loops, product.inner_loops, product.p, product.o, product.k
     schedule = pack_weights(schedule, product.weight.name, product, tile)
     schedule = schedule.split(x, (None, tile.rows)).split(o, (None, tile.columns // tile.lanes, tile.lanes))
     schedule = schedule.split(k, (None, tile.unroll, tile.step))
@@ -407,25 +413,25 @@ MIN_COLUMNS = 8
 """Number of columns from which a strip is long enough to pay."""
 
 
-def _suits_strips(start: Schedule, product: Product | None, target: Target) -> bool:
+def _is_computable_in_strips(start: Schedule, product: Product | None, target: Target) -> bool:
     """Test whether a product by constants, summed in int32 or float32, has enough columns for strips, and whether
     vectors of any length can compute the whole function."""
     if product is None or product.columns < MIN_COLUMNS or not is_wholly_vectorizable(start, target) or product.bits:
         return False
     if CHANNELS_FIRST in dict(find_block(start.func.body, ACC).annotations):
         return False
-    is_constant = product.along and product.weight.scope == "const" and len(product.weight.shape) == 2
+    is_constant = product.contiguous_along_k and product.weight.scope == "const" and len(product.weight.shape) == 2
     return is_constant and product.total.dtype in ("int32", "float32")
 
 
 def matches_strip_product(start: Schedule, target: Target) -> bool:
     """Match a matrix product by constants that can be computed in strips of columns."""
-    return _suits_strips(start, match_product(start), target)
+    return _is_computable_in_strips(start, match_product(start), target)
 
 
 def matches_strip_windows(start: Schedule, target: Target) -> bool:
     """Match a windowed convolution by constants that can be computed in strips of columns."""
-    return _suits_strips(start, match_windowed_product(start), target)
+    return _is_computable_in_strips(start, match_windowed_product(start), target)
 
 
 def strip_product_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
@@ -457,7 +463,7 @@ def schedule_strip_product(start: Schedule, target: Target, decisions: Decisions
     product = require_product(schedule)
     p, o, k = product.p, product.o, product.k
     schedule = _transpose_weights(schedule, product).split(p, (None, tile.rows)).split(k, (None, tile.unroll))
-    outer = (f"{p}_0", *product.inside, o)
+    outer = (f"{p}_0", *product.inner_loops, o)
     schedule = schedule.reorder(*outer, f"{k}_0", f"{k}_1", f"{p}_1").decompose_reduction(ACC, f"{k}_0")
     schedule = schedule.reverse_compute_at(OUT, o).set_scope(product.total.name, "register")
     if schedule.has(PATCH):
@@ -471,7 +477,7 @@ def schedule_strip_windows(start: Schedule, target: Target, decisions: Decisions
     tile: Tile = decisions["tile"]
     schedule = inline_elementwise(start)
     product = require_windowed_product(schedule)
-    (_, y), (ky,), x, o, k = product.around, product.inside, product.p, product.o, product.k
+    (_, y), (ky,), x, o, k = product.outer_loops, product.inner_loops, product.p, product.o, product.k
     schedule = _transpose_weights(schedule, product).split(x, (None, tile.rows)).split(k, (None, tile.unroll))
     outer = (f"{x}_0", o, ky)
     schedule = schedule.reorder(*outer, f"{k}_0", f"{k}_1", f"{x}_1").decompose_reduction(ACC, ky)
@@ -506,7 +512,7 @@ def schedule_strip_depthwise(start: Schedule, target: Target, decisions: Decisio
     assert form is not None
     lanes = decisions["lanes"]
     schedule = inline_elementwise(start)
-    around, taps = schedule.loops_of(ACC), reduce_loops(schedule, ACC)
+    around, taps = schedule.loops_of(ACC), reduction_loops(schedule, ACC)
     x, channel = around[2], around[3]
     schedule = schedule.split(x, (None, min(loop_extent(schedule.func, x), STRIPS_PIXELS[form.total.dtype, lanes])))
     schedule = schedule.reorder(f"{x}_0", channel, *taps, f"{x}_1").decompose_reduction(ACC, taps[0])
@@ -517,4 +523,4 @@ def schedule_strip_depthwise(start: Schedule, target: Target, decisions: Decisio
         around = schedule.loops_of(block)
         for loop in around[around.index(channel) + 1 :]:
             schedule = schedule if loop in taps else schedule.unroll(loop)
-    return pad_by_row(vectorize_strips(schedule, channel, target, lanes), target)
+    return compute_padding_by_row(vectorize_strips(schedule, channel, target, lanes), target)

@@ -17,7 +17,7 @@ import itertools
 from microc.base.immutable import frozen
 from microc.schedule.primitives.tree import find_buffer
 from microc.schedule.rules.generic import vectorize_copy
-from microc.schedule.rules.rule import Decisions, dividing_lanes, float_vector_level, vectorize_lanes
+from microc.schedule.rules.rule import Decisions, float_vector_level, largest_dividing_lane_count, vectorize_lanes
 from microc.schedule.rules.vectors import LOAD_COST
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
@@ -67,11 +67,11 @@ def matches_float_winograd(start: Schedule, target: Target) -> bool:
     if not is_winograd(start) or find_buffer(start.func, TILE).dtype != "float32":
         return False
     return not target.has("vectors") or all(
-        dividing_lanes(find_buffer(start.func, name).shape[-1], target) for name in (TILE, ACC)
+        largest_dividing_lane_count(find_buffer(start.func, name).shape[-1], target) for name in (TILE, ACC)
     )
 
 
-def _tiles_and_channels(start: Schedule) -> tuple[int, int]:
+def _row_tiles_and_input_channels(start: Schedule) -> tuple[int, int]:
     """Return (number of tiles in a row, which is even; number of input channels)."""
     *_, columns, channels = find_buffer(start.func, TILE).shape
     return columns, channels
@@ -80,14 +80,14 @@ def _tiles_and_channels(start: Schedule) -> tuple[int, int]:
 def default_tile_counts(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
     """Return the number of tiles of a row that are transformed at once, as a tuple of one: the most that fit in
     :data:`SCRATCH`."""
-    most = max(PAIR, SCRATCH // (2 * 16 * _tiles_and_channels(start)[1]))
+    most = max(PAIR, SCRATCH // (2 * 16 * _row_tiles_and_input_channels(start)[1]))
     return (max(n for n in search_tile_counts(start, target, goal) if n <= most),)
 
 
 def search_tile_counts(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
     """Return the numbers of tiles of a row that a search transforms at once: all even divisors of the tiles of a
     row."""
-    columns, _ = _tiles_and_channels(start)
+    columns, _ = _row_tiles_and_input_channels(start)
     return tuple(n for n in range(PAIR, columns + 1, PAIR) if columns % n == 0)
 
 
@@ -144,9 +144,9 @@ def _transform_inputs(schedule: Schedule) -> Schedule:
     return schedule.unroll(s).vectorize(f"{c}_1")
 
 
-def _schedule_int16_products(schedule: Schedule, weight: str, unroll: int) -> Schedule:
+def _schedule_int16_products(schedule: Schedule, weight_name: str, unroll: int) -> Schedule:
     """Schedule the int16 products at a point of the transform: K innermost, two by two sums in registers."""
-    schedule = schedule.transform_layout(weight, (_UNSPLIT, _UNSPLIT, _CROSSED), (0, 1, 2, 4, 3))
+    schedule = schedule.transform_layout(weight_name, (_UNSPLIT, _UNSPLIT, _CROSSED), (0, 1, 2, 4, 3))
     *_, x, o, k = schedule.loops_of(ACC)
     schedule = schedule.split(k, (None, unroll, STEP)).reorder(f"{k}_0", f"{k}_1", x, o, f"{k}_2")
     schedule = schedule.decompose_reduction(ACC, f"{k}_0").tensorize(f"{k}_2", "dot4_crossed_int16_int16")
@@ -160,7 +160,7 @@ def schedule_float_winograd(start: Schedule, target: Target, decisions: Decision
     compute sums and outputs for some output channels at a time."""
     outputs = find_buffer(start.func, ROWS).shape[1]
     schedule, end, weight = _inline_output_transform(start)
-    inner, lanes = _channel_lanes(start, target)
+    inner, lanes = _input_and_output_lanes(start, target)
     tiles, columns = decisions["square"].tiles, decisions["square"].columns
     *_, y, x, o = schedule.loops_of(end)
     schedule = schedule.split(y, (None, outputs)).split(x, (None, tiles, outputs)).split(o, (None, columns, lanes))
@@ -184,21 +184,27 @@ def schedule_float_winograd(start: Schedule, target: Target, decisions: Decision
     return schedule
 
 
-def _schedule_float_products(schedule: Schedule, weight: str, width: int, lanes: int, unroll: int) -> Schedule:
+def _schedule_float_products(
+    schedule: Schedule, weight_name: str, vector_count: int, lanes: int, unroll: int
+) -> Schedule:
     """Schedule the float products at a point of the transform: the loop over columns is innermost, and the weights
     of its columns are contiguous."""
-    schedule = schedule.transform_layout(weight, (_UNSPLIT, (None, width * lanes), _UNSPLIT), (0, 1, 3, 2))
+    schedule = schedule.transform_layout(weight_name, (_UNSPLIT, (None, vector_count * lanes), _UNSPLIT), (0, 1, 3, 2))
     *_, tile, column, k = schedule.loops_of(ACC)
-    schedule = schedule.split(column, (width, lanes)).split(k, (None, unroll))
+    schedule = schedule.split(column, (vector_count, lanes)).split(k, (None, unroll))
     schedule = schedule.reorder(f"{k}_0", f"{k}_1", tile, f"{column}_0", f"{column}_1")
     schedule = schedule.decompose_reduction(ACC, f"{k}_0")
-    return schedule.split(schedule.loops_of("acc_register")[-1], (width, lanes))
+    return schedule.split(schedule.loops_of("acc_register")[-1], (vector_count, lanes))
 
 
-def _channel_lanes(start: Schedule, target: Target) -> tuple[int, int]:
+def _input_and_output_lanes(start: Schedule, target: Target) -> tuple[int, int]:
     """Return (lanes of input channels, lanes of output channels); both are 1 on cores without vectors."""
     channels, outputs = (find_buffer(start.func, name).shape[-1] for name in (TILE, ACC))
-    return (dividing_lanes(channels, target), dividing_lanes(outputs, target)) if target.has("vectors") else (1, 1)
+    return (
+        (largest_dividing_lane_count(channels, target), largest_dividing_lane_count(outputs, target))
+        if target.has("vectors")
+        else (1, 1)
+    )
 
 
 def default_square(start: Schedule, target: Target, goal: Goal) -> tuple[Square, ...]:
@@ -218,8 +224,8 @@ def search_squares(start: Schedule, target: Target, goal: Goal) -> tuple[Square,
     registers."""
     registers = target.core.vectors if target.has("vectors") else REGISTERS
     tiles, columns = (
-        _tiles_and_channels(start)[0],
-        find_buffer(start.func, ACC).shape[-1] // _channel_lanes(start, target)[1],
+        _row_tiles_and_input_channels(start)[0],
+        find_buffer(start.func, ACC).shape[-1] // _input_and_output_lanes(start, target)[1],
     )
     pairs = itertools.product(range(1, TALLEST + 1), repeat=2)
     # tiles * columns sums + columns weights + 2 for a broadcast input and an intermediate result

@@ -24,7 +24,7 @@ from microc.graph.ir import Graph, TensorType
 from microc.ops import registry
 from microc.ops.matrix.gemm import FAR, PACKED
 from microc.schedule.primitives.tensorize_bits import pack_bit_columns
-from microc.schedule.rules.rule import suits_target
+from microc.schedule.rules.rule import is_algorithm_worthwhile
 from microc.target import target_for
 from microc.tir.bit_fields import (
     BLOCKS,
@@ -140,7 +140,8 @@ def test_operators_equal_the_reference(operator: str, tmp_path: Path, capfd: pyt
         cases = {
             case.name: compiled_case(definition, case, cpu, f"case_{c_name(case.name)}_{number}")
             for number, case in enumerate(definition.cases())
-            if (algorithm := str(case.attrs.get("algorithm"))) in PACKED and suits_target(algorithm, target_for(cpu))
+            if (algorithm := str(case.attrs.get("algorithm"))) in PACKED
+            and is_algorithm_worthwhile(algorithm, target_for(cpu))
         }
         assert {case.schedule.rule for case in cases.values() if case.schedule.packs_bits} <= rules
         assert all(case.schedule.packs_bits for case in cases.values())
