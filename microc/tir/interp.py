@@ -475,7 +475,7 @@ def compile_func(func: ir.PrimFunc) -> Callable[[Sequence[Array], Intrinsics], N
     def run_compiled(args: Sequence[Array], intrinsics: Intrinsics = _NONE) -> None:
         missing = sorted(writer.intrinsics - set(intrinsics))
         if missing:
-            raise InternalError(f"no meaning is given for {', '.join(missing)}", where=func.name)
+            raise InternalError(f"intrinsics without a definition: {', '.join(missing)}", where=func.name)
         _check_arguments(func, args)
         try:
             with np.errstate(all="ignore"):
@@ -488,15 +488,16 @@ def compile_func(func: ir.PrimFunc) -> Callable[[Sequence[Array], Intrinsics], N
 
 def _check_arguments(func: ir.PrimFunc, args: Sequence[Array]) -> None:
     if len(args) != len(func.params):
-        raise InternalError(f"{len(func.params)} arrays expected, {len(args)} given", where=func.name)
+        raise InternalError(f"wrong number of arrays; got {len(args)}, expected {len(func.params)}", where=func.name)
     for buffer, array in zip(func.params, args, strict=True):
         if array.shape != buffer.shape or array.dtype != to_numpy(buffer.dtype):
             raise InternalError(
-                f"{buffer.name} is {buffer.dtype}{list(buffer.shape)}, given {array.dtype}{list(array.shape)}",
+                f"{buffer.name}: wrong array; got {array.dtype}{list(array.shape)}, expected "
+                f"{buffer.dtype}{list(buffer.shape)}",
                 where=func.name,
             )
         if not array.flags.c_contiguous:
-            raise InternalError(f"{buffer.name}: the array is not contiguous", where=func.name)
+            raise InternalError(f"{buffer.name}: the array is not contiguous; expected C order", where=func.name)
 
 
 # ---------------------------------------------------------------- functions that the generated source calls
@@ -504,11 +505,11 @@ def _check_arguments(func: ir.PrimFunc, args: Sequence[Array]) -> None:
 
 def _overflow(func: str, op: str, dtype: str, value: int) -> NoReturn:
     """Raise InternalError for an operation whose result exceeds the range of its dtype."""
-    raise InternalError(f"{op} overflows {dtype}: {value}", where=func)
+    raise InternalError(f"{op} overflows {dtype}; got {value}", where=func)
 
 
 def _out_of_bounds(func: str, buffer: str, shape: tuple[int, ...], indices: tuple[int, ...]) -> NoReturn:
-    raise InternalError(f"{buffer}{list(indices)} lies outside {list(shape)}", where=func)
+    raise InternalError(f"{buffer}{list(indices)} is outside of the buffer's shape {list(shape)}", where=func)
 
 
 def _out_of_domain(func: str, block: str, var: str, extent: int, value: int) -> NoReturn:
@@ -518,7 +519,7 @@ def _out_of_domain(func: str, block: str, var: str, extent: int, value: int) -> 
 def _bad_shift(func: str, op: str, dtype: str, value: int) -> NoReturn:
     """Raise InternalError for a shift by a negative count, or by the bit width or more."""
     raise InternalError(
-        f"{op} of {dtype} by {value}: the distance must be at least 0 and less than the width", where=func
+        f"{op} of {dtype} by {value}: the distance must be from 0 to the number of bits - 1", where=func
     )
 
 

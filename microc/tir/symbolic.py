@@ -139,9 +139,9 @@ def scalable_loop_fault(loop: ir.For) -> str:
     """Return the reason why a scalable loop is ill-formed; an empty string if it is well-formed."""
     name = f"scalable loop {loop.var.name}"
     if active_lanes_let(loop) is None or _remaining_iterations(loop) != linear(loop.extent - loop.var):
-        return f"{name} does not begin with the lanes that it takes of those that are left"
+        return f"{name} does not begin with the number of active lanes for the remaining iterations"
     if not reads_before_writes(loop.body):
-        return f"{name} reads memory after it wrote some"
+        return f"{name} reads memory after a write"
     return ""
 
 

@@ -112,9 +112,11 @@ class _Verifier:
             case ir.Store(buffer, indices, value):
                 self.element(buffer, indices, place)
                 if buffer.scope == "const":
-                    self.fail(f"{buffer.name} is constant and written")
+                    self.fail(f"store to the constant buffer {buffer.name}; expected a buffer that may be written")
                 if value.dtype != buffer.dtype:
-                    self.fail(f"{value.dtype} is stored to {buffer.name}, which is {buffer.dtype}")
+                    self.fail(
+                        f"store to {buffer.name}: wrong dtype of the value; got {value.dtype}, expected {buffer.dtype}"
+                    )
                 self.expr(value, place)
             case ir.For():
                 self.loop(stmt, place)
@@ -129,7 +131,7 @@ class _Verifier:
             case ir.Let(var, value, body):
                 self.expr(value, place)
                 if var.dtype != value.dtype:
-                    self.fail(f"{var.name} is {var.dtype} and bound to {value.dtype}")
+                    self.fail(f"let {var.name}: wrong dtype of the value; got {value.dtype}, expected {var.dtype}")
                 names = declare(place.names, var, self.where)
                 self.looked_up |= {var} if self.depends_on_data(value) else set()
                 if constant := self.unchecked_constant(value):
@@ -142,14 +144,12 @@ class _Verifier:
                 self.statement(body, WalkPosition(names, known, place.around))
             case ir.Alloc(buffer, body):
                 if buffer.scope not in ("workspace", "shared", "register", "local", *ir.UNIT_SCOPES):
-                    self.fail(
-                        f"{buffer.name} of scope {buffer.scope} is allocated, but only parameters have this scope"
-                    )
+                    self.fail(f"allocation of {buffer.name}: only parameters may have the scope {buffer.scope}")
                 names = declare_buffer(place.names, buffer, self.where)
                 self.statement(body, WalkPosition(names, place.known, place.around))
             case ir.Evaluate(value):
                 if not isinstance(value, ir.Call):
-                    self.fail(f"{expr_text(value)} is evaluated for nothing: only a call has an effect")
+                    self.fail(f"statement without effect; got {expr_text(value)}, expected a call")
                 self.expr(value, place)
             case ir.Block():
                 self.block(stmt, place)
@@ -159,9 +159,14 @@ class _Verifier:
     def loop(self, loop: ir.For, place: WalkPosition) -> None:
         self.expr(loop.extent, place)
         if loop.kind not in ir.FOR_KINDS:
-            self.fail(f"loop {loop.var.name} has the unknown kind {loop.kind!r}")
+            self.fail(
+                f"loop {loop.var.name}: unknown kind; got {loop.kind!r}, expected one of {', '.join(ir.FOR_KINDS)}"
+            )
         if loop.extent.dtype != loop.var.dtype or not dtypes.is_integer(loop.var.dtype):
-            self.fail(f"loop {loop.var.name} is {loop.var.dtype}, its extent {loop.extent.dtype}")
+            self.fail(
+                f"loop {loop.var.name}: dtypes of variable and extent; got {loop.var.dtype} and {loop.extent.dtype}, "
+                "expected one integer dtype"
+            )
         if loop.kind == "scalable" and (wrong := symbolic.scalable_loop_fault(loop)):
             self.fail(wrong)
         names = declare(place.names, loop.var, self.where)
@@ -200,9 +205,12 @@ class _Verifier:
         """Check the value bound to a block iterator; return its range."""
         self.expr(iterator.binding, place)
         if iterator.kind not in ("space", "reduce"):
-            self.fail(f"iterator {iterator.var.name} has the unknown kind {iterator.kind!r}")
+            self.fail(f"iterator {iterator.var.name}: unknown kind; got {iterator.kind!r}, expected space or reduce")
         if iterator.binding.dtype != iterator.var.dtype or iterator.var.dtype != "int32":
-            self.fail(f"iterator {iterator.var.name} is {iterator.var.dtype}, bound to {iterator.binding.dtype}")
+            self.fail(
+                f"iterator {iterator.var.name}: dtypes of variable and binding; got {iterator.var.dtype} and "
+                f"{iterator.binding.dtype}, expected int32"
+            )
         return self.within(iterator.binding, iterator.extent, place, lambda: f"iterator {iterator.var.name}")
 
     # ------------------------------------------------------------ expressions
@@ -210,7 +218,7 @@ class _Verifier:
     def condition(self, expr: ir.Expr, place: WalkPosition) -> None:
         self.expr(expr, place)
         if expr.dtype != "bool":
-            self.fail(f"the condition {expr_text(expr)} is {expr.dtype}, expected bool")
+            self.fail(f"condition {expr_text(expr)}: wrong dtype; got {expr.dtype}, expected bool")
 
     def expr(self, expr: ir.Expr, place: WalkPosition) -> None:
         match expr:
@@ -243,27 +251,29 @@ class _Verifier:
                 self.expr(a, place.knowing(place.known.assuming(c)))
                 self.expr(b, place.knowing(place.known.assuming(c, False)))
                 if a.dtype != b.dtype:
-                    self.fail(f"sides have different dtypes; got Select of {a.dtype} and {b.dtype}: {expr_text(expr)}")
+                    self.fail(f"select: operands have different dtypes; got {a.dtype} and {b.dtype}: {expr_text(expr)}")
             case ir.Cast(dtype, a):
                 self.expr(a, place)
                 if dtypes.dtype_parts(dtype).lanes > 1 or dtypes.dtype_parts(a.dtype).lanes > 1:
-                    self.fail(f"cast of {a.dtype} to {dtype}")
+                    self.fail(f"cast: got {a.dtype} to {dtype}, expected scalar dtypes")
             case ir.Call():
                 self.call(expr, place)
             case ir.AddressOf(buffer):
-                self.fail(f"the address of {buffer.name} stands outside a call")
+                self.fail(
+                    f"the address of {buffer.name} is used outside of a call; expected it as an argument of a call"
+                )
             case _:
                 self.fail(f"unknown expression {type(expr).__name__}")
 
     def literal(self, expr: ir.Const) -> None:
         if not dtypes.is_valid(expr.dtype):
-            self.fail(f"a literal of the unknown dtype {expr.dtype!r}")
+            self.fail(f"literal: unknown dtype; got {expr.dtype!r}")
         if dtypes.is_float(expr.dtype):
             fits = expr.value != expr.value or float(dtypes.to_numpy(expr.dtype).type(expr.value)) == expr.value
         else:
             fits = isinstance(expr.value, int) and simplification.fits_dtype(expr.value, expr.dtype)
         if not fits:
-            self.fail(f"wrong literal: {expr.value} is no {expr.dtype}")
+            self.fail(f"literal {expr.value} cannot be represented in {expr.dtype}")
 
     def operator(self, op: str, dtype: str, expr: ir.Expr) -> None:
         """Check that an operator is defined for a dtype."""
@@ -273,11 +283,11 @@ class _Verifier:
         allowed = lanes == 1 if op in _ANY_SCALAR else dtype in COMPUTE
         misused = (op in _INTEGER_ONLY and kind == "float") or (op == "div" and kind != "float")
         if not allowed or misused:
-            self.fail(f"{op} of {dtype}: {expr_text(expr)}")
+            self.fail(f"operator {op} is not defined for {dtype}: {expr_text(expr)}")
 
     def call(self, expr: ir.Call, place: WalkPosition) -> None:
         if not dtypes.is_valid(expr.dtype):
-            self.fail(f"{expr.name} gives the unknown dtype {expr.dtype!r}")
+            self.fail(f"call of {expr.name}: unknown dtype of the result; got {expr.dtype!r}")
         for a in expr.args:
             if isinstance(a, ir.AddressOf):
                 self.address(a, place)
@@ -286,7 +296,10 @@ class _Verifier:
         if expr.name == ir.REINTERPRET and [dtypes.nbytes(a.dtype) for a in expr.args] != [dtypes.nbytes(expr.dtype)]:
             self.fail(f"wrong reinterpretation: {expr_text(expr)} has another number of bits than its operand")
         if expr.name in FUNCTIONS and any(a.dtype != expr.dtype for a in expr.args):
-            self.fail(f"{expr_text(expr)} of {', '.join(a.dtype for a in expr.args)} gives {expr.dtype}")
+            self.fail(
+                f"{expr_text(expr)}: wrong dtypes of the arguments; got {', '.join(a.dtype for a in expr.args)}, "
+                f"expected {expr.dtype}"
+            )
 
     # ------------------------------------------------------------ memory
 
@@ -301,16 +314,18 @@ class _Verifier:
                 continue  # the index of nearly every register
             self.expr(index, place)
             if index.dtype != "int32":
-                self.fail(f"index {expr_text(index)} of {buffer.name} is {index.dtype}, expected int32")
+                self.fail(f"index {expr_text(index)} of {buffer.name}: wrong dtype; got {index.dtype}, expected int32")
             self.within(index, extent, place, partial(_axis_text, axis, buffer))
 
     def address(self, a: ir.AddressOf, place: WalkPosition) -> None:
         """Check an address: its element is valid, constants are not written, and all accessed elements are in the buffer."""
         self.element(a.buffer, a.indices, place)
         if a.writes and a.buffer.scope == "const":
-            self.fail(f"{a.buffer.name} is constant and written")
+            self.fail(f"a call writes the constant buffer {a.buffer.name}; expected a buffer that may be written")
         if a.extent < 1 or a.step < 1:
-            self.fail(f"{a.extent} elements, {a.step} apart, are touched at an address of {a.buffer.name}")
+            self.fail(
+                f"address in {a.buffer.name}: wrong extent or step; got {a.extent} and {a.step}, expected at least 1"
+            )
         row = place.known.reach(a.indices[-1] + (a.reach - 1)) if a.indices else (0, 0)
         if a.indices and intervals.within(row, (0, a.buffer.shape[-1] - 1)):
             return  # all accessed elements are in one row, and the row exists
@@ -335,7 +350,7 @@ class _Verifier:
         if not intervals.within(reach, allowed):
             if self.tables is not None and self.depends_on_data(index):
                 if constant := self.unchecked_constant(index, through=True):
-                    known, bounds = constant in self.numbers, f"allowed is 0..{extent - 1}"
+                    known, bounds = constant in self.numbers, f"expected 0..{extent - 1}"
                     what_is_known = f" and may be {_range_text(reach)}" if known else ", whose numbers are not checked"
                     raise ProgramError(
                         f"{describe_access()}: {expr_text(index)} is loaded from {constant}{what_is_known}, {bounds}",
@@ -343,9 +358,7 @@ class _Verifier:
                         where=self.where,
                     )
                 return allowed
-            self.fail(
-                f"{describe_access()}: {expr_text(index)} may be {_range_text(reach)}, allowed is 0..{extent - 1}"
-            )
+            self.fail(f"{describe_access()}: {expr_text(index)} may be {_range_text(reach)}, expected 0..{extent - 1}")
         return reach
 
     def reach(self, value: ir.Expr, place: WalkPosition) -> intervals.Interval:

@@ -176,7 +176,7 @@ def _beyond() -> Any:
         (_add_wrongly, ProgramError, "cast one of them"),
         (_store_nothing, ProgramError, "stores to no parameter"),
         (_beyond, ProgramError, "x"),
-        (lambda: _pick([0, 4, 1]), ProgramError, "c[v_i0] is loaded from c and may be 0..4, allowed is 0..3"),
+        (lambda: _pick([0, 4, 1]), ProgramError, "c[v_i0] is loaded from c and may be 0..4, expected 0..3"),
         (lambda: _pick([0, -(1 << 31), 1]), ProgramError, "c[v_i0] is loaded from c and may be -2147483648..1"),
         (lambda: microc.build(product()), UsageError, "constant 'weight' has no data"),
         (lambda: microc.build(product(), constants={"weight": data()[1][:3]}), UsageError, "got int8[3, 32]"),

@@ -139,7 +139,7 @@ LAYERS: dict[str, Layer] = {
 @pytest.mark.parametrize("name", LAYERS)
 def test_planes_are_exact(name: str) -> None:
     graph, group = LAYERS[name].group()
-    assert PLANES.suits(Schedule(group.func), M4)
+    assert PLANES.applies_to(Schedule(group.func), M4)
     schedule = schedule_kernel(group.func, "conv2d", M4)
     assert replay_trace(group.func, trace_from_json(trace_to_json(schedule.trace))).func == schedule.func
     func = lower(schedule.func)
@@ -189,9 +189,9 @@ def test_the_border_is_filled_once_and_sums_are_doubled_by_their_weights() -> No
 def test_planes_are_for_bytes_that_are_used_again() -> None:
     for layer in (Layer((15, 1, 8), (15, 1)), Layer((8, 8, 4), (2, 2), strides=(2, 2)), Layer((6, 6, 4), (1, 1))):
         _, group = layer.group()
-        assert not PLANES.suits(Schedule(group.func), M4)
+        assert not PLANES.applies_to(Schedule(group.func), M4)
     _, group = LAYERS["3x3"].group()
-    assert not PLANES.suits(Schedule(group.func), target_for("cortex-m3"))
+    assert not PLANES.applies_to(Schedule(group.func), target_for("cortex-m3"))
 
 
 Steps = Callable[[Schedule], Schedule]

@@ -44,7 +44,7 @@ LAYERS: dict[str, Layer] = {
 
 def paired(group_func: ir.PrimFunc) -> Schedule:
     start = Schedule(group_func)
-    assert VECTORS.suits(start, V3)
+    assert VECTORS.applies_to(start, V3)
     made = VECTORS.schedule(start, V3, {"pixels": 4, "pairs": True})
     assert made is not None
     return made
@@ -90,15 +90,15 @@ def test_others_have_none(layer: Layer) -> None:
     """Several outputs of a channel lie in other lanes than it; of many taps a row is written out."""
     _, group = layer.group()
     start = Schedule(group.func)
-    assert [choice["pairs"] for choice in VECTORS.choices(start, V3, SPEED)] == [False]
-    assert {point["pairs"] for point in VECTORS.points(start, V3, SPEED)} == {False}
+    assert [choice["pairs"] for choice in VECTORS.compared_decisions(start, V3, SPEED)] == [False]
+    assert {point["pairs"] for point in VECTORS.searched_decisions(start, V3, SPEED)} == {False}
 
 
 def test_a_search_tries_both() -> None:
     _, group = LAYERS["3x3"].group()
     start = Schedule(group.func)
-    assert [choice["pairs"] for choice in VECTORS.choices(start, V3, SPEED)] == [True]
-    assert {point["pairs"] for point in VECTORS.points(start, V3, SPEED)} == {True, False}
+    assert [choice["pairs"] for choice in VECTORS.compared_decisions(start, V3, SPEED)] == [True]
+    assert {point["pairs"] for point in VECTORS.searched_decisions(start, V3, SPEED)} == {True, False}
 
 
 @pytest.mark.parametrize("taps", [1, 2, 3])

@@ -59,7 +59,7 @@ def test_sizes_are_parameters() -> None:
     n, i = Var("n"), Var("i")
     func = ir.PrimFunc("fill", (OUT,), ir.For(i, n, ir.Store(OUT, (i,), Const(0.0, "float32"))), scalars=(n,))
     assert "    n: T.int32,\n" in to_text(func) and from_text(to_text(func)) == func
-    with pytest.raises(ModelError, match="buffers stand before scalars"):
+    with pytest.raises(ModelError, match="expected all buffers first"):
         from_text('@T.prim_func\ndef f(n: T.int32, a: T.Buffer((4,), "int8")):\n    pass\n')
 
 
@@ -115,8 +115,8 @@ HEAD = '@T.prim_func\ndef f(a: T.Buffer((4,), "int32")):\n'
         ('@T.prim_func\ndef f(a: T.Buffer((4,), "int8", scope="moon")):\n    pass\n', 2, "moon"),
         (HEAD + "    a[0] = x\n", 3, "not a variable"),
         (HEAD + "    a[0] = b[0]\n", 3, "not a buffer"),
-        (HEAD + "    a[0, 1] = 1\n", 3, "1 axes, 2 indices"),
-        (HEAD + "    pass\n    a[0] = T.int8(1)\n", 4, "int32 is expected"),
+        (HEAD + "    a[0, 1] = 1\n", 3, "got 2, expected 1"),
+        (HEAD + "    pass\n    a[0] = T.int8(1)\n", 4, "got int8, expected int32"),
         (HEAD + "    a[0] = a[0] + T.int8(1)\n", 3, "int32 and int8"),
         (HEAD + "    a[0] = T.int8(300)\n", 3, "does not fit"),
         (HEAD + "    a[0] = 3000000000\n", 3, "does not fit"),
@@ -130,11 +130,11 @@ HEAD = '@T.prim_func\ndef f(a: T.Buffer((4,), "int32")):\n'
         (HEAD + "    a[0] = 0 if 1 else 2\n", 3, "no expression"),
         (HEAD + "    T.evaluate(1 < 2 < 3)\n", 3, "no expression"),
         (HEAD + "    with T.block('b'):\n        v = T.axis.moon(1, 0)\n", 4, "axis"),
-        (HEAD + "    with T.block('b', 1):\n        pass\n", 3, "takes 1 arguments"),
-        (HEAD + "    a[0] = T.min(1)\n", 3, "takes 2 arguments"),
-        (HEAD + "    a[0] = T.address_of(a[0], size=3)\n", 3, "no option size"),
+        (HEAD + "    with T.block('b', 1):\n        pass\n", 3, "expected 1"),
+        (HEAD + "    a[0] = T.min(1)\n", 3, "expected 2"),
+        (HEAD + "    a[0] = T.address_of(a[0], size=3)\n", 3, "unknown keyword argument; got size"),
         (HEAD + "    T.func_attr({1: 2})\n    pass\n", 3, "string literal"),
-        (HEAD + "    if a[0]:\n        pass\n", 3, "bool is expected"),
+        (HEAD + "    if a[0]:\n        pass\n", 3, "expected bool"),
         (HEAD + "    a[0] = " + "(" * 300 + "1" + ")" * 300 + "\n", 3, "malformed"),
         ("\0", 1, "malformed"),
     ],

@@ -111,10 +111,10 @@ def test_lowered_functions_are_right() -> None:
 P = ir.Buffer("p", (8,), "float32", "register")
 WRONG: dict[str, tuple[ir.Stmt, str]] = {
     "operand dtypes": (store(Bin("add", ONE, const(1, "int64"))), "add of int32 and int64"),
-    "store dtype": (ir.Store(X, (ONE,), N[0]), "int8 is stored to x, which is int32"),
-    "index dtype": (ir.Store(X, (const(1, "int64"),), ONE), "index .* is int64"),
+    "store dtype": (ir.Store(X, (ONE,), N[0]), "got int8, expected int32"),
+    "index dtype": (ir.Store(X, (const(1, "int64"),), ONE), "index .* got int64"),
     "rank": (ir.Store(OUT, (ONE,), ONE), "out: wrong number of indices; got 1, expected 2"),
-    "bounds of a loop": (over(9, store(ONE, I)), r"axis 0 of x\[8\]: i may be 0\.\.8, allowed is 0\.\.7"),
+    "bounds of a loop": (over(9, store(ONE, I)), r"axis 0 of x\[8\]: i may be 0\.\.8, expected 0\.\.7"),
     "negative index": (over(8, store(ONE, I - 1)), r"may be -1\.\.6"),
     "half a guard": (pad(I >= 1), r"may be 0\.\.8"),
     "guard of another branch": (over(10, store(Select(I < 8, ONE, X[I]), I // 2)), r"may be 8\.\.9"),
@@ -130,50 +130,56 @@ WRONG: dict[str, tuple[ir.Stmt, str]] = {
     "shadowed buffer": (ir.Let(Var("x"), ONE, store(ONE)), "x is declared twice"),
     "unknown buffer": (ir.Store(P, (ONE,), const(0, "float32")), "p is not declared"),
     "buffer of another shape": (ir.Store(ir.Buffer("x", (9,), "int32"), (ONE,), ONE), "x is not declared here"),
-    "name": (ir.Let(Var("a b"), ONE, store(ONE)), "no identifier"),
-    "constant written": (ir.Store(C, (ONE,), ONE), "c is constant and written"),
+    "name": (ir.Let(Var("a b"), ONE, store(ONE)), "no ASCII identifier"),
+    "constant written": (ir.Store(C, (ONE,), ONE), "store to the constant buffer c"),
     "constant written through an address": (
         ir.Evaluate(ir.Call("copy", (ir.AddressOf(C, (ONE,), 1, True),), "int32")),
-        "c is constant",
+        "writes the constant buffer c",
     ),
     "address beyond the end": (
         ir.Evaluate(ir.Call("copy", (ir.AddressOf(X, (const(5, "int32"),), 4),), "int32")),
         r"the end of T.address_of\(x\[5\], extent=4\): .* may be 8\.\.8",
     ),
-    "address outside a call": (store(ir.AddressOf(X, (ONE,))), "outside a call"),
-    "condition": (ir.If(ONE, store(ONE)), "condition 1 is int32"),
-    "condition of a select": (store(Select(ONE, ONE, ONE)), "condition 1 is int32"),
-    "operand of and": (store(Select(Bin("and", ONE, ONE), ONE, ONE)), "condition 1 is int32"),
-    "branches of a select": (store(Select(ONE < 2, ONE, const(1, "int64"))), "Select of int32 and int64"),
-    "narrow arithmetic": (ir.Store(N, (ONE,), N[0] + N[1]), "add of int8"),
+    "address outside a call": (store(ir.AddressOf(X, (ONE,))), "outside of a call"),
+    "condition": (ir.If(ONE, store(ONE)), "condition 1: wrong dtype; got int32"),
+    "condition of a select": (store(Select(ONE, ONE, ONE)), "condition 1: wrong dtype; got int32"),
+    "operand of and": (store(Select(Bin("and", ONE, ONE), ONE, ONE)), "condition 1: wrong dtype; got int32"),
+    "branches of a select": (store(Select(ONE < 2, ONE, const(1, "int64"))), "select: .* got int32 and int64"),
+    "narrow arithmetic": (ir.Store(N, (ONE,), N[0] + N[1]), "add is not defined for int8"),
     "vector arithmetic": (ir.Let(Var("p", "int16x2"), Un("neg", Var("q", "int16x2")), store(ONE)), "not defined"),
-    "division of integers": (store(Bin("div", ONE, ONE)), "div of int32"),
-    "floor division of floats": (ir.Store(R, (ONE,), Bin("floordiv", R[0], R[1])), "floordiv of float32"),
+    "division of integers": (store(Bin("div", ONE, ONE)), "div is not defined for int32"),
+    "floor division of floats": (
+        ir.Store(R, (ONE,), Bin("floordiv", R[0], R[1])),
+        "floordiv is not defined for float32",
+    ),
     "unknown operator": (store(Bin("xnor", ONE, ONE)), "xnor of int32"),
     "not of a number": (store(Un("not", ONE)), "not of int32"),
-    "literal": (store(Const(1 << 40, "int32")), "1099511627776 is no int32"),
-    "inexact literal": (ir.Store(R, (ONE,), Const(0.1, "float32")), "0.1 is no float32"),
-    "let dtype": (ir.Let(Var("v", "int64"), ONE, store(ONE)), "v is int64 and bound to int32"),
-    "loop dtype": (ir.For(Var("i", "int64"), ONE, store(ONE)), "loop i is int64"),
+    "literal": (store(Const(1 << 40, "int32")), "1099511627776 cannot be represented in int32"),
+    "inexact literal": (ir.Store(R, (ONE,), Const(0.1, "float32")), "0.1 cannot be represented in float32"),
+    "let dtype": (ir.Let(Var("v", "int64"), ONE, store(ONE)), "let v: .* got int32, expected int64"),
+    "loop dtype": (ir.For(Var("i", "int64"), ONE, store(ONE)), "loop i: .* got int64"),
     "loop kind": (ir.For(I, ONE, store(ONE), "sideways"), "sideways"),
-    "scope of an allocation": (ir.Alloc(ir.Buffer("t", (1,), "int8"), store(ONE)), "scope global is allocated"),
-    "evaluated value": (ir.Evaluate(ONE), "only a call"),
+    "scope of an allocation": (ir.Alloc(ir.Buffer("t", (1,), "int8"), store(ONE)), "may have the scope global"),
+    "evaluated value": (ir.Evaluate(ONE), "expected a call"),
     "mathematics": (ir.Store(R, (ONE,), ir.Call("exp", (ONE,), "float32")), "exp"),
     "bits": (ir.Store(R, (ONE,), ir.reinterpret("float32", const(1, "int64"))), "another number of bits"),
     "binding out of domain": (ir.loops(nest(5, 8), block((V, 4, I), (W, 8, J))), r"iterator v: i may be 0\.\.4"),
-    "domain not covered": (ir.loops(nest(3, 8), block((V, 4, I), (W, 8, J))), "v = i does not run through 0..3"),
-    "gap": (ir.loops(nest(4, 4), block((V, 4, I), (W, 8, J * 2))), "w = j \\* 2 does not run through"),
-    "diagonal": (ir.loops(nest(4), block((V, 4, I), (W, 8, I))), "no independent digit"),
+    "domain not covered": (
+        ir.loops(nest(3, 8), block((V, 4, I), (W, 8, J))),
+        "v = i does not take every value of 0..3",
+    ),
+    "gap": (ir.loops(nest(4, 4), block((V, 4, I), (W, 8, J * 2))), "w = j \\* 2 does not take every value of"),
+    "diagonal": (ir.loops(nest(4), block((V, 4, I), (W, 8, I))), "no independent mixed-radix digit"),
     "overlapping digits": (ir.loops(nest(16), block((V, 4, I // 4), (W, 8, I // 2))), "share the same part"),
     "predicate that cuts": (
         ir.loops(nest(4, 8), block((V, 4, I), (W, 8, J), predicate=J < 7)),
-        "j < 7 may leave instances out",
+        "j < 7 may exclude instances",
     ),
     "condition that cuts": (
         ir.loops(nest(4, 8), ir.If(I > 0, block((V, 4, I), (W, 8, J)))),
-        "i > 0 may leave instances out",
+        "i > 0 may exclude instances",
     ),
-    "iterator kind": (ir.Block("b", (ir.IterVar(V, 1, "time", const(0, "int32")),), store(ONE)), "kind 'time'"),
+    "iterator kind": (ir.Block("b", (ir.IterVar(V, 1, "time", const(0, "int32")),), store(ONE)), "got 'time'"),
 }
 
 
@@ -230,7 +236,7 @@ def test_saturating_intrinsics_bound_indices(name: str, extent: int) -> None:
 def test_numbers_of_constants_prove_indices(body: ir.Stmt) -> None:
     last = X.shape[0] - 1
     verify(kernel(body), numbers={"c": (1, 1 + last // 2)})
-    with pytest.raises(InternalError, match=f"loaded from c and may be -?\\d+..\\d+, allowed is 0..{last}"):
+    with pytest.raises(InternalError, match=f"loaded from c and may be -?\\d+..\\d+, expected 0..{last}"):
         verify(kernel(body), tables=(), numbers={"c": (-1, 2 * last)})
 
 

@@ -52,7 +52,7 @@ def domain_coverage_failure(block: ir.Block, outer_loops_and_conditions: Sequenc
     try:
         return _failing_condition(block, bounds, conditions) or _CoverageProof(bounds).binding_failure(block)
     except Int32Overflow:
-        return "the numbers are too large"
+        return "a number in the bindings does not fit int32"
 
 
 def _failing_condition(block: ir.Block, bounds: dict[ir.Var, tuple[int, int]], conditions: list[ir.Expr]) -> str:
@@ -63,7 +63,7 @@ def _failing_condition(block: ir.Block, bounds: dict[ir.Var, tuple[int, int]], c
         inside = inside.assuming(ir.Bin("ge", i.binding, zero)).assuming(ir.Bin("lt", i.binding, extent))
     for condition in conditions:
         if inside.simplify(condition) != simplification.TRUE:
-            return f"{expr_text(condition)} may leave instances out"
+            return f"the condition {expr_text(condition)} may exclude instances"
     return ""
 
 
@@ -85,7 +85,7 @@ class _CoverageProof:
             for atom in form.terms:
                 digit = self.digit(atom)
                 if digit is None or atom in digits:
-                    return f"{i.var.name} = {expr_text(i.binding)} is no independent digit of loops"
+                    return f"{i.var.name} = {expr_text(i.binding)} is no independent mixed-radix digit of the loops"
                 digits[atom] = digit
         sizes = self.sizes(digits)
         if sizes is None:
@@ -95,7 +95,7 @@ class _CoverageProof:
         step = max((x.reach for x in touched if isinstance(x, ir.AddressOf)), default=1)
         for i, form in zip(block.iters, forms, strict=True):
             if not _runs_through(form, sizes, i.extent, step):
-                return f"{i.var.name} = {expr_text(i.binding)} does not run through 0..{i.extent - 1}"
+                return f"{i.var.name} = {expr_text(i.binding)} does not take every value of 0..{i.extent - 1}"
         return ""
 
     def digit(self, atom: Atom) -> _Digit | None:

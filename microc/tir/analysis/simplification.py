@@ -337,7 +337,7 @@ def raise_ill_formed(where: str, problem: str) -> NoReturn:
 def check_name(name: str, where: str) -> None:
     """Check that a name is an ASCII identifier. IllFormedError if it is not."""
     if not (name.isascii() and name.isidentifier()):
-        raise_ill_formed(where, f"{name!r} is no identifier")
+        raise_ill_formed(where, f"name {name!r} is no ASCII identifier")
 
 
 def declare(names: Names, declared: ir.Var | ir.Buffer, where: str) -> Names:
@@ -346,18 +346,18 @@ def declare(names: Names, declared: ir.Var | ir.Buffer, where: str) -> Names:
     Raises IllFormedError if the name is already declared, is no identifier, or has an unknown dtype."""
     check_name(declared.name, where)
     if declared.name in names:
-        raise_ill_formed(where, f"{declared.name} is declared twice")
+        raise_ill_formed(where, f"{declared.name} is declared twice; expected a name that no enclosing scope declares")
     if not dtypes.is_valid(declared.dtype):
-        raise_ill_formed(where, f"{declared.name} has the unknown dtype {declared.dtype!r}")
+        raise_ill_formed(where, f"{declared.name}: unknown dtype; got {declared.dtype!r}")
     return {**names, declared.name: declared}
 
 
 def declare_buffer(names: Names, buffer: ir.Buffer, where: str) -> Names:
     """Return the declared names with a buffer added. IllFormedError if its name, dtype, scope or shape is invalid."""
     if buffer.scope not in ir.SCOPES:
-        raise_ill_formed(where, f"buffer {buffer.name} has the unknown scope {buffer.scope!r}")
+        raise_ill_formed(where, f"buffer {buffer.name}: unknown scope; got {buffer.scope!r}")
     if any(n < 0 for n in buffer.shape):
-        raise_ill_formed(where, f"buffer {buffer.name} has shape {list(buffer.shape)}, expected positive extents")
+        raise_ill_formed(where, f"buffer {buffer.name}: negative extent in the shape; got {list(buffer.shape)}")
     return declare(names, buffer, where)
 
 

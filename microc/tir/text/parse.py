@@ -39,7 +39,7 @@ class CallParts:
 
     def __init__(self, node: ast.AST) -> None:
         if not isinstance(node, ast.Call):
-            fail(node, f"a call of T is expected, got {_excerpt(node)}")
+            fail(node, f"got {_excerpt(node)}, expected a call of a function of T")
         self.node = node
         self.name = _dotted_name(node.func)
         self.args = node.args
@@ -53,10 +53,14 @@ class CallParts:
         Raises ModelError if the check fails."""
         if not min_arguments <= len(self.args) <= max_arguments:
             wanted = str(min_arguments) if min_arguments == max_arguments else f"{min_arguments} to {max_arguments}"
-            fail(self.node, f"T.{self.name} takes {wanted} arguments, {len(self.args)} given")
+            fail(self.node, f"T.{self.name}: wrong number of arguments; got {len(self.args)}, expected {wanted}")
         for name in self.options:
             if name not in options:
-                fail(self.node, f"T.{self.name} has no option {name}", "known: " + ", ".join(options))
+                fail(
+                    self.node,
+                    f"T.{self.name}: unknown keyword argument; got {name}",
+                    "use one of " + ", ".join(options),
+                )
 
 
 def _dotted_name(node: ast.expr) -> str:
@@ -66,7 +70,7 @@ def _dotted_name(node: ast.expr) -> str:
         parts.append(node.attr)
         node = node.value
     if not isinstance(node, ast.Name) or node.id != "T" or not parts:
-        fail(node, f"only functions of T can be called, got {_excerpt(node)}")
+        fail(node, f"wrong call; got {_excerpt(node)}, expected one of the functions of T")
     return ".".join(reversed(parts))
 
 
@@ -76,21 +80,21 @@ def integer_literal(node: ast.expr) -> int:
         return -integer_literal(node.operand)
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return node.value
-    fail(node, f"an integer literal is expected, got {_excerpt(node)}")
+    fail(node, f"got {_excerpt(node)}, expected an integer literal")
 
 
 def string_literal(node: ast.expr) -> str:
     """Return the value of a string literal. ModelError if the node is no string literal."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
-    fail(node, f"a string literal is expected, got {_excerpt(node)}")
+    fail(node, f"got {_excerpt(node)}, expected a string literal")
 
 
 def boolean_literal(node: ast.expr) -> bool:
     """Return the value of the literal ``True`` or ``False``. ModelError if the node is neither."""
     if isinstance(node, ast.Constant) and isinstance(node.value, bool):
         return node.value
-    fail(node, f"True or False is expected, got {_excerpt(node)}")
+    fail(node, f"got {_excerpt(node)}, expected True or False")
 
 
 def dtype_name(node: ast.expr) -> str:
@@ -101,7 +105,7 @@ def dtype_name(node: ast.expr) -> str:
 def check_dtype(name: str, node: ast.AST) -> str:
     """Return ``name`` if it is the name of a dtype. ModelError with the line of ``node`` if it is not."""
     if not dtypes.is_valid(name):
-        fail(node, f"unknown dtype {name!r}")
+        fail(node, f"unknown dtype; got {name!r}")
     return name
 
 
@@ -114,13 +118,13 @@ def _float_literal(node: ast.expr, dtype: str) -> float:
     """Return the value of a float literal, rounded to ``dtype``. Infinities and NaN are strings: ``"inf"``, ``"nan"``."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         if node.value not in ("inf", "-inf", "nan"):
-            fail(node, f"'inf', '-inf' or 'nan' is expected, got {node.value!r}")
+            fail(node, f"float literal: got {node.value!r}, expected 'inf', '-inf' or 'nan'")
         return math.nan if node.value == "nan" else float(node.value)
     sign, inner = 1.0, node
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         sign, inner = -1.0, node.operand
     if not isinstance(inner, ast.Constant) or not isinstance(inner.value, (int, float)) or dtype not in _LARGEST:
-        fail(node, f"a {dtype} literal is expected, got {_excerpt(node)}")
+        fail(node, f"got {_excerpt(node)}, expected a literal of {dtype}")
     try:
         value = sign * float(inner.value)
     except OverflowError:
@@ -141,7 +145,7 @@ class ExprReader:
         """Read an expression. ModelError if its dtype is not ``dtype``."""
         result = self.expr(node)
         if result.dtype != dtype:
-            fail(node, f"{dtype} is expected, {ast.unparse(node)} is {result.dtype}")
+            fail(node, f"{ast.unparse(node)}: wrong dtype; got {result.dtype}, expected {dtype}")
         return result
 
     def expr(self, node: ast.expr) -> ir.Expr:
@@ -154,7 +158,7 @@ class ExprReader:
             case ast.Name(name):
                 var = self.names.get(unescape_keyword(name))
                 if not isinstance(var, ir.Var):
-                    fail(node, f"{name} is not a variable here")
+                    fail(node, f"{name} is not a variable that is declared here")
                 return var
             case ast.UnaryOp(op, a) if type(op) in TOKENS:
                 return ir.Un(TOKENS[type(op)], self.expr(a))
@@ -191,13 +195,13 @@ class ExprReader:
 
         Raises ModelError if the buffer is unknown or has another number of axes."""
         if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
-            fail(node, f"buffer[indices] is expected, got {_excerpt(node)}")
+            fail(node, f"got {_excerpt(node)}, expected buffer[indices]")
         buffer = self.names.get(unescape_keyword(node.value.id))
         if not isinstance(buffer, ir.Buffer):
-            fail(node, f"{node.value.id} is not a buffer here")
+            fail(node, f"{node.value.id} is not a buffer that is declared here")
         indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         if len(indices) != len(buffer.shape):
-            fail(node, f"{buffer.name} has {len(buffer.shape)} axes, {len(indices)} indices given")
+            fail(node, f"{buffer.name}: wrong number of indices; got {len(indices)}, expected {len(buffer.shape)}")
         return buffer, tuple(self.expr(i) for i in indices)
 
     def literal(self, node: ast.expr, dtype: str) -> ir.Const:
@@ -237,7 +241,7 @@ class ExprReader:
             case "call":
                 parts.take(1, 1000, "dtype")
                 if "dtype" not in parts.options:
-                    fail(parts.node, "T.call needs dtype=")
+                    fail(parts.node, "T.call: the keyword argument dtype is missing")
                 return ir.Call(
                     string_literal(args[0]), tuple(self.expr(a) for a in args[1:]), dtype_name(parts.options["dtype"])
                 )
@@ -260,11 +264,11 @@ Annotations = tuple[tuple[str, int | str], ...]
 def _read_annotations(node: ast.expr) -> Annotations:
     """Return the annotations in a dictionary literal, whose values are integers or strings."""
     if not isinstance(node, ast.Dict):
-        fail(node, f"annotations {{'key': value}} are expected, got {_excerpt(node)}")
+        fail(node, f"annotations: got {_excerpt(node)}, expected {{'key': value}}")
     pairs: list[tuple[str, int | str]] = []
     for key, value in zip(node.keys, node.values, strict=True):
         if key is None:
-            fail(node, f"annotations {{'key': value}} are expected, got {_excerpt(node)}")
+            fail(node, f"annotations: got {_excerpt(node)}, expected {{'key': value}}")
         is_text = isinstance(value, ast.Constant) and isinstance(value.value, str)
         pairs.append((string_literal(key), string_literal(value) if is_text else integer_literal(value)))
     return tuple(pairs)
@@ -279,7 +283,7 @@ def _thread_axis(parts: CallParts) -> str:
         fail(
             parts.node,
             f"unknown thread axis of a loop; got thread={kind!r}",
-            "known: " + ", ".join((*ir.GROUPS, *ir.ITEMS)),
+            "use one of " + ", ".join((*ir.GROUPS, *ir.ITEMS)),
         )
     return kind
 
@@ -287,7 +291,7 @@ def _thread_axis(parts: CallParts) -> str:
 def _target_name(node: ast.expr) -> str:
     """Return the name in the target of an assignment or of a loop. ModelError if the target is no single name."""
     if not isinstance(node, ast.Name):
-        fail(node, f"a name is expected, got {_excerpt(node)}")
+        fail(node, f"got {_excerpt(node)}, expected a name")
     return unescape_keyword(node.id)
 
 
@@ -331,8 +335,8 @@ class NameScope(ExprReader):
         if not self.depends_on_sizes_only(value):
             fail(
                 node,
-                f"{ast.unparse(node)} is no extent",
-                "an integer literal or an expression over scalars is expected",
+                f"wrong extent; got {ast.unparse(node)}, expected an integer or an expression over symbolic sizes",
+                "write an integer literal, or an expression over the scalar parameters",
             )
         return _int_or_expr(value)
 
@@ -347,10 +351,10 @@ class NameScope(ExprReader):
         parts.take(2, 2, "scope", "align", "slots")
         shape = parts.args[0]
         if not isinstance(shape, ast.Tuple):
-            fail(shape, f"a tuple of extents is expected, got {_excerpt(shape)}")
+            fail(shape, f"buffer {name}: wrong shape; got {_excerpt(shape)}, expected a tuple of extents")
         found = string_literal(parts.options["scope"]) if "scope" in parts.options else scope
         if found not in ir.SCOPES:
-            fail(parts.node, f"buffer {name}: unknown scope; got {found!r}", "known: " + ", ".join(ir.SCOPES))
+            fail(parts.node, f"buffer {name}: unknown scope; got {found!r}", "use one of " + ", ".join(ir.SCOPES))
         align = integer_literal(parts.options["align"]) if "align" in parts.options else 0
         slots = integer_literal(parts.options["slots"]) if "slots" in parts.options else 0
         return ir.Buffer(name, tuple(map(self.extent, shape.elts)), dtype_name(parts.args[1]), found, align, slots)
@@ -375,7 +379,7 @@ class NameScope(ExprReader):
                 case ast.Assign([ast.Name() as target], value):
                     parts = CallParts(value)
                     if parts.name != "alloc_buffer":
-                        fail(node, f"{target.id} = T.{parts.name}(...) declares nothing here")
+                        fail(node, f"{target.id} = T.{parts.name}(...) is no declaration that is possible here")
                     buffer = self.buffer(_target_name(target), parts, "global")
                     return (*found, ir.Alloc(buffer, self.having(buffer).suite(rest)))
                 case _:
@@ -411,7 +415,9 @@ class NameScope(ExprReader):
             parts.take(1, 1000)
             targets = target.elts if isinstance(target, ast.Tuple) else [target]
             if len(targets) != len(parts.args):
-                fail(target, f"{len(targets)} loop variables for {len(parts.args)} extents")
+                fail(
+                    target, f"T.grid: got {len(targets)} loop variables for {len(parts.args)} extents, expected as many"
+                )
             variables, counts = (
                 [ir.Var(_target_name(t)) for t in targets],
                 [self.expr_of_type(count, "int32") for count in parts.args],
@@ -422,7 +428,9 @@ class NameScope(ExprReader):
             return result
         if parts.name not in _LOOP_KINDS and parts.name != THREAD_BINDING:
             fail(
-                parts.node, f"unknown loop T.{parts.name}", f"known: grid, {THREAD_BINDING}, " + ", ".join(_LOOP_KINDS)
+                parts.node,
+                f"unknown kind of loop; got T.{parts.name}",
+                f"use one of grid, {THREAD_BINDING}, " + ", ".join(_LOOP_KINDS),
             )
         parts.take(1, 1, "dtype", "annotations", *(["thread"] if parts.name == THREAD_BINDING else []))
         dtype = dtype_name(parts.options["dtype"]) if "dtype" in parts.options else "int32"
@@ -446,7 +454,7 @@ class NameScope(ExprReader):
                 parts.take(1, 1)
                 return self.unit(string_literal(parts.args[0]), body)
             case _:
-                fail(parts.node, f"unknown with T.{parts.name}", "known: block, init, scope, seq")
+                fail(parts.node, f"unknown with statement; got T.{parts.name}", "use one of block, init, scope, seq")
 
     def unit(self, name: str, body: list[ast.stmt]) -> ir.Stmt:
         """Read the body of ``with T.block(name)``: iterators, predicate, annotations, init and statements."""
@@ -483,7 +491,7 @@ class NameScope(ExprReader):
         """Read a block iterator, ``name = T.axis.spatial(extent, binding)`` or ``T.axis.reduce``."""
         kind = parts.name.removeprefix("axis.")
         if kind not in _AXIS_KINDS:
-            fail(parts.node, f"unknown axis T.{parts.name}", "known: axis.spatial, axis.reduce")
+            fail(parts.node, f"unknown kind of axis; got T.{parts.name}", "use axis.spatial or axis.reduce")
         parts.take(2, 2, "dtype")
         dtype = dtype_name(parts.options["dtype"]) if "dtype" in parts.options else "int32"
         binding = self.expr_of_type(parts.args[1], dtype)
@@ -497,11 +505,15 @@ class NameScope(ExprReader):
         kinds, loops = string_literal(parts.args[0]), parts.args[1]
         targets = target.elts if isinstance(target, ast.Tuple) else [target]
         if not isinstance(loops, (ast.List, ast.Tuple)) or not len(kinds) == len(loops.elts) == len(targets):
-            fail(parts.node, "T.axis.remap takes a letter and a loop for each iterator", 'T.axis.remap("SR", [i, k])')
+            fail(
+                parts.node,
+                "T.axis.remap: expected one letter and one loop for each iterator",
+                'write v_i, v_k = T.axis.remap("SR", [i, k])',
+            )
         found = []
         for name, letter, loop in zip(targets, kinds, loops.elts, strict=True):
             if letter not in _LETTERS:
-                fail(parts.node, f"T.axis.remap: {letter!r} is no kind of axis", "known: S (spatial), R (reduce)")
+                fail(parts.node, f"T.axis.remap: unknown letter; got {letter!r}", "use S (spatial) or R (reduce)")
             label = _target_name(loop)
             var = self.names.get(label)
             if label not in self.extents or not isinstance(var, ir.Var):
@@ -576,7 +588,7 @@ def _read_function(node: ast.FunctionDef) -> ir.PrimFunc:
         fail(node, "the function is not marked @T.prim_func")
     a = node.args
     if a.posonlyargs or a.kwonlyargs or a.vararg or a.kwarg or a.defaults:
-        fail(node, "parameters are written name: T.Buffer(shape, dtype)")
+        fail(node, "wrong kind of parameter; expected only parameters of the form name: T.Buffer(shape, dtype)")
     scalars = tuple(
         ir.Var(unescape_keyword(arg.arg), check_dtype(arg.annotation.attr, arg))
         for arg in a.args
@@ -590,10 +602,10 @@ def _read_function(node: ast.FunctionDef) -> ir.PrimFunc:
         if isinstance(arg.annotation, ast.Attribute):
             continue
         if k > len(params):
-            fail(arg, f"parameter {arg.arg}: buffers stand before scalars")
+            fail(arg, f"parameter {arg.arg}: got a buffer after a scalar, expected all buffers first")
         parts = CallParts(arg.annotation)
         if parts.name != "Buffer":
-            fail(arg, f"parameter {arg.arg} is no T.Buffer")
+            fail(arg, f"parameter {arg.arg}: got T.{parts.name}, expected T.Buffer(shape, dtype)")
         params.append(scope.buffer(unescape_keyword(arg.arg), parts, "global"))
     body = node.body
     annotations: Annotations = ()
