@@ -48,7 +48,7 @@ def smallest_bit_width(array: Array) -> int:
     return next((bits for bits in FEW if -(1 << (bits - 1)) <= low and high < 1 << (bits - 1)), 8)
 
 
-def smallest_packing(rows: Array) -> tuple[int, int]:
+def smallest_bits_and_block(rows: Array) -> tuple[int, int]:
     """Return (bits, block) of the smallest packing that represents rows (N, K) of numbers exactly.
 
     ``block`` is the number of consecutive numbers that share a multiplier, or 0 without multipliers. If no packing represents
@@ -73,7 +73,7 @@ def multipliers(rows: Array, bits: int, block: int) -> Array:
     return found
 
 
-def smallest_table_packing(rows: Array) -> tuple[int, int] | None:
+def smallest_bits_and_table_count(rows: Array) -> tuple[int, int] | None:
     """Return (bits of an index, number of tables) of the smallest packing with tables for rows (N, K) of bytes.
 
     None if a table would need more than 16 values. Rows whose indices do not fill whole bytes are padded with zeros."""
@@ -134,10 +134,10 @@ class BitFields:
 
     @property
     def shift(self) -> int:
-        """Exponent of the power of two by which the numbers that :meth:`pair` unpacks are multiplied."""
+        """Exponent of the power of two by which the numbers that :meth:`unpack_pair` unpacks are multiplied."""
         return HALF - self.bits
 
-    def place(self, k: Any) -> tuple[Any, Any]:
+    def element_and_bit(self, k: Any) -> tuple[Any, Any]:
         """Return the position of number ``k`` of a row: the index of its element, and of its lowest bit in the element.
 
         ``k`` and the results are integers, arrays or expressions."""
@@ -149,69 +149,69 @@ class BitFields:
             case _:
                 return k // self.count, k % self.count * self.bits
 
-    def length(self, depth: int) -> int:
+    def packed_length(self, depth: int) -> int:
         """Return the number of elements for a row of ``depth`` numbers, without the row's multipliers."""
         return -(-depth // self.group) * self.group // self.count
 
     def size(self, depth: int) -> int:
         """Return the number of elements for a row of ``depth`` numbers, including the row's multipliers."""
         multipliers = -(-depth // self.block) if self.block else 0
-        return self.length(depth) + (-(-multipliers // 4) if self.order == HALVES else multipliers)
+        return self.packed_length(depth) + (-(-multipliers // 4) if self.order == HALVES else multipliers)
 
-    def multiplier(self, row: Callable[[Expr], Expr], depth: int, block: Expr) -> Expr:
+    def load_multiplier(self, row: Callable[[Expr], Expr], depth: int, block: Expr) -> Expr:
         """Return the multiplier of a block of consecutive numbers in a row, as an int32 expression.
 
         ``row``: function that loads the element of the row with a given index. ``depth``: number of numbers in the row.
         ``block``: index of the block."""
         if self.order != HALVES:
-            return row(self.length(depth) + block).astype("int32")
-        return (row(self.length(depth) + block // 4) >> block % 4 * 8) & MOST
+            return row(self.packed_length(depth) + block).astype("int32")
+        return (row(self.packed_length(depth) + block // 4) >> block % 4 * 8) & MOST
 
     def shape(self, rows: int, depth: int) -> tuple[int, ...]:
         """Return the shape of the packed array for ``rows`` rows of ``depth`` numbers."""
         size = self.size(depth)
         return (rows * size + (self.tables << self.bits),) if self.tables else (rows, size)
 
-    def looked_up(self, load: Callable[[Expr], Expr], shape: tuple[int, int], row: Expr, k: Expr) -> Expr:
+    def load_table_value(self, load: Callable[[Expr], Expr], shape: tuple[int, int], row: Expr, k: Expr) -> Expr:
         """Return the value of number ``k`` of a row, looked up in the row's table, as an int32 expression.
 
         ``load``: function that loads the packed element with a given index. ``shape``: shape (N, K) of the unpacked
         numbers."""
         rows, size = shape[0], self.size(shape[1])
-        element, bit = self.place(k)
+        element, bit = self.element_and_bit(k)
         index = load(row * size + element).astype("int32") >> bit & (1 << self.bits) - 1
         table = rows * size + (row << self.bits if self.tables > 1 else 0)
         return load(table + index).astype("int32")
 
-    def packed(self, array: Array) -> Array:
+    def pack(self, array: Array) -> Array:
         """Return rows (N, K) of numbers in packed form: an array of the shape of :meth:`shape`, padded with zeros."""
         if self.tables:
             tables = value_tables(array, self.bits, self.tables)
             indices = (array[:, :, None] == tables[:, None, :]).argmax(axis=2)
-            elements = BitFields(self.bits, self.order).packed(indices)
+            elements = BitFields(self.bits, self.order).pack(indices)
             return np.concatenate((elements.reshape(-1), tables.reshape(-1)))
         rows, depth = array.shape
-        elements, bits = self.place(np.arange(depth))
+        elements, bits = self.element_and_bit(np.arange(depth))
         found = np.zeros((rows, self.size(depth)), np.int64)
         if self.block:
             factors = multipliers(array, self.bits, self.block)
             array = array // np.repeat(factors, self.block, axis=1)[:, :depth]
             each = 4 if self.order == HALVES else 1
             for k in range(factors.shape[1]):
-                found[:, self.length(depth) + k // each] |= factors[:, k] << k % each * 8
+                found[:, self.packed_length(depth) + k // each] |= factors[:, k] << k % each * 8
         fields = (array.astype(np.int64) & ((1 << self.bits) - 1)) << bits
         for k, element in enumerate(elements):
             found[:, element] |= fields[:, k]
         unsigned: Array = found.astype(np.uint32 if self.order == HALVES else np.uint8)
         return unsigned.view(np.int32 if self.order == HALVES else np.int8)
 
-    def number(self, element: Expr, bit: Expr) -> Expr:
+    def unpack_number(self, element: Expr, bit: Expr) -> Expr:
         """Return the number whose lowest bit is bit ``bit`` of an element, sign-extended to int32, as an expression."""
         # The unsigned shift left drops the numbers in higher bits; the arithmetic shift right extends the sign.
         top = ir.const(32 - self.bits, "int32")
         return ir.cast("int32", ir.cast("uint32", element.astype("int32")) << ir.cast("uint32", top - bit)) >> top
 
-    def pair(self, word: Expr, k: Expr) -> Expr:
+    def unpack_pair(self, word: Expr, k: Expr) -> Expr:
         """Return numbers ``k`` (even) and ``k + 1`` of a row in the order ``halves``, unpacked, as an expression.
 
         The result is a 32-bit word of two int16. Each is the number times 2**shift."""

@@ -54,18 +54,18 @@ class ExpressionWriter:
         self.ranges: dict[ir.Var, Interval] = {}
         self.names: dict[ir.Var, str] = {}
 
-    def line(self, text: str, offset: int = 0) -> None:
+    def append_line(self, text: str, offset: int = 0) -> None:
         """Append a line of source at the current indentation plus ``offset`` columns."""
         self.lines.append(" " * (self.indent + offset) + text)
 
-    def fresh(self, stem: str) -> str:
+    def fresh_name(self, stem: str) -> str:
         """Return a name, derived from ``stem``, that the source does not use yet."""
         self.counter += 1
         return f"{stem}{self.counter}"
 
     # ------------------------------------------------------------ expressions
 
-    def value(self, expr: ir.Expr) -> Code:
+    def translate_value(self, expr: ir.Expr) -> Code:
         """Translate an expression.
 
         A deeply nested expression becomes the body of a local function, because Python's parser limits the nesting depth.
@@ -73,61 +73,61 @@ class ExpressionWriter:
         code = self._translate_expr(expr)
         if code.depth < _DEEPEST:
             return code
-        name = self.fresh("part")
-        self.line(f"def {name}(): return {code.text}")
+        name = self.fresh_name("part")
+        self.append_line(f"def {name}(): return {code.text}")
         return Code(f"{name}()", code.range, 1)
 
     def _translate_expr(self, expr: ir.Expr) -> Code:
         match expr:
             case ir.Const():
-                return self._literal(expr)
+                return self._translate_literal(expr)
             case ir.Var():
                 if expr not in self.names:
                     raise InternalError(f"variable {expr.name} is not defined where it is used", where=self.func.name)
                 return Code(self.names[expr], self.ranges[expr])
             case ir.Load(buffer, indices):
-                element = self.element(buffer, indices)
+                element = self.element_source(buffer, indices)
                 return Code(element.text, _dtype_interval(buffer.dtype), element.depth)
             case ir.Bin(("and" | "or") as op, a, b):
-                x, y = self.value(a), self.value(b)
+                x, y = self.translate_value(a), self.translate_value(b)
                 return Code(f"({x.text} {op} {y.text})", intervals.BOOLEAN, _enclosing_depth(x, y))
             case ir.Bin():
-                return self._binary(expr)
+                return self._translate_binary(expr)
             case ir.Un(op, a):
-                return self._unary(op, a)
+                return self._translate_unary(op, a)
             case ir.Cast(dtype, a):
-                return self._cast(dtype, a)
+                return self._translate_cast(dtype, a)
             case ir.Select(condition, a, b):
-                c, x, y = self.value(condition), self.value(a), self.value(b)
+                c, x, y = self.translate_value(condition), self.translate_value(a), self.translate_value(b)
                 text = f"({x.text} if {c.text} else {y.text})"
                 return Code(text, intervals.union(x.range, y.range), _enclosing_depth(c, x, y))
             case ir.Call(name, args, dtype):
-                return self._call(name, args, dtype)
+                return self._translate_call(name, args, dtype)
             case _:
                 raise InternalError(
                     f"{type(expr).__name__} has no value: it may only be an argument of a call", where=self.func.name
                 )
 
-    def _literal(self, expr: ir.Const) -> Code:
+    def _translate_literal(self, expr: ir.Const) -> Code:
         """Translate a literal. A float becomes a named constant of its numpy dtype."""
         if isinstance(expr.value, int) and not dtypes.is_float(expr.dtype):
             text = str(expr.value) if expr.value >= 0 else f"({expr.value})"
             return Code(text, (expr.value, expr.value))
-        name = self.fresh("k")
+        name = self.fresh_name("k")
         self.constants[name] = dtypes.to_numpy(expr.dtype).type(expr.value)
         return Code(name)
 
-    def _binary(self, expr: ir.Bin) -> Code:
+    def _translate_binary(self, expr: ir.Bin) -> Code:
         """Translate a binary operation on operands of equal dtype. Signed results are checked, unsigned results wrap."""
         op, dtype = expr.op, expr.a.dtype
         if dtype != expr.b.dtype:
             raise InternalError(
                 f"{op}: operands have different dtypes; got {dtype} and {expr.b.dtype}", where=self.func.name
             )
-        x, y = self.value(expr.a), self.value(expr.b)
+        x, y = self.translate_value(expr.a), self.translate_value(expr.b)
         depth = _enclosing_depth(x, y)
         if op in ("min", "max"):
-            first, second = self.fresh("t"), self.fresh("t")
+            first, second = self.fresh_name("t"), self.fresh_name("t")
             sign = "<" if op == "min" else ">"
             text = f"({first} if ({first} := {x.text}) {sign} ({second} := {y.text}) else {second})"
             return Code(text, intervals.binary(op, x.range, y.range), depth + 1)
@@ -155,7 +155,7 @@ class ExpressionWriter:
         low = dtypes.int_range(dtype)[0]
         if not low or not (x.range[0] <= low and y.range[0] <= -1 <= y.range[1]):
             return x, y
-        a, b = self.fresh("t"), self.fresh("t")
+        a, b = self.fresh_name("t"), self.fresh_name("t")
         fits = f"(({a} := {x.text}) != {low}) | (({b} := {y.text}) != -1)"
         text = f"({a} if {fits} else overflow(_func, {op!r}, {dtype!r}, -{a}))"
         return Code(text, x.range, _enclosing_depth(x, y) + 3), Code(b, y.range)
@@ -165,7 +165,7 @@ class ExpressionWriter:
         bits = dtypes.dtype_parts(dtype).bits
         if intervals.within(y.range, (0, bits - 1)):
             return y
-        t = self.fresh("t")
+        t = self.fresh_name("t")
         text = f"({t} if 0 <= ({t} := {y.text}) < {bits} else bad_shift(_func, {op!r}, {dtype!r}, {t}))"
         return Code(text, (0, bits - 1), y.depth + 2)
 
@@ -178,12 +178,12 @@ class ExpressionWriter:
             return code
         if dtypes.dtype_parts(dtype).kind == "uint":
             return Code(f"({code.text} & {high})", (low, high), code.depth + 1)
-        t = self.fresh("t")
+        t = self.fresh_name("t")
         text = f"({t} if {low} <= ({t} := {code.text}) <= {high} else overflow(_func, {op!r}, {dtype!r}, {t}))"
         return Code(text, (max(low, code.range[0]), min(high, code.range[1])), code.depth + 2)
 
-    def _unary(self, op: str, a: ir.Expr) -> Code:
-        x = self.value(a)
+    def _translate_unary(self, op: str, a: ir.Expr) -> Code:
+        x = self.translate_value(a)
         if op == "not":
             return Code(f"(not {x.text})", intervals.BOOLEAN, x.depth + 1)
         if dtypes.is_float(a.dtype):
@@ -192,8 +192,8 @@ class ExpressionWriter:
         text, bounds = (f"(-{x.text})", (-high, -low)) if op == "neg" else (f"(~{x.text})", (-high - 1, -low - 1))
         return self._check_range(op, a.dtype, Code(text, bounds, x.depth + 1))
 
-    def _cast(self, dtype: str, a: ir.Expr) -> Code:
-        x, source = self.value(a), a.dtype
+    def _translate_cast(self, dtype: str, a: ir.Expr) -> Code:
+        x, source = self.translate_value(a), a.dtype
         kind, bits, lanes = dtypes.dtype_parts(dtype)
         if lanes > 1 or dtypes.dtype_parts(source).lanes > 1:
             raise InternalError(f"vectors cannot be cast; got a cast of {source} to {dtype}", where=self.func.name)
@@ -217,7 +217,7 @@ class ExpressionWriter:
 
     # ------------------------------------------------------------ memory and calls
 
-    def element(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> Code:
+    def element_source(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> Code:
         """Return the source of an element of a buffer, as an expression that can be read or assigned."""
         flat = self._flat_index(buffer, indices)
         return Code(f"{self._buffer_name(buffer)}[{flat.text}]", flat.range, flat.depth + 1)
@@ -237,12 +237,12 @@ class ExpressionWriter:
                 f"{buffer.name}: wrong number of indices; got {len(indices)}, expected {len(buffer.shape)}",
                 where=self.func.name,
             )
-        codes = [self.value(i) for i in indices]
+        codes = [self.translate_value(i) for i in indices]
         parts: list[str] = []
         for k, (code, extent, stride) in enumerate(zip(codes, buffer.shape, buffer.strides, strict=True)):
             text = code.text
             if not intervals.within(code.range, (0, extent - 1)):
-                t = self.fresh("t")
+                t = self.fresh_name("t")
                 shown = ", ".join(t if j == k else other.text for j, other in enumerate(codes))
                 fault = f"out_of_bounds(_func, {buffer.name!r}, {buffer.shape!r}, ({shown},))"
                 text = f"({t} if 0 <= ({t} := {text}) < {extent} else {fault})"
@@ -250,30 +250,30 @@ class ExpressionWriter:
                 parts.append(f"{text} * {stride}" if stride != 1 else text)
         return Code(" + ".join(parts) or "0", intervals.UNKNOWN, _enclosing_depth(*codes) + 2)
 
-    def _call(self, name: str, args: tuple[ir.Expr, ...], dtype: str) -> Code:
+    def _translate_call(self, name: str, args: tuple[ir.Expr, ...], dtype: str) -> Code:
         if name in FUNCTIONS:
-            codes = [self.value(a) for a in args]
+            codes = [self.translate_value(a) for a in args]
             text = f"_math[{name!r}]({', '.join(c.text for c in codes)})"
             code = Code(text, depth=_enclosing_depth(*codes) + 1)
             return code if dtypes.is_float(dtype) else self._check_range(name, dtype, code)
         if name == ir.REINTERPRET:
-            (x,) = (self.value(a) for a in args)
+            (x,) = (self.translate_value(a) for a in args)
             return Code(f"reinterpret({args[0].dtype!r}, {dtype!r}, {x.text})", _dtype_interval(dtype), x.depth + 1)
         self.intrinsics.add(name)
         texts, deepest = [], 0
         for a in args:
-            code = self._address(a) if isinstance(a, ir.AddressOf) else self.value(a)
+            code = self._translate_address(a) if isinstance(a, ir.AddressOf) else self.translate_value(a)
             texts.append(code.text)
             deepest = max(deepest, code.depth)
         text = f"intrinsics[{name!r}]([{', '.join(texts)}])"
         return Code(text, _dtype_interval(dtype), deepest + 2)
 
-    def _address(self, a: ir.AddressOf) -> Code:
+    def _translate_address(self, a: ir.AddressOf) -> Code:
         """Translate an address to a pair: the flat array of the buffer, and the index of the element, which is checked."""
         if a.writes and a.buffer.scope == "const":
             raise InternalError(f"store to constant {a.buffer.name}", where=self.func.name)
         flat = self._flat_index(a.buffer, a.indices)
-        t = self.fresh("t")
+        t = self.fresh_name("t")
         last = a.buffer.size - a.reach
         fault = f"out_of_bounds(_func, {a.buffer.name!r}, {a.buffer.shape!r}, ({t} + {a.reach - 1},))"
         text = f"({self._buffer_name(a.buffer)}_array, {t} if ({t} := {flat.text}) <= {last} else {fault})"
@@ -297,41 +297,41 @@ class SourceWriter(ExpressionWriter):
         super().__init__(func)
         self.blocks = 0
 
-    def source(self) -> str:
+    def translate_function(self) -> str:
         """Return the Python source of the whole function."""
-        self.line("def kernel(buffers, intrinsics):", -1)
+        self.append_line("def kernel(buffers, intrinsics):", -1)
         for k, buffer in enumerate(self.func.params):
             self._bind_buffer(buffer, f"buffers[{k}]")
-        self.statement(self.func.body)
+        self.translate_statement(self.func.body)
         return "\n".join(self.lines) + "\n"
 
     def _bind_buffer(self, buffer: ir.Buffer, value: str) -> None:
         """Bind a name to a buffer's memory. ``value``: source of the array.
 
         Integers are accessed through a memoryview, which returns Python integers; floats through the numpy array."""
-        name = self.fresh("b")
+        name = self.fresh_name("b")
         self.buffers[buffer] = name
-        self.line(f"{name}_array = {value}")
+        self.append_line(f"{name}_array = {value}")
         view = f"{name}_array" if dtypes.is_float(buffer.dtype) else f"memoryview({name}_array)"
-        self.line(f"{name} = {view}")
+        self.append_line(f"{name} = {view}")
 
-    def _allocate(self, buffer: ir.Buffer) -> None:
+    def _translate_allocation(self, buffer: ir.Buffer) -> None:
         """Translate the allocation of a buffer. Its memory is poisoned, to detect reads before writes.
 
         A register buffer of vectors becomes a list of objects that represent vectors."""
         if dtypes.dtype_parts(buffer.dtype).lanes > 1:
-            self.buffers[buffer] = self.fresh("b")
-            self.line(f"{self.buffers[buffer]} = [None] * {buffer.size}")
+            self.buffers[buffer] = self.fresh_name("b")
+            self.append_line(f"{self.buffers[buffer]} = [None] * {buffer.size}")
         else:
             self._bind_buffer(buffer, f"allocate({buffer.size}, {buffer.dtype!r})")
 
-    def body(self, stmt: ir.Stmt) -> None:
+    def translate_body(self, stmt: ir.Stmt) -> None:
         """Translate a statement one indentation level deeper."""
         self.indent += 1
-        self.statement(stmt)
+        self.translate_statement(stmt)
         self.indent -= 1
 
-    def statement(self, stmt: ir.Stmt) -> None:
+    def translate_statement(self, stmt: ir.Stmt) -> None:
         """Translate a statement at the current indentation."""
         match stmt:
             case ir.Store(buffer, indices, value):
@@ -342,93 +342,93 @@ class SourceWriter(ExpressionWriter):
                         f"wrong dtype of a value stored to {buffer.name}; got {value.dtype}, expected {buffer.dtype}",
                         where=self.func.name,
                     )
-                self.line(f"{self.element(buffer, indices).text} = {self.value(value).text}")
+                self.append_line(f"{self.element_source(buffer, indices).text} = {self.translate_value(value).text}")
             case ir.For():
-                self._loop(stmt)
+                self._translate_loop(stmt)
             case ir.If(condition, then, otherwise):
-                self.line(f"if {self.value(condition).text}:")
-                self.body(then)
+                self.append_line(f"if {self.translate_value(condition).text}:")
+                self.translate_body(then)
                 if otherwise is not None:
-                    self.line("else:")
-                    self.body(otherwise)
+                    self.append_line("else:")
+                    self.translate_body(otherwise)
             case ir.Seq(body):
                 for child in body:
-                    self.statement(child)
+                    self.translate_statement(child)
                 if not body:
-                    self.line("pass")
+                    self.append_line("pass")
             case ir.Let(var, value, body):
-                code = self.value(value)
-                self.line(f"{self._declare_variable(var, code.range)} = {code.text}")
-                self.statement(body)
+                code = self.translate_value(value)
+                self.append_line(f"{self._declare_variable(var, code.range)} = {code.text}")
+                self.translate_statement(body)
             case ir.Alloc(buffer, body):
-                self._allocate(buffer)
-                self.statement(body)
+                self._translate_allocation(buffer)
+                self.translate_statement(body)
             case ir.Evaluate(value):
-                self.line(self.value(value).text)
+                self.append_line(self.translate_value(value).text)
             case ir.Block():
-                self._block(stmt)
+                self._translate_block(stmt)
             case _:
                 raise InternalError(f"interpreter: unknown type of statement; got {type(stmt).__name__}")
 
     def _declare_variable(self, var: ir.Var, bounds: Interval) -> str:
         """Give a variable a name in the source, and record its range; return the name."""
-        self.names[var] = self.fresh("v")
+        self.names[var] = self.fresh_name("v")
         self.ranges[var] = bounds
         return self.names[var]
 
-    def _loop(self, loop: ir.For) -> None:
-        extent = self.value(loop.extent)
+    def _translate_loop(self, loop: ir.For) -> None:
+        extent = self.translate_value(loop.extent)
         name = self._declare_variable(loop.var, (0, max(extent.range[1] - 1, 0)))
         wrapped = self.blocks >= _NESTED
         outer = self.blocks
         if wrapped:
-            function = self.fresh("loop")
-            self.line(f"def {function}():")
+            function = self.fresh_name("loop")
+            self.append_line(f"def {function}():")
             self.indent += 1
             self.blocks = 0
         self.blocks += 1
         strip = active_lanes_let(loop) if loop.kind == "scalable" else None
         if strip is not None:
-            self.line(f"{name} = 0")
-            self.line(f"while {name} < {extent.text}:")
-            self.body(loop.body)
-            self.line(f"{name} += {self.names[strip.var]}", 1)
+            self.append_line(f"{name} = 0")
+            self.append_line(f"while {name} < {extent.text}:")
+            self.translate_body(loop.body)
+            self.append_line(f"{name} += {self.names[strip.var]}", 1)
         else:
-            self._loop_body(loop, f"for {name} in range({extent.text}):")
+            self._translate_loop_body(loop, f"for {name} in range({extent.text}):")
         self.blocks = outer
         if wrapped:
             self.indent -= 1
-            self.line(f"{function}()")
+            self.append_line(f"{function}()")
 
-    def _loop_body(self, loop: ir.For, head: str) -> None:
+    def _translate_loop_body(self, loop: ir.For, head: str) -> None:
         """Translate the head and the body of a loop. A branch that ends the loop early becomes a ``break``."""
-        self.line(head)
+        self.append_line(head)
         ends = early_exit_branch(loop)
         if ends is not None:
             self.indent += 1
-            self.line(f"if not {self.value(ends.condition).text}:")
-            self.line("    break")
+            self.append_line(f"if not {self.translate_value(ends.condition).text}:")
+            self.append_line("    break")
             self.indent -= 1
-        self.body(loop.body if ends is None else ends.then)
+        self.translate_body(loop.body if ends is None else ends.then)
 
-    def _block(self, block: ir.Block) -> None:
+    def _translate_block(self, block: ir.Block) -> None:
         """Translate a block: its predicate, its iterators (checked to be in their domain), ``init`` and body."""
         start = self.indent
         if block.predicate is not None:
-            self.line(f"if {self.value(block.predicate).text}:")
+            self.append_line(f"if {self.translate_value(block.predicate).text}:")
             self.indent += 1
         for i in block.iters:
-            code = self.value(i.binding)
+            code = self.translate_value(i.binding)
             name = self._declare_variable(i.var, (0, i.extent - 1))
-            self.line(f"{name} = {code.text}")
+            self.append_line(f"{name} = {code.text}")
             if not intervals.within(code.range, (0, i.extent - 1)):
-                self.line(f"if not 0 <= {name} < {i.extent}:")
-                self.line(f" out_of_domain(_func, {block.name!r}, {i.var.name!r}, {i.extent}, {name})")
+                self.append_line(f"if not 0 <= {name} < {i.extent}:")
+                self.append_line(f" out_of_domain(_func, {block.name!r}, {i.var.name!r}, {i.extent}, {name})")
         if block.init is not None:
             reduced = [self.names[i.var] for i in block.iters if i.kind == "reduce"]
-            self.line("if " + (" == ".join([*reduced, "0"]) if reduced else "True") + ":")
-            self.body(block.init)
-        self.statement(block.body)
+            self.append_line("if " + (" == ".join([*reduced, "0"]) if reduced else "True") + ":")
+            self.translate_body(block.init)
+        self.translate_statement(block.body)
         self.indent = start
 
 
@@ -467,7 +467,7 @@ def compile_func(func: ir.PrimFunc) -> Callable[[Sequence[Array], Intrinsics], N
     """Translate a function to Python once, to run it many times; return ``run_compiled(args, intrinsics)``."""
     require_constant_sizes(func)
     writer = SourceWriter(func)
-    source = writer.source()
+    source = writer.translate_function()
     environment: dict[str, Any] = {**_ENVIRONMENT, **writer.constants, "_func": func.name, "_math": FUNCTIONS}
     exec(compile(source, f"<tir {func.name}>", "exec"), environment)
     kernel = environment["kernel"]
@@ -503,30 +503,32 @@ def _check_arguments(func: ir.PrimFunc, args: Sequence[Array]) -> None:
 # ---------------------------------------------------------------- functions that the generated source calls
 
 
-def _overflow(func: str, op: str, dtype: str, value: int) -> NoReturn:
+def _raise_overflow(func_name: str, op: str, dtype: str, value: int) -> NoReturn:
     """Raise InternalError for an operation whose result exceeds the range of its dtype."""
-    raise InternalError(f"{op} overflows {dtype}; got {value}", where=func)
+    raise InternalError(f"{op} overflows {dtype}; got {value}", where=func_name)
 
 
-def _out_of_bounds(func: str, buffer: str, shape: tuple[int, ...], indices: tuple[int, ...]) -> NoReturn:
-    raise InternalError(f"{buffer}{list(indices)} is outside of the buffer's shape {list(shape)}", where=func)
+def _raise_out_of_bounds(
+    func_name: str, buffer_name: str, shape: tuple[int, ...], indices: tuple[int, ...]
+) -> NoReturn:
+    raise InternalError(f"{buffer_name}{list(indices)} is outside of the buffer's shape {list(shape)}", where=func_name)
 
 
-def _out_of_domain(func: str, block: str, var: str, extent: int, value: int) -> NoReturn:
-    raise InternalError(f"block {block}: {var} = {value} is not in 0..{extent - 1}", where=func)
+def _raise_out_of_domain(func_name: str, block_name: str, iterator_name: str, extent: int, value: int) -> NoReturn:
+    raise InternalError(f"block {block_name}: {iterator_name} = {value} is not in 0..{extent - 1}", where=func_name)
 
 
-def _bad_shift(func: str, op: str, dtype: str, value: int) -> NoReturn:
+def _raise_bad_shift(func_name: str, op: str, dtype: str, distance: int) -> NoReturn:
     """Raise InternalError for a shift by a negative count, or by the bit width or more."""
     raise InternalError(
-        f"{op} of {dtype} by {value}: the distance must be from 0 to the number of bits - 1", where=func
+        f"{op} of {dtype} by {distance}: the distance must be from 0 to the number of bits - 1", where=func_name
     )
 
 
-def _float_to_int(func: str, dtype: str, low: int, high: int, value: Any) -> int:
+def _float_to_int(func_name: str, dtype: str, low: int, high: int, value: Any) -> int:
     """Return a float truncated towards zero. InternalError if the float is not finite, or the result not in low..high."""
     if not np.isfinite(value) or not low <= int(value) <= high:
-        raise InternalError(f"{value} does not fit {dtype}", where=func)
+        raise InternalError(f"{value} does not fit {dtype}", where=func_name)
     return int(value)
 
 
@@ -537,27 +539,27 @@ def _int_to_float32(value: int) -> np.float32:
     return np.float32(np.uint64(value) if value >> 63 > 0 else np.int64(value))
 
 
-def _reinterpret(source: str, dtype: str, value: Any) -> Any:
-    """Return the bits of a value of dtype ``source`` as a value of ``dtype``."""
-    bits = np.array([value], to_numpy(source)).view(to_numpy(dtype))[0]
+def _reinterpret(source_dtype: str, dtype: str, value: Any) -> Any:
+    """Return the bits of a value of dtype ``source_dtype`` as a value of ``dtype``."""
+    bits = np.array([value], to_numpy(source_dtype)).view(to_numpy(dtype))[0]
     return bits if dtypes.is_float(dtype) else int(bits)
 
 
-def _allocate(size: int, dtype: str) -> Array:
+def _allocate(element_count: int, dtype: str) -> Array:
     kind = to_numpy(dtype)
     if kind.kind == "f":
-        return np.full(size, np.nan, kind)
+        return np.full(element_count, np.nan, kind)
     if kind.kind == "b":
-        return np.ones(size, kind)
-    return np.full(size * kind.itemsize, 0x55, np.uint8).view(kind)
+        return np.ones(element_count, kind)
+    return np.full(element_count * kind.itemsize, 0x55, np.uint8).view(kind)
 
 
 _ENVIRONMENT: Mapping[str, Any] = MappingProxyType(
     {
-        "overflow": _overflow,
-        "out_of_bounds": _out_of_bounds,
-        "out_of_domain": _out_of_domain,
-        "bad_shift": _bad_shift,
+        "overflow": _raise_overflow,
+        "out_of_bounds": _raise_out_of_bounds,
+        "out_of_domain": _raise_out_of_domain,
+        "bad_shift": _raise_bad_shift,
         "float_to_int": _float_to_int,
         "int_to_float32": _int_to_float32,
         "reinterpret": _reinterpret,

@@ -152,8 +152,8 @@ def _remaining_iterations(loop: ir.For) -> tuple[Mapping[ir.Expr, int], int] | N
     known, stmt = LetScope({}), loop.body
     while isinstance(stmt, ir.Let):
         if stmt == active_lanes_let(loop) and isinstance(stmt.value, ir.Call):
-            return linear(known.expr(stmt.value.args[0]))
-        known.name(stmt.var, stmt.value)
+            return linear(known.substitute(stmt.value.args[0]))
+        known.bind(stmt.var, stmt.value)
         stmt = stmt.body
     return None
 

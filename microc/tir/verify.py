@@ -67,7 +67,7 @@ def verify(
         if buffer.scope in ("shared", "register", "local", *ir.UNIT_SCOPES):
             raise_ill_formed(func.name, f"parameter {buffer.name} has scope {buffer.scope}")
         names = declare_buffer(names, buffer, func.name)
-    _Verifier(func, tables, numbers or {}).statement(func.body, WalkPosition(names, Simplifier(), ()))
+    _Verifier(func, tables, numbers or {}).check_statement(func.body, WalkPosition(names, Simplifier(), ()))
 
 
 def find_fault(func: ir.PrimFunc, *, tables: Container[str] | None = None) -> str:
@@ -91,7 +91,7 @@ def constant_names(func: ir.PrimFunc) -> frozenset[str]:
 class _Verifier:
     """Walk over one function that checks every rule.
 
-    Parameter ``place`` of the methods: position of the walk, with the names declared and the facts known there."""
+    Parameter ``position`` of the methods: position of the walk, with the names declared and the facts known there."""
 
     def __init__(
         self, func: ir.PrimFunc, tables: Container[str] | None, numbers: Mapping[str, intervals.Interval]
@@ -107,57 +107,57 @@ class _Verifier:
 
     # ------------------------------------------------------------ statements
 
-    def statement(self, stmt: ir.Stmt, place: WalkPosition) -> None:
+    def check_statement(self, stmt: ir.Stmt, position: WalkPosition) -> None:
         match stmt:
             case ir.Store(buffer, indices, value):
-                self.element(buffer, indices, place)
+                self.check_element(buffer, indices, position)
                 if buffer.scope == "const":
                     self.fail(f"store to the constant buffer {buffer.name}; expected a buffer that may be written")
                 if value.dtype != buffer.dtype:
                     self.fail(
                         f"store to {buffer.name}: wrong dtype of the value; got {value.dtype}, expected {buffer.dtype}"
                     )
-                self.expr(value, place)
+                self.check_expr(value, position)
             case ir.For():
-                self.loop(stmt, place)
+                self.check_loop(stmt, position)
             case ir.If(condition, then, otherwise):
-                self.condition(condition, place)
-                self.branch(condition, True, then, place)
+                self.check_condition(condition, position)
+                self.check_branch(condition, True, then, position)
                 if otherwise is not None:
-                    self.branch(condition, False, otherwise, place)
+                    self.check_branch(condition, False, otherwise, position)
             case ir.Seq(body):
                 for child in body:
-                    self.statement(child, place)
+                    self.check_statement(child, position)
             case ir.Let(var, value, body):
-                self.expr(value, place)
+                self.check_expr(value, position)
                 if var.dtype != value.dtype:
                     self.fail(f"let {var.name}: wrong dtype of the value; got {value.dtype}, expected {var.dtype}")
-                names = declare(place.names, var, self.where)
+                names = declare(position.names, var, self.where)
                 self.looked_up |= {var} if self.depends_on_data(value) else set()
-                if constant := self.unchecked_constant(value):
+                if constant := self.find_unchecked_constant(value):
                     self.unchecked[var] = constant
-                known = let_context(var, value, place.known)
+                known = let_context(var, value, position.known)
                 if dtypes.is_integer(value.dtype) and (
                     self.numbers or any(map(_saturated_range, rewrite.walk_expr(value)))
                 ):
-                    known = known.with_var(var, self.reach(value, place), opaque=var in known.opaque)
-                self.statement(body, WalkPosition(names, known, place.around))
+                    known = known.with_var(var, self.range_of_value(value, position), opaque=var in known.opaque)
+                self.check_statement(body, WalkPosition(names, known, position.around))
             case ir.Alloc(buffer, body):
                 if buffer.scope not in ("workspace", "shared", "register", "local", *ir.UNIT_SCOPES):
                     self.fail(f"allocation of {buffer.name}: only parameters may have the scope {buffer.scope}")
-                names = declare_buffer(place.names, buffer, self.where)
-                self.statement(body, WalkPosition(names, place.known, place.around))
+                names = declare_buffer(position.names, buffer, self.where)
+                self.check_statement(body, WalkPosition(names, position.known, position.around))
             case ir.Evaluate(value):
                 if not isinstance(value, ir.Call):
                     self.fail(f"statement without effect; got {expr_text(value)}, expected a call")
-                self.expr(value, place)
+                self.check_expr(value, position)
             case ir.Block():
-                self.block(stmt, place)
+                self.check_block(stmt, position)
             case _:
                 self.fail(f"unknown statement {type(stmt).__name__}")
 
-    def loop(self, loop: ir.For, place: WalkPosition) -> None:
-        self.expr(loop.extent, place)
+    def check_loop(self, loop: ir.For, position: WalkPosition) -> None:
+        self.check_expr(loop.extent, position)
         if loop.kind not in ir.FOR_KINDS:
             self.fail(
                 f"loop {loop.var.name}: unknown kind; got {loop.kind!r}, expected one of {', '.join(ir.FOR_KINDS)}"
@@ -169,41 +169,43 @@ class _Verifier:
             )
         if loop.kind == "scalable" and (wrong := symbolic.scalable_loop_fault(loop)):
             self.fail(wrong)
-        names = declare(place.names, loop.var, self.where)
-        self.statement(loop.body, place.under(names, loop_context(loop, place.known), loop))
+        names = declare(position.names, loop.var, self.where)
+        self.check_statement(loop.body, position.under(names, loop_context(loop, position.known), loop))
 
-    def branch(self, condition: ir.Expr, holds: bool, body: ir.Stmt, place: WalkPosition) -> None:
+    def check_branch(self, condition: ir.Expr, holds: bool, body: ir.Stmt, position: WalkPosition) -> None:
         """Check one branch of an ``If`` under the outcome ``holds`` of its condition."""
-        known = branch_context(condition, holds, body, place.known)
-        self.statement(body, place.under(place.names, known, condition if holds else ir.Un("not", condition)))
+        known = branch_context(condition, holds, body, position.known)
+        self.check_statement(
+            body, position.under(position.names, known, condition if holds else ir.Un("not", condition))
+        )
 
-    def block(self, block: ir.Block, place: WalkPosition) -> None:
+    def check_block(self, block: ir.Block, position: WalkPosition) -> None:
         outer, self.where = self.where, f"{self.func}, block {block.name}"
-        inside = place
+        inside = position
         if block.predicate is not None:
-            self.condition(block.predicate, place)
-            inside = place.knowing(place.known.assuming(block.predicate))
-        names, known = place.names, inside.known
+            self.check_condition(block.predicate, position)
+            inside = position.knowing(position.known.assuming(block.predicate))
+        names, known = position.names, inside.known
         for i in block.iters:
-            reach = self.binding(i, inside)
+            reach = self.check_binding(i, inside)
             names = declare(names, i.var, self.where)
             known = known.with_var(i.var, reach, kept=True)
             self.bound[i.var] = rewrite.substitute(i.binding, self.bound)
         if any(b.scope == "global" for b in context.buffers_written(block)):
-            missing = domain_coverage_failure(block, place.around)
+            missing = domain_coverage_failure(block, position.around)
             if missing:
                 self.fail(f"the bindings do not provably cover the block's domain: {missing}")
         body = WalkPosition(
             names, known, tuple(ir.For(i.var, ir.const(i.extent, i.var.dtype), block.body) for i in block.iters)
         )
         if block.init is not None:
-            self.statement(block.init, body)
-        self.statement(block.body, body)
+            self.check_statement(block.init, body)
+        self.check_statement(block.body, body)
         self.where = outer
 
-    def binding(self, iterator: ir.IterVar, place: WalkPosition) -> intervals.Interval:
+    def check_binding(self, iterator: ir.IterVar, position: WalkPosition) -> intervals.Interval:
         """Check the value bound to a block iterator; return its range."""
-        self.expr(iterator.binding, place)
+        self.check_expr(iterator.binding, position)
         if iterator.kind not in ("space", "reduce"):
             self.fail(f"iterator {iterator.var.name}: unknown kind; got {iterator.kind!r}, expected space or reduce")
         if iterator.binding.dtype != iterator.var.dtype or iterator.var.dtype != "int32":
@@ -211,53 +213,55 @@ class _Verifier:
                 f"iterator {iterator.var.name}: dtypes of variable and binding; got {iterator.var.dtype} and "
                 f"{iterator.binding.dtype}, expected int32"
             )
-        return self.within(iterator.binding, iterator.extent, place, lambda: f"iterator {iterator.var.name}")
+        return self.prove_index_within(
+            iterator.binding, iterator.extent, position, lambda: f"iterator {iterator.var.name}"
+        )
 
     # ------------------------------------------------------------ expressions
 
-    def condition(self, expr: ir.Expr, place: WalkPosition) -> None:
-        self.expr(expr, place)
+    def check_condition(self, expr: ir.Expr, position: WalkPosition) -> None:
+        self.check_expr(expr, position)
         if expr.dtype != "bool":
             self.fail(f"condition {expr_text(expr)}: wrong dtype; got {expr.dtype}, expected bool")
 
-    def expr(self, expr: ir.Expr, place: WalkPosition) -> None:
+    def check_expr(self, expr: ir.Expr, position: WalkPosition) -> None:
         match expr:
             case ir.Const():
-                self.literal(expr)
+                self.check_literal(expr)
             case ir.Var(name):
-                if place.names.get(name) != expr:
+                if position.names.get(name) != expr:
                     self.fail(f"variable {name} ({expr.dtype}) is not defined here")
             case ir.Load(buffer, indices):
-                self.element(buffer, indices, place)
+                self.check_element(buffer, indices, position)
             case ir.Bin(op, a, b) if op in ir.LOGICAL:
-                self.condition(a, place)
-                self.condition(b, place.knowing(place.known.assuming(a, op == "and")))
+                self.check_condition(a, position)
+                self.check_condition(b, position.knowing(position.known.assuming(a, op == "and")))
             case ir.Bin(op, a, b):
-                self.expr(a, place)
-                self.expr(b, place)
+                self.check_expr(a, position)
+                self.check_expr(b, position)
                 if a.dtype != b.dtype:
                     self.fail(
                         f"{op}: operands have different dtypes; got {op} of {a.dtype} and {b.dtype}: {expr_text(expr)}"
                     )
-                self.operator(op, a.dtype, expr)
+                self.check_operator(op, a.dtype, expr)
             case ir.Un(op, a):
-                self.expr(a, place)
+                self.check_expr(a, position)
                 if op != "not":
-                    self.operator(op, a.dtype, expr)
+                    self.check_operator(op, a.dtype, expr)
                 elif a.dtype != "bool":
                     self.fail(f"wrong operand of a negation; got not of {a.dtype}: {expr_text(expr)}, expected bool")
             case ir.Select(c, a, b):
-                self.condition(c, place)
-                self.expr(a, place.knowing(place.known.assuming(c)))
-                self.expr(b, place.knowing(place.known.assuming(c, False)))
+                self.check_condition(c, position)
+                self.check_expr(a, position.knowing(position.known.assuming(c)))
+                self.check_expr(b, position.knowing(position.known.assuming(c, False)))
                 if a.dtype != b.dtype:
                     self.fail(f"select: operands have different dtypes; got {a.dtype} and {b.dtype}: {expr_text(expr)}")
             case ir.Cast(dtype, a):
-                self.expr(a, place)
+                self.check_expr(a, position)
                 if dtypes.dtype_parts(dtype).lanes > 1 or dtypes.dtype_parts(a.dtype).lanes > 1:
                     self.fail(f"cast: got {a.dtype} to {dtype}, expected scalar dtypes")
             case ir.Call():
-                self.call(expr, place)
+                self.check_call(expr, position)
             case ir.AddressOf(buffer):
                 self.fail(
                     f"the address of {buffer.name} is used outside of a call; expected it as an argument of a call"
@@ -265,7 +269,7 @@ class _Verifier:
             case _:
                 self.fail(f"unknown expression {type(expr).__name__}")
 
-    def literal(self, expr: ir.Const) -> None:
+    def check_literal(self, expr: ir.Const) -> None:
         if not dtypes.is_valid(expr.dtype):
             self.fail(f"literal: unknown dtype; got {expr.dtype!r}")
         if dtypes.is_float(expr.dtype):
@@ -275,7 +279,7 @@ class _Verifier:
         if not fits:
             self.fail(f"literal {expr.value} cannot be represented in {expr.dtype}")
 
-    def operator(self, op: str, dtype: str, expr: ir.Expr) -> None:
+    def check_operator(self, op: str, dtype: str, expr: ir.Expr) -> None:
         """Check that an operator is defined for a dtype."""
         kind, _, lanes = dtypes.dtype_parts(dtype)
         if op not in ir.COMPARISONS and op not in ir.ARITHMETIC and op not in ir.UNARY:
@@ -285,14 +289,14 @@ class _Verifier:
         if not allowed or misused:
             self.fail(f"operator {op} is not defined for {dtype}: {expr_text(expr)}")
 
-    def call(self, expr: ir.Call, place: WalkPosition) -> None:
+    def check_call(self, expr: ir.Call, position: WalkPosition) -> None:
         if not dtypes.is_valid(expr.dtype):
             self.fail(f"call of {expr.name}: unknown dtype of the result; got {expr.dtype!r}")
         for a in expr.args:
             if isinstance(a, ir.AddressOf):
-                self.address(a, place)
+                self.check_address(a, position)
             else:
-                self.expr(a, place)
+                self.check_expr(a, position)
         if expr.name == ir.REINTERPRET and [dtypes.nbytes(a.dtype) for a in expr.args] != [dtypes.nbytes(expr.dtype)]:
             self.fail(f"wrong reinterpretation: {expr_text(expr)} has another number of bits than its operand")
         if expr.name in FUNCTIONS and any(a.dtype != expr.dtype for a in expr.args):
@@ -303,53 +307,53 @@ class _Verifier:
 
     # ------------------------------------------------------------ memory
 
-    def element(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], place: WalkPosition) -> None:
+    def check_element(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], position: WalkPosition) -> None:
         """Check an access to an element: its buffer is declared, and every index is int32 and within its axis."""
-        if place.names.get(buffer.name) != buffer:
+        if position.names.get(buffer.name) != buffer:
             self.fail(f"buffer {buffer.name} is not declared here (or with another shape, dtype or scope)")
         if len(indices) != len(buffer.shape):
             self.fail(f"{buffer.name}: wrong number of indices; got {len(indices)}, expected {len(buffer.shape)}")
         for axis, (index, extent) in enumerate(zip(indices, buffer.shape, strict=True)):
             if index.dtype == "int32" and (number := ir.int_value(index)) is not None and 0 <= number < extent:
                 continue  # the index of nearly every register
-            self.expr(index, place)
+            self.check_expr(index, position)
             if index.dtype != "int32":
                 self.fail(f"index {expr_text(index)} of {buffer.name}: wrong dtype; got {index.dtype}, expected int32")
-            self.within(index, extent, place, partial(_axis_text, axis, buffer))
+            self.prove_index_within(index, extent, position, partial(_axis_text, axis, buffer))
 
-    def address(self, a: ir.AddressOf, place: WalkPosition) -> None:
+    def check_address(self, a: ir.AddressOf, position: WalkPosition) -> None:
         """Check an address: its element is valid, constants are not written, and all accessed elements are in the buffer."""
-        self.element(a.buffer, a.indices, place)
+        self.check_element(a.buffer, a.indices, position)
         if a.writes and a.buffer.scope == "const":
             self.fail(f"a call writes the constant buffer {a.buffer.name}; expected a buffer that may be written")
         if a.extent < 1 or a.step < 1:
             self.fail(
                 f"address in {a.buffer.name}: wrong extent or step; got {a.extent} and {a.step}, expected at least 1"
             )
-        row = place.known.reach(a.indices[-1] + (a.reach - 1)) if a.indices else (0, 0)
+        row = position.known.reach(a.indices[-1] + (a.reach - 1)) if a.indices else (0, 0)
         if a.indices and intervals.within(row, (0, a.buffer.shape[-1] - 1)):
             return  # all accessed elements are in one row, and the row exists
         flat: ir.Expr = ir.const(0, "int32")
         for index, stride in zip(a.indices, a.buffer.strides, strict=True):
             flat = flat + index * stride
-        flat = place.known.simplify(
+        flat = position.known.simplify(
             rewrite.substitute(flat, self.bound)
         )  # only the bindings of iterators show which elements an instruction skips
-        self.within(flat + (a.reach - 1), a.buffer.size, place, lambda: f"the end of {expr_text(a)}")
+        self.prove_index_within(flat + (a.reach - 1), a.buffer.size, position, lambda: f"the end of {expr_text(a)}")
 
-    def within(
-        self, index: ir.Expr, extent: int, place: WalkPosition, describe_access: Callable[[], str]
+    def prove_index_within(
+        self, index: ir.Expr, extent: int, position: WalkPosition, describe_access: Callable[[], str]
     ) -> intervals.Interval:
         """Prove ``0 <= index < extent``; return the range of the index. Raises an error if there is no proof.
 
         ``describe_access``: function that returns the beginning of the error message, which names the access."""
         allowed = (0, extent - 1)
-        reach = place.known.reach(index)
+        reach = position.known.reach(index)
         if not intervals.within(reach, allowed):  # rare: most indices are proved by the bounds of loop variables alone
-            reach = self.reach(index, place)
+            reach = self.range_of_value(index, position)
         if not intervals.within(reach, allowed):
             if self.tables is not None and self.depends_on_data(index):
-                if constant := self.unchecked_constant(index, through=True):
+                if constant := self.find_unchecked_constant(index, through=True):
                     known, bounds = constant in self.numbers, f"expected 0..{extent - 1}"
                     what_is_known = f" and may be {_range_text(reach)}" if known else ", whose numbers are not checked"
                     raise ProgramError(
@@ -361,11 +365,11 @@ class _Verifier:
             self.fail(f"{describe_access()}: {expr_text(index)} may be {_range_text(reach)}, expected 0..{extent - 1}")
         return reach
 
-    def reach(self, value: ir.Expr, place: WalkPosition) -> intervals.Interval:
+    def range_of_value(self, value: ir.Expr, position: WalkPosition) -> intervals.Interval:
         """Return the range of a value, using the result ranges of saturating intrinsics and the numbers of constants.
 
         Only the verifier uses these ranges, because simplification by them would change generated code."""
-        found = place.known.reach(value)
+        found = position.known.reach(value)
         bounded: dict[ir.Expr, tuple[ir.Var, intervals.Interval]] = {}
 
         def name(x: ir.Expr) -> ir.Expr:
@@ -376,13 +380,13 @@ class _Verifier:
                 return x
             return bounded.setdefault(x, (ir.Var(f"bounded.{len(bounded)}", x.dtype), span))[0]
 
-        named, known = rewrite.map_expr(value, name), place.known
+        named, known = rewrite.map_expr(value, name), position.known
         for var, span in bounded.values():
             known = known.with_var(var, span)
         low, high = known.reach(named) if bounded else found
         return max(low, found[0]), min(high, found[1])
 
-    def unchecked_constant(self, value: ir.Expr, *, through: bool = False) -> str:
+    def find_unchecked_constant(self, value: ir.Expr, *, through: bool = False) -> str:
         """Return the name of a constant that a value is loaded from and whose numbers are not checked (not in ``tables``).
 
         The value may be loaded directly, through a variable, or, if ``through`` is True, through a buffer of the function
@@ -392,14 +396,18 @@ class _Verifier:
         for x in rewrite.walk_expr(value):
             if isinstance(x, ir.Load | ir.AddressOf) and x.buffer.scope == "const" and x.buffer.name not in self.tables:
                 return x.buffer.name
-            if isinstance(x, ir.Load | ir.AddressOf) and through and x.buffer.name in self.carriers:
-                return self.carriers[x.buffer.name]
+            if (
+                isinstance(x, ir.Load | ir.AddressOf)
+                and through
+                and x.buffer.name in self.buffers_with_unchecked_numbers
+            ):
+                return self.buffers_with_unchecked_numbers[x.buffer.name]
             if isinstance(x, ir.Var) and x in self.unchecked:
                 return self.unchecked[x]
         return ""
 
     @cached_property
-    def carriers(self) -> dict[str, str]:
+    def buffers_with_unchecked_numbers(self) -> dict[str, str]:
         """Buffers of the function that store numbers of an unchecked constant (not in ``tables``).
 
         Name of the constant by the name of the buffer."""

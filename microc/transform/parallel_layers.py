@@ -28,7 +28,7 @@ from microc.base.dtypes import Array
 from microc.graph.ir import Attr, Graph, NameSet, Node, TensorType
 from microc.ops import registry
 from microc.ops.matrix.gemm import recover_quantised_weights
-from microc.tir.bit_fields import smallest_bit_width, smallest_packing
+from microc.tir.bit_fields import smallest_bit_width, smallest_bits_and_block
 from microc.transform.channel_relations import channel_count, is_mixing
 from microc.transform.pass_context import Pass, PassContext
 
@@ -270,7 +270,7 @@ def _weight_storage_key(weights: Array) -> Hashable:
     not integers times scales."""
     rows = weights.reshape(len(weights), -1)
     if weights.dtype == np.int8:
-        return smallest_packing(rows)
+        return smallest_bits_and_block(rows)
     levels = recover_quantised_weights(rows) if weights.dtype == np.float32 and np.isfinite(rows).all() else None
     return levels and (levels.block, smallest_bit_width(levels.values))
 

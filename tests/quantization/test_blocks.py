@@ -11,7 +11,7 @@ import microc
 from microc.base.dtypes import Array
 from microc.errors import UsageError
 from microc.quantization.integer_scheme import quantise_in_blocks, round_weights_for_output, shrink_moments
-from microc.tir.bit_fields import smallest_packing
+from microc.tir.bit_fields import smallest_bits_and_block
 from tests.quantization.networks import Net, classifier, images
 from tests.support.onnx_session import session
 
@@ -27,7 +27,7 @@ def test_blocks_are_nearer_in_the_form_of_kernels(bits: int, block: int) -> None
     w = np.random.default_rng(1).normal(size=(6, 5, 5, 8)).astype(np.float32)
     w[0], w[1, 2:] = 0, 0.05 * w[1, 2:]
     plain, found = quantise_in_blocks(w, bits, 0), quantise_in_blocks(w, bits, block)
-    assert smallest_packing(found.data.reshape(6, -1)) == (bits, block)
+    assert smallest_bits_and_block(found.data.reshape(6, -1)) == (bits, block)
     assert all(noise(found.real[k], w[k]) < noise(plain.real[k], w[k]) for k in range(1, 6))
     assert not found.data[0].any()
 
@@ -39,7 +39,7 @@ def test_rounding_by_answers_keeps_the_form(bits: int) -> None:
     found = round_weights_for_output(
         w, shrink_moments((x.T @ x / 300)[None], (x.T @ x / 300)[None], 300)[0], np.zeros(5), bits, 16
     )
-    assert smallest_packing(found.data) == (bits, 16)
+    assert smallest_bits_and_block(found.data) == (bits, 16)
     nearest = quantise_in_blocks(w[0], bits, 16)
     assert noise(x @ found.real.T, x @ w[0].T) < noise(x @ nearest.real.T, x @ w[0].T) / 2
 

@@ -87,5 +87,5 @@ def test_odd_rows_have_no_words() -> None:
 
 def test_numbers_that_do_not_fit_are_refused() -> None:
     schedule = Schedule(product(ROWS, DEPTH, COLUMNS)).set_dtype("weight", "float16")
-    with pytest.raises(ScheduleError, match="does not hold"):
+    with pytest.raises(ScheduleError, match="cannot represent"):
         packed(schedule, np.full((COLUMNS, DEPTH), 0.1, np.float32))

@@ -11,7 +11,7 @@ from microc import te
 from microc.schedule.schedule import Schedule, generalise_trace
 from microc.tir import ir
 from microc.tir.analysis.generalise import StructureMismatch, generalise, lower_with_hidden_sizes
-from microc.tir.analysis.size_forms import FittedExtent, Fitter, evaluate_at_sizes, strided_rules
+from microc.tir.analysis.size_forms import FittedExtent, Fitter, evaluate_at_sizes, fit_strided_rules
 from microc.tir.interp import execute
 from microc.tir.lower import lower
 from microc.tir.verify import verify
@@ -30,7 +30,7 @@ def fitter(points: tuple[tuple[int, int], ...] = POINTS) -> Fitter:
 )
 def test_rules_hold_elsewhere(rule: object) -> None:
     assert callable(rule)
-    found = fitter().integer([rule(n, m) for n, m in POINTS])
+    found = fitter().fit_integer([rule(n, m) for n, m in POINTS])
     assert found is not None
     assert all(
         evaluate_at_sizes(found, {"size_n": n, "size_m": m}) == rule(n, m) for n, m in ((1, 1), (2, 9), (100, 3))
@@ -38,28 +38,28 @@ def test_rules_hold_elsewhere(rule: object) -> None:
 
 
 def test_what_follows_no_rule() -> None:
-    assert fitter().integer([3, 1, 4, 1, 5, 9]) is None
-    assert fitter().real([0.3, 0.1, 0.4, 0.1, 0.5, 0.9], "float32") is None
+    assert fitter().fit_integer([3, 1, 4, 1, 5, 9]) is None
+    assert fitter().fit_float([0.3, 0.1, 0.4, 0.1, 0.5, 0.9], "float32") is None
 
 
 def test_floats_are_equal_in_every_bit() -> None:
     wanted = [float(np.float32(1) / np.float32(n)) for n, _ in POINTS]
-    assert fitter().real(wanted, "float32") == ir.Bin("div", ir.const(1.0, "float32"), ir.Cast("float32", N))
+    assert fitter().fit_float(wanted, "float32") == ir.Bin("div", ir.const(1.0, "float32"), ir.Cast("float32", N))
     wanted[2] = float(np.nextafter(np.float32(wanted[2]), np.float32(1)))
-    assert fitter().real(wanted, "float32") is None
+    assert fitter().fit_float(wanted, "float32") is None
 
 
 def test_divisions_are_exact_at_all_sizes() -> None:
     """Even at all points is not even at all sizes."""
     even = tuple((2 * n, m) for n, m in POINTS)
-    assert fitter(even).integer([n // 2 for n, _ in even]) is None
-    assert fitter().integer([4 * n * m // 2 for n, m in POINTS]) is not None
+    assert fitter(even).fit_integer([n // 2 for n, _ in even]) is None
+    assert fitter().fit_integer([4 * n * m // 2 for n, m in POINTS]) is not None
     assert not fitter(even).divides([n for n, _ in even], 2) and fitter().divides([6 * n for n, _ in POINTS], 3)
 
 
 def test_strided_extents_are_told_apart() -> None:
     pairs = {n: (n + 1) // 4 for n in range(1, 20)}
-    assert next(numbers for _, numbers in strided_rules(N, pairs)) == (1, 1, 4)
+    assert next(numbers for _, numbers in fit_strided_rules(N, pairs)) == (1, 1, 4)
 
 
 def product(rows: int, inner: int) -> ir.PrimFunc:

@@ -21,7 +21,7 @@ from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.module import Size
 from microc.ops import registry
 from microc.tir import ir
-from microc.tir.analysis.size_forms import FittedExtent, Fitter, Point, evaluate_at_sizes, strided_rules
+from microc.tir.analysis.size_forms import FittedExtent, Fitter, Point, evaluate_at_sizes, fit_strided_rules
 
 # ---- Reading: the graph at several sizes, each of which is read once, and the comparison of the graphs' structure.
 
@@ -289,7 +289,7 @@ def _derive_attribute(
 
 def _derive_integer(values: Sequence[int], fitter: Fitter, sizes: Sizes, number_name: str, where: str) -> int:
     """Derive an integer at given sizes from its values at the points; UnsupportedError if these follow no rule."""
-    rule = fitter.integer(values)
+    rule = fitter.fit_integer(values)
     if rule is None:
         raise _no_rule_error(number_name, values, where)
     return evaluate_at_sizes(rule, sizes)
@@ -488,14 +488,14 @@ class _FamilyReader:
             name,
             axis,
         ), values in columns.items():  # extents after strides come first, because other rules have them as terms
-            if fitter.integer(values, terms=1) is None:
+            if fitter.fit_integer(values, terms=1) is None:
                 rule = self.derive_strided_rule(points, values, name, axis)
                 if rule is not None:
                     extents.append(FittedExtent(rule, values))
                     fitter = Fitter(extents, domain)
         shapes: dict[str, tuple[ir.Expr, ...]] = {}
         for name, kind in graphs[0].types.items():
-            rules = [fitter.integer(columns[name, axis]) for axis in range(len(kind.shape))]
+            rules = [fitter.fit_integer(columns[name, axis]) for axis in range(len(kind.shape))]
             shapes[name] = tuple(rule for rule in rules if rule is not None)
             if None in rules:
                 axis = rules.index(None)
@@ -530,7 +530,7 @@ class _FamilyReader:
             if any(pairs.setdefault(p[k], v) != v for p, v in zip(points, values, strict=True)):
                 continue
             for _ in range(_MAX_ADDITIONAL_READS):
-                rules = strided_rules(size.scalar, pairs)
+                rules = fit_strided_rules(size.scalar, pairs)
                 if not rules:
                     break
                 question = self.find_deciding_point(size, k, rules, pairs, points[0])

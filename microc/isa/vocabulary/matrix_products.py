@@ -68,8 +68,8 @@ def _unpacked_weight(b: Buffer, row: Expr, k: Var, form: BitFields | None) -> Ex
     weight is unpacked from its bit fields."""
     if form is None:
         return b[row + k if ir.int_value(row) is None else k].astype("int32")
-    element, bit = form.place(k)
-    return form.number(b[row + element if ir.int_value(row) is None else element], bit)
+    element, bit = form.element_and_bit(k)
+    return form.unpack_number(b[row + element if ir.int_value(row) is None else element], bit)
 
 
 def _product_intrinsic(a: str, b: str, rows: int, columns: int) -> Intrin:

@@ -30,8 +30,8 @@ from microc.tir.bit_fields import (
     VECTOR,
     BitFields,
     smallest_bit_width,
-    smallest_packing,
-    smallest_table_packing,
+    smallest_bits_and_block,
+    smallest_bits_and_table_count,
 )
 from microc.tir.ir import Expr, Var
 from microc.tir.names import ACC, OPENED, SCALED, SMALLEST_WEIGHT, SUM_BOUND, WEIGHT_BITS, WEIGHT_BLOCK, WEIGHT_TABLES
@@ -285,10 +285,10 @@ def packed_weight_form(call: OpCall, algorithm: str) -> BitFields | None:
         return None
     rows, order = weight.data.reshape(len(weight.data), -1), ORDERS[algorithm]
     if algorithm == TABLES:
-        values = smallest_table_packing(rows)
+        values = smallest_bits_and_table_count(rows)
         fewer = values is not None and values[0] < smallest_bit_width(rows)
         return BitFields(values[0], order, tables=values[1]) if values and fewer else None
-    bits, block = smallest_packing(rows)
+    bits, block = smallest_bits_and_block(rows)
     if block and order == HALVES:
         block = min(block, MAX_SUM_BLOCK)
     return BitFields(bits, order, block) if bits < 8 else None

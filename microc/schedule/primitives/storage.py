@@ -349,13 +349,13 @@ def pack_bits(func: ir.PrimFunc, buffer: str, bits: int, order: str, block: int 
 
     def load_packed_element(e: ir.Load) -> ir.Expr:
         row, k = e.indices
-        element, bit = map(simplify, form.place(k))
+        element, bit = map(simplify, form.element_and_bit(k))
         if tables:
-            number = form.looked_up(lambda n: ir.Load(new, (simplify(n),)), (rows, depth), row, k)
+            number = form.load_table_value(lambda n: ir.Load(new, (simplify(n),)), (rows, depth), row, k)
         else:
-            number = form.number(ir.Load(new, (row, element)), bit)
+            number = form.unpack_number(ir.Load(new, (row, element)), bit)
         if block:
-            number = number * form.multiplier(lambda n: ir.Load(new, (row, simplify(n))), depth, k // block)
+            number = number * form.load_multiplier(lambda n: ir.Load(new, (row, simplify(n))), depth, k // block)
         numbers.append(number)
         return ir.Cast(old.dtype, number)
 
@@ -405,9 +405,9 @@ def repack_constant(array: Array, buffer: ir.Buffer, steps: Iterable[tuple[str, 
         elif primitive == "tensorize_taps" and args[1] == buffer.name:
             array = pack_tap_words(array, args[2])
         elif primitive == "pack_bits" and args[0] == buffer.name:
-            array = BitFields(*args[1:]).packed(array)
+            array = BitFields(*args[1:]).pack(array)
         elif primitive == "tensorize_bit_columns" and args[0] == buffer.name:
             array = pack_bit_columns(array)
         elif primitive == "tensorize_bits" and args[0] == buffer.name:
-            array = BitFields(args[3], HALVES, *args[4:]).packed(array)
+            array = BitFields(args[3], HALVES, *args[4:]).pack(array)
     return np.ascontiguousarray(array)

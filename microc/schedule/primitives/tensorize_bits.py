@@ -89,7 +89,7 @@ def tensorize_bits(func: ir.PrimFunc, weight: str, loop: str, reduction: str, bi
 
     def add_block_sum(total: ir.Load) -> ir.Stmt:
         row = total.indices[-1]  # a sum's column is its weights' row
-        factor = form.multiplier(lambda n: ir.Load(words, (row, n)), old.shape[1], block_iter.var)
+        factor = form.load_multiplier(lambda n: ir.Load(words, (row, n)), old.shape[1], block_iter.var)
         return ir.Store(total.buffer, total.indices, total + (ir.Load(part, total.indices) >> form.shift) * factor)
 
     terms = replace_stmt(whole, inner, step)
@@ -138,10 +138,10 @@ def _build_update_by_two_products(
     """Build the update of a sum in the buffer ``sums`` by two products. Their weights are bit fields of an element
     of ``packed_words``."""
     indices, (row, k) = product.store.indices, product.weight.indices
-    word = ir.Load(packed_words, (row, simplify(packing.place(k)[0])))
+    word = ir.Load(packed_words, (row, simplify(packing.element_and_bit(k)[0])))
     left = StepOperand(0, ("load_i16x2_aligned",), BIT_PAIRS_TERMS).value(product.data)
     total = ir.Load(sums, indices)
-    return ir.Store(sums, indices, ir.Call("dot2_wrapping", (left, packing.pair(word, k), total), "int32"))
+    return ir.Store(sums, indices, ir.Call("dot2_wrapping", (left, packing.unpack_pair(word, k), total), "int32"))
 
 
 # ---- The primitive tensorize_bit_columns: products by weights of 4 bits, four columns of which share an int16 (SWAR)

@@ -58,18 +58,18 @@ class LetScope:
 
     names: dict[ir.Var, ir.Expr]
 
-    def name(self, var: ir.Var, value: ir.Expr) -> None:
+    def bind(self, var: ir.Var, value: ir.Expr) -> None:
         """Add a let-bound variable and its value. A variable whose value depends on data is mapped to itself."""
         data = any(isinstance(x, (ir.Load, ir.Call, ir.AddressOf)) for x in walk_expr(value))
-        self.names[var] = var if data else self.expr(value)
+        self.names[var] = var if data else self.substitute(value)
 
-    def expr(self, expr: ir.Expr) -> ir.Expr:
+    def substitute(self, expr: ir.Expr) -> ir.Expr:
         """Return an expression with let-bound variables replaced by their index expressions."""
         return substitute(expr, self.names) if self.names else expr
 
-    def indices(self, indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
+    def substitute_in_indices(self, indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
         """Return the indices of an access with let-bound variables replaced by their index expressions."""
-        return tuple(map(self.expr, indices))
+        return tuple(map(self.substitute, indices))
 
 
 def statements_in_order(stmt: ir.Stmt) -> Iterator[ir.Stmt]:
@@ -90,20 +90,20 @@ def statements_in_order(stmt: ir.Stmt) -> Iterator[ir.Stmt]:
                 yield other
 
 
-def own_touches(stmt: ir.Stmt, scope: LetScope) -> list[Touch]:
+def direct_touches(stmt: ir.Stmt, scope: LetScope) -> list[Touch]:
     """Return the memory accesses of a statement, without those of its sub-statements.
 
     For a loop these are the accesses in its extent, for an ``If`` those in its condition. A variable that a ``Let`` binds is
     added to ``scope``."""
     match stmt:
         case ir.Store(buffer, indices, value):
-            written = [Touch(buffer, scope.indices(indices), True, 1)] if buffer.scope in FOLLOWED else []
+            written = [Touch(buffer, scope.substitute_in_indices(indices), True, 1)] if buffer.scope in FOLLOWED else []
             return _expression_touches((*indices, value), scope) + written
         case ir.Evaluate(value):
             return _expression_touches((value,), scope)
         case ir.Let(var, value):
             found = _expression_touches((value,), scope)
-            scope.name(var, value)
+            scope.bind(var, value)
             return found
         case ir.If(condition):
             return _expression_touches((condition,), scope)
@@ -121,9 +121,11 @@ def _expression_touches(exprs: tuple[ir.Expr, ...], scope: LetScope) -> list[Tou
     for x in (x for expr in exprs for x in walk_expr(expr)):
         match x:
             case ir.Load(buffer, indices) if buffer.scope in FOLLOWED:
-                found.append(Touch(buffer, scope.indices(indices), False, 0))
+                found.append(Touch(buffer, scope.substitute_in_indices(indices), False, 0))
             case ir.AddressOf(buffer, indices, extent, write, step) if buffer.scope in FOLLOWED:
-                found.append(Touch(buffer, scope.indices(indices), write, 1 if write else 0, extent, step))
+                found.append(
+                    Touch(buffer, scope.substitute_in_indices(indices), write, 1 if write else 0, extent, step)
+                )
                 writes = writes or write
             case x if not isinstance(x, _EXPRESSIONS):
                 raise InternalError(f"access order: unknown type of expression; got {type(x).__name__}")
@@ -220,7 +222,7 @@ def _timed_accesses(stmt: ir.Stmt, outer_scope: LetScope) -> Timed:
     scope = LetScope(dict(outer_scope.names))
     parts: list[Timed] = []
     for item in statements_in_order(stmt):
-        own: Timed = TICKS, [_TimedAccess(touch, touch.tick) for touch in own_touches(item, scope)]
+        own: Timed = TICKS, [_TimedAccess(touch, touch.tick) for touch in direct_touches(item, scope)]
         match item:
             case ir.If(_, then, otherwise):
                 parts += [own, _timed_accesses(then, scope)]
@@ -332,14 +334,16 @@ def _access_ticks(access: _TimedAccess, grid: Grid, *, last: bool) -> Array:
     return when
 
 
-def _update_times(times: Array, better: np.ufunc, flat_indices: Array, in_bounds: Array, ticks: Array) -> None:
+def _update_times(
+    times: Array, minimum_or_maximum: np.ufunc, flat_indices: Array, in_bounds: Array, ticks: Array
+) -> None:
     """Update the times of the accessed elements that are inside of the buffer.
 
-    ``better``: ``np.minimum`` or ``np.maximum``, which selects between the old and the new time."""
+    ``minimum_or_maximum``: ``np.minimum`` or ``np.maximum``, which selects between the old and the new time."""
     flat_indices, in_bounds, ticks = (part.reshape(-1) for part in np.broadcast_arrays(flat_indices, in_bounds, ticks))
     if not in_bounds.all():
         flat_indices, ticks = flat_indices[in_bounds], ticks[in_bounds]
-    better.at(times, flat_indices, ticks)
+    minimum_or_maximum.at(times, flat_indices, ticks)
 
 
 def _reshape_to_axis(values: Array, axis: int, rank: int) -> Array:
@@ -468,16 +472,16 @@ class Precedence:
         scope = LetScope(dict(around.names))
         for item in statements_in_order(stmt):
             self._form_of_variable += 1
-            own, number = own_touches(item, scope), self._form_of_variable
+            own, number = direct_touches(item, scope), self._form_of_variable
             match item:
                 case ir.If(condition, then, otherwise):
-                    decided = scope.expr(condition)
+                    decided = scope.substitute(condition)
                     yield from self._located_touches(then, scope, loops, (*guards, (decided, True)))
                     if otherwise is not None:
                         yield from self._located_touches(otherwise, scope, loops, (*guards, (decided, False)))
                 case ir.For(var, extent, body):
-                    unique, count = ir.Var(f"{var.name}.{number}"), scope.expr(extent)
-                    self.forms.loop(unique, count)
+                    unique, count = ir.Var(f"{var.name}.{number}"), scope.substitute(extent)
+                    self.forms.record_loop(unique, count)
                     inner = LetScope({**scope.names, var: unique})
                     yield from self._located_touches(body, inner, (*loops, unique), (*guards, (unique < count, True)))
                     self._form_of_variable = number = (
@@ -488,8 +492,8 @@ class Precedence:
 
     def _access_forms(self, located: _LocatedTouch) -> _AccessForms:
         """Return an access as linear forms."""
-        loops = tuple(digit for var in located.loops for digit in self.forms.variables(var))
-        facts = tuple(fact for guard in located.guards for fact in self.forms.facts(*guard) if fact.terms)
+        loops = tuple(digit for var in located.loops for digit in self.forms.digit_variables(var))
+        facts = tuple(fact for guard in located.guards for fact in self.forms.facts_of_condition(*guard) if fact.terms)
         order = located.number, located.touch.tick
         return _AccessForms(self._byte_addresses(located.touch), facts, loops, order, located.touch.write)
 
@@ -498,7 +502,7 @@ class Precedence:
         buffer, width = touch.buffer, dtypes.nbytes(touch.buffer.dtype)
         total = Form({}, _ZERO, _ZERO + (touch.extent - 1) * touch.step * width + width - 1)
         for index, stride in zip(touch.indices, buffer.strides, strict=True):
-            form = self.forms.of(index)
+            form = self.forms.form_of(index)
             if form is None:
                 return Form({}, _ZERO, _ZERO + buffer.nbytes - 1)
             total = total.plus(form.times(_ZERO + stride * width))
@@ -516,7 +520,7 @@ class Precedence:
             found.setdefault((place.loops, place.bytes.slopes, frozenset(f.key for f in place.facts)), []).append(place)
         for k, group in enumerate(found.values()):
             unrolled = ir.Var(f"{k} of {loop_name}")
-            bytes_, self.forms.extents[unrolled] = Form.around([place.bytes for place in group], unrolled)
+            bytes_, self.forms.extents[unrolled] = Form.cover_forms([place.bytes for place in group], unrolled)
             yield replace(group[0], bytes=bytes_, loops=(*group[0].loops, unrolled))
 
     def _access_conflict(
@@ -531,17 +535,17 @@ class Precedence:
             {var: _form_of_variable(var) for var in shared_loops},
             {var: _form_of_variable(var) for var in shared_loops},
         )
-        reach = {var: self.forms.reach(var) for var in shared_loops if extents[var] is not None}
+        reach = {var: self.forms.largest_value(var) for var in shared_loops if extents[var] is not None}
         for names, place, mark in ((mine, a, "'"), (other, b, '"')):
             for var in place.loops[len(shared_loops) :]:
                 if extents[var] is not None:
                     names[var] = _form_of_variable(ir.Var(var.name + mark))
-                    reach[ir.Var(var.name + mark)] = self.forms.reach(var)
+                    reach[ir.Var(var.name + mark)] = self.forms.largest_value(var)
         ranges = FormRanges(reach)
         if later_loop is not None and (extent := extents[later_loop]) is not None:
             mine[later_loop], other[later_loop] = ranges.later_and_earlier(later_loop, extent)
         facts = [*(f.substitute(mine) for f in a.facts), *(f.substitute(other) for f in b.facts)]
-        return ranges.conflict(a.bytes.substitute(mine).plus(b.bytes.substitute(other).times(_ZERO - 1)), facts)
+        return ranges.unsafe_distances(a.bytes.substitute(mine).plus(b.bytes.substitute(other).times(_ZERO - 1)), facts)
 
 
 def _form_of_variable(var: ir.Var) -> Form:

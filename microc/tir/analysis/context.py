@@ -214,7 +214,7 @@ class Context(Division):
         ``c * (x // c) <= x <= c * (x // c) + c - 1``.
         """
         for atom, k in fact.terms.items():
-            digit = self.digit(atom)
+            digit = self.match_quotient_or_remainder(atom)
             if digit is None:
                 continue
             op, x, c = digit
@@ -243,14 +243,14 @@ class Context(Division):
     def difference(self, a: Expr, b: Expr) -> Linear | None:
         """Return the shortest linear form of ``a - b``; None if a number in the form does not fit int32."""
         try:
-            return self.tidy(self.linear(a).plus(self.linear(b), -1))
+            return self.join_quotients_and_remainders(self.linear(a).plus(self.linear(b), -1))
         except Int32Overflow:
             return None
 
     def _shortest_form(self, expr: Expr) -> Linear | None:
         """Return the shortest linear form of an expression; None if a number in the form does not fit int32."""
         try:
-            return self.tidy(self.linear(expr))
+            return self.join_quotients_and_remainders(self.linear(expr))
         except Int32Overflow:
             return None
 
@@ -263,7 +263,7 @@ class Context(Division):
                 low, high = self.bounds.get(expr, intervals.UNKNOWN)
                 if low == high and expr not in self.kept:
                     return Linear({}, int(low))
-                return self.form(expr)
+                return self.atom_form(expr)
             case ir.Un("neg", a):
                 return self.linear(a).times(-1)
             case Bin("add", a, b):
@@ -275,7 +275,7 @@ class Context(Division):
             case ir.Select(c, a, b):
                 return self._select_form(c, a, b)
             case _:
-                return self.form(self.structural(expr))
+                return self.atom_form(self.structural(expr))
 
     def _atom_of(self, op: str, a: Linear, b: Linear) -> Linear:
         """Return the linear form of ``a op b`` for an operator that is not linear, such as ``mul`` or ``floordiv``.
@@ -286,34 +286,39 @@ class Context(Division):
                 return b.times(a.const)
             if not b.terms:
                 return a.times(b.const)
-            left, right = sorted((self.emit(self.tidy(a)), self.emit(self.tidy(b))), key=self.key)
-            return self.form(Bin("mul", left, right))
+            left, right = sorted(
+                (self.emit(self.join_quotients_and_remainders(a)), self.emit(self.join_quotients_and_remainders(b))),
+                key=self.sort_key,
+            )
+            return self.atom_form(Bin("mul", left, right))
         if op in ("min", "max"):
-            return self._min_max(op, self.tidy(a), self.tidy(b))
+            return self._min_max(op, self.join_quotients_and_remainders(a), self.join_quotients_and_remainders(b))
         if not b.terms and b.const > 0:
             nonnegative = op.startswith("floor") or self.span(a)[0] >= 0
             if nonnegative:
                 return self.divide(a, b.const) if op.endswith("div") else self.modulo(a, b.const)
-        return self.form(Bin(op, self.emit(self.tidy(a)), self.emit(self.tidy(b))))
+        return self.atom_form(
+            Bin(op, self.emit(self.join_quotients_and_remainders(a)), self.emit(self.join_quotients_and_remainders(b)))
+        )
 
     def _min_max(self, op: str, a: Linear, b: Linear) -> Linear:
         """Return the linear form of a minimum or maximum.
 
         It is one of the operands if their ranges decide, else an atom whose operands are ordered."""
-        low, high = self.span(self.tidy(a.plus(b, -1)))
+        low, high = self.span(self.join_quotients_and_remainders(a.plus(b, -1)))
         if high <= 0:
             return a if op == "min" else b
         if low >= 0:
             return b if op == "min" else a
         left, right = self.emit(a), self.emit(b)
-        if isinstance(left, Const) or (not isinstance(right, Const) and self.key(right) < self.key(left)):
+        if isinstance(left, Const) or (not isinstance(right, Const) and self.sort_key(right) < self.sort_key(left)):
             left, right = right, left
-        return self.form(Bin(op, left, right))
+        return self.atom_form(Bin(op, left, right))
 
     def _select_form(self, condition: Expr, a: Expr, b: Expr) -> Linear:
         """Return the linear form of ``condition ? a : b``."""
         result = self.select(condition, a, b)
-        return self.form(result) if isinstance(result, ir.Select) else self.linear(result)
+        return self.atom_form(result) if isinstance(result, ir.Select) else self.linear(result)
 
     # ------------------------------------------------------------ ranges
 

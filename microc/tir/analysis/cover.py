@@ -79,41 +79,41 @@ class _CoverageProof:
 
     def binding_failure(self, block: ir.Block) -> str:
         """Return the reason why the bindings of a block's iterators may not cover its domain; an empty string if they do."""
-        forms = [self.engine.tidy(self.engine.linear(i.binding)) for i in block.iters]
+        forms = [self.engine.join_quotients_and_remainders(self.engine.linear(i.binding)) for i in block.iters]
         digits: dict[Atom, _Digit] = {}
         for i, form in zip(block.iters, forms, strict=True):
             for atom in form.terms:
-                digit = self.digit(atom)
+                digit = self.match_digit(atom)
                 if digit is None or atom in digits:
                     return f"{i.var.name} = {expr_text(i.binding)} is no independent mixed-radix digit of the loops"
                 digits[atom] = digit
-        sizes = self.sizes(digits)
+        sizes = self.independent_digit_sizes(digits)
         if sizes is None:
             return "two iterators share the same part of a loop"
         holds_blocks = any(isinstance(s, ir.Block) for s in walk_stmt(block.body))  # which are checked themselves
         touched = () if holds_blocks else walk_all_exprs(block.body)
         step = max((x.reach for x in touched if isinstance(x, ir.AddressOf)), default=1)
         for i, form in zip(block.iters, forms, strict=True):
-            if not _runs_through(form, sizes, i.extent, step):
+            if not _covers_extent(form, sizes, i.extent, step):
                 return f"{i.var.name} = {expr_text(i.binding)} does not take every value of 0..{i.extent - 1}"
         return ""
 
-    def digit(self, atom: Atom) -> _Digit | None:
+    def match_digit(self, atom: Atom) -> _Digit | None:
         """Return ``atom`` as a mixed-radix digit of a sum of loop variables, and record the extent of the sum.
 
         None if the atom is no such digit."""
-        parts = self.engine.digit(atom)
+        parts = self.engine.match_quotient_or_remainder(atom)
         if parts is None:
-            return self.leading_digit(Linear({atom: 1}), 1)
+            return self.match_leading_digit(Linear({atom: 1}), 1)
         op, inner, divisor = parts
         if op == "floordiv":
-            return self.leading_digit(inner, divisor)
-        lower = self.engine.digit(inner.single) if inner.single is not None else None
+            return self.match_leading_digit(inner, divisor)
+        lower = self.engine.match_quotient_or_remainder(inner.single_atom) if inner.single_atom is not None else None
         dividend, step = lower[1:] if lower is not None and lower[0] == "floordiv" else (inner, 1)
-        digit = self.leading_digit(dividend, step)
+        digit = self.match_leading_digit(dividend, step)
         return None if digit is None else _Digit(digit.base, digit.lower, digit.lower * divisor)
 
-    def leading_digit(self, form: Linear, lower: int) -> _Digit | None:
+    def match_leading_digit(self, form: Linear, lower: int) -> _Digit | None:
         """Return ``form // lower`` as the most significant digit of ``form``, and record the extent of ``form``.
 
         None unless ``form`` is a sum of multiples of loop variables, without a constant."""
@@ -124,7 +124,7 @@ class _CoverageProof:
         self.extents[base] = _covered_interval(form, extents)[1]
         return _Digit(base, lower, None)
 
-    def sizes(self, digits: dict[Atom, _Digit]) -> dict[Atom, int] | None:
+    def independent_digit_sizes(self, digits: dict[Atom, _Digit]) -> dict[Atom, int] | None:
         """Return the number of values that each mixed-radix digit takes, independently of the other digits.
 
         None if some digits are not independent of each other."""
@@ -147,7 +147,7 @@ class _CoverageProof:
         return found
 
 
-def _covered_interval(form: Linear, sizes: dict[Atom, int], step: int = 1) -> tuple[int, int]:
+def _covered_interval(form: Linear, digit_sizes: dict[Atom, int], step: int = 1) -> tuple[int, int]:
     """Return (start, length) of the interval that a sum of independent mixed-radix digits covers without a gap.
 
     The interval starts at the lowest value of the sum. ``step``: number of consecutive values that each value covers, because
@@ -155,19 +155,19 @@ def _covered_interval(form: Linear, sizes: dict[Atom, int], step: int = 1) -> tu
     start, length = form.const, step
     for atom, k in sorted(form.terms.items(), key=lambda item: abs(item[1])):
         if k < 0:
-            start += k * (sizes[atom] - 1)
+            start += k * (digit_sizes[atom] - 1)
         # Digits are visited in order of stride. A stride up to the length covered so far leaves no gap. A larger stride leaves
         # a gap, so its digit does not extend the interval.
         if abs(k) <= length:
-            length += abs(k) * (sizes[atom] - 1)
+            length += abs(k) * (digit_sizes[atom] - 1)
     return start, length
 
 
-def _runs_through(form: Linear, sizes: dict[Atom, int], extent: int, step: int) -> bool:
+def _covers_extent(form: Linear, digit_sizes: dict[Atom, int], extent: int, step: int) -> bool:
     """Test whether a sum of independent mixed-radix digits covers all values 0..extent-1.
 
     ``step``: number of consecutive values that each value covers."""
-    start, length = _covered_interval(form, sizes, step)
+    start, length = _covered_interval(form, digit_sizes, step)
     return start <= 0 and start + length >= extent
 
 

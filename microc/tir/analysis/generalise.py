@@ -29,7 +29,7 @@ from microc.tir.text.print import expr_text
 # ---- Structure of expressions without their numbers or operands, to compare functions for different sizes.
 
 
-def is_sum(expr: ir.Expr) -> bool:
+def is_sum_or_term(expr: ir.Expr) -> bool:
     """Test whether an expression is a sum or a term of a sum, so that it may be compared as a linear form."""
     return (
         isinstance(expr, (ir.Const, ir.Var))
@@ -51,7 +51,7 @@ def operator_key(expr: ir.Expr) -> tuple[object, ...]:
             return (expr.dtype,)
 
 
-def with_operands(expr: ir.Expr, operands: Sequence[ir.Expr]) -> ir.Expr:
+def replace_operands(expr: ir.Expr, operands: Sequence[ir.Expr]) -> ir.Expr:
     """Return an expression with the operator of ``expr`` and the operands ``operands``."""
     match expr:
         case ir.Bin(op):
@@ -104,10 +104,10 @@ def lower_with_hidden_sizes(
     for k, func in enumerate(funcs):
         columns = iter(list(zip(*(numbers for _, numbers in walks), strict=True)))
 
-        def hide(number: ir.Const, columns=columns) -> ir.Expr:  # type: ignore[no-untyped-def]
+        def hide_number(number: ir.Const, columns=columns) -> ir.Expr:  # type: ignore[no-untyped-def]
             return names.get(next(columns), number)
 
-        made = lower(replace(func, body=_map_numbers(func.body, hide, lambda _: None)))
+        made = lower(replace(func, body=_map_numbers(func.body, hide_number, lambda _: None)))
         values: dict[ir.Var, ir.Expr] = {name: ir.const(column[k], "int32") for column, name in names.items()}
         found.append(replace(made, body=substitute_stmt(made.body, values)))
     return found
@@ -118,11 +118,11 @@ def _structure_and_numbers(func: ir.PrimFunc) -> tuple[list[object], list[int]]:
     shape: list[object] = []
     numbers: list[int] = []
 
-    def keep(number: ir.Const) -> ir.Expr:
+    def record_number(number: ir.Const) -> ir.Expr:
         numbers.append(int(number.value))
         return number
 
-    _map_numbers(func.body, keep, shape.append)
+    _map_numbers(func.body, record_number, shape.append)
     return shape, numbers
 
 
@@ -188,19 +188,19 @@ def _loop_extents(func: ir.PrimFunc) -> dict[str, ir.Expr]:
 
 
 def _lower_hiding_extents(
-    func: ir.PrimFunc, open_loops: set[str], lower: Callable[[ir.PrimFunc], ir.PrimFunc]
+    func: ir.PrimFunc, hidden_loops: set[str], lower: Callable[[ir.PrimFunc], ir.PrimFunc]
 ) -> ir.PrimFunc:
-    """Lower a function. During the lowering, variables replace the extents of the loops named in ``open_loops``."""
+    """Lower a function. During the lowering, variables replace the extents of the loops named in ``hidden_loops``."""
     values: dict[ir.Var, ir.Expr] = {}
 
-    def hide(stmt: ir.Stmt) -> ir.Stmt:
-        if not isinstance(stmt, ir.For) or stmt.var.name not in open_loops:
+    def hide_extent(stmt: ir.Stmt) -> ir.Stmt:
+        if not isinstance(stmt, ir.For) or stmt.var.name not in hidden_loops:
             return stmt
         extent = ir.Var(f"extent_of_{stmt.var.name}")
         values[extent] = stmt.extent
         return replace(stmt, extent=extent)
 
-    made = lower(replace(func, body=map_stmt(func.body, hide)))
+    made = lower(replace(func, body=map_stmt(func.body, hide_extent)))
     return replace(made, body=substitute_stmt(made.body, values))
 
 
@@ -248,7 +248,7 @@ def generalise(
     symbolic size, which determines the size of the tensors. Raises :class:`StructureMismatch` if the functions differ in
     structure, or if there is no rule for a number.
     """
-    return _Generaliser(fitter, bounds).function(funcs, constants)
+    return _Generaliser(fitter, bounds).generalise_function(funcs, constants)
 
 
 def instantiate(func: ir.PrimFunc, sizes: Mapping[str, int]) -> ir.PrimFunc:
@@ -270,15 +270,17 @@ class _Generaliser:
         self.shapes: dict[str, tuple[ir.Expr, ...]] = {}
         self.strides: dict[str, tuple[ir.Expr, ...]] = {}
 
-    def function(self, funcs: Sequence[ir.PrimFunc], constants: Sequence[tuple[int, ...]]) -> SizeGenericFunction:
+    def generalise_function(
+        self, funcs: Sequence[ir.PrimFunc], constants: Sequence[tuple[int, ...]]
+    ) -> SizeGenericFunction:
         """Return the function with symbolic sizes. Raises :class:`StructureMismatch`."""
         first, shapes = funcs[0], iter(constants)
         if len({tuple((p.name, p.dtype, p.scope, len(p.shape)) for p in f.params) for f in funcs}) != 1:
             raise StructureMismatch("its operands differ from size to size")
         for together in zip(*(f.params for f in funcs), strict=True):
             self.register_parameter(together, next(shapes) if together[0].scope == "const" else None)
-        body = self.statement([f.body for f in funcs])
-        flat = self.flatten(body)
+        body = self.generalise_statement([f.body for f in funcs])
+        flat = self.redirect_to_flat_tensors(body)
         used = {x for x in walk_all_exprs(flat) if isinstance(x, ir.Var)}
         scalars = tuple(v for v in _size_symbols(self.fitter) if v in used)
         params = ([tensors[p.name] for p in first.params] for tensors in (self.flat, self.shaped))
@@ -288,27 +290,29 @@ class _Generaliser:
         ]
         return SizeGenericFunction(made[0], made[1], self.shapes)
 
-    def flatten(self, body: ir.Stmt) -> ir.Stmt:
+    def redirect_to_flat_tensors(self, body: ir.Stmt) -> ir.Stmt:
         """Return ``body`` with all accesses redirected to the one-dimensional form of each tensor."""
 
         def on_expr(expr: ir.Expr) -> ir.Expr:
             match expr:
                 case ir.Load(buffer, indices) if buffer.name in self.flat:
-                    return ir.Load(self.flat[buffer.name], (self.index(buffer.name, indices),))
+                    return ir.Load(self.flat[buffer.name], (self.flat_index(buffer.name, indices),))
                 case ir.AddressOf(buffer, indices) if buffer.name in self.flat:
-                    return replace(expr, buffer=self.flat[buffer.name], indices=(self.index(buffer.name, indices),))
+                    return replace(
+                        expr, buffer=self.flat[buffer.name], indices=(self.flat_index(buffer.name, indices),)
+                    )
                 case _:
                     return expr
 
         def on_stmt(stmt: ir.Stmt) -> ir.Stmt:
             if isinstance(stmt, ir.Store) and stmt.buffer.name in self.flat:
                 name = stmt.buffer.name
-                return ir.Store(self.flat[name], (self.index(name, stmt.indices),), stmt.value)
+                return ir.Store(self.flat[name], (self.flat_index(name, stmt.indices),), stmt.value)
             return stmt
 
         return map_stmt(body, on_stmt, lambda x: map_expr(x, on_expr))
 
-    def index(self, name: str, indices: Sequence[ir.Expr]) -> ir.Expr:
+    def flat_index(self, name: str, indices: Sequence[ir.Expr]) -> ir.Expr:
         """Return the index of an element in the one-dimensional form of the tensor ``name``."""
         flat: ir.Expr | None = None
         for index, stride in zip(indices, self.strides[name], strict=True):
@@ -319,16 +323,16 @@ class _Generaliser:
 
     # ------------------------------------------------------------ numbers
 
-    def number(self, values: Sequence[int | float], dtype: str, description: str) -> ir.Expr:
+    def generalise_number(self, values: Sequence[int | float], dtype: str, description: str) -> ir.Expr:
         """Return an expression over the sizes whose values, one for each function, are ``values``.
 
         Raises :class:`StructureMismatch` if there is no such rule. ``description``: name of the number for the error."""
         if dtypes.is_float(dtype):
-            real = self.fitter.real([float(v) for v in values], dtype)
+            real = self.fitter.fit_float([float(v) for v in values], dtype)
             if real is None:
                 raise StructureMismatch(f"{description} follows no rule: {_format_numbers(values)}")
             return real
-        found = self.fitter.integer([int(v) for v in values]) if dtype != "bool" else None
+        found = self.fitter.fit_integer([int(v) for v in values]) if dtype != "bool" else None
         if found is None:
             raise StructureMismatch(f"{description} follows no rule: {_format_numbers(values)}")
         return ir.cast(dtype, found)
@@ -345,9 +349,11 @@ class _Generaliser:
             self.shaped[first.name], self.flat[first.name] = whole, replace(first, shape=(whole.size,))
             return
         what = f"a stride of {first.name}"
-        axes = [self.fitter.integer(column) for column in zip(*(b.shape for b in counterparts), strict=True)]
-        strides = [self.extent([b.strides[k] for b in counterparts], axes[k + 1 :], what) for k in range(len(axes))]
-        size = self.extent([b.size for b in counterparts], axes, f"the size of {first.name}")
+        axes = [self.fitter.fit_integer(column) for column in zip(*(b.shape for b in counterparts), strict=True)]
+        strides = [
+            self.generalise_extent([b.strides[k] for b in counterparts], axes[k + 1 :], what) for k in range(len(axes))
+        ]
+        size = self.generalise_extent([b.size for b in counterparts], axes, f"the size of {first.name}")
         self.strides[first.name] = tuple(strides)
         self.flat[first.name] = replace(first, shape=(evaluate_at_sizes(size, self.bounds),))
         known = tuple(axis for axis in axes if axis is not None)
@@ -356,53 +362,53 @@ class _Generaliser:
         self.shapes[first.name] = known
         self.shaped[first.name] = replace(first, shape=tuple(evaluate_at_sizes(axis, self.bounds) for axis in known))
 
-    def extent(self, values: Sequence[int], axes: Sequence[ir.Expr | None], description: str) -> ir.Expr:
+    def generalise_extent(self, values: Sequence[int], axes: Sequence[ir.Expr | None], description: str) -> ir.Expr:
         """Return an expression over the sizes for an extent or stride, which is a product of the extents ``axes``.
 
         The expression is a rule for ``values``, one value for each function. If there is no such rule, it is the product of the
         expressions ``axes``. Raises :class:`StructureMismatch` if neither exists. ``description``: name of the extent for the
         error."""
-        found = self.fitter.integer(values)
+        found = self.fitter.fit_integer(values)
         if found is None and all(axis is not None for axis in axes):
             for axis in axes:
                 found = axis if found is None else found * axis  # type: ignore[operator]
-        return self.number(values, "int32", description) if found is None else found
+        return self.generalise_number(values, "int32", description) if found is None else found
 
     # ------------------------------------------------------------ statements
 
-    def statement(self, counterparts: Sequence[ir.Stmt]) -> ir.Stmt:
+    def generalise_statement(self, counterparts: Sequence[ir.Stmt]) -> ir.Stmt:
         """Return the statement with symbolic sizes for the counterparts of one statement in all functions."""
         first = counterparts[0]
         if any(type(s) is not type(first) for s in counterparts):
             raise StructureMismatch("its statements differ from size to size")
         match first:
             case ir.Store():
-                buffer, indices = self.access(counterparts)  # type: ignore[arg-type]
-                return ir.Store(buffer, indices, self.expr([s.value for s in counterparts]))  # type: ignore[attr-defined]
+                buffer, indices = self.generalise_access(counterparts)  # type: ignore[arg-type]
+                return ir.Store(buffer, indices, self.generalise_expr([s.value for s in counterparts]))  # type: ignore[attr-defined]
             # Loop variables must be equal: expr() compares occurrences of variables as they are, nothing is renamed.
             case ir.For(var, _, _, kind, annotations):
                 self.require_equal([(s.var, s.kind) for s in counterparts], "loops")  # type: ignore[attr-defined]
-                extent = self.expr([s.extent for s in counterparts])  # type: ignore[attr-defined]
-                return ir.For(var, extent, self.statement([s.body for s in counterparts]), kind, annotations)  # type: ignore[attr-defined]
+                extent = self.generalise_expr([s.extent for s in counterparts])  # type: ignore[attr-defined]
+                return ir.For(var, extent, self.generalise_statement([s.body for s in counterparts]), kind, annotations)  # type: ignore[attr-defined]
             case ir.If(_, _, otherwise):
                 self.require_equal([s.otherwise is None for s in counterparts], "conditions")  # type: ignore[attr-defined]
-                condition = self.expr([s.condition for s in counterparts])  # type: ignore[attr-defined]
-                then = self.statement([s.then for s in counterparts])  # type: ignore[attr-defined]
-                rest = None if otherwise is None else self.statement([s.otherwise for s in counterparts])  # type: ignore[attr-defined]
+                condition = self.generalise_expr([s.condition for s in counterparts])  # type: ignore[attr-defined]
+                then = self.generalise_statement([s.then for s in counterparts])  # type: ignore[attr-defined]
+                rest = None if otherwise is None else self.generalise_statement([s.otherwise for s in counterparts])  # type: ignore[attr-defined]
                 return ir.If(condition, then, rest)
             case ir.Seq():
                 self.require_equal([len(s.body) for s in counterparts], "statements")  # type: ignore[attr-defined]
-                return ir.seq(*map(self.statement, zip(*(s.body for s in counterparts), strict=True)))  # type: ignore[attr-defined]
+                return ir.seq(*map(self.generalise_statement, zip(*(s.body for s in counterparts), strict=True)))  # type: ignore[attr-defined]
             case ir.Let(var):
                 self.require_equal([s.var for s in counterparts], "names")  # type: ignore[attr-defined]
-                value = self.expr([s.value for s in counterparts])  # type: ignore[attr-defined]
-                return ir.Let(var, value, self.statement([s.body for s in counterparts]))  # type: ignore[attr-defined]
+                value = self.generalise_expr([s.value for s in counterparts])  # type: ignore[attr-defined]
+                return ir.Let(var, value, self.generalise_statement([s.body for s in counterparts]))  # type: ignore[attr-defined]
             # Buffers on the stack must be equal, because their extents must be constants.
             case ir.Alloc(buffer) if buffer.scope in _ON_STACK:
                 self.require_equal([s.buffer for s in counterparts], "register tiles")  # type: ignore[attr-defined]
-                return ir.Alloc(buffer, self.statement([s.body for s in counterparts]))  # type: ignore[attr-defined]
+                return ir.Alloc(buffer, self.generalise_statement([s.body for s in counterparts]))  # type: ignore[attr-defined]
             case ir.Evaluate():
-                return ir.Evaluate(self.expr([s.value for s in counterparts]))  # type: ignore[attr-defined]
+                return ir.Evaluate(self.generalise_expr([s.value for s in counterparts]))  # type: ignore[attr-defined]
             case _:
                 raise InternalError(f"generalise: unexpected {type(first).__name__}; expected a lowered function")
 
@@ -413,55 +419,55 @@ class _Generaliser:
         if any(value != values[0] for value in values):
             raise StructureMismatch(f"its {description} differ from size to size")
 
-    def access(
+    def generalise_access(
         self, counterparts: Sequence[ir.Store | ir.Load | ir.AddressOf]
     ) -> tuple[ir.Buffer, tuple[ir.Expr, ...]]:
         """Return the buffer and the indices, with symbolic sizes, for the counterparts of one access in all functions."""
         first = counterparts[0]
         self.require_equal([(x.buffer.name, len(x.indices)) for x in counterparts], "accesses")
-        indices = tuple(map(self.expr, zip(*(x.indices for x in counterparts), strict=True)))
+        indices = tuple(map(self.generalise_expr, zip(*(x.indices for x in counterparts), strict=True)))
         return self.shaped.get(first.buffer.name, first.buffer), indices
 
     # ------------------------------------------------------------ expressions
 
-    def expr(self, counterparts: Sequence[ir.Expr]) -> ir.Expr:
+    def generalise_expr(self, counterparts: Sequence[ir.Expr]) -> ir.Expr:
         """Return the expression with symbolic sizes for the counterparts of one expression in all functions.
 
         Expressions of the same structure are generalised operand by operand, others as linear forms."""
         first = counterparts[0]
         if any(type(x) is not type(first) or x.dtype != first.dtype for x in counterparts):
-            return self.sum(counterparts)
+            return self.generalise_sum(counterparts)
         match first:
             case ir.Const(dtype=dtype):
                 if all(x == first for x in counterparts):
                     return first
-                return self.number([x.value for x in counterparts], dtype, "a number")  # type: ignore[attr-defined]
+                return self.generalise_number([x.value for x in counterparts], dtype, "a number")  # type: ignore[attr-defined]
             case ir.Var():
                 if all(x == first for x in counterparts):
                     return first
-                return self.sum(counterparts)
+                return self.generalise_sum(counterparts)
             case ir.Load():
-                return ir.Load(*self.access(counterparts))  # type: ignore[arg-type]
+                return ir.Load(*self.generalise_access(counterparts))  # type: ignore[arg-type]
             case ir.AddressOf():
                 self.require_equal([(x.extent, x.step, x.writes) for x in counterparts], "addresses")  # type: ignore[attr-defined]
-                buffer, indices = self.access(counterparts)  # type: ignore[arg-type]
+                buffer, indices = self.generalise_access(counterparts)  # type: ignore[arg-type]
                 return replace(first, buffer=buffer, indices=indices)
             case _:
                 if any(operator_key(x) != operator_key(first) for x in counterparts):
-                    return self.sum(counterparts)
+                    return self.generalise_sum(counterparts)
                 try:
-                    parts = [self.expr(column) for column in zip(*map(children, counterparts), strict=True)]
+                    parts = [self.generalise_expr(column) for column in zip(*map(children, counterparts), strict=True)]
                 except (
                     StructureMismatch
                 ):  # simplification orders the terms of a sum by their coefficients, which may differ between functions
-                    return self.sum(counterparts)
-                return with_operands(first, parts)
+                    return self.generalise_sum(counterparts)
+                return replace_operands(first, parts)
 
-    def sum(self, counterparts: Sequence[ir.Expr]) -> ir.Expr:
+    def generalise_sum(self, counterparts: Sequence[ir.Expr]) -> ir.Expr:
         """Return the sum with symbolic sizes for counterparts whose terms may be in different orders.
 
         Terms are matched by their structure without numbers."""
-        if any(x.dtype != "int32" or not is_sum(x) for x in counterparts):
+        if any(x.dtype != "int32" or not is_sum_or_term(x) for x in counterparts):
             raise _mismatch_error(counterparts)
         forms = [linear(x) for x in counterparts]
         terms = [{text_without_numbers(atom): (atom, factor) for atom, factor in form[0].items()} for form in forms]
@@ -469,10 +475,10 @@ class _Generaliser:
         alike = all(len(t) == len(f[0]) and t.keys() == terms[0].keys() for t, f in zip(terms, forms, strict=True))
         if not alike or any(x in free_vars(a) for a in forms[0][0] for x in _size_symbols(self.fitter)):
             raise _mismatch_error(counterparts)
-        total: ir.Expr = self.number([form[1] for form in forms], "int32", "a number")
+        total: ir.Expr = self.generalise_number([form[1] for form in forms], "int32", "a number")
         for key in sorted(terms[0]):
             atom = _generalise_atoms(self, [t[key][0] for t in terms])
-            total = total + atom * self.number([t[key][1] for t in terms], "int32", "a factor")
+            total = total + atom * self.generalise_number([t[key][1] for t in terms], "int32", "a factor")
         return total
 
 
@@ -481,7 +487,7 @@ def _generalise_atoms(generaliser: _Generaliser, atoms: Sequence[ir.Expr]) -> ir
 
     Atoms must not be sums themselves, so that the recursion ends."""
     if all((isinstance(a, ir.Bin) and a.op not in ("add", "sub", "mul")) or not isinstance(a, ir.Bin) for a in atoms):
-        return generaliser.expr(atoms)
+        return generaliser.generalise_expr(atoms)
     raise _mismatch_error(atoms)
 
 

@@ -48,7 +48,7 @@ class AtomTable:
         self._by_structure: dict[Expr, Atom] = {}
         self.emitted: dict[tuple[int, tuple[tuple[Atom, int], ...]], Expr] = {}
 
-    def of(self, expr: Expr) -> Atom:
+    def atom_of(self, expr: Expr) -> Atom:
         """Return the atom of an expression, which equal expressions share."""
         found = self._by_identity.get(id(expr))
         if found is None:
@@ -83,12 +83,12 @@ class Linear:
             return Linear({})
         return Linear({atom: k * factor for atom, k in self.terms.items()}, self.const * factor)
 
-    def same(self, other: Linear) -> bool:
+    def equals(self, other: Linear) -> bool:
         """Test whether two forms have the same terms and constant."""
         return self.const == other.const and self.terms == other.terms
 
     @property
-    def single(self) -> Atom | None:
+    def single_atom(self) -> Atom | None:
         """The atom if the form consists of exactly one atom with factor 1; else None."""
         if self.const == 0 and len(self.terms) == 1:
             (atom, k), *_ = self.terms.items()
@@ -153,11 +153,11 @@ class Emitter:
         self.atoms = atoms or AtomTable()
         self._keys: dict[int, tuple[Expr, str]] = {}
 
-    def form(self, expr: Expr) -> Linear:
+    def atom_form(self, expr: Expr) -> Linear:
         """Return the linear form that consists of ``expr`` as its only atom."""
-        return Linear({self.atoms.of(expr): 1})
+        return Linear({self.atoms.atom_of(expr): 1})
 
-    def key(self, expr: Expr) -> str:
+    def sort_key(self, expr: Expr) -> str:
         """Return the sort key of an expression, a text that is the same in every run of the compiler.
 
         Expressions that depend on data are sorted in order of appearance. The key is cached."""
@@ -171,15 +171,15 @@ class Emitter:
             case Var(name):
                 return name
             case Bin(op, a, b):
-                return f"({self.key(a)} {op} {self.key(b)})"
+                return f"({self.sort_key(a)} {op} {self.sort_key(b)})"
             case Const(value):
                 return str(value)
             case ir.Un(op, a):
-                return f"{op} {self.key(a)}"
+                return f"{op} {self.sort_key(a)}"
             case ir.Select(c, a, b):
-                return f"({self.key(c)} ? {self.key(a)} : {self.key(b)})"
+                return f"({self.sort_key(c)} ? {self.sort_key(a)} : {self.sort_key(b)})"
             case _:
-                return f"#{self.atoms.of(expr).order}"
+                return f"#{self.atoms.atom_of(expr).order}"
 
     def emit(self, form: Linear) -> Expr:
         """Return a linear form as an expression in canonical order.
@@ -193,7 +193,7 @@ class Emitter:
         return found
 
     def _emit_form(self, form: Linear) -> Expr:
-        terms = sorted(form.terms.items(), key=lambda item: (item[1] < 0, -abs(item[1]), self.key(item[0].expr)))
+        terms = sorted(form.terms.items(), key=lambda item: (item[1] < 0, -abs(item[1]), self.sort_key(item[0].expr)))
         result: Expr | None = None
         rest = form.const
         for atom, k in terms:
@@ -236,73 +236,75 @@ class Division(Emitter):
     def span(self, form: Linear) -> Interval:
         """Return the range of a linear form."""
 
-    def divide(self, form: Linear, c: int) -> Linear:
-        """Return ``form // c`` for c > 0.
+    def divide(self, form: Linear, divisor: int) -> Linear:
+        """Return ``form // divisor``, the floored quotient, for a positive divisor.
 
-        Terms with coefficients that are multiples of c are divided exactly. The quotient of the rest is constant if the
-        range of the rest is within one multiple of c. Otherwise common factors and nested divisions are reduced. If neither
-        is possible, the quotient of the rest is an atom.
+        Terms whose coefficients are multiples of the divisor are divided exactly. The quotient of the rest is constant if
+        the range of the rest is within one multiple of the divisor. Otherwise common factors and nested divisions are
+        reduced. If neither is possible, the quotient of the rest is an atom.
         """
-        if c == 1:
+        if divisor == 1:
             return form
-        quotient, rest = split_by_divisor(self.tidy(form), c)
+        quotient, rest = split_by_divisor(self.join_quotients_and_remainders(form), divisor)
         low, high = self.span(rest)
-        if isinstance(low, int) and isinstance(high, int) and low // c == high // c:
-            return quotient.plus(Linear({}, low // c))
-        reduced = self._common_factor(rest, c)
+        if isinstance(low, int) and isinstance(high, int) and low // divisor == high // divisor:
+            return quotient.plus(Linear({}, low // divisor))
+        reduced = self._split_by_common_factor(rest, divisor)
         if reduced is not None:
             inner, _, g = reduced
-            return quotient.plus(self.divide(inner, c // g))
-        nested = self._nested_divide(rest, c)
+            return quotient.plus(self.divide(inner, divisor // g))
+        nested = self._divide_digit(rest, divisor)
         if nested is not None:
             return quotient.plus(nested)
-        return quotient.plus(self.form(Bin("floordiv", self.emit(rest), index_literal(c))))
+        return quotient.plus(self.atom_form(Bin("floordiv", self.emit(rest), index_literal(divisor))))
 
-    def _nested_divide(self, rest: Linear, c: int) -> Linear | None:
-        """Return ``rest // c`` if ``rest`` is a single digit plus a constant; None if it is not.
+    def _divide_digit(self, rest: Linear, divisor: int) -> Linear | None:
+        """Return ``rest // divisor`` if ``rest`` is a single quotient or remainder plus a constant; else None.
 
-        ``(x // a + d) // c`` is ``(x + d a) // (a c)``, and ``x % a // c`` is ``x // c % (a // c)`` if c divides a."""
+        With c for the divisor, ``(x // a + d) // c`` is ``(x + d a) // (a c)``. If c divides a, ``x % a // c`` is
+        ``x // c % (a // c)``."""
         if len(rest.terms) != 1:
             return None
         (atom, k), *_ = rest.terms.items()
-        digit = self.digit(atom) if k == 1 else None
+        digit = self.match_quotient_or_remainder(atom) if k == 1 else None
         if digit is None:
             return None
         op, inner, a = digit
-        if op == "floordiv" and a * c <= INDEX_LIMIT:
-            return self.divide(inner.plus(Linear({}, rest.const * a)), a * c)
-        if op == "floormod" and rest.const == 0 and a % c == 0:
-            return self.modulo(self.divide(inner, c), a // c)
+        if op == "floordiv" and a * divisor <= INDEX_LIMIT:
+            return self.divide(inner.plus(Linear({}, rest.const * a)), a * divisor)
+        if op == "floormod" and rest.const == 0 and a % divisor == 0:
+            return self.modulo(self.divide(inner, divisor), a // divisor)
         return None
 
-    def modulo(self, form: Linear, c: int) -> Linear:
-        """Return ``form % c``, the remainder of floored division, for c > 0.
+    def modulo(self, form: Linear, divisor: int) -> Linear:
+        """Return ``form % divisor``, the remainder of floored division, for a positive divisor.
 
-        Inner remainders are replaced by their dividends: ``k * (x % a)`` and ``k * x`` are equal modulo c if c divides k a.
+        Inner remainders are replaced by their dividends: ``k * (x % a)`` and ``k * x`` are equal modulo the divisor if it
+        divides k a.
         """
-        if c == 1:
+        if divisor == 1:
             return Linear({})
-        _, rest = split_by_divisor(self.tidy(form), c)
+        _, rest = split_by_divisor(self.join_quotients_and_remainders(form), divisor)
         for atom, k in rest.terms.items():
-            digit = self.digit(atom)
-            if digit is not None and digit[0] == "floormod" and k * digit[2] % c == 0:
-                return self.modulo(rest.plus(Linear({atom: k}), -1).plus(digit[1], k), c)
+            digit = self.match_quotient_or_remainder(atom)
+            if digit is not None and digit[0] == "floormod" and k * digit[2] % divisor == 0:
+                return self.modulo(rest.plus(Linear({atom: k}), -1).plus(digit[1], k), divisor)
         low, high = self.span(rest)
-        if isinstance(low, int) and isinstance(high, int) and low // c == high // c:
-            return rest.plus(Linear({}, -c * (low // c)))
-        reduced = self._common_factor(rest, c)
+        if isinstance(low, int) and isinstance(high, int) and low // divisor == high // divisor:
+            return rest.plus(Linear({}, -divisor * (low // divisor)))
+        reduced = self._split_by_common_factor(rest, divisor)
         if reduced is not None:
             inner, remainder, g = reduced
-            return self.modulo(inner, c // g).times(g).plus(remainder)
-        return self.form(Bin("floormod", self.emit(rest), index_literal(c)))
+            return self.modulo(inner, divisor // g).times(g).plus(remainder)
+        return self.atom_form(Bin("floormod", self.emit(rest), index_literal(divisor)))
 
-    def _common_factor(self, rest: Linear, c: int) -> tuple[Linear, Linear, int] | None:
+    def _split_by_common_factor(self, rest: Linear, divisor: int) -> tuple[Linear, Linear, int] | None:
         """Return (inner, remainder, g) such that ``rest = g * inner + remainder`` and ``0 <= remainder < g``.
 
-        Here g > 1 is the largest possible divisor of c. Then ``rest // c`` equals ``inner // (c / g)``. None if there is no
-        such g.
+        Here g > 1 is the largest possible factor of ``divisor``. Then ``rest // divisor`` equals
+        ``inner // (divisor / g)``. None if there is no such g.
         """
-        for g in sorted({gcd(k, c) for k in rest.terms.values()} - {1}, reverse=True):
+        for g in sorted({gcd(k, divisor) for k in rest.terms.values()} - {1}, reverse=True):
             outer = Linear({t: k for t, k in rest.terms.items() if k % g}, rest.const % g)
             low, high = self.span(outer)
             if isinstance(low, int) and isinstance(high, int) and low // g == high // g:
@@ -311,7 +313,7 @@ class Division(Emitter):
                 return inner, outer.plus(Linear({}, -g * steps)), g
         return None
 
-    def digit(self, atom: Atom) -> tuple[str, Linear, int] | None:
+    def match_quotient_or_remainder(self, atom: Atom) -> tuple[str, Linear, int] | None:
         """Return (operator, dividend, divisor) of an atom that is a quotient or remainder by a positive constant.
 
         The operator is ``floordiv`` or ``floormod``. None for other atoms."""
@@ -323,7 +325,7 @@ class Division(Emitter):
                         self._digits[atom] = (op, self.linear(a), c)
         return self._digits[atom]
 
-    def tidy(self, form: Linear) -> Linear:
+    def join_quotients_and_remainders(self, form: Linear) -> Linear:
         """Return a form with quotients and remainders of the same dividend joined: ``(x // c) * c + x % c`` becomes ``x``."""
         while True:
             joined = self._join_terms(form)
@@ -334,7 +336,7 @@ class Division(Emitter):
     def _join_terms(self, form: Linear) -> Linear | None:
         """Return a form with one quotient and one remainder of the same dividend joined; None if there is no such pair."""
         for atom, k in form.terms.items():
-            digit = self.digit(atom) if type(atom.expr) is Bin else None
+            digit = self.match_quotient_or_remainder(atom) if type(atom.expr) is Bin else None
             if digit is None:
                 continue
             op, x, c = digit
@@ -347,18 +349,21 @@ class Division(Emitter):
                 return form.plus(Linear({atom: k}), -1).plus(x, -j).plus(self.modulo(x, c), j)
         return None
 
-    def _join_remainder(self, form: Linear, atom: Atom, k: int, x: Linear, c: int) -> Linear | None:
-        """Return a form with its term ``k * (x % c)`` joined with a term that has the coefficient k c.
+    def _join_remainder(self, form: Linear, atom: Atom, factor: int, dividend: Linear, divisor: int) -> Linear | None:
+        """Return a form in which its term ``factor * (dividend % divisor)`` is joined with another term.
 
-        The other term's atom is ``x // c``, or a remainder of ``x // c``. None if there is no such term."""
-        quotient = self.divide(x, c)
-        y = quotient.single
+        The other term has the coefficient ``factor * divisor``. Its atom is ``dividend // divisor``, or a remainder of
+        ``dividend // divisor``. None if there is no such term."""
+        quotient = self.divide(dividend, divisor)
+        y = quotient.single_atom
         if y is None:
             return None
-        if form.terms.get(y) == k * c:
-            return form.plus(Linear({atom: k, y: k * c}), -1).plus(x, k)
+        if form.terms.get(y) == factor * divisor:
+            return form.plus(Linear({atom: factor, y: factor * divisor}), -1).plus(dividend, factor)
         for other, value in form.terms.items():
-            digit = self.digit(other) if value == k * c else None
-            if digit is not None and digit[0] == "floormod" and digit[1].same(quotient):
-                return form.plus(Linear({atom: k, other: value}), -1).plus(self.modulo(x, c * digit[2]), k)
+            digit = self.match_quotient_or_remainder(other) if value == factor * divisor else None
+            if digit is not None and digit[0] == "floormod" and digit[1].equals(quotient):
+                return form.plus(Linear({atom: factor, other: value}), -1).plus(
+                    self.modulo(dividend, divisor * digit[2]), factor
+                )
         return None

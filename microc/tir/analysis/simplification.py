@@ -162,7 +162,7 @@ class Simplifier(Context):
             return expr
         if expr.dtype == "int32" and self.is_index(expr):
             try:
-                return self.emit(self.tidy(self.linear(expr)))
+                return self.emit(self.join_quotients_and_remainders(self.linear(expr)))
             except Int32Overflow:
                 pass
         return self.structural(expr)
@@ -228,7 +228,7 @@ class Simplifier(Context):
         left side and terms with negative coefficients to the right side, and common divisors are removed. So equivalent
         comparisons become equal expressions.
         """
-        form = self.tidy(self.linear(a).plus(self.linear(b), -1))
+        form = self.join_quotients_and_remainders(self.linear(a).plus(self.linear(b), -1))
         known = intervals.compare(op, self.span(form), _ZERO)
         if known is not None:
             return bool_literal(known)
@@ -254,7 +254,7 @@ class Simplifier(Context):
         if form.const % divisor:  # the terms are multiples of the divisor, so the sum cannot be 0
             return bool_literal(op == "ne")
         form = Linear({t: k // divisor for t, k in form.terms.items()}, form.const // divisor)
-        if form.terms[min(form.terms, key=lambda atom: self.key(atom.expr))] < 0:
+        if form.terms[min(form.terms, key=lambda atom: self.sort_key(atom.expr))] < 0:
             form = form.times(-1)
         left = Linear({t: k for t, k in form.terms.items() if k > 0})
         right = Linear({t: -k for t, k in form.terms.items() if k < 0}, -form.const)

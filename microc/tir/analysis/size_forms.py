@@ -71,8 +71,8 @@ class Form:
         return self.slopes, self.low.tobytes(), self.high.tobytes()
 
     @staticmethod
-    def around(forms: Sequence[Form], var: ir.Var) -> tuple[Form, Array]:
-        """Return one form that covers several forms with the same terms, and the extent of its additional variable ``var``.
+    def cover_forms(forms: Sequence[Form], var: ir.Var) -> tuple[Form, Array]:
+        """Return (form that covers several forms with the same terms, extent of its additional variable ``var``).
 
         For each of ``forms`` there is a value of ``var`` such that the returned form includes its values."""
         low = np.minimum.reduce(np.broadcast_arrays(*(form.low for form in forms)))
@@ -104,38 +104,38 @@ class FormConverter:
     extents: dict[ir.Var, Array | None] = field(default_factory=dict)
     digits: dict[ir.Var, tuple[ir.Var, ir.Var, Array]] = field(default_factory=dict)
 
-    def loop(self, var: ir.Var, extent: ir.Expr) -> None:
+    def record_loop(self, var: ir.Var, extent: ir.Expr) -> None:
         """Record the upper bound of a loop variable's extent."""
-        self.extents[var] = self.longest(extent)
+        self.extents[var] = self.max_trip_count(extent)
 
-    def longest(self, extent: ir.Expr) -> Array | None:
+    def max_trip_count(self, extent: ir.Expr) -> Array | None:
         """Return an upper bound of the trip count of a loop for every size.
 
         None for an endless loop, and for a loop whose extent depends on data."""
         if isinstance(extent, ir.Bin) and extent.op == "min":
-            known = [most for most in map(self.longest, (extent.a, extent.b)) if most is not None]
+            known = [most for most in map(self.max_trip_count, (extent.a, extent.b)) if most is not None]
             return np.asarray(np.minimum.reduce(np.broadcast_arrays(*known))) if known else None
-        form = None if ir.int_value(extent) == ir.ENDLESS else self.of(extent)
-        return None if form is None else self.range(form)[1]
+        form = None if ir.int_value(extent) == ir.ENDLESS else self.form_of(extent)
+        return None if form is None else self.range_of_form(form)[1]
 
-    def variables(self, var: ir.Var) -> tuple[ir.Var, ...]:
+    def digit_variables(self, var: ir.Var) -> tuple[ir.Var, ...]:
         """Return the digits into which a loop variable is split, most significant first; else the variable alone.
 
         They are like the variables of nested loops, outermost first."""
         if var not in self.digits:
             return (var,)
         high, low, _ = self.digits[var]
-        return (*self.variables(high), *self.variables(low))
+        return (*self.digit_variables(high), *self.digit_variables(low))
 
-    def range(self, form: Form) -> tuple[Array, Array]:
+    def range_of_form(self, form: Form) -> tuple[Array, Array]:
         """Return the smallest and the largest value of a form for every size."""
         low, high = form.low, form.high
         for var, factor in form.terms.items():
-            reach = factor * self.reach(var)
+            reach = factor * self.largest_value(var)
             low, high = low + np.minimum(reach, 0), high + np.maximum(reach, 0)
         return low, high
 
-    def of(self, expr: ir.Expr) -> Form | None:
+    def form_of(self, expr: ir.Expr) -> Form | None:
         """Return the linear form of an int32 expression; None if the expression depends on data."""
         match expr:
             case ir.Const(int() as value):
@@ -145,33 +145,33 @@ class FormConverter:
                     return _constant_form(self.sizes[name])
                 return self._variable_form(expr) if self.extents.get(expr) is not None else None
             case ir.Bin(op, a, b):
-                x, y = self.of(a), self.of(b)
+                x, y = self.form_of(a), self.form_of(b)
                 return None if x is None or y is None else self._binary_form(op, x, y)
             case _:
                 return None
 
-    def reach(self, var: ir.Var) -> Array:
+    def largest_value(self, var: ir.Var) -> Array:
         """Return the largest value of a loop variable with a known extent, for every size."""
         extent = self.extents[var]
         assert extent is not None
         last: Array = np.maximum(extent - 1, 0)
         return last
 
-    def facts(self, condition: ir.Expr, holds: bool) -> Iterator[Form]:
+    def facts_of_condition(self, condition: ir.Expr, holds: bool) -> Iterator[Form]:
         """Yield linear forms that are non-negative if a condition has the outcome ``holds``.
 
         A condition that depends on data yields no forms."""
         match condition:
             case ir.Un("not", a):
-                yield from self.facts(a, not holds)
+                yield from self.facts_of_condition(a, not holds)
             case ir.Bin(("and" | "or") as op, a, b) if (op == "and") == holds:
-                yield from self.facts(a, holds)
-                yield from self.facts(b, holds)
+                yield from self.facts_of_condition(a, holds)
+                yield from self.facts_of_condition(b, holds)
             case ir.Bin("lt", a, ir.Bin("min", b, c)) if holds:
-                yield from self.facts(ir.Bin("lt", a, b), True)
-                yield from self.facts(ir.Bin("lt", a, c), True)
+                yield from self.facts_of_condition(ir.Bin("lt", a, b), True)
+                yield from self.facts_of_condition(ir.Bin("lt", a, c), True)
             case ir.Bin(op, a, b) if op in _LARGER:
-                x, y = self.of(a), self.of(b)
+                x, y = self.form_of(a), self.form_of(b)
                 if x is not None and y is not None:
                     sign, least = _LARGER[op] if holds else (-_LARGER[op][0], 1 - _LARGER[op][1])
                     difference = x.plus(y.times(np.array([-1]))).times(np.array([sign]))
@@ -199,7 +199,7 @@ class FormConverter:
                 return quotient if op == "floordiv" else rest
             case "min" | "max":
                 better = np.minimum if op == "min" else np.maximum
-                (low, high), (low_y, high_y) = self.range(x), self.range(y)
+                (low, high), (low_y, high_y) = self.range_of_form(x), self.range_of_form(y)
                 return Form({}, better(low, low_y), better(high, high_y))
             case _:
                 return None
@@ -209,14 +209,14 @@ class FormConverter:
         for form, factor in ((x, y.number), (y, x.number)):
             if factor is not None:
                 return form.times(factor)
-        ends = np.broadcast_arrays(*(a * b for a in self.range(x) for b in self.range(y)))
+        ends = np.broadcast_arrays(*(a * b for a in self.range_of_form(x) for b in self.range_of_form(y)))
         return Form({}, np.minimum.reduce(ends), np.maximum.reduce(ends))
 
     def _divide(self, x: Form, divisor: Array) -> tuple[Form, Form]:
         """Return the floored quotient and the remainder of a form by ``divisor``, a number for each size."""
         whole = {v: f // divisor for v, f in x.terms.items() if not (f % divisor).any()}
         rest = Form({v: f for v, f in x.terms.items() if v not in whole}, x.low, x.high)
-        low, high = (end // divisor for end in self.range(rest))
+        low, high = (end // divisor for end in self.range_of_form(rest))
         zero = np.zeros(1, np.int64)
         if (low == high).all():
             return Form(whole, low, low), Form(rest.terms, rest.low - low * divisor, rest.high - low * divisor)
@@ -232,12 +232,12 @@ class FormConverter:
         if not rest.terms:
             return False
         var = max(rest.terms, key=lambda v: (int(rest.terms[v].max()), v.name))
-        factor, extent = rest.terms[var], self.reach(var) + 1
+        factor, extent = rest.terms[var], self.largest_value(var) + 1
         if (factor <= 0).any() or (divisor % np.maximum(factor, 1)).any():
             return False
         base = divisor // factor
         others = {v: f for v, f in rest.terms.items() if v is not var}
-        low, high = self.range(Form(others, rest.low, rest.high))
+        low, high = self.range_of_form(Form(others, rest.low, rest.high))
         if (low // factor != high // factor).any() or (low // factor % base).any() or (base >= extent).all():
             return False
         pair = ir.Var(f"{var.name}.high"), ir.Var(f"{var.name}.low")
@@ -290,7 +290,7 @@ class FormRanges:
         one = _ZERO + 1
         return Form({earlier: one, more: one}, one, one), Form({earlier: one}, _ZERO, _ZERO)
 
-    def least(self, form: Form) -> Array:
+    def smallest_value(self, form: Form) -> Array:
         """Return the smallest value of a form for every size."""
         # The sum of the two tied variables is at most the reach of one. A linear function of them is smallest if both are 0, or
         # if one is at its reach and the other is 0.
@@ -299,13 +299,13 @@ class FormRanges:
         total: Array = form.low + np.minimum.reduce(np.broadcast_arrays(*ends))
         return sum((np.minimum(end, 0) for end in free), total)
 
-    def least_where(self, form: Form, facts: Sequence[Form]) -> Array:
+    def lower_bound_where(self, form: Form, facts: Sequence[Form]) -> Array:
         """Return a lower bound of a form over the iterations in which all ``facts`` are non-negative.
 
         If a non-negative multiple of a fact is subtracted from the form, the result is at most the form. So the smallest
         value of the difference is a lower bound of the form, too.
         """
-        best = self.least(form)
+        best = self.smallest_value(form)
         for fact in facts:
             upper = Form(fact.terms, fact.high, fact.high)
             for var, slope in fact.terms.items():
@@ -313,13 +313,13 @@ class FormRanges:
                 if not times.any():
                     continue
                 tried = form.plus(upper.times(-times))
-                least = self.least(tried)
+                least = self.smallest_value(tried)
                 if least.min() > best.min():
                     form = tried
                 best = np.maximum(best, least)
         return best
 
-    def conflict(self, distance: Form, facts: Sequence[Form]) -> Conflict | None:
+    def unsafe_distances(self, distance: Form, facts: Sequence[Form]) -> Conflict | None:
         """Return the unsafe distances, given the linear form of the distance; None if no size has such iterations.
 
         The result has the range of the distance over all sizes, and the modulus whose remainders exclude the most
@@ -328,7 +328,7 @@ class FormRanges:
         """
         opposite = distance.times(_ZERO - 1)
         possible, low, high = np.broadcast_arrays(
-            self.possible, self.least_where(distance, facts), -self.least_where(opposite, facts)
+            self.possible, self.lower_bound_where(distance, facts), -self.lower_bound_where(opposite, facts)
         )
         if not possible.any():
             return None
@@ -336,8 +336,8 @@ class FormRanges:
         divisors = {var: int(np.gcd.reduce(factor)) for var, factor in distance.terms.items()}
         for modulus in sorted({divisor for divisor in divisors.values() if divisor > 1}):
             rest = {var: factor for var, factor in distance.terms.items() if divisors[var] % modulus}
-            first = int(self.least(Form(rest, distance.low, distance.high)).min())
-            last = -int(self.least(Form(rest, distance.low, distance.high).times(_ZERO - 1)).min())
+            first = int(self.smallest_value(Form(rest, distance.low, distance.high)).min())
+            last = -int(self.smallest_value(Form(rest, distance.low, distance.high).times(_ZERO - 1)).min())
             if (last - first + 1) / modulus < share:
                 share = (last - first + 1) / modulus
                 found = Conflict(found.low, found.high, modulus, first, last)
@@ -386,7 +386,7 @@ class Fitter:
         )
         self._memo: dict[tuple[Point, int], ir.Expr | None] = {}
 
-    def integer(self, values: Sequence[int], terms: int = 3) -> ir.Expr | None:
+    def fit_integer(self, values: Sequence[int], terms: int = 3) -> ir.Expr | None:
         """Return a rule that is an int32 expression with the given value at each point; None if there is none.
 
         The rule has at most ``terms`` products. The result is cached."""
@@ -399,16 +399,16 @@ class Fitter:
 
     def divides(self, values: Sequence[int], factor: int) -> bool:
         """Test whether there is a rule for ``values`` that is a multiple of ``factor`` for all sizes."""
-        rule = self.integer(values)
+        rule = self.fit_integer(values)
         return rule is not None and all(evaluate_at_sizes(rule, sizes) % factor == 0 for sizes in self.domain)
 
-    def real(self, values: Sequence[float], dtype: str) -> ir.Expr | None:
+    def fit_float(self, values: Sequence[float], dtype: str) -> ir.Expr | None:
         """Return a rule that is a float expression with exactly the given value at each point; None if there is none.
 
         The rule is an integer rule converted to ``dtype``, or a constant divided or multiplied by a product of extents."""
         kind = dtypes.to_numpy(dtype).type
         if all(float(v).is_integer() for v in values):
-            found = self.integer([int(v) for v in values])
+            found = self.fit_integer([int(v) for v in values])
             return None if found is None else ir.Cast(dtype, found)
         wanted = np.array(values, kind)
         for product in self.products:
@@ -500,18 +500,18 @@ def _weighted_sum(products: Sequence[ir.Expr], factors: Sequence[int]) -> ir.Exp
     return total if rest == 0 else total + rest if rest > 0 else total - (-rest)
 
 
-def strided_rules(
-    symbol: ir.Var, pairs: Mapping[int, int], limit: int = 64
+def fit_strided_rules(
+    symbol: ir.Var, values_by_size: Mapping[int, int], limit: int = 64
 ) -> list[tuple[ir.Expr, tuple[int, int, int]]]:
-    """Return rules ``(a * symbol + b) // c`` that hold for all ``pairs`` (size -> value), with the smallest c first.
+    """Return rules ``(a * symbol + b) // c`` that hold for all ``values_by_size`` (size -> value), with the smallest c first.
 
     Each rule is returned with its parameters (a, b, c). ``limit``: the largest c, and the most that b may exceed the smallest
     possible b. More pairs may be needed to choose among the rules."""
     found: list[tuple[ir.Expr, tuple[int, int, int]]] = []
     for c in range(2, limit + 1):
         for a in range(1, 9):
-            low = max(value * c - a * size for size, value in pairs.items())
-            high = min(value * c - a * size + c - 1 for size, value in pairs.items())
+            low = max(value * c - a * size for size, value in values_by_size.items())
+            high = min(value * c - a * size + c - 1 for size, value in values_by_size.items())
             for b in range(low, min(high, low + limit) + 1):
                 scaled = symbol if a == 1 else symbol * a
                 moved = scaled if b == 0 else scaled + b if b > 0 else scaled - (-b)

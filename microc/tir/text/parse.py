@@ -20,7 +20,7 @@ from microc.tir.text.print import AXES, INFIX, LOOPS, NAMED_BINARY, THREAD_BINDI
 Names = Mapping[str, ir.Var | ir.Buffer]
 
 
-def fail(node: ast.AST, problem: str, hint: str = "") -> NoReturn:
+def raise_parse_error(node: ast.AST, problem: str, hint: str = "") -> NoReturn:
     """Raise ModelError for a problem at a node of Python's syntax tree. The error contains the line of the node."""
     raise ModelError(problem, where=f"line {getattr(node, 'lineno', 1)}", hint=hint)
 
@@ -39,24 +39,26 @@ class CallParts:
 
     def __init__(self, node: ast.AST) -> None:
         if not isinstance(node, ast.Call):
-            fail(node, f"got {_excerpt(node)}, expected a call of a function of T")
+            raise_parse_error(node, f"got {_excerpt(node)}, expected a call of a function of T")
         self.node = node
         self.name = _dotted_name(node.func)
         self.args = node.args
         self.options = {k.arg: k.value for k in node.keywords if k.arg is not None}
         if len(self.options) != len(node.keywords) or any(isinstance(a, ast.Starred) for a in node.args):
-            fail(node, f"T.{self.name}: unpacking is not possible here")
+            raise_parse_error(node, f"T.{self.name}: unpacking is not possible here")
 
-    def take(self, min_arguments: int, max_arguments: int, *options: str) -> None:
+    def check_arguments(self, min_arguments: int, max_arguments: int, *options: str) -> None:
         """Check the number of positional arguments of a call, and that it has no keyword arguments but ``options``.
 
         Raises ModelError if the check fails."""
         if not min_arguments <= len(self.args) <= max_arguments:
             wanted = str(min_arguments) if min_arguments == max_arguments else f"{min_arguments} to {max_arguments}"
-            fail(self.node, f"T.{self.name}: wrong number of arguments; got {len(self.args)}, expected {wanted}")
+            raise_parse_error(
+                self.node, f"T.{self.name}: wrong number of arguments; got {len(self.args)}, expected {wanted}"
+            )
         for name in self.options:
             if name not in options:
-                fail(
+                raise_parse_error(
                     self.node,
                     f"T.{self.name}: unknown keyword argument; got {name}",
                     "use one of " + ", ".join(options),
@@ -70,7 +72,7 @@ def _dotted_name(node: ast.expr) -> str:
         parts.append(node.attr)
         node = node.value
     if not isinstance(node, ast.Name) or node.id != "T" or not parts:
-        fail(node, f"wrong call; got {_excerpt(node)}, expected one of the functions of T")
+        raise_parse_error(node, f"wrong call; got {_excerpt(node)}, expected one of the functions of T")
     return ".".join(reversed(parts))
 
 
@@ -80,21 +82,21 @@ def integer_literal(node: ast.expr) -> int:
         return -integer_literal(node.operand)
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return node.value
-    fail(node, f"got {_excerpt(node)}, expected an integer literal")
+    raise_parse_error(node, f"got {_excerpt(node)}, expected an integer literal")
 
 
 def string_literal(node: ast.expr) -> str:
     """Return the value of a string literal. ModelError if the node is no string literal."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
-    fail(node, f"got {_excerpt(node)}, expected a string literal")
+    raise_parse_error(node, f"got {_excerpt(node)}, expected a string literal")
 
 
 def boolean_literal(node: ast.expr) -> bool:
     """Return the value of the literal ``True`` or ``False``. ModelError if the node is neither."""
     if isinstance(node, ast.Constant) and isinstance(node.value, bool):
         return node.value
-    fail(node, f"got {_excerpt(node)}, expected True or False")
+    raise_parse_error(node, f"got {_excerpt(node)}, expected True or False")
 
 
 def dtype_name(node: ast.expr) -> str:
@@ -105,7 +107,7 @@ def dtype_name(node: ast.expr) -> str:
 def check_dtype(name: str, node: ast.AST) -> str:
     """Return ``name`` if it is the name of a dtype. ModelError with the line of ``node`` if it is not."""
     if not dtypes.is_valid(name):
-        fail(node, f"unknown dtype; got {name!r}")
+        raise_parse_error(node, f"unknown dtype; got {name!r}")
     return name
 
 
@@ -118,20 +120,20 @@ def _float_literal(node: ast.expr, dtype: str) -> float:
     """Return the value of a float literal, rounded to ``dtype``. Infinities and NaN are strings: ``"inf"``, ``"nan"``."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         if node.value not in ("inf", "-inf", "nan"):
-            fail(node, f"float literal: got {node.value!r}, expected 'inf', '-inf' or 'nan'")
+            raise_parse_error(node, f"float literal: got {node.value!r}, expected 'inf', '-inf' or 'nan'")
         return math.nan if node.value == "nan" else float(node.value)
     sign, inner = 1.0, node
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         sign, inner = -1.0, node.operand
     if not isinstance(inner, ast.Constant) or not isinstance(inner.value, (int, float)) or dtype not in _LARGEST:
-        fail(node, f"got {_excerpt(node)}, expected a literal of {dtype}")
+        raise_parse_error(node, f"got {_excerpt(node)}, expected a literal of {dtype}")
     try:
         value = sign * float(inner.value)
     except OverflowError:
-        fail(node, f"the literal {_excerpt(node)} does not fit {dtype}")
+        raise_parse_error(node, f"the literal {_excerpt(node)} does not fit {dtype}")
     rounded = float(ir.const(value, dtype).value) if abs(value) <= _LARGEST[dtype] else math.inf
     if not math.isfinite(rounded):
-        fail(node, f"the literal {_excerpt(node)} does not fit {dtype}")
+        raise_parse_error(node, f"the literal {_excerpt(node)} does not fit {dtype}")
     return rounded
 
 
@@ -141,113 +143,119 @@ class ExprReader:
     def __init__(self, names: Names) -> None:
         self.names = names
 
-    def expr_of_type(self, node: ast.expr, dtype: str) -> ir.Expr:
+    def read_expr_of_type(self, node: ast.expr, dtype: str) -> ir.Expr:
         """Read an expression. ModelError if its dtype is not ``dtype``."""
-        result = self.expr(node)
+        result = self.read_expr(node)
         if result.dtype != dtype:
-            fail(node, f"{ast.unparse(node)}: wrong dtype; got {result.dtype}, expected {dtype}")
+            raise_parse_error(node, f"{ast.unparse(node)}: wrong dtype; got {result.dtype}, expected {dtype}")
         return result
 
-    def expr(self, node: ast.expr) -> ir.Expr:
+    def read_expr(self, node: ast.expr) -> ir.Expr:
         """Read an expression. ModelError if the node is no expression of TIR."""
         match node:
             case ast.Constant(bool(value)):
                 return ir.Const(int(value), "bool")
             case ast.Constant(int()) | ast.UnaryOp(ast.USub(), ast.Constant(int())):
-                return self.literal(node, "int32")
+                return self.read_literal(node, "int32")
             case ast.Name(name):
                 var = self.names.get(unescape_keyword(name))
                 if not isinstance(var, ir.Var):
-                    fail(node, f"{name} is not a variable that is declared here")
+                    raise_parse_error(node, f"{name} is not a variable that is declared here")
                 return var
             case ast.UnaryOp(op, a) if type(op) in TOKENS:
-                return ir.Un(TOKENS[type(op)], self.expr(a))
+                return ir.Un(TOKENS[type(op)], self.read_expr(a))
             case ast.BinOp(a, op, b) if type(op) in TOKENS:
-                return self.binary(node, TOKENS[type(op)], a, b)
+                return self.read_binary(node, TOKENS[type(op)], a, b)
             case ast.Compare(a, [op], [b]) if type(op) in TOKENS:
-                return self.binary(node, TOKENS[type(op)], a, b)
+                return self.read_binary(node, TOKENS[type(op)], a, b)
             case ast.BoolOp(op, values):
-                result = self.expr_of_type(values[0], "bool")
+                result = self.read_expr_of_type(values[0], "bool")
                 for part in values[1:]:
-                    result = ir.Bin(TOKENS[type(op)], result, self.expr_of_type(part, "bool"))
+                    result = ir.Bin(TOKENS[type(op)], result, self.read_expr_of_type(part, "bool"))
                 return result
             case ast.Subscript():
-                return ir.Load(*self.element(node))
+                return ir.Load(*self.read_element(node))
             case ast.Call():
-                return self.call(CallParts(node))
+                return self.read_call(CallParts(node))
             case _:
-                fail(node, f"{ast.unparse(node)} is no expression of TIR")
+                raise_parse_error(node, f"{ast.unparse(node)} is no expression of TIR")
 
-    def binary(self, node: ast.expr, op: str, a: ast.expr, b: ast.expr) -> ir.Expr:
+    def read_binary(self, node: ast.expr, op: str, a: ast.expr, b: ast.expr) -> ir.Expr:
         """Read an operation ``op`` on the operands ``a`` and ``b``. ModelError if their dtypes differ."""
-        left, right = self.expr(a), self.expr(b)
+        left, right = self.read_expr(a), self.read_expr(b)
         if left.dtype != right.dtype:
             sign = INFIX[op][0] if op in INFIX else op
-            fail(
+            raise_parse_error(
                 node,
                 f"{sign}: operands have different dtypes; got {left.dtype} and {right.dtype}",
                 "cast one of them with T.Cast",
             )
         return ir.Bin(op, left, right)
 
-    def element(self, node: ast.expr) -> tuple[ir.Buffer, tuple[ir.Expr, ...]]:
+    def read_element(self, node: ast.expr) -> tuple[ir.Buffer, tuple[ir.Expr, ...]]:
         """Read ``buffer[indices]``; return the buffer and the indices.
 
         Raises ModelError if the buffer is unknown or has another number of axes."""
         if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
-            fail(node, f"got {_excerpt(node)}, expected buffer[indices]")
+            raise_parse_error(node, f"got {_excerpt(node)}, expected buffer[indices]")
         buffer = self.names.get(unescape_keyword(node.value.id))
         if not isinstance(buffer, ir.Buffer):
-            fail(node, f"{node.value.id} is not a buffer that is declared here")
+            raise_parse_error(node, f"{node.value.id} is not a buffer that is declared here")
         indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         if len(indices) != len(buffer.shape):
-            fail(node, f"{buffer.name}: wrong number of indices; got {len(indices)}, expected {len(buffer.shape)}")
-        return buffer, tuple(self.expr(i) for i in indices)
+            raise_parse_error(
+                node, f"{buffer.name}: wrong number of indices; got {len(indices)}, expected {len(buffer.shape)}"
+            )
+        return buffer, tuple(self.read_expr(i) for i in indices)
 
-    def literal(self, node: ast.expr, dtype: str) -> ir.Const:
+    def read_literal(self, node: ast.expr, dtype: str) -> ir.Const:
         """Read a literal as a constant of ``dtype``. ModelError if its value does not fit the dtype."""
         if dtypes.is_float(dtype):
             return ir.Const(_float_literal(node, dtype), dtype)
         try:
             return ir.const(integer_literal(node), dtype)
         except InternalError as fault:
-            fail(node, fault.what, fault.hint)
+            raise_parse_error(node, fault.what, fault.hint)
 
-    def call(self, parts: CallParts) -> ir.Expr:
+    def read_call(self, parts: CallParts) -> ir.Expr:
         name, args = parts.name, parts.args
         if dtypes.is_valid(name):
-            parts.take(1, 1)
-            return self.literal(args[0], name)
+            parts.check_arguments(1, 1)
+            return self.read_literal(args[0], name)
         if name in NAMED_BINARY:
-            parts.take(2, 2)
-            return self.binary(parts.node, name, args[0], args[1])
+            parts.check_arguments(2, 2)
+            return self.read_binary(parts.node, name, args[0], args[1])
         match name:
             case "neg":
-                parts.take(1, 1)
-                return ir.Un("neg", self.expr(args[0]))
+                parts.check_arguments(1, 1)
+                return ir.Un("neg", self.read_expr(args[0]))
             case "Cast":
-                parts.take(2, 2)
-                return ir.Cast(dtype_name(args[0]), self.expr(args[1]))
+                parts.check_arguments(2, 2)
+                return ir.Cast(dtype_name(args[0]), self.read_expr(args[1]))
             case "Select":
-                parts.take(3, 3)
-                first = self.expr(args[1])
-                return ir.Select(self.expr_of_type(args[0], "bool"), first, self.expr_of_type(args[2], first.dtype))
+                parts.check_arguments(3, 3)
+                first = self.read_expr(args[1])
+                return ir.Select(
+                    self.read_expr_of_type(args[0], "bool"), first, self.read_expr_of_type(args[2], first.dtype)
+                )
             case "address_of":
-                parts.take(1, 1, "extent", "writes", "step")
+                parts.check_arguments(1, 1, "extent", "writes", "step")
                 extent = integer_literal(parts.options["extent"]) if "extent" in parts.options else 1
                 writes = boolean_literal(parts.options["writes"]) if "writes" in parts.options else False
                 step = integer_literal(parts.options["step"]) if "step" in parts.options else 1
-                return ir.AddressOf(*self.element(args[0]), extent, writes, step)
+                return ir.AddressOf(*self.read_element(args[0]), extent, writes, step)
             case "call":
-                parts.take(1, 1000, "dtype")
+                parts.check_arguments(1, 1000, "dtype")
                 if "dtype" not in parts.options:
-                    fail(parts.node, "T.call: the keyword argument dtype is missing")
+                    raise_parse_error(parts.node, "T.call: the keyword argument dtype is missing")
                 return ir.Call(
-                    string_literal(args[0]), tuple(self.expr(a) for a in args[1:]), dtype_name(parts.options["dtype"])
+                    string_literal(args[0]),
+                    tuple(self.read_expr(a) for a in args[1:]),
+                    dtype_name(parts.options["dtype"]),
                 )
             case _:
-                parts.take(1, 1000)
-                values = tuple(self.expr(a) for a in args)
+                parts.check_arguments(1, 1000)
+                values = tuple(self.read_expr(a) for a in args)
                 return ir.Call(name, values, values[0].dtype)
 
 
@@ -264,11 +272,11 @@ Annotations = tuple[tuple[str, int | str], ...]
 def _read_annotations(node: ast.expr) -> Annotations:
     """Return the annotations in a dictionary literal, whose values are integers or strings."""
     if not isinstance(node, ast.Dict):
-        fail(node, f"annotations: got {_excerpt(node)}, expected {{'key': value}}")
+        raise_parse_error(node, f"annotations: got {_excerpt(node)}, expected {{'key': value}}")
     pairs: list[tuple[str, int | str]] = []
     for key, value in zip(node.keys, node.values, strict=True):
         if key is None:
-            fail(node, f"annotations: got {_excerpt(node)}, expected {{'key': value}}")
+            raise_parse_error(node, f"annotations: got {_excerpt(node)}, expected {{'key': value}}")
         is_text = isinstance(value, ast.Constant) and isinstance(value.value, str)
         pairs.append((string_literal(key), string_literal(value) if is_text else integer_literal(value)))
     return tuple(pairs)
@@ -280,7 +288,7 @@ def _thread_axis(parts: CallParts) -> str:
     It is the kind of the loop (:data:`ir.FOR_KINDS`)."""
     kind = string_literal(parts.options["thread"]) if "thread" in parts.options else ""
     if kind not in (*ir.GROUPS, *ir.ITEMS):
-        fail(
+        raise_parse_error(
             parts.node,
             f"unknown thread axis of a loop; got thread={kind!r}",
             "use one of " + ", ".join((*ir.GROUPS, *ir.ITEMS)),
@@ -291,7 +299,7 @@ def _thread_axis(parts: CallParts) -> str:
 def _target_name(node: ast.expr) -> str:
     """Return the name in the target of an assignment or of a loop. ModelError if the target is no single name."""
     if not isinstance(node, ast.Name):
-        fail(node, f"got {_excerpt(node)}, expected a name")
+        raise_parse_error(node, f"got {_excerpt(node)}, expected a name")
     return unescape_keyword(node.id)
 
 
@@ -306,7 +314,7 @@ def call_annotations(node: ast.stmt) -> Annotations:
     """Return the annotations in a call whose only argument they are, such as ``T.func_attr({...})``."""
     assert isinstance(node, ast.Expr)
     parts = CallParts(node.value)
-    parts.take(1, 1)
+    parts.check_arguments(1, 1)
     return _read_annotations(parts.args[0])
 
 
@@ -323,17 +331,17 @@ class NameScope(ExprReader):
         super().__init__(names)
         self.extents, self.sizes = extents, sizes
 
-    def having(self, *added: ir.Var | ir.Buffer, extents: Mapping[str, int] = MappingProxyType({})) -> NameScope:
+    def with_declared(self, *added: ir.Var | ir.Buffer, extents: Mapping[str, int] = MappingProxyType({})) -> NameScope:
         """Return a scope in which the variables and buffers ``added`` are declared, too.
 
         ``extents``: extents of loops among them, by the name of the variable."""
         return NameScope({**self.names, **{x.name: x for x in added}}, {**self.extents, **extents}, self.sizes)
 
-    def extent(self, node: ast.expr) -> Any:
+    def read_extent(self, node: ast.expr) -> Any:
         """Read an extent: an integer literal, or an expression over the symbolic sizes of the function."""
-        value = self.expr_of_type(node, "int32")
+        value = self.read_expr_of_type(node, "int32")
         if not self.depends_on_sizes_only(value):
-            fail(
+            raise_parse_error(
                 node,
                 f"wrong extent; got {ast.unparse(node)}, expected an integer or an expression over symbolic sizes",
                 "write an integer literal, or an expression over the scalar parameters",
@@ -344,27 +352,29 @@ class NameScope(ExprReader):
         """Test whether an extent depends only on literals and on the symbolic sizes of the function."""
         return extent.dtype == "int32" and free_vars(extent) <= self.sizes and not accesses_of(extent)
 
-    def buffer(self, name: str, parts: CallParts, scope: str | None) -> ir.Buffer:
+    def read_buffer(self, name: str, parts: CallParts, scope: str | None) -> ir.Buffer:
         """Read the declaration of a buffer, a call such as ``T.Buffer(shape, dtype)``.
 
         ``scope``: memory scope of the buffer if the call has no keyword argument ``scope``."""
-        parts.take(2, 2, "scope", "align", "slots")
+        parts.check_arguments(2, 2, "scope", "align", "slots")
         shape = parts.args[0]
         if not isinstance(shape, ast.Tuple):
-            fail(shape, f"buffer {name}: wrong shape; got {_excerpt(shape)}, expected a tuple of extents")
+            raise_parse_error(shape, f"buffer {name}: wrong shape; got {_excerpt(shape)}, expected a tuple of extents")
         found = string_literal(parts.options["scope"]) if "scope" in parts.options else scope
         if found not in ir.SCOPES:
-            fail(parts.node, f"buffer {name}: unknown scope; got {found!r}", "use one of " + ", ".join(ir.SCOPES))
+            raise_parse_error(
+                parts.node, f"buffer {name}: unknown scope; got {found!r}", "use one of " + ", ".join(ir.SCOPES)
+            )
         align = integer_literal(parts.options["align"]) if "align" in parts.options else 0
         slots = integer_literal(parts.options["slots"]) if "slots" in parts.options else 0
-        return ir.Buffer(name, tuple(map(self.extent, shape.elts)), dtype_name(parts.args[1]), found, align, slots)
+        return ir.Buffer(name, tuple(map(self.read_extent, shape.elts)), dtype_name(parts.args[1]), found, align, slots)
 
-    def suite(self, nodes: list[ast.stmt]) -> ir.Stmt:
+    def read_suite(self, nodes: list[ast.stmt]) -> ir.Stmt:
         """Read the statements of an indented block of text; return them as one statement."""
-        body = self.statements(nodes)
+        body = self.read_statements(nodes)
         return body[0] if len(body) == 1 else ir.Seq(body)
 
-    def statements(self, nodes: list[ast.stmt]) -> tuple[ir.Stmt, ...]:
+    def read_statements(self, nodes: list[ast.stmt]) -> tuple[ir.Stmt, ...]:
         found: list[ir.Stmt] = []
         for k, node in enumerate(nodes):
             rest = nodes[k + 1 :]
@@ -374,89 +384,93 @@ class NameScope(ExprReader):
                 case ast.AnnAssign(target, annotation, value) if value is not None:
                     name = annotation.attr if isinstance(annotation, ast.Attribute) else ast.unparse(annotation)
                     var = ir.Var(_target_name(target), check_dtype(name, node))
-                    bound = self.expr_of_type(value, var.dtype)
-                    return (*found, ir.Let(var, bound, self.having(var).suite(rest)))
+                    bound = self.read_expr_of_type(value, var.dtype)
+                    return (*found, ir.Let(var, bound, self.with_declared(var).read_suite(rest)))
                 case ast.Assign([ast.Name() as target], value):
                     parts = CallParts(value)
                     if parts.name != "alloc_buffer":
-                        fail(node, f"{target.id} = T.{parts.name}(...) is no declaration that is possible here")
-                    buffer = self.buffer(_target_name(target), parts, "global")
-                    return (*found, ir.Alloc(buffer, self.having(buffer).suite(rest)))
+                        raise_parse_error(
+                            node, f"{target.id} = T.{parts.name}(...) is no declaration that is possible here"
+                        )
+                    buffer = self.read_buffer(_target_name(target), parts, "global")
+                    return (*found, ir.Alloc(buffer, self.with_declared(buffer).read_suite(rest)))
                 case _:
-                    found.append(self.statement(node))
+                    found.append(self.read_statement(node))
         return tuple(found)
 
-    def statement(self, node: ast.stmt) -> ir.Stmt:
+    def read_statement(self, node: ast.stmt) -> ir.Stmt:
         match node:
             case ast.Assign([ast.Subscript() as target], value):
-                buffer, indices = self.element(target)
-                return ir.Store(buffer, indices, self.expr_of_type(value, buffer.dtype))
+                buffer, indices = self.read_element(target)
+                return ir.Store(buffer, indices, self.read_expr_of_type(value, buffer.dtype))
             case ast.For(target, source, body, []):
-                return self.loop(target, CallParts(source), body)
+                return self.read_loop(target, CallParts(source), body)
             case ast.If(test, body, orelse):
-                otherwise = self.suite(orelse) if orelse else None
-                return ir.If(self.expr_of_type(test, "bool"), self.suite(body), otherwise)
+                otherwise = self.read_suite(orelse) if orelse else None
+                return ir.If(self.read_expr_of_type(test, "bool"), self.read_suite(body), otherwise)
             case ast.With([ast.withitem(context, None)], body):
-                return self.block(CallParts(context), body)
+                return self.read_with_statement(CallParts(context), body)
             case ast.Expr(value):
                 parts = CallParts(value)
                 if parts.name != "evaluate":
-                    fail(node, f"T.{parts.name} is no statement", "write T.evaluate(...)")
-                parts.take(1, 1)
-                return ir.Evaluate(self.expr(parts.args[0]))
+                    raise_parse_error(node, f"T.{parts.name} is no statement", "write T.evaluate(...)")
+                parts.check_arguments(1, 1)
+                return ir.Evaluate(self.read_expr(parts.args[0]))
             case _:
-                fail(node, f"{type(node).__name__} is no statement of TIR")
+                raise_parse_error(node, f"{type(node).__name__} is no statement of TIR")
 
-    def loop(self, target: ast.expr, parts: CallParts, body: list[ast.stmt]) -> ir.Stmt:
+    def read_loop(self, target: ast.expr, parts: CallParts, body: list[ast.stmt]) -> ir.Stmt:
         """Read a ``for`` loop over ``T.grid(...)``, ``T.serial(...)`` or another kind of loop.
 
         ``target``: the loop variables; ``parts``: the call of ``T``."""
         if parts.name == "grid":
-            parts.take(1, 1000)
+            parts.check_arguments(1, 1000)
             targets = target.elts if isinstance(target, ast.Tuple) else [target]
             if len(targets) != len(parts.args):
-                fail(
+                raise_parse_error(
                     target, f"T.grid: got {len(targets)} loop variables for {len(parts.args)} extents, expected as many"
                 )
             variables, counts = (
                 [ir.Var(_target_name(t)) for t in targets],
-                [self.expr_of_type(count, "int32") for count in parts.args],
+                [self.read_expr_of_type(count, "int32") for count in parts.args],
             )
-            result = self.having(*variables, extents=self.known_extents(variables, counts)).suite(body)
+            result = self.with_declared(*variables, extents=self.known_extents(variables, counts)).read_suite(body)
             for var, count in reversed(list(zip(variables, counts, strict=True))):
                 result = ir.For(var, count, result)
             return result
         if parts.name not in _LOOP_KINDS and parts.name != THREAD_BINDING:
-            fail(
+            raise_parse_error(
                 parts.node,
                 f"unknown kind of loop; got T.{parts.name}",
                 f"use one of grid, {THREAD_BINDING}, " + ", ".join(_LOOP_KINDS),
             )
-        parts.take(1, 1, "dtype", "annotations", *(["thread"] if parts.name == THREAD_BINDING else []))
+        parts.check_arguments(1, 1, "dtype", "annotations", *(["thread"] if parts.name == THREAD_BINDING else []))
         dtype = dtype_name(parts.options["dtype"]) if "dtype" in parts.options else "int32"
         notes = _read_annotations(parts.options["annotations"]) if "annotations" in parts.options else ()
         var = ir.Var(_target_name(target), dtype)
-        extent = self.expr_of_type(parts.args[0], dtype)
-        inside = self.having(var, extents=self.known_extents([var], [extent]))
+        extent = self.read_expr_of_type(parts.args[0], dtype)
+        inside = self.with_declared(var, extents=self.known_extents([var], [extent]))
         kind = _LOOP_KINDS[parts.name] if parts.name in _LOOP_KINDS else _thread_axis(parts)
-        return ir.For(var, extent, inside.suite(body), kind, notes)
+        return ir.For(var, extent, inside.read_suite(body), kind, notes)
 
-    def block(self, parts: CallParts, body: list[ast.stmt]) -> ir.Stmt:
+    def read_with_statement(self, parts: CallParts, body: list[ast.stmt]) -> ir.Stmt:
         """Read a ``with`` statement: ``with T.block(name)``, ``with T.scope()`` or ``with T.seq()``."""
         match parts.name:
             case "seq":
-                parts.take(0, 0)
-                return ir.Seq(self.statements(body))
+                parts.check_arguments(0, 0)
+                return ir.Seq(self.read_statements(body))
             case "scope":
-                parts.take(0, 0)
-                return self.suite(body)
+                parts.check_arguments(0, 0)
+                return self.read_suite(body)
             case "block":
-                parts.take(1, 1)
-                return self.unit(string_literal(parts.args[0]), body)
+                parts.check_arguments(1, 1)
+                return self.read_block(string_literal(parts.args[0]), body)
             case _:
-                fail(parts.node, f"unknown with statement; got T.{parts.name}", "use one of block, init, scope, seq")
+                raise_parse_error(
+                    parts.node, f"unknown with statement; got T.{parts.name}", "use one of block, init, scope, seq"
+                )
 
-    def unit(self, name: str, body: list[ast.stmt]) -> ir.Stmt:
+    def read_block(self, name: str, body: list[ast.stmt]) -> ir.Stmt:
         """Read the body of ``with T.block(name)``: iterators, predicate, annotations, init and statements."""
         iters: list[ir.IterVar] = []
         init: ir.Stmt | None = None
@@ -468,44 +482,46 @@ class NameScope(ExprReader):
             if not parts.name.startswith("axis."):
                 break
             if parts.name == "axis.remap":
-                iters += self.remap(rest[0].targets[0], parts)
+                iters += self.read_remapped_iterators(rest[0].targets[0], parts)
             else:
-                iters.append(self.axis(_target_name(rest[0].targets[0]), parts))
+                iters.append(self.read_block_iterator(_target_name(rest[0].targets[0]), parts))
             rest = rest[1:]
-        inner = self.having(*(i.var for i in iters))
+        inner = self.with_declared(*(i.var for i in iters))
         if rest and is_call(rest[0], "where"):
             assert isinstance(rest[0], ast.Expr)
             parts = CallParts(rest[0].value)
-            parts.take(1, 1)
-            predicate = self.expr_of_type(parts.args[0], "bool")
+            parts.check_arguments(1, 1)
+            predicate = self.read_expr_of_type(parts.args[0], "bool")
             rest = rest[1:]
         if rest and is_call(rest[0], "block_attr"):
             annotations = call_annotations(rest[0])
             rest = rest[1:]
         if rest and isinstance(rest[0], ast.With) and ast.unparse(rest[0].items[0].context_expr) == "T.init()":
-            init = inner.suite(rest[0].body)
+            init = inner.read_suite(rest[0].body)
             rest = rest[1:]
-        return ir.Block(name, tuple(iters), inner.suite(rest), init, predicate, annotations)
+        return ir.Block(name, tuple(iters), inner.read_suite(rest), init, predicate, annotations)
 
-    def axis(self, name: str, parts: CallParts) -> ir.IterVar:
+    def read_block_iterator(self, name: str, parts: CallParts) -> ir.IterVar:
         """Read a block iterator, ``name = T.axis.spatial(extent, binding)`` or ``T.axis.reduce``."""
         kind = parts.name.removeprefix("axis.")
         if kind not in _AXIS_KINDS:
-            fail(parts.node, f"unknown kind of axis; got T.{parts.name}", "use axis.spatial or axis.reduce")
-        parts.take(2, 2, "dtype")
+            raise_parse_error(
+                parts.node, f"unknown kind of axis; got T.{parts.name}", "use axis.spatial or axis.reduce"
+            )
+        parts.check_arguments(2, 2, "dtype")
         dtype = dtype_name(parts.options["dtype"]) if "dtype" in parts.options else "int32"
-        binding = self.expr_of_type(parts.args[1], dtype)
-        return ir.IterVar(ir.Var(name, dtype), self.extent(parts.args[0]), _AXIS_KINDS[kind], binding)
+        binding = self.read_expr_of_type(parts.args[1], dtype)
+        return ir.IterVar(ir.Var(name, dtype), self.read_extent(parts.args[0]), _AXIS_KINDS[kind], binding)
 
-    def remap(self, target: ast.expr, parts: CallParts) -> list[ir.IterVar]:
+    def read_remapped_iterators(self, target: ast.expr, parts: CallParts) -> list[ir.IterVar]:
         """Read ``v_i, v_k = T.axis.remap("SR", [i, k])``: block iterators that are bound to enclosing loops.
 
         An iterator has the extent of its loop."""
-        parts.take(2, 2)
+        parts.check_arguments(2, 2)
         kinds, loops = string_literal(parts.args[0]), parts.args[1]
         targets = target.elts if isinstance(target, ast.Tuple) else [target]
         if not isinstance(loops, (ast.List, ast.Tuple)) or not len(kinds) == len(loops.elts) == len(targets):
-            fail(
+            raise_parse_error(
                 parts.node,
                 "T.axis.remap: expected one letter and one loop for each iterator",
                 'write v_i, v_k = T.axis.remap("SR", [i, k])',
@@ -513,11 +529,13 @@ class NameScope(ExprReader):
         found = []
         for name, letter, loop in zip(targets, kinds, loops.elts, strict=True):
             if letter not in _LETTERS:
-                fail(parts.node, f"T.axis.remap: unknown letter; got {letter!r}", "use S (spatial) or R (reduce)")
+                raise_parse_error(
+                    parts.node, f"T.axis.remap: unknown letter; got {letter!r}", "use S (spatial) or R (reduce)"
+                )
             label = _target_name(loop)
             var = self.names.get(label)
             if label not in self.extents or not isinstance(var, ir.Var):
-                fail(loop, f"{label} is no enclosing loop with a known number of iterations")
+                raise_parse_error(loop, f"{label} is no enclosing loop with a known number of iterations")
             found.append(ir.IterVar(ir.Var(_target_name(name), var.dtype), self.extents[label], _LETTERS[letter], var))
         return found
 
@@ -566,7 +584,7 @@ def module_from_text(text: str) -> tuple[ir.PrimFunc, ...]:
     body = module.body
     if len(body) == 1 and isinstance(body[0], ast.ClassDef):
         if [ast.unparse(d) for d in body[0].decorator_list] != ["I.ir_module"]:
-            fail(body[0], "the class is not marked @I.ir_module")
+            raise_parse_error(body[0], "the class is not marked @I.ir_module")
         body = body[0].body
     try:
         functions = tuple(_read_function(node) for node in body if isinstance(node, ast.FunctionDef))
@@ -585,10 +603,12 @@ def _read_function(node: ast.FunctionDef) -> ir.PrimFunc:
     """Read a function definition, which must be decorated with ``@T.prim_func``."""
     decorators = [ast.unparse(d) for d in node.decorator_list]
     if decorators != ["T.prim_func"]:
-        fail(node, "the function is not marked @T.prim_func")
+        raise_parse_error(node, "the function is not marked @T.prim_func")
     a = node.args
     if a.posonlyargs or a.kwonlyargs or a.vararg or a.kwarg or a.defaults:
-        fail(node, "wrong kind of parameter; expected only parameters of the form name: T.Buffer(shape, dtype)")
+        raise_parse_error(
+            node, "wrong kind of parameter; expected only parameters of the form name: T.Buffer(shape, dtype)"
+        )
     scalars = tuple(
         ir.Var(unescape_keyword(arg.arg), check_dtype(arg.annotation.attr, arg))
         for arg in a.args
@@ -598,20 +618,20 @@ def _read_function(node: ast.FunctionDef) -> ir.PrimFunc:
     params: list[ir.Buffer] = []
     for k, arg in enumerate(a.args):
         if arg.annotation is None:
-            fail(arg, f"parameter {arg.arg} has no T.Buffer(shape, dtype)")
+            raise_parse_error(arg, f"parameter {arg.arg} has no T.Buffer(shape, dtype)")
         if isinstance(arg.annotation, ast.Attribute):
             continue
         if k > len(params):
-            fail(arg, f"parameter {arg.arg}: got a buffer after a scalar, expected all buffers first")
+            raise_parse_error(arg, f"parameter {arg.arg}: got a buffer after a scalar, expected all buffers first")
         parts = CallParts(arg.annotation)
         if parts.name != "Buffer":
-            fail(arg, f"parameter {arg.arg}: got T.{parts.name}, expected T.Buffer(shape, dtype)")
-        params.append(scope.buffer(unescape_keyword(arg.arg), parts, "global"))
+            raise_parse_error(arg, f"parameter {arg.arg}: got T.{parts.name}, expected T.Buffer(shape, dtype)")
+        params.append(scope.read_buffer(unescape_keyword(arg.arg), parts, "global"))
     body = node.body
     annotations: Annotations = ()
     if body and is_call(body[0], "func_attr"):
         annotations = call_annotations(body[0])
         body = body[1:]
     return ir.PrimFunc(
-        unescape_keyword(node.name), tuple(params), scope.having(*params).suite(body), annotations, scalars
+        unescape_keyword(node.name), tuple(params), scope.with_declared(*params).read_suite(body), annotations, scalars
     )

@@ -70,8 +70,8 @@ def to_text(func: ir.PrimFunc) -> str:
         f"def {_identifier(func.name)}(\n{''.join(params)}):" if params else f"def {_identifier(func.name)}():",
     ]
     if func.annotations:
-        printer.line(f"T.func_attr({_annotations_text(func.annotations)})")
-    printer.suite(func.body)
+        printer.print_line(f"T.func_attr({_annotations_text(func.annotations)})")
+    printer.print_suite(func.body)
     return "\n".join(printer.lines) + "\n"
 
 
@@ -123,64 +123,64 @@ class _StatementPrinter:
         self.lines: list[str] = []
         self.indent = 1
 
-    def line(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         self.lines.append("    " * self.indent + text)
 
     def print_nested(self, head: str, stmt: ir.Stmt) -> None:
         """Print the line ``head`` (such as ``if condition:``), then a statement indented below it."""
-        self.line(head)
+        self.print_line(head)
         self.indent += 1
-        self.suite(stmt)
+        self.print_suite(stmt)
         self.indent -= 1
 
-    def suite(self, stmt: ir.Stmt) -> None:
+    def print_suite(self, stmt: ir.Stmt) -> None:
         """Print a statement as the contents of an indented block of text."""
         if isinstance(stmt, ir.Seq) and len(stmt.body) != 1:
             for k, child in enumerate(stmt.body):
                 if isinstance(child, (ir.Let, ir.Alloc)) and k + 1 < len(stmt.body):
                     self.print_nested("with T.scope():", child)
                 else:
-                    self.statement(child)
+                    self.print_statement(child)
             if not stmt.body:
-                self.line("pass")
+                self.print_line("pass")
         else:
-            self.statement(stmt)
+            self.print_statement(stmt)
 
-    def statement(self, stmt: ir.Stmt) -> None:
+    def print_statement(self, stmt: ir.Stmt) -> None:
         match stmt:
             case ir.Store(buffer, indices, value):
-                self.line(f"{_element_text(buffer, indices)} = {expr_text(value)}")
+                self.print_line(f"{_element_text(buffer, indices)} = {expr_text(value)}")
             case ir.For():
-                self._loop(stmt)
+                self._print_loop(stmt)
             case ir.If(condition, then, otherwise):
                 self.print_nested(f"if {expr_text(condition)}:", then)
                 if otherwise is not None:
                     self.print_nested("else:", otherwise)
             case ir.Seq(body):  # not canonical: a single statement, or nested directly in another
-                self.line("with T.seq():")
+                self.print_line("with T.seq():")
                 self.indent += 1
                 for child in body:
                     if isinstance(child, (ir.Let, ir.Alloc)) and child is not body[-1]:
                         self.print_nested("with T.scope():", child)
                     else:
-                        self.statement(child)
+                        self.print_statement(child)
                 if not body:
-                    self.line("pass")
+                    self.print_line("pass")
                 self.indent -= 1
             case ir.Let(var, value, body):
-                self.line(f"{_identifier(var.name)}: T.{var.dtype} = {expr_text(value)}")
-                self.suite(body)
+                self.print_line(f"{_identifier(var.name)}: T.{var.dtype} = {expr_text(value)}")
+                self.print_suite(body)
             case ir.Alloc(buffer, body):
-                self.line(f"{_identifier(buffer.name)} = T.alloc_buffer({_buffer_arguments(buffer, None)})")
-                self.suite(body)
+                self.print_line(f"{_identifier(buffer.name)} = T.alloc_buffer({_buffer_arguments(buffer, None)})")
+                self.print_suite(body)
             case ir.Evaluate(value):
-                self.line(f"T.evaluate({expr_text(value)})")
+                self.print_line(f"T.evaluate({expr_text(value)})")
             case ir.Block():
-                self._block(stmt)
+                self._print_block(stmt)
             case _:
                 raise InternalError(f"TIR text: unknown type of statement; got {type(stmt).__name__}")
 
-    def _loop(self, loop: ir.For) -> None:
+    def _print_loop(self, loop: ir.For) -> None:
         chain, body = [loop], loop.body
         while _can_join_grid(chain[-1]) and isinstance(body, ir.For) and _can_join_grid(body):
             chain.append(body)
@@ -199,21 +199,21 @@ class _StatementPrinter:
             arguments.append(f"annotations={_annotations_text(loop.annotations)}")
         self.print_nested(f"for {_identifier(loop.var.name)} in T.{word}({', '.join(arguments)}):", loop.body)
 
-    def _block(self, block: ir.Block) -> None:
-        self.line(f"with T.block({_quote(block.name)}):")
+    def _print_block(self, block: ir.Block) -> None:
+        self.print_line(f"with T.block({_quote(block.name)}):")
         self.indent += 1
         for i in block.iters:
             dtype = "" if i.var.dtype == "int32" else f', dtype="{i.var.dtype}"'
-            self.line(
+            self.print_line(
                 f"{_identifier(i.var.name)} = T.axis.{AXES[i.kind]}({_extent_text(i.extent)}, {expr_text(i.binding)}{dtype})"
             )
         if block.predicate is not None:
-            self.line(f"T.where({expr_text(block.predicate)})")
+            self.print_line(f"T.where({expr_text(block.predicate)})")
         if block.annotations:
-            self.line(f"T.block_attr({_annotations_text(block.annotations)})")
+            self.print_line(f"T.block_attr({_annotations_text(block.annotations)})")
         if block.init is not None:
             self.print_nested("with T.init():", block.init)
-        self.suite(block.body)
+        self.print_suite(block.body)
         self.indent -= 1
 
 

@@ -36,8 +36,8 @@ from microc.tir.bit_fields import (
     BitFields,
     multipliers,
     smallest_bit_width,
-    smallest_packing,
-    smallest_table_packing,
+    smallest_bits_and_block,
+    smallest_bits_and_table_count,
 )
 from tests.device.smoke import needs
 from tests.ops.compiled import Built, assert_compiled, c_name, compiled_case
@@ -61,10 +61,10 @@ def test_every_number_is_where_its_place_says(order: str, bits: int, depth: int)
     form = BitFields(bits, order)
     low, high = -(1 << bits - 1), 1 << bits - 1
     rows = DICE.integers(low, high, (3, depth)).astype(np.int8)
-    packed = form.packed(rows)
+    packed = form.pack(rows)
     assert packed.dtype.name == form.dtype and packed.nbytes * 8 < bits * (rows.size + 3 * form.group)
     for k in range(depth):
-        element, bit = form.place(k)
+        element, bit = form.element_and_bit(k)
         field = (packed[:, element].astype(np.int64) >> bit) & ((1 << bits) - 1)
         assert np.array_equal(np.where(field < high, field, field - 2 * high), rows[:, k])
 
@@ -84,11 +84,11 @@ def test_blocks_have_multipliers(order: str, bits: int, block: int) -> None:
     few[:, ::block] = 1  # so that no smaller multiplier does
     factors = DICE.integers(1, 16, (3, -(-150 // block)))
     rows = (few * np.repeat(factors, block, axis=1)[:, :150]).astype(np.int8)
-    assert smallest_packing(rows) == (bits, block)
+    assert smallest_bits_and_block(rows) == (bits, block)
     np.testing.assert_array_equal(multipliers(rows, bits, block), factors)
     form, plain = BitFields(bits, order, block), BitFields(bits, order)
-    packed, length = form.packed(rows), plain.packed(few).shape[1]
-    np.testing.assert_array_equal(packed[:, :length], plain.packed(few))
+    packed, length = form.pack(rows), plain.pack(few).shape[1]
+    np.testing.assert_array_equal(packed[:, :length], plain.pack(few))
     np.testing.assert_array_equal(packed[:, length:].copy().view(np.int8)[:, : factors.shape[1]], factors)
 
 
@@ -101,25 +101,25 @@ def test_tables_hold_every_number(bits: int, shared: bool, depth: int) -> None:
     values[:, 0] = 0
     rows = np.take_along_axis(values.repeat(5 if shared else 1, axis=0), DICE.integers(0, 1 << bits, (5, depth)), 1)
     rows = rows.astype(np.int8)
-    found = smallest_table_packing(rows)
+    found = smallest_bits_and_table_count(rows)
     assert found == (bits, 1 if shared else 5)
     form = BitFields(bits, NEIGHBOURS, tables=found[1])
-    stored = form.packed(rows)
+    stored = form.pack(rows)
     assert stored.shape == form.shape(5, depth)
     indices, tables = stored[: -found[1] << bits].reshape(5, -1), stored[-found[1] << bits :].reshape(-1, 1 << bits)
     for k in range(depth):
-        element, bit = form.place(k)
+        element, bit = form.element_and_bit(k)
         index = indices[:, element].astype(np.int64) >> bit & (1 << bits) - 1
         assert np.array_equal(tables[np.arange(5) if found[1] > 1 else 0, index], rows[:, k])
 
 
 def test_rows_of_many_values_have_no_table() -> None:
-    assert smallest_table_packing(np.arange(17, dtype=np.int8)[None]) is None
+    assert smallest_bits_and_table_count(np.arange(17, dtype=np.int8)[None]) is None
 
 
 def test_weights_that_are_no_multiples_stay() -> None:
     rows = DICE.integers(-127, 128, (4, 64)).astype(np.int8)
-    assert smallest_packing(rows) == (8, 0)
+    assert smallest_bits_and_block(rows) == (8, 0)
 
 
 def test_bits_of_numbers() -> None:
