@@ -117,7 +117,7 @@ def compile_bundle(arguments: Arguments) -> Bundle:
 def _check_network_names_differ(models: Sequence[Path]) -> None:
     """Raise UsageError if two networks would get the same C name, which is derived from the name of the model file."""
     from microc.codegen.c.identifiers import network_name
-    from microc.codegen.output_files import free_path
+    from microc.codegen.output_files import find_unused_path
 
     models_by_name: dict[str, Path] = {}
     for model in models:
@@ -125,7 +125,8 @@ def _check_network_names_differ(models: Sequence[Path]) -> None:
         if first is not model:
             raise UsageError(
                 f"{first} and {model} would both be called {network_name(model.stem)!r}, expected different names",
-                hint=f"rename a file, whose name becomes the network's: cp {shlex.quote(str(model))} {free_path(model)}",
+                hint="rename a file, whose name becomes the network's: "
+                f"cp {shlex.quote(str(model))} {find_unused_path(model)}",
             )
 
 
@@ -134,7 +135,7 @@ def check_replaceable(folder: Path, arguments: Arguments, models: list[Path], fo
 
     ``models``: model files of the networks to write; ``format``: name of the export format, empty for a project."""
     from microc.codegen.c.identifiers import network_name
-    from microc.codegen.output_files import free_path, read_manifest
+    from microc.codegen.output_files import find_unused_path, read_manifest
 
     manifest = read_manifest(folder)
     if arguments.force or not manifest:
@@ -150,7 +151,7 @@ def check_replaceable(folder: Path, arguments: Arguments, models: list[Path], fo
         raise OutputError(
             f"{folder} contains {content} of {', '.join(old_names)}, not {new_content} of {', '.join(new_names)}",
             where=str(folder),
-            hint=f"choose another folder: -o {free_path(folder)}; or overwrite this one: --force",
+            hint=f"choose another folder: -o {find_unused_path(folder)}; or overwrite this one: --force",
         )
 
 

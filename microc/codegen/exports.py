@@ -201,34 +201,34 @@ def _parse_format(folder: Path, path: Path, data: dict[str, Any]) -> Format:
     return Format(name=folder.name, folder=folder, commands=commands, files=files, families=families, **data)
 
 
-def check_board(format_: Format, board: Board) -> None:
+def check_board(export_format: Format, board: Board) -> None:
     """Check that a format's build system can build for a board.
 
     UsageError if it does not build for the board's core, or if the board is real and has no id for that build system. An
     emulated machine, or a core without a board, needs no id: the package is then for the build system's generic board."""
-    if format_.families and board.target.isa not in (*format_.families, "host"):
-        others = ", ".join(name for name in list_formats() if _builds_for(load_format(name), board))
+    if export_format.families and board.target.isa not in (*export_format.families, "host"):
+        others = ", ".join(name for name in list_formats() if _is_supported_by_build_system(load_format(name), board))
         raise UsageError(
-            f"the format {format_.name} does not build for {board.target.cpu}",
+            f"the format {export_format.name} does not build for {board.target.cpu}",
             where=board.title,
             hint=f"choose another format: {others}; or another board",
         )
     emulated = board.raw.get("emulator") or board.raw.get("simulator")
-    if format_.boards and board.raw.get("memory") and not emulated and format_.boards not in board.ids:
+    if export_format.boards and board.raw.get("memory") and not emulated and export_format.boards not in board.ids:
         raise UsageError(
-            f"the format {format_.name} has no board {board.name}",
+            f"the format {export_format.name} has no board {board.name}",
             where=board.title,
-            hint=f"leave --board out, or name a board that has an id {format_.boards!r} in its file",
+            hint=f"leave --board out, or name a board that has an id {export_format.boards!r} in its file",
         )
 
 
-def _builds_for(format_: Format, board: Board) -> bool:
+def _is_supported_by_build_system(export_format: Format, board: Board) -> bool:
     """Test whether a format's build system knows a board and builds for its family of cores."""
-    has_board = not format_.boards or format_.boards in board.ids
+    has_board = not export_format.boards or export_format.boards in board.ids
     return (
         has_board
-        and not format_.target.startswith("wasm")
-        and (not format_.families or board.target.isa in format_.families)
+        and not export_format.target.startswith("wasm")
+        and (not export_format.families or board.target.isa in export_format.families)
     )
 
 
@@ -262,7 +262,7 @@ def build_package(
         )
     context = _package_context(module, board, format_, version, frames)
     sources, headers = (
-        _check_inside(_render_format_line(text, context, format_), format_)
+        _check_inside_export(_render_format_line(text, context, format_), format_)
         for text in (format_.sources, format_.headers)
     )
     network = render_network(context.model)
@@ -273,11 +273,11 @@ def build_package(
     }
     files["LICENSE"] = render("export/LICENSE.j2", context)
     for path, template in format_.files.items():
-        files[_check_inside(_render_format_line(path, context, format_), format_)] = _render_template(
+        files[_check_inside_export(_render_format_line(path, context, format_), format_)] = _render_template(
             template, context, format_
         )
     files[PROJECT_MARKER] = to_json({**manifest(module, version), "format": format_.name})
-    compiled = _check_inside(format_.compiled, format_)
+    compiled = _check_inside_export(format_.compiled, format_)
     return Package(MappingProxyType(dict(sorted(files.items()))), context.commands, compiled)
 
 
@@ -332,15 +332,15 @@ def _render_format_line(text: str, context: PackageContext, format_: Format) -> 
         ) from error
 
 
-def _check_inside(path: str, format_: Format) -> str:
-    """Return ``path`` unchanged if it is inside of the exported folder, else raise UsageError."""
-    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+def _check_inside_export(relative_path: str, export_format: Format) -> str:
+    """Return ``relative_path`` unchanged if it is inside of the exported folder, else raise UsageError."""
+    if PurePosixPath(relative_path).is_absolute() or ".." in PurePosixPath(relative_path).parts:
         raise UsageError(
-            f"format {format_.name}: got path {path!r}, expected one inside of the export",
-            where=str(format_.folder / DESCRIPTION),
+            f"format {export_format.name}: got path {relative_path!r}, expected one inside of the export",
+            where=str(export_format.folder / DESCRIPTION),
             hint="write paths relative to the export, without ..",
         )
-    return path
+    return relative_path
 
 
 def _package_context(

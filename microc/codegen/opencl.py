@@ -59,7 +59,7 @@ def opencl_kernel(func: ir.PrimFunc) -> DeviceKernel:
     func = _rename_keywords(make_names_distinct(grid.func))
     name = Name(f"{func.name}_kernel")  # the suffix avoids the names of OpenCL's built-in functions
     expr = _Expressions()
-    body = _Statements(expr, grid).lines(func.body)
+    body = _Statements(expr, grid).print_statement(func.body)
     written = {b.name for b in buffers_written(func.body)}
     params = ", ".join(
         f"__global {'' if p.name in written else 'const '}{dtypes.c_name(p.dtype)} *restrict {p.name}"
@@ -104,17 +104,17 @@ class _Expressions(ExprPrinter):
             lines += [head, "{", *(INDENT + line for line in body), "}"]
         return lines
 
-    def literal(self, value: int | float, dtype: str) -> str:
-        text = super().literal(value, dtype)
+    def print_literal(self, value: int | float, dtype: str) -> str:
+        text = super().print_literal(value, dtype)
         for macro, suffix in (("INT64_C(", "L"), ("UINT64_C(", "UL")):
             if text.startswith(macro):
                 return text.removeprefix(macro).removesuffix(")") + suffix
         return {"INT32_MIN": "INT_MIN", "INT64_MIN": "LONG_MIN"}.get(text, text)
 
-    def _call(self, name: str, args: tuple[ir.Expr, ...]) -> str:
+    def _print_call(self, name: str, args: tuple[ir.Expr, ...]) -> str:
         if name in MATH_FUNCTIONS:
             return f"{name}({', '.join(self(a) for a in args)})"
-        return super()._call(name, args)
+        return super()._print_call(name, args)
 
 
 class _Statements(StmtPrinter):
@@ -129,12 +129,12 @@ class _Statements(StmtPrinter):
         self.grid = grid
         self.idle_axes: frozenset[str] = frozenset(kind for kind, n in zip(ir.ITEMS, grid.items, strict=True) if n > 1)
 
-    def _lines(self, stmt: ir.Stmt) -> list[str]:
+    def _print_without_comment(self, stmt: ir.Stmt) -> list[str]:
         match stmt:
             case ir.For(kind=kind) if kind in ir.GROUPS:
                 self.expr.bounds[stmt.var] = (0, self.grid.groups[ir.GROUPS.index(kind)] - 1)
                 own = f"const int {stmt.var.name} = get_group_id({ir.GROUPS.index(kind)});"
-                return [own, *self.lines(stmt.body)]
+                return [own, *self.print_statement(stmt.body)]
             case ir.For(kind=kind) if kind in ir.ITEMS:
                 return self._print_item_loop(stmt)
             case ir.For(kind="vectorized"):
@@ -142,9 +142,9 @@ class _Statements(StmtPrinter):
             case ir.Evaluate(ir.Call(name)) if name in _FENCES:
                 return [f"barrier({_FENCES[name]});"]
             case ir.Store() if self.idle_axes and stmt.buffer.scope not in ("register", "local"):
-                return self._guard_by_first_item(super()._lines(stmt))
+                return self._guard_by_first_item(super()._print_without_comment(stmt))
             case _:
-                return super()._lines(stmt)
+                return super()._print_without_comment(stmt)
 
     def _print_item_loop(self, loop: ir.For) -> list[str]:
         """Print a loop that is bound to work-items as a block that one work-item runs.
@@ -154,14 +154,14 @@ class _Statements(StmtPrinter):
         assert count is not None
         idle_outside, self.idle_axes = self.idle_axes, self.idle_axes - {loop.kind}
         self.expr.bounds[loop.var] = (0, count - 1)
-        inside = self.lines(loop.body)
+        inside = self.print_statement(loop.body)
         self.idle_axes = idle_outside
         name = loop.var.name
         if count < self.grid.items[axis]:
             inside = [f"if ({name} < {count}) {{", *(INDENT + line for line in inside), "}"]
         return ["{", f"{INDENT}const int {name} = get_local_id({axis});", *(INDENT + line for line in inside), "}"]
 
-    def _declare(self, buffer: ir.Buffer, body: ir.Stmt) -> list[str]:
+    def _print_declaration(self, buffer: ir.Buffer, body: ir.Stmt) -> list[str]:
         kind = dtypes.c_name(buffer.dtype)
         if buffer.scope == "shared":
             return [f"__local {kind} {buffer.name}[{buffer.size}];"]
@@ -176,14 +176,16 @@ class _Statements(StmtPrinter):
         The loop's body must be one store to adjacent elements. ScheduleError for other loops."""
         lanes, store = ir.int_value(loop.extent), loop.body
         if isinstance(store, ir.If):  # guarded at the edge of a tensor: store the elements one by one
-            return self._lines(replace(loop, kind="serial"))
+            return self._print_without_comment(replace(loop, kind="serial"))
         if lanes not in _LANES or not isinstance(store, ir.Store) or store.buffer.scope == "register":
             raise ScheduleError(
                 f"loop {loop.var.name!r} is no vector: got {loop.extent} iterations of {type(store).__name__}, "
                 "expected 2, 4, 8 or 16 of one store to memory",
                 hint="split the loop and vectorize its inner part",
             )
-        address = self.expr.element(store.buffer, _first_indices_of_row(store.buffer, store.indices, loop.var))
+        address = self.expr.print_element(
+            store.buffer, _indices_in_first_iteration(store.buffer, store.indices, loop.var)
+        )
         value = self._print_vector_value(store.value, loop.var, lanes)
         return self._guard_by_first_item([f"vstore{lanes}({value}, 0, &{address});"])
 
@@ -206,7 +208,7 @@ class _Statements(StmtPrinter):
             case _ if var not in free_vars(value):
                 return f"({kind})({self.expr(value)})"
             case ir.Load(buffer, indices) if buffer.scope != "register":
-                return f"vload{lanes}(0, &{self.expr.element(buffer, _first_indices_of_row(buffer, indices, var))})"
+                return f"vload{lanes}(0, &{self.expr.print_element(buffer, _indices_in_first_iteration(buffer, indices, var))})"
             case ir.Bin("add" | "sub" | "mul" as op, a, b) | ir.Bin("div" as op, a, b):
                 left, right = (self._print_vector_value(operand, var, lanes) for operand in (a, b))
                 return f"({left} {_operator_sign(op)} {right})"
@@ -243,7 +245,7 @@ def _rename_keywords(func: ir.PrimFunc) -> ir.PrimFunc:
     return replace(func, params=params, body=map_stmt(replace_buffers(func.body, buffers), on_stmt))
 
 
-def _first_indices_of_row(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> tuple[ir.Expr, ...]:
+def _indices_in_first_iteration(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> tuple[ir.Expr, ...]:
     """Return the indices of the element that the first iteration of a vectorised loop accesses.
 
     ``indices``: the indices of the element that an iteration accesses. ``var``: the loop's variable. ScheduleError unless

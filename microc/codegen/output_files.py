@@ -147,7 +147,7 @@ def unwritable_error(target: Path, error: OSError, option: str = "-o") -> Output
 
     ``option``: the command line option that names the path, for the hint."""
     reason = error.strerror or str(error)
-    hint = f"choose another place: {option} {free_path(target)}"
+    hint = f"choose another place: {option} {find_unused_path(target)}"
     if error.errno in (ENOSPC, EDQUOT):  # a path in the same folder would have no more space
         hint = f"make room there, or name a folder on another disk: {option} FOLDER"
     elif error.errno == EROFS:
@@ -155,7 +155,7 @@ def unwritable_error(target: Path, error: OSError, option: str = "-o") -> Output
     return OutputError(f"cannot write {target}: {reason}", where=str(target), hint=hint)
 
 
-def free_path(target: Path) -> str:
+def find_unused_path(target: Path) -> str:
     """Return an unused path similar to ``target``, quoted for a shell.
 
     It is in the folder of ``target``. If one of that path's parents is a file, it is in the folder of that file; if the folder
@@ -198,7 +198,7 @@ def replace_folder_atomically(folder: Path, marker: str | None = PROJECT_MARKER,
     temporary = _temporary_sibling(folder, _NEW)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = _make_and_lock(temporary)
+        lock = _create_locked_folder(temporary)
     except OSError as error:
         raise unwritable_error(folder, error, option) from error
     try:
@@ -212,7 +212,7 @@ def replace_folder_atomically(folder: Path, marker: str | None = PROJECT_MARKER,
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _make_and_lock(folder: Path) -> int | None:
+def _create_locked_folder(folder: Path) -> int | None:
     """Create a folder and lock it; return the lock's file descriptor, or None if the system has no locks.
 
     The folder gets its final name after it was locked. Under that name, an unlocked folder would look abandoned to another
@@ -271,7 +271,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     return data if isinstance(data, dict) and {"schema_version", "microc"} <= set(data) else None
 
 
-def _holds_own_marker(folder: Path, marker: str | None) -> bool:
+def _contains_own_marker(folder: Path, marker: str | None) -> bool:
     """Test whether a folder may be replaced, because it contains the file ``marker`` that microc wrote.
 
     If ``marker`` is the name of a manifest, its content must also be that of a manifest of microc."""
@@ -291,11 +291,11 @@ def check_folder(folder: Path, marker: str | None = PROJECT_MARKER, option: str 
             where=str(folder),
             hint=f"name the folder itself: {option} {shlex.quote(str(folder.resolve()))}",
         )
-    if folder.is_dir() and any(folder.iterdir()) and not _holds_own_marker(folder, marker):
+    if folder.is_dir() and any(folder.iterdir()) and not _contains_own_marker(folder, marker):
         raise OutputError(
             f"{folder} holds other files",
             where=str(folder),
-            hint=f"choose a new or empty folder: {option} {free_path(folder)}; nothing was written",
+            hint=f"choose a new or empty folder: {option} {find_unused_path(folder)}; nothing was written",
         )
 
 
@@ -309,7 +309,7 @@ def check_writable(target: Path, option: str = "-o", named_by_user: Path | None 
     if not ancestor.is_dir():
         shown = named_by_user or target
         what = f"{shown} is a file" if ancestor == shown else f"cannot write {shown}: {ancestor} is a file"
-        raise OutputError(what, where=str(shown), hint=f"choose another place: {option} {free_path(shown)}")
+        raise OutputError(what, where=str(shown), hint=f"choose another place: {option} {find_unused_path(shown)}")
     if target.is_dir():
         raise unwritable_error(named_by_user or target, IsADirectoryError(EISDIR, os.strerror(EISDIR)), option)
     if not os.access(ancestor, os.W_OK):

@@ -102,15 +102,15 @@ def choose_blocks(shapes: Sequence[LayerGeometry], height: int) -> tuple[LayerGe
     return tuple(found)
 
 
-def warm_up_rows(shapes: Sequence[LayerGeometry], position: int) -> int:
+def warm_up_rows(shapes: Sequence[LayerGeometry], layer_index: int) -> int:
     """Return the number of rows before row 0 at which a layer must start to compute.
 
-    When the layer reaches row 0, its window and the windows of all earlier layers are full. ``position``: index of the
+    When the layer reaches row 0, its window and the windows of all earlier layers are full. ``layer_index``: index of the
     layer in the chain."""
-    shape = shapes[position]
-    if position == 0 and not shape.window.padded:
+    shape = shapes[layer_index]
+    if layer_index == 0 and not shape.window.padded:
         return 0
-    before = warm_up_rows(shapes, position - 1) if position else 0
+    before = warm_up_rows(shapes, layer_index - 1) if layer_index else 0
     return max(0, -(-(shape.lead + before) // shape.window.stride))
 
 
@@ -246,7 +246,7 @@ class _StripedFunctionBuilder:
         self.scratch = self.shared_workspaces()
         for layer, places in zip(layers, self.places, strict=True):
             places |= {own: BufferLocation(self.scratch[key], _ZERO) for key, own in _numbered_workspaces(layer)}
-        self.windows = {k: self.window(k) for k in range(len(layers)) if k or first.shape.window.padded}
+        self.windows = {k: self.allocate_window(k) for k in range(len(layers)) if k or first.shape.window.padded}
 
     def build(self) -> StripedFunction:
         """Build the function. It fills all windows with padding, then loops over the blocks of the last layer."""
@@ -254,11 +254,11 @@ class _StripedFunctionBuilder:
         shape = self.layers[last].shape
         # The first iterations compute no block of the result: they only fill the windows.
         early = -(-warm_up_rows([layer.shape for layer in self.layers], last) // shape.block)
-        step = ir.Var(self.fresh("step"))
+        step = ir.Var(self.fresh_name("step"))
         body = ir.For(
             step,
             ir.const(shape.rows // shape.block + early, "int32"),
-            self.next_block(last, (step - early) * shape.block, self.out_rows, None),
+            self.build_next_block(last, (step - early) * shape.block, self.result_location, None),
         )
         whole = simplify_stmt(
             unroll_loops(lower_vectorized(ir.seq(*(self.fill_window(k) for k in self.windows), body)))
@@ -268,7 +268,7 @@ class _StripedFunctionBuilder:
 
     # ------------------------------------------------------------ buffers
 
-    def fresh(self, stem: str) -> str:
+    def fresh_name(self, stem: str) -> str:
         """Return a name, derived from ``stem``, that no layer and no parameter uses yet."""
         name, number = stem, 1
         while name in self.taken:
@@ -280,7 +280,7 @@ class _StripedFunctionBuilder:
         """Add a parameter of ``size`` elements to the function; return it.
 
         It replaces the parameter ``serves`` of the layer with index ``layer``."""
-        buffer = ir.Buffer(self.fresh(stem), (size,), serves.dtype, serves.scope)
+        buffer = ir.Buffer(self.fresh_name(stem), (size,), serves.dtype, serves.scope)
         self.origins[buffer] = (layer, serves)
         return buffer
 
@@ -295,7 +295,7 @@ class _StripedFunctionBuilder:
             found[param] = BufferLocation(self.add_parameter(param.name, position, param, size), _ZERO)
         for param in layer.func.params:
             if param.scope == "const":
-                own = replace(param, name=self.fresh(param.name))
+                own = replace(param, name=self.fresh_name(param.name))
                 self.origins[own] = (position, param)
                 found[param] = BufferLocation(own, None)
         return found
@@ -308,28 +308,28 @@ class _StripedFunctionBuilder:
         for layer in self.layers:
             for key, own in _numbered_workspaces(layer):
                 sizes[key] = max(sizes.get(key, 0), own.size)
-        return {key: ir.Buffer(self.fresh("scratch"), (n,), key[0], "workspace") for key, n in sizes.items()}
+        return {key: ir.Buffer(self.fresh_name("scratch"), (n,), key[0], "workspace") for key, n in sizes.items()}
 
-    def window(self, position: int) -> ir.Buffer:
+    def allocate_window(self, position: int) -> ir.Buffer:
         """Create the buffer for the window of a layer."""
         shape = self.layers[position].shape
         return ir.Buffer(
-            self.fresh("rows"), (shape.held * shape.window.width,), self.layers[position].data.dtype, "workspace"
+            self.fresh_name("rows"), (shape.held * shape.window.width,), self.layers[position].data.dtype, "workspace"
         )
 
     # ------------------------------------------------------------ statements
 
-    def out_rows(self, row: ir.Var) -> BufferLocation:
+    def result_location(self, row: ir.Var) -> BufferLocation:
         """Return the location of the block of the chain's result that starts at ``row``."""
         return BufferLocation(self.result, row * _row_size(self.layers[-1], self.layers[-1].result))
 
-    def next_block(self, position: int, row: ir.Expr, target: Target, reader: LayerGeometry | None) -> ir.Stmt:
+    def build_next_block(self, position: int, row: ir.Expr, target: Target, reader: LayerGeometry | None) -> ir.Stmt:
         """Return statements that move a layer's window and compute the block at ``row``.
 
         ``target``: function that returns the location of the block's rows. ``reader``: geometry of the next layer, whose
         window contains this location; None for the last layer."""
         layer, shape = self.layers[position], self.layers[position].shape
-        index = ir.Var(self.fresh("row"))
+        index = ir.Var(self.fresh_name("row"))
         if position in self.windows:
             window: ir.Stmt | None = self.advance_window(position, index)
             data = BufferLocation(self.windows[position], _ZERO)
@@ -340,7 +340,7 @@ class _StripedFunctionBuilder:
         outside = 0 if shape.inside else shape.block - 1
         inside = ir.Bin("and", index >= -outside, index <= shape.rows - shape.block + outside)
         made = ir.If(inside, rewrite_buffers(layer.func.body, places))
-        border = self.border(target(index), index, shape.rows, shape.block, reader)
+        border = self.fill_border(target(index), index, shape.rows, shape.block, reader)
         return ir.Let(index, row, ir.seq(window, made, border))
 
     def advance_window(self, position: int, row: ir.Expr) -> ir.Stmt:
@@ -349,22 +349,22 @@ class _StripedFunctionBuilder:
         width, kept = shape.window.width, shape.held - shape.step
         shift = self.copy_ascending(buffer, _ZERO, buffer, ir.const(shape.step * width, "int32"), kept * width)
         block = self.layers[position - 1].shape.block if position else 1
-        iteration = ir.Var(self.fresh("turn"))
+        iteration = ir.Var(self.fresh_name("turn"))
         place = BufferLocation(buffer, (iteration * block + kept) * width)
         new = row * shape.window.stride + shape.lead + iteration * block
         source = self.copy_source_row(new, place, shape) if not position else None
-        made = source or self.next_block(position - 1, new, lambda _: place, shape)
+        made = source or self.build_next_block(position - 1, new, lambda _: place, shape)
         return ir.seq(shift if kept else None, ir.For(iteration, ir.const(shape.step // block, "int32"), made))
 
     def copy_source_row(self, row: ir.Expr, into: BufferLocation, reader: LayerGeometry) -> ir.Stmt:
         """Return statements that copy a row of the source into a window, or padding if the row is outside of the image."""
-        index, width = ir.Var(self.fresh("row")), reader.window.width
+        index, width = ir.Var(self.fresh_name("row")), reader.window.width
         assert into.start is not None
         copy = self.copy_ascending(into.buffer, into.start, self.source, index * width, width)
         made = ir.If(_inside_condition(index, self.source_rows), copy)
-        return ir.Let(index, row, ir.seq(made, self.border(into, index, self.source_rows, 1, reader)))
+        return ir.Let(index, row, ir.seq(made, self.fill_border(into, index, self.source_rows, 1, reader)))
 
-    def border(
+    def fill_border(
         self, into: BufferLocation, row: ir.Var, rows: int, block: int, reader: LayerGeometry | None
     ) -> ir.Stmt | None:
         """Return statements that fill the rows of a block above and below the image with padding.
@@ -372,9 +372,9 @@ class _StripedFunctionBuilder:
         ``rows``: number of rows of the image. None if the window of ``reader`` needs no padding."""
         if reader is None or not reader.window.padded:
             return None
-        k, width = ir.Var(self.fresh("k")), reader.window.width
+        k, width = ir.Var(self.fresh_name("k")), reader.window.width
         assert into.start is not None
-        fill = self.fill(into.buffer, into.start + k * width, width, reader.window)
+        fill = self.fill_with_padding(into.buffer, into.start + k * width, width, reader.window)
         each = ir.For(k, ir.const(block, "int32"), ir.If(ir.Un("not", _inside_condition(row + k, rows)), fill))
         return ir.If(ir.Bin("or", row < 0, row > rows - block), each)
 
@@ -382,12 +382,12 @@ class _StripedFunctionBuilder:
         """Return a loop that copies ``size`` elements in ascending order.
 
         Because of this order, a window can be moved to lower addresses in place."""
-        k = ir.Var(self.fresh("k"))
+        k = ir.Var(self.fresh_name("k"))
         return ir.For(k, ir.const(size, "int32"), ir.Store(into, (to + k,), source[start + k]), self.copying)
 
-    def fill(self, into: ir.Buffer, start: ir.Expr, size: int, window: Window) -> ir.Stmt:
+    def fill_with_padding(self, into: ir.Buffer, start: ir.Expr, size: int, window: Window) -> ir.Stmt:
         """Return a loop that fills ``size`` elements with the padding value of a window."""
-        k = ir.Var(self.fresh("k"))
+        k = ir.Var(self.fresh_name("k"))
         value = ir.const(window.pad_value, into.dtype)
         return ir.For(k, ir.const(size, "int32"), ir.Store(into, (start + k,), value), self.copying)
 
@@ -395,7 +395,9 @@ class _StripedFunctionBuilder:
         """Return a loop that fills a layer's window with padding before the first block is computed.
 
         So all elements are defined that layers read from rows above the image."""
-        return self.fill(self.windows[position], _ZERO, self.windows[position].size, self.layers[position].shape.window)
+        return self.fill_with_padding(
+            self.windows[position], _ZERO, self.windows[position].size, self.layers[position].shape.window
+        )
 
 
 def function_names(func: ir.PrimFunc) -> set[str]:

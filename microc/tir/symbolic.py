@@ -80,7 +80,7 @@ def specialize(func: ir.PrimFunc, sizes: Mapping[str, int]) -> ir.PrimFunc:
             )
     values: dict[ir.Var, ir.Expr] = {s: ir.const(sizes[s.name], s.dtype) for s in func.scalars}
 
-    def number(extent: Any) -> Any:
+    def specialised_extent(extent: Any) -> Any:
         if not isinstance(extent, ir.Expr):
             return extent
         found = ir.int_value(simplify(substitute(extent, values)))
@@ -97,13 +97,13 @@ def specialize(func: ir.PrimFunc, sizes: Mapping[str, int]) -> ir.PrimFunc:
             case ir.For():
                 return replace(stmt, extent=simplify(stmt.extent))
             case ir.Block():
-                return replace(stmt, iters=tuple(replace(i, extent=number(i.extent)) for i in stmt.iters))
+                return replace(stmt, iters=tuple(replace(i, extent=specialised_extent(i.extent)) for i in stmt.iters))
             case _:
                 return stmt
 
     allocated = (s.buffer for s in walk_stmt(func.body) if isinstance(s, ir.Alloc))
     open_ = [b for b in (*func.params, *allocated) if sizes_in(b.shape)]
-    buffers = {b: replace(b, shape=tuple(map(number, b.shape))) for b in open_}
+    buffers = {b: replace(b, shape=tuple(map(specialised_extent, b.shape))) for b in open_}
     body = map_stmt(replace_buffers(func.body, buffers), on_stmt, lambda x: substitute(x, values))
     return replace(func, params=tuple(buffers.get(p, p) for p in func.params), body=body, scalars=())
 

@@ -25,7 +25,7 @@ def test_a_block_begins_where_another_buffer_is_written() -> None:
         loop(ir.Store(COPY, (I,), DATA[I])), loop(ir.seq(summed, stored)), loop(ir.seq(summed, stored)),
     )  # fmt: skip
     said = (("acc", "accumulate: acc[p] = data[p]"), ("out", "relu */ p // 5"))
-    lines = StmtPrinter().function(ir.PrimFunc("kernel", (DATA, OUT, COPY), body), blocks=said)
+    lines = StmtPrinter().print_function(ir.PrimFunc("kernel", (DATA, OUT, COPY), body), blocks=said)
     comments = [line.strip() for line in lines if "/*" in line]
     first = "/* accumulate: acc[p] = data[p] */"
     assert comments == ["/* copy of data */", first, "/* relu * / p / 5 */", "/* accumulate */", "/* relu * / p / 5 */"]

@@ -13,9 +13,12 @@ from microc.device.boards import list_boards, load_board
 @pytest.mark.parametrize("cpu", sorted({load_board(name).target.cpu for name in list_boards()}))
 def test_every_core_knows_its_library(cpu: str) -> None:
     library = core_library(cpu)
-    assert 20 <= library.stack({"float32.sin"}) <= 1200
-    assert library.stack({"float32.sin", "float32.add"}) == library.stack({"float32.sin"})
-    assert SAME_LIBRARY_AS.get(cpu, cpu) not in ("cortex-m0", "avr") or library.memory({"float32.add"})[0] > 100
+    assert 20 <= library.stack_bytes({"float32.sin"}) <= 1200
+    assert library.stack_bytes({"float32.sin", "float32.add"}) == library.stack_bytes({"float32.sin"})
+    assert (
+        SAME_LIBRARY_AS.get(cpu, cpu) not in ("cortex-m0", "avr")
+        or library.flash_and_ram_bytes({"float32.add"})[0] > 100
+    )
 
 
 def test_operations_of_a_kernel() -> None:

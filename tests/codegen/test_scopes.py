@@ -77,7 +77,7 @@ def test_values_are_numbered_as_they_come() -> None:
     i, j = ir.Var("i_out"), ir.Var("i_1")
     inner = ir.For(j, ir.const(1, "int32"), ir.seq(let("data_9", 2), ir.Store(OUT, (j,), i + j)))
     func = ir.PrimFunc("kernel", (DATA, OUT), ir.seq(let("data_7", 0), ir.For(i, ir.const(1, "int32"), inner)))
-    text = "\n".join(StmtPrinter().function(func))
+    text = "\n".join(StmtPrinter().print_function(func))
     assert "data_0 = data[0]" in text and "data_1 = data[2]" in text and "out[i_2] = i + i_2" in text
 
 
@@ -94,7 +94,7 @@ def test_a_function_that_is_called_is_no_value() -> None:
     x, out = ir.Buffer("x", (1,), "float32"), ir.Buffer("out", (1,), "float32")
     value = ir.Var("expf", "float32")
     body = ir.Let(value, x[0], ir.Store(out, (ir.const(0, "int32"),), ir.call("exp", value, dtype="float32")))
-    text = "\n".join(StmtPrinter().function(ir.PrimFunc("kernel", (x, out), body)))
+    text = "\n".join(StmtPrinter().print_function(ir.PrimFunc("kernel", (x, out), body)))
     assert "const float expf_2 = x[0];" in text and "out[0] = expf(expf_2);" in text
 
 
@@ -108,4 +108,8 @@ def test_all_helpers_are_known(tmp_path: Path) -> None:
     lines = [line for text in texts.values() for line in text]
     source.write_text("\n".join(["#include <stdint.h>", "#include <string.h>", *lines, ""]))
     subprocess.run(["cc", "-std=c99", "-fsyntax-only", source], check=True)
-    assert StmtPrinter().function(ir.PrimFunc("kernel", (DATA, OUT), let("x", 0)))[0].startswith("static void kernel")
+    assert (
+        StmtPrinter()
+        .print_function(ir.PrimFunc("kernel", (DATA, OUT), let("x", 0)))[0]
+        .startswith("static void kernel")
+    )

@@ -18,7 +18,7 @@ from microc.tir.lower import PASSES, lower, lowering_stages
 from microc.tir.lower.cleanup import (
     compact_buffers,
     drop_blocks,
-    drop_dead_cells,
+    drop_dead_register_stores,
     hoist_fills,
     hoist_index_lookups,
     unroll_loops,
@@ -304,10 +304,10 @@ def test_sums_that_nobody_stores_are_not_made() -> None:
     dead = ir.loops([(i, 4)], ir.Store(cells, (at[2],), cells[at[1]] + cells[at[2]] + data[i]))
     alive = ir.seq(ir.Store(cells, (at[0],), data[at[1]]), ir.Store(out, (at[0],), cells[at[0]]))
     body = ir.seq(ir.Store(cells, (at[1],), data[at[0]]), ir.Store(cells, (at[2],), data[at[1]]), dead, alive)
-    assert drop_dead_cells(ir.Alloc(cells, body)) == ir.Alloc(cells, alive)
-    assert drop_dead_cells(ir.Alloc(cells, alive)) == ir.Alloc(cells, alive)
+    assert drop_dead_register_stores(ir.Alloc(cells, body)) == ir.Alloc(cells, alive)
+    assert drop_dead_register_stores(ir.Alloc(cells, alive)) == ir.Alloc(cells, alive)
     numbered = ir.Alloc(cells, ir.loops([(i, 3)], ir.Store(cells, (i,), data[i])))
-    assert drop_dead_cells(numbered) == numbered
+    assert drop_dead_register_stores(numbered) == numbered
 
 
 def test_share_names_what_is_used_twice() -> None:

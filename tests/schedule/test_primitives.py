@@ -168,7 +168,7 @@ def test_random_steps_keep_the_meaning(steps: list[tuple[str, int, int]]) -> Non
 
 def test_parallel_loops_print_for_openmp() -> None:
     schedule = Schedule(matmul(4, 4, 4)).reverse_compute_at("out", "o").set_scope("acc", "register").parallel("p")
-    text = StmtPrinter().function(lower(schedule.func))
+    text = StmtPrinter().print_function(lower(schedule.func))
     assert any("#pragma omp parallel for" in line for line in text)
 
 
@@ -193,7 +193,7 @@ def test_parallel_turns_share_no_workspace(name: str) -> None:
     with pytest.raises(ScheduleError, match="would share the workspace") as refusal:
         step(schedule)
     assert "set_scope" in refusal.value.hint
-    StmtPrinter().function(lower(schedule.func))
+    StmtPrinter().print_function(lower(schedule.func))
 
 
 def test_a_fused_reduction_is_refused_before_it_is_decomposed() -> None:

@@ -24,7 +24,7 @@ STACK_ELEMENTS = 128
 def c_text(funcs: Iterable[ir.PrimFunc]) -> str:
     """The functions in C."""
     printer = StmtPrinter()
-    return "\n".join("\n".join(printer.function(func)) for func in funcs)
+    return "\n".join("\n".join(printer.print_function(func)) for func in funcs)
 
 
 def c_size(text: str) -> int:

@@ -75,7 +75,7 @@ def test_words_of_a_strip() -> None:
 
 
 def test_c_goes_on_by_the_lanes_of_a_turn() -> None:
-    lines = StmtPrinter().lines(lower(strips(scaled())).body)
+    lines = StmtPrinter().print_statement(lower(strips(scaled())).body)
     assert "for (int32_t i = 0; i < 37;) {" in lines
     assert [line.strip() for line in lines].count("i += i__lanes;") == 1
 

@@ -39,12 +39,12 @@ def flat_index(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], largest_literal:
     number = simplify(total)
     if len(strides) < 2:
         return number
-    offsets = [(_literal_term(index), stride) for index, stride in zip(indices, strides, strict=True)]
+    offsets = [(_last_literal(index), stride) for index, stride in zip(indices, strides, strict=True)]
     rows = [(count, stride) for count, stride in offsets if count]
-    return _split_by_rows(number, rows, {s for s in strides if s > 1}, largest_literal)
+    return _replace_literals_by_row_products(number, rows, {s for s in strides if s > 1}, largest_literal)
 
 
-def _literal_term(index: ir.Expr) -> int:
+def _last_literal(index: ir.Expr) -> int:
     """Return the value of the literal that is the last term of an index; 0 if its last term is no literal."""
     match index:
         case ir.Const(int(value)) | ir.Bin("add", _, ir.Const(int(value))):
@@ -55,37 +55,46 @@ def _literal_term(index: ir.Expr) -> int:
             return 0
 
 
-def _split_by_rows(index: ir.Expr, rows: list[tuple[int, int]], strides: set[int], largest_literal: int) -> ir.Expr:
+def _replace_literals_by_row_products(
+    index: ir.Expr, literals_and_strides: list[tuple[int, int]], strides: set[int], largest_literal: int
+) -> ir.Expr:
     """Return a flat index with its literals replaced by products of a number of rows and the row's length.
 
-    ``rows``: for each axis whose index ends with a literal, that literal and the axis's stride. ``strides``: strides of the
-    buffer. ``largest_literal``: larger literals are not replaced."""
-    # The literal at the end of the index is replaced only if the products in ``rows`` add up to exactly this literal.
+    ``literals_and_strides``: for each axis whose index ends with a literal, the literal and the axis's stride.
+    ``strides``: strides of the buffer. ``largest_literal``: larger literals are not replaced."""
+    # The literal at the end of the index is replaced only if the products in ``literals_and_strides`` add up to it exactly.
     match index:
         case ir.Bin("add" | "sub" as op, a, ir.Const(int(value)) as offset) if abs(value) <= largest_literal:
-            rest, sign = _split_by_rows(a, [], strides, largest_literal), 1 if (op == "add") == (value > 0) else -1
-            if sum(count * stride for count, stride in rows) != sign * abs(value):
+            rest, sign = (
+                _replace_literals_by_row_products(a, [], strides, largest_literal),
+                1 if (op == "add") == (value > 0) else -1,
+            )
+            if sum(count * stride for count, stride in literals_and_strides) != sign * abs(value):
                 return ir.Bin(op, rest, offset)
-            return ir.Bin("add" if sign > 0 else "sub", rest, _sum_of_rows([(sign * n, s) for n, s in rows]))
+            return ir.Bin(
+                "add" if sign > 0 else "sub", rest, _sum_row_products([(sign * n, s) for n, s in literals_and_strides])
+            )
         case ir.Bin("add" | "sub" as op, a, b):
             return ir.Bin(
-                op, _split_by_rows(a, [], strides, largest_literal), _split_by_rows(b, [], strides, largest_literal)
+                op,
+                _replace_literals_by_row_products(a, [], strides, largest_literal),
+                _replace_literals_by_row_products(b, [], strides, largest_literal),
             )
         case ir.Bin("mul", a, ir.Const(int(value))) if value <= largest_literal and value not in strides:
             stride = max((s for s in strides if value % s == 0), default=0)
-            return ir.Bin("mul", a, _sum_of_rows([(value // stride, stride)])) if stride else index
+            return ir.Bin("mul", a, _sum_row_products([(value // stride, stride)])) if stride else index
         case ir.Const(int(value)) if (
-            0 < value <= largest_literal and sum(count * stride for count, stride in rows) == value
+            0 < value <= largest_literal and sum(count * stride for count, stride in literals_and_strides) == value
         ):
-            return _sum_of_rows(rows)
+            return _sum_row_products(literals_and_strides)
         case _:
             return index
 
 
-def _sum_of_rows(rows: list[tuple[int, int]]) -> ir.Expr:
+def _sum_row_products(counts_and_strides: list[tuple[int, int]]) -> ir.Expr:
     """Return the sum of products of literals for pairs of a number of rows and a stride. Positive products are first."""
     total: ir.Expr | None = None
-    for count, stride in sorted(rows, key=lambda row: row[0] < 0):
+    for count, stride in sorted(counts_and_strides, key=lambda row: row[0] < 0):
         size, step = ir.const(abs(count), "int32"), ir.const(stride, "int32")
         row = size if stride == 1 else step if abs(count) == 1 else ir.Bin("mul", size, step)
         total = row if total is None else ir.Bin("add" if count > 0 else "sub", total, row)
@@ -157,16 +166,16 @@ class ExprPrinter:
         """Print an expression. Return the text and the precedence of its outermost operator."""
         match expr:
             case ir.Const(value, dtype):
-                text = self.literal(value, dtype)
+                text = self.print_literal(value, dtype)
                 return text, _PREFIX if text.startswith(("-", "(")) else _PRIMARY
             case ir.Var(name):
                 return name, _PRIMARY
             case ir.Load(buffer, indices):
-                return self.element(buffer, indices), _PRIMARY
+                return self.print_element(buffer, indices), _PRIMARY
             case ir.AddressOf(buffer, indices) if buffer.scope in ir.UNIT_SCOPES:
                 return self._print(flat_index(buffer, indices, self.largest))
             case ir.AddressOf(buffer, indices):
-                return f"&{self.element(buffer, indices)}", _PREFIX
+                return f"&{self.print_element(buffer, indices)}", _PREFIX
             case ir.Cast(dtype, a) if dtype in dtypes.HALF or a.dtype in dtypes.HALF:
                 return self._print_16_bit_float_cast(dtype, a), _PRIMARY
             case ir.Cast("float32", ir.Call("floor", (ir.Bin("div", a, b),))) if self.own and a.dtype == "float64":
@@ -187,7 +196,7 @@ class ExprPrinter:
             case ir.Call(ir.REINTERPRET, (a,), dtype):
                 return self._print_reinterpret(dtype, a)
             case ir.Call(name, args):
-                return self._call(name, args), _PRIMARY
+                return self._print_call(name, args), _PRIMARY
             case ir.Bin():
                 return self._print_binary(expr)
             case _:
@@ -214,7 +223,7 @@ class ExprPrinter:
             )
         return f"({kind}){self._with_brackets(operand, _PREFIX)}", _PREFIX
 
-    def literal(self, value: int | float, dtype: str) -> str:
+    def print_literal(self, value: int | float, dtype: str) -> str:
         """Return a C literal of ``value`` whose type is exactly that of ``dtype``."""
         if dtype in dtypes.HALF:
             return f"(uint16_t){int(dtypes.to_numpy(dtype).type(value).view(np.uint16))}"
@@ -239,7 +248,7 @@ class ExprPrinter:
             case _:
                 return f"({dtypes.c_name(dtype)}){number}" if number >= 0 else f"({dtypes.c_name(dtype)})({number})"
 
-    def element(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> str:
+    def print_element(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> str:
         """Print one element of a buffer, as an lvalue: ``name[flat index]``, or the name of a register tile's scalar."""
         if buffer.scope == "register":
             numbers = [ir.int_value(i) for i in indices]
@@ -247,7 +256,7 @@ class ExprPrinter:
                 return register_name(buffer, [n for n in numbers if n is not None])
         return f"{buffer.name}[{self(flat_index(buffer, indices, self.largest))}]"
 
-    def _call(self, name: str, args: tuple[ir.Expr, ...]) -> str:
+    def _print_call(self, name: str, args: tuple[ir.Expr, ...]) -> str:
         """Print a call of an intrinsic or of a function of ``<math.h>``."""
         printed = ", ".join(self(a) for a in args)
         if name == "fma" and args[0].dtype in dtypes.HALF:

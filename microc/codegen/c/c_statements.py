@@ -44,13 +44,13 @@ class BlockComments:
         self.current = ""
         self.written_by: dict[int, frozenset[ir.Buffer]] = {}
 
-    def before(self, stmt: ir.Stmt) -> list[str]:
+    def comment_before(self, stmt: ir.Stmt) -> list[str]:
         """Return the lines of the comment before a statement.
 
         There are none if the statement belongs to the same block as the preceding one, or if its block has no description."""
         if isinstance(stmt, ir.Seq):
             return []
-        written = self._written_buffers(_first_effect(stmt))
+        written = self._written_buffers(_first_non_declaration(stmt))
         if len(written) != 1 or (name := self._name_in_texts(next(iter(written)))) == self.current:
             return []
         self.current = name
@@ -84,13 +84,13 @@ class BlockComments:
         return name
 
 
-def _first_effect(stmt: ir.Stmt) -> ir.Stmt:
+def _first_non_declaration(stmt: ir.Stmt) -> ir.Stmt:
     """Return the first statement that is neither a declaration nor a sequence, inside of such statements."""
     match stmt:
         case ir.Let(_, _, body) | ir.Alloc(_, body):
-            return _first_effect(body)
+            return _first_non_declaration(body)
         case ir.Seq((body, *_)):
-            return _first_effect(body)
+            return _first_non_declaration(body)
         case _:
             return stmt
 
@@ -122,7 +122,7 @@ class ParallelLoop:
     call: tuple[str, ...]
 
 
-def captured_by(loop: ir.For, params: Sequence[ir.Buffer]) -> tuple[list[ir.Buffer], list[ir.Var]]:
+def find_captured_values(loop: ir.For, params: Sequence[ir.Buffer]) -> tuple[list[ir.Buffer], list[ir.Var]]:
     """Return what the body of a parallel loop uses of its kernel: parameters, and variables from outside of the loop.
 
     Both are in a fixed order. ``params``: all parameters of the kernel."""
@@ -205,29 +205,32 @@ class StmtPrinter:
         self.sizes: Bounds = sizes or {}
         self.blocks: BlockComments | None = None
 
-    def lines(self, stmt: ir.Stmt) -> list[str]:
+    def print_statement(self, stmt: ir.Stmt) -> list[str]:
         """Print a statement as lines of C, after the comment of its block. The outermost lines are not indented."""
-        comment = self.blocks.before(stmt) if self.blocks else []
-        return [*comment, *self._lines(stmt)]
+        comment = self.blocks.comment_before(stmt) if self.blocks else []
+        return [*comment, *self._print_without_comment(stmt)]
 
-    def _lines(self, stmt: ir.Stmt) -> list[str]:
+    def _print_without_comment(self, stmt: ir.Stmt) -> list[str]:
         """Print a statement as lines of C, without the comment of its block."""
         match stmt:
             case ir.Seq(body):
-                return [line for child in body for line in self.lines(child)]
+                return [line for child in body for line in self.print_statement(child)]
             case ir.Store(buffer, indices, value):
                 return self._print_store(buffer, indices, value)
             case ir.For():
                 return self._print_loop(stmt)
             case ir.If(condition, then, otherwise):
-                text = [f"if ({self.expr(condition)}) {{", *_indent(self.lines(then))]
+                text = [f"if ({self.expr(condition)}) {{", *_indent(self.print_statement(then))]
                 if otherwise is not None:
-                    text += ["} else {", *_indent(self.lines(otherwise))]
+                    text += ["} else {", *_indent(self.print_statement(otherwise))]
                 return [*text, "}"]
             case ir.Let(var, value, body):
-                return [f"const {dtypes.c_name(var.dtype)} {var.name} = {self.expr(value)};", *self.lines(body)]
+                return [
+                    f"const {dtypes.c_name(var.dtype)} {var.name} = {self.expr(value)};",
+                    *self.print_statement(body),
+                ]
             case ir.Alloc(buffer, body):
-                return [*self._declare(buffer, body), *self.lines(body)]
+                return [*self._print_declaration(buffer, body), *self.print_statement(body)]
             case ir.Evaluate(value):
                 return [f"{self.expr(value)};"]
             case _:
@@ -235,7 +238,7 @@ class StmtPrinter:
 
     def _print_store(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], value: ir.Expr) -> list[str]:
         """Print a store as an assignment, or as a compound assignment (``+=``) if its value updates the stored element."""
-        target = self.expr.element(buffer, indices)
+        target = self.expr.print_element(buffer, indices)
         if isinstance(value, ir.Bin) and value.op in ("add", "sub", "mul") and value.a == ir.Load(buffer, indices):
             sign = {"add": "+", "sub": "-", "mul": "*"}[value.op]
             return [f"{target} {sign}= {self.expr(value.b)};"]
@@ -257,7 +260,7 @@ class StmtPrinter:
         if ends is not None:
             end, inside = f"{end} && {self.expr(ends.condition)}", ends.then
         head = f"for ({kind} {name} = 0; {end}; ++{name}) {{"
-        body = _indent(self.lines(inside))
+        body = _indent(self.print_statement(inside))
         strip = active_lanes_let(loop) if loop.kind == "scalable" else None
         if strip is not None:
             return [f"for ({kind} {name} = 0; {end};) {{", *body, f"{INDENT}{name} += {strip.var.name};", "}"]
@@ -277,7 +280,7 @@ class StmtPrinter:
 
         ``body``: the printed lines of the loop's body."""
         assert self.func is not None
-        buffers, values = captured_by(loop, self.func.params)
+        buffers, values = find_captured_values(loop, self.func.params)
         written = buffers_written(self.func.body)
         captured = [(_pointer_type(b, self.space, written=b in written), b.name) for b in buffers]
         captured += [(f"{dtypes.c_name(v.dtype)} ", v.name) for v in values]
@@ -285,7 +288,7 @@ class StmtPrinter:
         self.parallel_loops.append(print_parallel_loop(name, loop, self.expr(loop.extent), captured, body))
         return list(self.parallel_loops[-1].call)
 
-    def _declare(self, buffer: ir.Buffer, body: ir.Stmt) -> list[str]:
+    def _print_declaration(self, buffer: ir.Buffer, body: ir.Stmt) -> list[str]:
         """Print the declaration of a buffer: an array, or one scalar for each element of a register tile that ``body`` writes."""
         if buffer.scope in ir.UNIT_SCOPES:
             return []
@@ -296,7 +299,7 @@ class StmtPrinter:
         names = tile_names(buffer, body)
         return [f"{dtypes.c_name(buffer.dtype)} {', '.join(names)};"] if names else []
 
-    def function(
+    def print_function(
         self, func: ir.PrimFunc, head: str = "static void", blocks: Iterable[tuple[str, str]] = ()
     ) -> list[str]:
         """Print a function as lines of C. Parameters that the function only reads are pointers to const.
@@ -312,11 +315,11 @@ class StmtPrinter:
         unused = [
             f"(void){p.name};" for p in func.params if p.name not in used
         ]  # a kernel whose result is constant does not read its inputs
-        body = _indent([*unused, *self.lines(func.body)])
+        body = _indent([*unused, *self.print_statement(func.body)])
         before = [line for parallel in self.parallel_loops for line in parallel.function]
         return [*before, self._function_signature(func, head, written), "{", *body, "}"]
 
-    def foreign(self, func: ir.PrimFunc, lines: Sequence[str], head: str) -> list[str]:
+    def print_external_function(self, func: ir.PrimFunc, lines: Sequence[str], head: str) -> list[str]:
         """Print a function whose body is external C code, as lines of C.
 
         ``func`` has the function's name and parameters, and ``lines`` is its body. ``head``: storage class and result type."""
@@ -392,16 +395,16 @@ _LONG = {"i": "int", "u": "uint", "f": "float"}
 
 
 def helper_texts(
-    names: Iterable[str], cpu: str = "host", file_printer: ExprPrinter | None = None
+    helper_names: Iterable[str], cpu: str = "host", file_printer: ExprPrinter | None = None
 ) -> dict[str, list[str]]:
-    """Return the C of the helper functions ``names`` and of all helpers that they call: lines by helper name.
+    """Return the C of the helper functions ``helper_names`` and of all helpers that they call: lines by helper name.
 
     Each helper follows the helpers that it calls. An intrinsic may have an implementation for the core and a portable one, of
     which the preprocessor selects one. Helpers that only the portable one calls may be unused, and get the attribute ``unused``.
     ``file_printer``: the printer of the C file, which records whether helpers need ``<math.h>``.
     """
     sources: dict[str, list[str]] = {}
-    always_used = set(names)
+    always_used = set(helper_names)
     own = FAMILIES[CORES[cpu].family].own_math
 
     def add_with_dependencies(name: str) -> None:
@@ -434,23 +437,23 @@ def helper_source(name: str, printer: ExprPrinter, cpu: str) -> list[str]:
 
     The helpers that it calls are added to ``printer.helpers``."""
     if dtypes.is_vector(name):
-        return _vector_typedef(name, cpu)
+        return _print_vector_typedef(name, cpu)
     if name in HALF_FLOAT_HELPERS:
         head, brace, *portable, end = HALF_FLOAT_HELPERS[name]
         printer.helpers.update(
             dict.fromkeys(each for each in HALF_FLOAT_HELPERS for line in portable if f"{each}(" in line)
         )
-        return [head, brace, *_guard_bodies(name, [line.removeprefix("    ") for line in portable], cpu), end]
+        return [head, brace, *_print_bodies_by_guard(name, [line.removeprefix("    ") for line in portable], cpu), end]
     if name in MATH_HELPERS:
         printer.needs_math = True
         called = set(re.findall(r"\w+", "\n".join(MATH_HELPERS[name])))  # whole words: acosh_f32 does not call cosh_f32
         printer.helpers.update(dict.fromkeys(each for each in MATH_HELPERS if each != name and each in called))
         return list(MATH_HELPERS[name])
     if name in SCALAR:
-        return _intrinsic_function(SCALAR[name], printer, cpu)
+        return _print_intrinsic_function(SCALAR[name], printer, cpu)
     match = re.fullmatch(r"([iuf]\d+)_of_([iuf]\d+)", name)
     if match is not None:
-        return _reinterpret_helper(name, _c_type_of_suffix(match[1]), _c_type_of_suffix(match[2]))
+        return _print_reinterpret_helper(name, _c_type_of_suffix(match[1]), _c_type_of_suffix(match[2]))
     op, _, short = name.rpartition("_")
     if op not in BINARY or not BINARY[op].body:
         raise InternalError(f"there is no helper {name!r}")
@@ -465,19 +468,19 @@ def _c_type_of_suffix(dtype_suffix: str) -> str:
     return dtypes.c_name(f"{_LONG[dtype_suffix[0]]}{dtype_suffix[1:]}")
 
 
-def _reinterpret_helper(name: str, result: str, source: str) -> list[str]:
+def _print_reinterpret_helper(name: str, result_type: str, source_type: str) -> list[str]:
     """Print a helper function that returns the bits of a float as an integer, or the bits of an integer as a float."""
     return [
-        f"static inline {result} {name}({source} x)",
+        f"static inline {result_type} {name}({source_type} x)",
         "{",
-        f"    {result} bits;",
+        f"    {result_type} bits;",
         "    (void)memcpy(&bits, &x, sizeof bits);",
         "    return bits;",
         "}",
     ]
 
 
-def _vector_typedef(name: str, cpu: str) -> list[str]:
+def _print_vector_typedef(name: str, cpu: str) -> list[str]:
     """Print the definition of a vector type.
 
     It is the core's register type if the compiler supports the core's instructions, else a structure with an array of lanes."""
@@ -492,7 +495,7 @@ def _vector_typedef(name: str, cpu: str) -> list[str]:
     return lines
 
 
-def _intrinsic_function(intrin: Intrin, printer: ExprPrinter, cpu: str) -> list[str]:
+def _print_intrinsic_function(intrin: Intrin, printer: ExprPrinter, cpu: str) -> list[str]:
     """Print an intrinsic as a C function.
 
     The preprocessor selects an implementation for the core by its guard (an ``#if`` condition), else the portable meaning of
@@ -513,11 +516,17 @@ def _intrinsic_function(intrin: Intrin, printer: ExprPrinter, cpu: str) -> list[
     how = "static" if out_of_line else "static inline"
     head = f"{how} {dtypes.c_name(intrin.result) if intrin.result else 'void'} {intrin.name}({params})"
     units = [(each.guard, each.unit) for each in CORES[cpu].sets if intrin.lanes]
-    own = [(guard, _portable_body(intrin, printer, "")) for guard, unit in units if unit and unit.elements]
-    return [*attribute, head, "{", *_guard_bodies(intrin.name, _portable_body(intrin, printer), cpu, own), "}"]
+    own = [(guard, _print_portable_body(intrin, printer, "")) for guard, unit in units if unit and unit.elements]
+    return [
+        *attribute,
+        head,
+        "{",
+        *_print_bodies_by_guard(intrin.name, _print_portable_body(intrin, printer), cpu, own),
+        "}",
+    ]
 
 
-def _guard_bodies(
+def _print_bodies_by_guard(
     name: str, portable_lines: list[str], cpu: str, own_bodies: Sequence[tuple[str, list[str]]] = ()
 ) -> list[str]:
     """Print the alternative bodies of an intrinsic as branches of an ``#if``, with the portable body in ``#else``.
@@ -534,14 +543,14 @@ def _guard_bodies(
     return [*lines, "#else", *portable_lines, "#endif"] if lines else portable_lines
 
 
-def _portable_body(intrin: Intrin, printer: ExprPrinter, lane_suffix: str = ".lane") -> list[str]:
+def _print_portable_body(intrin: Intrin, printer: ExprPrinter, lane_suffix: str = ".lane") -> list[str]:
     """Print the portable meaning of an intrinsic (its TIR definition) as the lines of a C function's body.
 
     For vectors it is a loop over lanes. ``lane_suffix``: text between a vector's name and the index of a lane."""
     statements = StmtPrinter(printer)
     if not intrin.lanes:
         meaning = intrin.meaning
-        return statements.lines(meaning) if isinstance(meaning, ir.Stmt) else [f"return {printer(meaning)};"]
+        return statements.print_statement(meaning) if isinstance(meaning, ir.Stmt) else [f"return {printer(meaning)};"]
     vectors: dict[ir.Expr, ir.Expr] = {}
     for p in intrin.params:
         if isinstance(p, ir.Var) and dtypes.is_vector(p.dtype):
@@ -551,6 +560,6 @@ def _portable_body(intrin: Intrin, printer: ExprPrinter, lane_suffix: str = ".la
     if isinstance(body, ir.Expr):
         body = ir.Store(ir.Buffer(f"r{lane_suffix}", (intrin.lanes,), body.dtype), (LANE,), body)
     body = map_stmt(body, lambda s: s, lambda e: map_expr(e, lambda x: vectors.get(x, x)))
-    lines = statements.lines(ir.For(LANE, intrin.turns, body))
+    lines = statements.print_statement(ir.For(LANE, intrin.turns, body))
     initializer = "" if lane_suffix else " = {0}"  # compilers do not see that subscripts set all of a vector
     return [f"{intrin.result} r{initializer};", *lines, "return r;"] if intrin.result else lines

@@ -99,7 +99,7 @@ def network_name(text: str) -> str:
     return f"m_{name}" if name[0].isdigit() or name in RESERVED_NETWORK_NAMES or name.startswith(_OWN) else name
 
 
-def linked_names(network: str, tables: Iterable[str]) -> set[str]:
+def external_symbols(network: str, tables: Iterable[str]) -> set[str]:
     """Return the external symbols that a network's C defines: its public functions, and its arrays of constants.
 
     ``tables``: names of the arrays, without the network's name in front."""
@@ -161,7 +161,7 @@ def tile_names(buffer: ir.Buffer, body: ir.Stmt) -> list[str]:
 def make_names_distinct(func: ir.PrimFunc) -> ir.PrimFunc:
     """Return the function with its variables and buffers renamed: names are readable and unique in each scope of the C."""
     names = _FunctionRenamer(func)
-    params = tuple(names.buffer(p, p.name) for p in func.params)
+    params = tuple(names.rename_buffer(p, p.name) for p in func.params)
     scalars = tuple(names.declare_variable(s, s.name) for s in func.scalars)
     return replace(func, params=params, scalars=scalars, body=names.rename_statement(func.body))
 
@@ -220,7 +220,7 @@ class _FunctionRenamer:
         self.variables[var] = renamed_var
         return renamed_var
 
-    def value(self, var: ir.Var) -> ir.Var:
+    def rename_let_variable(self, var: ir.Var) -> ir.Var:
         """Declare the variable of a ``Let`` in the innermost scope, and return it under its new name.
 
         The prefix up to ``__``, which names a loop, is dropped. If the name ends with ``_`` and a number, the number becomes
@@ -233,7 +233,7 @@ class _FunctionRenamer:
             var, next(n for n in (f"{stem}_{k}" for k in itertools.count()) if self.are_declarable([n]))
         )
 
-    def buffer(self, buffer: ir.Buffer, preferred: str, body: ir.Stmt | None = None) -> ir.Buffer:
+    def rename_buffer(self, buffer: ir.Buffer, preferred: str, body: ir.Stmt | None = None) -> ir.Buffer:
         """Declare a buffer in the innermost scope, and return it under its new name.
 
         A register tile is declared as several scalars in C: one for each element that ``body`` writes."""
@@ -267,15 +267,15 @@ class _FunctionRenamer:
         """Add names to the innermost scope."""
         self.scopes[-1].update(names)
 
-    def fresh_name(self, stem: str) -> str:
-        """Return a name that the function does not use: ``stem``, an underscore and the first free number from 2 on."""
+    def fresh_name(self, prefix: str) -> str:
+        """Return a name that the function does not use: ``prefix``, an underscore and the first free number from 2 on."""
         number = 2
-        while f"{stem}_{number}" in self.used_names or not self.is_free(f"{stem}_{number}"):
+        while f"{prefix}_{number}" in self.used_names or not self.is_free(f"{prefix}_{number}"):
             number += 1
-        self.used_names.add(f"{stem}_{number}")
-        return f"{stem}_{number}"
+        self.used_names.add(f"{prefix}_{number}")
+        return f"{prefix}_{number}"
 
-    def block(self, stmt: ir.Stmt) -> ir.Stmt:
+    def rename_block(self, stmt: ir.Stmt) -> ir.Stmt:
         """Return a statement that is printed inside braces with its names replaced. The braces are a new scope."""
         self.scopes.append(set())
         body_in_scope = self.rename_statement(stmt)
@@ -290,29 +290,33 @@ class _FunctionRenamer:
             case ir.Seq(body):
                 return ir.Seq(tuple(self.rename_statement(child) for child in body))
             case ir.Store(buffer, indices, value):
-                indices_ = tuple(self.expr(i) for i in indices)
-                return ir.Store(self.buffers.get(buffer, buffer), indices_, self.expr(value))
+                indices_ = tuple(self.rename_expr(i) for i in indices)
+                return ir.Store(self.buffers.get(buffer, buffer), indices_, self.rename_expr(value))
             case ir.Evaluate(value):
-                return ir.Evaluate(self.expr(value))
+                return ir.Evaluate(self.rename_expr(value))
             case ir.If(condition, then, otherwise):
-                return ir.If(self.expr(condition), self.block(then), self.block(otherwise) if otherwise else None)
+                return ir.If(
+                    self.rename_expr(condition),
+                    self.rename_block(then),
+                    self.rename_block(otherwise) if otherwise else None,
+                )
             case ir.For(var, extent, body, kind, annotations):
-                extent, outer = self.expr(extent), self.variables.get(var)
+                extent, outer = self.rename_expr(extent), self.variables.get(var)
                 self.scopes.append(set())
                 counter = self.declare_variable(var, loop_name(var.name, self.stages))
-                renamed_stmt: ir.Stmt = ir.For(counter, extent, self.block(body), kind, annotations)
+                renamed_stmt: ir.Stmt = ir.For(counter, extent, self.rename_block(body), kind, annotations)
                 self.scopes.pop()
                 self.restore_outer_variable(var, outer)
                 return renamed_stmt
             case ir.Let(var, value, body):
-                value, outer = self.expr(value), self.variables.get(var)
-                renamed_stmt = ir.Let(self.value(var), value, self.rename_statement(body))
+                value, outer = self.rename_expr(value), self.variables.get(var)
+                renamed_stmt = ir.Let(self.rename_let_variable(var), value, self.rename_statement(body))
                 self.restore_outer_variable(var, outer)
                 return renamed_stmt
             case ir.Alloc(buffer, body):
                 before = self.buffers.get(buffer)
                 preferred = _SUFFIX.sub("", buffer.name)
-                renamed_stmt = ir.Alloc(self.buffer(buffer, preferred, body), self.rename_statement(body))
+                renamed_stmt = ir.Alloc(self.rename_buffer(buffer, preferred, body), self.rename_statement(body))
                 if before is not None:
                     self.buffers[buffer] = before
                 return renamed_stmt
@@ -326,7 +330,7 @@ class _FunctionRenamer:
         if outer is not None:
             self.variables[var] = outer
 
-    def expr(self, expr: ir.Expr) -> ir.Expr:
+    def rename_expr(self, expr: ir.Expr) -> ir.Expr:
         """Return an expression with its variables and buffers renamed."""
         return map_expr(expr, self.rename_node)
 

@@ -79,7 +79,7 @@ def _distinct_literals(flat: Array, dtype: str) -> tuple[list[str], Array]:
     numbers = bits.view(flat.dtype)
     if dtype == "float32":
         return list(map(float32_literal, numbers)), word_indices
-    literal = ExprPrinter().literal if dtypes.is_float(dtype) else _integer_literal
+    literal = ExprPrinter().print_literal if dtypes.is_float(dtype) else _integer_literal
     return [literal(number, dtype) for number in numbers.tolist()], word_indices
 
 
@@ -155,7 +155,7 @@ def arena_context(module: Module) -> ArenaContext:
             Name(arena.memory),
             Name(arena.memory.upper()),
             arena.size,
-            _arena_end(module, arena),
+            _arena_used_bytes(module, arena),
             _section_attribute(plan, arena),
         )
         for arena in separate_arenas(plan)
@@ -240,7 +240,7 @@ def _section_attribute(plan: Plan, arena: Arena) -> Code:
     return Code("" if arena == plan.arenas[0] else f'__attribute__((section(".{arena.memory}")))')
 
 
-def _arena_end(module: Module, arena: Arena) -> int:
+def _arena_used_bytes(module: Module, arena: Arena) -> int:
     """Return the end of the last tensor in an arena, in bytes from the arena's start."""
     span = range(arena.start, arena.start + arena.size)
     ends = (at + module.values[name].nbytes for name, at in _memory_plan(module).offsets.items() if at in span)
@@ -376,7 +376,7 @@ def _quantisation_constants(value: Value, *, ties_to_even: bool) -> Conversion |
     # ``most`` must be a float32 whose conversion to int32 is defined: the largest float32 that is not above the limit.
     end = np.float32(last)
     end = end if float(end) <= last else np.nextafter(end, np.float32(-np.inf))
-    literal = ExprPrinter().literal
+    literal = ExprPrinter().print_literal
     return Conversion(
         scale=Code(literal(float(np.float32(value.scale)), "float32")),
         zero_point=zero,

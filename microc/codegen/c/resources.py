@@ -59,17 +59,18 @@ class LibraryCosts:
     sections: Sequence[tuple[int, int]]
     factor: float = 1.0
 
-    def stack(self, used: Iterable[str]) -> int:
-        """Return the bytes of stack that the library functions of the operations ``used`` need: the maximum over them."""
+    def stack_bytes(self, operations_used: Iterable[str]) -> int:
+        """Return the bytes of stack that the library functions of ``operations_used`` need: the maximum over them."""
         return round(
-            self.factor * max((self.operations[name][0] for name in used if name in self.operations), default=0)
+            self.factor
+            * max((self.operations[name][0] for name in operations_used if name in self.operations), default=0)
         )
 
-    def memory(self, used: Iterable[str]) -> tuple[int, int]:
-        """Return the bytes of flash and of RAM that the library functions of the operations ``used`` need together.
+    def flash_and_ram_bytes(self, operations_used: Iterable[str]) -> tuple[int, int]:
+        """Return the bytes of flash and of RAM that the library functions of ``operations_used`` need together.
 
         A section that several operations need counts once."""
-        sections = set().union(*(self.operations[name][1] for name in used if name in self.operations))
+        sections = set().union(*(self.operations[name][1] for name in operations_used if name in self.operations))
         return sum(self.sections[k][0] for k in sections), sum(self.sections[k][1] for k in sections)
 
 
@@ -297,7 +298,7 @@ def stack_bounds(module: Module) -> StackBounds:
     deepest, arguments = [0.0, 0.0, 0.0], 0
     for kernel in module.kernels:
         func, facts = kernel.func, _frame_facts(kernel.func.body)
-        below = max(library.stack(kernel_operations(func)), CALLED_BYTES if facts.math else 0)
+        below = max(library.stack_bytes(kernel_operations(func)), CALLED_BYTES if facts.math else 0)
         count = len(func.params) + len(func.scalars)
         frames = (
             _optimised_frame(GCC[kind], facts, count),
@@ -502,4 +503,4 @@ def library_bytes(modules: Sequence[Module]) -> int:
         used |= add_and_sub if add_and_sub & used else set()
     own = core_library(modules[0].options["cpu"])
     libraries = [own] if own.sections else [core_library(core) for core in _firmware_tables()["cores"]]
-    return max(each.memory(used)[0] - each.memory({"copy"})[0] for each in libraries)
+    return max(each.flash_and_ram_bytes(used)[0] - each.flash_and_ram_bytes({"copy"})[0] for each in libraries)

@@ -98,10 +98,10 @@ def kernel_function(module: Module, printer: StmtPrinter, position: int) -> Code
     ]
     signature = f"{module.name.upper()}_KERNEL"
     if kernel.external is None:
-        code = printer.function(kernel.func, signature, kernel.blocks)
+        code = printer.print_function(kernel.func, signature, kernel.blocks)
     else:
         signature += "_STATUS" if kernel.external.fails else ""
-        code = printer.foreign(kernel.func, kernel.external.lines, signature)
+        code = printer.print_external_function(kernel.func, kernel.external.lines, signature)
     flags = dict(kernel.func.annotations).get(FLAGS)
     start = next(k for k, line in enumerate(code) if line.startswith(signature))
     code[start:start] = [

@@ -29,7 +29,7 @@ from microc.codegen.project.protocols import (
     relocatable_entry_files,
     rpc_context,
 )
-from microc.codegen.project.sbom import with_sbom
+from microc.codegen.project.sbom import add_sbom
 from microc.codegen.render import Code, Name, Setting, Text, Word, render
 from microc.errors import UsageError
 from microc.isa import CORES, FAMILIES
@@ -206,7 +206,7 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
         {**(project_manifest(modules, version) if several else manifest(modules[0], version)), "board": board.name}
     )
     # Last, since the bill of materials has a hash of every other file.
-    return with_sbom(files, modules, board, version)
+    return add_sbom(files, modules, board, version)
 
 
 def _board_data(board: Board) -> dict[str, Any]:

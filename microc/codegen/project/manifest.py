@@ -166,7 +166,7 @@ def manifest_fault(data: Any) -> str:
             else f"got {type(wrong.instance).__name__}, expected {_describe_constraint(wrong)}"
         )
         return f"{path}: {message}" if path else message
-    return "" if "models" in data else next(_find_inconsistencies(data), "")
+    return "" if "models" in data else next(_list_inconsistencies(data), "")
 
 
 def _describe_constraint(error: Any) -> str:
@@ -175,7 +175,7 @@ def _describe_constraint(error: Any) -> str:
     return str(expectations.get(error.validator, f"{error.validator} {{}}")).format(error.validator_value)
 
 
-def _find_inconsistencies(data: Mapping[str, Any]) -> Iterator[str]:
+def _list_inconsistencies(data: Mapping[str, Any]) -> Iterator[str]:
     """Yield messages about errors in a manifest that a JSON schema cannot detect.
 
     They are names of tensors that do not exist, wrong indices of kernels, and dtypes that no tensor can have."""
@@ -249,7 +249,7 @@ class MemoryMap:
         intermediates = (n for n, value in module.values.items() if value.storage == "intermediate" and n in written)
         self.names = tuple(dict.fromkeys((*module.inputs, *module.outputs, *module.state, *intermediates)))
 
-    def arena(self) -> list[dict[str, Any]]:
+    def arena_entries(self) -> list[dict[str, Any]]:
         """Return the manifest's entries of all values in the arena.
 
         An entry contains ``offset`` and ``bytes``, and the steps ``first`` to ``last`` (inclusive) of the value's lifetime. A
@@ -262,7 +262,7 @@ class MemoryMap:
         entries = ((name, self._arena_offset(name), first, last) for name, first, last in lives)
         return [self._lifetime_entry(name, at, first, last) for name, at, first, last in entries if at is not None]
 
-    def operands(self, step: int) -> list[str]:
+    def tensors_read_by(self, step: int) -> list[str]:
         """Return the names of the tensors whose memory a step reads.
 
         Names are among ``self.names``. Several tensors may share the memory; those that are not written before this step are
@@ -278,11 +278,11 @@ class MemoryMap:
             and (name in ready or any(k < step for k in self._steps_of_uses(self._writes, name)))
         ]
 
-    def writers(self, name: str) -> list[int]:
+    def steps_that_write(self, name: str) -> list[int]:
         """Return the sorted numbers of the steps that write the memory of a tensor, directly or through a view."""
         return sorted(set(self._steps_of_uses(self._writes, name)))
 
-    def constants(self, call: Call) -> list[dict[str, Any]]:
+    def constants_read_by(self, call: Call) -> list[dict[str, Any]]:
         """Return the C name and the number of bytes of each constant array (weights or table) that a call reads."""
         bases = dict.fromkeys(self._spans[name][0] for name in call.args)
         values = [self.module.values[base] for base in bases if self.module.values[base].storage == "const"]
@@ -386,8 +386,10 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
         "classes": {"output": module.class_output, "names": list(module.classes)} if module.classes else None,
         "self_test": self_test_entry(module),
         "streaming": None if module.streaming is None else streaming_data(module.streaming),
-        "tensors": [{**_tensor_entry(module, name), "written_by": memory.writers(name)} for name in memory.names],
-        "memory": memory.arena(),
+        "tensors": [
+            {**_tensor_entry(module, name), "written_by": memory.steps_that_write(name)} for name in memory.names
+        ],
+        "memory": memory.arena_entries(),
         "kernels": [
             {
                 "index": k,
@@ -403,10 +405,10 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
                 "estimated_code": code[call.kernel],
                 "operators": [asdict(each) for each in call.operators],
                 "streamed": list(call.streamed.layers) if call.streamed else [],
-                "inputs": memory.operands(k),
+                "inputs": memory.tensors_read_by(k),
                 "outputs": [n for n in call.writes if n in names],
                 "workspaces": list(call.workspace),
-                "constants": memory.constants(call),
+                "constants": memory.constants_read_by(call),
                 **({"tensor_unit": asdict(call.unit)} if call.unit else {}),
             }
             for k, call in enumerate(module.calls)

@@ -69,13 +69,13 @@ def sample_definitions(module: Module, frames: Sequence[Frame], address_space: s
     return tuple(
         Code(
             "static "
-            + "\n".join(constant_definition(_as_constant(f"{name}_values", array), address_space=address_space))
+            + "\n".join(constant_definition(_to_constant_value(f"{name}_values", array), address_space=address_space))
         )
         for name, array in zip(module.inputs, arrays, strict=bool(frames[0]))
     )
 
 
-def _as_constant(name: str, array: Array) -> Value:
+def _to_constant_value(name: str, array: Array) -> Value:
     """Return an array as the constant ``name`` of generated C. 16-bit floats are converted to their bits, as uint16."""
     bits = array.view(np.uint16) if str(array.dtype) in dtypes.HALF else array
     return Value(name, bits.shape, str(bits.dtype), "const", bits)
@@ -135,7 +135,7 @@ def _self_test_tensor(module: Module, name: str, value: Value) -> SelfTestTensor
     """Return the template variables of an input or output in the self-test. ``value``: the constant with its samples."""
     assert module.self_test is not None
     bound = module.self_test.bounds.get(name)
-    literal = "" if bound is None else ExprPrinter().literal(bound, module.values[name].dtype)
+    literal = "" if bound is None else ExprPrinter().print_literal(bound, module.values[name].dtype)
     return SelfTestTensor(
         name=Name(name),
         constant=Name(f"{module.name}_{value.name}"),

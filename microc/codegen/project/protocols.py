@@ -204,7 +204,7 @@ def benchmark_main(modules: Sequence[Module], board: Board) -> str:
         name=Name(module.name),
         board_title=Text(board.title),
         vendor=Word(VENDOR),
-        scale=Code(ExprPrinter().literal(1.0 if result.scale is None else result.scale, "float32")),
+        scale=Code(ExprPrinter().print_literal(1.0 if result.scale is None else result.scale, "float32")),
         zero_point=result.zero_point or 0,
         error=int(source.dtype == result.dtype == "float32" and source.shape == result.shape),
     )

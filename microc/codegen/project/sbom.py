@@ -30,7 +30,7 @@ _NONE = "NOASSERTION"
 _RUNTIME_LICENSE = "Apache-2.0"
 
 
-def with_sbom(
+def add_sbom(
     files: Mapping[str, str | bytes], modules: Sequence[Module], board: Board, version: str
 ) -> dict[str, str | bytes]:
     """Return the files of a project together with its bill of materials: content by file name."""
@@ -94,7 +94,7 @@ def _file_entry(file_index: int, name: str, data: bytes, licences: Mapping[str, 
         "SPDXID": f"SPDXRef-File-{file_index}",
         "fileName": f"./{name}",
         "checksums": [
-            {"algorithm": "SHA1", "checksumValue": _sha1(data)},
+            {"algorithm": "SHA1", "checksumValue": _sha1_hex(data)},
             {"algorithm": "SHA256", "checksumValue": hashlib.sha256(data).hexdigest()},
         ],
         "licenseConcluded": licence,
@@ -107,7 +107,7 @@ def _project_package(
     title: str, contents: Mapping[str, bytes], modules: Sequence[Module], board: Board, version: str
 ) -> dict[str, Any]:
     """Return the SPDX package entry for the project itself. ``contents``: content of its files by name."""
-    code = hashlib.sha1("".join(sorted(map(_sha1, contents.values()))).encode(), usedforsecurity=False).hexdigest()
+    code = hashlib.sha1("".join(sorted(map(_sha1_hex, contents.values()))).encode(), usedforsecurity=False).hexdigest()
     options = {module.name: dict(module.options) for module in modules}
     all_deviations = list(dict.fromkeys(line for module in modules for line in describe_deviations(module)))
     return {
@@ -168,20 +168,20 @@ def _spdx_relationships(
 ) -> list[dict[str, str]]:
     """Return the SPDX relationships between the document, the project, its files, models and tools."""
 
-    def relationship(one: str, kind: str, other: str) -> dict[str, str]:
+    def spdx_relationship(one: str, kind: str, other: str) -> dict[str, str]:
         return {"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other}
 
     compiler, *libraries = (tool["SPDXID"] for tool in tools)
     return [
-        relationship("SPDXRef-DOCUMENT", "DESCRIBES", "SPDXRef-Project"),
-        *(relationship("SPDXRef-Project", "CONTAINS", file["SPDXID"]) for file in files),
-        *(relationship("SPDXRef-Project", "GENERATED_FROM", model["SPDXID"]) for model in models),
-        relationship(compiler, "BUILD_TOOL_OF", "SPDXRef-Project"),
-        *(relationship(library, "BUILD_DEPENDENCY_OF", compiler) for library in libraries),
+        spdx_relationship("SPDXRef-DOCUMENT", "DESCRIBES", "SPDXRef-Project"),
+        *(spdx_relationship("SPDXRef-Project", "CONTAINS", file["SPDXID"]) for file in files),
+        *(spdx_relationship("SPDXRef-Project", "GENERATED_FROM", model["SPDXID"]) for model in models),
+        spdx_relationship(compiler, "BUILD_TOOL_OF", "SPDXRef-Project"),
+        *(spdx_relationship(library, "BUILD_DEPENDENCY_OF", compiler) for library in libraries),
     ]
 
 
-def _sha1(data: bytes) -> str:
+def _sha1_hex(data: bytes) -> str:
     """Return the SHA-1 of a file's content in hexadecimal. SPDX requires this hash in addition to a secure one."""
     return hashlib.sha1(data, usedforsecurity=False).hexdigest()
 

@@ -10,7 +10,7 @@ from microc.tir.analysis.simplification import simplify_stmt
 from microc.tir.lower.cleanup import (
     compact_buffers,
     drop_blocks,
-    drop_dead_cells,
+    drop_dead_register_stores,
     hoist_fills,
     hoist_index_lookups,
     unroll_loops,
@@ -69,7 +69,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("products", _body_pass(lower_products)),
     ("unit", _body_pass(lower_unit)),
     *((name, _body_pass(change)) for name, change in _KINDS),
-    ("dead", _body_pass(drop_dead_cells)),
+    ("dead", _body_pass(drop_dead_register_stores)),
     ("workspaces", lift_workspaces),
     ("share", _body_pass(share_values)),
 )

@@ -116,7 +116,7 @@ def _compact_allocation(alloc: ir.Alloc) -> ir.Stmt:
             starts.append(ir.const(0, "int32"))
             shape.append(extent)
             continue
-        start, size = _axis_tile(found, shared, axis, extent, last=axis == len(buffer.shape) - 1)
+        start, size = _touched_range_of_axis(found, shared, axis, extent, is_last_axis=axis == len(buffer.shape) - 1)
         starts.append(start)
         shape.append(size)
     home = found[0].loops[shared - 1] if shared else None
@@ -148,39 +148,41 @@ def _compact_allocation(alloc: ir.Alloc) -> ir.Stmt:
     return _sink_allocation(tile, body, home)
 
 
-def _sink_allocation(buffer: ir.Buffer, body: ir.Stmt, home: ir.For | None) -> ir.Stmt:
+def _sink_allocation(buffer: ir.Buffer, body: ir.Stmt, common_loop: ir.For | None) -> ir.Stmt:
     """Return ``body`` with the allocation of a buffer added.
 
-    A buffer in registers or on the stack is allocated inside of ``home``, the innermost loop around all of its accesses, because
-    C declares it where it is used."""
-    if home is None or buffer.scope not in ("register", "local"):
+    A buffer in registers or on the stack is allocated inside of ``common_loop``, the innermost loop around all of its
+    accesses, because C declares it in the scope that uses it."""
+    if common_loop is None or buffer.scope not in ("register", "local"):
         return ir.Alloc(buffer, body)
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
-        if isinstance(s, ir.For) and s.var == home.var:
+        if isinstance(s, ir.For) and s.var == common_loop.var:
             return ir.For(s.var, s.extent, ir.Alloc(buffer, s.body), s.kind, s.annotations)
         return s
 
     return map_stmt(body, on_stmt)
 
 
-def _axis_tile(touches: list[Access], shared: int, axis: int, extent: int, *, last: bool) -> tuple[ir.Expr, int]:
-    """Return the start and the size of the range that all accesses touch along one axis; if unknown, those of the whole axis.
+def _touched_range_of_axis(
+    touches: list[Access], shared_loop_count: int, axis: int, axis_length: int, *, is_last_axis: bool
+) -> tuple[ir.Expr, int]:
+    """Return (start, number of elements) of the range that all accesses touch along an axis; if unknown, the whole axis.
 
-    ``shared``: number of loops that enclose all accesses; ``last``: the axis is the last axis of the buffer."""
-    whole = ir.const(0, "int32"), extent
+    ``shared_loop_count``: number of loops that enclose all accesses. ``is_last_axis``: True for the buffer's last axis."""
+    whole = ir.const(0, "int32"), axis_length
     base: ir.Expr | None = None
-    low, high = extent, -extent
+    low, high = axis_length, -axis_length
     for access in touches:
-        inner = [loop.var for loop in access.loops[shared:]]
+        inner = [loop.var for loop in access.loops[shared_loop_count:]]
         parts = split_index(access.indices[axis], inner, loop_bounds(access.loops))
         # All accesses must move with the outer loops in the same way, or the touched range is no tile of constant size.
         if parts is None or (base is not None and parts[0] != base):
             return whole
         base = parts[0]
-        low, high = min(low, parts[1]), max(high, parts[2] + (access.extent - 1 if last else 0))
+        low, high = min(low, parts[1]), max(high, parts[2] + (access.extent - 1 if is_last_axis else 0))
     size = high - low + 1
-    if base is None or size >= extent:
+    if base is None or size >= axis_length:
         return whole
     return simplify(base + low), size
 
@@ -195,7 +197,7 @@ Cell = tuple[ir.Expr, ...]
 _NOTHING = ir.Seq(())
 
 
-def drop_dead_cells(stmt: ir.Stmt) -> ir.Stmt:
+def drop_dead_register_stores(stmt: ir.Stmt) -> ir.Stmt:
     """Return a statement without the stores to elements of register tiles that affect no memory, condition or call."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
@@ -258,7 +260,7 @@ def _hoist_fill(loop: ir.For) -> ir.Stmt:
         return loop
     body = loop.body.body
     for k, (fill, copy) in enumerate(itertools.pairwise(body)):
-        filled, copied = _single_store_nest(fill), _single_store_nest(copy)
+        filled, copied = _match_single_store_nest(fill), _match_single_store_nest(copy)
         if filled is None or copied is None or not isinstance(filled[1].value, ir.Const):
             continue
         buffer = filled[1].buffer
@@ -268,12 +270,12 @@ def _hoist_fill(loop: ir.For) -> ir.Stmt:
             continue
         if any(buffer in buffers_written(s) | buffers_read(s) for s in body[:k]):
             continue
-        if all(loop.var not in free_vars(index) for index in filled[1].indices) and _visits_whole_box(*copied):
+        if all(loop.var not in free_vars(index) for index in filled[1].indices) and _stores_to_whole_box(*copied):
             return ir.seq(fill, ir.For(loop.var, loop.extent, ir.seq(*body[:k], *body[k + 1 :]), loop.kind))
     return loop
 
 
-def _single_store_nest(stmt: ir.Stmt) -> tuple[dict[ir.Var, int], ir.Store] | None:
+def _match_single_store_nest(stmt: ir.Stmt) -> tuple[dict[ir.Var, int], ir.Store] | None:
     """Return a nest of loops around a single store as (extents by loop variable, store).
 
     None for other statements, and if an extent is not constant."""
@@ -286,7 +288,7 @@ def _single_store_nest(stmt: ir.Stmt) -> tuple[dict[ir.Var, int], ir.Store] | No
     return (loops, stmt) if isinstance(stmt, ir.Store) else None
 
 
-def _visits_whole_box(loops: dict[ir.Var, int], store: ir.Store) -> bool:
+def _stores_to_whole_box(loops: dict[ir.Var, int], store: ir.Store) -> bool:
     """Test whether a loop nest stores to every element of a fixed box.
 
     Each index of the store must be a constant, or a constant plus the variable of one loop."""

@@ -59,33 +59,33 @@ class LaneOperations(LaneScope):
     The intrinsic depends on which operands are uniform (equal in all lanes)."""
 
     @abstractmethod
-    def vector(self, expr: ir.Expr) -> ir.Expr:
+    def to_vector(self, expr: ir.Expr) -> ir.Expr:
         """Return an int32 or float32 expression as a vector of its values in all lanes."""
 
     def convert_rounding(self, expr: ir.Expr) -> ir.Expr | None:
         """Return a rounding multiplication or rounding right shift as vector intrinsics; None for other expressions."""
         product = match_doubling_multiply(expr)
         if product is not None:
-            return self.operation("doubling_high_mul", *product, has_scalar_form=True)
+            return self.build_operation("doubling_high_mul", *product, has_scalar_form=True)
         once = match_rounded_product(expr)
         if once is not None:
             x, m, distance, addend = once
             rounded = self.shift_right(
-                self.operation("doubling_high_floor", x, m, has_scalar_form=True), distance, rounds=True
+                self.build_operation("doubling_high_floor", x, m, has_scalar_form=True), distance, rounds=True
             )
         else:
             found = match_rounding_shift(expr)
             if found is None:
                 return None
             value, distance, addend = found
-            rounded = self.shift_right(self.vector(value), distance, rounds=True)
+            rounded = self.shift_right(self.to_vector(value), distance, rounds=True)
         if not addend:
             return rounded
         number = ir.const(addend, "int32")
         return (
-            self.call("add", rounded, self.broadcast(number))
+            self.call_intrinsic("add", rounded, self.broadcast(number))
             if self.active is None
-            else self.call("add_n", rounded, number)
+            else self.call_intrinsic("add_n", rounded, number)
         )
 
     def try_multiply_add(self, total: ir.Expr, x: ir.Expr, y: ir.Expr) -> ir.Expr | None:
@@ -94,27 +94,29 @@ class LaneOperations(LaneScope):
         If both factors are int16 or narrower, a widening multiply-add is used, because int16 vectors need half the registers
         of int32 vectors.
         """
-        vector, other = (x, y) if self.varies(x) else (y, x)
-        short, number = self.short(vector), not self.varies(other)
+        vector, other = (x, y) if self.varies_between_lanes(x) else (y, x)
+        short, number = self.load_int16_vector(vector), not self.varies_between_lanes(other)
         if short is not None and number and is_loaded_as_int16(other):
-            return self.call("mac_short_n", self.vector(total), short, self.uniform(other))
-        if short is not None and (factor := self.short(other)) is not None:
-            return self.call("mac_short", self.vector(total), short, factor)
-        return None if number else self.call("mac", self.vector(total), self.vector(x), self.vector(y))
+            return self.call_intrinsic("mac_short_n", self.to_vector(total), short, self.to_uniform_scalar(other))
+        if short is not None and (factor := self.load_int16_vector(other)) is not None:
+            return self.call_intrinsic("mac_short", self.to_vector(total), short, factor)
+        return (
+            None if number else self.call_intrinsic("mac", self.to_vector(total), self.to_vector(x), self.to_vector(y))
+        )
 
-    def short(self, value: ir.Expr) -> ir.Expr | None:
+    def load_int16_vector(self, value: ir.Expr) -> ir.Expr | None:
         """Return a load of consecutive elements of int16 or narrower as a vector of int16; None for other expressions."""
         match value:
             case ir.Cast("int32", ir.Load(buffer, indices) as load) if is_loaded_as_int16(value):
-                if buffer.scope == "register" or self.step(load) != 1:
+                if buffer.scope == "register" or self.lane_stride(load) != 1:
                     return None
-                name = f"load_{TYPES[buffer.dtype]}_{self.suffix(SHORT)}"
-                place = self.address(buffer, indices, 1, writes=False)
-                return ir.Call(*self.partial(name, (place,)), self.type(SHORT))
+                name = f"load_{TYPES[buffer.dtype]}_{self.intrinsic_suffix(SHORT)}"
+                place = self.first_lane_address(buffer, indices, 1, writes=False)
+                return ir.Call(*self.partial_access(name, (place,)), self.vector_dtype(SHORT))
             case _:
                 return None
 
-    def operation(self, name: str, a: ir.Expr, b: ir.Expr, *, has_scalar_form: bool = False) -> ir.Expr:
+    def build_operation(self, name: str, a: ir.Expr, b: ir.Expr, *, has_scalar_form: bool = False) -> ir.Expr:
         """Return the vector operation ``name`` on the operands ``a`` and ``b``.
 
         If an operand is uniform, the intrinsic with the suffix ``_n`` is used, whose second operand is a scalar.
@@ -122,20 +124,20 @@ class LaneOperations(LaneScope):
         has_scalar_form = (
             has_scalar_form or name in _NUMBERS or (self.active is not None and name in SCALABLE_SCALAR_OPS)
         )
-        if has_scalar_form and not self.varies(b):
-            return self.call(f"{name}_n", self.vector(a), self.uniform(b))
-        if name in ("add", "mul") and not self.varies(a):
-            return self.call(f"{name}_n", self.vector(b), self.uniform(a))
-        return self.call(name, self.vector(a), self.vector(b))
+        if has_scalar_form and not self.varies_between_lanes(b):
+            return self.call_intrinsic(f"{name}_n", self.to_vector(a), self.to_uniform_scalar(b))
+        if name in ("add", "mul") and not self.varies_between_lanes(a):
+            return self.call_intrinsic(f"{name}_n", self.to_vector(b), self.to_uniform_scalar(a))
+        return self.call_intrinsic(name, self.to_vector(a), self.to_vector(b))
 
     def shift_left(self, vector: ir.Expr, distance: ir.Expr, *, rounds: bool) -> ir.Expr:
         """Return a vector shifted left by ``distance``, which may differ between lanes. A negative distance shifts right.
 
         ``rounds``: right shifts are rounded."""
         name = "shift_round" if rounds else "shl"
-        if self.varies(distance):
-            return self.call(name, vector, self.vector(distance))
-        return self.call(f"{name}_n", vector, self.uniform(distance))
+        if self.varies_between_lanes(distance):
+            return self.call_intrinsic(name, vector, self.to_vector(distance))
+        return self.call_intrinsic(f"{name}_n", vector, self.to_uniform_scalar(distance))
 
     def shift_right(self, vector: ir.Expr, distance: ir.Expr, *, rounds: bool) -> ir.Expr:
         """Return a vector shifted right by ``distance``, 0 to 31, which may differ between lanes.
@@ -144,13 +146,13 @@ class LaneOperations(LaneScope):
         if self.active is None:
             return self.shift_left(vector, negate_sum(distance), rounds=rounds)
         name = "right_round" if rounds else "right"
-        if not self.varies(distance):
-            return self.call(f"{name}_n", vector, self.uniform(distance))
+        if not self.varies_between_lanes(distance):
+            return self.call_intrinsic(f"{name}_n", vector, self.to_uniform_scalar(distance))
         terms, _ = linear(distance)
         # If the distance is the negation of a varying value, one ``neg`` of that vector is enough.
         left = all(factor < 0 for factor in terms.values())
-        places = self.call("neg", self.vector(negate_sum(distance))) if left else self.vector(distance)
-        return self.call(name, vector, places)
+        places = self.call_intrinsic("neg", self.to_vector(negate_sum(distance))) if left else self.to_vector(distance)
+        return self.call_intrinsic(name, vector, places)
 
     def wrap_to(self, narrow_dtype: str, a: ir.Expr) -> ir.Expr:
         """Return the vector of an int32 value that is cast to ``narrow_dtype`` and back to int32.
@@ -159,11 +161,11 @@ class LaneOperations(LaneScope):
         unsigned, by two shifts if it is signed."""
         reach, room = bounds_of(simplify(_expand_saturation(a))), dtypes.int_range(narrow_dtype)
         if reach is not None and room[0] <= reach[0] and reach[1] <= room[1]:
-            return self.vector(a)
+            return self.to_vector(a)
         if not room[0]:
-            return self.vector(a & room[1])
+            return self.to_vector(a & room[1])
         up = ir.const(32 - dtypes.dtype_parts(narrow_dtype).bits, "int32")
-        return self.shift_right(self.shift_left(self.vector(a), up, rounds=False), up, rounds=False)
+        return self.shift_right(self.shift_left(self.to_vector(a), up, rounds=False), up, rounds=False)
 
 
 def _expand_saturation(expr: ir.Expr) -> ir.Expr:
@@ -232,47 +234,51 @@ FLOAT_CALLS = frozenset({"fma", "sqrt", "rint", "floor", "fabs"})
 class LaneCode(LaneOperations):
     """Rewriter of the body of a loop with vector intrinsics. Each iteration becomes a lane."""
 
-    def statement(self, stmt: ir.Stmt) -> ir.Stmt:
+    def rewrite_statement(self, stmt: ir.Stmt) -> ir.Stmt:
         """Return a statement rewritten with vector intrinsics. NoLanesError if it cannot be vectorised."""
         match stmt:
             case ir.Store(buffer, indices, value):
-                return self.store(buffer, indices, value)
+                return self.rewrite_store(buffer, indices, value)
             case ir.Seq(body):
-                return ir.seq(*(self.statement(child) for child in body))
-            case ir.For(var, extent, body, kind, annotations) if not self.varies(extent):
+                return ir.seq(*(self.rewrite_statement(child) for child in body))
+            case ir.For(var, extent, body, kind, annotations) if not self.varies_between_lanes(extent):
                 self.inside.add(var)
-                return ir.For(var, extent, self.statement(body), kind, annotations)
+                return ir.For(var, extent, self.rewrite_statement(body), kind, annotations)
             case ir.Alloc(buffer, body) if buffer.scope == "register" and buffer.dtype in ELEMENTS:
                 self.registers[buffer] = replace(
-                    buffer, name=f"{buffer.name}{self.label}", dtype=self.type(buffer.dtype)
+                    buffer, name=f"{buffer.name}{self.label}", dtype=self.vector_dtype(buffer.dtype)
                 )
-                return ir.Alloc(self.registers[buffer], self.statement(body))
-            case ir.Let(var, value, body) if not self.varies(value):
+                return ir.Alloc(self.registers[buffer], self.rewrite_statement(body))
+            case ir.Let(var, value, body) if not self.varies_between_lanes(value):
                 self.inside.add(var)
-                return ir.Let(var, value, self.statement(body))
+                return ir.Let(var, value, self.rewrite_statement(body))
             case ir.Let(var, value, body) if var.dtype in ELEMENTS:
-                self.names[var] = ir.Var(var.name, self.type(var.dtype))
-                return ir.Let(self.names[var], self.vector(value), self.statement(body))
+                self.names[var] = ir.Var(var.name, self.vector_dtype(var.dtype))
+                return ir.Let(self.names[var], self.to_vector(value), self.rewrite_statement(body))
             case _:
                 raise NoLanesError
 
-    def store(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], value: ir.Expr) -> ir.Stmt:
+    def rewrite_store(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], value: ir.Expr) -> ir.Stmt:
         """Return the vector statement for a store to a register, to consecutive elements, or to elements at a constant stride."""
         if buffer in self.registers:
-            return ir.Store(self.registers[buffer], indices, self.vector(value))
+            return ir.Store(self.registers[buffer], indices, self.to_vector(value))
         if buffer in self.tiles:
-            return ir.Store(self.tiles[buffer], self.vector_index(indices), self.vector(value))
+            return ir.Store(self.tiles[buffer], self.vector_index(indices), self.to_vector(value))
         if buffer.dtype == "float32":
             if buffer.scope == "register" or memory_stride(buffer, indices, self.var) != 1:
                 raise NoLanesError
-            target = self.address(buffer, indices, 1, writes=True)
-            stored = self.partial(f"store_f32_{self.suffix('float32')}", (target, self.vector(value)))
+            target = self.first_lane_address(buffer, indices, 1, writes=True)
+            stored = self.partial_access(
+                f"store_f32_{self.intrinsic_suffix('float32')}", (target, self.to_vector(value))
+            )
             return ir.Evaluate(ir.Call(*stored, "int32"))
         if buffer.dtype == "float16" and isinstance(value, ir.Cast) and value.a.dtype == "float32":
             if self.floats < NARROWED or buffer.scope == "register" or memory_stride(buffer, indices, self.var) != 1:
                 raise NoLanesError
-            target = self.address(buffer, indices, 1, writes=True)
-            stored = self.partial(f"store_f16_{self.suffix('float32')}", (target, self.vector(value.a)))
+            target = self.first_lane_address(buffer, indices, 1, writes=True)
+            stored = self.partial_access(
+                f"store_f16_{self.intrinsic_suffix('float32')}", (target, self.to_vector(value.a))
+            )
             return ir.Evaluate(ir.Call(*stored, "int32"))
         kind, step = TYPES.get(buffer.dtype), memory_stride(buffer, indices, self.var)
         if buffer.scope == "register" or kind is None or step is None or step < 1:
@@ -281,19 +287,19 @@ class LaneCode(LaneOperations):
         narrow = value.a if isinstance(value, ir.Cast) and value.a.dtype == "int32" else value
         if narrow.dtype != "int32":
             narrow = ir.cast("int32", narrow)
-        target = self.address(buffer, indices, step, writes=True)
-        where = (target,) if step == 1 else (target, self.offsets(step))
-        name = f"{'store' if step == 1 else 'scatter'}_{kind}_{self.suffix()}"
+        target = self.first_lane_address(buffer, indices, step, writes=True)
+        where = (target,) if step == 1 else (target, self.lane_offsets(step))
+        name = f"{'store' if step == 1 else 'scatter'}_{kind}_{self.intrinsic_suffix()}"
         # Scalable vectors always saturate. Other vectors saturate if the value is a call, which the schedule inserts for cores
         # that have instructions for it.
         saturates = self.active is not None or isinstance(narrow, ir.Call)
         if step == 1 and saturates and (inner := match_saturation(narrow, buffer.dtype)) is not None:
-            name, narrow = f"store_saturated_{kind}_{self.suffix()}", inner
-        return ir.Evaluate(ir.Call(*self.partial(name, (*where, self.vector(narrow))), "int32"))
+            name, narrow = f"store_saturated_{kind}_{self.intrinsic_suffix()}", inner
+        return ir.Evaluate(ir.Call(*self.partial_access(name, (*where, self.to_vector(narrow))), "int32"))
 
-    def vector(self, expr: ir.Expr) -> ir.Expr:
+    def to_vector(self, expr: ir.Expr) -> ir.Expr:
         """Return an int32 or float32 expression as a vector of its values in all lanes."""
-        if not self.varies(expr):
+        if not self.varies_between_lanes(expr):
             return self.broadcast(expr)
         match expr:
             case ir.Var() if expr in self.names:
@@ -302,46 +308,57 @@ class LaneCode(LaneOperations):
                 return ir.Load(self.registers[buffer], indices)
             case ir.Load(buffer, indices) if buffer in self.tiles:
                 return ir.Load(self.tiles[buffer], self.vector_index(indices))
-            case ir.Select(condition, a, b) if not self.varies(condition) and expr.dtype in ELEMENTS:
-                return ir.Select(self.uniform(condition), self.vector(a), self.vector(b))
+            case ir.Select(condition, a, b) if not self.varies_between_lanes(condition) and expr.dtype in ELEMENTS:
+                return ir.Select(self.to_uniform_scalar(condition), self.to_vector(a), self.to_vector(b))
         return self.convert_float(expr) if expr.dtype == "float32" else self.convert_integer(expr)
 
     def convert_float(self, expr: ir.Expr) -> ir.Expr:
         """Return the vector of a float32 expression that differs between lanes."""
         match expr:
             case ir.Load(buffer, indices):
-                if buffer.scope == "register" or self.step(expr) != 1:
+                if buffer.scope == "register" or self.lane_stride(expr) != 1:
                     raise NoLanesError
-                source = self.address(buffer, indices, 1, writes=False)
-                return ir.Call(*self.partial(f"load_f32_{self.suffix('float32')}", (source,)), self.type("float32"))
+                source = self.first_lane_address(buffer, indices, 1, writes=False)
+                return ir.Call(
+                    *self.partial_access(f"load_f32_{self.intrinsic_suffix('float32')}", (source,)),
+                    self.vector_dtype("float32"),
+                )
             case ir.Cast("float32", ir.Load(buffer, indices) as load) if buffer.dtype in HALVES:
-                if self.step(load) != 1:
+                if self.lane_stride(load) != 1:
                     raise NoLanesError
-                name = f"load_{HALVES[buffer.dtype]}_{self.suffix('float32')}"
-                source = self.address(buffer, indices, 1, writes=False)
-                return ir.Call(*self.partial(name, (source,)), self.type("float32"))
+                name = f"load_{HALVES[buffer.dtype]}_{self.intrinsic_suffix('float32')}"
+                source = self.first_lane_address(buffer, indices, 1, writes=False)
+                return ir.Call(*self.partial_access(name, (source,)), self.vector_dtype("float32"))
             case ir.Bin(op, a, b) if op in _FLOAT_OPS:
-                return self.call(op, self.vector(a), self.vector(b), element="float32")
+                return self.call_intrinsic(op, self.to_vector(a), self.to_vector(b), element="float32")
             case ir.Un("neg", a):
                 # Not 0 - a, which has the wrong sign for a = 0.
-                return self.call("mul", self.vector(a), self.broadcast(ir.const(-1.0, "float32")), element="float32")
-            case ir.Call("fma", (a, b, total)) if self.floats > 1 and self.varies(a) != self.varies(b):
-                vector, number = (a, b) if self.varies(a) else (b, a)
-                return self.call(
-                    "fma_n", self.vector(vector), self.uniform(number), self.vector(total), element="float32"
+                return self.call_intrinsic(
+                    "mul", self.to_vector(a), self.broadcast(ir.const(-1.0, "float32")), element="float32"
+                )
+            case ir.Call("fma", (a, b, total)) if self.floats > 1 and self.varies_between_lanes(
+                a
+            ) != self.varies_between_lanes(b):
+                vector, number = (a, b) if self.varies_between_lanes(a) else (b, a)
+                return self.call_intrinsic(
+                    "fma_n",
+                    self.to_vector(vector),
+                    self.to_uniform_scalar(number),
+                    self.to_vector(total),
+                    element="float32",
                 )
             case ir.Call(name, args) if name in FLOAT_CALLS:
-                return self.call(name, *map(self.vector, args), element="float32")
+                return self.call_intrinsic(name, *map(self.to_vector, args), element="float32")
             case ir.Select(ir.Bin(op, x, y), a, b) if op in ir.COMPARISONS and x.dtype == "float32":
-                chosen = (self.vector(e) for e in (x, y, self.readable(a), self.readable(b)))
-                return self.call(f"select_{op}", *chosen, element="float32")
+                chosen = (self.to_vector(e) for e in (x, y, self.clamp_table_indices(a), self.clamp_table_indices(b)))
+                return self.call_intrinsic(f"select_{op}", *chosen, element="float32")
             case ir.Select(ir.Bin("or", ir.Bin(_, x) as one, other), a, b) if x.dtype == "float32":
                 # ``or`` has no vector form; each test becomes a select of its own.
-                return self.vector(ir.Select(one, a, ir.Select(other, a, b)))
+                return self.to_vector(ir.Select(one, a, ir.Select(other, a, b)))
             case ir.Call(ir.REINTERPRET, (a,)) if a.dtype in ("int32", "uint32"):
-                return self.call("of_bits", self.vector(_reinterpret_as_signed(a)), element="float32")
+                return self.call_intrinsic("of_bits", self.to_vector(_reinterpret_as_signed(a)), element="float32")
             case ir.Cast("float32", a) if a.dtype in ("int32", *TYPES):
-                return self.call("from_i32", self.vector(ir.cast("int32", a)), element="float32")
+                return self.call_intrinsic("from_i32", self.to_vector(ir.cast("int32", a)), element="float32")
             case _:
                 raise NoLanesError
 
@@ -356,88 +373,95 @@ class LaneCode(LaneOperations):
             return special
         match expr:
             case ir.Load() if expr.dtype == "int32":
-                return self.load(expr)
+                return self.rewrite_load(expr)
             case ir.Cast("int32", ir.Load() as load):
-                return self.load(load)
+                return self.rewrite_load(load)
             # Widening twice is widening once.
             case ir.Cast("int32", ir.Cast(wider, a)) if a.dtype in TYPES and dtypes.contains_range_of(wider, a.dtype):
-                return self.vector(ir.cast("int32", a))
+                return self.to_vector(ir.cast("int32", a))
             case ir.Cast("int32", ir.Cast(narrow, a)) if a.dtype == "int32":
                 return self.wrap_to(narrow, a)
             case ir.Cast("int32", ir.Select(condition, a, b)):
-                return self.vector(ir.Select(condition, ir.cast("int32", a), ir.cast("int32", b)))
+                return self.to_vector(ir.Select(condition, ir.cast("int32", a), ir.cast("int32", b)))
             # uint32 arithmetic modulo 2**32 has the same bits in int32 lanes, which wrap around, too.
             case ir.Cast("int32", ir.Bin() as wrapping) if wrapping.dtype == "uint32":
-                return self.vector(_reinterpret_as_signed(wrapping))
+                return self.to_vector(_reinterpret_as_signed(wrapping))
             case ir.Bin("add", a, ir.Bin("mul", x, y)) if self.active is not None and (
                 addend := self.try_multiply_add(a, x, y)
             ):
                 return addend
-            case ir.Bin("add", a, ir.Bin("mul", x, y)) if expr.dtype == "int32" and self.varies(x) != self.varies(y):
-                vector, number = (x, y) if self.varies(x) else (y, x)
-                return self.call("mac_n", self.vector(a), self.vector(vector), self.uniform(number))
+            case ir.Bin("add", a, ir.Bin("mul", x, y)) if expr.dtype == "int32" and self.varies_between_lanes(
+                x
+            ) != self.varies_between_lanes(y):
+                vector, number = (x, y) if self.varies_between_lanes(x) else (y, x)
+                return self.call_intrinsic(
+                    "mac_n", self.to_vector(a), self.to_vector(vector), self.to_uniform_scalar(number)
+                )
             case ir.Bin(op, a, b) if op in _OPS and expr.dtype == "int32":
-                return self.operation(_OPS[op], a, b)
+                return self.build_operation(_OPS[op], a, b)
             case ir.Bin("truncdiv", a, ir.Const(int() as divisor)) if expr.dtype == "int32" and divisor > 1:
-                return self.vector(divide_by_constant(a, divisor))
+                return self.to_vector(divide_by_constant(a, divisor))
             case ir.Bin(("shl" | "shr") as op, a, b) if expr.dtype == "int32":
-                vector = self.vector(a)
+                vector = self.to_vector(a)
                 return (
                     self.shift_left(vector, b, rounds=False)
                     if op == "shl"
                     else self.shift_right(vector, b, rounds=False)
                 )
             case ir.Un("neg", a) if a.dtype == "int32" and self.active is not None:
-                return self.call("neg", self.vector(a))
+                return self.call_intrinsic("neg", self.to_vector(a))
             case ir.Un("neg", a) if a.dtype == "int32":
-                return self.call("sub", self.broadcast(ir.const(0, "int32")), self.vector(a))
+                return self.call_intrinsic("sub", self.broadcast(ir.const(0, "int32")), self.to_vector(a))
             case ir.Select(ir.Bin(op, x, y), a, b) if op in ir.COMPARISONS and x.dtype == "int32":
-                return self.call(f"select_{op}", *(self.vector(e) for e in (x, y, self.readable(a), self.readable(b))))
+                return self.call_intrinsic(
+                    f"select_{op}",
+                    *(self.to_vector(e) for e in (x, y, self.clamp_table_indices(a), self.clamp_table_indices(b))),
+                )
             # int16 has a saturating instruction; saturation to bytes is a min and a max.
             case ir.Call("saturate_i16" | "saturate_i16_half"):
-                return self.call("saturate_i16", self.vector(saturation_operand(expr)))
+                return self.call_intrinsic("saturate_i16", self.to_vector(saturation_operand(expr)))
             case ir.Call(name) if name in CLAMPS:
                 low, high, _ = CLAMPS[name]
-                return self.vector(ir.clamp(saturation_operand(expr), low, high))
+                return self.to_vector(ir.clamp(saturation_operand(expr), low, high))
             case ir.Call("high_mul_round" | "high_product" as name, (a, b)):
-                return self.call(name, self.vector(a), self.vector(b))
+                return self.call_intrinsic(name, self.to_vector(a), self.to_vector(b))
             case ir.Call("dot2" | "dot4_i8" | "dot4_u8" as name, args):
-                return self.call(name, *map(self.vector, args))
+                return self.call_intrinsic(name, *map(self.to_vector, args))
             case ir.Call(name, (ir.AddressOf() as place,)) if name in WORD_LOADS:
                 # Lanes must read adjacent words, so that one vector load reads all of them; there is no predicated form.
                 if not self.is_whole() or memory_stride(place.buffer, place.indices, self.var) != place.extent:
                     raise NoLanesError
-                elements = self.address(place.buffer, place.indices, 1, writes=False)
-                return self.call(name, replace(elements, extent=place.extent * self.lanes))
+                elements = self.first_lane_address(place.buffer, place.indices, 1, writes=False)
+                return self.call_intrinsic(name, replace(elements, extent=place.extent * self.lanes))
             case ir.Call(ir.REINTERPRET, (a,)) if (a.dtype, expr.dtype) == ("float32", "int32"):
-                return self.call("bits", self.vector(a))
+                return self.call_intrinsic("bits", self.to_vector(a))
             case ir.Cast("int32", a) if a.dtype == "float32":
                 # rint and the conversion are one instruction; a bare conversion truncates.
                 rounds = isinstance(a, ir.Call) and a.name == "rint"
-                number = self.vector(a.args[0] if rounds and isinstance(a, ir.Call) else a)
-                return self.call("nearest" if rounds else "toward_zero", number)
+                number = self.to_vector(a.args[0] if rounds and isinstance(a, ir.Call) else a)
+                return self.call_intrinsic("nearest" if rounds else "toward_zero", number)
             case _:
                 raise NoLanesError
 
-    def load(self, load: ir.Load) -> ir.Expr:
+    def rewrite_load(self, load: ir.Load) -> ir.Expr:
         """Return the vector of a load whose element differs between lanes.
 
         Elements are consecutive, at a constant stride, or looked up in a table by computed indices."""
         kind = TYPES.get(load.dtype)
         if kind is None or load.buffer.scope == "register":
             raise NoLanesError
-        step = self.step(load)
+        step = self.lane_stride(load)
         if step is not None and step > 0:
-            where = (self.address(load.buffer, load.indices, step, writes=False),)
-            name, args = ("load", where) if step == 1 else ("gather", (*where, self.offsets(step)))
-            return ir.Call(*self.partial(f"{name}_{kind}_{self.suffix()}", args), self.type())
+            where = (self.first_lane_address(load.buffer, load.indices, step, writes=False),)
+            name, args = ("load", where) if step == 1 else ("gather", (*where, self.lane_offsets(step)))
+            return ir.Call(*self.partial_access(f"{name}_{kind}_{self.intrinsic_suffix()}", args), self.vector_dtype())
         if len(load.indices) == 1:  # a table, looked up by value
             table = ir.AddressOf(load.buffer, (ir.const(0, "int32"),), load.buffer.size)
-            args = (table, self.vector(load.indices[0]))
-            return ir.Call(*self.partial(f"gather_{kind}_{self.suffix()}", args), self.type())
+            args = (table, self.to_vector(load.indices[0]))
+            return ir.Call(*self.partial_access(f"gather_{kind}_{self.intrinsic_suffix()}", args), self.vector_dtype())
         raise NoLanesError
 
-    def readable(self, expr: ir.Expr) -> ir.Expr:
+    def clamp_table_indices(self, expr: ir.Expr) -> ir.Expr:
         """Return an operand of a select with the indices of table lookups clamped to the table.
 
         Vectors compute both operands of a select in all lanes. So a table is also read in lanes in which the condition guards
@@ -446,7 +470,7 @@ class LaneCode(LaneOperations):
 
         def on_expr(e: ir.Expr) -> ir.Expr:
             match e:
-                case ir.Load(buffer, (place,)) if self.varies(e) and self.step(e) is None:
+                case ir.Load(buffer, (place,)) if self.varies_between_lanes(e) and self.lane_stride(e) is None:
                     return ir.Load(buffer, (simplify(ir.clamp(place, 0, buffer.size - 1)),))
                 case _:
                     return e

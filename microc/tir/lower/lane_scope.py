@@ -197,7 +197,7 @@ class LaneScope:
         """Return the state for the iterations from ``start`` on, which shares the values computed before the loop."""
         return replace(self, start=ir.const(start, "int32"), label="_end", registers={}, names={})
 
-    def varies(self, expr: ir.Expr) -> bool:
+    def varies_between_lanes(self, expr: ir.Expr) -> bool:
         """Test whether the value of an expression differs between lanes."""
         return any(x == self.var or self.is_per_lane(x) for x in walk_expr(expr))
 
@@ -205,8 +205,8 @@ class LaneScope:
         """Test whether an expression is a variable or a register element that differs between lanes."""
         return expr in self.names or (isinstance(expr, ir.Load) and expr.buffer in self.registers)
 
-    def type(self, element: str = "int32") -> str:
-        """Return the dtype of vectors whose elements have the dtype ``element``.
+    def vector_dtype(self, element: str = "int32") -> str:
+        """Return the dtype of vectors whose elements have the dtype ``element``, such as ``int32x4``.
 
         Raises NoLanesError for float elements if vectors of floats are not allowed."""
         if element == "float32" and not self.floats:
@@ -217,21 +217,21 @@ class LaneScope:
         """Return the number of lanes as it is written in the names of vector types and intrinsics."""
         return f"{'' if self.active is None else 'vscalex'}{self.lanes}"
 
-    def suffix(self, element: str = "int32") -> str:
+    def intrinsic_suffix(self, element: str = "int32") -> str:
         """Return the suffix of the names of intrinsics on vectors with elements of dtype ``element``.
 
         Vectors of int16 have as many lanes as vectors of int32."""
-        self.type(element)
+        self.vector_dtype(element)
         return f"{ELEMENTS.get(element, 'i16')}x{self._lane_count_text()}"
 
-    def call(self, name: str, *args: ir.Expr, element: str = "int32", ahead: bool = False) -> ir.Expr:
+    def call_intrinsic(self, name: str, *args: ir.Expr, element: str = "int32", ahead: bool = False) -> ir.Expr:
         """Return a call of the vector intrinsic ``name`` on the active lanes.
 
         ``element``: dtype of the vector's elements. ``ahead``: the call is in front of the loop, and uses the number of active
         lanes of the first iteration, which is the largest."""
         lanes = self.max_active if ahead else self.active
         given = args if lanes is None else (*args, lanes)
-        return ir.Call(f"{name}_{self.suffix(element)}", given, self.type(element))
+        return ir.Call(f"{name}_{self.intrinsic_suffix(element)}", given, self.vector_dtype(element))
 
     def is_whole(self) -> bool:
         """Test whether all lanes of the vectors are used."""
@@ -243,14 +243,14 @@ class LaneScope:
         Vectors contain elements along the last axis."""
         return (*indices[:-1], simplify(substitute(indices[-1], {self.var: self.start}) // self.lanes))
 
-    def step(self, load: ir.Load) -> int | None:
+    def lane_stride(self, load: ir.Load) -> int | None:
         """Return the distance in elements between the addresses of a load in consecutive lanes.
 
         None if the distance is not constant, or if an index is computed from values that differ between lanes."""
         data = any(self.is_per_lane(x) for i in load.indices for x in walk_expr(i))
         return None if data else memory_stride(load.buffer, load.indices, self.var)
 
-    def partial(self, name: str, args: tuple[ir.Expr, ...]) -> tuple[str, tuple[ir.Expr, ...]]:
+    def partial_access(self, name: str, args: tuple[ir.Expr, ...]) -> tuple[str, tuple[ir.Expr, ...]]:
         """Return the name and the arguments of an intrinsic that accesses memory in the active lanes only.
 
         Its ``_first`` form is used if only the first ``count`` lanes are active."""
@@ -258,23 +258,25 @@ class LaneScope:
             return name, (*args, self.active)
         return (name, args) if self.is_whole() else (f"{name}_first", (*args, ir.const(self.count, "int32")))
 
-    def address(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], step: int, *, writes: bool) -> ir.AddressOf:
+    def first_lane_address(
+        self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], step: int, *, writes: bool
+    ) -> ir.AddressOf:
         """Return the address of the element that the first lane accesses.
 
         ``step``: distance in elements between consecutive lanes; ``writes``: the elements are written."""
         return replace(address(buffer, indices, {self.var: self.start}, self.count, writes=writes), step=step)
 
-    def offsets(self, step: int) -> ir.Expr:
+    def lane_offsets(self, step: int) -> ir.Expr:
         """Return the vector of offsets (0, step, 2 step, ...) of all lanes, which is computed before the loop."""
-        return self.constant(f"by{step}", self.call("ramp", ir.const(step, "int32"), ahead=True))
+        return self.hoisted_value(f"by{step}", self.call_intrinsic("ramp", ir.const(step, "int32"), ahead=True))
 
-    def constant(self, stem: str, value: ir.Expr) -> ir.Var:
+    def hoisted_value(self, stem: str, value: ir.Expr) -> ir.Var:
         """Return the variable for a value, a vector or scalar, that is computed before the loop.
 
         The variable is created at the first use of the value."""
         return self.constants.setdefault(value, ir.Var(f"{self.var.name}__{stem}{self.label}", value.dtype))
 
-    def uniform(self, expr: ir.Expr) -> ir.Expr:
+    def to_uniform_scalar(self, expr: ir.Expr) -> ir.Expr:
         """Return the scalar expression for a value that is equal in all lanes.
 
         If it loads only from constant memory, it is computed before the loop. NoLanesError if its dtype is not supported."""
@@ -283,23 +285,23 @@ class LaneScope:
         loads = [x for x in walk_expr(expr) if isinstance(x, ir.Load)]
         if not loads or not is_constant(expr) or any(x in self.inside for x in walk_expr(expr)):
             return expr
-        return self.constant(f"{loads[0].buffer.name}_{len(self.constants)}", expr)
+        return self.hoisted_value(f"{loads[0].buffer.name}_{len(self.constants)}", expr)
 
     def broadcast(self, expr: ir.Expr) -> ir.Expr:
         """Return an expression that is equal in all lanes as a vector.
 
         A literal is broadcast before the loop. A word of several integers is broadcast directly from memory."""
-        number = self.uniform(expr)
+        number = self.to_uniform_scalar(expr)
         # A broadcasting load is one instruction; a scalar load and a broadcast would be two.
         if isinstance(number, ir.Call) and number.name in WORD_LOADS and self.active is None:
-            return self.call(number.name.replace("load", "dup"), *number.args)
+            return self.call_intrinsic(number.name.replace("load", "dup"), *number.args)
         named = isinstance(number, ir.Var) and number in self.constants.values()
-        vector = self.call("dup", number, element=expr.dtype, ahead=named or isinstance(expr, ir.Const))
+        vector = self.call_intrinsic("dup", number, element=expr.dtype, ahead=named or isinstance(expr, ir.Const))
         if isinstance(expr, ir.Const):
             plain = isinstance(expr.value, int) and expr.dtype == "int32"
             sign = "minus" if expr.value < 0 else "all"
-            return self.constant(f"{sign}{abs(expr.value)}" if plain else f"number_{len(self.constants)}", vector)
-        return self.constant(f"lanes_{len(self.constants)}", vector) if named else vector
+            return self.hoisted_value(f"{sign}{abs(expr.value)}" if plain else f"number_{len(self.constants)}", vector)
+        return self.hoisted_value(f"lanes_{len(self.constants)}", vector) if named else vector
 
     def hoist_constants(self, loop: ir.Stmt) -> ir.Stmt:
         """Return the loop with the values that are computed before it bound in front of it, in the order of their first use."""

@@ -55,11 +55,11 @@ def lower_lanes(stmt: ir.Stmt) -> ir.Stmt:
     while True:
         try:
             return _lower_loops(stmt, _vector_tiles(stmt, plain), plain)
-        except _SharedError as shared:
+        except _UnvectorisableTileError as shared:
             plain.add(shared.loop)
 
 
-class _SharedError(Exception):
+class _UnvectorisableTileError(Exception):
     """Raised if a loop cannot be vectorised although its register tile of sums was to become vectors."""
 
     def __init__(self, loop: ir.For) -> None:
@@ -107,7 +107,7 @@ def _lower_loops(stmt: ir.Stmt, tiles: Mapping[ir.Buffer, ir.Buffer], scalar_loo
             )
         except NoLanesError:
             if any(buffer in tiles for buffer in _accessed_register_arrays(s)):
-                raise _SharedError(s) from None
+                raise _UnvectorisableTileError(s) from None
             return serial
 
     return map_stmt(stmt, on_stmt)
@@ -301,15 +301,15 @@ def _to_vector_loop(
         whole = LaneCode(loop.var, loop.var * lanes, lanes, lanes, tiles, floats)
         # Vector registers in a tile are indexed by constants, so that a loop over them must be unrolled.
         kind = "serial" if _accessed_register_arrays(loop).isdisjoint(tiles) else "unrolled"
-        body = ir.For(loop.var, ir.const(count, "int32"), whole.statement(loop.body), kind)
+        body = ir.For(loop.var, ir.const(count, "int32"), whole.rewrite_statement(loop.body), kind)
         if rest and _is_repeatable(loop.body) and _accessed_register_arrays(loop).isdisjoint(tiles):
             # The additional vector ends at the last element and overlaps the vector before. So it must not access a tile of
             # sums, to which some terms would be added twice.
-            return whole.hoist_constants(ir.seq(body, whole.start_at(extent - lanes).statement(loop.body)))
+            return whole.hoist_constants(ir.seq(body, whole.start_at(extent - lanes).rewrite_statement(loop.body)))
         parts.append(whole.hoist_constants(body))
     if rest:
         part = LaneCode(loop.var, ir.const(count * lanes, "int32"), rest, lanes, tiles, floats, "_end")
-        parts.append(part.hoist_constants(part.statement(loop.body)))
+        parts.append(part.hoist_constants(part.rewrite_statement(loop.body)))
     return ir.seq(*parts)
 
 
@@ -321,7 +321,7 @@ def _to_strip_loop(loop: ir.For, lanes: int, floats: int) -> ir.Stmt | None:
     left = loop.extent - loop.var
     code = LaneCode(loop.var, loop.var, 1, lanes, {}, floats, active=active, max_active=max_active)
     name = f"{LENGTH}{lanes}"
-    body = code.statement(loop.body)
+    body = code.rewrite_statement(loop.body)
     if not reads_before_writes(body):
         return None
     body = ir.Let(active, ir.Call(name, (left,), "int32"), body)

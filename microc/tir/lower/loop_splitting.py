@@ -53,7 +53,7 @@ def _match_guarded_copy(body: ir.Stmt) -> tuple[ir.Expr, ir.Stmt, ir.Stmt] | Non
             return None
 
 
-def _divide_at_counter(loop: ir.For) -> ir.Stmt | None:
+def _divide_where_condition_changes(loop: ir.For) -> ir.Stmt | None:
     """Return a loop divided into several loops where a condition on its variable begins and ceases to hold.
 
     The loops before and after this range store the other operand of the select. None if there is no condition on the loop
@@ -110,7 +110,7 @@ def _only_moves(value: ir.Expr) -> bool:
 
 def _unswitch(loop: ir.For) -> ir.Stmt:
     """Return a loop with the invariant part of its guard moved out of it; ``loop`` itself if there is none."""
-    divided = _divide_at_counter(loop)
+    divided = _divide_where_condition_changes(loop)
     if divided is not None:
         return divided
     parts = _match_guarded_copy(loop.body)
@@ -122,7 +122,7 @@ def _unswitch(loop: ir.For) -> ir.Stmt:
     inside = ir.all_of(t for t in terms if loop.var in free_vars(t))
     copying: ir.Stmt = replace(loop, body=copy)
     if inside is not None:
-        guarded = replace(loop, body=_with_condition(loop.body, inside, copy, fill))
+        guarded = replace(loop, body=_replace_guard(loop.body, inside, copy, fill))
         copying = _guard_whole_loop(loop, inside, copying, guarded)
     if outside is None:
         return copying
@@ -171,7 +171,7 @@ def _is_affine_comparison(condition: ir.Expr, var: ir.Var) -> bool:
     return all(term == var or var not in free_vars(term) for term in terms)
 
 
-def _with_condition(guarded_copy: ir.Stmt, condition: ir.Expr, copy: ir.Stmt, fill: ir.Stmt) -> ir.Stmt:
+def _replace_guard(guarded_copy: ir.Stmt, condition: ir.Expr, copy: ir.Stmt, fill: ir.Stmt) -> ir.Stmt:
     """Return a guarded copy with another condition, which is a part of the original one.
 
     ``copy``, ``fill``: statements that run if the condition holds or does not hold."""
@@ -196,10 +196,10 @@ run-time tests."""
 
 def partition_loops(stmt: ir.Stmt) -> ir.Stmt:
     """Return a statement with guarded last iterations of loops peeled, outermost loops first."""
-    return _partition(stmt, {})
+    return _peel_guarded_iterations(stmt, {})
 
 
-def _partition(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
+def _peel_guarded_iterations(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
     """Return ``stmt`` with guarded last iterations of loops peeled. ``bounds``: ranges of the enclosing loop variables."""
     match stmt:
         case ir.For(var, extent, body, kind, annotations):
@@ -208,15 +208,15 @@ def _partition(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
                 return stmt
             shorter = _shorten_guarded_loop(stmt)
             if shorter is not stmt:
-                return _partition(shorter, bounds)
+                return _peel_guarded_iterations(shorter, bounds)
             here: Bounds = {**bounds, var: (0, count - 1)}
             whole = kind in ("parallel", *ir.GROUPS, *ir.ITEMS) or (PEEL, 0) in annotations
             # Loops that are bound to thread axes of an accelerator must also stay one loop.
             cut = None if whole else _first_failing_iteration(var, count, body, here)
             if cut is not None and 0 <= cut < count and count - cut <= PEEL_LIMIT:
-                full = _shorten(ir.For(var, ir.const(cut, "int32"), body, kind, annotations), bounds)
+                full = _shorten_guarded_loops(ir.For(var, ir.const(cut, "int32"), body, kind, annotations), bounds)
                 tails = [
-                    _shorten(
+                    _shorten_guarded_loops(
                         substitute_stmt(
                             _rename_definitions(body, f"_{var.name.partition('_')[0]}{t}"), {var: ir.const(t, "int32")}
                         ),
@@ -225,16 +225,16 @@ def _partition(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
                     for t in range(cut, count)
                 ]
                 return ir.seq(full, *tails)
-            return ir.For(var, extent, _partition(body, here), kind, annotations)
+            return ir.For(var, extent, _peel_guarded_iterations(body, here), kind, annotations)
         case ir.Seq(body):
-            return ir.seq(*(_partition(child, bounds) for child in body))
+            return ir.seq(*(_peel_guarded_iterations(child, bounds) for child in body))
         case ir.Let(var, value, body):
-            return ir.Let(var, value, _partition(body, bounds))
+            return ir.Let(var, value, _peel_guarded_iterations(body, bounds))
         case ir.Alloc(buffer, body):
-            return ir.Alloc(buffer, _partition(body, bounds))
+            return ir.Alloc(buffer, _peel_guarded_iterations(body, bounds))
         case ir.If(condition, then, otherwise):
-            rest = _partition(otherwise, bounds) if otherwise else None
-            return ir.If(condition, _partition(then, bounds), rest)
+            rest = _peel_guarded_iterations(otherwise, bounds) if otherwise else None
+            return ir.If(condition, _peel_guarded_iterations(then, bounds), rest)
         case _:
             return stmt
 
@@ -249,7 +249,7 @@ def _shorten_guarded_loop(stmt: ir.Stmt) -> ir.Stmt:
     return ir.For(stmt.var, ir.const(min(count, limit), "int32"), stmt.body.then, stmt.kind, stmt.annotations)
 
 
-def _shorten(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
+def _shorten_guarded_loops(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
     """Return ``stmt`` simplified, with loops ``for i: if i < n`` replaced by loops with fewer iterations.
 
     ``bounds``: ranges of the enclosing loop variables."""
@@ -268,7 +268,7 @@ def _shorten(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
         return _shorten_guarded_loop(s)
 
     shortened = map_stmt(simplify_stmt(stmt, bounds), hoist_guard)
-    return simplify_stmt(_partition(shortened, bounds), bounds)
+    return simplify_stmt(_peel_guarded_iterations(shortened, bounds), bounds)
 
 
 def _contains_var(expr: ir.Expr, var: ir.Var) -> bool:

@@ -46,12 +46,12 @@ def lower_products(stmt: ir.Stmt) -> ir.Stmt:
     """Return a statement with every integer product, in loops annotated ``product``, replaced by a call."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
-        return replace(s, body=_replace_products(s.body)) if isinstance(s, ir.For) and not _is_marked(s) else s
+        return replace(s, body=_replace_products(s.body)) if isinstance(s, ir.For) and not _is_product_loop(s) else s
 
     return _replace_products(map_stmt(stmt, on_stmt))
 
 
-def _is_marked(loop: ir.For) -> bool:
+def _is_product_loop(loop: ir.For) -> bool:
     """Test whether a loop is annotated ``product``."""
     return PRODUCT in dict(loop.annotations)
 
@@ -100,7 +100,7 @@ def _merge_equal_guards(body: tuple[ir.Stmt, ...]) -> list[ir.Stmt]:
 def _annotated_nest(stmt: ir.Stmt) -> tuple[list[ir.For], ir.Stmt]:
     """Return the nested loops annotated ``product`` that begin at ``stmt``, outermost first, and their body."""
     loops: list[ir.For] = []
-    while isinstance(stmt, ir.For) and _is_marked(stmt):
+    while isinstance(stmt, ir.For) and _is_product_loop(stmt):
         loops.append(stmt)
         stmt = stmt.body
     return loops, stmt
@@ -226,12 +226,12 @@ def _check_sub_byte_loops(nest: ir.For, form: BitFields, loops: list[ir.For], a:
 
 
 def _initial_sums_address(
-    preceding: list[ir.Stmt], sums: ir.Buffer, place: tuple[ir.Expr, ...], column_count: int
+    previous_statement: list[ir.Stmt], sums: ir.Buffer, first_indices: tuple[ir.Expr, ...], column_count: int
 ) -> ir.AddressOf | None:
     """Return the address of the values with which a statement initialises a row of ``column_count`` sums.
 
-    ``preceding``: the statement before the product, or an empty list. None if it does anything else."""
-    loops, store = _annotated_nest(preceding[0]) if preceding else ([], None)
+    ``previous_statement``: the statement before the product, or an empty list. None if it does anything else."""
+    loops, store = _annotated_nest(previous_statement[0]) if previous_statement else ([], None)
     match store:
         case ir.Store(buffer, indices, ir.Load(source, where)) if buffer == sums and source.dtype == "int32":
             pass
@@ -241,21 +241,21 @@ def _initial_sums_address(
     wide = [loop for loop in loops if ir.int_value(loop.extent) != 1]
     counts = [ir.int_value(loop.extent) for loop in wide]
     steps = [(memory_stride(sums, indices, x.var), memory_stride(source, where, x.var)) for x in wide]
-    same = tuple(simplify(substitute(i, first)) for i in indices) == place
+    same = tuple(simplify(substitute(i, first)) for i in indices) == first_indices
     if not same or (counts, steps) != (([column_count], [(1, 1)]) if column_count > 1 else ([], [])):
         return None
     return address(source, where, first, column_count, writes=False)
 
 
-def _zeroed_sum_count(preceding: list[ir.Stmt], sums: ir.Buffer, place: tuple[ir.Expr, ...]) -> int:
-    """Return the number of sums from ``place`` on that a statement sets to zero; 0 if it does anything else.
+def _zeroed_sum_count(previous_statement: list[ir.Stmt], sums: ir.Buffer, first_indices: tuple[ir.Expr, ...]) -> int:
+    """Return the number of sums from ``first_indices`` on that a statement sets to zero; 0 if it does anything else.
 
-    ``preceding``: the statement before the product, or an empty list."""
-    loops, store = _annotated_nest(preceding[0]) if preceding else ([], None)
+    ``previous_statement``: the statement before the product, or an empty list."""
+    loops, store = _annotated_nest(previous_statement[0]) if previous_statement else ([], None)
     if not isinstance(store, ir.Store) or store.buffer != sums or store.value != ir.const(0, "int32"):
         return 0
     first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32") for loop in loops}
-    same = tuple(simplify(substitute(i, first)) for i in store.indices) == place
+    same = tuple(simplify(substitute(i, first)) for i in store.indices) == first_indices
     return prod(ir.int_value(loop.extent) or 0 for loop in loops) if same else 0
 
 

@@ -89,16 +89,16 @@ def memory_stride(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) 
 
 
 def split_index(
-    index: ir.Expr, inner: Collection[ir.Var], bounds: Mapping[ir.Var, tuple[int, int]]
+    index: ir.Expr, inner_vars: Collection[ir.Var], bounds: Mapping[ir.Var, tuple[int, int]]
 ) -> tuple[ir.Expr, int, int] | None:
-    """Split ``index`` into a sum of a part without the variables ``inner``, and the rest.
+    """Split ``index`` into a sum of a part without the variables ``inner_vars``, and the rest.
 
     Returns (the part as an expression, lowest value of the rest, highest value of the rest). None if the range of the rest is
     unknown. ``bounds``: inclusive ranges of variables.
     """
     names = free_vars(index)
     return _split_index_with_cache(
-        index, tuple([v for v in names if v in inner]), tuple([(v, bounds[v]) for v in names if v in bounds])
+        index, tuple([v for v in names if v in inner_vars]), tuple([(v, bounds[v]) for v in names if v in bounds])
     )
 
 

@@ -52,7 +52,7 @@ class ValueNumbering:
         self._facts: dict[int, tuple[ir.Expr, ValueFacts]] = {}
         self._numbered: dict[object, ValueFacts] = {}
 
-    def of(self, expr: ir.Expr) -> ValueFacts:
+    def facts_of(self, expr: ir.Expr) -> ValueFacts:
         """Return the facts about an expression, including its value number."""
         found = self._facts.get(id(expr))
         if found is None:
@@ -66,7 +66,7 @@ class ValueNumbering:
             return self._numbered.get(expr) or self._numbered.setdefault(
                 expr, ValueFacts(len(self._numbered), _NONE, False)
             )
-        kind, parts = type(expr), [self.of(child) for child in children(expr)]
+        kind, parts = type(expr), [self.facts_of(child) for child in children(expr)]
         key = (kind, _OWN[kind](expr), *[part.number for part in parts])
         found = self._numbered.get(key)
         if found is None:
@@ -93,7 +93,7 @@ def share_values(stmt: ir.Stmt) -> ir.Stmt:
     """Return a statement in which let statements bind the repeated values of every sequence of stores and calls.
 
     The order of the stores and calls does not change."""
-    return _ValueSharing(stmt).walk(stmt)
+    return _ValueSharing(stmt).share_in_statement(stmt)
 
 
 class _ValueSharing:
@@ -106,7 +106,7 @@ class _ValueSharing:
         self.counters: dict[str, int] = {}
         self.known = ValueNumbering()
 
-    def walk(self, stmt: ir.Stmt) -> ir.Stmt:
+    def share_in_statement(self, stmt: ir.Stmt) -> ir.Stmt:
         """Return ``stmt`` with repeated values bound to variables.
 
         Values are shared within a run: consecutive stores and calls. Any other statement ends a run."""
@@ -118,23 +118,25 @@ class _ValueSharing:
                     if isinstance(child, (ir.Store, ir.Evaluate)):
                         run.append(child)
                     else:
-                        result += [*self.run(run), self.walk(child)]
+                        result += [*self.share_in_run(run), self.share_in_statement(child)]
                         run = []
-                return _nest_lets(result + self.run(run))
+                return _nest_lets(result + self.share_in_run(run))
             case ir.Store() | ir.Evaluate():
-                return _nest_lets(self.run([stmt]))
+                return _nest_lets(self.share_in_run([stmt]))
             case ir.For(var, extent, body, kind, annotations):
-                return ir.For(var, extent, self.walk(body), kind, annotations)
+                return ir.For(var, extent, self.share_in_statement(body), kind, annotations)
             case ir.If(condition, then, otherwise):
-                return ir.If(condition, self.walk(then), self.walk(otherwise) if otherwise else None)
+                return ir.If(
+                    condition, self.share_in_statement(then), self.share_in_statement(otherwise) if otherwise else None
+                )
             case ir.Let(var, value, body):
-                return ir.Let(var, value, self.walk(body))
+                return ir.Let(var, value, self.share_in_statement(body))
             case ir.Alloc(buffer, body):
-                return ir.Alloc(buffer, self.walk(body))
+                return ir.Alloc(buffer, self.share_in_statement(body))
             case _:
                 return stmt
 
-    def fresh(self, expr: ir.Expr) -> ir.Var:
+    def fresh_variable(self, expr: ir.Expr) -> ir.Var:
         """Return a new variable for a value, named after the first buffer that it loads from, else after the called function."""
         sources = [x.buffer.name for x in accesses_of(expr) if x.buffer.scope != "register"]
         stem = sources[0] if sources else expr.name if isinstance(expr, ir.Call) else "t"
@@ -146,7 +148,7 @@ class _ValueSharing:
         self.taken.add(name)
         return ir.Var(name, expr.dtype)
 
-    def run(self, stmts: list[ir.Stmt]) -> list[ir.Stmt]:
+    def share_in_run(self, stmts: list[ir.Stmt]) -> list[ir.Stmt]:
         """Insert a let statement before the first use of every repeated value of a run (consecutive stores and calls).
 
         The bodies of the let statements are still empty. Values are counted in a first pass and replaced in a second pass.
@@ -164,11 +166,11 @@ class _ValueSharing:
         result: list[ir.Stmt] = []
         versions = {}
         for stmt in stmts:
-            result += self.rebuild(stmt, counts, names, versions)
+            result += self.replace_repeated_values(stmt, counts, names, versions)
             _advance_versions(stmt, versions)
         return result
 
-    def rebuild(
+    def replace_repeated_values(
         self, stmt: ir.Stmt, counts: dict[Key, int], names: dict[Key, ir.Var], versions: Versions
     ) -> list[ir.Stmt]:
         """Replace repeated values in a statement by variables.
@@ -177,7 +179,7 @@ class _ValueSharing:
         lets: list[ir.Let] = []
 
         def replace_repeated(expr: ir.Expr) -> ir.Expr:
-            facts = self.known.of(expr)
+            facts = self.known.facts_of(expr)
             if not facts.computed:
                 return expr
             if not _is_worth_naming(expr):
@@ -187,7 +189,7 @@ class _ValueSharing:
                 return expr if isinstance(expr, ir.Load) else _map_strict(expr, replace_repeated)
             if key not in names:
                 value = expr if isinstance(expr, ir.Load) else _map_strict(expr, replace_repeated)
-                names[key] = self.fresh(expr)
+                names[key] = self.fresh_variable(expr)
                 lets.append(ir.Let(names[key], value, _HOLE))
             return names[key]
 
@@ -202,7 +204,7 @@ class _ValueSharing:
 
     def count_values(self, expr: ir.Expr, counts: dict[Key, int], versions: Versions) -> None:
         """Count, in ``counts``, how often an expression computes each value that may be bound to a variable."""
-        facts = self.known.of(expr)
+        facts = self.known.facts_of(expr)
         if not facts.computed:
             return
         if _is_worth_naming(expr):

@@ -39,18 +39,18 @@ class _BufferEvent:
     empties: int
     slots: int
 
-    def roles(self, stmt: ir.Stmt) -> tuple[bool, bool]:
+    def fills_and_empties(self, stmt: ir.Stmt) -> tuple[bool, bool]:
         """Return two booleans: True if a statement fills the buffer, and True if it empties (reads) the buffer."""
         queues = {QUEUES[call.name] for call in unit_instructions(stmt) if self.buffer in _accessed_buffers(call)}
         return self.fills in queues, self.empties in queues
 
-    def from_filler(self, instruction_name: str, token_count: int = 1) -> ir.Stmt:
+    def token_from_filler(self, instruction_name: str, token_count: int = 1) -> ir.Stmt:
         """Return a call that sends, or waits for, tokens from the queue that fills the buffer to the queue that empties it.
 
         ``instruction_name``: ``SIGNAL`` (send) or ``WAIT``."""
         return _token_call(instruction_name, self.fills, self.empties, self.number, token_count)
 
-    def from_reader(self, instruction_name: str, token_count: int = 1) -> ir.Stmt:
+    def token_from_reader(self, instruction_name: str, token_count: int = 1) -> ir.Stmt:
         """Return a call that sends, or waits for, tokens from the queue that empties the buffer to the queue that fills it.
 
         ``instruction_name``: ``SIGNAL`` (send) or ``WAIT``."""
@@ -86,9 +86,9 @@ def add_tokens(stmt: ir.Stmt, unit_buffers: Sequence[ir.Buffer]) -> ir.Stmt:
     while isinstance(inner, ir.Alloc):
         allocs.append(inner.buffer)
         inner = inner.body
-    body = _with_barriers(_with_tokens(inner, events), [False])
-    first = [event.from_reader(SIGNAL, event.slots) for event in events]
-    last = [event.from_reader(WAIT, event.slots) for event in events]
+    body = _insert_barriers(_insert_tokens(inner, events), [False])
+    first = [event.token_from_reader(SIGNAL, event.slots) for event in events]
+    last = [event.token_from_reader(WAIT, event.slots) for event in events]
     whole = ir.seq(*first, body, *last, _BARRIER)
     for buffer in reversed(allocs):
         whole = ir.Alloc(buffer, whole)
@@ -112,23 +112,25 @@ def _buffer_events(stmt: ir.Stmt, unit_buffers: Sequence[ir.Buffer]) -> Iterator
         yield _BufferEvent(number, buffer, fills, empties, max(1, buffer.slots))
 
 
-def _with_tokens(stmt: ir.Stmt, events: Sequence[_BufferEvent]) -> ir.Stmt:
+def _insert_tokens(stmt: ir.Stmt, events: Sequence[_BufferEvent]) -> ir.Stmt:
     """Return a statement with tokens added around the instructions that fill or empty the buffers of ``events``."""
     match stmt:
         case ir.Seq(body):
             before, after = defaultdict[int, list[ir.Stmt]](list), defaultdict[int, list[ir.Stmt]](list)
             for event in events:
                 _exchange_tokens(event, body, before, after)
-            done = ([*before[k], _with_tokens(child, events), *after[k]] for k, child in enumerate(body))
+            done = ([*before[k], _insert_tokens(child, events), *after[k]] for k, child in enumerate(body))
             return ir.seq(*(s for part in done for s in part))
         case ir.For(var, extent, body, kind, annotations):
-            return ir.For(var, extent, _with_tokens(body, events), kind, annotations)
+            return ir.For(var, extent, _insert_tokens(body, events), kind, annotations)
         case ir.Alloc(buffer, body):
-            return ir.Alloc(buffer, _with_tokens(body, events))
+            return ir.Alloc(buffer, _insert_tokens(body, events))
         case ir.Let(var, value, body):
-            return ir.Let(var, value, _with_tokens(body, events))
+            return ir.Let(var, value, _insert_tokens(body, events))
         case ir.If(condition, then, otherwise):
-            return ir.If(condition, _with_tokens(then, events), _with_tokens(otherwise, events) if otherwise else None)
+            return ir.If(
+                condition, _insert_tokens(then, events), _insert_tokens(otherwise, events) if otherwise else None
+            )
         case _:
             return stmt
 
@@ -146,7 +148,7 @@ def _exchange_tokens(
     only fills, or only empties, the tokens are added to an enclosing sequence. Consecutive fills, or consecutive reads,
     exchange tokens once: before the first and after the last of them.
     """
-    roles = [event.roles(child) for child in statements]
+    roles = [event.fills_and_empties(child) for child in statements]
     fills = [k for k, t in enumerate(roles) if t == (True, False)]
     empties = [k for k, t in enumerate(roles) if t == (False, True)]
     if not fills or not empties:
@@ -158,16 +160,16 @@ def _exchange_tokens(
         left = single[position - 1] if position else None
         right = single[position + 1] if position + 1 < len(single) else None
         if k in fills and (left is None or left in empties):
-            tokens_before[k].append(event.from_reader(WAIT))
+            tokens_before[k].append(event.token_from_reader(WAIT))
         if k in fills and right in empties:
-            tokens_after[k].append(event.from_filler(SIGNAL))
+            tokens_after[k].append(event.token_from_filler(SIGNAL))
         if k in empties and left in fills:
-            tokens_before[k].append(event.from_filler(WAIT))
+            tokens_before[k].append(event.token_from_filler(WAIT))
         if k in empties and (right is None or right in fills):
-            tokens_after[k].append(event.from_reader(SIGNAL))
+            tokens_after[k].append(event.token_from_reader(SIGNAL))
 
 
-def _with_barriers(stmt: ir.Stmt, pending: list[bool]) -> ir.Stmt:
+def _insert_barriers(stmt: ir.Stmt, pending: list[bool]) -> ir.Stmt:
     """Return a statement with barriers added: the processor waits for pending instructions of the unit.
 
     A barrier is added before every statement that the processor runs itself while instructions may be pending. ``pending``: a
@@ -178,19 +180,19 @@ def _with_barriers(stmt: ir.Stmt, pending: list[bool]) -> ir.Stmt:
         return ir.seq(_BARRIER, stmt) if waits else stmt
     match stmt:
         case ir.Seq(body):
-            return ir.seq(*(_with_barriers(child, pending) for child in body))
+            return ir.seq(*(_insert_barriers(child, pending) for child in body))
         case ir.For(var, extent, body, kind, annotations):
             # Instructions of the previous iteration may be pending at the start of the body.
             pending[0] = True
-            return ir.For(var, extent, _with_barriers(body, pending), kind, annotations)
+            return ir.For(var, extent, _insert_barriers(body, pending), kind, annotations)
         case ir.Alloc(buffer, body):
-            return ir.Alloc(buffer, _with_barriers(body, pending))
+            return ir.Alloc(buffer, _insert_barriers(body, pending))
         case ir.Let(var, value, body):
-            return ir.Let(var, value, _with_barriers(body, pending))
+            return ir.Let(var, value, _insert_barriers(body, pending))
         case ir.If(condition, then, otherwise):
             start = [pending[0]]
-            first = _with_barriers(then, pending)
-            second = _with_barriers(otherwise, start) if otherwise else None
+            first = _insert_barriers(then, pending)
+            second = _insert_barriers(otherwise, start) if otherwise else None
             # Only one of the branches runs. After it, its instructions may be pending.
             pending[0] = True
             return ir.If(condition, first, second)
@@ -232,7 +234,7 @@ def lower_unit(stmt: ir.Stmt) -> ir.Stmt:
                     f"{buffer.name!r} is in {buffer.scope}, which instructions of the tensor unit alone reach",
                     hint="tensorize every block that reads or writes it, or cache_read it for others",
                 )
-    return _place_buffers(add_tokens(called, tuple(held.values())), tuple(held.values()))
+    return _combine_unit_buffers(add_tokens(called, tuple(held.values())), tuple(held.values()))
 
 
 def _align_rows(buffer: ir.Buffer) -> ir.Buffer:
@@ -282,11 +284,11 @@ def _instruction_call(nest: ir.For) -> ir.Stmt:
         ):
             args = _matmul_arguments(nest, loops, first, ir.Load(sums, place), *_input_and_weight(a, b))
         case "unit_set", ir.Store(to, place, ir.Const() as value):
-            rows, columns, strides = _row_geometry(nest, loops, (ir.Load(to, place),))
+            rows, columns, strides = _row_count_length_and_strides(nest, loops, (ir.Load(to, place),))
             args = (_rows_address(to, place, first, rows, columns, strides[0], writes=True), value)
             args += _int32_literals(rows, columns, *strides)
         case _, ir.Store(to, place, ir.Load(source, where) as load):
-            rows, columns, strides = _row_geometry(nest, loops, (ir.Load(to, place), load))
+            rows, columns, strides = _row_count_length_and_strides(nest, loops, (ir.Load(to, place), load))
             args = (
                 _rows_address(to, place, first, rows, columns, strides[0], writes=True),
                 _rows_address(source, where, first, rows, columns, strides[1]),
@@ -316,7 +318,9 @@ def _element_stride(nest: ir.For, load: ir.Load, var: ir.Var) -> int:
     return step
 
 
-def _row_geometry(nest: ir.For, loops: Loops, operands: tuple[ir.Load, ...]) -> tuple[int, int, tuple[int, ...]]:
+def _row_count_length_and_strides(
+    nest: ir.For, loops: Loops, operands: tuple[ir.Load, ...]
+) -> tuple[int, int, tuple[int, ...]]:
     """Return the number of rows, the number of columns, and for each of ``operands`` the distance in elements between rows.
 
     Without a loop over rows the distance is unknown. Then it is the number of columns (adjacent rows) for buffers in the
@@ -373,7 +377,7 @@ def _int32_literals(*values: int) -> tuple[ir.Expr, ...]:
     return tuple(ir.const(value, "int32") for value in values)
 
 
-def _place_buffers(stmt: ir.Stmt, unit_buffers: tuple[ir.Buffer, ...]) -> ir.Stmt:
+def _combine_unit_buffers(stmt: ir.Stmt, unit_buffers: tuple[ir.Buffer, ...]) -> ir.Stmt:
     """Return a statement with all buffers in a memory of the unit combined into one buffer, one after the other."""
     places: dict[ir.Buffer, tuple[ir.Buffer, int]] = {}
     for scope in ir.UNIT_SCOPES:

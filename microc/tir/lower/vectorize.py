@@ -40,7 +40,7 @@ class WordConverter:
     word: ir.Expr
     own: dict[ir.Expr, int | None] = field(default_factory=dict)
 
-    def value(self, value: ir.Expr) -> ir.Expr | None:
+    def to_word(self, value: ir.Expr) -> ir.Expr | None:
         """Return the packed word of an expression's values in consecutive iterations; None if it cannot be computed."""
         match value:
             case ir.Const(int() as number) if fits_dtype(number, self.dtype):
@@ -53,13 +53,13 @@ class WordConverter:
                 place = address(buffer, indices, {self.var: self.word}, lanes, writes=False)
                 return ir.Call(f"load_{KINDS[self.dtype]}", (place,), "int32")
             case ir.Cast("int32", ir.Load(buffer) as load) if buffer.dtype == self.dtype:
-                return self.value(load)
+                return self.to_word(load)
             case ir.Cast(to, inner) if to == self.dtype and inner.dtype == "int32":
-                return self.value(inner)
+                return self.to_word(inner)
             case ir.Bin("max" | "min" as op, a, b):
                 return self._min_or_max(op, a, b)
             case ir.Select(condition, a, b) if self.var not in free_vars(condition):
-                first, second = self.value(a), self.value(b)
+                first, second = self.to_word(a), self.to_word(b)
                 return None if first is None or second is None else ir.Select(condition, first, second)
             case _:
                 return None
@@ -70,8 +70,8 @@ class WordConverter:
         If ``a`` is the neutral element of the operation, the initial value of a reduction, the word of ``b`` is returned."""
         low, high = dtypes.int_range(self.dtype)
         if self.own.get(a) == (low if op == "max" else high):
-            return self.value(b)
-        first, second = self.value(a), self.value(b)
+            return self.to_word(b)
+        first, second = self.to_word(a), self.to_word(b)
         name = f"{op}_{KINDS[self.dtype]}"
         return None if first is None or second is None else ir.Call(name, (first, second), "int32")
 
@@ -96,7 +96,7 @@ def convert_to_word_stores(body: ir.Stmt, var: ir.Var, word: ir.Var) -> tuple[in
         if store is not last and number is not None and fits_dtype(number, words.dtype):
             words.own[place] = number
             continue
-        value = words.value(store.value)
+        value = words.to_word(store.value)
         if value is None:
             return None
         words.own[place] = None
@@ -156,7 +156,7 @@ def _pair_store(stmt: ir.Stmt, var: ir.Var, first_element: int) -> ir.Stmt | Non
             if (
                 pair is None
                 or [ir.int_value(p) for p in places] != list(CROSSED)
-                or not _is_at_word(buffer, indices, var)
+                or not _starts_at_word(buffer, indices, var)
             ):
                 return None
             at = {var: ir.const(first_element, "int32")}
@@ -196,7 +196,7 @@ def _element_offset(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var
     return total
 
 
-def _is_at_word(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> bool:
+def _starts_at_word(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> bool:
     """Test whether the element of iteration 0 is word-aligned. The start of the buffer is word-aligned."""
     terms, offset = linear(simplify(_element_offset(buffer, indices, var, 0)))
     return not any(factor % 2 for factor in (*terms.values(), offset))
@@ -262,7 +262,11 @@ def _to_word_loop(loop: ir.For) -> ir.Stmt | None:
         return ir.seq(
             _move_words(word, extent // lanes, move), _unroll_iterations(loop, extent // lanes * lanes, extent)
         )
-    return _copy_in_runs(loop, store, word, extent) if isinstance(store, ir.Store) and widens else None
+    return (
+        _copy_several_elements_per_iteration(loop, store, word, extent)
+        if isinstance(store, ir.Store) and widens
+        else None
+    )
 
 
 def _unroll_guarded_loop(loop: ir.For) -> ir.Stmt | None:
@@ -288,7 +292,7 @@ def _move_words(word: ir.Var, count: int, move: ir.Stmt) -> ir.Stmt:
     return ir.For(word, ir.const(count // size, "int32"), iteration)
 
 
-def _copy_in_runs(loop: ir.For, store: ir.Store, word: ir.Var, extent: int) -> ir.Stmt:
+def _copy_several_elements_per_iteration(loop: ir.For, store: ir.Store, word: ir.Var, extent: int) -> ir.Stmt:
     """Return a loop that copies single elements, 8 to 16 in each iteration, so that the overhead of the loop is small."""
     if extent <= SHORT:
         return _unroll_iterations(loop, 0, extent)
@@ -329,7 +333,7 @@ def _widen_bytes(store: ir.Store, var: ir.Var, word: ir.Var) -> tuple[int, ir.St
             0
         ].dtype in _BYTES:
             load, less = found
-            source = WordConverter(load.dtype, var, word * LANES).value(load)
+            source = WordConverter(load.dtype, var, word * LANES).to_word(load)
             kind = KINDS[load.dtype]
         case _:
             return None

@@ -25,7 +25,7 @@ LOCAL, GLOBAL = "shared", "global"
 
 
 @frozen
-class _Use:
+class _BufferUse:
     """An access to a buffer by a nest of loops over items.
 
     ``first``: the index along the first axis if it is the same in all accesses and for all items; else None."""
@@ -34,14 +34,14 @@ class _Use:
     writes: bool
     first: ir.Expr | None
 
-    def clashes(self, other: _Use) -> bool:
+    def conflicts_with(self, other: _BufferUse) -> bool:
         """Test whether this use conflicts with another: at least one writes, and both may access the same element."""
         if self.buffer != other.buffer or not (self.writes or other.writes):
             return False
         return self.first is None or other.first is None or not _certainly_differ(self.first, other.first)
 
 
-Uses = frozenset[_Use]
+Uses = frozenset[_BufferUse]
 """Uses of buffers by one or several nests of loops over items."""
 
 
@@ -82,7 +82,7 @@ def _insert_barriers(stmt: ir.Stmt, earlier_uses: Uses, conflicting: set[ir.Buff
             part, after = _insert_barriers(stmt.body, earlier_uses | earlier, conflicting)
             return replace(stmt, body=part), earlier_uses | after
         case ir.If(_, then, otherwise) if _contains_item_loops(stmt):
-            if _any_clash(_buffer_uses(stmt, conflicting), earlier_uses):
+            if _any_conflict(_buffer_uses(stmt, conflicting), earlier_uses):
                 # The barrier is inserted before the test, since all items must reach it.
                 part, after = _insert_barriers(stmt, frozenset(), conflicting)
                 return ir.seq(_barrier_call(_buffer_uses(stmt, conflicting), earlier_uses), part), after
@@ -116,19 +116,21 @@ def _guard_item_nest(stmt: ir.Stmt, earlier_uses: Uses, conflicting: set[ir.Buff
                 f"one nest of items both writes {buffer.name!r} in shared memory and reads it",
                 hint="compute_at a loop outside of the items: items wait for each other between nests",
             )
-    if not _any_clash(uses, earlier_uses):
+    if not _any_conflict(uses, earlier_uses):
         return stmt, earlier_uses | uses
     return ir.seq(_barrier_call(uses, earlier_uses), stmt), uses
 
 
-def _any_clash(uses: Uses, earlier_uses: Uses) -> bool:
+def _any_conflict(uses: Uses, earlier_uses: Uses) -> bool:
     """Test whether any use in ``uses`` conflicts with any use in ``earlier_uses``."""
-    return any(u.clashes(v) for u in uses for v in earlier_uses)
+    return any(u.conflicts_with(v) for u in uses for v in earlier_uses)
 
 
 def _barrier_call(uses: Uses, earlier_uses: Uses) -> ir.Stmt:
     """Return a call of the barrier for the memory in which the uses conflict: shared memory of the group, or global memory."""
-    scope = GLOBAL if any(u.clashes(v) and u.buffer.scope != "shared" for u in uses for v in earlier_uses) else LOCAL
+    scope = (
+        GLOBAL if any(u.conflicts_with(v) and u.buffer.scope != "shared" for u in uses for v in earlier_uses) else LOCAL
+    )
     return ir.Evaluate(ir.Call(f"{BARRIER}_{scope}", (), "int32"))
 
 
@@ -141,7 +143,7 @@ def _buffer_uses(stmt: ir.Stmt, conflicting: set[ir.Buffer]) -> Uses:
             alike = free_vars(index).isdisjoint(loop.var for loop in access.loops)  # the same index for all items
             found.setdefault((access.buffer, access.writes), set()).add(index if alike else None)
     return frozenset(
-        _Use(buffer, writes, next(iter(firsts)) if len(firsts) == 1 else None)
+        _BufferUse(buffer, writes, next(iter(firsts)) if len(firsts) == 1 else None)
         for (buffer, writes), firsts in found.items()
     )
 
@@ -169,7 +171,7 @@ OWN = ("register", "local")
 """Scopes of buffers that are private to one item."""
 
 
-def privatize_buffers(stmt: ir.Stmt) -> ir.Stmt:
+def shrink_buffers_to_item(stmt: ir.Stmt) -> ir.Stmt:
     """Return a statement whose register and stack buffers, allocated outside of loops over items, are shrunk to one item.
 
     Each item owns the same number of consecutive elements of such a buffer along an axis for each thread axis, and the buffer is
@@ -177,12 +179,12 @@ def privatize_buffers(stmt: ir.Stmt) -> ir.Stmt:
     about the elements that an item owns.
     """
     if isinstance(stmt, ir.Alloc):
-        body = privatize_buffers(stmt.body)
+        body = shrink_buffers_to_item(stmt.body)
         return _shrink_to_item(ir.Alloc(stmt.buffer, body)) if stmt.buffer.scope in OWN else ir.Alloc(stmt.buffer, body)
     if isinstance(stmt, ir.Seq):
-        return ir.seq(*map(privatize_buffers, stmt.body))
+        return ir.seq(*map(shrink_buffers_to_item, stmt.body))
     if isinstance(stmt, ir.For) and stmt.kind not in ir.ITEMS:
-        return replace(stmt, body=privatize_buffers(stmt.body))
+        return replace(stmt, body=shrink_buffers_to_item(stmt.body))
     return stmt
 
 
@@ -195,7 +197,7 @@ def _shrink_to_item(alloc: ir.Alloc) -> ir.Stmt:
     kinds = {loop.kind for access in found for loop in access.loops if loop.kind in ir.ITEMS and loop.extent != _ONE}
     steps: dict[int, tuple[str, int]] = {}
     for kind in sorted(kinds):
-        axis, step = _item_axis(buffer, found, kind)
+        axis, step = _axis_and_elements_per_item(buffer, found, kind)
         steps[axis] = kind, step
     shape = tuple(steps[axis][1] if axis in steps else extent for axis, extent in enumerate(buffer.shape))
     part = replace(buffer, shape=shape)
@@ -232,14 +234,14 @@ def _subtract_item_offset(index: ir.Expr, variables: dict[ir.Var, str], kind: st
     return index
 
 
-def _item_axis(buffer: ir.Buffer, touches: list[Access], kind: str) -> tuple[int, int]:
+def _axis_and_elements_per_item(buffer: ir.Buffer, touches: list[Access], kind: str) -> tuple[int, int]:
     """Return (axis, number of elements along it that an item owns) for the items along the thread axis ``kind``.
 
     Raises ScheduleError if the accesses disagree."""
     chosen: set[tuple[int, int]] = set()
     for access in touches:
         loop = next((each for each in access.loops if each.kind == kind), None)
-        own = None if loop is None else _item_axis_of_access(access, loop)
+        own = None if loop is None else _axis_and_factor_of_item(access, loop)
         if own is None:
             raise ScheduleError(
                 f"items of {kind} would use each other's part of {buffer.name!r}, which is of scope {buffer.scope}",
@@ -255,7 +257,7 @@ def _item_axis(buffer: ir.Buffer, touches: list[Access], kind: str) -> tuple[int
     return chosen.pop()
 
 
-def _item_axis_of_access(access: Access, loop: ir.For) -> tuple[int, int] | None:
+def _axis_and_factor_of_item(access: Access, loop: ir.For) -> tuple[int, int] | None:
     """Return (axis, factor) of the index of an access that contains the variable of ``loop``, a loop over items.
 
     None if no index contains the variable, or if the rest of this index is not in 0..factor-1."""
@@ -346,7 +348,7 @@ def lower_grid(func: ir.PrimFunc) -> Grid:
         kind: [_constant_extent(s) for s in walk_stmt(body) if isinstance(s, ir.For) and s.kind == kind]
         for kind in ir.ITEMS
     }
-    body = with_barriers(privatize_buffers(body), func.params)
+    body = with_barriers(shrink_buffers_to_item(body), func.params)
     for loop in reversed(groups.values()):
         body = replace(loop, body=body)
     counts = {kind: _constant_extent(loop) for kind, loop in groups.items()}
