@@ -141,7 +141,7 @@ def test_what_is_refused(what: str) -> None:
 def test_a_reduction_is_not_bound() -> None:
     with pytest.raises(ScheduleError, match=r"'k' reduces and cannot be bound to threadIdx\.x"):
         product(16).bind("k", "threadIdx.x")
-    with pytest.raises(ScheduleError, match="a loop cannot be 'warp'"):
+    with pytest.raises(ScheduleError, match="unknown kind; got 'warp'"):
         product(16).bind("i", "warp")
 
 
