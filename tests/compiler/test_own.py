@@ -147,10 +147,10 @@ def _builder(*words: str, **attrs: Any) -> Callable[[], Any]:
     ("wrong", "kind", "said"),
     [
         (
-            _compile(passes=[microc.Pass("mine", lambda graph, _: None)]),
+            _compile(passes=[microc.Pass("mine", lambda graph, _: None)]),  # type: ignore
             ProgramError,
             "pass mine: the result is no graph; got NoneType",
-        ),  # type: ignore
+        ),
         (_compile(passes=[microc.Pass("mine", _misspelt)]), ProgramError, "did you mean rounding?"),
         (_compile(passes=[microc.Pass("mine", _lost)]), ProgramError, "inputs or outputs have changed"),
         (_compile(passes=[microc.Pass("fuse", dense_add)]), UsageError, "pass 'fuse': another pass has this name"),

@@ -119,7 +119,7 @@ def test_nothing_is_tried_where_no_step_has_a_workspace() -> None:
     search = Search(
         Offers([replace(network, module=bare)], make_options(ram=100)), optimise=lambda _: pytest.fail("optimised")
     )
-    search.run([Move("workspaces", shrink_workspaces)])
+    search.try_moves([Move("workspaces", shrink_workspaces)])
     assert len(search.trials) == 1
 
 
@@ -141,7 +141,7 @@ def test_the_least_work_that_fits_is_taken() -> None:
         search = Search(builder, optimise=lambda _: pytest.fail("optimised"))
         numbers = range(1, len(offers) + 1)
         (move,) = (move for move in ARENA_MOVES if move.name == "workspaces")
-        search.run([replace(move, propose=lambda _: ((str(k), builder.offer(k)) for k in numbers))])
+        search.try_moves([replace(move, propose=lambda _: ((str(k), builder.offer(k)) for k in numbers))])
         assert [trial.instructions for trial in search.trials[1:]] == [each.module.instructions for each in offers]
         return search.best
 

@@ -324,7 +324,12 @@ def _cost_schedule(schedule: Schedule, kernel_builder: KernelBuilder, goal: Goal
 def _make_derived_candidate(group: LoweredGroup, candidate: CostedCandidate, verdict: str) -> DerivedCandidate:
     """Convert a candidate schedule of a group, with its cost, to a derived candidate with the given verdict."""
     return DerivedCandidate(
-        group.algorithm, candidate.choice.schedule, candidate.cost, candidate.constant_bytes, candidate.weight[0], verdict
+        group.algorithm,
+        candidate.choice.schedule,
+        candidate.cost,
+        candidate.constant_bytes,
+        candidate.weight[0],
+        verdict,
     )
 
 
