@@ -60,11 +60,12 @@ def test_rules(project: Path) -> None:
 
 @pytest.mark.parametrize(("board", "relocatable"), [("teensy41", False), ("mps3-an547", True)])
 def test_rules_of_boot_headers_vectors_and_slots(board: str, relocatable: bool, tmp_path: Path) -> None:
-    """What the boards above do not have: a header to boot from; a core with vectors, and networks that are loaded."""
+    """These boards have what those above lack: a header to boot from; a core with vectors, and networks that are loaded. The
+    arrays of weights have the same form on all boards."""
     needs("cppcheck")
     model = DIGITS / "digits_int8.tflite"
     project = microc.compile(model, board=board, relocatable=relocatable).write(tmp_path / "project")
-    assert [str(violation) for violation in checker.not_allowed(checker.violations(project))] == []
+    assert [str(violation) for violation in checker.not_allowed(checker.violations(project, data=False))] == []
 
 
 def test_clang_tidy(case: Case, project: Path) -> None:
