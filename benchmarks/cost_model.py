@@ -143,7 +143,7 @@ def measure(module: Module, board: Board) -> tuple[list[int], dict[str, int]]:
         sizes = {s.name.partition(".")[0]: s.size for s in read_linked_sizes(project / "firmware.elf").symbols}
         with Emulator(board, project / "firmware.elf") as emulator, Client(open_transport(emulator.url)) as client:
             client.hello()
-            client.expect(module.fingerprint)
+            client.check_fingerprint(module.fingerprint)
             ticks = client.profile()
             own = timing(client, ticks)
             return [ticks_to_instructions(board, call - own) for call in ticks], sizes

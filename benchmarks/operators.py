@@ -141,7 +141,7 @@ def run(module: Module, board: Board, data: dict[str, Array]) -> tuple[list[int]
         sizes = read_linked_sizes(project / "firmware.elf")
         with Emulator(board, project / "firmware.elf") as emulator, Client(open_transport(emulator.url)) as client:
             client.hello()
-            client.expect(module.fingerprint)
+            client.check_fingerprint(module.fingerprint)
             names = MemoryMap(module).names
             for name, array in zip(module.inputs, data.values(), strict=True):
                 client.write_tensor(names.index(name), array.tobytes())

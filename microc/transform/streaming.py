@@ -100,7 +100,9 @@ def _write_window(
     result_track = replace(
         window.track, length=length, frames_before_padding=min(length, window.track.frames_before_padding)
     )
-    counts = {name: getattr(result_track, name) * phases for name in ("length", "count", "delay", "clean")}
+    counts = {
+        name: getattr(result_track, name) * phases for name in ("length", "count", "delay", "frames_before_padding")
+    }
     writer.write_node(node, (data, *node.inputs[1:]), node.attrs, (replace(result_track, **counts),))
     return True
 

@@ -153,7 +153,7 @@ def test_refusals() -> None:
     with pytest.raises(UsageError, match="expected 1 on cortex-m4") as caught:
         microc.compile(digits.INT8, "cortex-m4", threads=2)
     assert "x86-64-v3" in caught.value.hint
-    with pytest.raises(UsageError, match="runs no threads"):
+    with pytest.raises(UsageError, match="has no threads"):
         microc.compile(digits.INT8, board="mps2-an386", threads=2)
     for count in (0, 257, "2", True):
         with pytest.raises(UsageError, match="number of threads cannot be"):

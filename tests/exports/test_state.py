@@ -129,12 +129,12 @@ def test_frames_of_the_users_own(tmp_path: Path) -> None:
         ([rows, flags[:4]], "got 5, 4"),
         ([rows[:0], flags[:0]], "got 0, 0"),
         ([rows], "takes 2 inputs, 1"),
-        ([rows, flags[0]], "has shape"),
+        ([rows, flags[0]], "got shape"),
         ([rows.astype(np.int8), flags], "astype"),
     ):
         with pytest.raises(UsageError, match=told):
             program("awkward").export("c", tmp_path / "net", wrong)
-    with pytest.raises(UsageError, match="has shape"):  # it keeps nothing: a sample is one input
+    with pytest.raises(UsageError, match="got shape"):  # it keeps nothing: a sample is one input
         program().export("c", tmp_path / "net", [np.zeros((2, 1, 8, 8, 1), np.int8)])
 
 

@@ -125,7 +125,7 @@ REFUSED: dict[str, tuple[Any, type[MicrocError], str]] = {
     "another order": (np.zeros((4, 1, 3, 12, 12), np.float32), UsageError, "samples of shape"),
     "a number": (3, UsageError, "data cannot be 3"),
     "no file": ("nowhere.npz", UsageError, "cannot read"),
-    "overflow": (np.float32(1e38) * images(2), ModelError, "infinite"),
+    "overflow": (np.float32(1e38) * images(2), ModelError, "got infinity or NaN"),
 }
 
 

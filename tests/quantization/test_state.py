@@ -168,6 +168,6 @@ def test_a_state_without_end_is_refused() -> None:
     total = net.builder.state("total", np.ones((1, DEPTH), np.float32))
     new = net.op("add", net.op("add", total, total), net.x)
     net.builder.update(total, new)
-    with pytest.raises(ModelError, match="infinite or NaN in sample 12") as caught:
+    with pytest.raises(ModelError, match="got infinity or NaN in sample 12") as caught:
         microc.quantize(net.graph(net.dense(new, 3)), frames(200))
     assert "calibrate" in caught.value.hint

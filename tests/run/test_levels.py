@@ -150,5 +150,5 @@ def test_functions_run_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     assert answer(microc.build([func], threads=2)["product"]).tobytes() == answer(one).tobytes()
     with pytest.raises(UsageError, match="the number of threads"):
         microc.build(func, threads=0)
-    with pytest.raises(UsageError, match="got 2 with board mps2-an386"):
+    with pytest.raises(UsageError, match="got 2 threads with board mps2-an386"):
         microc.build(func, board="mps2-an386", threads=2)  # type: ignore[call-overload]

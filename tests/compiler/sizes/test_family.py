@@ -310,7 +310,7 @@ def test_sizes_are_checked(tmp_path: Path) -> None:
     library = microc.compile(saved(sequence(), tmp_path), bounds={"seq": 20})
     with pytest.raises(UsageError, match="size 'seq': got 21"):
         library(np.zeros((1, 4, 21), np.float32))
-    with pytest.raises(UsageError, match="has shape"):
+    with pytest.raises(UsageError, match="got shape"):
         library(np.zeros((1, 5, 20), np.float32))
     assert np.asarray(library(np.zeros((1, 4, 3), np.float32))).shape == (1, 2, 3)
 

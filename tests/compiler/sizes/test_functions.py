@@ -171,20 +171,20 @@ COPY = one("copy", (N,), lambda i: X[i])
     ("wrong", "kind", "said"),
     [
         (lambda: microc.build(COPY, bounds={"m": 4}), UsageError, "got bounds for m, expected n"),
-        (lambda: microc.build(COPY, bounds=4), UsageError, "a dict from names"),  # type: ignore[call-overload]
+        (lambda: microc.build(COPY, bounds=4), UsageError, "a dict with names as keys"),  # type: ignore[call-overload]
         (lambda: microc.build(COPY, bounds={"n": (5, 2)}), UsageError, "no size is possible; got 5 to 2"),
         (lambda: microc.build(COPY, bounds={"n": "4"}), UsageError, "a microc.Bound"),
         (lambda: microc.build([COPY]), ProgramError, "symbolic extents: n"),
-        (lambda: microc.build(microc.Schedule(tir.specialize(COPY, {"n": 8})), bounds={"n": 2}), UsageError, "no sizes that"),
+        (lambda: microc.build(microc.Schedule(tir.specialize(COPY, {"n": 8})), bounds={"n": 2}), UsageError, "no dynamic sizes"),
         (lambda: microc.build(lambda m: COPY, bounds={"n": 2}), UsageError, "cannot be called with the sizes n"),
         (lambda: microc.build(lambda n: n, bounds={"n": 2}), UsageError, "int cannot be built"),
-        (lambda: microc.build(_other_rank, bounds={"n": 10}), UsageError, "other inputs"),
+        (lambda: microc.build(_other_rank, bounds={"n": 10}), UsageError, "nodes or state of the network differ"),
         (lambda: microc.build(one("f", (N,), lambda i: i, ()), bounds={"n": 9}), UsageError, "no input with an axis"),
         (lambda: microc.build(one("f", (N,), lambda i: DOUBLE[i], (DOUBLE,)), bounds={"n": 9}), UsageError, "no input with an"),
         (lambda: microc.build(one("f", (N % 3 + 1,), lambda i: X[0]), bounds={"n": 99}), UsageError, "no rule derives"),
         (lambda: microc.build(one("f", (N,), lambda i: X[i + 1]), bounds={"n": 9}), ProgramError, "may be 1..9"),
         (lambda: microc.build(one("f", (N,), lambda i: X[i] * M.astype("float32")), bounds={"n": 9}), ProgramError, "variable m"),
-        (_constant_of_a_size, UsageError, "its shape cannot depend on sizes"),
+        (_constant_of_a_size, UsageError, "the shape cannot depend on dynamic sizes"),
     ],
 )  # fmt: skip
 def test_what_is_refused(wrong: Callable[[], Any], kind: type[MicrocError], said: str) -> None:
