@@ -92,8 +92,8 @@ def varied(variant: str) -> Iterator[None]:
     """Schedules that replay what the rules choose, changed; the rules' own where that cannot be."""
     original = driver_kernel.candidate_schedules
 
-    def candidates(func: ir.PrimFunc, op: str, target: Target, goal: Goal, *, lean: bool) -> tuple[Schedule, ...]:
-        chosen = choose_schedule(original(func, op, target, goal, lean=lean), target, goal).schedule
+    def candidates(func: ir.PrimFunc, op: str, target: Target, goal: Goal, *, low_memory: bool) -> tuple[Schedule, ...]:
+        chosen = choose_schedule(original(func, op, target, goal, low_memory=low_memory), target, goal).schedule
         try:
             schedule = replay_trace(func, changed(chosen.trace, variant))
             lower(schedule.func)
