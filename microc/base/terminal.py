@@ -34,7 +34,7 @@ def escape_message_lines(text: str) -> str:
 
 def write_control(text: str) -> None:
     """Write trusted text with control sequences to standard error at once, without escaping it."""
-    write = getattr(sys.stderr, "control", sys.stderr.write)
+    write = getattr(sys.stderr, "write_control_sequences", sys.stderr.write)
     write(text)
     sys.stderr.flush()
 
