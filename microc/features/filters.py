@@ -85,7 +85,7 @@ class Stage:
     """Base class of the stages of a pipeline, whose parameters are dataclass fields.
 
     :meth:`build` appends the stage's operators to the graph and returns their output signal. :meth:`needs` returns the
-    number of input samples that ``count`` results require.
+    number of inputs (samples or frames) that ``count`` results require.
     """
 
     def build(self, signal: Signal) -> Signal:
@@ -115,7 +115,8 @@ class Stage:
         object.__setattr__(self, name, value)
 
     def check_number(self, name: str, least: float, most: float) -> None:
-        """Check that the field ``name`` is a number from ``least`` to ``most``, and store it as float."""
+        """Check that the field ``name`` is a number from ``least`` to ``most``, and store it as float. UsageError if
+        not."""
         self.store_field(name, float(validation.as_number(self._field_name(name), getattr(self, name), least, most)))
 
     def check_integer(self, name: str, least: int, most: int = 1 << 24) -> None:
@@ -156,6 +157,7 @@ class Stage:
         return array
 
     def _field_name(self, name: str) -> str:
+        """Return a field's name for errors, such as ``Fir.taps``."""
         return f"{type(self).__name__}.{name}"
 
 

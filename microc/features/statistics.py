@@ -32,6 +32,7 @@ def _subtract_frame_mean(frames: Signal) -> Signal:
 
 
 def _square(frames: Signal) -> Signal:
+    """Multiply each element by itself."""
     return frames.op("mul", frames.value)
 
 
@@ -81,7 +82,7 @@ Moments divide by the number of samples (``ddof=0``); a normal distribution has 
 
 
 def _bin_frequencies_in_hertz(spectrum: Signal) -> Any:
-    """Return the frequencies of a spectrum's bins in hertz."""
+    """Return the frequencies of a spectrum's bins in hertz, from 0 to half the sample rate, as a float32 array."""
     return np.linspace(0, spectrum.rate / 2, spectrum.shape[-1], dtype=np.float32)
 
 
@@ -207,7 +208,8 @@ Numbers = float | Sequence[float]
 
 
 def _check_and_store_numbers(stage: Stage, name: str) -> Array:
-    """Check and store a field that is a number, or one number for every feature."""
+    """Check that the field ``name`` holds a number, or one number for each feature; store it and return it as an
+    array."""
     value: Any = getattr(stage, name)
     return stage.check_array(name, 1 if isinstance(value, (list, tuple, np.ndarray)) else 0)
 

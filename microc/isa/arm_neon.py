@@ -110,7 +110,8 @@ _CACHE = 1 << 19
 
 
 def _aarch64_core(name: str, march: str, *sets: InstructionSet, probe: Probe | None = None) -> Core:
-    """Build an AArch64 core that has the instruction sets ``sets`` in addition to those of all AArch64 cores.
+    """Build an AArch64 core that has the instruction sets ``sets`` in addition to the sets that all AArch64
+    cores have.
 
     ``march``: value of the compiler option ``-march``."""
     features = frozenset({"fpu", "mul64"})

@@ -59,6 +59,8 @@ def test_mistakes_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     assert "a board has its own core" in refused(capsys, "tune", DIGITS, "--board", BOARD, "--target", "native")
     assert "there is no file of records" in refused(capsys, "tune", "--show", tmp_path / "none")
     assert "there is no file of records" in refused(capsys, "tune", "--merge", tmp_path / "none")
-    assert "name the file of tuning records" in refused(capsys, "tune", DIGITS, "--board", BOARD, "--tuned", tmp_path / "a")
+    assert "name the file of tuning records" in refused(
+        capsys, "tune", DIGITS, "--board", BOARD, "--tuned", tmp_path / "a"
+    )
     assert "write 90s, 10m or 2h" in refused(capsys, "tune", DIGITS, "--board", BOARD, "--time", "soon")
     assert "layers: got transformer" in refused(capsys, "tune", DIGITS, "--board", BOARD, "--only", "transformer")

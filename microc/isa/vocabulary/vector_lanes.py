@@ -146,8 +146,8 @@ def memory_intrinsics(lanes: int) -> Iterator[Intrin]:
 
 
 def _saturating_intrinsics(lanes: int) -> Iterator[Intrin]:
-    """Iterate over the intrinsics that clamp the lanes of an int32 vector to the range of a dtype, and those that
-    also store them."""
+    """Iterate over the intrinsics that clamp the lanes of an int32 vector to the range of a dtype, with and without a
+    store of the result."""
     end, a = f"i32x{lanes}", Var("a", f"int32x{lanes}")
     yield Intrin(f"saturate_i16_{end}", (a,), ir.clamp(_a, *dtypes.int_range("int16")), lanes)
     for dtype in (dtype for dtype, short in MEMORY.items() if f"saturate_{short}" in SATURATED):
@@ -304,7 +304,7 @@ def _scalable_only_intrinsics(lanes: int) -> Iterator[Intrin]:
 
 
 def _int16_factor_intrinsics(lanes: int) -> Iterator[Intrin]:
-    """Iterate over the intrinsics that load vectors of int16, and those that add products of int16 vectors."""
+    """Iterate over the intrinsics that load vectors of int16, or add products of int16 vectors to an int32 vector."""
     a, b, c = (
         Var("a", vector_dtype("int32", lanes)),
         Var("b", vector_dtype(SHORT, lanes)),

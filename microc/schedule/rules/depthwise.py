@@ -38,7 +38,7 @@ def schedule_by_planes(start: Schedule, target: Target, decisions: Decisions) ->
 
 
 def require_depthwise(start: Schedule) -> Depthwise:
-    """Return the match of a depthwise convolution in a function, which a rule has already tested."""
+    """Return the depthwise convolution of a function. A rule must have tested before that the function contains one."""
     form = match_depthwise(start)
     assert form is not None
     return form
@@ -76,8 +76,9 @@ ROW_COST = 10
 
 
 def matches_plane_pairs(start: Schedule, target: Target) -> bool:
-    """Match int8, uint8 or int16 data by int8 or int16 weights, summed in int32, if a plane pays and a tensor
-    intrinsic exists."""
+    """Match a depthwise convolution of int8, uint8 or int16 data by int8 or int16 weights, summed in int32.
+
+    Copying the plane of a channel must be worthwhile, and a tensor intrinsic must exist."""
     form = match_depthwise(start)
     if form is None or prod(form.taps) * dtypes.nbytes(form.data.dtype) > MOST_TERMS or form.total.dtype != "int32":
         return False
@@ -117,9 +118,9 @@ def correlation_costs_and_walks(depthwise: Depthwise) -> list[tuple[int, Walk]]:
 
 
 def _is_plane_copy_worthwhile(depthwise: Depthwise) -> bool:
-    """Test whether it pays to copy the padded image of a channel (its plane), from which taps are then read.
+    """Test whether it is worthwhile to copy the padded image of a channel (its plane), from which taps are then read.
 
-    That pays if the elements of the plane are used often enough and the plane is not larger than the input. A layer
+    It is if the elements of the plane are used often enough and the plane is not larger than the input. A layer
     that works in place then needs a plane instead of its output, so that the memory does not grow."""
     height, width = (
         (n - 1) * stride + (taps - 1) * dilation + 1
@@ -173,8 +174,8 @@ def single_walks(start: Schedule, target: Target, goal: Goal) -> tuple[Walk, ...
 
 
 def matches_unsigned_bytes(start: Schedule, target: Target) -> bool:
-    """Match unsigned data (``ops/convolution/conv2d.py``) with a border by constant int8 weights, with one output
-    channel per input channel."""
+    """Match a padded depthwise convolution of uint8 data by constant int8 weights, with one output channel per input
+    channel (``ops/convolution/conv2d.py``)."""
     form = match_depthwise(start)
     return (
         form is not None
