@@ -199,8 +199,8 @@ def _add_model_commands(add: Adder) -> None:
         help="model files, compiled into one firmware (default: from microc.toml)",
     )  # fmt: skip
     command.add_argument(
-        "-o", "--output", type=Path, metavar="DIR",
-        help="project folder, or with --relocatable FILE.bin for the network alone",
+        "-o", "--output", type=Path, metavar="PATH",
+        help="project folder; with --relocatable, the file NAME.bin of the network alone",
     )  # fmt: skip
     add_force_option(command)
     add_compile_options(command)

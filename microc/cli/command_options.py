@@ -294,7 +294,7 @@ def _add_verify_command(add: Adder) -> None:
     group = command.add_argument_group("comparison with a framework", f"FRAMEWORK is one of {', '.join(AGAINST)}.")
     group.add_argument(
         "--against", choices=AGAINST, default="", metavar="FRAMEWORK",
-        help="framework to compare with, or reference for the one that made the model",
+        help="framework to compare with (reference: the one that made the model)",
     )  # fmt: skip
     group.add_argument(
         "--model", dest="model_file", type=Path, metavar="FILE", help="model file from which the project was compiled"

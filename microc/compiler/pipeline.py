@@ -144,7 +144,7 @@ def compile_network(
     if options.bounds:
         network = _compile_dynamic_sizes(source, target, options, progress, capacity)
     else:
-        network = _check_target_and_compile_static_sizes(
+        network = _compile_static_sizes(
             read_model(source, options), model_file_name(source), target, options, progress, capacity
         )
     refuse_arrays_above_compiler_limit(network.module, target)
@@ -187,29 +187,7 @@ def compile_graph(
 
     ``source``: the name of the model that the generated files show.
     """
-    return _check_target_and_compile_static_sizes(
-        read, source, with_math_features(target, options), options, progress, capacity
-    ).module
-
-
-def _check_target_and_compile_static_sizes(
-    read: Graph,
-    source: str,
-    target: Target,
-    options: Options,
-    progress: Progress | None,
-    capacity: BoardCapacity | None,
-) -> CompiledNetwork:
-    """Check the options that depend on the target, and compile a graph of static sizes under a name that is valid in
-    C."""
-    if options.threads > 1 and not FAMILIES[target.isa].threads:
-        known = ", ".join(name for name, core in CORES.items() if FAMILIES[core.family].threads)
-        raise UsageError(
-            f"threads: got {options.threads}, expected 1 on {target.cpu}, which has no threads",
-            hint=f"leave out threads, or choose a computer: {known}",
-        )
-    named = replace(read, name=network_name(read.name))
-    return _compile_static_sizes(named, source, target, options, progress, capacity)
+    return _compile_static_sizes(read, source, with_math_features(target, options), options, progress, capacity).module
 
 
 def _compile_static_sizes(
@@ -220,7 +198,15 @@ def _compile_static_sizes(
     progress: Progress | None,
     capacity: BoardCapacity | None,
 ) -> CompiledNetwork:
-    """Compile a graph of static sizes: run the passes, then search for a network that fits its memory limits."""
+    """Compile a graph of static sizes, under a name that is valid in C: run the passes, then search for a network that
+    fits its memory limits. Raise UsageError if the target has no threads, and the options request several."""
+    if options.threads > 1 and not FAMILIES[target.isa].threads:
+        known = ", ".join(name for name, core in CORES.items() if FAMILIES[core.family].threads)
+        raise UsageError(
+            f"threads: got {options.threads}, expected 1 on {target.cpu}, which has no threads",
+            hint=f"leave out threads, or choose a computer: {known}",
+        )
+    read = replace(read, name=network_name(read.name))
     if options.tuned is not None or options.plan is not None:
         from microc.compiler.tuned.optimisation_plan import refuse_unreadable_tuning_files
 

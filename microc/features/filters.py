@@ -94,7 +94,7 @@ class Stage:
     def needs(self, count: int) -> int:
         return count
 
-    def check_is_framed(self, signal: Signal, needs_spectra: bool = False) -> None:
+    def require_frames(self, signal: Signal, needs_spectra: bool = False) -> None:
         """Raise UsageError if the signal is not cut into frames, or if ``needs_spectra`` and the frames are no
         spectra."""
         if len(signal.shape) < 3:

@@ -193,7 +193,7 @@ class Spectrogram(Stage):
             )
 
     def build(self, signal: Signal) -> Signal:
-        self.check_is_framed(signal)
+        self.require_frames(signal)
         size = signal.shape[-1]
         length = self.fft_length or max(4, 1 << (size - 1).bit_length())
         if size > length or self.window_length > size:
@@ -253,7 +253,7 @@ class Mel(Stage):
         self.check_choice("norm", NORMS)
 
     def build(self, signal: Signal) -> Signal:
-        self.check_is_framed(signal, needs_spectra=True)
+        self.require_frames(signal, needs_spectra=True)
         most = signal.rate / 2
         high = self.fmax or most
         if not self.fmin < high <= most:
@@ -288,7 +288,7 @@ class Bands(Stage):
             )
 
     def build(self, signal: Signal) -> Signal:
-        self.check_is_framed(signal, needs_spectra=True)
+        self.require_frames(signal, needs_spectra=True)
         bank = compute_rectangular_band_weights(signal.shape[-1], signal.rate, self.edges)
         if not bank.any(axis=1).all():
             raise self.stage_error(
@@ -362,7 +362,7 @@ class Dct(Stage):
         self.check_integer("lifter", 0, 1024)
 
     def build(self, signal: Signal) -> Signal:
-        self.check_is_framed(signal)
+        self.require_frames(signal)
         size = signal.shape[-1]
         if self.count > size:
             raise self.stage_error(

@@ -182,7 +182,7 @@ class Statistics(Stage):
         _check_and_store_statistic_names(self, FRAME_STATISTICS)
 
     def build(self, signal: Signal) -> Signal:
-        self.check_is_framed(signal)
+        self.require_frames(signal)
         return _concat_statistics(signal.to_float32(), self.names, FRAME_STATISTICS)
 
 
@@ -198,7 +198,7 @@ class Spectral(Stage):
         _check_and_store_statistic_names(self, SPECTRAL_STATISTICS)
 
     def build(self, signal: Signal) -> Signal:
-        self.check_is_framed(signal, needs_spectra=True)
+        self.require_frames(signal, needs_spectra=True)
         return _concat_statistics(signal.to_float32(), self.names, SPECTRAL_STATISTICS)
 
 
@@ -305,7 +305,7 @@ class Pcen(Stage):
         self.check_number("time_constant", 1e-3, 1e6)
 
     def build(self, signal: Signal) -> Signal:
-        self.check_is_framed(signal)
+        self.require_frames(signal)
         x, squared = signal.to_float32(), self.time_constant**2
         s = (sqrt(1 + 4 * squared) - 1) / (2 * squared)
         start = np.zeros(biquad_state_shape(x.shape, 1, 1, "float32"), np.float32)

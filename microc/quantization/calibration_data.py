@@ -281,9 +281,9 @@ def convert_to_samples(
     """Convert a user's data to samples of a network, each with one array for every input.
 
     The data may be a path (.npz, .npy, table, folder of arrays or pictures), an array, arrays by the names of inputs or
-    in their order, or an iterable of samples. For a network with state, samples may be sequences, each of which begins
-    with the initial state. ``labels``: name of the array, or file, of class numbers. ``pixels``: the real numbers for
-    the pixel values 0 and 255. ``colours``: the order of colour channels in which pictures are read, by name of an
+    in their order, or an iterable of samples. For a network with state, samples may be sequences. Each sequence
+    begins with the initial state. ``labels``: name of the array, or file, of class numbers. ``pixels``: the real numbers
+    for the pixel values 0 and 255. ``colours``: the order of colour channels in which pictures are read, by name of an
     input. UsageError for data that do not have the shape of the inputs, are empty, or are no numbers."""
     if isinstance(user_data, SampleData):
         return user_data

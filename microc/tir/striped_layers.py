@@ -447,7 +447,7 @@ def rewrite_buffers(body: ir.Stmt, locations: Mapping[ir.Buffer, BufferLocation]
             flat = flat + index * stride
         return (flat,)
 
-    def on_expr(e: ir.Expr) -> ir.Expr:
+    def redirect_load(e: ir.Expr) -> ir.Expr:
         match e:
             case ir.Load(buffer, indices) if buffer in locations:
                 return ir.Load(locations[buffer].buffer, indices_at(locations[buffer], buffer, indices))
@@ -458,10 +458,10 @@ def rewrite_buffers(body: ir.Stmt, locations: Mapping[ir.Buffer, BufferLocation]
             case _:
                 return e
 
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+    def redirect_store(s: ir.Stmt) -> ir.Stmt:
         if isinstance(s, ir.Store) and s.buffer in locations:
             place = locations[s.buffer]
             return ir.Store(place.buffer, indices_at(place, s.buffer, s.indices), s.value)
         return s
 
-    return map_stmt(body, on_stmt, lambda x: map_expr(x, on_expr))
+    return map_stmt(body, redirect_store, lambda x: map_expr(x, redirect_load))

@@ -435,7 +435,7 @@ class StripeSearch:
         """Return the largest number of bytes that any call or chain needs if the given chains are used."""
         return max([*self._needs_outside_chains(chosen).values(), *(c.need for c in chosen)], default=0)
 
-    def name_of_largest_need(self, chosen: tuple[ChainCandidate, ...]) -> str:
+    def find_largest_need(self, chosen: tuple[ChainCandidate, ...]) -> str:
         """Return the name of the layer or chain that needs the most memory if the given chains are used."""
         peak = self.peak_bytes(chosen)
         for time, need in self._needs_outside_chains(chosen).items():
@@ -514,5 +514,5 @@ def make_ram_error(arena_limit: int, smallest_module: Module, search: StripeSear
         f"an arena of {arena_limit} bytes cannot hold the network; the smallest found takes {smallest_module.plan.main}",
         where=smallest_module.source or smallest_module.name,
         hint=f"{more}, {apart if smallest_module.plan.io_in_arena and 2 * ends > arena_limit else ''}or shrink the "
-        f"layer that needs {search.peak_bytes(closest)} bytes: {search.name_of_largest_need(closest)}",
+        f"layer that needs {search.peak_bytes(closest)} bytes: {search.find_largest_need(closest)}",
     )

@@ -404,7 +404,7 @@ def _decode_table_indices(compressed: _CompressedConstant) -> Array:
         np.frombuffer(compressed.compressed_bytes, np.uint8), count=width * compressed.type_.size
     ).reshape(-1, width)
     indices = compressed.channel_of_each_element() * stride + bits.astype(np.int64) @ (1 << np.arange(width)[::-1])
-    return _look_up_checked(compressed, compressed.read_tables(compressed.type_.dtype), indices)
+    return _look_up_in_table(compressed, compressed.read_tables(compressed.type_.dtype), indices)
 
 
 def _decode_pruned_elements(compressed: _CompressedConstant) -> Array:
@@ -416,13 +416,13 @@ def _decode_pruned_elements(compressed: _CompressedConstant) -> Array:
     quant = compressed.type_.quant
     zero = np.array(quant.zero_point if quant else (0,), dtypes.to_numpy(compressed.type_.dtype))
     elements = zero[compressed.channel_of_each_element()] if len(zero) > 1 else np.full(compressed.type_.size, zero[0])
-    elements[mask] = _look_up_checked(
+    elements[mask] = _look_up_in_table(
         compressed, compressed.read_tables(compressed.type_.dtype), np.arange(int(mask.sum()))
     )
     return elements
 
 
-def _look_up_checked(compressed: _CompressedConstant, table: Array, indices: Array) -> Array:
+def _look_up_in_table(compressed: _CompressedConstant, table: Array, indices: Array) -> Array:
     """Return ``table[indices]``; raise ModelError if an index is out of range."""
     if indices.size and int(indices.max()) >= len(table):
         compressed.context.broken(f"got index {indices.max()} of the value table, expected 0..{len(table) - 1}")

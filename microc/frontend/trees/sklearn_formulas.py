@@ -46,8 +46,8 @@ def _read_split_modes(tree_structure: Any, left: Array) -> Array:
 def _convert_tree(estimator: Any, node_values: Array, result_index: int = 0) -> Tree:
     """Convert one tree of scikit-learn.
 
-    ``node_values`` (nodes, width): values that each leaf adds to ``width`` results, the first of which is
-    ``result_index``."""
+    ``node_values`` (nodes, width): values that each leaf adds to ``width`` consecutive results.
+    ``result_index``: the first of these results."""
     structure = estimator.tree_
     left, right = np.asarray(structure.children_left), np.asarray(structure.children_right)
     return Tree(

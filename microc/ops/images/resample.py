@@ -76,7 +76,8 @@ def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
         )
     if not weights and any(tensor_type.shape[1] != 1 for tensor_type in indices):
         raise ModelError(
-            f"resample: several taps need weights; got index tables {', '.join(str(t.shape) for t in indices)} without"
+            f"resample: more than one tap per output needs weights; got index tables of shapes "
+            f"{', '.join(str(t.shape) for t in indices)} and no weights"
         )
     shape = list(data.shape)
     for axis, tensor_type in zip(axes, indices, strict=True):

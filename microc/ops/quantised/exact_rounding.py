@@ -259,7 +259,7 @@ def _rounded_sum_overflow_message(checked_node: CheckedNode) -> str:
 Terms = Callable[[Sequence[Array]], Sequence[tuple[Array, Fraction]]]
 
 
-def emit_sum_even(
+def emit_half_even_sum(
     rewrite: Rewrite,
     operands: Sequence[str],
     zero_points: Sequence[int],
@@ -283,7 +283,7 @@ def emit_sum_even(
     return True
 
 
-def emit_product_even(
+def emit_half_even_product(
     rewrite: Rewrite,
     operands: Sequence[str],
     zero_points: Sequence[int],

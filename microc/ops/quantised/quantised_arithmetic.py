@@ -54,7 +54,7 @@ from microc.ops.constants import (
     product_overflow_message,
     stored_range_error_message,
 )
-from microc.ops.quantised.exact_rounding import emit_product_even, emit_sum_even, exact_scale_ratio
+from microc.ops.quantised.exact_rounding import emit_half_even_product, emit_half_even_sum, exact_scale_ratio
 from microc.ops.quantised.scaling import HALF, Scale, ScaledResult, scale_double_rounding, scale_single_rounding
 from microc.ops.registry import Case, Legalized, OpDef
 from microc.tir import ir
@@ -220,10 +220,10 @@ def _legalize_even(node: Node, graph: Graph) -> Legalized:
     end: dict[str, Attr] = {"zero_point": zero, "minimum": low, "maximum": high, "out_dtype": result.dtype}
     rewrite, zeros = Rewrite(node, graph), (zero_a, zero_b)
     if node.op == "mul":
-        is_exact = emit_product_even(rewrite, node.inputs, zeros, exact_scale_ratio(a, b, out), end)
+        is_exact = emit_half_even_product(rewrite, node.inputs, zeros, exact_scale_ratio(a, b, out), end)
     else:
         scales = exact_scale_ratio(a, out), exact_scale_ratio(b, out) * (-1 if node.op == "sub" else 1)
-        is_exact = emit_sum_even(rewrite, node.inputs, zeros, scales, end)
+        is_exact = emit_half_even_sum(rewrite, node.inputs, zeros, scales, end)
     return rewrite.legalized() if is_exact else legalize_in_float(node, graph)
 
 

@@ -31,7 +31,7 @@ from microc.tir.rewrite import free_vars, stmt_children, substitute, walk_expr, 
 _MAX_POINTS = 1 << 14
 """Most combinations of loop variables for which a condition is evaluated. Larger iteration domains are sampled."""
 _GOLDEN = (5**0.5 - 1) / 2
-"""The golden ratio."""
+"""The reciprocal of the golden ratio."""
 _UNKNOWN = 0.5
 """Probability that is assumed for a condition that depends on data."""
 

@@ -277,8 +277,8 @@ def _is_word_aligned(
 # -32768 <= w0 + 256 w1, which only a weight of -128 can violate (``smallest_weight``).
 
 COLUMNS, TERMS = 2, 4
-"""Number of columns that share a word, and number of terms in one iteration: the four bytes of a word of
-activations."""
+"""Number of weight columns that are packed into one 32-bit word, and number of terms in one iteration: the four bytes
+of a word of activations."""
 SUM_LIMIT = 1 << 23
 """Bound of the absolute value of the sums of odd columns."""
 

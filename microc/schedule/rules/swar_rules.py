@@ -30,7 +30,7 @@ MANY = 8
 COPY_STEP = 16
 """Most bytes of a patch that are copied in one iteration."""
 CHANNELS = 4
-"""Number of channels whose weights share a word."""
+"""Number of channels whose weights are packed into one 32-bit word."""
 
 
 def matches_pixel_pairs(start: Schedule, target: Target) -> bool:
@@ -89,7 +89,7 @@ def schedule_pixel_pairs(start: Schedule, target: Target, decisions: Decisions) 
     schedule = schedule.reorder(f"{p}_0", f"{o}_0", f"{p}_1", f"{o}_1").compute_at(ACC, f"{o}_0")
     pair, field, channel, block = schedule.loops_of(ACC)[-4:]
     sums = (pair, channel, field) if pairs > 1 else (channel, field)
-    schedule, parts, term = _nest_and_unroll_term_blocks(schedule, sums, block)
+    schedule, parts, term = _move_term_blocks_outermost(schedule, sums, block)
     terms = loop_extent(schedule.func, term)
     weight = next(b for b in buffers_read(find_block(schedule.func.body, PART)) if b.dtype == "uint8")
     # [o][k] -> [o / channels][block][term][channel]: a block reads its weights in the order of its loops.
@@ -113,7 +113,7 @@ def schedule_channel_quads(start: Schedule, target: Target, decisions: Decisions
     *_, quad, field, high, block = schedule.loops_of(ACC)
     blocks = loop_extent(schedule.func, block)
     sums = (quad, field, high) if decisions["quads"] > 1 else (field, high)
-    schedule, parts, term = _nest_and_unroll_term_blocks(schedule, sums, block, max_unrolled_blocks=1)
+    schedule, parts, term = _move_term_blocks_outermost(schedule, sums, block, max_unrolled_blocks=1)
     schedule = schedule.compute_at(ENTRY, p)
     entries = schedule.loops_of(ENTRY)[-1]
     if loop_extent(schedule.func, entries) > blocks:
@@ -130,7 +130,7 @@ def _inline_and_find_output(start: Schedule) -> tuple[Schedule, str]:
     return schedule, OUT if schedule.has(OUT) else VALUE
 
 
-def _nest_and_unroll_term_blocks(
+def _move_term_blocks_outermost(
     schedule: Schedule, sum_loops: tuple[str, ...], block_loop: str, max_unrolled_blocks: int = 2
 ) -> tuple[Schedule, tuple[str, ...], str]:
     """Make ``block_loop``, the loop over blocks of terms, outermost. If there are many blocks, unroll

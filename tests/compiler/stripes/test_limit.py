@@ -64,7 +64,7 @@ def test_an_impossible_limit() -> None:
     assert found.cover_calls_above(100) is None
     smallest = found.chains_of_smallest_peak()
     assert found.peak_bytes(smallest) < max(found.estimator.needs)
-    assert found.name_of_largest_need(smallest)
+    assert found.find_largest_need(smallest)
 
 
 @pytest.mark.parametrize(("chains", "lowered"), [(0, 0), (12, 1), (1000, 0), (1000, 2)])
