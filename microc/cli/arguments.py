@@ -199,7 +199,7 @@ def _add_model_commands(add: Adder) -> None:
         help="model files, compiled into one firmware (default: from microc.toml)",
     )  # fmt: skip
     command.add_argument(
-        "-o", "--output", type=Path, metavar="PATH",
+        "-o", "--output", type=Path, metavar="DIR",
         help="project folder; with --relocatable, the file NAME.bin of the network alone",
     )  # fmt: skip
     add_force_option(command)
