@@ -124,16 +124,23 @@ def test_damage_is_refused_at_once(name: str, tmp_path: Path, monkeypatch: pytes
         path.write_bytes(content)
     else:
         content(path)
-    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # The best of two: Python may look for cycles, once, in all that the tests before left (2 s in a whole run).
+    assert min(seconds_to_refuse(path, words) for _ in range(2)) < 1
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KB
+
+
+def seconds_to_refuse(path: Path, words: str) -> float:
+    """Processor time of every reader of arrays on a damaged file; each must refuse it with ``words``."""
+    start = time.process_time()
     with pytest.raises(UsageError, match=words):
         array_files.read_arrays(path)
-    if end == ".npy":
+    if path.suffix == ".npy":
         with pytest.raises(UsageError, match=words):
             load_npy_file(path)
         with pytest.raises(UsageError):
-            array_files.read_arrays(tmp_path)
-    assert time.process_time() - start < 1
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KB
+            array_files.read_arrays(path.parent)
+    return time.process_time() - start
 
 
 def test_an_archive_is_no_array(tmp_path: Path) -> None:
