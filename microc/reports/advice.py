@@ -42,7 +42,7 @@ _PROBE_WEIGHT_SCALE = Quant((0.0113,), (0,))
 class Speeds:
     """Estimated speeds of a core for floats and integers, from counted instructions.
 
-    ``times``: instructions of a float convolution divided by the instructions of the same convolution in int8.
+    ``times``: instructions of a convolution in floats, divided by the instructions of the same convolution in int8.
     ``scaling``: additional instructions for each result that is scaled by a float instead of in fixed point.
     ``dequantizing``: instructions for each element that is dequantised."""
 
@@ -62,7 +62,7 @@ def arithmetic_advice(arithmetic: Arithmetic, source: str, target: Target, requa
     speeds, sentences = estimate_speeds(target.cpu), list[str]()
     if arithmetic.float_macs and speeds.times >= MIN_INT8_SPEEDUP:
         core = "this core has no FPU" if not target.has("fpu") else f"the core is a {target.cpu}"
-        what = "int8" if arithmetic.float_macs == arithmetic.macs else "its layers of floats in int8"
+        what = "int8" if arithmetic.float_macs == arithmetic.macs else "its float layers in int8"
         sentences.append(
             f"{core}: {what} would be about {speeds.times:.{0 if speeds.times >= 9.5 else 1}f} times faster: "
             f"microc quantize {shlex.quote(source)} --data SAMPLES -o {shlex.quote(str(Path(source).with_suffix('.mcg')))}"
@@ -71,14 +71,16 @@ def arithmetic_advice(arithmetic: Arithmetic, source: str, target: Target, requa
     if saved > 0 and requantize == "float":
         sentences.append(
             f"{arithmetic.float_scaled:,} results are scaled by floats: --requantize fixed saves about {saved:,} instructions "
-            "of a run, and differs for ties alone, some in a million"
+            "of a run; it rounds only ties differently, a few results in a million"
         )
     return tuple(sentences)
 
 
 def arithmetic_data(arithmetic: Arithmetic, sentences: tuple[str, ...]) -> dict[str, Any]:
-    """Describe a network's arithmetic as plain data: number of multiply-accumulates in floats, their percentage, why they
-    are in floats, and the advice ``sentences``."""
+    """Describe a network's arithmetic as plain data, ready for JSON.
+
+    The data are the number of multiply-accumulates in floats, their percentage, the reasons why they are in floats, and the
+    advice ``sentences``."""
     share = 100 * arithmetic.float_macs / max(1, arithmetic.macs)
     return {
         "float_macs": arithmetic.float_macs,
@@ -98,18 +100,18 @@ def weight_notes(arithmetic: Arithmetic) -> tuple[str, ...]:
 def _two_byte_weights_note(weight_count: int) -> tuple[str, ...]:
     """Return the note on 8-bit weights with a zero point, each of which is stored in two bytes; empty if there are none.
 
-    Without their zero point such weights have nine bits."""
+    A weight minus its zero point has nine bits."""
     if not weight_count:
         return ()
     return (
-        f"{weight_count:,} weights of a byte and a zero point are nine bits and take two bytes: symmetric ones (int8, or "
-        f"uint8 around 128) save {weight_count:,} bytes of flash",
+        f"{weight_count:,} 8-bit weights with a zero point take two bytes each, since their difference has nine bits: "
+        f"symmetric weights (int8 with zero point 0, or uint8 with zero point 128) save {weight_count:,} bytes of flash",
     )
 
 
 def _float32_weights_note(constant_name: str) -> str:
     """Return the note on a constant that stays float32 because its values exceed the range of float16."""
-    return f"{constant_name} stays float32: it has numbers from 65,520 on, which bfloat16 holds and float16 does not"
+    return f"{constant_name} stays float32: it contains numbers of at least 65,520, which bfloat16 can store and float16 cannot"
 
 
 @cache
@@ -121,8 +123,8 @@ def estimate_speeds(cpu: str) -> Speeds:
     )
     count = _PROBE_PIXELS * _PROBE_CHANNELS
     net = GraphBuilder()
-    reals = net.graph("reals", {"y": _add_dequantize_operator(net, net.input("x", (1, count), "int8"), _PROBE_SCALE)})
-    dequantized = compile_model(reals, target_for(cpu), Options()).instructions
+    graph = net.graph("reals", {"y": _add_dequantize_operator(net, net.input("x", (1, count), "int8"), _PROBE_SCALE)})
+    dequantized = compile_model(graph, target_for(cpu), Options()).instructions
     return Speeds(floats / fixed, (exact - fixed) / count, dequantized / count)
 
 
@@ -134,23 +136,23 @@ def _pointwise_convolution(integers: bool) -> Graph:
     weight = np.random.default_rng(0).integers(-127, 128, (_PROBE_CHANNELS, 1, 1, _PROBE_CHANNELS)).astype(np.int8)
     x = net.input("x", (1, 1, _PROBE_PIXELS, _PROBE_CHANNELS), "int8" if integers else "float32")
     if integers:
-        reals = net.new_constant("weight", weight)
-        x, reals = (
+        stored_weight = net.new_constant("weight", weight)
+        x, float_weight = (
             _add_dequantize_operator(net, x, _PROBE_SCALE),
-            _add_dequantize_operator(net, reals, _PROBE_WEIGHT_SCALE),
+            _add_dequantize_operator(net, stored_weight, _PROBE_WEIGHT_SCALE),
         )
     else:
-        reals = net.new_constant("weight", weight.astype(np.float32))
-    y = net.op("conv2d", x, reals, padding=(0, 0, 0, 0), layout="NHWC")
+        float_weight = net.new_constant("weight", weight.astype(np.float32))
+    y = net.op("conv2d", x, float_weight, padding=(0, 0, 0, 0), layout="NHWC")
     if integers:
         scale, zero = _PROBE_SCALE.scale, _PROBE_SCALE.zero_point
         y = net.op("quantize", y, scale=scale, zero_point=zero, axis=None, out_dtype="int8", rounding=Ties.EVEN)
     return net.graph("layer", {"y": y})
 
 
-def _add_dequantize_operator(net: GraphBuilder, stored: str, quant: Quant) -> str:
-    """Add an operator that dequantises the value ``stored`` per tensor; return the name of the operator's result."""
-    return net.op("dequantize", stored, scale=quant.scale, zero_point=quant.zero_point, axis=None)
+def _add_dequantize_operator(net: GraphBuilder, value: str, quant: Quant) -> str:
+    """Add an operator that dequantises an integer value, and return the name of the operator's result."""
+    return net.op("dequantize", value, scale=quant.scale, zero_point=quant.zero_point, axis=None)
 
 
 # ---- Advice on next steps for a network on its board, ranked by the share of time that each step may save.
@@ -163,9 +165,10 @@ MIN_GAIN = 0.005
 SLOW_SHARE, _NEARLY_FULL_SHARE, _EXPENSIVE_RATIO, _NEGLIGIBLE_SHARE = 0.3, 0.85, 2.0, 0.05
 """Thresholds of advice.
 
-A layer is slow from the first share of the network's time on. A memory is nearly full from the second share of its bytes
-on. A layer is expensive if its cycles per multiply-accumulate are more than the third number times those of the median
-layer; expensive layers are ignored below the fourth share of the network's time."""
+``SLOW_SHARE``: a layer is slow if it takes more than this share of the network's time. ``_NEARLY_FULL_SHARE``: a memory is
+nearly full if more than this share of its bytes is used. ``_EXPENSIVE_RATIO``: a layer is expensive if its cycles per
+multiply-accumulate exceed those of the median layer by more than this factor. ``_NEGLIGIBLE_SHARE``: no advice is given on an
+expensive layer that takes at most this share of the network's time."""
 _MEMORY_NAMES: Mapping[str, str] = {"flash": "flash", "ram": "RAM"}
 _MIN_COMPARED_MACS = 1000
 """Least number of multiply-accumulates for which a layer's cycles per multiply-accumulate are compared with other layers."""
@@ -226,11 +229,13 @@ class Situation:
 
     @property
     def layers(self) -> Sequence[Mapping[str, Any]]:
+        """Layers of the network as the report describes them, in the order in which they run."""
         found: Sequence[Mapping[str, Any]] = self.data["layers"]
         return found
 
     @property
     def cpu(self) -> str:
+        """Core of the board, such as ``cortex-m4``."""
         return str(self.data["board"]["cpu"])
 
     @property
@@ -243,7 +248,7 @@ class Situation:
         return str(self.data["options"].get(name, default))
 
     def dtype(self, tensor: str) -> str:
-        """Return the dtype of a tensor by its name."""
+        """Return the dtype of the tensor with the name ``tensor``."""
         return next(str(each["dtype"]) for each in self.data["tensors"] if each["name"] == tensor)
 
     def dtype_option_value(self, direction: str, tensor: Mapping[str, Any], dtype: str) -> str:
@@ -282,8 +287,8 @@ def advice_for(situation: Situation, notes: Sequence[str] = ()) -> list[dict[str
 def _memory_advice(situation: Situation) -> Iterator[Advice]:
     """Yield advice on flash and RAM.
 
-    If the network exceeds one of them, although the compilation has tried all options that save memory, the advice is a
-    larger board. Otherwise it is an option that saves memory, for each memory that is nearly full."""
+    If the network exceeds the flash or the RAM, the advice is a larger board, because the compilation has already tried all
+    options that save memory. Otherwise, for each memory that is nearly full, the advice is an option that saves bytes of it."""
     totals, board = situation.data["totals"], situation.data["board"]
     over = {
         memory: totals[memory] or 0 for memory in ("flash", "ram") if (totals[memory] or 0) > (board[memory] or inf)
@@ -292,7 +297,7 @@ def _memory_advice(situation: Situation) -> Iterator[Advice]:
         larger = next(list_larger_boards(totals["flash"] or 0, totals["ram"] or 0, board["name"]), "")
         yield Advice(
             f"{_MEMORY_NAMES[memory]} does not fit: {used:,} bytes of {board[memory]:,}; "
-            + (f"{larger} has more" if larger else "no board that is known has more: choose a smaller network"),
+            + (f"{larger} has more" if larger else "no known board has more: choose a smaller network"),
             situation.compile_command(f"--board {larger}") if larger else "",
             inf,
         )
@@ -305,8 +310,16 @@ def _nearly_full_memory_advice(situation: Situation) -> Iterator[Advice]:
     totals, board = situation.data["totals"], situation.data["board"]
     target_kib = 8 * totals["arena"] // 10240
     remedies = {
-        "flash": ("--optimize size", "code for size takes less", situation.option("optimize", "balanced") != "size"),
-        "ram": (f"--ram {target_kib}K", "smaller workspaces and layers row by row may take less", target_kib > 0),
+        "flash": (
+            "--optimize size",
+            "code optimised for size takes fewer bytes",
+            situation.option("optimize", "balanced") != "size",
+        ),
+        "ram": (
+            f"--ram {target_kib}K",
+            "smaller workspaces, and layers that are computed row by row, may take fewer bytes",
+            target_kib > 0,
+        ),
     }
     for memory, (option, reason, possible) in remedies.items():
         used, room = totals[memory] or 0, board[memory]
@@ -324,7 +337,7 @@ def _input_dtype_advice(situation: Situation) -> Iterator[Advice]:
         if len(readers) == 1 and readers[0]["op"] == "quantize" and len(readers[0]["outputs"]) == 1:
             dtype = situation.dtype(readers[0]["outputs"][0])
             yield Advice(
-                f"input {tensor['label']} comes as {tensor['dtype']} and the board quantises it: give it as {dtype}",
+                f"input {tensor['label']} is {tensor['dtype']}, and the board quantises it to {dtype}: pass it as {dtype}",
                 situation.compile_command(f"--input-dtype {situation.dtype_option_value('input', tensor, dtype)}"),
                 readers[0]["share"],
             )
@@ -350,7 +363,7 @@ def _output_dtype_advice(situation: Situation) -> Iterator[Advice]:
             situation.dtype(writers[0]["inputs"][0]) if is_separate else producer_attributes.get("out_dtype", "int8")
         )
         yield Advice(
-            f"output {tensor['label']} is made {tensor['dtype']} by the board: take the {dtype} that it is made from",
+            f"the board dequantises output {tensor['label']} from {dtype} to {tensor['dtype']}: read it as {dtype}",
             situation.compile_command(f"--output-dtype {situation.dtype_option_value('output', tensor, dtype)}"),
             writers[0]["share"] if is_separate else min(saved, writers[0]["share"]),
         )
@@ -359,22 +372,25 @@ def _output_dtype_advice(situation: Situation) -> Iterator[Advice]:
 def _quantization_advice(situation: Situation) -> Iterator[Advice]:
     """Yield the advice to quantise the float layers, if int8 is estimated to be faster on this core."""
     dtype_of = {tensor["name"]: tensor["dtype"] for tensor in situation.data["tensors"]}
-    floats = [k for k in situation.layers if k["macs"] and k["inputs"] and dtypes.is_float(dtype_of[k["inputs"][0]])]
-    if situation.is_computer or not floats:
+    float_layers = [
+        layer
+        for layer in situation.layers
+        if layer["macs"] and layer["inputs"] and dtypes.is_float(dtype_of[layer["inputs"][0]])
+    ]
+    if situation.is_computer or not float_layers:
         return
     times = estimate_speeds(situation.cpu).times
     if times < MIN_INT8_SPEEDUP:
         return
     core = f"the core is a {situation.cpu}" if "fpu" in CORES[situation.cpu].has else "this core has no FPU"
-    what = (
-        "int8" if sum(k["macs"] for k in floats) == situation.data["totals"]["macs"] else "its layers of floats in int8"
-    )
+    is_all_float = sum(layer["macs"] for layer in float_layers) == situation.data["totals"]["macs"]
+    what = "int8" if is_all_float else "its float layers in int8"
     source = situation.data["source"] or situation.data["model"]
     yield Advice(
         f"{core}: {what} would be about {times:.{0 if times >= 9.5 else 1}f} times faster",
         f"microc quantize {model_argument(situation.data)} --data SAMPLES -o "
         f"{shlex.quote(str(Path(source).with_suffix('.mcg').name))}",
-        sum(k["share"] for k in floats) * (1 - 1 / times),
+        sum(layer["share"] for layer in float_layers) * (1 - 1 / times),
     )
 
 
@@ -388,7 +404,7 @@ def _fixed_point_scaling_advice(situation: Situation) -> Iterator[Advice]:
     if count:
         saved_instructions = count * max(estimate_speeds(situation.cpu).scaling, 0)
         yield Advice(
-            f"{count:,} results are scaled by floats: --requantize fixed differs for ties alone, some in a million",
+            f"{count:,} results are scaled by floats: --requantize fixed rounds only ties differently, a few in a million",
             situation.compile_command("--requantize fixed"),
             min(
                 saved_instructions / (situation.data["totals"]["instructions"] or 1),
@@ -404,7 +420,8 @@ def _optimize_speed_advice(situation: Situation) -> Iterator[Advice]:
     gain = 0.0 if situation.is_computer else gains.get(situation.cpu, gains[""])
     if gain:
         yield Advice(
-            f"the code is made for {'size' if goal == 'size' else 'a balance of speed and size'}: for speed it takes more flash",
+            f"the code is optimised for {'size' if goal == 'size' else 'a balance of speed and size'}: "
+            "code optimised for speed takes more flash",
             situation.compile_command("--optimize speed"),
             gain,
         )
@@ -414,7 +431,7 @@ def _code_in_ram_advice(situation: Situation) -> Iterator[Advice]:
     """Yield the advice to use ``--code-in-ram``, if the core waits for code from flash."""
     if situation.code_in_ram and situation.option("code_in_ram", "False") == "False":
         yield Advice(
-            "the core waits for the code of some kernels, which may run from RAM",
+            "the core waits while it fetches the code of some kernels from flash: they can run from RAM",
             situation.compile_command("--code-in-ram"),
             situation.code_in_ram,
         )
@@ -426,8 +443,8 @@ def _tuning_advice(situation: Situation) -> Iterator[Advice]:
     share = sum(k["share"] for k in untuned if ", tuned" not in k["rule"] and ", shipped" not in k["rule"])
     if not situation.is_computer:
         yield Advice(
-            f"no schedule was measured for kernels that take {_format_percent(share)} of the time: a search on the board or its "
-            "emulator may find faster ones",
+            f"kernels that take {_format_percent(share)} of the time have schedules that were not chosen by measuring: "
+            "a search on the board or its emulator may find faster ones",
             situation.command_text("tune", "--records tuned.jsonl"),
             share * TUNING_GAINS.get(situation.cpu, TUNING_GAINS[""]),
         )
@@ -437,7 +454,7 @@ def _accelerator_advice(situation: Situation) -> Iterator[Advice]:
     """Yield the advice to use the board's accelerator, if it has one and no layer runs on it."""
     if situation.board.target.npu and not any(layer["rule"].startswith("external") for layer in situation.layers):
         yield Advice(
-            f"the board's accelerator ({situation.board.target.npu}) does nothing: it takes the layers that Vela compiles",
+            f"the board's accelerator ({situation.board.target.npu}) is not used: it can run the layers that Vela compiles",
             situation.compile_command("--external ethos-u"),
         )
 
@@ -458,7 +475,7 @@ def _slow_layer_advice(situation: Situation) -> Iterator[Advice]:
         )
         yield Advice(
             f"step {top['step']}, {top['name']}, takes {_format_percent(top['share'])} of the time{ms}: "
-            "what was tried for it, and what its loops cost",
+            "list the schedules that were tried for it, and the cycles of its loops",
             situation.command_text("explain", str(top["step"])),
         )
     large = [layer for layer in situation.layers if layer["macs"] >= _MIN_COMPARED_MACS]
@@ -470,8 +487,8 @@ def _slow_layer_advice(situation: Situation) -> Iterator[Advice]:
     if expensive and (expensive[0]["step"] != top["step"] or top["share"] <= SLOW_SHARE):
         layer = expensive[0]
         yield Advice(
-            f"a product of step {layer['step']}, {layer['name']}, takes {layer['cycles'] / layer['macs']:.1f} "
-            f"cycles, {median:.1f} elsewhere: why",
+            f"step {layer['step']}, {layer['name']}, takes {layer['cycles'] / layer['macs']:.1f} cycles per "
+            f"multiply-accumulate, the median layer {median:.1f}: find the reason",
             situation.command_text("explain", str(layer["step"])),
         )
 

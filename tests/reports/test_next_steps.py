@@ -44,7 +44,9 @@ def test_gains_are_in_order(model: Path, board: str, options: Mapping[str, Any])
 
 def test_float_inputs_are_first_on_a_core_without_fpu() -> None:
     first = advised(digits.INT8, "microbit", **FLOAT_INPUT)[0]
-    assert first["text"].startswith("saves about") and "the board quantises it: give it as int8" in first["text"]
+    assert (
+        first["text"].startswith("saves about") and "the board quantises it to int8: pass it as int8" in first["text"]
+    )
     assert first["command"].endswith("--input-dtype '*=float32' --input-dtype image=int8 -o firmware")
     assert all(each["gain"] is None for each in advised(digits.INT8, "microbit")), "there is nothing left to save"
 
@@ -53,7 +55,7 @@ def test_outputs_as_floats() -> None:
     """A kernel's end makes them, at the price of a layer that does nothing else."""
     options: dict[str, Any] = {"outputs": ("dense5",)}
     found = advised(digits.INT8, "microbit", output_dtype="float32", **options)
-    (each,) = [each for each in found if "output dense5 is made float32" in each["text"]]
+    (each,) = [each for each in found if "the board dequantises output dense5" in each["text"]]
     assert each["command"].endswith("--output-dtype dense5=int8 -o firmware")
     before, after = (
         microc.compile(digits.INT8, board="microbit", output_dtype=dtype, **options).report()["estimated_cycles"]

@@ -86,6 +86,6 @@ def test_few_channels_and_groups_keep_two_bytes_which_is_told() -> None:
         found = summarise_arithmetic(optimise_graph(graph, Options()))
         assert found.double_weights == count
         (told,) = microc.compile(graph, board="microbit").report()["advice"]
-        assert told.startswith(f"{count:,} weights of a byte and a zero point are nine bits")
+        assert told.startswith(f"{count:,} 8-bit weights with a zero point take two bytes each")
     for graph in (network("conv2d", 48, 97), network("conv2d", 8, 128), network("dense", 8, 97)):
         assert summarise_arithmetic(optimise_graph(graph, Options())).double_weights == 0
