@@ -36,7 +36,7 @@ from microc.quantization.integer_scheme import (
     quantise_like,
     quantise_weights,
 )
-from microc.quantization.network_noise import Reals
+from microc.quantization.network_noise import FloatLibraries
 from microc.quantization.network_structure import flatten_graph, make_names_distinct
 from microc.quantization.quantisation_points import QuantisationPoints, find_quantisation_points
 from microc.quantization.repairs import (
@@ -554,7 +554,7 @@ class CalibratedNetwork:
     seen: Mapping[str, Statistics]
     seed: int
     progress: Progress | None = None
-    reals: Reals = field(default_factory=dict, compare=False)
+    reals: FloatLibraries = field(default_factory=dict, compare=False)
     plains: dict[tuple[tuple[str, int], ...], Trial] = field(default_factory=dict, compare=False)
 
     @property

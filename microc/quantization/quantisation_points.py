@@ -11,7 +11,7 @@ from microc.graph.ir import Graph, Node, Quant
 from microc.ops import registry
 from microc.quantization.calibration_data import storage_of_byte_functions
 from microc.quantization.integer_scheme import Activation
-from microc.quantization.network_structure import DataFlow, flatten_graph, loop_operands
+from microc.quantization.network_structure import DataFlow, find_loop_invariants, flatten_graph
 from microc.transform.quantised.qdq import LAYERS, find_constant_sum_after, has_integer_form
 from microc.transform.quantised.qdq_values import CHOICES, CLAMPS, JOINS, moves_elements
 
@@ -22,15 +22,16 @@ from microc.transform.quantised.qdq_values import CHOICES, CLAMPS, JOINS, moves_
 class QuantisationPoints:
     """Quantisation points of a network: the values that become integers.
 
-    ``values``: activations that become integers, in order. ``leader``: for each of these values the representative of the
-    values that share its scale. ``weights``: constants with a scale for each channel. ``constants``: constants with a single
-    scale. ``tables``: constants whose elements an operator only moves or selects, each with the result of this operator, whose
-    scale the constant has.
+    ``values``: activations that become integers, in the order of the network. ``leader``: for each of these values the
+    representative (leader) of the group of values that share its scale. ``weights``: constants with a scale for each channel.
+    ``constants``: constants with a single scale. ``tables``: constants whose elements an operator only moves or selects, each
+    mapped to the result of this operator. The constant has the scale of the result.
 
-    ``given``: values that a loop passes unchanged to all iterations, by their names in its body. They are also in ``values``
-    under their names outside. ``wide``: values with 16 bits. ``narrowed``: those of the latter that layers read in fewer bits,
-    except layers whose results are in ``widened``. ``known``: storage of values whose range requires no calibration.
-    ``reach``: bounds that hold for any sample, by leader. ``opened``: integer weights of layers that compute in floats.
+    ``given``: values that a loop passes unchanged to all iterations, by their names in the loop's body. The same values are in
+    ``values`` under their names outside of the loop. ``wide``: values with 16 bits. ``narrowed``: 16-bit values that layers read
+    in 8 bits. ``widened``: results of operators that were chosen to have 16-bit activations. ``known``: dtype, scale and
+    zero point of values that require no calibration. ``reach``: bounds (low, high) that hold for any sample, by leader.
+    ``opened``: integer weights of layers that compute in floats.
     """
 
     values: tuple[str, ...]
@@ -48,11 +49,11 @@ class QuantisationPoints:
 
     @property
     def seen(self) -> list[str]:
-        """Names of the values for which calibration collects statistics."""
+        """Names of the values for which calibration collects statistics: all but those in ``given``."""
         return [value for value in self.values if value not in self.given]
 
     def groups(self) -> dict[str, list[str]]:
-        """Map the leader (representative) of each group of values that share a scale to the values of the group, in order."""
+        """Return the groups of values that share a scale, by leader. The values of a group are in the order of ``values``."""
         by_leader: dict[str, list[str]] = {}
         for value in self.values:
             by_leader.setdefault(self.leader[value], []).append(value)
@@ -64,32 +65,36 @@ class QuantisationPoints:
 # Both follow from the integer operators into which :mod:`microc.transform.quantised.qdq` converts ``dequantize -> operator ->
 # quantize``.
 
-_SUMS = frozenset(("add", "sub"))
-_ONE = Activation("int16", Quant((2.0**-15,), (0,)))
-SATURATING: Mapping[str, Activation] = MappingProxyType({"sigmoid": _ONE, "tanh": _ONE})
-"""Storage of the 16-bit results of functions that saturate, by operator: that of TFLite."""
-FIXED: Mapping[str, Activation] = MappingProxyType(
+_ADDITIONS = frozenset(("add", "sub"))
+_UNIT_INT16 = Activation("int16", Quant((2.0**-15,), (0,)))
+"""Storage of numbers from -1 to 1 as int16."""
+SATURATING_STORAGE: Mapping[str, Activation] = MappingProxyType({"sigmoid": _UNIT_INT16, "tanh": _UNIT_INT16})
+"""Storage of the 16-bit results of operators that saturate, by operator. TFLite defines the same scales."""
+FIXED_STORAGE: Mapping[str, Activation] = MappingProxyType(
     {
         "log_softmax": Activation("int8", Quant((1 / 16,), (127,))),
         "l2_normalize": Activation("int8", Quant((1 / 128,), (0,))),
     }
 )
-"""Storage of the 8-bit results of operators whose integer form supports no other scale, by operator: that of TFLite."""
+"""Storage of the 8-bit results of operators whose integer form supports no other scale, by operator.
 
-_SHARE, _SINE = (0.0, 1.0), (-1.0, 1.0)
-REACH: Mapping[str, tuple[float, float]] = MappingProxyType(
+TFLite defines the same scales."""
+
+_ZERO_TO_ONE, _MINUS_ONE_TO_ONE = (0.0, 1.0), (-1.0, 1.0)
+RESULT_BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
     {
-        **dict.fromkeys(("softmax", "sigmoid", "hard_sigmoid"), _SHARE),
-        **dict.fromkeys(("tanh", "erf", "sin", "cos", "softsign", "l2_normalize"), _SINE),
+        **dict.fromkeys(("softmax", "sigmoid", "hard_sigmoid"), _ZERO_TO_ONE),
+        **dict.fromkeys(("tanh", "erf", "sin", "cos", "softsign", "l2_normalize"), _MINUS_ONE_TO_ONE),
     }
 )
-"""Bounds of the results of operators, which hold for any operand, by operator."""
+"""Bounds (low, high) of the results of operators for any operand, by operator."""
 
 
 class ScaleGroups:
-    """Groups of ``values`` that must have the same scale, found by union-find. Values in ``wide`` have 16 bits.
+    """Groups of values that must have the same scale, found by union-find.
 
-    ``leader``: the parent of each value in the union-find structure; :meth:`find` returns the representative of its group.
+    ``values``: all values that become integers. ``wide``: values with 16 bits; all others have 8 bits. ``leader``: the parent of
+    each value in the union-find structure; the root is the representative of the group (see :meth:`find_leader`).
     """
 
     def __init__(self, flow: DataFlow, values: Sequence[str], wide: frozenset[str]) -> None:
@@ -97,103 +102,106 @@ class ScaleGroups:
         self.leader = {value: value for value in values}
         for a, b in flow.links:
             if a in self.leader:
-                self.join(a, b)
+                self.join_groups(a, b)
         for node in flow.graph.nodes:
             if node.outputs[0] in self.leader:
-                self.share(node)
+                self.join_values_of_node(node)
 
-    def share(self, node: Node) -> None:
-        """Join the groups of the values of a node that must have the same scale.
+    def join_values_of_node(self, node: Node) -> None:
+        """Join the groups of a node's operands and result, as far as these must have the same scale.
 
-        They are the operand and the result of an operator that only moves or chooses elements; the result of a 16-bit sum and
-        its 16-bit operands, except results of functions that saturate; and the result of a concatenation and those operands
+        An operator that only moves or chooses elements: its first operand and its result. A 16-bit addition or subtraction: its
+        result and its 16-bit operands, except results of functions that saturate. A concatenation: its result and the operands
         that no other operator reads."""
         if self.flow.keeps_scale(node) and node.inputs[0] in self.leader:
-            self.join(node.inputs[0], node.outputs[0])
-        elif node.op in _SUMS and node.outputs[0] in self.wide:
+            self.join_groups(node.inputs[0], node.outputs[0])
+        elif node.op in _ADDITIONS and node.outputs[0] in self.wide:
             for name in self.flow.activations(node):
                 if name in self.wide and not self.saturates(name):
-                    self.join(name, node.outputs[0])
+                    self.join_groups(name, node.outputs[0])
         elif node.op == "concat":
             for name in node.inputs:
                 is_only_reader = len(self.flow.consumers[name]) == 1 and name not in self.flow.graph.outputs
                 if name in self.leader and is_only_reader:
-                    self.join(name, node.outputs[0])
+                    self.join_groups(name, node.outputs[0])
 
-    def find(self, value: str) -> str:
+    def find_leader(self, value: str) -> str:
         """Return the representative of the group of values that share a value's scale."""
         while self.leader[value] != value:
             value = self.leader[value]
         return value
 
-    def join(self, a: str, b: str) -> None:
-        """Join the groups of two values, which then share a scale, if the values have the same number of bits."""
+    def join_groups(self, a: str, b: str) -> None:
+        """Join the groups of the values ``a`` and ``b``, so that they share a scale, if both have the same number of bits."""
         if (a in self.wide) == (b in self.wide):
-            a, b = self.find(a), self.find(b)
+            a, b = self.find_leader(a), self.find_leader(b)
             self.leader[b] = a
 
     def saturates(self, value: str) -> bool:
         """Test whether a value is the result of a function that saturates, such as sigmoid."""
-        return value in self.flow.makers and self.flow.makers[value].op in SATURATING
+        return value in self.flow.makers and self.flow.makers[value].op in SATURATING_STORAGE
 
-    def known_storage(self) -> dict[str, Activation]:
+    def storage_without_calibration(self) -> dict[str, Activation]:
         """Return the storage of values whose scale is known without calibration.
 
-        They are results of functions with a fixed scale (:data:`SATURATING`, :data:`FIXED`), and values whose elements are
-        moved from such results. State is among them only if its initial value is zero.
+        Such values are results of operators with a fixed scale (:data:`SATURATING_STORAGE`, :data:`FIXED_STORAGE`), and values
+        whose elements are moved from such results. State is included only if its initial value is zero.
         """
         state = self.flow.graph.state
-        linked = {into for _, into in self.flow.links if into not in state or not state[into].any()}
+        linked_values = {
+            link.target for link in self.flow.links if link.target not in state or not state[link.target].any()
+        }
         by_leader = dict[str, Activation]()
-        for leader, ops in self.group_operators(linked).items():
-            op_storages = {SATURATING.get(op, FIXED.get(op)) for op in ops}
+        for leader, ops in self.operators_by_leader(linked_values).items():
+            op_storages = {SATURATING_STORAGE.get(op, FIXED_STORAGE.get(op)) for op in ops}
             storage = op_storages.pop() if len(op_storages) == 1 else None
             if storage is not None:
                 by_leader[leader] = storage
-        storages = ((value, by_leader.get(self.find(value))) for value in self.values)
+        storages = ((value, by_leader.get(self.find_leader(value))) for value in self.values)
         return {
             value: storage
             for value, storage in storages
             if storage is not None and (storage.dtype == "int16") == (value in self.wide)
         }
 
-    def group_operators(self, without: Collection[str] = ()) -> dict[str, set[str]]:
-        """Return the names of the operators that compute the values of each group, by the representative of the group.
+    def operators_by_leader(self, excluded: Collection[str] = ()) -> dict[str, set[str]]:
+        """Return the names of the operators that compute the values of each group, by the leader of the group.
 
-        The name for an input is empty. Operators that only move or choose elements, and those that compute values in
-        ``without``, are left out.
+        The empty name stands for an input. Operators that only move or choose elements are left out, as are operators that
+        compute values in ``excluded``.
         """
         operators: dict[str, set[str]] = {}
         for value in self.values:
             maker = self.flow.makers.get(value)
-            if value not in without and not (maker is not None and self.flow.keeps_scale(maker)):
-                operators.setdefault(self.find(value), set()).add(maker.op if maker is not None else "")
+            if value not in excluded and not (maker is not None and self.flow.keeps_scale(maker)):
+                operators.setdefault(self.find_leader(value), set()).add(maker.op if maker is not None else "")
         return operators
 
-    def reach(self) -> dict[str, tuple[float, float]]:
-        """Return bounds that hold for any sample, by the representative of each group of values.
+    def bounds_by_leader(self) -> dict[str, tuple[float, float]]:
+        """Return bounds (low, high) of the values of each group that hold for any sample, by the leader of the group.
 
-        Groups with a value that is not the result of a bounded function are left out."""
-        ends = {leader: [REACH.get(op) for op in ops] for leader, ops in self.group_operators().items()}
+        A group is left out if one of its values is not the result of a bounded function."""
+        operators = self.operators_by_leader()
+        bounds_of_operators = {leader: [RESULT_BOUNDS.get(op) for op in ops] for leader, ops in operators.items()}
         return {
             leader: (min(low for low, _ in known_bounds), max(high for _, high in known_bounds))
-            for leader, bounds in ends.items()
+            for leader, bounds in bounds_of_operators.items()
             if (known_bounds := [bound for bound in bounds if bound is not None]) and len(known_bounds) == len(bounds)
         }
 
-    def known_bytes(self, raw: Mapping[str, Activation | None]) -> dict[str, Activation]:
-        """Return the storage of values that equal bytes of 8-bit inputs, and of values that are only moved from such values.
+    def storage_of_input_bytes(self, byte_storage: Mapping[str, Activation | None]) -> dict[str, Activation]:
+        """Return the storage of values that are functions of a byte of an input, and of values that are moved from such values.
 
-        ``raw``: the storage of values that are functions of a byte, as :func:`storage_of_byte_functions` returns it."""
+        ``byte_storage``: the storage of values that are functions of a byte, as :func:`storage_of_byte_functions` returns it."""
         sources: dict[str, set[Activation | None]] = {}
         for value in self.values:
             maker = self.flow.makers.get(value)
             if maker is None or not (self.flow.keeps_scale(maker) and self.flow.is_activation(maker.inputs[0])):
-                sources.setdefault(self.find(value), set()).add(raw.get(value))
+                sources.setdefault(self.find_leader(value), set()).add(byte_storage.get(value))
         by_leader = {
             leader: next(iter(group_storages)) for leader, group_storages in sources.items() if len(group_storages) == 1
         }
-        storages = ((value, by_leader.get(self.find(value))) for value in self.values if value not in self.wide)
+        storages = ((value, by_leader.get(self.find_leader(value))) for value in self.values if value not in self.wide)
         return {value: storage for value, storage in storages if storage is not None}
 
 
@@ -213,46 +221,47 @@ def find_quantisation_points(
 ) -> QuantisationPoints:
     """Find the quantisation points of a float graph: the values that become integers.
 
-    ``floating``: results of the operators that are computed in floats, together with a bias and a clamp that follow a layer.
-    ``wide``: results of the operators with 16-bit activations. ``weight_only``: results of the layers that compute in floats and
-    have integer weights.
+    The options name operators by their results. ``floating``: operators that are computed in floats, including the bias and clamp
+    that follow a layer. ``wide``: operators with 16-bit activations. ``weight_only``: layers with integer weights that compute in
+    floats.
     """
-    points = _PointFinder(graph, floating | weight_only, wide).find_points()
+    points = _QuantisationPointFinder(graph, floating | weight_only, wide).find_points()
     opened = (node.inputs[1] for node in flatten_graph(graph).nodes if node.outputs[0] in weight_only)
     return replace(points, opened=tuple(dict.fromkeys(name for name in opened if name not in points.weights)))
 
 
-class _PointFinder(DataFlow):
+class _QuantisationPointFinder(DataFlow):
     """Finder of the quantisation points of a network: the values that become integers.
 
-    ``absorbed``: results of nodes that are fused with the preceding operator, which are no values of their own.
-    ``floating``: results of operators that are computed in floats. ``bytes``: storage of functions of a byte. ``wide``: values
-    with 16 bits."""
+    ``absorbed``: results of nodes that are fused with the preceding operator; such a node is not quantised on its own.
+    ``floating``: results of operators that are computed in floats. ``byte_storage``: storage of values that are functions of a
+    byte of an input. ``wide``: values with 16 bits. ``widened``: results of operators that were chosen to have 16-bit
+    activations."""
 
     def __init__(self, graph: Graph, floating: frozenset[str], wide: frozenset[str]) -> None:
         super().__init__(graph)
         self.widened = wide
-        self.bytes = storage_of_byte_functions(self.graph)
+        self.byte_storage = storage_of_byte_functions(self.graph)
         self.absorbed: set[str] = set()
-        self.floating = self.add_followers(floating)
+        self.floating = self.add_fused_results(floating)
         self.wide = self.find_16_bit_values()
 
     def find_points(self) -> QuantisationPoints:
         """Return the quantisation points: the operands and results of all operators that become integer operators.
 
-        Values that operators only move from or to such values are included. Values that share a scale are grouped."""
+        Values whose elements are moved from or to such operands and results are included."""
         points: set[str] = set()
         weights, constants = dict[str, None](), dict[str, None]()
         for node in self.graph.nodes:
-            # A fused node is a part of the operator before it, and its result is that of this operator.
+            # A fused node belongs to the operator before it: only the result of the whole is a quantisation point.
             if not self.becomes_integer(node) or node.outputs[0] in self.absorbed:
                 continue
             points.update(self.activations(node))
-            points.add(self.end_with_clamp(self.end_with_bias(node)))
-            for position, name in enumerate(node.inputs):
-                if name in self.graph.consts and self.is_float(name) and not self.is_bias_or_table(node, position):
+            points.add(self.absorb_clamps(self.absorb_bias(node)))
+            for operand_index, name in enumerate(node.inputs):
+                if name in self.graph.consts and self.is_float(name) and not self.is_bias_or_table(node, operand_index):
                     (weights if node.op in LAYERS else constants)[name] = None
-        points = self.spread_over_moves(points)
+        points = self.add_values_of_same_scale(points)
         values = [value for value in self.all_values() if value in points]
         scales = ScaleGroups(self, values, self.wide)
         tables = {
@@ -262,54 +271,57 @@ class _PointFinder(DataFlow):
         }
         return QuantisationPoints(
             values=tuple(values),
-            leader={value: scales.find(value) for value in values},
+            leader={value: scales.find_leader(value) for value in values},
             weights=tuple(weights),
             constants=tuple(name for name in constants if name not in weights and name not in tables),
             tables=tables,
-            given=frozenset(b for node in self.graph.nodes for a, b in loop_operands(node) if self.is_activation(a)),
+            given=frozenset(
+                b for node in self.graph.nodes for a, b in find_loop_invariants(node) if self.is_activation(a)
+            ),
             wide=self.wide,
-            narrowed=frozenset(node.inputs[0] for node in self.graph.nodes if self.is_narrow(node)) & self.wide,
+            narrowed=frozenset(node.inputs[0] for node in self.graph.nodes if self.reads_8_bit_data(node)) & self.wide,
             widened=self.widened,
-            known=scales.known_storage() | scales.known_bytes(self.bytes),
-            reach=scales.reach(),
+            known=scales.storage_without_calibration() | scales.storage_of_input_bytes(self.byte_storage),
+            reach=scales.bounds_by_leader(),
         )
 
-    def add_followers(self, floating: frozenset[str]) -> frozenset[str]:
-        """Return results of operators together with the results of nodes that are fused with these operators.
+    def add_fused_results(self, floating: frozenset[str]) -> frozenset[str]:
+        """Add to ``floating`` the results of nodes that are fused with these operators, and return the set.
 
-        Such nodes are added constants and clamps. ``floating``: results of the operators."""
+        Fused nodes add or multiply a constant, or clamp. ``floating``: results of operators that are computed in floats."""
         self.floating = frozenset()
         for node in self.graph.nodes:
             if node.outputs[0] in floating:
-                self.end_with_clamp(self.end_with_bias(node))
-        followers, self.absorbed = floating | self.absorbed, set()
-        return followers
+                self.absorb_clamps(self.absorb_bias(node))
+        with_fused_results, self.absorbed = floating | self.absorbed, set()
+        return with_fused_results
 
     def becomes_integer(self, node: Node) -> bool:
         """Test whether an operator becomes an integer operator.
 
-        It does if it has an integer form, is not to be computed in floats, and is no function of a byte of an input."""
+        It does if it has an integer form, if it is not computed in floats, and if its result is no function of a byte of an
+        input."""
         return (
             node.outputs[0] not in self.floating
-            and node.outputs[0] not in self.bytes
+            and node.outputs[0] not in self.byte_storage
             and self.is_float(node.outputs[0])
             and has_integer_form(node, self.graph)
         )
 
     @staticmethod
-    def is_bias_or_table(node: Node, position: int) -> bool:
-        """Test whether an operand is a bias, or a constant whose elements are no quantities, such as indices.
+    def is_bias_or_table(node: Node, operand_index: int) -> bool:
+        """Test whether an operand of a node is a bias, or a table whose elements are no quantities, such as indices.
 
-        Neither has a scale of its own: a bias has the scale of the sums that it is added to. ``position``: index of the
-        operand."""
-        return (node.op in LAYERS and position == 2) or (position > 0 and registry.get(node.op).tables)
+        Neither has a scale of its own: a bias has the scale of the sums to which it is added."""
+        return (node.op in LAYERS and operand_index == 2) or (operand_index > 0 and registry.get(node.op).tables)
 
-    def end_with_bias(self, node: Node) -> str:
-        """Return the result of an operator after the constants that are fused with it, and record these nodes as absorbed.
+    def absorb_bias(self, node: Node) -> str:
+        """Return the result of an operator after the constants that are fused with it, and record these results as absorbed.
 
-        They are an added constant (bias) after a layer, and a factor and a term after a layer normalisation."""
+        A constant (bias) that is added is fused with a layer. A constant factor and a constant term are fused with a layer
+        normalisation."""
         if node.op == "layer_norm":
-            return self.end_with_constants(node, "mul", "add")
+            return self.absorb_constants(node, "mul", "add")
         if node.op not in LAYERS:
             return node.outputs[0]
         sum_ = find_constant_sum_after(
@@ -320,10 +332,11 @@ class _PointFinder(DataFlow):
         self.absorbed.add(sum_.output)
         return sum_.output
 
-    def end_with_constants(self, node: Node, *ops: str) -> str:
-        """Return the result after the operators ``ops`` with constants that follow a node, in this order, and absorb them.
+    def absorb_constants(self, node: Node, *ops: str) -> str:
+        """Return the result of the operators with constants that follow a node, and record their results as absorbed.
 
-        The sequence ends at the first operator that does not follow or that another node reads as well."""
+        ``ops``: names of these operators, in order. The sequence ends early if the next operator is missing, or if its operand
+        has several readers."""
         value = node.outputs[0]
         for op in ops:
             user = self.only_user(value)
@@ -335,21 +348,21 @@ class _PointFinder(DataFlow):
             self.absorbed.add(value)
         return value
 
-    def end_with_clamp(self, value: str) -> str:
-        """Return the value of an operator that is quantised: the result of a clamp if only the clamp reads ``value``.
+    def absorb_clamps(self, value: str) -> str:
+        """Return the result of the last clamp that follows ``value``, and record the results of the clamps as absorbed.
 
-        Without such a clamp it is ``value`` itself."""
+        A clamp must be the only reader of its operand. Without such a clamp, return ``value`` itself."""
         user = self.only_user(value)
         if user is not None and user.op in CLAMPS and user.outputs[0] not in self.floating:
             self.absorbed.add(user.outputs[0])
-            return self.end_with_clamp(user.outputs[0])
+            return self.absorb_clamps(user.outputs[0])
         return value
 
-    def spread_over_moves(self, wanted: set[str]) -> set[str]:
-        """Add to ``wanted`` all values that have the scale of a value in it, and return the set.
+    def add_values_of_same_scale(self, wanted: set[str]) -> set[str]:
+        """Add to ``wanted`` all values that have the scale of one of its values, and return the set.
 
-        They are operands and results of operators that only move or choose elements, and other names of the same value: in the
-        body of a loop, in the next iteration or in the next run."""
+        Such values are operands and results of operators that only move or choose elements, and other names of the same value: in
+        the body of a loop, in the next iteration or in the next run."""
         count = -1
         while count != len(wanted):
             count = len(wanted)
@@ -367,8 +380,9 @@ class _PointFinder(DataFlow):
     def find_16_bit_values(self) -> frozenset[str]:
         """Return the values with 16 bits.
 
-        They are the values that recurrent operators other than layers read, the values of operators for which the user requested
-        16 bits, and all values from which these are moved, clamped or joined, within a run, between iterations or between runs.
+        These are the operands of recurrent operators other than layers, and the values of operators for which the user requested
+        16 bits. Values from which other 16-bit values are moved, clamped or joined have 16 bits too, within a run, between
+        iterations and between runs.
         """
         flows, wide = list(self.links), set[str]()
         for node in self.graph.nodes:
@@ -386,14 +400,14 @@ class _PointFinder(DataFlow):
     def find_requested_16_bits(self) -> set[str]:
         """Return the values that have 16 bits because the user requested 16 bits for operators.
 
-        They are operands and results of these operators, and results of operators, neither layers nor recurrent, whose operands
-        all have 16 bits. A result that only 8-bit layers read is left out.
+        These are the operands and results of such operators. The results of other operators that are neither layers nor recurrent
+        are included if all their operands have 16 bits. A result that only 8-bit layers read is left out.
         """
         wide_values = set[str]()
         for node in self.graph.nodes:
             if not self.becomes_integer(node) or node.outputs[0] in self.absorbed or node.op == "loop":
                 continue
-            result, data = self.end_with_clamp(self.end_with_bias(node)), list(self.activations(node))
+            result, data = self.absorb_clamps(self.absorb_bias(node)), list(self.activations(node))
             is_requested = node.outputs[0] in self.widened
             wide_values.update(data if is_requested else ())
             follows = (
@@ -402,16 +416,16 @@ class _PointFinder(DataFlow):
                 and data
                 and wide_values.issuperset(data)
             )
-            if (is_requested or follows) and not self.only_narrow_layers_read(result):
+            if (is_requested or follows) and not self.is_read_by_8_bit_layers_only(result):
                 wide_values.add(result)
         return wide_values
 
-    def only_narrow_layers_read(self, value: str) -> bool:
+    def is_read_by_8_bit_layers_only(self, value: str) -> bool:
         """Test whether only 8-bit layers read a value, directly or after operators that only move or choose elements."""
         users = () if value in self.graph.outputs else self.consumers.get(value, ())
-        moved = (self.keeps_scale(user) and self.only_narrow_layers_read(user.outputs[0]) for user in users)
-        return bool(users) and all(a or self.is_narrow(user) for a, user in zip(moved, users, strict=True))
+        moved = (self.keeps_scale(user) and self.is_read_by_8_bit_layers_only(user.outputs[0]) for user in users)
+        return bool(users) and all(a or self.reads_8_bit_data(user) for a, user in zip(moved, users, strict=True))
 
-    def is_narrow(self, node: Node) -> bool:
+    def reads_8_bit_data(self, node: Node) -> bool:
         """Test whether a node is a layer that reads its data in 8 bits."""
         return node.op in LAYERS and node.outputs[0] not in self.widened

@@ -58,8 +58,8 @@ class Noise:
             low, high = ((end - zero) * scale for end in dtypes.int_range(kind.dtype))
             self.clipped += int(((real < low - scale / 2) | (real > high + scale / 2)).sum())
             values = (values - zero) * scale
-        self.signal += float(np.square(self.end.seen(real)).sum())
-        self.noise += float(np.square(self.end.seen(values - real)).sum())
+        self.signal += float(np.square(self.end.measured_part(real)).sum())
+        self.noise += float(np.square(self.end.measured_part(values - real)).sum())
         self.elements += real.size
 
     @property
@@ -82,10 +82,10 @@ class Comparison:
 def compare_networks(pair: NetworkPair, data: SampleData, progress: Progress | None = None) -> Comparison:
     """Run the float network and the quantised network on the same data, and return the comparison of their values."""
     comparison, rows = Comparison({value: Noise() for value in pair.names}), (list[Any](), list[Any]())
-    for number, (real, integer) in enumerate(pair.rows(data.rows)):
+    for number, (real, integer) in enumerate(pair.run_both(data.rows)):
         if progress is not None:
             progress("comparison", number, len(data.rows))
-        for name, kind, a, b in zip(pair.names, pair.kinds, real, integer, strict=True):
+        for name, kind, a, b in zip(pair.names, pair.integer_types, real, integer, strict=True):
             comparison.values[name].add(a, b, kind)
         rows[0].append(real[: len(pair.ends)])
         rows[1].append(integer[: len(pair.ends)])

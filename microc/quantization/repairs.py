@@ -24,7 +24,7 @@ from microc.quantization.integer_scheme import (
     shrink_moments,
     weight_levels,
 )
-from microc.quantization.network_noise import Fit, Moments, NetworkPair, Reals, fit_layers_in_order
+from microc.quantization.network_noise import FitLayer, FloatLibraries, Moments, NetworkPair, fit_layers_in_order
 from microc.quantization.network_structure import ChannelUnits, Layer, find_matrix_layers, quantisable_body_of
 from microc.quantization.quantised_page import Noise
 from microc.quantization.write import Recipe, write_quantised_graph, write_simulated_graph
@@ -68,10 +68,10 @@ def equalise_channels(
     if not units.free.any():
         return graph
     factors = np.ones(units.count)
-    for tensors in units.blocks([value for value in statistics_by_value if value in graph.types]):
+    for tensors in units.group_by_common_unit([value for value in statistics_by_value if value in graph.types]):
         block = _Block(graph, units, {value: statistics_by_value[value] for value in tensors}, dtype, bits)
         factors = block.choose_factors(factors)
-    return graph if (factors == 1).all() else units.apply(factors)
+    return graph if (factors == 1).all() else units.rescale_graph(factors)
 
 
 class _Block:
@@ -86,7 +86,7 @@ class _Block:
         self.readers = {value: list(_layers_that_read(graph, units, value, seen[value])) for value in seen}
         self.ranges, self.reach, self.weight = (np.zeros(units.count) for _ in range(3))
         for value, statistics in seen.items():
-            own = units.of(value)
+            own = units.units_of_channels(value)
             np.maximum.at(self.ranges, own, statistics.channels)
             for reader in self.readers[value]:
                 np.maximum.at(self.weight, own, np.square(reader.weights).sum(axis=(0, 1)))
@@ -124,7 +124,7 @@ class _Block:
         such as an operand of a sum, counts with the weights that read the same units in other tensors."""
         total = 0.0
         for value, statistics in self.seen.items():
-            own = self.units.of(value)
+            own = self.units.units_of_channels(value)
             s = factors[own]
             step = float((statistics.channels / s).max()) / self.steps
             total += step**2 * float((np.square(s) * self.weight[own]).sum())
@@ -142,7 +142,7 @@ def _layers_that_read(graph: Graph, units: ChannelUnits, value: str, statistics:
 
     ``statistics``: statistics of the tensor."""
     for node in graph.nodes:
-        if node.inputs[:1] == (value,) and units.is_layer(node):
+        if node.inputs[:1] == (value,) and units.can_convert_units(node):
             weights, depthwise = _weights_by_channel(graph, node, len(statistics.power))
             size = np.sqrt((np.square(weights) * statistics.power).sum(axis=(1, 2), keepdims=True))
             yield _Reader(weights / np.where(size > 0, size, 1.0), depthwise)
@@ -211,7 +211,7 @@ class Trial:
 
     ``reals``: cache of compiled float networks (see :class:`.NetworkPair`)."""
 
-    def __init__(self, graph: Graph, attempt: Attempt, reals: Reals | None = None) -> None:
+    def __init__(self, graph: Graph, attempt: Attempt, reals: FloatLibraries | None = None) -> None:
         self.attempt = attempt
         self.written = write_quantised_graph(attempt.graph(graph), attempt.recipe)
         self.pair = NetworkPair(graph, self.written, {} if reals is None else reals)
@@ -220,10 +220,10 @@ class Trial:
         """Return the signal-to-noise ratio of the quantised network in decibels, as the mean over its outputs.
 
         ``held_back_samples``: samples on which both networks run; repairs were not fitted to them."""
-        noises = {number: Noise(end=end) for number, end in self.pair.judged.items()}
-        for real, integer in self.pair.rows(held_back_samples):
+        noises = {number: Noise(end=end) for number, end in self.pair.measured_ends.items()}
+        for real, integer in self.pair.run_both(held_back_samples):
             for number, noise in noises.items():
-                noise.add(real[number], integer[number], self.pair.kinds[number])
+                noise.add(real[number], integer[number], self.pair.integer_types[number])
         ratios = [noise.decibels for noise in noises.values()]
         return float(np.mean([ratio if ratio is not None else _NOISELESS_DECIBELS for ratio in ratios]))
 
@@ -241,7 +241,7 @@ def round_for_outputs(
         real, read, square, cross = moments.central_moments()
         is_float_layer = layer.weight in recipe.opened
         least = np.zeros(layer.bias.size) if is_float_layer else least_scales(layer.bias, recipe.read(layer.node).scale)
-        square, cross = shrink_moments(square, cross, moments.independent)
+        square, cross = shrink_moments(square, cross, moments.independent_row_count)
         fitted, block = fit_to_stored_factors(layer.rows, square, cross), NONE if is_float_layer else recipe.block
         rounded_weight = round_weights_for_output(
             fitted, square, least, bits_by_weight[layer.weight], block, recipe.power_of_two
@@ -274,12 +274,12 @@ def _fit_layers(
     biases: dict[str, Array],
     recipe: Recipe,
     samples: Sequence[Row],
-    fit: Fit,
+    fit_layer: FitLayer,
     seed: int,
 ) -> Attempt:
-    """Return the attempt with the weights and biases that ``fit`` sets for each layer in the order of the network.
+    """Return the attempt with the weights and biases that ``fit_layer`` sets for each layer in the order of the network.
 
-    ``weights`` and ``biases``: the dicts in which ``fit`` sets them. ``recipe``: storage of all other values."""
+    ``weights`` and ``biases``: the dicts in which ``fit_layer`` sets them. ``recipe``: storage of all other values."""
 
     def current_attempt() -> Attempt:
         """Return an attempt with the weights and biases that were fitted so far."""
@@ -292,7 +292,7 @@ def _fit_layers(
         fitted_layers,
         samples,
         lambda: write_simulated_graph(current_attempt().graph(graph), current_attempt().recipe),
-        fit,
+        fit_layer,
         seed,
     )
     return current_attempt()
@@ -323,7 +323,7 @@ def repair_network(
     bits: Widths,
     samples: Sequence[Row],
     seed: int,
-    reals: Reals,
+    reals: FloatLibraries,
     progress: Progress | None = None,
 ) -> Repaired:
     """Return the quantised network after the first repair that lowers its noise, and a report on each repair that was

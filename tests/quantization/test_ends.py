@@ -55,7 +55,7 @@ def test_what_all_classes_share_is_no_noise() -> None:
         },
     )
     assert found["all"] < 1e-9 < 1e-3 < found["one"]
-    assert End("x").seen(row).sum() == 1.0
+    assert End("x").measured_part(row).sum() == 1.0
 
 
 def test_networks_of_a_last_function_in_floats() -> None:

@@ -31,7 +31,7 @@ def rescaled(graph: Graph, seed: int = 5) -> Graph:
     """The same function with channels in units between 1/10 and 10."""
     units = ChannelUnits(graph)
     factors = np.where(units.free, 10.0 ** np.random.default_rng(seed).uniform(-1, 1, units.count), 1.0)
-    return units.apply(factors)
+    return units.rescale_graph(factors)
 
 
 @pytest.mark.parametrize("flat", [False, True])
@@ -65,7 +65,7 @@ def test_what_is_in_good_units_stays() -> None:
     once = equalise_channels(graph, observe_activations(graph, find_quantisation_points(graph).values, rows, 0))
     assert equalise_channels(once, observe_activations(once, find_quantisation_points(once).values, rows, 0)) is once
     units = ChannelUnits(graph)
-    assert not units.free[units.of("x")].any() and not units.free[units.of("y")].any()
+    assert not units.free[units.units_of_channels("x")].any() and not units.free[units.units_of_channels("y")].any()
 
 
 @pytest.mark.parametrize("op", ["sigmoid", "tanh", "exp"])
@@ -73,4 +73,4 @@ def test_functions_fix_the_unit(op: str) -> None:
     net = Net((1, 12, 12, 3))
     x = net.conv(net.x, 4)
     units = ChannelUnits(net.graph(net.conv(net.op(op, x), 2)))
-    assert not units.free[units.of(x)].any()
+    assert not units.free[units.units_of_channels(x)].any()

@@ -28,8 +28,8 @@ def test_layers_in_loops_are_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
     """By what all turns read: each result of theirs keeps its mean."""
     found = microc.quantize(network("gru"), sequences(7), weights=4)
     graph, recipe, rows = found.float_graph, found.recipe, [(x,) for x in sequences(12)]
-    monkeypatch.setattr(network_noise, "_WORK", 0)
-    monkeypatch.setattr(network_noise, "_LEAST", 10)
+    monkeypatch.setattr(network_noise, "_MAX_EVALUATION_MACS", 0)
+    monkeypatch.setattr(network_noise, "_MIN_FITTING_SAMPLES", 10)
     bits = dict.fromkeys(recipe.weights, 4)
     attempt = repairs.round_for_outputs(graph, repairs.Attempt(recipe), rows, bits, 0)
     inside = {node.outputs[0] for node in flatten_graph(graph).nodes if node.op == "dense"}
@@ -61,7 +61,7 @@ def test_units_that_do_not_help_are_dropped(monkeypatch: pytest.MonkeyPatch) -> 
     def worse(graph: Graph, *others: object) -> Graph:
         units = ChannelUnits(graph)
         sizes = 10 ** np.random.default_rng(0).uniform(-1.5, 1.5, units.count)
-        return units.apply(np.where(units.free, sizes, 1.0))
+        return units.rescale_graph(np.where(units.free, sizes, 1.0))
 
     monkeypatch.setattr(decisions, "equalise_channels", worse)
     found = microc.quantize(classifier(), images(16))

@@ -85,7 +85,7 @@ def test_reads_are_what_a_convolution_multiplies(op: str, attrs: dict[str, objec
     graph = conv(op, **attrs)
     data = np.random.default_rng(0).normal(size=(1, 9, 8, 4)).astype(np.float32)
     (layer,) = find_matrix_layers(graph, frozenset(graph.consts))
-    reads = layer.reads(data, 1 << 20, np.random.default_rng(0)).of(data)
+    reads = layer.sample_reads(data, 1 << 20, np.random.default_rng(0)).gather_factors(data)
     sums = np.moveaxis(reads @ layer.rows.swapaxes(1, 2), 0, 1).reshape(reads.shape[1], -1) + layer.bias
     expected = np.asarray(microc.compile(graph, check=False)(data))
     assert np.allclose(sums, expected.reshape(sums.shape), atol=1e-4)
@@ -95,4 +95,4 @@ def test_few_places_are_drawn() -> None:
     graph = conv()
     data = np.zeros((1, 9, 8, 4), np.float32)
     (layer,) = find_matrix_layers(graph, frozenset(graph.consts))
-    assert layer.reads(data, 7, np.random.default_rng(0)).of(data).shape == (1, 7, 36)
+    assert layer.sample_reads(data, 7, np.random.default_rng(0)).gather_factors(data).shape == (1, 7, 36)
