@@ -78,11 +78,11 @@ __asm__("pkhtb %0, %1, %2, asr #16" : "=r"(high) : "r"(odd), "r"(even));
     )
 
 
-def _lane_extreme_body(lane: str, *, minimum: bool) -> Body:
+def _lane_min_or_max_body(lane_type: str, *, minimum: bool) -> Body:
     """Build the C body of a lane-wise maximum, or of a lane-wise minimum if ``minimum``.
 
     A subtraction sets the GE flags of all lanes; SEL then selects lanes by these flags."""
-    instruction = {"i8x4": "ssub8", "u8x4": "usub8", "i16x2": "ssub16"}[lane]
+    instruction = {"i8x4": "ssub8", "u8x4": "usub8", "i16x2": "ssub16"}[lane_type]
     left, right = ("%2", "%1") if minimum else ("%1", "%2")
     text = f"{instruction} %0, {left}, {right}\\n\\tsel %0, %1, %2"
     body = f'int32_t r;\n__asm__("{text}" : "=&r"(r) : "r"(a), "r"(b));\nreturn r;'
@@ -112,8 +112,8 @@ ARM_DSP = InstructionSet(
     "Arm DSP",
     "defined(__ARM_FEATURE_DSP) && __ARM_FEATURE_DSP",
     {
-        **{f"max_{lane}": _lane_extreme_body(lane, minimum=False) for lane in ("i8x4", "u8x4", "i16x2")},
-        **{f"min_{lane}": _lane_extreme_body(lane, minimum=True) for lane in ("i8x4", "u8x4", "i16x2")},
+        **{f"max_{lane}": _lane_min_or_max_body(lane, minimum=False) for lane in ("i8x4", "u8x4", "i16x2")},
+        **{f"min_{lane}": _lane_min_or_max_body(lane, minimum=True) for lane in ("i8x4", "u8x4", "i16x2")},
         "hold": Body('__asm__("" : "+r"(a));\nreturn a;', (("alu", 0),)),
         "widen_i8x4": _widening_body(signed=True),
         "widen_u8x4": _widening_body(signed=False),

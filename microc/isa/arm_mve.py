@@ -115,7 +115,7 @@ def _short_copy_lines(element_bits: int) -> Iterator[str]:
     yield "} else {"
 
 
-def _run_bodies() -> Iterator[tuple[str, Body]]:
+def _copy_and_fill_bodies() -> Iterator[tuple[str, Body]]:
     """Iterate over the bodies of copies and fills of contiguous memory: (intrinsic, C body). They are
     tail-predicated loops (DLSTP, LETP)."""
     for short in COPIED.values():
@@ -183,7 +183,7 @@ ARM_MVE = InstructionSet(
     {
         **{name: Body(text) for name, text in (*_arithmetic_bodies(), *_memory_bodies())},
         **dict(_saturating_bodies()),
-        **dict(_run_bodies()),
+        **dict(_copy_and_fill_bodies()),
         **dict(_strided_copy_bodies()),
         **PRODUCT_BODIES,
         **ROW_BODIES,
@@ -217,7 +217,7 @@ _COMPARED = {"lt": ("gt", "b, a"), "le": ("ge", "b, a"), "gt": ("gt", "a, b"), "
 }
 
 
-def _select_text(op: str, x: str, y: str) -> str:
+def _select_by_comparison(op: str, x: str, y: str) -> str:
     """Return the C that selects lanes of x or y by the comparison ``op`` of the lanes of a and b."""
     name, operands = _COMPARED[op]
     return f"return vpselq_f32({x}, {y}, vcmp{name}q_f32({operands}));"
@@ -230,10 +230,10 @@ def _float_bodies() -> Iterator[tuple[str, str, str]]:
         yield f"{op}_f32x4", "vector", f"return v{op}q_f32(a, b);"
     yield "fma_f32x4", "vector", "return vfmaq_f32(c, a, b);"
     yield "fma_n_f32x4", "vector", "return vfmaq_n_f32(c, a, n);"
-    yield "min_f32x4", "vector", _select_text("lt", "a", "b")
-    yield "max_f32x4", "vector", _select_text("gt", "a", "b")
+    yield "min_f32x4", "vector", _select_by_comparison("lt", "a", "b")
+    yield "max_f32x4", "vector", _select_by_comparison("gt", "a", "b")
     for op in _COMPARED:
-        yield f"select_{op}_f32x4", "vector", _select_text(op, "x", "y")
+        yield f"select_{op}_f32x4", "vector", _select_by_comparison(op, "x", "y")
     for name, function in (("fabs", "vabsq"), ("rint", "vrndxq"), ("floor", "vrndmq")):
         yield f"{name}_f32x4", "vector", f"return {function}_f32(a);"
     for name, lane in (("div", "a[{0}] / b[{0}]"), ("sqrt", "sqrtf(a[{0}])")):
@@ -257,13 +257,15 @@ def _float_bodies() -> Iterator[tuple[str, str, str]]:
     yield "store_f32_f32x4_first", "vector_store", f"vstrwq_p_f32(p, a, {_FIRST});"
 
 
-def _float_operation_counts(name: str, kind: str) -> tuple[tuple[str, int], ...]:
+def _float_operation_counts(intrinsic_name: str, operation_type: str) -> tuple[tuple[str, int], ...]:
     """Return the operation counts of a float intrinsic, given its type of operation.
 
     Loads and stores of 16-bit floats are two instructions; a load of float16 also moves its operand to another
     register. Division and square root are done lane by lane."""
-    more = 2 if name.startswith("load_f16") else int(name.startswith(("load_bf16", "store_f16")))
-    return (((kind, 4 if kind == "float_divide" else 1),) if kind else ()) + ((("vector", more),) if more else ())
+    more = 2 if intrinsic_name.startswith("load_f16") else int(intrinsic_name.startswith(("load_bf16", "store_f16")))
+    return (((operation_type, 4 if operation_type == "float_divide" else 1),) if operation_type else ()) + (
+        (("vector", more),) if more else ()
+    )
 
 
 ARM_MVE_FLOAT = InstructionSet(
@@ -307,16 +309,16 @@ def _float32_to_float16_instruction(float16_register: int, float32_register: int
     return f".inst.w {0xEE3F0E01 | float16_register << 13 | odd_lanes << 12 | float32_register << 1:#x}"
 
 
-def _term_instructions(rows: int, vectors: int) -> Iterator[str]:
-    """Iterate over the instructions that multiply and accumulate one term of K for a tile of ``rows`` rows by
-    ``vectors`` vectors of columns."""
-    for v in range(vectors):
+def _term_instructions(row_count: int, vector_count: int) -> Iterator[str]:
+    """Iterate over the instructions that multiply and accumulate one term of K for a tile of ``row_count`` rows by
+    ``vector_count`` vectors of columns."""
+    for v in range(vector_count):
         weights = f"q{_SPARE[v % 2]}"
         yield f"vldrh.u16 {weights}, [%[b]], #16"
-        for r in range(rows):
+        for r in range(row_count):
             if v == 0:
                 yield f"ldrh {_NUMBERS[r]}, [%[a{r}]], #2"
-            yield f"vfma.f16 q{r * vectors + v}, {weights}, {_NUMBERS[r]}"
+            yield f"vfma.f16 q{r * vector_count + v}, {weights}, {_NUMBERS[r]}"
 
 
 def _add_float16_sums_to_memory(sum_count: int) -> Iterator[str]:

@@ -41,23 +41,27 @@ Widening loads need a register of r0 to r7."""
 _COUNT = '"+r"(count)'
 
 
-def _product_text(a: str, b: str, rows: int, columns: int) -> str:
-    """Return the C body of a matrix product with ``rows`` by ``columns`` sums, of operands of dtypes ``a`` and ``b``.
-    Each load is directly before the multiplications that use it, so that loads and products overlap.
+def _product_c_text(a_dtype: str, b_dtype: str, rows: int, columns: int) -> str:
+    """Return the C body of a matrix product with ``rows`` by ``columns`` sums, of operands of dtypes ``a_dtype`` and
+    ``b_dtype``. Each load is directly before the multiplications that use it, so that loads and products overlap.
 
     All registers are fixed, because compilers would else report that they have run out of registers."""
     # 1. Operands of the assembly. Several rows start from zero, written by the first products (VMLADAV); a single row starts from
     # `start`, which it reads.
-    form, size = BITS.get(b), 8 if a == "int8" and b != "int16" else 16
-    lines = _vector_of_terms(a, b, rows, columns, size) if form is None else _bit_fields_of_terms(form, rows, columns)
+    form, size = BITS.get(b_dtype), 8 if a_dtype == "int8" and b_dtype != "int16" else 16
+    lines = (
+        _multiply_vector_of_terms(a_dtype, b_dtype, rows, columns, size)
+        if form is None
+        else _multiply_bit_packed_terms(form, rows, columns)
+    )
     sums = [f"c{r}{c}" for r in range(rows) for c in range(columns)]
     pointers = [f"a{r}" for r in range(rows)] + [f"b{c}" for c in range(columns)]
     advanced = [f'[{name}] "+r"({name})' for name in pointers]
     updated, written = ([f'[{name}] "{constraint}"({name})' for name in sums] for constraint in ("+r", "=&r"))
     written = written if rows > 1 else updated
     clobbers = ", ".join(f'"q{n}"' for n in range(8 if form else rows + columns))
-    starts = [(a, f"a{f' + {r} * stride_a' if r else ''}") for r in range(rows)]
-    starts += [(form.dtype if form else b, f"b{f' + {c} * stride_b' if c else ''}") for c in range(columns)]
+    starts = [(a_dtype, f"a{f' + {r} * stride_a' if r else ''}") for r in range(rows)]
+    starts += [(form.dtype if form else b_dtype, f"b{f' + {c} * stride_b' if c else ''}") for c in range(columns)]
     # 2. Declarations of pointers and sums.
     registers = _ADDRESSES[size]
     text = [
@@ -76,32 +80,32 @@ def _product_text(a: str, b: str, rows: int, columns: int) -> str:
     # 3. The code of each depth. The function is inlined where `depth` is a literal, so that one branch of these remains: less
     # than a vector (predicated), a few whole vectors without a loop, else loops.
     if form is not None:
-        text += _bit_packed_loop(form, lines, updated + advanced, clobbers)
+        text += _bit_packed_loop_lines(form, lines, updated + advanced, clobbers)
     else:
         inputs = [f'[{name}] "r"({name})' for name in pointers]
         fresh = rows * columns if rows > 1 else 0
         for times in range(1, STRAIGHT + 1):
             vectors, elements = (
-                [_vector_of_terms(a, b, rows, columns, size, k) for k in range(times)],
+                [_multiply_vector_of_terms(a_dtype, b_dtype, rows, columns, size, k) for k in range(times)],
                 times * 128 // size,
             )
-            part = _start_sums(
+            part = _start_sums_at_zero(
                 [line for lines in (*vectors[:-1], _predicate_first_elements(vectors[-1], size)) for line in lines],
                 fresh,
             )
             text += [f"if (depth < {elements}) {{", f"    count = depth % {128 // size};"]
-            text += [*_assembly_statement(part, written, [*inputs, '[count] "r"(count)'], clobbers), "} else"]
-            straight = _start_sums([line for lines in vectors for line in lines], fresh)
+            text += [*_assembly_statement_lines(part, written, [*inputs, '[count] "r"(count)'], clobbers), "} else"]
+            straight = _start_sums_at_zero([line for lines in vectors for line in lines], fresh)
             text += [
                 f"if (depth == {elements}) {{",
-                *_assembly_statement(straight, written, inputs, clobbers),
+                *_assembly_statement_lines(straight, written, inputs, clobbers),
                 "} else",
             ]
         if fresh:
-            text += _loops_of_rows(size, lines, updated + advanced, written + advanced, clobbers, fresh)
+            text += _multiple_row_loop_lines(size, lines, updated + advanced, written + advanced, clobbers, fresh)
         else:
             single = [f"c0{c} += (int32_t)*a0 * *b{c};" for c in range(columns)]
-            text += _loops_of_single_row(size, lines, updated + advanced, clobbers, single)
+            text += _single_row_loop_lines(size, lines, updated + advanced, clobbers, single)
     # 4. Stores. Fields are weights times 2 ** (8 - bits): the sums are shifted back, and a single row's start is added only then.
     for name, result in results.items():
         if name == "c02":  # else a compiler collects the sums on the stack, to store them as a vector
@@ -111,8 +115,8 @@ def _product_text(a: str, b: str, rows: int, columns: int) -> str:
     return "\n".join(text)
 
 
-def _vector_of_terms(
-    a: str, b: str, rows: int, columns: int, element_bits: int, vector_index: int | None = None
+def _multiply_vector_of_terms(
+    a_dtype: str, b_dtype: str, rows: int, columns: int, element_bits: int, vector_index: int | None = None
 ) -> list[str]:
     """Return the instructions that load and multiply one vector of terms along K for all rows and columns.
 
@@ -126,19 +130,19 @@ def _vector_of_terms(
         address = f"], #{step}" if vector_index is None else f", #{step * vector_index}]"
         return f"{load[dtype]} q{register}, [%[{pointer}]{address}"
 
-    lines = [load_vector(a, r, f"a{r}") for r in range(rows)]
+    lines = [load_vector(a_dtype, r, f"a{r}") for r in range(rows)]
     for c in range(columns):
-        lines.append(load_vector(b, rows + c, f"b{c}"))
+        lines.append(load_vector(b_dtype, rows + c, f"b{c}"))
         lines += [f"vmladava.s{element_bits} %[c{r}{c}], q{r}, q{rows + c}" for r in range(rows)]
     return lines
 
 
-def _bit_fields_of_terms(form: BitFields, rows: int, columns: int) -> list[str]:
+def _multiply_bit_packed_terms(packing: BitFields, rows: int, columns: int) -> list[str]:
     """Return the instructions that multiply 16 bytes of bit-packed weights of every column. For each bit field of
     the bytes, the lowest first, a vector of every row is loaded and multiplied."""
     lines = [f"vldrb.8 q{rows + c}, [%[b{c}]], #{BIT_FIELDS_LANES}" for c in range(columns)]
-    for field in range(form.count):
-        up = 8 - form.bits * (field + 1)
+    for field in range(packing.count):
+        up = 8 - packing.bits * (field + 1)
         lines += [f"vldrb.8 q{r}, [%[a{r}]], #{BIT_FIELDS_LANES}" for r in range(rows)]
         for c in range(columns):
             lines += [f"vshl.i8 {_FIELD}, q{rows + c}, #{up}"] if up else []
@@ -148,33 +152,44 @@ def _bit_fields_of_terms(form: BitFields, rows: int, columns: int) -> list[str]:
     return lines
 
 
-def _bit_packed_loop(form: BitFields, lines: list[str], outputs: list[str], clobbers: str) -> Iterator[str]:
+def _bit_packed_loop_lines(
+    packing: BitFields, instructions: list[str], outputs: list[str], clobbers: str
+) -> Iterator[str]:
     """Iterate over the C lines of the loop over bit-packed weights, which processes 16 bytes of every column in an
     iteration."""
-    yield f"count = depth / {form.group};"
-    mask = (0xFF << 8 - form.bits) & 0xFF
-    loop = (f"vmov.i8 {_MASK}, #{mask}", "dls lr, lr", "0:", *lines, "le lr, 0b")
-    yield from _assembly_statement(loop, [*outputs, _COUNT], [], clobbers)
+    yield f"count = depth / {packing.group};"
+    mask = (0xFF << 8 - packing.bits) & 0xFF
+    loop = (f"vmov.i8 {_MASK}, #{mask}", "dls lr, lr", "0:", *instructions, "le lr, 0b")
+    yield from _assembly_statement_lines(loop, [*outputs, _COUNT], [], clobbers)
 
 
-def _predicate_first_elements(lines: list[str], element_bits: int) -> list[str]:
+def _predicate_first_elements(instructions: list[str], element_bits: int) -> list[str]:
     """Predicate the loads of one vector of terms, such that only the first ``count`` elements are loaded and the
     others are zero."""
-    loads = [line.replace(".", "t.", 1) for line in lines if line.startswith("vldr")]
+    loads = [line.replace(".", "t.", 1) for line in instructions if line.startswith("vldr")]
     # A VPT block predicates at most four instructions.
     blocks = [loads[k : k + 4] for k in range(0, len(loads), 4)]
     predicated = [line for block in blocks for line in (f"vps{'t' * len(block)}", *block)]
-    return [f"vctp.{element_bits} %[count]", *predicated, *(line for line in lines if not line.startswith("vldr"))]
+    return [
+        f"vctp.{element_bits} %[count]",
+        *predicated,
+        *(line for line in instructions if not line.startswith("vldr")),
+    ]
 
 
-def _start_sums(lines: list[str], sum_count: int) -> list[str]:
+def _start_sums_at_zero(instructions: list[str], sum_count: int) -> list[str]:
     """Replace the first VMLADAVA of each of the first ``sum_count`` sums by VMLADAV, which starts the sum at zero."""
-    first = [k for k, line in enumerate(lines) if line.startswith("vmladava")][:sum_count]
-    return [line.replace("vmladava", "vmladav") if k in first else line for k, line in enumerate(lines)]
+    first = [k for k, line in enumerate(instructions) if line.startswith("vmladava")][:sum_count]
+    return [line.replace("vmladava", "vmladav") if k in first else line for k, line in enumerate(instructions)]
 
 
-def _loops_of_rows(
-    element_bits: int, lines: list[str], outputs: list[str], first_outputs: list[str], clobbers: str, started_sums: int
+def _multiple_row_loop_lines(
+    element_bits: int,
+    instructions: list[str],
+    outputs: list[str],
+    first_outputs: list[str],
+    clobbers: str,
+    started_sums: int,
 ) -> Iterator[str]:
     """Iterate over the C lines of the loops over K in a product of several rows.
 
@@ -182,23 +197,25 @@ def _loops_of_rows(
     remainder. The first iteration is copied before the loop, where it starts ``started_sums`` sums.
     ``first_outputs``: assembly operands that the copy writes."""
     (few, most), lanes = UNROLLED, 128 // element_bits
-    iteration = lines * few
+    iteration = instructions * few
     yield from (f"if (depth % {few * lanes} == 0) {{", f"    count = depth / {few * lanes} - 1;")
-    text = [*_start_sums(iteration, started_sums), "dls lr, lr", "0:", *iteration, "le lr, 0b"]
-    yield from _assembly_statement(text, [*first_outputs, _COUNT], [], clobbers)
-    iteration = lines * most
+    text = [*_start_sums_at_zero(iteration, started_sums), "dls lr, lr", "0:", *iteration, "le lr, 0b"]
+    yield from _assembly_statement_lines(text, [*first_outputs, _COUNT], [], clobbers)
+    iteration = instructions * most
     yield "} else {"
-    yield from _assembly_statement(_start_sums(iteration, started_sums), first_outputs, [], clobbers)
+    yield from _assembly_statement_lines(_start_sums_at_zero(iteration, started_sums), first_outputs, [], clobbers)
     yield from (f"    if (depth >= {2 * most * lanes}) {{", f"        count = depth / {most * lanes} - 1;")
-    yield from _assembly_statement(("dls lr, lr", "0:", *iteration, "le lr, 0b"), [*outputs, _COUNT], [], clobbers)
+    yield from _assembly_statement_lines(
+        ("dls lr, lr", "0:", *iteration, "le lr, 0b"), [*outputs, _COUNT], [], clobbers
+    )
     yield from ("    }", f"    if (depth % {most * lanes} > 0) {{", f"        count = depth % {most * lanes};")
-    loop = (f"dlstp.{element_bits} lr, lr", "0:", *lines, "letp lr, 0b")
-    yield from _assembly_statement(loop, [*outputs, _COUNT], [], clobbers)
+    loop = (f"dlstp.{element_bits} lr, lr", "0:", *instructions, "letp lr, 0b")
+    yield from _assembly_statement_lines(loop, [*outputs, _COUNT], [], clobbers)
     yield from ("    }", "}")
 
 
-def _loops_of_single_row(
-    element_bits: int, lines: list[str], outputs: list[str], clobbers: str, last_element_lines: list[str]
+def _single_row_loop_lines(
+    element_bits: int, instructions: list[str], outputs: list[str], clobbers: str, last_element_lines: list[str]
 ) -> Iterator[str]:
     """Iterate over the C lines of the loops over K in a product of a single row.
 
@@ -207,48 +224,55 @@ def _loops_of_single_row(
     without vectors."""
     lanes, most = 128 // element_bits, max(UNROLLED)
     yield from (f"if (depth % {UNROLLED[0] * lanes} == 0) {{", f"    count = depth / {UNROLLED[0] * lanes};")
-    yield from _assembly_statement(
-        ("dls lr, lr", "0:", *lines * UNROLLED[0], "le lr, 0b"), [*outputs, _COUNT], [], clobbers
+    yield from _assembly_statement_lines(
+        ("dls lr, lr", "0:", *instructions * UNROLLED[0], "le lr, 0b"), [*outputs, _COUNT], [], clobbers
     )
     yield from ("} else {", f"    if (depth / {most * lanes} == 1) {{")
-    yield from _assembly_statement(lines * most, outputs, [], clobbers)
+    yield from _assembly_statement_lines(instructions * most, outputs, [], clobbers)
     yield from ("    } else {", f"        count = depth / {most * lanes};")
-    yield from _assembly_statement(("dls lr, lr", "0:", *lines * most, "le lr, 0b"), [*outputs, _COUNT], [], clobbers)
+    yield from _assembly_statement_lines(
+        ("dls lr, lr", "0:", *instructions * most, "le lr, 0b"), [*outputs, _COUNT], [], clobbers
+    )
     yield "    }"
     for times in range(1, most):
         yield f"    if (depth % {most * lanes} / {lanes} == {times}) {{"
-        yield from _assembly_statement(lines * times, outputs, [], clobbers)
+        yield from _assembly_statement_lines(instructions * times, outputs, [], clobbers)
         yield "    }"
     yield from (f"    if (depth % {lanes} == 1) {{", *(f"        {line}" for line in last_element_lines), "    }")
     yield from (f"    if (depth % {lanes} > 1) {{", f"        count = depth % {lanes};")
-    yield from _assembly_statement(
-        _predicate_first_elements(lines, element_bits), outputs, ['[count] "r"(count)'], clobbers
+    yield from _assembly_statement_lines(
+        _predicate_first_elements(instructions, element_bits), outputs, ['[count] "r"(count)'], clobbers
     )
     yield from ("    }", "}")
 
 
-def _assembly_statement(lines: Sequence[str], outputs: list[str], inputs: list[str], clobbers: str) -> Iterator[str]:
+def _assembly_statement_lines(
+    instructions: Sequence[str], outputs: list[str], inputs: list[str], clobbers: str
+) -> Iterator[str]:
     """Iterate over the lines of the C statement ``__asm__`` with these instructions.
 
     The statement is ``inline``. Without that, compilers count its lines and do not inline the function, so that
     ``depth`` would not be a literal."""
     yield "    __asm__ volatile inline("
-    yield from (f'        "{line}\\n"' for line in lines)
+    yield from (f'        "{line}\\n"' for line in instructions)
     yield f"        : {', '.join(outputs)}"
     yield f"        : {', '.join(inputs)}"
     yield f'        : "memory", {clobbers});'
 
 
-def _small_product_body(a: str, b: str, rows: int, columns: int) -> Body:
-    """Build the body of a matrix product with ``rows`` by ``columns`` sums, of operands of dtypes ``a`` and ``b``,
-    with its operation counts."""
-    form, half = BITS.get(b), (rows * columns + 1) // 2  # two neighbours are loaded, and stored, by one instruction
-    text = _product_text(a, b, rows, columns)
+def _small_product_body(a_dtype: str, b_dtype: str, rows: int, columns: int) -> Body:
+    """Build the body of a matrix product with ``rows`` by ``columns`` sums, of operands of dtypes ``a_dtype`` and
+    ``b_dtype``, with its operation counts."""
+    form = BITS.get(b_dtype)
+    half = (rows * columns + 1) // 2  # two neighbours are loaded, and stored, by one instruction
+    text = _product_c_text(a_dtype, b_dtype, rows, columns)
     edges, alu = (("load", half), ("store", half)), 3 + rows + columns
     if form is None:
         iteration = (("vector_load", rows + columns), ("vector", rows * columns), ("branch", 1))
-        return Body(text, (*edges, ("alu", alu)), BodyLoop("depth", 16 if a == b == "int8" else 8, iteration))
-    lines = _bit_fields_of_terms(form, rows, columns)
+        return Body(
+            text, (*edges, ("alu", alu)), BodyLoop("depth", 16 if a_dtype == b_dtype == "int8" else 8, iteration)
+        )
+    lines = _multiply_bit_packed_terms(form, rows, columns)
     loads = sum(line.startswith("vldr") for line in lines)
     iteration = (("vector_load", loads), ("vector", len(lines) - loads), ("branch", 1))
     return Body(text, (*edges, ("alu", alu + 1 + 2 * rows * columns)), BodyLoop("depth", form.group, iteration))

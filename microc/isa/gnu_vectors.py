@@ -22,25 +22,25 @@ must not overflow."""
 _BYTES = "(size_t)n * sizeof *p"
 
 
-def _partial_access_bodies(element_dtype: str, name_suffix: str, vector: str) -> Iterator[tuple[str, str]]:
+def _partial_access_bodies(element_dtype: str, name_suffix: str, vector_type: str) -> Iterator[tuple[str, str]]:
     """Iterate over (intrinsic, C body) of the load and the store of the first n lanes. Elements in memory are as
     wide as a lane."""
-    yield f"load_{element_dtype}_{name_suffix}_first", f"{vector} r = {{0}};\nmemcpy(&r, p, {_BYTES});\nreturn r;"
+    yield f"load_{element_dtype}_{name_suffix}_first", f"{vector_type} r = {{0}};\nmemcpy(&r, p, {_BYTES});\nreturn r;"
     yield f"store_{element_dtype}_{name_suffix}_first", f"memcpy(p, &a, {_BYTES});"
 
 
-def _shift_bodies(name_suffix: str, vector: str) -> Iterator[tuple[str, str]]:
+def _shift_bodies(name_suffix: str, vector_type: str) -> Iterator[tuple[str, str]]:
     """Iterate over (intrinsic, C body) of shifts to the left by b, or to the right by -b if b is negative, with and
     without rounding.
 
     Rounding adds the last dropped bit in a separate step, because all 32 bits may be dropped."""
-    left = f"const {vector} m = b < 0, r = -b & m, x = ({vector})((u)a << (u)(b & ~m));"
+    left = f"const {vector_type} m = b < 0, r = -b & m, x = ({vector_type})((u)a << (u)(b & ~m));"
     yield f"shl_{name_suffix}", f"{_UNSIGNED}\n{left}\nreturn x >> r;"
-    rounded = f"const {vector} k = m & 1, y = x >> ((r - 1) & m);\nreturn (y >> k) + (y & k);"
+    rounded = f"const {vector_type} k = m & 1, y = x >> ((r - 1) & m);\nreturn (y >> k) + (y & k);"
     yield f"shift_round_{name_suffix}", f"{_UNSIGNED}\n{left}\n{rounded}"
-    left = f"({vector})((u)a << (uint32_t)b)"
+    left = f"({vector_type})((u)a << (uint32_t)b)"
     yield f"shl_n_{name_suffix}", f"{_UNSIGNED}\nreturn b < 0 ? a >> -b : {left};"
-    rounded = f"const {vector} y = a >> (-b - 1);\n    return (y >> 1) + (y & 1);"
+    rounded = f"const {vector_type} y = a >> (-b - 1);\n    return (y >> 1) + (y & 1);"
     yield f"shift_round_n_{name_suffix}", f"{_UNSIGNED}\nif (b < 0) {{\n    {rounded}\n}}\nreturn {left};"
 
 
@@ -126,15 +126,15 @@ TYPES = {
 }
 
 
-def single_instruction_body(name: str, text: str) -> Body:
+def single_instruction_body(intrinsic_name: str, c_text: str) -> Body:
     """Build a body that the cost model counts as one vector instruction: a load, a store or arithmetic, according to
     the intrinsic's name."""
-    loads = name.startswith(("load", *(f"dup_{word}" for word in SHORT_WORDS)))
-    kind = "vector_load" if loads else "vector_store" if name.startswith("store") else "vector"
-    return Body(text, ((kind, 1),))
+    loads = intrinsic_name.startswith(("load", *(f"dup_{word}" for word in SHORT_WORDS)))
+    kind = "vector_load" if loads else "vector_store" if intrinsic_name.startswith("store") else "vector"
+    return Body(c_text, ((kind, 1),))
 
 
-def _run_copy_bodies() -> Iterator[tuple[str, Body]]:
+def _contiguous_copy_bodies() -> Iterator[tuple[str, Body]]:
     """Iterate over (intrinsic, C body) of copies of contiguous memory, which call the C library."""
     for dtype, short in COPIED.items():
         size = dtypes.nbytes(dtype)
@@ -142,7 +142,7 @@ def _run_copy_bodies() -> Iterator[tuple[str, Body]]:
         yield f"copy_{short}", Body(f"memmove(p, q, (size_t)n * {size}U);", (("alu", 2),), loop)
 
 
-_BODIES = dict(_run_copy_bodies()) | {
+_BODIES = dict(_contiguous_copy_bodies()) | {
     name: single_instruction_body(name, text) for n in WIDTHS for name, text in (*_integer_bodies(n), *_float_bodies(n))
 }
 

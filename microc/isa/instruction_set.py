@@ -30,8 +30,10 @@ VL = Var("vl")
 
 @frozen
 class BodyLoop:
-    """A loop inside a C body: ``parameter`` is the number of elements to process; an iteration processes
-    ``elements`` of these by ``operations``."""
+    """A loop inside a C body.
+
+    ``parameter``: name of the intrinsic's parameter that is the number of elements to process. ``elements``: number of
+    elements that one iteration processes. ``operations``: operation counts of one iteration, by type of operation."""
 
     parameter: str
     elements: int
@@ -129,7 +131,7 @@ def sign_extend_8(x: Expr) -> Expr:
 
 
 def pack_halves(low: Expr, high: Expr) -> Expr:
-    """Build the 32-bit word of two 16-bit halves. Both values are within the range of int16."""
+    """Pack two int32 values within the range of int16 into one 32-bit word, ``low`` in its lower half."""
     return (low & 0xFFFF) | (high * 65536)
 
 
@@ -208,23 +210,28 @@ class TensorUnit:
         }
         fault = ""
         if not re.fullmatch(r"[a-z0-9_]+", self.name):
-            fault = f"a name is of small letters, digits and _; got {self.name!r}"
+            fault = f"wrong name; got {self.name!r}, expected small letters, digits and _"
         elif min(numbers) < 1 or self.start < 0 or max((*numbers, self.start)) > MOST:
             got = (*numbers, self.start)
-            fault = f"rows, columns, depth, tile_cycles and bus are 1 to {MOST}, start is 0 to {MOST}; got {got}"
+            fault = (
+                "rows, columns, depth, tile_cycles, bus or start is out of range; "
+                f"got {got}, expected 1 to {MOST} (start: 0 to {MOST})"
+            )
         elif self.events < EVENTS:
-            fault = f"tiles need {EVENTS} kinds of tokens, events are {self.events}"
+            fault = f"too few kinds of tokens; got events={self.events}, expected {EVENTS} at least"
         for name, memory in memories.items():
             align, (count, nbytes) = memory.align, rows[name]
             if align < 1 or align % 4 or memory.nbytes % align:
                 fault = (
                     fault
-                    or f"the {name} memory has whole rows, of a multiple of 4 bytes; got {memory.nbytes} bytes in rows of {align}"
+                    or f"the {name} memory must consist of whole rows, each a multiple of 4 bytes; "
+                    f"got {memory.nbytes} bytes in rows of {align}"
                 )
-            elif memory.nbytes < 2 * count * _divide_up(nbytes, align) * align or memory.nbytes > MOST:
+            elif memory.nbytes < 2 * count * _divide_rounding_up(nbytes, align) * align or memory.nbytes > MOST:
                 fault = (
                     fault
-                    or f"the {name} memory holds two tiles at least, and {MOST} bytes at most; got {memory.nbytes}"
+                    or f"wrong size of the {name} memory; "
+                    f"got {memory.nbytes} bytes, expected two tiles at least and {MOST} bytes at most"
                 )
         if fault:
             raise UsageError(f"tensor unit {self.name!r}: {fault}", hint="follow the description in microc/isa/host.py")
@@ -242,19 +249,27 @@ class TensorUnit:
         match instruction_name:
             case "unit_matmul":
                 depth = arguments[2]
-                tiles = _divide_up(rows, self.rows) * _divide_up(columns, self.columns) * _divide_up(depth, self.depth)
+                tiles = (
+                    _divide_rounding_up(rows, self.rows)
+                    * _divide_rounding_up(columns, self.columns)
+                    * _divide_rounding_up(depth, self.depth)
+                )
                 return tiles * self.tile_cycles
             case "unit_set":
-                return rows * _divide_up(columns, self.columns)
+                return rows * _divide_rounding_up(columns, self.columns)
             case "unit_load_input" | "unit_load_weight":
-                return self.start + rows * _divide_up(columns, self.bus)
+                return self.start + rows * _divide_rounding_up(columns, self.bus)
             case "unit_load_sums" if arguments[3] == 0:
-                return self.start + _divide_up(4 * columns, self.bus) + rows * _divide_up(columns, self.columns)
+                return (
+                    self.start
+                    + _divide_rounding_up(4 * columns, self.bus)
+                    + rows * _divide_rounding_up(columns, self.columns)
+                )
             case _:
-                return self.start + rows * _divide_up(4 * columns, self.bus)
+                return self.start + rows * _divide_rounding_up(4 * columns, self.bus)
 
 
-def _divide_up(dividend: int, divisor: int) -> int:
+def _divide_rounding_up(dividend: int, divisor: int) -> int:
     """Return the quotient ``dividend / divisor``, rounded up."""
     return -(-dividend // divisor)
 

@@ -102,10 +102,10 @@ for (; k < n; ++k) {
 they write, so that memory may be moved to a lower address that overlaps it."""
 
 
-def _word_move_body(step: int) -> Body:
-    """Build the C body that copies ``step`` elements (four words) in an iteration."""
-    loop = BodyLoop("n", step, (("load", 4), ("store", 4), ("alu", 3), ("branch", 1)))
-    return Body(_MOVE.replace("STEP", str(step)), (("alu", 14), ("branch", 6)), loop, apart=True)
+def _word_move_body(elements_per_iteration: int) -> Body:
+    """Build the C body that copies ``elements_per_iteration`` elements (four words) in an iteration."""
+    loop = BodyLoop("n", elements_per_iteration, (("load", 4), ("store", 4), ("alu", 3), ("branch", 1)))
+    return Body(_MOVE.replace("STEP", str(elements_per_iteration)), (("alu", 14), ("branch", 6)), loop, apart=True)
 
 
 WORD_MOVES = InstructionSet(

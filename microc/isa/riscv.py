@@ -41,21 +41,21 @@ CLIPPED = {
 instruction that clips negative numbers to 0."""
 
 
-def _packed_simd_body(name: str) -> Body:
-    """Build the C body of the packed SIMD instruction that computes the intrinsic ``name``. A dot product
+def _packed_simd_body(intrinsic_name: str) -> Body:
+    """Build the C body of the packed SIMD instruction that computes the intrinsic ``intrinsic_name``. A dot product
     instruction adds to its result register."""
-    _, funct7, funct3 = ENCODINGS[name]
+    _, funct7, funct3 = ENCODINGS[intrinsic_name]
     text = f".insn r {_SIMD:#x}, {funct3}, {funct7:#x}, %0, %1, %2"
-    if name.startswith("dot"):
+    if intrinsic_name.startswith("dot"):
         return Body(f'__asm__("{text}" : "+r"(c) : "r"(a), "r"(b));\nreturn c;')
     return Body(f'int32_t r;\n__asm__("{text}" : "=r"(r) : "r"(a), "r"(b));\nreturn r;')
 
 
-def _clip_body(name: str, *, halves_operand: bool) -> Body:
-    """Build the C body of the clipping instruction that computes the intrinsic ``name``.
+def _clip_body(intrinsic_name: str, *, halves_operand: bool) -> Body:
+    """Build the C body of the clipping instruction that computes the intrinsic ``intrinsic_name``.
 
     ``halves_operand``: shift the operand to the right by one first."""
-    _, funct7, bits = CLIPPED[name]
+    _, funct7, bits = CLIPPED[intrinsic_name]
     text = f".insn r {_ALU:#x}, 3, {funct7:#x}, %0, %1, x{bits}"
     operand = "a >> 1" if halves_operand else "a"
     cost = (("alu", 2 if halves_operand else 1),)

@@ -46,12 +46,12 @@ def rvv_call(name: str, *operands: str | int | VectorWidth) -> str:
     return f"__riscv_v{name}({', '.join(map(str, operands))})"
 
 
-def register_group(width: VectorWidth, bits: int = 32) -> str:
+def register_group(width: VectorWidth, element_bits: int = 32) -> str:
     """Return the register group (LMUL) that a vector occupies, as in C names: ``m4`` for four registers, ``mf2`` for
     half a register.
 
-    ``bits``: bits of an element."""
-    filled = width.lanes * bits
+    ``element_bits``: bits of an element."""
+    filled = width.lanes * element_bits
     return f"m{filled // 128}" if filled >= 128 else f"mf{128 // filled}"
 
 
@@ -70,21 +70,23 @@ def mask_declaration(width: VectorWidth, condition: str) -> str:
     return f"const vbool{128 // width.lanes}_t m = {condition};\n"
 
 
-def byte_offsets(lanes: VectorWidth, bits: int) -> str:
+def byte_offsets(lanes: VectorWidth, element_bits: int) -> str:
     """Return the C expression that converts the vector ``a`` of element offsets to byte offsets. Elements have
-    ``bits`` bits."""
+    ``element_bits`` bits."""
     elements = as_unsigned("a", lanes)
-    return elements if bits == 8 else rvv_call("sll", elements, bits // 16, lanes)
+    return elements if element_bits == 8 else rvv_call("sll", elements, element_bits // 16, lanes)
 
 
 EVERY = (*map(VectorWidth, WIDTHS), *(VectorWidth(n, scalable=True) for n in LEAST))
 
 
-def vector_unit_of(*elements: str) -> VectorUnit:
+def vector_unit_of_dtypes(*element_dtypes: str) -> VectorUnit:
     """Return the vector unit with the C types of vectors of all widths whose elements have these dtypes."""
-    bits = {element: dtypes.dtype_parts(element).bits for element in elements}
+    bits = {element: dtypes.dtype_parts(element).bits for element in element_dtypes}
     names = {
-        n.vector(element): f"v{element}{register_group(n, bits[element])}_t" for n in EVERY for element in elements
+        n.vector(element): f"v{element}{register_group(n, bits[element])}_t"
+        for n in EVERY
+        for element in element_dtypes
     }
     return VectorUnit(names, "riscv_vector.h")
 
@@ -95,13 +97,13 @@ def bodies_of_widths(list_bodies: Callable[[VectorWidth], Words]) -> dict[str, B
     Intrinsics ``..._first`` are omitted for scalable vectors, which pass the number of lanes as ``vl``."""
     widths = ((n, *word) for n in EVERY for word in list_bodies(n))
     return {
-        name: _counted_body(name, count, text)
+        name: _body_with_operation_counts(name, count, text)
         for n, name, count, text in widths
         if not (n.scalable and "_first" in name)
     }
 
 
-def _counted_body(name: str, other_instructions: int, c_text: str) -> Body:
+def _body_with_operation_counts(name: str, other_instructions: int, c_text: str) -> Body:
     """Build a C body with its operation counts: the memory access that the intrinsic's name implies, and
     ``other_instructions`` vector instructions."""
     memory = {"load": "vector_load", "gather": "vector_load", "store": "vector_store", "scatter": "vector_store"}
@@ -184,7 +186,7 @@ RVV_FLOAT = InstructionSet(
     "vectors of floats",
     _FLOAT_GUARD,
     bodies_of_widths(_float_bodies),
-    unit=vector_unit_of("float32"),
+    unit=vector_unit_of_dtypes("float32"),
 )
 
 
@@ -312,7 +314,7 @@ _FILLED = """__asm__ volatile(
 writes, so that memory may be moved to a lower address that overlaps it."""
 
 
-def _run_bodies() -> Iterator[tuple[str, Body]]:
+def _copy_and_fill_bodies() -> Iterator[tuple[str, Body]]:
     """Iterate over (intrinsic, C body) of copies and fills of contiguous memory."""
     for dtype, short in COPIED.items():
         size = dtypes.nbytes(dtype)
@@ -368,9 +370,9 @@ _LENGTHS = {
 RVV = InstructionSet(
     "vectors of integers",
     GUARD,
-    {**bodies_of_widths(_int32_bodies), **_LENGTHS, **dict(_run_bodies())},
+    {**bodies_of_widths(_int32_bodies), **_LENGTHS, **dict(_copy_and_fill_bodies())},
     frozenset({"vectors", "scalable"}),
-    unit=vector_unit_of("int32", "int16"),
+    unit=vector_unit_of_dtypes("int32", "int16"),
 )
 _CYCLES = {"load": 2.0, "taken": 2.0, "divide": 32.0}
 _INTEGER = Costs(26, 0, 2047, frozenset({"compared"}), 3.5, {**PORTABLE_LIBRARY, "multiply_long": 2.0}, _CYCLES)
@@ -383,12 +385,12 @@ _PROBE = Probe(
 )
 
 
-def _rvv_core(name: str, costs: Costs, *features: str, floats: bool, length: str = "") -> Core:
+def _rvv_core(name: str, costs: Costs, *features: str, floats: bool, register_extension: str = "") -> Core:
     """Build a RISC-V core with vectors.
 
-    ``length``: extension that guarantees registers of 128 bits, if ``name`` does not imply it."""
+    ``register_extension``: extension that guarantees registers of 128 bits, if ``name`` does not imply it."""
     sets = (RVV_FLOAT, RVV, WORD_MOVES) if floats else (RVV, WORD_MOVES)
-    machine = f"-march={name}{length}"
+    machine = f"-march={name}{register_extension}"
     every = frozenset({"mul64", *features})
     return Core(
         name, "riscv", costs, sets, every, machine, machine, lanes=_LANES, vectors=32 * 4 // _LANES[0], probe=_PROBE
@@ -396,7 +398,7 @@ def _rvv_core(name: str, costs: Costs, *features: str, floats: bool, length: str
 
 
 RVV_CORES = (
-    _rvv_core("rv32imc_zve32x", _INTEGER, floats=False, length="_zvl128b"),
-    _rvv_core("rv32imafc_zve32f", _FLOAT, "fpu", "fma", floats=True, length="_zvl128b"),
+    _rvv_core("rv32imc_zve32x", _INTEGER, floats=False, register_extension="_zvl128b"),
+    _rvv_core("rv32imafc_zve32f", _FLOAT, "fpu", "fma", floats=True, register_extension="_zvl128b"),
     _rvv_core("rv64gcv", _FLOAT, "fpu", "fma", floats=True),
 )

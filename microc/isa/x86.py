@@ -41,27 +41,29 @@ _FUSED_BY = {
 """gcc's builtins of FMA by number of lanes. The argument 4 selects the current rounding mode."""
 
 
-def unary_instruction(name: str, c_type: str, a: str, registers: str = "v") -> str:
-    """Return the C that declares ``r`` of type ``c_type`` as the result of an instruction with the operand ``a``.
+def unary_instruction(mnemonic: str, c_type: str, operand: str, register_constraint: str = "v") -> str:
+    """Return the C that declares ``r`` of type ``c_type`` as the result of an instruction with the operand ``operand``.
 
-    ``registers``: letter of the register constraint; ``x`` if the instruction has no form in AVX-512."""
-    return f'{c_type} r;\n__asm__("{name} %1, %0" : "={registers}"(r) : "{registers}"({a}));'
+    ``register_constraint``: letter of the register constraint; ``x`` if the instruction has no form in AVX-512."""
+    return (
+        f'{c_type} r;\n__asm__("{mnemonic} %1, %0" : "={register_constraint}"(r) : "{register_constraint}"({operand}));'
+    )
 
 
-def binary_instruction(name: str, c_type: str, a: str, b: str, result: str = "r") -> str:
-    """Return the C that declares ``result`` of type ``c_type`` as the result of an instruction with the operands ``a``
-    and ``b``.
+def binary_instruction(mnemonic: str, c_type: str, a: str, b: str, result_name: str = "r") -> str:
+    """Return the C that declares ``result_name`` of type ``c_type`` as the result of an instruction with the operands
+    ``a`` and ``b``.
 
     AVX instructions, whose names begin with v, write to a third register; others overwrite a copy of ``a``."""
-    if name.startswith("v"):
-        return f'{c_type} {result};\n__asm__("{name} %2, %1, %0" : "=v"({result}) : "v"({a}), "v"({b}));'
-    return f'{c_type} {result} = ({c_type}){a};\n__asm__("{name} %1, %0" : "+x"({result}) : "x"({b}));'
+    if mnemonic.startswith("v"):
+        return f'{c_type} {result_name};\n__asm__("{mnemonic} %2, %1, %0" : "=v"({result_name}) : "v"({a}), "v"({b}));'
+    return f'{c_type} {result_name} = ({c_type}){a};\n__asm__("{mnemonic} %1, %0" : "+x"({result_name}) : "x"({b}));'
 
 
-def accumulating_instruction(name: str, a: str, b: str) -> str:
+def accumulating_instruction(mnemonic: str, a: str, b: str) -> str:
     """Return the C that adds the result of an instruction with the operands ``a`` and ``b`` to ``c``, and returns
     ``c``."""
-    return f'__asm__("{name} %2, %1, %0" : "+v"(c) : "v"({a}), "v"({b}));\nreturn c;'
+    return f'__asm__("{mnemonic} %2, %1, %0" : "+v"(c) : "v"({a}), "v"({b}));\nreturn c;'
 
 
 def arithmetic_bodies(lanes: int, has_avx: bool) -> Iterator[tuple[str, str]]:
@@ -138,7 +140,7 @@ def memory_bodies(lanes: int, has_avx: bool, has_masks: bool) -> Iterator[tuple[
         narrowed = (
             unary_instruction(f"vpmovd{_LETTERS[size]}", "t", "a")
             if has_masks
-            else _shuffle_narrow(lanes, size, has_avx)
+            else _narrow_by_shuffles(lanes, size, has_avx)
         )
         yield (
             f"store_{word}",
@@ -159,30 +161,32 @@ def memory_bodies(lanes: int, has_avx: bool, has_masks: bool) -> Iterator[tuple[
         yield f"store_{word}", _masked_store(moves, element)
 
 
-def _byte_register_type(count: int) -> str:
-    """Return the C declaration of the type ``t`` of a vector register that contains ``count`` bytes."""
-    return f"typedef int8_t t __attribute__((vector_size({max(16, count)})));"
+def _byte_register_type(byte_count: int) -> str:
+    """Return the C declaration of the type ``t`` of a vector register that contains ``byte_count`` bytes."""
+    return f"typedef int8_t t __attribute__((vector_size({max(16, byte_count)})));"
 
 
-def _shuffle_narrow(lanes: int, size: int, avx: bool) -> str:
-    """Return the C that gathers the low ``size`` bytes of all 32-bit lanes by shuffles."""
+def _narrow_by_shuffles(lanes: int, element_bytes: int, has_avx: bool) -> str:
+    """Return the C that gathers the low ``element_bytes`` bytes of all 32-bit lanes by shuffles."""
     if lanes == 4:
-        return binary_instruction("vpshufb" if avx else "pshufb", "t", "a", f"((t){{{_LOWER[size]}}})")
-    moved = binary_instruction("vpshufb", "t", "a", f"((t){{{_LOWER[size]},\n    {_LOWER[size]}}})", "s")
-    return f"{moved}\n{_JOINED[size]}"
+        return binary_instruction("vpshufb" if has_avx else "pshufb", "t", "a", f"((t){{{_LOWER[element_bytes]}}})")
+    moved = binary_instruction(
+        "vpshufb", "t", "a", f"((t){{{_LOWER[element_bytes]},\n    {_LOWER[element_bytes]}}})", "s"
+    )
+    return f"{moved}\n{_JOINED[element_bytes]}"
 
 
-def _masked_load(moves: str, dtype: str, result: str) -> str:
-    """Return the C that loads the first n elements at p into ``result``, by an AVX-512 mask."""
+def _masked_load(mnemonic: str, dtype: str, result_name: str) -> str:
+    """Return the C that loads the first n elements at p into ``result_name``, by an AVX-512 mask."""
     source = f'"m"(*(const {dtypes.c_name(dtype)} (*)[n])p)'
-    return f'{_FIRST}\n__asm__("{moves} %1, %0%{{%2%}}%{{z%}}" : "=v"({result}) : {source}, "Yk"(m));'
+    return f'{_FIRST}\n__asm__("{mnemonic} %1, %0%{{%2%}}%{{z%}}" : "=v"({result_name}) : {source}, "Yk"(m));'
 
 
-def _masked_store(moves: str, dtype: str) -> str:
+def _masked_store(mnemonic: str, dtype: str) -> str:
     """Return the C that stores the first n lanes at p, by an AVX-512 mask. The elements in memory behind them are
     unchanged."""
     target = f'"+m"(*({dtypes.c_name(dtype)} (*)[n])p)'
-    return f'{_FIRST}\n__asm__("{moves} %1, %0%{{%2%}}" : {target} : "v"(a), "Yk"(m));'
+    return f'{_FIRST}\n__asm__("{mnemonic} %1, %0%{{%2%}}" : {target} : "v"(a), "Yk"(m));'
 
 
 # ---- x86-64 by the levels of compilers and distributions: v2 has SSE4.2, v3 AVX2 and fused multiply-add, v4 AVX-512 and twice as
@@ -207,14 +211,19 @@ COSTS = Costs(
 def _level_instructions(
     name: str,
     guard: str,
-    widths: tuple[int, ...],
+    lane_counts: tuple[int, ...],
     features: frozenset[str] = frozenset(),
     *,
-    avx: bool = True,
-    masks: bool = False,
+    has_avx: bool = True,
+    has_masks: bool = False,
 ) -> InstructionSet:
-    """Build the instruction set of a microarchitecture level, for the vector widths ``widths`` (numbers of lanes)."""
-    words = ((word, text) for n in widths for word, text in (*arithmetic_bodies(n, avx), *memory_bodies(n, avx, masks)))
+    """Build the instruction set of a microarchitecture level, for the vector widths ``lane_counts`` (numbers of
+    lanes)."""
+    words = (
+        (word, text)
+        for n in lane_counts
+        for word, text in (*arithmetic_bodies(n, has_avx), *memory_bodies(n, has_avx, has_masks))
+    )
     return InstructionSet(name, guard, {word: single_instruction_body(word, text) for word, text in words}, features)
 
 
@@ -231,9 +240,9 @@ _V2, _V3, _V4 = (
     "defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)",
 )
 _VECTORS = frozenset({"vectors", "fma"})
-SSE4 = _level_instructions("SSE4.2", _V2, (4,), frozenset({"vectors"}), avx=False)
+SSE4 = _level_instructions("SSE4.2", _V2, (4,), frozenset({"vectors"}), has_avx=False)
 AVX2 = _level_instructions("AVX2", _V3, (4, 8), _VECTORS)
-AVX512 = _level_instructions("AVX-512", _V4, (4, 8, 16), _VECTORS, masks=True)
+AVX512 = _level_instructions("AVX-512", _V4, (4, 8, 16), _VECTORS, has_masks=True)
 VNNI = InstructionSet(
     "AVX-512 VNNI", "defined(__AVX512VNNI__)", {name: Body(text, (("vector", 1),)) for name, text in _vnni_bodies()}
 )

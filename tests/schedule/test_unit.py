@@ -114,11 +114,11 @@ def test_what_is_no_product_of_bytes_stays_with_the_processor() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"name": "a b"}, "a name is of"),
-        ({"bus": 0}, "bus are 1 to"),
+        ({"name": "a b"}, "wrong name"),
+        ({"bus": 0}, "expected 1 to"),
         ({"events": 2}, "kinds of tokens"),
-        ({"sums": Scratchpad(1024)}, "the sums memory holds two tiles"),
-        ({"input": Scratchpad(1000, 6)}, "of a multiple of 4"),
+        ({"sums": Scratchpad(1024)}, "wrong size of the sums memory"),
+        ({"input": Scratchpad(1000, 6)}, "each a multiple of 4"),
     ],
 )
 def test_what_is_no_unit_is_refused(change: dict[str, Any], why: str) -> None:

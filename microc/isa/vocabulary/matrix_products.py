@@ -41,14 +41,14 @@ ROW_DEPTHS = tuple(range(16, 129, 16))
 weights."""
 
 
-def product_name(a: str, b: str, rows: int, columns: int) -> str:
+def product_name(a_dtype: str, b_dtype: str, rows: int, columns: int) -> str:
     """Return the name of the intrinsic for a matrix product with ``rows`` by ``columns`` sums, of operands of dtypes
-    ``a`` and ``b``."""
-    return f"dot_{_SHORT[a]}_{f'i{BITS[b].bits}' if b in BITS else _SHORT[b]}_{rows}x{columns}"
+    ``a_dtype`` and ``b_dtype``."""
+    return f"dot_{_SHORT[a_dtype]}_{f'i{BITS[b_dtype].bits}' if b_dtype in BITS else _SHORT[b_dtype]}_{rows}x{columns}"
 
 
 def _product_meaning(
-    a: Buffer, b: Buffer, form: BitFields | None, start: Buffer, sums: Buffer, rows: int, columns: int
+    a: Buffer, b: Buffer, packing: BitFields | None, start: Buffer, sums: Buffer, rows: int, columns: int
 ) -> ir.Stmt:
     """Build the meaning of a small product: sums[r, c] += a[r, k] b[c, k] for k below ``depth``. The sums begin with
     start[c] if there is a single row, else with zero."""
@@ -57,26 +57,26 @@ def _product_meaning(
     for r, c in itertools.product(range(rows), range(columns)):
         index = (Var("stride_sums") * r + c if r else int32_constant(c),)
         left = a[Var("stride_a") * r + k if r else k].astype("int32")
-        right = _unpacked_weight(b, Var("stride_b") * c if c else int32_constant(0), k, form)
+        right = _unpacked_weight(b, Var("stride_b") * c if c else int32_constant(0), k, packing)
         first.append(ir.Store(sums, index, start[c] if rows == 1 else int32_constant(0)))
         body.append(ir.Store(sums, index, ir.Load(sums, index) + left * right))
     return ir.seq(*first, ir.For(k, Var("depth"), ir.seq(*body)))
 
 
-def _unpacked_weight(b: Buffer, row: Expr, k: Var, form: BitFields | None) -> Expr:
-    """Build the expression of weight ``k`` of the row that starts at element ``row``. If ``form`` is given, the
-    weight is unpacked from its bit fields."""
-    if form is None:
-        return b[row + k if ir.int_value(row) is None else k].astype("int32")
-    element, bit = form.element_and_bit(k)
-    return form.unpack_number(b[row + element if ir.int_value(row) is None else element], bit)
+def _unpacked_weight(b: Buffer, row_start: Expr, k: Var, packing: BitFields | None) -> Expr:
+    """Build the expression of weight ``k`` of the row that starts at element ``row_start``. If ``packing`` is given,
+    the weight is unpacked from its bit fields."""
+    if packing is None:
+        return b[row_start + k if ir.int_value(row_start) is None else k].astype("int32")
+    element, bit = packing.element_and_bit(k)
+    return packing.unpack_number(b[row_start + element if ir.int_value(row_start) is None else element], bit)
 
 
-def _product_intrinsic(a: str, b: str, rows: int, columns: int) -> Intrin:
-    """Build the intrinsic of a matrix product with ``rows`` by ``columns`` sums, of operands of dtypes ``a`` and
-    ``b``."""
-    form = BITS.get(b)
-    left, right = Buffer("a", (ANY,), a), Buffer("b", (ANY,), form.dtype if form else b)
+def _product_intrinsic(a_dtype: str, b_dtype: str, rows: int, columns: int) -> Intrin:
+    """Build the intrinsic of a matrix product with ``rows`` by ``columns`` sums, of operands of dtypes ``a_dtype`` and
+    ``b_dtype``."""
+    packing = BITS.get(b_dtype)
+    left, right = Buffer("a", (ANY,), a_dtype), Buffer("b", (ANY,), packing.dtype if packing else b_dtype)
     start, sums = (Buffer(name, (ANY,), "int32") for name in ("start", "sums"))
     numbers = {"depth": True, "stride_a": rows > 1, "stride_b": columns > 1, "stride_sums": rows > 1}
     params = (
@@ -87,7 +87,9 @@ def _product_intrinsic(a: str, b: str, rows: int, columns: int) -> Intrin:
         *(Var(name) for name, is_parameter in numbers.items() if is_parameter),
     )
     return Intrin(
-        product_name(a, b, rows, columns), params, _product_meaning(left, right, form, start, sums, rows, columns)
+        product_name(a_dtype, b_dtype, rows, columns),
+        params,
+        _product_meaning(left, right, packing, start, sums, rows, columns),
     )
 
 
@@ -149,14 +151,14 @@ def _float16_product_intrinsic(rows: int, vectors: int) -> Intrin:
     return Intrin(float16_product_name(rows, vectors), params, nest)
 
 
-def _float16_run_intrinsics() -> tuple[Intrin, Intrin]:
+def _float16_array_intrinsics() -> tuple[Intrin, Intrin]:
     """Build two intrinsics on n contiguous elements: one rounds float32 to float16, the other stores float16 zeros."""
     p, q, n, k = Buffer("p", (ANY,), "float16"), Buffer("q", (ANY,), "float32"), Var("n"), Var("k")
     narrowed, zero = ir.Store(p, (k,), ir.cast("float16", q[k])), ir.Store(p, (k,), ir.const(0.0, "float16"))
     return Intrin("narrow_f32_f16", (p, q, n), ir.For(k, n, narrowed)), Intrin("zero_f16", (p, n), ir.For(k, n, zero))
 
 
-HALF_RUNS = _float16_run_intrinsics()
+HALF_RUNS = _float16_array_intrinsics()
 HALF_PRODUCTS = tuple(_float16_product_intrinsic(*shape) for shape in HALF_SHAPES)
 
 
@@ -212,88 +214,97 @@ SHAPES = ((1, 1), (2, 1), (2, 2), (4, 1), (4, 2), (6, 1), (6, 2))
 _HALVES = ("low", "high")
 
 
-def correlation_name(outputs: int, taps: int, stride: int) -> str:
-    """Return the name of the tensor intrinsic that computes ``outputs`` outputs of a correlation with ``taps`` taps
-    at ``stride``."""
-    return f"correlate_{outputs}x{taps}_s{stride if outputs > 1 else 1}"
+def correlation_name(output_count: int, tap_count: int, stride: int) -> str:
+    """Return the name of the tensor intrinsic that computes ``output_count`` outputs of a correlation with
+    ``tap_count`` taps at ``stride``."""
+    return f"correlate_{output_count}x{tap_count}_s{stride if output_count > 1 else 1}"
 
 
 @cache
-def _aligned_row_word(element: int) -> StepOperand:
-    """Return the operand that loads the aligned word of the row in which an element is."""
-    return StepOperand(element - element % 2, ("load_i16x2_aligned",), 2)
+def _aligned_row_word_operand(element_index: int) -> StepOperand:
+    """Return the operand that loads the two int16 of an aligned word: the row's element ``element_index`` and its
+    neighbour."""
+    return StepOperand(element_index - element_index % 2, ("load_i16x2_aligned",), 2)
 
 
 @cache
-def _weight_pair(tap: int) -> StepOperand:
-    """Return the operand that loads the weights ``tap`` and ``tap + 1`` as a word."""
-    return StepOperand(tap, ("load_i16x2",), 2)
+def _weight_pair_operand(tap_index: int) -> StepOperand:
+    """Return the operand that loads the int16 weights of taps ``tap_index`` and ``tap_index + 1`` as one word."""
+    return StepOperand(tap_index, ("load_i16x2",), 2)
 
 
-def _mac_intrinsic(left: int, right: int) -> str:
-    """Return the name of the intrinsic that multiplies one half of each word. The parities of the elements ``left``
-    and ``right`` select the halves."""
-    return f"mac_{_HALVES[left % 2]}_{_HALVES[right % 2]}"
+def _mac_intrinsic_name(left_element: int, right_element: int) -> str:
+    """Return the name of the intrinsic that multiplies one half of each word. The parities of the elements
+    ``left_element`` and ``right_element`` select the halves."""
+    return f"mac_{_HALVES[left_element % 2]}_{_HALVES[right_element % 2]}"
 
 
-def _correlate_single_tap(outputs: int) -> TensorIntrin:
+def _single_tap_correlation_intrinsic(output_count: int) -> TensorIntrin:
     """Build the tensor intrinsic of a correlation with a single tap, which multiplies neighbouring elements, one for
     each output."""
     weight = StepOperand(0, (), 1)
     steps = tuple(
-        Step(StepOperand(n - n % 2, ("load_i16x2",), 2), weight, _mac_intrinsic(n, 0), n) for n in range(outputs)
+        Step(StepOperand(n - n % 2, ("load_i16x2",), 2), weight, _mac_intrinsic_name(n, 0), n)
+        for n in range(output_count)
     )
-    order = tuple(range(outputs))
+    order = tuple(range(output_count))
     return TensorIntrin(
-        correlation_name(outputs, 1, 1), "int16", "int16", order, (0,) * outputs, steps, outputs=outputs
+        correlation_name(output_count, 1, 1), "int16", "int16", order, (0,) * output_count, steps, outputs=output_count
     )
 
 
-def _single_product_step(output: int, element: int, tap: int, taps: int) -> Step:
+def _single_product_step(output_index: int, element_index: int, tap_index: int, tap_count: int) -> Step:
     """Return the step that multiplies a single element by a single tap, for one output.
 
     A word of weights starts at the tap itself, except for the last tap, which is the upper half of the previous
     word."""
-    top = tap == taps - 1
-    return Step(_aligned_row_word(element), _weight_pair(tap - 1 if top else tap), _mac_intrinsic(element, top), output)
+    top = tap_index == tap_count - 1
+    return Step(
+        _aligned_row_word_operand(element_index),
+        _weight_pair_operand(tap_index - 1 if top else tap_index),
+        _mac_intrinsic_name(element_index, top),
+        output_index,
+    )
 
 
-def _output_steps(output: int, start: int, taps: int) -> list[Step]:
-    """Return the steps that compute one output, whose first element is ``start``. They compute two products at once
-    where both elements are in one aligned word."""
+def _output_steps(output_index: int, first_element: int, tap_count: int) -> list[Step]:
+    """Return the steps that compute one output, whose first element is ``first_element``. They compute two products at
+    once where both elements are in one aligned word."""
     steps, tap = [], 0
-    if start % 2:
-        steps.append(_single_product_step(output, start, 0, taps))
+    if first_element % 2:
+        steps.append(_single_product_step(output_index, first_element, 0, tap_count))
         tap = 1
-    while tap + 1 < taps:
-        steps.append(Step(_aligned_row_word(start + tap), _weight_pair(tap), "dot2", output))
+    while tap + 1 < tap_count:
+        steps.append(
+            Step(_aligned_row_word_operand(first_element + tap), _weight_pair_operand(tap), "dot2", output_index)
+        )
         tap += 2
-    if tap < taps:
-        steps.append(_single_product_step(output, start + tap, tap, taps))
+    if tap < tap_count:
+        steps.append(_single_product_step(output_index, first_element + tap, tap, tap_count))
     return steps
 
 
-def _correlation_intrinsic(outputs: int, taps: int, stride: int) -> TensorIntrin:
+def _correlation_intrinsic(output_count: int, tap_count: int, stride: int) -> TensorIntrin:
     """Build the tensor intrinsic of a correlation.
 
     Its steps are sorted by position in the row, in units of two words that one instruction can load, so that few
     words are live at once."""
-    points = [(n, k) for n in range(outputs) for k in range(taps)]
-    steps = [step for n in range(outputs) for step in _output_steps(n, n * stride, taps)]
+    points = [(n, k) for n in range(output_count) for k in range(tap_count)]
+    steps = [step for n in range(output_count) for step in _output_steps(n, n * stride, tap_count)]
     return TensorIntrin(
-        correlation_name(outputs, taps, stride),
+        correlation_name(output_count, tap_count, stride),
         "int16",
         "int16",
         tuple(n * stride + k for n, k in points),
         tuple(k for _, k in points),
         tuple(sorted(steps, key=lambda step: (step.left.offset // 4, step.output))),
         aligned_a=True,
-        outputs=outputs,
+        outputs=output_count,
     )
 
 
 CORRELATIONS = (
-    *(_correlate_single_tap(outputs) for outputs, stride in SHAPES if stride == 1 and outputs > 1),
+    *(_single_tap_correlation_intrinsic(outputs) for outputs, stride in SHAPES if stride == 1 and outputs > 1),
     *(_correlation_intrinsic(outputs, taps, stride) for outputs, stride in SHAPES for taps in range(2, MOST_TAPS + 1)),
 )
 
@@ -319,14 +330,14 @@ def _for_rows_and_columns(body: Stmt) -> Stmt:
     return ir.For(_R, _ROWS, ir.For(_C, _COLUMNS, body))
 
 
-def _unit_copy(name: str, target: Buffer, source: Buffer) -> Intrin:
+def _unit_copy_instruction(name: str, target: Buffer, source: Buffer) -> Intrin:
     """Build the tensor unit's instruction ``name`` that copies a matrix of ``rows`` by ``columns`` elements. The
     distances between rows are ``stride_to`` and ``stride_source`` elements."""
     store = ir.Store(target, (_R * _TO_STRIDE + _C,), source[_R * _SOURCE_STRIDE + _C])
     return Intrin(name, (target, source, _ROWS, _COLUMNS, _TO_STRIDE, _SOURCE_STRIDE), _for_rows_and_columns(store))
 
 
-def _unit_fill() -> Intrin:
+def _unit_fill_instruction() -> Intrin:
     """Build the tensor unit's instruction that fills a matrix of ``rows`` by ``columns`` sums with ``value``. The
     distance between rows is ``stride_to`` elements."""
     to, value = Buffer("to", (ANY,), "int32", _SUMS), Var("value")
@@ -334,7 +345,7 @@ def _unit_fill() -> Intrin:
     return Intrin("unit_set", (to, value, _ROWS, _COLUMNS, _TO_STRIDE), _for_rows_and_columns(store))
 
 
-def _unit_matmul() -> Intrin:
+def _unit_matmul_instruction() -> Intrin:
     """Build the tensor unit's matrix product instruction: sums[r, c] += input[r, k] * weight[c, k]."""
     sums = Buffer("sums", (ANY,), "int32", _SUMS)
     data, weight = Buffer("input", (ANY,), "int8", _INPUT), Buffer("weight", (ANY,), "int8", _WEIGHT)
@@ -347,18 +358,18 @@ def _unit_matmul() -> Intrin:
 
 
 def _token_instruction(name: str) -> Intrin:
-    """Build a token instruction, with the parameters of all of these: ``count`` tokens of kind ``event`` from queue
-    ``before`` to queue ``after``."""
+    """Build a token instruction of the tensor unit: send ``count`` synchronisation tokens of kind ``event`` from queue
+    ``before`` to queue ``after``, or wait for them."""
     return Intrin(name, tuple(map(Var, ("before", "after", "event", "count"))), ir.Seq(()))
 
 
 UNIT_WORDS: tuple[Intrin, ...] = (
-    _unit_copy("unit_load_input", Buffer("to", (ANY,), "int8", _INPUT), Buffer("source", (ANY,), "int8")),
-    _unit_copy("unit_load_weight", Buffer("to", (ANY,), "int8", _WEIGHT), Buffer("source", (ANY,), "int8")),
-    _unit_copy("unit_load_sums", Buffer("to", (ANY,), "int32", _SUMS), Buffer("source", (ANY,), "int32")),
-    _unit_fill(),
-    _unit_matmul(),
-    _unit_copy("unit_store_sums", Buffer("to", (ANY,), "int32"), Buffer("source", (ANY,), "int32", _SUMS)),
+    _unit_copy_instruction("unit_load_input", Buffer("to", (ANY,), "int8", _INPUT), Buffer("source", (ANY,), "int8")),
+    _unit_copy_instruction("unit_load_weight", Buffer("to", (ANY,), "int8", _WEIGHT), Buffer("source", (ANY,), "int8")),
+    _unit_copy_instruction("unit_load_sums", Buffer("to", (ANY,), "int32", _SUMS), Buffer("source", (ANY,), "int32")),
+    _unit_fill_instruction(),
+    _unit_matmul_instruction(),
+    _unit_copy_instruction("unit_store_sums", Buffer("to", (ANY,), "int32"), Buffer("source", (ANY,), "int32", _SUMS)),
     _token_instruction(SIGNAL),
     _token_instruction(WAIT),
     Intrin(BARRIER, (), ir.Seq(())),

@@ -136,7 +136,7 @@ def _word_access_intrinsics() -> Iterator[Intrin]:
         yield Intrin(f"store_i16x2{suffix}", (p, A), ir.seq(*stored))
 
 
-def _run_intrinsics() -> Iterator[Intrin]:
+def _copy_and_fill_intrinsics() -> Iterator[Intrin]:
     """Iterate over the intrinsics that copy and fill contiguous memory, and those that copy elements at a constant
     distance."""
     k, n, value, step = Var("k"), Var("n"), Var("value"), Var("step")
@@ -152,7 +152,7 @@ def _run_intrinsics() -> Iterator[Intrin]:
             yield Intrin(f"fill_{short}", (p, value, n), ir.For(k, n, ir.Store(p, (k,), ir.cast(dtype, value))))
 
 
-WORDS = (*_word_access_intrinsics(), *_run_intrinsics())
+WORDS = (*_word_access_intrinsics(), *_copy_and_fill_intrinsics())
 
 
 # ---- Lanes of a 32-bit word: pairs of 16-bit numbers, four bytes
@@ -169,7 +169,7 @@ _PRODUCTS = tuple(a * b for a, b in _PAIRS_HALVES.values())
 _FOUR = Buffer("p", (4,), "int16")
 
 
-def _byte_widening(name: str, signed: bool, subtracts_z: bool = False) -> Intrin:
+def _byte_widening_intrinsic(name: str, signed: bool, subtracts_z: bool = False) -> Intrin:
     """Build the intrinsic that widens the four bytes of a word to four int16 in memory, in the same order.
 
     The address ``p`` is a multiple of four bytes. If ``subtracts_z``, the number that is in both halves of the word
@@ -185,7 +185,7 @@ def _byte_widening(name: str, signed: bool, subtracts_z: bool = False) -> Intrin
     return Intrin(name, (pointer, A, *((_Z,) if subtracts_z else ())), ir.seq(*stores))
 
 
-def _lane_extreme(name: str, lanes: int, *, signed: bool, minimum: bool) -> Intrin:
+def _lane_min_or_max_intrinsic(name: str, lanes: int, *, signed: bool, minimum: bool) -> Intrin:
     """Build the intrinsic of the lane-wise maximum of two words of ``lanes`` lanes, or of their lane-wise minimum if
     ``minimum``."""
     bits = 32 // lanes
@@ -208,29 +208,33 @@ def _widening_intrinsics() -> Iterator[Intrin]:
     """Iterate over the intrinsics that widen bytes to int16: all four bytes of a word to memory, or two of them to a
     word."""
     for short, signed in (("i8", True), ("u8", False)):
-        yield _byte_widening(f"widen_{short}x4", signed)
-        yield _byte_widening(f"widen_less_{short}x4", signed, subtracts_z=True)
+        yield _byte_widening_intrinsic(f"widen_{short}x4", signed)
+        yield _byte_widening_intrinsic(f"widen_less_{short}x4", signed, subtracts_z=True)
         for name, first in (("evens", 0), ("odds", 8)):
             word = A >> first if first else A
             pair = pack_halves(sign_extend_8(word), sign_extend_8(A >> (first + 16))) if signed else word & 0x00FF00FF
             yield Intrin(f"{name}_{short}", (A,), pair)
 
 
-def _wrapping_sum(*products: Expr) -> Expr:
-    """Build the sum of ``c`` and 32-bit products, modulo 2**32."""
+def _add_products_to_c(*products: Expr) -> Expr:
+    """Build the sum of the intrinsic's parameter ``c`` and 32-bit products, modulo 2**32."""
     return sum((product.astype("int64") for product in products), C.astype("int64")).astype("int32")
 
 
-def _four_byte_products(signed: bool) -> Expr:
+def _add_four_byte_products_to_c(a_is_signed: bool) -> Expr:
     """Build the sum of ``c`` and the products of the four bytes of ``a`` and ``b``. The bytes of ``b`` are signed,
-    those of ``a`` if ``signed``."""
-    parts = ((sign_extend_8(A >> k) if signed else (A >> k) & 0xFF) * sign_extend_8(B >> k) for k in (0, 8, 16, 24))
+    those of ``a`` if ``a_is_signed``."""
+    parts = (
+        (sign_extend_8(A >> k) if a_is_signed else (A >> k) & 0xFF) * sign_extend_8(B >> k) for k in (0, 8, 16, 24)
+    )
     return C + sum(parts, int32_constant(0))
 
 
 PAIRS = (
     *(
-        _lane_extreme(f"{name}_{letter}{bits}x{32 // bits}", 32 // bits, signed=letter == "i", minimum=name == "min")
+        _lane_min_or_max_intrinsic(
+            f"{name}_{letter}{bits}x{32 // bits}", 32 // bits, signed=letter == "i", minimum=name == "min"
+        )
         for name in ("max", "min")
         for letter, bits in (("i", 8), ("u", 8), ("i", 16))
     ),
@@ -242,11 +246,11 @@ PAIRS = (
     ),
     *_widening_intrinsics(),
     Intrin("dot2", (A, B, C), C + _PRODUCTS[0] + _PRODUCTS[1], limits=INSTRUCTION_SET_SUMS),
-    Intrin("dot2_wrapping", (A, B, C), _wrapping_sum(*_PRODUCTS)),
+    Intrin("dot2_wrapping", (A, B, C), _add_products_to_c(*_PRODUCTS)),
     Intrin(
         "dot4_i16_aligned",
         (_FOUR, A, B, C),
-        _wrapping_sum(
+        _add_products_to_c(
             *(
                 ir.Load(_FOUR, (int32_constant(k),)).astype("int32") * half
                 for k, half in enumerate((sign_extend_16(A), A >> 16, sign_extend_16(B), B >> 16))
@@ -263,8 +267,8 @@ PAIRS = (
         for left in _PAIRS_HALVES
         for right in _PAIRS_HALVES
     ),
-    Intrin("dot4_i8", (A, B, C), _four_byte_products(signed=True), limits=INSTRUCTION_SET_SUMS),
-    Intrin("dot4_u8", (A, B, C), _four_byte_products(signed=False), limits=INSTRUCTION_SET_SUMS),
+    Intrin("dot4_i8", (A, B, C), _add_four_byte_products_to_c(a_is_signed=True), limits=INSTRUCTION_SET_SUMS),
+    Intrin("dot4_u8", (A, B, C), _add_four_byte_products_to_c(a_is_signed=False), limits=INSTRUCTION_SET_SUMS),
 )
 
 
@@ -285,19 +289,20 @@ _CROSSED_BYTES = tuple(StepOperand(0, names, 4) for names in WIDENED["int8"])
 _WORD = StepOperand(0, ("load_i8x4",), 4)
 
 
-def _dot4_bytes(a: str) -> TensorIntrin:
-    """Build the tensor intrinsic that multiplies four bytes of dtype ``a`` by four int8. Both operands are widened
-    to the pairs (0, 2) and (1, 3), so that neither operand has to be repacked."""
+def _dot4_bytes_intrinsic(a_dtype: str) -> TensorIntrin:
+    """Build the tensor intrinsic that multiplies four bytes of dtype ``a_dtype`` by four int8. Both operands are
+    widened to the pairs (0, 2) and (1, 3), so that neither operand has to be repacked."""
     steps = tuple(
-        Step(StepOperand(0, x, 4), StepOperand(0, y, 4)) for x, y in zip(WIDENED[a], WIDENED["int8"], strict=True)
+        Step(StepOperand(0, x, 4), StepOperand(0, y, 4)) for x, y in zip(WIDENED[a_dtype], WIDENED["int8"], strict=True)
     )
-    return TensorIntrin(f"dot4_{a}_int8", a, "int8", NATURAL, NATURAL, steps)
+    return TensorIntrin(f"dot4_{a_dtype}_int8", a_dtype, "int8", NATURAL, NATURAL, steps)
 
 
-def _dot4_int16(name: str, order: tuple[int, ...]) -> TensorIntrin:
-    """Build the tensor intrinsic that multiplies four int16 by four int16. Both operands are stored in ``order``."""
+def _dot4_int16_intrinsic(name: str, element_order: tuple[int, ...]) -> TensorIntrin:
+    """Build the tensor intrinsic that multiplies four int16 by four int16. Both operands are stored in
+    ``element_order``."""
     steps = tuple(map(Step, _PAIRS, _PAIRS))
-    return TensorIntrin(name, "int16", "int16", order, order, steps, aligned_a=True, aligned_b=True)
+    return TensorIntrin(name, "int16", "int16", element_order, element_order, steps, aligned_a=True, aligned_b=True)
 
 
 _NEIGHBOURS = StepOperand(0, ("load_i16x2",), 2)
@@ -312,8 +317,8 @@ SUMS = (
         NATURAL,
         (Step(StepOperand(0, ("load_u8x4",), 4), _WORD, "dot4_u8"),),
     ),
-    _dot4_bytes("int8"),
-    _dot4_bytes("uint8"),
+    _dot4_bytes_intrinsic("int8"),
+    _dot4_bytes_intrinsic("uint8"),
     TensorIntrin(
         "dot4_int16_crossed_int8",
         "int16",
@@ -323,8 +328,8 @@ SUMS = (
         tuple(map(Step, _PAIRS, _CROSSED_BYTES)),
         aligned_a=True,
     ),
-    _dot4_int16("dot4_int16_int16", NATURAL),
-    _dot4_int16("dot4_crossed_int16_int16", CROSSED),
+    _dot4_int16_intrinsic("dot4_int16_int16", NATURAL),
+    _dot4_int16_intrinsic("dot4_crossed_int16_int16", CROSSED),
     TensorIntrin(
         "dot4_int16_int16_loaded",
         "int16",
