@@ -341,8 +341,8 @@ class _CostWalker(ValueCosts):
                 raise InternalError(f"the cost of {type(stmt).__name__} is unknown: lower the function first")
 
     def count_branch(self, branch: ir.If) -> None:
-        """Count the test of a branch, and its two sides weighted by their probabilities. The first side ends with a jump
-        over the second side."""
+        """Count the test of a branch, and its two sides weighted by their probabilities. The first side ends with a
+        jump over the second side."""
         region = self.regions[-1]
         condition = substitute(branch.condition, self.named)
         probability = 1.0 if self.lasting else condition_probability(condition, self.guards, self.extents)
@@ -389,7 +389,8 @@ class _CostWalker(ValueCosts):
         self.nests.leave_loop(self.printed, weight, peeled=peeled)
 
     def close_loop(self, *, peeled: bool = False) -> None:
-        """Leave the innermost loop. Count its operations outside of statements: counter, pointers and spilled values."""
+        """Leave the innermost loop. Count its operations outside of statements: counter, pointers and spilled
+        values."""
         region = self.regions.pop()
         self.invariants.leave_loop()
         region.share_constant_index(self.core)

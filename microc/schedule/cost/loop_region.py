@@ -44,7 +44,7 @@ def expand_memory_calls(func: ir.PrimFunc) -> ir.PrimFunc:
     printing."""
     numbers = count()
 
-    def on_stmt(stmt: ir.Stmt) -> ir.Stmt:
+    def expand_memory_call(stmt: ir.Stmt) -> ir.Stmt:
         match stmt:
             case ir.Evaluate(ir.Call(name, args)) if name in SCALAR:
                 intrin = SCALAR[name]
@@ -55,7 +55,7 @@ def expand_memory_calls(func: ir.PrimFunc) -> ir.PrimFunc:
                         return ir.For(element, arguments[length.name], _element_store(store, arguments, element))
         return stmt
 
-    return replace(func, body=map_stmt(func.body, on_stmt))
+    return replace(func, body=map_stmt(func.body, expand_memory_call))
 
 
 def _element_store(store: ir.Store, arguments: dict[str, ir.Expr], element: ir.Var) -> ir.Store:
@@ -63,7 +63,7 @@ def _element_store(store: ir.Store, arguments: dict[str, ir.Expr], element: ir.V
 
     ``arguments``: arguments of the intrinsic's call, by parameter name."""
 
-    def on_expr(expr: ir.Expr) -> ir.Expr:
+    def substitute_argument(expr: ir.Expr) -> ir.Expr:
         match expr:
             case ir.Load(buffer):
                 source = arguments[buffer.name]
@@ -76,7 +76,7 @@ def _element_store(store: ir.Store, arguments: dict[str, ir.Expr], element: ir.V
 
     into = arguments[store.buffer.name]
     assert isinstance(into, ir.AddressOf)
-    return ir.Store(into.buffer, _indices_after_address(into, element), map_expr(store.value, on_expr))
+    return ir.Store(into.buffer, _indices_after_address(into, element), map_expr(store.value, substitute_argument))
 
 
 def _indices_after_address(address: ir.AddressOf, element: ir.Var) -> tuple[ir.Expr, ...]:
@@ -179,8 +179,8 @@ class Operand:
 class PointerUse:
     """A pointer register by which a loop body accesses memory.
 
-    ``offset``: byte offset of the first access. ``accesses_floats``: True if its accesses are to floats. ``element_bytes``: bytes
-    of an element. ``access_count``: number of accesses in the body."""
+    ``offset``: byte offset of the first access. ``accesses_floats``: True if its accesses are to floats.
+    ``element_bytes``: bytes of an element. ``access_count``: number of accesses in the body."""
 
     name: Name
     offset: int
@@ -560,8 +560,8 @@ class ValueCosts:
     def count_traffic(
         self, buffer: ir.Buffer, element_count: int = 1, element_stride: int = 1, *, writes: bool = False
     ) -> None:
-        """Count the bytes that an access to ``element_count`` elements of a buffer transfers. ``element_stride``: distance of the
-        elements. Register tiles transfer none."""
+        """Count the bytes that an access to ``element_count`` elements of a buffer transfers. ``element_stride``:
+        distance of the elements. Register tiles transfer none."""
         if buffer.scope != "register":
             traffic = Traffic.of(dtypes.nbytes(buffer.dtype), element_count, element_stride, writes=writes)
             self.traffic[buffer.name] += traffic.times(self.regions[-1].weight)

@@ -33,23 +33,25 @@ _FPU_FUNCTIONS = frozenset({"fma", "fabs"})
 class Selector:
     """Instruction selector: counts the machine operations that a C compiler selects for expressions on a target.
 
-    Three fields are memos. ``calls``: operations of intrinsics, by name and dtype. ``known``: operations of
-    expressions, by the identity of the expression. ``widened``: 64-bit variables whose value was widened from a
-    word."""
+    ``operations_by_intrinsic``: memo of the operations of intrinsics, by name and dtype. ``operations_by_expr_id``:
+    memo of expressions and their operations, by the ``id`` of the expression. ``widened_vars``: 64-bit variables whose
+    value was widened from 32 bits."""
 
     target: Target
-    calls: dict[tuple[str, str], Operations] = field(default_factory=dict, compare=False, repr=False)
-    known: dict[int, tuple[ir.Expr, Operations]] = field(default_factory=dict, compare=False, repr=False)
-    widened: set[ir.Expr] = field(default_factory=set, compare=False, repr=False)
+    operations_by_intrinsic: dict[tuple[str, str], Operations] = field(default_factory=dict, compare=False, repr=False)
+    operations_by_expr_id: dict[int, tuple[ir.Expr, Operations]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    widened_vars: set[ir.Expr] = field(default_factory=set, compare=False, repr=False)
 
     def count(self, expr: ir.Expr) -> Operations:
         """Count the operations that compute a value, without the address arithmetic of its loads. The result must
         not be modified."""
         if isinstance(expr, (ir.Const, ir.Var, ir.AddressOf)):
             return _NOTHING
-        entry = self.known.get(id(expr))
+        entry = self.operations_by_expr_id.get(id(expr))
         if entry is None:  # the expression is stored, too, so that its id is not reused
-            entry = self.known[id(expr)] = (expr, self._count_by_type(expr))
+            entry = self.operations_by_expr_id[id(expr)] = (expr, self._count_by_type(expr))
         return entry[1]
 
     def count_shared(self, expr: ir.Expr) -> Operations:
@@ -133,9 +135,9 @@ class Selector:
     def count_call(self, name: str, dtype: str) -> Operations:
         """Count the operations of an intrinsic or a mathematical function, without its arguments and without the
         loop in its C body."""
-        if (name, dtype) not in self.calls:
-            self.calls[name, dtype] = self._count_intrinsic(name, dtype)
-        return self.calls[name, dtype]
+        if (name, dtype) not in self.operations_by_intrinsic:
+            self.operations_by_intrinsic[name, dtype] = self._count_intrinsic(name, dtype)
+        return self.operations_by_intrinsic[name, dtype]
 
     def _count_intrinsic(self, name: str, dtype: str) -> Operations:
         """Count the operations of an intrinsic: of its C body on the core, or of its meaning in portable C if the
@@ -386,7 +388,7 @@ class Selector:
         word = self._word_before_widening(value)
         if word is None:
             return value
-        self.widened.add(var)
+        self.widened_vars.add(var)
         return word
 
     def _word_before_widening(self, wide_value: ir.Expr) -> ir.Expr | None:
@@ -395,7 +397,7 @@ class Selector:
         The product of two widened words is a single instruction."""
         if isinstance(wide_value, ir.Cast):
             return wide_value.a if dtypes.nbytes(wide_value.a.dtype) <= 4 else None
-        return wide_value if wide_value in self.widened else None
+        return wide_value if wide_value in self.widened_vars else None
 
     def _count_add_or_compare(self, dtype: str, operation: str) -> Operations:
         """Count the operations of one addition (``operation`` is "add") or one comparison ("compare") of two values

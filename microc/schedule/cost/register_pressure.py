@@ -112,7 +112,8 @@ class _LoopLevel:
 
 
 class LoopInvariants:
-    """Loop-invariant code motion as compilers do it: invariant values are assigned to new variables outside of the loop.
+    """Loop-invariant code motion as compilers do it: invariant values are assigned to new variables outside of the
+    loop.
 
     Level 0 is the function's body; the other levels are the loops around the current statement, outermost first.
     ``on_hoisted`` is called with every new variable, its value and the level that computes it."""
@@ -144,7 +145,8 @@ class LoopInvariants:
     def record_definition(self, var: ir.Var, value: ir.Expr) -> ir.Expr | None:
         """Record the definition of a variable in the source.
 
-        Return its value as :meth:`hoist_invariants` rewrites it; None if value and variable were moved out of the loop."""
+        Return its value as :meth:`hoist_invariants` rewrites it; None if value and variable were moved out of the
+        loop."""
         moved = self.hoist_invariants(value, self.innermost_level)
         self.replacements.pop(var, None)
         if isinstance(moved, ir.Var) and not isinstance(value, ir.Var):
@@ -172,12 +174,12 @@ class LoopInvariants:
                 return expr, self._level_that_changes_access(expr)
         homes: list[int] = []
 
-        def visit(child: ir.Expr) -> ir.Expr:
+        def hoist_and_record_level(child: ir.Expr) -> ir.Expr:
             rewritten, home = self._hoist_parts(child, level)
             homes.append(home)
             return rewritten
 
-        rewritten = map_children(expr, visit)
+        rewritten = map_children(expr, hoist_and_record_level)
         home = max(homes, default=self.guarded)
         if home < level and not (isinstance(expr, ir.Call) and expr.name not in _PURE):
             return rewritten, home

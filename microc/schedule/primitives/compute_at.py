@@ -292,17 +292,17 @@ def compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
             hint="use compute_at",
         )
 
-    def on_expr(e: ir.Expr) -> ir.Expr:
-        if isinstance(e, ir.Load) and e.buffer == buffer:
-            return substitute(store.value, dict(zip(store.indices, e.indices, strict=True)))  # type: ignore[arg-type]
-        return e
+    def inline_load(expr: ir.Expr) -> ir.Expr:
+        if isinstance(expr, ir.Load) and expr.buffer == buffer:
+            return substitute(store.value, dict(zip(store.indices, expr.indices, strict=True)))  # type: ignore[arg-type]
+        return expr
 
     body = replace_stmt(func.body, loop_nest(func, producer), None)
 
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
-        return s.body if isinstance(s, ir.Alloc) and s.buffer == buffer else s
+    def remove_allocation(stmt: ir.Stmt) -> ir.Stmt:
+        return stmt.body if isinstance(stmt, ir.Alloc) and stmt.buffer == buffer else stmt
 
-    return replace(func, body=map_stmt(body, on_stmt, lambda x: map_expr(x, on_expr)))
+    return replace(func, body=map_stmt(body, remove_allocation, lambda x: map_expr(x, inline_load)))
 
 
 def reverse_compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
@@ -350,13 +350,13 @@ def reverse_compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
         var: index for var, index in zip(indices, producer.body.indices, strict=True) if isinstance(var, ir.Var)
     }
 
-    def on_expr(e: ir.Expr) -> ir.Expr:
-        return value if isinstance(e, ir.Load) and e.buffer == buffer else e
+    def replace_load_by_value(expr: ir.Expr) -> ir.Expr:
+        return value if isinstance(expr, ir.Load) and expr.buffer == buffer else expr
 
     store = ir.Store(
         result.buffer,
         tuple(substitute(index, bindings) for index in result.indices),
-        map_expr(substitute(result.value, bindings), on_expr),
+        map_expr(substitute(result.value, bindings), replace_load_by_value),
     )
     body = replace_stmt(func.body, loop_nest(func, consumer), None)
     body = replace_stmt(body, producer, replace(producer, name=block, body=store))

@@ -204,7 +204,7 @@ def check_parallel(func: ir.PrimFunc, primitive_name: str) -> None:
                 raise ScheduleError(
                     f"{primitive_name}: the iterations of parallel loop {loop.var.name!r} would share {in_unit[0]!r} in a "
                     "tensor unit's memory",
-                    hint="a unit takes instructions from one thread: leave loops around them serial",
+                    hint="leave the loops around its blocks serial: a tensor unit takes instructions from one thread",
                 )
             written = (b for b in buffers_written(loop.body) if b.scope == "workspace")
             shared = sorted(b.name for b in written if not _is_private_to_iteration(func, loop, b))
@@ -295,8 +295,8 @@ def double_reduction(func: ir.PrimFunc, block: str, weight: str) -> ir.PrimFunc:
             f"{constant.dtype} in {constant.scope}"
         )
 
-    def double_initial_value(s: ir.Stmt) -> ir.Stmt:
-        return ir.Store(s.buffer, s.indices, s.value << 1) if isinstance(s, ir.Store) else s
+    def double_initial_value(stmt: ir.Stmt) -> ir.Stmt:
+        return ir.Store(stmt.buffer, stmt.indices, stmt.value << 1) if isinstance(stmt, ir.Store) else stmt
 
     body = replace_stmt(func.body, starting, replace(starting, body=map_stmt(starting.body, double_initial_value)))
     readers = [s for s in walk_stmt(body) if isinstance(s, ir.Block) and s.name != block and total in buffers_read(s)]

@@ -188,8 +188,8 @@ def _find_inclusive_ranges_in_border(block: ir.Block, condition: ir.Expr) -> dic
         terms, offset = linear(simplify(term.a - term.b))
         if len(terms) != 1 or set(terms.values()) != {1} or not terms.keys() <= extents.keys():
             raise ScheduleError(
-                f"decompose_padding: the border of block {block.name!r} is no box; got {expr_text(term)}, expected "
-                "one iterator and a constant on each side"
+                f"decompose_padding: the border of block {block.name!r} is not a test of index ranges; got "
+                f"{expr_text(term)}, expected one iterator and a constant on each side"
             )
         (var,) = terms
         low, high = ranges.get(var, (0, extents[var] - 1))

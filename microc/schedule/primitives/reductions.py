@@ -91,16 +91,18 @@ def defer_init(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
     if start == zero:
         return func
 
-    def on_expr(e: ir.Expr) -> ir.Expr:
-        if not isinstance(e, ir.Load) or e.buffer != total:
-            return e
-        return e + substitute(start, {v: i for v, i in zip(indices, e.indices, strict=True) if isinstance(v, ir.Var)})
+    def add_initial_value(expr: ir.Expr) -> ir.Expr:
+        if not isinstance(expr, ir.Load) or expr.buffer != total:
+            return expr
+        return expr + substitute(
+            start, {v: i for v, i in zip(indices, expr.indices, strict=True) if isinstance(v, ir.Var)}
+        )
 
     body = replace_stmt(func.body, summing, replace(summing, init=ir.Store(total, indices, zero)))
     for reader in [
         s for s in walk_stmt(body) if isinstance(s, ir.Block) and s.name != block and total in buffers_read(s)
     ]:
-        new_body = map_stmt(reader.body, lambda s: s, lambda e: map_expr(e, on_expr))
+        new_body = map_stmt(reader.body, lambda s: s, lambda e: map_expr(e, add_initial_value))
         body = replace_stmt(body, reader, replace(reader, body=new_body))
     return replace(func, body=body)
 
@@ -391,7 +393,7 @@ def _reduction_operator_and_term(block: ir.Block) -> tuple[str, ir.Expr]:
                 return combine, b if a == own else a
     raise ScheduleError(
         f"rfactor: block {block.name!r} is no reduction by {', '.join(_COMBINES)} with an initialisation",
-        hint="rfactor before decompose_reduction, a block whose body is x = x + value (or *, max, min)",
+        hint="apply rfactor before decompose_reduction, to a block whose body is x = x + value (or *, max, min)",
     )
 
 

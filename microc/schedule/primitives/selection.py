@@ -38,41 +38,41 @@ def select_saturation(func: ir.PrimFunc) -> ir.PrimFunc:
     Casts of the result to the intrinsic's dtype and back are removed, because the compiler cannot remove them from
     inline assembly."""
 
-    def on_expr(e: ir.Expr) -> ir.Expr:
-        match e:
+    def replace_clamp_by_saturation(expr: ir.Expr) -> ir.Expr:
+        match expr:
             case ir.Cast("int32", ir.Cast(dtype, ir.Call(name) as saturated)) if (
                 SATURATED_DTYPES.get(name.removesuffix("_half")) == dtype
             ):
                 return saturated
-        parts = match_int32_clamp(e)
+        parts = match_int32_clamp(expr)
         intrinsic = RANGES.get(parts[1]) if parts is not None else None
         if parts is None or intrinsic is None:
-            return e
+            return expr
         x = simplify(parts[0])
         if isinstance(x, ir.Bin) and x.op == "shr" and x.b == ir.const(1, "int32"):
             return ir.Call(f"{intrinsic}_half", (x.a,), "int32")
         return ir.Call(intrinsic, (x,), "int32")
 
-    return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, on_expr)))
+    return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, replace_clamp_by_saturation)))
 
 
 def select_clamp(func: ir.PrimFunc) -> ir.PrimFunc:
     """Replace clamping to the range of int8 by the intrinsic ``clamp8``."""
 
-    def on_expr(e: ir.Expr) -> ir.Expr:
-        parts = match_int32_clamp(e)
-        return ir.call("clamp8", parts[0]) if parts is not None and parts[1] == (-128, 127) else e
+    def replace_clamp_by_clamp8(expr: ir.Expr) -> ir.Expr:
+        parts = match_int32_clamp(expr)
+        return ir.call("clamp8", parts[0]) if parts is not None and parts[1] == (-128, 127) else expr
 
-    return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, on_expr)))
+    return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, replace_clamp_by_clamp8)))
 
 
-def match_int32_clamp(e: ir.Expr) -> tuple[ir.Expr, tuple[int, int]] | None:
-    """Match ``min(max(x, low), high)`` of int32, with minimum and maximum in either order. Return x and (low, high);
+def match_int32_clamp(expr: ir.Expr) -> tuple[ir.Expr, tuple[int, int]] | None:
+    """Match ``min(max(x, low), high)`` of int32, with minimum and maximum in either order. Return (x, (low, high));
     None if it does not match."""
-    match e:
-        case ir.Bin("min", ir.Bin("max", x, ir.Const(low)), ir.Const(high)) if e.dtype == "int32":
+    match expr:
+        case ir.Bin("min", ir.Bin("max", x, ir.Const(low)), ir.Const(high)) if expr.dtype == "int32":
             return x, (int(low), int(high))
-        case ir.Bin("max", ir.Bin("min", x, ir.Const(high)), ir.Const(low)) if e.dtype == "int32":
+        case ir.Bin("max", ir.Bin("min", x, ir.Const(high)), ir.Const(low)) if expr.dtype == "int32":
             return x, (int(low), int(high))
         case _:
             return None
@@ -87,29 +87,29 @@ def select_fma(func: ir.PrimFunc) -> ir.PrimFunc:
     blocks = [s for s in walk_stmt(func.body) if isinstance(s, ir.Block) and TWO_ROUNDINGS in dict(s.annotations)]
     apart = {id(s) for block in blocks for s in walk_stmt(block.body)}
 
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
-        match s:
+    def contract_accumulation(stmt: ir.Stmt) -> ir.Stmt:
+        match stmt:
             case ir.Store(buffer, indices, ir.Bin("add", ir.Load() as total, ir.Bin("mul", a, b))) if (
-                s.value.dtype == "float32" and total == ir.Load(buffer, indices) and id(s) not in apart
+                stmt.value.dtype == "float32" and total == ir.Load(buffer, indices) and id(stmt) not in apart
             ):
                 return ir.Store(buffer, indices, ir.call("fma", a, b, total))
             case _:
-                return s
+                return stmt
 
-    return replace(func, body=map_stmt(func.body, on_stmt))
+    return replace(func, body=map_stmt(func.body, contract_accumulation))
 
 
 def select_byte_products(func: ir.PrimFunc) -> ir.PrimFunc:
     """Replace products of two bytes that are widened to 32 bits by an instruction that multiplies bytes."""
 
-    def to_byte_product(x: ir.Expr) -> ir.Expr:
-        match x:
+    def to_byte_product(expr: ir.Expr) -> ir.Expr:
+        match expr:
             case ir.Bin("mul", ir.Cast("int32", ir.Load() as a), ir.Cast("int32", ir.Load() as b)):
                 for left, right in ((a, b), (b, a)):
                     name = BYTE_PRODUCTS.get((left.dtype, right.dtype))
                     if name is not None:
                         return ir.Call(name, (left.astype("int32"), right.astype("int32")), "int32")
-        return x
+        return expr
 
     return replace(func, body=map_stmt(func.body, lambda s: s, lambda e: map_expr(e, to_byte_product)))
 
@@ -123,44 +123,46 @@ def select_high_mul(func: ir.PrimFunc) -> ir.PrimFunc:
     shift is merged with the next shift. High halves that are rounded down, ``high_product`` and ``high_mac``, become
     ``product_2_31`` or ``product_2_30(x, m) >> 1``."""
 
-    def rewrite_products(s: ir.Stmt, has_small_sums: bool) -> ir.Stmt:
-        return map_stmt(s, lambda x: x, lambda e: map_expr(e, lambda x: _split_high_product(x, has_small_sums)))
+    def rewrite_products(stmt: ir.Stmt, has_small_sums: bool) -> ir.Stmt:
+        return map_stmt(stmt, lambda x: x, lambda e: map_expr(e, lambda x: _split_high_product(x, has_small_sums)))
 
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
-        bound = dict(s.annotations).get(BOUND) if isinstance(s, ir.Block) else None
-        return rewrite_products(s, has_small_sums=True) if isinstance(bound, int) and bound <= THIRDS else s
+    def rewrite_block_with_small_sums(stmt: ir.Stmt) -> ir.Stmt:
+        bound = dict(stmt.annotations).get(BOUND) if isinstance(stmt, ir.Block) else None
+        return rewrite_products(stmt, has_small_sums=True) if isinstance(bound, int) and bound <= THIRDS else stmt
 
-    return replace(func, body=rewrite_products(map_stmt(func.body, on_stmt), has_small_sums=False))
+    return replace(
+        func, body=rewrite_products(map_stmt(func.body, rewrite_block_with_small_sums), has_small_sums=False)
+    )
 
 
-def _split_high_product(expr: ir.Expr, small_sums: bool) -> ir.Expr:
-    """Rewrite a high product as products of parts of its operands. ``small_sums``: True if the sums of the block are
-    within :data:`THIRDS`."""
+def _split_high_product(expr: ir.Expr, has_small_sums: bool) -> ir.Expr:
+    """Rewrite a high product as products of parts of its operands. ``has_small_sums``: True if the sums of the block
+    are within :data:`THIRDS`."""
     match expr:
         case ir.Call("high_mul_round", (ir.Bin("shl", x, ir.Const(1)), m)):
-            if small_sums and _is_unscaled_sum(x):
+            if has_small_sums and _is_unscaled_sum(x):
                 return (ir.call("product_2_30", x, m) + 1) >> 1
             return ir.call("high_mul", x, m)
         case ir.Call("high_mac_round", (ir.Bin("shl", x, ir.Const(1)) as doubled, m, added)):
-            return _split_high_product(ir.call("high_mul_round", doubled, m), small_sums) + added
+            return _split_high_product(ir.call("high_mul_round", doubled, m), has_small_sums) + added
         case ir.Call("high_product", (ir.Bin("shl", x, ir.Const(int() as left)), m)):
             x = x << (left - 1) if left > 1 else x
             return (
                 ir.call("product_2_30", x, m) >> 1
-                if small_sums and _is_unscaled_sum(x)
+                if has_small_sums and _is_unscaled_sum(x)
                 else ir.call("product_2_31", x, m)
             )
         case ir.Call("high_mac", (ir.Bin("shl") as doubled, m, added)):
-            return _split_high_product(ir.call("high_product", doubled, m), small_sums) + added
+            return _split_high_product(ir.call("high_product", doubled, m), has_small_sums) + added
         # Merge the last shift with the next one: ((p >> 1) + k) >> s = (p + 2 k) >> (s + 1), exactly, since both round down.
         case ir.Bin("shr", ir.Bin("shr", ir.Call("product_2_30") as product, ir.Const(1)), shift):
-            return ir.Bin("shr", product, _lengthen_shift_by_one(shift))
+            return ir.Bin("shr", product, _distance_one_bit_longer(shift))
         case ir.Bin(
             "shr", ir.Bin("add", ir.Bin("shr", ir.Call("product_2_30") as product, ir.Const(1)), ir.Const() as k), shift
         ) if abs(2 * int(k.value)) < 1 << 30:
-            return ir.Bin("shr", product + 2 * int(k.value), _lengthen_shift_by_one(shift))
+            return ir.Bin("shr", product + 2 * int(k.value), _distance_one_bit_longer(shift))
         case ir.Bin("shr", ir.Bin("shr", ir.Bin("add", ir.Call("product_2_30")) as rounded, ir.Const(1)), shift):
-            return ir.Bin("shr", rounded, _lengthen_shift_by_one(shift))
+            return ir.Bin("shr", rounded, _distance_one_bit_longer(shift))
         case ir.Bin(
             "shr",
             ir.Bin(
@@ -168,12 +170,12 @@ def _split_high_product(expr: ir.Expr, small_sums: bool) -> ir.Expr:
             ),
             shift,
         ) if abs(2 * int(k.value)) < 1 << 30:
-            return ir.Bin("shr", product + (2 * int(k.value) + 1), _lengthen_shift_by_one(shift))
+            return ir.Bin("shr", product + (2 * int(k.value) + 1), _distance_one_bit_longer(shift))
         case _:
             return expr
 
 
-def _lengthen_shift_by_one(distance: ir.Expr) -> ir.Expr:
+def _distance_one_bit_longer(distance: ir.Expr) -> ir.Expr:
     """Return the distance of a right shift that is one bit longer, at most 31. (A shift by 31 already yields the sign
     alone.)
 
@@ -201,15 +203,15 @@ def select_high_mac(func: ir.PrimFunc) -> ir.PrimFunc:
     Both are x m / 2**(31 + s), rounded down after k * 2**32 is added. An addend that is computed from data, ``1 <<
     (s - 1)``, implies s >= 2 (:func:`.scaling.scale_with_high_mac`)."""
 
-    def on_expr(e: ir.Expr) -> ir.Expr:
-        match e:
+    def halve_doubled_operand(expr: ir.Expr) -> ir.Expr:
+        match expr:
             case ir.Bin("shr", ir.Call("high_mac", (ir.Bin("shl", x, ir.Const(1)), m, added)), shift):
                 less = _half_of_addend(added, shift)
-                return e if less is None else ir.call("high_mac", x, m, less) >> _shorten_shift_by_one(shift)
+                return expr if less is None else ir.call("high_mac", x, m, less) >> _distance_one_bit_shorter(shift)
             case _:
-                return e
+                return expr
 
-    return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, on_expr)))
+    return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, halve_doubled_operand)))
 
 
 def _half_of_addend(addend: ir.Expr, distance: ir.Expr) -> ir.Expr | None:
@@ -219,12 +221,12 @@ def _half_of_addend(addend: ir.Expr, distance: ir.Expr) -> ir.Expr | None:
         case ir.Const(int() as value) if value % 2 == 0:
             return ir.const(value // 2, "int32")
         case ir.Bin("mul", ir.Bin("shl", ir.Const(1) as one, less), ir.Const() as steps) if less == distance - 1:
-            return (one << _shorten_shift_by_one(less)) * int(steps.value)
+            return (one << _distance_one_bit_shorter(less)) * int(steps.value)
         case _:
             return None
 
 
-def _shorten_shift_by_one(distance: ir.Expr) -> ir.Expr:
+def _distance_one_bit_shorter(distance: ir.Expr) -> ir.Expr:
     """Return the distance of a shift that is one bit shorter. For ``x - constant`` the constant is increased by one."""
     match distance:
         case ir.Bin("sub", x, ir.Const(int() as value)):
@@ -234,45 +236,45 @@ def _shorten_shift_by_one(distance: ir.Expr) -> ir.Expr:
 
 
 def select_rounding(func: ir.PrimFunc) -> ir.PrimFunc:
-    """Replace a rounding shift whose distance changes in the innermost loop by two shifts.
+    """Select instructions for a rounding right shift whose distance changes in the innermost loop: two shifts.
 
     ``high_mac_round(x, m, k * (1 << (s - 1))) >> s`` computes its addend from s, which is efficient only if the
     addend can be hoisted out of the loop. Else ``((high_mul_round(x, m) >> (s - 1)) + k) >> 1`` is shorter. Both are
     equal, because a division that rounds down can be done in two steps. ``high_mac`` is replaced by ``high_product``
     in the same way."""
 
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
-        return _split_rounding(s, inner[s.name]) if isinstance(s, ir.Block) else s
+    def split_rounding_of_block(stmt: ir.Stmt) -> ir.Stmt:
+        return _split_rounding_shifts(stmt, inner[stmt.name]) if isinstance(stmt, ir.Block) else stmt
 
     inner = {s.name: _innermost_rolled_loop(func, s) for s in walk_stmt(func.body) if isinstance(s, ir.Block)}
-    return replace(func, body=map_stmt(func.body, on_stmt))
+    return replace(func, body=map_stmt(func.body, split_rounding_of_block))
 
 
 def _innermost_rolled_loop(func: ir.PrimFunc, block: ir.Block) -> ir.Var | None:
-    """Return the variable of the innermost loop around a block that is not unrolled; None if there is none."""
+    """Return the variable of the innermost loop around a block, apart from unrolled loops; None if there is none."""
     return next((x.var for x in reversed(loops_around(func.body, block)) if x.kind != "unrolled"), None)
 
 
-def _split_rounding(block: ir.Block, loop_var: ir.Var | None) -> ir.Block:
-    """Replace the rounding shifts of a block whose distance depends on ``loop_var`` by two shifts."""
+def _split_rounding_shifts(block: ir.Block, loop_var: ir.Var | None) -> ir.Block:
+    """Replace each rounding right shift in a block, if its distance depends on ``loop_var``, by two shifts."""
     bindings = {i.var: i.binding for i in block.iters}
 
-    def on_expr(e: ir.Expr) -> ir.Expr:
-        parts = _match_high_mac_rounding(e)
+    def split_rounding_shift(expr: ir.Expr) -> ir.Expr:
+        parts = _match_high_mac_rounding(expr)
         if parts is None or loop_var not in free_vars(substitute(parts[1], bindings)):
-            return e
+            return expr
         total, shift, steps = parts
-        return ((total >> _shorten_shift_by_one(shift)) + steps) >> 1
+        return ((total >> _distance_one_bit_shorter(shift)) + steps) >> 1
 
-    return replace(block, body=map_stmt(block.body, lambda s: s, lambda x: map_expr(x, on_expr)))
+    return replace(block, body=map_stmt(block.body, lambda s: s, lambda x: map_expr(x, split_rounding_shift)))
 
 
-def _match_high_mac_rounding(e: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Const] | None:
+def _match_high_mac_rounding(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Const] | None:
     """Match a right shift by s of a high multiply-accumulate whose addend rounds that shift.
 
     Return the high product without the rounding, the distance s, and k of the addend ``k * (1 << (s - 1))``; None if
     it does not match."""
-    match e:
+    match expr:
         case ir.Bin("shr", ir.Call("high_mac_round" | "high_mac" as name, (x, m, added)), shift):
             product: ir.Expr = ir.call(_PRODUCTS[name], x, m)
         case _:
@@ -282,7 +284,7 @@ def _match_high_mac_rounding(e: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Const] | 
     match added:
         case ir.Bin("mul", ir.Bin("shl", ir.Const(1), less), ir.Const() as steps) if less in (
             shift - 1,
-            _shorten_shift_by_one(shift),
+            _distance_one_bit_shorter(shift),
         ):
             return product, shift, steps
         case _:
@@ -310,35 +312,35 @@ def select_conversion(func: ir.PrimFunc) -> ir.PrimFunc:
     """Round floats to int32 by the intrinsic ``nearest_i32``, and clamp the resulting integers instead of the
     floats."""
 
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
-        if not isinstance(s, ir.Block):
-            return s
-        note = dict(s.annotations).get(MAGNITUDE)
+    def convert_roundings_of_block(stmt: ir.Stmt) -> ir.Stmt:
+        if not isinstance(stmt, ir.Block):
+            return stmt
+        note = dict(stmt.annotations).get(MAGNITUDE)
         constants = float(note) if isinstance(note, int) else None
-        return map_stmt(s, lambda x: x, lambda e: map_expr(e, lambda x: _select_nearest_i32(x, constants)))
+        return map_stmt(stmt, lambda x: x, lambda e: map_expr(e, lambda x: _select_nearest_i32(x, constants)))
 
-    return replace(func, body=map_stmt(func.body, on_stmt))
+    return replace(func, body=map_stmt(func.body, convert_roundings_of_block))
 
 
-def _select_nearest_i32(e: ir.Expr, constant_bound: float | None) -> ir.Expr:
+def _select_nearest_i32(expr: ir.Expr, constant_bound: float | None) -> ir.Expr:
     """Rewrite an expression if it is a rounding, the sum of a rounding and a zero point, or a clamp that has no effect
     after a rounding. Else return it unchanged.
 
     ``constant_bound``: bound of the magnitude of constants; None if unknown."""
-    match e:
+    match expr:
         case ir.Cast("int32", ir.Bin("sub", ir.Bin("add", x, ir.Const(added)), ir.Const(less))) if (
             added == less == TO_WHOLE
         ):
-            return _round_then_clamp(x, constant_bound) or e
+            return _round_then_clamp(x, constant_bound) or expr
         case ir.Bin("add", a, ir.Const(int() as zero)) if (found := _match_clamped_rounding(a)) is not None:
-            return _add_zero_point(found[0], zero, found[1][0] + zero, found[1][1] + zero) or e
+            return _add_zero_point(found[0], zero, found[1][0] + zero, found[1][1] + zero) or expr
         case ir.Cast("int32", ir.Cast(narrow, a)) if a.dtype == "int32" and _match_clamped_rounding(a, narrow):
             return a
         case _:
-            outer = match_int32_clamp(e)
+            outer = match_int32_clamp(expr)
             inner = None if outer is None else match_int32_clamp(outer[0])
             idle = inner is not None and outer is not None and within(inner[1], outer[1])
-            return outer[0] if outer is not None and idle else e
+            return outer[0] if outer is not None and idle else expr
 
 
 def _round_then_clamp(x: ir.Expr, constant_bound: float | None) -> ir.Expr | None:
@@ -356,12 +358,12 @@ def _round_then_clamp(x: ir.Expr, constant_bound: float | None) -> ir.Expr | Non
             return None
 
 
-def _match_clamped_rounding(e: ir.Expr, limit_dtype: str = "") -> tuple[ir.Expr, tuple[int, int]] | None:
+def _match_clamped_rounding(expr: ir.Expr, limit_dtype: str = "") -> tuple[ir.Expr, tuple[int, int]] | None:
     """Match a clamp of ``nearest_i32``, with or without a zero point. Return (operand of the clamp, limits); None if it
     does not match.
 
     ``limit_dtype``: if given, the limits must be within the range of this dtype."""
-    parts = match_int32_clamp(e)
+    parts = match_int32_clamp(expr)
     if parts is None or (limit_dtype and not within(parts[1], dtypes.int_range(limit_dtype))):
         return None
     x = parts[0]
@@ -526,16 +528,16 @@ def select_functions(func: ir.PrimFunc, fused: bool, logarithms: bool = False) -
 
     ``fused``: True if the core has a fused multiply-add."""
 
-    def on_expr(e: ir.Expr) -> ir.Expr:
-        match e:
+    def replace_function_call(expr: ir.Expr) -> ir.Expr:
+        match expr:
             case ir.Call(name, (x,)) if (
-                e.dtype == "float32" and name in _FUNCTIONS and (logarithms or name not in LOGARITHMS)
+                expr.dtype == "float32" and name in _FUNCTIONS and (logarithms or name not in LOGARITHMS)
             ):
                 return _FUNCTIONS[name](x, _build_fused_multiply_add if fused else _build_multiply_then_add)
             case _:
-                return e
+                return expr
 
-    return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, on_expr)))
+    return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, replace_function_call)))
 
 
 MultiplyAdd = Callable[[ir.Expr, ir.Expr | float, float | ir.Expr], ir.Expr]

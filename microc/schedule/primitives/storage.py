@@ -84,13 +84,13 @@ def cache_read(func: ir.PrimFunc, block: str, buffer: str, scope: str) -> ir.Pri
             hint="cache_read first, then compute_at",
         )
 
-    def on_expr(e: ir.Expr) -> ir.Expr:
-        return ir.Load(copy, e.indices) if isinstance(e, ir.Load) and e.buffer == source else e
+    def load_from_copy(expr: ir.Expr) -> ir.Expr:
+        return ir.Load(copy, expr.indices) if isinstance(expr, ir.Load) and expr.buffer == source else expr
 
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
-        return s
+    def keep_statement(stmt: ir.Stmt) -> ir.Stmt:
+        return stmt
 
-    reading = map_stmt(reader, on_stmt, lambda x: map_expr(x, on_expr))
+    reading = map_stmt(reader, keep_statement, lambda x: map_expr(x, load_from_copy))
     body = replace_stmt(func.body, reader, reading)
     anchor = replace_stmt(nest, reader, reading) if nest is not reader else reading
     copying = _build_copy_nest(func, copy.name, source, copy)
@@ -178,34 +178,36 @@ def _replace_buffer(
     rewrite_load: Callable[[ir.Load], ir.Expr],
     rewrite_store: Callable[[ir.Store], ir.Stmt],
 ) -> ir.PrimFunc:
-    """Replace the buffer ``old`` by ``new`` in a function. ``rewrite_load`` and ``rewrite_store`` return the new form of
-    a load or store of ``old``.
+    """Replace the buffer ``old`` by ``new`` in a function. ``rewrite_load`` and ``rewrite_store`` return the new form
+    of a load or store of ``old``.
 
     Raise ScheduleError if the address of the buffer is an argument of an intrinsic."""
 
-    def on_expr(e: ir.Expr) -> ir.Expr:
-        if isinstance(e, ir.AddressOf) and e.buffer == old:
+    def replace_load(expr: ir.Expr) -> ir.Expr:
+        if isinstance(expr, ir.AddressOf) and expr.buffer == old:
             raise ScheduleError(
                 f"buffer {old.name!r} is an operand of an intrinsic; its format cannot change",
                 hint="change its format before tensorize",
             )
-        return rewrite_load(e) if isinstance(e, ir.Load) and e.buffer == old else e
+        return rewrite_load(expr) if isinstance(expr, ir.Load) and expr.buffer == old else expr
 
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
-        match s:
+    def replace_store_or_allocation(stmt: ir.Stmt) -> ir.Stmt:
+        match stmt:
             case ir.Store(buffer) if buffer == old:
-                return rewrite_store(s)
+                return rewrite_store(stmt)
             case ir.Alloc(buffer, body) if buffer == old:
                 return ir.Alloc(new, body)
             case _:
-                return s
+                return stmt
 
     params = tuple(new if p == old else p for p in func.params)
-    return replace(func, params=params, body=map_stmt(func.body, on_stmt, lambda x: map_expr(x, on_expr)))
+    body = map_stmt(func.body, replace_store_or_allocation, lambda x: map_expr(x, replace_load))
+    return replace(func, params=params, body=body)
 
 
 def _represents_every_number(dtype: str, source_dtype: str) -> bool:
-    """Test whether ``dtype`` can represent every number of ``source_dtype``. Raise ScheduleError for an unknown dtype."""
+    """Test whether ``dtype`` can represent every number of ``source_dtype``. Raise ScheduleError for an unknown
+    dtype."""
     try:
         return dtypes.contains_range_of(dtype, source_dtype)
     except InternalError as error:
@@ -231,13 +233,13 @@ def set_dtype(func: ir.PrimFunc, buffer: str, dtype: str) -> ir.PrimFunc:
             f"set_dtype: {dtype} cannot represent every number of buffer {old.name!r} of {old.dtype}", hint=hint
         )
 
-    def load_in_old_dtype(e: ir.Load) -> ir.Expr:
+    def load_in_old_dtype(load: ir.Load) -> ir.Expr:
         if dtype == padding.WORDS:
-            return padding.load_float16_of_pair(new, e.indices)
-        return ir.Cast(old.dtype, ir.Load(new, e.indices))
+            return padding.load_float16_of_pair(new, load.indices)
+        return ir.Cast(old.dtype, ir.Load(new, load.indices))
 
-    def store_in_new_dtype(s: ir.Store) -> ir.Stmt:
-        return ir.Store(new, s.indices, _widen_value(s.value, dtype))
+    def store_in_new_dtype(store: ir.Store) -> ir.Stmt:
+        return ir.Store(new, store.indices, _widen_value(store.value, dtype))
 
     exchanged = _replace_buffer(func, old, new, load_in_old_dtype, store_in_new_dtype)
     return replace(
@@ -247,19 +249,18 @@ def set_dtype(func: ir.PrimFunc, buffer: str, dtype: str) -> ir.PrimFunc:
 
 
 def _build_narrow_cast_remover(buffer: ir.Buffer, old_dtype: str) -> Callable[[ir.Expr], ir.Expr]:
-    """Build a rewrite of casts around loads of ``buffer``: a cast to ``old_dtype`` is dropped if another cast widens
-    the result again.
+    """Build a rewrite that removes the inner cast of ``wide(old_dtype(load))``, where the load is from ``buffer``.
 
-    The values fit both dtypes."""
+    The values of the buffer fit both dtypes."""
 
-    def on_expr(e: ir.Expr) -> ir.Expr:
-        match e:
+    def remove_narrow_cast(expr: ir.Expr) -> ir.Expr:
+        match expr:
             case ir.Cast(wide, ir.Cast(kind, ir.Load(b) as inner)) if b == buffer and kind == old_dtype:
                 return inner if wide == b.dtype else ir.Cast(wide, inner)
             case _:
-                return e
+                return expr
 
-    return on_expr
+    return remove_narrow_cast
 
 
 def _widen_value(value: ir.Expr, wide_dtype: str) -> ir.Expr:
@@ -347,8 +348,8 @@ def pack_bits(func: ir.PrimFunc, buffer: str, bits: int, order: str, block: int 
     rows, depth = old.shape
     new = replace(old, shape=form.shape(rows, depth), dtype=form.dtype)
 
-    def load_packed_element(e: ir.Load) -> ir.Expr:
-        row, k = e.indices
+    def load_packed_element(load: ir.Load) -> ir.Expr:
+        row, k = load.indices
         element, bit = map(simplify, form.element_and_bit(k))
         if tables:
             number = form.load_table_value(lambda n: ir.Load(new, (simplify(n),)), (rows, depth), row, k)
@@ -359,16 +360,18 @@ def pack_bits(func: ir.PrimFunc, buffer: str, bits: int, order: str, block: int 
         numbers.append(number)
         return ir.Cast(old.dtype, number)
 
-    def skip_int8(e: ir.Expr) -> ir.Expr:
-        match e:  # an unpacked number is an int32 that fits int8: the cast to int8 below a widening one is superfluous
+    def remove_int8_cast(expr: ir.Expr) -> ir.Expr:
+        match (
+            expr
+        ):  # an unpacked number is an int32 that fits int8: the cast to int8 below a widening one is superfluous
             case ir.Cast("int32" | "int16" | "float32" as wide, ir.Cast("int8", number)) if number in numbers:
                 return number.astype(wide)
             case _:
-                return e
+                return expr
 
     numbers: list[ir.Expr] = []
     func = _replace_buffer(func, old, new, load_packed_element, lambda s: s)
-    return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, skip_int8)))
+    return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, remove_int8_cast)))
 
 
 def repack_constant(array: Array, buffer: ir.Buffer, steps: Iterable[tuple[str, tuple[Any, ...]]]) -> Array:

@@ -68,12 +68,12 @@ def tensorize_unit(func: ir.PrimFunc, loop: str, instruction_name: str) -> ir.Pr
     return replace(func, body=replace_stmt(func.body, old, marked))
 
 
-def _unit_instruction_error(loop: str, instruction_name: str, reason: str) -> ScheduleError:
+def _unit_instruction_error(loop_name: str, instruction_name: str, reason: str) -> ScheduleError:
     """Build the ScheduleError that explains why a loop cannot become the tensor unit's instruction
     ``instruction_name``."""
     return ScheduleError(
-        f"tensorize {loop!r} with {instruction_name}: {reason}",
-        hint="cache_read and set_scope move operands to the unit's memories: " + ", ".join(ir.UNIT_SCOPES),
+        f"tensorize {loop_name!r} with {instruction_name}: {reason}",
+        hint="move operands to the unit's memories by cache_read or set_scope: " + ", ".join(ir.UNIT_SCOPES),
     )
 
 
@@ -155,16 +155,16 @@ def _replace_with_slotted_buffer(
     ``slot_index``: additional first index of every access; None if there is none."""
     front = () if slot_index is None else (slot_index,)
 
-    def on_expr(e: ir.Expr) -> ir.Expr:
-        return ir.Load(new, (*front, *e.indices)) if isinstance(e, ir.Load) and e.buffer == old else e
+    def replace_load(expr: ir.Expr) -> ir.Expr:
+        return ir.Load(new, (*front, *expr.indices)) if isinstance(expr, ir.Load) and expr.buffer == old else expr
 
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
-        match s:
+    def replace_store_or_allocation(stmt: ir.Stmt) -> ir.Stmt:
+        match stmt:
             case ir.Store(buffer, indices, value) if buffer == old:
                 return ir.Store(new, (*front, *indices), value)
             case ir.Alloc(buffer, body) if buffer == old:
                 return ir.Alloc(new, body)
             case _:
-                return s
+                return stmt
 
-    return replace(func, body=map_stmt(func.body, on_stmt, lambda x: map_expr(x, on_expr)))
+    return replace(func, body=map_stmt(func.body, replace_store_or_allocation, lambda x: map_expr(x, replace_load)))

@@ -111,20 +111,20 @@ def build_loops_over_tile(
 # ---- tensorize: replace the innermost loops of a reduction by an intrinsic
 
 
-def _load_under_cast(expr: ir.Expr) -> ir.Load | None:
-    """Return the load of an expression that is a load cast to int32; None for any other expression."""
+def _load_under_int32_cast(expr: ir.Expr) -> ir.Load | None:
+    """Return the load of an expression that casts a load to int32; None for any other expression."""
     return expr.a if isinstance(expr, ir.Cast) and expr.dtype == "int32" and isinstance(expr.a, ir.Load) else None
 
 
-def _tensorize_error(loop: str, intrin: TensorIntrin, reason: str) -> ScheduleError:
+def _tensorize_error(loop_name: str, intrin: TensorIntrin, reason: str) -> ScheduleError:
     """Build the ScheduleError that explains why a loop cannot be replaced by a tensor intrinsic."""
     loops = " ".join(
         f"for {name} in {n}:" for name, n in zip("nk"[-len(intrin.extents) :], intrin.extents, strict=True)
     )
     return ScheduleError(
-        f"tensorize {loop!r} with {intrin.name}: {reason}",
-        hint=f"it replaces '{loops} c += int32(a[.., k]) * int32(b[.., k])'"
-        f" with {intrin.a} a and {intrin.b} b, its order in memory, the innermost loops of a decomposed reduction",
+        f"tensorize {loop_name!r} with {intrin.name}: {reason}",
+        hint=f"choose the innermost loops of a decomposed reduction '{loops} c += int32(a[.., k]) * int32(b[.., k])'"
+        f" with {intrin.a} a and {intrin.b} b, in the intrinsic's order in memory",
     )
 
 
@@ -161,12 +161,12 @@ def tensorize(func: ir.PrimFunc, loop: str, intrin: str) -> ir.PrimFunc:
         raise _tensorize_error(
             loop, what, f"block {block.name!r} adds no product to its sum; expected a sum of products"
         )
-    a, b = _load_under_cast(product.a), _load_under_cast(product.b)
+    a, b = _load_under_int32_cast(product.a), _load_under_int32_cast(product.b)
     if a is None or b is None or (a.dtype, b.dtype) != (what.a, what.b):
         raise _tensorize_error(
             loop,
             what,
-            "the operands have other dtypes; got "
+            "wrong dtypes of the operands; got "
             f"{' and '.join('no load' if x is None else x.dtype for x in (a, b))}, expected {what.a} and {what.b}",
         )
     # 2. Each operand's elements, relative to the first, are at the distances that the intrinsic reads: it gets two pointers. The
@@ -174,7 +174,7 @@ def tensorize(func: ir.PrimFunc, loop: str, intrin: str) -> ir.PrimFunc:
     bindings = {i.var: i.binding for i in block.iters}
     bounds = loop_bounds(loops_around(func.body, old))
     for load, order, aligned in ((a, what.order_a, what.aligned_a), (b, what.order_b, what.aligned_b)):
-        steps = [_index_distance(load.indices, bindings, points[0], point) for point in points]
+        steps = [_element_distance_by_axis(load.indices, bindings, points[0], point) for point in points]
         strides = load.buffer.strides
         if [None if s is None else sum(map(mul, s, strides)) for s in steps] != list(order):
             raise _tensorize_error(
@@ -191,7 +191,7 @@ def tensorize(func: ir.PrimFunc, loop: str, intrin: str) -> ir.PrimFunc:
             )
     # 3. The block runs once, at the first point, and updates every output.
     iters = tuple(replace(i, binding=simplify(substitute(i.binding, points[0]))) for i in block.iters)
-    outputs = _output_indices(store, bindings, points, what.outputs)
+    outputs = _store_indices_by_output(store, bindings, points, what.outputs)
     if outputs is None:
         raise _tensorize_error(
             loop, what, f"{store.buffer.name!r} is not written at one index for each of {what.outputs} outputs"
@@ -211,7 +211,7 @@ def _find_block_and_iterations(loop: ir.For, intrin: TensorIntrin) -> tuple[ir.B
             raise _tensorize_error(
                 loop.var.name,
                 intrin,
-                f"the loops have other extents; got {extent_of(inner) if isinstance(inner, ir.For) else 'no loop'}, "
+                f"wrong extents of the loops; got {extent_of(inner) if isinstance(inner, ir.For) else 'no loop'}, "
                 f"expected {extent}",
             )
         variables.append(inner.var)
@@ -222,28 +222,30 @@ def _find_block_and_iterations(loop: ir.For, intrin: TensorIntrin) -> tuple[ir.B
     return inner, [dict(zip(variables, (ir.const(n, "int32") for n in row), strict=True)) for row in numbers]
 
 
-def _index_distance(
-    indices: tuple[ir.Expr, ...], bindings: Mapping[ir.Var, ir.Expr], first: Point, point: Point
+def _element_distance_by_axis(
+    indices: tuple[ir.Expr, ...], bindings: Mapping[ir.Var, ir.Expr], first_iteration: Point, iteration: Point
 ) -> tuple[int, ...] | None:
-    """Return the distance along every axis between the elements that ``indices`` address in the iterations ``first``
-    and ``point``. None if it is not constant."""
+    """Return the distance along every axis between the elements that ``indices`` address in the iterations
+    ``first_iteration`` and ``iteration``. None if it is not constant."""
     distances = []
     for index in indices:
         bound = substitute(index, bindings)
-        difference = ir.int_value(simplify(substitute(bound, point) - substitute(bound, first)))
+        difference = ir.int_value(simplify(substitute(bound, iteration) - substitute(bound, first_iteration)))
         if difference is None:
             return None
         distances.append(difference)
     return tuple(distances)
 
 
-def _output_indices(
-    store: ir.Store, bindings: Mapping[ir.Var, ir.Expr], points: list[Point], output_count: int
+def _store_indices_by_output(
+    store: ir.Store, bindings: Mapping[ir.Var, ir.Expr], iterations: list[Point], output_count: int
 ) -> list[tuple[ir.Expr, ...]] | None:
-    """Return the indices to which ``store`` writes for each output of the intrinsic. None if the indices of an
-    output differ between its terms."""
-    terms = len(points) // output_count
-    distances = [_index_distance(store.indices, bindings, points[0], point) for point in points]
+    """Return, for each output of the intrinsic, the indices at which ``store`` writes. None if the indices of an output
+    differ between its terms.
+
+    ``iterations``: all iterations of the replaced loops, those of one output next to each other."""
+    terms = len(iterations) // output_count
+    distances = [_element_distance_by_axis(store.indices, bindings, iterations[0], point) for point in iterations]
     indices = []
     for n in range(output_count):
         distance = distances[n * terms]
@@ -254,13 +256,16 @@ def _output_indices(
 
 
 def _is_word_aligned(
-    load: ir.Load, bindings: Mapping[ir.Var, ir.Expr], first: Point, bounds: Mapping[ir.Var, tuple[int, int]]
+    load: ir.Load,
+    bindings: Mapping[ir.Var, ir.Expr],
+    first_iteration: Point,
+    variable_ranges: Mapping[ir.Var, tuple[int, int]],
 ) -> bool:
-    """Test whether the element that is read in the iteration ``first`` is at a multiple of four bytes. The buffer
-    itself is aligned."""
+    """Test whether the element that is read in the iteration ``first_iteration`` is at a multiple of four bytes. The
+    buffer itself is aligned."""
     elements = 4 // dtypes.nbytes(load.dtype)
     for index, stride in zip(load.indices, load.buffer.strides, strict=True):
-        terms, offset = linear(simplify(substitute(substitute(index, bindings), first), bounds))
+        terms, offset = linear(simplify(substitute(substitute(index, bindings), first_iteration), variable_ranges))
         if any(factor * stride % elements for factor in (*terms.values(), offset)):
             return False
     return True
@@ -277,15 +282,15 @@ def _is_word_aligned(
 # -32768 <= w0 + 256 w1, which only a weight of -128 can violate (``smallest_weight``).
 
 COLUMNS, TERMS = 2, 4
-"""Number of weight columns that are packed into one 32-bit word, and number of terms in one iteration: the four bytes
-of a word of activations."""
+"""Number of columns whose weights are packed into one int16, and number of terms in one iteration: the four bytes of a
+word of activations."""
 SUM_LIMIT = 1 << 23
 """Bound of the absolute value of the sums of odd columns."""
 
 
 def can_pair_columns(block: ir.Block, column_count: int) -> bool:
-    """Test whether the annotations of ``block`` promise that two columns can share words of weights: sums are
-    bounded, no weight is -128, and ``column_count`` is even."""
+    """Test whether the int8 weights of two columns can be packed into one int16, w0 + 256 w1. The annotations of
+    ``block`` must promise that sums are bounded and that no weight is -128, and ``column_count`` must be even."""
     notes = dict(block.annotations)
     bound, smallest = notes.get(SUM_BOUND), notes.get(SMALLEST_WEIGHT)
     has_notes = isinstance(bound, int) and isinstance(smallest, int)
@@ -293,8 +298,8 @@ def can_pair_columns(block: ir.Block, column_count: int) -> bool:
 
 
 def tensorize_pairs(func: ir.PrimFunc, weight: str, columns: str, reduction: str, dtype: str) -> ir.PrimFunc:
-    """Replace the loop ``columns`` (trip count 2) and the loop of 4 terms inside it by ``dot2`` on weights that are
-    stored in pairs.
+    """Replace the loop ``columns`` (trip count 2) and the loop of 4 terms inside it by ``dot2`` on an int16 buffer
+    whose elements each contain the weights of two columns.
 
     ``reduction``: outermost loop of the decomposed reduction. The sums of two columns are combined before this loop
     and separated after it. ``dtype``: dtype of the activations. Activations of 8 bits are widened as the bytes (0,

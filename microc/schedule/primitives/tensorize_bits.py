@@ -61,8 +61,8 @@ def tensorize_bits(func: ir.PrimFunc, weight: str, loop: str, reduction: str, bi
         )
     if block and extent_of(whole) * block != old.shape[1]:
         raise ScheduleError(
-            f"tensorize_bits: iterations of {reduction!r} do not cover blocks of weights; got {extent_of(whole)} of "
-            f"{block}, expected {old.shape[1]} weights in all"
+            f"tensorize_bits: iterations of {reduction!r} do not cover one block of weights each; got {extent_of(whole)} "
+            f"iterations of {block} weights, expected {old.shape[1]} weights in all"
         )
     words = replace(old, shape=(old.shape[0], form.size(old.shape[1])), dtype=form.dtype)
     first: dict[ir.Var, ir.Expr] = {inner.var: ir.const(0, "int32")}
@@ -77,7 +77,7 @@ def tensorize_bits(func: ir.PrimFunc, weight: str, loop: str, reduction: str, bi
     around = loops_around(func.body, product.block)
     tile = [x for x in around[around.index(whole) :] if x is not inner and product.is_spatial_loop(x)]
 
-    def shift_sums(left: bool) -> ir.Stmt:
+    def build_shifts_of_sums(left: bool) -> ir.Stmt:
         def store_shifted(total: ir.Load) -> ir.Stmt:
             value = (total.astype("uint32") << form.shift).astype("int32") if left else total >> form.shift
             return ir.Store(total.buffer, total.indices, value)
@@ -101,7 +101,7 @@ def tensorize_bits(func: ir.PrimFunc, weight: str, loop: str, reduction: str, bi
         end = build_loops_over_tile(product, tile, first, taken, "block", add_block_sum, (block_iter,))
         terms = replace(terms, body=ir.seq(start, terms.body, end))
     else:
-        terms = ir.seq(shift_sums(True), terms, shift_sums(False))
+        terms = ir.seq(build_shifts_of_sums(True), terms, build_shifts_of_sums(False))
     params = tuple(words if p == old else p for p in func.params)
     body = replace_stmt(func.body, whole, terms)
     return replace(func, params=params, body=ir.Alloc(part, body) if block else body)
@@ -119,7 +119,7 @@ def _match_bit_pairs(loop: ir.For, bits: int, block_weights: int) -> ByteProduct
     block = loop.body
     if not isinstance(block, ir.Block) or extent_of(loop) != BIT_PAIRS_TERMS or block.init is not None:
         raise bits_error(
-            f"it must hold the decomposed block alone; got {extent_of(loop)} iterations, expected {BIT_PAIRS_TERMS}"
+            f"wrong loop; got {extent_of(loop)} iterations, expected {BIT_PAIRS_TERMS}, and only the decomposed block in it"
         )
     if block.predicate is not None and loop.var in free_vars(block.predicate):
         raise bits_error("the loop has a guarded tail: split by a divisor, or pad_reduction")
@@ -158,13 +158,15 @@ def _build_update_by_two_products(
 # from which they are exact if |c| < 2**19 (``sum_bound``); h fits 16 bits if no weight is below -7 (``smallest_weight``).
 
 COLUMNS, BIT_COLUMNS_TERMS, BITS = 4, 2, 4
-"""Number of columns that share a 16-bit number, number of terms of one ``dot2``, and bits of a weight."""
+"""Number of columns whose weights are packed into 16 bits, number of terms of one ``dot2``, and bits of a weight."""
 SUM_LIMIT, LEAST_WEIGHT = 1 << 19, -7
 """Bound of the absolute value of sums, and the least permitted weight."""
 
 
 def can_share_words(block: ir.Block, column_count: int) -> bool:
-    """Test whether the annotations of ``block`` promise that four columns of 4-bit weights can share 16-bit numbers."""
+    """Test whether the 4-bit weights of four columns can be packed into 16 bits, half of a 32-bit word.
+
+    The annotations of ``block`` must promise small sums and weights, and ``column_count`` must be a multiple of 4."""
     notes = dict(block.annotations)
     bound, smallest = notes.get(SUM_BOUND), notes.get(SMALLEST_WEIGHT)
     fits = isinstance(bound, int) and bound < SUM_LIMIT and isinstance(smallest, int) and smallest >= LEAST_WEIGHT
@@ -173,7 +175,7 @@ def can_share_words(block: ir.Block, column_count: int) -> bool:
 
 def tensorize_bit_columns(func: ir.PrimFunc, weight: str, columns: str, reduction: str) -> ir.PrimFunc:
     """Replace the loop ``columns`` (trip count 4) and the loop of 2 terms of int16 activations inside it by ``dot2`` on
-    shared weights.
+    32-bit words, each of which contains the 4-bit weights of four columns and two terms.
 
     ``reduction``: outermost loop of the decomposed reduction. The sums of four columns are combined before this loop
     and separated after it."""
@@ -220,7 +222,10 @@ def _match_bit_columns(loop: ir.For) -> tuple[ByteProduct, ir.For]:
     if block.predicate is not None and {loop.var, inner.var} & free_vars(block.predicate):
         raise columns_error("the loop has a guarded tail: split by a divisor, or pad_reduction")
     if not can_share_words(block, COLUMNS):
-        raise columns_error(f"sums or weights of block {block.name!r} are not known to be small enough")
+        raise columns_error(
+            f"sums or weights of block {block.name!r} are not known to be small enough; expected annotations "
+            f"{WEIGHT_BITS} {BITS}, {SUM_BOUND} below {SUM_LIMIT} and {SMALLEST_WEIGHT} of {LEAST_WEIGHT} or more"
+        )
     return match_byte_product(block, columns_error), inner
 
 

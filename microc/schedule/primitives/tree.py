@@ -131,42 +131,42 @@ def replace_stmt(body: ir.Stmt, old: ir.Stmt, new: ir.Stmt | None) -> ir.Stmt:
     """Replace the statement ``old`` (compared by identity) in ``body`` by ``new``. If ``new`` is None, remove it,
     and remove loops and conditions that become empty."""
 
-    def replace_below(s: ir.Stmt) -> ir.Stmt | None:
-        if s is old:
+    def replace_in_statement(stmt: ir.Stmt) -> ir.Stmt | None:
+        if stmt is old:
             return new
-        match s:
+        match stmt:
             case ir.For(var, extent, inner, kind, annotations):
-                new_inner = replace_below(inner)
+                new_inner = replace_in_statement(inner)
                 if new_inner is None or new_inner is inner:
-                    return None if new_inner is None else s
+                    return None if new_inner is None else stmt
                 return ir.For(var, extent, new_inner, kind, annotations)
             case ir.If(condition, then, otherwise):
-                first = replace_below(then)
-                second = replace_below(otherwise) if otherwise else None
+                first = replace_in_statement(then)
+                second = replace_in_statement(otherwise) if otherwise else None
                 if first is then and second is otherwise:
-                    return s
+                    return stmt
                 return None if first is None else ir.If(condition, first, second)
             case ir.Seq(parts):
-                new_parts = [replace_below(part) for part in parts]
+                new_parts = [replace_in_statement(part) for part in parts]
                 if all(a is b for a, b in zip(new_parts, parts, strict=True)):
-                    return s
+                    return stmt
                 remaining = [part for part in new_parts if part is not None]
                 return ir.seq(*remaining) if remaining else None
             case ir.Let(var, value, inner):
-                new_inner = replace_below(inner)
-                return s if new_inner is inner else None if new_inner is None else ir.Let(var, value, new_inner)
+                new_inner = replace_in_statement(inner)
+                return stmt if new_inner is inner else None if new_inner is None else ir.Let(var, value, new_inner)
             case ir.Alloc(buffer, inner):
-                new_inner = replace_below(inner)
-                return s if new_inner is inner else None if new_inner is None else ir.Alloc(buffer, new_inner)
+                new_inner = replace_in_statement(inner)
+                return stmt if new_inner is inner else None if new_inner is None else ir.Alloc(buffer, new_inner)
             case ir.Block(body=inner, init=init):
-                new_inner, new_init = replace_below(inner), replace_below(init) if init else None
+                new_inner, new_init = replace_in_statement(inner), replace_in_statement(init) if init else None
                 if new_inner is inner and new_init is init:
-                    return s
-                return None if new_inner is None else replace(s, body=new_inner, init=new_init)
+                    return stmt
+                return None if new_inner is None else replace(stmt, body=new_inner, init=new_init)
             case _:
-                return s
+                return stmt
 
-    result = replace_below(body)
+    result = replace_in_statement(body)
     return result if result is not None else ir.Seq(())
 
 
