@@ -52,40 +52,45 @@ __all__ = [
     "Intrin",
     "TensorIntrin",
     "VectorUnit",
-    "bodies_of",
-    "body_of",
-    "word_product",
+    "c_bodies_of_intrinsic",
+    "c_body_for_cost_model",
+    "find_four_product_intrinsic",
 ]
 
 
-def bodies_of(name: str, cpu: str) -> Iterator[tuple[str, Body]]:
+def c_bodies_of_intrinsic(intrinsic_name: str, cpu: str) -> Iterator[tuple[str, Body]]:
     """Iterate over (C preprocessor condition, C body) of an intrinsic, or of a conversion of 16-bit floats, on the core
     ``cpu``.
 
     Bodies of the core's instruction sets come first, in order of preference, then bodies that suit any core."""
     for instructions in CORES[cpu].sets:
-        if name in instructions.bodies:
-            body = instructions.bodies[name]
+        if intrinsic_name in instructions.bodies:
+            body = instructions.bodies[intrinsic_name]
             yield body.guard or instructions.guard, body
-    if name in SCALAR:
-        yield from ((body.guard, body) for body in SCALAR[name].bodies)
+    if intrinsic_name in SCALAR:
+        yield from ((body.guard, body) for body in SCALAR[intrinsic_name].bodies)
 
 
-def word_product(a: str, b: str, cpu: str) -> TensorIntrin | None:
-    """Return the tensor intrinsic of the core ``cpu`` that adds four products of contiguous elements of dtypes ``a``
-    and ``b`` in the fewest steps (calls of scalar intrinsics). None if the core has no such intrinsic.
+def find_four_product_intrinsic(a_dtype: str, b_dtype: str, cpu: str) -> TensorIntrin | None:
+    """Return the tensor intrinsic of the core ``cpu`` that adds four products of contiguous elements of dtypes
+    ``a_dtype`` and ``b_dtype`` in the fewest steps (calls of scalar intrinsics). None if the core has no such
+    intrinsic.
 
     The operands may be at any address."""
     has = CORES[cpu].has
     candidates = (
-        t for t in TENSOR.values() if (t.a, t.b, t.order_a, t.order_b) == (a, b, NATURAL, NATURAL) and t.needs <= has
+        t
+        for t in TENSOR.values()
+        if (t.a, t.b, t.order_a, t.order_b) == (a_dtype, b_dtype, NATURAL, NATURAL) and t.needs <= has
     )
     unaligned = (t for t in candidates if not t.aligned_a and not t.aligned_b)
     return min(unaligned, key=lambda t: len(t.steps), default=None)
 
 
-def body_of(name: str, cpu: str) -> Body | None:
-    """Return the C body of an intrinsic whose operations the cost model counts on the core ``cpu``. None if it
-    counts the operations of the intrinsic's TIR meaning instead."""
-    intrin = SCALAR[name]
-    return next((b for _, b in bodies_of(name, cpu) if b.operations or b not in intrin.bodies), None)
+def c_body_for_cost_model(intrinsic_name: str, cpu: str) -> Body | None:
+    """Return the C body of an intrinsic whose operations the cost model counts on the core ``cpu``. None if the cost
+    model counts the operations of the intrinsic's TIR meaning instead."""
+    intrin = SCALAR[intrinsic_name]
+    return next(
+        (b for _, b in c_bodies_of_intrinsic(intrinsic_name, cpu) if b.operations or b not in intrin.bodies), None
+    )

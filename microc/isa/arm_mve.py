@@ -155,8 +155,8 @@ def _gather_lines(dtype_suffix: str, element_bits: int) -> Iterator[str]:
     )
     gather = f"vldr{width}q_gather_{'offset' if width == 'b' else 'shifted_offset'}"
 
-    def vector(first: str) -> str:
-        return f"vstr{width}q_{kind}(p + {first}, {gather}_{kind}(q + {first} * step, at));"
+    def gather_and_store_line(first_index: str) -> str:
+        return f"vstr{width}q_{kind}(p + {first_index}, {gather}_{kind}(q + {first_index} * step, at));"
 
     multiply, count = f"vmulq_n_u{element_bits}", f"vidupq_n_u{element_bits}(0u, 1)"
     yield f"    const uint{element_bits}x{lanes}_t at = {multiply}({count}, (uint{element_bits}_t)step);"
@@ -164,11 +164,11 @@ def _gather_lines(dtype_suffix: str, element_bits: int) -> Iterator[str]:
     yield f"    if (n < {(STRAIGHT + 1) * lanes}) {{"
     for k in range(STRAIGHT):
         yield f"        if (n >= {(k + 1) * lanes}) {{"
-        yield f"            {vector(str(k * lanes))}"
+        yield f"            {gather_and_store_line(str(k * lanes))}"
         yield "        }"
     yield "    } else {"
     yield f"        for (int32_t k = 0; k < n - rest; k += {lanes}) {{"
-    yield f"            {vector('k')}"
+    yield f"            {gather_and_store_line('k')}"
     yield "        }"
     yield "    }"
     yield "    if (rest > 0) {"

@@ -285,7 +285,7 @@ UNSCHEDULED: Mapping[str, str] = MappingProxyType(
     {**PLAIN, "speed": "-O2 -fno-schedule-insns", "balanced": "-O2 -fno-schedule-insns"}
 )
 """Optimisation options by goal without gcc's first scheduling pass, which moves all loads of a register tile to its
-front, where values spill.
+front, so that values spill.
 
 Without that pass kernels need up to a fifth fewer instructions on Armv7-M, and register tiles of four by four pay on
 RISC-V."""
@@ -350,7 +350,7 @@ class Costs:
     second of two words that one instruction loads) and ``constant_byte`` (a byte that is loaded from flash).
 
     - ``registers``, ``float_registers``, ``vector_registers``: numbers of registers in which a compiler can keep
-      values. (High registers of Armv6-M are useful for sums alone.) If ``vector_registers`` is 0, a vector occupies two
+      values. (High registers of Armv6-M are only useful for sums.) If ``vector_registers`` is 0, a vector occupies two
       general registers.
     - ``offset``: largest offset of a load, in bytes or, with the form ``elements``, in elements.
     - ``forms``: instruction forms of :data:`FORMS`.
@@ -433,8 +433,8 @@ class Core:
 
     @property
     def has(self) -> frozenset[str]:
-        """All features of the core: its own, those of its instruction sets, and the names of the intrinsics for
-        which these have bodies."""
+        """All features of the core: its own, the features of its instruction sets, and the names of the intrinsics for
+        which these sets have bodies."""
         return self.features.union(*(s.features.union(s.bodies) for s in self.sets))
 
     @property

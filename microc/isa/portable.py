@@ -18,7 +18,7 @@ SOFT_FLOAT = {
 }
 """Instructions of libgcc's float functions for Armv7-M, including the moves of arguments and the test of a
 comparison's result. Measured by ``benchmarks/soft_floats.py`` with gcc 12.2 and normal operands. Another libgcc must
-be measured anew."""
+be measured again."""
 LIBRARY = {"call_math": 60.0, "call_sqrt": 16.0, "call_rint": 20.0, "call_divide_long": 120.0, "call_double": 80.0}
 """Instructions of library functions on a core with a floating-point unit."""
 SOFT_LIBRARY = {

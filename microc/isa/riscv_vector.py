@@ -19,8 +19,8 @@ GUARD = "defined(__riscv_vector) && __riscv_v_min_vlen >= 128 && __riscv_v_intri
 """C preprocessor condition of a compiler with the RVV intrinsics of version 0.12: clang 17, gcc 14 and later."""
 COMPARED = ("lt", "le", "gt", "ge", "eq", "ne")
 
-Words = Iterator[tuple[str, int, str]]
-"""Iterator over (intrinsic, number of instructions without memory accesses, C body)."""
+CountedBodies = Iterator[tuple[str, int, str]]
+"""Iterator over (name of the intrinsic, number of instructions without memory accesses, C body)."""
 
 
 @frozen
@@ -55,14 +55,14 @@ def register_group(width: VectorWidth, element_bits: int = 32) -> str:
     return f"m{filled // 128}" if filled >= 128 else f"mf{128 // filled}"
 
 
-def as_unsigned(vector: str, lanes: VectorWidth) -> str:
+def as_unsigned(vector: str, width: VectorWidth) -> str:
     """Return the C expression that reinterprets a vector of 32-bit lanes as uint32."""
-    return f"__riscv_vreinterpret_u32{register_group(lanes)}({vector})"
+    return f"__riscv_vreinterpret_u32{register_group(width)}({vector})"
 
 
-def as_signed(vector: str, lanes: VectorWidth) -> str:
+def as_signed(vector: str, width: VectorWidth) -> str:
     """Return the C expression that reinterprets a vector of 32-bit lanes as int32."""
-    return f"__riscv_vreinterpret_i32{register_group(lanes)}({vector})"
+    return f"__riscv_vreinterpret_i32{register_group(width)}({vector})"
 
 
 def mask_declaration(width: VectorWidth, condition: str) -> str:
@@ -70,14 +70,14 @@ def mask_declaration(width: VectorWidth, condition: str) -> str:
     return f"const vbool{128 // width.lanes}_t m = {condition};\n"
 
 
-def byte_offsets(lanes: VectorWidth, element_bits: int) -> str:
+def as_byte_offsets(width: VectorWidth, element_bits: int) -> str:
     """Return the C expression that converts the vector ``a`` of element offsets to byte offsets. Elements have
     ``element_bits`` bits."""
-    elements = as_unsigned("a", lanes)
-    return elements if element_bits == 8 else rvv_call("sll", elements, element_bits // 16, lanes)
+    elements = as_unsigned("a", width)
+    return elements if element_bits == 8 else rvv_call("sll", elements, element_bits // 16, width)
 
 
-EVERY = (*map(VectorWidth, WIDTHS), *(VectorWidth(n, scalable=True) for n in LEAST))
+ALL_WIDTHS = (*map(VectorWidth, WIDTHS), *(VectorWidth(n, scalable=True) for n in LEAST))
 
 
 def vector_unit_of_dtypes(*element_dtypes: str) -> VectorUnit:
@@ -85,17 +85,17 @@ def vector_unit_of_dtypes(*element_dtypes: str) -> VectorUnit:
     bits = {element: dtypes.dtype_parts(element).bits for element in element_dtypes}
     names = {
         n.vector(element): f"v{element}{register_group(n, bits[element])}_t"
-        for n in EVERY
+        for n in ALL_WIDTHS
         for element in element_dtypes
     }
     return VectorUnit(names, "riscv_vector.h")
 
 
-def bodies_of_widths(list_bodies: Callable[[VectorWidth], Words]) -> dict[str, Body]:
+def bodies_of_widths(list_bodies: Callable[[VectorWidth], CountedBodies]) -> dict[str, Body]:
     """Build the bodies of the intrinsics that ``list_bodies`` yields for a vector width, for all widths.
 
     Intrinsics ``..._first`` are omitted for scalable vectors, which pass the number of lanes as ``vl``."""
-    widths = ((n, *word) for n in EVERY for word in list_bodies(n))
+    widths = ((n, *word) for n in ALL_WIDTHS for word in list_bodies(n))
     return {
         name: _body_with_operation_counts(name, count, text)
         for n, name, count, text in widths
@@ -119,12 +119,12 @@ def _body_with_operation_counts(name: str, other_instructions: int, c_text: str)
 _FLOAT_GUARD = f"{GUARD} && __riscv_v_elen_fp >= 32"
 
 
-def _load_16_bit_float_bodies(lanes: VectorWidth) -> Words:
+def _load_16_bit_float_bodies(width: VectorWidth) -> CountedBodies:
     """Iterate over the bodies of loads that widen float16 and bfloat16, of all lanes or of the first n lanes.
 
     Exponent and fraction of a float16, moved to the fields of a float32, represent its number times 2**-112, also
     for subnormals. The largest exponent represents infinity and NaN, and is set separately."""
-    n, end, whole, half = lanes, lanes.vector("f32"), f"f32{register_group(lanes)}", f"u16{register_group(lanes, 16)}"
+    n, end, whole, half = width, width.vector("f32"), f"f32{register_group(width)}", f"u16{register_group(width, 16)}"
     zero = rvv_call(f"mv_v_x_{half}", 0, n)
     for first, value in (
         ("", rvv_call(f"le16_v_{half}", "p", n)),
@@ -148,9 +148,9 @@ def _load_16_bit_float_bodies(lanes: VectorWidth) -> Words:
         )
 
 
-def _float_bodies(lanes: VectorWidth) -> Words:
+def _float_bodies(width: VectorWidth) -> CountedBodies:
     """Iterate over the bodies of the intrinsics on vectors of float32."""
-    end, n, whole = lanes.vector("f32"), lanes, lanes.vector("i32")
+    end, n, whole = width.vector("f32"), width, width.vector("i32")
     for name in ("add", "sub", "mul", "div"):
         yield f"{name}_{end}", 1, f"return {rvv_call(f'f{name}', 'a', 'b', n)};"
     for name, op in (("min", "lt"), ("max", "gt")):
@@ -172,7 +172,7 @@ def _float_bodies(lanes: VectorWidth) -> Words:
     yield f"load_f32_{end}_first", 1, f"return {rvv_call('le32_tu', zero, 'p', '(size_t)n')};"
     yield from _load_16_bit_float_bodies(n)
     yield f"store_f32_{end}_first", 0, f"{rvv_call('se32', 'p', 'a', '(size_t)n')};"
-    yield f"gather_f32_{end}", 1, f"return {rvv_call('luxei32', 'p', byte_offsets(n, 32), n)};"
+    yield f"gather_f32_{end}", 1, f"return {rvv_call('luxei32', 'p', as_byte_offsets(n, 32), n)};"
     yield f"store_f32_{end}", 0, f"{rvv_call('se32', 'p', 'a', n)};"
     yield f"from_i32_{end}", 1, f"return {rvv_call('fcvt_f', 'a', n)};"
     unused = "(void)vl;\n" if n.scalable else ""
@@ -203,9 +203,9 @@ _STEPS = {32: 0, 16: 1, 8: 2}
 """Number of halving instructions that narrow an int32 to 32, 16 or 8 bits."""
 
 
-def _integer_arithmetic_bodies(lanes: VectorWidth) -> Words:
+def _integer_arithmetic_bodies(width: VectorWidth) -> CountedBodies:
     """Iterate over the bodies of arithmetic on vectors of int32."""
-    end, n = lanes.vector("i32"), lanes
+    end, n = width.vector("i32"), width
     for name in ("add", "sub", "mul", "min", "max", "and", "or", "xor"):
         yield f"{name}_{end}", 1, f"return {rvv_call(name, 'a', 'b', n)};"
     for name in ("add", "sub", "mul"):
@@ -224,11 +224,11 @@ def _integer_arithmetic_bodies(lanes: VectorWidth) -> Words:
         yield f"select_{op}_{end}", 2, f"return {rvv_call('merge', 'y', 'x', rvv_call(f'ms{op}', 'a', 'b', n), n)};"
 
 
-def _shift_bodies(lanes: VectorWidth) -> Words:
+def _shift_bodies(width: VectorWidth) -> CountedBodies:
     """Iterate over the bodies of shifts to the left, or to the right if the count is negative.
 
     The instructions take counts modulo 32. Rounding shifts by 32 to the right also occur; their result is 0."""
-    end, n = lanes.vector("i32"), lanes
+    end, n = width.vector("i32"), width
     left, right = as_unsigned("b", n), as_unsigned(rvv_call("neg", "b", n), n)
     chosen = mask_declaration(n, rvv_call("mslt", "b", 0, n)), rvv_call("sll", "a", left, n)
     yield f"shl_{end}", 4, f"{chosen[0]}return {rvv_call('sra_mu', 'm', chosen[1], 'a', right, n)};"
@@ -244,45 +244,45 @@ def _shift_bodies(lanes: VectorWidth) -> Words:
     yield f"shift_round_n_{end}", 1, nothing + number.format(rvv_call("ssra", "a", "(size_t)-b", _UP, n))
 
 
-def _widening_load_bodies(lanes: VectorWidth) -> Words:
+def _widening_load_bodies(width: VectorWidth) -> CountedBodies:
     """Iterate over the bodies of widening loads, of contiguous elements or of elements at given offsets. Loads of
     the first n lanes set the others to zero."""
-    end = lanes.vector("i32")
+    end = width.vector("i32")
     for dtype, short in MEMORY.items():
-        bits, narrow = dtypes.dtype_parts(dtype).bits, f"{short}{register_group(lanes, dtypes.dtype_parts(dtype).bits)}"
-        zero = rvv_call(f"mv_v_x_{narrow}", 0, lanes)
+        bits, narrow = dtypes.dtype_parts(dtype).bits, f"{short}{register_group(width, dtypes.dtype_parts(dtype).bits)}"
+        zero = rvv_call(f"mv_v_x_{narrow}", 0, width)
         loads = {
-            f"load_{short}_{end}": rvv_call(f"le{bits}_v_{narrow}", "p", lanes),
+            f"load_{short}_{end}": rvv_call(f"le{bits}_v_{narrow}", "p", width),
             f"load_{short}_{end}_first": rvv_call(f"le{bits}_tu", zero, "p", "(size_t)n"),
-            f"gather_{short}_{end}": rvv_call("luxei32", "p", byte_offsets(lanes, bits), lanes),
-            f"gather_{short}_{end}_first": rvv_call("luxei32_tu", zero, "p", byte_offsets(lanes, bits), "(size_t)n"),
+            f"gather_{short}_{end}": rvv_call("luxei32", "p", as_byte_offsets(width, bits), width),
+            f"gather_{short}_{end}_first": rvv_call("luxei32_tu", zero, "p", as_byte_offsets(width, bits), "(size_t)n"),
         }
         for name, value in loads.items():
             if short[0] == "i":
-                widened = value if bits == 32 else rvv_call(f"sext_vf{32 // bits}", value, lanes)
+                widened = value if bits == 32 else rvv_call(f"sext_vf{32 // bits}", value, width)
             else:
-                widened = as_signed(rvv_call(f"zext_vf{32 // bits}", value, lanes), lanes)
+                widened = as_signed(rvv_call(f"zext_vf{32 // bits}", value, width), width)
             yield name, int(bits < 32), f"return {widened};"
 
 
-def _narrowing_store_bodies(lanes: VectorWidth) -> Words:
+def _narrowing_store_bodies(width: VectorWidth) -> CountedBodies:
     """Iterate over the bodies of narrowing stores, to contiguous elements or to elements at given offsets, of all
     lanes or of the first n lanes. Lanes are stored in order."""
-    end = lanes.vector("i32")
+    end = width.vector("i32")
     for dtype, short in MEMORY.items():
         bits = dtypes.dtype_parts(dtype).bits
         p = "p" if short[0] == "i" else f"(int{bits}_t *)p"
-        values = {name: _narrowed_vector(name, lanes, bits) for name in ("a", "b")}
-        for suffix, count in (("", str(lanes)), ("_first", "(size_t)n")):
+        values = {name: _narrowed_vector(name, width, bits) for name in ("a", "b")}
+        for suffix, count in (("", str(width)), ("_first", "(size_t)n")):
             yield f"store_{short}_{end}{suffix}", _STEPS[bits], f"{rvv_call(f'se{bits}', p, values['a'], count)};"
-            scattered = rvv_call("soxei32", p, byte_offsets(lanes, bits), values["b"], count)
+            scattered = rvv_call("soxei32", p, as_byte_offsets(width, bits), values["b"], count)
             yield f"scatter_{short}_{end}{suffix}", _STEPS[bits] + int(bits > 8), f"{scattered};"
 
 
-def _narrowed_vector(vector: str, lanes: VectorWidth, bits: int) -> str:
+def _narrowed_vector(vector: str, width: VectorWidth, bits: int) -> str:
     """Return the C expression of a vector of int32 narrowed to ``bits`` bits; each instruction halves the width."""
     for _ in range(_STEPS[bits]):
-        vector = rvv_call("ncvt_x", vector, lanes)
+        vector = rvv_call("ncvt_x", vector, width)
     return vector
 
 
@@ -327,9 +327,9 @@ def _copy_and_fill_bodies() -> Iterator[tuple[str, Body]]:
             yield f"fill_{short}", Body(_FILLED.format(**fields), (("alu", 3),), fill_loop)
 
 
-def _scalable_only_bodies(lanes: VectorWidth) -> Words:
+def _scalable_only_bodies(width: VectorWidth) -> CountedBodies:
     """Iterate over the bodies of intrinsics that exist for scalable vectors alone."""
-    end, n = lanes.vector("i32"), lanes
+    end, n = width.vector("i32"), width
     yield f"mac_{end}", 1, f"return {rvv_call('macc', 'a', 'b', 'c', n)};"
     yield f"neg_{end}", 1, f"return {rvv_call('neg', 'a', n)};"
     yield f"mac_short_{end}", 1, f"return {rvv_call('wmacc', 'a', 'b', 'c', n)};"
@@ -349,16 +349,16 @@ def _scalable_only_bodies(lanes: VectorWidth) -> Words:
     yield f"store_saturated_i8_{end}", 2, f"{rvv_call('se8', 'p', rvv_call('nclip', halves, 0, _DOWN, n), n)};"
 
 
-def _int32_bodies(lanes: VectorWidth) -> Words:
+def _int32_bodies(width: VectorWidth) -> CountedBodies:
     """Iterate over the bodies of all intrinsics on vectors of int32."""
     yield from (
-        *_integer_arithmetic_bodies(lanes),
-        *_shift_bodies(lanes),
-        *_widening_load_bodies(lanes),
-        *_narrowing_store_bodies(lanes),
+        *_integer_arithmetic_bodies(width),
+        *_shift_bodies(width),
+        *_widening_load_bodies(width),
+        *_narrowing_store_bodies(width),
     )
-    if lanes.scalable:
-        yield from _scalable_only_bodies(lanes)
+    if width.scalable:
+        yield from _scalable_only_bodies(width)
 
 
 _LENGTHS = {

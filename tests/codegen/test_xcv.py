@@ -11,7 +11,7 @@ import pytest
 
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_model
-from microc.isa import CORES, SCALAR, word_product
+from microc.isa import CORES, SCALAR, find_four_product_intrinsic
 from microc.isa.riscv import CLIPPED, ENCODINGS, XCV
 from microc.target import target_for
 from tests.codegen.test_intrinsics import function
@@ -93,7 +93,7 @@ def _encoded(tool: str, line: str) -> int | None:
 
 def test_the_meaning_chooses() -> None:
     """Whatever core has a product of four bytes takes it; others take pairs, or nothing."""
-    found = {cpu: word_product("int8", "int8", cpu) for cpu in CORES}
+    found = {cpu: find_four_product_intrinsic("int8", "int8", cpu) for cpu in CORES}
     assert {cpu: t.name for cpu, t in found.items() if t} == {
         "cv32e40p": "dot4_int8_int8_word",
         **dict.fromkeys(("cortex-m4", "cortex-m4+tensor16", "cortex-m7", "cortex-m33", "cortex-m55"), "dot4_int8_int8"),

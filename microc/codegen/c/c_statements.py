@@ -12,7 +12,7 @@ from microc.codegen.c.c_expressions import Bounds, ExprPrinter
 from microc.codegen.c.identifiers import make_names_distinct, tile_names
 from microc.codegen.c.libm import HALF_FLOAT_HELPERS, MATH_HELPERS
 from microc.errors import InternalError
-from microc.isa import CORES, FAMILIES, SCALAR, Intrin, bodies_of
+from microc.isa import CORES, FAMILIES, SCALAR, Intrin, c_bodies_of_intrinsic
 from microc.isa.instruction_set import LANE
 from microc.tir import ir
 from microc.tir.analysis.context import buffers_read, buffers_written, early_exit_branch
@@ -507,11 +507,11 @@ def _print_intrinsic_function(intrin: Intrin, printer: ExprPrinter, cpu: str) ->
         else f"{dtypes.c_name(p.dtype)} {p.name}"
         for p in intrin.params
     )
-    vector_dtypes = (dtype for _, body in bodies_of(intrin.name, cpu) for dtype in body.types)
+    vector_dtypes = (dtype for _, body in c_bodies_of_intrinsic(intrin.name, cpu) for dtype in body.types)
     for dtype in (intrin.result, *(p.dtype for p in intrin.params), *vector_dtypes):
         if dtype and dtypes.is_vector(dtype):
             printer.helpers[dtype] = None
-    out_of_line = any(body.apart for _, body in bodies_of(intrin.name, cpu))
+    out_of_line = any(body.apart for _, body in c_bodies_of_intrinsic(intrin.name, cpu))
     attribute = _attribute_lines("noinline") if out_of_line else []
     how = "static" if out_of_line else "static inline"
     head = f"{how} {dtypes.c_name(intrin.result) if intrin.result else 'void'} {intrin.name}({params})"
@@ -535,7 +535,10 @@ def _print_bodies_by_guard(
     ``own_bodies``: guards and lines of further bodies, which are variants of the portable body."""
     lines: list[str] = []
     bodies: dict[str, list[str]] = {}
-    for guard, text in (*((g, body.text.splitlines()) for g, body in bodies_of(name, cpu) if body.text), *own_bodies):
+    for guard, text in (
+        *((g, body.text.splitlines()) for g, body in c_bodies_of_intrinsic(name, cpu) if body.text),
+        *own_bodies,
+    ):
         bodies.setdefault(guard, text)
     for guard, text in bodies.items():
         lines += [f"#{'elif' if lines else 'if'} {guard}", *(f"    {line}" for line in text)]

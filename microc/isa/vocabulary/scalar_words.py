@@ -137,8 +137,7 @@ def _word_access_intrinsics() -> Iterator[Intrin]:
 
 
 def _copy_and_fill_intrinsics() -> Iterator[Intrin]:
-    """Iterate over the intrinsics that copy and fill contiguous memory, and those that copy elements at a constant
-    distance."""
+    """Iterate over the intrinsics that copy or fill contiguous memory, or copy elements at a constant distance."""
     k, n, value, step = Var("k"), Var("n"), Var("value"), Var("step")
     for dtype, short in COPIED.items():
         p, q = Buffer("p", (ANY,), dtype), Buffer("q", (ANY,), dtype)
@@ -176,8 +175,8 @@ def _byte_widening_intrinsic(name: str, signed: bool, subtracts_z: bool = False)
     ``z`` is subtracted from each byte."""
     pointer = Buffer("p", (4,), "int16")
 
-    def widened_byte(k: int) -> Expr:
-        part = A >> (8 * k)
+    def widened_byte(byte_index: int) -> Expr:
+        part = A >> (8 * byte_index)
         value = sign_extend_8(part) if signed else part & 0xFF
         return ir.cast("int16", value - sign_extend_16(_Z) if subtracts_z else value)
 
@@ -191,8 +190,8 @@ def _lane_min_or_max_intrinsic(name: str, lanes: int, *, signed: bool, minimum: 
     bits = 32 // lanes
     mask, sign = (1 << bits) - 1, 1 << (bits - 1)
 
-    def lane_value(word: Expr, k: int) -> Expr:
-        part = (word >> (bits * k)) & mask
+    def lane_value(word: Expr, lane_index: int) -> Expr:
+        part = (word >> (bits * lane_index)) & mask
         return (part ^ sign) - sign if signed else part
 
     total: Expr = int32_constant(0)
@@ -222,8 +221,8 @@ def _add_products_to_c(*products: Expr) -> Expr:
 
 
 def _add_four_byte_products_to_c(a_is_signed: bool) -> Expr:
-    """Build the sum of ``c`` and the products of the four bytes of ``a`` and ``b``. The bytes of ``b`` are signed,
-    those of ``a`` if ``a_is_signed``."""
+    """Build the sum of ``c`` and the products of the four bytes of ``a`` and ``b``. The bytes of ``b`` are signed;
+    the bytes of ``a`` are signed if ``a_is_signed``."""
     parts = (
         (sign_extend_8(A >> k) if a_is_signed else (A >> k) & 0xFF) * sign_extend_8(B >> k) for k in (0, 8, 16, 24)
     )

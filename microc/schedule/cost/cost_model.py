@@ -121,15 +121,15 @@ _WORDS = frozenset({*QUEUES, SIGNAL, WAIT, BARRIER})
 class _TensorUnitClock:
     """Simulated state of a tensor unit.
 
-    For each of its three queues: ``now``, the current cycle, and ``busy``, the cycles of its instructions.
-    ``tokens``: cycles at which tokens were sent, by sender, receiver and kind. ``macs``: multiply-accumulates so
-    far."""
+    ``current_cycles``: current cycle of each of the three queues. ``busy_cycles``: cycles in which each queue executed
+    instructions. ``token_cycles``: cycles at which synchronisation tokens were sent, by (sending queue, receiving
+    queue, kind of token). ``mac_count``: number of multiply-accumulates so far."""
 
     unit: TensorUnit
-    now: list[int] = field(default_factory=lambda: [0, 0, 0])
-    busy: list[int] = field(default_factory=lambda: [0, 0, 0])
-    tokens: dict[tuple[int, ...], deque[int]] = field(default_factory=dict)
-    macs: int = 0
+    current_cycles: list[int] = field(default_factory=lambda: [0, 0, 0])
+    busy_cycles: list[int] = field(default_factory=lambda: [0, 0, 0])
+    token_cycles: dict[tuple[int, ...], deque[int]] = field(default_factory=dict)
+    mac_count: int = 0
 
     def simulate_instruction(self, instruction_name: str, operands: list[int]) -> None:
         """Simulate one instruction of the tensor unit. ``operands``: its operands without the addresses.
@@ -138,25 +138,25 @@ class _TensorUnitClock:
         token."""
         match instruction_name:
             case "unit_signal":
-                waiting = self.tokens.setdefault(tuple(operands[:3]), deque())
-                waiting.extend([self.now[operands[0]]] * operands[3])
+                waiting = self.token_cycles.setdefault(tuple(operands[:3]), deque())
+                waiting.extend([self.current_cycles[operands[0]]] * operands[3])
             case "unit_wait":
                 for _ in range(operands[3]):
-                    waiting = self.tokens.get(tuple(operands[:3]), deque())
+                    waiting = self.token_cycles.get(tuple(operands[:3]), deque())
                     if not waiting:
                         raise InternalError(
                             f"queue {operands[1]} of the tensor unit waits for a token of event {operands[2]} that no "
                             "earlier instruction sends"
                         )
-                    self.now[operands[1]] = max(self.now[operands[1]], waiting.popleft())
+                    self.current_cycles[operands[1]] = max(self.current_cycles[operands[1]], waiting.popleft())
             case "unit_barrier":
-                self.now = [max(self.now)] * 3
+                self.current_cycles = [max(self.current_cycles)] * 3
             case _:
                 cycles, queue = self.unit.cycles(instruction_name, operands), QUEUES[instruction_name]
-                self.now[queue] += cycles
-                self.busy[queue] += cycles
+                self.current_cycles[queue] += cycles
+                self.busy_cycles[queue] += cycles
                 if instruction_name == "unit_matmul":
-                    self.macs += operands[0] * operands[1] * operands[2]
+                    self.mac_count += operands[0] * operands[1] * operands[2]
 
 
 def tensor_unit_use(func: ir.PrimFunc, unit: TensorUnit | None, mac_count: int) -> UnitUse | None:
@@ -168,9 +168,11 @@ def tensor_unit_use(func: ir.PrimFunc, unit: TensorUnit | None, mac_count: int) 
         return None
     clock = _TensorUnitClock(unit)
     _simulate_unit(calls, clock)
-    cycles = max(clock.now)
-    used = min(mac_count, clock.macs) / (cycles * unit.macs) if cycles else 0.0
-    return UnitUse(cycles, clock.busy[LOAD], clock.busy[COMPUTE], clock.busy[STORE], clock.macs, used)
+    cycles = max(clock.current_cycles)
+    used = min(mac_count, clock.mac_count) / (cycles * unit.macs) if cycles else 0.0
+    return UnitUse(
+        cycles, clock.busy_cycles[LOAD], clock.busy_cycles[COMPUTE], clock.busy_cycles[STORE], clock.mac_count, used
+    )
 
 
 def _keep_unit_calls(stmt: ir.Stmt) -> ir.Stmt | None:

@@ -10,7 +10,7 @@ from dataclasses import field
 
 from microc.base import dtypes
 from microc.base.immutable import frozen
-from microc.isa import SCALAR, bodies_of, body_of
+from microc.isa import SCALAR, c_bodies_of_intrinsic, c_body_for_cost_model
 from microc.isa.instruction_set import SILENT
 from microc.target import Target
 from microc.tir import ir
@@ -146,7 +146,7 @@ class Selector:
             return Counter({"alu": 1})
         if name not in SCALAR:
             return self._count_math_function(name, dtype)
-        body = body_of(name, self.target.cpu)
+        body = c_body_for_cost_model(name, self.target.cpu)
         if body is not None:
             return +Counter(body.counts())
         lane = self._count_portable_meaning(SCALAR[name].meaning)
@@ -168,7 +168,7 @@ class Selector:
     def _intrinsic_loop(self, name: str, args: tuple[ir.Expr, ...]) -> tuple[tuple[tuple[str, int], ...], int]:
         """Return (operations of one iteration, number of iterations) of the loop in the C body of an intrinsic.
         Without a loop, return no operations and 1."""
-        body = body_of(name, self.target.cpu) if name in SCALAR else None
+        body = c_body_for_cost_model(name, self.target.cpu) if name in SCALAR else None
         if body is None or body.turns is None:
             return (), 1
         names = [param.name for param in SCALAR[name].params]
@@ -242,7 +242,7 @@ class Selector:
 
         ``source_dtype``: ``float16`` or ``bfloat16``. The conversion is the core's C body if it has one, else the C
         of ``codegen/c/libm.py``."""
-        body = next((body for _, body in bodies_of(f"{source_dtype}_to_float", self.target.cpu)), None)
+        body = next((body for _, body in c_bodies_of_intrinsic(f"{source_dtype}_to_float", self.target.cpu)), None)
         moved = Counter({"float": int(self.target.has("fpu"))})
         return +Counter(body.counts()) if body else moved + Counter({"alu": 1 if source_dtype == "bfloat16" else 10})
 

@@ -41,9 +41,9 @@ def stored_buffer(block: ir.Block) -> ir.Buffer:
     return next(iter(stores))
 
 
-def loop_nest(func: ir.PrimFunc, block: ir.Block) -> ir.Stmt:
-    """Return the outermost loop that contains a block and no other statement. If there is no such loop, return the
-    block itself."""
+def nest_of_block(func: ir.PrimFunc, block: ir.Block) -> ir.Stmt:
+    """Return the loop nest of a block: the outermost loop that contains the block and no other statement, or the block
+    itself if there is no such loop."""
     nest: ir.Stmt = block
     for loop in reversed(loops_around(func.body, block)):
         if loop.body is not nest:
@@ -116,7 +116,7 @@ def compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     that they read."""
     producer, target = find_block(func.body, block), find_outer_loop(func.body, loop)
     buffer = stored_buffer(producer)
-    nest = loop_nest(func, producer)
+    nest = nest_of_block(func, producer)
     within = {id(s) for s in (producer, *outermost_blocks(target))}
     if any(buffer in buffers_read(s) for s in outermost_blocks(func.body) if id(s) not in within):
         raise ScheduleError(
@@ -228,7 +228,7 @@ def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
             )
         spatial[counted[0]] = _first_iteration_and_count(start, size, counted[1])
     new_nest = _build_nest_over_region(func, consumer, spatial, (*outer, target))
-    body = replace_stmt(func.body, loop_nest(func, consumer), None)
+    body = replace_stmt(func.body, nest_of_block(func, consumer), None)
     target = find_loop(body, loop)
     return replace(func, body=replace_stmt(body, target, replace(target, body=ir.seq(target.body, new_nest))))
 
@@ -297,7 +297,7 @@ def compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
             return substitute(store.value, dict(zip(store.indices, expr.indices, strict=True)))  # type: ignore[arg-type]
         return expr
 
-    body = replace_stmt(func.body, loop_nest(func, producer), None)
+    body = replace_stmt(func.body, nest_of_block(func, producer), None)
 
     def remove_allocation(stmt: ir.Stmt) -> ir.Stmt:
         return stmt.body if isinstance(stmt, ir.Alloc) and stmt.buffer == buffer else stmt
@@ -358,7 +358,7 @@ def reverse_compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
         tuple(substitute(index, bindings) for index in result.indices),
         map_expr(substitute(result.value, bindings), replace_load_by_value),
     )
-    body = replace_stmt(func.body, loop_nest(func, consumer), None)
+    body = replace_stmt(func.body, nest_of_block(func, consumer), None)
     body = replace_stmt(body, producer, replace(producer, name=block, body=store))
     return replace(func, body=map_stmt(body, lambda s: s.body if isinstance(s, ir.Alloc) and s.buffer == buffer else s))
 

@@ -9,7 +9,7 @@ from math import gcd
 from microc.base import dtypes
 from microc.base.immutable import frozen
 from microc.errors import ScheduleError
-from microc.schedule.primitives.compute_at import loop_nest, stored_buffer
+from microc.schedule.primitives.compute_at import nest_of_block, stored_buffer
 from microc.schedule.primitives.tree import (
     extent_of,
     find_block,
@@ -324,7 +324,7 @@ def rfactor(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     reduction, factored = find_block(func.body, block), find_loop(func.body, loop)
     around = loops_around(func.body, reduction)
     combine, value = _reduction_operator_and_term(reduction)
-    nest = loop_nest(func, reduction)
+    nest = nest_of_block(func, reduction)
     if around and nest is not around[0]:
         raise ScheduleError(
             f"rfactor: other blocks share the loops of block {block!r}", hint="rfactor before compute_at"

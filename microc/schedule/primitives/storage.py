@@ -249,7 +249,7 @@ def set_dtype(func: ir.PrimFunc, buffer: str, dtype: str) -> ir.PrimFunc:
 
 
 def _build_narrow_cast_remover(buffer: ir.Buffer, old_dtype: str) -> Callable[[ir.Expr], ir.Expr]:
-    """Build a rewrite that removes the inner cast of ``wide(old_dtype(load))``, where the load is from ``buffer``.
+    """Build a rewrite that removes the inner cast of ``wide(old_dtype(load))``. ``load`` reads ``buffer``.
 
     The values of the buffer fit both dtypes."""
 

@@ -243,7 +243,7 @@ def _store_indices_by_output(
     """Return, for each output of the intrinsic, the indices at which ``store`` writes. None if the indices of an output
     differ between its terms.
 
-    ``iterations``: all iterations of the replaced loops, those of one output next to each other."""
+    ``iterations``: all iterations of the replaced loops, sorted by output."""
     terms = len(iterations) // output_count
     distances = [_element_distance_by_axis(store.indices, bindings, iterations[0], point) for point in iterations]
     indices = []

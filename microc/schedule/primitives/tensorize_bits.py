@@ -175,7 +175,7 @@ def can_share_words(block: ir.Block, column_count: int) -> bool:
 
 def tensorize_bit_columns(func: ir.PrimFunc, weight: str, columns: str, reduction: str) -> ir.PrimFunc:
     """Replace the loop ``columns`` (trip count 4) and the loop of 2 terms of int16 activations inside it by ``dot2`` on
-    32-bit words, each of which contains the 4-bit weights of four columns and two terms.
+    32-bit words. A word contains the 4-bit weights of four columns and two terms.
 
     ``reduction``: outermost loop of the decomposed reduction. The sums of four columns are combined before this loop
     and separated after it."""

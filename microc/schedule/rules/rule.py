@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from microc.base.immutable import frozen
 from microc.errors import MicrocError
-from microc.isa import word_product
+from microc.isa import find_four_product_intrinsic
 from microc.ops.registry import Multiples
 from microc.schedule.primitives.compute_at import loop_extent
 from microc.schedule.schedule import Schedule
@@ -262,7 +262,7 @@ def product_multiples(target: Target) -> Multiples:
     Vectors of any length (RVV) permit any number of columns; vectors with masked lanes (MVE) permit any number of
     terms."""
     lanes, pairs, vectors = (target.has(feature) for feature in ("lanes", "pairs", "vectors"))
-    widened = {(a, "int8") for a in NARROW if pairs or vectors or word_product(a, "int8", target.cpu)}
+    widened = {(a, "int8") for a in NARROW if pairs or vectors or find_four_product_intrinsic(a, "int8", target.cpu)}
     words = {("int16", "int16")} if pairs and not lanes else set()
     columns = target.core.lanes if vectors and not target.has("scalable") else ()
     return Multiples(frozenset(widened | words), lanes, columns)

@@ -8,7 +8,7 @@ from math import prod
 from types import MappingProxyType
 
 from microc.base import dtypes
-from microc.isa import body_of
+from microc.isa import c_body_for_cost_model
 from microc.isa.vocabulary.vector_lanes import LEAST
 from microc.schedule.primitives.compute_at import loop_extent, stored_buffer
 from microc.schedule.primitives.tree import find_block
@@ -282,7 +282,7 @@ def default_tap_pairs(start: Schedule, target: Target, goal: Goal) -> tuple[bool
     form = match_depthwise(start)
     assert form is not None
     word = f"dot2_i32x{largest_dividing_lane_count(form.channels, target)}"
-    body = body_of(word, target.cpu) if target.has(word) else None
+    body = c_body_for_cost_model(word, target.cpu) if target.has(word) else None
     short = form.total.dtype == "int32" and all(dtypes.contains_range_of("int16", dtype) for dtype in form.dtypes[:2])
     plain = form.depth_multiplier == 1 and prod(form.taps) <= MOST_TAPS
     return (short and plain and body is not None and sum(body.counts().values()) < TAP_OPERATIONS,)
