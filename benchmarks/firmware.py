@@ -28,7 +28,13 @@ from operator_cases import applications, recurrent
 from scipy.optimize import linprog
 
 from microc import __version__
-from microc.codegen.c.resources import FIRMWARE_TABLE, PARTS, code_parts, flash_around_networks, library_bytes
+from microc.codegen.c.resources import (
+    FIRMWARE_TABLE,
+    PARTS,
+    code_parts,
+    library_bytes,
+    min_and_max_flash_around_networks,
+)
 from microc.codegen.project.firmware import project_files
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_model
@@ -112,7 +118,7 @@ def measure_core(board: Board) -> list[float]:
             continue
         sizes = linked(module, board)
         if sizes is not None:
-            own = module.const_bytes + flash_around_networks(board, "rpc")[1] + library_bytes((module,))
+            own = module.const_bytes + min_and_max_flash_around_networks(board, "rpc")[1] + library_bytes((module,))
             rows.append(code_parts(module))
             rest.append(sizes[0] - own)
             flash.append(sizes[0])

@@ -141,7 +141,7 @@ def test_a_library_of_a_strangers_file_is_not_built(project: Path, said: Any) ->
 
 def test_a_project_over_what_is_there(project: Path, said: Any) -> None:
     error = said("new", str(project), code=2)["error"]
-    assert error["code"] == "E0202" and "holds other files" in error["what"]
+    assert error["code"] == "E0202" and "contains files that microc did not write" in error["what"]
     assert "microbti" in said("new", "x", "--board", "microbti", code=2)["error"]["what"]
     (project / "broken.tflite").write_bytes(b"1234TFL3")
     assert said("new", "x", "--model", "broken.tflite", code=3)
@@ -160,5 +160,8 @@ def test_a_project_of_another_network_stays(project: Path, said: Any) -> None:
     said("compile", second, "--name", "other", "--board", "microbit", "-o", "out")  # the same model again
     os.mkdir("page")
     (project / "page" / "manifest.json").write_text('{"name": "a web page"}')
-    assert "holds other files" in said("compile", model, "-o", "page", "--force", code=2)["error"]["what"]
+    assert (
+        "contains files that microc did not write"
+        in said("compile", model, "-o", "page", "--force", code=2)["error"]["what"]
+    )
     assert os.listdir("page") == ["manifest.json"]

@@ -134,11 +134,11 @@ class Package:
         """Text of the C sources and headers by file name, without their folders."""
         return {PurePosixPath(p).name: str(text) for p, text in self.files.items() if p.endswith((".c", ".h"))}
 
-    def with_module(self, module: bytes) -> Package:
+    def with_webassembly(self, webassembly: bytes) -> Package:
         """Return the package with a JavaScript file that contains its C compiled to WebAssembly.
 
-        ``module``: the bytes of the WebAssembly module."""
-        text = f'const NETWORK = "{base64.b64encode(module).decode()}";\n'
+        ``webassembly``: the bytes of the WebAssembly module."""
+        text = f'const NETWORK = "{base64.b64encode(webassembly).decode()}";\n'
         return replace(self, files=MappingProxyType({**self.files, self.compiled: text}))
 
 
@@ -156,7 +156,7 @@ def load_format(name: str) -> Format:
     is_own = "/" in name
     if not is_own and name not in list_formats():
         hint = known_names_hint(name, list_formats(), "formats")
-        raise UsageError(f"there is no format {name!r}", hint=f"{hint} (a path with a slash is one of your own)")
+        raise UsageError(f"there is no export format {name!r}", hint=f"{hint} (write a path with a slash for your own)")
     folder = Path(name) if is_own else file_access.templates_folder() / "export" / name
     path = folder / DESCRIPTION
     try:
@@ -164,7 +164,7 @@ def load_format(name: str) -> Format:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=_OWN_FORMAT) from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(f"{path.name} is no TOML: {error}", where=str(path), hint=_OWN_FORMAT) from error
+        raise UsageError(f"{path.name} is not valid TOML: {error}", where=str(path), hint=_OWN_FORMAT) from error
     return _parse_format(folder, path, data)
 
 
@@ -189,7 +189,7 @@ def _parse_format(folder: Path, path: Path, data: dict[str, Any]) -> Format:
     if not wrong and data["status"] not in TEST_STATUS:
         wrong.append("status")
     if unknown or wrong:
-        what = f"unknown key {unknown[0]!r}" if unknown else f"{wrong[0]!r} is missing, or of the wrong type"
+        what = f"got the unknown key {unknown[0]!r}" if unknown else f"key {wrong[0]!r} is missing or has a wrong value"
         raise UsageError(
             f"format {folder.name}: {what}",
             where=str(path),
@@ -209,16 +209,16 @@ def check_board(export_format: Format, board: Board) -> None:
     if export_format.families and board.target.isa not in (*export_format.families, "host"):
         others = ", ".join(name for name in list_formats() if _is_supported_by_build_system(load_format(name), board))
         raise UsageError(
-            f"the format {export_format.name} does not build for {board.target.cpu}",
+            f"format {export_format.name}: its build system does not build for {board.target.cpu}",
             where=board.title,
             hint=f"choose another format: {others}; or another board",
         )
     emulated = board.raw.get("emulator") or board.raw.get("simulator")
     if export_format.boards and board.raw.get("memory") and not emulated and export_format.boards not in board.ids:
         raise UsageError(
-            f"the format {export_format.name} has no board {board.name}",
+            f"format {export_format.name}: board {board.name} has no id {export_format.boards!r} in its file",
             where=board.title,
-            hint=f"leave --board out, or name a board that has an id {export_format.boards!r} in its file",
+            hint="leave out --board, or choose a board that has this id",
         )
 
 
@@ -240,12 +240,12 @@ def build_package(
     ``name``: the name of the export format, or the path of a format's folder. ``board``: the board that the network was
     compiled for. ``version``: microc's version. ``frames``: the frames of the sample, by default those of
     :func:`sample_frames`. UsageError for a board or network that the format does not support."""
-    format_ = load_format(name)
-    check_board(format_, board)
+    export_format = load_format(name)
+    check_board(export_format, board)
     if is_relocatable(module.options):
         raise UsageError(
-            f"relocatable: an export in format {format_.name} is linked into a program and cannot be loaded",
-            hint="leave out relocatable",
+            f"relocatable: got export format {export_format.name}, expected a project: exports are linked into a program",
+            hint="leave out relocatable, or use microc compile",
         )
     if module.own is not None:
         raise UsageError(
@@ -253,31 +253,31 @@ def build_package(
             where=module.source,
             hint="leave out external, or take the project that microc compile writes, whose CMakeLists.txt builds it",
         )
-    if format_.fixed and module.sizes:
+    if export_format.fixed and module.sizes:
         varying = ", ".join(size.label for size in module.sizes)
         raise UsageError(
-            f"format {format_.name}: got a network whose sizes vary ({varying}), expected fixed sizes",
+            f"format {export_format.name}: got a network whose sizes vary ({varying}), expected fixed sizes",
             where=module.source,
             hint="bind them with --input-shape, or choose a format in C",
         )
-    context = _package_context(module, board, format_, version, frames)
+    context = _package_context(module, board, export_format, version, frames)
     sources, headers = (
-        _check_inside_export(_render_format_line(text, context, format_), format_)
-        for text in (format_.sources, format_.headers)
+        _check_inside_export(_render_format_line(text, context, export_format), export_format)
+        for text in (export_format.sources, export_format.headers)
     )
     network = render_network(context.model)
     for end in (".c", ".h"):
         network[f"{context.package}_sample{end}"] = render(f"export/sample{end}.j2", context)
     files: dict[str, str | bytes] = {
-        _join_path(headers if file.endswith(".h") else sources, file): text for file, text in network.items()
+        _join_folder_and_file(headers if file.endswith(".h") else sources, file): text for file, text in network.items()
     }
     files["LICENSE"] = render("export/LICENSE.j2", context)
-    for path, template in format_.files.items():
-        files[_check_inside_export(_render_format_line(path, context, format_), format_)] = _render_template(
-            template, context, format_
+    for path, template in export_format.files.items():
+        files[_check_inside_export(_render_format_line(path, context, export_format), export_format)] = (
+            _render_template(template, context, export_format)
         )
-    files[PROJECT_MARKER] = to_json({**manifest(module, version), "format": format_.name})
-    compiled = _check_inside_export(format_.compiled, format_)
+    files[PROJECT_MARKER] = to_json({**manifest(module, version), "format": export_format.name})
+    compiled = _check_inside_export(export_format.compiled, export_format)
     return Package(MappingProxyType(dict(sorted(files.items()))), context.commands, compiled)
 
 
@@ -306,29 +306,32 @@ def _escape_texts(data: Any) -> Any:
     return escape(data)
 
 
-def _join_path(folder: str, file: str) -> str:
+def _join_folder_and_file(folder: str, file: str) -> str:
+    """Return the path of a file in a folder of the package. An empty folder is the package's root."""
     return f"{folder}/{file}" if folder else file
 
 
-def _render_template(template: str, context: PackageContext, format_: Format) -> str:
+def _render_template(template: str, context: PackageContext, export_format: Format) -> str:
     """Render a template in the folder of an export format. UsageError if the template is wrong."""
     try:
-        return render(template, context, format_.folder)
+        return render(template, context, export_format.folder)
     except jinja2.TemplateError as error:
-        where = f"{format_.folder / template}:{getattr(error, 'lineno', None) or 1}"
+        where = f"{export_format.folder / template}:{getattr(error, 'lineno', None) or 1}"
         raise UsageError(
-            f"format {format_.name}: a template cannot be rendered: {error}", where=where, hint=_OWN_FORMAT
+            f"format {export_format.name}: a template cannot be rendered: {error}", where=where, hint=_OWN_FORMAT
         ) from error
 
 
-def _render_format_line(text: str, context: PackageContext, format_: Format) -> str:
+def _render_format_line(text: str, context: PackageContext, export_format: Format) -> str:
     """Render a path or command of ``format.toml``, which is a template. UsageError if the template is wrong."""
     try:
         return render_line(text, context)
     except jinja2.TemplateError as error:
-        where = str(format_.folder / DESCRIPTION)
+        where = str(export_format.folder / DESCRIPTION)
         raise UsageError(
-            f"format {format_.name}: cannot render the path or command {text!r}: {error}", where=where, hint=_OWN_FORMAT
+            f"format {export_format.name}: cannot render the path or command {text!r}: {error}",
+            where=where,
+            hint=_OWN_FORMAT,
         ) from error
 
 
@@ -344,7 +347,7 @@ def _check_inside_export(relative_path: str, export_format: Format) -> str:
 
 
 def _package_context(
-    module: Module, board: Board, format_: Format, version: str, frames: Sequence[Frame] | None
+    module: Module, board: Board, export_format: Format, version: str, frames: Sequence[Frame] | None
 ) -> PackageContext:
     """Build the variables of an export format's templates for a network compiled for a board.
 
@@ -354,7 +357,7 @@ def _package_context(
     model = model_context(module, version, package)
     context = PackageContext(
         model=model,
-        format=FormatContext(Code(format_.title), Code(format_.status), Code(format_.checked)),
+        format=FormatContext(Code(export_format.title), Code(export_format.status), Code(export_format.checked)),
         package=package,
         cpu=Word(board.target.cpu),
         isa=Name(board.target.isa),
@@ -368,5 +371,6 @@ def _package_context(
         frames=len(frames) if module.state else 0,
     )
     return replace(
-        context, commands=tuple(Code(_render_format_line(text, context, format_)) for text in format_.commands)
+        context,
+        commands=tuple(Code(_render_format_line(text, context, export_format)) for text in export_format.commands),
     )

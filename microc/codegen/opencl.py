@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from microc.base import dtypes
 from microc.base.immutable import frozen
-from microc.codegen.c.c_expressions import MATH_FUNCTIONS, ExprPrinter, short_name
+from microc.codegen.c.c_expressions import MATH_FUNCTIONS, ExprPrinter, dtype_abbreviation
 from microc.codegen.c.c_statements import INDENT, StmtPrinter, wrap_line
 from microc.codegen.c.identifiers import make_names_distinct, tile_names
 from microc.codegen.render import Name
@@ -23,17 +23,18 @@ _FENCES = {
     f"{BARRIER}_{LOCAL}": "CLK_LOCAL_MEM_FENCE",
     f"{BARRIER}_{GLOBAL}": "CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE",
 }
-_WORDS = frozenset(
+_OPENCL_KEYWORDS = frozenset(
     {"kernel", "global", "local", "constant", "private", "half", "uchar", "ushort", "uint", "ulong", "pipe"}
     | {"read_only", "write_only", "read_write", "image1d_t", "image2d_t", "image3d_t", "sampler_t", "event_t"}
 )
 """Keywords of OpenCL C that are not keywords of C."""
-_LANES = (2, 3, 4, 8, 16)
-_VECTORS = {
+_VECTOR_LANES = (2, 3, 4, 8, 16)
+"""Numbers of elements that OpenCL C's vector types can have."""
+_OPENCL_SCALAR_TYPES = {
     "int8": "char", "int16": "short", "int32": "int", "int64": "long", "uint8": "uchar", "uint16": "ushort", "uint32": "uint",
     "uint64": "ulong", "float32": "float", "float64": "double",
 }  # fmt: skip
-"""OpenCL C's scalar type for each dtype. With a number of lanes appended, its name is that of a vector type: ``char4``."""
+"""OpenCL C's scalar type for each dtype. The name of a vector type is a scalar type and a number of lanes: ``char4``."""
 
 
 @frozen
@@ -56,10 +57,10 @@ def opencl_kernel(func: ir.PrimFunc) -> DeviceKernel:
     compute in the same order. ScheduleError if the function's loops are not bound to work-groups and work-items in a way
     that OpenCL can run."""
     grid = lower_grid(func)
-    func = _rename_keywords(make_names_distinct(grid.func))
+    func = _rename_opencl_keywords(make_names_distinct(grid.func))
     name = Name(f"{func.name}_kernel")  # the suffix avoids the names of OpenCL's built-in functions
-    expr = _Expressions()
-    body = _Statements(expr, grid).print_statement(func.body)
+    expr = _OpenClExprPrinter()
+    body = _OpenClStmtPrinter(expr, grid).print_statement(func.body)
     written = {b.name for b in buffers_written(func.body)}
     params = ", ".join(
         f"__global {'' if p.name in written else 'const '}{dtypes.c_name(p.dtype)} *restrict {p.name}"
@@ -75,7 +76,9 @@ def opencl_kernel(func: ir.PrimFunc) -> DeviceKernel:
     ]
     text = [*expr.helper_definitions(), "", *kernel]
     used = set(re.findall(r"\w+", "\n".join(text)))
-    types = [f"typedef {own} {dtypes.c_name(dtype)};" for dtype, own in _VECTORS.items() if f"{dtype}_t" in used]
+    types = [
+        f"typedef {own} {dtypes.c_name(dtype)};" for dtype, own in _OPENCL_SCALAR_TYPES.items() if f"{dtype}_t" in used
+    ]
     doubles = ["#pragma OPENCL EXTENSION cl_khr_fp64 : enable"] if "double" in used else []
     lines = [*doubles, "#pragma OPENCL FP_CONTRACT OFF", *types, *text]
     return DeviceKernel(
@@ -83,7 +86,7 @@ def opencl_kernel(func: ir.PrimFunc) -> DeviceKernel:
     )
 
 
-class _Expressions(ExprPrinter):
+class _OpenClExprPrinter(ExprPrinter):
     """Printer of expressions with OpenCL's function names: ``exp`` accepts floats as well as vectors, where C has ``expf``."""
 
     def helper_definitions(self) -> list[str]:
@@ -91,13 +94,13 @@ class _Expressions(ExprPrinter):
 
         UnsupportedError for a helper that has no definition in OpenCL C."""
         lines = []
-        kinds = {short_name(dtype): dtypes.c_name(dtype) for dtype in _VECTORS}
+        kinds = {dtype_abbreviation(dtype): dtypes.c_name(dtype) for dtype in _OPENCL_SCALAR_TYPES}
         for name in self.helpers:
             op, _, short = name.rpartition("_")
             if op not in BINARY or not BINARY[op].body:
                 raise UnsupportedError(
-                    f"{name} has no body in OpenCL C",
-                    hint="replace it by arithmetic: it is an instruction of other cores",
+                    f"intrinsic {name}: it has no definition in OpenCL C",
+                    hint="replace the intrinsic by arithmetic operators",
                 )
             body = BINARY[op].body.replace("{type}", kinds[short]).splitlines()
             head = f"static inline {kinds[short]} {name}({kinds[short]} a, {kinds[short]} b)"
@@ -117,14 +120,14 @@ class _Expressions(ExprPrinter):
         return super()._print_call(name, args)
 
 
-class _Statements(StmtPrinter):
+class _OpenClStmtPrinter(StmtPrinter):
     """Printer of the statements of an OpenCL kernel.
 
     A loop that is bound to work-items is printed as a block that a single work-item runs. Shared buffers are declared at the
     beginning of the kernel, as OpenCL requires. ``idle_axes`` are the axes of the work-group that no loop around the current
     statement is bound to: along these axes all work-items would run the same statement."""
 
-    def __init__(self, expr: _Expressions, grid: Grid) -> None:
+    def __init__(self, expr: _OpenClExprPrinter, grid: Grid) -> None:
         super().__init__(expr)
         self.grid = grid
         self.idle_axes: frozenset[str] = frozenset(kind for kind, n in zip(ir.ITEMS, grid.items, strict=True) if n > 1)
@@ -177,10 +180,10 @@ class _Statements(StmtPrinter):
         lanes, store = ir.int_value(loop.extent), loop.body
         if isinstance(store, ir.If):  # guarded at the edge of a tensor: store the elements one by one
             return self._print_without_comment(replace(loop, kind="serial"))
-        if lanes not in _LANES or not isinstance(store, ir.Store) or store.buffer.scope == "register":
+        if lanes not in _VECTOR_LANES or not isinstance(store, ir.Store) or store.buffer.scope == "register":
             raise ScheduleError(
-                f"loop {loop.var.name!r} is no vector: got {loop.extent} iterations of {type(store).__name__}, "
-                "expected 2, 4, 8 or 16 of one store to memory",
+                f"loop {loop.var.name!r} cannot be vectorized: got {loop.extent} iterations of {type(store).__name__}, "
+                "expected 2, 3, 4, 8 or 16 iterations of one store to memory",
                 hint="split the loop and vectorize its inner part",
             )
         address = self.expr.print_element(
@@ -203,7 +206,7 @@ class _Statements(StmtPrinter):
 
         ``var``: the loop's variable. ``lanes``: the loop's trip count, which is the number of elements of the vector.
         ScheduleError if the expression reads elements that are not adjacent, or has no vector equivalent."""
-        kind = f"{_VECTORS[value.dtype]}{lanes}"
+        kind = f"{_OPENCL_SCALAR_TYPES[value.dtype]}{lanes}"
         match value:
             case _ if var not in free_vars(value):
                 return f"({kind})({self.expr(value)})"
@@ -211,38 +214,38 @@ class _Statements(StmtPrinter):
                 return f"vload{lanes}(0, &{self.expr.print_element(buffer, _indices_in_first_iteration(buffer, indices, var))})"
             case ir.Bin("add" | "sub" | "mul" as op, a, b) | ir.Bin("div" as op, a, b):
                 left, right = (self._print_vector_value(operand, var, lanes) for operand in (a, b))
-                return f"({left} {_operator_sign(op)} {right})"
+                return f"({left} {_operator_token(op)} {right})"
             case ir.Cast(_, a):
                 return f"convert_{kind}({self._print_vector_value(a, var, lanes)})"
             case ir.Call(name, args) if name in MATH_FUNCTIONS:
                 return f"{name}({', '.join(self._print_vector_value(a, var, lanes) for a in args)})"
             case _:
                 raise ScheduleError(
-                    f"loop {var.name!r} is no vector: {type(value).__name__} has no form on vectors",
-                    hint="leave vectorize out",
+                    f"loop {var.name!r} cannot be vectorized: {type(value).__name__} has no equivalent on vectors",
+                    hint="leave out vectorize for this loop",
                 )
 
 
-def _operator_sign(op: str) -> str:
+def _operator_token(op: str) -> str:
     """Return the token of C and OpenCL C for a binary operator of TIR: ``+`` for ``add``."""
     c_operator = BINARY[op].c
     assert c_operator is not None
     return c_operator[0]
 
 
-def _rename_keywords(func: ir.PrimFunc) -> ir.PrimFunc:
+def _rename_opencl_keywords(func: ir.PrimFunc) -> ir.PrimFunc:
     """Return the function with the suffix ``_cl`` on every buffer and variable whose name is an OpenCL keyword."""
     own = [*func.params, *(s.buffer for s in walk_stmt(func.body) if isinstance(s, ir.Alloc))]
-    buffers = {b: replace(b, name=f"{b.name}_cl") for b in own if b.name in _WORDS}
+    buffers = {b: replace(b, name=f"{b.name}_cl") for b in own if b.name in _OPENCL_KEYWORDS}
 
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
-        if not isinstance(s, (ir.For, ir.Let)) or s.var.name not in _WORDS:
-            return s
-        var = ir.Var(f"{s.var.name}_cl", s.var.dtype)
-        return replace(s, var=var, body=substitute_stmt(s.body, {s.var: var}))
+    def rename_declared_variable(stmt: ir.Stmt) -> ir.Stmt:
+        if not isinstance(stmt, (ir.For, ir.Let)) or stmt.var.name not in _OPENCL_KEYWORDS:
+            return stmt
+        var = ir.Var(f"{stmt.var.name}_cl", stmt.var.dtype)
+        return replace(stmt, var=var, body=substitute_stmt(stmt.body, {stmt.var: var}))
 
     params = tuple(buffers.get(p, p) for p in func.params)
-    return replace(func, params=params, body=map_stmt(replace_buffers(func.body, buffers), on_stmt))
+    return replace(func, params=params, body=map_stmt(replace_buffers(func.body, buffers), rename_declared_variable))
 
 
 def _indices_in_first_iteration(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> tuple[ir.Expr, ...]:
@@ -258,7 +261,7 @@ def _indices_in_first_iteration(buffer: ir.Buffer, indices: tuple[ir.Expr, ...],
         or sum(var in free_vars(atom) for atom in terms) > 1
     ):
         raise ScheduleError(
-            f"loop {var.name!r} is no vector: {buffer.name!r} is not accessed at adjacent elements",
-            hint="leave vectorize out, or vectorize the loop over the last axis",
+            f"loop {var.name!r} cannot be vectorized: its iterations do not access adjacent elements of {buffer.name!r}",
+            hint="leave out vectorize, or vectorize the loop over the last axis",
         )
     return (*outer, simplify(last - var))

@@ -31,16 +31,17 @@ from microc.base.file_access import read_bytes
 from microc.errors import OutputError
 
 _NEW, _OLD = ".microc-new", ".microc-old"
-_OURS = re.compile(rf"\.(.*)\.[0-9a-f]{{16}}({re.escape(_NEW)}|{re.escape(_OLD)})", re.DOTALL)
+_TEMPORARY_NAME = re.compile(rf"\.(.*)\.[0-9a-f]{{16}}({re.escape(_NEW)}|{re.escape(_OLD)})", re.DOTALL)
+"""Pattern of the names of temporary siblings. Its groups are the beginning of the target's name, and the suffix."""
 NAME_PREFIX_LENGTH = 40
 """Maximum number of letters of the target's name that the name of its temporary sibling repeats. File systems limit the length
 of names."""
 ABANDONED_SECONDS = 24 * 3600.0
 """Age in seconds from which a temporary sibling counts as abandoned on systems without file locks."""
-_EXCHANGE = 2
+_EXCHANGE_FLAG = 2
 """Value of the flag RENAME_EXCHANGE of Linux and RENAME_SWAP of macOS, which makes a rename exchange two paths."""
-_HERE = -100
-"""Value of AT_FDCWD of Linux: relative paths begin at the current folder."""
+_AT_CURRENT_FOLDER = -100
+"""Value of AT_FDCWD of Linux, with which relative paths begin at the current folder."""
 
 
 @contextmanager
@@ -50,11 +51,13 @@ def replace_atomically(target: Path) -> Iterator[Path]:
     If the ``with`` block succeeds, the temporary file replaces ``target``; otherwise it is removed."""
     temporary = _temporary_sibling(target, _NEW)
     try:
-        _refuse_irregular(target)
+        _refuse_irregular_file(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(target.parent, target.name)
         temporary.open("xb").close()  # with the user's default permissions; mkstemp would restrict them
-        lock = _lock(temporary)  # if another writer removes the unlocked file first, it is created again when written
+        lock = _lock_path(
+            temporary
+        )  # if another writer removes the unlocked file first, it is created again when written
     except OSError as error:
         raise unwritable_error(target, error) from error
     try:
@@ -63,11 +66,11 @@ def replace_atomically(target: Path) -> Iterator[Path]:
     except OSError as error:
         raise unwritable_error(target, error) from error
     finally:
-        _unlock(lock)
+        _release_lock(lock)
         temporary.unlink(missing_ok=True)
 
 
-def _refuse_irregular(target: Path) -> None:
+def _refuse_irregular_file(target: Path) -> None:
     """Raise OSError if ``target`` is a device, a pipe or a socket, which a regular file must not replace."""
     if target.exists() and not target.is_file() and not target.is_dir():
         raise OSError(EINVAL, "it is a device, a pipe or a socket, not a file", str(target))
@@ -89,7 +92,7 @@ def remove_leftovers(folder: Path, name: str = "") -> None:
     belongs to the user, and if no process has locked it."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            match = _OURS.fullmatch(entry.name)
+            match = _TEMPORARY_NAME.fullmatch(entry.name)
             if match and (not name or match[1] == name[:NAME_PREFIX_LENGTH]):
                 with suppress(OSError):
                     _remove_leftover(Path(entry.path), folder / name if name and match[2] == _OLD else None)
@@ -103,7 +106,7 @@ def _remove_leftover(leftover: Path, original: Path | None) -> None:
     state = leftover.lstat()
     if hasattr(os, "getuid") and state.st_uid != os.getuid():
         return
-    lock = None if leftover.is_symlink() else _lock(leftover)  # BlockingIOError if its writer still runs
+    lock = None if leftover.is_symlink() else _lock_path(leftover)  # BlockingIOError if its writer still runs
     if lock is None and time.time() - state.st_mtime < ABANDONED_SECONDS:
         return
     try:
@@ -114,11 +117,11 @@ def _remove_leftover(leftover: Path, original: Path | None) -> None:
         else:
             leftover.unlink(missing_ok=True)
     finally:
-        _unlock(lock)
+        _release_lock(lock)
 
 
-def _lock(path: Path) -> int | None:
-    """Lock a file or folder until :func:`_unlock` or the end of this process, and return the lock's file descriptor.
+def _lock_path(path: Path) -> int | None:
+    """Lock a file or folder until :func:`_release_lock` or the end of this process, and return the lock's file descriptor.
 
     None if the system has no locks; BlockingIOError if another process holds the lock."""
     try:
@@ -137,7 +140,8 @@ def _lock(path: Path) -> int | None:
     return descriptor
 
 
-def _unlock(lock: int | None) -> None:
+def _release_lock(lock: int | None) -> None:
+    """Release a lock by closing its file descriptor. None: there is no lock."""
     if lock is not None:
         os.close(lock)
 
@@ -208,7 +212,7 @@ def replace_folder_atomically(folder: Path, marker: str | None = PROJECT_MARKER,
     except OSError as error:
         raise unwritable_error(folder, error, option) from error
     finally:
-        _unlock(lock)
+        _release_lock(lock)
         shutil.rmtree(temporary, ignore_errors=True)
 
 
@@ -218,11 +222,11 @@ def _create_locked_folder(folder: Path) -> int | None:
     The folder gets its final name after it was locked. Under that name, an unlocked folder would look abandoned to another
     writer."""
     unlocked = Path(tempfile.mkdtemp(prefix=".", dir=folder.parent))
-    lock = _lock(unlocked)
+    lock = _lock_path(unlocked)
     try:
         os.rename(unlocked, folder)
     except OSError:
-        _unlock(lock)
+        _release_lock(lock)
         unlocked.rmdir()
         raise
     return lock
@@ -233,7 +237,7 @@ def _move_into_place(new: Path, folder: Path) -> None:
     if not folder.exists():
         os.rename(new, folder)
     elif not _exchange_folders(new, folder):
-        old, lock = _temporary_sibling(folder, _OLD), _lock(folder)
+        old, lock = _temporary_sibling(folder, _OLD), _lock_path(folder)
         try:
             os.rename(folder, old)
             try:
@@ -243,7 +247,7 @@ def _move_into_place(new: Path, folder: Path) -> None:
                 raise
             shutil.rmtree(old, ignore_errors=True)
         finally:
-            _unlock(lock)
+            _release_lock(lock)
 
 
 def _exchange_folders(first: Path, second: Path) -> bool:
@@ -251,9 +255,9 @@ def _exchange_folders(first: Path, second: Path) -> bool:
     library = ctypes.CDLL(None) if os.name == "posix" else None
     names = os.fsencode(first), os.fsencode(second)
     if sys.platform == "darwin" and hasattr(library, "renamex_np"):
-        return library.renamex_np(*names, _EXCHANGE) == 0  # type: ignore[union-attr, no-any-return]
+        return library.renamex_np(*names, _EXCHANGE_FLAG) == 0  # type: ignore[union-attr, no-any-return]
     if hasattr(library, "renameat2"):
-        return library.renameat2(_HERE, names[0], _HERE, names[1], _EXCHANGE) == 0  # type: ignore[union-attr, no-any-return]
+        return library.renameat2(_AT_CURRENT_FOLDER, names[0], _AT_CURRENT_FOLDER, names[1], _EXCHANGE_FLAG) == 0  # type: ignore[union-attr, no-any-return]
     return False
 
 
@@ -293,7 +297,7 @@ def check_folder(folder: Path, marker: str | None = PROJECT_MARKER, option: str 
         )
     if folder.is_dir() and any(folder.iterdir()) and not _contains_own_marker(folder, marker):
         raise OutputError(
-            f"{folder} holds other files",
+            f"{folder} contains files that microc did not write",
             where=str(folder),
             hint=f"choose a new or empty folder: {option} {find_unused_path(folder)}; nothing was written",
         )

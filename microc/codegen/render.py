@@ -196,6 +196,7 @@ class _TemplateCache(jinja2.BytecodeCache):
 
 
 def _cache_header(bucket: Bucket) -> bytes:
+    """Return the first bytes of a cache entry, which identify Python's and Jinja's versions and the template's text."""
     return bc_magic + bucket.checksum.encode()
 
 
@@ -230,16 +231,21 @@ def render_html(template: str, context: Any) -> str:
 
     Every string in the context becomes a :class:`Label`, which the template escapes. Only :class:`Data`, which is for the
     page's script, stays as it is."""
-    return template_environment(html=True).get_template(template).render(_template_variables(_label_strings(context)))
+    return (
+        template_environment(html=True)
+        .get_template(template)
+        .render(_template_variables(_convert_strings_to_labels(context)))
+    )
 
 
 def render_line(text: str, context: Any) -> str:
     """Render ``text``, a short template such as a path or a command, with the fields of ``context`` as its variables."""
-    return _parse_line(text).render(_template_variables(context))
+    return _parse_template_line(text).render(_template_variables(context))
 
 
 @lru_cache(maxsize=256)
-def _parse_line(text: str) -> jinja2.Template:
+def _parse_template_line(text: str) -> jinja2.Template:
+    """Compile a template of one line. Results are cached."""
     return template_environment().from_string(text)
 
 
@@ -272,18 +278,18 @@ def _refuse_unsafe_strings(value: Any, where: str) -> None:
         raise InternalError(f"{where}: got {value!r} of type {type(value).__name__}, expected a SafeString or a number")
 
 
-def _label_strings(value: Any) -> Any:
+def _convert_strings_to_labels(value: Any) -> Any:
     """Return ``value`` with every string in it converted to a :class:`Label`, except strings of the class :class:`Data`."""
     if isinstance(value, Data):
         return value
     if isinstance(value, str):
         return Label(value)
     if isinstance(value, (tuple, list)):
-        return tuple(_label_strings(part) for part in value)
+        return tuple(_convert_strings_to_labels(part) for part in value)
     if isinstance(value, Mapping):
-        return {key: _label_strings(part) for key, part in value.items()}
+        return {key: _convert_strings_to_labels(part) for key, part in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{f.name: _label_strings(getattr(value, f.name)) for f in fields(value)})
+        return replace(value, **{f.name: _convert_strings_to_labels(getattr(value, f.name)) for f in fields(value)})
     return value
 
 

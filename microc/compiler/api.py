@@ -167,7 +167,7 @@ class Program:
         frames = None if inputs is None else self._example_inputs_per_run(validation.as_arrays("inputs", inputs))
         package = build_package(self.module_in_one_arena, self.board, name, __version__, frames)
         if package.compiled:
-            package = package.with_module(compile_webassembly_module(package.code, self.board.target))
+            package = package.with_webassembly(compile_webassembly_module(package.code, self.board.target))
         write_tree(target, package.files)
         return package
 

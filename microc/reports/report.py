@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from microc.codegen.output_files import replace_atomically
-from microc.codegen.project.manifest import OPERATOR_SCHEMA, object_schema, objects_schema
+from microc.codegen.project.manifest import OPERATOR_SCHEMA, object_array_schema, object_schema
 from microc.codegen.render import format_signature, html_table
 from microc.compiler import validation
 from microc.compiler.fit.budget import region_bytes
@@ -54,7 +54,7 @@ _LAYER = {
     "layer": _TEXT,
     "op": _TEXT,
     "function": _TEXT,
-    "operators": objects_schema(OPERATOR_SCHEMA),
+    "operators": object_array_schema(OPERATOR_SCHEMA),
     "inputs": _NAMES,
     "outputs": _NAMES,
     "workspaces": _NAMES,
@@ -81,7 +81,7 @@ _ACCURACY = {
     "correct": _COUNT,
     "total": _COUNT,
     "confusion": {"type": ["array", "null"], "maxItems": 10_000, "items": {"type": "array", "items": _COUNT}},
-    "outputs": objects_schema(
+    "outputs": object_array_schema(
         {"output": _TEXT, "rmse": _REAL, "largest": _REAL, "cosine": {**_REAL_OR_NONE, "minimum": -1.01}}
     ),
 }
@@ -114,11 +114,11 @@ SCHEMA: Mapping[str, Any] = {
                 }
             ),
             "stack": object_schema(dict.fromkeys(("bytes", "measured"), _COUNT_OR_NONE), optional={"reserved": _COUNT}),
-            "state": objects_schema(_TENSOR),
-            "inputs": objects_schema(_TENSOR),
-            "outputs": objects_schema(_TENSOR),
-            "tensors": objects_schema({**_TENSOR, "kind": _TEXT, "written_by": {"type": "array", "items": _STEP}}),
-            "memory": objects_schema(
+            "state": object_array_schema(_TENSOR),
+            "inputs": object_array_schema(_TENSOR),
+            "outputs": object_array_schema(_TENSOR),
+            "tensors": object_array_schema({**_TENSOR, "kind": _TEXT, "written_by": {"type": "array", "items": _STEP}}),
+            "memory": object_array_schema(
                 {
                     **dict.fromkeys(("name", "kind", "dtype"), _TEXT),
                     "shape": {"type": "array", "items": _COUNT},

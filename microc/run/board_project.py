@@ -18,7 +18,7 @@ from microc.codegen.c.source import shared_source
 from microc.codegen.output_files import PROJECT_MARKER, replace_atomically, write_tree
 from microc.codegen.project.accelerators import OWN_CODE_FOLDER
 from microc.codegen.project.board_files import abi_checksum
-from microc.codegen.project.manifest import SCHEMA_VERSION, manifest_fault
+from microc.codegen.project.manifest import SCHEMA_VERSION, find_manifest_error
 from microc.codegen.project.protocols import LINK_ADDRESSES, is_relocatable
 from microc.compiler import validation
 from microc.compiler.fit.footprint import convert_link_overflow_error
@@ -247,7 +247,7 @@ def _read_project_manifest(path: Path) -> dict[str, Any]:
             where=str(path),
             hint=_COMPILE_AGAIN.format(shlex.quote(str(path.parent))),
         )
-    if problem := manifest_fault(data):
+    if problem := find_manifest_error(data):
         raise OutputError(
             f"{path} is damaged: {make_printable(problem, 200)}",
             where=str(path),
@@ -303,7 +303,7 @@ def build_host_library(project: Project) -> Library:
         if "external" in manifest:
             folder = folder / OWN_CODE_FOLDER
             manifest = json.loads(read_text(folder / "manifest.json"))
-            if problem := manifest_fault(manifest):
+            if problem := find_manifest_error(manifest):
                 raise ValueError(f"{folder / 'manifest.json'} is damaged: {make_printable(problem, 200)}")
         names = ("model.c", "model.h", "model_data.c", "model_data.h")
         sources = {name: read_text(folder / name) for name in names}

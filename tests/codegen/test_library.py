@@ -6,13 +6,13 @@ import pytest
 from onnx import TensorProto, helper
 
 import microc
-from microc.codegen.c.resources import SAME_LIBRARY_AS, core_library, kernel_operations
+from microc.codegen.c.resources import SAME_LIBRARY_AS, kernel_operations, library_costs_of_core
 from microc.device.boards import list_boards, load_board
 
 
 @pytest.mark.parametrize("cpu", sorted({load_board(name).target.cpu for name in list_boards()}))
 def test_every_core_knows_its_library(cpu: str) -> None:
-    library = core_library(cpu)
+    library = library_costs_of_core(cpu)
     assert 20 <= library.stack_bytes({"float32.sin"}) <= 1200
     assert library.stack_bytes({"float32.sin", "float32.add"}) == library.stack_bytes({"float32.sin"})
     assert (

@@ -191,6 +191,6 @@ def test_a_program_in_the_way(tmp_path: Path) -> None:
         program.write(tmp_path / "file")
     with pytest.raises(OutputError, match="cannot write"):
         program.write(tmp_path / "file" / "below")
-    with pytest.raises(OutputError, match="holds other files"):
+    with pytest.raises(OutputError, match="contains files that microc did not write"):
         program.write(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["file"]

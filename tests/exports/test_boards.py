@@ -81,7 +81,7 @@ def test_a_chip_for_cores_without_a_board() -> None:
 )  # fmt: skip
 def test_a_build_system_for_other_cores(board: str, name: str) -> None:
     """Its next commands would build for whatever stands for all boards there."""
-    with pytest.raises(UsageError, match=f"the format {name} does not build for ") as refused:
+    with pytest.raises(UsageError, match=f"format {name}: its build system does not build for ") as refused:
         exported(board, name)
     assert "arduino, c, cmake" in refused.value.hint and name not in refused.value.hint.split(", ")
 

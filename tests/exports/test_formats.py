@@ -42,7 +42,9 @@ def test_all_formats_for_all_boards() -> None:
             families = load_format(name).families
             unknown = name == "esp-idf" and real and name not in board.ids
             if unknown or (families and board.target.isa not in (*families, "host")):
-                with pytest.raises(UsageError, match=f"the format {name} (has no board|does not build for) "):
+                with pytest.raises(
+                    UsageError, match=f"format {name}: (board .* has no id|its build system does not build for) "
+                ):
                     build_package(module, board, name, "test")
                 continue
             texts |= {f"{name}/{k}": v for k, v in build_package(module, board, name, "test").files.items()}
@@ -162,7 +164,7 @@ def test_a_format_is_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "notes", "told"),
     [
-        ("title = ", "", "is no TOML"),
+        ("title = ", "", "is not valid TOML"),
         ('title = "x"', "", "'status' is missing"),
         (OWN.replace('"run"', '"surely"'), "", "'status' is missing"),
         (OWN + "more = 3\n", "", "'files' is missing"),
@@ -259,7 +261,7 @@ def test_wrong_usage(words: list[str], told: str, capsys: pytest.CaptureFixture[
 
 def test_foreign_folders_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(OutputError, match="holds other files"):
+    with pytest.raises(OutputError, match="contains files that microc did not write"):
         export(tmp_path, "c")
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 

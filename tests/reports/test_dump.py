@@ -142,6 +142,6 @@ def test_dump_changes_nothing_and_is_replaced_whole(tmp_path: Path) -> None:
 def test_other_files_stay(tmp_path: Path) -> None:
     (tmp_path / "kernels").mkdir()
     (tmp_path / "kernels" / "mine.txt").write_text("")
-    with pytest.raises(OutputError, match="holds other files") as refusal:
+    with pytest.raises(OutputError, match="contains files that microc did not write") as refusal:
         microc.compile(digits.FLOAT, board="mps2-an386", dump=tmp_path)
     assert f'dump="{tmp_path}' in refusal.value.hint

@@ -160,5 +160,5 @@ def test_what_cannot_be_loaded(tmp_path: Path) -> None:
 
 def test_boards_without_a_region_refuse_the_protocol(tmp_path: Path) -> None:
     for board in ("host", "arduino-uno", "esp32-c3"):
-        with pytest.raises(UsageError, match="takes no code over its line"):
+        with pytest.raises(UsageError, match="cannot load code over the serial line"):
             microc.compile(digits.INT8, board=board, protocol="tuning", ram=0).write(tmp_path / board)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import microc
-from microc.codegen.project.manifest import manifest_fault
+from microc.codegen.project.manifest import find_manifest_error
 from microc.errors import MicrocError, OutputError
 from microc.reports.making import report_project
 from microc.run.board_project import open_project
@@ -95,18 +95,18 @@ def test_no_json_or_another(project: Path, tmp_path: Path, text: str) -> None:
 
 def test_a_network_is_no_path(project: Path, tmp_path: Path) -> None:
     table = {"schema_version": 2, "microc": "1", "board": "mps2-an386", "models": ["../../etc"]}
-    assert "models/0" in manifest_fault(table)
-    assert "models" in manifest_fault({**table, "models": []})
-    assert not manifest_fault({**table, "models": ["digits"]})
+    assert "models/0" in find_manifest_error(table)
+    assert "models" in find_manifest_error({**table, "models": []})
+    assert not find_manifest_error({**table, "models": ["digits"]})
 
 
 def test_names_of_tensors_that_are_not_there(project: Path) -> None:
     data = json.loads((project / "manifest.json").read_text())
-    assert not manifest_fault(data)
-    assert manifest_fault({**data, "inputs": ["nothing"]}) == "inputs: there is no tensor 'nothing'"
+    assert not find_manifest_error(data)
+    assert find_manifest_error({**data, "inputs": ["nothing"]}) == "inputs: there is no tensor 'nothing'"
     kernels = copy.deepcopy(data["kernels"])
     kernels[1]["inputs"] = ["nothing"]
-    assert manifest_fault({**data, "kernels": kernels}) == "kernels/1: there is no tensor 'nothing'"
+    assert find_manifest_error({**data, "kernels": kernels}) == "kernels/1: there is no tensor 'nothing'"
     tensors = copy.deepcopy(data["tensors"])
     tensors[0]["dtype"] = "int9"
-    assert "got dtype 'int9'" in manifest_fault({**data, "tensors": tensors})
+    assert "got dtype 'int9'" in find_manifest_error({**data, "tensors": tensors})

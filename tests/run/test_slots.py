@@ -206,8 +206,8 @@ def test_a_file_needs_a_line(m4: Project, capsys: pytest.CaptureFixture[str]) ->
     [
         ({"protocol": "tuning"}, "speaks microc's protocol"),
         ({"io_in_arena": False}, "keeps inputs and outputs in its arena"),
-        ({"board": "host"}, "takes no code over its line"),
-        ({"board": "arduino-uno"}, "takes no code over its line"),
+        ({"board": "host"}, "cannot load code over the serial line"),
+        ({"board": "arduino-uno"}, "cannot load code over the serial line"),
         ({"board": None}, "relocatable: applies only to the firmware of a board"),
     ],
 )

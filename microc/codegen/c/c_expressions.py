@@ -39,12 +39,12 @@ def flat_index(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], largest_literal:
     number = simplify(total)
     if len(strides) < 2:
         return number
-    offsets = [(_last_literal(index), stride) for index, stride in zip(indices, strides, strict=True)]
+    offsets = [(_trailing_literal(index), stride) for index, stride in zip(indices, strides, strict=True)]
     rows = [(count, stride) for count, stride in offsets if count]
     return _replace_literals_by_row_products(number, rows, {s for s in strides if s > 1}, largest_literal)
 
 
-def _last_literal(index: ir.Expr) -> int:
+def _trailing_literal(index: ir.Expr) -> int:
     """Return the value of the literal that is the last term of an index; 0 if its last term is no literal."""
     match index:
         case ir.Const(int(value)) | ir.Bin("add", _, ir.Const(int(value))):
@@ -105,13 +105,14 @@ def _sum_row_products(counts_and_strides: list[tuple[int, int]]) -> ir.Expr:
 # ---- Expressions. The printed C does not rely on implicit conversions: every change of type is printed as a cast.
 
 Bounds = dict[ir.Var, tuple[int, int]]
+"""The smallest and the largest value of each integer variable."""
 
-_INFIX = {name: operator.c for name, operator in BINARY.items() if operator.c}
-_UNARY = {name: operator.c[0] for name, operator in UNARY.items() if operator.c}
-_PRIMARY, _PREFIX, _TERNARY = 16, 14, 3
-_MIXABLE = frozenset({"+", "-", "*"})  # operators that are nested without brackets
-_LOOSEST = {"&&": 5, "||": 5, "==": 10, "!=": 10, "<": 10, "<=": 10, ">": 10, ">=": 10}
-"""For each logical and comparison operator, a precedence: operands of a higher precedence are printed without brackets.
+_C_BINARY_OPERATORS = {name: operator.c for name, operator in BINARY.items() if operator.c}
+_C_UNARY_OPERATORS = {name: operator.c[0] for name, operator in UNARY.items() if operator.c}
+_PRIMARY_PRECEDENCE, _PREFIX_PRECEDENCE, _TERNARY_PRECEDENCE = 16, 14, 3
+_OPERATORS_WITHOUT_BRACKETS = frozenset({"+", "-", "*"})  # operators that are nested without brackets
+_UNBRACKETED_ABOVE = {"&&": 5, "||": 5, "==": 10, "!=": 10, "<": 10, "<=": 10, ">": 10, ">=": 10}
+"""A precedence for each logical and comparison operator: operands of a higher precedence are printed without brackets.
 
 Comparisons inside of a comparison, and ``&&`` inside of ``||``, are therefore bracketed."""
 
@@ -123,30 +124,30 @@ MATH_FUNCTIONS = frozenset({
 })
 # fmt: on
 """Functions of ``<math.h>`` that TIR calls, by the name of the function for double. C appends ``f`` for float."""
-_NOT_FINITE = {"nan": "NAN", "inf": "INFINITY", "-inf": "-INFINITY"}
+_NON_FINITE_LITERALS = {"nan": "NAN", "inf": "INFINITY", "-inf": "-INFINITY"}
 
 
 def float32_literal(number: np.float32) -> str:
-    """Return the C literal of a float32, with the fewest digits that identify the number."""
+    """Return the C literal of a float32 (``0.1f``), with the fewest digits that identify the number."""
     digits = str(number)
-    return _NOT_FINITE.get(digits) or f"{digits}f"
+    return _NON_FINITE_LITERALS.get(digits) or f"{digits}f"
 
 
 class ExprPrinter:
-    """Printer of expressions, which also records the helper functions and headers that the printed expressions need.
+    """Printer of expressions, which also records the helper functions and headers that the printed text needs.
 
     ``helpers`` are the names of the small inline functions (``min_i32``) and intrinsics that were printed. ``needs_math``
     becomes True when a function of ``<math.h>`` is printed. ``bounds`` are the smallest and the largest value of variables.
-    ``largest`` is the largest product of literals that fits an ``int``. ``own`` are functions of ``<math.h>`` for which
+    ``largest_literal`` is the largest product of literals that fits an ``int``. ``own`` are functions of ``<math.h>`` for which
     microc prints its own definitions, because the C library lacks them (``Family.own_math``). These compute in float32,
     since ``double`` is not wider on such cores.
     """
 
-    def __init__(self, largest: int = MAX_INT16, own: frozenset[str] = frozenset()) -> None:
+    def __init__(self, largest_literal: int = MAX_INT16, own: frozenset[str] = frozenset()) -> None:
         self.helpers: dict[str, None] = {}
         self.needs_math = False
         self.bounds: Bounds = {}
-        self.largest = largest
+        self.largest_literal = largest_literal
         self.own = own
 
     def __call__(self, expr: ir.Expr) -> str:
@@ -157,57 +158,57 @@ class ExprPrinter:
         self.helpers[name] = None
         return name
 
-    def _with_brackets(self, expr: ir.Expr, precedence: int) -> str:
+    def _print_with_brackets(self, expr: ir.Expr, precedence: int) -> str:
         """Print ``expr``, in brackets if the precedence of its outermost operator is lower than ``precedence``."""
-        text, binds = self._print(expr)
-        return text if binds >= precedence else f"({text})"
+        text, inner_precedence = self._print(expr)
+        return text if inner_precedence >= precedence else f"({text})"
 
     def _print(self, expr: ir.Expr) -> tuple[str, int]:
         """Print an expression. Return the text and the precedence of its outermost operator."""
         match expr:
             case ir.Const(value, dtype):
                 text = self.print_literal(value, dtype)
-                return text, _PREFIX if text.startswith(("-", "(")) else _PRIMARY
+                return text, _PREFIX_PRECEDENCE if text.startswith(("-", "(")) else _PRIMARY_PRECEDENCE
             case ir.Var(name):
-                return name, _PRIMARY
+                return name, _PRIMARY_PRECEDENCE
             case ir.Load(buffer, indices):
-                return self.print_element(buffer, indices), _PRIMARY
+                return self.print_element(buffer, indices), _PRIMARY_PRECEDENCE
             case ir.AddressOf(buffer, indices) if buffer.scope in ir.UNIT_SCOPES:
-                return self._print(flat_index(buffer, indices, self.largest))
+                return self._print(flat_index(buffer, indices, self.largest_literal))
             case ir.AddressOf(buffer, indices):
-                return f"&{self.print_element(buffer, indices)}", _PREFIX
+                return f"&{self.print_element(buffer, indices)}", _PREFIX_PRECEDENCE
             case ir.Cast(dtype, a) if dtype in dtypes.HALF or a.dtype in dtypes.HALF:
-                return self._print_16_bit_float_cast(dtype, a), _PRIMARY
+                return self._print_16_bit_float_cast(dtype, a), _PRIMARY_PRECEDENCE
             case ir.Cast("float32", ir.Call("floor", (ir.Bin("div", a, b),))) if self.own and a.dtype == "float64":
                 self.needs_math = True  # a double of 32 bits would round the quotient up
                 pair = f"{self(ir.cast('float32', a))}, {self(ir.cast('float32', b))}"
-                return f"{self._use_helper('floor_quotient_f32')}({pair})", _PRIMARY
+                return f"{self._use_helper('floor_quotient_f32')}({pair})", _PRIMARY_PRECEDENCE
             case ir.Cast(dtype, a):
-                return f"({dtypes.c_name(dtype)}){self._with_brackets(a, _PREFIX)}", _PREFIX
+                return f"({dtypes.c_name(dtype)}){self._print_with_brackets(a, _PREFIX_PRECEDENCE)}", _PREFIX_PRECEDENCE
             case ir.Un(op, a):
-                inner = self._with_brackets(a, _PREFIX)
+                inner = self._print_with_brackets(a, _PREFIX_PRECEDENCE)
                 space = " " if op == "neg" and inner.startswith("-") else ""
-                return f"{_UNARY[op]}{space}{inner}", _PREFIX
+                return f"{_C_UNARY_OPERATORS[op]}{space}{inner}", _PREFIX_PRECEDENCE
             case ir.Select(condition, a, b):
-                return (
-                    f"{self._with_brackets(condition, 4)} ? {self._with_brackets(a, 4)} : {self._with_brackets(b, 4)}",
-                    _TERNARY,
-                )
+                first, second, third = (self._print_with_brackets(operand, 4) for operand in (condition, a, b))
+                return f"{first} ? {second} : {third}", _TERNARY_PRECEDENCE
             case ir.Call(ir.REINTERPRET, (a,), dtype):
                 return self._print_reinterpret(dtype, a)
             case ir.Call(name, args):
-                return self._print_call(name, args), _PRIMARY
+                return self._print_call(name, args), _PRIMARY_PRECEDENCE
             case ir.Bin():
                 return self._print_binary(expr)
             case _:
-                raise InternalError(f"cannot print {type(expr).__name__} as C")
+                raise InternalError(f"expression {type(expr).__name__}: the printer of C has no case for this type")
 
     def _print_16_bit_float_cast(self, dtype: str, operand: ir.Expr) -> str:
         """Print a conversion between float32 and float16 or bfloat16 as a call of a helper function.
 
         C99 has no types for 16-bit floats, so a cast cannot convert them."""
         if (dtype == "float32") == (operand.dtype == "float32"):
-            raise InternalError(f"cast of {operand.dtype} to {dtype}: go through float32")
+            raise InternalError(
+                f"cast of {operand.dtype} to {dtype}: no helper exists; expected two casts, by way of float32"
+            )
         name = f"{operand.dtype}_to_float" if dtype == "float32" else f"float_to_{dtype}"
         return f"{self._use_helper(name)}({self(operand)})"
 
@@ -218,10 +219,10 @@ class ExprPrinter:
         source, kind = dtypes.c_name(operand.dtype), dtypes.c_name(dtype)
         if {source, kind} & {"float", "double"}:
             return (
-                f"{self._use_helper(f'{short_name(dtype)}_of_{short_name(operand.dtype)}')}({self(operand)})",
-                _PRIMARY,
+                f"{self._use_helper(f'{dtype_abbreviation(dtype)}_of_{dtype_abbreviation(operand.dtype)}')}({self(operand)})",
+                _PRIMARY_PRECEDENCE,
             )
-        return f"({kind}){self._with_brackets(operand, _PREFIX)}", _PREFIX
+        return f"({kind}){self._print_with_brackets(operand, _PREFIX_PRECEDENCE)}", _PREFIX_PRECEDENCE
 
     def print_literal(self, value: int | float, dtype: str) -> str:
         """Return a C literal of ``value`` whose type is exactly that of ``dtype``."""
@@ -232,7 +233,7 @@ class ExprPrinter:
             if dtype == "float32":
                 return float32_literal(np.float32(value))
             digits = repr(float(value))
-            return f"(double){_NOT_FINITE[digits]}" if digits in _NOT_FINITE else digits
+            return f"(double){_NON_FINITE_LITERALS[digits]}" if digits in _NON_FINITE_LITERALS else digits
         number = int(value)
         match dtype:
             case "bool":
@@ -249,12 +250,12 @@ class ExprPrinter:
                 return f"({dtypes.c_name(dtype)}){number}" if number >= 0 else f"({dtypes.c_name(dtype)})({number})"
 
     def print_element(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> str:
-        """Print one element of a buffer, as an lvalue: ``name[flat index]``, or the name of a register tile's scalar."""
+        """Print one element of a buffer as an lvalue: ``name[flat index]``, or the name of a register tile's C variable."""
         if buffer.scope == "register":
             numbers = [ir.int_value(i) for i in indices]
             if all(n is not None for n in numbers):
                 return register_name(buffer, [n for n in numbers if n is not None])
-        return f"{buffer.name}[{self(flat_index(buffer, indices, self.largest))}]"
+        return f"{buffer.name}[{self(flat_index(buffer, indices, self.largest_literal))}]"
 
     def _print_call(self, name: str, args: tuple[ir.Expr, ...]) -> str:
         """Print a call of an intrinsic or of a function of ``<math.h>``."""
@@ -272,26 +273,32 @@ class ExprPrinter:
         """Print a binary operation with an operator of C, or as a call of a helper. Return the text and its precedence."""
         op, a, b = expr.op, expr.a, expr.b
         if a.dtype in dtypes.HALF:
-            raise InternalError(f"{op} of {a.dtype}: compute in float32")
-        if op not in _INFIX and op not in ("floordiv", "floormod"):
-            return f"{self._use_helper(f'{op}_{short_name(a.dtype)}')}({self(a)}, {self(b)})", _PRIMARY
+            raise InternalError(
+                f"{op}: got operands of {a.dtype}, expected float32: C has no arithmetic in 16-bit floats"
+            )
+        if op not in _C_BINARY_OPERATORS and op not in ("floordiv", "floormod"):
+            return (
+                f"{self._use_helper(f'{op}_{dtype_abbreviation(a.dtype)}')}({self(a)}, {self(b)})",
+                _PRIMARY_PRECEDENCE,
+            )
         if op in ("floordiv", "floormod"):
             # C's division truncates. It equals floor division if neither operand can be negative, which their bounds prove.
             dividend = bounds_of(a, self.bounds)
             divisor = bounds_of(b, self.bounds)
             same_in_c = dividend is not None and dividend[0] >= 0 and divisor is not None and divisor[0] > 0
             if not same_in_c and dtypes.dtype_parts(a.dtype).kind != "uint":
-                return f"{self._use_helper(f'{op}_{short_name(a.dtype)}')}({self(a)}, {self(b)})", _PRIMARY
+                return (
+                    f"{self._use_helper(f'{op}_{dtype_abbreviation(a.dtype)}')}({self(a)}, {self(b)})",
+                    _PRIMARY_PRECEDENCE,
+                )
             op = "truncdiv" if op == "floordiv" else "truncmod"
         if op == "shl" and a.dtype in ("int32", "int64"):  # a negative value must not be shifted left in C
             count = ir.int_value(b)
             if count is not None and count < dtypes.dtype_parts(a.dtype).bits - 1:  # the power of 2 must fit the type
                 return self._print_infix("mul", a, ir.Const(1 << count, a.dtype))
             unsigned = dtypes.c_name("u" + a.dtype)
-            return (
-                f"({dtypes.c_name(a.dtype)})(({unsigned}){self._with_brackets(a, _PREFIX)} << {self._with_brackets(b, _PREFIX)})",
-                _PREFIX,
-            )
+            left, right = (self._print_with_brackets(operand, _PREFIX_PRECEDENCE) for operand in (a, b))
+            return f"({dtypes.c_name(a.dtype)})(({unsigned}){left} << {right})", _PREFIX_PRECEDENCE
         # ``a + -1`` is printed as ``a - 1``; -2**31 has no positive counterpart.
         if op == "add" and isinstance(b, ir.Const) and isinstance(b.value, int) and -(1 << 31) < b.value < 0:
             return self._print_infix("sub", a, ir.Const(-b.value, b.dtype))
@@ -301,9 +308,9 @@ class ExprPrinter:
 
     def _print_infix(self, op: str, a: ir.Expr, b: ir.Expr) -> tuple[str, int]:
         """Print two operands with an operator of C between them. Return the text and its precedence."""
-        sign, level = _INFIX[op]
+        sign, level = _C_BINARY_OPERATORS[op]
         left, right = self._print_operand(a, sign, level), self._print_operand(b, sign, level + 1)
-        if op in ("shl", "shr") and isinstance(a, ir.Const) and self.largest == MAX_INT16:
+        if op in ("shl", "shr") and isinstance(a, ir.Const) and self.largest_literal == MAX_INT16:
             left = f"({dtypes.c_name(a.dtype)}){left}"  # a shift has the type of its left operand: a literal may be a 16-bit int
         return f"{left} {sign} {right}", level
 
@@ -312,13 +319,15 @@ class ExprPrinter:
 
         ``precedence``: the lowest precedence for which C needs no brackets. Operations other than + - * inside of others are
         always in brackets, as gcc's warning -Wparentheses recommends."""
-        text, binds = self._print(expr)
-        no_brackets = binds >= _PREFIX or (binds >= precedence and sign in _MIXABLE and binds in (12, 13))
-        no_brackets = no_brackets or binds > _LOOSEST.get(sign, _PREFIX)
+        text, inner_precedence = self._print(expr)
+        no_brackets = inner_precedence >= _PREFIX_PRECEDENCE or (
+            inner_precedence >= precedence and sign in _OPERATORS_WITHOUT_BRACKETS and inner_precedence in (12, 13)
+        )
+        no_brackets = no_brackets or inner_precedence > _UNBRACKETED_ABOVE.get(sign, _PREFIX_PRECEDENCE)
         return text if no_brackets else f"({text})"
 
 
-def short_name(dtype: str) -> str:
+def dtype_abbreviation(dtype: str) -> str:
     """Return the abbreviation of a dtype in the names of helper functions: ``i32`` for int32, ``f32`` for float32."""
     kind, bits, _ = dtypes.dtype_parts(dtype)
     return f"{ {'int': 'i', 'uint': 'u', 'float': 'f', 'bool': 'b'}[kind] }{bits}"

@@ -35,12 +35,13 @@ BLOCK_COMMENT_WIDTH = 92
 class BlockComments:
     """Comments of a function's blocks, which are requested for statements in the order in which they are printed.
 
-    ``texts``: description of what a block computes, by the name of the buffer that the block writes. ``current``: name of the
-    buffer that the preceding statement writes.
+    ``descriptions``: text about the computation of a block, by the name of the buffer that the block writes. ``current``: name
+    of the buffer that the preceding statement writes. ``written_by``: cached sets of the buffers that statements write, by the
+    ``id`` of the statement.
     """
 
-    def __init__(self, texts: Mapping[str, str]) -> None:
-        self.texts = dict(texts)
+    def __init__(self, descriptions: Mapping[str, str]) -> None:
+        self.descriptions = dict(descriptions)
         self.current = ""
         self.written_by: dict[int, frozenset[ir.Buffer]] = {}
 
@@ -51,11 +52,11 @@ class BlockComments:
         if isinstance(stmt, ir.Seq):
             return []
         written = self._written_buffers(_first_non_declaration(stmt))
-        if len(written) != 1 or (name := self._name_in_texts(next(iter(written)))) == self.current:
+        if len(written) != 1 or (name := self._description_key(next(iter(written)))) == self.current:
             return []
         self.current = name
-        text = self.texts.get(name, "")
-        self.texts[name] = re.split(r"[:\[]", text)[0]
+        text = self.descriptions.get(name, "")
+        self.descriptions[name] = re.split(r"[:\[]", text)[0]
         return comment_lines(text, BLOCK_COMMENT_WIDTH) if text else []
 
     def _written_buffers(self, stmt: ir.Stmt) -> frozenset[ir.Buffer]:
@@ -73,14 +74,14 @@ class BlockComments:
             self.written_by[id(stmt)] = buffers
         return self.written_by[id(stmt)]
 
-    def _name_in_texts(self, buffer: ir.Buffer) -> str:
-        """Return the key of a buffer in ``texts``.
+    def _description_key(self, buffer: ir.Buffer) -> str:
+        """Return the key of a buffer in ``descriptions``.
 
         A schedule appends the scope to the name of a copy of a tensor (``x_local``); the key is the name without the scope.
-        If ``texts`` has no description of such a copy, one is added."""
+        If ``descriptions`` has no description of such a copy, one is added."""
         name = buffer.name.removesuffix(f"_{buffer.scope}")
-        if name != buffer.name and name not in self.texts:
-            self.texts[name] = f"copy of {name}"
+        if name != buffer.name and name not in self.descriptions:
+            self.descriptions[name] = f"copy of {name}"
         return name
 
 
@@ -122,10 +123,12 @@ class ParallelLoop:
     call: tuple[str, ...]
 
 
-def find_captured_values(loop: ir.For, params: Sequence[ir.Buffer]) -> tuple[list[ir.Buffer], list[ir.Var]]:
-    """Return what the body of a parallel loop uses of its kernel: parameters, and variables from outside of the loop.
+def find_captured_parameters_and_variables(
+    loop: ir.For, params: Sequence[ir.Buffer]
+) -> tuple[list[ir.Buffer], list[ir.Var]]:
+    """Return the parameters of its kernel that the body of a parallel loop uses, and the variables from outside of the loop.
 
-    Both are in a fixed order. ``params``: all parameters of the kernel."""
+    Parameters are in the order of the kernel, variables are sorted by name. ``params``: all parameters of the kernel."""
     used, bound = buffers_read(loop.body) | buffers_written(loop.body), {loop.var}
     allocated = set()
     for stmt in walk_stmt(loop.body):
@@ -139,7 +142,7 @@ def find_captured_values(loop: ir.For, params: Sequence[ir.Buffer]) -> tuple[lis
     shared = sorted(b.name for b in used - allocated - set(params))
     if shared:
         raise InternalError(
-            f"parallel loop {loop.var.name}: its iterations share {shared[0]}, which is not a parameter"
+            f"parallel loop {loop.var.name}: its iterations share buffer {shared[0]}; expected a parameter of the kernel"
         )
     values = {x for x in walk_all_exprs(loop.body) if isinstance(x, ir.Var)} - bound
     return [b for b in params if b in used], sorted(values, key=lambda v: v.name)
@@ -220,9 +223,9 @@ class StmtPrinter:
             case ir.For():
                 return self._print_loop(stmt)
             case ir.If(condition, then, otherwise):
-                text = [f"if ({self.expr(condition)}) {{", *_indent(self.print_statement(then))]
+                text = [f"if ({self.expr(condition)}) {{", *_indent_lines(self.print_statement(then))]
                 if otherwise is not None:
-                    text += ["} else {", *_indent(self.print_statement(otherwise))]
+                    text += ["} else {", *_indent_lines(self.print_statement(otherwise))]
                 return [*text, "}"]
             case ir.Let(var, value, body):
                 return [
@@ -234,7 +237,7 @@ class StmtPrinter:
             case ir.Evaluate(value):
                 return [f"{self.expr(value)};"]
             case _:
-                raise InternalError(f"cannot print {type(stmt).__name__} as C")
+                raise InternalError(f"statement {type(stmt).__name__}: the printer of C has no case for this type")
 
     def _print_store(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], value: ir.Expr) -> list[str]:
         """Print a store as an assignment, or as a compound assignment (``+=``) if its value updates the stored element."""
@@ -247,10 +250,12 @@ class StmtPrinter:
     def _print_loop(self, loop: ir.For) -> list[str]:
         """Print a loop as a ``for`` statement.
 
-        A parallel loop is printed for the thread pool if there is one, else with an OpenMP pragma. InternalError for a kind of
-        loop that should have been lowered, or if the iterations of a parallel loop share a workspace buffer."""
+        A parallel loop is printed for the thread pool if there is one, else with an OpenMP pragma. InternalError for a
+        loop that is not serial, parallel or scalable, and if iterations of a parallel loop share a workspace buffer."""
         if loop.kind not in ("serial", "parallel", "scalable"):
-            raise InternalError(f"{loop.kind} loop {loop.var.name} was not lowered")
+            raise InternalError(
+                f"loop {loop.var.name}: got kind {loop.kind}, expected serial, parallel or scalable after lowering"
+            )
         reach = bounds_of(loop.extent, self.expr.bounds)
         if reach is not None and (self.sizes or reach[0] == reach[1]):
             self.expr.bounds[loop.var] = (0, max(0, reach[1] - 1))
@@ -260,16 +265,16 @@ class StmtPrinter:
         if ends is not None:
             end, inside = f"{end} && {self.expr(ends.condition)}", ends.then
         head = f"for ({kind} {name} = 0; {end}; ++{name}) {{"
-        body = _indent(self.print_statement(inside))
+        body = _indent_lines(self.print_statement(inside))
         strip = active_lanes_let(loop) if loop.kind == "scalable" else None
         if strip is not None:
             return [f"for ({kind} {name} = 0; {end};) {{", *body, f"{INDENT}{name} += {strip.var.name};", "}"]
         lines = [head, *body, "}"]
         if loop.kind == "parallel":
             written = (b for b in buffers_written(loop.body) if b.scope == "workspace")
-            scratch = sorted(b.name for b in written if not has_disjoint_iterations(loop, b))
-            if scratch:
-                raise InternalError(f"iterations of parallel loop {name} share the workspace {scratch[0]}")
+            shared_workspaces = sorted(b.name for b in written if not has_disjoint_iterations(loop, b))
+            if shared_workspaces:
+                raise InternalError(f"iterations of parallel loop {name} share the workspace {shared_workspaces[0]}")
             if self.threads:
                 return self._print_pool_loop(loop, body)
             lines = ["#if defined(_OPENMP)", "#pragma omp parallel for", "#endif", *lines]
@@ -280,7 +285,7 @@ class StmtPrinter:
 
         ``body``: the printed lines of the loop's body."""
         assert self.func is not None
-        buffers, values = find_captured_values(loop, self.func.params)
+        buffers, values = find_captured_parameters_and_variables(loop, self.func.params)
         written = buffers_written(self.func.body)
         captured = [(_pointer_type(b, self.space, written=b in written), b.name) for b in buffers]
         captured += [(f"{dtypes.c_name(v.dtype)} ", v.name) for v in values]
@@ -295,7 +300,9 @@ class StmtPrinter:
         if buffer.scope == "local":
             return [f"{dtypes.c_name(buffer.dtype)} {buffer.name}[{buffer.size}];"]
         if buffer.scope != "register":
-            raise InternalError(f"{buffer.scope} buffer {buffer.name} was not lowered")
+            raise InternalError(
+                f"buffer {buffer.name}: got scope {buffer.scope}, expected register or local after lowering"
+            )
         names = tile_names(buffer, body)
         return [f"{dtypes.c_name(buffer.dtype)} {', '.join(names)};"] if names else []
 
@@ -315,7 +322,7 @@ class StmtPrinter:
         unused = [
             f"(void){p.name};" for p in func.params if p.name not in used
         ]  # a kernel whose result is constant does not read its inputs
-        body = _indent([*unused, *self.print_statement(func.body)])
+        body = _indent_lines([*unused, *self.print_statement(func.body)])
         before = [line for parallel in self.parallel_loops for line in parallel.function]
         return [*before, self._function_signature(func, head, written), "{", *body, "}"]
 
@@ -326,7 +333,7 @@ class StmtPrinter:
         used = {word for line in lines for word in re.findall(r"\w+", line)}
         unused = [f"(void){p.name};" for p in func.params if p.name not in used]
         signature = self._function_signature(func, head, {b.name for b in buffers_written(func.body)})
-        return [signature, "{", *_indent([*unused, *lines]), "}"]
+        return [signature, "{", *_indent_lines([*unused, *lines]), "}"]
 
     def _function_signature(self, func: ir.PrimFunc, specifiers: str, written: set[str]) -> str:
         """Print the signature of a function.
@@ -340,9 +347,10 @@ class StmtPrinter:
 
 
 C_STMT_WIDTH = 118
-_BREAKS = (", ", " ? ", " : ", " && ", " || ", " + ", " = ")
-_BRACKETS = {"(": 1, "[": 1, ")": -1, "]": -1}
-_MARKS = re.compile(rf"[(\[)\]]|{'|'.join(map(re.escape, _BREAKS))}")
+"""Maximum number of columns of a printed line of C."""
+_SEPARATORS = (", ", " ? ", " : ", " && ", " || ", " + ", " = ")
+_DEPTH_CHANGES = {"(": 1, "[": 1, ")": -1, "]": -1}
+_BRACKET_OR_SEPARATOR = re.compile(rf"[(\[)\]]|{'|'.join(map(re.escape, _SEPARATORS))}")
 
 
 def wrap_line(line: str) -> list[str]:
@@ -364,12 +372,12 @@ def _break_position(line: str, min_position: int) -> int:
     It is the end of the last separator that the fewest brackets enclose, among those that end after ``min_position`` and before
     the maximum width."""
     depth, fewest, position = 0, len(line), 0
-    for match in _MARKS.finditer(line):
+    for match in _BRACKET_OR_SEPARATOR.finditer(line):
         mark, end = match[0], match.start() + len(match[0].rstrip())
         if end >= C_STMT_WIDTH:
             break
-        if mark in _BRACKETS:
-            depth += _BRACKETS[mark]
+        if mark in _DEPTH_CHANGES:
+            depth += _DEPTH_CHANGES[mark]
         elif depth <= fewest and min_position < end:
             fewest, position = depth, end
     return position
@@ -385,13 +393,14 @@ def _pointer_type(buffer: ir.Buffer, address_space: str, *, written: bool) -> st
     return f"{'' if written else 'const '}{kind} *"
 
 
-def _indent(lines: list[str]) -> list[str]:
+def _indent_lines(lines: list[str]) -> list[str]:
     return [INDENT + line if line else line for line in lines]
 
 
 # ---- Helper functions that printed expressions call, usually inline: minimum and maximum, floor division, intrinsics.
 
-_LONG = {"i": "int", "u": "uint", "f": "float"}
+_DTYPE_OF_LETTER = {"i": "int", "u": "uint", "f": "float"}
+"""Beginning of a dtype by the first letter of its abbreviation in a helper's name: ``int`` for the ``i`` of ``i32``."""
 
 
 def helper_texts(
@@ -453,19 +462,19 @@ def helper_source(name: str, printer: ExprPrinter, cpu: str) -> list[str]:
         return _print_intrinsic_function(SCALAR[name], printer, cpu)
     match = re.fullmatch(r"([iuf]\d+)_of_([iuf]\d+)", name)
     if match is not None:
-        return _print_reinterpret_helper(name, _c_type_of_suffix(match[1]), _c_type_of_suffix(match[2]))
+        return _print_reinterpret_helper(name, _c_type_of_abbreviation(match[1]), _c_type_of_abbreviation(match[2]))
     op, _, short = name.rpartition("_")
     if op not in BINARY or not BINARY[op].body:
-        raise InternalError(f"there is no helper {name!r}")
-    kind = _c_type_of_suffix(short)
+        raise InternalError(f"helper function {name!r}: it has no definition in C")
+    kind = _c_type_of_abbreviation(short)
     head = f"static inline {kind} {name}({kind} a, {kind} b)"
     body = BINARY[op].body.replace("{type}", kind).splitlines()
     return [head, "{", *(f"    {line}" for line in body), "}"]
 
 
-def _c_type_of_suffix(dtype_suffix: str) -> str:
+def _c_type_of_abbreviation(dtype_suffix: str) -> str:
     """Return the C type for the abbreviation of a dtype in a helper's name: ``int32_t`` for ``i32``."""
-    return dtypes.c_name(f"{_LONG[dtype_suffix[0]]}{dtype_suffix[1:]}")
+    return dtypes.c_name(f"{_DTYPE_OF_LETTER[dtype_suffix[0]]}{dtype_suffix[1:]}")
 
 
 def _print_reinterpret_helper(name: str, result_type: str, source_type: str) -> list[str]:
@@ -511,10 +520,10 @@ def _print_intrinsic_function(intrin: Intrin, printer: ExprPrinter, cpu: str) ->
     for dtype in (intrin.result, *(p.dtype for p in intrin.params), *vector_dtypes):
         if dtype and dtypes.is_vector(dtype):
             printer.helpers[dtype] = None
-    out_of_line = any(body.apart for _, body in c_bodies_of_intrinsic(intrin.name, cpu))
-    attribute = _attribute_lines("noinline") if out_of_line else []
-    how = "static" if out_of_line else "static inline"
-    head = f"{how} {dtypes.c_name(intrin.result) if intrin.result else 'void'} {intrin.name}({params})"
+    is_out_of_line = any(body.apart for _, body in c_bodies_of_intrinsic(intrin.name, cpu))
+    attribute = _attribute_lines("noinline") if is_out_of_line else []
+    storage_class = "static" if is_out_of_line else "static inline"
+    head = f"{storage_class} {dtypes.c_name(intrin.result) if intrin.result else 'void'} {intrin.name}({params})"
     units = [(each.guard, each.unit) for each in CORES[cpu].sets if intrin.lanes]
     own = [(guard, _print_portable_body(intrin, printer, "")) for guard, unit in units if unit and unit.elements]
     return [

@@ -21,10 +21,12 @@ from microc.tir.rewrite import map_expr, walk_all_exprs, walk_stmt
 # name gets ``m_`` as its prefix. ``tests/codegen/test_names.py`` lists the macros of the compilers and of their headers, and
 # requires that all of them are reserved here.
 
-_C = """auto break case char const continue default do double else enum extern float for goto if inline int long register restrict
+_C_KEYWORDS = """
+auto break case char const continue default do double else enum extern float for goto if inline int long register restrict
 return short signed sizeof static struct switch typedef union unsigned void volatile while alignas alignof bool constexpr false
 nullptr static_assert thread_local true typeof typeof_unqual"""
-_CPP = """and and_eq asm bitand bitor catch char8_t char16_t char32_t class co_await co_return co_yield compl concept const_cast
+_CPP_KEYWORDS = """
+and and_eq asm bitand bitor catch char8_t char16_t char32_t class co_await co_return co_yield compl concept const_cast
 consteval constinit decltype delete dynamic_cast explicit export friend mutable namespace new noexcept not not_eq operator or
 or_eq private protected public reinterpret_cast requires static_cast template this throw try typeid typename using virtual
 wchar_t xor xor_eq"""
@@ -37,21 +39,22 @@ sigev_notify_attributes sigev_notify_function signbitf signgam sinf sinhf sparc 
 stdout strtodf sun tanf tanhf truncf tzname unix vax"""
 """Macros without arguments: those that gcc predefines for its target systems, and those of C and POSIX headers."""
 
-RESERVED_WORDS = frozenset(f"{_C} {_CPP} {_MACROS}".split())
+RESERVED_WORDS = frozenset(f"{_C_KEYWORDS} {_CPP_KEYWORDS} {_MACROS}".split())
 """Words that no entity in generated C can have as its name: keywords of C and C++, and macros."""
 
-_HEADER = (
+_HEADER_SUFFIXES = (
     "arena arenas class class_name copy_begin copy_wait reset run run_kernel run_slice sample self_test sizes sizes_fit"
 )
 """Suffixes that the network's header appends to the network's name. It also appends the names of inputs and outputs, which must
 therefore differ from these suffixes."""
-_LINKED = "copy_begin copy_wait reset run run_kernel sample self_test"
-_EXPORTS = "base frame i network ready"
+_EXTERNAL_SUFFIXES = "copy_begin copy_wait reset run run_kernel sample self_test"
+"""Those of :data:`_HEADER_SUFFIXES` that are suffixes of symbols with external linkage."""
+_EXPORT_TEMPLATE_NAMES = "base frame i network ready"
 """Names that templates of exports use beside the names of tensors: counters, members of an object, a variable of an example."""
-RESERVED_TENSOR_NAMES = RESERVED_WORDS | frozenset(f"{_HEADER} {_EXPORTS}".split())
+RESERVED_TENSOR_NAMES = RESERVED_WORDS | frozenset(f"{_HEADER_SUFFIXES} {_EXPORT_TEMPLATE_NAMES}".split())
 """Names that a tensor cannot have."""
 
-_FUNCTIONS = """aligned_alloc always_inline asctime_r at_quick_exit call_once ctime_r currency_symbol daylight_seconds
+_LIBRARY_NAMES = """aligned_alloc always_inline asctime_r at_quick_exit call_once ctime_r currency_symbol daylight_seconds
 decimal_point equation_of_time ext_exp ext_frach ext_fracl ext_sign extu_ext extu_ld fatfs_time fdev_close fdev_get_udata
 fdev_set_udata fdev_setup_stream fp_except fp_rdi fp_rnd frac_digits gm_sidereal gmtime_r gnu_inline ieee_ext ieee_ext_u
 int_curr_symbol int_frac_digits int_n_cs_precedes int_n_sep_by_space int_n_sign_posn int_p_cs_precedes int_p_sep_by_space
@@ -63,32 +66,35 @@ printf_float quick_exit rand_r random_r rounding_mode sa_flags sa_mask set_dst s
 solar_declination solar_noon ss_flags ss_size ss_sp strtok_r sun_rise sun_set system_tick thousands_sep timespec_get tm_hour
 tm_isdst tm_mday tm_min tm_mon tm_sec tm_wday tm_yday tm_year tv_nsec tv_sec va_arg va_copy va_end va_list va_start week_date
 week_of_month week_of_year"""
-_TYPES = """blkcnt blksize caddr clock clockid daddr dev div double error fenv fexcept float fpos fsblkcnt fsfilcnt gid id imaxdiv
+_LIBRARY_TYPE_STEMS = """
+blkcnt blksize caddr clock clockid daddr dev div double error fenv fexcept float fpos fsblkcnt fsfilcnt gid id imaxdiv
 ino int16 int32 int64 int8 int_farptr int_fast16 int_fast32 int_fast64 int_fast8 int_least16 int_least32 int_least64 int_least8
 intmax intptr key ldiv lldiv max_align mbstate mode nlink off pid ptrdiff register sbintime sig_atomic sighandler sigset size
 ssize stack suseconds time timer u_int16 u_int32 u_int64 u_int8 uid uint16 uint32 uint64 uint8 uint_farptr uint_fast16
 uint_fast32 uint_fast64 uint_fast8 uint_least16 uint_least32 uint_least64 uint_least8 uintmax uintptr useconds wchar wctrans
 wctype wint"""
-C_LIBRARY_NAMES = frozenset(_FUNCTIONS.split()) | frozenset(f"{stem}_t" for stem in _TYPES.split())
+C_LIBRARY_NAMES = frozenset(_LIBRARY_NAMES.split()) | frozenset(f"{stem}_t" for stem in _LIBRARY_TYPE_STEMS.split())
 """Names with an underscore that headers of the C library define. Generated functions and tables of weights, whose names also
 contain underscores, cannot have them."""
 
-_NAMESPACES = "atomic cnd mb mtx pthread thrd tss"
-_LIMITS = "bc coll dbl expr flt int ldbl long re sig uint ulong"
-_STATUS = "esp f fr hal msg nrf pico r si w x"
-_TARGETS = """all clean depend edit_cache firmware help install list_install_components m package package_source preinstall
+_LIBRARY_PREFIXES = "atomic cnd mb mtx pthread thrd tss"
+_LIMIT_MACRO_PREFIXES = "bc coll dbl expr flt int ldbl long re sig uint ulong"
+_STATUS_MACRO_PREFIXES = "esp f fr hal msg nrf pico r si w x"
+_BUILD_TARGETS = """all clean depend edit_cache firmware help install list_install_components m package package_source preinstall
 rebuild_cache test uninstall"""
-_DEVICES = "aux con nul prn " + " ".join(f"{port}{k}" for port in ("com", "lpt") for k in range(10))
-RESERVED_NETWORK_NAMES = frozenset(f"microc {_NAMESPACES} {_LIMITS} {_STATUS} {_TARGETS} {_DEVICES}".split())
+_WINDOWS_DEVICES = "aux con nul prn " + " ".join(f"{port}{k}" for port in ("com", "lpt") for k in range(10))
+RESERVED_NETWORK_NAMES = frozenset(
+    f"microc {_LIBRARY_PREFIXES} {_LIMIT_MACRO_PREFIXES} {_STATUS_MACRO_PREFIXES} {_BUILD_TARGETS} {_WINDOWS_DEVICES}".split()
+)
 """Names that a network cannot have.
 
 Headers define macros that begin with some of them, such as ``R_OK`` and ``ESP_OK``, and would conflict with ``<NAME>_OK``. Others
 are targets of build tools or names of devices on Windows."""
-_OWN = "microc_"
+_OWN_PREFIX = "microc_"
 MAX_NETWORK_NAME = 64
 """Maximum number of letters of a network's name. File names are derived from it."""
 
-_HELPERS = re.compile(r"(min|max|floordiv|floormod)_[iufb]\d+|[iufb]\d+_of_[iufb]\d+|u?int\d+x\d+")
+_HELPER_NAME = re.compile(r"(min|max|floordiv|floormod)_[iufb]\d+|[iufb]\d+_of_[iufb]\d+|u?int\d+x\d+")
 """Pattern of the names of helper functions that printed expressions call, and of vector types. ``c_statements.py`` prints their
 definitions."""
 
@@ -96,20 +102,20 @@ definitions."""
 def network_name(text: str) -> str:
     """Return the C name of a network for ``text``, an untrusted name: a lower-case identifier that is not reserved."""
     name = re.sub(r"[^0-9A-Za-z]+", "_", text).strip("_").lower()[:MAX_NETWORK_NAME].strip("_") or "model"
-    return f"m_{name}" if name[0].isdigit() or name in RESERVED_NETWORK_NAMES or name.startswith(_OWN) else name
+    return f"m_{name}" if name[0].isdigit() or name in RESERVED_NETWORK_NAMES or name.startswith(_OWN_PREFIX) else name
 
 
 def external_symbols(network: str, tables: Iterable[str]) -> set[str]:
     """Return the external symbols that a network's C defines: its public functions, and its arrays of constants.
 
     ``tables``: names of the arrays, without the network's name in front."""
-    return {f"{network}_{name}" for name in (*tables, *_LINKED.split())}
+    return {f"{network}_{name}" for name in (*tables, *_EXTERNAL_SUFFIXES.split())}
 
 
 def is_callable_name(name: str) -> bool:
     """Test whether ``name`` is the name of a function that printed code may call, or of a vector type that it may use."""
     may_call = name in SCALAR or name in HALF_FLOAT_HELPERS or name in MATH_HELPERS or is_mathematical(name)
-    return may_call or name in ("memcpy", "memset", "main") or _HELPERS.fullmatch(name) is not None
+    return may_call or name in ("memcpy", "memset", "main") or _HELPER_NAME.fullmatch(name) is not None
 
 
 def is_mathematical(name: str) -> bool:
@@ -166,9 +172,10 @@ def make_names_distinct(func: ir.PrimFunc) -> ir.PrimFunc:
     return replace(func, params=params, scalars=scalars, body=names.rename_statement(func.body))
 
 
-_SUFFIX = re.compile(r"(_[a-z]+\d+)+$")
-_PASS_SUFFIX = re.compile(r"\d+|init|fill|from|[a-z]+\d+")
-"""Words that TIR passes append to the name of a loop or buffer that they copy or split."""
+_COPY_SUFFIX = re.compile(r"(_[a-z]+\d+)+$")
+"""Pattern of the words with numbers at the end of a buffer's name, which TIR passes append to copies of the buffer."""
+_PASS_WORD = re.compile(r"\d+|init|fill|from|[a-z]+\d+")
+"""Pattern of the words that TIR passes append to the name of a loop or buffer that they copy or split."""
 
 
 def loop_name(name: str, buffers: Iterable[str]) -> str:
@@ -178,9 +185,9 @@ def loop_name(name: str, buffers: Iterable[str]) -> str:
     ``y``. The suffix ``_0`` is that of the outer loop of a split: ``y_acc_0`` becomes ``y_tile``."""
     longest = max((b for b in buffers if name.startswith(f"{b}_i")), key=len, default=None)
     words = (name.removeprefix(f"{longest}_") if longest else name).split("_")
-    stages = {word for buffer in buffers for word in buffer.split("_")}
+    buffer_words = {word for buffer in buffers for word in buffer.split("_")}
     suffixes: list[str] = []
-    while len(words) > 1 and words[0] and (_PASS_SUFFIX.fullmatch(words[-1]) or words[-1] in stages):
+    while len(words) > 1 and words[0] and (_PASS_WORD.fullmatch(words[-1]) or words[-1] in buffer_words):
         suffixes.append(words.pop())
     return "_".join(words) + ("_tile" if "0" in suffixes else "")
 
@@ -189,7 +196,7 @@ class _FunctionRenamer:
     """Renamer of the variables and buffers of a function, which it visits in the order of the printed text.
 
     ``scopes``: the sets of names declared in each block around the current statement, the innermost block last.
-    ``used_names``: all names in the function before it was renamed, and new names with a number. ``stages``: names of the
+    ``used_names``: all names in the function before it was renamed, and new names with a number. ``buffer_names``: names of the
     function's buffers, which occur as words in the names of loops. ``variables`` and ``buffers`` map each declared variable
     and buffer to the renamed one."""
 
@@ -197,34 +204,34 @@ class _FunctionRenamer:
         self.func = func
         self.scopes: list[set[str]] = [set()]
         self.used_names = {func.name, *(p.name for p in func.params), *(s.name for s in func.scalars)}
-        self.stages = {p.name for p in func.params}
+        self.buffer_names = {p.name for p in func.params}
         for stmt in walk_stmt(func.body):
             match stmt:
                 case ir.For(var) | ir.Let(var):
                     self.used_names.add(var.name)
                 case ir.Alloc(buffer, body):
                     self.used_names.update(_declared_names(buffer, body))
-                    self.stages.add(buffer.name)
+                    self.buffer_names.add(buffer.name)
                 case _:
                     pass
         self.variables: dict[ir.Var, ir.Var] = {}
         self.buffers: dict[ir.Buffer, ir.Buffer] = {}
 
     def declare_variable(self, var: ir.Var, preferred: str) -> ir.Var:
-        """Declare a variable in the innermost scope, and return it under its new name.
+        """Declare a variable in the innermost scope, and return the renamed variable.
 
-        That is ``preferred`` or, if this name is taken, ``preferred`` with a number appended."""
-        name = preferred if self.are_declarable([preferred]) else self.fresh_name(preferred)
+        Its name is ``preferred`` or, if this name is taken, ``preferred`` with a number appended."""
+        name = preferred if self.are_declarable([preferred]) else self.make_fresh_name(preferred)
         renamed_var = var if name == var.name else replace(var, name=name)
         self.add_to_scope([renamed_var.name])
         self.variables[var] = renamed_var
         return renamed_var
 
     def rename_let_variable(self, var: ir.Var) -> ir.Var:
-        """Declare the variable of a ``Let`` in the innermost scope, and return it under its new name.
+        """Declare the variable of a ``Let`` in the innermost scope, and return the renamed variable.
 
-        The prefix up to ``__``, which names a loop, is dropped. If the name ends with ``_`` and a number, the number becomes
-        the first that is free in this scope."""
+        The prefix up to ``__``, which names a loop, is dropped. A number at the end of the name (``x_3``) is replaced by the
+        smallest number that makes the name free in this scope."""
         preferred = var.name.rpartition("__")[2]
         stem = re.sub(r"_\d+$", "", preferred)
         if stem == preferred:
@@ -234,12 +241,12 @@ class _FunctionRenamer:
         )
 
     def rename_buffer(self, buffer: ir.Buffer, preferred: str, body: ir.Stmt | None = None) -> ir.Buffer:
-        """Declare a buffer in the innermost scope, and return it under its new name.
+        """Declare a buffer in the innermost scope, and return the renamed buffer.
 
         A register tile is declared as several scalars in C: one for each element that ``body`` writes."""
         renamed_buffer = buffer if preferred == buffer.name else replace(buffer, name=preferred)
         while not self.are_declarable(parts := _declared_names(renamed_buffer, body, buffer)):
-            renamed_buffer = replace(buffer, name=self.fresh_name(preferred))
+            renamed_buffer = replace(buffer, name=self.make_fresh_name(preferred))
         self.add_to_scope(parts)
         self.buffers[buffer] = renamed_buffer
         return renamed_buffer
@@ -267,7 +274,7 @@ class _FunctionRenamer:
         """Add names to the innermost scope."""
         self.scopes[-1].update(names)
 
-    def fresh_name(self, prefix: str) -> str:
+    def make_fresh_name(self, prefix: str) -> str:
         """Return a name that the function does not use: ``prefix``, an underscore and the first free number from 2 on."""
         number = 2
         while f"{prefix}_{number}" in self.used_names or not self.is_free(f"{prefix}_{number}"):
@@ -278,14 +285,15 @@ class _FunctionRenamer:
     def rename_block(self, stmt: ir.Stmt) -> ir.Stmt:
         """Return a statement that is printed inside braces with its names replaced. The braces are a new scope."""
         self.scopes.append(set())
-        body_in_scope = self.rename_statement(stmt)
+        renamed_stmt = self.rename_statement(stmt)
         self.scopes.pop()
-        return body_in_scope
+        return renamed_stmt
 
     def rename_statement(self, stmt: ir.Stmt) -> ir.Stmt:
         """Return a statement with the variables and buffers in it renamed.
 
-        If it declares a variable or buffer again that is declared outside, the outer one has its new name again afterwards."""
+        A declaration may hide an outer variable or buffer of the same name. After the statement, uses of that name get the new
+        name of the outer variable or buffer again."""
         match stmt:
             case ir.Seq(body):
                 return ir.Seq(tuple(self.rename_statement(child) for child in body))
@@ -303,7 +311,7 @@ class _FunctionRenamer:
             case ir.For(var, extent, body, kind, annotations):
                 extent, outer = self.rename_expr(extent), self.variables.get(var)
                 self.scopes.append(set())
-                counter = self.declare_variable(var, loop_name(var.name, self.stages))
+                counter = self.declare_variable(var, loop_name(var.name, self.buffer_names))
                 renamed_stmt: ir.Stmt = ir.For(counter, extent, self.rename_block(body), kind, annotations)
                 self.scopes.pop()
                 self.restore_outer_variable(var, outer)
@@ -315,7 +323,7 @@ class _FunctionRenamer:
                 return renamed_stmt
             case ir.Alloc(buffer, body):
                 before = self.buffers.get(buffer)
-                preferred = _SUFFIX.sub("", buffer.name)
+                preferred = _COPY_SUFFIX.sub("", buffer.name)
                 renamed_stmt = ir.Alloc(self.rename_buffer(buffer, preferred, body), self.rename_statement(body))
                 if before is not None:
                     self.buffers[buffer] = before

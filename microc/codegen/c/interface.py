@@ -23,10 +23,11 @@ from microc.tir.rewrite import map_expr, substitute
 # ---- Constant arrays as C initialisers.
 
 WIDTH = 112
+"""Maximum number of columns of a line of an initialiser."""
 DEFAULT_ALIGNMENT = 8
 """Alignment in bytes of constants that need no attribute with a number. Their types align them, or the attribute for constants
 that kernels load as words."""
-_MARGIN = 3
+_INDENT_MARGIN = 3
 """Width of the indentation of a line of numbers, less 1: the text of each number includes a blank."""
 
 
@@ -43,7 +44,7 @@ def aligned_declaration(value: Value, attribute: str, address_space: str = "") -
 
     Constants with elements below 4 bytes are aligned, because kernels load several elements at once as a word. External code may
     require a larger alignment, which is then the argument of the attribute. Declaration and definition must have the same
-    attribute, since a compiler relies on the declaration.
+    attribute, since a compiler relies on the declaration. ``attribute``: name of the macro that expands to the attribute.
     """
     suffix = f" {attribute}" if dtypes.nbytes(value.dtype) < 4 else ""
     if value.align > DEFAULT_ALIGNMENT:
@@ -56,7 +57,7 @@ def constant_definition(value: Value, attribute: str = "", address_space: str = 
 
     If ``attribute`` is given, the array is aligned as by :func:`aligned_declaration`."""
     assert value.data is not None
-    lines = _wrap_words(*_distinct_literals(np.ascontiguousarray(value.data).reshape(-1), value.dtype))
+    lines = _wrap_literals(*_distinct_literals_and_indices(np.ascontiguousarray(value.data).reshape(-1), value.dtype))
     declaration_text = (
         aligned_declaration(value, attribute, address_space)
         if attribute
@@ -65,7 +66,7 @@ def constant_definition(value: Value, attribute: str = "", address_space: str = 
     return [f"{declaration_text} = {{", *lines, "};"]
 
 
-def _distinct_literals(flat: Array, dtype: str) -> tuple[list[str], Array]:
+def _distinct_literals_and_indices(flat: Array, dtype: str) -> tuple[list[str], Array]:
     """Return the distinct numbers of an array as C literals, and for every element the index of its literal.
 
     An empty array is returned as the single literal 0, because C has no empty arrays."""
@@ -73,17 +74,17 @@ def _distinct_literals(flat: Array, dtype: str) -> tuple[list[str], Array]:
         return ["0"], np.zeros(1, np.int64)
     patterns = flat.view(f"u{flat.itemsize}")  # -0.0 is another number than 0.0
     if flat.itemsize == 1:
-        bits, word_indices = np.arange(256, dtype=np.uint8), patterns
+        bits, literal_indices = np.arange(256, dtype=np.uint8), patterns
     else:
-        bits, word_indices = np.unique(patterns, return_inverse=True)
+        bits, literal_indices = np.unique(patterns, return_inverse=True)
     numbers = bits.view(flat.dtype)
     if dtype == "float32":
-        return list(map(float32_literal, numbers)), word_indices
-    literal = ExprPrinter().print_literal if dtypes.is_float(dtype) else _integer_literal
-    return [literal(number, dtype) for number in numbers.tolist()], word_indices
+        return list(map(float32_literal, numbers)), literal_indices
+    literal = ExprPrinter().print_literal if dtypes.is_float(dtype) else _print_integer_literal
+    return [literal(number, dtype) for number in numbers.tolist()], literal_indices
 
 
-def _integer_literal(number: int, dtype: str) -> str:
+def _print_integer_literal(number: int, dtype: str) -> str:
     """Return the C literal of an integer in an initialiser.
 
     It has a suffix or a macro, such as ``INT64_C``, only where a plain number would not have the right value or type."""
@@ -96,19 +97,22 @@ def _integer_literal(number: int, dtype: str) -> str:
     return str(int(number))
 
 
-def _wrap_words(words: list[str], word_indices: Array) -> list[str]:
-    """Return lines of numbers for an initialiser, with as many numbers in each line as fit.
+def _wrap_literals(literals: list[str], literal_indices: Array) -> list[str]:
+    """Return the lines of an initialiser, with as many literals in each line as fit in :data:`WIDTH` columns.
 
-    ``words``: the distinct literals. ``word_indices``: for each element of the array the index of its literal."""
-    lengths = np.array([len(word) + 2 for word in words])
-    ends = np.cumsum(lengths[word_indices]).tolist()
-    padded_words = (
-        np.array([f"{word}, " for word in words], "S")[word_indices].tobytes().translate(None, b"\0").decode("ascii")
+    ``literals``: the distinct literals. ``literal_indices``: for each element of the array the index of its literal."""
+    lengths = np.array([len(literal) + 2 for literal in literals])
+    ends = np.cumsum(lengths[literal_indices]).tolist()
+    padded_literals = (
+        np.array([f"{literal}, " for literal in literals], "S")[literal_indices]
+        .tobytes()
+        .translate(None, b"\0")
+        .decode("ascii")
     )
     lines, start, used = list[str](), 0, 0
     while start < len(ends):
-        start = max(start + 1, bisect_right(ends, used + WIDTH - _MARGIN, start))
-        lines.append(f"    {padded_words[used : ends[start - 1] - 1]}")
+        start = max(start + 1, bisect_right(ends, used + WIDTH - _INDENT_MARGIN, start))
+        lines.append(f"    {padded_literals[used : ends[start - 1] - 1]}")
         used = ends[start - 1]
     return lines
 
@@ -178,25 +182,25 @@ def separate_arenas(plan: Plan) -> tuple[Arena, ...]:
     return plan.used if len(plan.used) > 1 else ()
 
 
-def pointer_inside_run(module: Module, offset: int) -> tuple[str, int]:
-    """Return how the network's own functions address a byte of the memory plan.
+def arena_variable_and_offset(module: Module, offset: int) -> tuple[str, int]:
+    """Return the C variable and the offset with which the network's own functions address a byte of the memory plan.
 
-    The result is the name of the C variable that points to the byte's arena, and the offset of the byte from that pointer.
+    The variable points to the arena that contains the byte. The offset is in bytes from that pointer.
     ``offset``: the offset of the byte in the memory plan."""
-    arena = _arena_of(_memory_plan(module), offset)
+    arena = _arena_containing(_memory_plan(module), offset)
     return (f"arena_{arena.memory}", offset - arena.start) if arena else ("arena", offset)
 
 
-def pointer_from_caller(module: Module, offset: int) -> tuple[str, int]:
-    """Return how code with the network's arena parameter, such as a caller, addresses a byte of the memory plan.
+def caller_arena_and_offset(module: Module, offset: int) -> tuple[str, int]:
+    """Return the C expression and the offset with which a function that has the arena parameter addresses a byte.
 
-    The result is the C expression that points to the byte's arena, and the offset of the byte from that pointer.
+    The expression points to the arena that contains the byte. The offset is in bytes from that pointer.
     ``offset``: the offset of the byte in the memory plan."""
-    arena = _arena_of(_memory_plan(module), offset)
+    arena = _arena_containing(_memory_plan(module), offset)
     return (f"arenas->{arena.memory}", offset - arena.start) if arena else ("arena", offset)
 
 
-def weight_copy_calls(module: Module, step: int) -> tuple[Code, ...]:
+def print_weight_copy_calls(module: Module, step: int) -> tuple[Code, ...]:
     """Print the calls that copy weights to RAM at the start of a step.
 
     They wait until the weights that the step uses are copied, then begin to copy the weights that the memory plan copies during
@@ -209,18 +213,19 @@ def weight_copy_calls(module: Module, step: int) -> tuple[Code, ...]:
     ]  # only the first step copies its own weights, because no step precedes it
     begin_for_next = [name for name, begin in copies.items() if begin == step and name not in copies_used]
     return (
-        *(_begin_copy(module, name) for name in begin_here),
+        *(_print_copy_begin_call(module, name) for name in begin_here),
         *wait,
-        *(_begin_copy(module, name) for name in begin_for_next),
+        *(_print_copy_begin_call(module, name) for name in begin_for_next),
     )
 
 
-def _begin_copy(module: Module, name: str) -> Code:
-    arena, offset = pointer_inside_run(module, _memory_plan(module).offsets[name])
+def _print_copy_begin_call(module: Module, name: str) -> Code:
+    """Print the call that begins to copy the constant ``name`` from flash to its place in the arena."""
+    arena, offset = arena_variable_and_offset(module, _memory_plan(module).offsets[name])
     return Code(f"{module.name}_copy_begin({arena} + {offset}, {module.name}_{name}, {module.values[name].nbytes}u);")
 
 
-def _arena_of(plan: Plan, offset: int) -> Arena | None:
+def _arena_containing(plan: Plan, offset: int) -> Arena | None:
     """Return the arena that contains the byte at ``offset`` of the memory plan; None if the plan has a single arena."""
     several = separate_arenas(plan)
     return next((arena for arena in reversed(several) if arena.start <= offset), None)
@@ -229,7 +234,7 @@ def _arena_of(plan: Plan, offset: int) -> Arena | None:
 def _memory_plan(module: Module) -> Plan:
     """Return a module's memory plan. InternalError if it has none."""
     if module.plan is None:
-        raise InternalError("the module has no memory plan")
+        raise InternalError(f"module {module.name}: it has no memory plan; expected one before C is printed")
     return module.plan
 
 
@@ -254,7 +259,7 @@ CONVERTIBLE = ("int8", "uint8", "int16", "uint16", "int32")
 zero point fits a C99 integer of exact width."""
 TENSOR_FUNCTION_SUFFIXES = ("elements", "quantize", "dequantize")
 """Suffixes that the header appends to the name of an input or output, for the names of functions."""
-_LONGEST = 64
+_MAX_CLASS_NAME_LENGTH = 64
 """Maximum number of letters of a class's name in a C enumerator."""
 
 
@@ -320,10 +325,10 @@ def interface_tensor_of(module: Module, name: str) -> InterfaceTensor:
         meaning += f", real = {value.scale:.9g} * (q - {value.zero_point})"
     count = Code()
     if value.extents:
-        meaning = meaning.replace(shape, " x ".join(extent_text(module, e) for e in value.extents), 1)
-        count = Code(_element_count_expression(module, value.extents))
+        meaning = meaning.replace(shape, " x ".join(print_extent(module, e) for e in value.extents), 1)
+        count = Code(_print_element_count(module, value.extents))
     at = module.plan.offsets.get(name) if module.plan else None
-    arena, offset = ("", None) if at is None else pointer_from_caller(module, at)
+    arena, offset = ("", None) if at is None else caller_arena_and_offset(module, at)
     return InterfaceTensor(
         name=Name(name),
         macro=Name(name.upper()),
@@ -340,7 +345,7 @@ def interface_tensor_of(module: Module, name: str) -> InterfaceTensor:
     )
 
 
-def _element_count_expression(module: Module, extents: Sequence[ir.Expr]) -> str:
+def _print_element_count(module: Module, extents: Sequence[ir.Expr]) -> str:
     """Print the number of elements of a tensor whose size varies, as a C expression of the members of ``sizes``.
 
     ``extents``: the extents of the tensor's axes, expressions of the variables that stand for sizes."""
@@ -356,7 +361,7 @@ def _element_count_expression(module: Module, extents: Sequence[ir.Expr]) -> str
     return ExprPrinter()(map_expr(simplify(substitute(total, members), bounds), use_c_division))
 
 
-def extent_text(module: Module, extent: ir.Expr) -> str:
+def print_extent(module: Module, extent: ir.Expr) -> str:
     """Print the extent of an axis for a comment, as an expression of the names of sizes."""
     members = {size.scalar: ir.Var(size.name) for size in module.sizes}
     text = ExprPrinter()(substitute(extent, members))
@@ -392,10 +397,12 @@ def output_classes_of(module: Module) -> Classes | None:
     """Return the template variables of an output's classes for the network's header; None if the network has no class names."""
     if not module.classes:
         return None
-    used_names = set(_header_macros(module))
+    used_names = set(_list_header_macros(module))
     enumerators = []
     for number, label in enumerate(module.classes):
-        word = re.sub(r"[^0-9A-Za-z]+", "_", label).strip("_").upper()[:_LONGEST].strip("_") or str(number)
+        word = re.sub(r"[^0-9A-Za-z]+", "_", label).strip("_").upper()[:_MAX_CLASS_NAME_LENGTH].strip("_") or str(
+            number
+        )
         enumerator, number_behind = f"{module.name.upper()}_CLASS_{word}", 2
         while enumerator in used_names:
             enumerator, number_behind = f"{module.name.upper()}_CLASS_{word}_{number_behind}", number_behind + 1
@@ -404,7 +411,7 @@ def output_classes_of(module: Module) -> Classes | None:
     return Classes(Name(module.class_output), tuple(enumerators), tuple(map(Quoted, module.classes)))
 
 
-def _header_macros(module: Module) -> Iterable[str]:
+def _list_header_macros(module: Module) -> Iterable[str]:
     """Yield the names of the header's macros for inputs, outputs and sizes. A class's enumerator must not be one of them."""
     upper = module.name.upper()
     ends = ("SIZE", "BYTES", "TYPE", "RANK", "SHAPE", "SCALE", "ZERO_POINT", *(f"DIM_{k}" for k in range(32)))

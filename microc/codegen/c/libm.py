@@ -19,8 +19,9 @@ from microc.codegen.c.c_expressions import float32_literal
 # with or without them. The sum is then rounded to odd in float32, which preserves on which side of a tie between two float16
 # numbers it is.
 
-_WIDEN = ("    float value;", "    (void)memcpy(&value, &bits, sizeof value);", "    return value;", "}")
-_BITS = ("    uint32_t bits;", "    (void)memcpy(&bits, &x, sizeof bits);")
+# The last lines of a helper that returns ``bits`` as a float, and the first lines of a helper whose parameter ``x`` is a float.
+_RETURN_BITS_AS_FLOAT = ("    float value;", "    (void)memcpy(&value, &bits, sizeof value);", "    return value;", "}")
+_FLOAT_TO_BITS = ("    uint32_t bits;", "    (void)memcpy(&bits, &x, sizeof bits);")
 
 HALF_FLOAT_HELPERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -38,12 +39,12 @@ HALF_FLOAT_HELPERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "    if (exponent == 31U) {",
             "        bits = sign | 0x7F800000U | (fraction << 13);",
             "    }",
-            *_WIDEN,
+            *_RETURN_BITS_AS_FLOAT,
         ),
         "float_to_float16": (
             "static inline uint16_t float_to_float16(float x)",
             "{",
-            *_BITS,
+            *_FLOAT_TO_BITS,
             "    const uint32_t sign = (bits >> 16) & 0x8000U;",
             "    bits &= 0x7FFFFFFFU;",
             "    if (bits > 0x7F800000U) {",
@@ -80,12 +81,12 @@ HALF_FLOAT_HELPERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "static inline float bfloat16_to_float(uint16_t x)",
             "{",
             "    const uint32_t bits = (uint32_t)x << 16;",
-            *_WIDEN,
+            *_RETURN_BITS_AS_FLOAT,
         ),
         "float_to_bfloat16": (
             "static inline uint16_t float_to_bfloat16(float x)",
             "{",
-            *_BITS,
+            *_FLOAT_TO_BITS,
             "    if ((bits & 0x7FFFFFFFU) > 0x7F800000U) {",
             "        return (uint16_t)((bits >> 16) | 0x40U);",
             "    }",
@@ -128,7 +129,7 @@ HALF_FLOAT_HELPERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 # their sign, and limits at infinity and at poles are those of C99.
 
 
-def _horner(coefficients: tuple[float, ...], variable: str) -> str:
+def _print_horner(coefficients: tuple[float, ...], variable: str) -> str:
     """Return the C expression of a polynomial in ``variable``, by Horner's rule. Coefficients begin with the highest power."""
     text = float32_literal(np.float32(coefficients[0]))
     for number, coefficient in enumerate(coefficients[1:], 1):
@@ -148,7 +149,7 @@ _ERF = (-6.090360e-4, 5.0119627e-3, -2.6778908e-2, 0.1128214, -0.37612525, 0.128
 _ERFC = (1.2515606e-3, -1.5579036e-2, 9.110913e-2, 0.65075535, 1.1201907, 1.8776512e-3)
 """Coefficients of the polynomials for the functions in their names, beginning with the highest power. The polynomial of _ERFC is
 -log(erfc(x))."""
-_TEXTS = {
+_FUNCTION_SOURCES = {
     "exp_scaled": """
 static float exp_scaled_f32(float x, int scale)
 {
@@ -179,7 +180,7 @@ static float exp2_f32(float x)
 static float expm1_f32(float x)
 {{
     if (x > -0.5f && x < 0.5f) {{
-        const float rest = {_horner(_EXPM1, "x")};
+        const float rest = {_print_horner(_EXPM1, "x")};
         return x * (1.0f + x * rest);
     }}
     return exp_f32(x) - 1.0f;
@@ -190,7 +191,7 @@ static float log_near_f32(float f)
 {{
     const float s = f / (2.0f + f);
     const float square = s * s;
-    const float rest = {_horner(_LOG, "square")};
+    const float rest = {_print_horner(_LOG, "square")};
     return f - s * (f - 2.0f * square * rest);
 }}
 """,
@@ -257,7 +258,7 @@ static float sinh_f32(float x)
     const float a = fabsf(x);
     if (a < 1.0f) {{
         const float square = x * x;
-        const float rest = {_horner(_SINH, "square")};
+        const float rest = {_print_horner(_SINH, "square")};
         return x + x * (square * rest);
     }}
     if (!(a < 90.0f)) {{
@@ -288,7 +289,7 @@ static float tanh_f32(float x)
     }}
     if (a < 0.5f) {{
         const float square = x * x;
-        return x + x * (square * ({_horner(_TANH, "square")}));
+        return x + x * (square * ({_print_horner(_TANH, "square")}));
     }}
     const float y = a < 10.0f ? 1.0f - 2.0f / (exp_scaled_f32(a + a, 0) + 1.0f) : 1.0f;
     return isnan(x) ? x : x < 0.0f ? -y : y;
@@ -387,7 +388,7 @@ static float sin_near_f32(float x)
         return x;
     }}
     const float square = x * x;
-    const float rest = {_horner(_SIN, "square")};
+    const float rest = {_print_horner(_SIN, "square")};
     return x + x * (square * rest);
 }}
 """,
@@ -395,7 +396,7 @@ static float sin_near_f32(float x)
 static float cos_near_f32(float x)
 {{
     const float square = x * x;
-    const float rest = {_horner(_COS, "square")};
+    const float rest = {_print_horner(_COS, "square")};
     return 1.0f - (square * 0.5f - square * square * rest);
 }}
 """,
@@ -473,7 +474,7 @@ static float pow_f32(float x, float y)
     const float sum = high_f32(m + 1.0f);
     const float s_low = ((f - s_high * sum) - s_high * (m - (sum - 1.0f))) / (m + 1.0f);
     const float square = s * s;
-    const float rest = square * square * ({_horner(_POW, "square")}) + s_low * (s_high + s);
+    const float rest = square * square * ({_print_horner(_POW, "square")}) + s_low * (s_high + s);
     const float head = s_high * s_high;
     const float series = high_f32(3.0f + head + rest); /* log(m) = 2 / 3 s (3 + s**2 + rest) */
     const float product = s_high * series;
@@ -504,9 +505,9 @@ static float erf_f32(float x)
     const float a = fabsf(x) < 4.0f ? fabsf(x) : 4.0f;
     if (a < 0.9f) {{
         const float square = x * x;
-        return x + x * ({_horner(_ERF, "square")});
+        return x + x * ({_print_horner(_ERF, "square")});
     }}
-    const float y = 1.0f - exp_f32(-({_horner(_ERFC, "a")}));
+    const float y = 1.0f - exp_f32(-({_print_horner(_ERFC, "a")}));
     return isnan(x) ? x : x < 0.0f ? -y : y;
 }}
 """,
@@ -539,7 +540,7 @@ static float rint_f32(float x)
 """,
 }
 MATH_HELPERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {f"{name}_f32": tuple(text.strip().splitlines()) for name, text in _TEXTS.items()}
+    {f"{name}_f32": tuple(text.strip().splitlines()) for name, text in _FUNCTION_SOURCES.items()}
 )
 """Lines of the C function of each helper for ``<math.h>``, by the helper's name."""
 ULP_BOUNDS: Mapping[str, float] = MappingProxyType({
@@ -547,7 +548,7 @@ ULP_BOUNDS: Mapping[str, float] = MappingProxyType({
     "exp2": 2.0, "expm1": 3.0, "log": 1.5, "log10": 2.5, "log1p": 2.5, "log2": 2.5, "pow": 2.0, "rint": 0.0, "sin": 2.0,
     "sinh": 3.0, "tan": 4.0, "tanh": 2.5,
 })  # fmt: skip
-"""Largest errors of the functions, in units in the last place of the result.
+"""Largest measured error of each function, in units in the last place of the result.
 
 For subnormal results the unit is the smallest subnormal number. The errors were measured against results in extended precision,
 with at least 3,000,000 arguments of each function compiled with glibc, and 200,000 compiled with avr-libc 2.0.0 and run in

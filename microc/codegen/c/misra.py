@@ -10,16 +10,18 @@ from __future__ import annotations
 from microc.base.immutable import frozen
 
 # fmt: off
-MANDATORY = frozenset({
+MANDATORY_RULES = frozenset({
     "9.1", "12.5", "13.6", "17.3", "17.4", "17.6", "19.1", "21.13", "21.17", "21.18", "21.19", "21.20", "22.2",
     "22.4", "22.5", "22.6",
 })
-ADVISORY = frozenset({
+"""Numbers of the mandatory rules of MISRA C:2012."""
+ADVISORY_RULES = frozenset({
     "1.2", "2.3", "2.4", "2.5", "2.6", "2.7", "4.2", "5.9", "8.7", "8.9", "8.11", "8.13", "10.5", "11.4", "11.5",
     "12.1", "12.3", "12.4", "13.3", "13.4", "15.1", "15.4", "15.5", "17.5", "17.8", "18.4", "18.5", "19.2", "20.1",
     "20.5", "20.10", "21.12",
 })
 # fmt: on
+"""Numbers of the advisory rules of MISRA C:2012. Rules that are neither advisory nor mandatory are required."""
 
 GENERATED, RUNTIME, PORTS = "network", "runtime", "ports"
 """Parts of a project's C code: C printed for the network, the RPC runtime, and the board's port (registers and start-up)."""
@@ -44,7 +46,7 @@ class Deviation:
 
 def rule_category(rule: str) -> str:
     """Return the category of a MISRA rule: ``mandatory``, ``required`` or ``advisory``."""
-    return "mandatory" if rule in MANDATORY else "advisory" if rule in ADVISORY else "required"
+    return "mandatory" if rule in MANDATORY_RULES else "advisory" if rule in ADVISORY_RULES else "required"
 
 
 _ALL = (GENERATED, RUNTIME, PORTS)
@@ -159,11 +161,13 @@ ANALYSERS: tuple[tuple[str, str], ...] = (
         "Offsets are computed in int32_t, in which the compiler proves that they fit; tensors have fewer than 2**31 bytes.",
     ),
 )
-"""Disabled checks among clang-tidy's ``bugprone-*`` and ``cert-*``, each with the reason."""
+"""clang-tidy's checks ``bugprone-*`` and ``cert-*`` that are disabled, each with the reason."""
 
 
 def find_deviation(rule: str, code_part: str) -> Deviation | None:
-    """Return the listed deviation that permits ``code_part``, a part of a project, to break a MISRA rule; None without one."""
+    """Return the listed deviation from a MISRA rule in one part of a project; None if that part must follow the rule.
+
+    ``code_part``: one of :data:`GENERATED`, :data:`RUNTIME` and :data:`PORTS`."""
     return next((d for d in REQUIRED_DEVIATIONS + ADVISORY_DEVIATIONS if d.rule == rule and code_part in d.parts), None)
 
 

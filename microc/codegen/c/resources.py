@@ -75,18 +75,19 @@ class LibraryCosts:
 
 
 @cache
-def _library_tables() -> Mapping[str, Any]:
+def _read_library_tables() -> Mapping[str, Any]:
+    """Return the content of ``library.json``: a table of measured library functions for each core."""
     tables: Mapping[str, Any] = json.loads(LIBRARY_TABLE.read_text(encoding="utf-8"))
     return tables
 
 
 @cache
-def core_library(cpu: str) -> LibraryCosts:
+def library_costs_of_core(cpu: str) -> LibraryCosts:
     """Return the costs of library functions on the core ``cpu``.
 
     For a core that was not measured, each operation gets its largest stack on any measured core, multiplied by
     :data:`UNMEASURED` unless the core is the host, and no sections."""
-    tables, name = _library_tables(), cpu.partition("+")[0]
+    tables, name = _read_library_tables(), cpu.partition("+")[0]
     table = tables.get(SAME_LIBRARY_AS.get(name, name))
     if table is not None:
         return LibraryCosts(table["operations"], table["sections"])
@@ -116,15 +117,15 @@ def operation_count(func: ir.PrimFunc, name_part: str) -> int:
 
 
 @lru_cache(maxsize=CACHED_KERNELS)
-def _operation_counts(body: ir.Stmt, _known: object) -> Mapping[str, int]:
+def _operation_counts(body: ir.Stmt, _intrinsics_key: object) -> Mapping[str, int]:
     """Count the operations of a kernel's body by their names in ``library.json``.
 
     The second argument, the table of intrinsics, is only a part of the cache's key: plugins may add intrinsics or change what
     they compute."""
-    return MappingProxyType(Counter(name for expr in walk_all_exprs(body) for name in _node_operations(expr)))
+    return MappingProxyType(Counter(name for expr in walk_all_exprs(body) for name in _operations_of_node(expr)))
 
 
-def _node_operations(expr: ir.Expr) -> set[str]:
+def _operations_of_node(expr: ir.Expr) -> set[str]:
     """Return the names in ``library.json`` of the operations of one expression node, without its operands.
 
     For an intrinsic these are the operations of its portable meaning."""
@@ -158,7 +159,7 @@ def _intrinsic_operations(name: str) -> set[str]:
     """Return the names in ``library.json`` of the operations in an intrinsic's portable meaning (its TIR definition)."""
     meaning = SCALAR[name].meaning
     exprs = walk_all_exprs(meaning) if isinstance(meaning, ir.Stmt) else walk_expr(meaning)
-    return set().union(*map(_node_operations, exprs))
+    return set().union(*map(_operations_of_node, exprs))
 
 
 def _promoted_dtype(dtype: str) -> str:
@@ -239,7 +240,7 @@ GCC: Mapping[str, FrameWeights] = MappingProxyType({
     "arm vectors": FrameWeights(32, 5, 28, 26, 1.2, loop=24, node=3.6),
     "64": FrameWeights(64, 8, 88, 10, 1.1, loop=24, node=0.9),
 })  # fmt: skip
-"""Weights of stack frames for gcc with -O1, -O2, -O3 or -Os, by the kind of core that :func:`_frame_weights_key` returns."""
+"""Weights of stack frames for gcc with -O1, -O2, -O3 or -Os, by the kind of core that :func:`_kind_of_core` returns."""
 CLANG: Mapping[str, FrameWeights] = MappingProxyType({
     "avr": GCC["avr"],
     "32": FrameWeights(36, 4, 36, 6, 2.6, loop=20, node=0.3),
@@ -292,8 +293,8 @@ def stack_bound(module: Module) -> int:
 def stack_bounds(module: Module) -> StackBounds:
     """Return upper estimates of the stack of a run. The stack of external code is not included."""
     cpu = module.options["cpu"]
-    core, library = CORES[cpu], core_library(cpu)
-    kind = _frame_weights_key(core)
+    core, library = CORES[cpu], library_costs_of_core(cpu)
+    kind = _kind_of_core(core)
     inlined = core.family == "riscv" and "fpu" in core.has
     deepest, arguments = [0.0, 0.0, 0.0], 0
     for kernel in module.kernels:
@@ -301,9 +302,9 @@ def stack_bounds(module: Module) -> StackBounds:
         below = max(library.stack_bytes(kernel_operations(func)), CALLED_BYTES if facts.math else 0)
         count = len(func.params) + len(func.scalars)
         frames = (
-            _optimised_frame(GCC[kind], facts, count),
-            _optimised_frame(CLANG[kind], facts, count) + (UNROLLED_BYTES if facts.vectors else 0),
-            _unoptimised_frame(UNOPTIMISED[kind], facts, count) + facts.inlined * inlined,
+            _optimised_frame_bytes(GCC[kind], facts, count),
+            _optimised_frame_bytes(CLANG[kind], facts, count) + (UNROLLED_BYTES if facts.vectors else 0),
+            _unoptimised_frame_bytes(UNOPTIMISED[kind], facts, count) + facts.inlined * inlined,
         )
         deepest = [max(largest, below + facts.arrays + each) for largest, each in zip(deepest, frames, strict=True)]
         arguments = max(arguments, count)
@@ -314,7 +315,7 @@ def stack_bounds(module: Module) -> StackBounds:
     return StackBounds(gcc, clang, max(gcc, unoptimised))
 
 
-def _frame_weights_key(core: Core) -> str:
+def _kind_of_core(core: Core) -> str:
     """Return the kind of core that selects the weights of stack frames: ``avr``, ``32``, ``arm``, ``arm vectors`` or ``64``."""
     if core.family in ("host", "x86", "aarch64") or core.name.startswith("rv64"):
         return "64"
@@ -323,7 +324,7 @@ def _frame_weights_key(core: Core) -> str:
     return core.family if core.family in GCC else "32"
 
 
-def _optimised_frame(weights: FrameWeights, facts: _FrameFacts, argument_count: int) -> float:
+def _optimised_frame_bytes(weights: FrameWeights, facts: _FrameFacts, argument_count: int) -> float:
     """Estimate the bytes of a kernel's stack frame if the compiler optimises the kernel.
 
     ``facts``: the properties of the kernel's body that the weights apply to."""
@@ -333,7 +334,7 @@ def _optimised_frame(weights: FrameWeights, facts: _FrameFacts, argument_count: 
     return nbytes + weights.node * min(facts.nodes, FULL_NODES)
 
 
-def _unoptimised_frame(weights: FrameWeights, facts: _FrameFacts, argument_count: int) -> float:
+def _unoptimised_frame_bytes(weights: FrameWeights, facts: _FrameFacts, argument_count: int) -> float:
     """Estimate the bytes of a kernel's stack frame if the compiler does not optimise the kernel.
 
     ``facts``: the properties of the kernel's body that the weights apply to."""
@@ -432,19 +433,19 @@ the core's library lacks, so that microc prints them."""
 
 
 @cache
-def _firmware_tables() -> Mapping[str, Any]:
+def _read_firmware_tables() -> Mapping[str, Any]:
     """Return the content of ``firmware.json``: measured flash and static RAM by board, and measured code sizes by core."""
     tables: Mapping[str, Any] = json.loads(FIRMWARE_TABLE.read_text(encoding="utf-8"))
     return tables
 
 
-def flash_around_networks(board: Board, protocol: str) -> tuple[int, int]:
+def min_and_max_flash_around_networks(board: Board, protocol: str) -> tuple[int, int]:
     """Return the smallest and the largest number of bytes of flash that a board's firmware needs besides networks.
 
     For a measured board both numbers are the same. For a board that was not measured, they are the extremes over the measured
     boards with its core, or over all measured boards if there is none. The flash of a vendor's framework is not included.
     """
-    rows = _firmware_tables()["boards"]
+    rows = _read_firmware_tables()["boards"]
     core = board.target.cpu.partition("+")[0]
     same_core = [
         row for row in rows.values() if SAME_LIBRARY_AS.get(row["core"], row["core"]) == SAME_LIBRARY_AS.get(core, core)
@@ -459,7 +460,7 @@ def static_ram_around_networks(board: Board, protocol: str) -> int | None:
     """Return the measured bytes of static RAM that a board's firmware needs besides networks.
 
     None if the board was not measured with its core and with this protocol."""
-    row = _firmware_tables()["boards"].get(board.name)
+    row = _read_firmware_tables()["boards"].get(board.name)
     if row is None or row["core"] != board.target.cpu.partition("+")[0] or protocol not in row:
         return None
     return int(row[protocol][1])
@@ -475,7 +476,7 @@ def code_parts(module: Module) -> tuple[float, ...]:
         else:
             integers += kernel.code_bytes
     values = sum(value.storage != "const" for value in module.values.values())
-    library = core_library(module.options["cpu"])
+    library = library_costs_of_core(module.options["cpu"])
     lacking = {
         name for name in network_operations(module) if name.partition(".")[2] in MATH_FUNCTIONS
     } - library.operations.keys()
@@ -484,7 +485,7 @@ def code_parts(module: Module) -> tuple[float, ...]:
 
 def code_bound(module: Module) -> int:
     """Return an upper estimate of the size of a network's code in bytes, without the library functions that it calls."""
-    rows: Mapping[str, Sequence[float]] = _firmware_tables()["cores"]
+    rows: Mapping[str, Sequence[float]] = _read_firmware_tables()["cores"]
     core = module.options["cpu"].partition("+")[0]
     row = rows.get(SAME_LIBRARY_AS.get(core, core)) or [max(column) for column in zip(*rows.values(), strict=True)]
     return round(sum(factor * part for factor, part in zip(row, code_parts(module), strict=True)))
@@ -501,6 +502,6 @@ def library_bytes(modules: Sequence[Module]) -> int:
     for dtype in ("float32", "float64"):
         add_and_sub = {f"{dtype}.add", f"{dtype}.sub"}
         used |= add_and_sub if add_and_sub & used else set()
-    own = core_library(modules[0].options["cpu"])
-    libraries = [own] if own.sections else [core_library(core) for core in _firmware_tables()["cores"]]
+    own = library_costs_of_core(modules[0].options["cpu"])
+    libraries = [own] if own.sections else [library_costs_of_core(core) for core in _read_firmware_tables()["cores"]]
     return max(each.flash_and_ram_bytes(used)[0] - each.flash_and_ram_bytes({"copy"})[0] for each in libraries)

@@ -21,12 +21,12 @@ from microc.codegen.c.interface import (
     InterfaceTensor,
     aligned_declaration,
     arena_context,
+    arena_variable_and_offset,
+    caller_arena_and_offset,
     constant_definition,
     interface_tensor_of,
     output_classes_of,
-    pointer_from_caller,
-    pointer_inside_run,
-    weight_copy_calls,
+    print_weight_copy_calls,
 )
 from microc.codegen.c.resources import StackBounds, stack_bounds
 from microc.codegen.project.accelerators import UNIT_NAMES, UnitContext, external_files, tensor_unit_context
@@ -49,7 +49,7 @@ the macro as the attributes that place such a kernel."""
 
 def kernel_text(module: Module, name: str) -> Code:
     """Return the C of the kernel ``name``, as it is printed in the network's source file."""
-    return kernel_function(module, printer_of(module), [kernel.name for kernel in module.kernels].index(name))
+    return print_kernel(module, printer_of(module), [kernel.name for kernel in module.kernels].index(name))
 
 
 def printer_of(module: Module) -> StmtPrinter:
@@ -79,19 +79,19 @@ def thread_count_of(module: Module) -> int:
     return int(module.options.get("threads", 1)) if parallel else 1
 
 
-def kernel_function(module: Module, printer: StmtPrinter, position: int) -> Code:
+def print_kernel(module: Module, printer: StmtPrinter, position: int) -> Code:
     """Print a kernel as a C function with a comment before it. ``position``: the kernel's index in the module."""
     # The comment lists the layers that the kernel computes, remarks on its schedule, shapes, and parameters that overlap.
     kernel = module.kernels[position]
-    uses = [(k, call) for k, call in enumerate(module.calls) if call.kernel == kernel.name]
-    layers = [f"{short_layer(module, call)} (step {k}, {call.macs} MACs)" for k, call in uses]
+    numbered_calls = [(k, call) for k, call in enumerate(module.calls) if call.kernel == kernel.name]
+    layers = [f"{short_layer_name(module, call)} (step {k}, {call.macs} MACs)" for k, call in numbered_calls]
     shapes = {p.name: [str(n) for n in p.shape if n > 1] for p in kernel.func.params}
     arrays = ", ".join(f"{name} {' x '.join(shape)}" for name, shape in shapes.items() if len(shape) > 1)
     notes = [
         *layers,
         *kernel.comment,
         *([f"in memory: {arrays}"] if arrays else []),
-        *_in_place_notes(module, kernel, uses),
+        *_in_place_notes(module, kernel, numbered_calls),
     ]
     head = [
         line for note in notes for line in textwrap.wrap(f" * {Note(note)}", C_STMT_WIDTH, subsequent_indent=" *     ")
@@ -111,13 +111,13 @@ def kernel_function(module: Module, printer: StmtPrinter, position: int) -> Code
     return Code("\n".join(["/*", *head, " */", *(line for whole in code for line in wrap_line(whole))]))
 
 
-def _in_place_notes(module: Module, kernel: Kernel, uses: list[tuple[int, Call]]) -> list[str]:
+def _in_place_notes(module: Module, kernel: Kernel, numbered_calls: list[tuple[int, Call]]) -> list[str]:
     """Return notes for the comment of a kernel whose output overwrites an input in memory.
 
-    ``uses``: the number of each step that calls the kernel, with the call. A note lists the steps in which two parameters
-    overlap, unless they overlap in all of these steps."""
+    ``numbered_calls``: the number of each step that calls the kernel, with the call. A note lists the steps in which two
+    parameters overlap, unless they overlap in all of these steps."""
     steps: dict[str, list[int]] = {}
-    for step, call in uses:
+    for step, call in numbered_calls:
         ranges = [
             (p.name, name, _arena_range(module, name)) for p, name in zip(kernel.func.params, call.args, strict=False)
         ]
@@ -127,8 +127,8 @@ def _in_place_notes(module: Module, kernel: Kernel, uses: list[tuple[int, Call]]
                     steps.setdefault(f"{written_param} is written over {read_param}", []).append(step)
     return [
         f"in place: {overlap}"
-        + (f" in step {', '.join(map(str, steps_in_place))}" if len(steps_in_place) < len(uses) else "")
-        for overlap, steps_in_place in steps.items()
+        + (f" in step {', '.join(map(str, overlap_steps))}" if len(overlap_steps) < len(numbered_calls) else "")
+        for overlap, overlap_steps in steps.items()
     ]
 
 
@@ -140,7 +140,7 @@ def _arena_range(module: Module, name: str) -> range:
     return range(0) if start is None else range(start + offset, start + offset + module.values[name].nbytes)
 
 
-def short_layer(module: Module, call: Call, limit: int = 100) -> str:
+def short_layer_name(module: Module, call: Call, limit: int = 100) -> str:
     """Return the name of the layer that a call computes, shortened to ``limit`` letters, for comments.
 
     Converters join the names of fused layers by ``;``. Of joined names that are too long only the first is returned."""
@@ -151,14 +151,14 @@ def short_layer(module: Module, call: Call, limit: int = 100) -> str:
     return f"{first};..." if len(first) < limit else layer[: limit - 3] + "..."
 
 
-def call_text(module: Module, call: Call) -> Code:
+def print_kernel_call(module: Module, call: Call) -> Code:
     """Print the call of a kernel in the network's step function.
 
     If the kernel is external code that can fail, the printed statements return an error when it fails."""
     kernel = next(k for k in module.kernels if k.name == call.kernel)
     written = set(call.writes) | set(call.workspace)
     args = [
-        pointer_expression(module, name, param.dtype, const=name not in written)
+        print_value_pointer(module, name, param.dtype, const=name not in written)
         for name, param in zip(call.args, kernel.func.params, strict=True)
     ]
     names = {size.scalar: size.name for size in module.sizes}
@@ -181,7 +181,7 @@ def external_error_name(module: Module) -> Name:
     return Name(f"{module.name.upper()}_ERROR_EXTERNAL")
 
 
-def pointer_expression(module: Module, name: str, dtype: str, *, const: bool) -> str:
+def print_value_pointer(module: Module, name: str, dtype: str, *, const: bool) -> str:
     """Print the address of the value ``name`` as a C expression, whose type is a pointer to ``dtype``."""
     base, offset = module.base_of(name)
     value = module.values[base]
@@ -195,7 +195,7 @@ def pointer_expression(module: Module, name: str, dtype: str, *, const: bool) ->
         if offset or value.dtype != dtype:
             return f"({qualifier}{kind} *)(({qualifier}uint8_t *){place} + {offset})"
         return place
-    arena, offset = pointer_inside_run(module, module.plan.offsets[base] + offset)
+    arena, offset = arena_variable_and_offset(module, module.plan.offsets[base] + offset)
     where = f"{arena} + {offset}" if offset else arena
     step = "" if dtypes.nbytes(dtype) == 1 else "(void *)"
     return f"({qualifier}{kind} *){step}({where})" if offset else f"({qualifier}{kind} *){step}{where}"
@@ -229,7 +229,15 @@ precede them."""
 class ModelContext:
     """Variables of the templates of a network's C files.
 
-    The templates are ``model.h.j2``, ``model.c.j2``, ``model_data.h.j2`` and ``model_data.c.j2``."""
+    The templates are ``model.h.j2``, ``model.c.j2``, ``model_data.h.j2`` and ``model_data.c.j2``. Sizes are in bytes.
+
+    ``upper``: the network's name in capitals, the prefix of macros. ``stem``: common beginning of the names of the files.
+    ``arena_end``: end of the last tensor in the memory plan. ``lower_bound``: no memory plan can be smaller. ``int_bits``: least
+    number of bits that C's ``int`` must have. ``resets``: statements of the reset function. ``copies``: True if steps copy
+    weights to RAM. ``kept``: True if reset copies weights to RAM. ``fails``: True if external code can fail. ``aligned``: True
+    if a constant needs a larger alignment than :data:`DEFAULT_ALIGNMENT`. ``hot_code``: True if kernels run from RAM.
+    ``optimized``: True if a kernel has compiler options of its own. ``flash_space``: gcc's address space for constants; None if
+    the core has one address space. ``threads``: number of threads. ``unit``: the tensor unit; None if no kernel uses one."""
 
     name: Name
     upper: Name
@@ -295,20 +303,22 @@ def model_context(module: Module, version: str, file_stem: str = "model") -> Mod
     ``file_stem``: the common beginning of the names of these files."""
     plan = module.plan
     if plan is None:
-        raise InternalError("the module has no memory plan")
+        raise InternalError(f"module {module.name}: it has no memory plan; expected one before C is printed")
     # The printer records the helpers and headers that the printed code needs. Kernels are therefore printed first, then helpers,
     # then the parts that depend on both.
     printer = printer_of(module)
     space = printer.space
-    kernels = tuple(kernel_function(module, printer, k) for k in range(len(module.kernels)))
+    kernels = tuple(print_kernel(module, printer, k) for k in range(len(module.kernels)))
     helpers = _print_helpers(module, printer)
     tests = module.self_test.values if module.self_test else ()
     stored = sorted((*(v for v in module.values.values() if v.storage == "const"), *tests), key=lambda v: v.name)
     steps = tuple(
-        StepContext(k, weight_copy_calls(module, k), call_text(module, call), Text(short_layer(module, call)))
+        StepContext(
+            k, print_weight_copy_calls(module, k), print_kernel_call(module, call), Text(short_layer_name(module, call))
+        )
         for k, call in enumerate(module.calls)
     )
-    constants = [_public_constant(module, v) for v in stored]
+    constants = [_with_public_name(module, v) for v in stored]
     attribute = f"{module.name.upper()}_ALIGNED"
     resets = _reset_statements(module)
     return ModelContext(
@@ -348,7 +358,7 @@ def model_context(module: Module, version: str, file_stem: str = "model") -> Mod
         data_definitions=tuple(
             Code("\n".join(constant_definition(v, attribute, space))) for v in constants if v.data is not None
         ),
-        flash_space=_flash_space(module) if space else None,
+        flash_space=_flash_address_space(module) if space else None,
         data_needs_math=not all(np.isfinite(v.data).all() for v in constants if v.data is not None),
         arena_end=max((offset + module.values[name].nbytes for name, offset in plan.offsets.items()), default=0),
         int_bits=int_bits(module),
@@ -370,7 +380,7 @@ def _external_headers(module: Module) -> Iterator[str]:
             yield from kernel.external.includes
 
 
-def _flash_space(module: Module) -> Name:
+def _flash_address_space(module: Module) -> Name:
     """Return the name of gcc's address space for constants in AVR's flash.
 
     It is ``__flash``, with 16-bit pointers, if all constants fit in the first 64 KiB of flash. Otherwise it is ``__memx``, with
@@ -379,7 +389,7 @@ def _flash_space(module: Module) -> Name:
     return Name("__flash" if constants <= NEAR_FLASH else "__memx")
 
 
-def _public_constant(module: Module, value: Value) -> Value:
+def _with_public_name(module: Module, value: Value) -> Value:
     """Return a constant renamed to its public C name, which begins with the network's name."""
     return replace(value, name=f"{module.name}_{value.name}", storage="const")
 
@@ -402,15 +412,15 @@ def _reset_statements(module: Module) -> tuple[Code, ...]:
     assert module.plan is not None
     lines = []
     for name in (name for name, step in module.plan.copies.items() if step < 0):
-        arena, offset = pointer_from_caller(module, module.plan.offsets[name])
+        arena, offset = caller_arena_and_offset(module, module.plan.offsets[name])
         lines.append(
             f"(void)memcpy((uint8_t *){arena} + {offset}, {module.name}_{name}, {module.values[name].nbytes});"
         )
     for name in module.state:
         value = module.values[name]
         assert value.data is not None
-        arena, offset = pointer_from_caller(module, module.plan.offsets[name])
-        place, raw = f"(uint8_t *){arena} + {offset}", value.data.reshape(-1).view(np.uint8)
+        arena, offset = caller_arena_and_offset(module, module.plan.offsets[name])
+        place, content_bytes = f"(uint8_t *){arena} + {offset}", value.data.reshape(-1).view(np.uint8)
         width = value.data.itemsize
         if name in module.starts:
             kind = dtypes.c_name(value.dtype)
@@ -419,8 +429,8 @@ def _reset_statements(module: Module) -> tuple[Code, ...]:
                 f"{INDENT}(({kind} *)(void *)({place}))[i] = {module.name}_{module.starts[name]}[i];",
                 "}",
             ]
-        elif len(set(raw.tolist())) <= 1:
-            lines.append(f"(void)memset({place}, {raw[0] if raw.size else 0}, {value.nbytes});")
+        elif len(set(content_bytes.tolist())) <= 1:
+            lines.append(f"(void)memset({place}, {content_bytes[0] if content_bytes.size else 0}, {value.nbytes});")
         else:
             number = int(value.data.reshape(-1)[:1].view(f"u{width}")[0])
             lines += [
@@ -527,7 +537,7 @@ def shared_source(network_manifest: Mapping[str, Any], level_index: int = 0, mod
     )
     renamed_manifest = {**network_manifest, "model": model or network_manifest["model"]}
     manifest_lines = constant_definition(
-        _text_value(f"microc_manifest{end}", json.dumps(renamed_manifest, ensure_ascii=True))
+        _text_constant(f"microc_manifest{end}", json.dumps(renamed_manifest, ensure_ascii=True))
     )
     context = SharedContext(
         name=Name(network_manifest["model"]),
@@ -551,7 +561,7 @@ def entry_suffix(level_index: int) -> str:
     return f"_{level_index}" if level_index else ""
 
 
-def _text_value(name: str, text: str) -> Value:
+def _text_constant(name: str, text: str) -> Value:
     """Return ASCII text as the constant array ``name`` of int8, which ends with a zero.
 
     A string literal would not do, because C99 guarantees only literals of up to 4095 characters.

@@ -46,10 +46,12 @@ def external_code_sources(modules: Sequence[Module]) -> tuple[Sources, ...]:
 
 
 def _merge_sources(first: Sources, second: Sources) -> Sources:
+    """Return the union of two networks' sources of one backend. UsageError if a file or the macro definitions differ."""
     differs = [path for path in first.files.keys() & second.files.keys() if first.files[path] != second.files[path]]
     if differs or first.defines != second.defines:
         raise UsageError(
-            f"networks have different copies of {first.name}: {min(differs, default='its definitions')}",
+            f"external code {first.name}: got different copies of {min(differs, default='its macro definitions')} "
+            "in two networks, expected equal ones",
             hint="compile all networks of the firmware with the same copy",
         )
     files, libraries = {**first.files, **second.files}, dict.fromkeys((*first.libraries, *second.libraries))
@@ -130,7 +132,10 @@ UNIT_NAMES = frozenset(word.name for word in UNIT_WORDS)
 class UnitContext:
     """Parameters of a core's tensor unit (:class:`microc.isa.instruction_set.TensorUnit`) for templates.
 
-    ``input``, ``weight`` and ``sums`` are the sizes of the unit's scratchpad memories, in elements."""
+    ``rows``, ``columns`` and ``depth`` are the shape of the matrix product that takes ``tile_cycles`` cycles. ``input``,
+    ``weight`` and ``sums`` are the sizes of the unit's scratchpad memories, in elements. ``bus`` is the number of bytes that a
+    load or store moves per cycle, and ``start`` the number of cycles before the first byte. ``events`` is the number of types of
+    synchronisation tokens. ``macs`` is the largest number of multiply-accumulates per cycle."""
 
     name: Word
     rows: int
@@ -154,7 +159,9 @@ def tensor_unit_context(module: Module, helpers: Collection[str]) -> UnitContext
         return None
     unit = CORES[module.options["cpu"]].tensor_unit
     if unit is None:
-        raise InternalError(f"kernels call a tensor unit, but the core {module.options['cpu']} has none")
+        raise InternalError(
+            f"core {module.options['cpu']}: it has no tensor unit, but kernels call one; expected kernels without it"
+        )
     return UnitContext(
         Word(unit.name),
         unit.rows,

@@ -21,7 +21,7 @@ HOT_SECTIONS = {"": ".hot_code", "esp-idf": ".iram1.microc"}
 
 The empty name is for boards without a framework, whose section is defined in the linker script that microc writes."""
 
-_ADDRESSES = ("base", "address", "mask")
+_HEXADECIMAL_SUFFIXES = ("base", "address", "mask")
 """Suffixes of the keys in a board's file whose numbers are printed in hexadecimal."""
 
 
@@ -109,7 +109,10 @@ def board_context(
         abi=Code(f"0x{abi_checksum(board):08x}u"),
         tick_hz=raw["timer"]["hz"],
         facts=tuple(
-            (Name(f"MICROC_{table}_{key}".upper()), _unsigned_literal(value, hexadecimal=key.endswith(_ADDRESSES)))
+            (
+                Name(f"MICROC_{table}_{key}".upper()),
+                _unsigned_literal(value, hexadecimal=key.endswith(_HEXADECIMAL_SUFFIXES)),
+            )
             for table, entries in (("console", raw["console"]), ("timer", raw["timer"]), ("slots", slots), ("npu", npu))
             for key, value in entries.items()
             if key != "hz"
@@ -215,7 +218,7 @@ def board_ids(board: Board) -> BuildSystemIds:
 # ---- Tasks of a project for Visual Studio Code and compatible editors: build, flash, run, verify. The editor lists their errors.
 
 TASKS_FILE = ".vscode/tasks.json"
-_PROBLEMS = {
+_PROBLEM_MATCHER = {
     "owner": "microc",
     "source": "microc",
     "severity": "error",
@@ -227,7 +230,7 @@ _PROBLEMS = {
 }
 """Problem matcher of Visual Studio Code for the errors that microc prints (:mod:`microc.errors`): a line with code and text, then
 a line with the file."""
-_SAMPLE = {
+_SAMPLE_PROMPT = {
     "id": "sample",
     "type": "promptString",
     "description": "the network's input: a .npy file or a picture",
@@ -239,7 +242,7 @@ def tasks_json(networks: Sequence[Name], is_host: bool) -> str:
     """Return the text of ``tasks.json``, the editor's tasks for a project with ``networks``.
 
     ``is_host``: True if the project runs on this computer, so that there is no task ``flash``. The editor has patterns of its own
-    for messages of compilers; :data:`_PROBLEMS` is the pattern for messages of microc."""
+    for messages of compilers; :data:`_PROBLEM_MATCHER` is the pattern for messages of microc."""
     task_list = [
         {
             "label": "build",
@@ -256,7 +259,7 @@ def tasks_json(networks: Sequence[Name], is_host: bool) -> str:
         label = f" {name}" if arguments else ""
         task_list.append(_command_task("run", "build", "--input", "${input:sample}", *arguments, label=label))
         task_list.append({**_command_task("verify", "build", *arguments, label=label), "group": "test"})
-    return to_json({"version": "2.0.0", "tasks": task_list, "inputs": [_SAMPLE]})
+    return to_json({"version": "2.0.0", "tasks": task_list, "inputs": [_SAMPLE_PROMPT]})
 
 
 def _command_task(command: str, preceding_task: str, *words: str, label: str = "") -> dict[str, Any]:
@@ -269,5 +272,5 @@ def _command_task(command: str, preceding_task: str, *words: str, label: str = "
         "command": "microc",
         "args": [command, ".", *words],
         "dependsOn": preceding_task,
-        "problemMatcher": [_PROBLEMS],
+        "problemMatcher": [_PROBLEM_MATCHER],
     }

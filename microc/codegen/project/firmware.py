@@ -64,7 +64,7 @@ RESERVED_FOLDERS = frozenset({"board", "runtime", "build", "external", "firmware
 each of them has a folder with its name."""
 SLOTS = "slots"
 PLUGIN_CORE_KEY = "core"
-"""Key in the project's copy of the board's file, for the description of a core that a plugin defines."""
+"""Key of the description of a core that a plugin defines, in the project's copy of the board's file."""
 RUNTIME_HEADERS = (
     "SPEC.md",
     "include/microc_blob.h",
@@ -87,7 +87,7 @@ RUNTIME_SOURCES = MappingProxyType(
 CODE_BY_PROTOCOL = MappingProxyType({"tuning": KERNELS, SLOTS: NETWORKS})
 """Type of code that a firmware receives over its serial line and runs, by protocol."""
 LOADING = MappingProxyType({"ports/cortex_m.c": "ports/cortex_m_load.c", "ports/riscv.c": "ports/riscv_load.c"})
-"""For the C file of a core's port: the additional C file that the port needs to run loaded code from RAM."""
+"""The additional C file that a port needs to run loaded code from RAM, by the C file of the port."""
 MAX_PROJECT_NAME = 100
 """Maximum number of letters of a project's name, which consists of the names of its networks."""
 
@@ -254,7 +254,7 @@ def runtime_sources(board: Board, protocol: str) -> tuple[str, ...]:
     if not loaders or data_elsewhere or "framework" in board.raw:
         options = "--relocatable" if protocol == SLOTS else "--protocol tuning, or --load"
         raise UsageError(
-            f"board {board.name} takes no code over its line",
+            f"board {board.name}: its firmware cannot load code over the serial line",
             hint=f"leave out {options}, or choose a Cortex-M or RISC-V board without a vendor's framework",
         )
     drivers = board.raw.get("slots", {}).get("sources", ()) if protocol == SLOTS else ()
@@ -301,7 +301,7 @@ def _project_context(
         runtime_optimisation=Code(RUNTIME_OPTIMISATION),
         has_linker_script=bool(board.regions)
         and board.target.isa != "avr"
-        and not framework_data,  # which bring their own
+        and not framework_data,  # AVR and frameworks have linker scripts of their own
         framework=framework,
         self_test=any(n.model.self_test for n in networks),
         linked=tuple((Word(name), Code(f"{at:#x}")) for name, at in LINK_ADDRESSES.items())

@@ -27,10 +27,10 @@ _INTEGER = {"type": "integer", "minimum": -MAX_INTEGER, "maximum": MAX_INTEGER}
 _REAL = {"type": "number", "minimum": -1e38, "maximum": 1e38}
 _NAMES = {"type": "array", "items": _TEXT}
 _COUNTS = {"type": "array", "items": _COUNT}
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_NO_KEYS: Mapping[str, Any] = MappingProxyType({})
 
 
-def object_schema(required: Mapping[str, Any], *types: str, optional: Mapping[str, Any] = _NOTHING) -> dict[str, Any]:
+def object_schema(required: Mapping[str, Any], *types: str, optional: Mapping[str, Any] = _NO_KEYS) -> dict[str, Any]:
     """Return the JSON schema of an object.
 
     ``required``: schema of each required key. ``optional``: schema of each optional key. ``types``: JSON types that the value may
@@ -38,7 +38,7 @@ def object_schema(required: Mapping[str, Any], *types: str, optional: Mapping[st
     return {"type": ["object", *types], "required": list(required), "properties": {**required, **optional}}
 
 
-def objects_schema(required: Mapping[str, Any], optional: Mapping[str, Any] = _NOTHING) -> dict[str, Any]:
+def object_array_schema(required: Mapping[str, Any], optional: Mapping[str, Any] = _NO_KEYS) -> dict[str, Any]:
     """Return the JSON schema of an array of objects with the schema that :func:`object_schema` returns."""
     return {"type": "array", "items": object_schema(required, optional=optional)}
 
@@ -74,7 +74,7 @@ _WEIGHTS = {
 OPERATOR_SCHEMA = {
     "op": _TEXT,
     "attributes": {"type": "array", "items": {"type": "array", "items": _TEXT, "minItems": 2, "maxItems": 2}},
-    "weights": objects_schema(_WEIGHTS),
+    "weights": object_array_schema(_WEIGHTS),
 }
 _KERNEL = {
     "index": _COUNT,
@@ -87,20 +87,20 @@ _KERNEL = {
     "estimated_instructions": _COUNT,
     "estimated_cycles": _COUNT,
     "estimated_code": _COUNT,
-    "operators": objects_schema(OPERATOR_SCHEMA),
+    "operators": object_array_schema(OPERATOR_SCHEMA),
     "streamed": _NAMES,
     "inputs": _NAMES,
     "outputs": _NAMES,
     "workspaces": _NAMES,
-    "constants": objects_schema({"symbol": _IDENTIFIER, "bytes": _COUNT}),
+    "constants": object_array_schema({"symbol": _IDENTIFIER, "bytes": _COUNT}),
 }
-_UNIT = dict.fromkeys(("cycles", "load", "compute", "store", "macs"), _COUNT) | {"utilisation": _REAL}
-_AREA = {"memory": _TEXT, "size": _COUNT, "capacity": _COUNT, "waits": _INTEGER}
-_OUTPUT = {"axis": _INTEGER, "frames": _COUNT, "delay": _INTEGER, "first": _INTEGER}
+_TENSOR_UNIT = dict.fromkeys(("cycles", "load", "compute", "store", "macs"), _COUNT) | {"utilisation": _REAL}
+_MEMORY_AREA = {"memory": _TEXT, "size": _COUNT, "capacity": _COUNT, "waits": _INTEGER}
+_STREAMED_OUTPUT = {"axis": _INTEGER, "frames": _COUNT, "delay": _INTEGER, "first": _INTEGER}
 _EXTERNAL = {
     **dict.fromkeys(("sources", "include", "defines", "libraries", "folders"), _NAMES),
-    "backends": objects_schema({"name": _TEXT, "version": _TEXT, "licence": _TEXT, "files": _COUNT}),
-    "kernels": objects_schema({"index": _COUNT, "backend": _TEXT}),
+    "backends": object_array_schema({"name": _TEXT, "version": _TEXT, "licence": _TEXT, "files": _COUNT}),
+    "kernels": object_array_schema({"index": _COUNT, "backend": _TEXT}),
 }
 _NETWORK = {
     "model": _IDENTIFIER,
@@ -125,17 +125,18 @@ _NETWORK = {
         {"samples": _COUNT, "bytes": _COUNT, "symbols": _NAMES, "bounds": {"type": "object"}}, "null"
     ),
     "streaming": object_schema(
-        {"hop": _COUNT, "inputs": _map_schema(_INTEGER), "outputs": _map_schema(object_schema(_OUTPUT))}, "null"
+        {"hop": _COUNT, "inputs": _map_schema(_INTEGER), "outputs": _map_schema(object_schema(_STREAMED_OUTPUT))},
+        "null",
     ),
-    "tensors": objects_schema(_TENSOR, {"extents": {"type": "array"}}),
-    "memory": objects_schema({**VALUE_SCHEMA, "offset": _COUNT, "first": _INTEGER, "last": _INTEGER}),
-    "kernels": objects_schema(_KERNEL, {"tensor_unit": object_schema(_UNIT)}),
+    "tensors": object_array_schema(_TENSOR, {"extents": {"type": "array"}}),
+    "memory": object_array_schema({**VALUE_SCHEMA, "offset": _COUNT, "first": _INTEGER, "last": _INTEGER}),
+    "kernels": object_array_schema(_KERNEL, {"tensor_unit": object_schema(_TENSOR_UNIT)}),
 }
 OPTIONAL_KEYS = {
-    "arenas": objects_schema({**_AREA, "start": _COUNT, "accesses": _COUNT}),
+    "arenas": object_array_schema({**_MEMORY_AREA, "start": _COUNT, "accesses": _COUNT}),
     "copies": _map_schema(_INTEGER),
-    "hot_code": object_schema({**_AREA, "kernels": _NAMES, "saved": _INTEGER}),
-    "sizes": objects_schema(
+    "hot_code": object_schema({**_MEMORY_AREA, "kernels": _NAMES, "saved": _INTEGER}),
+    "sizes": object_array_schema(
         {"name": _IDENTIFIER, "label": _TEXT, **dict.fromkeys(("minimum", "maximum", "step"), _INTEGER)}
     ),
     "external": object_schema(_EXTERNAL),
@@ -150,7 +151,7 @@ TABLE: Mapping[str, Any] = object_schema(
 """JSON schema of the manifest of a project with several networks, which lists their names."""
 
 
-def manifest_fault(data: Any) -> str:
+def find_manifest_error(data: Any) -> str:
     """Return a message about the first error in the manifest of a project or network; empty if the manifest is valid.
 
     ``data``: the parsed JSON."""
@@ -184,7 +185,7 @@ def _list_inconsistencies(data: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"{end}: there is no tensor {name!r}" for name in data[end] if name not in tensors)
     for tensor in (*data["tensors"], *data["memory"]):
         if not dtypes.is_valid(tensor["dtype"]) or dtypes.is_vector(tensor["dtype"]):
-            yield f"{tensor['name']}: got dtype {tensor['dtype']!r}, expected one of a tensor"
+            yield f"{tensor['name']}: got dtype {tensor['dtype']!r}, expected a dtype of tensors such as int8 or float32"
     for number, kernel in enumerate(data["kernels"]):
         if kernel["index"] != number:
             yield f"kernels/{number}/index: got {kernel['index']}, expected {number}"
@@ -229,6 +230,7 @@ class MemoryMap:
     def __init__(self, module: Module) -> None:
         self.module = module
         views = {view.name: view for view in module.views}
+        # By value: the base tensor that owns its memory, and the first byte and the end of the value in that tensor.
         self._spans: dict[str, tuple[str, int, int]] = {}
         for name, value in module.values.items():
             base, start = name, 0
@@ -256,11 +258,13 @@ class MemoryMap:
         value whose memory is read through views lives as long as these views. Workspaces live for one step.
         """
         assert self.module.plan is not None
-        lives = [(name, *self._lifetime(name)) for name in self.names]
-        lives += [(name, *self._copy_lifetime(name, step)) for name, step in self.module.plan.copies.items()]
+        lives = [(name, *self._first_and_last_step(name)) for name in self.names]
+        lives += [
+            (name, *self._first_and_last_step_of_copy(name, step)) for name, step in self.module.plan.copies.items()
+        ]
         lives += [(name, k, k) for k, call in enumerate(self.module.calls) for name in call.workspace]
         entries = ((name, self._arena_offset(name), first, last) for name, first, last in lives)
-        return [self._lifetime_entry(name, at, first, last) for name, at, first, last in entries if at is not None]
+        return [self._memory_entry(name, at, first, last) for name, at, first, last in entries if at is not None]
 
     def tensors_read_by(self, step: int) -> list[str]:
         """Return the names of the tensors whose memory a step reads.
@@ -275,12 +279,12 @@ class MemoryMap:
             name
             for name in candidates
             if any(self._overlaps(name, other) for other in call.reads)
-            and (name in ready or any(k < step for k in self._steps_of_uses(self._writes, name)))
+            and (name in ready or any(k < step for k in self._steps_that_access(self._writes, name)))
         ]
 
     def steps_that_write(self, name: str) -> list[int]:
         """Return the sorted numbers of the steps that write the memory of a tensor, directly or through a view."""
-        return sorted(set(self._steps_of_uses(self._writes, name)))
+        return sorted(set(self._steps_that_access(self._writes, name)))
 
     def constants_read_by(self, call: Call) -> list[dict[str, Any]]:
         """Return the C name and the number of bytes of each constant array (weights or table) that a call reads."""
@@ -288,7 +292,7 @@ class MemoryMap:
         values = [self.module.values[base] for base in bases if self.module.values[base].storage == "const"]
         return [{"symbol": f"{self.module.name}_{value.name}", "bytes": value.nbytes} for value in values]
 
-    def _lifetime_entry(self, name: str, offset: int, first: int, last: int) -> dict[str, Any]:
+    def _memory_entry(self, name: str, offset: int, first: int, last: int) -> dict[str, Any]:
         """Return the manifest's entry of a value in the arena.
 
         ``offset``: offset in the arena in bytes. ``first`` and ``last``: first and last step of the value's lifetime."""
@@ -301,7 +305,7 @@ class MemoryMap:
         base_offset = self.module.plan.offsets.get(base)
         return None if base_offset is None else base_offset + start
 
-    def _copy_lifetime(self, name: str, step: int) -> tuple[int, int]:
+    def _first_and_last_step_of_copy(self, name: str, step: int) -> tuple[int, int]:
         """Return the first and the last step in which the arena contains a copy of a constant.
 
         ``step``: the step at whose start the copy begins. A copy that begins at reset (BEFORE) exists in all steps, any other
@@ -310,15 +314,15 @@ class MemoryMap:
             return BEFORE, len(self.module.calls)
         return step, next(k for k, call in enumerate(self.module.calls) if name in call.args)
 
-    def _lifetime(self, name: str) -> tuple[int, int]:
+    def _first_and_last_step(self, name: str) -> tuple[int, int]:
         """Return the first and the last step of a value's lifetime. State lives in all steps, inputs from :data:`BEFORE` on."""
         if name in self.module.state:
             return BEFORE, len(self.module.calls)
-        writes, reads = self._steps_of_uses(self._writes, name), self._steps_of_uses(self._reads, name)
+        writes, reads = self._steps_that_access(self._writes, name), self._steps_that_access(self._reads, name)
         first = BEFORE if name in self.module.inputs else min(writes, default=BEFORE)
         return first, max((first, *writes, *reads))
 
-    def _steps_of_uses(self, uses: Mapping[str, Sequence[tuple[int, str]]], name: str) -> list[int]:
+    def _steps_that_access(self, uses: Mapping[str, Sequence[tuple[int, str]]], name: str) -> list[int]:
         """Return the steps that access a value's memory, directly or through a view.
 
         ``uses``: the writes or the reads of all steps, by base tensor."""
@@ -485,7 +489,7 @@ def _extent_data(extent: ir.Expr, names: Mapping[str, str]) -> Any:
         case ir.Bin(op, a, b):
             return [op, _extent_data(a, names), _extent_data(b, names)]
         case _:
-            raise InternalError(f"{extent} is no expression over sizes")
+            raise InternalError(f"extent {extent}: expected a number, a size, or a binary operation on these")
 
 
 def to_json(data: dict[str, Any]) -> str:

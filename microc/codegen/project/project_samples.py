@@ -125,10 +125,10 @@ def self_test_context(module: Module) -> SelfTestContext | None:
     if self_test is None:
         return None
 
-    def describe_tensors(values: Mapping[str, Value]) -> tuple[SelfTestTensor, ...]:
+    def self_test_tensors(values: Mapping[str, Value]) -> tuple[SelfTestTensor, ...]:
         return tuple(_self_test_tensor(module, name, value) for name, value in values.items())
 
-    return SelfTestContext(self_test.samples, describe_tensors(self_test.inputs), describe_tensors(self_test.outputs))
+    return SelfTestContext(self_test.samples, self_test_tensors(self_test.inputs), self_test_tensors(self_test.outputs))
 
 
 def _self_test_tensor(module: Module, name: str, value: Value) -> SelfTestTensor:

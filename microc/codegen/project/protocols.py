@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from microc.base.immutable import frozen
 from microc.codegen.c.c_expressions import ExprPrinter
-from microc.codegen.c.interface import ArenaContext, arena_context, pointer_inside_run
+from microc.codegen.c.interface import ArenaContext, arena_context, arena_variable_and_offset
 from microc.codegen.c.source import network_files
 from microc.codegen.project.manifest import MemoryMap
 from microc.codegen.render import Code, Name, Text, Word, render
@@ -30,8 +30,8 @@ RING, SMALL_RING = 512, 128
 """Number of bytes of the console's receive buffer. RING is the ports' default, SMALL_RING is for boards with at most SMALLEST_RAM
 bytes of RAM."""
 
-_DTYPES = {"bool": "BOOL", "float32": "FLOAT32", "float64": "FLOAT64"}
-_KINDS = {"input": "INPUT", "output": "OUTPUT", "state": "STATE", "intermediate": "INTERMEDIATE"}
+_DTYPE_ENUMERATORS = {"bool": "BOOL", "float32": "FLOAT32", "float64": "FLOAT64"}
+_STORAGE_ENUMERATORS = {"input": "INPUT", "output": "OUTPUT", "state": "STATE", "intermediate": "INTERMEDIATE"}
 
 
 @frozen
@@ -107,7 +107,7 @@ def _address_expression(module: Module, name: str) -> Code:
     base, offset = module.base_of(name)
     assert module.plan is not None
     if base in module.plan.offsets:
-        arena, at = pointer_inside_run(module, module.plan.offsets[base] + offset)
+        arena, at = arena_variable_and_offset(module, module.plan.offsets[base] + offset)
         return Code(f"(void *)((uint8_t *){arena} + {at})")
     return Code(f"(void *)((uint8_t *)buffer_{base} + {offset})")
 
@@ -120,8 +120,8 @@ def _rpc_tensor(module: Module, name: str) -> RpcTensor:
         place=_address_expression(module, name),
         size=value.nbytes,
         kernel=Code(last[-1] if last else "MICROC_NO_KERNEL"),
-        dtype=Name(f"MICROC_{_DTYPES.get(value.dtype, value.dtype.upper())}"),
-        kind=Name(f"MICROC_{_KINDS[value.storage]}"),
+        dtype=Name(f"MICROC_{_DTYPE_ENUMERATORS.get(value.dtype, value.dtype.upper())}"),
+        kind=Name(f"MICROC_{_STORAGE_ENUMERATORS[value.storage]}"),
         name=Name(name),
     )
 
@@ -153,7 +153,7 @@ def buffer_size_macros(board: Board) -> str:
 # ---- MLPerf Tiny: firmware with the text protocol of the EEMBC runner instead of RPC.
 
 VENDOR = "microc"
-OUTPUTS = ("int8", "uint8", "int16", "float32")
+OUTPUT_DTYPES = ("int8", "uint8", "int16", "float32")
 
 
 @frozen
@@ -194,9 +194,9 @@ def benchmark_main(modules: Sequence[Module], board: Board) -> str:
             hint="use --io caller",
         )
     source, result = module.values[module.inputs[0]], module.values[module.outputs[0]]
-    if result.dtype not in OUTPUTS:
+    if result.dtype not in OUTPUT_DTYPES:
         raise UsageError(
-            f"protocol mlperf: got an output of {result.dtype}, expected one of {', '.join(OUTPUTS)}",
+            f"protocol mlperf: got an output of {result.dtype}, expected one of {', '.join(OUTPUT_DTYPES)}",
             where=result.name,
             hint="choose another: --output-dtype float32",
         )
@@ -251,8 +251,8 @@ def image_files(
         ),
         start=Code(f"{start_address:#x}"),
     )
-    files_around = {name: render(f"loading/{name}.j2", context) for name in ("load.c", LOADING_SCRIPT)}
-    return {name: text for name, text in files.items() if name != "model_data.c"} | files_around
+    loading_files = {name: render(f"loading/{name}.j2", context) for name in ("load.c", LOADING_SCRIPT)}
+    return {name: text for name, text in files.items() if name != "model_data.c"} | loading_files
 
 
 # ---- Relocatable networks: the firmware stays the same, and receives networks over its serial line.
@@ -294,8 +294,8 @@ def relocatable_entry_files(modules: Sequence[Module]) -> dict[str, str]:
     UsageError if the project has several networks."""
     if len(modules) > 1:
         raise UsageError(
-            f"relocatable: got {len(modules)} networks, expected one for each project",
-            hint="compile each network into a project of its own; they share one firmware",
+            f"relocatable: got {len(modules)} networks, expected one",
+            hint="compile each network into a project of its own: one firmware can load them all",
         )
     module = modules[0]
     context = NetworkContext(

@@ -24,9 +24,9 @@ from microc.module import Module
 from microc.target import Board
 
 SBOM_FILE = "sbom.spdx.json"
-_LIBRARIES = ("numpy", "ml-dtypes", "onnx", "tflite", "flatbuffers", "jinja2")
+_PYTHON_PACKAGES = ("numpy", "ml-dtypes", "onnx", "tflite", "flatbuffers", "jinja2")
 """Names of the Python packages that a compilation uses to read models, to compute constants and to print files."""
-_NONE = "NOASSERTION"
+_NO_ASSERTION = "NOASSERTION"
 _RUNTIME_LICENSE = "Apache-2.0"
 
 
@@ -46,7 +46,10 @@ def _sbom_document(files: Mapping[str, str | bytes], modules: Sequence[Module], 
     }
     file_entries = [_file_entry(k, name, data, licences) for k, (name, data) in enumerate(contents.items())]
     models = [_model_package(k, module) for k, module in enumerate(modules)]
-    tools = [_tool_package("microc", version), *(_tool_package(name, _installed_version(name)) for name in _LIBRARIES)]
+    tools = [
+        _tool_package("microc", version),
+        *(_tool_package(name, _installed_version(name)) for name in _PYTHON_PACKAGES),
+    ]
     packages = [_project_package(title, contents, modules, board, version), *models, *tools]
     document = {
         "spdxVersion": "SPDX-2.3",
@@ -72,7 +75,7 @@ def reproducible_date() -> str:
     """Return the date for reproducible output, in ISO 8601 format.
 
     It is that of the environment variable SOURCE_DATE_EPOCH, in seconds since 1970, or 1970-01-01 if the variable is not set.
-    UsageError if its value is no number.
+    UsageError if its value is not a number.
     """
     seconds = os.environ.get("SOURCE_DATE_EPOCH", "") or "0"
     try:
@@ -80,7 +83,7 @@ def reproducible_date() -> str:
     except (ValueError, OverflowError, OSError) as error:
         raise UsageError(
             f"SOURCE_DATE_EPOCH: got {seconds!r}, expected a number of seconds since 1970",
-            hint="set it so, or unset it",
+            hint="set it to such a number, or unset it",
         ) from error
 
 
@@ -89,7 +92,7 @@ def _file_entry(file_index: int, name: str, data: bytes, licences: Mapping[str, 
 
     ``file_index``: index of the file, for the entry's id. ``licences``: the licence of all files in a folder, by the path of the
     folder."""
-    licence = next((licence for folder, licence in licences.items() if name.startswith(folder)), _NONE)
+    licence = next((licence for folder, licence in licences.items() if name.startswith(folder)), _NO_ASSERTION)
     return {
         "SPDXID": f"SPDXRef-File-{file_index}",
         "fileName": f"./{name}",
@@ -98,8 +101,8 @@ def _file_entry(file_index: int, name: str, data: bytes, licences: Mapping[str, 
             {"algorithm": "SHA256", "checksumValue": hashlib.sha256(data).hexdigest()},
         ],
         "licenseConcluded": licence,
-        "licenseInfoInFiles": [_NONE],
-        "copyrightText": _NONE,
+        "licenseInfoInFiles": [_NO_ASSERTION],
+        "copyrightText": _NO_ASSERTION,
     }
 
 
@@ -121,29 +124,29 @@ def _project_package(
             "packageVerificationCodeExcludedFiles": [f"./{SBOM_FILE}"],
         },
         "primaryPackagePurpose": "FIRMWARE",
-        "licenseConcluded": _NONE,
-        "licenseInfoFromFiles": [_NONE],
-        "licenseDeclared": _NONE,
+        "licenseConcluded": _NO_ASSERTION,
+        "licenseInfoFromFiles": [_NO_ASSERTION],
+        "licenseDeclared": _NO_ASSERTION,
         "licenseComments": f"The runtime is {_RUNTIME_LICENSE}; the network's files hold its model's weights.",
-        "copyrightText": _NONE,
+        "copyrightText": _NO_ASSERTION,
         "comment": json.dumps({"board": board.name, "options": options, "deviations": all_deviations}, sort_keys=True),
     }
 
 
 def _model_package(model_index: int, module: Module) -> dict[str, Any]:
     """Return the SPDX package entry for the model that a network was generated from. ``model_index``: index for its id."""
-    known = module.hashes.get("model")
-    checksums = {"checksums": [{"algorithm": "SHA256", "checksumValue": known}]} if known else {}
+    model_sha256 = module.hashes.get("model")
+    checksums = {"checksums": [{"algorithm": "SHA256", "checksumValue": model_sha256}]} if model_sha256 else {}
     plugins = {name: value for name, value in module.hashes.items() if name != "model"}
     return {
         "SPDXID": f"SPDXRef-Model-{model_index}",
         "name": module.source or module.name,
-        "downloadLocation": _NONE,
+        "downloadLocation": _NO_ASSERTION,
         "filesAnalyzed": False,
         **checksums,
-        "licenseConcluded": _NONE,
-        "licenseDeclared": _NONE,
-        "copyrightText": _NONE,
+        "licenseConcluded": _NO_ASSERTION,
+        "licenseDeclared": _NO_ASSERTION,
+        "copyrightText": _NO_ASSERTION,
         "comment": json.dumps({"network": module.name, "plugins": plugins}, sort_keys=True),
     }
 
@@ -154,11 +157,11 @@ def _tool_package(name: str, version: str) -> dict[str, Any]:
         "SPDXID": f"SPDXRef-Tool-{name}",
         "name": name,
         "versionInfo": version,
-        "downloadLocation": _NONE,
+        "downloadLocation": _NO_ASSERTION,
         "filesAnalyzed": False,
-        "licenseConcluded": _NONE,
-        "licenseDeclared": _NONE,
-        "copyrightText": _NONE,
+        "licenseConcluded": _NO_ASSERTION,
+        "licenseDeclared": _NO_ASSERTION,
+        "copyrightText": _NO_ASSERTION,
         "primaryPackagePurpose": "APPLICATION" if name == "microc" else "LIBRARY",
     }
 
@@ -168,8 +171,8 @@ def _spdx_relationships(
 ) -> list[dict[str, str]]:
     """Return the SPDX relationships between the document, the project, its files, models and tools."""
 
-    def spdx_relationship(one: str, kind: str, other: str) -> dict[str, str]:
-        return {"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other}
+    def spdx_relationship(element_id: str, relationship: str, related_id: str) -> dict[str, str]:
+        return {"spdxElementId": element_id, "relationshipType": relationship, "relatedSpdxElement": related_id}
 
     compiler, *libraries = (tool["SPDXID"] for tool in tools)
     return [
@@ -191,9 +194,9 @@ def _installed_version(distribution: str) -> str:
 
     The version is read from the name of its ``.dist-info`` folder. :mod:`importlib.metadata` would read the content of that
     folder, which takes as long as printing a network."""
-    found = re.compile(rf"{distribution.replace('-', '[-_]')}-([^-]+)\.dist-info", re.IGNORECASE)
+    folder_pattern = re.compile(rf"{distribution.replace('-', '[-_]')}-([^-]+)\.dist-info", re.IGNORECASE)
     names = (name for folder in sys.path for name in _dist_info_folders(folder or os.curdir))
-    return next((match[1] for name in names if (match := found.fullmatch(name))), _NONE)
+    return next((match[1] for name in names if (match := folder_pattern.fullmatch(name))), _NO_ASSERTION)
 
 
 @lru_cache(maxsize=64)

@@ -13,8 +13,8 @@ from microc.base.immutable import frozen
 from microc.codegen.c.interface import DEFAULT_ALIGNMENT
 from microc.codegen.c.resources import (
     code_bound,
-    flash_around_networks,
     library_bytes,
+    min_and_max_flash_around_networks,
     stack_bound,
     static_ram_around_networks,
 )
@@ -98,7 +98,7 @@ def firmware_footprint(modules: Sequence[Module], board: Board) -> Footprint:
     """Return the memory that one firmware with all planned ``modules`` needs on ``board``."""
     own = [m for m in modules if len(modules) == 1 or m.state]
     protocol = modules[0].options["protocol"]
-    least, most = flash_around_networks(board, protocol)
+    least, most = min_and_max_flash_around_networks(board, protocol)
     kernels = sum(map(code_bytes, modules))
     code = least + kernels
     if region_bytes(board, "flash"):
@@ -149,7 +149,7 @@ def board_capacity(board: Board, *, external: bool = False) -> BoardCapacity:
     ram = region_bytes(board, "ram")
     apart = sum(region.size for region in board.regions if external and region.name == board.npu_constants)
     flash, code = region_bytes(board, "flash") + apart, board.code_memory
-    least, most = flash_around_networks(board, "rpc")
+    least, most = min_and_max_flash_around_networks(board, "rpc")
     return BoardCapacity(
         flash=max(flash - most, 0),
         ram=max(ram - fixed, 1) if ram else 0,
