@@ -41,14 +41,16 @@ TEST_STATUS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Meaning of the levels of testing of an export format, by the name that ``status`` in ``format.toml`` has."""
-_OWN_FORMAT = "compare it with the format of your own in docs/export.md"
+_OWN_FORMAT_HINT = "compare it with the format of your own in docs/export.md"
 DESCRIPTION = "format.toml"
+"""Name of the file that describes an export format, in the format's folder."""
 PACKAGE = "{name}_model"
 """Name of a package, of its files and of its build targets. The suffix keeps it different from the names of standard headers
 and libraries."""
 MAX_DESCRIPTION_BYTES = 1 << 20
 """Maximum size of a ``format.toml``, in bytes."""
 REQUIRED_TEXTS = ("title", "status", "checked", "sources")
+"""Keys of a ``format.toml`` that are required and whose values are strings."""
 OPTIONAL_KEYS = ("headers", "commands", "files", "fixed", "target", "compiled", "boards", "families")
 
 
@@ -162,9 +164,11 @@ def load_format(name: str) -> Format:
     try:
         data = tomllib.loads(read_text(path, MAX_DESCRIPTION_BYTES))
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=_OWN_FORMAT) from error
+        raise UsageError(
+            f"cannot read {path}: {error.strerror or error}", where=str(path), hint=_OWN_FORMAT_HINT
+        ) from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(f"{path.name} is not valid TOML: {error}", where=str(path), hint=_OWN_FORMAT) from error
+        raise UsageError(f"{path.name} is not valid TOML: {error}", where=str(path), hint=_OWN_FORMAT_HINT) from error
     return _parse_format(folder, path, data)
 
 
@@ -318,7 +322,7 @@ def _render_template(template: str, context: PackageContext, export_format: Form
     except jinja2.TemplateError as error:
         where = f"{export_format.folder / template}:{getattr(error, 'lineno', None) or 1}"
         raise UsageError(
-            f"format {export_format.name}: a template cannot be rendered: {error}", where=where, hint=_OWN_FORMAT
+            f"format {export_format.name}: a template cannot be rendered: {error}", where=where, hint=_OWN_FORMAT_HINT
         ) from error
 
 
@@ -331,7 +335,7 @@ def _render_format_line(text: str, context: PackageContext, export_format: Forma
         raise UsageError(
             f"format {export_format.name}: cannot render the path or command {text!r}: {error}",
             where=where,
-            hint=_OWN_FORMAT,
+            hint=_OWN_FORMAT_HINT,
         ) from error
 
 

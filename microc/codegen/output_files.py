@@ -232,16 +232,16 @@ def _create_locked_folder(folder: Path) -> int | None:
     return lock
 
 
-def _move_into_place(new: Path, folder: Path) -> None:
-    """Rename ``new`` to ``folder``. The old content of ``folder``, if any, is afterwards at ``new`` or deleted."""
+def _move_into_place(new_folder: Path, folder: Path) -> None:
+    """Rename ``new_folder`` to ``folder``. The old ``folder``, if it exists, gets the path ``new_folder`` or is deleted."""
     if not folder.exists():
-        os.rename(new, folder)
-    elif not _exchange_folders(new, folder):
+        os.rename(new_folder, folder)
+    elif not _exchange_folders(new_folder, folder):
         old, lock = _temporary_sibling(folder, _OLD), _lock_path(folder)
         try:
             os.rename(folder, old)
             try:
-                os.rename(new, folder)
+                os.rename(new_folder, folder)
             except OSError:
                 os.rename(old, folder)
                 raise

@@ -178,11 +178,11 @@ class _TemplateCache(jinja2.BytecodeCache):
     """
 
     def __init__(self, folder: Path, html: bool) -> None:
-        self.folder, self.ends = folder, ".html.pyc" if html else ".text.pyc"
+        self.folder, self.file_suffix = folder, ".html.pyc" if html else ".text.pyc"
 
     def load_bytecode(self, bucket: Bucket) -> None:
         with suppress(OSError, EOFError, ValueError, TypeError):
-            head, cached = _cache_header(bucket), read_bytes(self.folder / f"{bucket.key}{self.ends}")
+            head, cached = _cache_header(bucket), read_bytes(self.folder / f"{bucket.key}{self.file_suffix}")
             if cached.startswith(head):
                 bucket.code = marshal.loads(cached[len(head) :])
 
@@ -190,7 +190,7 @@ class _TemplateCache(jinja2.BytecodeCache):
         if not sys.dont_write_bytecode:
             with (
                 suppress(OSError, OutputError),
-                replace_atomically(self.folder / f"{bucket.key}{self.ends}") as temporary,
+                replace_atomically(self.folder / f"{bucket.key}{self.file_suffix}") as temporary,
             ):
                 temporary.write_bytes(_cache_header(bucket) + marshal.dumps(bucket.code))
 
@@ -259,23 +259,25 @@ def _template_variables(context: Any) -> dict[str, Any]:
     return {f.name: getattr(context, f.name) for f in fields(context)}
 
 
-def _refuse_unsafe_strings(value: Any, where: str) -> None:
+def _refuse_unsafe_strings(value: Any, field_path: str) -> None:
     """Raise InternalError if ``value`` is or contains a string that is no :class:`SafeString`, or an object of an unknown type.
 
-    ``where``: the path of the field in the context, for the message."""
+    ``field_path``: the path of the field in the context, for the message."""
     if value is None or isinstance(value, (bool, int, float, SafeString)):
         return
     if isinstance(value, (tuple, list)):
         for part in value:
-            _refuse_unsafe_strings(part, where)
+            _refuse_unsafe_strings(part, field_path)
     elif isinstance(value, Mapping):
         for part in (*value, *value.values()):
-            _refuse_unsafe_strings(part, where)
+            _refuse_unsafe_strings(part, field_path)
     elif is_dataclass(value):
         for f in fields(value):
-            _refuse_unsafe_strings(getattr(value, f.name), f"{where}.{f.name}")
+            _refuse_unsafe_strings(getattr(value, f.name), f"{field_path}.{f.name}")
     else:
-        raise InternalError(f"{where}: got {value!r} of type {type(value).__name__}, expected a SafeString or a number")
+        raise InternalError(
+            f"{field_path}: got {value!r} of type {type(value).__name__}, expected a SafeString or a number"
+        )
 
 
 def _convert_strings_to_labels(value: Any) -> Any:

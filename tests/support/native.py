@@ -26,7 +26,7 @@ Calls = Callable[[str, Sequence[Array]], None]
 
 def kernels_source(funcs: Sequence[ir.PrimFunc], cpu: str = "host") -> str:
     """Headers, helpers for a core and the functions, all ``static``."""
-    printer = StmtPrinter(ExprPrinter(own=FAMILIES[CORES[cpu].family].own_math))
+    printer = StmtPrinter(ExprPrinter(own_math=FAMILIES[CORES[cpu].family].own_math))
     kernels = ["\n".join(printer.print_function(func)) for func in funcs]
     texts = ["\n".join(lines) for lines in helper_texts(printer.expr.helpers, cpu).values()]
     headers = [f"#include <{name}.h>" for name in ("math", "stdbool", "stdint", "string")]

@@ -138,17 +138,17 @@ class ExprPrinter:
 
     ``helpers`` are the names of the small inline functions (``min_i32``) and intrinsics that were printed. ``needs_math``
     becomes True when a function of ``<math.h>`` is printed. ``bounds`` are the smallest and the largest value of variables.
-    ``largest_literal`` is the largest product of literals that fits an ``int``. ``own`` are functions of ``<math.h>`` for which
-    microc prints its own definitions, because the C library lacks them (``Family.own_math``). These compute in float32,
-    since ``double`` is not wider on such cores.
+    ``largest_literal`` is the largest product of literals that fits an ``int``. ``own_math`` are functions of ``<math.h>`` for
+    which microc prints its own definitions, because the C library lacks them (``Family.own_math``). These compute in
+    float32, since ``double`` is not wider on such cores.
     """
 
-    def __init__(self, largest_literal: int = MAX_INT16, own: frozenset[str] = frozenset()) -> None:
+    def __init__(self, largest_literal: int = MAX_INT16, own_math: frozenset[str] = frozenset()) -> None:
         self.helpers: dict[str, None] = {}
         self.needs_math = False
         self.bounds: Bounds = {}
         self.largest_literal = largest_literal
-        self.own = own
+        self.own_math = own_math
 
     def __call__(self, expr: ir.Expr) -> str:
         return self._print(expr)[0]
@@ -179,7 +179,7 @@ class ExprPrinter:
                 return f"&{self.print_element(buffer, indices)}", _PREFIX_PRECEDENCE
             case ir.Cast(dtype, a) if dtype in dtypes.HALF or a.dtype in dtypes.HALF:
                 return self._print_16_bit_float_cast(dtype, a), _PRIMARY_PRECEDENCE
-            case ir.Cast("float32", ir.Call("floor", (ir.Bin("div", a, b),))) if self.own and a.dtype == "float64":
+            case ir.Cast("float32", ir.Call("floor", (ir.Bin("div", a, b),))) if self.own_math and a.dtype == "float64":
                 self.needs_math = True  # a double of 32 bits would round the quotient up
                 pair = f"{self(ir.cast('float32', a))}, {self(ir.cast('float32', b))}"
                 return f"{self._use_helper('floor_quotient_f32')}({pair})", _PRIMARY_PRECEDENCE
@@ -264,7 +264,7 @@ class ExprPrinter:
             return f"{self._use_helper(f'{args[0].dtype}_fma')}({printed})"
         if name in MATH_FUNCTIONS:
             self.needs_math = True
-            if name in self.own:
+            if name in self.own_math:
                 return f"{self._use_helper(f'{name}_f32')}({printed})"
             return f"{name}{'f' if args[0].dtype == 'float32' else ''}({printed})"
         return f"{self._use_helper(name)}({printed})"
@@ -308,22 +308,24 @@ class ExprPrinter:
 
     def _print_infix(self, op: str, a: ir.Expr, b: ir.Expr) -> tuple[str, int]:
         """Print two operands with an operator of C between them. Return the text and its precedence."""
-        sign, level = _C_BINARY_OPERATORS[op]
-        left, right = self._print_operand(a, sign, level), self._print_operand(b, sign, level + 1)
+        c_operator, precedence = _C_BINARY_OPERATORS[op]
+        left, right = self._print_operand(a, c_operator, precedence), self._print_operand(b, c_operator, precedence + 1)
         if op in ("shl", "shr") and isinstance(a, ir.Const) and self.largest_literal == MAX_INT16:
             left = f"({dtypes.c_name(a.dtype)}){left}"  # a shift has the type of its left operand: a literal may be a 16-bit int
-        return f"{left} {sign} {right}", level
+        return f"{left} {c_operator} {right}", precedence
 
-    def _print_operand(self, expr: ir.Expr, sign: str, precedence: int) -> str:
-        """Print an operand of the C operator ``sign``, in brackets if they are needed.
+    def _print_operand(self, expr: ir.Expr, c_operator: str, precedence: int) -> str:
+        """Print an operand of the C operator ``c_operator``, in brackets if they are needed.
 
         ``precedence``: the lowest precedence for which C needs no brackets. Operations other than + - * inside of others are
         always in brackets, as gcc's warning -Wparentheses recommends."""
         text, inner_precedence = self._print(expr)
         no_brackets = inner_precedence >= _PREFIX_PRECEDENCE or (
-            inner_precedence >= precedence and sign in _OPERATORS_WITHOUT_BRACKETS and inner_precedence in (12, 13)
+            inner_precedence >= precedence
+            and c_operator in _OPERATORS_WITHOUT_BRACKETS
+            and inner_precedence in (12, 13)
         )
-        no_brackets = no_brackets or inner_precedence > _UNBRACKETED_ABOVE.get(sign, _PREFIX_PRECEDENCE)
+        no_brackets = no_brackets or inner_precedence > _UNBRACKETED_ABOVE.get(c_operator, _PREFIX_PRECEDENCE)
         return text if no_brackets else f"({text})"
 
 

@@ -149,31 +149,36 @@ def find_captured_parameters_and_variables(
 
 
 def print_parallel_loop(
-    name: str, loop: ir.For, extent: str, captured: Sequence[tuple[str, str]], body: Sequence[str]
+    function_name: str,
+    loop: ir.For,
+    printed_extent: str,
+    captured: Sequence[tuple[str, str]],
+    body_lines: Sequence[str],
 ) -> ParallelLoop:
     """Print a parallel loop as a function that runs one iteration, and a statement that calls the thread pool.
 
-    ``name``: name of the function. ``extent``: the printed number of iterations. ``captured``: declared type and name of each
-    parameter and variable of the kernel that the loop uses. ``body``: the printed lines of the loop's body."""
+    ``function_name``: name of the function that runs one iteration. ``printed_extent``: C expression of the number of
+    iterations. ``captured``: declared type and name of each parameter and variable of the kernel that the loop uses.
+    ``body_lines``: the printed lines of the loop's body."""
     members = [f"    {kind.replace('restrict ', '')}{member};" for kind, member in captured]
-    captures = f"((const struct {name} *)microc_seen)"
+    captures = f"((const struct {function_name} *)microc_seen)"
     return ParallelLoop(
         (
-            f"struct {name} {{",
+            f"struct {function_name} {{",
             *members,
             "};",
             "",
-            f"static void {name}(const void *microc_seen, {dtypes.c_name(loop.var.dtype)} {loop.var.name})",
+            f"static void {function_name}(const void *microc_seen, {dtypes.c_name(loop.var.dtype)} {loop.var.name})",
             "{",
             *(f"    {kind}const {member} = {captures}->{member};" for kind, member in captured),
-            *body,
+            *body_lines,
             "}",
             "",
         ),
         (
             "{",
-            f"    const struct {name} microc_seen = {{{', '.join(member for _, member in captured)}}};",
-            f"    {RUN_LOOP}({name}, &microc_seen, {extent});",
+            f"    const struct {function_name} microc_seen = {{{', '.join(member for _, member in captured)}}};",
+            f"    {RUN_LOOP}({function_name}, &microc_seen, {printed_extent});",
             "}",
         ),
     )
@@ -187,25 +192,25 @@ INDENT = "    "
 class StmtPrinter:
     """Printer of statements and functions as lines of C.
 
-    One instance prints all functions of a C file, so that ``expr`` records the helpers that any of them calls. ``space`` is the
-    qualifier of the address space of constant parameters and a blank; it is empty if the core has a single address space.
-    ``sizes`` are the smallest and the largest value of scalar parameters. ``threads`` is True if a thread pool runs parallel
-    loops."""
+    One instance prints all functions of a C file, so that ``expr`` records the helpers that any of them calls.
+    ``address_space`` is the qualifier of the address space of constant parameters and a blank; it is empty if the core has a
+    single address space. ``size_bounds`` are the smallest and the largest value of scalar parameters. ``has_thread_pool`` is
+    True if a thread pool runs parallel loops."""
 
     def __init__(
         self,
         expr: ExprPrinter | None = None,
-        space: str = "",
-        sizes: Bounds | None = None,
+        address_space: str = "",
+        size_bounds: Bounds | None = None,
         *,
-        threads: bool = False,
+        has_thread_pool: bool = False,
     ) -> None:
         self.expr = expr or ExprPrinter()
-        self.threads = threads
+        self.has_thread_pool = has_thread_pool
         self.func: ir.PrimFunc | None = None
         self.parallel_loops: list[ParallelLoop] = []
-        self.space = space
-        self.sizes: Bounds = sizes or {}
+        self.address_space = address_space
+        self.size_bounds: Bounds = size_bounds or {}
         self.blocks: BlockComments | None = None
 
     def print_statement(self, stmt: ir.Stmt) -> list[str]:
@@ -257,7 +262,7 @@ class StmtPrinter:
                 f"loop {loop.var.name}: got kind {loop.kind}, expected serial, parallel or scalable after lowering"
             )
         reach = bounds_of(loop.extent, self.expr.bounds)
-        if reach is not None and (self.sizes or reach[0] == reach[1]):
+        if reach is not None and (self.size_bounds or reach[0] == reach[1]):
             self.expr.bounds[loop.var] = (0, max(0, reach[1] - 1))
         kind, name = dtypes.c_name(loop.var.dtype), loop.var.name
         end, inside = f"{name} < {self.expr(loop.extent)}", loop.body
@@ -275,7 +280,7 @@ class StmtPrinter:
             shared_workspaces = sorted(b.name for b in written if not has_disjoint_iterations(loop, b))
             if shared_workspaces:
                 raise InternalError(f"iterations of parallel loop {name} share the workspace {shared_workspaces[0]}")
-            if self.threads:
+            if self.has_thread_pool:
                 return self._print_pool_loop(loop, body)
             lines = ["#if defined(_OPENMP)", "#pragma omp parallel for", "#endif", *lines]
         return lines
@@ -287,7 +292,7 @@ class StmtPrinter:
         assert self.func is not None
         buffers, values = find_captured_parameters_and_variables(loop, self.func.params)
         written = buffers_written(self.func.body)
-        captured = [(_pointer_type(b, self.space, written=b in written), b.name) for b in buffers]
+        captured = [(_pointer_type(b, self.address_space, written=b in written), b.name) for b in buffers]
         captured += [(f"{dtypes.c_name(v.dtype)} ", v.name) for v in values]
         name = f"{self.func.name}__{len(self.parallel_loops)}"
         self.parallel_loops.append(print_parallel_loop(name, loop, self.expr(loop.extent), captured, body))
@@ -307,32 +312,33 @@ class StmtPrinter:
         return [f"{dtypes.c_name(buffer.dtype)} {', '.join(names)};"] if names else []
 
     def print_function(
-        self, func: ir.PrimFunc, head: str = "static void", blocks: Iterable[tuple[str, str]] = ()
+        self, func: ir.PrimFunc, specifiers: str = "static void", blocks: Iterable[tuple[str, str]] = ()
     ) -> list[str]:
         """Print a function as lines of C. Parameters that the function only reads are pointers to const.
 
-        ``head``: storage class and result type. ``blocks``: for each block of the body the name of the buffer that it writes,
-        and the comment that describes it."""
+        ``specifiers``: storage class and result type. ``blocks``: for each block of the body the name of the buffer that it
+        writes, and the comment that describes it."""
         func = make_names_distinct(func)
         self.func, self.parallel_loops = func, []
         self.blocks = BlockComments(dict(blocks))
         written = {b.name for b in buffers_written(func.body)}
-        self.expr.bounds = dict(self.sizes)
+        self.expr.bounds = dict(self.size_bounds)
         used = written | {b.name for b in buffers_read(func.body)}
         unused = [
             f"(void){p.name};" for p in func.params if p.name not in used
         ]  # a kernel whose result is constant does not read its inputs
         body = _indent_lines([*unused, *self.print_statement(func.body)])
         before = [line for parallel in self.parallel_loops for line in parallel.function]
-        return [*before, self._function_signature(func, head, written), "{", *body, "}"]
+        return [*before, self._function_signature(func, specifiers, written), "{", *body, "}"]
 
-    def print_external_function(self, func: ir.PrimFunc, lines: Sequence[str], head: str) -> list[str]:
+    def print_external_function(self, func: ir.PrimFunc, lines: Sequence[str], specifiers: str) -> list[str]:
         """Print a function whose body is external C code, as lines of C.
 
-        ``func`` has the function's name and parameters, and ``lines`` is its body. ``head``: storage class and result type."""
+        ``func`` has the function's name and parameters, and ``lines`` is its body. ``specifiers``: storage class and result
+        type."""
         used = {word for line in lines for word in re.findall(r"\w+", line)}
         unused = [f"(void){p.name};" for p in func.params if p.name not in used]
-        signature = self._function_signature(func, head, {b.name for b in buffers_written(func.body)})
+        signature = self._function_signature(func, specifiers, {b.name for b in buffers_written(func.body)})
         return [signature, "{", *_indent_lines([*unused, *lines]), "}"]
 
     def _function_signature(self, func: ir.PrimFunc, specifiers: str, written: set[str]) -> str:
@@ -341,7 +347,7 @@ class StmtPrinter:
         ``specifiers``: storage class and result type. ``written``: names of the parameters that the function writes."""
         scalars = (f"{dtypes.c_name(scalar.dtype)} {scalar.name}" for scalar in func.scalars)
         params = ", ".join(
-            [*(_pointer_type(p, self.space, written=p.name in written) + p.name for p in func.params), *scalars]
+            [*(_pointer_type(p, self.address_space, written=p.name in written) + p.name for p in func.params), *scalars]
         )
         return f"{specifiers} {func.name}({params or 'void'})"
 
@@ -414,11 +420,11 @@ def helper_texts(
     """
     sources: dict[str, list[str]] = {}
     always_used = set(helper_names)
-    own = FAMILIES[CORES[cpu].family].own_math
+    own_math = FAMILIES[CORES[cpu].family].own_math
 
     def add_with_dependencies(name: str) -> None:
         if name not in sources:
-            printer = ExprPrinter(own=own)
+            printer = ExprPrinter(own_math=own_math)
             lines = helper_source(name, printer, cpu)
             if file_printer is not None and printer.needs_math:
                 file_printer.needs_math = True
@@ -472,9 +478,9 @@ def helper_source(name: str, printer: ExprPrinter, cpu: str) -> list[str]:
     return [head, "{", *(f"    {line}" for line in body), "}"]
 
 
-def _c_type_of_abbreviation(dtype_suffix: str) -> str:
+def _c_type_of_abbreviation(abbreviation: str) -> str:
     """Return the C type for the abbreviation of a dtype in a helper's name: ``int32_t`` for ``i32``."""
-    return dtypes.c_name(f"{_DTYPE_OF_LETTER[dtype_suffix[0]]}{dtype_suffix[1:]}")
+    return dtypes.c_name(f"{_DTYPE_OF_LETTER[abbreviation[0]]}{abbreviation[1:]}")
 
 
 def _print_reinterpret_helper(name: str, result_type: str, source_type: str) -> list[str]:

@@ -58,7 +58,7 @@ def printer_of(module: Module) -> StmtPrinter:
     space = f"{module.name.upper()}_FLASH " if family.flash_space else ""
     expr = ExprPrinter(MAX_INT16 if int_bits(module) == 16 else MAX_INT32, family.own_math)
     sizes = {size.scalar: (size.minimum, size.maximum) for size in module.sizes}
-    return StmtPrinter(expr, space, sizes, threads=thread_count_of(module) > 1)
+    return StmtPrinter(expr, space, sizes, has_thread_pool=thread_count_of(module) > 1)
 
 
 def int_bits(module: Module) -> int:
@@ -79,10 +79,10 @@ def thread_count_of(module: Module) -> int:
     return int(module.options.get("threads", 1)) if parallel else 1
 
 
-def print_kernel(module: Module, printer: StmtPrinter, position: int) -> Code:
-    """Print a kernel as a C function with a comment before it. ``position``: the kernel's index in the module."""
+def print_kernel(module: Module, printer: StmtPrinter, kernel_index: int) -> Code:
+    """Print a kernel as a C function with a comment before it. ``kernel_index``: the kernel's index in the module."""
     # The comment lists the layers that the kernel computes, remarks on its schedule, shapes, and parameters that overlap.
-    kernel = module.kernels[position]
+    kernel = module.kernels[kernel_index]
     numbered_calls = [(k, call) for k, call in enumerate(module.calls) if call.kernel == kernel.name]
     layers = [f"{short_layer_name(module, call)} (step {k}, {call.macs} MACs)" for k, call in numbered_calls]
     shapes = {p.name: [str(n) for n in p.shape if n > 1] for p in kernel.func.params}
@@ -307,7 +307,7 @@ def model_context(module: Module, version: str, file_stem: str = "model") -> Mod
     # The printer records the helpers and headers that the printed code needs. Kernels are therefore printed first, then helpers,
     # then the parts that depend on both.
     printer = printer_of(module)
-    space = printer.space
+    space = printer.address_space
     kernels = tuple(print_kernel(module, printer, k) for k in range(len(module.kernels)))
     helpers = _print_helpers(module, printer)
     tests = module.self_test.values if module.self_test else ()

@@ -63,6 +63,7 @@ RESERVED_FOLDERS = frozenset({"board", "runtime", "build", "external", "firmware
 """Names of folders and build targets of a project. No network may have such a name if the project has several networks, because
 each of them has a folder with its name."""
 SLOTS = "slots"
+"""Protocol of a firmware with slots in RAM for networks that are loaded over the serial line."""
 PLUGIN_CORE_KEY = "core"
 """Key of the description of a core that a plugin defines, in the project's copy of the board's file."""
 RUNTIME_HEADERS = (
@@ -86,7 +87,7 @@ RUNTIME_SOURCES = MappingProxyType(
 """C files of the runtime by protocol. A firmware with slots for loaded networks uses RPC with additional operations."""
 CODE_BY_PROTOCOL = MappingProxyType({"tuning": KERNELS, SLOTS: NETWORKS})
 """Type of code that a firmware receives over its serial line and runs, by protocol."""
-LOADING = MappingProxyType({"ports/cortex_m.c": "ports/cortex_m_load.c", "ports/riscv.c": "ports/riscv_load.c"})
+LOADER_SOURCES = MappingProxyType({"ports/cortex_m.c": "ports/cortex_m_load.c", "ports/riscv.c": "ports/riscv_load.c"})
 """The additional C file that a port needs to run loaded code from RAM, by the C file of the port."""
 MAX_PROJECT_NAME = 100
 """Maximum number of letters of a project's name, which consists of the names of its networks."""
@@ -247,7 +248,7 @@ def runtime_sources(board: Board, protocol: str) -> tuple[str, ...]:
     board_sources: tuple[str, ...] = tuple(board.raw["build"]["sources"])
     if protocol not in CODE_BY_PROTOCOL:
         return (*RUNTIME_SOURCES[protocol], *board_sources)
-    loaders = [LOADING[name] for name in board_sources if name in LOADING]
+    loaders = [LOADER_SOURCES[name] for name in board_sources if name in LOADER_SOURCES]
     data_elsewhere = any(
         "data_origin" in memory for memory in board.raw["memory"]
     )  # on such boards code in RAM, too, has another address than data

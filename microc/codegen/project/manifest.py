@@ -20,6 +20,7 @@ from microc.tir import ir
 # ---- The JSON schema of manifest.json. Projects may come from untrusted sources: manifests are checked before they are used.
 
 MAX_INTEGER = 1 << 53
+"""Largest absolute value of an integer in a manifest."""
 _TEXT = {"type": "string", "maxLength": 1 << 16}
 _IDENTIFIER = {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$", "maxLength": 4096}
 _COUNT = {"type": "integer", "minimum": 0, "maximum": MAX_INTEGER}
@@ -337,6 +338,7 @@ class MemoryMap:
 # ---- manifest.json: the description of a generated project (tensors, kernels, memory) that commands on this computer read.
 
 SCHEMA_VERSION = 2
+"""Version of the format of manifests, which a manifest contains as ``schema_version``."""
 
 
 def manifest(module: Module, version: str) -> dict[str, Any]:

@@ -88,8 +88,8 @@ def rpc_context(module: Module, is_one_of_several: bool) -> RpcContext:
         upper=Name(module.name.upper()),
         tensors=tuple(_rpc_tensor(module, name) for name in MemoryMap(module).names),
         buffers=buffers,
-        inputs=tuple((Name(n), _address_expression(module, n)) for n in module.inputs),
-        outputs=tuple((Name(n), _address_expression(module, n)) for n in module.outputs),
+        inputs=tuple((Name(n), _print_tensor_address(module, n)) for n in module.inputs),
+        outputs=tuple((Name(n), _print_tensor_address(module, n)) for n in module.outputs),
         fingerprint=tuple(Code(f"0x{module.fingerprint[k : k + 2]}") for k in range(0, 32, 2)),
         has_reset=bool(module.state) or any(step < 0 for step in module.plan.copies.values()),
         sizes=tuple(size.maximum for size in module.sizes),
@@ -98,11 +98,11 @@ def rpc_context(module: Module, is_one_of_several: bool) -> RpcContext:
         self_test=module.self_test is not None,
         self_test_places=()
         if module.plan.io_in_arena
-        else tuple(_address_expression(module, n) for n in (*module.inputs, *module.outputs)),
+        else tuple(_print_tensor_address(module, n) for n in (*module.inputs, *module.outputs)),
     )
 
 
-def _address_expression(module: Module, name: str) -> Code:
+def _print_tensor_address(module: Module, name: str) -> Code:
     """Print the address of a tensor as a constant expression of C. The tensor is in the arena, or in a buffer of its own."""
     base, offset = module.base_of(name)
     assert module.plan is not None
@@ -117,7 +117,7 @@ def _rpc_tensor(module: Module, name: str) -> RpcTensor:
     value = module.values[name]
     last = [k for k, call in enumerate(module.calls) if name in call.writes]
     return RpcTensor(
-        place=_address_expression(module, name),
+        place=_print_tensor_address(module, name),
         size=value.nbytes,
         kernel=Code(last[-1] if last else "MICROC_NO_KERNEL"),
         dtype=Name(f"MICROC_{_DTYPE_ENUMERATORS.get(value.dtype, value.dtype.upper())}"),
