@@ -90,7 +90,7 @@ class _OpenClExprPrinter(ExprPrinter):
     """Printer of expressions with OpenCL's function names: ``exp`` accepts floats as well as vectors, where C has ``expf``."""
 
     def helper_definitions(self) -> list[str]:
-        """Print the definitions of the helper functions that the expressions printed so far call.
+        """Print the definitions of the helper functions that are called by the expressions printed so far.
 
         UnsupportedError for a helper that has no definition in OpenCL C."""
         lines = []

@@ -42,7 +42,7 @@ UNSAFE_LETTERS = re.compile(f"[^{SAFE_LETTERS}]+")
 
 
 class SafeString(str):
-    """Base class of strings that may be written into a generated file, where a template allows strings of their class."""
+    """Base class of the strings that templates accept. All subclasses but :class:`Code` restrict the letters of their strings."""
 
     __slots__ = ()
 

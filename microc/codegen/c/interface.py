@@ -255,12 +255,13 @@ def _arena_used_bytes(module: Module, arena: Arena) -> int:
 # ---- Inputs and outputs in the network's header: types, shapes, quantisation, names of classes.
 
 CONVERTIBLE = ("int8", "uint8", "int16", "uint16", "int32")
-"""Dtypes of tensors for which the header defines functions that quantise and dequantise. The difference of any such value and a
-zero point fits a C99 integer of exact width."""
+"""Dtypes of tensors for which the header defines functions that quantise and dequantise.
+
+The difference of a number of such a dtype and a zero point fits a C99 integer of exact width."""
 TENSOR_FUNCTION_SUFFIXES = ("elements", "quantize", "dequantize")
-"""Suffixes that the header appends to the name of an input or output, for the names of functions."""
+"""Suffixes of the header's functions for an input or output. They follow the name of the tensor."""
 _MAX_CLASS_NAME_LENGTH = 64
-"""Maximum number of letters of a class's name in a C enumerator."""
+"""Maximum number of letters of a class's name in the name of its C enumerator."""
 
 
 @frozen

@@ -53,7 +53,7 @@ def kernel_text(module: Module, name: str) -> Code:
 
 
 def printer_of(module: Module) -> StmtPrinter:
-    """Build the printer of statements for all kernels of a network, with the properties of the network's core."""
+    """Build the statement printer for a network's kernels, with the ``int`` size and math functions of the network's core."""
     family = FAMILIES[CORES[module.options["cpu"]].family]
     space = f"{module.name.upper()}_FLASH " if family.flash_space else ""
     expr = ExprPrinter(MAX_INT16 if int_bits(module) == 16 else MAX_INT32, family.own_math)

@@ -82,9 +82,9 @@ def linker_script(board: Board, *, loaded_code: str = "", hot_code_region: str =
 
 
 def abi_checksum(board: Board) -> int:
-    """Return a number that identifies the ABI that code must be compiled for to be loaded by a board's firmware.
+    """Return the id of a board's ABI. The board's firmware loads only code that was compiled for the same id.
 
-    It is the CRC-32 of the compiler's options (SPEC.md, "Blob")."""
+    The id is the CRC-32 of the compiler's options (SPEC.md, "Blob")."""
     return zlib.crc32(" ".join(board.raw["build"]["c_flags"]).encode())
 
 
@@ -135,8 +135,8 @@ def board_context(
 def _bytes_before_slots(slots_start: int, region: Region) -> int:
     """Return the number of bytes of a memory region that the firmware may use.
 
-    Slots for loaded networks begin at the address ``slots_start``. If they are in the region, only the bytes before them
-    count, else all bytes."""
+    Slots for loaded networks begin at the address ``slots_start``. If they are in the region, the result is the number
+    of bytes before them, else the size of the region."""
     return slots_start - region.origin if region.origin < slots_start < region.origin + region.size else region.size
 
 

@@ -127,7 +127,7 @@ def _rpc_tensor(module: Module, name: str) -> RpcTensor:
 
 
 def max_payload(board: Board) -> int:
-    """Return the maximum payload of an RPC frame on a board, in bytes."""
+    """Return the maximum payload of an RPC frame on a board, in bytes. It depends on the RAM and the baud rate."""
     if 0 < board.ram_bytes < SMALL_RAM:
         return SMALL_PAYLOAD
     return LARGE_PAYLOAD if board.raw["console"].get("baud", FAST_BAUD) >= FAST_BAUD else PAYLOAD
