@@ -314,7 +314,7 @@ class Overlaps:
                 if not _may_alias(params[a].dtype, params[b].dtype):
                     return ()
                 found = self._proofs[kernel.name].conflicts(params[a], params[b])
-                conflicts += [conflict.moved(start - other) for conflict in found]
+                conflicts += [conflict.shifted_by(start - other) for conflict in found]
         return distances_without_conflicts(conflicts, self.module.values[old].nbytes, self.module.values[new].nbytes)
 
     def _list_size_combinations(self, kernel: Kernel) -> dict[str, Array] | None:

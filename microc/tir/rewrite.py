@@ -54,46 +54,46 @@ def children(expr: Expr) -> tuple[Expr, ...]:
     return _OPERANDS.get(type(expr), _no_children)(expr)
 
 
-def map_children(expr: Expr, f: ExprMap) -> Expr:
-    """Return ``expr`` with ``f`` applied to its direct operands; the same object if no operand changed."""
+def map_children(expr: Expr, transform: ExprMap) -> Expr:
+    """Return ``expr`` with ``transform`` applied to its direct operands; the same object if no operand changed."""
     if isinstance(expr, ir.Bin):  # most expressions are
-        a, b = f(expr.a), f(expr.b)
+        a, b = transform(expr.a), transform(expr.b)
         return expr if a is expr.a and b is expr.b else ir.Bin(expr.op, a, b)
     kind = type(expr)
     if kind not in _REBUILDERS:
         return expr
     old = _OPERANDS[kind](expr)
-    new = tuple([f(x) for x in old])
+    new = tuple([transform(x) for x in old])
     return expr if all(map(is_, new, old)) else _REBUILDERS[kind](expr, new)
 
 
 class _BottomUpRewriter:
-    """Bottom-up rewriting of an expression by a function ``f``.
+    """Bottom-up rewriting of an expression by a function ``transform``.
 
     An operand that occurs several times as the same object is rewritten once and remains shared, because polynomials and
     transforms are far smaller as graphs than as trees.
     """
 
-    __slots__ = ("f", "known")
+    __slots__ = ("known", "transform")
 
-    def __init__(self, f: ExprMap) -> None:
-        self.f = f
+    def __init__(self, transform: ExprMap) -> None:
+        self.transform = transform
         self.known: dict[int, Expr] = {}
 
     def __call__(self, expr: Expr) -> Expr:
         if isinstance(expr, _LEAVES):
-            return self.f(expr)
+            return self.transform(expr)
         found = self.known.get(id(expr))
         if found is None:
-            found = self.known[id(expr)] = self.f(map_children(expr, self))
+            found = self.known[id(expr)] = self.transform(map_children(expr, self))
         return found
 
 
-def map_expr(expr: Expr, f: ExprMap) -> Expr:
-    """Rewrite an expression bottom-up: first its operands, then the rebuilt expression by ``f``.
+def map_expr(expr: Expr, transform: ExprMap) -> Expr:
+    """Rewrite an expression bottom-up: first its operands, then the rebuilt expression by ``transform``.
 
-    ``f`` is called once for an operand that occurs several times as the same object."""
-    return _BottomUpRewriter(f)(expr)
+    ``transform`` is called once for an operand that occurs several times as the same object."""
+    return _BottomUpRewriter(transform)(expr)
 
 
 def map_stmt(stmt: Stmt, on_stmt: Callable[[Stmt], Stmt], on_expr: ExprMap | None = None) -> Stmt:
@@ -194,7 +194,7 @@ def _identity_stmt(stmt: Stmt) -> Stmt:
 def replace_buffers(stmt: Stmt, buffers: Mapping[ir.Buffer, ir.Buffer]) -> Stmt:
     """Return ``stmt`` with buffers replaced as in ``buffers`` (old -> new), by buffers with the same number of axes."""
 
-    def on_expr(x: Expr) -> Expr:
+    def redirect_access(x: Expr) -> Expr:
         match x:
             case ir.Load(buffer, indices) if buffer in buffers:
                 return ir.Load(buffers[buffer], indices)
@@ -203,7 +203,7 @@ def replace_buffers(stmt: Stmt, buffers: Mapping[ir.Buffer, ir.Buffer]) -> Stmt:
             case _:
                 return x
 
-    def on_stmt(s: Stmt) -> Stmt:
+    def redirect_statement(s: Stmt) -> Stmt:
         match s:
             case ir.Store(buffer, indices, value) if buffer in buffers:
                 return ir.Store(buffers[buffer], indices, value)
@@ -212,7 +212,7 @@ def replace_buffers(stmt: Stmt, buffers: Mapping[ir.Buffer, ir.Buffer]) -> Stmt:
             case _:
                 return s
 
-    return map_stmt(stmt, on_stmt, lambda x: map_expr(x, on_expr) if accesses_any(x, buffers) else x)
+    return map_stmt(stmt, redirect_statement, lambda x: map_expr(x, redirect_access) if accesses_any(x, buffers) else x)
 
 
 def accesses_any(expr: Expr, buffers: Container[ir.Buffer]) -> bool:

@@ -439,7 +439,9 @@ def _inside_condition(row: ir.Expr, rows: int) -> ir.Expr:
 def rewrite_buffers(body: ir.Stmt, locations: Mapping[ir.Buffer, BufferLocation]) -> ir.Stmt:
     """Return a layer's statements with the accesses to its buffers redirected to the locations of these buffers."""
 
-    def indices_at(place: BufferLocation, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
+    def indices_at_location(
+        place: BufferLocation, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]
+    ) -> tuple[ir.Expr, ...]:
         if place.start is None:
             return indices
         flat = place.start
@@ -447,13 +449,17 @@ def rewrite_buffers(body: ir.Stmt, locations: Mapping[ir.Buffer, BufferLocation]
             flat = flat + index * stride
         return (flat,)
 
-    def redirect_load(e: ir.Expr) -> ir.Expr:
+    def redirect_access(e: ir.Expr) -> ir.Expr:
         match e:
             case ir.Load(buffer, indices) if buffer in locations:
-                return ir.Load(locations[buffer].buffer, indices_at(locations[buffer], buffer, indices))
+                return ir.Load(locations[buffer].buffer, indices_at_location(locations[buffer], buffer, indices))
             case ir.AddressOf(buffer, indices, extent, writes, step) if buffer in locations:
                 return ir.AddressOf(
-                    locations[buffer].buffer, indices_at(locations[buffer], buffer, indices), extent, writes, step
+                    locations[buffer].buffer,
+                    indices_at_location(locations[buffer], buffer, indices),
+                    extent,
+                    writes,
+                    step,
                 )
             case _:
                 return e
@@ -461,7 +467,7 @@ def rewrite_buffers(body: ir.Stmt, locations: Mapping[ir.Buffer, BufferLocation]
     def redirect_store(s: ir.Stmt) -> ir.Stmt:
         if isinstance(s, ir.Store) and s.buffer in locations:
             place = locations[s.buffer]
-            return ir.Store(place.buffer, indices_at(place, s.buffer, s.indices), s.value)
+            return ir.Store(place.buffer, indices_at_location(place, s.buffer, s.indices), s.value)
         return s
 
-    return map_stmt(body, redirect_store, lambda x: map_expr(x, redirect_load))
+    return map_stmt(body, redirect_store, lambda x: map_expr(x, redirect_access))

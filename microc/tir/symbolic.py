@@ -85,14 +85,14 @@ def specialize(func: ir.PrimFunc, sizes: Mapping[str, int]) -> ir.PrimFunc:
             return extent
         found = ir.int_value(simplify(substitute(extent, values)))
         if found is None or found < 1:
-            told = ", ".join(f"{s.name}={sizes[s.name]}" for s in func.scalars)
+            size_text = ", ".join(f"{s.name}={sizes[s.name]}" for s in func.scalars)
             raise ProgramError(
-                f"an extent of {func.name} is out of range; got {found} at {told}, expected 1 at least",
+                f"an extent of {func.name} is out of range; got {found} at {size_text}, expected 1 at least",
                 hint="give larger sizes",
             )
         return found
 
-    def on_stmt(stmt: ir.Stmt) -> ir.Stmt:
+    def specialise_statement(stmt: ir.Stmt) -> ir.Stmt:
         match stmt:
             case ir.For():
                 return replace(stmt, extent=simplify(stmt.extent))
@@ -104,7 +104,7 @@ def specialize(func: ir.PrimFunc, sizes: Mapping[str, int]) -> ir.PrimFunc:
     allocated = (s.buffer for s in walk_stmt(func.body) if isinstance(s, ir.Alloc))
     open_ = [b for b in (*func.params, *allocated) if sizes_in(b.shape)]
     buffers = {b: replace(b, shape=tuple(map(specialised_extent, b.shape))) for b in open_}
-    body = map_stmt(replace_buffers(func.body, buffers), on_stmt, lambda x: substitute(x, values))
+    body = map_stmt(replace_buffers(func.body, buffers), specialise_statement, lambda x: substitute(x, values))
     return replace(func, params=tuple(buffers.get(p, p) for p in func.params), body=body, scalars=())
 
 

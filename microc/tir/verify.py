@@ -372,15 +372,15 @@ class _Verifier:
         found = position.known.reach(value)
         bounded: dict[ir.Expr, tuple[ir.Var, intervals.Interval]] = {}
 
-        def name(x: ir.Expr) -> ir.Expr:
-            span = _saturated_range(x)
-            if isinstance(x, ir.Load) and x.buffer.scope == "const":
-                span = self.numbers.get(x.buffer.name)
+        def name_bounded_load(subexpression: ir.Expr) -> ir.Expr:
+            span = _saturated_range(subexpression)
+            if isinstance(subexpression, ir.Load) and subexpression.buffer.scope == "const":
+                span = self.numbers.get(subexpression.buffer.name)
             if span is None:
-                return x
-            return bounded.setdefault(x, (ir.Var(f"bounded.{len(bounded)}", x.dtype), span))[0]
+                return subexpression
+            return bounded.setdefault(subexpression, (ir.Var(f"bounded.{len(bounded)}", subexpression.dtype), span))[0]
 
-        named, known = rewrite.map_expr(value, name), position.known
+        named, known = rewrite.map_expr(value, name_bounded_load), position.known
         for var, span in bounded.values():
             known = known.with_var(var, span)
         low, high = known.reach(named) if bounded else found

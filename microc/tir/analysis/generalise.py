@@ -127,24 +127,24 @@ def _structure_and_numbers(func: ir.PrimFunc) -> tuple[list[object], list[int]]:
 
 
 def _map_numbers(
-    body: ir.Stmt, on_number: Callable[[ir.Const], ir.Expr], on_other: Callable[[object], None]
+    body: ir.Stmt, replace_number: Callable[[ir.Const], ir.Expr], report_structure: Callable[[object], None]
 ) -> ir.Stmt:
-    """Return ``body`` with its int32 numbers replaced by ``on_number``.
+    """Return ``body`` with its int32 numbers replaced by ``replace_number``.
 
-    The order in which the numbers are visited depends only on the structure. ``on_other`` is called with the key of every
-    other expression and with the class of every statement."""
+    The order in which the numbers are visited depends only on the structure. ``report_structure`` is called with the key of
+    every other expression and with the class of every statement."""
 
-    def on_expr(expr: ir.Expr) -> ir.Expr:
+    def map_numbers_in_expr(expr: ir.Expr) -> ir.Expr:
         if isinstance(expr, ir.Const) and expr.dtype == "int32":
-            return on_number(expr)
-        on_other(_structure_key(expr))
-        return map_children(expr, on_expr)
+            return replace_number(expr)
+        report_structure(_structure_key(expr))
+        return map_children(expr, map_numbers_in_expr)
 
-    def on_stmt(stmt: ir.Stmt) -> ir.Stmt:
-        on_other(type(stmt))
+    def report_statement(stmt: ir.Stmt) -> ir.Stmt:
+        report_structure(type(stmt))
         return stmt
 
-    return map_stmt(body, on_stmt, on_expr)
+    return map_stmt(body, report_statement, map_numbers_in_expr)
 
 
 def _structure_key(expr: ir.Expr) -> object:
@@ -178,12 +178,12 @@ def _loop_extents(func: ir.PrimFunc) -> dict[str, ir.Expr]:
     """Return the extents of all loops of a function, by the name of the loop variable."""
     found: dict[str, ir.Expr] = {}
 
-    def on_stmt(stmt: ir.Stmt) -> ir.Stmt:
+    def record_extent(stmt: ir.Stmt) -> ir.Stmt:
         if isinstance(stmt, ir.For):
             found[stmt.var.name] = stmt.extent
         return stmt
 
-    map_stmt(func.body, on_stmt)
+    map_stmt(func.body, record_extent)
     return found
 
 
@@ -293,7 +293,7 @@ class _Generaliser:
     def redirect_to_flat_tensors(self, body: ir.Stmt) -> ir.Stmt:
         """Return ``body`` with all accesses redirected to the one-dimensional form of each tensor."""
 
-        def on_expr(expr: ir.Expr) -> ir.Expr:
+        def redirect_access(expr: ir.Expr) -> ir.Expr:
             match expr:
                 case ir.Load(buffer, indices) if buffer.name in self.flat:
                     return ir.Load(self.flat[buffer.name], (self.flat_index(buffer.name, indices),))
@@ -304,13 +304,13 @@ class _Generaliser:
                 case _:
                     return expr
 
-        def on_stmt(stmt: ir.Stmt) -> ir.Stmt:
+        def redirect_store(stmt: ir.Stmt) -> ir.Stmt:
             if isinstance(stmt, ir.Store) and stmt.buffer.name in self.flat:
                 name = stmt.buffer.name
                 return ir.Store(self.flat[name], (self.flat_index(name, stmt.indices),), stmt.value)
             return stmt
 
-        return map_stmt(body, on_stmt, lambda x: map_expr(x, on_expr))
+        return map_stmt(body, redirect_store, lambda x: map_expr(x, redirect_access))
 
     def flat_index(self, name: str, indices: Sequence[ir.Expr]) -> ir.Expr:
         """Return the index of an element in the one-dimensional form of the tensor ``name``."""

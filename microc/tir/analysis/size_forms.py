@@ -195,7 +195,7 @@ class FormConverter:
             case "mul":
                 return self._product(x, y)
             case "floordiv" | "floormod" if y.number is not None and (y.number > 0).all():
-                quotient, rest = self._divide(x, y.number)
+                quotient, rest = self._quotient_and_remainder(x, y.number)
                 return quotient if op == "floordiv" else rest
             case "min" | "max":
                 better = np.minimum if op == "min" else np.maximum
@@ -204,7 +204,7 @@ class FormConverter:
             case _:
                 return None
 
-    def _product(self, x: Form, y: Form) -> Form:
+    def _form_of_product(self, x: Form, y: Form) -> Form:
         """Return the product of two forms. It is exact if one factor is a number; otherwise only its range is known."""
         for form, factor in ((x, y.number), (y, x.number)):
             if factor is not None:
@@ -212,7 +212,7 @@ class FormConverter:
         ends = np.broadcast_arrays(*(a * b for a in self.range_of_form(x) for b in self.range_of_form(y)))
         return Form({}, np.minimum.reduce(ends), np.maximum.reduce(ends))
 
-    def _divide(self, x: Form, divisor: Array) -> tuple[Form, Form]:
+    def _quotient_and_remainder(self, x: Form, divisor: Array) -> tuple[Form, Form]:
         """Return the floored quotient and the remainder of a form by ``divisor``, a number for each size."""
         whole = {v: f // divisor for v, f in x.terms.items() if not (f % divisor).any()}
         rest = Form({v: f for v, f in x.terms.items() if v not in whole}, x.low, x.high)
@@ -220,11 +220,13 @@ class FormConverter:
         zero = np.zeros(1, np.int64)
         if (low == high).all():
             return Form(whole, low, low), Form(rest.terms, rest.low - low * divisor, rest.high - low * divisor)
-        if self._split_variable(rest, divisor):
-            return self._divide(x.substitute({var: self._variable_form(var) for var in x.terms}), divisor)
+        if self._split_variable_into_digits(rest, divisor):
+            return self._quotient_and_remainder(
+                x.substitute({var: self._variable_form(var) for var in x.terms}), divisor
+            )
         return Form(whole, low, high), Form({}, zero, divisor - 1)
 
-    def _split_variable(self, rest: Form, divisor: Array) -> bool:
+    def _split_variable_into_digits(self, rest: Form, divisor: Array) -> bool:
         """Split the variable with the largest coefficient into two mixed-radix digits, if that makes a division exact.
 
         Returns True if the variable was split. The coefficient must divide ``divisor``, and the sum of the other terms must
@@ -264,9 +266,15 @@ class Conflict:
     first: int = 0
     last: int = 0
 
-    def moved(self, by: int) -> Conflict:
-        """Return the conflict with all distances increased by ``by`` bytes."""
-        return Conflict(self.low + by, self.high + by, self.modulus, self.first + by, self.last + by)
+    def shifted_by(self, byte_offset: int) -> Conflict:
+        """Return the conflict with all distances increased by ``byte_offset`` bytes."""
+        return Conflict(
+            self.low + byte_offset,
+            self.high + byte_offset,
+            self.modulus,
+            self.first + byte_offset,
+            self.last + byte_offset,
+        )
 
 
 class FormRanges:
@@ -394,7 +402,7 @@ class Fitter:
         if len(set(key)) == 1:
             return ir.const(key[0], "int32") if dtypes.int_range("int32")[1] >= abs(key[0]) else None
         if (key, terms) not in self._memo:
-            self._memo[key, terms] = self._find_rule(key, terms)
+            self._memo[key, terms] = self._find_fitting_rule(key, terms)
         return self._memo[key, terms]
 
     def divides(self, values: Sequence[int], factor: int) -> bool:
@@ -419,7 +427,7 @@ class Fitter:
                         return ir.Bin(op, ir.const(constant, dtype), ir.Cast(dtype, product.expr))
         return None
 
-    def _find_rule(self, values: Point, terms: int) -> ir.Expr | None:
+    def _find_fitting_rule(self, values: Point, terms: int) -> ir.Expr | None:
         """Find a rule that has the given value at each point; None if there is none.
 
         A single product is tried first, then sums of few products, then a fraction of a product."""

@@ -39,13 +39,13 @@ def lift_workspaces(func: ir.PrimFunc) -> ir.PrimFunc:
     They are the last parameters, sorted by name."""
     workspaces: dict[ir.Buffer, None] = {}  # a peeled tail shares its loop's workspace
 
-    def lift(stmt: ir.Stmt) -> ir.Stmt:
+    def remove_allocation(stmt: ir.Stmt) -> ir.Stmt:
         if isinstance(stmt, ir.Alloc) and stmt.buffer.scope == "workspace":
             workspaces[stmt.buffer] = None
             return stmt.body
         return stmt
 
-    body = map_stmt(func.body, lift)
+    body = map_stmt(func.body, remove_allocation)
     return replace(func, params=(*func.params, *sorted(workspaces, key=lambda b: b.name)), body=body)
 
 

@@ -36,7 +36,7 @@ def drop_blocks(stmt: ir.Stmt) -> ir.Stmt:
 
     A reduction that was not decomposed tests at run time whether it is in its first iteration, which runs ``init``."""
 
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+    def replace_block(s: ir.Stmt) -> ir.Stmt:
         if not isinstance(s, ir.Block):
             return s
         values = {i.var: i.binding for i in s.iters}
@@ -47,7 +47,7 @@ def drop_blocks(stmt: ir.Stmt) -> ir.Stmt:
             body = ir.seq(ir.If(first, init) if first is not None else init, body)
         return ir.If(s.predicate, body) if s.predicate is not None else body
 
-    return map_stmt(stmt, on_stmt)
+    return map_stmt(stmt, replace_block)
 
 
 # ---- Unrolling: a loop of kind ``unrolled`` is replaced by its iterations, and a loop of one iteration by its body. A buffer
@@ -57,7 +57,7 @@ def drop_blocks(stmt: ir.Stmt) -> ir.Stmt:
 def unroll_loops(stmt: ir.Stmt) -> ir.Stmt:
     """Return a statement with loops of kind ``unrolled``, and loops of one iteration, unrolled, innermost first."""
 
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+    def unroll_loop(s: ir.Stmt) -> ir.Stmt:
         if not isinstance(s, ir.For):
             return s
         extent = ir.int_value(s.extent)
@@ -74,7 +74,7 @@ def unroll_loops(stmt: ir.Stmt) -> ir.Stmt:
             copies = ir.Alloc(buffer, copies)
         return copies
 
-    return map_stmt(stmt, on_stmt)
+    return map_stmt(stmt, unroll_loop)
 
 
 # ---- Compaction: workspaces and register buffers shrink to the tile that is live at once.
@@ -87,17 +87,17 @@ def unroll_loops(stmt: ir.Stmt) -> ir.Stmt:
 def compact_buffers(stmt: ir.Stmt) -> ir.Stmt:
     """Return a statement with every allocated buffer shrunk to the tile that is live at once."""
 
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+    def compact_if_allocation(s: ir.Stmt) -> ir.Stmt:
         return _compact_allocation(s) if isinstance(s, ir.Alloc) else s
 
-    return map_stmt(stmt, on_stmt)
+    return map_stmt(stmt, compact_if_allocation)
 
 
-def _common_loop_count(touches: list[Access]) -> int:
+def _common_loop_count(all_accesses: list[Access]) -> int:
     """Return the number of loops that enclose all accesses."""
     count = 0
-    first = touches[0].loops
-    while all(len(a.loops) > count and a.loops[count] is first[count] for a in touches) and count < len(first):
+    first = all_accesses[0].loops
+    while all(len(a.loops) > count and a.loops[count] is first[count] for a in all_accesses) and count < len(first):
         count += 1
     return count
 
@@ -105,10 +105,10 @@ def _common_loop_count(touches: list[Access]) -> int:
 def _compact_allocation(alloc: ir.Alloc) -> ir.Stmt:
     """Return an allocation shrunk to the tile that is live at once; without accesses to the buffer, only its body."""
     buffer = alloc.buffer
-    found = accesses_to(alloc.body, buffer)
-    if not found:
+    accesses_of_buffer = accesses_to(alloc.body, buffer)
+    if not accesses_of_buffer:
         return alloc.body
-    shared = _common_loop_count(found)
+    common_loop_count = _common_loop_count(accesses_of_buffer)
     starts: list[ir.Expr] = []
     shape: list[int] = []
     for axis, extent in enumerate(buffer.shape):
@@ -116,21 +116,25 @@ def _compact_allocation(alloc: ir.Alloc) -> ir.Stmt:
             starts.append(ir.const(0, "int32"))
             shape.append(extent)
             continue
-        start, size = _touched_range_of_axis(found, shared, axis, extent, is_last_axis=axis == len(buffer.shape) - 1)
+        start, size = _touched_range_of_axis(
+            accesses_of_buffer, common_loop_count, axis, extent, is_last_axis=axis == len(buffer.shape) - 1
+        )
         starts.append(start)
         shape.append(size)
-    home = found[0].loops[shared - 1] if shared else None
-    parallel = next((loop for loop in found[0].loops[:shared] if PRIVATE in dict(loop.annotations)), None)
-    own = () if parallel is None or buffer.scope != "workspace" else (parallel,)
-    if tuple(shape) == buffer.shape and not own:
-        return _sink_allocation(buffer, alloc.body, home)
-    tile = replace(buffer, shape=(*(most + 1 for _, most in loop_bounds(own).values()), *shape))
+    innermost_common_loop = accesses_of_buffer[0].loops[common_loop_count - 1] if common_loop_count else None
+    parallel = next(
+        (loop for loop in accesses_of_buffer[0].loops[:common_loop_count] if PRIVATE in dict(loop.annotations)), None
+    )
+    private_loops = () if parallel is None or buffer.scope != "workspace" else (parallel,)
+    if tuple(shape) == buffer.shape and not private_loops:
+        return _sink_allocation(buffer, alloc.body, innermost_common_loop)
+    tile = replace(buffer, shape=(*(most + 1 for _, most in loop_bounds(private_loops).values()), *shape))
 
     def indices_in_tile(indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
         places = [i if ir.int_value(s) == 0 else i - s for i, s in zip(indices, starts, strict=True)]
-        return (*(loop.var for loop in own), *map(simplify, places))
+        return (*(loop.var for loop in private_loops), *map(simplify, places))
 
-    def on_expr(e: ir.Expr) -> ir.Expr:
+    def redirect_access(e: ir.Expr) -> ir.Expr:
         match e:
             case ir.Load(b, indices) if b == buffer:
                 return ir.Load(tile, indices_in_tile(indices))
@@ -139,13 +143,15 @@ def _compact_allocation(alloc: ir.Alloc) -> ir.Stmt:
             case _:
                 return e
 
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+    def redirect_store(s: ir.Stmt) -> ir.Stmt:
         if isinstance(s, ir.Store) and s.buffer == buffer:
             return ir.Store(tile, indices_in_tile(s.indices), s.value)
         return s
 
-    body = map_stmt(alloc.body, on_stmt, lambda x: map_expr(x, on_expr) if accesses_any(x, (buffer,)) else x)
-    return _sink_allocation(tile, body, home)
+    body = map_stmt(
+        alloc.body, redirect_store, lambda x: map_expr(x, redirect_access) if accesses_any(x, (buffer,)) else x
+    )
+    return _sink_allocation(tile, body, innermost_common_loop)
 
 
 def _sink_allocation(buffer: ir.Buffer, body: ir.Stmt, common_loop: ir.For | None) -> ir.Stmt:
@@ -156,16 +162,16 @@ def _sink_allocation(buffer: ir.Buffer, body: ir.Stmt, common_loop: ir.For | Non
     if common_loop is None or buffer.scope not in ("register", "local"):
         return ir.Alloc(buffer, body)
 
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+    def allocate_in_loop(s: ir.Stmt) -> ir.Stmt:
         if isinstance(s, ir.For) and s.var == common_loop.var:
             return ir.For(s.var, s.extent, ir.Alloc(buffer, s.body), s.kind, s.annotations)
         return s
 
-    return map_stmt(body, on_stmt)
+    return map_stmt(body, allocate_in_loop)
 
 
 def _touched_range_of_axis(
-    touches: list[Access], shared_loop_count: int, axis: int, axis_length: int, *, is_last_axis: bool
+    all_accesses: list[Access], shared_loop_count: int, axis: int, axis_length: int, *, is_last_axis: bool
 ) -> tuple[ir.Expr, int]:
     """Return (start, number of elements) of the range that all accesses touch along an axis; if unknown, the whole axis.
 
@@ -173,7 +179,7 @@ def _touched_range_of_axis(
     whole = ir.const(0, "int32"), axis_length
     base: ir.Expr | None = None
     low, high = axis_length, -axis_length
-    for access in touches:
+    for access in all_accesses:
         inner = [loop.var for loop in access.loops[shared_loop_count:]]
         parts = split_index(access.indices[axis], inner, loop_bounds(access.loops))
         # All accesses must move with the outer loops in the same way, or the touched range is no tile of constant size.
@@ -200,10 +206,10 @@ _NOTHING = ir.Seq(())
 def drop_dead_register_stores(stmt: ir.Stmt) -> ir.Stmt:
     """Return a statement without the stores to elements of register tiles that affect no memory, condition or call."""
 
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+    def drop_if_register_tile(s: ir.Stmt) -> ir.Stmt:
         return _drop_dead_stores(s) if isinstance(s, ir.Alloc) and s.buffer.scope == "register" else s
 
-    return map_stmt(stmt, on_stmt)
+    return map_stmt(stmt, drop_if_register_tile)
 
 
 def _drop_dead_stores(alloc: ir.Alloc) -> ir.Stmt:
@@ -230,12 +236,12 @@ def _drop_dead_stores(alloc: ir.Alloc) -> ir.Stmt:
     if needed >= feeds.keys():
         return alloc
 
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+    def drop_if_dead(s: ir.Stmt) -> ir.Stmt:
         dead = isinstance(s, ir.Store) and s.buffer == buffer and s.indices not in needed
         inside = stmt_children(s)
         return _NOTHING if dead or (inside and all(child == _NOTHING for child in inside)) else s
 
-    return ir.Alloc(buffer, map_stmt(alloc.body, on_stmt))
+    return ir.Alloc(buffer, map_stmt(alloc.body, drop_if_dead))
 
 
 # ---- Hoisting of fills: a fill with a constant is moved out of a loop that repeats it.
@@ -248,10 +254,10 @@ def _drop_dead_stores(alloc: ir.Alloc) -> ir.Stmt:
 def hoist_fills(stmt: ir.Stmt) -> ir.Stmt:
     """Return a statement with repeated fills moved in front of their loops, innermost loops first."""
 
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+    def hoist_if_loop(s: ir.Stmt) -> ir.Stmt:
         return _hoist_fill(s) if isinstance(s, ir.For) else s
 
-    return map_stmt(stmt, on_stmt)
+    return map_stmt(stmt, hoist_if_loop)
 
 
 def _hoist_fill(loop: ir.For) -> ir.Stmt:
@@ -314,7 +320,7 @@ def hoist_index_lookups(stmt: ir.Stmt) -> ir.Stmt:
     taken = {var.name for s in walk_stmt(stmt) for whole in stmt_exprs(s) for var in free_vars(whole)}
     taken |= {s.var.name for s in walk_stmt(stmt) if isinstance(s, (ir.For, ir.Let))}
 
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+    def hoist_lookups_of_loop(s: ir.Stmt) -> ir.Stmt:
         if not isinstance(s, ir.For) or not isinstance(s.body, ir.Store):
             return s
         bound: dict[ir.Expr, ir.Var] = {}
@@ -335,7 +341,7 @@ def hoist_index_lookups(stmt: ir.Stmt) -> ir.Stmt:
             moved = ir.Let(known, place, moved)
         return moved
 
-    return map_stmt(stmt, on_stmt)
+    return map_stmt(stmt, hoist_lookups_of_loop)
 
 
 def _invariant_lookups(value: ir.Expr, var: ir.Var) -> list[ir.Expr]:

@@ -468,14 +468,14 @@ class LaneCode(LaneOperations):
         against an index that is out of range.
         """
 
-        def on_expr(e: ir.Expr) -> ir.Expr:
+        def clamp_index_of_lookup(e: ir.Expr) -> ir.Expr:
             match e:
                 case ir.Load(buffer, (place,)) if self.varies_between_lanes(e) and self.lane_stride(e) is None:
                     return ir.Load(buffer, (simplify(ir.clamp(place, 0, buffer.size - 1)),))
                 case _:
                     return e
 
-        return map_expr(expr, on_expr)
+        return map_expr(expr, clamp_index_of_lookup)
 
 
 def _reinterpret_as_signed(expr: ir.Expr) -> ir.Expr:

@@ -71,7 +71,7 @@ def _lower_loops(stmt: ir.Stmt, tiles: Mapping[ir.Buffer, ir.Buffer], scalar_loo
 
     ``tiles``: register arrays, with the arrays of vectors that replace them."""
 
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+    def lower_loop(s: ir.Stmt) -> ir.Stmt:
         if isinstance(s, ir.Alloc) and s.buffer in tiles:
             return replace(s, buffer=tiles[s.buffer])
         if not isinstance(s, ir.For):
@@ -110,7 +110,7 @@ def _lower_loops(stmt: ir.Stmt, tiles: Mapping[ir.Buffer, ir.Buffer], scalar_loo
                 raise _UnvectorisableTileError(s) from None
             return serial
 
-    return map_stmt(stmt, on_stmt)
+    return map_stmt(stmt, lower_loop)
 
 
 def _indexes_registers(loop: ir.For) -> bool:
@@ -137,8 +137,8 @@ def _vector_tiles(stmt: ir.Stmt, scalar_loops: Set[ir.Stmt]) -> dict[ir.Buffer, 
             widths.setdefault(access.buffer, set()).add(_whole_vector_lanes(access, scalar_loops))
     return {
         buffer: replace(buffer, shape=(*buffer.shape[:-1], buffer.shape[-1] // n), dtype=f"{buffer.dtype}x{n}")
-        for buffer, found in widths.items()
-        if len(found) == 1 and (n := min(found)) and buffer.shape[-1] % n == 0
+        for buffer, lane_counts in widths.items()
+        if len(lane_counts) == 1 and (n := min(lane_counts)) and buffer.shape[-1] % n == 0
     }
 
 

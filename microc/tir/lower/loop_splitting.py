@@ -34,10 +34,10 @@ LONG = 4
 def unswitch_loops(stmt: ir.Stmt) -> ir.Stmt:
     """Return a statement with the invariant conditions of guarded copies moved out of their loops, innermost loops first."""
 
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+    def unswitch_loop(s: ir.Stmt) -> ir.Stmt:
         return _unswitch(s) if isinstance(s, ir.For) else s
 
-    return map_stmt(stmt, on_stmt)
+    return map_stmt(stmt, unswitch_loop)
 
 
 def _match_guarded_copy(body: ir.Stmt) -> tuple[ir.Expr, ir.Stmt, ir.Stmt] | None:
@@ -351,7 +351,7 @@ def _rename_definitions(stmt: ir.Stmt, suffix: str) -> ir.Stmt:
         if isinstance(s, ir.Alloc) and s.buffer.scope in ("register", "local")
     }
 
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+    def rename_definition(s: ir.Stmt) -> ir.Stmt:
         match s:
             case ir.For(var, extent, body, kind, annotations):
                 return ir.For(names[var], extent, body, kind, annotations)
@@ -360,7 +360,7 @@ def _rename_definitions(stmt: ir.Stmt, suffix: str) -> ir.Stmt:
             case _:
                 return s
 
-    return replace_buffers(map_stmt(substitute_stmt(stmt, dict(names)), on_stmt), registers)
+    return replace_buffers(map_stmt(substitute_stmt(stmt, dict(names)), rename_definition), registers)
 
 
 # ---- Double buffering: while an iteration of a loop computes, the data for the next iteration are copied. Each shared buffer
@@ -377,14 +377,14 @@ def double_buffer_loops(stmt: ir.Stmt) -> ir.Stmt:
     """
     halves: Halves = {}
 
-    def on_loop(s: ir.Stmt) -> ir.Stmt:
+    def double_buffer_loop(s: ir.Stmt) -> ir.Stmt:
         return _double_buffer(s, halves) if isinstance(s, ir.For) and DOUBLE_BUFFER in dict(s.annotations) else s
 
-    def on_alloc(s: ir.Stmt) -> ir.Stmt:
+    def allocate_both_halves(s: ir.Stmt) -> ir.Stmt:
         return ir.Alloc(halves[s.buffer], s.body) if isinstance(s, ir.Alloc) and s.buffer in halves else s
 
-    changed = map_stmt(stmt, on_loop)
-    return simplify_stmt(map_stmt(changed, on_alloc)) if halves else stmt
+    changed = map_stmt(stmt, double_buffer_loop)
+    return simplify_stmt(map_stmt(changed, allocate_both_halves)) if halves else stmt
 
 
 def _double_buffer(loop: ir.For, halves: Halves) -> ir.Stmt:
@@ -427,13 +427,13 @@ def _double_buffer(loop: ir.For, halves: Halves) -> ir.Stmt:
 def _rename_loops(stmt: ir.Stmt) -> ir.Stmt:
     """Return a copy of a statement with new names of its loop variables."""
 
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+    def rename_loop(s: ir.Stmt) -> ir.Stmt:
         if not isinstance(s, ir.For):
             return s
         var = ir.Var(f"{s.var.name}_next1", s.var.dtype)
         return replace(s, var=var, body=substitute_stmt(s.body, {s.var: var}))
 
-    return map_stmt(stmt, on_stmt)
+    return map_stmt(stmt, rename_loop)
 
 
 def _redirect_to_half(stmt: ir.Stmt, halves: Halves, half_index: ir.Expr) -> ir.Stmt:
@@ -441,14 +441,14 @@ def _redirect_to_half(stmt: ir.Stmt, halves: Halves, half_index: ir.Expr) -> ir.
 
     ``halves``: buffers with two halves, by original buffer."""
 
-    def on_expr(e: ir.Expr) -> ir.Expr:
+    def redirect_access(e: ir.Expr) -> ir.Expr:
         if isinstance(e, (ir.Load, ir.AddressOf)) and e.buffer in halves:
             return replace(e, buffer=halves[e.buffer], indices=(half_index, *e.indices))
         return e
 
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+    def redirect_store(s: ir.Stmt) -> ir.Stmt:
         if isinstance(s, ir.Store) and s.buffer in halves:
             return ir.Store(halves[s.buffer], (half_index, *s.indices), s.value)
         return s
 
-    return map_stmt(stmt, on_stmt, lambda x: map_expr(x, on_expr))
+    return map_stmt(stmt, redirect_store, lambda x: map_expr(x, redirect_access))

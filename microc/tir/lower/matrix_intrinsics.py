@@ -45,10 +45,10 @@ MOST = 4
 def lower_products(stmt: ir.Stmt) -> ir.Stmt:
     """Return a statement with every integer product, in loops annotated ``product``, replaced by a call."""
 
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+    def replace_products_in_loop(s: ir.Stmt) -> ir.Stmt:
         return replace(s, body=_replace_products(s.body)) if isinstance(s, ir.For) and not _is_product_loop(s) else s
 
-    return _replace_products(map_stmt(stmt, on_stmt))
+    return _replace_products(map_stmt(stmt, replace_products_in_loop))
 
 
 def _is_product_loop(loop: ir.For) -> bool:
@@ -289,14 +289,14 @@ HALF_PRODUCT_LANES = 8
 def lower_float16_products(stmt: ir.Stmt) -> ir.Stmt:
     """Return a statement with every float16 product, in loops annotated ``product``, replaced by a call."""
 
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+    def replace_product(s: ir.Stmt) -> ir.Stmt:
         return (
             _float16_product_call(s)
             if isinstance(s, ir.For) and PRODUCT in dict(s.annotations) and _multiplies_float16(s)
             else s
         )
 
-    return map_stmt(stmt, on_stmt)
+    return map_stmt(stmt, replace_product)
 
 
 def _multiplies_float16(nest: ir.For) -> bool:

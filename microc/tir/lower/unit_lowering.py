@@ -30,31 +30,31 @@ class _BufferEvent:
     """Event of a buffer in a tensor unit's memories, by which the queue that fills the buffer and the one that reads it
     synchronise.
 
-    ``number``: number of the event. ``fills``, ``empties``: numbers of the two queues. ``slots``: number of tiles in the
-    buffer."""
+    ``event_number``: number of the event. ``filling_queue``, ``emptying_queue``: numbers of the two queues. ``slot_count``:
+    number of tiles for which the buffer has memory."""
 
-    number: int
+    event_number: int
     buffer: ir.Buffer
-    fills: int
-    empties: int
-    slots: int
+    filling_queue: int
+    emptying_queue: int
+    slot_count: int
 
     def fills_and_empties(self, stmt: ir.Stmt) -> tuple[bool, bool]:
         """Return two booleans: True if a statement fills the buffer, and True if it empties (reads) the buffer."""
         queues = {QUEUES[call.name] for call in unit_instructions(stmt) if self.buffer in _accessed_buffers(call)}
-        return self.fills in queues, self.empties in queues
+        return self.filling_queue in queues, self.emptying_queue in queues
 
     def token_from_filler(self, instruction_name: str, token_count: int = 1) -> ir.Stmt:
         """Return a call that sends, or waits for, tokens from the queue that fills the buffer to the queue that empties it.
 
         ``instruction_name``: ``SIGNAL`` (send) or ``WAIT``."""
-        return _token_call(instruction_name, self.fills, self.empties, self.number, token_count)
+        return _token_call(instruction_name, self.filling_queue, self.emptying_queue, self.event_number, token_count)
 
     def token_from_reader(self, instruction_name: str, token_count: int = 1) -> ir.Stmt:
         """Return a call that sends, or waits for, tokens from the queue that empties the buffer to the queue that fills it.
 
         ``instruction_name``: ``SIGNAL`` (send) or ``WAIT``."""
-        return _token_call(instruction_name, self.empties, self.fills, self.number, token_count)
+        return _token_call(instruction_name, self.emptying_queue, self.filling_queue, self.event_number, token_count)
 
 
 def _token_call(
@@ -87,8 +87,8 @@ def add_tokens(stmt: ir.Stmt, unit_buffers: Sequence[ir.Buffer]) -> ir.Stmt:
         allocs.append(inner.buffer)
         inner = inner.body
     body = _insert_barriers(_insert_tokens(inner, events), [False])
-    first = [event.token_from_reader(SIGNAL, event.slots) for event in events]
-    last = [event.token_from_reader(WAIT, event.slots) for event in events]
+    first = [event.token_from_reader(SIGNAL, event.slot_count) for event in events]
+    last = [event.token_from_reader(WAIT, event.slot_count) for event in events]
     whole = ir.seq(*first, body, *last, _BARRIER)
     for buffer in reversed(allocs):
         whole = ir.Alloc(buffer, whole)
@@ -387,7 +387,7 @@ def _combine_unit_buffers(stmt: ir.Stmt, unit_buffers: tuple[ir.Buffer, ...]) ->
             assert memory is not None
             places[buffer] = memory, sum(map(_padded_size, inside[:k]))
 
-    def on_expr(expr: ir.Expr) -> ir.Expr:
+    def redirect_address(expr: ir.Expr) -> ir.Expr:
         if not isinstance(expr, ir.AddressOf) or expr.buffer not in places:
             return expr
         memory, start = places[expr.buffer]
@@ -396,10 +396,10 @@ def _combine_unit_buffers(stmt: ir.Stmt, unit_buffers: tuple[ir.Buffer, ...]) ->
             flat = flat + index * stride
         return replace(expr, buffer=memory, indices=(flat,))
 
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+    def drop_allocation(s: ir.Stmt) -> ir.Stmt:
         return s.body if isinstance(s, ir.Alloc) and s.buffer in places else s
 
-    body = map_stmt(stmt, on_stmt, lambda x: map_expr(x, on_expr))
+    body = map_stmt(stmt, drop_allocation, lambda x: map_expr(x, redirect_address))
     for memory in dict.fromkeys(memory for memory, _ in places.values()):
         body = ir.Alloc(memory, body)
     return body

@@ -226,7 +226,7 @@ GUARDED = 8
 def lower_vectorized(stmt: ir.Stmt) -> ir.Stmt:
     """Return a statement with its loops of kind ``vectorized`` lowered."""
 
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+    def lower_loop(s: ir.Stmt) -> ir.Stmt:
         if not isinstance(s, ir.For) or s.kind != "vectorized":
             return s
         return (
@@ -236,7 +236,7 @@ def lower_vectorized(stmt: ir.Stmt) -> ir.Stmt:
             or ir.For(s.var, s.extent, s.body, "serial", s.annotations)
         )
 
-    return map_stmt(stmt, on_stmt)
+    return map_stmt(stmt, lower_loop)
 
 
 def _to_word_loop(loop: ir.For) -> ir.Stmt | None:

@@ -28,17 +28,21 @@ LOCAL, GLOBAL = "shared", "global"
 class _BufferUse:
     """An access to a buffer by a nest of loops over items.
 
-    ``first``: the index along the first axis if it is the same in all accesses and for all items; else None."""
+    ``first_axis_index``: the index along the first axis if it is the same in all accesses and for all items; else None."""
 
     buffer: ir.Buffer
     writes: bool
-    first: ir.Expr | None
+    first_axis_index: ir.Expr | None
 
     def conflicts_with(self, other: _BufferUse) -> bool:
         """Test whether this use conflicts with another: at least one writes, and both may access the same element."""
         if self.buffer != other.buffer or not (self.writes or other.writes):
             return False
-        return self.first is None or other.first is None or not _certainly_differ(self.first, other.first)
+        return (
+            self.first_axis_index is None
+            or other.first_axis_index is None
+            or not _certainly_differ(self.first_axis_index, other.first_axis_index)
+        )
 
 
 Uses = frozenset[_BufferUse]
@@ -78,7 +82,10 @@ def _insert_barriers(stmt: ir.Stmt, earlier_uses: Uses, conflicting: set[ir.Buff
             # The uses in the previous iteration also precede the body. The loop variable is replaced by var - 1 in these, so
             # that alternating halves of a double buffer do not conflict.
             _, once = _insert_barriers(stmt.body, earlier_uses, conflicting)
-            earlier = frozenset(replace(u, first=u.first and substitute(u.first, {var: var - 1})) for u in once)
+            earlier = frozenset(
+                replace(u, first_axis_index=u.first_axis_index and substitute(u.first_axis_index, {var: var - 1}))
+                for u in once
+            )
             part, after = _insert_barriers(stmt.body, earlier_uses | earlier, conflicting)
             return replace(stmt, body=part), earlier_uses | after
         case ir.If(_, then, otherwise) if _contains_item_loops(stmt):
@@ -209,48 +216,49 @@ def _shrink_to_item(alloc: ir.Alloc) -> ir.Stmt:
             for axis, index in enumerate(indices)
         )
 
-    def on_expr(e: ir.Expr) -> ir.Expr:
+    def shift_load(e: ir.Expr) -> ir.Expr:
         return ir.Load(part, shift_indices(e.indices)) if isinstance(e, ir.Load) and e.buffer == buffer else e
 
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+    def shift_store(s: ir.Stmt) -> ir.Stmt:
         if isinstance(s, ir.Store) and s.buffer == buffer:
             return ir.Store(part, shift_indices(s.indices), s.value)
         return s
 
-    return ir.Alloc(part, map_stmt(alloc.body, on_stmt, lambda x: map_expr(x, on_expr)))
+    return ir.Alloc(part, map_stmt(alloc.body, shift_store, lambda x: map_expr(x, shift_load)))
 
 
 _ONE = ir.const(1, "int32")
 
 
-def _subtract_item_offset(index: ir.Expr, variables: dict[ir.Var, str], kind: str) -> ir.Expr:
-    """Return an index without the term of the item's number: a multiple of the variable of a loop bound to ``kind``.
+def _subtract_item_offset(index: ir.Expr, thread_axis_by_variable: dict[ir.Var, str], thread_axis: str) -> ir.Expr:
+    """Return an index without its multiple of the item's number along ``thread_axis``.
 
-    ``variables``: variables of loops over items, with the thread axis that each loop is bound to."""
+    The item's number is the variable of a loop over items. ``thread_axis_by_variable``: thread axis of each loop over items,
+    by loop variable."""
     terms, _ = linear(index)
     for atom, k in terms.items():
-        if isinstance(atom, ir.Var) and variables.get(atom) == kind:
+        if isinstance(atom, ir.Var) and thread_axis_by_variable.get(atom) == thread_axis:
             return index - atom * k
     return index
 
 
-def _axis_and_elements_per_item(buffer: ir.Buffer, touches: list[Access], kind: str) -> tuple[int, int]:
-    """Return (axis, number of elements along it that an item owns) for the items along the thread axis ``kind``.
+def _axis_and_elements_per_item(buffer: ir.Buffer, all_accesses: list[Access], thread_axis: str) -> tuple[int, int]:
+    """Return (buffer axis, number of elements along it that an item owns) for the items along ``thread_axis``.
 
     Raises ScheduleError if the accesses disagree."""
     chosen: set[tuple[int, int]] = set()
-    for access in touches:
-        loop = next((each for each in access.loops if each.kind == kind), None)
+    for access in all_accesses:
+        loop = next((each for each in access.loops if each.kind == thread_axis), None)
         own = None if loop is None else _axis_and_factor_of_item(access, loop)
         if own is None:
             raise ScheduleError(
-                f"items of {kind} would use each other's part of {buffer.name!r}, which is of scope {buffer.scope}",
+                f"items of {thread_axis} would use each other's part of {buffer.name!r}, which is of scope {buffer.scope}",
                 hint=f"set_scope({buffer.name!r}, 'shared'), or bind the loops of all blocks that use it alike",
             )
         chosen.add(own)
     if len(chosen) > 1:
         raise ScheduleError(
-            f"blocks give items of {kind} different parts of {buffer.name!r}; got "
+            f"blocks give items of {thread_axis} different parts of {buffer.name!r}; got "
             f"{', '.join(f'{step} elements along axis {axis}' for axis, step in sorted(chosen))}",
             hint="split their loops by the same factors before they are bound",
         )
