@@ -123,7 +123,7 @@ class _Durations:
         """Return an upper bound of a loop's trip count, derived from the ranges of the enclosing loop variables.
 
         An endless loop counts as two iterations, because all of its iterations are equal."""
-        most = 2 if loop.extent == _ENDLESS else Simplifier(self._reach).reach(loop.extent)[1]
+        most = 2 if loop.extent == _ENDLESS else Simplifier(self._reach).range_of(loop.extent)[1]
         if not isinstance(most, int):
             raise InternalError(
                 "plan check: the extent of a loop has no upper bound, so the order of accesses is unknown"

@@ -78,89 +78,98 @@ class LayerGeometry:
         """Number of computed rows, including those outside the image."""
         return self.block * len(range(self.phase - self.block if self.phase else 0, self.rows, self.block))
 
-    def serving(self, reader: LayerGeometry | None, block: int) -> LayerGeometry:
-        """Return the geometry with blocks of ``block`` rows, aligned to the rows that the next layer requests.
+    def with_blocks_for(self, next_layer: LayerGeometry | None, block_rows: int) -> LayerGeometry:
+        """Return the geometry with blocks of ``block_rows`` rows, aligned to the rows that the next layer requests.
 
-        ``reader``: geometry of the next layer; None if this is the last layer."""
-        phase = (reader.phase * reader.window.stride + reader.lead) % block if reader is not None else 0
-        return replace(self, block=block, phase=phase)
+        ``next_layer``: geometry of the next layer; None if this is the last layer."""
+        phase = 0
+        if next_layer is not None:
+            phase = (next_layer.phase * next_layer.window.stride + next_layer.lead) % block_rows
+        return replace(self, block=block_rows, phase=phase)
 
 
-def choose_blocks(shapes: Sequence[LayerGeometry], height: int) -> tuple[LayerGeometry, ...]:
-    """Return the geometry of each layer with the largest possible blocks of at most ``height`` rows.
+def choose_blocks(geometries: Sequence[LayerGeometry], max_block_rows: int) -> tuple[LayerGeometry, ...]:
+    """Return the geometry of each layer with the largest possible blocks of at most ``max_block_rows`` rows.
 
     A block must divide the number of rows that the next layer requests at a time, so blocks are chosen from the last layer
     to the first."""
-    found: list[LayerGeometry] = []
-    for k, shape in reversed(list(enumerate(shapes))):
-        reader = found[0] if found else None
-        whole = shape.whole or reader is None or (k == 0 and not shape.window.padded)
-        wanted = reader.step if reader is not None else shape.rows
-        sizes = (m for m in range(min(height, wanted), 0, -1) if wanted % m == 0)
-        options = (shape.serving(reader, m) for m in sizes)
-        found.insert(0, next(s for s in options if s.inside or not whole))
-    return tuple(found)
+    chosen: list[LayerGeometry] = []
+    for k, geometry in reversed(list(enumerate(geometries))):
+        next_layer = chosen[0] if chosen else None
+        must_be_inside = geometry.whole or next_layer is None or (k == 0 and not geometry.window.padded)
+        requested_rows = next_layer.step if next_layer is not None else geometry.rows
+        block_sizes = (
+            block_rows
+            for block_rows in range(min(max_block_rows, requested_rows), 0, -1)
+            if requested_rows % block_rows == 0
+        )
+        candidates = (geometry.with_blocks_for(next_layer, block_rows) for block_rows in block_sizes)
+        chosen.insert(0, next(s for s in candidates if s.inside or not must_be_inside))
+    return tuple(chosen)
 
 
-def warm_up_rows(shapes: Sequence[LayerGeometry], layer_index: int) -> int:
+def warm_up_rows(geometries: Sequence[LayerGeometry], layer_index: int) -> int:
     """Return the number of rows before row 0 at which a layer must start to compute.
 
     When the layer reaches row 0, its window and the windows of all earlier layers are full. ``layer_index``: index of the
     layer in the chain."""
-    shape = shapes[layer_index]
-    if layer_index == 0 and not shape.window.padded:
+    geometry = geometries[layer_index]
+    if layer_index == 0 and not geometry.window.padded:
         return 0
-    before = warm_up_rows(shapes, layer_index - 1) if layer_index else 0
-    return max(0, -(-(shape.lead + before) // shape.window.stride))
+    before = warm_up_rows(geometries, layer_index - 1) if layer_index else 0
+    return max(0, -(-(geometry.lead + before) // geometry.window.stride))
 
 
 def row_access_times(
-    shapes: Sequence[LayerGeometry], input_rows: int, input_readers: Set[int] = frozenset()
+    geometries: Sequence[LayerGeometry], input_rows: int, input_readers: Set[int] = frozenset()
 ) -> tuple[list[int], list[int]]:
     """Return the times at which each row of the chain's input is last read, and at which each row of its result is written.
 
-    The time is the number of blocks computed before, in all layers. ``input_readers``: positions of further layers that read
+    The time is the number of blocks computed before, in all layers. ``input_readers``: indices of further layers that read
     the input, each the same rows that it computes."""
-    clock = _BlockOrder(shapes, [-1] * input_rows, [-1] * shapes[-1].rows, input_readers)
-    block = shapes[-1].block
-    early = -(-warm_up_rows(shapes, len(shapes) - 1) // block) * block
-    for row in range(-early, shapes[-1].rows, block):
-        clock.compute_block(len(shapes) - 1, row)
-    return clock.read, clock.written
+    order = _BlockOrder(geometries, [-1] * input_rows, [-1] * geometries[-1].rows, input_readers)
+    block = geometries[-1].block
+    warm_up = -(-warm_up_rows(geometries, len(geometries) - 1) // block) * block
+    for row in range(-warm_up, geometries[-1].rows, block):
+        order.compute_block(len(geometries) - 1, row)
+    return order.last_read_times, order.write_times
 
 
 @dataclass(slots=True)
 class _BlockOrder:
     """Simulation of the order in which the layers' blocks are computed.
 
-    ``read``, ``written``: the times at which rows of the chain's input are last read and rows of its result are written.
-    ``beside``: positions of layers that read rows of the input directly. ``now``: number of computed blocks."""
+    ``last_read_times``: time at which each row of the chain's input is last read. ``write_times``: time at which each row of
+    its result is written. ``input_readers``: indices of layers that read rows of the input directly. ``computed_blocks``:
+    number of blocks computed so far, which is the current time."""
 
-    shapes: Sequence[LayerGeometry]
-    read: list[int]
-    written: list[int]
-    beside: Set[int]
-    now: int = 0
+    geometries: Sequence[LayerGeometry]
+    last_read_times: list[int]
+    write_times: list[int]
+    input_readers: Set[int]
+    computed_blocks: int = 0
 
-    def compute_block(self, position: int, row: int) -> None:
+    def compute_block(self, layer_index: int, row: int) -> None:
         """Simulate the computation of a layer's block at ``row``, after the blocks of earlier layers that it needs."""
-        shape = self.shapes[position]
-        new = row * shape.window.stride + shape.lead
-        if position:
-            for start in range(new, new + shape.step, self.shapes[position - 1].block):
-                self.compute_block(position - 1, start)
+        geometry = self.geometries[layer_index]
+        first_new_row = row * geometry.window.stride + geometry.lead
+        if layer_index:
+            for start in range(first_new_row, first_new_row + geometry.step, self.geometries[layer_index - 1].block):
+                self.compute_block(layer_index - 1, start)
         else:
-            self.set_times(self.read, new + shape.step - shape.held, new + shape.step)
-        if position in self.beside:
-            self.set_times(self.read, row, row + shape.block)
-        self.now += 1
-        if position == len(self.shapes) - 1:
-            self.set_times(self.written, row, row + shape.block)
+            self.set_times(
+                self.last_read_times, first_new_row + geometry.step - geometry.held, first_new_row + geometry.step
+            )
+        if layer_index in self.input_readers:
+            self.set_times(self.last_read_times, row, row + geometry.block)
+        self.computed_blocks += 1
+        if layer_index == len(self.geometries) - 1:
+            self.set_times(self.write_times, row, row + geometry.block)
 
     def set_times(self, times: list[int], start: int, stop: int) -> None:
         """Set the times of the rows from ``start`` to ``stop`` to the current time. Rows outside of the image are ignored."""
         for y in range(max(start, 0), min(stop, len(times))):
-            times[y] = self.now
+            times[y] = self.computed_blocks
 
 
 # ---- Striping: a chain of layers becomes one function that computes the image from top to bottom.
@@ -222,7 +231,7 @@ class BufferLocation:
     owner: int = 0
 
 
-Target = Callable[[ir.Var], BufferLocation]
+RowLocator = Callable[[ir.Var], BufferLocation]
 """Function that returns the location of a block's rows, given the first row of the block."""
 _Key = tuple[str, int]
 """Key of a workspace of a layer: its dtype, and its number among the layer's workspaces of this dtype."""
@@ -276,27 +285,27 @@ class _StripedFunctionBuilder:
         self.taken.add(name)
         return name
 
-    def add_parameter(self, stem: str, layer: int, serves: ir.Buffer, size: int) -> ir.Buffer:
-        """Add a parameter of ``size`` elements to the function; return it.
+    def add_parameter(self, stem: str, layer_index: int, layer_parameter: ir.Buffer, element_count: int) -> ir.Buffer:
+        """Add a parameter of ``element_count`` elements to the function; return it.
 
-        It replaces the parameter ``serves`` of the layer with index ``layer``."""
-        buffer = ir.Buffer(self.fresh_name(stem), (size,), serves.dtype, serves.scope)
-        self.origins[buffer] = (layer, serves)
+        It replaces the parameter ``layer_parameter`` of the layer with index ``layer_index``."""
+        buffer = ir.Buffer(self.fresh_name(stem), (element_count,), layer_parameter.dtype, layer_parameter.scope)
+        self.origins[buffer] = (layer_index, layer_parameter)
         return buffer
 
-    def add_operands(self, position: int) -> dict[ir.Buffer, BufferLocation]:
+    def add_operands(self, layer_index: int) -> dict[ir.Buffer, BufferLocation]:
         """Add parameters for a layer's constants and for the tensors that it reads by row; return the locations of these.
 
         The start of a tensor read by row is set later, for each block."""
-        layer = self.layers[position]
+        layer = self.layers[layer_index]
         found: dict[ir.Buffer, BufferLocation] = {}
         for param in layer.by_row:
             size = _row_size(layer, param) * layer.shape.rows
-            found[param] = BufferLocation(self.add_parameter(param.name, position, param, size), _ZERO)
+            found[param] = BufferLocation(self.add_parameter(param.name, layer_index, param, size), _ZERO)
         for param in layer.func.params:
             if param.scope == "const":
                 own = replace(param, name=self.fresh_name(param.name))
-                self.origins[own] = (position, param)
+                self.origins[own] = (layer_index, param)
                 found[param] = BufferLocation(own, None)
         return found
 
@@ -310,11 +319,14 @@ class _StripedFunctionBuilder:
                 sizes[key] = max(sizes.get(key, 0), own.size)
         return {key: ir.Buffer(self.fresh_name("scratch"), (n,), key[0], "workspace") for key, n in sizes.items()}
 
-    def allocate_window(self, position: int) -> ir.Buffer:
+    def allocate_window(self, layer_index: int) -> ir.Buffer:
         """Create the buffer for the window of a layer."""
-        shape = self.layers[position].shape
+        shape = self.layers[layer_index].shape
         return ir.Buffer(
-            self.fresh_name("rows"), (shape.held * shape.window.width,), self.layers[position].data.dtype, "workspace"
+            self.fresh_name("rows"),
+            (shape.held * shape.window.width,),
+            self.layers[layer_index].data.dtype,
+            "workspace",
         )
 
     # ------------------------------------------------------------ statements
@@ -323,80 +335,108 @@ class _StripedFunctionBuilder:
         """Return the location of the block of the chain's result that starts at ``row``."""
         return BufferLocation(self.result, row * _row_size(self.layers[-1], self.layers[-1].result))
 
-    def build_next_block(self, position: int, row: ir.Expr, target: Target, reader: LayerGeometry | None) -> ir.Stmt:
+    def build_next_block(
+        self, layer_index: int, row: ir.Expr, locate_rows: RowLocator, next_layer: LayerGeometry | None
+    ) -> ir.Stmt:
         """Return statements that move a layer's window and compute the block at ``row``.
 
-        ``target``: function that returns the location of the block's rows. ``reader``: geometry of the next layer, whose
-        window contains this location; None for the last layer."""
-        layer, shape = self.layers[position], self.layers[position].shape
+        ``row``: first row of the block. ``locate_rows``: function that returns the location of the block's rows.
+        ``next_layer``: geometry of the next layer, whose window contains this location; None for the last layer."""
+        layer, shape = self.layers[layer_index], self.layers[layer_index].shape
         index = ir.Var(self.fresh_name("row"))
-        if position in self.windows:
-            window: ir.Stmt | None = self.advance_window(position, index)
-            data = BufferLocation(self.windows[position], _ZERO)
+        if layer_index in self.windows:
+            window: ir.Stmt | None = self.advance_window(layer_index, index)
+            data = BufferLocation(self.windows[layer_index], _ZERO)
         else:
             window, data = None, BufferLocation(self.source, index * (shape.window.stride * shape.window.width))
-        places = self.places[position] | {layer.data: data, layer.result: target(index)}
+        places = self.places[layer_index] | {layer.data: data, layer.result: locate_rows(index)}
         places |= {b: BufferLocation(places[b].buffer, index * _row_size(layer, b)) for b in layer.by_row}
         outside = 0 if shape.inside else shape.block - 1
-        inside = ir.Bin("and", index >= -outside, index <= shape.rows - shape.block + outside)
-        made = ir.If(inside, rewrite_buffers(layer.func.body, places))
-        border = self.fill_border(target(index), index, shape.rows, shape.block, reader)
-        return ir.Let(index, row, ir.seq(window, made, border))
+        touches_image = ir.Bin("and", index >= -outside, index <= shape.rows - shape.block + outside)
+        computed = ir.If(touches_image, rewrite_buffers(layer.func.body, places))
+        border = self.fill_border(locate_rows(index), index, shape.rows, shape.block, next_layer)
+        return ir.Let(index, row, ir.seq(window, computed, border))
 
-    def advance_window(self, position: int, row: ir.Expr) -> ir.Stmt:
+    def advance_window(self, layer_index: int, row: ir.Expr) -> ir.Stmt:
         """Return statements that move a layer's window down, and compute or copy the new rows for the block at ``row``."""
-        shape, buffer = self.layers[position].shape, self.windows[position]
-        width, kept = shape.window.width, shape.held - shape.step
-        shift = self.copy_ascending(buffer, _ZERO, buffer, ir.const(shape.step * width, "int32"), kept * width)
-        block = self.layers[position - 1].shape.block if position else 1
+        geometry, buffer = self.layers[layer_index].shape, self.windows[layer_index]
+        width, kept = geometry.window.width, geometry.held - geometry.step
+        shift = self.copy_ascending(buffer, _ZERO, buffer, ir.const(geometry.step * width, "int32"), kept * width)
+        block = self.layers[layer_index - 1].shape.block if layer_index else 1
         iteration = ir.Var(self.fresh_name("turn"))
-        place = BufferLocation(buffer, (iteration * block + kept) * width)
-        new = row * shape.window.stride + shape.lead + iteration * block
-        source = self.copy_source_row(new, place, shape) if not position else None
-        made = source or self.build_next_block(position - 1, new, lambda _: place, shape)
-        return ir.seq(shift if kept else None, ir.For(iteration, ir.const(shape.step // block, "int32"), made))
+        location = BufferLocation(buffer, (iteration * block + kept) * width)
+        first_new_row = row * geometry.window.stride + geometry.lead + iteration * block
+        source = self.copy_source_row(first_new_row, location, geometry) if not layer_index else None
+        new_rows = source or self.build_next_block(layer_index - 1, first_new_row, lambda _: location, geometry)
+        return ir.seq(shift if kept else None, ir.For(iteration, ir.const(geometry.step // block, "int32"), new_rows))
 
-    def copy_source_row(self, row: ir.Expr, into: BufferLocation, reader: LayerGeometry) -> ir.Stmt:
-        """Return statements that copy a row of the source into a window, or padding if the row is outside of the image."""
+    def copy_source_row(self, row: ir.Expr, target: BufferLocation, reader: LayerGeometry) -> ir.Stmt:
+        """Return statements that copy a row of the source into a window, or padding if the row is outside of the image.
+
+        ``target``: location of the row in the window. ``reader``: geometry of the layer to which the window belongs."""
         index, width = ir.Var(self.fresh_name("row")), reader.window.width
-        assert into.start is not None
-        copy = self.copy_ascending(into.buffer, into.start, self.source, index * width, width)
-        made = ir.If(_inside_condition(index, self.source_rows), copy)
-        return ir.Let(index, row, ir.seq(made, self.fill_border(into, index, self.source_rows, 1, reader)))
+        assert target.start is not None
+        copy = self.copy_ascending(target.buffer, target.start, self.source, index * width, width)
+        copy_if_inside = ir.If(_inside_condition(index, self.source_rows), copy)
+        return ir.Let(index, row, ir.seq(copy_if_inside, self.fill_border(target, index, self.source_rows, 1, reader)))
 
     def fill_border(
-        self, into: BufferLocation, row: ir.Var, rows: int, block: int, reader: LayerGeometry | None
+        self,
+        block_location: BufferLocation,
+        first_row: ir.Var,
+        image_rows: int,
+        block_rows: int,
+        next_layer: LayerGeometry | None,
     ) -> ir.Stmt | None:
         """Return statements that fill the rows of a block above and below the image with padding.
 
-        ``rows``: number of rows of the image. None if the window of ``reader`` needs no padding."""
-        if reader is None or not reader.window.padded:
+        ``first_row``: first of the ``block_rows`` rows. ``image_rows``: number of rows of the image. Returns None if the window
+        of ``next_layer`` needs no padding."""
+        if next_layer is None or not next_layer.window.padded:
             return None
-        k, width = ir.Var(self.fresh_name("k")), reader.window.width
-        assert into.start is not None
-        fill = self.fill_with_padding(into.buffer, into.start + k * width, width, reader.window)
-        each = ir.For(k, ir.const(block, "int32"), ir.If(ir.Un("not", _inside_condition(row + k, rows)), fill))
-        return ir.If(ir.Bin("or", row < 0, row > rows - block), each)
+        k, width = ir.Var(self.fresh_name("k")), next_layer.window.width
+        assert block_location.start is not None
+        fill = self.fill_with_padding(block_location.buffer, block_location.start + k * width, width, next_layer.window)
+        each = ir.For(
+            k, ir.const(block_rows, "int32"), ir.If(ir.Un("not", _inside_condition(first_row + k, image_rows)), fill)
+        )
+        return ir.If(ir.Bin("or", first_row < 0, first_row > image_rows - block_rows), each)
 
-    def copy_ascending(self, into: ir.Buffer, to: ir.Expr, source: ir.Buffer, start: ir.Expr, size: int) -> ir.Stmt:
-        """Return a loop that copies ``size`` elements in ascending order.
+    def copy_ascending(
+        self,
+        target_buffer: ir.Buffer,
+        target_start: ir.Expr,
+        source: ir.Buffer,
+        source_start: ir.Expr,
+        element_count: int,
+    ) -> ir.Stmt:
+        """Return a loop that copies ``element_count`` elements in ascending order.
 
         Because of this order, a window can be moved to lower addresses in place."""
         k = ir.Var(self.fresh_name("k"))
-        return ir.For(k, ir.const(size, "int32"), ir.Store(into, (to + k,), source[start + k]), self.copying)
+        return ir.For(
+            k,
+            ir.const(element_count, "int32"),
+            ir.Store(target_buffer, (target_start + k,), source[source_start + k]),
+            self.copying,
+        )
 
-    def fill_with_padding(self, into: ir.Buffer, start: ir.Expr, size: int, window: Window) -> ir.Stmt:
-        """Return a loop that fills ``size`` elements with the padding value of a window."""
+    def fill_with_padding(
+        self, target_buffer: ir.Buffer, first_element: ir.Expr, element_count: int, window: Window
+    ) -> ir.Stmt:
+        """Return a loop that fills ``element_count`` elements with the padding value of a window."""
         k = ir.Var(self.fresh_name("k"))
-        value = ir.const(window.pad_value, into.dtype)
-        return ir.For(k, ir.const(size, "int32"), ir.Store(into, (start + k,), value), self.copying)
+        value = ir.const(window.pad_value, target_buffer.dtype)
+        return ir.For(
+            k, ir.const(element_count, "int32"), ir.Store(target_buffer, (first_element + k,), value), self.copying
+        )
 
-    def fill_window(self, position: int) -> ir.Stmt:
+    def fill_window(self, layer_index: int) -> ir.Stmt:
         """Return a loop that fills a layer's window with padding before the first block is computed.
 
         So all elements are defined that layers read from rows above the image."""
         return self.fill_with_padding(
-            self.windows[position], _ZERO, self.windows[position].size, self.layers[position].shape.window
+            self.windows[layer_index], _ZERO, self.windows[layer_index].size, self.layers[layer_index].shape.window
         )
 
 

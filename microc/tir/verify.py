@@ -140,7 +140,7 @@ class _Verifier:
                 if dtypes.is_integer(value.dtype) and (
                     self.numbers or any(map(_saturated_range, rewrite.walk_expr(value)))
                 ):
-                    known = known.with_var(var, self.range_of_value(value, position), opaque=var in known.opaque)
+                    known = known.with_variable(var, self.range_of_value(value, position), opaque=var in known.opaque)
                 self.check_statement(body, WalkPosition(names, known, position.around))
             case ir.Alloc(buffer, body):
                 if buffer.scope not in ("workspace", "shared", "register", "local", *ir.UNIT_SCOPES):
@@ -170,13 +170,13 @@ class _Verifier:
         if loop.kind == "scalable" and (wrong := symbolic.scalable_loop_fault(loop)):
             self.fail(wrong)
         names = declare(position.names, loop.var, self.where)
-        self.check_statement(loop.body, position.under(names, loop_context(loop, position.known), loop))
+        self.check_statement(loop.body, position.inside_of(names, loop_context(loop, position.known), loop))
 
     def check_branch(self, condition: ir.Expr, holds: bool, body: ir.Stmt, position: WalkPosition) -> None:
         """Check one branch of an ``If`` under the outcome ``holds`` of its condition."""
         known = branch_context(condition, holds, body, position.known)
         self.check_statement(
-            body, position.under(position.names, known, condition if holds else ir.Un("not", condition))
+            body, position.inside_of(position.names, known, condition if holds else ir.Un("not", condition))
         )
 
     def check_block(self, block: ir.Block, position: WalkPosition) -> None:
@@ -184,12 +184,12 @@ class _Verifier:
         inside = position
         if block.predicate is not None:
             self.check_condition(block.predicate, position)
-            inside = position.knowing(position.known.assuming(block.predicate))
+            inside = position.with_knowledge(position.known.assuming(block.predicate))
         names, known = position.names, inside.known
         for i in block.iters:
             reach = self.check_binding(i, inside)
             names = declare(names, i.var, self.where)
-            known = known.with_var(i.var, reach, kept=True)
+            known = known.with_variable(i.var, reach, kept=True)
             self.bound[i.var] = rewrite.substitute(i.binding, self.bound)
         if any(b.scope == "global" for b in context.buffers_written(block)):
             missing = domain_coverage_failure(block, position.around)
@@ -235,7 +235,7 @@ class _Verifier:
                 self.check_element(buffer, indices, position)
             case ir.Bin(op, a, b) if op in ir.LOGICAL:
                 self.check_condition(a, position)
-                self.check_condition(b, position.knowing(position.known.assuming(a, op == "and")))
+                self.check_condition(b, position.with_knowledge(position.known.assuming(a, op == "and")))
             case ir.Bin(op, a, b):
                 self.check_expr(a, position)
                 self.check_expr(b, position)
@@ -252,8 +252,8 @@ class _Verifier:
                     self.fail(f"wrong operand of a negation; got not of {a.dtype}: {expr_text(expr)}, expected bool")
             case ir.Select(c, a, b):
                 self.check_condition(c, position)
-                self.check_expr(a, position.knowing(position.known.assuming(c)))
-                self.check_expr(b, position.knowing(position.known.assuming(c, False)))
+                self.check_expr(a, position.with_knowledge(position.known.assuming(c)))
+                self.check_expr(b, position.with_knowledge(position.known.assuming(c, False)))
                 if a.dtype != b.dtype:
                     self.fail(f"select: operands have different dtypes; got {a.dtype} and {b.dtype}: {expr_text(expr)}")
             case ir.Cast(dtype, a):
@@ -330,7 +330,7 @@ class _Verifier:
             self.fail(
                 f"address in {a.buffer.name}: wrong extent or step; got {a.extent} and {a.step}, expected at least 1"
             )
-        row = position.known.reach(a.indices[-1] + (a.reach - 1)) if a.indices else (0, 0)
+        row = position.known.range_of(a.indices[-1] + (a.reach - 1)) if a.indices else (0, 0)
         if a.indices and intervals.within(row, (0, a.buffer.shape[-1] - 1)):
             return  # all accessed elements are in one row, and the row exists
         flat: ir.Expr = ir.const(0, "int32")
@@ -348,7 +348,7 @@ class _Verifier:
 
         ``describe_access``: function that returns the beginning of the error message, which names the access."""
         allowed = (0, extent - 1)
-        reach = position.known.reach(index)
+        reach = position.known.range_of(index)
         if not intervals.within(reach, allowed):  # rare: most indices are proved by the bounds of loop variables alone
             reach = self.range_of_value(index, position)
         if not intervals.within(reach, allowed):
@@ -369,7 +369,7 @@ class _Verifier:
         """Return the range of a value, using the result ranges of saturating intrinsics and the numbers of constants.
 
         Only the verifier uses these ranges, because simplification by them would change generated code."""
-        found = position.known.reach(value)
+        found = position.known.range_of(value)
         bounded: dict[ir.Expr, tuple[ir.Var, intervals.Interval]] = {}
 
         def name_bounded_load(subexpression: ir.Expr) -> ir.Expr:
@@ -382,8 +382,8 @@ class _Verifier:
 
         named, known = rewrite.map_expr(value, name_bounded_load), position.known
         for var, span in bounded.values():
-            known = known.with_var(var, span)
-        low, high = known.reach(named) if bounded else found
+            known = known.with_variable(var, span)
+        low, high = known.range_of(named) if bounded else found
         return max(low, found[0]), min(high, found[1])
 
     def find_unchecked_constant(self, value: ir.Expr, *, through: bool = False) -> str:

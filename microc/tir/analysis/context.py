@@ -46,6 +46,7 @@ def is_index(expr: Expr) -> bool:
 
 
 def _is_index(expr: Expr) -> bool:
+    """Test whether an expression is index arithmetic, without the cache of :func:`is_index`."""
     match expr:
         case ir.Const():
             return expr.dtype in ("int32", "bool")
@@ -159,7 +160,7 @@ class Context(Division):
         return self._plain or self
 
     @abstractmethod
-    def structural(self, expr: Expr) -> Expr:
+    def simplify_structure(self, expr: Expr) -> Expr:
         """Return an equivalent expression, simplified without linear forms."""
 
     @abstractmethod
@@ -168,7 +169,7 @@ class Context(Division):
 
     # ------------------------------------------------------------ contexts
 
-    def with_var(self, var: Var, bounds: Interval, *, opaque: bool = False, kept: bool = False) -> Self:
+    def with_variable(self, var: Var, bounds: Interval, *, opaque: bool = False, kept: bool = False) -> Self:
         """Return the context in which ``var`` has the interval ``bounds``.
 
         ``opaque``: the variable is bound to data, so sums that contain it keep their order. ``kept``: the variable is never
@@ -232,29 +233,29 @@ class Context(Division):
         Its operands are int32 literals and int32 variables that are not bound to data."""
         return is_index(expr) and (not self.opaque or self.opaque.isdisjoint(free_vars(expr)))
 
-    def linear(self, expr: Expr) -> Linear:
+    def linear_form(self, expr: Expr) -> Linear:
         """Return the linear form of an int32 expression. The result is cached."""
         found = self._linear.get(id(expr))
         if found is None:
-            found = (expr, self._make_linear(expr))
+            found = (expr, self._compute_linear_form(expr))
             self._linear[id(expr)] = found
         return found[1]
 
     def difference(self, a: Expr, b: Expr) -> Linear | None:
         """Return the shortest linear form of ``a - b``; None if a number in the form does not fit int32."""
         try:
-            return self.join_quotients_and_remainders(self.linear(a).plus(self.linear(b), -1))
+            return self.join_quotients_and_remainders(self.linear_form(a).plus(self.linear_form(b), -1))
         except Int32Overflow:
             return None
 
     def _shortest_form(self, expr: Expr) -> Linear | None:
         """Return the shortest linear form of an expression; None if a number in the form does not fit int32."""
         try:
-            return self.join_quotients_and_remainders(self.linear(expr))
+            return self.join_quotients_and_remainders(self.linear_form(expr))
         except Int32Overflow:
             return None
 
-    def _make_linear(self, expr: Expr) -> Linear:
+    def _compute_linear_form(self, expr: Expr) -> Linear:
         """Compute the linear form of an expression."""
         match expr:
             case Const(value):
@@ -263,21 +264,21 @@ class Context(Division):
                 low, high = self.bounds.get(expr, intervals.UNKNOWN)
                 if low == high and expr not in self.kept:
                     return Linear({}, int(low))
-                return self.atom_form(expr)
+                return self.form_of_atom(expr)
             case ir.Un("neg", a):
-                return self.linear(a).times(-1)
+                return self.linear_form(a).times(-1)
             case Bin("add", a, b):
-                return self.linear(a).plus(self.linear(b))
+                return self.linear_form(a).plus(self.linear_form(b))
             case Bin("sub", a, b):
-                return self.linear(a).plus(self.linear(b), -1)
+                return self.linear_form(a).plus(self.linear_form(b), -1)
             case Bin(op, a, b) if op in INDEX_OPS:
-                return self._atom_of(op, self.linear(a), self.linear(b))
+                return self._form_of_operation(op, self.linear_form(a), self.linear_form(b))
             case ir.Select(c, a, b):
-                return self._select_form(c, a, b)
+                return self._form_of_select(c, a, b)
             case _:
-                return self.atom_form(self.structural(expr))
+                return self.form_of_atom(self.simplify_structure(expr))
 
-    def _atom_of(self, op: str, a: Linear, b: Linear) -> Linear:
+    def _form_of_operation(self, op: str, a: Linear, b: Linear) -> Linear:
         """Return the linear form of ``a op b`` for an operator that is not linear, such as ``mul`` or ``floordiv``.
 
         If the result is an atom, the operands of a commutative operator are ordered, so that equal values are equal atoms."""
@@ -287,43 +288,52 @@ class Context(Division):
             if not b.terms:
                 return a.times(b.const)
             left, right = sorted(
-                (self.emit(self.join_quotients_and_remainders(a)), self.emit(self.join_quotients_and_remainders(b))),
+                (
+                    self.to_expr(self.join_quotients_and_remainders(a)),
+                    self.to_expr(self.join_quotients_and_remainders(b)),
+                ),
                 key=self.sort_key,
             )
-            return self.atom_form(Bin("mul", left, right))
+            return self.form_of_atom(Bin("mul", left, right))
         if op in ("min", "max"):
-            return self._min_max(op, self.join_quotients_and_remainders(a), self.join_quotients_and_remainders(b))
+            return self._form_of_min_or_max(
+                op, self.join_quotients_and_remainders(a), self.join_quotients_and_remainders(b)
+            )
         if not b.terms and b.const > 0:
-            nonnegative = op.startswith("floor") or self.span(a)[0] >= 0
+            nonnegative = op.startswith("floor") or self.range_of_form(a)[0] >= 0
             if nonnegative:
                 return self.divide(a, b.const) if op.endswith("div") else self.modulo(a, b.const)
-        return self.atom_form(
-            Bin(op, self.emit(self.join_quotients_and_remainders(a)), self.emit(self.join_quotients_and_remainders(b)))
+        return self.form_of_atom(
+            Bin(
+                op,
+                self.to_expr(self.join_quotients_and_remainders(a)),
+                self.to_expr(self.join_quotients_and_remainders(b)),
+            )
         )
 
-    def _min_max(self, op: str, a: Linear, b: Linear) -> Linear:
+    def _form_of_min_or_max(self, op: str, a: Linear, b: Linear) -> Linear:
         """Return the linear form of a minimum or maximum.
 
         It is one of the operands if their ranges decide, else an atom whose operands are ordered."""
-        low, high = self.span(self.join_quotients_and_remainders(a.plus(b, -1)))
+        low, high = self.range_of_form(self.join_quotients_and_remainders(a.plus(b, -1)))
         if high <= 0:
             return a if op == "min" else b
         if low >= 0:
             return b if op == "min" else a
-        left, right = self.emit(a), self.emit(b)
+        left, right = self.to_expr(a), self.to_expr(b)
         if isinstance(left, Const) or (not isinstance(right, Const) and self.sort_key(right) < self.sort_key(left)):
             left, right = right, left
-        return self.atom_form(Bin(op, left, right))
+        return self.form_of_atom(Bin(op, left, right))
 
-    def _select_form(self, condition: Expr, a: Expr, b: Expr) -> Linear:
+    def _form_of_select(self, condition: Expr, a: Expr, b: Expr) -> Linear:
         """Return the linear form of ``condition ? a : b``."""
         result = self.select(condition, a, b)
-        return self.atom_form(result) if isinstance(result, ir.Select) else self.linear(result)
+        return self.form_of_atom(result) if isinstance(result, ir.Select) else self.linear_form(result)
 
     # ------------------------------------------------------------ ranges
 
-    def span(self, form: Linear) -> Interval:
-        """Return the range of a linear form, derived from the ranges of its atoms and from the facts."""
+    def range_of_form(self, form: Linear) -> Interval:
+        """Return the range (lowest, highest) of a linear form, derived from the ranges of its atoms and from the facts."""
         depth = _FACTS_COMBINED
         return -self._upper_bound(form.times(-1), depth), self._upper_bound(form, depth)
 
@@ -336,7 +346,7 @@ class Context(Division):
         ranges = self if depth == _FACTS_COMBINED else self.plain
         high: intervals.Bound = form.const
         for atom, k in form.terms.items():
-            ends = ranges.range(atom.expr)
+            ends = ranges.range_of_atom(atom.expr)
             end = ends[1] if k > 0 else ends[0]
             high = high + (k * end if end else 0)
         if depth:
@@ -345,19 +355,19 @@ class Context(Division):
                     high = min(high, self._upper_bound(form.plus(fact, -factor), depth - 1))
         return high
 
-    def reach(self, expr: Expr) -> Interval:
-        """Return the range of an expression. For int32, it is derived from the linear form and the facts."""
+    def range_of(self, expr: Expr) -> Interval:
+        """Return the range (lowest, highest) of an expression. For int32, it follows from the linear form and the facts."""
         if expr.dtype != "int32":
-            return self.range(expr)
+            return self.range_of_atom(expr)
         found = self._reaches.get(id(expr))
         if found is None:
             form = self._shortest_form(expr)
-            found = (expr, intervals.UNKNOWN if form is None else self.span(form))
+            found = (expr, intervals.UNKNOWN if form is None else self.range_of_form(form))
             self._reaches[id(expr)] = found
         return found[1]
 
-    def range(self, expr: Expr) -> Interval:
-        """Return the range of an atom, derived from the ranges of its operands; for a variable, its bounds.
+    def range_of_atom(self, expr: Expr) -> Interval:
+        """Return the range (lowest, highest) of an atom, derived from the ranges of its operands; for a variable, its bounds.
 
         The result is cached."""
         found = self._ranges.get(id(expr))
@@ -374,21 +384,21 @@ class Context(Division):
             case Var():
                 return self.bounds.get(expr, intervals.dtype_interval(expr.dtype))
             case Bin(("add" | "sub"), _, _) if expr.dtype == "int32":
-                return self.reach(expr)
+                return self.range_of(expr)
             # A maximum is at least the mean of its operands, so max(x, -x) is at least 0.
             case Bin("max", a, b) if expr.dtype == "int32":
-                low, high = intervals.maximum(self.reach(a), self.reach(b))
-                return max(low, intervals.floordiv(self.reach(a + b), (2, 2))[0]), high
+                low, high = intervals.maximum(self.range_of(a), self.range_of(b))
+                return max(low, intervals.floordiv(self.range_of(a + b), (2, 2))[0]), high
             case Bin(op, a, b):
-                found = intervals.binary(op, self.reach(a), self.reach(b))
+                found = intervals.binary(op, self.range_of(a), self.range_of(b))
                 return intervals.BOOLEAN if expr.dtype == "bool" else _range_with_wrap(found, expr.dtype)
             case ir.Un(op, a):
                 if op == "not":
                     return intervals.BOOLEAN
-                low, high = self.reach(a)
+                low, high = self.range_of(a)
                 return _range_with_wrap((-high, -low) if op == "neg" else (-high - 1, -low - 1), expr.dtype)
             case ir.Select(c, a, b):
-                return intervals.union(self.assuming(c).reach(a), self.assuming(c, False).reach(b))
+                return intervals.union(self.assuming(c).range_of(a), self.assuming(c, False).range_of(b))
             case ir.Cast(dtype, a):
                 return self._cast_range(dtype, a)
             case _:
@@ -398,7 +408,7 @@ class Context(Division):
         """Return the range of a cast to ``dtype``; the whole range of the dtype if the operand may not fit."""
         if not is_scalar_int(dtype) or not is_scalar_int(a.dtype):
             return intervals.dtype_interval(dtype)
-        low, high = self.reach(a)
+        low, high = self.range_of(a)
         lowest, highest = dtypes.int_range(a.dtype)
         found = (max(low, lowest), min(high, highest))
         return found if intervals.within(found, dtypes.int_range(dtype)) else intervals.dtype_interval(dtype)

@@ -44,7 +44,7 @@ def domain_coverage_failure(block: ir.Block, outer_loops_and_conditions: Sequenc
     if block.predicate is not None:
         conditions.append(block.predicate)
     for loop in (x for x in outer_loops_and_conditions if isinstance(x, ir.For)):
-        high = Simplifier(bounds).reach(loop.extent)[1]
+        high = Simplifier(bounds).range_of(loop.extent)[1]
         if not isinstance(high, int):
             return f"loop {loop.var.name} has no known extent"
         bounds[loop.var] = (0, max(high - 1, 0))
@@ -79,7 +79,7 @@ class _CoverageProof:
 
     def binding_failure(self, block: ir.Block) -> str:
         """Return the reason why the bindings of a block's iterators may not cover its domain; an empty string if they do."""
-        forms = [self.engine.join_quotients_and_remainders(self.engine.linear(i.binding)) for i in block.iters]
+        forms = [self.engine.join_quotients_and_remainders(self.engine.linear_form(i.binding)) for i in block.iters]
         digits: dict[Atom, _Digit] = {}
         for i, form in zip(block.iters, forms, strict=True):
             for atom in form.terms:

@@ -153,7 +153,7 @@ class Emitter:
         self.atoms = atoms or AtomTable()
         self._keys: dict[int, tuple[Expr, str]] = {}
 
-    def atom_form(self, expr: Expr) -> Linear:
+    def form_of_atom(self, expr: Expr) -> Linear:
         """Return the linear form that consists of ``expr`` as its only atom."""
         return Linear({self.atoms.atom_of(expr): 1})
 
@@ -163,10 +163,11 @@ class Emitter:
         Expressions that depend on data are sorted in order of appearance. The key is cached."""
         found = self._keys.get(id(expr))
         if found is None:
-            found = self._keys[id(expr)] = (expr, self._compute_key(expr))
+            found = self._keys[id(expr)] = (expr, self._compute_sort_key(expr))
         return found[1]
 
-    def _compute_key(self, expr: Expr) -> str:
+    def _compute_sort_key(self, expr: Expr) -> str:
+        """Compute the sort key of an expression from those of its operands."""
         match expr:
             case Var(name):
                 return name
@@ -181,7 +182,7 @@ class Emitter:
             case _:
                 return f"#{self.atoms.atom_of(expr).order}"
 
-    def emit(self, form: Linear) -> Expr:
+    def to_expr(self, form: Linear) -> Expr:
         """Return a linear form as an expression in canonical order.
 
         Positive terms come first, large coefficients before small ones, the constant last. Equal forms are emitted as the
@@ -189,10 +190,11 @@ class Emitter:
         key = form.const, tuple(form.terms.items())
         found = self.atoms.emitted.get(key)
         if found is None:
-            found = self.atoms.emitted[key] = self._emit_form(form)
+            found = self.atoms.emitted[key] = self._build_expr(form)
         return found
 
-    def _emit_form(self, form: Linear) -> Expr:
+    def _build_expr(self, form: Linear) -> Expr:
+        """Build the expression of a linear form in canonical order."""
         terms = sorted(form.terms.items(), key=lambda item: (item[1] < 0, -abs(item[1]), self.sort_key(item[0].expr)))
         result: Expr | None = None
         rest = form.const
@@ -229,11 +231,11 @@ class Division(Emitter):
         self._digits: dict[Atom, tuple[str, Linear, int] | None] = {}
 
     @abstractmethod
-    def linear(self, expr: Expr) -> Linear:
+    def linear_form(self, expr: Expr) -> Linear:
         """Return the linear form of an int32 expression."""
 
     @abstractmethod
-    def span(self, form: Linear) -> Interval:
+    def range_of_form(self, form: Linear) -> Interval:
         """Return the range of a linear form."""
 
     def divide(self, form: Linear, divisor: int) -> Linear:
@@ -246,19 +248,19 @@ class Division(Emitter):
         if divisor == 1:
             return form
         quotient, rest = split_by_divisor(self.join_quotients_and_remainders(form), divisor)
-        low, high = self.span(rest)
+        low, high = self.range_of_form(rest)
         if isinstance(low, int) and isinstance(high, int) and low // divisor == high // divisor:
             return quotient.plus(Linear({}, low // divisor))
         reduced = self._split_by_common_factor(rest, divisor)
         if reduced is not None:
             inner, _, g = reduced
             return quotient.plus(self.divide(inner, divisor // g))
-        nested = self._divide_digit(rest, divisor)
+        nested = self._divide_quotient_or_remainder(rest, divisor)
         if nested is not None:
             return quotient.plus(nested)
-        return quotient.plus(self.atom_form(Bin("floordiv", self.emit(rest), index_literal(divisor))))
+        return quotient.plus(self.form_of_atom(Bin("floordiv", self.to_expr(rest), index_literal(divisor))))
 
-    def _divide_digit(self, rest: Linear, divisor: int) -> Linear | None:
+    def _divide_quotient_or_remainder(self, rest: Linear, divisor: int) -> Linear | None:
         """Return ``rest // divisor`` if ``rest`` is a single quotient or remainder plus a constant; else None.
 
         With c for the divisor, ``(x // a + d) // c`` is ``(x + d a) // (a c)``. If c divides a, ``x % a // c`` is
@@ -289,14 +291,14 @@ class Division(Emitter):
             digit = self.match_quotient_or_remainder(atom)
             if digit is not None and digit[0] == "floormod" and k * digit[2] % divisor == 0:
                 return self.modulo(rest.plus(Linear({atom: k}), -1).plus(digit[1], k), divisor)
-        low, high = self.span(rest)
+        low, high = self.range_of_form(rest)
         if isinstance(low, int) and isinstance(high, int) and low // divisor == high // divisor:
             return rest.plus(Linear({}, -divisor * (low // divisor)))
         reduced = self._split_by_common_factor(rest, divisor)
         if reduced is not None:
             inner, remainder, g = reduced
             return self.modulo(inner, divisor // g).times(g).plus(remainder)
-        return self.atom_form(Bin("floormod", self.emit(rest), index_literal(divisor)))
+        return self.form_of_atom(Bin("floormod", self.to_expr(rest), index_literal(divisor)))
 
     def _split_by_common_factor(self, rest: Linear, divisor: int) -> tuple[Linear, Linear, int] | None:
         """Return (inner, remainder, g) such that ``rest = g * inner + remainder`` and ``0 <= remainder < g``.
@@ -306,7 +308,7 @@ class Division(Emitter):
         """
         for g in sorted({gcd(k, divisor) for k in rest.terms.values()} - {1}, reverse=True):
             outer = Linear({t: k for t, k in rest.terms.items() if k % g}, rest.const % g)
-            low, high = self.span(outer)
+            low, high = self.range_of_form(outer)
             if isinstance(low, int) and isinstance(high, int) and low // g == high // g:
                 steps = low // g
                 inner = Linear({t: k // g for t, k in rest.terms.items() if k % g == 0}, rest.const // g + steps)
@@ -322,7 +324,7 @@ class Division(Emitter):
             match atom.expr:
                 case Bin(("floordiv" | "floormod") as op, a, Const(int(c))) if c > 0:
                     with suppress(Int32Overflow):
-                        self._digits[atom] = (op, self.linear(a), c)
+                        self._digits[atom] = (op, self.linear_form(a), c)
         return self._digits[atom]
 
     def join_quotients_and_remainders(self, form: Linear) -> Linear:

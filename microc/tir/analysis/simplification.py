@@ -162,12 +162,12 @@ class Simplifier(Context):
             return expr
         if expr.dtype == "int32" and self.is_index(expr):
             try:
-                return self.emit(self.join_quotients_and_remainders(self.linear(expr)))
+                return self.to_expr(self.join_quotients_and_remainders(self.linear_form(expr)))
             except Int32Overflow:
                 pass
-        return self.structural(expr)
+        return self.simplify_structure(expr)
 
-    def structural(self, expr: Expr) -> Expr:
+    def simplify_structure(self, expr: Expr) -> Expr:
         """Simplify the operands of an expression, then apply the rules that hold for any dtype."""
         match expr:
             case Var():
@@ -228,8 +228,8 @@ class Simplifier(Context):
         left side and terms with negative coefficients to the right side, and common divisors are removed. So equivalent
         comparisons become equal expressions.
         """
-        form = self.join_quotients_and_remainders(self.linear(a).plus(self.linear(b), -1))
-        known = intervals.compare(op, self.span(form), _ZERO)
+        form = self.join_quotients_and_remainders(self.linear_form(a).plus(self.linear_form(b), -1))
+        known = intervals.compare(op, self.range_of_form(form), _ZERO)
         if known is not None:
             return bool_literal(known)
         if op in ("eq", "ne"):
@@ -245,8 +245,8 @@ class Simplifier(Context):
         left = Linear({t: k for t, k in form.terms.items() if k > 0})
         right = Linear({t: -k for t, k in form.terms.items() if k < 0})
         if not left.terms:
-            return Bin("ge", self.emit(right), index_literal(form.const))
-        return Bin("lt", self.emit(left), self.emit(right.plus(Linear({}, 1 - form.const))))
+            return Bin("ge", self.to_expr(right), index_literal(form.const))
+        return Bin("lt", self.to_expr(left), self.to_expr(right.plus(Linear({}, 1 - form.const))))
 
     def _simplify_index_equality(self, op: str, form: Linear) -> Expr:
         """Simplify ``form == 0`` or ``form != 0``. The atom with the smallest sort key gets a positive coefficient."""
@@ -258,7 +258,7 @@ class Simplifier(Context):
             form = form.times(-1)
         left = Linear({t: k for t, k in form.terms.items() if k > 0})
         right = Linear({t: -k for t, k in form.terms.items() if k < 0}, -form.const)
-        return Bin(op, self.emit(left), self.emit(right))
+        return Bin(op, self.to_expr(left), self.to_expr(right))
 
     def _simplify_binary(self, expr: Bin, op: str, a: Expr, b: Expr) -> Expr:
         """Simplify ``a op b``, whose operands are simplified, by constant folding and by identities of integers.
@@ -292,7 +292,7 @@ class Simplifier(Context):
         if x == 1 and op == "mul":
             return b
         if y is not None and y > 0 and op in ("floordiv", "floormod", "shr"):
-            low, high = self.reach(a)
+            low, high = self.range_of(a)
             if not isinstance(low, int) or not isinstance(high, int):
                 return None
             if op == "shr":
@@ -310,7 +310,7 @@ class Simplifier(Context):
         For int32, the range of the difference of the operands is used. It is tighter, because common terms cancel.
         """
         form = self.difference(a, b) if a.dtype == "int32" else None
-        left, right = (self.reach(a), self.reach(b)) if form is None else (self.span(form), _ZERO)
+        left, right = (self.range_of(a), self.range_of(b)) if form is None else (self.range_of_form(form), _ZERO)
         if op in ir.COMPARISONS:
             known = intervals.compare(op, left, right)
             return None if known is None else bool_literal(known)
@@ -372,11 +372,11 @@ class WalkPosition:
         self.known = known
         self.around = around
 
-    def under(self, names: Names, known: Simplifier, outer: ir.For | ir.Expr) -> WalkPosition:
+    def inside_of(self, names: Names, known: Simplifier, outer: ir.For | ir.Expr) -> WalkPosition:
         """Return the position inside of the loop or condition ``outer``, which is at this position."""
         return WalkPosition(names, known, (*self.around, outer))
 
-    def knowing(self, known: Simplifier) -> WalkPosition:
+    def with_knowledge(self, known: Simplifier) -> WalkPosition:
         """Return the same position with other knowledge about values."""
         return WalkPosition(self.names, known, self.around)
 
@@ -429,7 +429,7 @@ def bounds_of(expr: Expr, bounds: Bounds = _NONE) -> tuple[int, int] | None:
 
 @lru_cache(maxsize=REMEMBERED)
 def _range_with_cache(expr: Expr, bounds: tuple[tuple[Var, tuple[int, int]], ...]) -> intervals.Interval:
-    return Simplifier(dict(bounds)).reach(expr)
+    return Simplifier(dict(bounds)).range_of(expr)
 
 
 def prove(condition: Expr, bounds: Bounds = _NONE) -> bool:
@@ -488,8 +488,8 @@ def loop_context(loop: ir.For, context: Simplifier) -> Simplifier:
     """Return the knowledge about values in the body of a loop. ``context``: the knowledge outside of the loop.
 
     The loop variable is in 0..extent-1. If the extent is a ``min``, it is less than each operand."""
-    _, high = context.reach(loop.extent)
-    inner = context.with_var(loop.var, (0, max(high - 1, 0)))
+    _, high = context.range_of(loop.extent)
+    inner = context.with_variable(loop.var, (0, max(high - 1, 0)))
     for condition in tail_conditions(loop.var, loop.extent):
         inner = inner.assuming(condition)
     return inner
@@ -525,8 +525,8 @@ def let_context(var: Var, value: Expr, context: Simplifier) -> Simplifier:
     """Return the knowledge about values in the body of a ``Let``: its variable has the bounds of ``value``.
 
     If the value depends on data, the variable is opaque: sums that contain it keep their order."""
-    bounds = context.reach(value) if value.dtype not in ("float32", "float64") else intervals.UNKNOWN
-    return context.with_var(var, bounds, opaque=not context.is_index(value))
+    bounds = context.range_of(value) if value.dtype not in ("float32", "float64") else intervals.UNKNOWN
+    return context.with_variable(var, bounds, opaque=not context.is_index(value))
 
 
 def _simplify_loop(loop: ir.For, context: Simplifier) -> Stmt:
@@ -575,6 +575,6 @@ def _simplify_block(block: ir.Block, context: Simplifier) -> Stmt:
     iters = tuple(ir.IterVar(i.var, i.extent, i.kind, context.simplify(i.binding)) for i in block.iters)
     inner = context
     for i in iters:
-        inner = inner.with_var(i.var, (0, i.extent - 1), kept=True)
+        inner = inner.with_variable(i.var, (0, i.extent - 1), kept=True)
     init = _simplify_statement(block.init, inner) if block.init else None
     return ir.Block(block.name, iters, _simplify_statement(block.body, inner), init, predicate, block.annotations)

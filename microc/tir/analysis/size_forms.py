@@ -193,7 +193,7 @@ class FormConverter:
             case "sub":
                 return x.plus(y.times(np.array([-1])))
             case "mul":
-                return self._product(x, y)
+                return self._form_of_product(x, y)
             case "floordiv" | "floormod" if y.number is not None and (y.number > 0).all():
                 quotient, rest = self._quotient_and_remainder(x, y.number)
                 return quotient if op == "floordiv" else rest
@@ -387,7 +387,8 @@ class Fitter:
         self.points = len(extents[0].values)
         self.products = tuple(
             FittedExtent(
-                _product(parts), tuple(prod(column) for column in zip(*(p.values for p in parts), strict=True))
+                _product_of_extents(parts),
+                tuple(prod(column) for column in zip(*(p.values for p in parts), strict=True)),
             )
             for degree in range(1, _DEGREE + 1)
             for parts in combinations_with_replacement(self.extents, degree)
@@ -484,7 +485,7 @@ def _factor_count(expr: ir.Expr) -> int:
     return _factor_count(expr.a) + 1 if isinstance(expr, ir.Bin) and expr.op == "mul" else 1
 
 
-def _product(parts: Sequence[FittedExtent]) -> ir.Expr:
+def _product_of_extents(parts: Sequence[FittedExtent]) -> ir.Expr:
     """Return the product of extents as an expression."""
     total = parts[0].expr
     for part in parts[1:]:

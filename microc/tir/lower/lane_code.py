@@ -242,28 +242,28 @@ class LaneCode(LaneOperations):
             case ir.Seq(body):
                 return ir.seq(*(self.rewrite_statement(child) for child in body))
             case ir.For(var, extent, body, kind, annotations) if not self.varies_between_lanes(extent):
-                self.inside.add(var)
+                self.uniform_variables.add(var)
                 return ir.For(var, extent, self.rewrite_statement(body), kind, annotations)
             case ir.Alloc(buffer, body) if buffer.scope == "register" and buffer.dtype in ELEMENTS:
-                self.registers[buffer] = replace(
-                    buffer, name=f"{buffer.name}{self.label}", dtype=self.vector_dtype(buffer.dtype)
+                self.vector_of_register_array[buffer] = replace(
+                    buffer, name=f"{buffer.name}{self.name_suffix}", dtype=self.vector_dtype(buffer.dtype)
                 )
-                return ir.Alloc(self.registers[buffer], self.rewrite_statement(body))
+                return ir.Alloc(self.vector_of_register_array[buffer], self.rewrite_statement(body))
             case ir.Let(var, value, body) if not self.varies_between_lanes(value):
-                self.inside.add(var)
+                self.uniform_variables.add(var)
                 return ir.Let(var, value, self.rewrite_statement(body))
             case ir.Let(var, value, body) if var.dtype in ELEMENTS:
-                self.names[var] = ir.Var(var.name, self.vector_dtype(var.dtype))
-                return ir.Let(self.names[var], self.to_vector(value), self.rewrite_statement(body))
+                self.vector_of_variable[var] = ir.Var(var.name, self.vector_dtype(var.dtype))
+                return ir.Let(self.vector_of_variable[var], self.to_vector(value), self.rewrite_statement(body))
             case _:
                 raise NoLanesError
 
     def rewrite_store(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], value: ir.Expr) -> ir.Stmt:
         """Return the vector statement for a store to a register, to consecutive elements, or to elements at a constant stride."""
-        if buffer in self.registers:
-            return ir.Store(self.registers[buffer], indices, self.to_vector(value))
-        if buffer in self.tiles:
-            return ir.Store(self.tiles[buffer], self.vector_index(indices), self.to_vector(value))
+        if buffer in self.vector_of_register_array:
+            return ir.Store(self.vector_of_register_array[buffer], indices, self.to_vector(value))
+        if buffer in self.vector_tiles:
+            return ir.Store(self.vector_tiles[buffer], self.vector_index(indices), self.to_vector(value))
         if buffer.dtype == "float32":
             if buffer.scope == "register" or memory_stride(buffer, indices, self.var) != 1:
                 raise NoLanesError
@@ -273,7 +273,11 @@ class LaneCode(LaneOperations):
             )
             return ir.Evaluate(ir.Call(*stored, "int32"))
         if buffer.dtype == "float16" and isinstance(value, ir.Cast) and value.a.dtype == "float32":
-            if self.floats < NARROWED or buffer.scope == "register" or memory_stride(buffer, indices, self.var) != 1:
+            if (
+                self.float_level < NARROWED
+                or buffer.scope == "register"
+                or memory_stride(buffer, indices, self.var) != 1
+            ):
                 raise NoLanesError
             target = self.first_lane_address(buffer, indices, 1, writes=True)
             stored = self.partial_access(
@@ -302,12 +306,12 @@ class LaneCode(LaneOperations):
         if not self.varies_between_lanes(expr):
             return self.broadcast(expr)
         match expr:
-            case ir.Var() if expr in self.names:
-                return self.names[expr]
-            case ir.Load(buffer, indices) if buffer in self.registers:
-                return ir.Load(self.registers[buffer], indices)
-            case ir.Load(buffer, indices) if buffer in self.tiles:
-                return ir.Load(self.tiles[buffer], self.vector_index(indices))
+            case ir.Var() if expr in self.vector_of_variable:
+                return self.vector_of_variable[expr]
+            case ir.Load(buffer, indices) if buffer in self.vector_of_register_array:
+                return ir.Load(self.vector_of_register_array[buffer], indices)
+            case ir.Load(buffer, indices) if buffer in self.vector_tiles:
+                return ir.Load(self.vector_tiles[buffer], self.vector_index(indices))
             case ir.Select(condition, a, b) if not self.varies_between_lanes(condition) and expr.dtype in ELEMENTS:
                 return ir.Select(self.to_uniform_scalar(condition), self.to_vector(a), self.to_vector(b))
         return self.convert_float(expr) if expr.dtype == "float32" else self.convert_integer(expr)
@@ -336,7 +340,7 @@ class LaneCode(LaneOperations):
                 return self.call_intrinsic(
                     "mul", self.to_vector(a), self.broadcast(ir.const(-1.0, "float32")), element="float32"
                 )
-            case ir.Call("fma", (a, b, total)) if self.floats > 1 and self.varies_between_lanes(
+            case ir.Call("fma", (a, b, total)) if self.float_level > 1 and self.varies_between_lanes(
                 a
             ) != self.varies_between_lanes(b):
                 vector, number = (a, b) if self.varies_between_lanes(a) else (b, a)
@@ -432,7 +436,7 @@ class LaneCode(LaneOperations):
                 if not self.is_whole() or memory_stride(place.buffer, place.indices, self.var) != place.extent:
                     raise NoLanesError
                 elements = self.first_lane_address(place.buffer, place.indices, 1, writes=False)
-                return self.call_intrinsic(name, replace(elements, extent=place.extent * self.lanes))
+                return self.call_intrinsic(name, replace(elements, extent=place.extent * self.lane_count))
             case ir.Call(ir.REINTERPRET, (a,)) if (a.dtype, expr.dtype) == ("float32", "int32"):
                 return self.call_intrinsic("bits", self.to_vector(a))
             case ir.Cast("int32", a) if a.dtype == "float32":

@@ -166,36 +166,39 @@ class NoLanesError(Exception):
 class LaneScope:
     """State of the vectorisation of a loop over ``var``.
 
-    The ``count`` iterations from ``start`` on become the lanes of vectors of ``lanes`` elements. ``tiles``: register arrays from
-    outside of the loop, with the arrays of vectors that replace them. ``floats``: 1 allows vectors of floats, 2 also fused
-    multiply-adds by a scalar, 3 also stores as float16. ``label``: suffix of the names of new variables.
+    The ``used_lane_count`` iterations from ``start`` on become the lanes of vectors of ``lane_count`` elements.
+    ``vector_tiles``: register arrays from outside of the loop, with the arrays of vectors that replace them. ``float_level``:
+    0 allows no vectors of floats, 1 allows them, 2 also fused multiply-adds by a scalar, 3 also stores as float16.
+    ``name_suffix``: suffix of the names of new variables.
 
-    Two fields are for scalable vectors, whose length is a multiple of ``lanes`` (:mod:`microc.tir.symbolic`). ``active``:
+    Two fields are for scalable vectors, whose length is a multiple of ``lane_count`` (:mod:`microc.tir.symbolic`). ``active``:
     variable with the number of active lanes. ``max_active``: variable with the number of active lanes in the first iteration,
     which is the largest.
 
-    ``registers`` and ``names`` map register arrays and variables of the loop that differ between lanes to their vectors.
-    ``constants``: variables for the values that are computed before the loop, by value. ``inside``: variables that are bound
-    inside of the loop and equal in all lanes.
+    ``vector_of_register_array`` and ``vector_of_variable`` map register arrays and variables of the loop, whose values differ
+    between lanes, to their vectors. ``hoisted_values``: variables for the values that are computed before the loop, by value.
+    ``uniform_variables``: variables that are bound inside of the loop and equal in all lanes.
     """
 
     var: ir.Var
     start: ir.Expr
-    count: int
-    lanes: int
-    tiles: Mapping[ir.Buffer, ir.Buffer] = field(default_factory=dict)
-    floats: int = 0
-    label: str = ""
+    used_lane_count: int
+    lane_count: int
+    vector_tiles: Mapping[ir.Buffer, ir.Buffer] = field(default_factory=dict)
+    float_level: int = 0
+    name_suffix: str = ""
     active: ir.Var | None = None
     max_active: ir.Var | None = None
-    registers: dict[ir.Buffer, ir.Buffer] = field(default_factory=dict)
-    names: dict[ir.Var, ir.Var] = field(default_factory=dict)
-    constants: dict[ir.Expr, ir.Var] = field(default_factory=dict)
-    inside: set[ir.Expr] = field(default_factory=set)
+    vector_of_register_array: dict[ir.Buffer, ir.Buffer] = field(default_factory=dict)
+    vector_of_variable: dict[ir.Var, ir.Var] = field(default_factory=dict)
+    hoisted_values: dict[ir.Expr, ir.Var] = field(default_factory=dict)
+    uniform_variables: set[ir.Expr] = field(default_factory=set)
 
     def start_at(self, start: int) -> Self:
         """Return the state for the iterations from ``start`` on, which shares the values computed before the loop."""
-        return replace(self, start=ir.const(start, "int32"), label="_end", registers={}, names={})
+        return replace(
+            self, start=ir.const(start, "int32"), name_suffix="_end", vector_of_register_array={}, vector_of_variable={}
+        )
 
     def varies_between_lanes(self, expr: ir.Expr) -> bool:
         """Test whether the value of an expression differs between lanes."""
@@ -203,19 +206,21 @@ class LaneScope:
 
     def is_per_lane(self, expr: ir.Expr) -> bool:
         """Test whether an expression is a variable or a register element that differs between lanes."""
-        return expr in self.names or (isinstance(expr, ir.Load) and expr.buffer in self.registers)
+        return expr in self.vector_of_variable or (
+            isinstance(expr, ir.Load) and expr.buffer in self.vector_of_register_array
+        )
 
     def vector_dtype(self, element: str = "int32") -> str:
         """Return the dtype of vectors whose elements have the dtype ``element``, such as ``int32x4``.
 
         Raises NoLanesError for float elements if vectors of floats are not allowed."""
-        if element == "float32" and not self.floats:
+        if element == "float32" and not self.float_level:
             raise NoLanesError
         return f"{element}x{self._lane_count_text()}"
 
     def _lane_count_text(self) -> str:
         """Return the number of lanes as it is written in the names of vector types and intrinsics."""
-        return f"{'' if self.active is None else 'vscalex'}{self.lanes}"
+        return f"{'' if self.active is None else 'vscalex'}{self.lane_count}"
 
     def intrinsic_suffix(self, element: str = "int32") -> str:
         """Return the suffix of the names of intrinsics on vectors with elements of dtype ``element``.
@@ -224,24 +229,27 @@ class LaneScope:
         self.vector_dtype(element)
         return f"{ELEMENTS.get(element, 'i16')}x{self._lane_count_text()}"
 
-    def call_intrinsic(self, name: str, *args: ir.Expr, element: str = "int32", ahead: bool = False) -> ir.Expr:
-        """Return a call of the vector intrinsic ``name`` on the active lanes.
+    def call_intrinsic(self, name: str, *args: ir.Expr, element: str = "int32", before_loop: bool = False) -> ir.Expr:
+        (
+            """Return a call of the vector intrinsic ``name`` on the active lanes.
 
-        ``element``: dtype of the vector's elements. ``ahead``: the call is in front of the loop, and uses the number of active
-        lanes of the first iteration, which is the largest."""
-        lanes = self.max_active if ahead else self.active
-        given = args if lanes is None else (*args, lanes)
-        return ir.Call(f"{name}_{self.intrinsic_suffix(element)}", given, self.vector_dtype(element))
+        ``element``: dtype of the vector's elements. ``before_loop``: the call is in front of the loop, and uses the number of
+        active lanes of the first iteration, which is the largest."""
+            ""
+        )
+        lanes = self.max_active if before_loop else self.active
+        all_args = args if lanes is None else (*args, lanes)
+        return ir.Call(f"{name}_{self.intrinsic_suffix(element)}", all_args, self.vector_dtype(element))
 
     def is_whole(self) -> bool:
         """Test whether all lanes of the vectors are used."""
-        return self.count == self.lanes
+        return self.used_lane_count == self.lane_count
 
     def vector_index(self, indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
         """Return the indices of the vector, in an array of vectors, that contains the elements at ``indices``.
 
         Vectors contain elements along the last axis."""
-        return (*indices[:-1], simplify(substitute(indices[-1], {self.var: self.start}) // self.lanes))
+        return (*indices[:-1], simplify(substitute(indices[-1], {self.var: self.start}) // self.lane_count))
 
     def lane_stride(self, load: ir.Load) -> int | None:
         """Return the distance in elements between the addresses of a load in consecutive lanes.
@@ -253,10 +261,10 @@ class LaneScope:
     def partial_access(self, name: str, args: tuple[ir.Expr, ...]) -> tuple[str, tuple[ir.Expr, ...]]:
         """Return the name and the arguments of an intrinsic that accesses memory in the active lanes only.
 
-        Its ``_first`` form is used if only the first ``count`` lanes are active."""
+        Its ``_first`` form is used if only the first ``used_lane_count`` lanes are active."""
         if self.active is not None:
             return name, (*args, self.active)
-        return (name, args) if self.is_whole() else (f"{name}_first", (*args, ir.const(self.count, "int32")))
+        return (name, args) if self.is_whole() else (f"{name}_first", (*args, ir.const(self.used_lane_count, "int32")))
 
     def first_lane_address(
         self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], step: int, *, writes: bool
@@ -264,17 +272,17 @@ class LaneScope:
         """Return the address of the element that the first lane accesses.
 
         ``step``: distance in elements between consecutive lanes; ``writes``: the elements are written."""
-        return replace(address(buffer, indices, {self.var: self.start}, self.count, writes=writes), step=step)
+        return replace(address(buffer, indices, {self.var: self.start}, self.used_lane_count, writes=writes), step=step)
 
     def lane_offsets(self, step: int) -> ir.Expr:
         """Return the vector of offsets (0, step, 2 step, ...) of all lanes, which is computed before the loop."""
-        return self.hoisted_value(f"by{step}", self.call_intrinsic("ramp", ir.const(step, "int32"), ahead=True))
+        return self.hoist_value(f"by{step}", self.call_intrinsic("ramp", ir.const(step, "int32"), before_loop=True))
 
-    def hoisted_value(self, stem: str, value: ir.Expr) -> ir.Var:
-        """Return the variable for a value, a vector or scalar, that is computed before the loop.
+    def hoist_value(self, stem: str, value: ir.Expr) -> ir.Var:
+        """Return the variable for a value (a vector or scalar) that is computed before the loop.
 
-        The variable is created at the first use of the value."""
-        return self.constants.setdefault(value, ir.Var(f"{self.var.name}__{stem}{self.label}", value.dtype))
+        The variable is created at the first use of the value. ``stem``: part of the variable's name."""
+        return self.hoisted_values.setdefault(value, ir.Var(f"{self.var.name}__{stem}{self.name_suffix}", value.dtype))
 
     def to_uniform_scalar(self, expr: ir.Expr) -> ir.Expr:
         """Return the scalar expression for a value that is equal in all lanes.
@@ -283,9 +291,9 @@ class LaneScope:
         if expr.dtype not in ("bool", *ELEMENTS):
             raise NoLanesError
         loads = [x for x in walk_expr(expr) if isinstance(x, ir.Load)]
-        if not loads or not is_constant(expr) or any(x in self.inside for x in walk_expr(expr)):
+        if not loads or not is_constant(expr) or any(x in self.uniform_variables for x in walk_expr(expr)):
             return expr
-        return self.hoisted_value(f"{loads[0].buffer.name}_{len(self.constants)}", expr)
+        return self.hoist_value(f"{loads[0].buffer.name}_{len(self.hoisted_values)}", expr)
 
     def broadcast(self, expr: ir.Expr) -> ir.Expr:
         """Return an expression that is equal in all lanes as a vector.
@@ -295,17 +303,19 @@ class LaneScope:
         # A broadcasting load is one instruction; a scalar load and a broadcast would be two.
         if isinstance(number, ir.Call) and number.name in WORD_LOADS and self.active is None:
             return self.call_intrinsic(number.name.replace("load", "dup"), *number.args)
-        named = isinstance(number, ir.Var) and number in self.constants.values()
-        vector = self.call_intrinsic("dup", number, element=expr.dtype, ahead=named or isinstance(expr, ir.Const))
+        named = isinstance(number, ir.Var) and number in self.hoisted_values.values()
+        vector = self.call_intrinsic("dup", number, element=expr.dtype, before_loop=named or isinstance(expr, ir.Const))
         if isinstance(expr, ir.Const):
             plain = isinstance(expr.value, int) and expr.dtype == "int32"
             sign = "minus" if expr.value < 0 else "all"
-            return self.hoisted_value(f"{sign}{abs(expr.value)}" if plain else f"number_{len(self.constants)}", vector)
-        return self.hoisted_value(f"lanes_{len(self.constants)}", vector) if named else vector
+            return self.hoist_value(
+                f"{sign}{abs(expr.value)}" if plain else f"number_{len(self.hoisted_values)}", vector
+            )
+        return self.hoist_value(f"lanes_{len(self.hoisted_values)}", vector) if named else vector
 
     def hoist_constants(self, loop: ir.Stmt) -> ir.Stmt:
         """Return the loop with the values that are computed before it bound in front of it, in the order of their first use."""
-        for value, name in reversed(self.constants.items()):
+        for value, name in reversed(self.hoisted_values.items()):
             loop = ir.Let(name, value, loop)
         return loop
 

@@ -66,14 +66,14 @@ class _UnvectorisableTileError(Exception):
         self.loop = loop
 
 
-def _lower_loops(stmt: ir.Stmt, tiles: Mapping[ir.Buffer, ir.Buffer], scalar_loops: Set[ir.Stmt]) -> ir.Stmt:
+def _lower_loops(stmt: ir.Stmt, vector_tiles: Mapping[ir.Buffer, ir.Buffer], scalar_loops: Set[ir.Stmt]) -> ir.Stmt:
     """Return a statement with the annotated loops lowered to vectors or words, and ``scalar_loops`` to scalar loops.
 
-    ``tiles``: register arrays, with the arrays of vectors that replace them."""
+    ``vector_tiles``: register arrays, with the arrays of vectors that replace them."""
 
     def lower_loop(s: ir.Stmt) -> ir.Stmt:
-        if isinstance(s, ir.Alloc) and s.buffer in tiles:
-            return replace(s, buffer=tiles[s.buffer])
+        if isinstance(s, ir.Alloc) and s.buffer in vector_tiles:
+            return replace(s, buffer=vector_tiles[s.buffer])
         if not isinstance(s, ir.For):
             return s
         notes, extent = dict(s.annotations), ir.int_value(s.extent)
@@ -97,16 +97,16 @@ def _lower_loops(stmt: ir.Stmt, tiles: Mapping[ir.Buffer, ir.Buffer], scalar_loo
         try:
             # Register arrays in the body are indexed by constants.
             body = simplify_stmt(unroll_loops(s.body))
-            lanes, floats = int(notes[names.LANES]), int(notes.get(names.FLOATS, 0))
+            lane_count, float_level = int(notes[names.LANES]), int(notes.get(names.FLOATS, 0))
             return (
                 _to_run_call(s, extent)
-                or (_to_float16_store(s, extent) if floats >= NARROWED else None)
-                or _to_strided_copy(s, extent, lanes, int(notes.get(names.STRIDED, 0)))
-                or (_to_strip_loop(replace(s, body=body), lanes, floats) if names.SCALABLE in notes else None)
-                or _to_vector_loop(replace(s, body=body), extent, lanes, tiles, floats)
+                or (_to_float16_store(s, extent) if float_level >= NARROWED else None)
+                or _to_strided_copy(s, extent, lane_count, int(notes.get(names.STRIDED, 0)))
+                or (_to_strip_loop(replace(s, body=body), lane_count, float_level) if names.SCALABLE in notes else None)
+                or _to_vector_loop(replace(s, body=body), extent, lane_count, vector_tiles, float_level)
             )
         except NoLanesError:
-            if any(buffer in tiles for buffer in _accessed_register_arrays(s)):
+            if any(buffer in vector_tiles for buffer in _accessed_register_arrays(s)):
                 raise _UnvectorisableTileError(s) from None
             return serial
 
@@ -180,18 +180,18 @@ def _to_copy_call(loop: ir.For, extent: int, intrinsic_name: str) -> ir.Stmt | N
 
     None if the loop is no copy of consecutive elements."""
     match loop.body:
-        case ir.Store(into, places, ir.Load(buffer, indices)) if (
-            buffer.dtype == into.dtype in COPY_SUFFIXES
+        case ir.Store(target_buffer, target_indices, ir.Load(buffer, indices)) if (
+            buffer.dtype == target_buffer.dtype in COPY_SUFFIXES
             and buffer.scope != "register"
             and _stores_consecutively(loop.body, loop.var)
             and is_consecutive(indices, loop.var)
         ):
             first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32")}
-            target = address(into, places, first, extent, writes=True)
+            target = address(target_buffer, target_indices, first, extent, writes=True)
             source = address(buffer, indices, first, extent, writes=False)
             return ir.Evaluate(
                 ir.Call(
-                    f"{intrinsic_name}_{COPY_SUFFIXES[into.dtype]}",
+                    f"{intrinsic_name}_{COPY_SUFFIXES[target_buffer.dtype]}",
                     (target, source, ir.const(extent, "int32")),
                     "int32",
                 )
@@ -205,42 +205,46 @@ def _to_float16_store(loop: ir.For, extent: int) -> ir.Stmt | None:
 
     None if the loop does anything else."""
     match loop.body:
-        case ir.Store(into, places, ir.Const(0, "float16")) if _stores_consecutively(loop.body, loop.var):
-            target = address(into, places, {loop.var: ir.const(0, "int32")}, extent, writes=True)
+        case ir.Store(target_buffer, target_indices, ir.Const(0, "float16")) if _stores_consecutively(
+            loop.body, loop.var
+        ):
+            target = address(target_buffer, target_indices, {loop.var: ir.const(0, "int32")}, extent, writes=True)
             return ir.Evaluate(ir.Call("zero_f16", (target, ir.const(extent, "int32")), "int32"))
-        case ir.Store(into, places, ir.Cast("float16", ir.Load(buffer, indices))) if (
+        case ir.Store(target_buffer, target_indices, ir.Cast("float16", ir.Load(buffer, indices))) if (
             buffer.dtype == "float32"
-            and "register" not in (buffer.scope, into.scope)
+            and "register" not in (buffer.scope, target_buffer.scope)
             and _stores_consecutively(loop.body, loop.var)
             and is_consecutive(indices, loop.var)
         ):
             first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32")}
-            target = address(into, places, first, extent, writes=True)
+            target = address(target_buffer, target_indices, first, extent, writes=True)
             source = address(buffer, indices, first, extent, writes=False)
             return ir.Evaluate(ir.Call("narrow_f32_f16", (target, source, ir.const(extent, "int32")), "int32"))
         case _:
             return None
 
 
-def _to_strided_copy(loop: ir.For, extent: int, lanes: int, max_step: int) -> ir.Stmt | None:
-    """Return a call that copies elements at a constant stride of at most ``max_step`` to a run, in place of a loop.
+def _to_strided_copy(loop: ir.For, extent: int, lane_count: int, max_stride: int) -> ir.Stmt | None:
+    """Return a call that copies elements at a constant stride of at most ``max_stride`` to a run, in place of a loop.
 
     None if the loop does anything else, or copies less than two vectors of elements."""
     match loop.body:
-        case ir.Store(into, places, ir.Load(buffer, indices)) if (
-            buffer.dtype == into.dtype in SHORT
+        case ir.Store(target_buffer, target_indices, ir.Load(buffer, indices)) if (
+            buffer.dtype == target_buffer.dtype in SHORT
             and buffer.scope != "register"
-            and extent >= 2 * lanes
+            and extent >= 2 * lane_count
             and _stores_consecutively(loop.body, loop.var)
         ):
-            step = memory_stride(buffer, indices, loop.var)
-            if step is None or not 1 < step <= max_step:
+            stride = memory_stride(buffer, indices, loop.var)
+            if stride is None or not 1 < stride <= max_stride:
                 return None
             first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32")}
-            target = address(into, places, first, extent, writes=True)
-            source = replace(address(buffer, indices, first, extent, writes=False), step=step)
-            count, apart = ir.const(extent, "int32"), ir.const(step, "int32")
-            return ir.Evaluate(ir.Call(f"copy_strided_{TYPES[into.dtype]}", (target, source, count, apart), "int32"))
+            target = address(target_buffer, target_indices, first, extent, writes=True)
+            source = replace(address(buffer, indices, first, extent, writes=False), step=stride)
+            count, apart = ir.const(extent, "int32"), ir.const(stride, "int32")
+            return ir.Evaluate(
+                ir.Call(f"copy_strided_{TYPES[target_buffer.dtype]}", (target, source, count, apart), "int32")
+            )
         case _:
             return None
 
@@ -292,39 +296,41 @@ def _is_repeatable(stmt: ir.Stmt) -> bool:
 
 
 def _to_vector_loop(
-    loop: ir.For, extent: int, lanes: int, tiles: Mapping[ir.Buffer, ir.Buffer], floats: int
+    loop: ir.For, extent: int, lane_count: int, vector_tiles: Mapping[ir.Buffer, ir.Buffer], float_level: int
 ) -> ir.Stmt:
     """Return a loop over whole vectors, followed by its tail, in place of a loop over elements."""
-    count, rest = divmod(extent, lanes)
+    count, rest = divmod(extent, lane_count)
     parts: list[ir.Stmt] = []
     if count:
-        whole = LaneCode(loop.var, loop.var * lanes, lanes, lanes, tiles, floats)
+        whole = LaneCode(loop.var, loop.var * lane_count, lane_count, lane_count, vector_tiles, float_level)
         # Vector registers in a tile are indexed by constants, so that a loop over them must be unrolled.
-        kind = "serial" if _accessed_register_arrays(loop).isdisjoint(tiles) else "unrolled"
+        kind = "serial" if _accessed_register_arrays(loop).isdisjoint(vector_tiles) else "unrolled"
         body = ir.For(loop.var, ir.const(count, "int32"), whole.rewrite_statement(loop.body), kind)
-        if rest and _is_repeatable(loop.body) and _accessed_register_arrays(loop).isdisjoint(tiles):
+        if rest and _is_repeatable(loop.body) and _accessed_register_arrays(loop).isdisjoint(vector_tiles):
             # The additional vector ends at the last element and overlaps the vector before. So it must not access a tile of
             # sums, to which some terms would be added twice.
-            return whole.hoist_constants(ir.seq(body, whole.start_at(extent - lanes).rewrite_statement(loop.body)))
+            return whole.hoist_constants(ir.seq(body, whole.start_at(extent - lane_count).rewrite_statement(loop.body)))
         parts.append(whole.hoist_constants(body))
     if rest:
-        part = LaneCode(loop.var, ir.const(count * lanes, "int32"), rest, lanes, tiles, floats, "_end")
+        part = LaneCode(
+            loop.var, ir.const(count * lane_count, "int32"), rest, lane_count, vector_tiles, float_level, "_end"
+        )
         parts.append(part.hoist_constants(part.rewrite_statement(loop.body)))
     return ir.seq(*parts)
 
 
-def _to_strip_loop(loop: ir.For, lanes: int, floats: int) -> ir.Stmt | None:
+def _to_strip_loop(loop: ir.For, lane_count: int, float_level: int) -> ir.Stmt | None:
     """Return a scalable loop over strips of as many iterations as the machine has lanes, in place of a loop over elements.
 
     None if the body would read memory after writing (:func:`~microc.tir.symbolic.reads_before_writes`)."""
     active, max_active = (ir.Var(f"{loop.var.name}__{name}") for name in ("lanes", "most"))
     left = loop.extent - loop.var
-    code = LaneCode(loop.var, loop.var, 1, lanes, {}, floats, active=active, max_active=max_active)
-    name = f"{LENGTH}{lanes}"
+    code = LaneCode(loop.var, loop.var, 1, lane_count, {}, float_level, active=active, max_active=max_active)
+    name = f"{LENGTH}{lane_count}"
     body = code.rewrite_statement(loop.body)
     if not reads_before_writes(body):
         return None
     body = ir.Let(active, ir.Call(name, (left,), "int32"), body)
-    strips = ir.For(loop.var, loop.extent, body, "scalable", ((names.LANES, lanes),))
+    strips = ir.For(loop.var, loop.extent, body, "scalable", ((names.LANES, lane_count),))
     ahead = code.hoist_constants(strips)
     return ahead if ahead == strips else ir.Let(max_active, ir.Call(name, (loop.extent,), "int32"), ahead)
