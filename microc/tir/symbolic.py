@@ -59,7 +59,7 @@ def require_constant_sizes(func: ir.PrimFunc) -> None:
     if func.scalars:
         names = ", ".join(scalar.name for scalar in func.scalars)
         raise ProgramError(
-            f"function {func.name} has symbolic extents: {names}",
+            f"function {func.name} has symbolic extents; got the sizes {names}, expected constant extents",
             hint="build it for all sizes by microc.build(func, bounds=...), or fix sizes by tir.specialize(func, sizes)",
         )
 

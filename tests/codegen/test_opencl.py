@@ -112,17 +112,20 @@ def other_parts() -> Schedule:
 
 
 REFUSED: dict[str, tuple[Callable[[], Schedule], str]] = {
-    "groups inside": (lambda: product(16).bind("j", "blockIdx.x"), "is not around the whole function"),
+    "groups inside": (lambda: product(16).bind("j", "blockIdx.x"), "does not enclose the whole function"),
     "twice": (
         lambda: product(16).split("i", (None, 4)).bind("i_0", "threadIdx.x").bind("i_1", "threadIdx.x"),
         "both bound to threadIdx.x",
     ),
-    "a workspace": (lambda: product(16).cache_read("C", "A", "workspace"), "no workspace, but 'A_workspace' is in it"),
-    "others' registers": (lambda: bound(tiles(16, 8), "C_init"), "use each other's part of 'C_register'"),
-    "other parts": (other_parts, "items of threadIdx.y different parts"),
+    "a workspace": (
+        lambda: product(16).cache_read("C", "A", "workspace"),
+        "'A_workspace' has a scope that an accelerator lacks",
+    ),
+    "others' registers": (lambda: bound(tiles(16, 8), "C_init"), "'C_register': an item along"),
+    "other parts": (other_parts, "different elements to an item along threadIdx.y"),
     "shared in one nest": (
         lambda: bound(tiles(16, 8).compute_at("A_shared", "j_1"), "C_init", "C_register"),
-        "one nest of items both writes 'A_shared'",
+        "'A_shared': one nest of loops over items both writes",
     ),
     "double buffer of nothing": (
         lambda: product(16).split("k", (None, 4)).prefetch("k_0"),

@@ -140,7 +140,7 @@ def test_steps_refuse_what_they_cannot_do() -> None:
     held = start.set_scope("acc", "unit_sums").split("p", (None, 4))
     with pytest.raises(ScheduleError, match="would share 'acc' in a tensor unit's memory"):
         held.parallel("p_0", private=True)
-    with pytest.raises(ScheduleError, match="instructions of the tensor unit alone reach"):
+    with pytest.raises(ScheduleError, match="only instructions of the tensor unit reach"):
         lower(held.func)
     with pytest.raises(ScheduleError, match="outside loop"):
         held.double_buffer("acc", "p_0")

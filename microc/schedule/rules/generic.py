@@ -217,13 +217,15 @@ def unroll_iterations(schedule: Schedule, loop: str) -> Schedule:
     return schedule.split(loop, (None, run)).unroll(f"{loop}_1") if run > 1 else schedule
 
 
-def unroll_small_loops(schedule: Schedule, block: str, loops: list[str], limit: int = UNROLL_LIMIT) -> Schedule:
+def unroll_small_loops(
+    schedule: Schedule, block: str, loops: list[str], max_iterations: int = UNROLL_LIMIT
+) -> Schedule:
     """Unroll the innermost of ``loops`` around ``block`` while the product of their trip counts is at most
-    ``limit``."""
+    ``max_iterations``."""
     total = 1
     for name in reversed(loops):
         total *= loop_extent(schedule.func, name)
-        if total > limit:
+        if total > max_iterations:
             break
         schedule = schedule.unroll(name)
     return schedule

@@ -77,15 +77,17 @@ def default_sums(start: Schedule, target: Target, goal: Goal) -> Sequence[Sums]:
     stretch, columns = _stretch_and_product_channels(product.columns, columns, STRETCH if rows > 1 else LONG)
     default = Sums(rows, columns, stretch)
     return (
-        (Sums(rows, stretch, stretch), default) if rows == 1 and _stays_in_registers(product, stretch) else (default,)
+        (Sums(rows, stretch, stretch), default)
+        if rows == 1 and _row_stays_in_registers(product, stretch)
+        else (default,)
     )
 
 
-def _stays_in_registers(product: Product, stretch: int) -> bool:
-    """Test whether a row of bytes is short enough to stay in vector registers while the contiguous weights of
-    ``stretch`` channels are loaded."""
+def _row_stays_in_registers(product: Product, channel_count: int) -> bool:
+    """Test whether a row of bytes is short enough to stay in vector registers while the weights of ``channel_count``
+    channels, which must be contiguous, are loaded."""
     bytes_by_bytes = product.data.dtype == product.weight.dtype == "int8" and not product.bits
-    even = stretch % 2 == 0 and product.columns % stretch == 0 and stretch > ROW
+    even = channel_count % 2 == 0 and product.columns % channel_count == 0 and channel_count > ROW
     return bytes_by_bytes and even and product.depth in ROW_DEPTHS and product.weight.shape[-1] == product.depth
 
 
@@ -139,18 +141,20 @@ def schedule_matrix_mve(start: Schedule, target: Target, decisions: Decisions) -
     return vectorize_lanes(schedule.reorder(column, row).unroll(row), column)
 
 
-def _stretch_and_product_channels(total_channels: int, wide_channels: int, max_stretch: int) -> tuple[int, int]:
-    """Return (channels of a stretch, channels of a product). A stretch has at most ``max_stretch`` channels.
+def _stretch_and_product_channels(
+    total_channels: int, product_channels: int, max_stretch_channels: int
+) -> tuple[int, int]:
+    """Return (channels of a stretch, channels of a product). A stretch has at most ``max_stretch_channels`` channels.
 
-    The stretch is preferably a multiple of ``wide_channels``, the channels of a product, that divides all channels
+    The stretch is preferably a multiple of ``product_channels``, the channels of a product, that divides all channels
     (``total_channels``). If only a small number divides them, the last stretch is shorter, and products have one channel,
     because a product of several channels would cross the end of the stretch."""
-    if total_channels <= max_stretch:
-        return total_channels, wide_channels
-    divisors = [n for n in range(max_stretch, max_stretch // 4, -1) if total_channels % n == 0]
+    if total_channels <= max_stretch_channels:
+        return total_channels, product_channels
+    divisors = [n for n in range(max_stretch_channels, max_stretch_channels // 4, -1) if total_channels % n == 0]
     if not divisors:
-        return max_stretch, 1
-    return next((n for n in divisors if n % wide_channels == 0), divisors[0]), wide_channels
+        return max_stretch_channels, 1
+    return next((n for n in divisors if n % product_channels == 0), divisors[0]), product_channels
 
 
 def vectorize_gather(schedule: Schedule, block: str) -> Schedule:

@@ -172,14 +172,14 @@ def vectorize_in_lanes(schedule: Schedule, loop: str, target: Target) -> Schedul
     extent fills."""
     extent, widths = loop_extent(schedule.func, loop), target.core.lanes or WORDS
     lanes = largest_dividing_lane_count(extent, target) or next((n for n in widths if n <= extent), widths[-1])
-    return vectorize_lanes(schedule, loop, lanes, floats=float_vector_level(target))
+    return vectorize_lanes(schedule, loop, lanes, float_level=float_vector_level(target))
 
 
-def vectorize_lanes(schedule: Schedule, loop: str, lanes: int = WORDS[0], floats: int = 0) -> Schedule:
-    """Vectorise ``loop`` in vectors of ``lanes`` iterations. ``floats``: value of the annotation FLOATS; 0 if only
+def vectorize_lanes(schedule: Schedule, loop: str, lanes: int = WORDS[0], float_level: int = 0) -> Schedule:
+    """Vectorise ``loop`` in vectors of ``lanes`` iterations. ``float_level``: value of the annotation FLOATS; 0 if only
     integers are vectorised."""
     schedule = schedule.vectorize(loop).annotate(loop, LANES, lanes)
-    return schedule.annotate(loop, FLOATS, floats) if floats else schedule
+    return schedule.annotate(loop, FLOATS, float_level) if float_level else schedule
 
 
 def vectorize_strips(schedule: Schedule, loop: str, target: Target, lanes: int) -> Schedule:

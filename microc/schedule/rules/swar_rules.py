@@ -9,6 +9,7 @@ contain the sums of the fields. Cores with many registers compute two pairs at o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from microc.schedule.primitives.compute_at import loop_extent, stored_buffer
 from microc.schedule.primitives.tree import find_block
@@ -34,12 +35,12 @@ CHANNELS = 4
 
 
 def matches_pixel_pairs(start: Schedule, target: Target) -> bool:
-    """Match products in which a word contains the inputs of a pair of pixels."""
+    """Match products whose inputs are packed so that a 32-bit word contains the inputs of two pixels (a pair)."""
     return start.has(PAIRS) and start.has(PART)
 
 
 def matches_channel_quads(start: Schedule, target: Target) -> bool:
-    """Match products in which a word contains the weights of four channels (a quad)."""
+    """Match products whose weights are packed so that a 32-bit word contains the weights of four channels (a quad)."""
     return start.has(ENTRY) and start.has(PART)
 
 
@@ -72,7 +73,7 @@ def search_quads(start: Schedule, target: Target, goal: Goal) -> Sequence[int]:
 
 
 def _result_extents(start: Schedule) -> tuple[int, int]:
-    """Return (rows, columns) of a function's result."""
+    """Return (number of rows, number of columns) of a function's result."""
     schedule, end = _inline_and_find_output(start)
     p, o = schedule.loops_of(end)
     return loop_extent(schedule.func, p), loop_extent(schedule.func, o)
@@ -113,7 +114,7 @@ def schedule_channel_quads(start: Schedule, target: Target, decisions: Decisions
     *_, quad, field, high, block = schedule.loops_of(ACC)
     blocks = loop_extent(schedule.func, block)
     sums = (quad, field, high) if decisions["quads"] > 1 else (field, high)
-    schedule, parts, term = _move_term_blocks_outermost(schedule, sums, block, max_unrolled_blocks=1)
+    schedule, parts, term = _move_term_blocks_outermost(schedule, sums, block, unrolled_blocks=1)
     schedule = schedule.compute_at(ENTRY, p)
     entries = schedule.loops_of(ENTRY)[-1]
     if loop_extent(schedule.func, entries) > blocks:
@@ -130,29 +131,36 @@ def _inline_and_find_output(start: Schedule) -> tuple[Schedule, str]:
     return schedule, OUT if schedule.has(OUT) else VALUE
 
 
-def _move_term_blocks_outermost(
-    schedule: Schedule, sum_loops: tuple[str, ...], block_loop: str, max_unrolled_blocks: int = 2
-) -> tuple[Schedule, tuple[str, ...], str]:
-    """Make ``block_loop``, the loop over blocks of terms, outermost. If there are many blocks, unroll
-    ``max_unrolled_blocks`` of them to save counters and pointers.
+class _NestedTerms(NamedTuple):
+    """A schedule in which the loop over blocks of terms is outermost, and names of loops of its block ``part``.
 
-    ``sum_loops``: names of the loops over sums. Return (schedule, loops of the block ``part`` over the sums that a term
-    contributes to, loop of this block over terms)."""
+    ``part_loops``: loops over the sums that a term contributes to. ``term_loop``: loop over the terms of a block."""
+
+    schedule: Schedule
+    part_loops: tuple[str, ...]
+    term_loop: str
+
+
+def _move_term_blocks_outermost(
+    schedule: Schedule, sum_loops: tuple[str, ...], block_loop: str, unrolled_blocks: int = 2
+) -> _NestedTerms:
+    """Make ``block_loop``, the loop over blocks of terms, the outermost loop of a tile, and decompose the reductions.
+
+    ``sum_loops``: names of the loops over sums. If there are many blocks, ``unrolled_blocks`` of them are computed in
+    one iteration, to save counters and pointers."""
     schedule = schedule.reorder(block_loop, *sum_loops).decompose_reduction(ACC, block_loop)
     blocks = loop_extent(schedule.func, block_loop)
-    if blocks >= MANY and blocks % max_unrolled_blocks == 0 and max_unrolled_blocks > 1:
-        schedule, block_loop = (
-            schedule.split(block_loop, (None, max_unrolled_blocks)).unroll(f"{block_loop}_1"),
-            f"{block_loop}_1",
-        )
+    if blocks >= MANY and blocks % unrolled_blocks == 0 and unrolled_blocks > 1:
+        schedule = schedule.split(block_loop, (None, unrolled_blocks)).unroll(f"{block_loop}_1")
+        block_loop = f"{block_loop}_1"
     schedule = schedule.compute_at(PART, block_loop)
     loops = schedule.loops_of(PART)
-    *inside, term = loops[loops.index(block_loop) + 1 :]
-    parts = tuple(loop for loop in inside if loop_extent(schedule.func, loop) > 1)
-    schedule = schedule.reorder(term, *parts).decompose_reduction(PART, term)
+    *inside, term_loop = loops[loops.index(block_loop) + 1 :]
+    part_loops = tuple(loop for loop in inside if loop_extent(schedule.func, loop) > 1)
+    schedule = schedule.reorder(term_loop, *part_loops).decompose_reduction(PART, term_loop)
     for name in (ACC, PART):
         schedule = schedule.set_scope(stored_buffer(find_block(schedule.func.body, name)).name, "register")
-    return schedule, parts, term
+    return _NestedTerms(schedule, part_loops, term_loop)
 
 
 def _unroll_loops(schedule: Schedule, loops: tuple[str, ...], part_loop_count: int, sum_loop_count: int) -> Schedule:

@@ -61,14 +61,15 @@ SWIZZLED = "crossed"
 """Layout of weights in which every four weights are stored in the order 0, 2, 1, 3. The instruction that widens
 bytes 0 and 2 of a word then yields neighbours."""
 COLUMN_PAIRS = "paired"
-"""Layout of weights in which two columns are packed into one 32-bit word, SWAR (:mod:`microc.schedule.primitives.tensorize`)."""
+"""Layout of weights in which two columns are packed into one 32-bit word, SWAR
+(:mod:`microc.schedule.primitives.tensorize`)."""
 PANELS = "packed"
 """Layout of weights in panels: for each k the weights of a tile's columns are side by side, so that one pointer
 traverses all of them."""
 BIT_PACKED = "bits"
 """Layout of weights that are packed into 1 to 4 bits (:mod:`microc.tir.bit_fields`)."""
 BIT_COLUMNS = "shared"
-"""Layout of 4-bit weights in which four columns share a 16-bit number, SWAR
+"""Layout of 4-bit weights in which four columns are packed into one 16-bit number, SWAR
 (:mod:`microc.schedule.primitives.tensorize_bits`)."""
 VECTOR_PANELS = "words"
 """Layout of weights in panels whose elements are the words that one instruction multiplies."""
@@ -162,7 +163,7 @@ class Product:
 
 
 def require_product(schedule: Schedule) -> Product:
-    """Return the matrix product of a function, which a rule has already tested."""
+    """Return the matrix product of a function. A rule must have tested before that the function contains one."""
     product = match_product(schedule)
     assert product is not None
     return product
@@ -330,7 +331,7 @@ def tensorize_products(schedule: Schedule, product: Product, tile: Tile, pair_lo
     """Replace the innermost loops of a tiled product by the tile's instruction, and change the weights to the layout
     that the instruction reads.
 
-    ``pair_loop``: the loop over the weight columns that are packed into one 32-bit word."""
+    ``pair_loop``: name of the loop over the columns that are packed into one word."""
     weight, k = product.weight.name, product.k
     match tile.weights:
         case "paired":  # two columns in a word
@@ -352,15 +353,15 @@ def tensorize_products(schedule: Schedule, product: Product, tile: Tile, pair_lo
     return double_requantised_sums(schedule, weight) if is_widened else schedule
 
 
-def unroll_and_vectorize(schedule: Schedule, kept: Sequence[str], tile: Tile, floats: int) -> Schedule:
-    """Unroll all loops inside of ``kept[0]`` except the ``kept`` loops, so that each sum is a scalar. If the tile has
-    lanes, vectorise the last of these loops instead.
+def unroll_and_vectorize(schedule: Schedule, kept_loops: Sequence[str], tile: Tile, float_level: int) -> Schedule:
+    """Unroll all loops inside of ``kept_loops[0]`` that are not in ``kept_loops``, so that each sum is a scalar. If the
+    tile has lanes, vectorise the last of the unrolled loops instead.
 
-    ``floats``: value of the annotation FLOATS, as for :func:`vectorize_lanes`."""
+    ``float_level``: value of the annotation FLOATS, as for :func:`vectorize_lanes`."""
     lanes, epilogue = tile.lanes, STORE_BLOCK if tile.apart else OUT
     for block in (f"{ACC}_init", ACC, epilogue):
         loops = schedule.loops_of(block)
-        inner = [loop for loop in loops[loops.index(kept[0]) + 1 :] if loop not in kept]
+        inner = [loop for loop in loops[loops.index(kept_loops[0]) + 1 :] if loop not in kept_loops]
         # Sums need whole vectors; the epilogue takes any loop.
         candidates = [
             loop for loop in inner if block == epilogue or (lanes and loop_extent(schedule.func, loop) % lanes == 0)
@@ -368,7 +369,7 @@ def unroll_and_vectorize(schedule: Schedule, kept: Sequence[str], tile: Tile, fl
         vectorized = candidates[-1:] if lanes else []
         for loop in inner:
             in_lanes = loop in vectorized
-            schedule = vectorize_lanes(schedule, loop, lanes, floats) if in_lanes else schedule.unroll(loop)
+            schedule = vectorize_lanes(schedule, loop, lanes, float_level) if in_lanes else schedule.unroll(loop)
     return schedule
 
 

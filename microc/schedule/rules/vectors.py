@@ -94,7 +94,7 @@ def matches_vector_product(start: Schedule, target: Target) -> bool:
     product = match_product(start)
     if product is None or largest_dividing_lane_count(product.columns, target) == 0:
         return False
-    if not is_wholly_vectorizable(start, target) and not _pays_with_scalar_epilogue(product, target):
+    if not is_wholly_vectorizable(start, target) and not _is_worthwhile_with_scalar_epilogue(product, target):
         return False
     if CHANNELS_FIRST in dict(find_block(start.func.body, ACC).annotations):
         return False
@@ -110,9 +110,10 @@ def matches_vector_product(start: Schedule, target: Target) -> bool:
     )
 
 
-def _pays_with_scalar_epilogue(product: Product, target: Target) -> bool:
-    """Test whether vectorised sums pay even if the epilogue is scalar code. They do for float32 on cores that can
-    multiply float vectors by scalars."""
+def _is_worthwhile_with_scalar_epilogue(product: Product, target: Target) -> bool:
+    """Test whether it is worthwhile to vectorise the sums even if the epilogue is scalar code.
+
+    It is for float32 on cores that can multiply float vectors by scalars."""
     return float_vector_level(target) == NUMBERS and set(product.dtypes) == {"float32"}
 
 
@@ -176,7 +177,7 @@ def _estimate_step_time(product: Product, rows_and_vectors: tuple[int, int], tar
 
 def _preferred_rows(product: Product, column_vectors: int, target: Target) -> int:
     """Return the number of rows of a tile: the most for which the registers suffice, or a divisor of all rows if one is
-    above half of that.
+    above half of the most.
 
     ``column_vectors``: number of vectors of columns in the tile."""
     most = _max_rows_in_registers(product, column_vectors, target)
@@ -277,8 +278,9 @@ def matches_vector_depthwise(start: Schedule, target: Target) -> bool:
 
 
 def default_tap_pairs(start: Schedule, target: Target, goal: Goal) -> tuple[bool, ...]:
-    """Return whether one instruction multiplies a pair of taps, as a tuple of one: True if the instruction for a
-    pair (dot2) replaces more operations than it costs."""
+    """Return the default of the decision whether one instruction multiplies a pair of taps, as a tuple of one.
+
+    It is True if the instruction for a pair (dot2) replaces more operations than it costs."""
     form = match_depthwise(start)
     assert form is not None
     word = f"dot2_i32x{largest_dividing_lane_count(form.channels, target)}"
@@ -289,8 +291,9 @@ def default_tap_pairs(start: Schedule, target: Target, goal: Goal) -> tuple[bool
 
 
 def search_tap_pairs(start: Schedule, target: Target, goal: Goal) -> tuple[bool, ...]:
-    """Return the choices of tap pairs that a search tries. If pairs pay, these are True and False, because the
-    weights of pairs are larger; else only False."""
+    """Return the values that a search tries for the decision whether one instruction multiplies a pair of taps.
+
+    They are True and False if pairs are the default, because the weights of pairs are larger; else only False."""
     return tuple(dict.fromkeys((*default_tap_pairs(start, target, goal), False)))
 
 
@@ -342,7 +345,7 @@ def match_windowed_product(schedule: Schedule) -> Product | None:
 
 
 def require_windowed_product(schedule: Schedule) -> Product:
-    """Return the windowed convolution of a function, which a rule has already tested."""
+    """Return the windowed convolution of a function. A rule must have tested before that the function contains one."""
     product = match_windowed_product(schedule)
     assert product is not None
     return product
@@ -445,8 +448,10 @@ def strip_window_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Til
 
 
 def _strip_tiles(product: Product) -> tuple[Tile, ...]:
-    """Return one tile for each vector width, by a strip of columns. Its rows are the most for which the registers
-    suffice, or a divisor of all rows if one is above half of that."""
+    """Return one tile for each vector width: some rows by a strip of columns.
+
+    The number of rows is the largest for which the registers suffice, or a divisor of all rows if one is above half of
+    that."""
     unroll = next(n for n in STRIPS_UNROLL if product.depth % n == 0)
     tiles = []
     for lanes in LEAST:
@@ -492,10 +497,10 @@ def _transpose_weights(schedule: Schedule, product: Product) -> Schedule:
     return schedule.transform_layout(product.weight.name, ((None,), (None,)), (1, 0))
 
 
-def _unroll_except(schedule: Schedule, kept: tuple[str, ...], tile: Tile) -> Schedule:
-    """Unroll all loops inside of the ``kept`` loops. The loop over the strip is among the kept loops, and is
+def _unroll_except(schedule: Schedule, kept_loops: tuple[str, ...], tile: Tile) -> Schedule:
+    """Unroll all loops inside of ``kept_loops``. The loop over the strip is one of ``kept_loops``, and is
     vectorised later."""
-    return unroll_and_vectorize(schedule, kept, replace(tile, lanes=0), 0)
+    return unroll_and_vectorize(schedule, kept_loops, replace(tile, lanes=0), 0)
 
 
 def matches_strip_depthwise(start: Schedule, target: Target) -> bool:

@@ -113,7 +113,8 @@ def _is_product(nest: ir.For) -> bool:
 
 
 def _raise_no_product(loop: ir.For, reason: str) -> NoReturn:
-    raise InternalError(f"the loops from {loop.var.name} inwards are no product of matrices: {reason}")
+    """Raise InternalError for a loop nest annotated ``product`` that is no matrix product."""
+    raise InternalError(f"loop nest {loop.var.name}: annotated 'product' but no matrix product: {reason}")
 
 
 def _product_call(nest: ir.For, previous_statement: list[ir.Stmt]) -> list[ir.Stmt]:
@@ -130,7 +131,7 @@ def _product_call(nest: ir.For, previous_statement: list[ir.Stmt]) -> list[ir.St
         ):
             b, form = _match_weight_load(nest, weight)
         case _:
-            _raise_no_product(nest, "the innermost statement adds no product")
+            _raise_no_product(nest, "the innermost statement does not add a product to an int32 sum")
     sums_stay = _element_stride(nest, sums, place, loops[-1].var) == 0
     # If the depth is 1, there is no loop over terms. A loop of one iteration is created, so that the checks below need no special
     # case.
@@ -154,10 +155,12 @@ def _product_call(nest: ir.For, previous_statement: list[ir.Stmt]) -> list[ir.St
         elif steps[0] == 0 and columns == 1 and moved == 1:
             columns, strides["b"] = extent, steps[1]
         else:
-            _raise_no_product(nest, f"{loop.var.name} counts neither rows nor columns")
+            _raise_no_product(nest, f"{loop.var.name} is no loop over rows or columns")
     for buffer, where, expected in ((a.buffer, a.indices, 1), (b.buffer, b.indices, 1), (sums, place, 0)):
         if sums_stay and _element_stride(nest, buffer, where, depth.var) != expected:
-            _raise_no_product(nest, f"{buffer.name} moves by other steps along {depth.var.name}")
+            _raise_no_product(
+                nest, f"{buffer.name}: expected stride {expected} in the loop {depth.var.name} over terms"
+            )
     first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32") for loop in (*loops, *groups, depth)}
     # length: number of terms of a sum, which are elements of a. width: number of elements of b, each with several numbers.
     length = width = prod(ir.int_value(loop.extent) or 0 for loop in (depth, *groups))
@@ -189,7 +192,7 @@ def _product_call(nest: ir.For, previous_statement: list[ir.Stmt]) -> list[ir.St
     if columns > MOST:
         if rows > 1 or strides["b"] != length or form is not None:
             # The intrinsic takes no strides, so the weights of the next column must follow directly.
-            _raise_no_product(nest, f"{columns} columns are none that lie one after the other")
+            _raise_no_product(nest, f"the weights of {columns} columns are not contiguous")
         name, args = f"row_{_TYPES[a.dtype]}_{_TYPES[b.dtype]}_{length}", (*args[:4], ir.const(columns, "int32"))
     return [*previous_statement, ir.Evaluate(ir.Call(name, args, "int32"))]
 
@@ -204,7 +207,7 @@ def _match_weight_load(nest: ir.For, weight: ir.Expr) -> tuple[ir.Load, BitField
         case ir.Bin("shr", ir.Cast(_, ir.Bin("shl", ir.Cast(_, ir.Cast(_, ir.Load() as b)))), ir.Const(int() as by)):
             return b, _FORMS[by]
         case _:
-            _raise_no_product(nest, "the right factor is no load")
+            _raise_no_product(nest, "the right factor is no load of a weight")
 
 
 def _check_sub_byte_loops(nest: ir.For, form: BitFields, loops: list[ir.For], a: ir.Load, b: ir.Load) -> None:
@@ -220,9 +223,11 @@ def _check_sub_byte_loops(nest: ir.For, form: BitFields, loops: list[ir.For], a:
             _element_stride(nest, b.buffer, b.indices, loop.var),
         )
         if steps != (step_a, step_b) or (extent and ir.int_value(loop.extent) != extent):
-            _raise_no_product(nest, f"{loop.var.name} is no loop over numbers of {form.bits} bits")
+            _raise_no_product(nest, f"the loop {loop.var.name} does not fit weights of {form.bits} bits")
     if len(loops) < 2:
-        _raise_no_product(nest, f"too few loops over numbers of {form.bits} bits")
+        _raise_no_product(
+            nest, f"got {len(loops)} loop over terms, expected 2 at least for weights of {form.bits} bits"
+        )
 
 
 def _initial_sums_address(
@@ -265,7 +270,7 @@ def _element_stride(nest: ir.For, buffer: ir.Buffer, indices: tuple[ir.Expr, ...
     Raises InternalError if it is not constant."""
     step = memory_stride(buffer, indices, var)
     if step is None:
-        _raise_no_product(nest, f"{buffer.name} is not read along a line")
+        _raise_no_product(nest, f"{buffer.name} is not accessed at a constant stride in the loop {var.name}")
     return step
 
 
@@ -305,7 +310,8 @@ def _multiplies_float16(nest: ir.For) -> bool:
 
 
 def _raise_no_float16_product(nest: ir.For, reason: str) -> NoReturn:
-    raise InternalError(f"the loops from {nest.var.name} inwards are no product of halves: {reason}")
+    """Raise InternalError for a loop nest annotated ``product`` that is no float16 matrix product."""
+    raise InternalError(f"loop nest {nest.var.name}: annotated 'product' but no float16 matrix product: {reason}")
 
 
 def _float16_product_call(nest: ir.For) -> ir.Stmt:
@@ -321,10 +327,10 @@ def _float16_product_call(nest: ir.For) -> ir.Stmt:
         case [(ir.Load() as a, ir.Load() as b)], [sums]:
             places = ((a.buffer, a.indices), (b.buffer, b.indices), (sums.buffer, sums.indices))
         case _:
-            _raise_no_float16_product(nest, "there is not one product and one sum")
+            _raise_no_float16_product(nest, "expected one fused multiply-add and one sum")
     loops = iteration_counts(nest)
     if loops is None:
-        _raise_no_float16_product(nest, "it has conditions")
+        _raise_no_float16_product(nest, "it contains a condition other than the bound of a loop")
     steps = {var: tuple(memory_stride(*place, var) for place in places) for var in loops}
     roles = {_loop_role(steps[var]): var for var, extent in loops.items() if extent != 1}
     counts = {role: loops[roles[role]] if role in roles else 1 for role in ("row", "vector", "run", "term")}
@@ -337,7 +343,9 @@ def _float16_product_call(nest: ir.For) -> ir.Stmt:
         "run": (counts["term"], counts["term"] * width, 0), "term": (1, width, 0),
     }  # fmt: skip
     if any(steps[var] != expected[role] for role, var in roles.items()) or stride is None:
-        _raise_no_float16_product(nest, f"{', '.join(var.name for var in roles.values())} move by other steps")
+        _raise_no_float16_product(
+            nest, f"unexpected strides in the loops {', '.join(var.name for var in roles.values())}"
+        )
     first: dict[ir.Var, ir.Expr] = {var: ir.const(0, "int32") for var in loops}
     extents = ((rows - 1) * stride + depth, depth * width, rows * width)
     args = [address(*place, first, n, writes=place is places[2]) for place, n in zip(places, extents, strict=True)]
@@ -395,7 +403,8 @@ def lower_float16_windows(stmt: ir.Stmt) -> ir.Stmt:
 
 
 def _raise_no_window(nest: ir.For, reason: str) -> NoReturn:
-    raise InternalError(f"the loops from {nest.var.name} inwards are no window: {reason}")
+    """Raise InternalError for a loop nest annotated ``window`` that is no depthwise convolution."""
+    raise InternalError(f"loop nest {nest.var.name}: annotated 'window' but no float16 depthwise convolution: {reason}")
 
 
 def _float16_window_call(nest: ir.For) -> ir.Stmt:
@@ -408,15 +417,17 @@ def _float16_window_call(nest: ir.For) -> ir.Stmt:
         case [ir.Store(sums, indices, ir.Call("fma", (ir.Load() as a, ir.Load() as b, _)))]:
             places = ((a.buffer, a.indices), (b.buffer, b.indices), (sums, indices))
         case _:
-            _raise_no_window(nest, "there is not one sum of products")
+            _raise_no_window(nest, "expected one sum of fused multiply-adds")
     loops = iteration_counts(nest)
     if loops is None:
-        _raise_no_window(nest, "it has conditions")
+        _raise_no_window(nest, "it contains a condition other than the bound of a loop")
     steps = {var: tuple(memory_stride(*place, var) for place in places) for var in loops}
     summed = sorted((var for var in loops if steps[var][2] == 0), key=lambda var: steps[var][1] or 0)
     moved = [var for var in loops if steps[var][2] != 0 and var != nest.var]
     if not summed or len(summed) > 2 or len(moved) > 1:
-        _raise_no_window(nest, "its loops are others")
+        _raise_no_window(
+            nest, f"got {len(summed)} loops over taps and {len(moved)} over pixels, expected 1 or 2, and 1 at most"
+        )
     tap, rows, pixels = summed[0], loops[summed[1]] if summed[1:] else 1, loops[moved[0]] if moved else 1
     step, row_step = steps[tap][0] or 0, (steps[summed[1]][0] or 0) if summed[1:] else 0
     # step: number of elements of a pixel. The stride of the window in pixels is the stride of ``a`` between output pixels, in
@@ -427,7 +438,7 @@ def _float16_window_call(nest: ir.For) -> ir.Stmt:
         moved, (stride * step, 0, HALF_WINDOW_LANES)
     )
     if steps != expected or (loops[nest.var], loops[tap]) != (HALF_WINDOW_LANES, TAPS):
-        _raise_no_window(nest, f"{', '.join(var.name for var in loops)} move by other steps")
+        _raise_no_window(nest, f"unexpected strides in the loops {', '.join(var.name for var in loops)}")
     first: dict[ir.Var, ir.Expr] = {var: ir.const(0, "int32") for var in loops}
     # Elements from the first to the last that is read: rows, then the last window's start and taps, then its lanes.
     reach = (rows - 1) * row_step + ((pixels - 1) * stride + TAPS - 1) * step + HALF_WINDOW_LANES

@@ -231,8 +231,9 @@ def lower_unit(stmt: ir.Stmt) -> ir.Stmt:
         for buffer in (*loads, *([s.buffer] if isinstance(s, ir.Store) else [])):
             if buffer.scope in ir.UNIT_SCOPES:
                 raise ScheduleError(
-                    f"{buffer.name!r} is in {buffer.scope}, which instructions of the tensor unit alone reach",
-                    hint="tensorize every block that reads or writes it, or cache_read it for others",
+                    f"buffer {buffer.name!r}: the processor accesses it, but only instructions of the tensor unit reach "
+                    f"the scope {buffer.scope!r}",
+                    hint="tensorize every block that reads or writes it, or cache_read it for the other blocks",
                 )
     return _combine_unit_buffers(add_tokens(called, tuple(held.values())), tuple(held.values()))
 
@@ -273,7 +274,7 @@ def _instruction_call(nest: ir.For) -> ir.Stmt:
     while isinstance(inner, ir.For) and _instruction_name(inner) == word:
         extent = ir.int_value(inner.extent)
         if extent is None:
-            _raise_no_instruction(nest, "a loop has no fixed length")
+            _raise_no_instruction(nest, "a loop has no constant extent")
         loops.append((inner.var, extent))
         inner = inner.body
     first: dict[ir.Var, ir.Expr] = {var: ir.const(0, "int32") for var, _ in loops}
@@ -295,12 +296,15 @@ def _instruction_call(nest: ir.For) -> ir.Stmt:
             )
             args += _int32_literals(rows, columns, *strides)
         case _:
-            _raise_no_instruction(nest, "they do something else")
+            _raise_no_instruction(nest, "their body is neither a product, nor a copy, nor a fill by a constant")
     return ir.Evaluate(ir.Call(word, args, "int32"))
 
 
 def _raise_no_instruction(nest: ir.For, reason: str) -> NoReturn:
-    raise InternalError(f"the loops from {nest.var.name} inwards are no {_instruction_name(nest)}: {reason}")
+    """Raise InternalError for an annotated loop nest that its instruction cannot compute."""
+    raise InternalError(
+        f"loop nest {nest.var.name}: the instruction {_instruction_name(nest)} cannot compute it: {reason}"
+    )
 
 
 def _input_and_weight(a: ir.Load, b: ir.Load) -> tuple[ir.Load, ir.Load]:
@@ -314,7 +318,7 @@ def _element_stride(nest: ir.For, load: ir.Load, var: ir.Var) -> int:
     Raises InternalError if it is not constant."""
     step = memory_stride(load.buffer, load.indices, var)
     if step is None:
-        _raise_no_instruction(nest, f"{load.buffer.name} is not passed along a line")
+        _raise_no_instruction(nest, f"{load.buffer.name} is not accessed at a constant stride in the loop {var.name}")
     return step
 
 
@@ -331,7 +335,7 @@ def _row_count_length_and_strides(
     columns = extents.pop() if steps and steps[-1] == near else 1
     strides = steps[: len(extents)]
     if len(extents) > 1:
-        _raise_no_instruction(nest, "there are more loops than rows and columns")
+        _raise_no_instruction(nest, f"got {len(loops)} loops, expected one over rows and one over columns")
     alone = tuple(columns if place.buffer.scope in ir.UNIT_SCOPES else 0 for place in operands)
     return (extents[0] if extents else 1), columns, (strides[0] if strides else alone)
 
@@ -353,7 +357,7 @@ def _matmul_arguments(
         elif (of_sums, of_data) == (1, 0) and columns == 1:
             columns, column = extent, (1, of_weight)
         else:
-            _raise_no_instruction(nest, f"{var.name} counts neither rows nor columns nor terms")
+            _raise_no_instruction(nest, f"{var.name} is no loop over rows, columns or terms")
     return (
         _rows_address(sums.buffer, sums.indices, start_values, rows, columns, row[0], writes=True),
         _rows_address(data.buffer, data.indices, start_values, rows, depth, row[1]),

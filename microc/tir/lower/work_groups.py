@@ -120,8 +120,9 @@ def _guard_item_nest(stmt: ir.Stmt, earlier_uses: Uses, conflicting: set[ir.Buff
         mine = [u for u in uses if u.buffer == buffer]
         if buffer.scope == "shared" and len({u.writes for u in mine}) == 2:
             raise ScheduleError(
-                f"one nest of items both writes {buffer.name!r} in shared memory and reads it",
-                hint="compute_at a loop outside of the items: items wait for each other between nests",
+                f"shared buffer {buffer.name!r}: one nest of loops over items both writes and reads it; "
+                "expected one nest that writes and another that reads",
+                hint="compute_at a loop outside of the loops over items, because items wait only between nests",
             )
     if not _any_conflict(uses, earlier_uses):
         return stmt, earlier_uses | uses
@@ -252,15 +253,17 @@ def _axis_and_elements_per_item(buffer: ir.Buffer, all_accesses: list[Access], t
         own = None if loop is None else _axis_and_factor_of_item(access, loop)
         if own is None:
             raise ScheduleError(
-                f"items of {thread_axis} would use each other's part of {buffer.name!r}, which is of scope {buffer.scope}",
-                hint=f"set_scope({buffer.name!r}, 'shared'), or bind the loops of all blocks that use it alike",
+                f"buffer {buffer.name!r}: an item along {thread_axis} accesses elements of other items; got scope "
+                f"{buffer.scope!r}, expected 'shared'",
+                hint=f"set_scope({buffer.name!r}, 'shared'), or bind the same loops of all blocks that access it",
             )
         chosen.add(own)
     if len(chosen) > 1:
         raise ScheduleError(
-            f"blocks give items of {thread_axis} different parts of {buffer.name!r}; got "
-            f"{', '.join(f'{step} elements along axis {axis}' for axis, step in sorted(chosen))}",
-            hint="split their loops by the same factors before they are bound",
+            f"buffer {buffer.name!r}: blocks assign different elements to an item along {thread_axis}; got "
+            f"{' and '.join(f'{step} elements along axis {axis}' for axis, step in sorted(chosen))}, expected the same "
+            "in all blocks",
+            hint="split the loops of these blocks by the same factors before you bind them",
         )
     return chosen.pop()
 
@@ -370,8 +373,8 @@ def _constant_extent(loop: ir.For) -> int:
     count = ir.int_value(loop.extent)
     if count is None:
         raise ScheduleError(
-            f"loop {loop.var.name!r} is bound to {loop.kind} and has no constant extent",
-            hint="split it by a factor, and bind the loop of that extent",
+            f"loop {loop.var.name!r} is bound to {loop.kind} and has no constant extent; expected a constant extent",
+            hint="split it by a factor, and bind the loop whose extent is the factor",
         )
     return count
 
@@ -383,18 +386,19 @@ def _check_group_body(func: ir.PrimFunc, body: ir.Stmt) -> None:
     for s in walk_stmt(body):
         if isinstance(s, ir.For) and s.kind in ir.GROUPS:
             raise ScheduleError(
-                f"{func.name}: loop {s.var.name!r} is bound to {s.kind} and is not around the whole function",
-                hint="bring all blocks into loops of groups by compute_at and reverse_compute_at: one function is one launch",
+                f"{func.name}: loop {s.var.name!r} is bound to {s.kind} but does not enclose the whole function",
+                hint="move all blocks into the loops over groups by compute_at and reverse_compute_at",
             )
         if isinstance(s, ir.For) and s.kind in ir.ITEMS:
             inner = (x for x in walk_stmt(s.body) if isinstance(x, ir.For) and x.kind == s.kind)
             for twice in inner:
                 raise ScheduleError(
                     f"{func.name}: loops {s.var.name!r} and {twice.var.name!r} inside it are both bound to {s.kind}",
-                    hint="compute_at a loop outside of the items: they run one nest after the other, together",
+                    hint="compute_at a loop outside of the loops over items, so that no nest is inside another",
                 )
         if isinstance(s, ir.Alloc) and s.buffer.scope == "workspace":
             raise ScheduleError(
-                f"{func.name}: an accelerator has no workspace, but {s.buffer.name!r} is in it",
+                f"{func.name}: buffer {s.buffer.name!r} has a scope that an accelerator lacks; got 'workspace', expected "
+                "'shared', 'register' or 'local'",
                 hint=f"set_scope({s.buffer.name!r}, 'shared'), 'register' or 'local'",
             )
