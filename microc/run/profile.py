@@ -1,4 +1,4 @@
-"""Time of a network by layer: units of time on boards and emulators, energy meters, and profiles."""
+"""Time of a network by kernel: units of time on boards and emulators, energy meters, and profiles."""
 
 from __future__ import annotations
 
@@ -34,10 +34,12 @@ INSTRUCTIONS, TICKS = "instructions", "ticks"
 
 @frozen
 class Clock:
-    """Unit of a board's timings: ticks of a timer, or instructions. ``tick_hz``: ticks per second of the timer that the
-    firmware reads. ``emulated``: an emulator that microc started runs the board.
-    An emulator that counts instructions advances the timer with them at a fixed, arbitrary pace. Its ticks, and times
-    computed from them, say nothing about the chip. Instructions are the unit there, and no time is reported."""
+    """Unit of a board's timings: ticks of a timer, or instructions.
+
+    ``tick_hz``: ticks per second of the timer that the firmware reads. ``emulated``: True if microc started an emulator
+    that runs the board. An emulator that counts instructions advances the timer with them at a fixed, arbitrary pace.
+    Its ticks, and times computed from them, say nothing about the chip. The unit is then instructions, and no time is
+    reported."""
 
     board: Board
     tick_hz: int
@@ -45,11 +47,12 @@ class Clock:
 
     @property
     def counts(self) -> bool:
-        """True if ticks stand for a number of instructions."""
+        """True if the unit is instructions, counted by an emulator."""
         return self.emulated and "ticks_per_instruction" in self.board.raw["emulator"]
 
     @property
     def unit(self) -> str:
+        """``instructions`` or ``ticks``."""
         return INSTRUCTIONS if self.counts else TICKS
 
     @property
@@ -67,20 +70,21 @@ class Clock:
         return f"{rate}, of the board's timer"
 
     def amount(self, ticks: int) -> int:
-        """Convert ticks of the timer to the clock's unit."""
+        """Convert ticks of the timer to :attr:`unit`: to instructions, or unchanged."""
         return ticks_to_instructions(self.board, ticks) if self.counts else ticks
 
     def seconds(self, amount: int) -> float | None:
-        """Convert an amount of the clock's unit to seconds; None if the board is emulated, since it is no time of the
-        chip."""
+        """Convert an amount in ticks to seconds. None if the board is emulated: its timer does not show the chip's
+        speed."""
         return None if self.emulated else amount / self.tick_hz
 
 
 def ticks_to_instructions(board: Board, ticks: int) -> int:
-    """Convert ``ticks`` of an emulated board's timer to instructions: the least number of instructions that takes so long.
-    Exact if a tick is no longer than an instruction. UsageError for a board without an emulator."""
+    """Convert ticks of an emulated board's timer to instructions, rounded up.
+
+    The result is exact if a tick is no longer than an instruction. UsageError for a board without an emulator."""
     if "emulator" not in board.raw:
-        raise UsageError(f"board {board.name!r} has no emulator", hint="use its serial port: --port")
+        raise UsageError(f"board {board.name!r} has no emulator", hint="name the serial port of the board: --port")
     ratio = Fraction(str(board.raw["emulator"]["ticks_per_instruction"]))
     return -(-ticks * ratio.denominator // ratio.numerator)
 
@@ -94,50 +98,58 @@ def ticks_to_instructions(board: Board, ticks: int) -> int:
 JOULES = MappingProxyType({"J": 1.0, "mJ": 1e-3, "uJ": 1e-6, "nJ": 1e-9})
 WATTS = MappingProxyType({"W": 1.0, "mW": 1e-3, "uW": 1e-6})
 _ANSWER = re.compile(r"([0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)\s*([munJW]+)")
-_SECONDS = 30.0
+_RESULT_TIMEOUT = 30.0
 """Seconds for the meter to print its result."""
 _HINT = "print a number and a unit: 1.25 mJ (all of it) or 18 mW (the mean power)"
 
 
 @dataclass
 class MeterReading:
-    """Result of an energy meter, available after the ``with`` of :func:`run_meter`: joules of all inferences or mean
-    watts; the other is None."""
+    """Result of an energy meter, complete after the ``with`` of :func:`run_meter`.
+
+    ``joules``: energy of all inferences together; ``watts``: mean power. The meter gives one of them, the other is
+    None. ``inferences``: number of inferences that were measured."""
 
     joules: float | None = None
     watts: float | None = None
     inferences: int = field(default=1)
 
     def per_inference(self, seconds: float | None) -> float:
-        """Compute joules per inference; ``seconds``: of one inference. ToolError if only power is known and the time is
-        not."""
+        """Compute joules per inference. ``seconds``: duration of one inference, None if unknown.
+
+        ToolError if the meter gave watts and the duration is unknown."""
         if self.joules is not None:
             return self.joules / self.inferences
         if self.watts is None or seconds is None:
             raise ToolError(
                 "the meter measured power, but the time of an inference is unknown",
-                hint="let the meter print joules: the time of an emulator is not that of the chip",
+                hint="let the meter print joules: an emulator gives no time of the chip",
             )
         return self.watts * seconds
 
 
 def split_meter_command(command: str) -> list[str]:
-    """Split the command of ``--meter`` into words as a shell does, without running a shell. UsageError if it is malformed
-    or empty."""
+    """Split the command of ``--meter`` into words as a shell does, without running a shell. UsageError if it is
+    malformed or empty."""
     try:
         words = shlex.split(command)
     except ValueError as error:
         raise UsageError(
-            f"--meter {command!r} is no command: {error}", hint='write one, as --meter "python meter.py --port COM3"'
+            f"--meter: got {command!r}, expected a command: {error}",
+            hint='quote it as in a shell: --meter "python meter.py --port COM3"',
         ) from error
     if not words:
-        raise UsageError("--meter: got no program", hint='name one, as --meter "python meter.py --port COM3"')
+        raise UsageError(
+            "--meter: got no program, expected a command", hint='name one: --meter "python meter.py --port COM3"'
+        )
     return words
 
 
 @contextmanager
 def run_meter(command: str, board: str, inferences: int) -> Iterator[MeterReading]:
-    """Run the program of an energy meter for the length of a ``with``; yields its reading. ToolError if it cannot be
+    """Run the program of an energy meter while the body of a ``with`` statement runs, and yield its reading.
+
+    ``board``: name of the board; ``inferences``: number of inferences in the body. ToolError if the program cannot be
     started, does not end, or prints no energy or power."""
     argv, reading = split_meter_command(command), MeterReading(inferences=inferences)
     environment = {**os.environ, "MICROC_BOARD": board, "MICROC_INFERENCES": str(inferences)}
@@ -145,14 +157,14 @@ def run_meter(command: str, board: str, inferences: int) -> Iterator[MeterReadin
     try:
         process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
     except OSError as error:
-        raise ToolError(f"the meter {argv[0]} does not run: {error.strerror or error}", hint=_HINT) from error
+        raise ToolError(f"cannot start the meter {argv[0]}: {error.strerror or error}", hint=_HINT) from error
     try:
         yield reading
-        out, errors = process.communicate(timeout=_SECONDS)
+        out, errors = process.communicate(timeout=_RESULT_TIMEOUT)
     except subprocess.TimeoutExpired as error:
         raise ToolError(
-            f"the meter {argv[0]} did not end within {_SECONDS:.0f} s",
-            hint="let it end when its standard input is closed",
+            f"the meter {argv[0]} did not end within {_RESULT_TIMEOUT:.0f} s",
+            hint="end the program when its standard input is closed",
         ) from error
     finally:
         if process.poll() is None:
@@ -167,7 +179,9 @@ def run_meter(command: str, board: str, inferences: int) -> Iterator[MeterReadin
     match = _ANSWER.fullmatch(text)
     unit = match[2] if match else ""
     if match is None or unit not in {**JOULES, **WATTS}:
-        raise ToolError(f"the meter {argv[0]} says {make_printable(text)!r}, expected an energy or a power", hint=_HINT)
+        raise ToolError(
+            f"the meter {argv[0]} printed {make_printable(text)!r}, expected an energy or a power", hint=_HINT
+        )
     if unit in JOULES:
         reading.joules = float(match[1]) * JOULES[unit]
     else:
@@ -181,10 +195,12 @@ def run_meter(command: str, board: str, inferences: int) -> Iterator[MeterReadin
 class KernelTime:
     """Measurement of one kernel in one inference.
 
-    ``time``: in the profile's unit; ``share``: of the total; ``ticks``: of the timer; ``instructions``: known for emulators
-    that count them. ``rule``: name of the schedule; ``schedule``: its trace. ``estimated_cycles``: by the cost model, for
-    the board's core and flash. ``code``, ``constants``: bytes of flash, None without a linked program. ``arena``: bytes of
-    the arena in use during the kernel. ``tensor_unit``: its work on a tensor unit, by the unit's rule, not measured.
+    ``kernel``: its position in the order of execution. ``layer``, ``op``: its layer in the model and its operator.
+    ``time``: in the profile's unit, ticks or instructions. ``share``: ``time`` as a fraction of the total, 0 to 1.
+    ``ticks``: of the board's timer. ``instructions``: None unless an emulator counts them. ``rule``: name of the
+    schedule rule; ``schedule``: trace of the schedule. ``estimated_cycles``: by the cost model, for the board's core
+    and flash. ``code``, ``constants``: bytes of flash, None without a linked program. ``arena``: bytes of the arena in
+    use during the kernel. ``tensor_unit``: estimated work of a tensor unit, None if the kernel uses none.
     """
 
     kernel: int
@@ -205,6 +221,7 @@ class KernelTime:
 
     @property
     def flash(self) -> int | None:
+        """Bytes of code and constants; None without a linked program."""
         return None if self.code is None or self.constants is None else self.code + self.constants
 
     @property
@@ -218,8 +235,9 @@ class KernelTime:
 
 @frozen
 class Profile:
-    """Measurement of one inference of ``project``. Times are in the unit of ``clock``; ``time`` is the sum over kernels.
-    ``size``: the firmware's, None without a linked program."""
+    """Measurement of one inference of ``project``, kernel by kernel.
+
+    Times are in the unit of ``clock``. ``size``: flash and RAM of the firmware, None without a linked program."""
 
     project: Project
     clock: Clock
@@ -237,6 +255,7 @@ class Profile:
 
     @property
     def time(self) -> int:
+        """Sum of the kernels' times, in :attr:`unit`."""
         return sum(k.time for k in self.kernels)
 
     @property
@@ -281,7 +300,7 @@ class Profile:
         return f"<table>{body}</table>"
 
     def to_data(self) -> dict[str, Any]:
-        """Plain data, ready for JSON. ``seconds`` is None under emulation."""
+        """Return the profile as plain data for JSON. ``seconds`` is None under emulation."""
         return {
             "board": self.board,
             "unit": self.unit,
@@ -305,8 +324,9 @@ class Profile:
 
 
 def make_profile(project: Project, clock: Clock, ticks: tuple[int, ...], size: SizeReport | None) -> Profile:
-    """Build the profile of a project from the ticks of its kernels, in order; ``size``: of its linked firmware, if there
-    is one."""
+    """Build the profile of a project from the ticks of its kernels, in the order of execution.
+
+    ``size``: flash and RAM of the linked firmware, None if there is none."""
     times = [clock.amount(t) for t in ticks]
     total = sum(times) or 1
     arena = live_arena_bytes(project.manifest)
@@ -335,6 +355,7 @@ def make_profile(project: Project, clock: Clock, ticks: tuple[int, ...], size: S
 
 
 def shorten_layer_name(layer: str) -> str:
-    """Shorten a layer's name: omit the model's file name, and of names joined by a converter (``a;b``) keep the first."""
+    """Shorten a layer's name: omit the model's file name before ``#``, and keep the first of several names that a
+    converter joined with semicolons (``a;b``)."""
     start = layer.find("#")
     return (layer[start:] if start > 0 else layer).partition(";")[0]

@@ -280,11 +280,11 @@ def test_litert_falls_back_to_the_next_set_of_kernels(
     monkeypatch.setattr(FakeLiteRT, "has", has)
     FakeLiteRT.asked.clear()
     data = single(Op("ELU", ("x",), ("y",)), (Tensor("x", (1, 4)), Tensor("y", (1, 4))))
-    made = engines.LiteRT(data, "one.tflite", own=own)
+    made = engines.LiteRT(data, "one.tflite", default_kernels_first=own)
     assert FakeLiteRT.asked == asked and made.version == ", ".join(["2", *filter(None, [words])])
     monkeypatch.setattr(FakeLiteRT, "has", set())
     with pytest.raises(ToolError, match="LiteRT does not run the model"):
-        engines.LiteRT(data, "one.tflite", own=own)
+        engines.LiteRT(data, "one.tflite", default_kernels_first=own)
 
 
 def test_a_model_that_makes_int16_of_floats() -> None:

@@ -93,7 +93,9 @@ def test_batches_of_none_and_one(library: microc.Library) -> None:
 
 def test_wrong_batches(library: microc.Library, two: microc.Library) -> None:
     image = digits.images(1)[0]
-    with pytest.raises(UsageError, match=r"takes samples of shape \(1, 8, 8, 1\), an array of shape \(1, 8, 8, 1\)"):
+    with pytest.raises(
+        UsageError, match=r"takes samples of shape \(1, 8, 8, 1\); got an array of shape \(1, 8, 8, 1\)"
+    ):
         library.batch(image)
     with pytest.raises(UsageError, match="got dtype float32, expected int8"):
         library.batch(image[None].astype(np.float32))

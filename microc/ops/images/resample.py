@@ -76,8 +76,8 @@ def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
         )
     if not weights and any(tensor_type.shape[1] != 1 for tensor_type in indices):
         raise ModelError(
-            f"resample: more than one tap per output needs weights; got index tables of shapes "
-            f"{', '.join(str(t.shape) for t in indices)} and no weights"
+            "resample: index tables without weights must have one tap per row; "
+            f"got shapes {', '.join(str(t.shape) for t in indices)}, expected (rows, 1) each"
         )
     shape = list(data.shape)
     for axis, tensor_type in zip(axes, indices, strict=True):

@@ -1,4 +1,4 @@
-"""Files that hold arrays: NumPy's, tables, WAV sounds, folders of samples."""
+"""Read arrays from files: NumPy's .npy and .npz, tables, WAV sounds, folders of samples."""
 
 from __future__ import annotations
 
@@ -41,22 +41,23 @@ _MAX_DIRECTORY = 16 << 20
 file."""
 _UNPACKED_BASE = 1 << 30
 _MAX_RATIO = 16
-"""All members together may unpack to ``_UNPACKED_BASE`` bytes plus this multiple of the archive's size. Masks and spectrograms
-are compressed by about 10 to 1; zip bombs consist of zeros, which deflate compresses by 1,030 to 1."""
+"""All members together may unpack to ``_UNPACKED_BASE`` bytes plus this multiple of the archive's size. Masks and
+spectrograms are compressed by about 10 to 1; zip bombs consist of zeros, which deflate compresses by 1,030 to 1."""
 _ZIP64_LOCATOR = 20
 """Bytes of the ZIP64 locator before the end record of a large archive."""
 
 
 def load_numpy_file(file: BinaryIO) -> Array | dict[str, Array]:
-    """Load the array of a .npy file, or the arrays of a .npz file by name. ValueError for a file that is refused; see
-    above for damaged ones."""
+    """Load the array of a .npy file, or the arrays of a .npz file by name.
+
+    ValueError for a file that is refused; an error of :data:`DAMAGED_FILE_ERRORS` for a damaged one."""
     size = os.fstat(file.fileno()).st_size
     start = file.read(len(_MAGIC))
     file.seek(0)
     if start == _MAGIC:
         return _load_npy(file, size, "it")
     if not start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        raise ValueError("it is neither a .npy nor a .npz file of NumPy")
+        raise ValueError("expected a .npy or .npz file of NumPy")
     return _load_npz(file, size)
 
 
@@ -66,18 +67,20 @@ def _load_npz(file: BinaryIO, archive_bytes: int) -> dict[str, Array]:
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
         if len(members) > _MAX_MEMBERS:
-            raise ValueError(f"it has {len(members):,} arrays; the most are {_MAX_MEMBERS:,}")
+            raise ValueError(f"got {len(members):,} arrays, expected at most {_MAX_MEMBERS:,}")
         unpacked_size, max_size = (
             sum(member.file_size for member in members),
             _UNPACKED_BASE + _MAX_RATIO * archive_bytes,
         )
         if unpacked_size > max_size:
-            raise ValueError(f"its {archive_bytes:,} bytes unpack to {unpacked_size:,}; the most are {max_size:,}")
+            raise ValueError(
+                f"its {archive_bytes:,} bytes unpack to {unpacked_size:,} bytes, expected at most {max_size:,}"
+            )
         arrays = {}
         for member in members:
             name = member.filename.removesuffix(".npy")
             if name in arrays:
-                raise ValueError(f"it has two arrays {name[:80]!r}")
+                raise ValueError(f"two arrays have the name {name[:80]!r}")
             with archive.open(member) as stream:
                 arrays[name] = _load_npy(cast(BinaryIO, stream), member.file_size, repr(name[:80]))
         return arrays
@@ -99,22 +102,24 @@ def _check_archive_directory(file: BinaryIO, archive_bytes: int) -> None:
         file.seek(0)
         sizes = [struct.unpack_from("<Q", record, 40)[0]] if len(record) == 56 else sizes
     if max(sizes) > _MAX_DIRECTORY:
-        raise ValueError(f"its list of arrays has {max(sizes):,} bytes; the most are {_MAX_DIRECTORY:,}")
+        raise ValueError(f"its directory has {max(sizes):,} bytes, expected at most {_MAX_DIRECTORY:,}")
 
 
 def _load_npy(file: BinaryIO, available_bytes: int, array_name: str) -> Array:
-    """Load a .npy array of which ``available_bytes`` are there, header included.
+    """Load an array in .npy format from a stream of ``available_bytes`` bytes, header included.
 
-    ``array_name``: its name in errors. ValueError if it does not hold numbers or text, or if its header promises more
-    than these bytes."""
+    ``array_name``: its name in errors. ValueError if it does not hold numbers or text, or if its header declares more
+    elements than these bytes hold."""
     version = npy.read_magic(file)
     if version not in _HEADERS:  # version 3.0 is for records only
-        raise ValueError(f"{array_name} is of version {version}, expected 1.0 or 2.0")
+        raise ValueError(
+            f"{array_name}: got version {'.'.join(map(str, version))} of the .npy format, expected 1.0 or 2.0"
+        )
     shape, by_columns, dtype = _HEADERS[version](file)
     if dtype.hasobject:
-        raise ValueError(f"{array_name} holds Python objects, which would be run: save numbers")
+        raise ValueError(f"{array_name} holds Python objects, whose loading can run code; expected numbers")
     if dtype.kind not in _KINDS or dtype.subdtype is not None:
-        raise ValueError(f"{array_name} is of dtype {dtype}, expected numbers")
+        raise ValueError(f"{array_name}: got dtype {dtype}, expected numbers or text")
     if len(shape) > _MAX_AXES or any(type(extent) is not int or extent < 0 for extent in shape):
         raise ValueError(
             f"{array_name} has shape {str(shape)[:80]}, expected at most {_MAX_AXES} extents, none negative"
@@ -122,22 +127,25 @@ def _load_npy(file: BinaryIO, available_bytes: int, array_name: str) -> Array:
     count, header_size = prod(shape), file.tell()
     if count * dtype.itemsize > available_bytes - header_size or max(shape, default=0) > 1 << 62:
         raise ValueError(
-            f"{array_name} promises {count:,} numbers of {dtype}; there are {max(available_bytes - header_size, 0):,} bytes"
+            f"{array_name} declares {count:,} elements of {dtype}, {count * dtype.itemsize:,} bytes; "
+            f"got {max(available_bytes - header_size, 0):,} bytes"
         )
     data = _read_exactly(file, count * dtype.itemsize)
     array = np.frombuffer(data, dtype) if dtype.itemsize else np.zeros(0 if not count else 1, dtype)
     if array.size != count:
-        raise ValueError(f"{array_name} holds texts of no characters, expected numbers or texts")
+        raise ValueError(
+            f"{array_name} holds texts of no characters, expected numbers or texts of one character at least"
+        )
     return array.reshape(shape[::-1]).T if by_columns else array.reshape(shape)
 
 
-def _read_exactly(file: BinaryIO, nbytes: int) -> bytearray:
-    """Read ``nbytes`` bytes of a file; EOFError if there are fewer."""
+def _read_exactly(file: BinaryIO, byte_count: int) -> bytearray:
+    """Read the next ``byte_count`` bytes of a file; EOFError if there are fewer."""
     data, step = bytearray(), 1 << 20
-    while len(data) < nbytes:
-        block = file.read(min(step, nbytes - len(data)))
+    while len(data) < byte_count:
+        block = file.read(min(step, byte_count - len(data)))
         if not block:
-            raise EOFError("the file ends before its numbers do")
+            raise EOFError(f"the file ends after {len(data):,} of {byte_count:,} bytes of an array")
         data += block
     return data
 
@@ -153,15 +161,16 @@ def is_sound_file(path: Path) -> bool:
 
 
 def read_sound_file(path: Path) -> Array:
-    """Read the samples of a WAV file in float32 from -1 to 1, shape (frames,) or (frames, channels). UsageError for
-    anything but linear PCM."""
+    """Read the samples of a WAV file as float32 from -1 to 1, in shape (frames,) or (frames, channels).
+
+    UsageError for anything but linear PCM."""
     try:
         with open_regular_file(path) as opened, wave.open(opened, "rb") as file:
             width, channels = file.getsampwidth(), file.getnchannels()
             data = np.frombuffer(file.readframes(file.getnframes()), np.uint8)
     except (wave.Error, EOFError) as error:
         raise UsageError(
-            f"{path} is no sound that can be read: {error}", where=str(path),
+            f"cannot read {path} as a WAV file: {error}", where=str(path),
             hint="convert it to WAV, linear PCM of 8 to 32 bits; or save the arrays with numpy.save",
         ) from error  # fmt: skip
     if width == 1:  # in WAV files, samples of 8 bits are unsigned, wider ones signed
@@ -201,9 +210,10 @@ def holds_pictures(path: Path) -> bool:
 
 
 def read_arrays(path: Path, picture_reader: pictures.PictureReader | None = None) -> dict[str, Array]:
-    """Read arrays by name from a file or folder; :data:`ROWS` is the name of one without a name.
+    """Read arrays by name from a file or folder; an array without a name gets the name :data:`ROWS`.
 
-    ``picture_reader``: reader of pictures, if the input can take them. UsageError for what cannot be read."""
+    ``picture_reader``: reader of pictures; None if the network's inputs take none. UsageError if the file or folder
+    cannot be read."""
     try:
         if path.is_dir():
             return _read_sample_folder(path, picture_reader)
@@ -222,14 +232,14 @@ def read_arrays(path: Path, picture_reader: pictures.PictureReader | None = None
     except DAMAGED_FILE_ERRORS as error:
         reason = f": {error}" if type(error) in (ValueError, EOFError) else ""
         raise UsageError(
-            f"{path} holds no arrays that can be read{make_printable(reason, 300)}",
+            f"cannot read arrays from {path}{make_printable(reason, 300)}",
             where=str(path),
             hint=_table_suffix_hint(path) or _HINT,
         ) from error
 
 
 def _table_suffix_hint(path: Path) -> str:
-    """Return the hint to rename a file that holds a table but has another suffix; empty if it holds none."""
+    """Return the hint to rename a file to ``.csv`` if it holds a table; empty if it holds none."""
     try:
         _read_number_table(path)
     except (OSError, ValueError, UsageError):
@@ -238,8 +248,10 @@ def _table_suffix_hint(path: Path) -> str:
 
 
 def _read_sample_folder(folder: Path, picture_reader: pictures.PictureReader | None) -> dict[str, Array]:
-    """Read a folder with one file per sample. Its subfolders are classes: numbered by their names if all are numbers, else
-    in alphabetical order."""
+    """Read a folder with one file per sample, or with one subfolder of such files per class.
+
+    The class numbers are the subfolders' names if all are decimal numbers, else their positions in alphabetical
+    order."""
     class_folders = sorted(path for path in folder.iterdir() if path.is_dir() and _sample_files(path))
     numbers = (
         [int(k.name) for k in class_folders]
@@ -258,12 +270,17 @@ def _read_sample_folder(folder: Path, picture_reader: pictures.PictureReader | N
             hint="put the files of all samples into the folder, or all into folders of classes",
         )
     if picture_reader is None and any(map(pictures.is_picture, files)):
-        raise UsageError(f"{folder} holds pictures, but the network has several inputs", where=str(folder), hint=_HINT)
+        raise UsageError(
+            f"{folder}: a network with several inputs takes no pictures; got a folder of pictures",
+            where=str(folder),
+            hint=_HINT,
+        )
     arrays = [_read_sample_file(path, picture_reader) for path in files]
     for path, array in zip(files, arrays, strict=True):
         if (array.shape, array.dtype) != (arrays[0].shape, arrays[0].dtype):
             raise UsageError(
-                f"{path.name} is {array.dtype}{array.shape}, {files[0].name} is {arrays[0].dtype}{arrays[0].shape}",
+                f"{path.name}: got {array.dtype}{array.shape}, expected {arrays[0].dtype}{arrays[0].shape} "
+                f"as in {files[0].name}",
                 where=str(folder),
                 hint="give all samples one shape and dtype",
             )
@@ -272,7 +289,7 @@ def _read_sample_folder(folder: Path, picture_reader: pictures.PictureReader | N
 
 
 def _sample_files(folder: Path) -> list[Path]:
-    """List the files of samples in a folder, sorted."""
+    """List the .npy files, pictures and sounds in a folder, sorted by name."""
     return sorted(
         path
         for path in folder.iterdir()
@@ -289,18 +306,22 @@ def _read_sample_file(path: Path, picture_reader: pictures.PictureReader | None)
     with open_regular_file(path) as file:
         loaded = load_numpy_file(file)
     if not isinstance(loaded, np.ndarray):
-        raise ValueError(f"{path.name} holds several arrays, expected one sample")
+        raise ValueError(f"{path.name} is an archive of several arrays, expected one array")
     return loaded
 
 
 def _read_number_table(path: Path) -> dict[str, Array]:
-    """Read a table of reals separated by commas, tabs or semicolons, one sample per row. If the first row has names,
-    columns are also returned by name. UsageError if a cell is no number."""
+    """Read a table of real numbers, one sample per row, with cells between commas, tabs or semicolons.
+
+    The whole table has the name :data:`ROWS`. If the first row has names, each column is also returned under its name.
+    UsageError if a cell is no number."""
     text = read_text(path, encoding="utf-8-sig")
     mark = next((m for m in "\t;" if m in text), ",")
     rows = [row for row in csv.reader(text.splitlines(), delimiter=mark) if row]
     if not rows:
-        raise UsageError(f"{path} is empty", where=str(path), hint="write one sample a row, numbers between commas")
+        raise UsageError(
+            f"{path} is empty, expected rows of numbers", where=str(path), hint="write one sample a row, with commas"
+        )
     header = [name.strip() for name in rows[0]] if not all(map(_is_number, rows[0])) else []
     if len(set(header)) < len(header):
         raise UsageError(
@@ -312,9 +333,9 @@ def _read_number_table(path: Path) -> dict[str, Array]:
     for number, row in enumerate(body, 2 if header else 1):
         if len(row) != len(rows[0]) or not all(map(_is_number, row)):
             raise UsageError(
-                f"row {number} of {path.name} does not hold {len(rows[0])} numbers, as the first one does",
+                f"{path.name}: row {number} does not hold {len(rows[0])} numbers; got {make_printable(', '.join(row), 80)}",
                 where=str(path),
-                hint="write one sample a row",
+                hint=f"write one sample a row, with {len(rows[0])} numbers as in the first row",
             )
     table = np.array([[float(cell) for cell in row] for row in body]).reshape(len(body), len(rows[0]))
     return {ROWS: table} | {name: table[:, k] for k, name in enumerate(header)}

@@ -1,4 +1,4 @@
-"""Arrays and pictures as the tensors of a network: reshaping, quantising, scaling."""
+"""Convert arrays and pictures to the tensors of a network: reshape, quantise, scale."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ from microc.numerics import round_half_away
 
 # ---- Arrays in the shape and dtype of a network's tensors. Every conversion of dtype is reported in a note.
 
-FINITE = "leave these samples out: array[numpy.isfinite(array).reshape(len(array), -1).all(axis=1)]"
+FINITE = "leave out the samples with such numbers: array[numpy.isfinite(array).reshape(len(array), -1).all(axis=1)]"
 """Hint for samples with infinities or NaN."""
 
 
 def reshape_samples(array: Array, tensor: Mapping[str, Any], path: Path) -> Array:
-    """Reshape samples, counted by the first axis, to a tensor's shape. The axis of a batch of one may be missing, and rows
-    may be flat. A tensor with ``sequences`` also accepts sequences of samples, with one more axis. UsageError, with the
-    reshape to do, for another shape."""
+    """Reshape samples, counted by the first axis, to a tensor's shape.
+
+    A sample may lack the tensor's first axis if its extent is 1 (a batch of one), or may be a flat row. A tensor with
+    ``sequences`` also accepts sequences of samples, with one more axis. ``path``: file of the samples, for errors.
+    UsageError, with the reshape to do, for another shape."""
     shape = tuple(tensor["shape"])
     if _is_batch_of(array, shape):
         return np.ascontiguousarray(array).reshape(len(array), *shape)
@@ -34,7 +36,7 @@ def reshape_samples(array: Array, tensor: Mapping[str, Any], path: Path) -> Arra
         return np.ascontiguousarray(array).reshape(*array.shape[:2], *shape)
     shape_text = "x".join(map(str, ("N", *shape)))
     raise UsageError(
-        f"{tensor['name']} takes samples of shape {shape_text}, {array.shape} was given", where=str(path),
+        f"{tensor['name']} takes samples of shape {shape_text}; got {array.shape}", where=str(path),
         hint=_samples_shape_hint(array, shape),
     )  # fmt: skip
 
@@ -49,9 +51,9 @@ def _is_batch_of(array: Array, sample_shape: tuple[int, ...]) -> bool:
 
 
 def reshape_expression(array_shape: tuple[int, ...], input_shape: tuple[int, ...]) -> str:
-    """Return numpy code that reshapes ``array`` from ``array_shape`` to ``input_shape``, as far as the shapes tell how.
+    """Return numpy code that transposes or reshapes ``array`` from ``array_shape`` to ``input_shape``.
 
-    If the numbers of elements differ, it is a hint in words."""
+    If the numbers of elements differ, the result is a hint in words instead of code."""
     if prod(array_shape) != prod(input_shape):
         return f"give {prod(input_shape)} elements of shape {input_shape}; there are {prod(array_shape)}"
     is_permutation = len(array_shape) == len(input_shape) and sorted(array_shape) == sorted(input_shape)
@@ -72,7 +74,7 @@ def _axis_permutation(array_shape: tuple[int, ...], input_shape: tuple[int, ...]
 
 
 def _samples_shape_hint(array: Array, shape: tuple[int, ...]) -> str:
-    """Return the hint how to convert an array to samples of a shape, as far as both shapes tell."""
+    """Return a hint how to convert an array to samples of a shape, derived from both shapes."""
 
     def extents_above_one(shape: tuple[int, ...]) -> list[int]:
         return [extent for extent in shape if extent != 1]
@@ -81,7 +83,7 @@ def _samples_shape_hint(array: Array, shape: tuple[int, ...]) -> str:
     if array.shape in (shape, shape[1:]) or (
         array.ndim > 1 and sorted(extents_above_one(array.shape)) == sorted(extents_above_one(shape))
     ):
-        return "that is one sample: put an axis in front, which counts them (array[None])"
+        return "that is one sample: add an axis in front that counts samples, array[None]"
     if array.ndim > 1 and samples == extents_above_one(shape):
         wanted = ", ".join(map(str, (-1, *shape[shape[:1] == (1,) :])))
         return f"an axis of one element is missing or too many: array.reshape({wanted})"
@@ -93,20 +95,23 @@ def _samples_shape_hint(array: Array, shape: tuple[int, ...]) -> str:
                 for axis in _axis_permutation(array.shape[1:], shape[shape[:1] == (1,) and array.ndim == len(shape) :])
             ),
         )
-        return f"the axes are those of the model in another order: numpy.transpose(array, {axes})"
-    return "the first axis counts the samples" + ("; a batch of one may be left out" if shape[:1] == (1,) else "")
+        return f"reorder the axes as in the model: numpy.transpose(array, {axes})"
+    return "count the samples along the first axis" + ("; a batch of one may be left out" if shape[:1] == (1,) else "")
 
 
 def convert_samples(array: Array, tensor: Mapping[str, Any], path: Path) -> tuple[Array, str]:
-    """Convert samples to a tensor's shape and dtype; return them with a note on the conversion of dtype, empty if none was
-    needed. UsageError if the conversion would lose or invent numbers. ``path``: of the data, for errors."""
+    """Convert samples to a tensor's shape and dtype.
+
+    Returns them with a note on the conversion of the dtype, empty if none was needed. ``path``: file of the samples,
+    for errors. UsageError for a shape or dtype that does not fit, infinities or NaN for integers, or numbers beyond the
+    dtype."""
     array_in_shape, dtype = reshape_samples(array, tensor, path), dtypes.to_numpy(tensor["dtype"])
     name, given = tensor["name"], array_in_shape.dtype
     if given == dtype:
         return array_in_shape, ""
     if given.kind == "f" and dtype.kind in "iu" and not np.isfinite(array_in_shape).all():
         raise UsageError(
-            f"the samples for {name} hold infinities or NaN, which have no integer",
+            f"{name}: infinities or NaN cannot be converted to {dtype}, expected finite numbers",
             where=str(path),
             hint=FINITE,
         )
@@ -121,13 +126,15 @@ def convert_samples(array: Array, tensor: Mapping[str, Any], path: Path) -> tupl
         return array_in_shape.astype(dtype), f"{name}: {given} taken as {dtype}"
     hint = f"give {dtype}"
     if tensor["scale"] is not None:
-        hint += ", which is used as it is, or floats, which are quantised"
-    raise UsageError(f"{name} holds {dtype}, {given} was given", where=str(path), hint=hint)
+        hint += ", which stays unchanged, or floats, which are quantised"
+    raise UsageError(f"{name}: got {given}, expected {dtype}", where=str(path), hint=hint)
 
 
 def quantise_to_tensor(reals: Array, tensor: Mapping[str, Any]) -> Array:
-    """Quantise reals to a tensor's integers: round(x / scale) + zero point in single precision, as TFLite does,
-    saturated."""
+    """Quantise real numbers to a tensor's integers, saturated.
+
+    The result is round(x / scale) + zero point, divided in single precision and rounded half away from zero, as in
+    TFLite."""
     low, high = dtypes.int_range(tensor["dtype"])
     steps = round_half_away(reals.astype(np.float32) / np.float32(tensor["scale"])).astype(np.float64)
     stored: Array = np.clip(steps + tensor["zero_point"], low, high).astype(dtypes.to_numpy(tensor["dtype"]))
@@ -158,7 +165,9 @@ def is_picture(path: Path) -> bool:
 
 @frozen
 class PictureLayout:
-    """Layout of a picture in a tensor: extents in pixels, 1 or 3 channels. ``first``: channels precede the rows (CHW)."""
+    """Layout of a picture in a tensor: height and width in pixels, 1 or 3 channels.
+
+    ``first``: True if the channels are the first axis (CHW), False if they are the last (HWC)."""
 
     height: int
     width: int
@@ -182,15 +191,17 @@ def picture_layout_of(tensor: Mapping[str, Any]) -> PictureLayout:
         case (height, width):
             return PictureLayout(height, width, 1, False)
     raise UsageError(
-        f"{tensor['name']} of shape {'x'.join(map(str, shape))} is no picture",
+        f"{tensor['name']} of shape {'x'.join(map(str, shape))} is no picture, expected HxW, HxWxC or CxHxW",
         where=str(tensor["name"]),
-        hint="give a .npy file: pictures suit inputs of shape HxW, HxWxC or CxHxW with 1 or 3 channels",
+        hint="give a .npy file; pictures need an input with 1 or 3 channels",
     )
 
 
 def add_channel_orders(tensors: Iterable[Mapping[str, Any]], options: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Copy the inputs of a manifest with the order of their colour channels, ``channel_order_of``, that its ``options`` give:
-    ``NAME=bgr``, or ``*=rgb`` for all others."""
+    """Copy the inputs of a manifest and add the order of their colour channels as ``colour``: ``rgb``, ``bgr`` or
+    empty.
+
+    The manifest's ``options`` give it as ``input_colour``: ``NAME=bgr`` for one input, ``*=rgb`` for all others."""
     colours = options.get("input_colour", "")
 
     def channel_order_of(name: str) -> str:
@@ -202,9 +213,11 @@ def add_channel_orders(tensors: Iterable[Mapping[str, Any]], options: Mapping[st
 
 @frozen
 class PictureReader:
-    """Reader of picture files for an input, with channels in the order of its ``channel_order_of``.
-    ``span``: the reals for pixels 0 and 255. None: 8-bit integers take the pixel's value in order (0 becomes the
-    lowest), other inputs take 0 to 1."""
+    """Reader of picture files for one input of a network.
+
+    ``tensor``: the input, whose ``colour`` is the order of channels. ``span``: the real numbers for pixel values 0 and
+    255. None: an 8-bit input takes pixel values, shifted so that 0 becomes its lowest integer; other inputs take 0 to
+    1."""
 
     tensor: Mapping[str, Any]
     span: tuple[float, float] | None = None
@@ -221,12 +234,12 @@ class PictureReader:
         """Describe how pictures are converted for the input: size, channels, range of numbers."""
         layout, name = picture_layout_of(self.tensor), self.tensor["name"]
         mode = "BGR" if self._is_bgr and layout.channels == 3 else _MODES[layout.channels]
-        what = f"{name}: pictures in {layout.width}x{layout.height}, {mode}, pixels of 0 to 255 taken as"
+        conversion = f"{name}: pictures in {layout.width}x{layout.height}, {mode}, pixels of 0 to 255 taken as"
         if self._takes_raw_pixels:
             lowest, highest = dtypes.int_range(self.tensor["dtype"])
-            return f"{what} {lowest} to {highest}"
+            return f"{conversion} {lowest} to {highest}"
         low, high = self.span or (0.0, 1.0)
-        return f"{what} {low:g} to {high:g}"
+        return f"{conversion} {low:g} to {high:g}"
 
     @property
     def _is_bgr(self) -> bool:
@@ -237,8 +250,9 @@ class PictureReader:
         return self.span is None and self.tensor["dtype"] in ("int8", "uint8")
 
     def _convert_pixels(self, pixels: Array) -> Array:
-        """Convert pixels (0 to 255) to the numbers and the dtype of the input. UsageError if its integers stand for no
-        reals."""
+        """Convert pixels (0 to 255) to the range of numbers and the dtype of the input.
+
+        UsageError if the input holds integers without a scale, unless it takes 8-bit pixels unchanged."""
         dtype = dtypes.to_numpy(self.tensor["dtype"])
         if self._takes_raw_pixels:
             return (pixels.astype(np.int16) + dtypes.int_range(self.tensor["dtype"])[0]).astype(dtype)
@@ -249,27 +263,29 @@ class PictureReader:
         if self.tensor["scale"] is not None:
             return quantise_to_tensor(reals, self.tensor)
         raise UsageError(
-            f"{self.tensor['name']} holds {self.tensor['dtype']} without a scale, so that pixels cannot be converted",
+            f"{self.tensor['name']}: pixels cannot be converted to integers without a scale; "
+            f"got {self.tensor['dtype']}, expected floats or an input with a scale",
             where=str(self.tensor["name"]),
             hint=f"give a .npy file of {self.tensor['dtype']}",
         )
 
 
 def _read_pixels(path: Path, layout: PictureLayout) -> Array:
-    """Read the pixels of a picture file (height, width, channels), scaled if the picture has another size. ToolError
-    without Pillow, UsageError for anything but a picture."""
+    """Read the pixels of a picture file as uint8 (height, width, channels), resized to the layout if necessary.
+
+    ToolError if Pillow is not installed, UsageError for anything but a picture."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise ToolError(
-            "Pillow, which reads pictures, is not installed", hint="install it: pip install microc[pictures]"
+            "pictures need Pillow, which is not installed", hint="install it: pip install microc[pictures]"
         ) from error
     try:
         with open_regular_file(path) as file, Image.open(file, formats=_FORMATS) as picture:
             converted = picture.convert(_MODES[layout.channels])
     except (UnidentifiedImageError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise UsageError(
-            f"{path} is no picture that can be read",
+            f"cannot read {path} as a picture",
             where=str(path),
             hint=f"convert it to one of {', '.join(SUFFIXES)}",
         ) from error

@@ -1,6 +1,6 @@
 """The desktop backend: generated C as a shared library that is called with numpy arrays.
 
-A library may contain the kernels of several cores, called levels; the first that this computer can run is used.
+A library may contain kernels for several cores, called levels. The first level that this computer can run is used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -41,8 +41,10 @@ _ENTRIES = ("run", "run_kernel", "run_batch", "reset", "runs_here")
 
 @frozen
 class KernelLevel:
-    """A level of a library: the kernels for one core, with their manifest, their folder in a source archive, and their
-    entry points."""
+    """A level of a library: the kernels for one core.
+
+    ``manifest``: of the network as compiled for the core. ``folder``: folder of its C sources in a source archive, with
+    a final slash, empty for the first level. ``run`` to ``runs_here``: the C functions that the level exports."""
 
     manifest: dict[str, Any]
     folder: str
@@ -60,16 +62,17 @@ class KernelLevel:
 
 
 def select_level(library: ctypes.CDLL, path: Path, core: str = "") -> KernelLevel:
-    """Select the level of a library whose kernels are for ``core``, or the first that this computer has the instructions
-    for.
+    """Select the level of a library for ``core``; without a core, the first level that this computer can run.
 
-    ModelError if the file is no library of this version, or this computer can run none of its levels; UsageError if the
-    library was not compiled for ``core``."""
+    ``path``: of the library, for errors. ModelError if the file is no library of this version, or this computer can run
+    none of its levels; UsageError if the library was not compiled for ``core``."""
     levels = _list_library_levels(library, path)
     if core and core not in {level.core for level in levels}:
         known = ", ".join(level.core for level in levels)
         raise UsageError(
-            f"{path.name} has no kernels for {core!r}, expected one of {known}", where=str(path), hint="leave out core"
+            f"{path.name} has no kernels for {core!r}, expected one of {known}",
+            where=str(path),
+            hint="name one of these cores, or leave out core",
         )
     candidates = [level for level in levels if core in ("", level.core)]
     level = next((level for level in candidates if level.runs_here()), None)
@@ -78,14 +81,15 @@ def select_level(library: ctypes.CDLL, path: Path, core: str = "") -> KernelLeve
         raise ModelError(
             f"{path.name} is made for {names}, whose instructions this computer does not have",
             where=str(path),
-            hint=f'export it from target="portable", or for both: target="{candidates[0].core},portable"',
+            hint=f'compile it with target="portable", or for both: target="{candidates[0].core},portable"',
         )
     return level
 
 
 def _list_library_levels(library: ctypes.CDLL, path: Path) -> list[KernelLevel]:
-    """List all levels of a library in order, without calling a kernel. ModelError if the file is no library of this
-    version."""
+    """List all levels of a library in order, without calling its code.
+
+    ``path``: of the library, for errors. ModelError if the file is no library of this version."""
     levels: list[KernelLevel] = []
     for number in range(MOST_CORES):
         suffix = entry_suffix(number)
@@ -96,16 +100,16 @@ def _list_library_levels(library: ctypes.CDLL, path: Path) -> list[KernelLevel]:
             manifest = json.loads(ctypes.string_at(ctypes.addressof(symbol)).decode())
         except ValueError as error:
             raise ModelError(
-                f"{path.name} is no library made by microc: its manifest is no JSON",
+                f"{path.name} is no library of microc: its manifest is missing or no JSON",
                 where=str(path),
-                hint="export it again",
+                hint="export the network again",
             ) from error
         entries = [getattr(library, f"microc_{name}{suffix}", None) for name in _ENTRIES]
         if manifest.get("schema_version") != SCHEMA_VERSION or None in entries:
             raise ModelError(
                 f"{path.name} was made by another version of microc: got schema {manifest.get('schema_version')}, "
                 f"expected {SCHEMA_VERSION}",
-                hint="export it again",
+                hint="export the network again",
             )
         folder = f"{number}/" if number else ""
         levels.append(KernelLevel(manifest, folder, *entries))  # type: ignore[arg-type]  # none of them is None
@@ -116,7 +120,7 @@ def _list_library_levels(library: ctypes.CDLL, path: Path) -> list[KernelLevel]:
 
 
 def export_shared(library: Path, target: Path) -> Path:
-    """Copy a built shared library to ``target``."""
+    """Copy a built shared library to the path ``target``, and return that path."""
     with replace_atomically(target) as temporary:
         shutil.copyfile(library, temporary)
         os.chmod(temporary, 0o755)
@@ -124,11 +128,13 @@ def export_shared(library: Path, target: Path) -> Path:
 
 
 def export_tar(sources: Mapping[str, str], target: Path) -> Path:
-    """Write C sources as a tar archive with fixed owners and times, so that equal sources give equal bytes. OutputError
-    for a library without sources or with external code."""
+    """Write C sources as a tar archive at the path ``target``, and return that path.
+
+    ``sources``: text of each file by name. Owners and times are fixed, so that equal sources give equal bytes.
+    OutputError for a library without sources or with external code."""
     if not sources:
         raise OutputError(
-            f"{target.name}: a library loaded from .so has no sources, expected a name in .so",
+            f"{target.name}: a library that was loaded from a .so file has no C sources to export, expected a name in .so",
             where=str(target),
             hint="export to .so",
         )
@@ -150,7 +156,7 @@ def export_tar(sources: Mapping[str, str], target: Path) -> Path:
 # ---- Inputs and outputs by name or position.
 
 Tensors = Sequence[Mapping[str, Any]]
-"""Tensors as a manifest has them: ``name`` in C, ``label`` in the model."""
+"""Tensors of a manifest, which have a ``name`` in C and a ``label`` in the model."""
 
 
 def find_tensor_position(key: int | str, tensors: Tensors, tensor_kind: str) -> int:
@@ -172,14 +178,16 @@ def find_tensor_position(key: int | str, tensors: Tensors, tensor_kind: str) -> 
 def order_inputs(
     inputs: Tensors, positional_arrays: Sequence[Any], arrays_by_name: Mapping[str, Any]
 ) -> tuple[Any, ...]:
-    """Order the arrays of a call, some given by position and some by name, by the network's inputs.
+    """Return the arrays of a call, some given by position and some by name, in the order of the network's inputs.
 
     UsageError if an input is missing or given twice."""
     by_position: dict[int, Any] = dict(enumerate(positional_arrays))
     for name, array in arrays_by_name.items():
         position = find_tensor_position(name, inputs, "input")
         if position in by_position:
-            raise UsageError(f"input {name!r} is given twice, expected once", hint="give it by position or by name")
+            raise UsageError(
+                f"input {name!r} is given twice, expected once", hint="give it either by position or by name"
+            )
         by_position[position] = array
     missing = [tensor["name"] for position, tensor in enumerate(inputs) if position not in by_position]
     if missing:
@@ -194,7 +202,7 @@ def order_inputs(
 
 @frozen
 class TimingResult:
-    """Seconds per run: mean, median, min, max over ``repeats`` measurements of ``number`` runs each."""
+    """Seconds per run: mean, median, minimum and maximum over ``repeats`` measurements of ``number`` runs each."""
 
     mean: float
     median: float
@@ -222,20 +230,18 @@ def time_runs(run: Callable[[], None], number: int, repeats: int) -> TimingResul
 
 # ---- The library as an object.
 
-if TYPE_CHECKING:
-    pass
-
 
 class Library:
-    """A compiled network in this process. ``lib(x)`` runs it, :meth:`batch` runs many samples; ``set_input / run /
-    get_output / reset`` do it in steps.
+    """A compiled network in this process. ``lib(x)`` runs one sample, :meth:`batch` runs many. The methods
+    ``set_input``, ``run``, ``get_output`` and ``reset`` do the same in steps.
 
-    A call reads its arrays in place and writes new ones. Steps copy inputs and outputs, and continue with copies of the
-    last call's arrays. An instance has one arena, which also holds its state: use one instance per thread
-    (:meth:`instance`).
+    A call reads its arrays in place and returns new ones. The steps copy inputs and outputs; the first step after a
+    call also copies that call's arrays. An instance has one arena, which also holds its state: use one instance per
+    thread (:meth:`instance`).
 
-    ``elsewhere``: makes the library to export, if this one uses instructions that only some computers have. ``core``:
-    selects the kernels of a library with several levels; by default the first that this computer can run.
+    ``path``: the shared library. ``sources``: its C files by name. ``folder``: a temporary folder to keep while the
+    library is in use. ``elsewhere``: builds the library to export, if this one uses instructions that only some
+    computers have. ``core``: core whose kernels run; empty for the first that this computer can run.
     """
 
     def __init__(
@@ -292,7 +298,7 @@ class Library:
     def set_input(self, key: int | str, value: Any) -> None:
         """Copy ``value`` into an input, by position or name. Shape and dtype must match; nothing is converted.
 
-        If sizes vary, its shape determines some of them.
+        In a network with variable sizes, the shape of ``value`` determines some of them.
         """
         index = find_tensor_position(key, self.inputs, "input")
         self._copy_last_call()
@@ -300,12 +306,13 @@ class Library:
         self._copy_into_input(index, self._shapes.check_array(value, self.inputs[index]))
 
     def _copy_into_input(self, index: int, array: Array) -> None:
-        """Copy an array into an input's own memory."""
+        """Copy an array into the memory that this library keeps for an input, and record its shape."""
         self._in[index].reshape(-1)[: array.size] = array.reshape(-1)
         self._input_shapes[index] = array.shape
 
     def _copy_last_call(self) -> None:
-        """Copy inputs and outputs of the last call into memory of our own, since the caller may change its arrays."""
+        """Copy inputs and outputs of the last call into this library's memory, since the caller may change its
+        arrays."""
         if self._last_call is not None:
             (inputs, outputs), self._last_call = self._last_call, None
             for index, array in enumerate(inputs):
@@ -319,13 +326,14 @@ class Library:
         for tensor, shape in zip(self.inputs, self._input_shapes, strict=True) if self._shapes.sizes else ():
             if shape != self._shapes.of(tensor):
                 raise UsageError(
-                    f"input {tensor['name']} of shape {shape} does not fit the sizes {self._shapes.sizes} of other inputs",
+                    f"input {tensor['name']}: its shape contradicts the sizes {self._shapes.sizes} of other inputs; "
+                    f"got {shape}, expected {self._shapes.of(tensor)}",
                     hint="set all inputs whose shapes change",
                 )
         self._check_status(self._level.run(self._memory, self._in_pointers, self._out_pointers, *self._sizes))
 
     def _check_status(self, status: int) -> None:
-        """Raise UsageError if the status that an entry point returned is an error."""
+        """Raise UsageError unless the status that a C function returned is 0."""
         if status != 0:
             raise UsageError(
                 f"the network returned error {status}, expected 0",
@@ -333,14 +341,17 @@ class Library:
             )
 
     def run_kernel(self, kernel: int) -> None:
-        """Run one kernel of the call sequence; all kernels in order are one inference."""
+        """Run one kernel by its position in the order of execution. All kernels in order are one inference."""
         number = validation.as_integer("a kernel", kernel, most=(1 << 32) - 1)
         self._copy_last_call()
         status = self._level.run_kernel(
             self._memory, self._in_pointers, self._out_pointers, ctypes.c_uint32(number), *self._sizes
         )
         if status != 0:
-            raise UsageError(f"there is no kernel {kernel}", hint="give a position in the sequence of calls, from 0 on")
+            raise UsageError(
+                f"there is no kernel {kernel}, expected 0 to {len(self.manifest['kernels']) - 1}",
+                hint="give a position in the order of execution",
+            )
 
     def get_output(self, key: int | str) -> Array:
         """Return a copy of an output, by position or name."""
@@ -365,8 +376,9 @@ class Library:
         return html_table(format_signature(self.manifest["model"], self.inputs, self.outputs), rows)
 
     def __call__(self, *arrays: Any, **named: Any) -> Array | tuple[Array, ...]:
-        """Run on arrays in the graph's order, or by name; returns a new array, or a tuple if there are several outputs.
-        Contiguous arrays are not copied."""
+        """Run on arrays in the order of the network's inputs, or by name.
+
+        Returns a new array, or a tuple of them if there are several outputs. Contiguous arrays are not copied."""
         if named:
             arrays = order_inputs(self.inputs, arrays, named)
         if (
@@ -398,15 +410,15 @@ class Library:
             if samples:
                 axes = "" if given[1:] == shape else f".reshape(-1, {', '.join(map(str, shape))})"
                 raise UsageError(
-                    f"input {tensor['name']} has shape {shape}, {given} was given",
+                    f"input {tensor['name']}: got shape {given}, expected {shape}",
                     hint=f"for {given[0]} samples in one call: lib.batch(array{axes})",
                 )
 
     def batch(self, *arrays: Any) -> Array | tuple[Array, ...]:
-        """Run many samples in one call. Inputs and outputs have one more axis, the first, which counts the samples. State
-        continues from sample to sample. Only samples that are not contiguous are copied.
+        """Run many samples in one call. The first axis of inputs and outputs counts the samples. State continues from
+        sample to sample. Only samples that are not contiguous are copied.
 
-        UsageError if inputs have different numbers of samples, and for what a call refuses.
+        UsageError if inputs have different numbers of samples, or the shape or dtype of a sample does not match.
         """
         inputs = [as_array(f"input {k}", array) for k, array in enumerate(arrays)]
         counts = {len(array) if array.ndim else None for array in inputs}
@@ -433,14 +445,16 @@ class Library:
             return
         fits = array.ndim and array[:1].size == np.prod(shape, dtype=int)
         raise UsageError(
-            f"input {tensor['name']} takes samples of shape {shape}, an array of shape {array.shape} was given",
+            f"input {tensor['name']} takes samples of shape {shape}; got an array of shape {array.shape}",
             hint=f"reshape it: array.reshape(-1, {', '.join(map(str, shape))})"
             if fits
             else "give an array whose first axis counts the samples",
         )
 
     def tensor(self, name: str) -> Array:
-        """Return a copy of any tensor of the manifest. An intermediate tensor is valid only until its memory is reused."""
+        """Return a copy of any tensor of the manifest.
+
+        An intermediate tensor is valid only until a later kernel reuses its memory."""
         tensor, memory = self._tensor_memory(name)
         return _leading_elements(
             np.frombuffer(memory.tobytes(), dtypes.to_numpy(tensor["dtype"])), self._shapes.of(tensor)
@@ -453,7 +467,7 @@ class Library:
         memory[: data.size] = data
 
     def _tensor_memory(self, name: str) -> tuple[dict[str, Any], Array]:
-        """Return a tensor of the manifest and its bytes in memory. UsageError if there is no such tensor."""
+        """Return the manifest's entry of a tensor and a view of its bytes in memory. UsageError if there is none."""
         tensor = self._tensors.get(validation.as_text("a tensor", name))
         if tensor is None:
             raise UsageError(f"there is no tensor {name!r}", hint=known_names_hint(name, self._tensors, "tensors"))
@@ -473,10 +487,11 @@ class Library:
     def export_library(self, path: str | Path) -> Path:
         """Write the network to ``path``: a shared library (``.so``) or its C sources (``.tar``).
 
-        A network compiled for ``host`` is compiled again as portable C, so that it runs on any computer with this processor
-        architecture; floats may differ in their last bits. A core that was named is kept, and computers without its
-        instructions refuse to load the library. A network compiled for several cores contains the kernels of each and
-        selects at loading. OutputError if the model's file has changed since it was compiled.
+        A network compiled for ``host`` is compiled again as portable C, so that it runs on any computer with this
+        processor architecture; floats may differ in their last bits. A network compiled for a named core keeps its
+        kernels, and computers without the core's instructions refuse to load the library. A network compiled for
+        several cores contains the kernels of each; loading selects one. OutputError if the model's file has changed
+        since it was compiled.
         """
         target = validation.as_path("a library", path)
         if target.suffix not in (".tar", ".so"):
@@ -487,7 +502,9 @@ class Library:
             )
         exported = self._elsewhere() if self._elsewhere else self
         if exported.manifest["sha256"] != self.manifest["sha256"]:
-            raise OutputError("the model has changed since it was compiled", where=str(target), hint="compile it again")
+            raise OutputError(
+                "the model's file has changed since it was compiled", where=str(target), hint="compile it again"
+            )
         if target.suffix == ".tar":
             return export_tar(exported._sources, target)
         return export_shared(exported.path, target)
@@ -499,13 +516,15 @@ def _zeros_for_tensor(tensor: Mapping[str, Any]) -> Array:
 
 
 def _pointer_array(arrays: Sequence[Array]) -> Any:
-    """Return the addresses of arrays as a C array of at least one element."""
+    """Return the addresses of arrays as a C array of pointers, with at least one element."""
     return (ctypes.c_void_p * max(1, len(arrays)))(*map(_array_address, arrays))
 
 
 def _array_address(array: Any) -> int:
-    """Return the address of an array's elements. ``ctypes.from_buffer`` is faster than numpy's own ``ctypes.data``, which
-    takes about a microsecond, but works for writable arrays only."""
+    """Return the address of an array's elements.
+
+    ``ctypes.from_buffer`` works for writable arrays only. It is faster than numpy's ``ctypes.data``, which takes about
+    a microsecond."""
     try:
         return ctypes.addressof(ctypes.c_char.from_buffer(array))
     except (TypeError, ValueError):  # read-only, empty, or of a dtype that has no buffers
@@ -523,7 +542,7 @@ def _is_readable_in_place(array: Any, expected_shape_and_dtype: tuple[tuple[int,
 
 
 def _leading_elements(array: Array, shape: tuple[int, ...]) -> Array:
-    """Return the first elements of an array, as many as a shape has, in that shape."""
+    """Return the first elements of an array in a shape, as many as the shape has."""
     return array.reshape(-1)[: prod(shape)].reshape(shape)
 
 
@@ -533,8 +552,8 @@ def _load_error(path: Path, error: OSError) -> ModelError:
     missing = text.split(":")[0].strip()
     if "cannot open shared object file" in text and missing not in (str(path), path.name):
         return ModelError(
-            f"{path.name} needs the library {missing}, which is not found",
+            f"{path.name} needs the shared library {missing}, which was not found",
             where=str(path),
             hint="install it, or add its folder to LD_LIBRARY_PATH",
         )
-    return ModelError(f"{path.name} is no library made by microc: {text}", where=str(path))
+    return ModelError(f"{path.name} is no library of microc: {text}", where=str(path))

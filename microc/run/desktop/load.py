@@ -30,12 +30,15 @@ _FOLDERS = tuple(str(level) for level in range(1, MOST_CORES))
 
 def load_library(path: str | Path, core: str = "") -> Library:
     """Load the library that :meth:`Library.export_library` wrote to ``path``; a source archive is compiled first.
-    If the library has several cores, the kernels of ``core`` run, or of the first that this computer can run.
-    ModelError if it can run none of them, or if the file is no library."""
+
+    If the library has kernels for several cores, those for ``core`` run; without ``core``, those for the first core
+    whose instructions this computer has. ModelError if it can run none of them, or if the file is no library."""
     source, core_name = validation.as_path("a library", path), validation.as_text("a core", core)
     if not source.is_file():
         raise OutputError(
-            f"there is no library {source}", where=str(source), hint=similar_files_hint(source) or "check the path"
+            f"there is no file {source}, expected an exported library",
+            where=str(source),
+            hint=similar_files_hint(source) or "check the path",
         )
     if source.suffix != ".tar":
         return Library(source.resolve(), core=core_name)
@@ -48,8 +51,8 @@ def load_library(path: str | Path, core: str = "") -> Library:
 def _compiler_flags_of_core(manifest_text: str, path: Path) -> tuple[str, ...]:
     """Return the compiler flags for the core that C sources were generated for.
 
-    Empty if this computer cannot run the core or it needs none. ``manifest_text``: the text of the sources' manifest;
-    ``path``: of the archive, for errors."""
+    The result is empty if the core needs no flags, or if this computer does not have its instructions.
+    ``manifest_text``: text of ``manifest.json`` in the archive; ``path``: of the archive, for errors."""
     try:
         core = CORES.get(json.loads(manifest_text)["options"]["cpu"])
     except (ValueError, KeyError, TypeError) as error:
@@ -58,8 +61,9 @@ def _compiler_flags_of_core(manifest_text: str, path: Path) -> tuple[str, ...]:
 
 
 def _read_tar(path: Path) -> dict[str, str]:
-    """Read the files of a source archive that microc writes, and no others. Names are compared, never used as paths.
-    ModelError if one is missing."""
+    """Read the files of a source archive by name, and skip files that microc does not write.
+
+    Names are compared, never used as paths. ModelError if a file is missing."""
     member_names = {*MEMBERS, *(f"{folder}/{name}" for folder in _FOLDERS for name in MEMBERS)}
     try:
         archive_size = path.stat().st_size
@@ -78,7 +82,7 @@ def _read_tar(path: Path) -> dict[str, str]:
                     texts[member.name] = handle.read().decode()
     except OSError as error:
         raise OutputError(
-            f"cannot read {path}: {error.strerror or error}", where=str(path), hint="name a file that you may read"
+            f"cannot read {path}: {error.strerror or error}", where=str(path), hint="check the permissions of the file"
         ) from error
     except (tarfile.TarError, UnicodeDecodeError, EOFError) as error:
         raise ModelError(f"{path.name} is no source archive made by microc", where=str(path)) from error
@@ -86,26 +90,27 @@ def _read_tar(path: Path) -> dict[str, str]:
     prefixes = ("", *(f"{folder}/" for folder in sorted(folders)))
     missing = [f"{prefix}{name}" for prefix in prefixes for name in MEMBERS if f"{prefix}{name}" not in texts]
     if missing:
-        raise ModelError(f"{path.name} lacks {', '.join(missing)}", where=str(path), hint="export it again")
+        raise ModelError(f"{path.name} lacks {', '.join(missing)}", where=str(path), hint="export the network again")
     return texts
 
 
 def build_library(
     sources: Mapping[str, str], *flags: str, elsewhere: Callable[[], Library] | None = None, core: str = ""
 ) -> Library:
-    """Compile C sources into a shared library and load it. ``flags``: more arguments for the compiler; ``elsewhere`` and
-    ``core``: see :class:`Library`."""
+    """Compile C sources into a shared library in a temporary folder, and load it.
+
+    ``sources``: text of each file by name. ``flags``: more arguments for the compiler. ``elsewhere``, ``core``: see
+    :class:`Library`."""
     folder = tempfile.TemporaryDirectory(prefix="microc-")
     library = compile_sources(sources, Path(folder.name), "model.so", *flags)
     return Library(library, sources, folder, elsewhere, core)
 
 
 def merge_levels(sources_by_core: Sequence[Mapping[str, str]], network_name: str) -> dict[str, str]:
-    """Merge the sources for several cores into those of one library, which selects the kernels of a core when it is
-    loaded.
+    """Merge the C sources for several cores into those of one library, which selects the kernels of a core at loading.
 
-    ``sources_by_core``: the sources for each core by file name, with distinct C names. ``network_name``: of the
-    network. The first core's files are named as in a library for one core; the others get a folder each."""
+    ``sources_by_core``: for each core, the text of its files by name; C names differ between cores. ``network_name``:
+    name of the network. Files of the first core keep their names; those of core number N get the prefix ``N/``."""
     merged: dict[str, str] = {}
     for level, sources in enumerate(sources_by_core):
         prefix = f"{level}/" if level else ""
@@ -116,7 +121,8 @@ def merge_levels(sources_by_core: Sequence[Mapping[str, str]], network_name: str
 
 
 def build_levels(sources: Mapping[str, str], core: str = "") -> Library:
-    """Compile the result of :func:`merge_levels` into a library, each level with the options of its core, and load it."""
+    """Compile the result of :func:`merge_levels` into a library, each level with its core's compiler flags, and load
+    it. ``core``: core whose kernels run; empty for the first that this computer can run."""
     folder = tempfile.TemporaryDirectory(prefix="microc-")
     root, objects = Path(folder.name), []
     for level in ("", *sorted({name.partition("/")[0] for name in sources if "/" in name})):
@@ -137,8 +143,10 @@ def build_levels(sources: Mapping[str, str], core: str = "") -> Library:
 
 
 def compile_sources(sources: Mapping[str, str], folder: Path, name: str, *flags: str) -> Path:
-    """Write C sources into a folder and compile them, with the external code that their manifest names, into the shared
-    library ``name``."""
+    """Write C sources into a folder and compile them into the shared library ``name`` there; return its path.
+
+    ``sources``: text of each file by name. External code that ``manifest.json`` names is compiled and linked, too.
+    ``flags``: more arguments for the compiler."""
     for file, text in sources.items():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_text(text)

@@ -1,4 +1,4 @@
-"""Functions on an accelerator of this computer: OpenCL C, compiled and run by a driver through PyOpenCL."""
+"""Run functions as OpenCL kernels on a device of this computer, through PyOpenCL and the device's driver."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ _DRIVERS = "install a driver: the vendor's, or one for the processor (apt instal
 
 
 class OpenCLFunction:
-    """A function that runs as an OpenCL kernel. ``source``: its OpenCL C. ``groups``: number of work-groups along x, y and
-    z; ``items``: work-items of each group.
+    """A function that runs as an OpenCL kernel.
 
-    Called with numpy arrays in the order of its inputs, it returns an array, or a tuple if there are several outputs.
-    The first call needs PyOpenCL and a driver: ToolError if they are missing or the driver rejects the kernel."""
+    ``source``: its OpenCL C. ``groups``: number of work-groups along x, y and z. ``items``: number of work-items of
+    each group along x, y and z.
+
+    Call it with numpy arrays in the order of its inputs. It returns an array, or a tuple if there are several outputs.
+    The first call needs PyOpenCL and a driver. ToolError if they are missing or the driver rejects the kernel."""
 
     def __init__(self, schedule: Schedule, constants: Mapping[str, Any]) -> None:
         ends = make_boundary_graph(schedule, constants)
@@ -59,8 +61,10 @@ class OpenCLFunction:
         return outputs[0] if len(outputs) == 1 else outputs
 
     def time_evaluator(self, *arrays: Any, number: int = 10, repeats: int = 5) -> TimingResult:
-        """Time ``repeats`` measurements of ``number`` launches each, with the arrays already on the device; every launch
-        is waited for."""
+        """Time ``repeats`` measurements of ``number`` launches each, without the copies of arrays to and from the
+        device.
+
+        A launch ends when the kernel has ended."""
         memory = self._upload_parameters(arrays)
         return time_runs(lambda: self._launch_and_wait(memory), number, repeats)
 
@@ -72,17 +76,18 @@ class OpenCLFunction:
         return html_table(self._function_signature(), rows)
 
     def _function_signature(self) -> str:
-        """Return the function's name with its inputs and outputs."""
+        """Return the function's name with the names, dtypes and shapes of its inputs and outputs, as text."""
         tensors = {p.name: {"name": p.name, "dtype": p.dtype, "shape": p.shape} for p in self._params}
         inputs, outputs = ([tensors[name] for name in names] for names in (self.inputs, self.outputs))
         return format_signature(self._name, inputs, outputs)
 
     def _upload_parameters(self, arrays: Sequence[Any]) -> dict[str, Any]:
-        """Copy the arrays of a call and the constants to buffers on the device; return the buffers by parameter. Outputs
-        start as zeros."""
+        """Copy the arrays of a call and the constants to buffers on the device; return the buffers by parameter name.
+
+        Buffers of outputs start as zeros."""
         if len(arrays) != len(self.inputs):
             raise UsageError(
-                f"{self._name} takes {len(self.inputs)} arrays, {len(arrays)} were given",
+                f"{self._name}: got {len(arrays)} arrays, expected {len(self.inputs)}, one for each input",
                 hint=f"give {', '.join(self.inputs)}",
             )
         arrays_by_name = {name: as_array(f"input {name!r}", a) for name, a in zip(self.inputs, arrays, strict=True)}
@@ -118,7 +123,9 @@ class OpenCLFunction:
         try:
             return next(d for platform in cl.get_platforms() for d in platform.get_devices())
         except (cl.Error, StopIteration) as error:
-            raise ToolError("no driver of OpenCL is installed", where="target opencl", hint=_DRIVERS) from error
+            raise ToolError(
+                "OpenCL found no device: no driver is installed", where="target opencl", hint=_DRIVERS
+            ) from error
 
     @cached_property
     def _context(self) -> Any:
@@ -136,9 +143,9 @@ class OpenCLFunction:
         except cl.Error as error:
             messages = [line for line in str(error).splitlines() if "error:" in line] or [str(error)]
             raise ToolError(
-                f"the driver refuses the kernel of {self._name}: {messages[0].strip()}",
+                f"the OpenCL driver rejects the kernel of {self._name}: {messages[0].strip()}",
                 where=self.device,
-                hint="use smaller groups, or less shared memory",
+                hint="schedule smaller work-groups, or less shared memory",
             ) from error
 
 

@@ -1,4 +1,4 @@
-"""Compare a compiled network with its framework: differences of tensors, by output and layer."""
+"""Compare the tensors of a compiled network with those of its framework, by output and by layer."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ TOLERANCES: Mapping[str, float] = MappingProxyType(
 )
 """Default tolerance by dtype, relative to the largest magnitude of the tensor.
 
-A sum of K products in another order differs by at most K * 2**-24 times the sum of their magnitudes, typically by about
-sqrt(K) * 2**-24: 1e-6 to 1e-5 for a float32 layer with thousands of products. Tens of layers pass it on and add to it.
-Float16 and bfloat16 are rounded after every operator, by 2**-11 or 2**-8.
+If a sum of K products in float32 is computed in another order, it differs by at most K * 2**-24 times the sum of their
+magnitudes, typically by about sqrt(K) * 2**-24: 1e-6 to 1e-5 for a layer with thousands of products. The differences of
+tens of layers accumulate. Float16 and bfloat16 are rounded after every operator, by 2**-11 or 2**-8.
 """
 
 
 WORDS = ("int16", "uint16")
 WORD_QUANTA = 16
-"""Default tolerance of 16-bit integers, in quanta, where the framework sums products of them in float32 (ONNX Runtime).
+"""Default tolerance of 16-bit integers, in quanta, for a framework that sums their products in float32 (ONNX Runtime).
 
-A product of 16 by 8 bits has 23 bits and float32 holds 24, so that sums are rounded. A result near a tie may then differ by one
-quantum, which layers pass on. Measured: 5 quanta at most at the outputs of three U-Nets of 11 layers.
+A product of 16 by 8 bits has 23 bits and float32 holds 24, so that sums are rounded. A result near a tie may then
+differ by one quantum, which layers pass on. Measured: 5 quanta at most at the outputs of three U-Nets of 11 layers.
 """
 
 
@@ -45,11 +45,14 @@ quantum, which layers pass on. Measured: 5 quanta at most at the outputs of thre
 class Agreement:
     """Comparison of one tensor of the network with the framework's, over all samples.
 
-    ``differing``: elements of ``elements`` that differ in any bit of their value. ``wrong``: elements beyond ``tolerance``,
-    except the ``undecided`` ones, which depend on rounding alone. ``largest``: the largest absolute difference, in quanta
-    for stored integers. ``relative``: the same divided by the largest magnitude of the framework's tensor (floats).
-    ``cosine``: of the angle between both (None if one is all zeros). ``top``: share of rows whose largest element has the
-    same index (None if rows have one element).
+    ``layer``, ``op``: the layer and operator of the kernel that writes the tensor; empty for an output of the network.
+    ``elements``: number of compared elements. ``differing``: number of elements whose values differ. ``wrong``: number
+    of elements beyond ``tolerance``, except undecided ones. ``undecided``: number of elements beyond ``tolerance`` that
+    depend on rounding alone. ``largest``: the largest absolute difference, in quanta for integers. ``relative``: for
+    floats, ``largest`` divided by the largest magnitude of the framework's tensor; 0 for integers. ``cosine``: of the
+    angle between both tensors, None if one is all zeros. ``top``: share (0 to 1) of rows along the last axis whose
+    largest element has the same index in both, None if rows have one element. ``tolerance``: relative to the largest
+    magnitude for floats, in quanta for integers.
     """
 
     tensor: str
@@ -68,13 +71,16 @@ class Agreement:
 
     @property
     def agrees(self) -> bool:
+        """True if no element is beyond the tolerance."""
         return not self.wrong
 
 
 @dataclass(slots=True)
 class DifferenceTally:
-    """Collector of the differences between a tensor of the network and the framework's. ``tolerance``: for floats relative
-    to the largest magnitude, for integers in quanta."""
+    """Collector of the differences between a tensor of the network and the framework's.
+
+    ``tolerance``: relative to the largest magnitude for floats, in quanta for integers. ``pairs``: for each sample the
+    network's array, the framework's, and the mask of undecided elements or None."""
 
     tensor: str
     dtype: str
@@ -84,8 +90,9 @@ class DifferenceTally:
     pairs: list[tuple[Array, Array, Array | None]] = field(default_factory=list)
 
     def add(self, ours: Array, theirs: Array, undecided: Array | None = None) -> None:
-        """Add the values of one sample, the network's and the framework's, in the same shape. ``undecided``: elements that
-        depend on rounding alone."""
+        """Add the arrays of one sample, the network's and the framework's, in the same shape.
+
+        ``undecided``: mask of the elements that depend on rounding alone, such as the class of two equal scores."""
         self.pairs.append((ours, theirs, undecided))
 
     def agreement(self) -> Agreement:
@@ -143,8 +150,10 @@ def _largest_finite_magnitude(array: Array) -> float:
 
 
 def _differences_and_mismatches(ours: Array, theirs: Array) -> tuple[Array, Array]:
-    """Return the absolute differences of two arrays (0 where an element is not finite), and a mask of the elements where
-    NaN or an infinity meets something else."""
+    """Return the absolute differences of two arrays by element, and a mask of mismatches with NaN or infinities.
+
+    The difference is 0 if one of both elements is not finite. The mask is then True unless both are NaN, or the same
+    infinity."""
     if ours.dtype.kind != "f":
         return np.abs((ours - theirs).astype(np.float64)), np.zeros(ours.shape, bool)
     finite = np.isfinite(ours) & np.isfinite(theirs)
@@ -165,8 +174,10 @@ _MOST_AXES = 5
 class Comparison:
     """Comparison of a network and its framework on ``samples`` sets of inputs.
 
-    ``outputs`` decide whether both agree. ``layers`` are the kernels' results that have a name in the model, in the order
-    of execution; they show where a difference begins. ``uncompared``: outputs that the framework does not return.
+    ``reference``: name of the framework; ``version``: of its package. ``outputs``: agreement of each output; these
+    decide whether the network agrees. ``layers``: agreement of the kernels' results that have a name in the model, in
+    the order of execution; they show which layer differs first. ``uncompared``: outputs that the framework does not
+    return.
     """
 
     reference: str
@@ -183,6 +194,7 @@ class Comparison:
 
     @property
     def identical(self) -> bool:
+        """True if all elements of all outputs are equal."""
         return all(not output.differing for output in self.outputs)
 
     @property
@@ -230,15 +242,16 @@ def compare_with_reference(
     network_names: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Run network and framework on sets of inputs and compare them.
+    """Run a compiled network and its framework on sets of inputs, and compare their tensors.
 
-    State is reset once and continues from set to set. ``tolerance``: for floats, relative to the largest magnitude of a
-    tensor; None: :data:`TOLERANCES`. ``quanta``: tolerance of integers in quantisation steps; ``word_quanta``: the
-    least tolerance of 16-bit integers. ``output_names``: names, in the model, of the network's outputs, if the network
-    was cut out of the model. ``network_names``: maps the framework's names of values to the network's; None: they are
-    the same.
+    ``inputs``: for each set the arrays in the order of the network's inputs. State is reset once and continues from set
+    to set. ``tolerance``: for floats, relative to the largest magnitude of a tensor; None: :data:`TOLERANCES`.
+    ``quanta``: tolerance of integers in quantisation steps. ``word_quanta``: lower bound of the tolerance of 16-bit
+    integers, in quantisation steps. ``output_names``: names in the model of the network's outputs, if the network was
+    cut out of the model. ``layers``: compare layers, too. ``network_names``: maps the framework's names of values to
+    the network's; None: they are the same.
 
-    UsageError if the framework does not accept the inputs, or has no such values."""
+    UsageError if the framework rejects the inputs, or has no value with a name of ``output_names``."""
     library.reset()
     reference.reset()
     kernels = library.manifest["kernels"] if layers else []
@@ -296,33 +309,37 @@ def _run_reference(reference: Reference, arrays: Sequence[Array]) -> FrameworkAn
         return reference.run(arrays)
     except RuntimeRefusal as error:
         raise UsageError(
-            f"{reference.name} does not take these inputs: {error}",
-            hint="give inputs that it takes: --data, --input",
+            f"{reference.name} rejects the inputs: {error}",
+            hint="give inputs that it accepts: --data or --input",
         ) from error
 
 
 def _select_framework_outputs(
     answer: FrameworkAnswer, output_names: Sequence[str], output_count: int
 ) -> Sequence[Array]:
-    """Return the framework's values for the network's outputs; fewer if it returns fewer.
+    """Return the framework's values for the network's outputs, in order; fewer if it returns fewer.
 
-    ``output_names``: values of the model that are the network's outputs, if it was cut out of the model. UsageError if
-    the framework does not show one."""
+    ``output_names``: names in the model of the network's outputs, if the network was cut out of the model; else empty.
+    ``output_count``: number of the network's outputs. UsageError if the framework has no value of such a name."""
     if not output_names:
         return answer.outputs[:output_count]
     missing = [name for name in output_names if name not in answer.tensors]
     if missing:
         raise UsageError(
-            f"outputs: the framework gives no tensor {missing[0]!r}",
-            hint="leave out outputs: compare the whole network",
+            f"outputs: the framework returns no tensor {missing[0]!r}",
+            hint="leave out outputs to compare the whole network",
         )
     return [answer.tensors[name] for name in output_names]
 
 
 def _reshape_framework_output(theirs: Array, ours: Array, name: str, reference: Reference) -> Array:
-    """Reshape an output of the framework to the network's shape; VerificationError if their sizes differ."""
+    """Reshape an output of the framework to the shape of the network's output ``name``.
+
+    VerificationError if their numbers of elements differ."""
     if theirs.size != ours.size:
-        raise VerificationError(f"output {name} has shape {ours.shape}, that of {reference.name} {theirs.shape}")
+        raise VerificationError(
+            f"output {name}: got shape {ours.shape}, expected {theirs.shape} as in {reference.name}"
+        )
     return np.asarray(theirs).reshape(ours.shape)
 
 
@@ -333,8 +350,10 @@ def _tally_kernel_outputs(
     tallies: dict[str, DifferenceTally],
     create_tally: Callable[[Mapping[str, Any], str, str], DifferenceTally],
 ) -> None:
-    """Add a kernel's outputs to the tallies of the layers that the framework shows. It is done right after the kernel,
-    before a later one reuses their memory."""
+    """Add a kernel's outputs to the tallies, if the framework has tensors of the same names.
+
+    ``tallies``: by the output's name in C; missing ones are added. Call it right after the kernel, before a later
+    kernel reuses the memory of its outputs."""
     tensors_by_name = {tensor["name"]: tensor for tensor in library.manifest["tensors"]}
     for name in kernel["outputs"]:
         tensor = tensors_by_name[name]
@@ -352,8 +371,7 @@ def _tally_kernel_outputs(
 
 
 def _strip_permutation_suffixes(label: str) -> tuple[str, bool]:
-    """Return a value's name in the model, without the suffixes that the compiler adds for permuted axes, and True if there
-    were any."""
+    """Return a value's name without the suffixes that the compiler adds for permuted axes, and True if it had any."""
     is_permuted = False
     while label.endswith(_PERMUTED_SUFFIXES):
         label, is_permuted = label.rpartition(".")[0], True
@@ -361,8 +379,10 @@ def _strip_permutation_suffixes(label: str) -> tuple[str, bool]:
 
 
 def _permute_to_kernel_shape(theirs: Array, ours: Array, is_permuted: bool) -> Array | None:
-    """Permute the framework's tensor to the kernel's shape. If several permutations fit, take the one with the least
-    difference; None if none fits."""
+    """Permute or reshape the framework's tensor to the shape of the kernel's tensor; None if the shapes do not fit.
+
+    ``is_permuted``: True if the compiler permuted the axes. If several permutations fit, the result is the one with the
+    least sum of differences."""
     if not is_permuted:
         return theirs.reshape(ours.shape) if theirs.size == ours.size else None
     if theirs.ndim != ours.ndim or theirs.ndim > _MOST_AXES:
@@ -372,7 +392,7 @@ def _permute_to_kernel_shape(theirs: Array, ours: Array, is_permuted: bool) -> A
 
 
 def _permutations_with_shape(theirs: Array, shape: tuple[int, ...]) -> Iterator[Array]:
-    """Yield all permutations of a tensor's axes that give it a shape."""
+    """Yield the tensor with its axes permuted, for all permutations that result in ``shape``."""
     for axes in permutations(range(theirs.ndim)):
         if tuple(theirs.shape[axis] for axis in axes) == shape:
             yield theirs.transpose(axes)

@@ -102,13 +102,13 @@ class Estimator:
         """Do nothing: estimators have no state."""
 
 
-def load_lightgbm_booster(text: bytes, file: str) -> Estimator:
+def load_lightgbm_booster(text: bytes, file_name: str) -> Estimator:
     """Load the booster of a LightGBM text model; ToolError if LightGBM is missing or rejects it."""
     package = import_framework("lightgbm", "LightGBM")
     try:
         return Estimator(package.Booster(model_str=text.decode("utf-8", "replace")))
     except package.basic.LightGBMError as error:
-        raise ToolError(f"LightGBM does not load the model: {error}", where=file) from error
+        raise ToolError(f"LightGBM does not load the model: {error}", where=file_name) from error
 
 
 # ---- XGBoost's boosters and estimators, run by XGBoost.
@@ -167,14 +167,14 @@ def _softmax_rows(scores: Array) -> Array:
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
-def load_xgboost_booster(data: bytes, file: str) -> XgboostBooster:
+def load_xgboost_booster(data: bytes, file_name: str) -> XgboostBooster:
     """Load the booster of an XGBoost model file; ToolError if XGBoost is missing or rejects it."""
     package = import_framework("xgboost", "XGBoost", XGBOOST_MODEL_EXTRA)
     try:
         booster = package.Booster()
         booster.load_model(bytearray(data))
     except package.core.XGBoostError as error:
-        raise ToolError(f"XGBoost does not load the model: {error}", where=file) from error
+        raise ToolError(f"XGBoost does not load the model: {error}", where=file_name) from error
     return XgboostBooster(booster, booster.attr("scikit_learn") is not None)
 
 
@@ -220,13 +220,13 @@ class KerasModel:
         """Do nothing: layers that keep state are refused when they are read."""
 
 
-def load_keras_model(data: bytes, file: str) -> KerasModel:
+def load_keras_model(data: bytes, file_name: str) -> KerasModel:
     """Load a ``.keras`` file. ToolError for HDF5, ModelError if its configuration names anything but Keras's own
     classes."""
     if data.startswith(HDF5_MAGIC):
         raise ToolError(
             "Keras loads .h5 files without its safe mode, so that they may run code",
-            where=file,
+            where=file_name,
             hint="load it yourself and give the object: microc.verify(keras.models.load_model(path))",
         )
     keras = import_framework("keras", "Keras", KERAS_MODEL_EXTRA)
@@ -235,7 +235,7 @@ def load_keras_model(data: bytes, file: str) -> KerasModel:
     if foreign:
         raise ModelError(
             f"the model names {foreign[0]!r}, which is not Keras's own",
-            where=file,
+            where=file_name,
             hint="load it yourself and give the object: microc.verify(model)",
         )
     with tempfile.TemporaryDirectory(prefix="microc-") as folder:
@@ -244,7 +244,7 @@ def load_keras_model(data: bytes, file: str) -> KerasModel:
         try:
             return KerasModel(keras.saving.load_model(path, compile=False, safe_mode=True))
         except Exception as error:
-            raise ToolError(f"Keras does not load the model: {error}", where=file) from error
+            raise ToolError(f"Keras does not load the model: {error}", where=file_name) from error
 
 
 def _list_foreign_classes(config: Any) -> list[str]:
@@ -279,14 +279,14 @@ class TorchProgram:
 
     name = "torch"
 
-    def __init__(self, program: Any, file: str, show_layers: bool = True) -> None:
+    def __init__(self, program: Any, file_name: str, show_layers: bool = True) -> None:
         self._torch = import_framework("torch", "PyTorch", "pip install microc[torch]")
         self.version = str(self._torch.__version__)
         try:
             self._module = program.module()
-            self._inside = torch_export.decompose_program(program, file).module() if show_layers else None
+            self._inside = torch_export.decompose_program(program, file_name).module() if show_layers else None
         except Exception as error:
-            raise ToolError(f"PyTorch does not run the program: {error}", where=file) from error
+            raise ToolError(f"PyTorch does not run the program: {error}", where=file_name) from error
 
     def run(self, arrays: Sequence[Array]) -> FrameworkAnswer:
         torch = self._torch
@@ -310,17 +310,17 @@ class TorchProgram:
         """Do nothing: programs that change their buffers are refused when they are read."""
 
 
-def load_torch_program(data: bytes, file: str) -> TorchProgram:
+def load_torch_program(data: bytes, file_name: str) -> TorchProgram:
     """Load a ``.pt2`` file of PyTorch from an archive that the reader has sanitised, so that nothing is unpickled.
     ToolError if PyTorch is missing or rejects it."""
     torch = import_framework("torch", "PyTorch", "pip install microc[torch]")
     importlib.import_module("torch.ao.quantization.fx._decomposed")  # the operators that quantised programs use
-    checked = sanitise_archive(data, file)
+    checked = sanitise_archive(data, file_name)
     try:
         program = torch.export.load(io.BytesIO(checked))
     except Exception as error:
-        raise ToolError(f"PyTorch does not load the program: {error}", where=file) from error
-    return TorchProgram(program, file)
+        raise ToolError(f"PyTorch does not load the program: {error}", where=file_name) from error
+    return TorchProgram(program, file_name)
 
 
 def _create_recording_interpreter(torch: Any, module: Any, recorded_tensors: dict[str, Any]) -> Any:
@@ -357,7 +357,7 @@ class OnnxRuntime:
 
     name = "onnxruntime"
 
-    def __init__(self, data: bytes, file: str, state: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(self, data: bytes, file_name: str, state: Mapping[str, str] = MappingProxyType({})) -> None:
         runtime = import_framework("onnxruntime", "onnxruntime")
         self.version = package_version("onnxruntime")
         options = runtime.SessionOptions()
@@ -373,7 +373,7 @@ class OnnxRuntime:
         try:
             plain = open_session(data)
         except Exception as error:
-            raise ToolError(f"onnxruntime does not run the model: {error}", where=file) from error
+            raise ToolError(f"onnxruntime does not run the model: {error}", where=file_name) from error
         self._session = plain
         self._feedback = state
         self._state: dict[str, Array] = {}
@@ -432,7 +432,7 @@ def _add_all_values_to_outputs(data: bytes) -> bytes:
     return serialised
 
 
-# ---- TFLite models in TFLite Micro's interpreter or LiteRT, both told to preserve all tensors.
+# ---- TFLite models in TFLite Micro's interpreter or LiteRT, both configured to preserve all tensors.
 
 _ARENA = (16 << 20, 512 << 20)
 """Sizes of TFLite Micro's arena in bytes, tried in this order. Preserving all tensors takes more than usual."""
@@ -443,7 +443,7 @@ class TfliteMicro:
 
     name = "tflm"
 
-    def __init__(self, data: bytes, file: str) -> None:
+    def __init__(self, data: bytes, file_name: str) -> None:
         runtime = import_framework("tflite_micro", "tflite-micro").runtime
         self.version = package_version("tflite-micro")
         self._names = tensor_names(data)
@@ -457,7 +457,7 @@ class TfliteMicro:
             except Exception as error:
                 if size == _ARENA[-1]:
                     raise ToolError(
-                        f"TFLite Micro does not run the model: {error}", where=file, hint="try --against litert"
+                        f"TFLite Micro does not run the model: {error}", where=file_name, hint="try --against litert"
                     ) from error
         self._count = _count_tflite_outputs(data)
 
@@ -491,18 +491,20 @@ rounds differently."""
 
 
 class LiteRT:
-    """A TFLite model in LiteRT's interpreter as a reference, with the first set of kernels that supports all operators
-    of the model: reference kernels lack ELU, for example.
+    """A TFLite model in LiteRT's interpreter as a reference.
 
-    ``own``: try default kernels first. They differ from the reference kernels in quantising floats to int16."""
+    It uses the first of LiteRT's op resolvers (:data:`_KERNELS`) that supports all operators of the model: reference
+    kernels lack ELU, for example. ``default_kernels_first``: try default kernels before reference kernels. They
+    quantise floats to int16 in another way."""
 
     name = "litert"
 
-    def __init__(self, data: bytes, file: str, *, own: bool = False) -> None:
+    def __init__(self, data: bytes, file_name: str, *, default_kernels_first: bool = False) -> None:
         module = import_framework("ai_edge_litert.interpreter", "ai-edge-litert")
         self._interpreter: Any = None
         refusals = []
-        for kernels in sorted(_KERNELS, key=lambda name: name == "BUILTIN_REF") if own else _KERNELS:
+        reference_last = sorted(_KERNELS, key=lambda name: name == "BUILTIN_REF")
+        for kernels in reference_last if default_kernels_first else _KERNELS:
             try:
                 interpreter = module.Interpreter(
                     model_content=data,
@@ -518,7 +520,9 @@ class LiteRT:
             break
         if self._interpreter is None:
             first = refusals[0]
-            raise ToolError(f"LiteRT does not run the model: {first}", where=file, hint="try --against tflm") from first
+            raise ToolError(
+                f"LiteRT does not run the model: {first}", where=file_name, hint="try --against tflm"
+            ) from first
         self.version = package_version("ai-edge-litert")
         if self.kernels != _KERNELS["BUILTIN_REF"]:
             self.version += f", {self.kernels}"

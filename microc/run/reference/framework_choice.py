@@ -1,4 +1,4 @@
-"""Choose the framework to compare a model with: the one that is asked for, else the one that made the model."""
+"""Choose the framework to compare a model with: the framework that the user names, else the one that made the model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from microc.graph.ir import Graph
 from microc.run.reference.frameworks import Reference
 
 NATURAL = "reference"
-"""Choice of the framework that made the model or defines its arithmetic."""
+"""Value of ``against`` that selects the framework that made the model or defines its arithmetic."""
 
 RUNTIMES: Mapping[str, tuple[str, ...]] = {
     "tflite": ("tflm", "litert"),
@@ -27,63 +27,69 @@ RUNTIMES: Mapping[str, tuple[str, ...]] = {
     "lightgbm": ("lightgbm",),
     "xgboost": ("xgboost",),
 }
-"""Frameworks that run each format; the first is the natural choice."""
+"""Frameworks that run each format. :data:`NATURAL` selects the first."""
 
 AGAINST = (NATURAL, *(name for names in RUNTIMES.values() for name in names))
+"""Values of ``against``: :data:`NATURAL` and the names of all frameworks."""
 
 
 def load_in_framework(model: Any, against: str, options: Options, *, show_layers: bool = True) -> Reference:
     """Load a model in a framework.
 
-    ``model``: a path, or an object that a reader accepts. ``show_layers``: show the layers of objects, too. For TFLite
-    the natural choice is the runtime whose rounding the options select; if that does not run the model, the other.
-    UsageError if the framework cannot run this format, or none can; ToolError if it is not installed or does not run
-    this model."""
+    ``model``: the path of a model, or a Python object that a reader accepts. ``against``: a name of :data:`AGAINST`.
+    ``show_layers``: the reference of an object also returns the values of layers.
+
+    For a TFLite file, :data:`NATURAL` selects the runtime whose rounding the options select; if that does not run the
+    model, the other runtime. UsageError if the framework cannot run this format, or none can; ToolError if it is not
+    installed or does not run this model."""
     if isinstance(model, Graph):
-        raise UsageError("a graph has no framework that runs it", hint="give the model that it was read from")
+        raise UsageError("no framework runs a graph of microc", hint="give the model that it was read from")
     data = read_model_bytes(Path(model)) if isinstance(model, (str, Path)) else b""
-    file = Path(model).name if data else type(model).__name__
+    file_name = Path(model).name if data else type(model).__name__
     format_name = _check_framework_runs_format(
-        against, _format_of_file(data, file) if data else _format_of_object(model), file
+        against, _format_of_file(data, file_name) if data else _format_of_object(model), file_name
     )
     first, *others = _order_runtimes(format_name, options) if against == NATURAL else (against,)
     try:
         return (
-            _load_file_in_framework(first, data, file, options)
+            _load_file_in_framework(first, data, file_name, options)
             if data
-            else _wrap_object_in_framework(first, model, file, show_layers, options)
+            else _wrap_object_in_framework(first, model, file_name, show_layers, options)
         )
     except ToolError:
         for name in others:
-            return _load_file_in_framework(name, data, file, options)
+            return _load_file_in_framework(name, data, file_name, options)
         raise
 
 
 def check_framework_for_file(model: Path, against: str) -> None:
-    """Raise UsageError, before the work begins, if the framework ``against`` cannot run the model of a file."""
+    """Raise UsageError if the framework ``against`` cannot run the model in a file. Called before the model is
+    compiled."""
     _check_framework_runs_format(against, _format_of_file(read_model_bytes(model), model.name), model.name)
 
 
-def _check_framework_runs_format(against: str, format_name: str, file: str) -> str:
-    """Return a model's format, after checking that the framework ``against`` can run it; UsageError if not."""
+def _check_framework_runs_format(against: str, format_name: str, file_name: str) -> str:
+    """Check that the framework ``against`` can run a model's format, and return the format; UsageError if it cannot.
+
+    ``file_name``: name of the model's file or class, for the error."""
     if against not in (NATURAL, *RUNTIMES[format_name]):
         hint = "choose one of " + ", ".join((NATURAL, *RUNTIMES[format_name]))
-        raise UsageError(f"{against} does not run this model, which is of {format_name}", where=file, hint=hint)
+        raise UsageError(f"{against} does not run this model; got format {format_name}", where=file_name, hint=hint)
     return format_name
 
 
 def _order_runtimes(format_name: str, options: Options) -> tuple[str, ...]:
-    """List the runtimes of a format, the natural one first."""
+    """List the runtimes of a format, the one that :data:`NATURAL` selects first."""
     return RUNTIMES[format_name][:: -1 if format_name == "tflite" and options.rounding == "litert" else 1]
 
 
-def _format_of_file(data: bytes, file: str) -> str:
+def _format_of_file(data: bytes, file_name: str) -> str:
     """Detect the format of a model file from its bytes; UsageError for a graph file of microc."""
     if is_tflite(data):
         return "tflite"
     if is_graph_file(data):
         raise UsageError(
-            "a graph file has no framework that runs it", where=file, hint="give the model it was made from"
+            "no framework runs a graph file of microc", where=file_name, hint="give the model that it was made from"
         )
     if data.startswith(ZIP_MAGIC):
         from microc.frontend.keras import file as keras_file
@@ -97,48 +103,59 @@ def _format_of_file(data: bytes, file: str) -> str:
 
 
 def _format_of_object(model: Any) -> str:
-    """Detect the framework of a model object from the modules of its base classes; UsageError if it is unknown."""
+    """Detect the framework of a Python object from the modules of its base classes; UsageError if it is unknown."""
     modules = {base.__module__.split(".")[0] for base in type(model).__mro__}
     framework = next((name for name in ("lightgbm", "xgboost", "sklearn", "keras", "torch") if name in modules), None)
     if framework is None:
-        raise UsageError(f"no framework is known for {type(model).__name__}", hint="give a path or a model's object")
+        names = "lightgbm, xgboost, sklearn, keras or torch"
+        raise UsageError(f"model: got a {type(model).__name__}, expected an object of {names}", hint="give a path")
     return framework
 
 
-def _load_file_in_framework(runtime: str, data: bytes, file: str, options: Options) -> Reference:
-    """Load the model of a file in a runtime; UsageError if the runtime cannot feed back ``--state``."""
+def _load_file_in_framework(runtime: str, data: bytes, file_name: str, options: Options) -> Reference:
+    """Load the model of a file in a runtime. ``data``: bytes of the file; ``file_name``: its name, for errors.
+
+    UsageError if the options name ``--state`` and the runtime cannot feed outputs back to inputs."""
     if options.state and runtime != "onnxruntime":
-        raise UsageError(f"--state cannot be compared with {runtime}", where=file, hint="use --against onnxruntime")
+        raise UsageError(
+            f"--state: {runtime} cannot feed outputs back to inputs, expected onnxruntime",
+            where=file_name,
+            hint="use --against onnxruntime",
+        )
     if runtime in RUNTIMES["tflite"]:
         from microc.run.reference import engines
 
         if runtime == "tflm":
-            return engines.TfliteMicro(data, file)
-        own = options.rounding == "litert" and engines.quantises_to_int16(data)
-        return engines.LiteRT(data, file, own=own)
+            return engines.TfliteMicro(data, file_name)
+        default_first = options.rounding == "litert" and engines.quantises_to_int16(data)
+        return engines.LiteRT(data, file_name, default_kernels_first=default_first)
     if runtime == "onnxruntime":
         from microc.run.reference.engines import OnnxRuntime
 
-        return OnnxRuntime(data, file, options.state)
+        return OnnxRuntime(data, file_name, options.state)
     if runtime == "keras":
         from microc.run.reference import engines
 
-        return engines.load_keras_model(data, file)
+        return engines.load_keras_model(data, file_name)
     if runtime == "torch":
         from microc.run.reference import engines
 
-        return engines.load_torch_program(data, file)
+        return engines.load_torch_program(data, file_name)
     if runtime == "xgboost":
         from microc.run.reference import engines
 
-        return engines.load_xgboost_booster(data, file)
+        return engines.load_xgboost_booster(data, file_name)
     from microc.run.reference import engines
 
-    return engines.load_lightgbm_booster(data, file)
+    return engines.load_lightgbm_booster(data, file_name)
 
 
-def _wrap_object_in_framework(runtime: str, model: Any, file: str, show_layers: bool, options: Options) -> Reference:
-    """Wrap a model object as a reference in its framework. ``show_layers``: show its layers, too."""
+def _wrap_object_in_framework(
+    runtime: str, model: Any, file_name: str, show_layers: bool, options: Options
+) -> Reference:
+    """Wrap a Python object as a reference in its framework.
+
+    ``file_name``: name of its class, for errors. ``show_layers``: the reference also returns the values of layers."""
     if runtime == "keras":
         from microc.run.reference.engines import KerasModel
 
@@ -148,7 +165,7 @@ def _wrap_object_in_framework(runtime: str, model: Any, file: str, show_layers: 
         from microc.run.reference.engines import TorchProgram
 
         program = reader.export_module(model, options.example_inputs) if reader.is_module(model) else model
-        return TorchProgram(program, file, show_layers)
+        return TorchProgram(program, file_name, show_layers)
     if runtime == "xgboost":
         from microc.run.reference.engines import XgboostBooster
 

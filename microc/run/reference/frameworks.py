@@ -21,16 +21,16 @@ from microc.ops import registry
 # ---- Interface.
 
 EXTRA = "pip install microc[reference]"
-"""Command that installs the frameworks."""
+"""Command that installs the frameworks, for hints."""
 
 
 @frozen
 class FrameworkAnswer:
     """Results of one inference in a framework.
 
-    ``outputs``: in the model's order. ``tensors``: all values that the framework shows, by the model's names.
-    ``undecided``: by the number of an output, its elements (bool, in its shape) that depend on rounding alone, such as
-    the class of two equal scores."""
+    ``outputs``: in the model's order. ``tensors``: inner values and outputs that the framework returns, by their names
+    in the model. ``undecided``: for an output's position, a mask (bool, in the output's shape) of the elements that
+    depend on rounding alone, such as the class of two equal scores."""
 
     outputs: tuple[Array, ...]
     tensors: Mapping[str, Array] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class FrameworkAnswer:
 
 
 class Reference(Protocol):
-    """A model in its framework. ``name``: the framework's; ``version``: its package's."""
+    """A model that is loaded in its framework. ``name``: of the framework; ``version``: of the framework's package."""
 
     name: str
     version: str
@@ -51,17 +51,17 @@ class Reference(Protocol):
 
 
 class RuntimeRefusal(Exception):
-    """The error that a framework rejects its inputs; the message is the framework's."""
+    """Raised if a framework rejects the inputs of a run, with the framework's message."""
 
 
 def import_framework(module: str, display_name: str, install_command: str = EXTRA) -> Any:
-    """Import a module of a framework. ToolError if it is missing.
+    """Import and return a module of a framework; ToolError if it is not installed.
 
-    ``display_name``: the framework's name in the message; ``install_command``: the hint."""
+    ``display_name``: the framework's name in the error; ``install_command``: the error's hint."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ToolError(f"{display_name} is not installed, which the comparison runs", hint=install_command) from error
+        raise ToolError(f"the comparison needs {display_name}, which is not installed", hint=install_command) from error
 
 
 def package_version(distribution: str) -> str:
@@ -90,17 +90,18 @@ _WIDE = 8.0
 """Standard deviation of large floats: most activation functions saturate there."""
 
 Draw = Callable[[tuple[int, ...], np.random.Generator], Array]
+"""Generates an input's array of a shape."""
 
 
 def draw_input_arrays(
     manifest: Mapping[str, Any], inputs: Sequence[Mapping[str, Any]], graph: Graph | None, set_count: int, seed: int
 ) -> list[list[Array]]:
-    """Generate ``set_count`` sets of inputs from a seed. If sizes vary, the first set has the largest, the others random
-    ones.
+    """Generate ``set_count`` sets of inputs from a seed: for each set an array per input.
 
-    The sets cycle through random values (floats: standard normal), extremes of the dtype (floats: wide), and zeros.
-    ``graph``: the model as it was read, with the inputs of the manifest in order. An input's ``range`` replaces that of
-    its dtype."""
+    The sets cycle through three types. Floats are standard normal, then normal with deviation :data:`_WIDE`, then
+    zeros. Integers are random, then the lowest and highest of the dtype, then zeros; an input's ``range`` replaces that
+    of its dtype. If sizes of the network vary, the first set has the largest, the others random ones. ``inputs``: of
+    the manifest. ``graph``: the model as it was read, with inputs in the same order; None if unknown."""
     generator = np.random.default_rng(seed)
     shapes, sets = RunShapes(manifest), []
     rules = [
@@ -139,8 +140,10 @@ def _random_tensor(
 
 
 def _choose_generator_of_valid_inputs(graph: Graph, position: int) -> Draw | None:
-    """Return the generator of values for an input that indexes a table (valid indices) or enters trees (near thresholds);
-    None for other inputs."""
+    """Return a generator of values for an input that indexes a table or is the features of trees; None for other
+    inputs.
+
+    Indices are valid in the table. Features are near the trees' thresholds. ``position``: of the input in the graph."""
     name = graph.inputs[position]
     trees = [node for node in graph.nodes if node.op == "tree_ensemble" and node.inputs[0] == name]
     if trees:
@@ -153,7 +156,9 @@ def _choose_generator_of_valid_inputs(graph: Graph, position: int) -> Draw | Non
 
 
 def _indexed_table_sizes(graph: Graph, value_name: str, visited_values: set[str]) -> list[int]:
-    """Find the sizes of the tables that a value indexes, following it through operators that only move data."""
+    """List the extents of the tables that a value indexes, also after operators that only move, cast or concatenate it.
+
+    ``visited_values``: names of the values that were visited, extended by this function."""
     extents = []
     visited_values.add(value_name)
     for node in graph.nodes:
@@ -169,8 +174,9 @@ def _indexed_table_sizes(graph: Graph, value_name: str, visited_values: set[str]
 
 
 def _generator_near_thresholds(trees: Sequence[tuple[Array, Array]], dtype: str) -> Draw:
-    """Return a generator that sets every feature to one of its thresholds in the trees or next to it; a feature without
-    thresholds is random. ``trees``: feature numbers and thresholds of each ensemble."""
+    """Return a generator that sets every feature to one of its thresholds, or to the next number below or above.
+
+    A feature without thresholds is random. ``trees``: for each ensemble, arrays of feature numbers and thresholds."""
     feature, threshold = (np.concatenate([pair[k] for pair in trees]) for k in (0, 1))
 
     def draw(shape: tuple[int, ...], generator: np.random.Generator) -> Array:
@@ -188,7 +194,7 @@ def _generator_near_thresholds(trees: Sequence[tuple[Array, Array]], dtype: str)
 
 
 def _next_representable(numbers: Array, directions: Array) -> Array:
-    """Return for each number itself, or the representable number next to it.
+    """Step each number to the previous or next number that its dtype represents, or leave it unchanged.
 
     ``directions``: for each number -1 (the number before), 0 (itself) or 1 (the number after)."""
     if numbers.dtype.kind in "iu":

@@ -47,7 +47,7 @@ def test_a_folder_by_class_of_two_channels(tmp_path: Path) -> None:
 def test_what_is_refused(tmp_path: Path) -> None:
     """Other files of that name, and sounds of different length."""
     (tmp_path / "a.wav").write_bytes(b"RIFF")
-    with pytest.raises(UsageError, match="no sound that can be read") as caught:
+    with pytest.raises(UsageError, match="as a WAV file") as caught:
         read_arrays(tmp_path / "a.wav")
     assert "linear PCM" in caught.value.hint
     for name, count in (("a.wav", 3), ("b.wav", 4)):
