@@ -1,4 +1,5 @@
-"""External backends: libraries that compute parts of a network, declared as patterns of layers and generators of C code."""
+"""External backends: libraries that compute parts of a network, declared as patterns of layers and generators of C
+code."""
 
 from __future__ import annotations
 
@@ -101,13 +102,14 @@ class Code:
 
 
 def accept_every_region(region: Region) -> str:
-    """Return an empty reason for every region. This is the check of an entry that accepts all matches of its pattern."""
+    """Return an empty reason for every region. This is the check of an entry that accepts all matches of its
+    pattern."""
     return ""
 
 
-def keep_configuration(place: str, target: Target) -> str:
+def keep_configuration(configuration: str, target: Target) -> str:
     """Return the user's configuration unchanged, for backends whose configuration does not depend on the board."""
-    return place
+    return configuration
 
 
 def leave_out_no_layer(region: Region) -> Mapping[str, str]:
@@ -141,31 +143,31 @@ class Entry:
     check: Callable[[Region], str] = accept_every_region
 
 
-def configuration_as_path(place: str) -> str:
+def configuration_as_path(configuration: str) -> str:
     """Return the whole configuration, for backends whose configuration is nothing but a path."""
-    return place
+    return configuration
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
     """An external library that can compute parts of a network, as microc sees it.
 
-    In the following, ``place`` is the configuration that the user writes after ``--external NAME=``: for most backends
+    In the following, ``configuration`` is the text that the user writes after ``--external NAME=``: for most backends
     the folder of the library, empty if the user writes none.
 
     - ``name``: the backend's name in ``--external NAME=PATH``.
     - ``entries``: its table of patterns. If two patterns match a node, the match with more nodes is used; of two equally
       large matches, the first in the table.
-    - ``open(place, target, functions)``: returns the sources of the library functions ``functions``, which regions call.
-      Raises UsageError if there is no such library, or if it does not support the target.
+    - ``open(configuration, target, functions)``: returns the sources of the library functions ``functions``, which
+      regions call. Raises UsageError if there is no such library, or if it does not support the target.
     - ``headers``: headers that the generated code includes.
     - ``bound``: largest difference between float results of the library and of microc's own code, relative to the
       largest magnitude. 0 means bit-exact.
-    - ``given(place)``: parses a configuration that is more than a path, and returns the backend configured by it. Raises
-      UsageError if the configuration is invalid.
-    - ``folder(place)``: returns the path of code at the end of the configuration, empty if it contains none.
-    - ``on(place, target)``: returns the configuration completed by facts about the target's board. Raises UsageError if
-      configuration and board contradict each other.
+    - ``given(configuration)``: parses a configuration that is more than a path, and returns the backend configured by
+      it. Raises UsageError if the configuration is invalid.
+    - ``folder(configuration)``: returns the path of code at the end of the configuration, empty if it contains none.
+    - ``on(configuration, target)``: returns the configuration completed by facts about the target's board. Raises
+      UsageError if configuration and board contradict each other.
     """
 
     name: str
@@ -181,11 +183,11 @@ class Backend:
         object.__setattr__(self, "entries", tuple(self.entries))
         object.__setattr__(self, "headers", tuple(self.headers))
 
-    def beside(self, place: str, home: Path) -> str:
+    def beside(self, configuration: str, home: Path) -> str:
         """Return a configuration with its path resolved relative to ``home``, the folder of the file that contains the
         configuration."""
-        path = self.folder(place)
-        return f"{place.removesuffix(path)}{home / path}" if path else place
+        path = self.folder(configuration)
+        return f"{configuration.removesuffix(path)}{home / path}" if path else configuration
 
 
 # ---- The registry of backends: the bundled backends; plugins add theirs.

@@ -1,10 +1,10 @@
 """BLAS for large float products on a computer: ``cblas_sgemm`` of OpenBLAS or another installed BLAS. Off by default.
 
 Error bound: a BLAS may add the K products of a result in any order. The rounding error of such a sum is about sqrt(K) u
-times the sum of the products' magnitudes, with u = 2**-24 and rounding errors of random signs (Higham and Mary 2019). If
-the products are random too, the sum of magnitudes is about sqrt(K) / 6 times the largest result. So the BLAS and microc's
-own code each have an error of about K u / 6, relative to the largest result. At most K = 4096 is accepted, for which the
-two differ by at most 8e-5.
+times the sum of the products' magnitudes, with u = 2**-24 and rounding errors of random signs (Higham and Mary 2019).
+If the products are random too, the sum of magnitudes is about sqrt(K) / 6 times the largest result. So the BLAS and
+microc's own code each have an error of about K u / 6, relative to the largest result. At most K = 4096 is accepted, for
+which the two differ by at most 8e-5.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from microc.target import Target
 
 NAME, HEADER = "cblas", "microc_cblas.h"
 MIN_MULTIPLICATIONS, MAX_DEPTH = 1 << 15, 4096
-"""Least number of multiplications of a layer for which a call of BLAS is faster; and, for the error bound, the largest number
-of products in one sum."""
+"""Least number of multiplications of a layer for which a call of BLAS is faster; and, for the error bound, the largest
+number of products in one sum."""
 ERROR_BOUND = 1e-4
 CALL_COST, PRODUCT_COST = 20000.0, 0.55
 """Cost of a BLAS call (it packs its operands and may wake threads), and cost of each multiply-accumulate in it.
@@ -57,7 +57,7 @@ _EPILOGUES = {
 
 
 def check_product(region: Region) -> str:
-    """Return why BLAS cannot compute a layer, as a clause (such as "its window is larger than one pixel"); empty if it can."""
+    """Return why BLAS cannot compute a layer, as a clause (such as "its activation is tanh"); empty if it can."""
     node = region.root
     types = [region.type(name) for name in (*node.inputs, *node.outputs) if name]
     if any(type_.dtype != "float32" for type_ in types):
@@ -69,7 +69,7 @@ def check_product(region: Region) -> str:
     if node.op == "conv2d":
         g = infer_geometry(node.attrs, types[0].shape, types[1].shape)
         if not g.direct or g.kernel != (1, 1) or g.groups > 1 or node.attr("layout") != "NHWC":
-            return "its window is larger than one pixel"
+            return "it is no 1x1 convolution in NHWC, with one group, unit strides and no padding"
     rows, units, depth = _product_extents(region)
     if rows * units * depth < MIN_MULTIPLICATIONS:
         return f"{rows * units * depth:,} products are fewer than {MIN_MULTIPLICATIONS:,}"
@@ -108,22 +108,23 @@ def generate_sgemm_call(region: Region) -> Code:
 
 
 def _product_extents(region: Region) -> tuple[int, int, int]:
-    """Return the extents (rows, units, depth) of the matrix product of data (rows, depth) and weights (units, depth)."""
+    """Return the extents (rows, units, depth) of the matrix product of data (rows, depth) and weights (units,
+    depth)."""
     units, weight = region.output_types[0].shape[-1], region.type(region.root.inputs[1])
     return region.output_types[0].size // units, units, int(np.prod(weight.shape)) // units
 
 
-def find_blas(place: str, target: Target, functions: Iterable[str]) -> Sources:
+def find_blas(folder: str, target: Target, functions: Iterable[str]) -> Sources:
     """Find a BLAS and return how to link it.
 
-    ``place``: the folder that contains the BLAS; if empty, the BLAS installed on this computer is used. Raises ToolError
-    if there is none, UsageError if the target is no computer."""
+    ``folder``: the folder that contains the BLAS; if empty, the BLAS installed on this computer is used. Raises
+    ToolError if there is none, UsageError if the target is no computer."""
     if not FAMILIES[target.isa].threads:
         raise UsageError(f"{NAME} supports computers only; got target {target.cpu}", hint="leave out external")
-    library, folders = _installed_library() if not place else _library_in_folder(Path(place))
+    library, folders = _installed_library() if not folder else _library_in_folder(Path(folder))
     if not library:
-        where = f"in {place}" if place else "on this computer"
-        raise ToolError(f"there is no BLAS {where}", where=place, hint=_INSTALL_HINT)
+        where = f"in {folder}" if folder else "on this computer"
+        raise ToolError(f"there is no BLAS {where}", where=folder, hint=_INSTALL_HINT)
     return Sources(NAME, {HEADER: _DECLARED}, include=("",), libraries=(library,), folders=folders)
 
 

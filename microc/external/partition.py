@@ -1,4 +1,5 @@
-"""Partition a graph into regions that backends (external libraries) compute, and make a kernel of the C code of each region."""
+"""Partition a graph into regions that backends (external libraries) compute, and make a kernel of the C code of each
+region."""
 
 from __future__ import annotations
 
@@ -39,9 +40,9 @@ def is_convex(graph: Graph, nodes: Iterable[Node]) -> bool:
 def extract_subgraph(graph: Graph, chosen_nodes: Sequence[Node]) -> Graph:
     """Return some nodes of a graph as a graph of their own.
 
-    The inputs of the new graph are the values that ``chosen_nodes`` read from other nodes or from the inputs of ``graph``;
-    constants are no inputs. Its outputs are the results of ``chosen_nodes`` that other nodes read, or that are outputs or
-    state updates of ``graph``."""
+    The inputs of the new graph are the values that ``chosen_nodes`` read from other nodes or from the inputs of
+    ``graph``; constants are no inputs. Its outputs are the results of ``chosen_nodes`` that other nodes read, or that
+    are outputs or state updates of ``graph``."""
     own = {id(node) for node in chosen_nodes}
     nodes = [node for node in graph.nodes if id(node) in own]
     results = {name for node in nodes for name in node.outputs if name}
@@ -56,8 +57,8 @@ def extract_subgraph(graph: Graph, chosen_nodes: Sequence[Node]) -> Graph:
 def contract_region(graph: Graph, nodes: Sequence[Node], region: Graph, code: tuple[str, ...]) -> Graph:
     """Replace the nodes of a convex region by one node of operator ``external``.
 
-    ``region``: a graph that computes the same values; it becomes the attribute ``body`` of the new node. ``code``: value
-    of the new node's attribute ``code``."""
+    ``region``: a graph that computes the same values; it becomes the attribute ``body`` of the new node. ``code``:
+    value of the new node's attribute ``code``."""
     inside = {id(node) for node in nodes}
     node = Node(EXTERNAL, region.inputs, region.outputs, {"body": region, "code": code}, region.nodes[-1].loc)
     before: list[Node] = []
@@ -82,7 +83,8 @@ def contract_region(graph: Graph, nodes: Sequence[Node], region: Graph, code: tu
 # can be ordered.
 
 MAX_SPAN_SEARCHES = 8
-"""Largest number of times that the regions of a span are searched; the search is repeated if the library leaves out layers."""
+"""Largest number of times that the regions of a span are searched; the search is repeated if the library leaves out
+layers."""
 SpanRegion = tuple[tuple[Node, ...], Region]
 
 
@@ -164,9 +166,9 @@ class ClaimedRegion:
 class Partition:
     """A graph in which every region that a backend computes is a node of operator ``external``.
 
-    ``taken``: these regions; the attribute ``code`` of a node contains the index of its region in ``taken``. ``refused``:
-    pairs (location in the model, reason), one for every region that matched a pattern but failed its check, and for every
-    layer that a span does not match."""
+    ``taken``: these regions; the attribute ``code`` of a node contains the index of its region in ``taken``.
+    ``refused``: pairs (location in the model, reason), one for every region that matched a pattern but failed its
+    check, and for every layer that a span does not match."""
 
     graph: Graph
     taken: tuple[ClaimedRegion, ...] = ()
@@ -179,12 +181,14 @@ def partition(
     """Replace the regions that ``backends`` can compute by nodes of operator ``external``.
 
     Regions whose root computes a value named in ``excluded_roots`` are not replaced. Afterwards every composed operator
-    outside of the regions is expanded to the operators that it consists of; backends see regions before the expansion."""
+    outside of the regions is expanded to the operators that it consists of; backends see regions before the
+    expansion."""
     taken: list[ClaimedRegion] = []
     refused: list[tuple[str, str]] = []
 
     def claim_region(backend: Backend, entry: Entry, region: Region, nodes: Sequence[Node]) -> None:
-        """Replace a region by a node with the backend's code; if the entry's check refuses the region, record the reason."""
+        """Replace a region by a node with the backend's code; if the entry's check refuses the region, record the
+        reason."""
         nonlocal graph
         if why := entry.check(region):
             refused.append((str(region.root.loc), f"{backend.name} {entry.name}: {why}"))
@@ -196,7 +200,7 @@ def partition(
 
     for backend, entry, span in _span_entries(backends):
         regions, left = find_span_regions(graph, span, target)
-        refused += [(place, f"{backend.name} {entry.name}: {why}") for place, why in left]
+        refused += [(location, f"{backend.name} {entry.name}: {why}") for location, why in left]
         for nodes, region in regions:
             if region.root.outputs[0] not in excluded_roots:
                 claim_region(backend, entry, region, nodes)

@@ -104,7 +104,7 @@ def test_a_project_links_it_where_it_is(blas: Path, tmp_path: Path, capsys: pyte
         (lambda: one("dense", (2, 64), (48, 64)), "6,144 products are fewer"),
         (lambda: one("dense", (16, 5000), (48, 5000)), "sums of 5,000 products have no bound"),
         (lambda: one("dense", (16, 64), (48, 64), activation="tanh"), "its activation is tanh"),
-        (lambda: one("conv2d", (1, 9, 8, 24), (32, 3, 3, 24)), "larger than one pixel"),
+        (lambda: one("conv2d", (1, 9, 8, 24), (32, 3, 3, 24)), "no 1x1 convolution"),
         (lambda: one("matmul", (4, 20, 64), (4, 64, 30)), "several matrices, or transposed"),
     ],
 )

@@ -198,9 +198,9 @@ def test_depthwise_weights_have_channels_last_and_dense_layers_their_sums_on_mve
     ("graph", "said"),
     [
         (lambda: _layer("conv2d", (1, 6, 6, 4), (4, 3, 3, 2), result=OUT, groups=2), "2 groups of 4 channels"),
-        (lambda: _layer("conv2d", (1, 6, 6, 4), (4, 3, 3, 4), result=OUT, activation="tanh"), "of integers, not"),
-        (lambda: _layer("max_pool2d", (1, 6, 6, 4), result=OUT, kernel=(2, 2), strides=(1, 1)), "not quantised alike"),
-        (lambda: _layer("softmax", (4, 3), result=Quant((1 / 256,), (-128,)), axis=0, beta=1.0), "of integers, not"),
+        (lambda: _layer("conv2d", (1, 6, 6, 4), (4, 3, 3, 4), result=OUT, activation="tanh"), "integer operators"),
+        (lambda: _layer("max_pool2d", (1, 6, 6, 4), result=OUT, kernel=(2, 2), strides=(1, 1)), "different scales"),
+        (lambda: _layer("softmax", (4, 3), result=Quant((1 / 256,), (-128,)), axis=0, beta=1.0), "integer operators"),
         (lambda: _layer("avg_pool2d", (1, 7, 5, 17), count_include_pad=True, **WINDOW), "counts padding"),
     ],
 )

@@ -67,7 +67,7 @@ def computed() -> Graph:
 @pytest.mark.parametrize(
     ("graph", "said"),
     [
-        (lstms({"dtype": "int8", "clip": 1e-5}), "held at 0"),
+        (lstms({"dtype": "int8", "clip": 1e-5}), "clipped to 0"),
         (lstms({"dtype": "int8", "power": -16}), "no power of two from"),
         (lstms({"dtype": "int16", "power": 0}), "no power of two from"),
     ],

@@ -92,7 +92,7 @@ def test_energy_is_of_one_inference(capsys: pytest.CaptureFixture[str]) -> None:
         (meter("'18'"), "expected an energy or a power"),
         (meter("'1 kWh'"), "expected an energy or a power"),
         (meter("1 / 0"), "ZeroDivisionError"),
-        ("no_such_meter", "does not run"),
+        ("no_such_meter", "cannot start the meter"),
     ],
 )
 def test_a_meter_that_measures_nothing_is_told(command: str, said: str) -> None:

@@ -31,8 +31,8 @@ _VARIANT_OF_FEATURE = (("Arm MVE", MVE), ("Arm DSP", DSP))
 
 
 def kernel_variant(target: Target) -> str:
-    """Return the variant of the library's kernels that is compiled for the target's core: ``mve`` (vectors), ``dsp`` (SIMD
-    within registers) or ``plain``."""
+    """Return the variant of the library's kernels that is compiled for the target's core: ``mve`` (vectors), ``dsp``
+    (SIMD within registers) or ``plain``."""
     sets = {each.name for each in CORES[target.cpu].sets}
     return next((kind for name, kind in _VARIANT_OF_FEATURE if name in sets), PLAIN)
 
@@ -41,8 +41,8 @@ def kernel_variant(target: Target) -> str:
 class RequantizeParams:
     """The parameters by which a layer's int32 sums are requantised to its result.
 
-    ``multiplier`` and ``shift`` (positive: to the left): for each channel, or one for all channels. ``zero_point``: zero
-    point of the result; ``minimum`` and ``maximum``: range to which the result is clipped."""
+    ``multiplier`` and ``shift`` (positive: to the left): for each channel, or one for all channels. ``zero_point``:
+    zero point of the result; ``minimum`` and ``maximum``: range to which the result is clipped."""
 
     multiplier: Array
     shift: Array
@@ -99,20 +99,21 @@ def function_suffix(region: Region) -> str:
 
 
 def unsupported_reason(region: Region, ops: Sequence[str]) -> str:
-    """Return why the library cannot compute a region with these dtypes, rounding and integer operators; empty if it can.
+    """Return why the library cannot compute a region with these dtypes, rounding and integer operators; empty if it
+    can.
 
     ``ops``: the integer operators to which the region must legalise, exactly."""
     types = [region.type(name) for name in (region.root.inputs[0], region.root.outputs[0])]
     for type_ in types:
         if type_.dtype not in SUFFIXES or type_.dtype != types[0].dtype:
-            return f"it has data of {type_.dtype}, the library of {' or '.join(SUFFIXES)}"
+            return f"its data and results are {types[0].dtype} and {types[1].dtype}, expected both int8 or both int16"
         if type_.quant is None or type_.quant.axis is not None:
-            return "its data are not quantised, or by channel"
+            return "its data are not quantised per tensor"
     if region.root.attrs.get("rounding", Rounding.DOUBLE) != Rounding.DOUBLE:
         return f"it is rounded as {region.root.attr('rounding')}, the library rounds twice, as TFLite Micro does"
     core = core_operators(region)
     if set(core) != set(ops):
-        return f"it is {' and '.join(core) or 'no layer'} of integers, not {' and '.join(ops)}"
+        return f"its integer operators are {' and '.join(core) or 'none'}, expected {' and '.join(ops)}"
     return ""
 
 
@@ -132,7 +133,8 @@ def _format_initialiser(value: object) -> str:
 
 
 def format_dims(constant_name: str, *extents: int) -> str:
-    """Format a constant of type ``cmsis_nn_dims``; its extents are: number of images or rows, height, width, channels."""
+    """Format a constant of type ``cmsis_nn_dims``; its extents are: number of images or rows, height, width,
+    channels."""
     return format_structure("cmsis_nn_dims", constant_name, **dict(zip("nhwc", extents, strict=True)))
 
 
@@ -176,10 +178,11 @@ FUNCTIONS: Mapping[str, int] = {
 }
 """Number of parameters of every library function that the generated code calls.
 
-The number differs between releases of CMSIS-NN. It is checked because a C compiler need not reject a call that is wrong."""
+The number differs between releases of CMSIS-NN. It is checked because a C compiler need not reject a call that is
+wrong."""
 _STATEFUL_FUNCTION = re.compile(r"_lstm_")
-"""Functions that keep their hidden state from call to call only if the structure of buffers that they get has a member for it.
-In older releases it has none."""
+"""Functions that keep their hidden state from call to call only if the structure of buffers that they get has a member
+for it. In older releases it has none."""
 _INSTALL_HINT = (
     "git clone https://github.com/ARM-software/CMSIS-NN (release 7.0 or later), then give --external cmsis-nn=CMSIS-NN"
 )
@@ -195,12 +198,12 @@ _NEWER_COPY_HINT = (
 )
 
 
-def collect_library_sources(place: str, target: Target, functions: Iterable[str]) -> Sources:
+def collect_library_sources(folder: str, target: Target, functions: Iterable[str]) -> Sources:
     """Return the files of the user's copy of CMSIS-NN that define ``functions``, with all headers and the licence.
 
-    ``place``: the folder of the copy. Raises UsageError if the folder contains no copy, if the library does not support
-    the target, or if the copy lacks one of the functions or declares it with another number of parameters."""
-    if not place:
+    ``folder``: the folder of the copy. Raises UsageError if the folder contains no copy, if the library does not
+    support the target, or if the copy lacks one of the functions or declares it with another number of parameters."""
+    if not folder:
         raise UsageError(
             f"{NAME} is not part of microc; got no folder, expected the folder of a copy", hint=_INSTALL_HINT
         )
@@ -210,16 +213,16 @@ def collect_library_sources(place: str, target: Target, functions: Iterable[str]
             hint="leave out external",
         )
     functions = tuple(functions)
-    root = _find_library_root(Path(place))
+    root = _find_library_root(Path(folder))
     declared = _read_inside_root(root, root / "Include" / HEADER).decode("utf-8", "replace")
     for name in functions:
-        _check_signature(name, declared, place)
+        _check_signature(name, declared, folder)
     if any(map(_STATEFUL_FUNCTION.search, functions)) and b"hidden_state" not in _read_inside_root(
         root, root / "Include" / _TYPES
     ):
         raise UsageError(
             "this copy of CMSIS-NN is too old: its LSTM clears the state at every call",
-            where=place,
+            where=folder,
             hint=_NEWER_COPY_HINT,
         )
     files = _read_library_files(root)
@@ -237,11 +240,11 @@ def collect_library_sources(place: str, target: Target, functions: Iterable[str]
 
 
 def _find_library_root(folder: Path) -> Path:
-    """Return the root folder of the library, which may be ``folder`` itself or a known subfolder; UsageError if there is
-    none."""
-    for place in _SUBFOLDERS:
-        if (folder / place / "Include" / HEADER).is_file() and (folder / place / "Source").is_dir():
-            return (folder / place).resolve()
+    """Return the root folder of the library, which may be ``folder`` itself or a known subfolder; UsageError if there
+    is none."""
+    for subfolder in _SUBFOLDERS:
+        if (folder / subfolder / "Include" / HEADER).is_file() and (folder / subfolder / "Source").is_dir():
+            return (folder / subfolder).resolve()
     raise UsageError(f"there is no copy of CMSIS-NN in {folder}", where=str(folder), hint=_INSTALL_HINT)
 
 
@@ -292,7 +295,8 @@ def _read_inside_root(root: Path, path: Path) -> bytes:
 
 
 def _source_files(files: Mapping[str, bytes], functions: Iterable[str]) -> list[str]:
-    """Return the paths of the C files that define ``functions``, and everything that they call directly or indirectly."""
+    """Return the paths of the C files that define ``functions``, and everything that they call directly or
+    indirectly."""
     texts = {path: data.decode("utf-8", "replace") for path, data in files.items() if path.endswith(".c")}
     definitions = {name: path for path, text in texts.items() for name in _defined_functions(text)}
     tables = [path for path in texts if path.endswith(_TABLES)]
@@ -330,13 +334,15 @@ def _pack_releases(root: Path) -> Iterator[str]:
 # ``arm_*_get_buffer_size`` functions; tests compare the two.
 
 BLOCK = 124
-"""Number of channels that the MVE variant of a depthwise int8 layer computes at once (``CH_IN_BLOCK_MVE`` in CMSIS-NN)."""
+"""Number of channels that the MVE variant of a depthwise int8 layer computes at once (``CH_IN_BLOCK_MVE`` in
+CMSIS-NN)."""
 _MAX_WORKSPACE_WINDOW = 512
 """Number of elements of a window from which on an int16 depthwise layer needs no workspace."""
 
 
 def convolution_workspace(g: Geometry, variant: str, *, int16_data: bool) -> int:
-    """Return the number of workspace bytes of ``arm_convolve_wrapper_s8``, or of its ``_s16`` version for ``int16_data``.
+    """Return the number of workspace bytes of ``arm_convolve_wrapper_s8``, or of its ``_s16`` version for
+    ``int16_data``.
 
     ``variant``: the variant of the kernels (:func:`kernel_variant`). The workspace contains patches of the data (the
     elements under one window): four with MVE, else two, stored as int16."""
@@ -357,8 +363,8 @@ def depthwise_workspace(g: Geometry, variant: str, *, int16_data: bool) -> int:
     ``int16_data``.
 
     0 if the library has no fast version for the layer. The workspace contains one patch of the data (the elements under
-    a window) as int16 or, with MVE and int8, four patches of ``BLOCK`` channels. ``variant``: the variant of the kernels
-    (:func:`kernel_variant`)."""
+    a window) as int16 or, with MVE and int8, four patches of ``BLOCK`` channels. ``variant``: the variant of the
+    kernels (:func:`kernel_variant`)."""
     taps = g.kernel[0] * g.kernel[1]
     fast = (
         g.out_channels == g.channels
@@ -374,8 +380,8 @@ def depthwise_workspace(g: Geometry, variant: str, *, int16_data: bool) -> int:
 
 
 def average_pool_workspace(channels: int, variant: str) -> int:
-    """Return the number of workspace bytes of ``arm_avgpool_s8`` and ``arm_avgpool_s16``: with DSP, an int32 sum for every
-    channel."""
+    """Return the number of workspace bytes of ``arm_avgpool_s8`` and ``arm_avgpool_s16``: with DSP, an int32 sum for
+    every channel."""
     return 4 * channels if variant == DSP else 0
 
 

@@ -76,9 +76,9 @@ def check_lstm(region: Region) -> str:
     if any(region.const(name) is None for name in (weights, recurrent, *bias) if name):
         return "its weights are computed"
     if len(region.graph.outputs) != 3:
-        return "its rows or its state are read by nobody"
+        return "its rows or its states are read by no operator"
     if region.type(hidden).quant != region.type(region.root.outputs[0]).quant:
-        return "its rows and its state are not quantised alike"
+        return "its rows and its hidden state have different scales or zero points"
     body = _legalised_loop_body(region)
     products = body.nodes("requantize")
     if len(products) != 2 or len(body.nodes("qmul")) != 3 or len(body.nodes("qsigmoid16")) != 5:
@@ -87,7 +87,8 @@ def check_lstm(region: Region) -> str:
 
 
 def _sum_mismatch(region: Region, body: _LoopBody, products: list[Node]) -> str:
-    """Return why the sums of an LSTM's gates would differ between the library and microc's kernels; empty if they agree."""
+    """Return why the sums of an LSTM's gates would differ between the library and microc's kernels; empty if they
+    agree."""
     for node in products:
         quant = requantize_params(body.graph, node)
         by_gate = [array.reshape(4, -1) for array in _scales_by_row(quant, 4 * _lstm_units(region))]
@@ -101,8 +102,8 @@ def _sum_mismatch(region: Region, body: _LoopBody, products: list[Node]) -> str:
 def _gate_difference(region: Region, body: _LoopBody) -> str:
     """Describe by how much LSTM gates may differ between the library and microc's kernels; empty if they are equal.
 
-    They differ if a recurrent product (weights by hidden state) saturates in microc's kernels. The bound follows from the
-    largest recurrent product that the weights allow."""
+    They differ if a recurrent product (weights by hidden state) saturates in microc's kernels. The bound follows from
+    the largest recurrent product that the weights allow."""
     recurrent, hidden = (region.root.inputs[k] for k in (2, 3))
     low, high = dtypes.int_range(region.type(hidden).dtype)
     zero = zero_point(region, hidden)
@@ -121,11 +122,11 @@ def _cell_mismatch(region: Region, body: _LoopBody) -> str:
     assert quant is not None
     scale, power = quant.scale[0], round(math.log2(quant.scale[0]))
     if scale != 2.0**power or not -15 <= power <= -1 or any(quant.zero_point):
-        return "the scale of its cell is no power of two from 2**-15 to a half"
+        return "the scale of its cell state is no power of two from 2**-15 to 2**-1"
     bent = body.nodes("qsigmoid16")[-1]
     if math.ldexp(bent.attr("multiplier"), -bent.attr("shift")) != math.ldexp(3, power + 12):
-        return "the scale of its cell is rounded"
-    return "" if body.nodes("clip")[1].attr("maximum") >= 1 else "its cell is held at 0"
+        return "the scale of its cell state is rounded in the activation"
+    return "" if body.nodes("clip")[1].attr("maximum") >= 1 else "its cell state is clipped to 0"
 
 
 def generate_lstm_call(region: Region) -> Code:
@@ -246,7 +247,7 @@ def check_svdf(region: Region) -> str:
     if zero_point(region, state):
         return "its state has a zero point"
     if len(region.graph.outputs) != 2:
-        return "its result or its state is read by nobody"
+        return "its result or its state is read by no operator"
     return ""
 
 

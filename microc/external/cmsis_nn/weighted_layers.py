@@ -35,23 +35,24 @@ from microc.ops.convolution.geometry import Geometry, infer_geometry
 
 
 def misread_reason(g: Geometry, *, uses_mve: bool) -> str:
-    """Return why the library would compute wrong results for a convolution, or read out of bounds; empty if it would not.
+    """Return why the library would compute wrong results for a convolution, or read out of bounds; empty if it would
+    not.
 
     ``uses_mve``: True if the MVE variant of the library is compiled for the core."""
     top, left, bottom, right = g.padding
     if g.kernel == (1, 1) and g.dilation == (1, 1) and not (top or left):
-        return "it pads behind windows of one number" if bottom or right else ""
+        return "it pads the end of an axis, which the version for 1x1 windows ignores" if bottom or right else ""
     one_row = g.height == g.kernel[0] == g.dilation[1] == 1 and g.strides[1] * g.channels % 4 == 0
     if uses_mve and one_row and (top or bottom or not _parts_cover_row(g)):
-        return "its windows over one row end elsewhere than the library takes for granted"
+        return "its windows over one row end where the MVE version does not expect it"
     return ""
 
 
 def _parts_cover_row(g: Geometry) -> bool:
     """Test whether the library's MVE variant computes the results of a one-row image correctly.
 
-    It computes them in three parts: left, middle and right. If the number of results of the parts does not add up to that
-    of the row, the library uses its general version, which is correct: the test is then true as well.
+    It computes them in three parts: left, middle and right. If the number of results of the parts does not add up to
+    that of the row, the library uses its general version, which is correct: the test is then true as well.
     """
     left, step, kernel = g.padding[1], g.strides[1], g.kernel[1]
     total = (g.out_width - 1) * step + kernel - g.width
@@ -78,19 +79,20 @@ PRODUCT = {MVE: 0.175, DSP: 1.75, PLAIN: 2.5}
 
 Counted on emulated cores over MLPerf's networks (docs/external.md)."""
 ROW = {MVE: 0.48, DSP: 1.85, PLAIN: 3.4}
-"""Instructions for a multiply-accumulate of a dense layer (a product of a row and a matrix), by kernel variant. Counted like
-:data:`PRODUCT`."""
+"""Instructions for a multiply-accumulate of a dense layer (a product of a row and a matrix), by kernel variant. Counted
+like :data:`PRODUCT`."""
 GATHER = {MVE: 12.0, DSP: 30.0, PLAIN: 50.0}
-"""Instructions for copying an element of a patch (the data under a window), by kernel variant. Windows larger than 1x1 are
-copied to such a patch first."""
+"""Instructions for copying an element of a patch (the data under a window), by kernel variant. Windows larger than 1x1
+are copied to such a patch first."""
 DEPTHWISE = {MVE: 1.0, DSP: 4.0, PLAIN: 4.8}
 """Instructions for a multiply-accumulate of a depthwise convolution, by kernel variant."""
 RESULT = {MVE: 14.0, DSP: 36.0, PLAIN: 40.0}
-"""Instructions for a result, by kernel variant: its requantisation, and its share of the code outside of the innermost loop."""
+"""Instructions for a result, by kernel variant: its requantisation, and its share of the code outside of the innermost
+loop."""
 CALL = 300.0  # instructions for a call of a library function
 _CODE_BYTES_PER_LAYER = 1500
-"""Bytes of code that the estimate charges for each convolution. Layers share the library's functions, so that each is charged
-less than the size of the function."""
+"""Bytes of code that the estimate charges for each convolution. Layers share the library's functions, so that each is
+charged less than the size of the function."""
 
 
 def check_convolution(region: Region) -> str:
@@ -102,7 +104,7 @@ def check_convolution(region: Region) -> str:
     if g.groups not in (1, g.channels):
         return f"it has {g.groups} groups of {g.channels} channels"
     if region.root.attr("layout") != "NHWC":
-        return "its channels come first"
+        return "its layout is not NHWC"
     if _is_depthwise(region) or region.output_types[0].dtype == "int16":
         return ""
     return misread_reason(g, uses_mve=kernel_variant(region.target) == MVE)
@@ -126,7 +128,7 @@ def _check_weighted_layer(region: Region, op: str) -> str:
         return "its weights are computed"
     weight = region.type(names[0])
     if weight.dtype != "int8" or weight.quant is None or any(weight.quant.zero_point):
-        return "its weights are no int8 around zero"
+        return "its weights are not int8 with zero point 0"
     wide = region.output_types[0].dtype == "int16"
     biases = (
         ("int32",) if not wide else ("int64", "int32") if op == "conv2d" and not _is_depthwise(region) else ("int64",)
@@ -196,7 +198,8 @@ def generate_convolution_call(region: Region) -> Code:
 def generate_dense_call(region: Region) -> Code:
     """Generate the call of ``arm_fully_connected_s8`` or ``arm_fully_connected_s16``.
 
-    The MVE variant for int8 needs the sum of each row of weights; these sums are computed here and stored as constants."""
+    The MVE variant for int8 needs the sum of each row of weights; these sums are computed here and stored as
+    constants."""
     requant, kind = region_requantize_params(region), kernel_variant(region.target)
     x = region.input_types[0]
     units = region.output_types[0].shape[-1]
@@ -240,14 +243,16 @@ def generate_dense_call(region: Region) -> Code:
 
 
 def _format_bias(bias: Array) -> str:
-    """Format the structure for the bias of an int16 convolution. The dtype of the bias selects the width of the sums."""
+    """Format the structure for the bias of an int16 convolution. The dtype of the bias selects the width of the
+    sums."""
     return format_structure(
         "cmsis_nn_bias_data", "terms", data="bias", is_int32_bias=str(bias.dtype == np.int32).lower()
     )
 
 
 def _weights_and_bias(region: Region, channels: int) -> tuple[Array, Array]:
-    """Return a layer's weights, and its bias for each of ``channels`` output channels: zeros if the layer has no bias."""
+    """Return a layer's weights, and its bias for each of ``channels`` output channels: zeros if the layer has no
+    bias."""
     weight, *bias = (region.const(name) for name in region.root.inputs[1:] if name)
     assert weight is not None
     dtype = np.int64 if region.output_types[0].dtype == "int16" else np.int32

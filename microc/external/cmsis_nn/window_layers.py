@@ -40,9 +40,9 @@ def check_pool(region: Region) -> str:
     op = region.root.op
     x, y = region.root.inputs[0], region.root.outputs[0]
     if not all(region.type(name).quant for name in (x, y)) or region.type(x).quant != region.type(y).quant:
-        return "its data and results are not quantised alike"
+        return "its data and results have different scales or zero points, or none"
     if region.root.attr("layout") != "NHWC":
-        return "its channels come first"
+        return "its layout is not NHWC"
     if op == "avg_pool2d" and region.root.attr("count_include_pad"):
         return "it counts padding"
     if "dilation" in region.root.attrs and any(n != 1 for n in region.root.attr("dilation")):
@@ -133,7 +133,8 @@ def generate_softmax_call(region: Region) -> Code:
 
 
 def _generate_int16_softmax_call(region: Region, rows: int, classes: int, cost: float) -> Code:
-    """Generate the call of ``arm_softmax_s16`` with microc's tables of exponentials and reciprocals, which equal TFLite's."""
+    """Generate the call of ``arm_softmax_s16`` with microc's tables of exponentials and reciprocals, which equal
+    TFLite's."""
     graph = legalize(region.graph, PassContext())
     (node,) = graph.nodes
     data = {name: graph.consts[value] for name, value in zip(("powers", "reciprocals"), node.inputs[1:], strict=True)}

@@ -1,8 +1,9 @@
 """The backend for Arm's Ethos-U, an accelerator of integer networks that is attached to a Cortex-M.
 
 Arm's compiler Vela (``pip install 'microc[ethos-u]'``) compiles regions of a network to command streams, which Arm's
-driver passes to the accelerator. ``accelerator`` parses the backend's configuration and checks command streams; ``vela``
-runs the compiler; ``driver`` generates the C code that calls Arm's driver, and the code that sets the driver up.
+driver passes to the accelerator. ``accelerator`` parses the backend's configuration and checks command streams;
+``vela`` runs the compiler; ``driver`` generates the C code that calls Arm's driver, and the code that sets the driver
+up.
 """
 
 from microc.external.backend import Backend
@@ -15,7 +16,7 @@ BACKEND = Backend(
     open=require_configuration,
     given=configured_backend,
     folder=driver_folder_of,
-    on=lambda place, target: add_board_facts(place, target.npu),
+    on=lambda user_configuration, target: add_board_facts(user_configuration, target.npu),
 )
 
 __all__ = ["BACKEND"]

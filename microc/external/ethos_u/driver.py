@@ -1,4 +1,5 @@
-"""Regions of a network for an Ethos-U: the layers that they may contain, the generated C, and Arm's driver that runs them."""
+"""Regions of a network for an Ethos-U: the layers that they may contain, the generated C, and Arm's driver that runs
+them."""
 
 from __future__ import annotations
 
@@ -144,9 +145,9 @@ _CMSIS = b"""/* What the driver takes of CMSIS. */
 def open_driver(configuration: Configuration, target: Target) -> Sources:
     """Return the sources that call Arm's driver and, if the configuration names a folder, the driver itself.
 
-    The driver is compiled from the folder ``src`` of a clone, or linked as ``libethosu_core_driver.a``. Raises UsageError
-    if the target is no Cortex-M, if the folder contains neither, or if it lacks the header that setting the driver up
-    needs.
+    The driver is compiled from the folder ``src`` of a clone, or linked as ``libethosu_core_driver.a``. Raises
+    UsageError if the target is no Cortex-M, if the folder contains neither, or if it lacks the header that setting the
+    driver up needs.
     """
     if target.isa not in _FAMILIES:
         raise UsageError(
@@ -165,8 +166,11 @@ def open_driver(configuration: Configuration, target: Target) -> Sources:
             f"there is no lib{LIBRARY}.a in {folder}", where=configuration.driver, hint=f"name {_DRIVER_HINT}"
         )
     if target.npu and header is None:
-        what = f"there is no {DRIVER} in {folder}, nor in its folder include"
-        raise UsageError(what, where=configuration.driver, hint=f"name {_DRIVER_HINT}")
+        raise UsageError(
+            f"there is no {DRIVER} in {folder}, nor in its folder include",
+            where=configuration.driver,
+            hint=f"name {_DRIVER_HINT}",
+        )
     if not re.fullmatch(r"[A-Za-z0-9_\-+./:=]+", str(folder)):
         raise UsageError(
             "the folder's name has characters that make and shells interpret",
@@ -228,8 +232,9 @@ def _driver_files(folder: Path, subfolder: Path, pattern: str) -> Iterator[tuple
         try:
             data = read_bytes(path, _MAX_FILE_BYTES)
         except OSError as error:
-            what = f"cannot read the driver: {error.strerror or error}"
-            raise UsageError(what, where=str(path), hint=f"name {_DRIVER_HINT}") from error
+            raise UsageError(
+                f"cannot read the driver: {error.strerror or error}", where=str(path), hint=f"name {_DRIVER_HINT}"
+            ) from error
         yield f"driver/{path.relative_to(folder).as_posix()}", data
 
 
@@ -255,11 +260,12 @@ def configured_backend(configuration_text: str) -> Backend:
     configuration = parse_configuration(configuration_text)
 
     def find_left_layers(region: Region) -> Mapping[str, str]:
-        """Compile a region by Vela; map the first output of each layer that Vela leaves to the processor to Vela's reason."""
+        """Compile a region by Vela; map the first output of each layer that Vela leaves to the processor to Vela's
+        reason."""
         result = compile_model(to_tflite(region.graph), configuration) if not check_region_computes(region) else None
         return _layers_left_out(region, result) if isinstance(result, LeftOperators) else {}
 
-    def open_sources(place: str, target: Target, functions: Iterable[str]) -> Sources:
+    def open_sources(user_configuration: str, target: Target, functions: Iterable[str]) -> Sources:
         """Return the sources that call Arm's driver; ToolError if Vela is not installed."""
         driver_sources = open_driver(configuration, target)
         require_vela()
@@ -274,15 +280,16 @@ def configured_backend(configuration_text: str) -> Backend:
     return Backend(NAME, (entry,), open=open_sources, headers=(HEADER,))
 
 
-def require_configuration(place: str, target: Target, functions: Iterable[str]) -> Sources:
+def require_configuration(user_configuration: str, target: Target, functions: Iterable[str]) -> Sources:
     """Parse the configuration, and return the sources that call Arm's driver.
 
     Raises UsageError if neither the user's configuration nor the board names an accelerator."""
-    return open_driver(parse_configuration(place), target)
+    return open_driver(parse_configuration(user_configuration), target)
 
 
 def layer_refusal_reason(graph: Graph, node: Node) -> str:
-    """Return why a layer cannot be in a region for Vela, namely why it cannot be written to a TFLite file; empty if it can."""
+    """Return why a layer cannot be in a region for Vela, namely why it cannot be written to a TFLite file; empty if it
+    can."""
     try:
         convert_node(graph, node)
     except UnsupportedError as error:
@@ -292,7 +299,7 @@ def layer_refusal_reason(graph: Graph, node: Node) -> str:
 
 def check_region_computes(region: Region) -> str:
     """Return a reason to refuse a region whose layers all only move data; empty if a layer of the region computes."""
-    return "" if any(node.op not in MOVES for node in region.graph.nodes) else "nothing in it computes"
+    return "" if any(node.op not in MOVES for node in region.graph.nodes) else "its layers only move data"
 
 
 def _layers_left_out(region: Region, left_operators: LeftOperators) -> Mapping[str, str]:
@@ -317,8 +324,8 @@ def _layers_left_out(region: Region, left_operators: LeftOperators) -> Mapping[s
 
 
 def generate_driver_call(region: Region, configuration: Configuration) -> Code:
-    """Generate the C code of a region: it copies the inputs to scratch memory, calls Arm's driver, and copies the results
-    out."""
+    """Generate the C code of a region: it copies the inputs to scratch memory, calls Arm's driver, and copies the
+    results out."""
     compiled = compile_model(to_tflite(region.graph), configuration)
     names = tflite_names(region.graph)
     ends = (*region.graph.inputs, *region.graph.outputs)

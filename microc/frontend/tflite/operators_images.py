@@ -93,9 +93,9 @@ def convert_resize_bilinear(context: OpContext) -> None:
     context.result("resample", (data, *indices, *weights), attrs)
 
 
-def _read_resized_image_size(context: OpContext, data: str) -> tuple[int, int]:
+def _read_resized_image_size(context: OpContext, data_name: str) -> tuple[int, int]:
     """Return the constant height and width of the resized image."""
-    context.rank(data, 4)
+    context.rank(data_name, 4)
     sizes = context.integers(1)
     if len(sizes) != 2 or min(sizes) < 1:
         context.broken(f"size: got {sizes}, expected two sides of 1..{_MOST} pixels")

@@ -215,13 +215,13 @@ def convert_log_softmax(context: OpContext) -> None:
 
 
 def _read_window_attributes(
-    context: OpContext, fields: Fields, data: str, kernel_extents: tuple[int, int], *, has_dilation: bool
+    context: OpContext, fields: Fields, data_name: str, kernel_extents: tuple[int, int], *, has_dilation: bool
 ) -> dict[str, Attr]:
     """Return the attributes that convolutions and pools have in common: strides, padding, activation, and dilation if
     ``has_dilation``."""
     strides = (fields.integer("StrideH", 1), fields.integer("StrideW", 1))
     dilation = (fields.integer("DilationHFactor", 1), fields.integer("DilationWFactor", 1)) if has_dilation else (1, 1)
-    height, width = context.type(data).shape[1:3]
+    height, width = context.type(data_name).shape[1:3]
     padding = resolve_padding_scheme(
         context, fields.integer("Padding"), (height, width), kernel_extents, strides, dilation
     )
@@ -344,7 +344,7 @@ def _transpose_if_adjoint(context: OpContext, value: str, is_adjoint: bool) -> s
     return context.emit("transpose", (value,), {"axes": axes}) if is_adjoint else value
 
 
-def _emit_matmul_of_int8_weights(context: OpContext, data: str, is_adjoint: bool, is_asymmetric: bool) -> None:
+def _emit_matmul_of_int8_weights(context: OpContext, data_name: str, is_adjoint: bool, is_asymmetric: bool) -> None:
     """Emit the product of float data and a constant int8 matrix as a dense layer with dequantised weights.
 
     The option ``hybrid`` with the value ``dynamic`` quantises the rows of the data of such a layer at run time. If the
@@ -355,9 +355,9 @@ def _emit_matmul_of_int8_weights(context: OpContext, data: str, is_adjoint: bool
     if quant is None:
         context.refuse(f"int8 weights {tensor.name!r} have no quantisation", "give them scales")
     attrs: dict[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
-    if weight.ndim != 2 or quant.axis not in (None, int(not is_adjoint)) or len(context.type(data).shape) < 2:
+    if weight.ndim != 2 or quant.axis not in (None, int(not is_adjoint)) or len(context.type(data_name).shape) < 2:
         real = context.emit("dequantize", (tensor.name,), attrs, like=replace(tensor.type, dtype="float32", quant=None))
-        context.result("matmul", (data, _transpose_if_adjoint(context, real, is_adjoint)), {})
+        context.result("matmul", (data_name, _transpose_if_adjoint(context, real, is_adjoint)), {})
         return
     rows = weight if is_adjoint else np.ascontiguousarray(weight.T)
     attrs["axis"] = None if quant.axis is None else 0
@@ -365,7 +365,7 @@ def _emit_matmul_of_int8_weights(context: OpContext, data: str, is_adjoint: bool
     real = context.emit(
         "dequantize", (name,), attrs, like=replace(tensor.type, shape=rows.shape, dtype="float32", quant=None)
     )
-    shape = context.type(data).shape
+    shape = context.type(data_name).shape
     if shape[-1] != rows.shape[1]:
         context.broken(
             f"input: got shape {shape}, expected a last axis of {rows.shape[1]} for {rows.shape[1]} x "
@@ -374,7 +374,7 @@ def _emit_matmul_of_int8_weights(context: OpContext, data: str, is_adjoint: bool
     dynamic: Mapping[str, Attr] = (
         {} if any(quant.zero_point) else {"dynamic": "asymmetric" if is_asymmetric else "symmetric"}
     )
-    flat = context.reshape(data, (prod(shape[:-1]), shape[-1]))
+    flat = context.reshape(data_name, (prod(shape[:-1]), shape[-1]))
     product = context.emit("dense", (flat, real), {"activation": "", **dynamic})
     context.result_reshape(product, (*shape[:-1], rows.shape[0]))
 

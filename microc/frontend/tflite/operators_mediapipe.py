@@ -553,11 +553,11 @@ def convert_max_pooling_with_argmax(context: OpContext) -> None:
     context.result("add", (last, context.scalar(_NUDGE)), {}, 1)
 
 
-def _emit_window_argmax(context: OpContext, data: str, attrs: Mapping[str, Attr]) -> list[str]:
+def _emit_window_argmax(context: OpContext, data_name: str, attrs: Mapping[str, Attr]) -> list[str]:
     """Return the maxima of all windows, and their row-major indices in the whole tensor. Both results are channels
     first."""
     attrs = {**attrs, "column_major": False}
-    planes = context.emit("transpose", (data,), {"axes": _CHANNELS_FIRST})
+    planes = context.emit("transpose", (data_name,), {"axes": _CHANNELS_FIRST})
     names = [context.builder.file.reserve_name(f"{context.loc.name}_window") for _ in range(2)]
     types = context.infer_types("window_argmax", (planes,), attrs)
     context.append("window_argmax", (planes,), attrs, names, types)
@@ -649,9 +649,10 @@ def _gather_matrix_entries(context: OpContext, matrix: str, entry_indices: tuple
     return context.emit("gather", (matrix, chosen), {"axis": 0})
 
 
-def _emit_bilinear_samples(context: OpContext, data: str, positions: str) -> None:
-    """Define the output: the image ``data`` sampled at ``positions`` (N, H, W, 2), whose last axis is (row, column)."""
-    planes = context.emit("transpose", (data,), {"axes": _CHANNELS_FIRST})
+def _emit_bilinear_samples(context: OpContext, data_name: str, positions: str) -> None:
+    """Define the output: the image ``data_name`` sampled at ``positions`` (N, H, W, 2), whose last axis is (row,
+    column)."""
+    planes = context.emit("transpose", (data_name,), {"axes": _CHANNELS_FIRST})
     attrs: Mapping[str, Attr] = {"mode": "linear", "border": "zeros", "coordinates": "elements"}
     samples = context.emit("grid_sample", (planes, positions), attrs)
     context.result("transpose", (samples,), {"axes": _CHANNELS_LAST})

@@ -93,7 +93,7 @@ def convert_bidirectional_rnn(context: OpContext) -> None:
     """Convert BIDIRECTIONAL_SEQUENCE_RNN: a forward layer, and a backward layer that starts at the last time step."""
     fields = context.operator.options.fields("BidirectionalSequenceRNNOptions", required=True)
     if any(context.has(position) for position in _RNN_AUXILIARY):
-        context.refuse("auxiliary input: expected none", "join it to the first input")
+        context.refuse("auxiliary input: got one, expected none", "join it to the first input")
     data = read_sequence(context, fields)
     forwards = _emit_rnn_loop(context, fields, data, 1)
     emit_direction_results(context, fields, (forwards, _emit_rnn_loop(context, fields, data.reverse_time(context), 5)))
@@ -109,8 +109,11 @@ def _emit_rnn_loop(context: OpContext, fields: Fields, sequence: InputSequence, 
     The operands at ``first_operand`` and the next three positions are weights, recurrent weights, bias and state."""
     memory, units = context.source(first_operand + 3), context.source(first_operand).type.shape[0]
     if not memory.variable or memory.type.dtype != "float32" or memory.type.size != sequence.batch * units:
-        expected = f"make it a variable tensor of float32 {(sequence.batch, units)}"
-        context.refuse(f"state {memory.name!r}: got {memory.type.dtype} {memory.type.shape}", expected)
+        context.refuse(
+            f"state {memory.name!r}: got {memory.type.dtype} {memory.type.shape}, "
+            f"expected a variable tensor of float32 {(sequence.batch, units)}",
+            "set is_variable of the tensor, and store it as float32",
+        )
     state = context.builder.define_state(
         memory.name, TensorType((sequence.batch, units), "float32"), None, context.where
     )
@@ -174,7 +177,10 @@ def _add_rnn_weights(
         or type_.dtype not in ("float32", "int8")
         or (type_.dtype == "int8" and type_.quant is None)
     ):
-        context.refuse(f"weights {type_.dtype} {type_.shape}", f"give float32 {shape}, or int8 with a scale")
+        context.refuse(
+            f"weights: got {type_.dtype} {type_.shape}, expected float32 or scaled int8 {shape}",
+            "convert the weights to float32, or to int8 with a scale",
+        )
     name = body.set_quant(body.new_constant("weights", np.ascontiguousarray(values)), type_.quant)
     if type_.quant is None or type_.dtype == "float32":
         return name, {}
@@ -213,7 +219,7 @@ def convert_bidirectional_lstm(context: OpContext) -> None:
     """Convert BIDIRECTIONAL_SEQUENCE_LSTM: a forward layer, and a backward layer that starts at the last time step."""
     fields = context.operator.options.fields("BidirectionalSequenceLSTMOptions", required=True)
     if any(context.has(position) for position in _LSTM_AUXILIARY):
-        context.refuse("auxiliary input: expected none", "join it to the first input")
+        context.refuse("auxiliary input: got one, expected none", "join it to the first input")
     data = read_sequence(context, fields)
     rows = (
         emit_float_lstm_loop(context, fields, data, 1, (35, 36)),
@@ -375,7 +381,10 @@ class _FloatLstmCell:
         )
         if not have_valid_types or len({k.dtype for k in types}) > 1 or (integers and not have_one_scale):
             actual = ", ".join(f"{k.dtype} {k.shape}" for k in types)
-            self.context.refuse(f"weights {actual}", f"give float32 {(rows, input_width)}, or int8 with one scale")
+            self.context.refuse(
+                f"weights: got {actual}, expected float32 or scaled int8 {(rows, input_width)} in each matrix",
+                "convert all to float32, or all to int8 with one scale and zero point 0",
+            )
         # Each gate has a scale of its own: stacked along the rows these become a scale per row, which ``dense`` supports.
         matrix = np.concatenate([self.context.constant(self.first_operand + k) for k in offsets])
         weights, attrs = body.new_constant("weights", matrix), dict[str, Attr]()

@@ -132,21 +132,22 @@ def _data_or_complex_operand(context: OpContext) -> str:
     return context.builder.complex_values[source.name]
 
 
-def _shape_without_complex_axis(context: OpContext, data: str) -> tuple[int, ...]:
-    """Return the shape of operand 0. For a complex tensor, leave out the additional axis of real and imaginary
-    parts."""
-    shape = context.type(data).shape
+def _shape_without_complex_axis(context: OpContext, data_name: str) -> tuple[int, ...]:
+    """Return the shape of the value ``data_name`` of operand 0.
+
+    For a complex tensor, leave out the additional axis of real and imaginary parts."""
+    shape = context.type(data_name).shape
     return shape[:-1] if context.source(0).name in context.builder.complex_values else shape
 
 
-def _emit_reshaped_result(context: OpContext, data: str, shape: tuple[int, ...]) -> None:
-    """Define the output as ``data`` reshaped to ``shape``. For a complex tensor, record the reshaped float value
-    instead."""
+def _emit_reshaped_result(context: OpContext, data_name: str, shape: tuple[int, ...]) -> None:
+    """Define the output as the value ``data_name``, reshaped to ``shape``. For a complex tensor, record the reshaped
+    float value instead."""
     complexes = context.builder.complex_values
     if context.source(0).name in complexes:
-        complexes[context.target().name] = context.reshape(data, (*shape, 2))
+        complexes[context.target().name] = context.reshape(data_name, (*shape, 2))
     else:
-        context.result_reshape(data, shape)
+        context.result_reshape(data_name, shape)
 
 
 def convert_squeeze_or_expand_dims(context: OpContext) -> None:
@@ -211,14 +212,14 @@ def _convert_list_update(context: OpContext) -> None:
     """
     pieces = context.builder.computed_slices
     if len(context.operator.inputs) != 3:
-        context.refuse("slices of computed size", _ONE_ELEMENT)
+        context.refuse("input: got a slice of computed size, expected constant sizes", _ONE_ELEMENT)
     first, last = (pieces.get(context.source(k).name) for k in (0, 2))
     item = context.value(1)
     if first is None or last is None or first.data != last.data or context.source(1).name in pieces:
-        context.refuse("slices of computed size", _ONE_ELEMENT)
+        context.refuse("input: got a slice of computed size, expected constant sizes", _ONE_ELEMENT)
     start = context.builder.consts.get(first.begin)
     if start is None or start.any() or last.begin in context.builder.consts:
-        context.refuse("slices of computed size", _ONE_ELEMENT)
+        context.refuse("input: got a slice of computed size, expected constant sizes", _ONE_ELEMENT)
     context.result("dynamic_update_slice", (first.data, item, first.size), {})
 
 
@@ -402,17 +403,17 @@ def convert_slice(context: OpContext) -> None:
     context.result("slice", (data,), {"begin": begin, "end": end, "strides": (1,) * len(shape)})
 
 
-def _record_computed_slice(context: OpContext, data: str) -> None:
+def _record_computed_slice(context: OpContext, data_name: str) -> None:
     """Convert a SLICE whose begin or size is computed at run time.
 
     If the size is constant, append ``dynamic_slice``. If not, only record the slice (:class:`ComputedSlice`): a
     CONCATENATION may combine it with others to a tensor of known size."""
-    begin, size, shape = context.value(1), context.value(2), context.type(data).shape
+    begin, size, shape = context.value(1), context.value(2), context.type(data_name).shape
     known = context.builder.consts.get(size)
     if known is not None and known.size == len(shape) and known.min(initial=1) >= 1:
-        context.result("dynamic_slice", (data, begin), {"size": tuple(int(part) for part in known.reshape(-1))})
+        context.result("dynamic_slice", (data_name, begin), {"size": tuple(int(part) for part in known.reshape(-1))})
     else:
-        context.builder.computed_slices[context.target().name] = ComputedSlice(data, begin, size)
+        context.builder.computed_slices[context.target().name] = ComputedSlice(data_name, begin, size)
 
 
 @frozen
@@ -463,13 +464,13 @@ def convert_strided_slice(context: OpContext) -> None:
         context.result("slice", (data,), attrs)
 
 
-def _convert_computed_strided_slice(context: OpContext, data: str, masks: _SliceMasks) -> None:
+def _convert_computed_strided_slice(context: OpContext, data_name: str, masks: _SliceMasks) -> None:
     """Convert a STRIDED_SLICE whose begin is computed at run time, such as ``x[:, i]`` or ``x[i : i + 3]``.
 
     Strides must be 1. The size of the slice follows from the output's declared shape. A negative begin counts from the
     end of the axis, as in a constant STRIDED_SLICE.
     """
-    begin, shape, target = context.value(1), context.type(data).shape, context.target()
+    begin, shape, target = context.value(1), context.type(data_name).shape, context.target()
     entries = prod(context.type(begin).shape)
     if any(step != 1 for step in context.integers(3)) or masks.ellipsis or masks.new_axis:
         context.refuse(
@@ -501,7 +502,7 @@ def _convert_computed_strided_slice(context: OpContext, data: str, masks: _Slice
     begins = context.emit("mul", (begins, is_used), {})
     if entries < len(shape):
         begins = context.emit("pad", (begins,), {"padding": ((0, len(shape) - entries),), "value": 0})
-    context.result_reshape(context.emit("dynamic_slice", (data, begins), {"size": tuple(size)}), target.type.shape)
+    context.result_reshape(context.emit("dynamic_slice", (data_name, begins), {"size": tuple(size)}), target.type.shape)
 
 
 def _resolve_slice_ranges_and_shape(
@@ -574,13 +575,14 @@ def _axis_slice_attributes(shape: tuple[int, ...], axis: int, first_element: int
     return {"begin": begin, "end": end, "strides": (1,) * len(shape)}
 
 
-def _emit_consecutive_slices(context: OpContext, data: str, axis: int, part_extents: Sequence[int]) -> None:
-    """Define the operator's outputs as consecutive slices of the data along an axis; ``part_extents``: extents of the
-    slices."""
+def _emit_consecutive_slices(context: OpContext, data_name: str, axis: int, part_extents: Sequence[int]) -> None:
+    """Define the operator's outputs as consecutive slices of the value ``data_name`` along an axis.
+
+    ``part_extents``: extents of the slices along this axis."""
     first = 0
     for position, size in enumerate(part_extents):
-        attrs = _axis_slice_attributes(context.type(data).shape, axis, first, first + size)
-        context.result("slice", (data,), attrs, position)
+        attrs = _axis_slice_attributes(context.type(data_name).shape, axis, first, first + size)
+        context.result("slice", (data_name,), attrs, position)
         first += size
 
 

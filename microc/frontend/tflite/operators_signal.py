@@ -143,12 +143,12 @@ SIGNAL_CONVERTERS: Mapping[str, Converter] = {
 _MOST = 1 << 20
 
 
-def _row_count_and_length(context: OpContext, data: str) -> tuple[int, int]:
-    """Return the number of rows of the data, and the length of a row (the last axis)."""
-    shape = context.type(data).shape
+def _row_count_and_length(context: OpContext, data_name: str) -> tuple[int, int]:
+    """Return the number of rows of the value ``data_name``, and the length of a row (the last axis)."""
+    shape = context.type(data_name).shape
     if not shape or 0 in shape:
         context.broken(f"got data of shape {shape}, expected at least one axis and one element")
-    return context.type(data).size // shape[-1], shape[-1]
+    return context.type(data_name).size // shape[-1], shape[-1]
 
 
 def _define_named_state(context: OpContext, name_stem: str, type_: TensorType, data: Array | None = None) -> str:
@@ -165,15 +165,15 @@ def _slice_last_axis(context: OpContext, value: str, begin: int, end: int) -> st
     return context.emit("slice", (value,), attrs)
 
 
-def _prepend_past_elements(context: OpContext, data: str, past_length: int) -> str:
-    """Return the rows of data, each preceded by the last ``past_length`` elements of the previous calls.
+def _prepend_past_elements(context: OpContext, data_name: str, past_length: int) -> str:
+    """Return the rows of the value ``data_name``, each preceded by the last ``past_length`` elements of earlier calls.
 
     These elements are stored in a state of the graph."""
-    rows, size = _row_count_and_length(context, data)
-    flat = context.reshape(data, (rows, size))
+    rows, size = _row_count_and_length(context, data_name)
+    flat = context.reshape(data_name, (rows, size))
     if not past_length:
         return flat
-    past = _define_named_state(context, "past", TensorType((rows, past_length), context.type(data).dtype))
+    past = _define_named_state(context, "past", TensorType((rows, past_length), context.type(data_name).dtype))
     joined = context.emit("concat", (past, flat), {"axis": 1})
     context.builder.updates[past] = _slice_last_axis(context, joined, size, size + past_length)
     return joined
@@ -359,18 +359,19 @@ def convert_rfft2d(context: OpContext) -> None:
     context.builder.complex_values[context.target().name] = spectrum
 
 
-def _crop_or_pad_image(context: OpContext, data: str, row_count: int, column_count: int) -> str:
-    """Crop or zero-pad the last two axes of ``data`` to ``row_count`` and ``column_count``; return the result."""
-    shape = context.type(data).shape
+def _crop_or_pad_image(context: OpContext, data_name: str, row_count: int, column_count: int) -> str:
+    """Crop or zero-pad the last two axes of the value ``data_name`` to ``row_count`` and ``column_count``; return the
+    result."""
+    shape = context.type(data_name).shape
     *lead, height, width = shape
     cropped_shape = (*lead, min(height, row_count), min(width, column_count))
     if cropped_shape != shape:
         crop: Mapping[str, Attr] = {"begin": (0,) * len(shape), "end": cropped_shape, "strides": (1,) * len(shape)}
-        data = context.emit("slice", (data,), crop)
+        data_name = context.emit("slice", (data_name,), crop)
     if cropped_shape[-2:] != (row_count, column_count):
         padding = ((0, 0),) * len(lead) + ((0, row_count - cropped_shape[-2]), (0, column_count - cropped_shape[-1]))
-        data = context.emit("pad", (data,), {"padding": padding, "value": 0.0})
-    return data
+        data_name = context.emit("pad", (data_name,), {"padding": padding, "value": 0.0})
+    return data_name
 
 
 def _find_complex_operand(context: OpContext) -> str:

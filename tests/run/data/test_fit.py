@@ -17,11 +17,11 @@ TENSOR = {"name": "x", "dtype": "float32", "shape": (1, 8, 12, 3), "scale": None
     ("shape", "hint"),
     [
         ((8, 12, 3), "one sample"),
-        ((5, 3, 8, 12), "another order"),
-        ((5, 1, 12, 8, 3), "another order"),
+        ((5, 3, 8, 12), "reorder the axes"),
+        ((5, 1, 12, 8, 3), "reorder the axes"),
         ((5, 8, 12, 4), "a batch of one may be left out"),
         ((5, 8, 12, 1, 3), "array.reshape(-1, 8, 12, 3)"),
-        ((5,), "counts the samples"),
+        ((5,), "count the samples"),
     ],
 )
 def test_shapes(shape: tuple[int, ...], hint: str) -> None:
