@@ -66,28 +66,33 @@ _CALL_HEADER = 24
 _ALIGN = 16
 
 
-def load_kernel_on_device(device: Device, what: Any, constants: Mapping[str, Any]) -> LoadedKernels:
+def load_kernel_on_device(device: Device, function_or_program: Any, constants: Mapping[str, Any]) -> LoadedKernels:
     """Load a kernel into the memory of a device's board; ``loaded(x)`` runs it there.
 
-    ``what``: a PrimFunc or a Schedule, with the data of its constants by name; or a program that :func:`microc.build`
-    or :func:`microc.compile` made for a board with the same core. UsageError if the firmware was not built for tuning,
-    or the network keeps state; FitError if no room is left.
+    ``function_or_program``: a PrimFunc or a Schedule, or a program that :func:`microc.build` or :func:`microc.compile`
+    made for a board with the same core. ``constants``: the data of a function's constants by name. UsageError if the
+    firmware was not built for tuning, or the network keeps state; FitError if no room is left.
     """
     from microc.compiler.user_functions import build
 
     board, manifest = device.project.board, device.project.manifest
     if manifest["options"]["protocol"] != "tuning":
         raise UsageError(
-            f"the firmware of {manifest['model']} takes no code: got protocol {manifest['options']['protocol']}, expected tuning",
+            f"the firmware of {manifest['model']} cannot load code; got protocol {manifest['options']['protocol']}, "
+            "expected tuning",
             where=str(device.project.folder),
             hint="compile it with --protocol tuning (insecure: for development only), build and flash it",
         )
-    if isinstance(what, Program) and constants:
+    if isinstance(function_or_program, Program) and constants:
         raise UsageError(
             f"constants: a compiled program has its own; got {', '.join(map(str, constants))}",
             hint="leave them out, or load the function",
         )
-    program = what if isinstance(what, Program) else build(what, board=board, constants=constants)
+    program = (
+        function_or_program
+        if isinstance(function_or_program, Program)
+        else build(function_or_program, board=board, constants=constants)
+    )
     if program.board.target != board.target:
         raise UsageError(
             f"program: got one for {program.board.name}, expected one for {board.name}",
@@ -108,8 +113,10 @@ class CodeLoader:
         self._top = 0
 
     def load(self, module: Module) -> LoadedKernels:
-        """Build a planned module for the free memory, send it, and return it loaded. FitError if no room is left,
-        ToolError if it does not build, UsageError if it keeps state or its sizes vary."""
+        """Build a module that has a memory plan for the board's free memory, send it, and return the loaded kernels.
+
+        FitError if no memory is left, ToolError if it does not build, UsageError if it keeps state or its sizes
+        vary."""
         self._check_loadable(module)
         before = dict(self._constants), self._top
         try:
@@ -127,7 +134,7 @@ class CodeLoader:
         self._constants, self._top = {}, 0
 
     def _allocate_and_send(self, module: Module) -> LoadedKernels:
-        """Allocate constants, arena, buffers and code, in this order, then send what the board does not have."""
+        """Allocate constants, arena, buffers and code, in this order, then send the code and the new constants."""
         fresh: dict[int, bytes] = {}
         constants = {
             name: self._find_or_allocate_constant(value.data.tobytes(), fresh)
@@ -161,9 +168,10 @@ class CodeLoader:
         begin = -(-self._top // _ALIGN) * _ALIGN
         if begin + nbytes > self.region.nbytes:
             raise FitError(
-                f"{nbytes:,} bytes more are needed, {max(0, self.region.nbytes - begin):,} of {self.region.nbytes:,} are left",
+                f"{nbytes:,} more bytes are needed; got {max(0, self.region.nbytes - begin):,} free bytes "
+                f"of {self.region.nbytes:,}",
                 where=f"memory for code of {self.board.name}",
-                hint="call device.unload(), which frees what was loaded; or flash a smaller firmware",
+                hint="call device.unload() to free all loaded kernels, or flash a smaller firmware",
             )
         self._top = begin + nbytes
         return begin
@@ -171,7 +179,9 @@ class CodeLoader:
     def _link_at_offset(
         self, module: Module, constant_offsets: dict[str, int], code_offset: int
     ) -> tuple[bytes, int, tuple[Symbol, ...]]:
-        """Link a module for an offset of the memory for code; return its code, its entry's offset, and its symbols.
+        """Link a module at an offset in the board's memory for code.
+
+        Returns the code, the offset of its entry function in that memory, and its symbols.
 
         ``constant_offsets``: offset of each constant in the same memory, by name."""
         base = self.region.address
@@ -191,11 +201,11 @@ class CodeLoader:
         many inputs and outputs."""
         reason = ""
         if module.state:
-            reason = "it keeps something from run to run"
+            reason = "it keeps state from run to run"
         elif module.sizes:
             reason = "its sizes vary"
         elif any(value.storage == "const" and value.data is None for value in module.values.values()):
-            reason = "a constant of it is defined elsewhere"
+            reason = "the data of a constant is not part of the module"
         if reason:
             raise UsageError(
                 f"{module.name} cannot be loaded: {reason}", hint="compile it into a firmware, and flash that"
@@ -203,7 +213,8 @@ class CodeLoader:
         max_addresses = min(MAX_ADDRESSES, (self.client.info.max_payload - _CALL_HEADER) // 4)
         if 1 + len(module.inputs) + len(module.outputs) > max_addresses:
             raise UsageError(
-                f"{module.name} has too many inputs and outputs to be loaded: {max_addresses - 1} are possible",
+                f"{module.name} cannot be loaded: got {len(module.inputs) + len(module.outputs)} inputs and outputs, "
+                f"expected at most {max_addresses - 1}",
                 hint="compile it into a firmware, and flash that",
             )
 
@@ -262,7 +273,9 @@ class LoadedKernels:
             self._client.load(self._offset_of_value_in_code_memory(tensor["name"]), data)
 
     def run(self, kernel: int | None = None, repeat: int = 1, timeout: float | None = None) -> Timing:
-        """Execute one kernel by its number, or all in order. ``timeout``: seconds, see :meth:`Client.call`."""
+        """Execute one kernel by its position, or all in order if it is None; ``repeat`` times.
+
+        ``timeout``: seconds, see :meth:`Client.call`."""
         number = len(self.module.calls) if kernel is None else kernel
         return self._client.call(self.image, number, self._addresses, repeat, timeout)
 
@@ -283,11 +296,11 @@ class LoadedKernels:
         return self._client.check(self._offset_of_value_in_code_memory(name), len(data)) == zlib.crc32(data)
 
     def code_bytes_of_kernel(self, kernel: str) -> int:
-        """Return the bytes of code of a kernel's function."""
+        """Return the number of bytes of code of the kernel's function with the name ``kernel``."""
         return sum(s.size for s in self._symbols if s.name.partition(".")[0] == kernel)
 
     def _offset_of_value_in_code_memory(self, name: str) -> int:
-        """Return the offset of a value in the board's memory for code."""
+        """Return the byte offset of a value in the board's memory for code."""
         base, offset = self.module.base_of(name)
         assert self.module.plan is not None
         if base in self._buffers:
@@ -400,7 +413,7 @@ class Device:
             model.kernel_count != len(self.kernels)
         ):
             raise DeviceError(
-                "the board's tensors and kernels are not those of the project",
+                "the board's tensors and kernels differ from those of the project",
                 where=str(self.project.folder),
                 hint="build and flash the project again",
             )
@@ -453,7 +466,7 @@ class Device:
             return None
         name = info.models[info.self_test - 2].name
         return VerificationError(
-            f"the network {name!r} failed its self-test at the start of the board: its outputs are not those expected",
+            f"the network {name!r} failed its self-test when the board started: its outputs differ from the expected ones",
             where=f"board {self.project.board.name}",
             hint="flash the firmware again; if it fails again, microc verify says which layer differs",
         )
@@ -541,13 +554,13 @@ class Device:
         return project
 
     def load(self, what: Any, **constants: Any) -> LoadedKernels:
-        """Load a kernel into the board's memory without flashing; see
-        :func:`microc.run.session.load_kernel_on_device`."""
+        """Load a kernel into the board's memory without flashing. ``what``: a function, a schedule or a program;
+        ``constants``: see :func:`microc.run.session.load_kernel_on_device`."""
 
         return load_kernel_on_device(self, what, constants)
 
     def unload(self) -> None:
-        """Free the memory of all loaded kernels."""
+        """Free the board's memory that loaded kernels use."""
         self.loader = None
 
     def stats(self) -> Stats:
@@ -572,6 +585,7 @@ def flash_project(
     patience: float = PATIENCE,
 ) -> tuple[tuple[tuple[str, ...], ...], bool]:
     """Flash a project's firmware; return the flashing commands, and True if the board then answered as this project.
+
     An emulated board is loaded through its debugger and queried at once; hardware is queried if ``port`` is given.
     ``dry_run``: return the commands without running them."""
     selected = select_runner(project.board, runner)

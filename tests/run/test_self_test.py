@@ -185,7 +185,7 @@ int main(void)
     [
         ({"image": np.zeros((2, 8, 8, 1), np.float64) + np.inf}, "infinities or NaN"),
         ({"picture": np.zeros((2, 8, 8, 1), np.int8), "more": np.zeros(2)}, "no array is called 'image'"),
-        ({"image": np.zeros((900, 8, 8, 1), np.int8)}, "66,600 bytes of flash, 65,536 are allowed"),
+        ({"image": np.zeros((900, 8, 8, 1), np.int8)}, "66,600 bytes of flash, expected at most 65,536"),
         ({"image": np.zeros((0, 8, 8, 1), np.int8)}, "got no samples"),
         ({"image": np.zeros((2, 9, 8, 1), np.int8)}, "image takes samples of shape Nx1x8x8x1"),
     ],

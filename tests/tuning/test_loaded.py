@@ -102,7 +102,7 @@ def test_a_search_writes_records_of_its_own(task: Task) -> None:
 
 
 def test_what_takes_no_code_is_refused() -> None:
-    with pytest.raises(UsageError, match="takes no code"):
+    with pytest.raises(UsageError, match="cannot load code"):
         LoadRunner(load_board("arduino-uno"), "/dev/null")
     with pytest.raises(UsageError, match="--load requires a board"):
         meter_for(None, target_for("host"), (), 1, load_into_ram=True)

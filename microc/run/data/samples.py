@@ -34,8 +34,11 @@ _NUMBERED = "number the classes from 0 on: numpy.unique(labels, return_inverse=T
 
 @frozen
 class Samples:
-    """Samples for a network. ``inputs``: for each input an array of its dtype, of shape (samples, ...). ``labels``:
-    class numbers. ``expected``: by output, arrays of shape (samples, ...). ``notes``: conversions that were made."""
+    """Samples for a network.
+
+    ``inputs``: for each input an array of its dtype, of shape (samples, ...). ``labels``: the class number of each
+    sample, or None. ``expected``: for an output's name, an array of shape (samples, ...). ``notes``: texts that
+    describe the conversions of dtypes and pictures."""
 
     inputs: tuple[Array, ...]
     labels: Array | None
@@ -53,47 +56,49 @@ class Samples:
 def read_samples(
     inputs: Sequence[Mapping[str, Any]],
     outputs: Sequence[Mapping[str, Any]],
-    data: Path,
+    data_path: Path,
     labels: str = "",
     expected: Path | None = None,
     pixels: tuple[float, float] | None = None,
 ) -> Samples:
     """Read samples for a network whose tensors a manifest describes.
 
-    ``data``: a .npz file (arrays by the names of inputs); a .npy file, table, picture or sound (one input); or a folder
-    of .npy files, pictures or sounds, one per sample, perhaps in subfolders by class. ``labels``: an array or column of
-    ``data`` by name, or a file. ``expected``: a .npz file (arrays by the names of outputs), or a .npy file or table
-    (one output). ``pixels``: the reals for pixels 0 and 255 (:class:`microc.run.data.pictures.PictureReader`).
-    UsageError for what does not match.
+    ``data_path``: a .npz file (arrays by the names of inputs); a .npy file, table, picture or sound (one input); or a
+    folder of .npy files, pictures or sounds, one per sample, perhaps in subfolders by class. ``labels``: an array or
+    column of ``data_path`` by name, or a file. ``expected``: a .npz file (arrays by the names of outputs), or a .npy
+    file or table (one output). ``pixels``: the reals for pixels 0 and 255
+    (:class:`microc.run.data.pictures.PictureReader`). UsageError if names, shapes, dtypes or numbers of samples do not
+    match.
     """
     # A picture does not say which input it is for, so networks with several inputs do not take pictures.
     picture = PictureReader(inputs[0], pixels) if len(inputs) == 1 else None
-    arrays = read_arrays(data, picture)
-    truth = _pop_class_labels(arrays, labels, data)
+    arrays = read_arrays(data_path, picture)
+    truth = _pop_class_labels(arrays, labels, data_path)
     # Labels may be in the same file; they must not be mistaken for the only array of an input.
     input_arrays = {name: array for name, array in arrays.items() if name != (labels or CLASSES)}
     converted = [
-        convert_samples(_array_for_tensor(input_arrays, tensor, len(inputs), data), tensor, data) for tensor in inputs
+        convert_samples(_array_for_tensor(input_arrays, tensor, len(inputs), data_path), tensor, data_path)
+        for tensor in inputs
     ]
     expected_arrays = read_arrays(expected) if expected else {}
     answers = {
         t["name"]: reshape_samples(
-            _array_for_tensor(expected_arrays, t, len(outputs), expected or data), t, expected or data
+            _array_for_tensor(expected_arrays, t, len(outputs), expected or data_path), t, expected or data_path
         )
         for t in outputs
         if expected_arrays and (len(outputs) == 1 or _name_of_tensor_array(expected_arrays, t))
     }
     # If no name matches, _array_for_tensor raises the error that lists the names.
     if expected_arrays and not answers:
-        _array_for_tensor(expected_arrays, outputs[0], len(outputs), expected or data)
-    notes = [picture.note()] if picture and holds_pictures(data) else []
+        _array_for_tensor(expected_arrays, outputs[0], len(outputs), expected or data_path)
+    notes = [picture.note()] if picture and holds_pictures(data_path) else []
     notes += [note for _, note in converted if note]
     samples = Samples(tuple(array for array, _ in converted), truth, answers, tuple(notes))
-    _check_sample_counts(samples, inputs, data)
+    _check_sample_counts(samples, inputs, data_path)
     return samples
 
 
-def _pop_class_labels(arrays: dict[str, Array], labels: str, data: Path) -> Array | None:
+def _pop_class_labels(arrays: dict[str, Array], labels: str, data_path: Path) -> Array | None:
     """Return the class number of each sample; None if there are no labels.
 
     ``labels``: name of an array or column of the data, or a file; if it is empty, the names of subfolders give the
@@ -102,7 +107,7 @@ def _pop_class_labels(arrays: dict[str, Array], labels: str, data: Path) -> Arra
         return arrays.get(CLASSES)
     if labels in arrays:
         labels_array = arrays[labels]
-        if is_table_file(data):
+        if is_table_file(data_path):
             column = list(arrays).index(labels) - 1
             arrays[ROWS] = np.delete(arrays[ROWS], column, axis=1)
     elif Path(labels).exists():
@@ -114,7 +119,7 @@ def _pop_class_labels(arrays: dict[str, Array], labels: str, data: Path) -> Arra
             similar_names_hint(labels, names)
             or f"name a file, or an array of the data: {', '.join(names) or 'it has none'}"
         )
-        raise UsageError(f"there are no labels {labels!r}", where=str(data), hint=hint)
+        raise UsageError(f"there are no labels {labels!r}", where=str(data_path), hint=hint)
     flat = labels_array.reshape(-1)
     if flat.dtype.kind not in "biuf" or np.any(np.mod(flat, 1) != 0) or np.any(flat < 0):
         raise UsageError(
@@ -149,7 +154,7 @@ def _array_for_tensor(arrays: Mapping[str, Array], tensor: Mapping[str, Any], te
     )
 
 
-def _check_sample_counts(samples: Samples, inputs: Sequence[Mapping[str, Any]], data: Path) -> None:
+def _check_sample_counts(samples: Samples, inputs: Sequence[Mapping[str, Any]], data_path: Path) -> None:
     """Raise UsageError unless inputs, labels and expected outputs all have the same number of samples, at least one."""
     lengths = {t["name"]: len(a) for t, a in zip(inputs, samples.inputs, strict=True)}
     lengths |= {f"expected {name}": len(array) for name, array in samples.expected.items()}
@@ -158,9 +163,11 @@ def _check_sample_counts(samples: Samples, inputs: Sequence[Mapping[str, Any]], 
     if len(set(lengths.values())) != 1 or not len(samples):
         counts = ", ".join(f"{name} {count}" for name, count in lengths.items())
         if not any(lengths.values()):
-            raise UsageError("data: got no samples, expected one at least", where=str(data), hint="give one at least")
+            raise UsageError(
+                "data: got no samples, expected one at least", where=str(data_path), hint="give one at least"
+            )
         hint = f"cut them to one length: array[:{min(lengths.values())}]"
-        raise UsageError(f"the numbers of samples differ: {counts}", where=str(data), hint=hint)
+        raise UsageError(f"the numbers of samples differ: {counts}", where=str(data_path), hint=hint)
 
 
 # ---- Self-tests: samples in flash that the firmware runs at boot, with the outputs that this computer computed.
@@ -172,15 +179,17 @@ SELF_TEST_TOLERANCE = 1e-4
 and other C libraries stay below it; a wrong weight that matters does not."""
 
 
-def with_self_test(module: Module, data: Path) -> Module:
-    """Return a module with a self-test added: the samples of a file (:func:`read_samples`) and the outputs that they
-    give on this computer. For a network with state the samples are one sequence. Outputs in the file must match the
-    computed ones: integers exactly, floats within :data:`SELF_TEST_TOLERANCE`; else VerificationError. UsageError for
-    data that do not fit or take more than :data:`MAX_SELF_TEST_BYTES`."""
+def with_self_test(module: Module, data_path: Path) -> Module:
+    """Return a module with a self-test added: samples from the path ``data_path`` (:func:`read_samples`), and the
+    outputs that the network computes from them on this computer.
+
+    For a network with state the samples are one sequence. If the file contains outputs, they must match the computed
+    ones, integers exactly and floats within :data:`SELF_TEST_TOLERANCE`; else VerificationError. UsageError for data
+    that do not fit the network or take more than :data:`MAX_SELF_TEST_BYTES`."""
     if module.options["protocol"] == "mlperf":
         raise UsageError(
             "self_test cannot be combined with protocol mlperf, whose firmware has no self-test",
-            hint="leave out self_test, or protocol",
+            hint="leave out self_test or protocol",
         )
     for name in module.outputs:
         if module.values[name].dtype in dtypes.HALF:
@@ -189,17 +198,17 @@ def with_self_test(module: Module, data: Path) -> Module:
                 where=module.source,
                 hint="convert it: --output-dtype float32",
             )
-    samples = _read_self_test_samples(module, data)
+    samples = _read_self_test_samples(module, data_path)
     size = len(samples) * sum(module.values[name].nbytes for name in (*module.inputs, *module.outputs))
     if size > MAX_SELF_TEST_BYTES:
         raise UsageError(
-            f"the self-test's {len(samples)} samples take {size:,} bytes of flash, {MAX_SELF_TEST_BYTES:,} are allowed",
-            where=str(data),
-            hint="give fewer samples; microc verify --data measures accuracy",
+            f"self_test: its {len(samples)} samples take {size:,} bytes of flash, expected at most {MAX_SELF_TEST_BYTES:,}",
+            where=str(data_path),
+            hint="give fewer samples, and measure accuracy by microc verify --data",
         )
     outputs = _run_samples_on_host(module, samples)
     for name, expected in samples.expected.items():
-        _check_expected_output(name, expected, outputs[name], data)
+        _check_expected_output(name, expected, outputs[name], data_path)
     bounds = {
         name: SELF_TEST_TOLERANCE * float(np.abs(array).max(initial=0))
         for name, array in outputs.items()
@@ -214,8 +223,8 @@ def with_self_test(module: Module, data: Path) -> Module:
     return replace(module, self_test=SelfTest(len(samples), stored, answers, bounds))
 
 
-def _read_self_test_samples(module: Module, data: Path) -> Samples:
-    """Read the samples of a self-test. The file may contain expected outputs."""
+def _read_self_test_samples(module: Module, data_path: Path) -> Samples:
+    """Read the samples of a self-test, with the expected outputs if the file contains outputs of the network."""
     inputs, outputs = ([value_data(module, name) for name in names] for names in (module.inputs, module.outputs))
     if not inputs:
         raise UsageError(
@@ -224,7 +233,9 @@ def _read_self_test_samples(module: Module, data: Path) -> Samples:
             hint="leave out self_test",
         )
     output_names = {word for tensor in outputs for word in (tensor["name"], tensor["label"])}
-    return read_samples(inputs, outputs, data, expected=data if output_names & set(read_arrays(data)) else None)
+    return read_samples(
+        inputs, outputs, data_path, expected=data_path if output_names & set(read_arrays(data_path)) else None
+    )
 
 
 def _run_samples_on_host(module: Module, samples: Samples) -> dict[str, Array]:
@@ -247,8 +258,8 @@ def _run_samples_on_host(module: Module, samples: Samples) -> dict[str, Array]:
     return outputs
 
 
-def _check_expected_output(name: str, expected: Array, computed: Array, data: Path) -> None:
-    """Raise VerificationError if the ``computed`` output is not the ``expected`` one from the file ``data``."""
+def _check_expected_output(name: str, expected: Array, computed: Array, data_path: Path) -> None:
+    """Raise VerificationError if the ``computed`` output is not the ``expected`` one from the file ``data_path``."""
     if computed.dtype.kind == "f":
         near = np.abs(expected.astype(np.float64) - computed) <= SELF_TEST_TOLERANCE * np.abs(computed).max(initial=0)
     else:
@@ -257,10 +268,9 @@ def _check_expected_output(name: str, expected: Array, computed: Array, data: Pa
         sample = int(np.argwhere(~near)[0][0])
         wrong = int(np.count_nonzero(~near[sample]))
         raise VerificationError(
-            f"{wrong} of {near[sample].size} numbers of {name!r} are not what the self-test expects, in sample {sample + 1}",
-            where=str(data),
-            hint="leave out the outputs, to expect what the network computes here; or see where it differs: "
-            "microc verify --against",
+            f"{wrong} of {near[sample].size} numbers of {name!r} differ from the expected output, in sample {sample + 1}",
+            where=str(data_path),
+            hint="leave out the outputs to expect the computed ones, or compare with the framework: microc verify --against",
         )
 
 
