@@ -18,8 +18,8 @@ from microc.ops.signal.power_spectrum import LONGEST
 
 # ---- Windows by name, as in ``scipy.signal.get_window`` and ``librosa``.
 #
-# A periodic window (the default, for spectra) is one of one sample more without its last. Source: Harris, *On the use of
-# windows for harmonic analysis with the discrete Fourier transform*, 1978.
+# A periodic window of N samples (the default, for spectra) is a symmetric window of N + 1 samples without the last.
+# Source: Harris, *On the use of windows for harmonic analysis with the discrete Fourier transform*, 1978.
 
 COSINES: Mapping[str, tuple[float, ...]] = MappingProxyType(
     {
@@ -132,7 +132,7 @@ MAX_WEIGHT = 65535
 
 @dataclass(frozen=True)
 class Frames(Stage):
-    """Cutting of samples into frames of ``length`` samples every ``step`` samples, as ``tf.signal.frame``.
+    """Division of samples into frames of ``length`` samples every ``step`` samples, as ``tf.signal.frame``.
 
     Each channel has frames of its own. ``center``: add length // 2 zeros before and after the samples, as
     ``librosa.stft`` does. In a stream the zeros after the samples are a delay (``stream_allow="lookahead"``).
@@ -197,7 +197,10 @@ class Spectrogram(Stage):
         size = signal.shape[-1]
         length = self.fft_length or max(4, 1 << (size - 1).bit_length())
         if size > length or self.window_length > size:
-            what = f"got fft_length {length} and window_length {self.window_length} for frames of {size} samples"
+            what = (
+                f"frames of {size} samples: got fft_length {length} and window_length {self.window_length}, "
+                f"expected {size} or more and {size} or less"
+            )
             raise self.stage_error(what, f"use fft_length {size} or more, and window_length {size} or less")
         window_length = self.window_length or size
         front = (size - window_length) // 2
@@ -266,7 +269,7 @@ class Mel(Stage):
         )
         empty = np.flatnonzero(~bank.any(axis=1))
         if empty.size:
-            what = f"got {empty.size} bands without a frequency of the spectrum, band {empty[0]} first; expected none"
+            what = f"got {empty.size} bands without a frequency of the spectrum (the first is band {empty[0]}), expected none"
             raise self.stage_error(what, "use fewer bands, a larger fft_length, or a higher fmin")
         return _sum_bands(signal, bank)
 
@@ -292,14 +295,14 @@ class Bands(Stage):
         bank = compute_rectangular_band_weights(signal.shape[-1], signal.rate, self.edges)
         if not bank.any(axis=1).all():
             raise self.stage_error(
-                "got a band without a frequency of the spectrum, expected one at least",
+                "got a band without a frequency of the spectrum, expected one frequency at least in each band",
                 "use wider bands, or a larger fft_length",
             )
         return _sum_bands(signal, bank)
 
 
 BASES = {"e": 1.0, "2": 1 / log(2), "10": 1 / log(10), "db": 10 / log(10)}
-"""Factors from natural logarithms to each base."""
+"""Factor that converts a natural logarithm to each base."""
 
 
 @dataclass(frozen=True)

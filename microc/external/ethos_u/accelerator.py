@@ -28,10 +28,10 @@ _WORD = re.compile(r"[A-Za-z0-9_]{1,64}")
 class Accelerator:
     """A model of Arm's Ethos-U accelerators.
 
-    ``product``: the number of its product family in payloads; ``log2_macs``: base-2 logarithm of its multiply-accumulates
-    per cycle; ``system``: Vela's system configuration (memories and clocks for its estimates) that is used by default;
-    ``dedicated``: the default for memory modes in which the accelerator has SRAM of its own in front of DRAM, empty if
-    the model supports no such mode."""
+    ``product``: the number of its product family in payloads; ``log2_macs``: base-2 logarithm of its
+    multiply-accumulates per cycle; ``system``: Vela's system configuration (memories and clocks for its estimates) that
+    is used by default; ``dedicated``: the default for memory modes in which the accelerator has SRAM of its own in
+    front of DRAM, empty if the model supports no such mode."""
 
     product: int
     log2_macs: int
@@ -48,10 +48,11 @@ ACCELERATORS: Mapping[str, Accelerator] = {
     "ethos-u65-256": Accelerator(1, 8, *_U65),
     "ethos-u65-512": Accelerator(1, 9, *_U65),
 }
-"""Supported accelerators, by Vela's name. Ethos-U85 is not supported: it has other commands than :func:`check_payload` knows."""
+"""Supported accelerators, by Vela's name. Ethos-U85 is not supported: it has other commands than :func:`check_payload`
+knows."""
 MEMORY_MODES = ("Sram_Only", "Shared_Sram", "Dedicated_Sram", "Dedicated_Sram_256KB", "Dedicated_Sram_512KB")
-"""Names of the memory modes in Vela's configuration file. In a mode that begins with Dedicated, the accelerator has SRAM of its
-own, which an Ethos-U65 may have."""
+"""Names of the memory modes in Vela's configuration file. In a mode that begins with Dedicated, the accelerator has
+SRAM of its own, which an Ethos-U65 may have."""
 
 
 @frozen
@@ -72,7 +73,8 @@ class Configuration:
 
     @property
     def reckoned(self) -> str:
-        """Name of the system configuration for Vela's estimates: the configured name, else the accelerator's default."""
+        """Name of the system configuration for Vela's estimates: the configured name, else the accelerator's
+        default."""
         return self.system or (self.target.dedicated if self.memory.startswith(_DEDICATED) else self.target.system)
 
 
@@ -174,7 +176,8 @@ _STOP, _CONVOLUTION, _DEPTHWISE, _POOL, _ELEMENTWISE, _COPY = 0x000, 0x002, 0x00
 _OPERATIONS = {_STOP, 0x001, _CONVOLUTION, _DEPTHWISE, _POOL, _ELEMENTWISE, _COPY, 0x011, 0x012, 0x013}
 _SETTINGS = range(0x100, 0x200)
 _IFM, _OFM, _IFM2 = 0x00, 0x10, 0x80
-"""Base numbers of the registers that describe a feature map: the input (IFM), the output (OFM), and the second operand (IFM2)."""
+"""Base numbers of the registers that describe a feature map: the input (IFM), the output (OFM), and the second operand
+(IFM2)."""
 _INTERNAL = 1 << 8
 """Flag of a copy's destination region: the destination is the accelerator's own memory."""
 Registers = Mapping[int, int]
@@ -240,7 +243,8 @@ def _command_stream(payload: bytes, accelerator: Accelerator) -> Array:
 
 
 def _configures_accelerator(word: int, accelerator: Accelerator) -> bool:
-    """Return True if the payload's configuration word states this accelerator; raise ToolError if it states another one."""
+    """Return True if the payload's configuration word states this accelerator; raise ToolError if it states another
+    one."""
     product, log2_macs = word >> 28, word & 0xF
     if (product, log2_macs) != (accelerator.product, accelerator.log2_macs):
         raise _payload_error(
@@ -254,7 +258,8 @@ def _operations_with_registers(words: Array) -> Iterator[tuple[Registers, int]]:
     """Yield every operation of a command stream that accesses memory, in order, as a pair (registers, code).
 
     ``registers`` are the values that the commands before the operation have set; ``code`` is the operation's code.
-    Registers that long commands (of two words) set are numbered from 0x4000. Raises ToolError for a malformed stream."""
+    Registers that long commands (of two words) set are numbered from 0x4000. Raises ToolError for a malformed
+    stream."""
     registers = dict[int, int]()
     position, whole = 0, words.tolist()
     while position < len(whole):
@@ -279,8 +284,8 @@ def _operations_with_registers(words: Array) -> Iterator[tuple[Registers, int]]:
 
 
 def _memory_accesses(registers: Registers, operation: int) -> Iterator[MemoryAccess]:
-    """Yield the memory accesses of an operation: name for errors, region number, first byte, size in bytes, and the alignment
-    that the first byte needs."""
+    """Yield the memory accesses of an operation: name for errors, region number, first byte, size in bytes, and the
+    alignment that the first byte needs."""
     try:
         if operation == _COPY:
             source, target = registers[0x130], registers[0x131]
@@ -318,9 +323,9 @@ def _feature_map_accesses(
 ) -> Iterator[MemoryAccess]:
     """Yield the memory accesses of an operation to a feature map.
 
-    Registers can place a feature map in up to four tiles. The check covers the first tile, at the origin, and the third,
-    which contains the rows below the first. ``map_name``: name of the feature map in errors; ``register_base``: base
-    number of its registers; ``height``: number of its rows, 0 if unknown."""
+    Registers can place a feature map in up to four tiles. The check covers the first tile, at the origin, and the
+    third, which contains the rows below the first. ``map_name``: name of the feature map in errors; ``register_base``:
+    base number of its registers; ``height``: number of its rows, 0 if unknown."""
     short, long = 0x100 | register_base, _LONG_COMMAND | register_base
     region, precision = registers[short | 0xF] & 7, registers[short | 5 if register_base != _OFM else 0x114]
     element, bricks = 1 << (precision >> 2 & 3), precision >> 6 & 3
@@ -328,14 +333,16 @@ def _feature_map_accesses(
     depth = registers[{_IFM: 0x104, _OFM: 0x113}[register_base]] + 1 if register_base != _IFM2 else 1
     across, down, deep = (registers[long | k] for k in (4, 5, 6))
 
-    def size(rows: int) -> int:
-        """Return the number of bytes from the first element of ``rows`` rows to the end of the last."""
+    def byte_span_of_rows(row_count: int) -> int:
+        """Return the number of bytes from the first element of ``row_count`` rows to the end of the last row."""
         if bricks:
-            return (rows - 1) * down + (depth - 1) // 16 * deep + ((width - 1) * 16 + (depth - 1) % 16 + 1) * element
-        return (rows - 1) * down + (width - 1) * across + depth * element
+            return (
+                (row_count - 1) * down + (depth - 1) // 16 * deep + ((width - 1) * 16 + (depth - 1) % 16 + 1) * element
+            )
+        return (row_count - 1) * down + (width - 1) * across + depth * element
 
     rows = min(first_rows, height) if height else first_rows
     step = ALIGN if bricks else element
-    yield map_name, region, registers[long], size(rows), step
+    yield map_name, region, registers[long], byte_span_of_rows(rows), step
     if height > first_rows:
-        yield map_name, region, registers[long | 2], size(height - first_rows), step
+        yield map_name, region, registers[long | 2], byte_span_of_rows(height - first_rows), step
