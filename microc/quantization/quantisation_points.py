@@ -11,7 +11,7 @@ from microc.graph.ir import Graph, Node, Quant
 from microc.ops import registry
 from microc.quantization.calibration_data import storage_of_byte_functions
 from microc.quantization.integer_scheme import Activation
-from microc.quantization.network_structure import DataFlow, find_loop_invariants, flatten_graph
+from microc.quantization.network_structure import DataFlow, ValueLink, find_loop_invariants, flatten_graph
 from microc.transform.quantised.qdq import LAYERS, find_constant_sum_after, has_integer_form
 from microc.transform.quantised.qdq_values import CHOICES, CLAMPS, JOINS, moves_elements
 
@@ -387,7 +387,7 @@ class _QuantisationPointFinder(DataFlow):
         flows, wide = list(self.links), set[str]()
         for node in self.graph.nodes:
             if moves_elements(node) or node.op in CLAMPS | CHOICES | JOINS:
-                flows += ((name, node.outputs[0]) for name in self.activations(node))
+                flows += (ValueLink(name, node.outputs[0]) for name in self.activations(node))
             elif node.op not in LAYERS and node.op != "loop" and node.outputs[0] in self.recurrent:
                 wide.update(self.activations(node))
         wide |= self.find_requested_16_bits()

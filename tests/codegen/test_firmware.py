@@ -11,7 +11,7 @@ import pytest
 import microc
 from microc.codegen.c.resources import (
     PARTS,
-    _firmware_tables,
+    _read_firmware_tables,
     code_bound,
     code_parts,
     library_bytes,
@@ -36,7 +36,7 @@ def test_every_board_has_a_row() -> None:
     """Frameworks alone are unknown: they bring their own start-up and drivers."""
     for name in list_boards():
         board = load_board(name)
-        row = _firmware_tables()["boards"].get(name)
+        row = _read_firmware_tables()["boards"].get(name)
         if board.target.isa == "host" or "framework" in board.raw:
             assert row is None
         else:
@@ -47,7 +47,7 @@ def test_every_board_has_a_row() -> None:
                 == min_and_max_flash_around_networks(board, "rpc")[1]
                 < 12_000
             )
-    assert all(len(row) == len(PARTS) and min(row) >= 0 for row in _firmware_tables()["cores"].values())
+    assert all(len(row) == len(PARTS) and min(row) >= 0 for row in _read_firmware_tables()["cores"].values())
 
 
 def test_boards_without_a_row_are_between_those_of_their_core() -> None:
@@ -55,7 +55,7 @@ def test_boards_without_a_row_are_between_those_of_their_core() -> None:
     least, most = min_and_max_flash_around_networks(load_board("esp32"), "rpc")
     assert least < most
     module = compiled("esp32")
-    rows = _firmware_tables()["cores"].values()
+    rows = _read_firmware_tables()["cores"].values()
     assert code_bound(module) >= max(np.array(list(rows)) @ code_parts(module)) - 1
 
 

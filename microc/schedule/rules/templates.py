@@ -61,7 +61,7 @@ SWIZZLED = "crossed"
 """Layout of weights in which every four weights are stored in the order 0, 2, 1, 3. The instruction that widens
 bytes 0 and 2 of a word then yields neighbours."""
 COLUMN_PAIRS = "paired"
-"""Layout of weights in which two columns are packed into one 32-bit word, SWAR
+"""Layout of weights in which the weights of two columns are packed into one int16, SWAR
 (:mod:`microc.schedule.primitives.tensorize`)."""
 PANELS = "packed"
 """Layout of weights in panels: for each k the weights of a tile's columns are side by side, so that one pointer
@@ -331,7 +331,7 @@ def tensorize_products(schedule: Schedule, product: Product, tile: Tile, pair_lo
     """Replace the innermost loops of a tiled product by the tile's instruction, and change the weights to the layout
     that the instruction reads.
 
-    ``pair_loop``: name of the loop over the columns that are packed into one word."""
+    ``pair_loop``: name of the loop over the columns whose weights are packed into one int16."""
     weight, k = product.weight.name, product.k
     match tile.weights:
         case "paired":  # two columns in a word
