@@ -415,7 +415,7 @@ def _add_mixed_precision_options(command: ArgumentParser) -> None:
     """Add the options for mixed precision: bits of single layers, and limits for the search of bits per layer."""
     command.add_argument(
         "--layer", dest="layers", type=parse_layer_bits, action="append", default=[], metavar="NAME=BITS",
-        help="bits of a layer: 8, 4, 2 (weights), 16 (activations), 32 (float); repeatable",
+        help="layer's bits: 8 (all), 4, 2 (weights), 16 (activations), 32 (float); repeatable",
     )  # fmt: skip
     command.add_argument(
         "--float-layer", dest="float_layers", action="append", default=[], metavar="NAME",

@@ -63,5 +63,5 @@ def test_a_dependency_that_is_missing_is_named(tmp_path: Path) -> None:
     subprocess.run([*build, tmp_path / "needed.c", "-o", needed], check=True)
     subprocess.run([*build, tmp_path / "model.c", f"-L{tmp_path}", "-lneeded", "-o", made], check=True)
     needed.unlink()
-    with pytest.raises(ModelError, match=r"needs the library libneeded\.so"):
+    with pytest.raises(ModelError, match=r"needs the shared library libneeded\.so"):
         microc.load_library(made)

@@ -62,7 +62,7 @@ def test_a_picture_is_none_of_the_kinds_that_pillow_runs_programs_for(tmp_path: 
     path = tmp_path / "cat.png"
     path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 4 4\n%%EndComments\nshowpage\n%%EOF\n")
     tensor = {"name": "x", "shape": (1, 4, 4, 3), "dtype": "uint8", "scale": None, "zero_point": None}
-    with pytest.raises(UsageError, match="no picture"):
+    with pytest.raises(UsageError, match="as a picture"):
         PictureReader(tensor).read(path)
 
 

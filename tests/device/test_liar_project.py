@@ -69,7 +69,7 @@ def test_tables_of_another_project_are_refused(project: Project, monkeypatch: py
     for operation, lie in ((Operation.MODEL, fewer), (Operation.TENSORS, larger)):
         with (
             client(Liar(PipeTransport([str(project.elf)]), operation, lie)) as board,
-            pytest.raises(DeviceError, match="not those of the project"),
+            pytest.raises(DeviceError, match="differ from those of the project"),
         ):
             Device.over(project, board)
 

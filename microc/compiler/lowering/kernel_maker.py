@@ -217,7 +217,8 @@ class KernelBuilder:
         return number, choice
 
     def lower_control_node(self, node: Node) -> LoweredControl:
-        """Lower a control-flow node (a loop, a condition, or an external region) to one function."""
+        """Lower a node with graphs of its own to one function: a loop, a condition, or a region of the
+        network for which an external backend provides the code."""
 
         def schedule(inner: Graph, nodes: Sequence[Node], iterations: int) -> tuple[LoweredGroup, Choice]:
             lowered, goal = (

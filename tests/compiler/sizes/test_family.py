@@ -323,7 +323,7 @@ def test_inputs_of_one_run_have_the_same_sizes(tmp_path: Path) -> None:
         library(one, two)
     library.set_input("a", two)
     library.set_input("b", one)
-    with pytest.raises(UsageError, match="does not fit the sizes"):
+    with pytest.raises(UsageError, match="contradicts the sizes"):
         library.run()
     assert np.asarray(library(two, two)).shape == (2, 3)
 

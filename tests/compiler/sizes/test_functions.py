@@ -174,7 +174,7 @@ COPY = one("copy", (N,), lambda i: X[i])
         (lambda: microc.build(COPY, bounds=4), UsageError, "a dict with names as keys"),  # type: ignore[call-overload]
         (lambda: microc.build(COPY, bounds={"n": (5, 2)}), UsageError, "no size is possible; got 5 to 2"),
         (lambda: microc.build(COPY, bounds={"n": "4"}), UsageError, "a microc.Bound"),
-        (lambda: microc.build([COPY]), ProgramError, "symbolic extents: n"),
+        (lambda: microc.build([COPY]), ProgramError, "symbolic extents; got the sizes n"),
         (lambda: microc.build(microc.Schedule(tir.specialize(COPY, {"n": 8})), bounds={"n": 2}), UsageError, "no dynamic sizes"),
         (lambda: microc.build(lambda m: COPY, bounds={"n": 2}), UsageError, "cannot be called with the sizes n"),
         (lambda: microc.build(lambda n: n, bounds={"n": 2}), UsageError, "int cannot be built"),
