@@ -179,10 +179,10 @@ def add_source_options(command: ArgumentParser, meaning: str = "project folder, 
     add_compile_options(command)
 
 
-def add_input_options(command: ArgumentParser, meaning: str) -> None:
-    """Add the options ``--input`` and ``--pixels``, which state one set of inputs. ``meaning``: help of ``--input``."""
+def add_input_options(command: ArgumentParser, input_help: str) -> None:
+    """Add the options ``--input`` and ``--pixels``, which state one set of inputs. ``input_help``: help of ``--input``."""
     command.add_argument(
-        "--input", dest="inputs", type=Path, action="append", default=[], metavar="X.npy|PICTURE", help=meaning
+        "--input", dest="inputs", type=Path, action="append", default=[], metavar="X.npy|PICTURE", help=input_help
     )
     command.add_argument(
         "--pixels", type=float, nargs=2, metavar=("LOW", "HIGH"),

@@ -411,9 +411,9 @@ class QuantisationConfig:
 
     ``activations``: dtype of activations. ``weights``: number of bits of weights. ``block``: number of inputs that share a
     multiplier if weights have few bits. ``power_of_two``: True if all scales are powers of two. ``ranges``: name of the
-    estimator of ranges. ``floating``: results of the operators that are computed in floats. ``opening``: results of the layers
-    whose weights alone are integers. ``by_rows``: those of the latter that quantise their data at run time, with a scale
-    for each row. ``bits``: number of bits of some operators, by the names of their results."""
+    estimator of ranges. Operators are identified by the names of their results. ``floating``: operators that are computed in
+    floats. ``weight_only``: layers with integer weights and float arithmetic. ``by_rows``: the layers of ``weight_only``
+    that quantise their data at run time, with a scale for each row. ``bits``: number of bits of some operators."""
 
     activations: str = "int8"
     weights: int = 8
@@ -421,7 +421,7 @@ class QuantisationConfig:
     power_of_two: bool = False
     ranges: str = "auto"
     floating: frozenset[str] = frozenset()
-    opening: frozenset[str] = frozenset()
+    weight_only: frozenset[str] = frozenset()
     by_rows: frozenset[str] = frozenset()
     bits: Mapping[str, int] = field(default_factory=dict)
 
@@ -431,7 +431,7 @@ class QuantisationConfig:
         ``bits``: number of bits by name of an operator's result or weights. Operators with 16 bits have 16-bit activations,
         and operators with 32 bits are computed in floats."""
         wide_results, float_results = (results_with_bits(graph, bits, width) for width in (WIDE_BITS, FLOAT_BITS))
-        return find_quantisation_points(graph, self.floating | float_results, wide_results, self.opening)
+        return find_quantisation_points(graph, self.floating | float_results, wide_results, self.weight_only)
 
     def with_named_bits(self, graph: Graph, bits: Mapping[str, int]) -> QuantisationConfig:
         """Return the configuration with a user's numbers of bits added. ``bits``: number of bits by name of an operator.

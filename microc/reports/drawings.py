@@ -644,13 +644,13 @@ def _overlapping_values(memory: Sequence[Mapping[str, Any]]) -> list[tuple[Mappi
     """List pairs of values that share bytes during a step, each with this step.
 
     In this step the lifetime of the first value ends, and that of the second begins."""
-    values_by_first: dict[int, list[Mapping[str, Any]]] = {}
+    values_by_first_step: dict[int, list[Mapping[str, Any]]] = {}
     for value in memory:
-        values_by_first.setdefault(value["first"], []).append(value)
+        values_by_first_step.setdefault(value["first"], []).append(value)
     return [
         (old, new, new["first"])
         for old in memory
-        for new in values_by_first.get(old["last"], ())
+        for new in values_by_first_step.get(old["last"], ())
         if old is not new
         and old["offset"] < new["offset"] + new["bytes"]
         and new["offset"] < old["offset"] + old["bytes"]

@@ -49,15 +49,15 @@ def time_kernels(place: int, folder: Path) -> None:
     (folder / TIMES_FILE).write_text(json.dumps(rounds))
 
 
-def bind_process_to_core(place_index: int) -> None:
-    """Bind this process to one core of the computer: the last core for place 0, the core before it for place 1, and so
-    on.
+def bind_process_to_core(process_index: int) -> None:
+    """Bind this process to one core of the computer: the last core for process 0, the core before it for process 1, and
+    so on.
 
-    If there are more places than cores, several places share a core.
+    If there are more processes than cores, several processes share a core.
     """
     with suppress(AttributeError, OSError):  # not every operating system can bind a process to a core
         cores = sorted(os.sched_getaffinity(0), reverse=True)
-        os.sched_setaffinity(0, {cores[place_index % len(cores)]})
+        os.sched_setaffinity(0, {cores[process_index % len(cores)]})
 
 
 def _invert_output_bytes(library: Library, name: str) -> None:

@@ -174,11 +174,11 @@ def can_share_words(block: ir.Block, column_count: int) -> bool:
 
 
 def tensorize_bit_columns(func: ir.PrimFunc, weight: str, columns: str, reduction: str) -> ir.PrimFunc:
-    """Replace the loop ``columns`` (trip count 4) and the loop of 2 terms of int16 activations inside it by ``dot2`` on
-    32-bit words. A word contains the 4-bit weights of four columns and two terms.
+    """Replace the loop ``columns`` (trip count 4) and the reduction loop inside it (trip count 2, int16 activations) by
+    ``dot2`` on 32-bit words. A word contains the 4-bit weights of four columns and two terms.
 
-    ``reduction``: outermost loop of the decomposed reduction. The sums of four columns are combined before this loop
-    and separated after it."""
+    ``reduction``: outermost loop of the decomposed reduction. Before this loop the sums c0 .. c3 of four columns are
+    transformed to the sums t0 .. t3 of the comment above, and after it they are transformed back."""
     loop, whole = find_loop(func.body, columns), find_loop(func.body, reduction)
     product, inner = _match_bit_columns(loop)
     old = product.weight.buffer
