@@ -4,7 +4,7 @@ Functions that rewrite return the same object if nothing changed, so that facts 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter, is_
 from types import MappingProxyType
@@ -35,6 +35,7 @@ _OPERANDS: Mapping[type[Expr], Callable[[Any], tuple[Expr, ...]]] = {
 }
 _REBUILDERS: Mapping[type[Expr], Callable[[Any, tuple[Expr, ...]], Expr]] = MappingProxyType(
     {
+        ir.Bin: lambda x, new: ir.Bin(x.op, *new),
         ir.Un: lambda x, new: ir.Un(x.op, *new),
         ir.Cast: lambda x, new: ir.cast(x.dtype, *new),
         ir.Select: lambda _, new: ir.Select(*new),
@@ -65,6 +66,13 @@ def map_children(expr: Expr, transform: ExprMap) -> Expr:
     old = _OPERANDS[kind](expr)
     new = tuple([transform(x) for x in old])
     return expr if all(map(is_, new, old)) else _REBUILDERS[kind](expr, new)
+
+
+def with_children(expr: Expr, operands: Sequence[Expr]) -> Expr:
+    """Return ``expr`` with other direct operands; the same object if they are its own."""
+    if all(map(is_, operands, children(expr))):
+        return expr
+    return _REBUILDERS[type(expr)](expr, tuple(operands))
 
 
 class _BottomUpRewriter:

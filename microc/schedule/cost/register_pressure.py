@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
+from operator import itemgetter
 
 from microc.base import dtypes
 from microc.base.immutable import frozen
@@ -13,7 +14,7 @@ from microc.isa import SCALAR
 from microc.schedule.cost.operation_counts import Selector
 from microc.tir import ir
 from microc.tir.analysis.context import buffers_written
-from microc.tir.rewrite import accesses_of, free_vars, map_children
+from microc.tir.rewrite import accesses_of, children, free_vars, with_children
 
 # ---- Addresses as a compiler sees them: a pointer that depends on loop variables, and a constant offset.
 
@@ -172,29 +173,18 @@ class LoopInvariants:
                 return name, max(self.home_levels.get(name, 0), self.guarded)
             case ir.Load() | ir.AddressOf():
                 return expr, self._level_that_changes_access(expr)
-        homes: list[int] = []
-
-        def hoist_and_record_level(child: ir.Expr) -> ir.Expr:
-            rewritten, home = self._hoist_parts(child, level)
-            homes.append(home)
-            return rewritten
-
-        rewritten = map_children(expr, hoist_and_record_level)
-        home = max(homes, default=self.guarded)
+        hoisted = [self._hoist_parts(part, level) for part in children(expr)]
+        home = max([home for _, home in hoisted], default=self.guarded)
         if home < level and not (isinstance(expr, ir.Call) and expr.name not in _PURE):
-            return rewritten, home
-        parts = iter(homes)
-        return map_children(rewritten, lambda part: self._hoist_part(rewritten, part, next(parts), level)), level
-
-    def _hoist_part(self, whole: ir.Expr, part: ir.Expr, home_level: int, level: int) -> ir.Expr:
-        """Replace a subexpression by a variable if an outer level computes it. Else return the subexpression.
-
-        Level ``home_level`` computes the subexpression ``part``, level ``level`` the expression ``whole``. Loads in
-        an alternative of a select stay behind the select's condition."""
-        behind = isinstance(whole, ir.Select) and part is not whole.condition and accesses_of(part)
-        if home_level == level or behind or isinstance(part, ir.AddressOf):
-            return part
-        return self._hoisted_name(part, home_level)
+            return with_children(expr, [part for part, _ in hoisted]), home
+        condition = hoisted[0][0] if isinstance(expr, ir.Select) else None
+        parts = []
+        for part, home in hoisted:
+            # Loads in an alternative of a select stay behind the select's condition.
+            behind = condition is not None and part is not condition and accesses_of(part)
+            leaves = home != level and not behind and not isinstance(part, ir.AddressOf)
+            parts.append(self._hoisted_name(part, home) if leaves else part)
+        return with_children(expr, parts), level
 
     def _hoisted_name(self, expr: ir.Expr, home_level: int) -> ir.Expr:
         """Return the variable for an expression that level ``home_level`` computes.
@@ -211,9 +201,12 @@ class LoopInvariants:
 
     def _level_that_changes_access(self, access: ir.Load | ir.AddressOf) -> int:
         """Return the innermost level at which an element in memory, or an address, may change."""
-        home = max((self.home_levels.get(self.replacements.get(var, var), 0) for var in free_vars(access)), default=0)
-        looked_up = (inner for index in access.indices for inner in accesses_of(index))
-        home = max(home, *map(self._level_that_changes_access, looked_up), 0)
+        home = 0
+        for var in free_vars(access):
+            home = max(home, self.home_levels.get(self.replacements.get(var, var), 0))
+        for index in access.indices:
+            for inner in accesses_of(index):
+                home = max(home, self._level_that_changes_access(inner))
         for level in range(self.innermost_level, max(home, self.guarded), -1):
             at = self.levels[level]
             if access.buffer in at.written or (at.writes_memory and access.buffer.scope not in ("const", "register")):
@@ -267,23 +260,26 @@ class SpillCounts:
 class _LiveRange:
     """The live range of one value. Program points are indices of events.
 
-    ``uses``, ``definitions``: program points that read and write the value. ``intervals``: half-open intervals of
-    program points in which it is live."""
+    ``accesses``: rising program points that define or use the value. ``definition``: the one that defines it, if any.
+    ``intervals``: half-open intervals of program points in which it is live."""
 
     name: Name
-    uses: list[int] = field(default_factory=list)
-    definitions: list[int] = field(default_factory=list)
+    accesses: list[int] = field(default_factory=list)
+    definition: int | None = None
     intervals: list[tuple[int, int]] = field(default_factory=list)
-
-    @property
-    def access_times(self) -> list[int]:
-        """Program points at which the value is used or defined, in order."""
-        return sorted({*self.uses, *self.definitions})
 
     @property
     def weight(self) -> int:
         """Estimated number of stack accesses if the value is spilled."""
-        return (len(self.uses) + len(self.definitions)) * (1 + (self.name[0] == ADDRESS))
+        return len(self.accesses) * (1 + (self.name[0] == ADDRESS))
+
+    def idle_spans(self) -> list[tuple[int, int]]:
+        """Return the half-open intervals of program points at which the value is live, but not accessed."""
+        spans = []
+        for begin, end in self.intervals:
+            edges = [begin - 1, *(time for time in self.accesses if begin <= time < end), end]
+            spans += [(low + 1, high) for low, high in pairwise(edges) if low + 1 < high]
+        return spans
 
 
 def allocate_registers(
@@ -293,7 +289,7 @@ def allocate_registers(
 
     ``loop_carried``: values that are live from one iteration to the next."""
     register_count = max(register_count, 1)
-    lives = _live_ranges(events, frozenset(loop_carried))
+    lives = _live_ranges(events, loop_carried)
     demand = _live_registers(events, lives)
     peak = max(demand, default=0)
     if peak <= register_count:
@@ -301,12 +297,13 @@ def allocate_registers(
     loads = stores = constants = 0.0
     for life in reversed(_choose_spills(lives, demand, register_count)):
         if life.name[0] == CONSTANT:
-            constants += _executions_per_iteration(life.uses, events)
+            constants += _executions_per_iteration(life.accesses, events)
         else:
             in_register = _uses_in_register(life, demand, register_count)
-            reloads = [time for time in life.uses if time not in in_register]
+            reloads = [time for time in life.accesses if time != life.definition and time not in in_register]
             loads += _executions_per_iteration(reloads, events)
-            stores += _executions_per_iteration(life.definitions, events) if reloads else 0
+            if reloads and life.definition is not None:
+                stores += events[life.definition].share
     return SpillCounts(loads, stores, register_count, constants)
 
 
@@ -315,7 +312,7 @@ def _executions_per_iteration(program_points: Iterable[int], events: Sequence[Re
     return sum(events[time].share for time in program_points)
 
 
-def _live_ranges(events: Sequence[RegisterEvent], loop_carried: frozenset[Name]) -> list[_LiveRange]:
+def _live_ranges(events: Sequence[RegisterEvent], loop_carried: Iterable[Name]) -> list[_LiveRange]:
     """Build the live ranges of all values in one iteration.
 
     Every definition begins a new range. The last range of a loop-carried value continues in the next iteration, up
@@ -330,21 +327,22 @@ def _live_ranges(events: Sequence[RegisterEvent], loop_carried: frozenset[Name])
                 life = latest[name] = _LiveRange(name)
                 first.setdefault(name, life)
                 lives.append(life)
-            (life.definitions if event.defines else life.uses).append(time)
+            life.accesses.append(time)
+            if event.defines:
+                life.definition = time
     end = len(events)
     for life in lives:
-        access_times = life.access_times
-        life.intervals = [(access_times[0], access_times[-1] + 1)]
-    for name in loop_carried.intersection(first):
+        life.intervals = [(life.accesses[0], life.accesses[-1] + 1)]
+    for name in first.keys() & loop_carried:
         begin, last = first[name], latest[name]
         start = last.intervals[0][0]
-        if begin.definitions:
+        if begin.definition is not None:
             last.intervals = [(start, end)]
         elif begin is last:
             last.intervals = [(0, end)]
         else:
             last.intervals = [(0, begin.intervals[0][1]), (start, end)]
-            last.uses = begin.uses + last.uses
+            last.accesses = begin.accesses + last.accesses
             begin.intervals = []
     return [life for life in lives if life.intervals]
 
@@ -368,17 +366,18 @@ def _choose_spills(lives: Iterable[_LiveRange], register_demand: list[int], regi
     overfull = [0, *accumulate(int(n > register_count) for n in register_demand)]
     order = []
     for k, life in enumerate(lives):
-        full = sum(overfull[end] - overfull[begin] for begin, end in life.intervals)
+        full = sum([overfull[end] - overfull[begin] for begin, end in life.intervals])
         if full:
             order.append((life.weight / (full + 1), k, life))
     spilled = []
-    for _, _, life in sorted(order, key=lambda entry: entry[:2]):
-        busy = frozenset(life.access_times)
-        idle = [t for begin, end in life.intervals for t in range(begin, end) if t not in busy]
-        if any(register_demand[t] > register_count for t in idle):
-            for t in idle:
-                register_demand[t] -= 1
+    for _, _, life in sorted(order, key=itemgetter(0, 1)):
+        idle = life.idle_spans()
+        if any(max(register_demand[begin:end]) > register_count for begin, end in idle):
+            for begin, end in idle:
+                register_demand[begin:end] = [n - 1 for n in register_demand[begin:end]]
             spilled.append(life)
+            if max(register_demand) <= register_count:
+                break
     return spilled
 
 
@@ -387,10 +386,9 @@ def _uses_in_register(live_range: _LiveRange, register_demand: list[int], regist
 
     Such a register is then added to ``register_demand``."""
     in_register = set()
-    for begin, end in pairwise(live_range.access_times):
-        between = range(begin + 1, end)
-        if end not in live_range.definitions and all(register_demand[t] < register_count for t in between):
+    for access, end in pairwise(sorted(set(live_range.accesses))):
+        begin = access + 1
+        if end != live_range.definition and max(register_demand[begin:end], default=0) < register_count:
             in_register.add(end)
-            for t in between:
-                register_demand[t] += 1
+            register_demand[begin:end] = [n + 1 for n in register_demand[begin:end]]
     return in_register
