@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -263,7 +263,7 @@ def _estimate_with_memo(body: ir.Stmt, target: Target, _cache_key: tuple[object,
     ``_cache_key`` (the registries of cores and intrinsics, which plugins extend) is used only as a part of the
     memo's key."""
     core = target.core.costs
-    walker = _CostWalker(Selector(target), core)
+    walker = _CostWalker(Selector(target, core), core)
     walker.count_function(body)
     operations = walker.operations
     instructions = sum(n * core.length(kind) for kind, n in operations.items())
@@ -297,7 +297,7 @@ class _CostWalker(ValueCosts):
         """Count the body of the function, and the overhead of its call."""
         self.regions.append(LoopBody(None, 1.0, 1.0, has_vector_registers=self.core.vector_registers > 0))
         self.invariants.enter_loop(None, body)
-        self.add_operations(Counter({"alu": CALL / 2, "load": CALL / 4, "store": CALL / 4}), 1.0, printed=False)
+        self.add_operations({"alu": CALL / 2, "load": CALL / 4, "store": CALL / 4}, 1.0, printed=False)
         self.printed += PROLOGUE
         self.count_statement(body)
         self.close_loop()

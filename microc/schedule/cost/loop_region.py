@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import accumulate, count
 from operator import mul
+from typing import NamedTuple
 
 from microc.base import dtypes
-from microc.base.immutable import frozen
 from microc.isa import SCALAR, Costs
 from microc.isa.instruction_set import SILENT
 from microc.schedule.cost.operation_counts import Operations, Selector
@@ -161,8 +162,7 @@ _SUM_SPILL = 2
 """Stack accesses, in each iteration, for a sum that does not stay in its register: a load and a store."""
 
 
-@frozen
-class Operand:
+class Operand(NamedTuple):  # a tuple, because sets of operands need its hash often
     """A value in a register that an instruction reads or writes."""
 
     name: Name
@@ -173,6 +173,15 @@ class Operand:
         """Return the operand for a constant that needs a register, because the instruction cannot encode it as an
         immediate."""
         return Operand((CONSTANT, number.value), number.dtype)
+
+
+@lru_cache(maxsize=64)
+def _register_class(dtype: str, has_vector_registers: bool) -> tuple[str, bool]:
+    """Return the type of register for values of a dtype (``general``, ``float`` or ``vector``), and True if a value needs
+    two registers, because it has 64 bits."""
+    if has_vector_registers and dtypes.is_vector(dtype):
+        return "vector", False
+    return "float" if dtype == "float32" else "general", dtypes.nbytes(dtype) > 4
 
 
 @dataclass(slots=True)
@@ -254,7 +263,7 @@ class LoopBody:
 
     def record_reads(self, operands: Iterable[Operand]) -> None:
         """Record an instruction that reads all these operands at once."""
-        self._record_event(list(dict.fromkeys(operands)), defines=False)
+        self._record_event(dict.fromkeys(operands), defines=False)
 
     def record_unnamed_value(self, dtype: str) -> list[Operand]:
         """Record an instruction that computes an unnamed value. Return a list with the operand for the value.
@@ -264,38 +273,34 @@ class LoopBody:
         if dtypes.is_vector(dtype) or dtypes.is_float(dtype):
             return []
         value = Operand((_VALUE, len(self.events)), dtype)
-        self.own_names.update(self._register_names(value))
         self._record_event([value], defines=True)
+        self.own_names.update(self.events[-1].names)
         return [value]
 
-    def _record_event(self, operands: list[Operand], *, defines: bool) -> None:
+    def _record_event(self, operands: Iterable[Operand], *, defines: bool) -> None:
         """Record that an instruction uses or defines operands, as one event for each type of register."""
-        names: dict[str, list[Name]] = {}
-        for operand in operands:
-            names.setdefault(self._register_kind(operand), []).extend(self._register_names(operand))
-        for kind, kind_names in names.items():
-            self.events.append(RegisterEvent(tuple(kind_names), defines, kind, share=self.share))
-
-    def _register_kind(self, operand: Operand) -> str:
-        """Return the type of register for an operand: ``general``, ``float`` or ``vector``."""
-        if self.has_vector_registers and dtypes.is_vector(operand.dtype):
-            return "vector"
-        return "float" if operand.dtype == "float32" else "general"
-
-    def _register_names(self, operand: Operand) -> tuple[Name, ...]:
-        """Return the names of the registers for an operand: two names for 64 bits, else one."""
-        is_pair = dtypes.nbytes(operand.dtype) > 4 and self._register_kind(operand) != "vector"
-        return (operand.name, (*operand.name, "high")) if is_pair else (operand.name,)
+        names_by_kind: dict[str, list[Name]] = {}
+        for name, dtype in operands:
+            kind, is_pair = _register_class(dtype, self.has_vector_registers)
+            names = names_by_kind.setdefault(kind, [])
+            names.append(name)
+            if is_pair:
+                names.append((*name, "high"))
+        for kind, names in names_by_kind.items():
+            self.events.append(RegisterEvent(tuple(names), defines, kind, share=self.share))
 
     def record_access(self, address: Address, max_distance: int) -> tuple[PointerUse, int]:
         """Record an access to memory. Return the pointer that it uses, and its distance from this pointer in bytes.
 
         An access that is further than ``max_distance`` bytes from all pointers gets a new pointer."""
-        uses = self.pointers.setdefault(address.pointer, [])
+        pointer = address.pointer
+        uses = self.pointers.setdefault(pointer, [])
         if address.buffer.scope == "const":
-            self.constants.add(address.pointer)
-        use = next((use for use in uses if abs(address.offset - use.offset) <= max_distance), None)
-        if use is None:
+            self.constants.add(pointer)
+        for use in uses:
+            if abs(address.offset - use.offset) <= max_distance:
+                break
+        else:
             dtype = address.buffer.dtype
             name = (ADDRESS, len(self.pointers), len(uses))
             use = PointerUse(name, address.offset, dtype == "float32", dtypes.nbytes(dtype))
@@ -344,7 +349,7 @@ class LoopBody:
 
     def count_entry_operations(self) -> Operations:
         """Count the operations before the loop, which initialise every pointer and the counter."""
-        return Counter({"alu": len(self.advanced_pointers()) + 1}) if self.var is not None else Counter()
+        return {"alu": len(self.advanced_pointers()) + 1} if self.var is not None else {}
 
     def count_control_operations(self, core: Costs) -> Operations:
         """Count the operations that control the loop in one iteration: they advance pointers and test the end.
@@ -352,7 +357,7 @@ class LoopBody:
         The end test compares a pointer with its last address, unless the loop needs a counter. If loads can add an
         index to their address, pointers with equal steps share an index register."""
         if self.var is None:
-            return Counter()
+            return {}
         var = self.var
         moving = [p for p in self.advanced_pointers() if p not in self.looked_up]
         if core.has("indexed"):
@@ -362,7 +367,7 @@ class LoopBody:
             steps = sum(not self._is_post_incremented(p, core.advance) for p in moving)
         counter = int(self.counted or not moving or bool(self.looked_up))
         test = int(not core.has("compared") and bool(moving))  # a counter's own sum is compared with zero
-        return Counter({"alu": steps + counter + test, "branch": 1, "taken": 1})
+        return {"alu": steps + counter + test, "branch": 1, "taken": 1}
 
     def _is_post_incremented(self, pointer: Pointer, max_bytes: int) -> bool:
         """Test whether the only access by a pointer also advances the pointer (post-increment), by at most
@@ -399,9 +404,11 @@ class LoopBody:
         function. The constant with the most uses keeps its register if these uses outweigh the cost of the value
         that the inner loops have to spill instead."""
         full = self.loops_using_all_registers(core)
+        if not full:
+            return None
         inside = {name for loop in full for event in loop.events for name in event.names}
         uses = Counter(n for e in self.events for n in e.names if n[0] == CONSTANT and n not in inside)
-        if not full or not uses:
+        if not uses:
             return None
         name, count = uses.most_common(1)[0]
         return name if count * self.runs >= _SUM_SPILL * max(loop.runs for loop in full) else None
@@ -452,8 +459,8 @@ class LoopBody:
         """Allocate registers for the events of one iteration.
 
         Values that are defined outside of the loop are live during the whole iteration."""
-        lasting = {n for e in events for n in e.names if n not in self.own_names} if self.var is not None else set()
-        return allocate_registers(events, lasting, registers)
+        names = {name for event in events for name in event.names} if self.var is not None else set()
+        return allocate_registers(events, names - self.own_names, registers)
 
 
 def _remove_value(events: list[RegisterEvent], name: Name | None) -> list[RegisterEvent]:
@@ -505,19 +512,21 @@ class ValueCosts:
     def operands_of(self, value: ir.Expr) -> list[Operand]:
         """Return the operands (registers) that contain a value until an instruction reads it. Equal values share
         their registers."""
-        if value not in self.held:
-            self.held[value] = self._record_value(value)
-        return self.held[value]
+        match value:
+            case ir.Const():
+                return []
+            case ir.Var():
+                return self.regions[-1].operand_of_variable(value)
+        operands = self.held.get(value)
+        if operands is None:
+            operands = self.held[value] = self._record_value(value)
+        return operands
 
     def _record_value(self, value: ir.Expr) -> list[Operand]:
         """Record the memory accesses and instructions that compute a value. Return the operands that contain the
         value."""
         region = self.regions[-1]
         match value:
-            case ir.Const():
-                return []
-            case ir.Var():
-                return region.operand_of_variable(value)
             case ir.Load(buffer, indices) if buffer.scope == "register":
                 return [region.operand_of_tile_element(buffer, indices)]
             case ir.Load(buffer, indices):
@@ -529,17 +538,16 @@ class ValueCosts:
                 return [operand for index in indices for operand in self.operands_of(index)]
             case ir.Call(name, (ir.AddressOf(buffer, indices, extent) as address, *rest)):
                 distance = self.record_access(buffer, indices, loads_word=name.endswith("_aligned"))
-                if distance > self.core.pair and self.selector.count_call(name, value.dtype)["paired"]:
+                if distance > self.core.pair and "paired" in self.selector.count_call(name, value.dtype):
                     self.add_operations(
                         {"alu": 1}, region.weight
                     )  # a load of two words has a shorter offset than one of a word
                 self.count_traffic(buffer, extent, address.step, writes=address.writes)
                 region.record_reads(self._instruction_operands(value, rest))
                 return region.record_unnamed_value(value.dtype) if name not in SCALAR or SCALAR[name].result else []
-        parts = children(value)
-        operands = self._instruction_operands(value, parts)
-        if len(operands) == 1 and self.selector.count(value) == sum(map(self.selector.count, parts), Counter()):
-            return operands  # no instruction of its own, as a cast that changes no bits
+        operands = self._instruction_operands(value, children(value))
+        if len(operands) == 1 and not self.selector.has_own_operations(value):
+            return operands
         region.record_reads(operands)
         return region.record_unnamed_value(value.dtype)
 

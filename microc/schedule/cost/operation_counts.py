@@ -6,20 +6,21 @@ accumulates, loads widen their value, and ``max(x, 0)`` is one instruction. No n
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import field
 
 from microc.base import dtypes
 from microc.base.immutable import frozen
-from microc.isa import SCALAR, c_bodies_of_intrinsic, c_body_for_cost_model
-from microc.isa.instruction_set import SILENT
+from microc.isa import SCALAR, Costs, c_bodies_of_intrinsic, c_body_for_cost_model
+from microc.isa.instruction_set import SILENT, Body
 from microc.target import Target
 from microc.tir import ir
 from microc.tir.rewrite import children, walk_expr, walk_stmt
 
-Operations = Counter[str]
-"""Number of executed operations by type. Fractions are probabilities."""
+Operations = Mapping[str, float]
+"""Number of executed operations by type, all positive. Fractions are probabilities."""
 
-_NOTHING: Operations = Counter()
+_NOTHING: Operations = {}
 _SHIFTABLE = frozenset({"add", "sub", "bitand", "bitor", "bitxor"})
 _COMPARE = ir.COMPARISONS
 _HALF = 0.5
@@ -29,15 +30,30 @@ _SMALL = 255
 _FPU_FUNCTIONS = frozenset({"fma", "fabs"})
 
 
+def _sum(*counts: Operations) -> Operations:
+    """Add up counts of operations; zeros are dropped. The types are in the order in which they occur first."""
+    # Plain dictionaries are added in a quarter of the time of Counter, whose operators create three objects.
+    total: dict[str, float] = {}
+    for part in counts:
+        for kind, n in part.items():
+            if n:
+                total[kind] = total.get(kind, 0) + n
+    return total
+
+
 @frozen
 class Selector:
-    """Instruction selector: counts the machine operations that a C compiler selects for expressions on a target.
+    """Instruction selector: counts the machine operations that a C compiler selects for expressions on a target, whose
+    core has the costs ``core``.
 
-    ``operations_by_intrinsic``: memo of the operations of intrinsics, by name and dtype. ``operations_by_expr_id``:
+    ``bodies``: memo of the C bodies of intrinsics, by name. ``operations_by_intrinsic``: memo of the operations of
+    intrinsics, by name and dtype. ``operations_by_expr_id``:
     memo of expressions and their operations, by the ``id`` of the expression. ``widened_vars``: 64-bit variables whose
     value was widened from 32 bits."""
 
     target: Target
+    core: Costs
+    bodies: dict[str, Body | None] = field(default_factory=dict, compare=False, repr=False)
     operations_by_intrinsic: dict[tuple[str, str], Operations] = field(default_factory=dict, compare=False, repr=False)
     operations_by_expr_id: dict[int, tuple[ir.Expr, Operations]] = field(
         default_factory=dict, compare=False, repr=False
@@ -56,7 +72,7 @@ class Selector:
 
     def count_shared(self, expr: ir.Expr) -> Operations:
         """Count the operations that compute a value if equal subexpressions are computed only once."""
-        counts: Operations = Counter()
+        counts: Counter[str] = Counter()
         parts, seen = [expr], {expr}
         for part in parts:
             counts.update(self.count(part))
@@ -67,6 +83,11 @@ class Selector:
                         seen.add(operand)
                         parts.append(operand)
         return +counts
+
+    def has_own_operations(self, expr: ir.Expr) -> bool:
+        """Test whether an expression needs operations besides those of its operands. A cast that changes no bits needs
+        none."""
+        return self.count(expr) != _sum(*map(self.count, children(expr)))
 
     def needs_constant_register(self, whole: ir.Expr, part: ir.Expr) -> bool:
         """Test whether the operand ``part`` of ``whole`` is a constant that needs a register, because intrinsics and
@@ -85,42 +106,36 @@ class Selector:
             case ir.Cast(dtype, a):
                 return self._count_cast(dtype, a)
             case ir.Un(_, a):
-                return self.count(a) + self._count_add_or_compare(expr.dtype, "add")
+                return _sum(self.count(a), self._count_add_or_compare(expr.dtype, "add"))
             case ir.Select(condition, a, b):
                 return self._count_select(condition, a, b)
             case ir.Call(name, args):
-                return sum(
-                    (self.count(a) for a in args),
-                    self.count_call(name, expr.dtype) + self._intrinsic_loop_operations(name, args),
-                )
+                loop = self._intrinsic_loop_operations(name, args)
+                return _sum(self.count_call(name, expr.dtype), loop, *map(self.count, args))
             case ir.Bin("and" | "or", a, b):
                 return self.count_branch(expr)
             case ir.Bin():
                 return self._count_binary(expr)
             case _:
-                return Counter()
+                return _NOTHING
 
     def count_branch(self, condition: ir.Expr) -> Operations:
         """Count the operations that evaluate a condition, and the branch instructions on it."""
         match condition:
             case ir.Bin("and" | "or", a, b):
-                return self.count_branch(a) + self.count_branch(b)
+                return _sum(self.count_branch(a), self.count_branch(b))
             case ir.Un("not", a):
                 return self.count_branch(a)
             case ir.Bin(op, a, b) if op in _COMPARE:
-                test = self.count(a) + self.count(b)
-                fused = (
-                    self.target.core.costs.has("compared")
-                    and dtypes.is_integer(a.dtype)
-                    and dtypes.nbytes(a.dtype) <= 4
-                )
-                return (
-                    test
-                    + Counter({"branch": 1})
-                    + (Counter() if fused else self._count_add_or_compare(a.dtype, "compare"))
-                )
+                return _sum(self.count(a), self.count(b), self._count_compare_and_branch(a.dtype))
             case _:
-                return self.count(condition) + Counter({"alu": 1, "branch": 1})
+                return _sum(self.count(condition), {"alu": 1, "branch": 1})
+
+    def _count_compare_and_branch(self, dtype: str) -> Operations:
+        """Count the operations of a comparison of two values of a dtype, and of the branch on its result."""
+        is_word = dtypes.is_integer(dtype) and dtypes.nbytes(dtype) <= 4
+        is_fused = is_word and self.core.has("compared")
+        return _sum({"branch": 1}, _NOTHING if is_fused else self._count_add_or_compare(dtype, "compare"))
 
     def count_store(self, buffer: ir.Buffer, value: ir.Expr) -> Operations:
         """Count the operations of a store and of the stored value. A cast that only drops upper bits is free."""
@@ -129,8 +144,9 @@ class Selector:
         counts = self.count(value)
         if buffer.scope == "register":
             return counts
-        wide = Counter({"store": 2 if dtypes.nbytes(buffer.dtype) > 4 else 1})
-        return counts + (Counter({"float_store": 1}) if self._is_in_fpu(buffer.dtype) else wide)
+        if self._is_in_fpu(buffer.dtype):
+            return _sum(counts, {"float_store": 1})
+        return _sum(counts, {"store": 2 if dtypes.nbytes(buffer.dtype) > 4 else 1})
 
     def count_call(self, name: str, dtype: str) -> Operations:
         """Count the operations of an intrinsic or a mathematical function, without its arguments and without the
@@ -143,19 +159,25 @@ class Selector:
         """Count the operations of an intrinsic: of its C body on the core, or of its meaning in portable C if the
         core has no body."""
         if name == ir.REINTERPRET:
-            return Counter({"alu": 1})
+            return {"alu": 1}
         if name not in SCALAR:
             return self._count_math_function(name, dtype)
-        body = c_body_for_cost_model(name, self.target.cpu)
+        body = self._body_of_intrinsic(name)
         if body is not None:
-            return +Counter(body.counts())
+            return _sum(body.counts())
         lane = self._count_portable_meaning(SCALAR[name].meaning)
-        return Counter({kind: n * max(SCALAR[name].lanes, 1) for kind, n in lane.items()})
+        return {kind: n * max(SCALAR[name].lanes, 1) for kind, n in lane.items()}
+
+    def _body_of_intrinsic(self, name: str) -> Body | None:
+        """Return the C body of an intrinsic on the core. None if the core has none, and for mathematical functions."""
+        if name not in self.bodies:
+            self.bodies[name] = c_body_for_cost_model(name, self.target.cpu) if name in SCALAR else None
+        return self.bodies[name]
 
     def _intrinsic_loop_operations(self, name: str, args: tuple[ir.Expr, ...]) -> Operations:
         """Count the operations in all iterations of the loop in the C body of an intrinsic."""
         iteration, runs = self._intrinsic_loop(name, args)
-        return Counter({kind: runs * n for kind, n in iteration})
+        return {kind: runs * n for kind, n in iteration}
 
     def repeated_instructions(self, expr: ir.Expr) -> float:
         """Return the number of instructions that the loop in the C body of an intrinsic executes in all iterations
@@ -168,7 +190,7 @@ class Selector:
     def _intrinsic_loop(self, name: str, args: tuple[ir.Expr, ...]) -> tuple[tuple[tuple[str, int], ...], int]:
         """Return (operations of one iteration, number of iterations) of the loop in the C body of an intrinsic.
         Without a loop, return no operations and 1."""
-        body = c_body_for_cost_model(name, self.target.cpu) if name in SCALAR else None
+        body = self._body_of_intrinsic(name)
         if body is None or body.turns is None:
             return (), 1
         names = [param.name for param in SCALAR[name].params]
@@ -178,24 +200,24 @@ class Selector:
     def _count_math_function(self, name: str, dtype: str) -> Operations:
         """Count the operations of a mathematical function: an instruction of the FPU, or a library call."""
         if name in _FPU_FUNCTIONS and self._is_in_fpu(dtype):
-            return Counter({"float": 1})
+            return {"float": 1}
         own = f"call_{name}"
-        return Counter({own if own in self.target.core.costs.lengths else "call_math": 1})
+        return {own if own in self.core.lengths else "call_math": 1}
 
     def _count_portable_meaning(self, meaning: ir.Expr | ir.Stmt) -> Operations:
         """Count the operations of the portable C that is printed for an intrinsic which the core lacks."""
         if isinstance(meaning, ir.Expr):
             products = Counter(x for x in walk_expr(meaning) if isinstance(x, ir.Bin) and x.op == "mul")
-            twice = sum((self.count(x) for x, n in products.items() for _ in range(n - 1)), Counter())
-            return self.count(meaning) - twice  # a compiler multiplies equal factors once
+            twice = _sum(*(self.count(x) for x, n in products.items() for _ in range(n - 1)))
+            return Counter(self.count(meaning)) - Counter(twice)  # a compiler multiplies equal factors once
         stores = (s for s in walk_stmt(meaning) if isinstance(s, ir.Store))
-        return sum((self.count_store(s.buffer, s.value) for s in stores), Counter())
+        return _sum(*(self.count_store(s.buffer, s.value) for s in stores))
 
     def _count_load(self, buffer: ir.Buffer) -> Operations:
         """Count the operations of a load from a buffer: two for 64 bits, else one."""
         if self._is_in_fpu(buffer.dtype):
-            return Counter({"float_load": 1})
-        return Counter({"load": 2 if dtypes.nbytes(buffer.dtype) > 4 else 1})
+            return {"float_load": 1}
+        return {"load": 2 if dtypes.nbytes(buffer.dtype) > 4 else 1}
 
     def _is_in_fpu(self, dtype: str) -> bool:
         """Test whether values of a dtype are kept in registers of the FPU."""
@@ -205,37 +227,35 @@ class Selector:
         """Count the operations that compute the low 32 bits of a 64-bit value."""
         match wide_expr:
             case ir.Bin("shr", a, ir.Const(int() as by)) if by >= 32:
-                return self.count(a) + Counter({"alu": int(by > 32)})
+                return _sum(self.count(a), {"alu": int(by > 32)})
             case ir.Bin("shr", a, ir.Const(int())):
-                return self.count(a) + Counter({"alu": 2 if self.target.core.costs.has("shifted") else 3})
+                return _sum(self.count(a), {"alu": 2 if self.core.has("shifted") else 3})
             case ir.Bin("bitand", ir.Bin("shr", a, ir.Const(int() as by)), ir.Const(int() as mask)) if (
                 0 < mask < 1 << (32 - by)
             ):
-                return self.count(a) + Counter({"alu": 1 if mask + 1 == 1 << (32 - by) else 2})
+                return _sum(self.count(a), {"alu": 1 if mask + 1 == 1 << (32 - by) else 2})
             case ir.Bin("add" | "sub" | "bitand" | "bitor" | "bitxor", a, b):
-                return self._count_low_word(a) + self._count_low_word(b) + Counter({"alu": 1})
+                return _sum(self._count_low_word(a), self._count_low_word(b), {"alu": 1})
             case _:
                 return self.count(wide_expr)
 
     def _count_cast(self, dtype: str, a: ir.Expr) -> Operations:
         """Count the operations of a cast of ``a`` to ``dtype``, and of ``a``."""
         if dtypes.is_integer(dtype) and a.dtype in ("int64", "uint64") and dtypes.nbytes(dtype) <= 4:
-            return self._count_low_word(a) + Counter({"alu": int(dtypes.nbytes(dtype) < 4)})
+            return _sum(self._count_low_word(a), {"alu": int(dtypes.nbytes(dtype) < 4)})
         counts = self.count(a)
         if dtypes.is_float(dtype) != dtypes.is_float(a.dtype):
-            return counts + Counter(
-                {"float" if self.target.has("fpu") else "call_float_convert": 2 - (not self.target.has("fpu"))}
-            )
+            return _sum(counts, {"float": 2} if self.target.has("fpu") else {"call_float_convert": 1})
         if a.dtype in dtypes.HALF:
-            return counts + self._count_16_bit_float_to_float32(a.dtype)
+            return _sum(counts, self._count_16_bit_float_to_float32(a.dtype))
         if dtypes.is_float(dtype):
-            return counts + Counter({"call_double" if dtype == "float64" or a.dtype == "float64" else "float": 1})
+            return _sum(counts, {"call_double" if "float64" in (dtype, a.dtype) else "float": 1})
         grows = dtypes.nbytes(dtype) - dtypes.nbytes(a.dtype)
         if dtypes.nbytes(dtype) == 8 and grows:
-            return counts + Counter({"alu": 1})
+            return _sum(counts, {"alu": 1})
         if grows >= 0 or dtypes.nbytes(dtype) == 4:
             return counts
-        return counts + Counter({"alu": 1})
+        return _sum(counts, {"alu": 1})
 
     def _count_16_bit_float_to_float32(self, source_dtype: str) -> Operations:
         """Count the operations that convert a 16-bit float in an integer register to float32.
@@ -243,8 +263,9 @@ class Selector:
         ``source_dtype``: ``float16`` or ``bfloat16``. The conversion is the core's C body if it has one, else the C
         of ``codegen/c/libm.py``."""
         body = next((body for _, body in c_bodies_of_intrinsic(f"{source_dtype}_to_float", self.target.cpu)), None)
-        moved = Counter({"float": int(self.target.has("fpu"))})
-        return +Counter(body.counts()) if body else moved + Counter({"alu": 1 if source_dtype == "bfloat16" else 10})
+        if body:
+            return _sum(body.counts())
+        return _sum({"float": int(self.target.has("fpu"))}, {"alu": 1 if source_dtype == "bfloat16" else 10})
 
     def _count_select(self, condition: ir.Expr, a: ir.Expr, b: ir.Expr) -> Operations:
         """Count the operations of a select and of its operands.
@@ -259,11 +280,11 @@ class Selector:
             return self._count_guarded_value(condition, b if isinstance(a, ir.Const) else a)
         left, right = self.count(a), self.count(b)
         if self._is_in_fpu(a.dtype):
-            return self.count_condition(condition) + left + right + Counter({"alu": 1, "float": 1})
-        if left["load"] or right["load"] or not self.target.core.costs.has("predicated"):
-            sides = {k: _HALF * v for k, v in (left + right).items()}
-            return self.count_branch(condition) + Counter(sides) + Counter({"taken": _HALF, "alu": _HALF})
-        return self.count_condition(condition) + left + right + Counter({"alu": 2})
+            return _sum(self.count_condition(condition), left, right, {"alu": 1, "float": 1})
+        if "load" in left or "load" in right or not self.core.has("predicated"):
+            sides = {k: _HALF * v for k, v in _sum(left, right).items()}
+            return _sum(self.count_branch(condition), sides, {"taken": _HALF, "alu": _HALF})
+        return _sum(self.count_condition(condition), left, right, {"alu": 2})
 
     def _count_guarded_value(self, condition: ir.Expr, value: ir.Expr) -> Operations:
         """Count the operations of a select between a computed value and a constant (a clamp, an underflow).
@@ -272,52 +293,48 @@ class Selector:
         operations count half."""
         whole = self.count_shared(value)
         calls = {k: v if k.startswith("call_") else _HALF * v for k, v in whole.items()}
-        return self.count_branch(condition) + Counter(calls) + Counter({"taken": _HALF, "alu": _HALF})
+        return _sum(self.count_branch(condition), calls, {"taken": _HALF, "alu": _HALF})
 
     def count_condition(self, condition: ir.Expr) -> Operations:
         """Count the operations that evaluate a condition for predicated instructions, which need no branch."""
-        counts = self.count_branch(condition)
-        counts["branch"] -= 1
-        return +counts
+        return _sum({kind: n - (kind == "branch") for kind, n in self.count_branch(condition).items()})
 
     def _count_binary(self, expr: ir.Bin) -> Operations:
         """Count the operations of a binary expression and of its operands."""
         op, a, b = expr.op, expr.a, expr.b
         if op in _COMPARE:
-            return self.count_branch(expr) + Counter({"alu": 1})
+            return _sum(self.count_branch(expr), {"alu": 1})
         if dtypes.is_float(a.dtype):
-            return self.count(a) + self.count(b) + self._count_float_operation(op, a.dtype)
+            return _sum(self.count(a), self.count(b), self._count_float_operation(op, a.dtype))
         if dtypes.nbytes(a.dtype) == 8:
             return self._count_64_bit_operation(op, a, b)
         if op in ("min", "max"):
-            return self.count(a) + self.count(b) + self._count_min_or_max(expr)
+            return _sum(self.count(a), self.count(b), self._count_min_or_max(expr))
         if op in ("floordiv", "floormod", "truncdiv", "truncmod"):
-            return self.count(a) + self.count(b) + self._count_division(op, b)
+            return _sum(self.count(a), self.count(b), self._count_division(op, b))
         if op == "mul":
-            counts = self.count(a) + self.count(b) + Counter({"alu" if _is_power_of_two(b) else "multiply": 1})
+            product = {"alu" if _is_power_of_two(b) else "multiply": 1}
             # Armv6-M multiplies in place: a copy keeps an operand that has other uses.
             needs_copy = not self.target.has("mul64") and _is_variable(a) and _is_variable(b)
-            return counts + Counter({"alu": int(needs_copy)})
-        if op in _SHIFTABLE:
-            return self._count_fusable_operation(op, a, b)
-        return self.count(a) + self.count(b) + Counter({"alu": 1})
+            return _sum(self.count(a), self.count(b), product, {"alu": int(needs_copy)})
+        if op in _SHIFTABLE and self._is_fused_with_operand(op, a, b):
+            return _sum(self.count(a), self.count(b))
+        return _sum(self.count(a), self.count(b), {"alu": 1})
 
     def _count_min_or_max(self, expr: ir.Bin) -> Operations:
         """Count the operations of the minimum or maximum of two integers. ``max(x, 0)`` is one instruction, which
         masks x by its sign."""
         relu = expr.op == "max" and ir.int_value(expr.b) == 0
-        if self.target.has("minmax") or (relu and self.target.core.costs.has("shifted")):
-            return Counter({"alu": 1})
-        if self.target.core.costs.has("predicated"):
-            return Counter({"alu": 3})
-        test = self.count_branch(ir.Bin("lt", expr.a, expr.b)) - self.count(expr.a) - self.count(expr.b)
-        return test + Counter({"alu": _HALF, "taken": _HALF})
+        if self.target.has("minmax") or (relu and self.core.has("shifted")):
+            return {"alu": 1}
+        if self.core.has("predicated"):
+            return {"alu": 3}
+        return _sum(self._count_compare_and_branch(expr.dtype), {"alu": _HALF, "taken": _HALF})
 
-    def _count_fusable_operation(self, op: str, a: ir.Expr, b: ir.Expr) -> Operations:
-        """Count the operations of a binary expression and of its operands. A shifted operand or a product is free if
-        the core has an instruction that includes it."""
-        counts = self.count(a) + self.count(b) + Counter({"alu": 1})
-        core = self.target.core.costs
+    def _is_fused_with_operand(self, op: str, a: ir.Expr, b: ir.Expr) -> bool:
+        """Test whether a sum, difference or bitwise operation is free, because the core has an instruction that
+        includes the shift or product which computes one of its operands."""
+        core = self.core
         for side in (b, a):
             match _skip_reinterpretations(side):
                 case ir.Bin("mul", _, factor) if not _is_power_of_two(factor):
@@ -329,54 +346,51 @@ class Selector:
                 case _:
                     is_free = False
             if is_free:
-                return counts - Counter({"alu": 1})
-        return counts
+                return True
+        return False
 
     def _count_division(self, op: str, b: ir.Expr) -> Operations:
         """Count the operations of a division or remainder: a shift or mask for a power of two, a high product for
         another constant, else a division."""
         modulo = op.endswith("mod")
         if _is_power_of_two(b):
-            return Counter({"alu": 1})
+            return {"alu": 1}
         if isinstance(b, ir.Const) and self.target.has("mul64"):
-            return Counter({"multiply_long": 1, "alu": 1, "multiply": int(modulo)})
+            return {"multiply_long": 1, "alu": 1, "multiply": int(modulo)}
         if self.target.has("mul64"):
-            return Counter({"divide": 1, "multiply": int(modulo)})
-        return Counter({"call_divide": 1})
+            return {"divide": 1, "multiply": int(modulo)}
+        return {"call_divide": 1}
 
     def _count_float_operation(self, op: str, dtype: str) -> Operations:
         """Count the operations of a binary float expression without its operands: an instruction of the FPU, or a
         library call."""
         if dtype == "float64":
-            return Counter({"call_double": 1})
+            return {"call_double": 1}
         if self.target.has("fpu"):
-            compare = {"float": 2, "alu": 1, "float_move": 1}
-            one = {"mul": "float_multiply", "div": "float_divide"}.get(op, "float")
-            return Counter(compare) if op in ("min", "max") else Counter({one: 1})
+            if op in ("min", "max"):
+                return {"float": 2, "alu": 1, "float_move": 1}
+            return {{"mul": "float_multiply", "div": "float_divide"}.get(op, "float"): 1}
         name = {"mul": "call_float_multiply", "div": "call_float_divide"}.get(op, "call_float_add")
-        return Counter({"call_float_compare" if op in ("min", "max") else name: 1})
+        return {"call_float_compare" if op in ("min", "max") else name: 1}
 
     def _count_64_bit_operation(self, op: str, a: ir.Expr, b: ir.Expr) -> Operations:
         """Count the operations of a binary expression of 64-bit integers, and of its operands, on a 32-bit core."""
         if op == "mul":
-            words = [self._word_before_widening(x) for x in (a, b) if self._word_before_widening(x) is not None]
-            parts = sum((self.count(x) for x in words if x is not None), Counter())
+            words = [word for x in (a, b) if (word := self._word_before_widening(x)) is not None]
             if not self.target.has("mul64"):
-                return self.count(a) + self.count(b) + Counter({"call_multiply_long": 1})
+                return _sum(self.count(a), self.count(b), {"call_multiply_long": 1})
             if len(words) == 2 or (len(words) == 1 and isinstance(b, ir.Const)):  # one long multiplication
-                return parts + Counter({"multiply_long": 1})
-            return self.count(a) + self.count(b) + Counter({"multiply_long": 1, "multiply": 2})
+                return _sum(*map(self.count, words), {"multiply_long": 1})
+            return _sum(self.count(a), self.count(b), {"multiply_long": 1, "multiply": 2})
         if op in ("shl", "shr"):
             if isinstance(b, ir.Const):
-                return self.count(a) + Counter({"alu": 1 if (b.value or 0) >= 32 else 3})
-            return (
-                self.count(a)
-                + self.count(b)
-                + Counter({"alu": 7} if self.target.has("mul64") else {"call_shift_long": 1})
+                return _sum(self.count(a), {"alu": 1 if (b.value or 0) >= 32 else 3})
+            return _sum(
+                self.count(a), self.count(b), {"alu": 7} if self.target.has("mul64") else {"call_shift_long": 1}
             )
         if op in ("truncdiv", "truncmod", "floordiv", "floormod"):
-            return self.count(a) + self.count(b) + Counter({"call_divide_long": 1})
-        return self.count(a) + self.count(b) + Counter({"alu": 5 if op in ("min", "max") else 2})
+            return _sum(self.count(a), self.count(b), {"call_divide_long": 1})
+        return _sum(self.count(a), self.count(b), {"alu": 5 if op in ("min", "max") else 2})
 
     def widened_word(self, var: ir.Var, value: ir.Expr) -> ir.Expr:
         """Return the 32-bit word from which a 64-bit value was widened, if the core has a widening product; else return
@@ -404,9 +418,9 @@ class Selector:
         of a dtype."""
         if dtypes.is_float(dtype):
             if not self.target.has("fpu") or dtype == "float64":
-                return Counter({"call_float_compare" if operation == "compare" else "call_float_add": 1})
-            return Counter({"float": 1, "alu": int(operation == "compare")})
-        return Counter({"alu": 2 if dtypes.nbytes(dtype) > 4 else 1})
+                return {"call_float_compare" if operation == "compare" else "call_float_add": 1}
+            return {"float": 1, "alu": int(operation == "compare")}
+        return {"alu": 2 if dtypes.nbytes(dtype) > 4 else 1}
 
 
 def _skip_reinterpretations(expr: ir.Expr) -> ir.Expr:
