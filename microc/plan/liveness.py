@@ -153,13 +153,18 @@ def _find_single_safe_distances(new: Array, old: Array, candidates: range) -> li
     overlaps are tested one by one."""
     left = np.arange(candidates.start, candidates.stop)
     latest, earliest = int(old.max(axis=1).argmax()), int(new.min(axis=1).argmin())
-    left = left[_is_below_limits(-new[::-1], left + (len(new) - 1 - latest), -old[latest])]
+    left = left[_is_below_limits(-new[::-1], left[:, None] + (len(new) - 1 - latest), -old[latest, None])]
     ends = np.arange(min(_SAMPLES, len(new)))
     dice = np.random.default_rng(0).integers(0, len(new), _SAMPLES)
-    for x in dict.fromkeys((earliest, *ends.tolist(), *(len(new) - 1 - ends).tolist(), *dice.tolist())):
-        if not len(left):
-            return []
-        left = left[_is_below_limits(old, left + x, new[x])]
+    samples = list(dict.fromkeys((earliest, *ends.tolist(), *(len(new) - 1 - ends).tolist(), *dice.tolist())))
+    # Groups of samples double in size, since the first samples refute most distances.
+    start, end = 0, 1
+    while start < len(samples) and len(left):
+        group = samples[start:end]
+        left = left[_is_below_limits(old, left[:, None] + group, new[group])]
+        start, end = end, 2 * end + 1
+    if not len(left):
+        return []
     periodic = _find_periodic_safe_distances(new, old, left)
     rest, level = np.setdiff1d(left, periodic, assume_unique=True), len(old) - len(new)
     # The blocks share most bytes at distances near 0 (equal starts) and near `level` (equal ends).
@@ -168,15 +173,14 @@ def _find_single_safe_distances(new: Array, old: Array, candidates: range) -> li
 
 
 def _is_below_limits(times: Array, positions: Array, limits: Array) -> Array:
-    """Test for each position whether all times in its row of ``times`` are below ``limits``.
+    """Test for each row of ``positions`` whether the times at these positions are below ``limits``.
 
-    ``positions``: rising row indices; ``limits``: one limit per column. Positions outside of ``times`` pass the
-    test."""
-    inside = slice(*np.searchsorted(positions, (0, len(times))))
-    rows, is_below = positions[inside], np.ones(len(positions), bool)
-    for column, limit in zip(times.T, limits, strict=True):  # long columns are compared faster than many short rows
-        is_below[inside] &= column[rows] < limit
-    return is_below
+    A position is a row index of ``times``; positions outside of ``times`` pass the test. ``limits``: a row for each
+    column of ``positions``, and a column for each column of ``times``."""
+    is_below = np.ones(positions.shape, bool)
+    for column, limit in zip(times.T, limits.T, strict=True):  # long columns are compared faster than many short rows
+        is_below &= column.take(positions, mode="clip") < limit
+    return np.asarray((is_below | (positions < 0) | (positions >= len(times))).all(axis=1))
 
 
 def _is_safe_distance(new: Array, old: Array, distance: int) -> bool:

@@ -367,12 +367,11 @@ def first_fit(
         return _first_fit_by_index(demand, order, limit, before)
     placed = dict(before)
     for unit in order[len(before) :]:
-        beside = (
-            placed
-            if conflicting_units is None
-            else {other: placed[other] for other in conflicting_units[unit] if other in placed}
-        )
-        placed[unit] = find_lowest_gap(demand, unit, beside)
+        if conflicting_units is None:
+            placed[unit] = find_lowest_gap(demand, unit, placed)
+        else:
+            beside = [(placed[other], other) for other in conflicting_units[unit] if other in placed]
+            placed[unit] = _find_gap_between(demand, unit, beside)
         if placed[unit] + unit.size > limit:
             break
     return placed
@@ -392,8 +391,14 @@ def _first_fit_by_index(demand: Demand, order: Sequence[Unit], limit: float, bef
 def find_lowest_gap(demand: Demand, unit: Unit, placed: Placement) -> int:
     """Return the lowest aligned offset for ``unit`` at an allowed distance from all placed units that it conflicts
     with."""
-    rooms, size, align, first, last = demand.allowed_distances[unit], unit.size, unit.align, unit.first, unit.last
+    first, last = unit.first, unit.last
     conflicting = [(at, other) for other, at in placed.items() if other.first <= last and first <= other.last]
+    return _find_gap_between(demand, unit, conflicting)
+
+
+def _find_gap_between(demand: Demand, unit: Unit, conflicting: list[tuple[int, Unit]]) -> int:
+    """Return the result of :func:`find_lowest_gap`, given the offsets of the placed units that conflict with ``unit``."""
+    rooms, size, align = demand.allowed_distances[unit], unit.size, unit.align
     conflicting.sort(key=itemgetter(0))
     offset, settled = 0, -1
     # Repeated, since a higher offset changes the distance to units that were compared before, and may be forbidden for them.
@@ -433,11 +438,11 @@ def hill_climbing(demand: Demand) -> Placement:
     not grow. The pseudo-random choice of units is deterministic."""
     best = min((greedy_by_size(demand), greedy_by_conflicts(demand)), key=placement_size)
     order = list(best)
-    bound, dice = placement_lower_bound(demand), random.Random(0)
+    size, bound, dice = placement_size(best), placement_lower_bound(demand), random.Random(0)
     steps = affordable_repeats(demand, CLIMB_EFFORT, HILL_CLIMBING_STEPS) if len(order) > 1 else 0
     near = {unit: [other for other in order if other.conflicts(unit)] for unit in order} if steps else None
     for _ in range(steps):
-        if placement_size(best) == bound:
+        if size == bound:
             break
         # The arena shrinks only if the unit at its top gets lower, so one of the two swapped units is the unit at the top.
         top = max(best, key=lambda u: (best[u] + u.size, u.name))
@@ -445,11 +450,9 @@ def hill_climbing(demand: Demand) -> Placement:
         i, j = trial.index(top), dice.randrange(len(trial))
         trial[i], trial[j] = trial[j], trial[i]
         # Units before both swapped units in the order keep their offsets.
-        placement = first_fit(
-            demand, trial, placement_size(best), {unit: best[unit] for unit in order[: min(i, j)]}, near
-        )
-        if placement_size(placement) <= placement_size(best):
-            order, best = trial, placement
+        placement = first_fit(demand, trial, size, {unit: best[unit] for unit in order[: min(i, j)]}, near)
+        if (trial_size := placement_size(placement)) <= size:
+            order, best, size = trial, placement, trial_size
     return best
 
 

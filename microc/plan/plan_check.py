@@ -22,7 +22,7 @@ from microc.tir.analysis.generalise import instantiate
 from microc.tir.analysis.simplification import Simplifier
 from microc.tir.ir import Buffer, PrimFunc
 from microc.tir.operators import ARRAYS
-from microc.tir.rewrite import free_vars
+from microc.tir.rewrite import accesses_of, free_vars
 
 # ---- Access paths: the path to every memory access of a lowered function, from its outermost statement inwards, through
 # sequences, guards, bindings and loops.
@@ -203,13 +203,11 @@ def _list_expression_accesses(expr: ir.Expr, path: AccessPath, *, during: bool) 
     match expr:
         case ir.Load(buffer, indices):
             yield Access((*path, ClockAdvance(2 if during else 0)), buffer, indices, 1, False)
-            for index in indices:
-                yield from _list_expression_accesses(index, path, during=during)
+            yield from _list_index_accesses(indices, path, during=during)
         case ir.AddressOf(buffer, indices, extent, writes, step):
             tick = 1 if writes else 2 if during else 0
             yield Access((*path, ClockAdvance(tick)), buffer, indices, extent, writes, step)
-            for index in indices:
-                yield from _list_expression_accesses(index, path, during=during)
+            yield from _list_index_accesses(indices, path, during=during)
         case ir.Call(_, args):
             stores = any(isinstance(a, ir.AddressOf) and a.writes for a in args)
             for a in args:
@@ -230,6 +228,13 @@ def _list_expression_accesses(expr: ir.Expr, path: AccessPath, *, during: bool) 
             return
         case _:
             raise InternalError(f"plan check: unknown type of expression; got {type(expr).__name__}")
+
+
+def _list_index_accesses(indices: tuple[ir.Expr, ...], path: AccessPath, *, during: bool) -> Iterator[Access]:
+    """Yield the accesses of the indices of an access. Most indices contain none."""
+    for index in indices:
+        if accesses_of(index):
+            yield from _list_expression_accesses(index, path, during=during)
 
 
 def find_deciding_variables(access: Access) -> set[ir.Var]:

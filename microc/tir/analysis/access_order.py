@@ -21,7 +21,7 @@ from microc.base.immutable import frozen
 from microc.errors import InternalError
 from microc.tir import ir
 from microc.tir.analysis.size_forms import Conflict, Form, FormConverter, FormRanges
-from microc.tir.rewrite import free_vars, substitute, walk_expr, walk_stmt
+from microc.tir.rewrite import accesses_of, free_vars, substitute, walk_expr, walk_stmt
 
 # ---- Accesses of single statements of a lowered function, their order within a statement, and the walk over a sequence.
 #
@@ -32,7 +32,6 @@ TICKS = 3
 pointers may still read in tick 2."""
 FOLLOWED = ("global", "workspace")
 """Scopes of the buffers whose accesses are analysed. Buffers of other scopes (constants, registers) are not in the arena."""
-_EXPRESSIONS = (ir.Load, ir.AddressOf, ir.Const, ir.Var, ir.Bin, ir.Un, ir.Cast, ir.Select, ir.Call)
 
 
 @frozen
@@ -118,17 +117,14 @@ def _expression_touches(exprs: tuple[ir.Expr, ...], scope: LetScope) -> list[Tou
 
     The operands of a call are read before the call starts to write."""
     found, writes = [], False
-    for x in (x for expr in exprs for x in walk_expr(expr)):
-        match x:
-            case ir.Load(buffer, indices) if buffer.scope in FOLLOWED:
-                found.append(Touch(buffer, scope.substitute_in_indices(indices), False, 0))
-            case ir.AddressOf(buffer, indices, extent, write, step) if buffer.scope in FOLLOWED:
-                found.append(
-                    Touch(buffer, scope.substitute_in_indices(indices), write, 1 if write else 0, extent, step)
-                )
+    for access in (access for expr in exprs for access in accesses_of(expr) if access.buffer.scope in FOLLOWED):
+        indices = scope.substitute_in_indices(access.indices)
+        match access:
+            case ir.AddressOf(buffer, _, extent, write, step):
+                found.append(Touch(buffer, indices, write, 1 if write else 0, extent, step))
                 writes = writes or write
-            case x if not isinstance(x, _EXPRESSIONS):
-                raise InternalError(f"access order: unknown type of expression; got {type(x).__name__}")
+            case ir.Load(buffer):
+                found.append(Touch(buffer, indices, False, 0))
     if not writes:
         return found
     # A call may read through a pointer until it returns, since the order of accesses inside of it is unknown. Operands that
