@@ -57,6 +57,7 @@ def is_valid(dtype: str) -> bool:
     return dtype in ("bool", "bfloat16") or _PATTERN.fullmatch(dtype) is not None
 
 
+@lru_cache(maxsize=256)
 def is_vector(dtype: str) -> bool:
     """Test whether ``dtype`` is a vector dtype wider than 32 bits, which needs a vector register."""
     return is_valid(dtype) and dtype_parts(dtype).lanes > 1 and nbytes(dtype) > 4

@@ -437,7 +437,9 @@ class _Verifier:
 
     def depends_on_data(self, value: ir.Expr) -> bool:
         """Test whether a value is computed from loads or calls, or from variables bound to such values."""
-        return any(isinstance(x, (ir.Load, ir.Call)) or x in self.looked_up for x in rewrite.walk_expr(value))
+        if not self.looked_up.isdisjoint(rewrite.free_vars(value)):
+            return True
+        return any(isinstance(x, (ir.Load, ir.Call)) for x in rewrite.walk_expr(value))
 
 
 def _saturated_range(x: ir.Expr) -> intervals.Interval | None:

@@ -114,10 +114,11 @@ class CodeSizeTree:
         self.loops: list[list[Fetches]] = [[]]
         self.starts: list[tuple[float, float]] = []
 
-    def add_operations(self, operation_type: str, count: float) -> None:
-        """Count ``count`` operations of type ``operation_type`` that a call of the function executes."""
-        if not operation_type.startswith(_LIBRARY):
-            self.executed += count * self.core.length(operation_type)
+    def add_operations(self, counts: Operations, executions: float) -> None:
+        """Count operations that a call of the function executes ``executions`` times."""
+        for kind, n in counts.items():
+            if not kind.startswith(_LIBRARY):
+                self.executed += n * executions * self.core.length(kind)
 
     def enter_loop(self, printed_instructions: float) -> None:
         """Begin a loop. ``printed_instructions``: number of instructions of the function before the loop."""
@@ -437,11 +438,11 @@ class LoopBody:
         elsewhere = {"float" if core.float_registers else "", "vector" if core.vector_registers else ""}
         moving, looked_up = self.advanced_pointers(), {u.name for p in self.looked_up for u in self.pointers[p]}
         events: list[RegisterEvent] = []
-        for time, event in enumerate(self.events):
+        for event in self.events:
             if event.kind in elsewhere:
                 continue
-            if event.names[:1] and event.names[0] in looked_up:
-                events.append(RegisterEvent(((CONSTANT, "base", time),), share=event.share))
+            if looked_up and event.names and event.names[0] in looked_up:
+                events.append(RegisterEvent(((CONSTANT, "base", len(events)),), share=event.share))
                 event = RegisterEvent((_END,), share=event.share)
             events.append(event)
         advanced: list[Name] = [(ADDRESS, "outer", k) for k, p in enumerate(self.inner) if p in moving]
@@ -495,9 +496,9 @@ class ValueCosts:
         """Count operations that are executed ``executions`` times."""
         for kind, n in counts.items():
             self.operations[kind] += n * executions
-            self.nests.add_operations(kind, n * executions)
             if printed and kind not in SILENT:
                 self.printed += n
+        self.nests.add_operations(counts, executions)
 
     def count_value(self, value: ir.Expr, counts: Operations) -> None:
         """Count an expression whose operations are ``counts``. Then record its memory accesses and the registers

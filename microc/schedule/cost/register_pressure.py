@@ -180,10 +180,12 @@ class LoopInvariants:
         condition = hoisted[0][0] if isinstance(expr, ir.Select) else None
         parts = []
         for part, home in hoisted:
-            # Loads in an alternative of a select stay behind the select's condition.
-            behind = condition is not None and part is not condition and accesses_of(part)
-            leaves = home != level and not behind and not isinstance(part, ir.AddressOf)
-            parts.append(self._hoisted_name(part, home) if leaves else part)
+            if home != level and not isinstance(part, (ir.Const, ir.Var, ir.AddressOf)):
+                # Loads in an alternative of a select stay behind the select's condition.
+                behind = condition is not None and part is not condition and accesses_of(part)
+                parts.append(part if behind else self._hoisted_name(part, home))
+            else:
+                parts.append(part)
         return with_children(expr, parts), level
 
     def _hoisted_name(self, expr: ir.Expr, home_level: int) -> ir.Expr:
@@ -264,9 +266,9 @@ class _LiveRange:
     ``intervals``: half-open intervals of program points in which it is live."""
 
     name: Name
-    accesses: list[int] = field(default_factory=list)
-    definition: int | None = None
-    intervals: list[tuple[int, int]] = field(default_factory=list)
+    accesses: list[int]
+    definition: int | None
+    intervals: Sequence[tuple[int, int]] = ()
 
     @property
     def weight(self) -> int:
@@ -324,26 +326,25 @@ def _live_ranges(events: Sequence[RegisterEvent], loop_carried: Iterable[Name]) 
         for name in event.names:
             life = latest.get(name)
             if life is None or event.defines:
-                life = latest[name] = _LiveRange(name)
+                life = latest[name] = _LiveRange(name, [time], time if event.defines else None)
                 first.setdefault(name, life)
                 lives.append(life)
-            life.accesses.append(time)
-            if event.defines:
-                life.definition = time
+            else:
+                life.accesses.append(time)
     end = len(events)
     for life in lives:
-        life.intervals = [(life.accesses[0], life.accesses[-1] + 1)]
+        life.intervals = ((life.accesses[0], life.accesses[-1] + 1),)
     for name in first.keys() & loop_carried:
         begin, last = first[name], latest[name]
         start = last.intervals[0][0]
         if begin.definition is not None:
-            last.intervals = [(start, end)]
+            last.intervals = ((start, end),)
         elif begin is last:
-            last.intervals = [(0, end)]
+            last.intervals = ((0, end),)
         else:
-            last.intervals = [(0, begin.intervals[0][1]), (start, end)]
+            last.intervals = (0, begin.intervals[0][1]), (start, end)
             last.accesses = begin.accesses + last.accesses
-            begin.intervals = []
+            begin.intervals = ()
     return [life for life in lives if life.intervals]
 
 
