@@ -302,10 +302,13 @@ def _list_offset_candidates(state: _PartialPlacement, unit: Unit, neighbours: Ne
     for at, room, _ in neighbours:
         starts |= {at - room.over, at + room.under, at, at + room.under - room.over}
         starts |= {at + span[k] for span in room.safe for k in (0, -1)}
-    aligned = {start - start % unit.align for start in starts}
-    return sorted(
-        {_find_nearest_offset(start, unit, neighbours, forbidden, up) for start in aligned for up in (True, False)}
-    )
+    candidates = set[int]()
+    for start in {start - start % unit.align for start in starts}:
+        above = _find_nearest_offset(start, unit, neighbours, forbidden, True)
+        candidates.add(above)
+        if above != start:  # else the start itself is allowed
+            candidates.add(_find_nearest_offset(start, unit, neighbours, forbidden, False))
+    return sorted(candidates)
 
 
 def _find_nearest_offset(start: int, unit: Unit, neighbours: Near, forbidden: _Intervals, upwards: bool) -> int:
