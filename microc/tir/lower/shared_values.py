@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from microc.base import dtypes
 from microc.tir import ir
-from microc.tir.analysis.context import buffers_read, buffers_written, is_index
+from microc.tir.analysis.context import is_index
 from microc.tir.analysis.simplification import linear
 from microc.tir.rewrite import ExprMap, accesses_of, children, free_vars, map_children, stmt_exprs, walk_stmt
 
@@ -19,16 +19,18 @@ from microc.tir.rewrite import ExprMap, accesses_of, children, free_vars, map_ch
 
 
 class ValueFacts(NamedTuple):
-    """Facts about an expression: its value number, and the buffers that it accesses.
+    """Facts about an expression: its value number, and the names of the buffers that it accesses.
 
-    ``computed`` is True if the expression contains a load or a call."""
+    ``computed`` is True if the expression contains a load or a call, ``nameable`` if it is worth a variable where it is
+    repeated."""
 
     number: int
-    buffers: frozenset[ir.Buffer]
+    buffers: frozenset[str]
     computed: bool
+    nameable: bool
 
 
-_NONE: frozenset[ir.Buffer] = frozenset()
+_NONE: frozenset[str] = frozenset()
 _OWN: Mapping[type[ir.Expr], Callable[[Any], object]] = MappingProxyType(
     {
         ir.Const: lambda x: x,
@@ -46,25 +48,26 @@ _OWN: Mapping[type[ir.Expr], Callable[[Any], object]] = MappingProxyType(
 
 
 class ValueNumbering:
-    """Table of value numbers and facts of expressions, derived from those of their operands and cached by identity."""
+    """Table of value numbers and facts of expressions, derived from those of their operands.
+
+    Facts are cached by the identity of expressions, which must therefore exist as long as the table."""
 
     def __init__(self) -> None:
-        self._facts: dict[int, tuple[ir.Expr, ValueFacts]] = {}
+        self._facts: dict[int, ValueFacts] = {}
         self._numbered: dict[object, ValueFacts] = {}
 
     def facts_of(self, expr: ir.Expr) -> ValueFacts:
         """Return the facts about an expression, including its value number."""
         found = self._facts.get(id(expr))
         if found is None:
-            # The entry keeps the expression alive, so that its id is not used again.
-            found = self._facts[id(expr)] = (expr, self._compute_facts(expr))
-        return found[1]
+            found = self._facts[id(expr)] = self._compute_facts(expr)
+        return found
 
     def _compute_facts(self, expr: ir.Expr) -> ValueFacts:
         """Compute the facts about an expression from those of its operands. Equal expressions get the same value number."""
         if is_index(expr):  # it loads nothing, and its hash is cached
             return self._numbered.get(expr) or self._numbered.setdefault(
-                expr, ValueFacts(len(self._numbered), _NONE, False)
+                expr, ValueFacts(len(self._numbered), _NONE, False, False)
             )
         kind, parts = type(expr), [self.facts_of(child) for child in children(expr)]
         key = (kind, _OWN[kind](expr), *[part.number for part in parts])
@@ -72,9 +75,10 @@ class ValueNumbering:
         if found is None:
             buffers = _NONE.union(*[part.buffers for part in parts])
             if isinstance(expr, (ir.Load, ir.AddressOf)):
-                buffers = buffers | {expr.buffer}
+                buffers = buffers | {expr.buffer.name}
             computed = bool(buffers) or isinstance(expr, ir.Call) or any(part.computed for part in parts)
-            found = self._numbered[key] = ValueFacts(len(self._numbered), buffers, computed)
+            nameable = computed and _is_worth_naming(expr)
+            found = self._numbered[key] = ValueFacts(len(self._numbered), buffers, computed, nameable)
         return found
 
 
@@ -84,8 +88,9 @@ class ValueNumbering:
 # of activations for several channels. Each pair should be loaded and widened once. A C compiler finds such values only if it can
 # exclude aliasing. Variables also make the generated C easier to read.
 
-Versions = dict[ir.Buffer, int]
-Key = tuple[int, tuple[int, ...]]
+Versions = dict[str, int]
+"""Numbers of writes so far, by name of the buffer."""
+Key = tuple[int, tuple[int | None, ...]]
 """Key of a value: the value number of an expression, and the number of earlier writes to each buffer that it reads."""
 
 
@@ -100,9 +105,13 @@ class _ValueSharing:
     """Common subexpression elimination in one function: the names in use, and the value numbers of expressions."""
 
     def __init__(self, root: ir.Stmt) -> None:
-        self.taken = {var.name for s in walk_stmt(root) for whole in stmt_exprs(s) for var in free_vars(whole)}
-        self.taken |= {s.buffer.name for s in walk_stmt(root) if isinstance(s, ir.Alloc)}
-        self.taken |= {buffer.name for buffer in buffers_read(root) | buffers_written(root)}
+        self.taken: set[str] = set()
+        for s in walk_stmt(root):
+            if isinstance(s, (ir.For, ir.Let)):
+                self.taken.add(s.var.name)
+            elif isinstance(s, (ir.Alloc, ir.Store)):
+                self.taken.add(s.buffer.name)
+            self.taken.update([access.buffer.name for e in stmt_exprs(s) for access in accesses_of(e)])
         self.counters: dict[str, int] = {}
         self.known = ValueNumbering()
 
@@ -182,7 +191,7 @@ class _ValueSharing:
             facts = self.known.facts_of(expr)
             if not facts.computed:
                 return expr
-            if not _is_worth_naming(expr):
+            if not facts.nameable:
                 return expr if isinstance(expr, (ir.Load, ir.AddressOf)) else _map_strict(expr, replace_repeated)
             key = _versioned_key(facts, versions)
             if counts.get(key, 0) < 2:
@@ -207,11 +216,11 @@ class _ValueSharing:
         facts = self.known.facts_of(expr)
         if not facts.computed:
             return
-        if _is_worth_naming(expr):
+        if facts.nameable:
             key = _versioned_key(facts, versions)
-            counts[key] = counts.get(key, 0) + 1
+            counts[key] = count = counts.get(key, 0) + 1
             # Operands of a repeated value are computed once, with it: they are counted at its first occurrence only.
-            if counts[key] > 1 or isinstance(expr, ir.Load):
+            if count > 1 or isinstance(expr, ir.Load):
                 return
         for child in _strict_children(expr):
             self.count_values(child, counts, versions)
@@ -237,7 +246,7 @@ def _is_worth_naming(expr: ir.Expr) -> bool:
 
 def _versioned_key(facts: ValueFacts, versions: Versions) -> Key:
     """Return the key of a value, given the current versions of the buffers that it reads."""
-    return facts.number, tuple([versions.get(b, 0) for b in facts.buffers])
+    return facts.number, tuple(map(versions.get, facts.buffers))
 
 
 _HOLE = ir.Seq(())
@@ -247,6 +256,8 @@ def _sort_by_address(lets: list[ir.Let]) -> list[ir.Let]:
     """Return let statements with loads first, in order of address, followed by the values computed from these.
 
     The order allows a C compiler to merge loads of adjacent words."""
+    if len(lets) < 2:
+        return lets
     own = {let.var for let in lets}
     groups: dict[tuple[ir.Buffer, frozenset[tuple[ir.Expr, int]]], list[tuple[int, ir.Let]]] = {}
     rest: list[ir.Let] = []
@@ -299,39 +310,35 @@ def _strict_children(expr: ir.Expr) -> tuple[ir.Expr, ...]:
 
     Other operands may be guarded loads, which must not be moved in front of their guards."""
     match expr:
-        case ir.Load() | ir.AddressOf():
-            return ()
+        case ir.Bin(op, a, b):
+            return (a,) if op in ir.LOGICAL else (a, b)
         case ir.Select(condition):
             return (condition,)
-        case ir.Bin("and" | "or", a):
-            return (a,)
-        case ir.Bin(_, a, b):
-            return (a, b)
-        case ir.Un(_, a) | ir.Cast(_, a):
-            return (a,)
-        case ir.Call(_, args):
-            return args
-        case _:
+        case ir.Load() | ir.AddressOf():
             return ()
+        case _:
+            return children(expr)
 
 
 def _map_strict(expr: ir.Expr, transform: ExprMap) -> ir.Expr:
     """Return an expression with ``transform`` applied to the operands that are always evaluated."""
     match expr:
-        case ir.Load() | ir.AddressOf():
-            return expr
+        case ir.Bin(op, a, b) if op in ir.LOGICAL:
+            return ir.Bin(op, transform(a), b)
         case ir.Select(condition, a, b):
             return ir.Select(transform(condition), a, b)
-        case ir.Bin(("and" | "or") as op, a, b):
-            return ir.Bin(op, transform(a), b)
+        case ir.Load() | ir.AddressOf():
+            return expr
         case _:
             return map_children(expr, transform)
 
 
 def _advance_versions(stmt: ir.Stmt, versions: Versions) -> None:
     """Increment the versions (numbers of writes so far) of the buffers that a statement writes."""
-    written = [x.buffer for e in stmt_exprs(stmt) for x in accesses_of(e) if isinstance(x, ir.AddressOf) and x.writes]
+    written = [
+        x.buffer.name for e in stmt_exprs(stmt) for x in accesses_of(e) if isinstance(x, ir.AddressOf) and x.writes
+    ]
     if isinstance(stmt, ir.Store):
-        written.append(stmt.buffer)
-    for buffer in written:
-        versions[buffer] = versions.get(buffer, 0) + 1
+        written.append(stmt.buffer.name)
+    for name in written:
+        versions[name] = versions.get(name, 0) + 1
