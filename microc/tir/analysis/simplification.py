@@ -160,7 +160,7 @@ class Simplifier(Context):
         """Simplify index arithmetic through its linear form, and any other expression through its structure."""
         if isinstance(expr, Const):
             return expr
-        if expr.dtype == "int32" and self.is_index(expr):
+        if self.is_index(expr) and expr.dtype == "int32":
             try:
                 return self.to_expr(self.join_quotients_and_remainders(self.linear_form(expr)))
             except Int32Overflow:
@@ -464,7 +464,7 @@ def simplify_stmt(stmt: Stmt, bounds: Bounds = _NONE) -> Stmt:
 def _simplify_statement(stmt: Stmt, context: Simplifier) -> Stmt:
     match stmt:
         case ir.Store(buffer, indices, value):
-            return ir.Store(buffer, tuple(context.simplify(i) for i in indices), context.simplify(value))
+            return ir.Store(buffer, tuple([context.simplify(i) for i in indices]), context.simplify(value))
         case ir.For():
             return _simplify_loop(stmt, context)
         case ir.If(condition, then, otherwise):
