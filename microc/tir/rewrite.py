@@ -109,22 +109,27 @@ def map_stmt(stmt: Stmt, on_stmt: Callable[[Stmt], Stmt], on_expr: ExprMap | Non
 
     ``on_expr`` rewrites every complete expression of the statements, not each sub-expression. ``on_stmt`` receives the same
     object if nothing in the statement changed."""
-    return on_stmt(_rewrite_parts(stmt, on_stmt, on_expr or _identity_expr))
+    if on_expr is None and isinstance(
+        stmt, (ir.Store, ir.Evaluate)
+    ):  # most statements are, and nothing in them changes
+        return on_stmt(stmt)
+    return on_stmt(_rewrite_parts(stmt, on_stmt, on_expr))
 
 
-def _rewrite_parts(stmt: Stmt, on_stmt: Callable[[Stmt], Stmt], on_expr: ExprMap) -> Stmt:
+def _rewrite_parts(stmt: Stmt, on_stmt: Callable[[Stmt], Stmt], on_expr: ExprMap | None) -> Stmt:
     """Return a statement with its expressions and sub-statements rewritten; the same object if nothing changed."""
+    map_own = on_expr or _identity_expr
     match stmt:
         case ir.Store(buffer, indices, value):
             # Identity is compared, not structure: it is cheap, and unchanged statements keep their memoised facts.
-            places, stored = tuple([on_expr(i) for i in indices]), on_expr(value)
+            places, stored = tuple([map_own(i) for i in indices]), map_own(value)
             same = stored is value and all(map(is_, places, indices))
             return stmt if same else ir.Store(buffer, places, stored)
         case ir.For(var, extent, body, kind, annotations):
-            count, inner = on_expr(extent), map_stmt(body, on_stmt, on_expr)
+            count, inner = map_own(extent), map_stmt(body, on_stmt, on_expr)
             return stmt if count is extent and inner is body else ir.For(var, count, inner, kind, annotations)
         case ir.If(condition, then, otherwise):
-            test, first = on_expr(condition), map_stmt(then, on_stmt, on_expr)
+            test, first = map_own(condition), map_stmt(then, on_stmt, on_expr)
             second = map_stmt(otherwise, on_stmt, on_expr) if otherwise else None
             same = test is condition and first is then and second is otherwise
             return stmt if same else ir.If(test, first, second)
@@ -132,13 +137,13 @@ def _rewrite_parts(stmt: Stmt, on_stmt: Callable[[Stmt], Stmt], on_expr: ExprMap
             parts = [map_stmt(child, on_stmt, on_expr) for child in body]
             return stmt if all(map(is_, parts, body)) else ir.seq(*parts)
         case ir.Let(var, value, body):
-            named, inner = on_expr(value), map_stmt(body, on_stmt, on_expr)
+            named, inner = map_own(value), map_stmt(body, on_stmt, on_expr)
             return stmt if named is value and inner is body else ir.Let(var, named, inner)
         case ir.Alloc(buffer, body):
             inner = map_stmt(body, on_stmt, on_expr)
             return stmt if inner is body else ir.Alloc(buffer, inner)
         case ir.Evaluate(value):
-            effect = on_expr(value)
+            effect = map_own(value)
             return stmt if effect is value else ir.Evaluate(effect)
         case ir.Block():
             return _rewrite_block_parts(stmt, on_stmt, on_expr)
@@ -146,11 +151,12 @@ def _rewrite_parts(stmt: Stmt, on_stmt: Callable[[Stmt], Stmt], on_expr: ExprMap
             raise InternalError(f"rewrite: unknown type of statement; got {type(stmt).__name__}")
 
 
-def _rewrite_block_parts(block: ir.Block, on_stmt: Callable[[Stmt], Stmt], on_expr: ExprMap) -> ir.Block:
+def _rewrite_block_parts(block: ir.Block, on_stmt: Callable[[Stmt], Stmt], on_expr: ExprMap | None) -> ir.Block:
     """Return a block with its bindings, predicate and sub-statements rewritten; the same object if nothing changed."""
-    bindings = [on_expr(i.binding) for i in block.iters]
+    map_own = on_expr or _identity_expr
+    bindings = [map_own(i.binding) for i in block.iters]
     init = map_stmt(block.init, on_stmt, on_expr) if block.init else None
-    predicate = on_expr(block.predicate) if block.predicate else None
+    predicate = map_own(block.predicate) if block.predicate else None
     body = map_stmt(block.body, on_stmt, on_expr)
     pairs = zip(block.iters, bindings, strict=True)
     iters = tuple([i if new is i.binding else ir.IterVar(i.var, i.extent, i.kind, new) for i, new in pairs])
@@ -199,17 +205,45 @@ def _identity_stmt(stmt: Stmt) -> Stmt:
     return stmt
 
 
+class _AccessRewriter:
+    """Rewriting of the loads and addresses of some buffers. Expressions without such accesses are not traversed.
+
+    Shared operands remain shared, as in :class:`_BottomUpRewriter`."""
+
+    __slots__ = ("buffers", "known", "transform")
+
+    def __init__(self, buffers: Container[ir.Buffer], transform: Callable[[ir.Load | ir.AddressOf], Expr]) -> None:
+        self.buffers = buffers
+        self.transform = transform
+        self.known: dict[int, Expr] = {}
+
+    def __call__(self, expr: Expr) -> Expr:
+        if not accesses_any(expr, self.buffers):
+            return expr
+        found = self.known.get(id(expr))
+        if found is None:
+            found = map_children(expr, self)
+            if isinstance(found, (ir.Load, ir.AddressOf)) and found.buffer in self.buffers:
+                found = self.transform(found)
+            self.known[id(expr)] = found
+        return found
+
+
+def map_accesses(
+    stmt: Stmt,
+    buffers: Container[ir.Buffer],
+    on_stmt: Callable[[Stmt], Stmt],
+    on_access: Callable[[ir.Load | ir.AddressOf], Expr],
+) -> Stmt:
+    """Rewrite a statement bottom-up: the loads and addresses of ``buffers`` by ``on_access``, statements by ``on_stmt``."""
+    return map_stmt(stmt, on_stmt, _AccessRewriter(buffers, on_access))
+
+
 def replace_buffers(stmt: Stmt, buffers: Mapping[ir.Buffer, ir.Buffer]) -> Stmt:
     """Return ``stmt`` with buffers replaced as in ``buffers`` (old -> new), by buffers with the same number of axes."""
 
-    def redirect_access(x: Expr) -> Expr:
-        match x:
-            case ir.Load(buffer, indices) if buffer in buffers:
-                return ir.Load(buffers[buffer], indices)
-            case ir.AddressOf(buffer) if buffer in buffers:
-                return replace(x, buffer=buffers[buffer])
-            case _:
-                return x
+    def redirect_access(x: ir.Load | ir.AddressOf) -> Expr:
+        return ir.Load(buffers[x.buffer], x.indices) if isinstance(x, ir.Load) else replace(x, buffer=buffers[x.buffer])
 
     def redirect_statement(s: Stmt) -> Stmt:
         match s:
@@ -220,7 +254,7 @@ def replace_buffers(stmt: Stmt, buffers: Mapping[ir.Buffer, ir.Buffer]) -> Stmt:
             case _:
                 return s
 
-    return map_stmt(stmt, redirect_statement, lambda x: map_expr(x, redirect_access) if accesses_any(x, buffers) else x)
+    return map_accesses(stmt, buffers, redirect_statement, redirect_access)
 
 
 def accesses_any(expr: Expr, buffers: Container[ir.Buffer]) -> bool:

@@ -22,7 +22,7 @@ from microc.tir.analysis.context import buffers_read
 from microc.tir.analysis.simplification import bounds_of, linear, simplify
 from microc.tir.lower.cleanup import drop_blocks
 from microc.tir.lower.region import accesses_to, loop_bounds, split_index
-from microc.tir.rewrite import free_vars, map_expr, map_stmt, stmt_exprs, substitute, walk_expr, walk_stmt
+from microc.tir.rewrite import free_vars, map_accesses, map_expr, map_stmt, stmt_exprs, substitute, walk_expr, walk_stmt
 
 Region = tuple[tuple[ir.Expr, int], ...]
 
@@ -292,17 +292,17 @@ def compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
             hint="use compute_at",
         )
 
-    def inline_load(expr: ir.Expr) -> ir.Expr:
-        if isinstance(expr, ir.Load) and expr.buffer == buffer:
-            return substitute(store.value, dict(zip(store.indices, expr.indices, strict=True)))  # type: ignore[arg-type]
-        return expr
+    def inline_load(access: ir.Load | ir.AddressOf) -> ir.Expr:
+        if isinstance(access, ir.Load):
+            return substitute(store.value, dict(zip(store.indices, access.indices, strict=True)))  # type: ignore[arg-type]
+        return access
 
     body = replace_stmt(func.body, nest_of_block(func, producer), None)
 
     def remove_allocation(stmt: ir.Stmt) -> ir.Stmt:
         return stmt.body if isinstance(stmt, ir.Alloc) and stmt.buffer == buffer else stmt
 
-    return replace(func, body=map_stmt(body, remove_allocation, lambda x: map_expr(x, inline_load)))
+    return replace(func, body=map_accesses(body, (buffer,), remove_allocation, inline_load))
 
 
 def reverse_compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:

@@ -31,7 +31,7 @@ from microc.tir import ir
 from microc.tir.analysis.context import buffers_read, buffers_written
 from microc.tir.analysis.simplification import simplify
 from microc.tir.bit_fields import HALVES, BitFields
-from microc.tir.rewrite import map_expr, map_stmt, replace_buffers, walk_stmt
+from microc.tir.rewrite import map_accesses, map_expr, map_stmt, replace_buffers, walk_stmt
 
 # ---- Primitives on the memory of buffers: cache_read, cache_write, set_scope
 
@@ -84,13 +84,13 @@ def cache_read(func: ir.PrimFunc, block: str, buffer: str, scope: str) -> ir.Pri
             hint="cache_read first, then compute_at",
         )
 
-    def load_from_copy(expr: ir.Expr) -> ir.Expr:
-        return ir.Load(copy, expr.indices) if isinstance(expr, ir.Load) and expr.buffer == source else expr
+    def load_from_copy(access: ir.Load | ir.AddressOf) -> ir.Expr:
+        return ir.Load(copy, access.indices) if isinstance(access, ir.Load) else access
 
     def keep_statement(stmt: ir.Stmt) -> ir.Stmt:
         return stmt
 
-    reading = map_stmt(reader, keep_statement, lambda x: map_expr(x, load_from_copy))
+    reading = map_accesses(reader, (source,), keep_statement, load_from_copy)
     body = replace_stmt(func.body, reader, reading)
     anchor = replace_stmt(nest, reader, reading) if nest is not reader else reading
     copying = _build_copy_nest(func, copy.name, source, copy)
@@ -183,13 +183,13 @@ def _replace_buffer(
 
     Raise ScheduleError if the address of the buffer is an argument of an intrinsic."""
 
-    def replace_load(expr: ir.Expr) -> ir.Expr:
-        if isinstance(expr, ir.AddressOf) and expr.buffer == old:
+    def replace_load(access: ir.Load | ir.AddressOf) -> ir.Expr:
+        if isinstance(access, ir.AddressOf):
             raise ScheduleError(
                 f"buffer {old.name!r} is an operand of an intrinsic; its format cannot change",
                 hint="change its format before tensorize",
             )
-        return rewrite_load(expr) if isinstance(expr, ir.Load) and expr.buffer == old else expr
+        return rewrite_load(access)
 
     def replace_store_or_allocation(stmt: ir.Stmt) -> ir.Stmt:
         match stmt:
@@ -201,7 +201,7 @@ def _replace_buffer(
                 return stmt
 
     params = tuple(new if p == old else p for p in func.params)
-    body = map_stmt(func.body, replace_store_or_allocation, lambda x: map_expr(x, replace_load))
+    body = map_accesses(func.body, (old,), replace_store_or_allocation, replace_load)
     return replace(func, params=params, body=body)
 
 

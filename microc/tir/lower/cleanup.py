@@ -14,12 +14,11 @@ from microc.tir.analysis.simplification import linear, simplify
 from microc.tir.lower.region import Access, accesses_to, loop_bounds, split_index
 from microc.tir.names import PRIVATE
 from microc.tir.rewrite import (
-    accesses_any,
     accesses_of,
     children,
     free_vars,
+    map_accesses,
     map_children,
-    map_expr,
     map_stmt,
     stmt_children,
     stmt_exprs,
@@ -134,23 +133,16 @@ def _compact_allocation(alloc: ir.Alloc) -> ir.Stmt:
         places = [i if ir.int_value(s) == 0 else i - s for i, s in zip(indices, starts, strict=True)]
         return (*(loop.var for loop in private_loops), *map(simplify, places))
 
-    def redirect_access(e: ir.Expr) -> ir.Expr:
-        match e:
-            case ir.Load(b, indices) if b == buffer:
-                return ir.Load(tile, indices_in_tile(indices))
-            case ir.AddressOf(b, indices) if b == buffer:
-                return replace(e, buffer=tile, indices=indices_in_tile(indices))
-            case _:
-                return e
+    def redirect_access(access: ir.Load | ir.AddressOf) -> ir.Expr:
+        indices = indices_in_tile(access.indices)
+        return ir.Load(tile, indices) if isinstance(access, ir.Load) else replace(access, buffer=tile, indices=indices)
 
     def redirect_store(s: ir.Stmt) -> ir.Stmt:
         if isinstance(s, ir.Store) and s.buffer == buffer:
             return ir.Store(tile, indices_in_tile(s.indices), s.value)
         return s
 
-    body = map_stmt(
-        alloc.body, redirect_store, lambda x: map_expr(x, redirect_access) if accesses_any(x, (buffer,)) else x
-    )
+    body = map_accesses(alloc.body, (buffer,), redirect_store, redirect_access)
     return _sink_allocation(tile, body, innermost_common_loop)
 
 
@@ -317,14 +309,19 @@ def hoist_index_lookups(stmt: ir.Stmt) -> ir.Stmt:
     """Return a statement with loop-invariant index lookups moved in front of their loops, innermost loops first.
 
     An index lookup is a load in an index. Only loops whose body is a single store are considered."""
-    taken = {var.name for s in walk_stmt(stmt) for whole in stmt_exprs(s) for var in free_vars(whole)}
-    taken |= {s.var.name for s in walk_stmt(stmt) if isinstance(s, (ir.For, ir.Let))}
+    taken: set[str] = set()
 
     def hoist_lookups_of_loop(s: ir.Stmt) -> ir.Stmt:
         if not isinstance(s, ir.For) or not isinstance(s.body, ir.Store):
             return s
+        lookups = dict.fromkeys(p for e in stmt_exprs(s.body) for p in _invariant_lookups(e, s.var))
+        if not lookups:  # most functions have none, so the names in use are collected only for the first one
+            return s
+        if not taken:
+            taken.update(var.name for t in walk_stmt(stmt) for whole in stmt_exprs(t) for var in free_vars(whole))
+            taken.update(t.var.name for t in walk_stmt(stmt) if isinstance(t, (ir.For, ir.Let)))
         bound: dict[ir.Expr, ir.Var] = {}
-        for place in dict.fromkeys(p for e in stmt_exprs(s.body) for p in _invariant_lookups(e, s.var)):
+        for place in lookups:
             if any(isinstance(x, ir.Load) and x.buffer in buffers_written(s.body) for x in walk_expr(place)):
                 continue
             name = next(n for n in (f"place_{k}" for k in range(len(taken) + 1)) if n not in taken)
