@@ -21,7 +21,7 @@ from microc.tir import ir
 from microc.tir.analysis.context import buffers_read
 from microc.tir.analysis.simplification import bounds_of, linear, simplify
 from microc.tir.lower.cleanup import drop_blocks
-from microc.tir.lower.region import accesses_to, loop_bounds, split_index
+from microc.tir.lower.region import Access, accesses_to, loop_bounds, split_index
 from microc.tir.rewrite import free_vars, map_accesses, map_expr, map_stmt, stmt_exprs, substitute, walk_expr, walk_stmt
 
 Region = tuple[tuple[ir.Expr, int], ...]
@@ -52,19 +52,25 @@ def nest_of_block(func: ir.PrimFunc, block: ir.Block) -> ir.Stmt:
     return nest
 
 
-def accessed_region(loop: ir.For, outer_loops: tuple[ir.For, ...], buffer: ir.Buffer, *, writes: bool) -> Region:
-    """Return the region of ``buffer`` that one iteration of ``loop`` reads or, if ``writes``, writes: (start, number of
-    elements) per axis.
+def _accesses_in_loop(
+    loop: ir.For, outer_loops: tuple[ir.For, ...], buffer: ir.Buffer, *, writes: bool
+) -> list[Access]:
+    """Return the reads or, if ``writes``, the writes of ``buffer`` in ``loop``. ``outer_loops``: the loops around it."""
+    found = accesses_to(drop_blocks(loop.body), buffer, (*outer_loops, loop))
+    return [access for access in found if access.writes == writes]
 
-    A start is an expression of the variables of ``loop`` and of ``outer_loops``, the loops around ``loop``. If the
-    accesses along an axis start at different expressions, the region contains the whole axis."""
+
+def _accessed_region(accesses: list[Access], outer_loops: tuple[ir.For, ...], buffer: ir.Buffer) -> Region:
+    """Return the region of ``buffer`` that one iteration of a loop accesses by ``accesses``: (start, number of elements)
+    per axis.
+
+    A start is an expression of the variables of the loop and of ``outer_loops``, the loops around it. If the accesses
+    along an axis start at different expressions, the region contains the whole axis."""
     starts: list[ir.Expr | None] = [None] * len(buffer.shape)
     lows = list(buffer.shape)
     highs = [-1] * len(buffer.shape)
     whole = [False] * len(buffer.shape)
-    for access in accesses_to(drop_blocks(loop.body), buffer, (*outer_loops, loop)):
-        if access.writes != writes:
-            continue
+    for access in accesses:
         bounds = loop_bounds(access.loops)
         inner = [x.var for x in access.loops[len(outer_loops) + 1 :]]
         for axis, index in enumerate(access.indices):
@@ -128,7 +134,7 @@ def compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
             f"compute_at: block {block!r} writes the output {buffer.name!r}", hint="use reverse_compute_at"
         )
     outer = loops_around(func.body, target)
-    region = accessed_region(target, outer, buffer, writes=False)
+    region = _accessed_region(_accesses_in_loop(target, outer, buffer, writes=False), outer, buffer)
     spatial = {}
     for counted, (start, size) in zip(_iterator_and_step_by_axis(producer, buffer), region, strict=True):
         if counted is not None:
@@ -207,8 +213,9 @@ def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     producer = next(b for b in inside if stored_buffer(b) == buffer)
     _check_reduction_complete(func, producer, target)
     outer = loops_around(func.body, target)
-    region = accessed_region(target, outer, buffer, writes=True)
-    if not _writes_contiguously(target, outer, buffer):
+    writes = _accesses_in_loop(target, outer, buffer, writes=True)
+    region = _accessed_region(writes, outer, buffer)
+    if not _are_contiguous(writes, len(outer) + 1):
         raise ScheduleError(
             f"reverse_compute_at: an iteration of loop {loop!r} writes elements of {buffer.name!r} with gaps; "
             "expected whole tiles",
@@ -233,16 +240,17 @@ def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     return replace(func, body=replace_stmt(body, target, replace(target, body=ir.seq(target.body, new_nest))))
 
 
-def _writes_contiguously(loop: ir.For, outer_loops: tuple[ir.For, ...], buffer: ir.Buffer) -> bool:
-    """Test whether one iteration of ``loop`` writes a region of ``buffer`` without gaps."""
-    writes = [a for a in accesses_to(drop_blocks(loop.body), buffer, (*outer_loops, loop)) if a.writes]
-    for axis in range(len(buffer.shape)):
+def _are_contiguous(writes: list[Access], fixed_loop_count: int) -> bool:
+    """Test whether writes to a buffer, in one iteration of their outermost ``fixed_loop_count`` loops, cover a region
+    without gaps."""
+    axis_count = len(writes[0].buffer.shape)
+    for axis in range(axis_count):
         forms = [(linear(simplify(a.indices[axis], loop_bounds(a.loops))), a) for a in writes]
         offsets = [offset for (_, offset), _ in forms]
         (terms, _), access = forms[0]
-        inner, bounds = {x.var for x in access.loops[len(outer_loops) + 1 :]}, loop_bounds(access.loops)
+        inner, bounds = {x.var for x in access.loops[fixed_loop_count:]}, loop_bounds(access.loops)
         # Add the inner loops' strides in ascending order: a gap shows as a stride that exceeds the run of elements so far.
-        length = max(offsets) - min(offsets) + (access.extent if axis == len(buffer.shape) - 1 else 1)
+        length = max(offsets) - min(offsets) + (access.extent if axis == axis_count - 1 else 1)
         for term, factor in sorted(terms.items(), key=lambda item: abs(item[1])):
             reach = bounds_of(term, bounds) if free_vars(term) & inner else (0, 0)
             if reach is None or (abs(factor) > length and reach[0] < reach[1]):

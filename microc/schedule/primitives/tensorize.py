@@ -30,6 +30,7 @@ from microc.schedule.primitives.tree import (
     replace_stmt,
 )
 from microc.tir import ir
+from microc.tir.analysis.context import is_index
 from microc.tir.analysis.simplification import linear, simplify
 from microc.tir.lower.region import loop_bounds
 from microc.tir.names import SMALLEST_WEIGHT, SUM_BOUND
@@ -174,7 +175,7 @@ def tensorize(func: ir.PrimFunc, loop: str, intrin: str) -> ir.PrimFunc:
     bindings = {i.var: i.binding for i in block.iters}
     bounds = loop_bounds(loops_around(func.body, old))
     for load, order, aligned in ((a, what.order_a, what.aligned_a), (b, what.order_b, what.aligned_b)):
-        steps = [_element_distance_by_axis(load.indices, bindings, points[0], point) for point in points]
+        steps = _element_distances_by_axis(load.indices, bindings, points)
         strides = load.buffer.strides
         if [None if s is None else sum(map(mul, s, strides)) for s in steps] != list(order):
             raise _tensorize_error(
@@ -222,19 +223,25 @@ def _find_block_and_iterations(loop: ir.For, intrin: TensorIntrin) -> tuple[ir.B
     return inner, [dict(zip(variables, (ir.const(n, "int32") for n in row), strict=True)) for row in numbers]
 
 
-def _element_distance_by_axis(
-    indices: tuple[ir.Expr, ...], bindings: Mapping[ir.Var, ir.Expr], first_iteration: Point, iteration: Point
-) -> tuple[int, ...] | None:
-    """Return the distance along every axis between the elements that ``indices`` address in the iterations
-    ``first_iteration`` and ``iteration``. None if it is not constant."""
-    distances = []
-    for index in indices:
-        bound = substitute(index, bindings)
-        difference = ir.int_value(simplify(substitute(bound, iteration) - substitute(bound, first_iteration)))
-        if difference is None:
-            return None
-        distances.append(difference)
-    return tuple(distances)
+def _element_distances_by_axis(
+    indices: tuple[ir.Expr, ...], bindings: Mapping[ir.Var, ir.Expr], iterations: list[Point]
+) -> list[tuple[int, ...] | None]:
+    """Return, for each iteration, the distance along every axis between the elements that ``indices`` address in the
+    first iteration and in this one. None if it is not constant."""
+    bound = [substitute(index, bindings) for index in indices]
+    start = [substitute(index, iterations[0]) for index in bound]
+    result: list[tuple[int, ...] | None] = []
+    for iteration in iterations:
+        distances: list[int] = []
+        for index, first in zip(bound, start, strict=True):
+            # Most indices do not depend on the loops: nothing is substituted in them.
+            fixed = first is index and is_index(index)
+            distance = 0 if fixed else ir.int_value(simplify(substitute(index, iteration) - first))
+            if distance is None:
+                break
+            distances.append(distance)
+        result.append(tuple(distances) if len(distances) == len(bound) else None)
+    return result
 
 
 def _store_indices_by_output(
@@ -245,7 +252,7 @@ def _store_indices_by_output(
 
     ``iterations``: all iterations of the replaced loops, sorted by output."""
     terms = len(iterations) // output_count
-    distances = [_element_distance_by_axis(store.indices, bindings, iterations[0], point) for point in iterations]
+    distances = _element_distances_by_axis(store.indices, bindings, iterations)
     indices = []
     for n in range(output_count):
         distance = distances[n * terms]
