@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from microc.base import dtypes
 from microc.numerics import TO_WHOLE
-from microc.schedule.primitives.tree import loops_around
+from microc.schedule.primitives.tree import loops_around, map_values
 from microc.tir import ir
 from microc.tir.analysis.intervals import within
 from microc.tir.analysis.simplification import bounds_of, simplify
@@ -53,6 +53,7 @@ def select_saturation(func: ir.PrimFunc) -> ir.PrimFunc:
             return ir.Call(f"{intrinsic}_half", (x.a,), "int32")
         return ir.Call(intrinsic, (x,), "int32")
 
+    # A clamp of loop variables is replaced, too, so index arithmetic is not left out.
     return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, replace_clamp_by_saturation)))
 
 
@@ -111,7 +112,7 @@ def select_byte_products(func: ir.PrimFunc) -> ir.PrimFunc:
                         return ir.Call(name, (left.astype("int32"), right.astype("int32")), "int32")
         return expr
 
-    return replace(func, body=map_stmt(func.body, lambda s: s, lambda e: map_expr(e, to_byte_product)))
+    return replace(func, body=map_values(func.body, to_byte_product))
 
 
 def select_high_mul(func: ir.PrimFunc) -> ir.PrimFunc:
@@ -124,7 +125,7 @@ def select_high_mul(func: ir.PrimFunc) -> ir.PrimFunc:
     ``product_2_31`` or ``product_2_30(x, m) >> 1``."""
 
     def rewrite_products(stmt: ir.Stmt, has_small_sums: bool) -> ir.Stmt:
-        return map_stmt(stmt, lambda x: x, lambda e: map_expr(e, lambda x: _split_high_product(x, has_small_sums)))
+        return map_values(stmt, lambda x: _split_high_product(x, has_small_sums))
 
     def rewrite_block_with_small_sums(stmt: ir.Stmt) -> ir.Stmt:
         bound = dict(stmt.annotations).get(BOUND) if isinstance(stmt, ir.Block) else None
@@ -211,7 +212,7 @@ def select_high_mac(func: ir.PrimFunc) -> ir.PrimFunc:
             case _:
                 return expr
 
-    return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, halve_doubled_operand)))
+    return replace(func, body=map_values(func.body, halve_doubled_operand))
 
 
 def _half_of_addend(addend: ir.Expr, distance: ir.Expr) -> ir.Expr | None:
@@ -266,7 +267,8 @@ def _split_rounding_shifts(block: ir.Block, loop_var: ir.Var | None) -> ir.Block
         total, shift, steps = parts
         return ((total >> _distance_one_bit_shorter(shift)) + steps) >> 1
 
-    return replace(block, body=map_stmt(block.body, lambda s: s, lambda x: map_expr(x, split_rounding_shift)))
+    body = map_values(block.body, split_rounding_shift)
+    return block if body is block.body else replace(block, body=body)
 
 
 def _match_high_mac_rounding(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Const] | None:
@@ -317,7 +319,7 @@ def select_conversion(func: ir.PrimFunc) -> ir.PrimFunc:
             return stmt
         note = dict(stmt.annotations).get(MAGNITUDE)
         constants = float(note) if isinstance(note, int) else None
-        return map_stmt(stmt, lambda x: x, lambda e: map_expr(e, lambda x: _select_nearest_i32(x, constants)))
+        return map_values(stmt, lambda x: _select_nearest_i32(x, constants))
 
     return replace(func, body=map_stmt(func.body, convert_roundings_of_block))
 
@@ -537,7 +539,7 @@ def select_functions(func: ir.PrimFunc, fused: bool, logarithms: bool = False) -
             case _:
                 return expr
 
-    return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, replace_function_call)))
+    return replace(func, body=map_values(func.body, replace_function_call))
 
 
 MultiplyAdd = Callable[[ir.Expr, ir.Expr | float, float | ir.Expr], ir.Expr]

@@ -23,6 +23,7 @@ from microc.schedule.primitives.tree import (
     find_buffer,
     fresh_name,
     loops_around,
+    map_values,
     names_in,
     outermost_blocks,
     replace_stmt,
@@ -31,7 +32,7 @@ from microc.tir import ir
 from microc.tir.analysis.context import buffers_read, buffers_written
 from microc.tir.analysis.simplification import simplify
 from microc.tir.bit_fields import HALVES, BitFields
-from microc.tir.rewrite import map_accesses, map_expr, map_stmt, replace_buffers, walk_stmt
+from microc.tir.rewrite import map_accesses, replace_buffers, walk_stmt
 
 # ---- Primitives on the memory of buffers: cache_read, cache_write, set_scope
 
@@ -242,10 +243,7 @@ def set_dtype(func: ir.PrimFunc, buffer: str, dtype: str) -> ir.PrimFunc:
         return ir.Store(new, store.indices, _widen_value(store.value, dtype))
 
     exchanged = _replace_buffer(func, old, new, load_in_old_dtype, store_in_new_dtype)
-    return replace(
-        exchanged,
-        body=map_stmt(exchanged.body, lambda s: s, lambda x: map_expr(x, _build_narrow_cast_remover(new, old.dtype))),
-    )
+    return replace(exchanged, body=map_values(exchanged.body, _build_narrow_cast_remover(new, old.dtype)))
 
 
 def _build_narrow_cast_remover(buffer: ir.Buffer, old_dtype: str) -> Callable[[ir.Expr], ir.Expr]:
@@ -371,7 +369,7 @@ def pack_bits(func: ir.PrimFunc, buffer: str, bits: int, order: str, block: int 
 
     numbers: list[ir.Expr] = []
     func = _replace_buffer(func, old, new, load_packed_element, lambda s: s)
-    return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, remove_int8_cast)))
+    return replace(func, body=map_values(func.body, remove_int8_cast))
 
 
 def repack_constant(array: Array, buffer: ir.Buffer, steps: Iterable[tuple[str, tuple[Any, ...]]]) -> Array:

@@ -9,8 +9,8 @@ from typing import Any
 from microc.base.immutable import frozen
 from microc.errors import ScheduleError
 from microc.tir import ir
-from microc.tir.analysis.context import blocks_in
-from microc.tir.rewrite import stmt_children, walk_stmt
+from microc.tir.analysis.context import blocks_in, is_index
+from microc.tir.rewrite import ExprMap, map_expr, map_stmt, stmt_children, walk_stmt
 from microc.tir.text.print import expr_text
 
 # ---- A step of a schedule: a name and arguments, as they are printed and replayed.
@@ -168,6 +168,11 @@ def replace_stmt(body: ir.Stmt, old: ir.Stmt, new: ir.Stmt | None) -> ir.Stmt:
 
     result = replace_in_statement(body)
     return result if result is not None else ir.Seq(())
+
+
+def map_values(body: ir.Stmt, transform: ExprMap) -> ir.Stmt:
+    """Rewrite the expressions of a statement bottom-up by ``transform``, except those that are index arithmetic."""
+    return map_stmt(body, lambda s: s, lambda x: x if is_index(x) else map_expr(x, transform))
 
 
 def names_in(body: ir.Stmt) -> set[str]:
