@@ -10,7 +10,7 @@ from microc.base.immutable import frozen
 from microc.errors import ScheduleError
 from microc.tir import ir
 from microc.tir.analysis.context import blocks_in, is_index
-from microc.tir.rewrite import ExprMap, map_expr, map_stmt, stmt_children, walk_stmt
+from microc.tir.rewrite import ExprMap, map_children, map_stmt, stmt_children, walk_stmt
 from microc.tir.text.print import expr_text
 
 # ---- A step of a schedule: a name and arguments, as they are printed and replayed.
@@ -82,16 +82,16 @@ def find_block(body: ir.Stmt, name: str, *, nested: bool = False) -> ir.Block:
     """Return the block called ``name``. Raise ScheduleError if there is no such block.
 
     ``nested``: also accept a block inside another block (:func:`microc.schedule.primitives.reductions.blockize`)."""
+    for s in walk_stmt(body) if nested else statements_outside_blocks(body):
+        if isinstance(s, ir.Block) and s.name == name:
+            return s
     outermost = outermost_blocks(body)
-    blocks = [s for s in walk_stmt(body) if isinstance(s, ir.Block)] if nested else outermost
-    for block in blocks:
-        if block.name == name:
-            return block
     for unit in outermost:
         if has_block(unit, name):
             raise ScheduleError(
                 f"block {name!r} is inside block {unit.name!r}, which is one unit", hint=f"name {unit.name!r}"
             )
+    blocks = [s for s in walk_stmt(body) if isinstance(s, ir.Block)] if nested else outermost
     raise ScheduleError(f"there is no block {name!r}", hint="choose one of " + ", ".join(b.name for b in blocks))
 
 
@@ -103,13 +103,14 @@ def has_block(body: ir.Stmt, name: str) -> bool:
 def loops_around(body: ir.Stmt, target: ir.Stmt) -> tuple[ir.For, ...]:
     """Return the loops around the statement ``target`` (compared by identity), outermost first. If it is inside a
     block, only the loops inside that block are returned."""
+    target_blocks = blocks_in(target)  # the statements around the target contain these blocks, too
     stack: list[tuple[ir.Stmt, tuple[ir.For, ...]]] = [(body, ())]
     while stack:
         s, loops = stack.pop()
         if s is target:
             return loops
         inner = (*loops, s) if isinstance(s, ir.For) else () if isinstance(s, ir.Block) else loops
-        stack += [(child, inner) for child in stmt_children(s)[::-1]]
+        stack += [(child, inner) for child in stmt_children(s)[::-1] if target_blocks <= blocks_in(child)]
     raise ScheduleError(
         "the statement is not part of the function",
         hint="give a statement of this function's body, as find_block and find_loop return it",
@@ -130,10 +131,13 @@ def extent_of(loop: ir.For) -> int:
 def replace_stmt(body: ir.Stmt, old: ir.Stmt, new: ir.Stmt | None) -> ir.Stmt:
     """Replace the statement ``old`` (compared by identity) in ``body`` by ``new``. If ``new`` is None, remove it,
     and remove loops and conditions that become empty."""
+    old_blocks = blocks_in(old)
 
     def replace_in_statement(stmt: ir.Stmt) -> ir.Stmt | None:
         if stmt is old:
             return new
+        if not old_blocks <= blocks_in(stmt):  # the statement does not contain ``old``
+            return stmt
         match stmt:
             case ir.For(var, extent, inner, kind, annotations):
                 new_inner = replace_in_statement(inner)
@@ -170,9 +174,25 @@ def replace_stmt(body: ir.Stmt, old: ir.Stmt, new: ir.Stmt | None) -> ir.Stmt:
     return result if result is not None else ir.Seq(())
 
 
+class _ValueRewriter:
+    """Bottom-up rewriting of expressions that are not index arithmetic. Shared operands remain shared."""
+
+    def __init__(self, transform: ExprMap) -> None:
+        self.transform = transform
+        self.known: dict[int, ir.Expr] = {}
+
+    def __call__(self, expr: ir.Expr) -> ir.Expr:
+        if is_index(expr):
+            return expr
+        result = self.known.get(id(expr))
+        if result is None:
+            result = self.known[id(expr)] = self.transform(map_children(expr, self))
+        return result
+
+
 def map_values(body: ir.Stmt, transform: ExprMap) -> ir.Stmt:
     """Rewrite the expressions of a statement bottom-up by ``transform``, except those that are index arithmetic."""
-    return map_stmt(body, lambda s: s, lambda x: x if is_index(x) else map_expr(x, transform))
+    return map_stmt(body, lambda s: s, _ValueRewriter(transform))
 
 
 def names_in(body: ir.Stmt) -> set[str]:
