@@ -102,19 +102,22 @@ def _pack_pairs_in_blocks(weights: Array, terms_per_block: int) -> PairPacking |
     moves: list[list[tuple[int, int]]] = [[] for _ in range(channels)]
     for channel, block in np.argwhere(field_overflow(remaining) > 0):
         # Move as much of the largest weight as brings the block into the field; a unit of weight changes a sum by HIGH at least.
-        row = remaining[channel, block]
-        while (excess := int(field_overflow(row))) > 0:
-            index = int(np.argmax(np.abs(row)))
-            part = int(np.sign(row[index])) * min(-(-excess // HIGH), abs(int(row[index])))
+        row = remaining[channel, block].tolist()  # numbers of Python, because a block is too short for NumPy to be fast
+        while (excess := _overflow_of_block(row)) > 0:
+            index = max(range(terms_per_block), key=lambda k: abs(row[k]))
+            part = min(-(-excess // HIGH), abs(row[index])) * (1 if row[index] > 0 else -1)
             row[index] -= part
             # Entries of pairs are blocks of ``terms`` inputs and the shift behind them.
             moves[channel].append((int(block) * (terms_per_block + 1) + index, part))
+            if len(moves[channel]) > MAX_MOVED:
+                return None
+        remaining[channel, block] = row
     max_moves = max(map(len, moves))
     places, moved = np.zeros((channels, max_moves), np.uint16), np.zeros((channels, max_moves), np.int32)
     for channel, entries in enumerate(moves):
         for k, (index, part) in enumerate(entries):
             places[channel, k], moved[channel, k] = index, part
-    if max_moves > MAX_MOVED or (max_moves and int(field_overflow(moved.astype(np.int64)).max()) > 0):
+    if max_moves and int(field_overflow(moved.astype(np.int64)).max()) > 0:
         return None
     return PairPacking(terms_per_block, (remaining.reshape(channels, total) + 128).astype(np.uint8), places, moved)
 
@@ -127,6 +130,13 @@ def field_overflow(weights: Array) -> Array:
     below = -(positive * LOW + negative * HIGH) - FIELD
     excess: Array = np.maximum(above, below)
     return excess
+
+
+def _overflow_of_block(weights: list[int]) -> int:
+    """Return what :func:`field_overflow` returns, for the weights of one block."""
+    positive = sum([w for w in weights if w > 0])
+    negative = sum(weights) - positive
+    return max(positive * HIGH + negative * LOW - (FIELD - 1), -(positive * LOW + negative * HIGH) - FIELD)
 
 
 def paired_product(
