@@ -150,6 +150,8 @@ class Simplifier(Context):
 
     def simplify(self, expr: Expr) -> Expr:
         """Return an expression of equal value, in canonical form if it is index arithmetic. The result is cached."""
+        if isinstance(expr, Const):
+            return expr
         found = self._visited.get(id(expr))
         if found is None:
             found = (expr, self._simplify(expr))
@@ -158,8 +160,6 @@ class Simplifier(Context):
 
     def _simplify(self, expr: Expr) -> Expr:
         """Simplify index arithmetic through its linear form, and any other expression through its structure."""
-        if isinstance(expr, Const):
-            return expr
         if self.is_index(expr) and expr.dtype == "int32":
             try:
                 return self.to_expr(self.join_quotients_and_remainders(self.linear_form(expr)))
@@ -470,7 +470,7 @@ def _simplify_statement(stmt: Stmt, context: Simplifier) -> Stmt:
         case ir.If(condition, then, otherwise):
             return _simplify_branch(condition, then, otherwise, context)
         case ir.Seq(body):
-            return ir.seq(*(_simplify_statement(child, context) for child in body))
+            return ir.seq(*[_simplify_statement(child, context) for child in body])
         case ir.Let(var, value, body):
             return _simplify_let(var, value, body, context)
         case ir.Alloc(buffer, body):

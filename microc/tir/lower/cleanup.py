@@ -108,6 +108,7 @@ def _compact_allocation(alloc: ir.Alloc) -> ir.Stmt:
     if not accesses_of_buffer:
         return alloc.body
     common_loop_count = _common_loop_count(accesses_of_buffer)
+    scopes = [([x.var for x in a.loops[common_loop_count:]], loop_bounds(a.loops)) for a in accesses_of_buffer]
     starts: list[ir.Expr] = []
     shape: list[int] = []
     for axis, extent in enumerate(buffer.shape):
@@ -116,7 +117,7 @@ def _compact_allocation(alloc: ir.Alloc) -> ir.Stmt:
             shape.append(extent)
             continue
         start, size = _touched_range_of_axis(
-            accesses_of_buffer, common_loop_count, axis, extent, is_last_axis=axis == len(buffer.shape) - 1
+            accesses_of_buffer, scopes, axis, extent, is_last_axis=axis == len(buffer.shape) - 1
         )
         starts.append(start)
         shape.append(size)
@@ -163,17 +164,22 @@ def _sink_allocation(buffer: ir.Buffer, body: ir.Stmt, common_loop: ir.For | Non
 
 
 def _touched_range_of_axis(
-    all_accesses: list[Access], shared_loop_count: int, axis: int, axis_length: int, *, is_last_axis: bool
+    all_accesses: list[Access],
+    scopes: list[tuple[list[ir.Var], dict[ir.Var, tuple[int, int]]]],
+    axis: int,
+    axis_length: int,
+    *,
+    is_last_axis: bool,
 ) -> tuple[ir.Expr, int]:
     """Return (start, number of elements) of the range that all accesses touch along an axis; if unknown, the whole axis.
 
-    ``shared_loop_count``: number of loops that enclose all accesses. ``is_last_axis``: True for the buffer's last axis."""
+    ``scopes``: by access, the variables of the loops that do not enclose all accesses, and the ranges of all loop variables.
+    ``is_last_axis``: True for the buffer's last axis."""
     whole = ir.const(0, "int32"), axis_length
     base: ir.Expr | None = None
     low, high = axis_length, -axis_length
-    for access in all_accesses:
-        inner = [loop.var for loop in access.loops[shared_loop_count:]]
-        parts = split_index(access.indices[axis], inner, loop_bounds(access.loops))
+    for access, (inner, bounds) in zip(all_accesses, scopes, strict=True):
+        parts = split_index(access.indices[axis], inner, bounds)
         # All accesses must move with the outer loops in the same way, or the touched range is no tile of constant size.
         if parts is None or (base is not None and parts[0] != base):
             return whole
