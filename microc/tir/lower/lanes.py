@@ -77,6 +77,8 @@ def _lower_loops(stmt: ir.Stmt, vector_tiles: Mapping[ir.Buffer, ir.Buffer], sca
         if not isinstance(s, ir.For):
             return s
         notes, extent = dict(s.annotations), ir.int_value(s.extent)
+        if names.MOVED not in notes and (names.LANES not in notes or s.kind == "scalable"):
+            return _join_runs(s) or _hoist_constant_lets(s)
         serial = replace(
             s,
             kind="serial",
@@ -88,8 +90,6 @@ def _lower_loops(stmt: ir.Stmt, vector_tiles: Mapping[ir.Buffer, ir.Buffer], sca
         )
         if names.MOVED in notes:
             return (_to_word_copy(s, extent) if extent is not None else None) or serial
-        if names.LANES not in notes or s.kind == "scalable":
-            return _join_runs(s) or _hoist_constant_lets(s)
         if _indexes_registers(s):
             serial = replace(serial, kind="unrolled")
         if extent is None or s in scalar_loops:
@@ -131,6 +131,8 @@ def _vector_tiles(stmt: ir.Stmt, scalar_loops: Set[ir.Stmt]) -> dict[ir.Buffer, 
     """Return the register arrays that are accessed by whole vectors only, each with the array of vectors that replaces it.
 
     ``scalar_loops``: loops that are not vectorised."""
+    if not any(isinstance(s, ir.For) and names.LANES in dict(s.annotations) for s in walk_stmt(stmt)):
+        return {}
     widths: dict[ir.Buffer, set[int]] = {}
     for access in accesses(stmt):
         if access.buffer.scope == "register" and access.buffer.dtype in ELEMENTS:
