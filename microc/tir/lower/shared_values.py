@@ -48,12 +48,11 @@ _OWN: Mapping[type[ir.Expr], Callable[[Any], object]] = MappingProxyType(
 
 
 class ValueNumbering:
-    """Table of value numbers and facts of expressions, derived from those of their operands.
-
-    Facts are cached by the identity of expressions, which must therefore exist as long as the table."""
+    """Table of value numbers and facts of expressions, derived from those of their operands and cached by identity."""
 
     def __init__(self) -> None:
         self._facts: dict[int, ValueFacts] = {}
+        self._alive: list[ir.Expr] = []  # the expressions of ``_facts``, so that their ids are not used again
         self._numbered: dict[object, ValueFacts] = {}
 
     def facts_of(self, expr: ir.Expr) -> ValueFacts:
@@ -61,6 +60,7 @@ class ValueNumbering:
         found = self._facts.get(id(expr))
         if found is None:
             found = self._facts[id(expr)] = self._compute_facts(expr)
+            self._alive.append(expr)
         return found
 
     def _compute_facts(self, expr: ir.Expr) -> ValueFacts:
@@ -111,7 +111,9 @@ class _ValueSharing:
                 self.taken.add(s.var.name)
             elif isinstance(s, (ir.Alloc, ir.Store)):
                 self.taken.add(s.buffer.name)
-            self.taken.update([access.buffer.name for e in stmt_exprs(s) for access in accesses_of(e)])
+            for expr in stmt_exprs(s):
+                self.taken.update([access.buffer.name for access in accesses_of(expr)])
+                self.taken.update([var.name for var in free_vars(expr)])
         self.counters: dict[str, int] = {}
         self.known = ValueNumbering()
 
