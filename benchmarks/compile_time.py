@@ -38,7 +38,7 @@ from microc.codegen.project.firmware import project_files
 from microc.codegen.render import template_environment
 from microc.compiler.fit.budget import list_goals_to_try
 from microc.compiler.fit.search import build_network
-from microc.compiler.lowering.kernel_maker import Configuration
+from microc.compiler.lowering.kernel_builder import Configuration
 from microc.compiler.model import read_model
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import optimise_graph

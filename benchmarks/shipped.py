@@ -28,7 +28,7 @@ from mlperf_tiny import board_of, corpus
 
 import microc
 from microc.compiler.fit.budget import PRICE_STEPS
-from microc.compiler.lowering.kernel_maker import CompiledNetwork, KernelGroup
+from microc.compiler.lowering.kernel_builder import CompiledNetwork, KernelGroup
 from microc.compiler.lowering.kernel_selection import (
     group_algorithms,
     list_candidates,

@@ -25,7 +25,7 @@ from microc.compiler.fit.search import NetworkBuilder, Search
 from microc.compiler.fit.striping import make_ram_error
 from microc.compiler.interaction import Progress
 from microc.compiler.lowering.external_layers import NetworkDivision, divide_network, list_region_tasks
-from microc.compiler.lowering.kernel_maker import CompiledNetwork
+from microc.compiler.lowering.kernel_builder import CompiledNetwork
 from microc.compiler.lowering.module_builder import (
     refuse_without_code_memory,
 )

@@ -9,7 +9,7 @@ from typing import Any
 from microc.base.dtypes import Array
 from microc.codegen.c.identifiers import network_name
 from microc.compiler.lowering.graph_to_module import describe_loop_steps
-from microc.compiler.lowering.kernel_maker import Configuration, KernelBuilder
+from microc.compiler.lowering.kernel_builder import Configuration, KernelBuilder
 from microc.compiler.lowering.kernel_selection import add_estimates
 from microc.compiler.lowering.module_builder import (
     ModuleBuilder,

@@ -43,7 +43,7 @@ def _offset_indices(start: ir.Load, offset: int) -> tuple[Expr, ...]:
 
 
 @frozen
-class Step:
+class IntrinsicStep:
     """A step of a tensor intrinsic: the call of a scalar intrinsic that multiplies two operands and adds the products
     to the sum of output number ``output``.
 
@@ -85,7 +85,7 @@ class TensorIntrin:
     b: str
     order_a: tuple[int, ...]
     order_b: tuple[int, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[IntrinsicStep, ...]
     aligned_a: bool = False
     aligned_b: bool = False
     outputs: int = 1

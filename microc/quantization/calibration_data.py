@@ -31,7 +31,7 @@ from microc.run.data.samples import read_samples
 from microc.run.desktop.library import Library
 from microc.run.verification import Classification, classify
 from microc.transform.boundary import EVERY
-from microc.transform.quantised.unary_functions import UnaryFunction, byte_functions
+from microc.transform.quantised.unary_functions import ByteFunction, byte_functions
 
 # ---- 8-bit inputs: values that are computed elementwise from a byte of an input need no calibrated scale.
 #
@@ -48,7 +48,7 @@ def storage_of_byte_functions(graph: Graph) -> dict[str, Activation | None]:
     it.
 
     None for values that are no affine function of the byte."""
-    functions: Mapping[str, UnaryFunction] = byte_functions(graph)
+    functions: Mapping[str, ByteFunction] = byte_functions(graph)
     return {
         name: _byte_storage(function, graph)
         for name, function in functions.items()
@@ -56,7 +56,7 @@ def storage_of_byte_functions(graph: Graph) -> dict[str, Activation | None]:
     }
 
 
-def _byte_storage(function: UnaryFunction, graph: Graph) -> Activation | None:
+def _byte_storage(function: ByteFunction, graph: Graph) -> Activation | None:
     """Return the affine quantisation of a function's byte that dequantises to the function's result; None if there is
     none."""
     dtype = graph.types[function.root].dtype

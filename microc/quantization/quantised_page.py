@@ -69,7 +69,7 @@ class Noise:
 
 
 @dataclass
-class Comparison:
+class NetworkComparison:
     """Comparison of the float and the quantised network on the same samples.
 
     ``values``: noise of each value by name. ``answers``: outputs of the float network for all samples, by name, and the
@@ -79,9 +79,9 @@ class Comparison:
     answers: tuple[dict[str, Array], dict[str, Array]] = field(default_factory=lambda: ({}, {}))
 
 
-def compare_networks(pair: NetworkPair, data: SampleData, progress: Progress | None = None) -> Comparison:
+def compare_networks(pair: NetworkPair, data: SampleData, progress: Progress | None = None) -> NetworkComparison:
     """Run the float network and the quantised network on the same data, and return the comparison of their values."""
-    comparison, rows = Comparison({value: Noise() for value in pair.names}), (list[Any](), list[Any]())
+    comparison, rows = NetworkComparison({value: Noise() for value in pair.names}), (list[Any](), list[Any]())
     for number, (real, integer) in enumerate(pair.run_both(data.rows)):
         if progress is not None:
             progress("comparison", number, len(data.rows))
@@ -94,7 +94,7 @@ def compare_networks(pair: NetworkPair, data: SampleData, progress: Progress | N
     return comparison
 
 
-def answers_report(comparison: Comparison, data: SampleData) -> dict[str, Any]:
+def answers_report(comparison: NetworkComparison, data: SampleData) -> dict[str, Any]:
     """Return the part of the report about the outputs of both networks: the signal-to-noise ratio of each output.
 
     If the data has labels, the accuracy of each network is added, and the samples that are now predicted
@@ -146,13 +146,13 @@ def _relative_variation(answers: Array) -> float:
     return float(np.sqrt(np.square(reals - reals.mean(axis=0)).mean() / size)) if size > 0 else 0.0
 
 
-def _largest_difference(comparison: Comparison, name: str) -> float:
+def _largest_difference(comparison: NetworkComparison, name: str) -> float:
     """Return the largest absolute difference between the float and the quantised network in the output ``name``."""
     a, b = (answers[name].astype(np.float64) for answers in comparison.answers)
     return float(np.abs(a - b).max(initial=0.0))
 
 
-def values_report(comparison: Comparison, recipe: Mapping[str, Activation]) -> list[dict[str, Any]]:
+def values_report(comparison: NetworkComparison, recipe: Mapping[str, Activation]) -> list[dict[str, Any]]:
     """Return the part of the report about quantised activations, with an entry for each of them.
 
     An entry contains dtype, range, signal-to-noise ratio, and the fraction of elements that saturate."""

@@ -20,7 +20,7 @@ from microc.quantization.mixed_bits import load_board_of
 from microc.quantization.network_noise import noise_by_value
 from microc.quantization.network_structure import flatten_graph, quantisable_body_of
 from microc.quantization.quantised_page import (
-    Comparison,
+    NetworkComparison,
     answers_report,
     compare_networks,
     stored_bits,
@@ -258,7 +258,7 @@ def _is_scaled(graph: Graph, name: str) -> bool:
 def layers_report(
     layers: Sequence[ReportedLayer],
     recipe: Recipe,
-    comparison: Comparison,
+    comparison: NetworkComparison,
     noise_alone: Mapping[str, float],
     statistics_by_value: Mapping[str, Statistics],
 ) -> list[dict[str, Any]]:
@@ -288,7 +288,7 @@ def _count_silent_channels(row: ReportedLayer, statistics_by_value: Mapping[str,
 
 
 def _layer_entry(
-    row: ReportedLayer, recipe: Recipe, comparison: Comparison, noise_alone: Mapping[str, float]
+    row: ReportedLayer, recipe: Recipe, comparison: NetworkComparison, noise_alone: Mapping[str, float]
 ) -> dict[str, Any]:
     """Return the entry of a layer in the report. ``noise_alone``: as in :func:`layers_report`."""
     stored = [value for value in row.made if value in recipe.activations]

@@ -61,7 +61,7 @@ class Preparation:
 
 
 @frozen
-class Step:
+class PreparationStep:
     """One operator of the preprocessing. It applies ``op`` to a value of type ``outer``, nearer to the application, and
     to constant ``operands``."""
 
@@ -92,7 +92,7 @@ def collect_preparations(**fields_by_name: Mapping[str, Any]) -> dict[str, Prepa
 
 def normalisation_steps(
     mean_and_deviation: tuple[Numbers, Numbers], tensor_type: TensorType, axis: int, raw_dtype: str, refuse: Refuse
-) -> Iterator[Step]:
+) -> Iterator[PreparationStep]:
     """Yield the operators that normalise an input, beginning with the one nearest to the network.
 
     ``mean_and_deviation``: each one number, or one per channel. ``tensor_type``: type of the network's input.
@@ -115,15 +115,15 @@ def normalisation_steps(
             "zero_point": tensor_type.quant.zero_point,
             "axis": None,
         }
-        yield Step("quantize", real, {**attrs, "out_dtype": tensor_type.dtype, "rounding": Ties.EVEN})
+        yield PreparationStep("quantize", real, {**attrs, "out_dtype": tensor_type.dtype, "rounding": Ties.EVEN})
         tensor_type = real
     dtype = dtypes.to_numpy(tensor_type.dtype)
     if (deviation != 1).any():
-        yield Step("mul", tensor_type, {}, ((1 / deviation).astype(dtype),))
+        yield PreparationStep("mul", tensor_type, {}, ((1 / deviation).astype(dtype),))
     if mean.any():
-        yield Step("sub", tensor_type, {}, (mean.astype(dtype),))
+        yield PreparationStep("sub", tensor_type, {}, (mean.astype(dtype),))
     if raw_dtype != tensor_type.dtype:
-        yield Step("cast", replace(tensor_type, dtype=raw_dtype), {"dtype": tensor_type.dtype})
+        yield PreparationStep("cast", replace(tensor_type, dtype=raw_dtype), {"dtype": tensor_type.dtype})
 
 
 def _broadcast_numbers_by_channel(
@@ -147,7 +147,7 @@ def _broadcast_numbers_by_channel(
 
 def frame_steps(
     preparation: Preparation, tensor_type: TensorType, axes: tuple[int, int, int], refuse: Refuse
-) -> Iterator[Step]:
+) -> Iterator[PreparationStep]:
     """Yield the operators that convert a camera's frame to the network's pixels, beginning with the one nearest to the network.
 
     ``axes``: axes of rows, columns and channels."""
@@ -185,7 +185,7 @@ def frame_steps(
     elif crop != preparation.frame:
         begin = _with_extents((0,) * len(tensor_type.shape), dict(zip(axes, first, strict=False)))
         end = tuple(map(sum, zip(begin, tensor_type.shape, strict=True)))
-        yield Step("slice", outer, {"begin": begin, "end": end, "strides": (1,) * len(end)})
+        yield PreparationStep("slice", outer, {"begin": begin, "end": end, "strides": (1,) * len(end)})
 
 
 def _with_extents(shape: tuple[int, ...], extents: Mapping[int, int]) -> tuple[int, ...]:
@@ -193,17 +193,17 @@ def _with_extents(shape: tuple[int, ...], extents: Mapping[int, int]) -> tuple[i
     return tuple(extents.get(axis, extent) for axis, extent in enumerate(shape))
 
 
-def _colour_steps(colour: str, inner: TensorType, outer: TensorType, axis: int) -> Iterator[Step]:
+def _colour_steps(colour: str, inner: TensorType, outer: TensorType, axis: int) -> Iterator[PreparationStep]:
     """Yield the operator that computes the network's channels from the channels of the frame, if one is needed."""
     if inner.shape == outer.shape:
         if colour == "bgr":
-            yield Step("reverse", outer, {"axes": (axis,)})
+            yield PreparationStep("reverse", outer, {"axes": (axis,)})
     elif colour == "gray":
-        yield Step("broadcast_to", outer, {"shape": inner.shape})
+        yield PreparationStep("broadcast_to", outer, {"shape": inner.shape})
     else:
         weights = np.array([_LUMA if colour == "rgb" else _LUMA[::-1]], np.int16)
         tables = (np.arange(3, dtype=np.int16)[None], _convert_fixed_point_weights(weights, _LUMA_BITS, outer.dtype))
-        yield Step("resample", outer, {"axes": (axis,), "shift": _LUMA_BITS}, tables)
+        yield PreparationStep("resample", outer, {"axes": (axis,), "shift": _LUMA_BITS}, tables)
 
 
 def _resize_step(
@@ -213,7 +213,7 @@ def _resize_step(
     crop_start: list[int],
     crop_size: tuple[int, int],
     output_size: tuple[int, int],
-) -> Step:
+) -> PreparationStep:
     """Return the operator that crops a frame to ``crop_size`` pixels from ``crop_start`` on and resizes this part to
     ``output_size``.
 
@@ -235,7 +235,7 @@ def _resize_step(
             )
         )
     shift = 2 * _BITS if weights else 0
-    return Step("resample", outer, {"axes": axes, "shift": shift}, (*indices, *weights))
+    return PreparationStep("resample", outer, {"axes": axes, "shift": shift}, (*indices, *weights))
 
 
 def _convert_fixed_point_weights(weights: Array, bits: int, dtype: str) -> Array:

@@ -247,7 +247,7 @@ SCAN_IN_PLACE_PASS = Pass("scanned_rows", scan_rows_in_place, 2, around=True)
 
 MIN_REUSING_ROWS = 8
 """Least number of rows of a product for which widening the weights first is worth its cost: each weight is used once per row."""
-LAYERS = ("conv2d", "dense")
+WIDENED_LAYERS = ("conv2d", "dense")
 """Operators whose weights are widened."""
 BYTE = 8
 """Number of bits of the weights that are widened."""
@@ -265,7 +265,7 @@ def find_widenable_weights(graph: Graph) -> dict[str, QuantisedWeights]:
     Weights of fewer bits are not included, because they are packed to save flash."""
     levels_by_name = {}
     for node in graph.nodes:
-        name = node.inputs[1] if node.op in LAYERS else ""
+        name = node.inputs[1] if node.op in WIDENED_LAYERS else ""
         array = graph.consts.get(name)
         if (
             array is None

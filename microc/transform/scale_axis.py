@@ -115,7 +115,7 @@ def _is_per_channel(match: Match, layer: Node) -> bool:
 # TVM calls this FoldScaleAxis, in forward direction. The backward direction, into the preceding layer, is
 # :func:`scale_folding_rules`.
 
-LAYERS = ("conv2d", "dense")
+FOLDED_LAYERS = ("conv2d", "dense")
 """Operators into whose weights and bias constants are folded."""
 _LINEAR = ("avg_pool2d", "pad", "reshape")
 """Operators through which any factor can move."""
@@ -127,7 +127,7 @@ _TERMS = ("add", "sub")
 
 def fold_scale_axis(graph: Graph, context: PassContext) -> Graph:
     """Fold ``mul``, ``div``, ``add`` and ``sub`` by constants into the following ``conv2d`` or ``dense``."""
-    return rewrite(graph, ((P.op(LAYERS), _fold_term), (P.op(LAYERS), _fold_factor)))
+    return rewrite(graph, ((P.op(FOLDED_LAYERS), _fold_term), (P.op(FOLDED_LAYERS), _fold_factor)))
 
 
 def _fold_term(match: Match) -> Replacement | None:
@@ -341,12 +341,14 @@ def fold_scales(graph: Graph, context: PassContext) -> Graph:
 
     Means that are subtracted remain, because quantisation represents them as a zero point."""
     sink_reversals = (P.op(_ELEMENTWISE), _sink_reversal)
-    return rewrite(graph, (sink_reversals, (P.op(LAYERS), _fold_raw_factors), (P.op(LAYERS), _reverse_weights)))
+    return rewrite(
+        graph, (sink_reversals, (P.op(FOLDED_LAYERS), _fold_raw_factors), (P.op(FOLDED_LAYERS), _reverse_weights))
+    )
 
 
 def fold_shifts(graph: Graph, context: PassContext) -> Graph:
     """Fold means that are subtracted from raw inputs into the biases of layers."""
-    return rewrite(graph, ((P.op(LAYERS), _fold_raw_means),))
+    return rewrite(graph, ((P.op(FOLDED_LAYERS), _fold_raw_means),))
 
 
 def round_input_means(graph: Graph, context: PassContext) -> Graph:
@@ -354,7 +356,7 @@ def round_input_means(graph: Graph, context: PassContext) -> Graph:
 
     If the layer reads padding, means are rounded only if that changes them by at most half an integer: the padding at
     the border is wrong by this amount."""
-    return rewrite(graph, ((P.op(LAYERS), _round_means),))
+    return rewrite(graph, ((P.op(FOLDED_LAYERS), _round_means),))
 
 
 # ---------------------------------------------------------------- factors and means
@@ -479,7 +481,7 @@ def _reaches_layer(match: Match, value: str) -> bool:
     readers = scope.readers.get(value, ())
     if len(readers) != 1 or not scope.is_alone(value) or readers[0].inputs[0] != value:
         return False
-    if readers[0].op in LAYERS:
+    if readers[0].op in FOLDED_LAYERS:
         return _can_reverse_weights(scope, readers[0])
     is_elementwise = readers[0].attrs.get("axis") is None and all(
         name in scope.consts for name in readers[0].inputs[1:]

@@ -17,7 +17,7 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.compiler.lowering.graph_to_module import declare_argument, describe_loop_steps
-from microc.compiler.lowering.kernel_maker import Configuration, KernelBuilder
+from microc.compiler.lowering.kernel_builder import Configuration, KernelBuilder
 from microc.compiler.lowering.kernel_selection import add_estimates
 from microc.compiler.lowering.module_builder import (
     ModuleBuilder,

@@ -15,7 +15,7 @@ from microc.base.immutable import frozen
 from microc.compiler import validation
 from microc.compiler.fit.budget import list_goals_to_try
 from microc.compiler.fit.footprint import board_capacity
-from microc.compiler.lowering.kernel_maker import CompiledNetwork
+from microc.compiler.lowering.kernel_builder import CompiledNetwork
 from microc.compiler.model import resolve_model
 from microc.compiler.options import Options, make_options
 from microc.compiler.pipeline import compile_network, list_external_regions

@@ -19,7 +19,7 @@ from time import monotonic
 from microc import __version__
 from microc.codegen.c.source import shared_files
 from microc.compiler.fit.budget import code_bytes
-from microc.compiler.lowering.kernel_maker import CompiledNetwork
+from microc.compiler.lowering.kernel_builder import CompiledNetwork
 from microc.compiler.model import model_file_name
 from microc.compiler.options import Options
 from microc.compiler.pipeline import compile_network

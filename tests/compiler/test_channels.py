@@ -8,7 +8,7 @@ import pytest
 from microc.codegen.c.source import shared_files
 from microc.compiler.fit.budget import list_goals_to_try
 from microc.compiler.lowering.graph_to_module import build_module
-from microc.compiler.lowering.kernel_maker import Configuration, KernelBuilder
+from microc.compiler.lowering.kernel_builder import Configuration, KernelBuilder
 from microc.compiler.options import Options
 from microc.compiler.pipeline import optimise_graph
 from microc.plan.plan import plan_module

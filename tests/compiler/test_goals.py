@@ -13,7 +13,7 @@ import microc
 from microc.compiler.fit.budget import flash_bytes, list_goals_to_try
 from microc.compiler.fit.search import build_network
 from microc.compiler.lowering.graph_to_module import describe_loop_steps
-from microc.compiler.lowering.kernel_maker import CompiledNetwork, Configuration
+from microc.compiler.lowering.kernel_builder import CompiledNetwork, Configuration
 from microc.compiler.model import read_model
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_network

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import microc
-from microc.compiler.lowering.kernel_maker import KernelGroup
+from microc.compiler.lowering.kernel_builder import KernelGroup
 from microc.compiler.lowering.kernel_selection import group_algorithms, memo_key
 from microc.compiler.options import Options, make_options
 from microc.compiler.pipeline import compile_model, compile_network

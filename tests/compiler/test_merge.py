@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from microc import te
-from microc.compiler.lowering.kernel_maker import merge_kernels
+from microc.compiler.lowering.kernel_builder import merge_kernels
 from microc.module import Call, Kernel, Module, Value
 from microc.schedule.intrinsic_meanings import intrinsic_functions
 from microc.tir import ir

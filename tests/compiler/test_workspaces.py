@@ -16,7 +16,7 @@ from microc.compiler.fit.budget import workspace_limits
 from microc.compiler.fit.moves import ARENA_MOVES, shrink_workspaces
 from microc.compiler.fit.search import Move, NetworkBuilder, Search
 from microc.compiler.lowering.external_layers import NetworkDivision
-from microc.compiler.lowering.kernel_maker import CompiledNetwork, Configuration, KernelGroup
+from microc.compiler.lowering.kernel_builder import CompiledNetwork, Configuration, KernelGroup
 from microc.compiler.lowering.kernel_selection import group_algorithms, select_group_schedule
 from microc.compiler.options import Options, make_options
 from microc.compiler.pipeline import compile_network

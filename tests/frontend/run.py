@@ -9,7 +9,7 @@ from microc.codegen.c.identifiers import network_name
 from microc.codegen.c.source import shared_files
 from microc.compiler.fit.budget import list_goals_to_try
 from microc.compiler.fit.search import build_network
-from microc.compiler.lowering.kernel_maker import Configuration
+from microc.compiler.lowering.kernel_builder import Configuration
 from microc.compiler.lowering.module_builder import firmware_fingerprint
 from microc.compiler.options import Options
 from microc.compiler.pipeline import optimise_graph

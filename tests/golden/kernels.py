@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from microc.compiler.lowering.derivation import DerivedKernel, derive_kernel
-from microc.compiler.lowering.kernel_maker import CompiledNetwork
+from microc.compiler.lowering.kernel_builder import CompiledNetwork
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_network
 from microc.graph.ir import Graph, TensorType

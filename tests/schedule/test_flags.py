@@ -110,7 +110,7 @@ def test_records_print_them_and_results_stay(tmp_path: Path) -> None:
 
 def test_kernels_with_other_options_are_other_functions() -> None:
     """Equal loops are one C function only where they are compiled alike."""
-    from microc.compiler.lowering.kernel_maker import Configuration, KernelBuilder
+    from microc.compiler.lowering.kernel_builder import Configuration, KernelBuilder
     from microc.compiler.lowering.module_builder import ModuleBuilder, register_kernel
     from microc.module import Kernel
     from microc.target import SPEED

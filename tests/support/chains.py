@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from microc.base.dtypes import Array
 from microc.compiler.fit.striping import Chain, ChainLowering, Group, find_runs
 from microc.compiler.lowering.graph_to_module import build_module
-from microc.compiler.lowering.kernel_maker import Configuration, KernelBuilder
+from microc.compiler.lowering.kernel_builder import Configuration, KernelBuilder
 from microc.compiler.lowering.kernel_selection import groups_of
 from microc.graph.ir import Graph, TensorType
 from microc.module import Module

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from microc.codegen.c.c_statements import StmtPrinter
 from microc.compiler.lowering.graph_to_module import build_module
-from microc.compiler.lowering.kernel_maker import Configuration, KernelBuilder
+from microc.compiler.lowering.kernel_builder import Configuration, KernelBuilder
 from microc.compiler.options import Options
 from microc.compiler.pipeline import optimise_graph
 from microc.graph.ir import Graph

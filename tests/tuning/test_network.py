@@ -15,7 +15,7 @@ import pytest
 import microc
 from microc.cli import main
 from microc.cli.tune import whole_network_text
-from microc.compiler.lowering.kernel_maker import CompiledNetwork
+from microc.compiler.lowering.kernel_builder import CompiledNetwork
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_network
 from microc.compiler.tuned.measured_choice import (

@@ -16,7 +16,7 @@ import pytest
 import microc
 from microc import GraphBuilder
 from microc.cli import main
-from microc.compiler.lowering.kernel_maker import TunedSchedule
+from microc.compiler.lowering.kernel_builder import TunedSchedule
 from microc.compiler.tuned.measured_regions import build_own_code, replay_own_code
 from microc.compiler.tuned.records import FAILED, OK, UNBUILT, WRONG, Database, Record, Task
 from microc.errors import MicrocError, UsageError

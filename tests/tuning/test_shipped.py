@@ -11,7 +11,7 @@ import pytest
 
 import microc
 from microc.compiler.lowering import kernel_selection
-from microc.compiler.lowering.kernel_maker import KernelGroup
+from microc.compiler.lowering.kernel_builder import KernelGroup
 from microc.compiler.lowering.kernel_selection import (
     find_shipped_choice,
     group_algorithms,

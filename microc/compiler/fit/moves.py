@@ -26,7 +26,7 @@ from microc.compiler.fit.budget import (
 )
 from microc.compiler.fit.search import Move, Search
 from microc.compiler.fit.striping import ChainCandidate
-from microc.compiler.lowering.kernel_maker import CompiledNetwork, Configuration, KernelGroup
+from microc.compiler.lowering.kernel_builder import CompiledNetwork, Configuration, KernelGroup
 from microc.compiler.lowering.kernel_selection import groups_of
 from microc.compiler.tuned.optimisation_plan import schedules_from_options
 from microc.compiler.tuned.records import kernel_key_by_layer, list_tuning_tasks
@@ -162,7 +162,7 @@ def _make_knapsack_option(candidate_index: int, module: Module, call_indices: Se
 
 
 def _list_goal_keys(network: CompiledNetwork, call_indices: Sequence[int]) -> Iterator[str]:
-    """Yield the keys in :data:`.kernel_maker.Goals` of the calls with the given indices.
+    """Yield the keys in :data:`.kernel_builder.Goals` of the calls with the given indices.
 
     The key of a call is the result of the last node that its kernel computes.
     """

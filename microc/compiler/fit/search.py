@@ -28,7 +28,7 @@ from microc.compiler.fit.striping import ChainLowering, LoweredChain, StripeSear
 from microc.compiler.interaction import Progress
 from microc.compiler.lowering.external_layers import NetworkDivision
 from microc.compiler.lowering.graph_to_module import build_module
-from microc.compiler.lowering.kernel_maker import CompiledNetwork, Configuration, KernelBuilder, merge_kernels
+from microc.compiler.lowering.kernel_builder import CompiledNetwork, Configuration, KernelBuilder, merge_kernels
 from microc.compiler.lowering.kernel_selection import add_estimates
 from microc.compiler.lowering.module_builder import collect_io_fields, firmware_fingerprint, place_hot_code
 from microc.compiler.options import Options

@@ -14,7 +14,7 @@ from microc.codegen.render import Label, Name
 from microc.compiler.fit.striping import Chain, ChainLowering
 from microc.compiler.interaction import Progress
 from microc.compiler.lowering.control_flow import goal_per_iteration, list_groups_inside
-from microc.compiler.lowering.kernel_maker import TABLE, CompiledNetwork, KernelBuilder, ValueCopy, lower_copy
+from microc.compiler.lowering.kernel_builder import TABLE, CompiledNetwork, KernelBuilder, ValueCopy, lower_copy
 from microc.compiler.lowering.kernel_selection import (
     group_algorithms,
     list_candidates,
@@ -50,7 +50,7 @@ from microc.tir.text import to_text
 # and the function after every stage of compilation.
 #
 # The same functions that compiled the kernel are called again, with the nodes from which the call was made
-# (:data:`microc.compiler.lowering.kernel_maker.Origin`) and with the recorded goal. The result is compared with the module.
+# (:data:`microc.compiler.lowering.kernel_builder.Origin`) and with the recorded goal. The result is compared with the module.
 
 
 @frozen

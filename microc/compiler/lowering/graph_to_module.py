@@ -10,7 +10,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.compiler.fit.striping import LoweredChain
 from microc.compiler.interaction import Progress
-from microc.compiler.lowering.kernel_maker import KernelBuilder, KernelGroup, ValueCopy
+from microc.compiler.lowering.kernel_builder import KernelBuilder, KernelGroup, ValueCopy
 from microc.compiler.lowering.kernel_selection import groups_of
 from microc.compiler.lowering.module_builder import (
     ModuleBuilder,

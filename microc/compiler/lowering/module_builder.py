@@ -16,7 +16,7 @@ from microc.base.dtypes import Array
 from microc.codegen.c.identifiers import is_free_identifier, is_free_in_network
 from microc.codegen.c.interface import TENSOR_FUNCTION_SUFFIXES
 from microc.compiler.fit.budget import BoardCapacity, io_bytes
-from microc.compiler.lowering.kernel_maker import KernelBuilder, Origin
+from microc.compiler.lowering.kernel_builder import KernelBuilder, Origin
 from microc.compiler.options import Options
 from microc.errors import UsageError
 from microc.graph.ir import Attr, Graph, Node, TensorType

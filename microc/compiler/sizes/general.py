@@ -12,7 +12,7 @@ import numpy as np
 from microc.base.dtypes import Array, to_numpy
 from microc.base.immutable import frozen
 from microc.compiler.lowering.control_flow import LoweredControl, list_groups_inside, lower_control_flow
-from microc.compiler.lowering.kernel_maker import Configuration, KernelBuilder, ValueCopy, lower_copy
+from microc.compiler.lowering.kernel_builder import Configuration, KernelBuilder, ValueCopy, lower_copy
 from microc.compiler.lowering.kernel_selection import (
     find_node_alias,
     group_algorithms,

@@ -14,7 +14,7 @@ from typing import Any
 from microc.base.immutable import frozen
 from microc.codegen.project.firmware import optimisation_options
 from microc.compiler.lowering.control_flow import LoweredControl, goal_per_iteration, lower_control_flow
-from microc.compiler.lowering.kernel_maker import TUNED_SUFFIX, Tuned, TunedSchedule
+from microc.compiler.lowering.kernel_builder import TUNED_SUFFIX, Tuned, TunedSchedule
 from microc.compiler.lowering.kernel_selection import (
     group_algorithms,
     replay_on_group,

@@ -11,7 +11,7 @@ from typing import Any
 from microc.base.file_access import read_bytes
 from microc.codegen.output_files import replace_atomically
 from microc.compiler.fit.budget import workspace_limits
-from microc.compiler.lowering.kernel_maker import TUNED_SUFFIX, CompiledNetwork, TunedSchedule
+from microc.compiler.lowering.kernel_builder import TUNED_SUFFIX, CompiledNetwork, TunedSchedule
 from microc.compiler.lowering.kernel_selection import replay_on_group
 from microc.compiler.options import Options
 from microc.compiler.tuned.measured_choice import (

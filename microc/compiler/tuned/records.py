@@ -20,7 +20,7 @@ from microc.base.immutable import frozen
 from microc.codegen.output_files import replace_atomically
 from microc.codegen.render import html_table
 from microc.compiler.lowering.control_flow import goal_per_iteration, list_groups_inside
-from microc.compiler.lowering.kernel_maker import CompiledNetwork, KernelGroup
+from microc.compiler.lowering.kernel_builder import CompiledNetwork, KernelGroup
 from microc.compiler.lowering.kernel_selection import (
     group_algorithms,
     select_group_schedule,

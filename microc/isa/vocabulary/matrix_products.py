@@ -6,7 +6,7 @@ import itertools
 from functools import cache
 
 from microc.isa.instruction_set import ANY, Intrin, int32_constant
-from microc.isa.tensor_intrinsics import Step, StepOperand, TensorIntrin
+from microc.isa.tensor_intrinsics import IntrinsicStep, StepOperand, TensorIntrin
 from microc.tir import ir
 from microc.tir.bit_fields import FEW, VECTOR, BitFields
 from microc.tir.ir import Buffer, Expr, Stmt, Var
@@ -244,7 +244,7 @@ def _single_tap_correlation_intrinsic(output_count: int) -> TensorIntrin:
     each output."""
     weight = StepOperand(0, (), 1)
     steps = tuple(
-        Step(StepOperand(n - n % 2, ("load_i16x2",), 2), weight, _mac_intrinsic_name(n, 0), n)
+        IntrinsicStep(StepOperand(n - n % 2, ("load_i16x2",), 2), weight, _mac_intrinsic_name(n, 0), n)
         for n in range(output_count)
     )
     order = tuple(range(output_count))
@@ -253,13 +253,13 @@ def _single_tap_correlation_intrinsic(output_count: int) -> TensorIntrin:
     )
 
 
-def _single_product_step(output_index: int, element_index: int, tap_index: int, tap_count: int) -> Step:
+def _single_product_step(output_index: int, element_index: int, tap_index: int, tap_count: int) -> IntrinsicStep:
     """Return the step that multiplies a single element by a single tap, for one output.
 
     A word of weights starts at the tap itself, except for the last tap, which is the upper half of the previous
     word."""
     top = tap_index == tap_count - 1
-    return Step(
+    return IntrinsicStep(
         _aligned_row_word_operand(element_index),
         _weight_pair_operand(tap_index - 1 if top else tap_index),
         _mac_intrinsic_name(element_index, top),
@@ -267,7 +267,7 @@ def _single_product_step(output_index: int, element_index: int, tap_index: int, 
     )
 
 
-def _output_steps(output_index: int, first_element: int, tap_count: int) -> list[Step]:
+def _output_steps(output_index: int, first_element: int, tap_count: int) -> list[IntrinsicStep]:
     """Return the steps that compute one output, whose first element is ``first_element``. They compute two products at
     once where both elements are in one aligned word."""
     steps, tap = [], 0
@@ -276,7 +276,9 @@ def _output_steps(output_index: int, first_element: int, tap_count: int) -> list
         tap = 1
     while tap + 1 < tap_count:
         steps.append(
-            Step(_aligned_row_word_operand(first_element + tap), _weight_pair_operand(tap), "dot2", output_index)
+            IntrinsicStep(
+                _aligned_row_word_operand(first_element + tap), _weight_pair_operand(tap), "dot2", output_index
+            )
         )
         tap += 2
     if tap < tap_count:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from microc.isa.instruction_set import ANY, A, B, C, Intrin, int32_constant, pack_halves, sign_extend_8, sign_extend_16
 from microc.isa.instruction_set import SUMS as INSTRUCTION_SET_SUMS
-from microc.isa.tensor_intrinsics import Step, StepOperand, TensorIntrin
+from microc.isa.tensor_intrinsics import IntrinsicStep, StepOperand, TensorIntrin
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Var
 from microc.tir.names import SATURATED
@@ -292,7 +292,8 @@ def _dot4_bytes_intrinsic(a_dtype: str) -> TensorIntrin:
     """Build the tensor intrinsic that multiplies four bytes of dtype ``a_dtype`` by four int8. Both operands are
     widened to the pairs (0, 2) and (1, 3), so that neither operand has to be repacked."""
     steps = tuple(
-        Step(StepOperand(0, x, 4), StepOperand(0, y, 4)) for x, y in zip(WIDENED[a_dtype], WIDENED["int8"], strict=True)
+        IntrinsicStep(StepOperand(0, x, 4), StepOperand(0, y, 4))
+        for x, y in zip(WIDENED[a_dtype], WIDENED["int8"], strict=True)
     )
     return TensorIntrin(f"dot4_{a_dtype}_int8", a_dtype, "int8", NATURAL, NATURAL, steps)
 
@@ -300,21 +301,21 @@ def _dot4_bytes_intrinsic(a_dtype: str) -> TensorIntrin:
 def _dot4_int16_intrinsic(name: str, element_order: tuple[int, ...]) -> TensorIntrin:
     """Build the tensor intrinsic that multiplies four int16 by four int16. Both operands are stored in
     ``element_order``."""
-    steps = tuple(map(Step, _PAIRS, _PAIRS))
+    steps = tuple(map(IntrinsicStep, _PAIRS, _PAIRS))
     return TensorIntrin(name, "int16", "int16", element_order, element_order, steps, aligned_a=True, aligned_b=True)
 
 
 _NEIGHBOURS = StepOperand(0, ("load_i16x2",), 2)
 
 SUMS = (
-    TensorIntrin("dot4_int8_int8_word", "int8", "int8", NATURAL, NATURAL, (Step(_WORD, _WORD, "dot4_i8"),)),
+    TensorIntrin("dot4_int8_int8_word", "int8", "int8", NATURAL, NATURAL, (IntrinsicStep(_WORD, _WORD, "dot4_i8"),)),
     TensorIntrin(
         "dot4_uint8_int8_word",
         "uint8",
         "int8",
         NATURAL,
         NATURAL,
-        (Step(StepOperand(0, ("load_u8x4",), 4), _WORD, "dot4_u8"),),
+        (IntrinsicStep(StepOperand(0, ("load_u8x4",), 4), _WORD, "dot4_u8"),),
     ),
     _dot4_bytes_intrinsic("int8"),
     _dot4_bytes_intrinsic("uint8"),
@@ -324,7 +325,7 @@ SUMS = (
         "int8",
         NATURAL,
         CROSSED,
-        tuple(map(Step, _PAIRS, _CROSSED_BYTES)),
+        tuple(map(IntrinsicStep, _PAIRS, _CROSSED_BYTES)),
         aligned_a=True,
     ),
     _dot4_int16_intrinsic("dot4_int16_int16", NATURAL),
@@ -335,9 +336,9 @@ SUMS = (
         "int16",
         NATURAL,
         NATURAL,
-        (Step(_PAIRS[0], StepOperand(0, (), 4), "dot4_i16_aligned", more=_PAIRS[1:]),),
+        (IntrinsicStep(_PAIRS[0], StepOperand(0, (), 4), "dot4_i16_aligned", more=_PAIRS[1:]),),
         aligned_a=True,
         aligned_b=True,
     ),
-    TensorIntrin("dot2_int16_int16", "int16", "int16", (0, 1), (0, 1), (Step(_NEIGHBOURS, _NEIGHBOURS),)),
+    TensorIntrin("dot2_int16_int16", "int16", "int16", (0, 1), (0, 1), (IntrinsicStep(_NEIGHBOURS, _NEIGHBOURS),)),
 )

@@ -47,13 +47,13 @@ _RESCALERS = ("requantize", "requantize_float", "qadd", "qmul")
 
 def simplify_unary_functions(graph: Graph, context: PassContext) -> Graph:
     """Rewrite 8-bit functions of one 8-bit value to the identity, a clamp or a table lookup."""
-    simplified = _UnaryFunctions(graph).simplify_graph()
+    simplified = _ByteFunctions(graph).simplify_graph()
     return rewrite(simplified, _clamp_rules())
 
 
-def byte_functions(graph: Graph) -> Mapping[str, UnaryFunction]:
+def byte_functions(graph: Graph) -> Mapping[str, ByteFunction]:
     """Return the values that are functions of one 8-bit value each, with these functions."""
-    functions = _UnaryFunctions(graph)
+    functions = _ByteFunctions(graph)
     for node in graph.nodes:
         function = functions.find_function(node)
         if function is not None:
@@ -62,7 +62,7 @@ def byte_functions(graph: Graph) -> Mapping[str, UnaryFunction]:
 
 
 @frozen
-class UnaryFunction:
+class ByteFunction:
     """Function of the 8-bit value ``root`` that computes another value, as a table of shape (256, 1 or channels).
 
     The table begins with the result for the least number of the root's dtype. ``depth``: number of nodes between root
@@ -76,7 +76,7 @@ class UnaryFunction:
     real: bool = False
 
 
-class _UnaryFunctions:
+class _ByteFunctions:
     """Finder and simplifier of the functions of one 8-bit value, in one walk over a graph.
 
     ``known``: functions found so far, by the value that they compute. ``alias`` maps values that equal their root to
@@ -87,7 +87,7 @@ class _UnaryFunctions:
         self.ranges = value_ranges(graph)
         self.readers = graph.consumers()
         self.kept = {*graph.outputs, *graph.updates.values()}
-        self.known: dict[str, UnaryFunction] = {}
+        self.known: dict[str, ByteFunction] = {}
         self.alias: dict[str, str] = {}
         self.types, self.consts = dict(graph.types), dict(graph.consts)
 
@@ -101,16 +101,16 @@ class _UnaryFunctions:
             nodes.append(replace(node, inputs=tuple(self.alias.get(name, name) for name in node.inputs)))
         return without_dead_nodes(replace(self.graph, types=self.types, consts=self.consts).with_nodes(nodes))
 
-    def find_function(self, node: Node) -> UnaryFunction | None:
+    def find_function(self, node: Node) -> ByteFunction | None:
         """Return the function of one 8-bit value that the node computes, or None if it depends on anything else."""
         definition = registry.get(node.op)
         if not definition.elementwise or len(node.outputs) != 1 or node.attrs.get("axis") is not None:
             return None
         operands = [self.operand_table(node, k, k in definition.whole) for k, name in enumerate(node.inputs) if name]
-        functions = [operand for operand in operands if isinstance(operand, UnaryFunction)]
+        functions = [operand for operand in operands if isinstance(operand, ByteFunction)]
         if len({f.root for f in functions}) != 1 or any(operand is None for operand in operands):
             return None
-        tables = [operand.table if isinstance(operand, UnaryFunction) else operand for operand in operands]
+        tables = [operand.table if isinstance(operand, ByteFunction) else operand for operand in operands]
         # Tables have shape (256, 1 or channels), constants are scalars or rows: broadcasting evaluates all entries at once.
         with np.errstate(all="ignore"):
             (table,) = definition.reference({**definition.defaults, **node.attrs}, tables)
@@ -120,9 +120,9 @@ class _UnaryFunctions:
         depth = 1 + max(f.depth for f in functions)
         tabulated = node.op == "lookup" or any(f.tabulated for f in functions)
         real = table.dtype.kind == "f" or any(f.real for f in functions)
-        return UnaryFunction(functions[0].root, table, depth, tabulated, real)
+        return ByteFunction(functions[0].root, table, depth, tabulated, real)
 
-    def operand_table(self, node: Node, position: int, is_read_whole: bool) -> UnaryFunction | Array | None:
+    def operand_table(self, node: Node, position: int, is_read_whole: bool) -> ByteFunction | Array | None:
         """Return an operand as a function of a root or as a constant; None if it is neither.
 
         A constant must have one number, or one per channel, unless the operator reads the operand as a whole
@@ -145,13 +145,13 @@ class _UnaryFunctions:
             return self.known[name]
         return self.root_function(name, kind)
 
-    def root_function(self, name: str, tensor_type: TensorType) -> UnaryFunction | None:
+    def root_function(self, name: str, tensor_type: TensorType) -> ByteFunction | None:
         """Return the identity function of an 8-bit value; None for any other value."""
         if not _is_byte(tensor_type.dtype) or name not in self.ranges or not tensor_type.size:
             return None
-        return UnaryFunction(name, _all_numbers(tensor_type.dtype))
+        return ByteFunction(name, _all_numbers(tensor_type.dtype))
 
-    def simplify_node(self, node: Node, function: UnaryFunction) -> Node:
+    def simplify_node(self, node: Node, function: ByteFunction) -> Node:
         """Return the node, or a cheaper one that reads the root. If the result equals the root, that is recorded in ``alias``."""
         name, (root, table) = node.outputs[0], (function.root, function.table)
         source, kind = self.types[root], self.types[name]

@@ -13,7 +13,7 @@ from microc.codegen.c.source import shared_files
 from microc.compiler.lowering import control_flow
 from microc.compiler.lowering.control_flow import WorkspaceReuseCheck
 from microc.compiler.lowering.graph_to_module import build_module
-from microc.compiler.lowering.kernel_maker import Configuration, KernelBuilder
+from microc.compiler.lowering.kernel_builder import Configuration, KernelBuilder
 from microc.compiler.options import Options
 from microc.compiler.pipeline import optimise_graph
 from microc.errors import InternalError

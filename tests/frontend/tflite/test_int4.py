@@ -8,7 +8,7 @@ import pytest
 from microc.base.dtypes import Array
 from microc.compiler.fit.budget import list_goals_to_try
 from microc.compiler.fit.search import build_network
-from microc.compiler.lowering.kernel_maker import Configuration
+from microc.compiler.lowering.kernel_builder import Configuration
 from microc.compiler.options import Options
 from microc.compiler.pipeline import optimise_graph
 from microc.frontend.tflite import reader as tflite
