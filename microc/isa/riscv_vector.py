@@ -55,12 +55,12 @@ def register_group(width: VectorWidth, element_bits: int = 32) -> str:
     return f"m{filled // 128}" if filled >= 128 else f"mf{128 // filled}"
 
 
-def as_unsigned(vector: str, width: VectorWidth) -> str:
+def reinterpret_as_unsigned(vector: str, width: VectorWidth) -> str:
     """Return the C expression that reinterprets a vector of 32-bit lanes as uint32."""
     return f"__riscv_vreinterpret_u32{register_group(width)}({vector})"
 
 
-def as_signed(vector: str, width: VectorWidth) -> str:
+def reinterpret_as_signed(vector: str, width: VectorWidth) -> str:
     """Return the C expression that reinterprets a vector of 32-bit lanes as int32."""
     return f"__riscv_vreinterpret_i32{register_group(width)}({vector})"
 
@@ -73,7 +73,7 @@ def mask_declaration(width: VectorWidth, condition: str) -> str:
 def as_byte_offsets(width: VectorWidth, element_bits: int) -> str:
     """Return the C expression that converts the vector ``a`` of element offsets to byte offsets. Elements have
     ``element_bits`` bits."""
-    elements = as_unsigned("a", width)
+    elements = reinterpret_as_unsigned("a", width)
     return elements if element_bits == 8 else rvv_call("sll", elements, element_bits // 16, width)
 
 
@@ -177,7 +177,7 @@ def _float_bodies(width: VectorWidth) -> CountedBodies:
     yield f"from_i32_{end}", 1, f"return {rvv_call('fcvt_f', 'a', n)};"
     unused = "(void)vl;\n" if n.scalable else ""
     yield f"of_bits_{end}", 0, f"{unused}return __riscv_vreinterpret_f32{register_group(n)}(a);"
-    yield f"bits_{whole}", 0, f"{unused}return {as_signed('a', n)};"
+    yield f"bits_{whole}", 0, f"{unused}return {reinterpret_as_signed('a', n)};"
     yield f"nearest_{whole}", 1, f"return {rvv_call('fcvt_x', 'a', n)};"
     yield f"toward_zero_{whole}", 1, f"return {rvv_call('fcvt_rtz_x', 'a', n)};"
 
@@ -218,7 +218,7 @@ def _integer_arithmetic_bodies(width: VectorWidth) -> CountedBodies:
     yield f"high_mul_round_{end}", 5, f"return {rvv_call('add', rvv_call('mulh', 'a', 'b', n), half, n)};"
     yield f"mac_n_{end}", 1, f"return {rvv_call('macc', 'a', 'n', 'b', n)};"
     yield f"dup_{end}", 1, f"return {rvv_call(f'mv_v_x_i32{register_group(n)}', 'n', n)};"
-    numbered = as_signed(rvv_call(f"id_v_u32{register_group(n)}", n), n)
+    numbered = reinterpret_as_signed(rvv_call(f"id_v_u32{register_group(n)}", n), n)
     yield f"ramp_{end}", 2, f"return {rvv_call('mul', numbered, 'n', n)};"
     for op in COMPARED:
         yield f"select_{op}_{end}", 2, f"return {rvv_call('merge', 'y', 'x', rvv_call(f'ms{op}', 'a', 'b', n), n)};"
@@ -229,7 +229,7 @@ def _shift_bodies(width: VectorWidth) -> CountedBodies:
 
     The instructions take counts modulo 32. Rounding shifts by 32 to the right also occur; their result is 0."""
     end, n = width.vector("i32"), width
-    left, right = as_unsigned("b", n), as_unsigned(rvv_call("neg", "b", n), n)
+    left, right = reinterpret_as_unsigned("b", n), reinterpret_as_unsigned(rvv_call("neg", "b", n), n)
     chosen = mask_declaration(n, rvv_call("mslt", "b", 0, n)), rvv_call("sll", "a", left, n)
     yield f"shl_{end}", 4, f"{chosen[0]}return {rvv_call('sra_mu', 'm', chosen[1], 'a', right, n)};"
     rounded = f"const {n.vector('int32')} r = {rvv_call('ssra_mu', 'm', chosen[1], 'a', right, _UP, n)};\n"
@@ -261,7 +261,7 @@ def _widening_load_bodies(width: VectorWidth) -> CountedBodies:
             if short[0] == "i":
                 widened = value if bits == 32 else rvv_call(f"sext_vf{32 // bits}", value, width)
             else:
-                widened = as_signed(rvv_call(f"zext_vf{32 // bits}", value, width), width)
+                widened = reinterpret_as_signed(rvv_call(f"zext_vf{32 // bits}", value, width), width)
             yield name, int(bits < 32), f"return {widened};"
 
 
@@ -339,7 +339,7 @@ def _scalable_only_bodies(width: VectorWidth) -> CountedBodies:
         signed_short = loaded if short == "i8" else f"__riscv_vreinterpret_i16{register_group(n, 16)}({loaded})"
         yield f"load_{short}_{n.vector('i16')}", 1, f"return {signed_short};"
     yield f"load_i16_{n.vector('i16')}", 0, f"return {rvv_call(f'le16_v_i16{register_group(n, 16)}', 'p', n)};"
-    for suffix, count in (("", as_unsigned("b", n)), ("_n", "(size_t)b")):
+    for suffix, count in (("", reinterpret_as_unsigned("b", n)), ("_n", "(size_t)b")):
         yield f"right{suffix}_{end}", 1, f"return {rvv_call('sra', 'a', count, n)};"
         yield f"right_round{suffix}_{end}", 1, f"return {rvv_call('ssra', 'a', count, _UP, n)};"
     for name in SCALABLE_SCALAR_OPS:

@@ -300,8 +300,8 @@ _MAX_DEPTH = 2048
 class Layer:
     """A layer as a matrix product: a ``dense``, ``conv2d`` (NHWC) or ``conv2d_transpose`` with constant weights (O, ...).
 
-    ``bias``: one number per output channel; zeros if the layer has no bias. ``groups``: number of groups of output channels, each
-    of which reads input channels of its own. ``output_size``: height and width of a convolution's result.
+    ``bias``: one number per output channel; zeros if the layer has no bias. ``groups``: number of groups of output channels;
+    each group reads input channels of its own. ``output_size``: height and width of a convolution's result.
     """
 
     node: Node
@@ -470,7 +470,8 @@ class ChannelUnits:
     def group_by_common_unit(self, values: Sequence[str]) -> Iterator[list[str]]:
         """Group ``values`` so that values with a common unit are in the same list; yield the lists.
 
-        Two values are also in the same list if other values connect them, each of which has a unit in common with the next."""
+        Two values are also in the same list if a chain of other values, with common units from one to the next, connects
+        them."""
         owner: dict[int, int] = {}
         groups: list[list[str]] = []
         for value in values:

@@ -109,9 +109,7 @@ def map_stmt(stmt: Stmt, on_stmt: Callable[[Stmt], Stmt], on_expr: ExprMap | Non
 
     ``on_expr`` rewrites every complete expression of the statements, not each sub-expression. ``on_stmt`` receives the same
     object if nothing in the statement changed."""
-    if on_expr is None and isinstance(
-        stmt, (ir.Store, ir.Evaluate)
-    ):  # most statements are, and nothing in them changes
+    if on_expr is None and isinstance(stmt, (ir.Store, ir.Evaluate)):  # most statements; nothing inside can change
         return on_stmt(stmt)
     return on_stmt(_rewrite_parts(stmt, on_stmt, on_expr))
 

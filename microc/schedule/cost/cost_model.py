@@ -263,7 +263,7 @@ def _estimate_with_memo(body: ir.Stmt, target: Target, _cache_key: tuple[object,
     ``_cache_key`` (the registries of cores and intrinsics, which plugins extend) is used only as a part of the
     memo's key."""
     core = target.core.costs
-    walker = _CostWalker(Selector(target, core), core)
+    walker = _CostWalker(Selector(target), core)
     walker.count_function(body)
     operations = walker.operations
     instructions = sum(n * core.length(kind) for kind, n in operations.items())

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import field
 
 from microc.base import dtypes
-from microc.base.immutable import frozen
 from microc.isa import SCALAR, Costs, c_bodies_of_intrinsic, c_body_for_cost_model
 from microc.isa.instruction_set import SILENT, Body
 from microc.target import Target
@@ -41,24 +39,21 @@ def _sum(*counts: Operations) -> Operations:
     return total
 
 
-@frozen
 class Selector:
-    """Instruction selector: counts the machine operations that a C compiler selects for expressions on a target, whose
-    core has the costs ``core``.
+    """Instruction selector: counts the machine operations that a C compiler selects for expressions on a target.
 
-    ``bodies``: memo of the C bodies of intrinsics, by name. ``operations_by_intrinsic``: memo of the operations of
-    intrinsics, by name and dtype. ``operations_by_expr_id``:
-    memo of expressions and their operations, by the ``id`` of the expression. ``widened_vars``: 64-bit variables whose
-    value was widened from 32 bits."""
+    ``core``: costs of the target's core. ``bodies``: memo of the C bodies of intrinsics, by name.
+    ``operations_by_intrinsic``: memo of the operations of intrinsics, by name and dtype. ``operations_by_expr_id``: memo
+    of expressions and their operations, by the ``id`` of the expression. ``widened_vars``: 64-bit variables whose value
+    was widened from 32 bits."""
 
-    target: Target
-    core: Costs
-    bodies: dict[str, Body | None] = field(default_factory=dict, compare=False, repr=False)
-    operations_by_intrinsic: dict[tuple[str, str], Operations] = field(default_factory=dict, compare=False, repr=False)
-    operations_by_expr_id: dict[int, tuple[ir.Expr, Operations]] = field(
-        default_factory=dict, compare=False, repr=False
-    )
-    widened_vars: set[ir.Expr] = field(default_factory=set, compare=False, repr=False)
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.core: Costs = target.core.costs  # kept, because Target.core is a lookup in a registry
+        self.bodies: dict[str, Body | None] = {}
+        self.operations_by_intrinsic: dict[tuple[str, str], Operations] = {}
+        self.operations_by_expr_id: dict[int, tuple[ir.Expr, Operations]] = {}
+        self.widened_vars: set[ir.Expr] = set()
 
     def count(self, expr: ir.Expr) -> Operations:
         """Count the operations that compute a value, without the address arithmetic of its loads. The result must
