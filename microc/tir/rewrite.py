@@ -75,20 +75,22 @@ def with_children(expr: Expr, operands: Sequence[Expr]) -> Expr:
     return _REBUILDERS[type(expr)](expr, tuple(operands))
 
 
-class _BottomUpRewriter:
-    """Bottom-up rewriting of an expression by a function ``transform``.
+class BottomUpRewriter:
+    """Bottom-up rewriting of expressions by a function ``transform``.
 
     An operand that occurs several times as the same object is rewritten once and remains shared, because polynomials and
-    transforms are far smaller as graphs than as trees.
-    """
+    transforms are far smaller as graphs than as trees. ``is_fixed``: test whether an expression remains as it is, with
+    all its operands. The rewritten expressions must exist as long as the rewriter."""
 
-    __slots__ = ("known", "transform")
+    __slots__ = ("is_fixed", "known", "transform")
 
-    def __init__(self, transform: ExprMap) -> None:
-        self.transform = transform
+    def __init__(self, transform: ExprMap, is_fixed: Callable[[Expr], bool] | None = None) -> None:
+        self.transform, self.is_fixed = transform, is_fixed
         self.known: dict[int, Expr] = {}
 
     def __call__(self, expr: Expr) -> Expr:
+        if self.is_fixed is not None and self.is_fixed(expr):
+            return expr
         if isinstance(expr, _LEAVES):
             return self.transform(expr)
         found = self.known.get(id(expr))
@@ -101,7 +103,7 @@ def map_expr(expr: Expr, transform: ExprMap) -> Expr:
     """Rewrite an expression bottom-up: first its operands, then the rebuilt expression by ``transform``.
 
     ``transform`` is called once for an operand that occurs several times as the same object."""
-    return _BottomUpRewriter(transform)(expr)
+    return BottomUpRewriter(transform)(expr)
 
 
 def map_stmt(stmt: Stmt, on_stmt: Callable[[Stmt], Stmt], on_expr: ExprMap | None = None) -> Stmt:
@@ -169,7 +171,7 @@ def _identity_expr(expr: Expr) -> Expr:
 
 
 class _Substitution:
-    """Substitution of expressions for variables. Shared operands remain shared, as in :class:`_BottomUpRewriter`."""
+    """Substitution of expressions for variables. Shared operands remain shared, as in :class:`BottomUpRewriter`."""
 
     __slots__ = ("known", "names", "values")
 
@@ -203,30 +205,6 @@ def _identity_stmt(stmt: Stmt) -> Stmt:
     return stmt
 
 
-class _AccessRewriter:
-    """Rewriting of the loads and addresses of some buffers. Expressions without such accesses are not traversed.
-
-    Shared operands remain shared, as in :class:`_BottomUpRewriter`."""
-
-    __slots__ = ("buffers", "known", "transform")
-
-    def __init__(self, buffers: Container[ir.Buffer], transform: Callable[[ir.Load | ir.AddressOf], Expr]) -> None:
-        self.buffers = buffers
-        self.transform = transform
-        self.known: dict[int, Expr] = {}
-
-    def __call__(self, expr: Expr) -> Expr:
-        if not accesses_any(expr, self.buffers):
-            return expr
-        found = self.known.get(id(expr))
-        if found is None:
-            found = map_children(expr, self)
-            if isinstance(found, (ir.Load, ir.AddressOf)) and found.buffer in self.buffers:
-                found = self.transform(found)
-            self.known[id(expr)] = found
-        return found
-
-
 def map_accesses(
     stmt: Stmt,
     buffers: Container[ir.Buffer],
@@ -234,7 +212,13 @@ def map_accesses(
     on_access: Callable[[ir.Load | ir.AddressOf], Expr],
 ) -> Stmt:
     """Rewrite a statement bottom-up: the loads and addresses of ``buffers`` by ``on_access``, statements by ``on_stmt``."""
-    return map_stmt(stmt, on_stmt, _AccessRewriter(buffers, on_access))
+
+    def rewrite_access(expr: Expr) -> Expr:
+        if isinstance(expr, (ir.Load, ir.AddressOf)) and expr.buffer in buffers:
+            return on_access(expr)
+        return expr
+
+    return map_stmt(stmt, on_stmt, BottomUpRewriter(rewrite_access, lambda expr: not accesses_any(expr, buffers)))
 
 
 def replace_buffers(stmt: Stmt, buffers: Mapping[ir.Buffer, ir.Buffer]) -> Stmt:

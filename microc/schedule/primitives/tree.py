@@ -10,7 +10,7 @@ from microc.base.immutable import frozen
 from microc.errors import ScheduleError
 from microc.tir import ir
 from microc.tir.analysis.context import blocks_in, is_index
-from microc.tir.rewrite import ExprMap, map_children, map_stmt, stmt_children, walk_stmt
+from microc.tir.rewrite import BottomUpRewriter, ExprMap, map_stmt, stmt_children, walk_stmt
 from microc.tir.text.print import expr_text
 
 # ---- A step of a schedule: a name and arguments, as they are printed and replayed.
@@ -174,25 +174,9 @@ def replace_stmt(body: ir.Stmt, old: ir.Stmt, new: ir.Stmt | None) -> ir.Stmt:
     return result if result is not None else ir.Seq(())
 
 
-class _ValueRewriter:
-    """Bottom-up rewriting of expressions that are not index arithmetic. Shared operands remain shared."""
-
-    def __init__(self, transform: ExprMap) -> None:
-        self.transform = transform
-        self.known: dict[int, ir.Expr] = {}
-
-    def __call__(self, expr: ir.Expr) -> ir.Expr:
-        if is_index(expr):
-            return expr
-        result = self.known.get(id(expr))
-        if result is None:
-            result = self.known[id(expr)] = self.transform(map_children(expr, self))
-        return result
-
-
 def map_values(body: ir.Stmt, transform: ExprMap) -> ir.Stmt:
     """Rewrite the expressions of a statement bottom-up by ``transform``, except those that are index arithmetic."""
-    return map_stmt(body, lambda s: s, _ValueRewriter(transform))
+    return map_stmt(body, lambda s: s, BottomUpRewriter(transform, is_index))
 
 
 def names_in(body: ir.Stmt) -> set[str]:
