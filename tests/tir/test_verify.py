@@ -55,6 +55,7 @@ RIGHT = {
     "negated guard": over(10, store(Select(Bin("or", I < 1, I >= 9), ONE, X[I - 1]), I // 2)),
     "guard within and": over(10, ir.If(Bin("and", I < 8, X[I] > 0), store(ONE, I))),
     "guard of an if": ir.loops([(I, 3), (J, 4)], ir.If(I * 4 + J < 8, store(ONE, I * 4 + J))),
+    "guarded digit": ir.loops([(I, 4), (J, 3)], store(Select(I * 3 + J < 9, X[I * 3], ONE), I)),
     "guarded gather": over(8, store(Select(Bin("and", X[I] >= 0, X[I] < 8), X[X[I]], ONE), I)),
     "clamped gather": over(8, store(X[ir.clamp(X[I], 0, 7)], I)),
     "table": over(8, store(X[(N[I].astype("int32") + 128) // 32], I)),

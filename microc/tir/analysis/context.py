@@ -19,6 +19,7 @@ from microc.tir.analysis.linear_forms import (
     Linear,
     cancelling_factors,
     inequality_facts,
+    split_by_divisor,
 )
 from microc.tir.ir import Bin, Const, Expr, Stmt, Var
 from microc.tir.rewrite import accesses_of, free_vars, stmt_children, stmt_exprs
@@ -207,6 +208,18 @@ class Context(Division):
                     for fact in inequality_facts(op if holds else NEGATED[op], difference):
                         yield fact
                         yield from self._facts_of_dividends(fact)
+                        yield from self._facts_of_multiples(fact)
+
+    def _facts_of_multiples(self, fact: Fact) -> Iterable[Fact]:
+        """Yield facts about the multiples of a coefficient ``c`` in a fact.
+
+        A fact ``c * q + r <= 0`` implies ``q <= floor(-min(r) / c)``: ``3 * a + b <= 8`` implies ``a <= 2`` if ``b >= 0``.
+        """
+        for c in {abs(k) for k in fact.terms.values()} - {1}:
+            quotient, rest = split_by_divisor(fact, c)
+            least, _ = self.plain.range_of_form(rest)
+            if rest.terms and isinstance(least, int):
+                yield quotient.plus(Linear({}, -(-least // c)))
 
     def _facts_of_dividends(self, fact: Fact) -> Iterable[Fact]:
         """Yield facts about a dividend ``x`` that follow from a fact about ``x // c`` or ``x % c``.
