@@ -245,7 +245,7 @@ def dequantized(writer: GraphBuilder, dtype: str) -> str:
 
 def recurrent(cell: str, steps: int, width: int, units: int) -> Application:
     """A layer of Keras's, over a sequence."""
-    from microc.frontend.formulas import GateWeights, run_over_time, slice_gate
+    from microc.frontend.formulas import GateWeights, emit_loop_over_time, slice_gate
 
     gates = {"lstm": 4, "gru": 3, "rnn": 1}[cell]
 
@@ -284,7 +284,7 @@ def recurrent(cell: str, steps: int, width: int, units: int) -> Application:
             *(rng.normal(scale=0.1, size=s).astype(np.float32) for s in ((gates * units, width), (gates * units,)))
         )
         zero = writer.new_constant("zero", np.zeros((1, units), np.float32))
-        made, _ = run_over_time(writer, x, shares, (zero,) * (2 if cell == "lstm" else 1), step)
+        made, _ = emit_loop_over_time(writer, x, shares, (zero,) * (2 if cell == "lstm" else 1), step)
         return made
 
     return Application(f"{cell} {steps}x{width} to {units}", "row", write, steps * gates * units * (width + units))

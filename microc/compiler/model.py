@@ -146,7 +146,7 @@ def resolve_model(model: Any, options: Options) -> Path | Graph:
         return validation.as_path("a model", model)
     if isinstance(model, Graph):
         return model
-    data = objects.serialise_model_object(model) if options.bounds else None
+    data = objects.serialise_to_file_name_and_bytes(model) if options.bounds else None
     if (
         data is not None
     ):  # only a model file declares symbolic sizes, so the object is saved as a file and read at each size

@@ -143,7 +143,7 @@ def identify_by_suffix(file_name: str) -> ForeignFormat:
     )
 
 
-def folder_error(folder: Path) -> ModelError:
+def make_folder_error(folder: Path) -> ModelError:
     """Return the error for a path that is a folder, with a hint that names a model file in it or the tool that wrote
     it."""
     try:
@@ -166,10 +166,10 @@ def folder_error(folder: Path) -> ModelError:
         hint = f"give a file in it: {inside}" if models else f"give a file: {READABLE_FORMATS}"
         foreign = ForeignFormat("a folder", hint)
     model = next((name for name in sorted(names) if name.endswith(".pdmodel")), str(folder))
-    return foreign_format_error(foreign, str(folder), model)
+    return make_foreign_format_error(foreign, str(folder), model)
 
 
-def foreign_format_error(foreign: ForeignFormat, where: str, file_name: str) -> ModelError:
+def make_foreign_format_error(foreign: ForeignFormat, where: str, file_name: str) -> ModelError:
     """Return the error for a file or folder of a foreign format.
 
     ``where``: location of the error. ``file_name``: name of the file in the conversion command of the hint."""
@@ -227,7 +227,7 @@ def read_model_data(data: bytes, file_name: str, input_shapes: Mapping[str, tupl
     except NotOnnxError:
         if Path(file_name).suffix.lower() == ".onnx":
             raise
-    raise foreign_format_error(identify_by_suffix(file_name), file_name, file_name)
+    raise make_foreign_format_error(identify_by_suffix(file_name), file_name, file_name)
 
 
 def _read_archived_model(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph | None:
@@ -257,7 +257,7 @@ def read_model_bytes(path: Path) -> bytes:
         if not path.is_file() and path.exists() and not path.is_dir():
             raise ModelError("got a device or a pipe, expected a model file", where=path.name)
         if path.is_dir():
-            raise folder_error(path)
+            raise make_folder_error(path)
         data = read_bytes(path, MAX_FILE_BYTES)
     except OSError as error:
         if error.errno == EFBIG:
@@ -277,7 +277,7 @@ def _refuse_foreign_file(data: bytes, file_name: str) -> None:
     """Raise ModelError for a file of a foreign format, and for a .tflite file without TFLite's identifier."""
     foreign = identify_by_content(data)
     if foreign is not None:
-        raise foreign_format_error(foreign, file_name, file_name)
+        raise make_foreign_format_error(foreign, file_name, file_name)
     if Path(file_name).suffix.lower() in (".tflite", ".lite"):
         raise ModelError(
             f"not a TFLite model: got {data[4:8]!r} at byte 4, expected b'TFL3'",
@@ -301,12 +301,12 @@ def read_symbolic_input_shapes(path: Path) -> Mapping[str, SymbolicShape]:
     if is_graph_file(data):
         return {}
     if is_tflite(data):
-        return _tflite_input_shapes(data, path.name)
+        return _read_tflite_input_shapes(data, path.name)
     if data.startswith((ZIP_MAGIC, HDF5_MAGIC)):
-        return _keras_input_shapes(data, path.name)
+        return _read_keras_input_shapes(data, path.name)
     if is_lightgbm(data) or is_xgboost(data):
         return {}
-    return _onnx_input_shapes(data, path.name)
+    return _read_onnx_input_shapes(data, path.name)
 
 
 def _name_unknown_extents(input_name: str, extents: Sequence[int | str | None]) -> SymbolicShape:
@@ -314,7 +314,7 @@ def _name_unknown_extents(input_name: str, extents: Sequence[int | str | None]) 
     return tuple(f"{input_name}:{axis}" if extent is None else extent for axis, extent in enumerate(extents))
 
 
-def _tflite_input_shapes(data: bytes, file_name: str) -> dict[str, SymbolicShape]:
+def _read_tflite_input_shapes(data: bytes, file_name: str) -> dict[str, SymbolicShape]:
     """Return the shapes of a TFLite model's inputs by name."""
     from microc.frontend.tflite.file import TfliteFile
 
@@ -326,7 +326,7 @@ def _tflite_input_shapes(data: bytes, file_name: str) -> dict[str, SymbolicShape
     }
 
 
-def _onnx_input_shapes(data: bytes, file_name: str) -> dict[str, SymbolicShape]:
+def _read_onnx_input_shapes(data: bytes, file_name: str) -> dict[str, SymbolicShape]:
     """Return the shapes of an ONNX model's inputs by name. Inputs of unknown rank are omitted."""
     from microc.frontend.onnx.file import decode_onnx
 
@@ -337,7 +337,7 @@ def _onnx_input_shapes(data: bytes, file_name: str) -> dict[str, SymbolicShape]:
     }
 
 
-def _keras_input_shapes(data: bytes, file_name: str) -> dict[str, SymbolicShape]:
+def _read_keras_input_shapes(data: bytes, file_name: str) -> dict[str, SymbolicShape]:
     """Return the shapes of a Keras model's inputs by name; empty for an archive that is no Keras model."""
     from microc.frontend.keras import file as keras_file
     from microc.frontend.keras import reader as keras_reader

@@ -16,14 +16,14 @@ from microc.graph.ir import Attr
 
 # ---- Functions that are no operators of ours, composed of several.
 #
-# A formula takes a function that writes operators (:func:`make_composer`), and returns the name of its result.
+# A formula takes a function that writes operators (:func:`make_operator_emitter`), and returns the name of its result.
 
-Compose = Callable[..., str]
-"""``compose(op, *operands, **attributes)``; numbers among the operands become constants of the last other operand's
+OperatorEmitter = Callable[..., str]
+"""``emit(op, *operands, **attributes)``; numbers among the operands become constants of the last other operand's
 dtype."""
 
 
-def make_composer(emitter: Emitter) -> Compose:
+def make_operator_emitter(emitter: Emitter) -> OperatorEmitter:
     """Return a function ``append_operator(op, *operands, **attributes)`` for use in formulas.
 
     It appends an operator to ``emitter`` and returns the name of the result. Numbers among the operands become
@@ -37,72 +37,72 @@ def make_composer(emitter: Emitter) -> Compose:
     return append_operator
 
 
-def affine_function(compose: Compose, x: str, alpha: float, beta: float) -> str:
+def emit_affine(emit: OperatorEmitter, x: str, alpha: float, beta: float) -> str:
     """Return alpha x + beta."""
-    return compose("add", compose("mul", x, alpha), beta)
+    return emit("add", emit("mul", x, alpha), beta)
 
 
-def hard_sigmoid(compose: Compose, x: str, alpha: float = 1 / 6, beta: float = 0.5) -> str:
+def emit_hard_sigmoid(emit: OperatorEmitter, x: str, alpha: float = 1 / 6, beta: float = 0.5) -> str:
     """Return min(max(alpha x + beta, 0), 1)."""
-    return compose("clip", affine_function(compose, x, alpha, beta), minimum=0.0, maximum=1.0)
+    return emit("clip", emit_affine(emit, x, alpha, beta), minimum=0.0, maximum=1.0)
 
 
-def scaled_tanh(compose: Compose, x: str, alpha: float, beta: float) -> str:
+def emit_scaled_tanh(emit: OperatorEmitter, x: str, alpha: float, beta: float) -> str:
     """Return alpha tanh(beta x)."""
-    return compose("mul", compose("tanh", compose("mul", x, beta)), alpha)
+    return emit("mul", emit("tanh", emit("mul", x, beta)), alpha)
 
 
-def gelu(compose: Compose, x: str, approximate: bool = False) -> str:
+def emit_gelu(emit: OperatorEmitter, x: str, approximate: bool = False) -> str:
     """Return x / 2 (1 + erf(x / sqrt 2)), or the approximation with tanh."""
     if approximate:
-        cube = compose("mul", compose("mul", x, x), x)
-        inner = compose(
-            "tanh", compose("mul", compose("add", x, compose("mul", cube, 0.044715)), math.sqrt(2 / math.pi))
-        )
+        cube = emit("mul", emit("mul", x, x), x)
+        inner = emit("tanh", emit("mul", emit("add", x, emit("mul", cube, 0.044715)), math.sqrt(2 / math.pi)))
     else:
-        inner = compose("erf", compose("mul", x, math.sqrt(0.5)))
-    return compose("mul", compose("mul", x, 0.5), compose("add", inner, 1.0))
+        inner = emit("erf", emit("mul", x, math.sqrt(0.5)))
+    return emit("mul", emit("mul", x, 0.5), emit("add", inner, 1.0))
 
 
-def selu(compose: Compose, x: str, alpha: float = 1.6732631921768188, gamma: float = 1.0507010221481323) -> str:
+def emit_selu(
+    emit: OperatorEmitter, x: str, alpha: float = 1.6732631921768188, gamma: float = 1.0507010221481323
+) -> str:
     """Return gamma elu(x, alpha)."""
-    return compose("mul", compose("elu", x, alpha=alpha), gamma)
+    return emit("mul", emit("elu", x, alpha=alpha), gamma)
 
 
-def celu(compose: Compose, x: str, alpha: float) -> str:
+def emit_celu(emit: OperatorEmitter, x: str, alpha: float) -> str:
     """Return max(0, x) + min(0, alpha (exp(x / alpha) - 1)) for alpha > 0; return x for any other alpha."""
-    return compose("mul", compose("elu", compose("div", x, alpha), alpha=1.0), alpha) if alpha > 0 else x
+    return emit("mul", emit("elu", emit("div", x, alpha), alpha=1.0), alpha) if alpha > 0 else x
 
 
-def softsign(compose: Compose, x: str) -> str:
+def emit_softsign(emit: OperatorEmitter, x: str) -> str:
     """Return x / (1 + abs(x))."""
-    return compose("div", x, compose("add", compose("abs", x), 1.0))
+    return emit("div", x, emit("add", emit("abs", x), 1.0))
 
 
-def mish(compose: Compose, x: str) -> str:
+def emit_mish(emit: OperatorEmitter, x: str) -> str:
     """Return x tanh(softplus(x))."""
-    return compose("mul", x, compose("tanh", compose("softplus", x)))
+    return emit("mul", x, emit("tanh", emit("softplus", x)))
 
 
-def swish(compose: Compose, x: str, alpha: float = 1.0) -> str:
+def emit_swish(emit: OperatorEmitter, x: str, alpha: float = 1.0) -> str:
     """Return x sigmoid(alpha x)."""
-    return compose("mul", x, compose("sigmoid", x if alpha == 1.0 else compose("mul", x, alpha)))
+    return emit("mul", x, emit("sigmoid", x if alpha == 1.0 else emit("mul", x, alpha)))
 
 
-def thresholded_relu(compose: Compose, x: str, alpha: float) -> str:
+def emit_thresholded_relu(emit: OperatorEmitter, x: str, alpha: float) -> str:
     """Return x for elements greater than alpha, 0 for other elements."""
-    return compose("where", compose("greater", x, alpha), x, 0.0)
+    return emit("where", emit("greater", x, alpha), x, 0.0)
 
 
-def shrink(compose: Compose, x: str, bias: float, lambd: float) -> str:
+def emit_shrink(emit: OperatorEmitter, x: str, bias: float, lambd: float) -> str:
     """Return x + bias for elements less than -lambd, x - bias for elements greater than lambd, 0 for other elements."""
-    low = compose("where", compose("less", x, -lambd), compose("add", x, bias), 0.0)
-    return compose("where", compose("greater", x, lambd), compose("sub", x, bias), low)
+    low = emit("where", emit("less", x, -lambd), emit("add", x, bias), 0.0)
+    return emit("where", emit("greater", x, lambd), emit("sub", x, bias), low)
 
 
-def reciprocal(compose: Compose, x: str) -> str:
+def emit_reciprocal(emit: OperatorEmitter, x: str) -> str:
     """Return 1 / x."""
-    return compose("div", 1.0, x)
+    return emit("div", 1.0, x)
 
 
 # ---- Recurrent layers: one loop over the sequence, whatever the number of steps.
@@ -122,14 +122,14 @@ class GateWeights:
     weight: Array
     bias: Array | None = None
 
-    def emit_products(self, builder: GraphBuilder, rows: str) -> str:
+    def emit_gate_products(self, builder: GraphBuilder, rows: str) -> str:
         """Emit the dense layer of all gates for ``rows`` (M, C); return the name of its result (M, G)."""
         operands = [builder.new_constant("weight", self.weight)]
         operands += [] if self.bias is None else [builder.new_constant("bias", self.bias)]
         return builder.emit("dense", (rows, *operands))
 
 
-def precomputes_input_products(step_count: int, gate_width: int, data_width: int) -> bool:
+def should_precompute_input_products(step_count: int, gate_width: int, data_width: int) -> bool:
     """Test whether a recurrent layer multiplies the input of all time steps by the gates' weights before its loop.
 
     It does if there are several time steps, and the products of a step (``gate_width`` numbers) take no more memory
@@ -137,7 +137,7 @@ def precomputes_input_products(step_count: int, gate_width: int, data_width: int
     return step_count > 1 and gate_width <= data_width
 
 
-def run_over_time(
+def emit_loop_over_time(
     builder: GraphBuilder,
     data: str,
     input_gates: GateWeights,
@@ -153,9 +153,9 @@ def run_over_time(
     begins with the last time step. Return the rows (T, N, U) in the order of computation (an empty name unless
     ``returns_rows``), and the last state."""
     (count, batch, depth), width = builder.shape(data), len(input_gates.weight)
-    products_first = precomputes_input_products(count, width, depth)
+    products_first = should_precompute_input_products(count, width, depth)
     if products_first:
-        flat = input_gates.emit_products(builder, builder.reshape(data, (count * batch, depth)))
+        flat = input_gates.emit_gate_products(builder, builder.reshape(data, (count * batch, depth)))
         data = builder.reshape(flat, (count, batch, width))
     body = GraphBuilder(builder.loc.file)
     body.at(builder.loc.index, builder.loc.name)
@@ -165,7 +165,7 @@ def run_over_time(
     if backwards:
         step_index = body.emit("sub", (body.new_constant("last", np.array(count - 1, np.int32)), step_index))
     step_data = body.emit("gather", (sequence, step_index), {"axis": 0})
-    new = emit_step(body, step_data if products_first else input_gates.emit_products(body, step_data), old)
+    new = emit_step(body, step_data if products_first else input_gates.emit_gate_products(body, step_data), old)
     results = {f"next_{k}": value for k, value in enumerate(new)} | ({"row": new[0]} if returns_rows else {})
     attrs: Mapping[str, Attr] = {"body": body.graph("step", results), "count": count, "carried": len(old)}
     results_of_loop = builder.emit_all("loop", (*initial_state, data), attrs)
@@ -180,12 +180,12 @@ def swap_batch_and_time(builder: GraphBuilder, value: str) -> str:
     return builder.emit("transpose", (value,), {"axes": (1, 0, 2)})
 
 
-def slice_gate(builder: GraphBuilder, gate_sums: str, gate_index: int, units: int) -> str:
+def slice_gate(builder: GraphBuilder, gate_sums: str, gate_index: int, unit_count: int) -> str:
     """Emit the slice (N, U) of gate ``gate_index`` from the sums of all gates, which are concatenated along the last
-    axis; ``units`` is U."""
+    axis; ``unit_count`` is U."""
     attrs = {
-        "begin": (0, gate_index * units),
-        "end": (builder.shape(gate_sums)[0], (gate_index + 1) * units),
+        "begin": (0, gate_index * unit_count),
+        "end": (builder.shape(gate_sums)[0], (gate_index + 1) * unit_count),
         "strides": (1, 1),
     }
     return builder.emit("slice", (gate_sums,), attrs)

@@ -66,7 +66,7 @@ def _check_types_and_structure(graph: Graph, file_name: str) -> None:
             )
         check_shape(kind.shape, kind.dtype, f"{file_name} {name!r}")
     try:
-        verify(graph, _infer_output_types, constants=_describe_constant_fault)
+        verify(graph, _infer_output_types, constants=_describe_invalid_constants)
     except InternalError as error:
         raise ModelError(f"the graph contradicts itself: {error.what}", where=f"{file_name} {error.where}") from error
 
@@ -102,7 +102,7 @@ def _fill_default_attributes(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(nodes))
 
 
-def _describe_constant_fault(node: Node, graph: Graph, producers: Mapping[str, Node]) -> str:
+def _describe_invalid_constants(node: Node, graph: Graph, producers: Mapping[str, Node]) -> str:
     """Return a description of why a node's constants are invalid; "" if they are valid. Constants that cannot be
     evaluated are invalid."""
     try:
@@ -126,7 +126,7 @@ def _drop_unproven_bounds(graph: Graph, file_name: str) -> Graph:
         if (
             node.op == "requantize"
             and attrs["bound"] >= 0
-            and _largest_distance_from_zero_point(node, graph, producers) > attrs["bound"]
+            and _bound_distance_from_zero_point(node, graph, producers) > attrs["bound"]
         ):
             if attrs["rounding"] == Multiplier.WIDE and graph.types[node.inputs[0]].dtype == "int64":
                 what = f"requantize: got bound={attrs['bound']}, expected a bound that the constants before it give"
@@ -136,7 +136,7 @@ def _drop_unproven_bounds(graph: Graph, file_name: str) -> Graph:
     return replace(graph, nodes=tuple(nodes))
 
 
-def _largest_distance_from_zero_point(node: Node, graph: Graph, producers: Mapping[str, Node]) -> float:
+def _bound_distance_from_zero_point(node: Node, graph: Graph, producers: Mapping[str, Node]) -> float:
     """Return an upper bound of abs(x - zero point) for the elements x of a node's first operand.
 
     The bound follows from the operand's dtype, or, for a convolution or dense layer with constant weights, from the

@@ -65,7 +65,7 @@ def infer_types(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType], 
         raise UnsupportedError(
             f"{op} has {len(types)} operands, expected at most {MAX_OPERANDS}", where=where, hint="apply it to parts"
         )
-    _check_window(attrs, types, where)
+    _check_window_attributes(attrs, types, where)
     try:
         result_types = registry.infer(op, attrs, types)
     except ModelError as error:
@@ -87,7 +87,7 @@ def _accepts_other_dtypes(op: str, attrs: Mapping[str, Any], types: Sequence[Ten
     return False
 
 
-def _check_window(attrs: Mapping[str, Any], types: Sequence[TensorType], where: str) -> None:
+def _check_window_attributes(attrs: Mapping[str, Any], types: Sequence[TensorType], where: str) -> None:
     """Check the window attributes of an operator (kernel, strides, dilation, padding), and the size of the padded
     input."""
     padding = attrs.get("padding", ())

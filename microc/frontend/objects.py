@@ -54,7 +54,7 @@ def read_object(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, ex
     raise UsageError(f"got a model of type {type(model).__name__}", hint=f"give {hint}")
 
 
-def serialise_model_object(model: Any) -> tuple[str, bytes] | None:
+def serialise_to_file_name_and_bytes(model: Any) -> tuple[str, bytes] | None:
     """Return the file name and the bytes of a model object that has a file format; None for other objects.
 
     Such objects are the bytes of a file, an ``onnx.ModelProto``, and a Keras model, which is saved to a temporary

@@ -11,7 +11,7 @@ from microc.compiler.model import read_model
 from microc.compiler.options import Options
 from microc.errors import ModelError, OutputError
 from microc.frontend import detect
-from microc.frontend.detect import foreign_format_error, identify_by_suffix
+from microc.frontend.detect import identify_by_suffix, make_foreign_format_error
 from tests.frontend.tflite.test_reader import small_cnn
 
 
@@ -88,5 +88,5 @@ def test_a_name_is_a_word_of_a_hint() -> None:
     """Commands of hints are copied into shells."""
     assert (
         "'$(reboot).pb'"
-        in foreign_format_error(identify_by_suffix("$(reboot).pb"), "$(reboot).pb", "$(reboot).pb").hint
+        in make_foreign_format_error(identify_by_suffix("$(reboot).pb"), "$(reboot).pb", "$(reboot).pb").hint
     )

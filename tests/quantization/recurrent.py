@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from microc.base.dtypes import Array
-from microc.frontend.formulas import GateWeights, State, run_over_time, slice_gate
+from microc.frontend.formulas import GateWeights, State, emit_loop_over_time, slice_gate
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph
 
@@ -106,6 +106,6 @@ def network(name: str, *, depth: int = DEPTH, layers: int = 1, start: str = "zer
         ] * states
         if start == "input":
             first[0] = write.input(f"h{layer}", (1, UNITS))
-        data, last = run_over_time(write, data, cell.given, first, cell.step)
+        data, last = emit_loop_over_time(write, data, cell.given, first, cell.step)
     weight = write.new_constant("weight", np.random.default_rng(9).normal(size=(5, UNITS)).astype(np.float32))
     return write.graph("net", {"rows": data, "y": write.emit("dense", (last[0], weight))})

@@ -6,7 +6,7 @@ import numpy as np
 
 from microc import Graph
 from microc.base.dtypes import Array
-from microc.frontend.formulas import run_over_time
+from microc.frontend.formulas import emit_loop_over_time
 from tests.quantization.networks import Net
 from tests.quantization.recurrent import CELLS, UNITS
 
@@ -29,7 +29,7 @@ def cell(name: str, start: float = 0.0) -> Graph:
     states = [
         write.state(f"state{k}", np.full((1, UNITS), start, np.float32)) for k in range(2 if name == "lstm" else 1)
     ]
-    new = layer.step(write, layer.given.emit_products(write, net.x), tuple(states))
+    new = layer.step(write, layer.given.emit_gate_products(write, net.x), tuple(states))
     for state, value in zip(states, new, strict=True):
         write.update(state, value)
     return net.graph(net.dense(new[0], 5))
@@ -39,7 +39,7 @@ def pieces() -> Graph:
     """An LSTM over four steps a run, which goes on where the run before ended."""
     net, layer = Net((4, 1, DEPTH)), CELLS["lstm"](DEPTH)
     states = [net.builder.state(f"state{k}", np.zeros((1, UNITS), np.float32)) for k in range(2)]
-    rows, last = run_over_time(net.builder, net.x, layer.given, states, layer.step)
+    rows, last = emit_loop_over_time(net.builder, net.x, layer.given, states, layer.step)
     for state, value in zip(states, last, strict=True):
         net.builder.update(state, value)
     return net.graph(net.dense(last[0], 5), rows)

@@ -11,7 +11,7 @@ import pytest
 from microc.base.dtypes import Array
 from microc.compiler.options import Options
 from microc.compiler.pipeline import optimise_graph
-from microc.frontend.formulas import GateWeights, State, run_over_time, slice_gate
+from microc.frontend.formulas import GateWeights, State, emit_loop_over_time, slice_gate
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph
 from microc.ops.meaning import evaluate
@@ -78,7 +78,7 @@ def network(step: Any, states: int, computed_state: bool = False) -> Graph:
     zeros = [write.new_constant("zeros", np.zeros((1, UNITS), np.float32)) for _ in range(states)]
     if computed_state:
         zeros[0] = write.input("h", (1, UNITS))
-    rows, last = run_over_time(write, data, Plain(), zeros, step)
+    rows, last = emit_loop_over_time(write, data, Plain(), zeros, step)
     made = qdq(write, rows, HIDDEN if states == 2 else Q15)
     return write.graph("net", {"y": made, "last": last[0]})
 
@@ -89,7 +89,7 @@ class Plain(GateWeights):
     def __init__(self) -> None:
         super().__init__(np.zeros((DEPTH + 1, DEPTH), np.float32))
 
-    def emit_products(self, write: GraphBuilder, rows: str) -> str:
+    def emit_gate_products(self, write: GraphBuilder, rows: str) -> str:
         return rows
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend import formulas
-from microc.frontend.formulas import Compose, make_composer
+from microc.frontend.formulas import OperatorEmitter, make_operator_emitter
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Attr
 
@@ -165,7 +165,7 @@ class Layer:
                 f"activation {activation!r} is not supported",
                 "use " + ", ".join(sorted({"linear", *_PLAIN, *_COMPOSED})),
             )
-        return formula(make_composer(self.builder), input_value)
+        return formula(make_operator_emitter(self.builder), input_value)
 
 
 Converter = Callable[[Layer], str | tuple[str, ...]]
@@ -173,14 +173,14 @@ Converter = Callable[[Layer], str | tuple[str, ...]]
 names."""
 
 
-_COMPOSED: Mapping[str, Callable[[Compose, str], str]] = {
-    "gelu": formulas.gelu,
-    "hard_sigmoid": formulas.hard_sigmoid,
-    "mish": formulas.mish,
-    "selu": formulas.selu,
-    "silu": formulas.swish,
-    "softsign": formulas.softsign,
-    "swish": formulas.swish,
+_COMPOSED: Mapping[str, Callable[[OperatorEmitter, str], str]] = {
+    "gelu": formulas.emit_gelu,
+    "hard_sigmoid": formulas.emit_hard_sigmoid,
+    "mish": formulas.emit_mish,
+    "selu": formulas.emit_selu,
+    "silu": formulas.emit_swish,
+    "softsign": formulas.emit_softsign,
+    "swish": formulas.emit_swish,
 }
 """Activations that are composed of several operators, by Keras's name. ``gelu`` is the exact function, not the
 approximation by tanh."""

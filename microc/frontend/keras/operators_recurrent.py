@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from microc.base.dtypes import Array
-from microc.frontend.formulas import GateWeights, State, run_over_time, slice_gate, swap_batch_and_time
+from microc.frontend.formulas import GateWeights, State, emit_loop_over_time, slice_gate, swap_batch_and_time
 from microc.frontend.keras.context import Converter, Layer, LayerWeights
 
 StepEmitter = Callable[[Layer, str, State], State]
@@ -35,7 +35,7 @@ def make_recurrent_converter(
             layer.refuse("initial_state is not supported", "make the state an input and an output of the model")
         kernel, bias, step = read_cell(config, layer.weights.inner_layer("cell"))
         start = _add_initial_states(layer, state_count, (layer.shape()[0], int(config["units"])))
-        rows, state = run_over_time(
+        rows, state = emit_loop_over_time(
             layer.builder,
             swap_batch_and_time(layer.builder, layer.x),
             GateWeights(kernel.T, bias),

@@ -231,12 +231,12 @@ class Converter:
     """Converter of one type of ONNX operators.
 
     ``convert``: function that writes the operator's nodes to the graph. ``dtypes``: supported dtypes of the operator's
-    first input; empty if all are. ``expand_function_for_half``: data of 16-bit floats are converted by the operator's
+    first input; empty if all are. ``expand_for_16_bit_floats``: data of 16-bit floats are converted by the operator's
     function body in ONNX's schema, because ONNX rounds the result of each of its steps."""
 
     convert: Callable[[OpContext], None]
-    dtypes: tuple[str, ...] = FLOAT
-    expand_function_for_half: bool = False
+    first_input_dtypes: tuple[str, ...] = FLOAT
+    expand_for_16_bit_floats: bool = False
 
 
 @frozen
@@ -302,14 +302,14 @@ class OpContext(Operands):
             )
         return data
 
-    def number(self, input_index: int) -> float:
+    def constant_number(self, input_index: int) -> float:
         """Return the only element of input ``input_index``; raise an error unless it is a constant float."""
         data = self.constant(input_index)
         if data.size != 1 or not dtypes.is_float(data.dtype.name):
             self.broken(f"input {input_index}: got shape {data.shape} of {data.dtype}, expected one float")
         return float(data.reshape(()))
 
-    def axes(self, signed_axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    def normalize_axes(self, signed_axes: Sequence[int], rank: int) -> tuple[int, ...]:
         """Return axes as numbers of 0 to ``rank`` - 1, in the order of ``signed_axes``.
 
         Negative axes count from the end. Raise ModelError if an axis is out of range or occurs twice."""
@@ -318,7 +318,7 @@ class OpContext(Operands):
             self.broken(f"axes: got {tuple(signed_axes)}, expected each axis once")
         return positive_axes
 
-    def broadcast(self, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+    def broadcast_shapes(self, *shapes: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape that results if tensors of these shapes are broadcast as in numpy."""
         rank = max(map(len, shapes))
         extents = [set(column) - {1} for column in zip(*((1,) * (rank - len(s)) + s for s in shapes), strict=True)]
@@ -485,7 +485,7 @@ def fold_constant_operator(context: OpContext) -> None:
     """Compute an operator of :data:`CONSTANT_OPERATORS`, whose inputs are all constant, at compile time."""
     try:
         with np.errstate(all="ignore"):
-            context.result_constant(CONSTANT_OPERATORS[context.operator.code](context))
+            context.result_constant(CONSTANT_OPERATORS[context.operator.op_type](context))
     except (ValueError, IndexError, TypeError, OverflowError, ZeroDivisionError) as error:
         raise ModelError(
             f"the operator cannot be computed from its constant inputs: {error}", where=context.where

@@ -55,7 +55,7 @@ def require_utf8_text(field_value: Any, where: str) -> str:
     return field_value
 
 
-def onnx_dtype_name(data_type_code: int) -> str:
+def get_onnx_dtype_name(data_type_code: int) -> str:
     """Return ONNX's name of a number of TensorProto.DataType in lower case, for error messages."""
     import onnx
 
@@ -69,7 +69,7 @@ def dtype_from_code(data_type_code: int, where: str) -> str:
         raise ModelError("the element type is undefined (0), expected a number of TensorProto.DataType", where=where)
     if data_type_code not in DTYPES:
         raise UnsupportedError(
-            f"dtype {onnx_dtype_name(data_type_code)} is not supported",
+            f"dtype {get_onnx_dtype_name(data_type_code)} is not supported",
             where=where,
             hint="export the model with float32 or integer tensors",
         )
@@ -213,7 +213,7 @@ class Attributes:
         """Return an integer attribute as a bool; ``default`` if it is absent."""
         return self.integer(attribute_name, int(default)) != 0
 
-    def raw_real(self, attribute_name: str, default: float) -> float:
+    def unchecked_real(self, attribute_name: str, default: float) -> float:
         """Return a float attribute, which may be NaN or infinite; ``default`` if it is absent."""
         return float(self._get_attribute_proto(attribute_name, _FLOAT).f) if attribute_name in self._protos else default
 
@@ -308,12 +308,12 @@ class ModelInput:
 class Operator:
     """A node of an ONNX graph.
 
-    ``index``: position in the file's list of nodes. ``code``: operator type, such as Gemm. ``domain``: domain of the
+    ``index``: position in the file's list of nodes. ``op_type``: operator type, such as Gemm. ``domain``: domain of the
     operator type; empty for ONNX's own. ``inputs``, ``outputs``: names of values; empty for absent ones."""
 
     index: int
     name: str
-    code: str
+    op_type: str
     domain: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -324,7 +324,7 @@ class Operator:
     @property
     def qualified_op_type(self) -> str:
         """Operator type with its domain, such as ``com.microsoft.QGemm``."""
-        return f"{self.domain}.{self.code}" if self.domain else self.code
+        return f"{self.domain}.{self.op_type}" if self.domain else self.op_type
 
 
 @frozen
@@ -478,7 +478,7 @@ def _decode_initializers_and_unsupported_dtypes(
         if tensor.data_type in DTYPES:
             arrays[tensor.name] = array_from_proto(tensor, where)
         else:
-            unreadable[tensor.name] = onnx_dtype_name(tensor.data_type)
+            unreadable[tensor.name] = get_onnx_dtype_name(tensor.data_type)
     return arrays, unreadable
 
 
@@ -502,11 +502,11 @@ def _decode_input(value_info: Any, file_name: str) -> ModelInput:
 def _decode_operator(node_index: int, node_proto: Any, file_name: str) -> Operator:
     """Decode a NodeProto; ``node_index`` is its position in the file's list of nodes."""
     where = f"{file_name} #{node_index}"
-    label, code, domain = (
+    label, op_type, domain = (
         require_utf8_text(word, where) for word in (node_proto.name, node_proto.op_type, node_proto.domain)
     )
     inputs, outputs = (
         tuple(require_utf8_text(word, where) for word in words) for words in (node_proto.input, node_proto.output)
     )
     attributes = Attributes(node_proto.attribute, f"{where} {label or next(iter(outputs), '')}")
-    return Operator(node_index, label, code, "" if domain == "ai.onnx" else domain, inputs, outputs, attributes)
+    return Operator(node_index, label, op_type, "" if domain == "ai.onnx" else domain, inputs, outputs, attributes)

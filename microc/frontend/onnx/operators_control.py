@@ -111,7 +111,7 @@ class BodyBuilder:
             name: TensorType(builder.types[name].shape, builder.types[name].dtype) if name in inputs else type_
             for name, type_ in builder.types.items()
         }
-        name = self.body.graph_name or self.context.operator.code.lower()
+        name = self.body.graph_name or self.context.operator.op_type.lower()
         return Graph(name, inputs, tuple(self.outputs), (), plain, builder.consts).with_nodes(builder.nodes)
 
 
@@ -229,22 +229,22 @@ def convert_loop(context: OpContext) -> None:
     )
 
 
-def _inline_single_iteration(context: OpContext, body: OnnxFile, start_value_names: Sequence[str]) -> None:
+def _inline_single_iteration(context: OpContext, body: OnnxFile, initial_value_names: Sequence[str]) -> None:
     """Inline the body of a Loop that runs exactly once.
 
-    ``start_value_names``: names of the carried values before the loop."""
+    ``initial_value_names``: names of the carried values before the loop."""
     number = context.new_constant("turn", np.array(0, np.int64))
     going = context.new_constant("going", np.array(True))
-    results = inline_subgraph(context, body, (number, going, *start_value_names))[1:]
+    results = inline_subgraph(context, body, (number, going, *initial_value_names))[1:]
     for position, value in enumerate(results):
-        if position < len(start_value_names):
+        if position < len(initial_value_names):
             context.result_alias(value, position)
         elif context.output(position):
             context.result_reshape(value, (1, *context.type(value).shape), position)
 
 
 def _get_iteration_bound(
-    context: OpContext, constant_trip_count: Any, has_scan_outputs: bool, carried_count: int
+    context: OpContext, constant_trip_count: Any, has_scan_outputs: bool, carried_value_count: int
 ) -> int:
     """Return the maximum number of iterations of a Loop; UNBOUNDED if only the condition ends it.
 
@@ -252,9 +252,9 @@ def _get_iteration_bound(
     ``constant_trip_count``: None if the trip count is computed at run time or absent. Raise UnsupportedError if
     there are scan outputs but no bound."""
     file, bounds = context.builder.file, [] if constant_trip_count is None else [int(constant_trip_count)]
-    stacked = [name for name in context.operator.outputs[carried_count:] if name]
+    stacked = [name for name in context.operator.outputs[carried_value_count:] if name]
     for operator in file.operators:  # exporters declare what is returned, and cast before
-        if operator.code in ("Cast", "Identity") and operator.inputs[:1] and operator.inputs[0] in stacked:
+        if operator.op_type in ("Cast", "Identity") and operator.inputs[:1] and operator.inputs[0] in stacked:
             stacked += operator.outputs
     for name in stacked:
         bounds += [extent for extent in file.declared_shapes.get(name, ())[:1] if isinstance(extent, int)]
@@ -271,13 +271,13 @@ def _get_iteration_bound(
 class _LoopEmitter:
     """Emitter of the ``loop`` for an ONNX Loop.
 
-    ``limit``: name of the trip count if it is computed at run time, else empty. ``start_values``: names of the
+    ``trip_count_name``: name of the trip count if it is computed at run time, else empty. ``initial_value_names``: names of the
     carried values before the loop."""
 
     context: OpContext
     body_builder: BodyBuilder
-    limit: str
-    start_values: Sequence[str]
+    trip_count_name: str
+    initial_value_names: Sequence[str]
 
     def emit_loop(self, start_condition: str, max_iterations: int) -> None:
         """Emit the loop.
@@ -292,13 +292,13 @@ class _LoopEmitter:
         number = inside.context.write_node("cast", (iteration,), {"dtype": "int64"}, body.inputs[0].name)
         builder.alias[body.inputs[1].name] = builder.define_constant(builder.unique_name("true"), np.array(True))
         names = [value.name for value in body.inputs[2:]]
-        for name, value in zip(names, self.start_values, strict=True):
+        for name, value in zip(names, self.initial_value_names, strict=True):
             builder.define_value(name, context.type(value), context.where)
         again, *results_of_body = inside.convert_operators()
         fixed = [k for k, name in enumerate(names) if results_of_body[k] == name]
         moving = [k for k in range(len(names)) if k not in fixed]
         continues = self.emit_next_condition(again, number)
-        guarded = bool(continues or start_condition or self.limit)
+        guarded = bool(continues or start_condition or self.trip_count_name)
         if max_iterations == UNBOUNDED and not guarded:
             context.broken("the loop never ends: it has no trip count, and its condition is always true")
         if guarded:
@@ -306,7 +306,7 @@ class _LoopEmitter:
             inside.add_output(continues or builder.define_constant(builder.unique_name("true"), np.array(True)))
         inside.inputs += [names[k] for k in (*moving, *fixed)]
         for k in moving:
-            kind, wanted = inside.add_output(results_of_body[k]), context.type(self.start_values[k])
+            kind, wanted = inside.add_output(results_of_body[k]), context.type(self.initial_value_names[k])
             if (kind.shape, kind.dtype) != (wanted.shape, wanted.dtype):
                 changed_types = f"{wanted.dtype} {wanted.shape} to {kind.dtype} {kind.shape}"
                 what = f"a carried value changes from {changed_types}, expected one type"
@@ -314,7 +314,7 @@ class _LoopEmitter:
         for value in results_of_body[len(names) :]:
             inside.add_output(value)
         initial_condition = [self.emit_first_condition(start_condition)] if guarded else []
-        inputs = [*initial_condition, *(self.start_values[k] for k in (*moving, *fixed)), *builder.captured]
+        inputs = [*initial_condition, *(self.initial_value_names[k] for k in (*moving, *fixed)), *builder.captured]
         carried = len(initial_condition) + len(moving)
         attrs: dict[str, Attr] = {"count": max_iterations, "carried": carried, "guarded": guarded}
         outputs = _complete_output_names(context, len(results_of_body))
@@ -327,7 +327,7 @@ class _LoopEmitter:
             context, "loop", inputs, {**attrs, "body": inside.finish_graph(builder.captured)}, results
         )
         for k in fixed:
-            context.result_alias(self.start_values[k], k)
+            context.result_alias(self.initial_value_names[k], k)
 
     def emit_next_condition(self, body_condition: str, iteration_name: str) -> str:
         """Emit, in the body, the condition for another iteration; return its name.
@@ -337,11 +337,11 @@ class _LoopEmitter:
         inner, conditions = self.body_builder.context, list[str]()
         if get_constant_element(inner, body_condition) is None or not get_constant_element(inner, body_condition):
             conditions.append(reshape_to_scalar(inner, body_condition))
-        if self.limit:
+        if self.trip_count_name:
             one = inner.new_constant("one", np.array(1, np.int64))
             # The condition is evaluated at the end of iteration ``number``: the next one is number + 1.
             following = inner.emit("add", (iteration_name, one))
-            limit = reshape_to_scalar(inner, self.body_builder.builder.capture_outer_value(self.limit))
+            limit = reshape_to_scalar(inner, self.body_builder.builder.capture_outer_value(self.trip_count_name))
             conditions.append(inner.emit("less", (following, limit)))
         return emit_logical_and(inner, conditions) if conditions else ""
 
@@ -352,9 +352,9 @@ class _LoopEmitter:
         context, conditions = self.context, list[str]()
         if start_condition:
             conditions.append(reshape_to_scalar(context, start_condition))
-        if self.limit:
+        if self.trip_count_name:
             zero = context.new_constant("zero", np.array(0, np.int64))
-            conditions.append(context.emit("less", (zero, reshape_to_scalar(context, self.limit))))
+            conditions.append(context.emit("less", (zero, reshape_to_scalar(context, self.trip_count_name))))
         return emit_logical_and(context, conditions) if conditions else context.new_constant("true", np.array(True))
 
 
@@ -373,10 +373,10 @@ class _ScanAxes:
 
     Each field has one number for each scanned input or stacked output."""
 
-    in_axes: tuple[int, ...]
-    in_reversed: tuple[int, ...]
-    out_axes: tuple[int, ...]
-    out_reversed: tuple[int, ...]
+    input_axes: tuple[int, ...]
+    input_directions: tuple[int, ...]
+    output_axes: tuple[int, ...]
+    output_directions: tuple[int, ...]
 
 
 def convert_scan(context: OpContext) -> None:
@@ -444,7 +444,7 @@ def _emit_scan(
     A result that needs no transpose or reversal gets its name in ``output_names``; other results get new names."""
     inside = BodyBuilder(context, decode_subgraph(context, "body"))
     builder, names = inside.builder, [value.name for value in inside.body.inputs]
-    scanned, stacked = len(axes.in_axes), len(axes.out_axes)
+    scanned, stacked = len(axes.input_axes), len(axes.output_axes)
     carried = len(value_names) - scanned
     if len(names) != len(value_names) or len(inside.body.outputs) != carried + stacked:
         expected = f"{len(value_names)} inputs and {carried + stacked} outputs"
@@ -462,14 +462,14 @@ def _emit_scan(
             )
     # The loop stacks along axis 0 in order; any other axis or direction needs a node behind it, which then has the output's
     # name.
-    direct = [True] * carried + [not (a or t) for a, t in zip(axes.out_axes, axes.out_reversed, strict=True)]
+    direct = [True] * carried + [not (a or t) for a, t in zip(axes.output_axes, axes.output_directions, strict=True)]
     results = [
         output_names[k] if k < len(output_names) and output_names[k] and direct[k] else builder.unique_name("scanned")
         for k in range(carried + stacked)
     ]
     attrs: Mapping[str, Attr] = {"count": count, "carried": carried, "body": inside.finish_graph(builder.captured)}
     append_node_with_outputs(context, "loop", (*value_names, *builder.captured), attrs, results)
-    for k, (axis, is_reversed) in enumerate(zip(axes.out_axes, axes.out_reversed, strict=True), carried):
+    for k, (axis, is_reversed) in enumerate(zip(axes.output_axes, axes.output_directions, strict=True), carried):
         results[k] = _move_stacked_axis(context, results[k], axis, is_reversed)
     return results
 
@@ -489,8 +489,8 @@ def _add_scanned_inputs_and_count_iterations(
     for name, value, axis, is_reversed in zip(
         [value.name for value in body_builder.body.inputs][-len(scanned_value_names) :],
         scanned_value_names,
-        axes.in_axes,
-        axes.in_reversed,
+        axes.input_axes,
+        axes.input_directions,
         strict=True,
     ):
         kind = context.type(value)

@@ -11,7 +11,7 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.immutable import frozen
 from microc.frontend import formulas
-from microc.frontend.formulas import make_composer
+from microc.frontend.formulas import make_operator_emitter
 from microc.frontend.onnx.context import FLOAT, INTEGERS, MOVABLE, NUMBERS, SIGNED, Converter, OpContext
 from microc.frontend.onnx.file import dtype_from_code
 from microc.graph.ir import Attr
@@ -24,7 +24,7 @@ from microc.ops.attributes import Rounding
 
 
 @frozen
-class OneToOne:
+class OneToOneOperator:
     """Correspondence of an operator of microc's graph and an ONNX operator with the same operands.
 
     ``dtypes``: dtypes that the reader supports. ``real_attributes``: ONNX's defaults of float attributes, which have
@@ -37,58 +37,58 @@ class OneToOne:
 
 
 FUNCTIONS = (
-    OneToOne("abs", "Abs", NUMBERS),
-    OneToOne("acos", "Acos"),
-    OneToOne("acosh", "Acosh"),
-    OneToOne("asin", "Asin"),
-    OneToOne("asinh", "Asinh"),
-    OneToOne("atan", "Atan"),
-    OneToOne("atanh", "Atanh"),
-    OneToOne("bit_not", "BitwiseNot", INTEGERS),
-    OneToOne("ceil", "Ceil"),
-    OneToOne("cos", "Cos"),
-    OneToOne("cosh", "Cosh"),
-    OneToOne("elu", "Elu", real_attributes={"alpha": 1.0}),
-    OneToOne("erf", "Erf"),
-    OneToOne("exp", "Exp"),
-    OneToOne("floor", "Floor"),
-    OneToOne("hard_swish", "HardSwish"),
-    OneToOne("leaky_relu", "LeakyRelu", real_attributes={"alpha": 0.01}),
-    OneToOne("log", "Log"),
-    OneToOne("neg", "Neg", NUMBERS),
-    OneToOne("relu", "Relu", NUMBERS),
-    OneToOne("round", "Round"),
-    OneToOne("sigmoid", "Sigmoid"),
-    OneToOne("sign", "Sign", NUMBERS),
-    OneToOne("sin", "Sin"),
-    OneToOne("sinh", "Sinh"),
-    OneToOne("softplus", "Softplus"),
-    OneToOne("sqrt", "Sqrt"),
-    OneToOne("tan", "Tan"),
-    OneToOne("tanh", "Tanh"),
+    OneToOneOperator("abs", "Abs", NUMBERS),
+    OneToOneOperator("acos", "Acos"),
+    OneToOneOperator("acosh", "Acosh"),
+    OneToOneOperator("asin", "Asin"),
+    OneToOneOperator("asinh", "Asinh"),
+    OneToOneOperator("atan", "Atan"),
+    OneToOneOperator("atanh", "Atanh"),
+    OneToOneOperator("bit_not", "BitwiseNot", INTEGERS),
+    OneToOneOperator("ceil", "Ceil"),
+    OneToOneOperator("cos", "Cos"),
+    OneToOneOperator("cosh", "Cosh"),
+    OneToOneOperator("elu", "Elu", real_attributes={"alpha": 1.0}),
+    OneToOneOperator("erf", "Erf"),
+    OneToOneOperator("exp", "Exp"),
+    OneToOneOperator("floor", "Floor"),
+    OneToOneOperator("hard_swish", "HardSwish"),
+    OneToOneOperator("leaky_relu", "LeakyRelu", real_attributes={"alpha": 0.01}),
+    OneToOneOperator("log", "Log"),
+    OneToOneOperator("neg", "Neg", NUMBERS),
+    OneToOneOperator("relu", "Relu", NUMBERS),
+    OneToOneOperator("round", "Round"),
+    OneToOneOperator("sigmoid", "Sigmoid"),
+    OneToOneOperator("sign", "Sign", NUMBERS),
+    OneToOneOperator("sin", "Sin"),
+    OneToOneOperator("sinh", "Sinh"),
+    OneToOneOperator("softplus", "Softplus"),
+    OneToOneOperator("sqrt", "Sqrt"),
+    OneToOneOperator("tan", "Tan"),
+    OneToOneOperator("tanh", "Tanh"),
 )
 """Operators with one operand."""
 
 PAIRS = (
-    OneToOne("add", "Add", NUMBERS),
-    OneToOne("bit_and", "BitwiseAnd", INTEGERS),
-    OneToOne("bit_or", "BitwiseOr", INTEGERS),
-    OneToOne("bit_xor", "BitwiseXor", INTEGERS),
-    OneToOne("maximum", "Max", NUMBERS),
-    OneToOne("minimum", "Min", NUMBERS),
-    OneToOne("mul", "Mul", NUMBERS),
-    OneToOne("sub", "Sub", NUMBERS),
+    OneToOneOperator("add", "Add", NUMBERS),
+    OneToOneOperator("bit_and", "BitwiseAnd", INTEGERS),
+    OneToOneOperator("bit_or", "BitwiseOr", INTEGERS),
+    OneToOneOperator("bit_xor", "BitwiseXor", INTEGERS),
+    OneToOneOperator("maximum", "Max", NUMBERS),
+    OneToOneOperator("minimum", "Min", NUMBERS),
+    OneToOneOperator("mul", "Mul", NUMBERS),
+    OneToOneOperator("sub", "Sub", NUMBERS),
 )
 """Operators with two operands; some take more in ONNX, folded from the left."""
 
 COMPARISONS = (
-    OneToOne("equal", "Equal", (*NUMBERS, "bool")),
-    OneToOne("greater", "Greater", NUMBERS),
-    OneToOne("greater_equal", "GreaterOrEqual", NUMBERS),
-    OneToOne("less", "Less", NUMBERS),
-    OneToOne("less_equal", "LessOrEqual", NUMBERS),
-    OneToOne("logical_and", "And", ("bool",)),
-    OneToOne("logical_or", "Or", ("bool",)),
+    OneToOneOperator("equal", "Equal", (*NUMBERS, "bool")),
+    OneToOneOperator("greater", "Greater", NUMBERS),
+    OneToOneOperator("greater_equal", "GreaterOrEqual", NUMBERS),
+    OneToOneOperator("less", "Less", NUMBERS),
+    OneToOneOperator("less_equal", "LessOrEqual", NUMBERS),
+    OneToOneOperator("logical_and", "And", ("bool",)),
+    OneToOneOperator("logical_or", "Or", ("bool",)),
 )
 """Comparisons and logic on two operands of one dtype, with a bool result."""
 
@@ -141,7 +141,7 @@ def make_formula_converter(
     def convert_by_formula(context: OpContext) -> None:
         attributes = context.operator.attributes
         parameters = {name: attributes.real(name, default) for name, default in attribute_defaults.items()}
-        context.result_alias(formula(make_composer(context), context.operand(0), **parameters))
+        context.result_alias(formula(make_operator_emitter(context), context.operand(0), **parameters))
 
     return Converter(convert_by_formula, first_input_dtypes)
 
@@ -149,7 +149,7 @@ def make_formula_converter(
 def convert_gelu(context: OpContext) -> None:
     """Convert Gelu, exact or approximated by tanh (attribute ``approximate``)."""
     approximate = context.operator.attributes.text("approximate", "none") == "tanh"
-    context.result_alias(formulas.gelu(make_composer(context), context.operand(0), approximate))
+    context.result_alias(formulas.emit_gelu(make_operator_emitter(context), context.operand(0), approximate))
 
 
 def convert_clip(context: OpContext) -> None:
@@ -164,8 +164,8 @@ def convert_clip(context: OpContext) -> None:
     has_bound = [context.has_input(position) for position in (1, 2)]
     constant_bounds = [context.operand(p) in context.builder.consts for p in (1, 2) if context.has_input(p)]
     if all(constant_bounds) and context.type(data).dtype == "float32":
-        low = context.number(1) if has_bound[0] else -FLOAT_MAX
-        high = context.number(2) if has_bound[1] else FLOAT_MAX
+        low = context.constant_number(1) if has_bound[0] else -FLOAT_MAX
+        high = context.constant_number(2) if has_bound[1] else FLOAT_MAX
         _write_clip(context, data, low, high)
         return
     if has_bound[0]:
@@ -223,7 +223,7 @@ def convert_prelu(context: OpContext) -> None:
     """Convert PRelu, slope * x for negative x, else x; the slope broadcasts to x."""
     data, slope = context.operand(0), context.operand(1)
     shape = context.type(data).shape
-    if context.broadcast(shape, context.type(slope).shape) != shape:
+    if context.broadcast_shapes(shape, context.type(slope).shape) != shape:
         context.broken(
             f"got slope of shape {context.type(slope).shape}, expected one that broadcasts to data of shape {shape}"
         )
@@ -231,16 +231,16 @@ def convert_prelu(context: OpContext) -> None:
 
 
 def make_reduction_converter(
-    op: str, operand_op: str = "", result_op: str = "", axes_input_opset: int = 18
+    op: str, operand_op: str = "", result_op: str = "", first_opset_with_axes_input: int = 18
 ) -> Converter:
     """Make a converter of an ONNX reduction, such as ReduceL2, to ``op`` over axes.
 
     ``operand_op``, ``result_op``: graph operators applied before and after the reduction; empty for none. Axes are
-    an input from opset ``axes_input_opset`` on, and an attribute before."""
+    an input from opset ``first_opset_with_axes_input`` on, and an attribute before."""
 
     def convert_reduction(context: OpContext) -> None:
         attributes, data = context.operator.attributes, context.operand(0)
-        axes, kind = _read_reduced_axes(context, axes_input_opset), context.type(data).dtype
+        axes, kind = _read_reduced_axes(context, first_opset_with_axes_input), context.type(data).dtype
         if kind == "bool":
             data = context.emit("cast", (data,), {"dtype": "uint8"})
         if not axes:
@@ -262,24 +262,24 @@ def make_reduction_converter(
     return Converter(convert_reduction, (*NUMBERS, "bool") if op in ("max", "min") else NUMBERS)
 
 
-def _read_reduced_axes(context: OpContext, axes_input_opset: int) -> tuple[int, ...]:
+def _read_reduced_axes(context: OpContext, first_opset_with_axes_input: int) -> tuple[int, ...]:
     """Return the axes of a reduction as numbers of 0 to rank - 1; empty if the operator reduces no axis.
 
-    The axes are an input from opset ``axes_input_opset`` on, and an attribute before."""
+    The axes are an input from opset ``first_opset_with_axes_input`` on, and an attribute before."""
     attributes, rank = context.operator.attributes, len(context.shape(0))
     axes: tuple[int, ...] = ()
-    if context.opset < axes_input_opset:
+    if context.opset < first_opset_with_axes_input:
         axes = attributes.integers("axes", ())
     elif context.has_input(1):
         axes = context.integers(1)
     if not axes and attributes.flag("noop_with_empty_axes"):
         return ()
-    return tuple(sorted(context.axes(axes, rank))) or tuple(range(rank))
+    return tuple(sorted(context.normalize_axes(axes, rank))) or tuple(range(rank))
 
 
 def convert_reduce_log_sum_exp(context: OpContext) -> None:
     """Convert ReduceLogSumExp to m + log(sum(exp(x - m))), with the maximum m clipped to finite numbers."""
-    data, axes, make = context.operand(0), _read_reduced_axes(context, 18), make_composer(context)
+    data, axes, make = context.operand(0), _read_reduced_axes(context, 18), make_operator_emitter(context)
     over: Mapping[str, Attr] = {"axes": axes, "keepdims": True}
     largest = context.emit("max", (data,), over) if axes else data
     shift = make("clip", largest, minimum=-FLOAT_MAX, maximum=FLOAT_MAX)
@@ -308,11 +308,11 @@ ELEMENTWISE_CONVERTERS: Mapping[str, Converter] = {
     "Cast": Converter(convert_cast, MOVABLE),
     "Clip": Converter(convert_clip, NUMBERS),
     "Gelu": Converter(convert_gelu),
-    "HardSigmoid": make_formula_converter(formulas.hard_sigmoid, alpha=0.2, beta=0.5),
-    "Mish": make_formula_converter(formulas.mish),
+    "HardSigmoid": make_formula_converter(formulas.emit_hard_sigmoid, alpha=0.2, beta=0.5),
+    "Mish": make_formula_converter(formulas.emit_mish),
     "PRelu": Converter(convert_prelu, FLOAT),
     "Pow": Converter(convert_pow, NUMBERS),
-    "Reciprocal": make_formula_converter(formulas.reciprocal),
+    "Reciprocal": make_formula_converter(formulas.emit_reciprocal),
     "ReduceL1": make_reduction_converter("sum", operand_op="abs"),
     "ReduceL2": make_reduction_converter("sum", operand_op="mul", result_op="sqrt"),
     "ReduceLogSum": make_reduction_converter("sum", result_op="log"),
@@ -321,10 +321,10 @@ ELEMENTWISE_CONVERTERS: Mapping[str, Converter] = {
     "ReduceMean": make_reduction_converter("mean"),
     "ReduceMin": make_reduction_converter("min"),
     "ReduceProd": make_reduction_converter("prod"),
-    "ReduceSum": make_reduction_converter("sum", axes_input_opset=13),
+    "ReduceSum": make_reduction_converter("sum", first_opset_with_axes_input=13),
     "ReduceSumSquare": make_reduction_converter("sum", operand_op="mul"),
-    "Selu": make_formula_converter(formulas.selu, alpha=1.6732631921768188, gamma=1.0507010221481323),
-    "Softsign": make_formula_converter(formulas.softsign),
+    "Selu": make_formula_converter(formulas.emit_selu, alpha=1.6732631921768188, gamma=1.0507010221481323),
+    "Softsign": make_formula_converter(formulas.emit_softsign),
     "Mean": Converter(convert_mean),
     "Sum": make_variadic_converter("add"),
 }
@@ -355,7 +355,7 @@ def convert_div_or_mod(context: OpContext) -> None:
     if constant_divisor is not None and constant_divisor.dtype.kind in "iu" and not constant_divisor.all():
         context.broken("the constant integer divisor contains 0, expected no 0")
     op = "fmod" if context.operator.attributes.flag("fmod") else "floor_mod"
-    context.result("div" if context.operator.code == "Div" else op, (data, divisor))
+    context.result("div" if context.operator.op_type == "Div" else op, (data, divisor))
 
 
 def convert_bit_shift(context: OpContext) -> None:
@@ -382,7 +382,7 @@ def convert_is_nan(context: OpContext) -> None:
 
 def convert_is_inf(context: OpContext) -> None:
     """Convert IsInf to comparisons with the infinities that the attributes select."""
-    attributes, make, x = context.operator.attributes, make_composer(context), context.operand(0)
+    attributes, make, x = context.operator.attributes, make_operator_emitter(context), context.operand(0)
     infinities = ((np.inf, "detect_positive"), (-np.inf, "detect_negative"))
     tests = [make("equal", x, value) for value, name in infinities if attributes.flag(name, True)] or [
         make("less", x, -np.inf)
@@ -409,16 +409,16 @@ LOGIC_CONVERTERS: Mapping[str, Converter] = {
     **{row.onnx_op_type: make_comparison_converter(row.op, *row.dtypes) for row in COMPARISONS},
     "BitShift": Converter(convert_bit_shift, INTEGERS),
     "CastLike": Converter(convert_cast_like, MOVABLE),
-    "Celu": make_formula_converter(formulas.celu, alpha=1.0),
+    "Celu": make_formula_converter(formulas.emit_celu, alpha=1.0),
     "Div": Converter(convert_div_or_mod, NUMBERS),
     "EyeLike": Converter(convert_eye_like, MOVABLE),
     "IsInf": Converter(convert_is_inf, FLOAT),
     "IsNaN": Converter(convert_is_nan, FLOAT),
     "Mod": Converter(convert_div_or_mod, NUMBERS),
     "Not": Converter(convert_logical_not, ("bool",)),
-    "Shrink": make_formula_converter(formulas.shrink, SIGNED, bias=0.0, lambd=0.5),
-    "Swish": make_formula_converter(formulas.swish, alpha=1.0),
-    "ThresholdedRelu": make_formula_converter(formulas.thresholded_relu, alpha=1.0),
+    "Shrink": make_formula_converter(formulas.emit_shrink, SIGNED, bias=0.0, lambd=0.5),
+    "Swish": make_formula_converter(formulas.emit_swish, alpha=1.0),
+    "ThresholdedRelu": make_formula_converter(formulas.emit_thresholded_relu, alpha=1.0),
     "Where": Converter(convert_where, ("bool",)),
     "Xor": make_comparison_converter("not_equal", "bool"),
 }

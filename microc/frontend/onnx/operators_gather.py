@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from microc.frontend.formulas import make_composer
+from microc.frontend.formulas import make_operator_emitter
 from microc.frontend.onnx.context import MOVABLE, NUMBERS, Converter, OpContext
 from microc.frontend.onnx.file import dtype_from_code
 from microc.graph.ir import Attr
@@ -170,7 +170,7 @@ def convert_lp_normalization(context: OpContext) -> None:
     data, p = context.value(0), context.operator.attributes.integer("p", 2)
     if p not in (1, 2):
         context.broken(f"p is {p}, expected 1 or 2")
-    make, axis = make_composer(context), _read_axis_attribute(context, -1)
+    make, axis = make_operator_emitter(context), _read_axis_attribute(context, -1)
     powers = make("abs", data) if p == 1 else make("mul", data, data)
     total = context.emit("sum", (powers,), {"axes": (axis,), "keepdims": True})
     length = total if p == 1 else make("sqrt", total)

@@ -137,29 +137,29 @@ def compute_source_positions(rule: ResizeRule, axis: ResizedAxis) -> Array:
     float64."""
     dtype = np.float32 if rule.is_linear_interpolation or rule.mode == "nearest" else np.float64
 
-    def to_dtype(value: float) -> Array:
+    def to_scalar_array(value: float) -> Array:
         """Return a number as an array of rank 0 in the dtype of the computation."""
         return np.asarray(value, dtype)
 
     y, half, scale, last = (
         np.arange(axis.output_extent).astype(dtype),
-        to_dtype(0.5),
-        to_dtype(axis.scale),
-        to_dtype(axis.input_extent - 1),
+        to_scalar_array(0.5),
+        to_scalar_array(axis.scale),
+        to_scalar_array(axis.input_extent - 1),
     )
-    width, first = scale * to_dtype(axis.input_extent), to_dtype(axis.roi_start) * last
+    width, first = scale * to_scalar_array(axis.input_extent), to_scalar_array(axis.roi_start) * last
     match rule.coordinate_transformation_mode:
         case "align_corners":
             return np.asarray(y * last / (width - 1) if width != 1 else y * 0)
         case "asymmetric":
             return np.asarray(y / scale)
         case "tf_crop_and_resize":
-            span = to_dtype(axis.roi_end - axis.roi_start) * last
+            span = to_scalar_array(axis.roi_end - axis.roi_start) * last
             return np.asarray(first + (y * 0 + span * half if width == 1 else y * span / (width - 1)))
         case "pytorch_half_pixel" if axis.output_extent == 1:
             return y
         case "half_pixel_symmetric":
-            centre = to_dtype(axis.input_extent) * half * (1 - axis.output_extent / width)
+            centre = to_scalar_array(axis.input_extent) * half * (1 - axis.output_extent / width)
             return np.asarray(centre + (y + half) / scale - half)
         case _:
             return np.asarray((y + half) / scale - half)
@@ -234,11 +234,11 @@ def read_resized_axes(context: OpContext) -> tuple[ResizedAxis, ...]:
 
     The file has scales or sizes, for all axes or only for the axes in the attribute ``axes``."""
     attributes, shape = context.operator.attributes, context.shape(0)
-    axes = context.axes(attributes.integers("axes", tuple(range(len(shape)))), len(shape))
+    axes = context.normalize_axes(attributes.integers("axes", tuple(range(len(shape)))), len(shape))
     # Before opset 11, and in Upsample, there is no roi input in front of the scales.
-    scales_position = 1 if context.opset < 11 or context.operator.code == "Upsample" else 2
+    scales_position = 1 if context.opset < 11 or context.operator.op_type == "Upsample" else 2
     extents = [shape[axis] for axis in axes]
-    if context.opset < 9 and context.operator.code == "Upsample":
+    if context.opset < 9 and context.operator.op_type == "Upsample":
         scales, sizes = list(attributes.reals("scales")), None
     elif context.has_input(scales_position) and context.constant(scales_position).size:
         scales, sizes = [float(s) for s in context.constant(scales_position).reshape(-1)], None

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from microc.base.immutable import frozen
-from microc.frontend.formulas import make_composer
+from microc.frontend.formulas import make_operator_emitter
 from microc.frontend.onnx.context import Converter, OpContext
 from microc.graph.ir import Attr
 
@@ -44,7 +44,7 @@ def convert_skip_simplified_layer_normalization(context: OpContext) -> None:
 
 def _write_rms_norm(context: OpContext, data_name: str, scale_name: str) -> None:
     """Write output 0: ``data_name`` divided by its root mean square over the last axis, times ``scale_name``."""
-    make = make_composer(context)
+    make = make_operator_emitter(context)
     squares: Mapping[str, Attr] = {"axes": (len(context.type(data_name).shape) - 1,), "keepdims": True}
     mean = context.emit("mean", (make("mul", data_name, data_name),), squares)
     length = make("rsqrt", make("add", mean, context.operator.attributes.real("epsilon", 1e-5)))
@@ -116,7 +116,7 @@ def rotate_pairs(context: OpContext, data_name: str, cosine_and_sine: tuple[str,
         first, second = (context.reshape(slice_axis(context, both, 4, k, k + 1), pairs[:4]) for k in (0, 1))
     else:
         first, second = (slice_axis(context, data_name, 3, k * half, (k + 1) * half) for k in (0, 1))
-    make = make_composer(context)
+    make = make_operator_emitter(context)
     rotated = [
         make("sub", make("mul", first, cosine), make("mul", second, sine)),
         make("add", make("mul", first, sine), make("mul", second, cosine)),
@@ -185,31 +185,31 @@ def convert_group_query_attention(context: OpContext) -> None:
     length = _emit_past_length(context, heads)
     if context.operator.attributes.flag("do_rotary"):
         query, key = _rotate_query_and_key(context, heads, length, (query, key))
-    past = _get_past_caches(context, heads)
+    past = _get_past_cache_names(context, heads)
     rows = heads.query_heads // heads.kv_heads * heads.row_count
     scale = context.operator.attributes.real("scale", 0.0) or float(1 / np.sqrt(heads.head_width))
     scaled_query = context.reshape(
-        make_composer(context)("mul", query, scale), (heads.kv_heads, rows, heads.head_width)
+        make_operator_emitter(context)("mul", query, scale), (heads.kv_heads, rows, heads.head_width)
     )
     # One batch of products per key head: the queries of its group become rows, heads.query_heads / kv_heads * rows of them.
     keys, values = (
         [context.reshape(x, context.type(x).shape[1:]) for x in pair]  # without the batch axis, which is 1
         for pair in ((*past[:1], key), (*past[1:], value))
     )
-    scores = [_emit_batch_product(context, scaled_query, x, transpose_right=True) for x in keys]
-    scores[-1] = _mask_later_rows(context, heads, scores[-1])
+    scores = [_emit_batched_matmul(context, scaled_query, x, transpose_right=True) for x in keys]
+    scores[-1] = _mask_future_keys(context, heads, scores[-1])
     if past:
         scores[0] = _mask_unused_positions(context, scores[0], length)
     joined = context.emit("concat", scores, {"axis": 2}) if past else scores[0]
     shares, first, total = context.emit("softmax", (joined,), {"axis": 2, "beta": 1.0}), 0, ""
     for x in values:
         last = first + context.type(x).shape[1]
-        partial = _emit_batch_product(context, slice_axis(context, shares, 2, first, last), x)
+        partial = _emit_batched_matmul(context, slice_axis(context, shares, 2, first, last), x)
         total, first = context.emit("add", (total, partial)) if total else partial, last
     apart = context.reshape(total, (1, heads.query_heads, heads.row_count, heads.head_width))
     rows_of_heads = context.emit("transpose", (apart,), {"axes": (0, 2, 1, 3)})
     context.result_reshape(rows_of_heads, (1, heads.row_count, heads.query_heads * heads.head_width))
-    _write_present(context, past, (key, value), length)
+    _write_present_caches(context, past, (key, value), length)
 
 
 def _refuse_unsupported_variants(context: OpContext) -> None:
@@ -245,7 +245,7 @@ def _read_sizes_and_split_heads(context: OpContext) -> tuple[_AttentionSizes, tu
         context.refuse(f"got a batch of {shape[0]} sequences, expected one", "export the model with a batch of 1")
     heads = _AttentionSizes(queries, kv_heads, shape[1], shape[2] // parts)
 
-    def split_one_operand(value_name: str, head_count: int) -> str:
+    def split_into_heads(value_name: str, head_count: int) -> str:
         """Reshape and transpose (1, S, heads * D) to (1, heads, S, D); return the result's name."""
         if context.type(value_name).shape != (1, heads.row_count, head_count * heads.head_width):
             expected = (1, heads.row_count, head_count * heads.head_width)
@@ -256,13 +256,13 @@ def _read_sizes_and_split_heads(context: OpContext) -> tuple[_AttentionSizes, tu
     counts, first = (queries, kv_heads, kv_heads), 0
     if not packed:
         query, key, value = (
-            split_one_operand(context.operand(k), n) for k, n in zip((_QUERY, _KEY, _VALUE), counts, strict=True)
+            split_into_heads(context.operand(k), n) for k, n in zip((_QUERY, _KEY, _VALUE), counts, strict=True)
         )
         return heads, (query, key, value)
     parts_by_role = []
     for count in counts:
         last = first + count * heads.head_width
-        parts_by_role.append(split_one_operand(slice_axis(context, context.value(_QUERY), 2, first, last), count))
+        parts_by_role.append(split_into_heads(slice_axis(context, context.value(_QUERY), 2, first, last), count))
         first = last
     return heads, (parts_by_role[0], parts_by_role[1], parts_by_role[2])
 
@@ -292,7 +292,7 @@ def _rotate_query_and_key(
     return [rotate_pairs(context, value, (cosine, sine), interleaved=interleaved) for value in query_and_key_names]
 
 
-def _get_past_caches(context: OpContext, sizes: _AttentionSizes) -> tuple[str, ...]:
+def _get_past_cache_names(context: OpContext, sizes: _AttentionSizes) -> tuple[str, ...]:
     """Return the names of the caches of keys and of values; an empty tuple if the operator has none."""
     if not context.has_input(_PAST):
         return ()
@@ -305,7 +305,7 @@ def _get_past_caches(context: OpContext, sizes: _AttentionSizes) -> tuple[str, .
     return caches
 
 
-def _emit_batch_product(context: OpContext, left_name: str, right_name: str, *, transpose_right: bool = False) -> str:
+def _emit_batched_matmul(context: OpContext, left_name: str, right_name: str, *, transpose_right: bool = False) -> str:
     """Emit a product of batches of matrices, with the right ones transposed if ``transpose_right``; return its name."""
     right = context.emit("transpose", (right_name,), {"axes": (0, 2, 1)}) if transpose_right else right_name
     return context.emit("matmul", (left_name, right))
@@ -317,11 +317,11 @@ def _mask_unused_positions(context: OpContext, scores_name: str, past_length: st
     ``scores_name``: scores of shape (heads, rows, P). ``past_length``: name of the number of positions in use."""
     count = context.type(scores_name).shape[2]
     positions = context.new_constant("places", np.arange(count, dtype=np.int32).reshape(1, 1, count))
-    make = make_composer(context)
+    make = make_operator_emitter(context)
     return make("where", make("less", positions, past_length), scores_name, MASKED_SCORE)
 
 
-def _mask_later_rows(context: OpContext, sizes: _AttentionSizes, scores_name: str) -> str:
+def _mask_future_keys(context: OpContext, sizes: _AttentionSizes, scores_name: str) -> str:
     """Replace scores of keys that are later than the query by MASKED_SCORE; return the result's name.
 
     ``scores_name``: scores between rows of this call."""
@@ -329,10 +329,10 @@ def _mask_later_rows(context: OpContext, sizes: _AttentionSizes, scores_name: st
         return scores_name
     groups = sizes.query_heads // sizes.kv_heads
     seen = np.tile(np.tril(np.ones((sizes.row_count, sizes.row_count), bool)), (groups, 1))[None]
-    return make_composer(context)("where", context.new_constant("seen", seen), scores_name, MASKED_SCORE)
+    return make_operator_emitter(context)("where", context.new_constant("seen", seen), scores_name, MASKED_SCORE)
 
 
-def _write_present(
+def _write_present_caches(
     context: OpContext, past_cache_names: Sequence[str], new_keys_and_values: Sequence[str], past_length: str
 ) -> None:
     """Write outputs 1 and 2: the past caches with the keys and values of this call after the positions in use."""
@@ -341,14 +341,14 @@ def _write_present(
             continue
         if not past_cache_names:
             context.result_alias(value, position + 1)
-        elif _is_past_full(context, context.type(past_cache_names[0]).shape[2], context.type(value).shape[2]):
+        elif _must_cache_grow(context, context.type(past_cache_names[0]).shape[2], context.type(value).shape[2]):
             context.result("concat", (past_cache_names[position], value), {"axis": 2}, position + 1)
         else:
             begin = context.emit("pad", (past_length,), {"padding": ((2, 1),), "value": 0})
             context.result("dynamic_update_slice", (past_cache_names[position], value, begin), {}, position + 1)
 
 
-def _is_past_full(context: OpContext, past_capacity: int, new_row_count: int) -> bool:
+def _must_cache_grow(context: OpContext, past_capacity: int, new_row_count: int) -> bool:
     """Test whether the number of positions is a constant above ``past_capacity``, so that the cache must grow."""
     total = context.builder.consts.get(context.value(_TOTAL)) if context.has_input(_TOTAL) else None
     if total is None or total.size != 1 or int(total.reshape(())) <= past_capacity:

@@ -37,7 +37,7 @@ def convert_gemm(context: OpContext) -> None:
         if attributes.flag("transB"):
             b = context.emit("transpose", (b,), {"axes": (1, 0)})
         product = multiply_by_number(context, context.emit("matmul", (a, b)), alpha)
-        write_sum_with_c(context, product, beta)
+        write_gemm_output(context, product, beta)
         return
     if not attributes.flag("transB"):
         weight = weight.transpose((1, 0))
@@ -48,7 +48,7 @@ def convert_gemm(context: OpContext) -> None:
     if bias is not None:
         context.result("dense", (*operands, context.add_stored_tensor(f"{context.output()}_bias", bias)))
     elif context.has_input(2):
-        write_sum_with_c(context, context.emit("dense", operands), beta)
+        write_gemm_output(context, context.emit("dense", operands), beta)
     else:
         context.result("dense", operands)
 
@@ -82,7 +82,7 @@ def multiply_by_number(context: OpContext, value_name: str, factor: float) -> st
     )
 
 
-def write_sum_with_c(context: OpContext, product_name: str, beta: float) -> None:
+def write_gemm_output(context: OpContext, product_name: str, beta: float) -> None:
     """Write the output of Gemm: ``product_name`` + beta * C, or ``product_name`` alone if input C is absent."""
     if not context.has_input(2):
         context.result_alias(product_name)
@@ -106,7 +106,7 @@ def convert_matmul(context: OpContext) -> None:
     if weight is not None and len(right) == 2 and is_float(context.type(a).dtype):
         context.result_alias(emit_dense(context, a, weight.transpose((1, 0)), None))
         return
-    shape = (*context.broadcast(left[:-2], right[:-2]), *left[-2:-1], *right[-1:][: len(right) - 1])
+    shape = (*context.broadcast_shapes(left[:-2], right[:-2]), *left[-2:-1], *right[-1:][: len(right) - 1])
     a = context.reshape(a, (1, left[0])) if len(left) == 1 else a
     b = context.reshape(b, (right[0], 1)) if len(right) == 1 else b
     context.result_alias(context.reshape(context.emit("matmul", (a, b)), shape))
@@ -141,7 +141,7 @@ def convert_batch_normalization(context: OpContext) -> None:
     data = context.operand(0)
     shape = context.type(data).shape
     if any(context.value(position) not in context.builder.consts for position in range(1, 5)):
-        _convert_computed_batch_normalization(context, data)
+        _convert_batch_norm_at_run_time(context, data)
         return
     scale, bias, mean, variance = (context.constant(position).astype(np.float64) for position in range(1, 5))
     parameter_shape = shape[1:2] if context.opset >= 9 or attributes.flag("spatial", True) else shape[1:]
@@ -155,7 +155,7 @@ def convert_batch_normalization(context: OpContext) -> None:
     context.result("add", (scaled_data, _add_channel_constant(context, bias - mean * factor, data)))
 
 
-def _convert_computed_batch_normalization(context: OpContext, data_name: str) -> None:
+def _convert_batch_norm_at_run_time(context: OpContext, data_name: str) -> None:
     """Convert BatchNormalization with a scale, bias, mean or variance that is known only at run time."""
     rank, kind = len(context.type(data_name).shape), context.type(data_name).dtype
     scale, bias, mean, variance = (_reshape_along_channels(context, position, rank) for position in range(1, 5))
@@ -251,7 +251,7 @@ def make_softmax_converter(write_along_axis: Callable[[OpContext, str, int, str]
         write_along_axis(context, flat, 1, name)
         context.result("reshape", (name,), {"shape": shape})
 
-    return Converter(convert_softmax, expand_function_for_half=True)
+    return Converter(convert_softmax, expand_for_16_bit_floats=True)
 
 
 def _write_softmax(context: OpContext, data_name: str, axis: int, output_name: str) -> None:
@@ -302,15 +302,15 @@ def convert_einsum(context: OpContext) -> None:
         once = sorted(c for c in set(left) - set(",.") if left.count(c) == 1)
         right = ("..." if "..." in left else "") + "".join(once)
 
-    def number_axis_labels(term: str, rank: int) -> tuple[int, ...]:
+    def convert_axis_labels_to_numbers(term: str, rank: int) -> tuple[int, ...]:
         """Return a number for each axis of an operand of rank ``rank``, from its term of the equation, such as "ij"."""
         dots = rank - len(term.replace("...", ""))
         before, _, after = term.partition("...")
         middle = tuple(range(-dots, 0)) if "..." in term else ()
         return (*(ord(c) for c in before), *middle, *(ord(c) for c in after))
 
-    inputs = tuple(number_axis_labels(term, rank) for term, rank in zip(terms, ranks, strict=True))
-    output = number_axis_labels(right, len(right.replace("...", "")) + (hidden if "..." in right else 0))
+    inputs = tuple(convert_axis_labels_to_numbers(term, rank) for term, rank in zip(terms, ranks, strict=True))
+    output = convert_axis_labels_to_numbers(right, len(right.replace("...", "")) + (hidden if "..." in right else 0))
     operands = [context.operand(k) for k in range(len(terms))]
     context.result("einsum", operands, {"inputs": inputs, "output": output})
 
@@ -573,7 +573,7 @@ def convert_dynamic_quantize_lstm(context: OpContext) -> None:
         for position in (1, 2)
     ]
     inputs = context.operator.inputs
-    operator = replace(context.operator, code="LSTM", domain="", inputs=(inputs[0], *weights, *inputs[3:8]))
+    operator = replace(context.operator, op_type="LSTM", domain="", inputs=(inputs[0], *weights, *inputs[3:8]))
     convert_recurrent_layer(OpContext(operator, context.builder, context.loc))
 
 

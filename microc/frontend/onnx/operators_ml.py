@@ -63,7 +63,7 @@ def convert_svm_classifier(context: OpContext) -> None:
     weights = np.array(attributes.reals("coefficients"), np.float32).reshape(len(per_class) - 1, -1)
     pairs = list(combinations(range(len(per_class)), 2))
     rho = np.array(attributes.reals("rho"), np.float32)
-    decisions = _emit_dense(context, values, _compute_pair_weights(weights, per_class, pairs), rho)
+    decisions = _emit_dense(context, values, _compute_class_pair_weights(weights, per_class, pairs), rho)
     has_probabilities = "prob_a" in attributes and len(attributes.reals("prob_a")) > 0
     if len(per_class) == 2 and has_probabilities:
         line = _emit_affine(context, decisions, attributes.reals("prob_a")[0], attributes.reals("prob_b")[0])
@@ -145,7 +145,7 @@ def _emit_dense(context: OpContext, data_name: str, weights: Array, bias: Array)
     return context.emit("dense", operands + ([context.new_constant("rho", bias)] if bias.any() else []))
 
 
-def _compute_pair_weights(
+def _compute_class_pair_weights(
     weights: Array, vectors_per_class: tuple[int, ...], class_pairs: list[tuple[int, int]]
 ) -> Array:
     """Return the weight of each support vector in each pair of classes, of shape (pairs, support vectors).
@@ -279,7 +279,7 @@ def convert_imputer(context: OpContext) -> None:
     attributes, data = context.operator.attributes, context.value(0)
     dtype = context.type(data).dtype
     if dtype.startswith("float"):
-        replaced = float(attributes.raw_real("replaced_value_float", 0.0))
+        replaced = float(attributes.unchecked_real("replaced_value_float", 0.0))
         imputed = attributes.reals("imputed_value_floats")
     else:
         replaced, imputed = attributes.integer("replaced_value_int64", 0), attributes.integers("imputed_value_int64s")
@@ -287,11 +287,11 @@ def convert_imputer(context: OpContext) -> None:
         context.broken(
             f"imputed values: got {len(imputed)}, expected 1 or {context.type(data).shape[-1]}, one for each feature"
         )
-    missing = _emit_equals_number(context, data, replaced)
+    missing = _emit_equality_test(context, data, replaced)
     context.result("where", (missing, context.new_constant("imputed", np.array(imputed, dtype)), data))
 
 
-def _emit_equals_number(context: OpContext, data_name: str, number: float) -> str:
+def _emit_equality_test(context: OpContext, data_name: str, number: float) -> str:
     """Emit a test of each element of ``data_name`` for equality with ``number``.
 
     Return the result's name. NaN equals NaN here."""
@@ -330,7 +330,7 @@ def convert_label_encoder(context: OpContext) -> None:
         context.broken(f"keys have dtype {keys.dtype}, expected {dtype}, the dtype of the data")
     mapped = context.new_constant("default", np.array(default, values.dtype))
     for key, value in zip(keys.tolist(), values, strict=True):
-        hit = _emit_equals_number(context, data, key)
+        hit = _emit_equality_test(context, data, key)
         mapped = context.emit("where", (hit, context.new_constant("mapped", np.array(value)), mapped))
     context.result_alias(mapped)
 

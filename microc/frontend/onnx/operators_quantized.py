@@ -79,7 +79,7 @@ def broadcast_scale(context: OpContext, input_index: int, data_shape: Sequence[i
     return context.emit("slice", (expanded,), attrs)
 
 
-def _broadcast_constant(context: OpContext, input_index: int, channel_axis: int) -> Array:
+def _broadcast_constant_scale(context: OpContext, input_index: int, channel_axis: int) -> Array:
     """Return the constant at input ``input_index``, made to broadcast to input 0 as by :func:`broadcast_scale`.
 
     The work is done at compile time, because repeating the scales of blocks of weights at run time would need much
@@ -104,10 +104,10 @@ def write_quantize_arithmetic(context: OpContext, out_dtype: str, bit_count: int
     scale = _cast_to(context, broadcast_scale(context, 1, shape, axis), "float32")
     levels = context.emit("div", (_cast_to(context, data, "float32"), scale))
     zero = broadcast_scale(context, 2, shape, axis) if context.has_input(2) else ""
-    _write_rounded_levels(context, levels, zero, out_dtype, bit_count)
+    _write_rounded_and_saturated(context, levels, zero, out_dtype, bit_count)
 
 
-def _write_rounded_levels(
+def _write_rounded_and_saturated(
     context: OpContext, scaled_name: str, zero_point_name: str, out_dtype: str, bit_count: int
 ) -> None:
     """Write the output: ``scaled_name`` rounded, plus the zero point, saturated to ``bit_count`` bits.
@@ -146,7 +146,9 @@ def write_dequantize_arithmetic(context: OpContext) -> None:
     kind = context.type(context.value(1)).dtype
     constants = [context.builder.consts.get(context.value(k)) for k in range(3) if context.has_input(k)]
     if kind == "float32" and all(array is not None for array in constants):
-        data, scales, *zeros = (_broadcast_constant(context, k, axis).astype(np.float32) for k in range(len(constants)))
+        data, scales, *zeros = (
+            _broadcast_constant_scale(context, k, axis).astype(np.float32) for k in range(len(constants))
+        )
         context.result_constant(np.ascontiguousarray((data - (zeros[0] if zeros else np.float32(0))) * scales))
         return
     real = _cast_to(context, subtract_zero_point(context, 0, 2, axis), "float32")
@@ -168,10 +170,10 @@ def _write_requantisation(
     levels = context.emit("mul", (_cast_to(context, int32_sums_name, "float32"), factor))
     zero = context.reshape(context.value(scale_index + 1), ())
     out_dtype = context.type(zero).dtype
-    _write_rounded_levels(context, levels, zero, out_dtype, dtypes.dtype_parts(out_dtype).bits)
+    _write_rounded_and_saturated(context, levels, zero, out_dtype, dtypes.dtype_parts(out_dtype).bits)
 
 
-def convert_computed_qlinear_matmul(context: OpContext) -> None:
+def convert_qlinear_matmul_at_run_time(context: OpContext) -> None:
     """Convert QLinearMatMul whose scales or zero points are known only at run time.
 
     The left operand may have one scale for each row, the right operand one for each column."""
@@ -183,7 +185,7 @@ def convert_computed_qlinear_matmul(context: OpContext) -> None:
     )
 
 
-def convert_computed_qlinear_conv(context: OpContext) -> None:
+def convert_qlinear_conv_at_run_time(context: OpContext) -> None:
     """Convert QLinearConv with weights, scales or zero points that are known only at run time.
 
     The weights may have one scale for each output channel."""
@@ -428,7 +430,7 @@ class QuantizedOperands:
         context.result("quantize", (float_name,), _get_quantize_attrs(context, quant, out_dtype))
 
 
-def _has_constant_parameters(context: OpContext, input_count: int) -> bool:
+def _are_weights_and_scales_constant(context: OpContext, input_count: int) -> bool:
     """Test whether all inputs of a quantised operator except its data (input 0) are constant.
 
     ``input_count``: maximum number of the operator's inputs."""
@@ -441,8 +443,8 @@ def convert_qlinear_conv(context: OpContext) -> None:
     """Convert QLinearConv, to a float convolution between dequantised and quantised values if its weights are constant.
 
     Its inputs are x and w with scale and zero point each, then scale and zero point of y, and a bias."""
-    if not _has_constant_parameters(context, 9):
-        convert_computed_qlinear_conv(context)
+    if not _are_weights_and_scales_constant(context, 9):
+        convert_qlinear_conv_at_run_time(context)
         return
     operands = QuantizedOperands(context)
     data, weight = operands.dequantize_operand(0), operands.read_constant_operand(3, 0)
@@ -473,8 +475,8 @@ def convert_qgemm(context: OpContext) -> None:
 
 def convert_qlinear_matmul(context: OpContext) -> None:
     """Convert QLinearMatMul: to a ``dense`` layer if the right operand is a constant matrix, else to a ``matmul``."""
-    if not _has_constant_parameters(context, 8) or len(context.shape(3)) != 2:
-        convert_computed_qlinear_matmul(context)
+    if not _are_weights_and_scales_constant(context, 8) or len(context.shape(3)) != 2:
+        convert_qlinear_matmul_at_run_time(context)
         return
     operands = QuantizedOperands(context)
     data, weight = operands.dequantize_operand(0), operands.read_constant_operand(3, 1)

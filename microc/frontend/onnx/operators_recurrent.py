@@ -10,7 +10,7 @@ import numpy as np
 
 from microc.base.immutable import frozen
 from microc.frontend import formulas
-from microc.frontend.formulas import precomputes_input_products, slice_gate
+from microc.frontend.formulas import should_precompute_input_products, slice_gate
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.onnx.context import Converter, OpContext
 from microc.graph.ir import Attr, Graph
@@ -29,33 +29,33 @@ class GateActivation:
 
 
 @frozen
-class _ActivationFormula:
+class _ActivationEmitter:
     """Function that emits an activation function, and the defaults of its parameters alpha and beta.
 
     A default is None if the activation function has no such parameter."""
 
-    formula: Callable[..., str]
+    emit: Callable[..., str]
     alpha: float | None = None
     beta: float | None = None
 
 
-def _formula_of_operator(op_name: str) -> _ActivationFormula:
+def _make_operator_formula(op_name: str) -> _ActivationEmitter:
     """Return the formula of an activation function that is the graph operator ``op_name``."""
-    return _ActivationFormula(lambda make, x: make(op_name, x))
+    return _ActivationEmitter(lambda make, x: make(op_name, x))
 
 
-FUNCTIONS: Mapping[str, _ActivationFormula] = {
-    "affine": _ActivationFormula(formulas.affine_function, 1.0, 0.0),
-    "elu": _ActivationFormula(lambda make, x, alpha: make("elu", x, alpha=alpha), 1.0),
-    "hardsigmoid": _ActivationFormula(formulas.hard_sigmoid, 0.2, 0.5),
-    "leakyrelu": _ActivationFormula(lambda make, x, alpha: make("leaky_relu", x, alpha=alpha), 0.01),
-    "relu": _formula_of_operator("relu"),
-    "scaledtanh": _ActivationFormula(formulas.scaled_tanh, 1.0, 1.0),
-    "sigmoid": _formula_of_operator("sigmoid"),
-    "softplus": _formula_of_operator("softplus"),
-    "softsign": _ActivationFormula(formulas.softsign),
-    "tanh": _formula_of_operator("tanh"),
-    "thresholdedrelu": _ActivationFormula(formulas.thresholded_relu, 1.0),
+FUNCTIONS: Mapping[str, _ActivationEmitter] = {
+    "affine": _ActivationEmitter(formulas.emit_affine, 1.0, 0.0),
+    "elu": _ActivationEmitter(lambda make, x, alpha: make("elu", x, alpha=alpha), 1.0),
+    "hardsigmoid": _ActivationEmitter(formulas.emit_hard_sigmoid, 0.2, 0.5),
+    "leakyrelu": _ActivationEmitter(lambda make, x, alpha: make("leaky_relu", x, alpha=alpha), 0.01),
+    "relu": _make_operator_formula("relu"),
+    "scaledtanh": _ActivationEmitter(formulas.emit_scaled_tanh, 1.0, 1.0),
+    "sigmoid": _make_operator_formula("sigmoid"),
+    "softplus": _make_operator_formula("softplus"),
+    "softsign": _ActivationEmitter(formulas.emit_softsign),
+    "tanh": _make_operator_formula("tanh"),
+    "thresholdedrelu": _ActivationEmitter(formulas.emit_thresholded_relu, 1.0),
 }
 """Activation functions by ONNX's names in lower case."""
 
@@ -84,10 +84,10 @@ def resolve_activations(
 class RecurrentLayer:
     """Extents and attributes of a recurrent layer.
 
-    ``code``: RNN, GRU or LSTM. ``activations``: activation functions of the gates. ``clip``: largest magnitude of the
+    ``op_type``: RNN, GRU or LSTM. ``activations``: activation functions of the gates. ``clip``: largest magnitude of the
     activation functions' arguments; 0 for no limit. ``input_forget``: the forget gate is one minus the input gate."""
 
-    code: str
+    op_type: str
     step_count: int
     batch_size: int
     unit_count: int
@@ -103,9 +103,9 @@ class StateWeights:
 
     They are values of the loop's body. A name is empty if the layer has no such weights."""
 
-    matrix: str
-    bias: str
-    peepholes: str
+    matrix_name: str
+    bias_name: str
+    peepholes_name: str
 
 
 class StepBuilder:
@@ -156,7 +156,7 @@ class StepBuilder:
     def emit_activation(self, function_index: int, value_name: str) -> str:
         """Emit activation function ``function_index`` of a value; return the result's name."""
         function = self.layer.activations[function_index]
-        return FUNCTIONS[function.name].formula(self, value_name, *function.parameters)
+        return FUNCTIONS[function.name].emit(self, value_name, *function.parameters)
 
 
 def finish_step_body(
@@ -181,7 +181,12 @@ def finish_step_body(
 
 def _emit_state_sums(step: StepBuilder, hidden_state: str, state_weights: StateWeights) -> str:
     """Emit the product of the hidden state and the weights of all gates, plus the bias; return the name of the sums."""
-    return step("dense", hidden_state, state_weights.matrix, *((state_weights.bias,) if state_weights.bias else ()))
+    return step(
+        "dense",
+        hidden_state,
+        state_weights.matrix_name,
+        *((state_weights.bias_name,) if state_weights.bias_name else ()),
+    )
 
 
 def _emit_rnn_step(step: StepBuilder, input_sums: str, old_states: list[str], state_weights: StateWeights) -> list[str]:
@@ -205,10 +210,12 @@ def _emit_gru_step(step: StepBuilder, input_sums: str, old_states: list[str], st
         reset_sums = step("mul", reset, step.slice_gate_sums(sums, 2))
     else:
         ends: dict[str, Attr] = {"begin": (2 * units, 0), "end": (3 * units, units), "strides": (1, 1)}
-        reset_sums = step("dense", step("mul", reset, hidden), step("slice", state_weights.matrix, **ends))
-        if state_weights.bias:
+        reset_sums = step("dense", step("mul", reset, hidden), step("slice", state_weights.matrix_name, **ends))
+        if state_weights.bias_name:
             reset_sums = step(
-                "add", reset_sums, step("slice", state_weights.bias, begin=(2 * units,), end=(3 * units,), strides=(1,))
+                "add",
+                reset_sums,
+                step("slice", state_weights.bias_name, begin=(2 * units,), end=(3 * units,), strides=(1,)),
             )
     candidate = step.emit_clipped_activation(1, step("add", step.slice_gate_sums(input_sums, 2), reset_sums))
     return [step("add", step("mul", step("sub", 1.0, update), candidate), step("mul", update, hidden))]
@@ -230,10 +237,14 @@ def _emit_lstm_step(
         name.
 
         If the layer has no peephole weights, the sums are unchanged."""
-        if not state_weights.peepholes:
+        if not state_weights.peepholes_name:
             return step.slice_gate_sums(sums, gate_index)
         peephole = step(
-            "slice", state_weights.peepholes, begin=(gate_index * units,), end=((gate_index + 1) * units,), strides=(1,)
+            "slice",
+            state_weights.peepholes_name,
+            begin=(gate_index * units,),
+            end=((gate_index + 1) * units,),
+            strides=(1,),
         )
         return step("add", step.slice_gate_sums(sums, gate_index), step("mul", peephole, cell_state))
 
@@ -264,7 +275,7 @@ _DEFAULTS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "
 
 def _read_layer(context: OpContext) -> RecurrentLayer:
     """Return the extents and attributes of a recurrent layer; raise ModelError if they are inconsistent."""
-    attributes, code = context.operator.attributes, context.operator.code
+    attributes, op_type = context.operator.attributes, context.operator.op_type
     direction = attributes.text("direction", "forward")
     if direction not in ("forward", "reverse", "bidirectional"):
         context.broken(f"direction is {direction!r}, expected forward, reverse or bidirectional")
@@ -275,16 +286,17 @@ def _read_layer(context: OpContext) -> RecurrentLayer:
             f"{directions} matrices of weights for direction {direction!r}"
         )
     steps, batch = (shape[1], shape[0]) if attributes.flag("layout") else shape[:2]
-    names = tuple(name.lower() for name in attributes.texts("activations")) or _DEFAULTS[code] * directions
-    if any(name not in FUNCTIONS for name in names) or len(names) != len(_DEFAULTS[code]) * directions:
+    names = tuple(name.lower() for name in attributes.texts("activations")) or _DEFAULTS[op_type] * directions
+    if any(name not in FUNCTIONS for name in names) or len(names) != len(_DEFAULTS[op_type]) * directions:
         context.broken(
-            f"got activations {', '.join(names)}, expected {len(_DEFAULTS[code]) * directions} of {', '.join(FUNCTIONS)}"
+            f"got activations {', '.join(names)}, "
+            f"expected {len(_DEFAULTS[op_type]) * directions} of {', '.join(FUNCTIONS)}"
         )
     chosen = resolve_activations(
         names, attributes.reals("activation_alpha", ()), attributes.reals("activation_beta", ())
     )
     units, forgets = context.shape(2)[2], attributes.flag("input_forget")
-    return RecurrentLayer(code, steps, batch, units, directions, chosen, attributes.real("clip", 0.0), forgets)
+    return RecurrentLayer(op_type, steps, batch, units, directions, chosen, attributes.real("clip", 0.0), forgets)
 
 
 def convert_recurrent_layer(context: OpContext) -> None:
@@ -359,18 +371,18 @@ def _emit_rows_and_final_states(
         data_name = _reverse_sequence(context, data_name)
     biases = _get_input_and_state_bias(context, layer, direction_index, context.type(weight).shape[0])
     states = [_get_initial_state(context, layer, 5, direction_index, is_batch_first)]
-    if layer.code == "LSTM":
+    if layer.op_type == "LSTM":
         states.append(_get_initial_state(context, layer, 6, direction_index, is_batch_first))
     step = StepBuilder(context, layer)
     old = [step.add_carried_input(value, name) for value, name in zip(states, ("hidden", "cell"), strict=False)]
     input_sums = _emit_input_sums(context, step, data_name, weight, biases[0])
     peepholes = (
         step.capture_value(_slice_direction(context, 7, direction_index))
-        if layer.code == "LSTM" and context.has_input(7)
+        if layer.op_type == "LSTM" and context.has_input(7)
         else ""
     )
     cell = StateWeights(step.capture_value(matrix), step.capture_value(biases[1]) if biases[1] else "", peepholes)
-    new = CELLS[layer.code](step, input_sums, old, cell)
+    new = CELLS[layer.op_type](step, input_sums, old, cell)
     body = finish_step_body(step, context, old, new)
     attrs: dict[str, Any] = {"body": body, "count": layer.step_count, "carried": len(states), "guarded": False}
     loop_outputs = [
@@ -392,7 +404,7 @@ def _get_input_and_state_bias(
         return "", ""
     both = _slice_direction(context, 3, direction_index)
     data, state = (_slice_bias_half(context, both, gate_element_count, half) for half in (0, 1))
-    return (data, state) if layer.code == "GRU" else (context.emit("add", (data, state)), "")
+    return (data, state) if layer.op_type == "GRU" else (context.emit("add", (data, state)), "")
 
 
 def _slice_bias_half(context: OpContext, bias_name: str, gate_element_count: int, half_index: int) -> str:
@@ -413,11 +425,11 @@ def _slice_bias_half(context: OpContext, bias_name: str, gate_element_count: int
 def _emit_input_sums(context: OpContext, step: StepBuilder, data_name: str, weight_name: str, bias_name: str) -> str:
     """Return the name, in the loop's body, of one step's data times the weights, plus the bias.
 
-    The products of all steps are computed before the loop if :func:`precomputes_input_products` allows, and in the body
+    The products of all steps are computed before the loop if :func:`should_precompute_input_products` allows, and in the body
     otherwise."""
     steps, batch, depth = context.type(data_name).shape
     size = context.type(weight_name).shape[0]
-    if not precomputes_input_products(steps, size, depth):
+    if not should_precompute_input_products(steps, size, depth):
         row = step("gather", step.capture_value(data_name), step.iteration, axis=0)
         return step(
             "dense", row, step.capture_value(weight_name), *((step.capture_value(bias_name),) if bias_name else ())
@@ -458,5 +470,5 @@ def _write_outputs(
 
 
 RECURRENT_CONVERTERS: Mapping[str, Converter] = {
-    code: Converter(convert_recurrent_layer, ("float32",)) for code in _GATES
+    op_type: Converter(convert_recurrent_layer, ("float32",)) for op_type in _GATES
 }

@@ -30,7 +30,7 @@ def convert_size(context: OpContext) -> None:
 
 def convert_identity_or_dropout(context: OpContext) -> None:
     """Convert Identity, or Dropout, which is an identity in inference."""
-    if context.operator.code == "Dropout":
+    if context.operator.op_type == "Dropout":
         if context.has_input(2) and context.constant(2).any():
             ratio = float(context.constant(1).reshape(-1)[0]) if context.has_input(1) else 0.5
             if ratio:
@@ -69,11 +69,11 @@ def convert_flatten(context: OpContext) -> None:
     context.result_reshape(context.value(0), (prod(extents[:axis]), prod(extents[axis:])))
 
 
-def read_axes(context: OpContext, axes_input_opset: int = 13) -> tuple[int, ...] | None:
+def read_axes(context: OpContext, first_opset_with_axes_input: int = 13) -> tuple[int, ...] | None:
     """Return the operator's axes, or None if they are absent.
 
-    They are an attribute before opset ``axes_input_opset`` and input 1 since then."""
-    if context.opset >= axes_input_opset:
+    They are an attribute before opset ``first_opset_with_axes_input`` and input 1 since then."""
+    if context.opset >= first_opset_with_axes_input:
         return context.integers(1) if context.has_input(1) else None
     attributes = context.operator.attributes
     return attributes.integers("axes") if "axes" in attributes else None
@@ -83,7 +83,7 @@ def convert_squeeze(context: OpContext) -> None:
     """Convert Squeeze, which removes the given axes of extent 1, or all axes of extent 1 if none are given."""
     extents, axes_given = context.shape(0), read_axes(context)
     ones = tuple(k for k, e in enumerate(extents) if e == 1)
-    axes = ones if axes_given is None else context.axes(axes_given, len(extents))
+    axes = ones if axes_given is None else context.normalize_axes(axes_given, len(extents))
     if any(extents[axis] != 1 for axis in axes):
         context.broken(f"axes: got {axes} of shape {extents}, expected axes of extent 1")
     context.result_reshape(context.value(0), tuple(e for k, e in enumerate(extents) if k not in axes))
@@ -95,7 +95,7 @@ def convert_unsqueeze(context: OpContext) -> None:
     if axes_given is None:
         context.broken("the attribute or input 'axes' is missing")
     extents = list(context.shape(0))
-    for axis in sorted(context.axes(axes_given, len(extents) + len(axes_given))):
+    for axis in sorted(context.normalize_axes(axes_given, len(extents) + len(axes_given))):
         extents.insert(axis, 1)
     context.result_reshape(context.value(0), tuple(extents))
 
@@ -202,7 +202,7 @@ SHAPE_CONVERTERS: Mapping[str, Converter] = {
 
 
 @frozen
-class _TracedIndex:
+class _RunTimeIndex:
     """Index of an element as the sum of a value known at run time and a constant.
 
     ``value_name``: name of a scalar or of a vector of one element; empty if the index is constant. ``offset``: the
@@ -226,7 +226,7 @@ def convert_dynamic_slice(context: OpContext) -> None:
             "a computed start is supported only for one axis and step 1",
             "slice along one axis at a time, in steps of one",
         )
-    start, end = (_trace_offset(context, context.value(position)) for position in (1, 2))
+    start, end = (_split_index_into_value_and_offset(context, context.value(position)) for position in (1, 2))
     # The size is known although start and end are not: it is the difference of their constants.
     size = end.offset - start.offset
     if start.value_name != end.value_name or not 0 < size <= shape[axis]:
@@ -241,7 +241,7 @@ def convert_dynamic_slice(context: OpContext) -> None:
     context.result("dynamic_slice", (context.value(0), first), {"size": (*shape[:axis], size, *shape[axis + 1 :])})
 
 
-def _trace_offset(context: OpContext, index_name: str) -> _TracedIndex:
+def _split_index_into_value_and_offset(context: OpContext, index_name: str) -> _RunTimeIndex:
     """Return an index (a value of one element) as an earlier value plus a constant.
 
     Its computation is followed back through reshapes, casts of integers, and additions and subtractions of
@@ -264,8 +264,8 @@ def _trace_offset(context: OpContext, index_name: str) -> _TracedIndex:
         amount = int(constants[0].reshape(-1)[0])
         offset, index_name = offset + (amount if node.op == "add" else -amount), variables[0]
     if index_name in builder.consts:
-        return _TracedIndex("", offset + int(builder.consts[index_name].reshape(-1)[0]))
-    return _TracedIndex(index_name, offset)
+        return _RunTimeIndex("", offset + int(builder.consts[index_name].reshape(-1)[0]))
+    return _RunTimeIndex(index_name, offset)
 
 
 # ---- Converters of operators that select, join, repeat and pad elements.
@@ -333,7 +333,7 @@ def read_starts_ends_axes_and_steps(context: OpContext) -> tuple[tuple[int, ...]
         starts, ends = context.integers(1), context.integers(2)
         axes_given = context.integers(3) if context.has_input(3) else tuple(range(len(starts)))
         steps = context.integers(4) if context.has_input(4) else (1,) * len(starts)
-    axes = context.axes(axes_given, rank)
+    axes = context.normalize_axes(axes_given, rank)
     if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
         context.broken(
             f"got starts {starts}, ends {ends}, axes {axes} and steps {steps}, expected equal lengths and no step of 0"
@@ -475,13 +475,13 @@ def convert_pad(context: OpContext) -> None:
     elif mode != "constant":
         context.broken(f"mode is {mode!r}, expected constant, reflect, edge or wrap")
     elif context.opset >= 11 and context.has_input(2) and context.value(2) not in context.builder.consts:
-        context.result_alias(_emit_pad_with_computed_value(context, value, widths))
+        context.result_alias(_emit_pad_with_run_time_value(context, value, widths))
     else:
         value = context.emit("pad", (value,), {"padding": widths, "value": read_pad_value(context)})
         context.result_alias(value)
 
 
-def _emit_pad_with_computed_value(
+def _emit_pad_with_run_time_value(
     context: OpContext, value_name: str, padding_by_axis: tuple[tuple[int, int], ...]
 ) -> str:
     """Pad ``value_name`` with a number that is known only at run time (operand 2); return the name of the result."""
@@ -498,7 +498,7 @@ def read_padding_widths(context: OpContext) -> tuple[tuple[int, int], ...]:
     pads = context.operator.attributes.integers("pads") if context.opset < 11 else context.integers(1)
     axes = tuple(range(rank))
     if context.opset >= 18 and context.has_input(3):
-        axes = context.axes(context.integers(3), rank)
+        axes = context.normalize_axes(context.integers(3), rank)
     if len(pads) != 2 * len(axes) or any(abs(p) > 1 << 24 for p in pads):
         context.broken(f"pads: got {pads}, expected {2 * len(axes)} numbers, each at most {1 << 24}")
     widths = dict(zip(axes, zip(pads[: len(axes)], pads[len(axes) :], strict=True), strict=True))
@@ -522,7 +522,7 @@ def read_pad_value(context: OpContext) -> float | int:
 def convert_expand(context: OpContext) -> None:
     """Convert Expand, which broadcasts the data and a given shape to each other."""
     extents = context.shape(0)
-    wanted = context.broadcast(extents, context.integers(1))
+    wanted = context.broadcast_shapes(extents, context.integers(1))
     if wanted == context.shape(0):
         context.result_alias(context.value(0))
     else:

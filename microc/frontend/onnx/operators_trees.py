@@ -279,9 +279,9 @@ def _read_node_tables(
     return _NodeTables(children[0], children[1], feature, threshold, mode)
 
 
-def _add_missing_value_flag(comparison_mode: int, missing_goes_true: bool) -> int:
+def _add_missing_value_flag(comparison_mode: int, missing_takes_true_branch: bool) -> int:
     """Return a comparison mode, with the flag UNORDERED added if a missing feature (NaN) takes the true branch."""
-    return comparison_mode | UNORDERED if missing_goes_true else comparison_mode
+    return comparison_mode | UNORDERED if missing_takes_true_branch else comparison_mode
 
 
 def _build_tree(

@@ -99,21 +99,24 @@ def read_image_window(
 
     Data of one spatial axis are treated as images of height 1."""
     window = read_spatial_window(context, kernel_shape, data_extents, ceil_mode)
-    before, after = _as_height_and_width(window.padding_before, 0), _as_height_and_width(window.padding_after, 0)
+    before, after = (
+        _expand_to_height_and_width(window.padding_before, 0),
+        _expand_to_height_and_width(window.padding_after, 0),
+    )
     return ImageWindow(
-        _as_height_and_width(window.kernel, 1),
-        _as_height_and_width(window.strides, 1),
+        _expand_to_height_and_width(window.kernel, 1),
+        _expand_to_height_and_width(window.strides, 1),
         (*before, *after),
-        _as_height_and_width(window.dilation, 1),
-        _as_height_and_width(window.ceil_mode_padding, 0),
+        _expand_to_height_and_width(window.dilation, 1),
+        _expand_to_height_and_width(window.ceil_mode_padding, 0),
     )
 
 
-def _as_height_and_width(spatial_values: tuple[int, ...], missing_height: int) -> tuple[int, int]:
+def _expand_to_height_and_width(spatial_values: tuple[int, ...], default_height: int) -> tuple[int, int]:
     """Return one or two values of spatial axes as (height, width).
 
-    A single value is the width; the height is then ``missing_height``."""
-    return (missing_height, spatial_values[0]) if len(spatial_values) == 1 else (spatial_values[0], spatial_values[1])
+    A single value is the width; the height is then ``default_height``."""
+    return (default_height, spatial_values[0]) if len(spatial_values) == 1 else (spatial_values[0], spatial_values[1])
 
 
 def read_spatial_attribute(

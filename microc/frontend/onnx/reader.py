@@ -154,7 +154,8 @@ def has_changed_since_oldest_opset(context: OpContext) -> bool:
 
     schema = _get_operator_schema(context)
     return (
-        schema is None or defs.get_schema(context.operator.code, OLDEST_OPSET, "").since_version != schema.since_version
+        schema is None
+        or defs.get_schema(context.operator.op_type, OLDEST_OPSET, "").since_version != schema.since_version
     )
 
 
@@ -163,7 +164,7 @@ def _get_operator_schema(context: OpContext) -> Any:
     from onnx import defs
 
     try:
-        return defs.get_schema(context.operator.code, context.opset, context.operator.domain)
+        return defs.get_schema(context.operator.op_type, context.opset, context.operator.domain)
     except defs.SchemaError:
         return None
 
@@ -200,7 +201,7 @@ def _make_node_proto(context: OpContext) -> Any:
     import onnx
 
     operator = context.operator
-    node = onnx.helper.make_node(operator.code, operator.inputs, operator.outputs, domain=operator.domain)
+    node = onnx.helper.make_node(operator.op_type, operator.inputs, operator.outputs, domain=operator.domain)
     node.attribute.extend(operator.attributes.protos_by_name().values())
     return node
 
@@ -385,9 +386,9 @@ def _translate_operator(builder: OnnxGraphBuilder, operator: Operator) -> None:
             context.broken(f"value {name!r}: both an initialiser and an output of this node, expected one of them")
         if operator.outputs.count(name) > 1 and name:
             context.broken(f"output {name!r}: listed twice, expected once")
-    custom = PLUGIN_CONVERTERS.get(f"{operator.domain}::{operator.code}")
-    converter = CONVERTERS.get(operator.domain, {}).get(operator.code, custom)
-    computed = not operator.domain and operator.code in CONSTANT_OPERATORS
+    custom = PLUGIN_CONVERTERS.get(f"{operator.domain}::{operator.op_type}")
+    converter = CONVERTERS.get(operator.domain, {}).get(operator.op_type, custom)
+    computed = not operator.domain and operator.op_type in CONSTANT_OPERATORS
     if not any(operator.outputs):
         context.broken("the operator has no output with a name, expected at least one")
     # Before version 7 broadcasting was explicit (attributes axis and broadcast), so only unchanged operators are accepted.
@@ -398,7 +399,7 @@ def _translate_operator(builder: OnnxGraphBuilder, operator: Operator) -> None:
         )
     is_known = converter is not None or computed
     if not is_known and not has_function_body(context):
-        context.refuse(*get_unsupported_reason_and_hint(operator.code, operator.domain not in CONVERTERS))
+        context.refuse(*get_unsupported_reason_and_hint(operator.op_type, operator.domain not in CONVERTERS))
     # Unsupported operators are known before their results are used: mark everything behind them as lost, so that each cause
     # is reported once.
     if builder.lost & {*operator.inputs, *operator.attributes.find_values_read_by_subgraphs()}:
@@ -406,7 +407,7 @@ def _translate_operator(builder: OnnxGraphBuilder, operator: Operator) -> None:
         return
     if converter is None and not computed:
         if not _try_convert_function_body(context):
-            context.refuse(*get_unsupported_reason_and_hint(operator.code, operator.domain not in CONVERTERS))
+            context.refuse(*get_unsupported_reason_and_hint(operator.op_type, operator.domain not in CONVERTERS))
         return
     values = [context.value(position) for position in range(context.input_count()) if context.has_input(position)]
     is_constant = bool(values) and all(value in builder.consts for value in values)
@@ -419,14 +420,14 @@ def _translate_operator(builder: OnnxGraphBuilder, operator: Operator) -> None:
             "the operator is supported for constant inputs only; got an input that is computed at run time", hint
         )
     # Data of an unsupported 16-bit float is computed by the definition's steps if each of them rounds, else in float32.
-    if converter.dtypes:
+    if converter.first_input_dtypes:
         data_dtype = context.type(context.value(0)).dtype
-        if data_dtype in HALF and data_dtype not in converter.dtypes:
-            if converter.expand_function_for_half and _try_convert_function_body(context):
+        if data_dtype in HALF and data_dtype not in converter.first_input_dtypes:
+            if converter.expand_for_16_bit_floats and _try_convert_function_body(context):
                 return
             _convert_in_float32(context, converter, data_dtype)
             return
-        if data_dtype not in converter.dtypes:
+        if data_dtype not in converter.first_input_dtypes:
             context.refuse(
                 f"{data_dtype} data are not supported", "export the model in float32, or quantised to 8 bits"
             )
@@ -488,16 +489,16 @@ def _define_model_inputs(builder: OnnxGraphBuilder, shapes_by_input: Mapping[str
             )
     symbols: dict[str, int] = {}
     for value in inputs.values():
-        bound_shape = shapes_by_input.get(value.name, shapes_by_input.get(EVERY_INPUT))
-        if bound_shape is not None:
-            _check_bound_shape(builder, value, bound_shape)
-            declared = value.shape or (None,) * len(bound_shape)
-            for extent, bound in zip(declared, bound_shape, strict=True):
+        user_shape = shapes_by_input.get(value.name, shapes_by_input.get(EVERY_INPUT))
+        if user_shape is not None:
+            _check_user_shape(builder, value, user_shape)
+            declared = value.shape or (None,) * len(user_shape)
+            for extent, bound in zip(declared, user_shape, strict=True):
                 if isinstance(extent, str):
                     symbols.setdefault(extent, bound)
     for value in builder.file.inputs:
-        bound_shape = shapes_by_input.get(value.name, shapes_by_input.get(EVERY_INPUT))
-        shape = tuple(bound_shape) if bound_shape is not None else _infer_input_shape(builder, value, symbols)
+        user_shape = shapes_by_input.get(value.name, shapes_by_input.get(EVERY_INPUT))
+        shape = tuple(user_shape) if user_shape is not None else _infer_input_shape(builder, value, symbols)
         builder.define_value(value.name, TensorType(shape, value.dtype), _format_input_location(builder, value))
 
 
@@ -513,16 +514,16 @@ def _format_declared_shape(model_input: ModelInput) -> str:
     return "(" + ", ".join("?" if extent is None else str(extent) for extent in model_input.shape) + ")"
 
 
-def _check_bound_shape(builder: OnnxGraphBuilder, model_input: ModelInput, bound_shape: tuple[int, ...]) -> None:
+def _check_user_shape(builder: OnnxGraphBuilder, model_input: ModelInput, user_shape: tuple[int, ...]) -> None:
     """Raise UsageError if the shape that the user gave for an input does not fit the input's declared shape."""
-    declared = model_input.shape if model_input.shape is not None else (None,) * len(bound_shape)
-    fits = len(declared) == len(bound_shape) and all(
+    declared = model_input.shape if model_input.shape is not None else (None,) * len(user_shape)
+    fits = len(declared) == len(user_shape) and all(
         bound >= 1 and (not isinstance(extent, int) or extent == bound)
-        for extent, bound in zip(declared, bound_shape, strict=True)
+        for extent, bound in zip(declared, user_shape, strict=True)
     )
     if not fits:
         raise UsageError(
-            f"got shape {tuple(bound_shape)}, which does not fit the input",
+            f"got shape {tuple(user_shape)}, which does not fit the input",
             where=_format_input_location(builder, model_input),
             hint=f"give a shape that fits {_format_declared_shape(model_input)}",
         )

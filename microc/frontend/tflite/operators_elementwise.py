@@ -9,7 +9,7 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.frontend import formulas
-from microc.frontend.formulas import make_composer
+from microc.frontend.formulas import make_operator_emitter
 from microc.frontend.tflite.context import (
     FLOAT,
     MOVABLE,
@@ -198,7 +198,7 @@ def convert_gelu(context: OpContext) -> None:
     approximate = bool(context.operator.options.fields("GeluOptions").integer("Approximate"))
     if _try_table_interpolation(context, "gelu_by_tanh" if approximate else "gelu"):
         return
-    activated = formulas.gelu(make_composer(context), dequantised_operand(context, 0), approximate)
+    activated = formulas.emit_gelu(make_operator_emitter(context), dequantised_operand(context, 0), approximate)
     emit_real_result(context, "reshape", (activated,), {"shape": context.type(activated).shape})
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from microc.base import dtypes
 from microc.frontend import formulas
-from microc.frontend.formulas import make_composer
+from microc.frontend.formulas import make_operator_emitter
 from microc.frontend.torch.context import Converter, OpContext
 from microc.graph.ir import Attr
 
@@ -181,7 +181,7 @@ def convert_elu(context: OpContext) -> str:
 
 def make_formula_converter(formula: Callable[..., str]) -> Converter:
     """Return the converter of an elementwise function that is composed of several operators by ``formula``."""
-    return lambda context: _emit_in_float32(context, lambda x: formula(make_composer(context.builder), x))
+    return lambda context: _emit_in_float32(context, lambda x: formula(make_operator_emitter(context.builder), x))
 
 
 def _emit_in_float32(context: OpContext, build_formula: Callable[[str], str]) -> str:
@@ -196,7 +196,7 @@ def _emit_in_float32(context: OpContext, build_formula: Callable[[str], str]) ->
 def convert_gelu(context: OpContext) -> str:
     """Convert gelu, exact or approximated by tanh."""
     tanh = context.argument("approximate", "none") == "tanh"
-    return _emit_in_float32(context, lambda x: formulas.gelu(make_composer(context.builder), x, tanh))
+    return _emit_in_float32(context, lambda x: formulas.emit_gelu(make_operator_emitter(context.builder), x, tanh))
 
 
 def convert_softmax(context: OpContext) -> str:
@@ -351,7 +351,7 @@ ELEMENTWISE_CONVERTERS: Mapping[str, Converter] = {
     "ge": make_comparison_converter("greater_equal"),
     "gelu": convert_gelu,
     "gt": make_comparison_converter("greater"),
-    "hardsigmoid": make_formula_converter(formulas.hard_sigmoid),
+    "hardsigmoid": make_formula_converter(formulas.emit_hard_sigmoid),
     "hardswish": make_unary_converter("hard_swish"),
     "hardtanh": convert_clamp,
     "le": make_comparison_converter("less_equal"),
@@ -371,7 +371,7 @@ ELEMENTWISE_CONVERTERS: Mapping[str, Converter] = {
     "neg": make_unary_converter("neg"),
     "pow": convert_pow,
     "prod": make_reduction_converter("prod"),
-    "reciprocal": make_formula_converter(formulas.reciprocal),
+    "reciprocal": make_formula_converter(formulas.emit_reciprocal),
     "relu": make_unary_converter("relu"),
     "remainder": make_binary_converter("floor_mod"),
     "round": make_unary_converter("round"),

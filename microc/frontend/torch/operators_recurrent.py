@@ -11,7 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from microc.base.dtypes import Array
-from microc.frontend.formulas import GateWeights, State, StepEmitter, run_over_time, slice_gate, swap_batch_and_time
+from microc.frontend.formulas import (
+    GateWeights,
+    State,
+    StepEmitter,
+    emit_loop_over_time,
+    slice_gate,
+    swap_batch_and_time,
+)
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.torch.context import Converter, OpContext
 
@@ -50,7 +57,7 @@ def make_recurrent_converter(make_step: Callable[[GateWeights], StepEmitter], st
                 state = [_emit_initial_state(context, value, k) for value in initial]
                 # PyTorch's order: weights for the data, weights for the state, then the bias of each.
                 gates, past = GateWeights(weights[k][0], *weights[k][2:3]), GateWeights(weights[k][1], *weights[k][3:])
-                result, final_state = run_over_time(
+                result, final_state = emit_loop_over_time(
                     context.builder, data, gates, state, make_step(past), backwards=backwards
                 )
                 rows.append(context.emit("reverse", (result,), {"axes": (0,)}) if backwards else result)
@@ -104,7 +111,8 @@ def make_rnn_cell(activation: str) -> Callable[[GateWeights], StepEmitter]:
         def step(builder: GraphBuilder, input_products: str, state: State) -> State:
             return (
                 builder.emit(
-                    activation, (builder.emit("add", (input_products, state_gates.emit_products(builder, state[0]))),)
+                    activation,
+                    (builder.emit("add", (input_products, state_gates.emit_gate_products(builder, state[0]))),),
                 ),
             )
 
@@ -118,7 +126,7 @@ def make_lstm_step(state_gates: GateWeights) -> StepEmitter:
 
     def emit_lstm_step(builder: GraphBuilder, input_products: str, state: State) -> State:
         units, emit = state_gates.weight.shape[1], builder.emit
-        total = emit("add", (input_products, state_gates.emit_products(builder, state[0])))
+        total = emit("add", (input_products, state_gates.emit_gate_products(builder, state[0])))
         i, f, o = (emit("sigmoid", (slice_gate(builder, total, k, units),)) for k in (0, 1, 3))
         new_part = emit("mul", (i, emit("tanh", (slice_gate(builder, total, 2, units),))))
         cell = emit("add", (emit("mul", (f, state[1])), new_part))
@@ -132,7 +140,7 @@ def make_gru_step(state_gates: GateWeights) -> StepEmitter:
 
     def emit_gru_step(builder: GraphBuilder, input_products: str, state: State) -> State:
         units, emit = state_gates.weight.shape[1], builder.emit
-        sums = state_gates.emit_products(builder, state[0])
+        sums = state_gates.emit_gate_products(builder, state[0])
         r, z = (
             emit(
                 "sigmoid",

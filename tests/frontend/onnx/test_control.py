@@ -186,7 +186,7 @@ def test_one_turn_and_none_leave_no_loop() -> None:
 
 def test_a_turn_slices_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two columns from that of the turn on."""
-    add = replace(onnx_elementwise.ELEMENTWISE_CONVERTERS["Add"], dtypes=())
+    add = replace(onnx_elementwise.ELEMENTWISE_CONVERTERS["Add"], first_input_dtypes=())
     monkeypatch.setitem(cast(dict[str, Converter], onnx_reader.CONVERTERS[""]), "Add", add)
     nodes = [
         node("Cast", ["i"], ["at"], to=TensorProto.INT32),

@@ -44,7 +44,7 @@ class OnnxGraphWriter:
         self.own_names = {name: self.names.fresh(name) for name in graph.types if name not in constants}
         self.nodes: list[Any] = []
         self.initializers: list[Any] = []
-        self.form_names: dict[tuple[str, bool, bool], str] = {}
+        self.onnx_names: dict[tuple[str, bool, bool], str] = {}
         self.dequantised_sources: dict[str, tuple[str, Quant]] = {}
         self._shared: dict[tuple[str, tuple[int, ...], bytes], str] = {}
 
@@ -70,7 +70,9 @@ class OnnxGraphWriter:
             self.outer.require_opset(min_opset)
         self.min_opset = max(self.min_opset, min_opset)
 
-    def emit_at_start(self, onnx_op_type: str, input_names: Sequence[str], output_name: str, **attributes: Any) -> None:
+    def insert_at_start(
+        self, onnx_op_type: str, input_names: Sequence[str], output_name: str, **attributes: Any
+    ) -> None:
         """Insert an ONNX node of operator ``onnx_op_type`` before all other nodes of the graph."""
         self.emit(onnx_op_type, input_names, [output_name], **attributes)
         self.nodes.insert(0, self.nodes.pop())
@@ -97,46 +99,46 @@ class OnnxGraphWriter:
         )
         return name
 
-    def share_integers(self, *numbers: int) -> str:
+    def share_int64_initializer(self, *numbers: int) -> str:
         """Return the name of an int64 initialiser with ``numbers``, such as a shape, axes or padding."""
         return self.share_initializer("integers", np.array(numbers, np.int64))
 
     # ------------------------------------------------------------ forms of a value
 
-    def bind_form(
+    def record_onnx_name(
         self, value_name: str, onnx_name: str, is_dequantised: bool = False, is_channels_first: bool = False
     ) -> None:
         """Record that ``onnx_name`` is the ONNX name of one form of the graph value ``value_name``.
 
         ``is_dequantised``: the form is dequantised reals instead of stored integers. ``is_channels_first``: it has
         channels first instead of last."""
-        self.form_names[value_name, is_dequantised, is_channels_first] = onnx_name
+        self.onnx_names[value_name, is_dequantised, is_channels_first] = onnx_name
 
-    def make_written_name(self, value_name: str, is_channels_first: bool = False) -> str:
+    def make_onnx_name(self, value_name: str, is_channels_first: bool = False) -> str:
         """Return the ONNX name under which a graph value is written.
 
         With channels last it is the value's own name, with channels first a new name."""
         return self.names.fresh(f"{value_name}_first") if is_channels_first else self.own_names[value_name]
 
-    def is_only_channels_first(self, value_name: str) -> bool:
+    def is_written_only_channels_first(self, value_name: str) -> bool:
         """Test whether a value has been written only with channels first.
 
         For a value that is dequantised at its first use, the stored integers are tested."""
-        if value_name in self.dequantised_sources and (value_name, False, False) not in self.form_names:
-            return self.is_only_channels_first(self.dequantised_sources[value_name][0])
-        return (value_name, False, True) in self.form_names and (value_name, False, False) not in self.form_names
+        if value_name in self.dequantised_sources and (value_name, False, False) not in self.onnx_names:
+            return self.is_written_only_channels_first(self.dequantised_sources[value_name][0])
+        return (value_name, False, True) in self.onnx_names and (value_name, False, False) not in self.onnx_names
 
-    def get_form_name(self, value_name: str, is_dequantised: bool = False, is_channels_first: bool = False) -> str:
+    def get_onnx_name(self, value_name: str, is_dequantised: bool = False, is_channels_first: bool = False) -> str:
         """Return the ONNX name of one form of a graph value; write the form if this is its first use.
 
-        The form is described by the same arguments as in :meth:`bind_form`. A constant with fewer than 4 axes that
+        The form is described by the same arguments as in :meth:`record_onnx_name`. A constant with fewer than 4 axes that
         is read with channels first gets leading axes of extent 1."""
         key = (value_name, is_dequantised, is_channels_first)
-        if key not in self.form_names:
-            self.form_names[key] = self._write_form(value_name, is_dequantised, is_channels_first)
-        return self.form_names[key]
+        if key not in self.onnx_names:
+            self.onnx_names[key] = self._write_value(value_name, is_dequantised, is_channels_first)
+        return self.onnx_names[key]
 
-    def _write_form(self, value_name: str, is_dequantised: bool, is_channels_first: bool) -> str:
+    def _write_value(self, value_name: str, is_dequantised: bool, is_channels_first: bool) -> str:
         """Write the nodes or the initialiser that make one form of the value ``value_name``.
 
         Return the form's ONNX name. ``is_dequantised``: the form is dequantised reals. ``is_channels_first``: it has
@@ -144,13 +146,13 @@ class OnnxGraphWriter:
         type_, constant = self.graph.types[value_name], self.graph.consts.get(value_name)
         if is_dequantised:
             assert type_.quant is not None
-            return self._write_dequantized_form(
+            return self._write_dequantized_value(
                 value_name, type_.quant, self.names.fresh(f"{value_name}_real"), is_channels_first
             )
         if value_name in self.dequantised_sources:
-            return self._write_dequantized_form(
+            return self._write_dequantized_value(
                 *self.dequantised_sources[value_name],
-                self.make_written_name(value_name, is_channels_first),
+                self.make_onnx_name(value_name, is_channels_first),
                 is_channels_first,
             )
         if constant is not None:
@@ -159,26 +161,26 @@ class OnnxGraphWriter:
         if is_channels_first:
             return self.emit(
                 "Transpose",
-                [self.get_form_name(value_name)],
-                [self.make_written_name(value_name, is_channels_first)],
+                [self.get_onnx_name(value_name)],
+                [self.make_onnx_name(value_name, is_channels_first)],
                 perm=TO_FIRST,
             )
-        if (value_name, False, True) in self.form_names:
+        if (value_name, False, True) in self.onnx_names:
             return self.emit(
                 "Transpose",
-                [self.get_form_name(value_name, is_channels_first=True)],
-                [self.make_written_name(value_name)],
+                [self.get_onnx_name(value_name, is_channels_first=True)],
+                [self.make_onnx_name(value_name)],
                 perm=TO_LAST,
             )
         raise InternalError(f"{value_name!r} is read before it is written")
 
-    def _write_dequantized_form(self, value_name: str, quant: Quant, output_name: str, is_channels_first: bool) -> str:
+    def _write_dequantized_value(self, value_name: str, quant: Quant, output_name: str, is_channels_first: bool) -> str:
         """Write DequantizeLinear of the value ``value_name``, with channels first or last; return ``output_name``."""
         axis = quant.axis
         if axis is not None and is_channels_first:
             axis = TO_FIRST.index(axis + 4 - len(self.graph.types[value_name].shape))
         return self.emit_dequantize(
-            self.get_form_name(value_name, is_channels_first=is_channels_first),
+            self.get_onnx_name(value_name, is_channels_first=is_channels_first),
             self.graph.types[value_name].dtype,
             quant,
             axis,
@@ -193,12 +195,12 @@ class OnnxGraphWriter:
         ``axis``: axis of ``onnx_name``, in its own layout, along which the scales differ; None for a single scale."""
         return self.emit(
             "DequantizeLinear",
-            [onnx_name, *self.get_quantization_names(quant, dtype, onnx_name)],
+            [onnx_name, *self.share_scale_and_zero_point(quant, dtype, onnx_name)],
             [output_name],
             axis=axis,
         )
 
-    def get_quantization_names(self, quant: Quant, dtype: str, name_stem: str) -> tuple[str, ...]:
+    def share_scale_and_zero_point(self, quant: Quant, dtype: str, name_stem: str) -> tuple[str, ...]:
         """Return the names of the initialisers with scale and zero point.
 
         For int32 with zero points of 0 only the scale is returned, as ONNX requires."""
@@ -282,7 +284,7 @@ class NodeContext:
 
     def operand_name(self, operand_index: int = 0) -> str:
         """Return the ONNX name of an operand, dequantised and with channels first if this operator reads it so."""
-        return self.builder.get_form_name(
+        return self.builder.get_onnx_name(
             self.node.inputs[operand_index], self._is_dequantised(operand_index), self.is_channels_first
         )
 
@@ -313,7 +315,7 @@ class NodeContext:
                 "quantise the network to 8 or 16 bits",
             )
 
-    def check_dtype(self, onnx_operator: str) -> None:
+    def require_first_operand_dtype(self, onnx_operator: str) -> None:
         """Raise UnsupportedError if ``onnx_operator`` does not support the dtype of the first operand."""
         from onnx import defs
 
@@ -324,7 +326,7 @@ class NodeContext:
                 f"cast the data to one of {', '.join(sorted(supported))}",
             )
 
-    def require_floats(self) -> None:
+    def require_real_operands(self) -> None:
         """Raise UnsupportedError if operands are integers that do not represent reals."""
         if not dtypes.is_float(self.operand_dtype()):
             self.refuse(
@@ -338,14 +340,14 @@ class NodeContext:
         """Return a copy of this context that reads operands and writes results with channels first."""
         return replace(self, is_channels_first=True)
 
-    def with_layout_of_operands(self) -> NodeContext:
+    def in_layout_of_operands(self) -> NodeContext:
         """Return the context for an elementwise operator, in the layout that avoids transposes.
 
         It has channels first if all operands but constants are of 4 axes and have been written only with channels
         first."""
         names = [name for name in self.node.inputs if name not in self.builder.graph.consts]
         images = all(
-            len(self.builder.graph.types[name].shape) == 4 and self.builder.is_only_channels_first(name)
+            len(self.builder.graph.types[name].shape) == 4 and self.builder.is_written_only_channels_first(name)
             for name in names
         )
         return self.with_channels_first() if images and len(self.result_type.shape) == 4 else self
@@ -356,13 +358,13 @@ class NodeContext:
         """Add an initialiser with ``data`` that only this operator reads; return its name."""
         return self.builder.add_initializer(f"{self.node.outputs[0]}_{name_stem}", data)
 
-    def share_number(self, value: float) -> str:
+    def share_scalar_initializer(self, value: float) -> str:
         """Return the name of a scalar initialiser of ``value``, in the dtype in which the operator computes."""
         return self.builder.share_initializer("number", np.array(value, dtypes.to_numpy(self.operand_dtype())))
 
-    def share_integers(self, *numbers: int) -> str:
+    def share_int64_initializer(self, *numbers: int) -> str:
         """Return the name of an int64 initialiser with ``numbers``, such as a shape, axes or padding."""
-        return self.builder.share_integers(*numbers)
+        return self.builder.share_int64_initializer(*numbers)
 
     def make_unique_name(self, onnx_op_type: str) -> str:
         """Return an unused name for the result of ONNX operator ``onnx_op_type``."""
@@ -384,17 +386,21 @@ class NodeContext:
         The chain is ``onnx_op_type`` with inputs ``input_names``, the activation, QuantizeLinear for a quantised
         result, and ``final_steps``, which only rearrange or convert elements, such as Reshape or Cast."""
         if self.node.inputs[0] and input_names[0] == self.operand_name():
-            self.check_dtype(onnx_op_type)
-        steps: list[Step] = [(onnx_op_type, input_names[1:], attributes), *self._get_final_steps(), *final_steps]
+            self.require_first_operand_dtype(onnx_op_type)
+        steps: list[Step] = [
+            (onnx_op_type, input_names[1:], attributes),
+            *self._get_activation_and_quantize_steps(),
+            *final_steps,
+        ]
         value, name = self.node.outputs[0], input_names[0]
         for step, (step_code, others, attrs) in enumerate(steps):
             output = (
                 self.make_unique_name(step_code)
                 if step + 1 < len(steps)
-                else self.builder.make_written_name(value, self.is_channels_first)
+                else self.builder.make_onnx_name(value, self.is_channels_first)
             )
             name = self.builder.emit(step_code, (name, *others), [output], **attrs)
-        self.builder.bind_form(value, name, is_channels_first=self.is_channels_first)
+        self.builder.record_onnx_name(value, name, is_channels_first=self.is_channels_first)
 
     def write_results(
         self, onnx_op_type: str, *input_names: str, onnx_output_dtypes: Sequence[str | None] = (), **attributes: Any
@@ -410,18 +416,18 @@ class NodeContext:
             for value, dtype in zip(values, onnx_output_dtypes, strict=True)
         ]
         names = [
-            "" if not value else self.make_unique_name(onnx_op_type) if cast else builder.make_written_name(value)
+            "" if not value else self.make_unique_name(onnx_op_type) if cast else builder.make_onnx_name(value)
             for value, cast in zip(values, casts, strict=True)
         ]
         builder.emit(onnx_op_type, input_names, names, **attributes)
         for value, name, cast in zip(values, names, casts, strict=True):
             if cast:
                 name = builder.emit(
-                    "Cast", [name], [builder.make_written_name(value)], to=CODES[builder.graph.types[value].dtype]
+                    "Cast", [name], [builder.make_onnx_name(value)], to=CODES[builder.graph.types[value].dtype]
                 )
-            builder.bind_form(value, name)
+            builder.record_onnx_name(value, name)
 
-    def _get_final_steps(self) -> list[Step]:
+    def _get_activation_and_quantize_steps(self) -> list[Step]:
         """Return the ONNX operators after the main one: the activation and, for a quantised result, QuantizeLinear.
 
         The activation of a quantised result is written after QuantizeLinear, between DequantizeLinear and a second
@@ -439,18 +445,23 @@ class NodeContext:
         if not self.is_quantised or not is_quantised_type(kind):
             return clamp
         assert kind.quant is not None
-        quantize: Step = ("QuantizeLinear", self._get_result_quantization_names(kind.quant), {})
+        quantize: Step = ("QuantizeLinear", self._share_result_scale_and_zero_point(kind.quant), {})
         if not clamp:
             return [quantize]
         if activation not in ("tanh", "sigmoid"):
             rounding = str(self.attr("rounding"))
             if activation_range(activation, kind.quant, kind.dtype, rounding) == dtypes.int_range(kind.dtype):
                 return [quantize]
-        return [quantize, ("DequantizeLinear", self._get_result_quantization_names(kind.quant), {}), *clamp, quantize]
+        return [
+            quantize,
+            ("DequantizeLinear", self._share_result_scale_and_zero_point(kind.quant), {}),
+            *clamp,
+            quantize,
+        ]
 
-    def _get_result_quantization_names(self, quant: Quant) -> tuple[str, ...]:
+    def _share_result_scale_and_zero_point(self, quant: Quant) -> tuple[str, ...]:
         """Return the names of the initialisers with the result's scale and zero point."""
-        return self.builder.get_quantization_names(quant, self.result_type.dtype, self.node.outputs[0])
+        return self.builder.share_scale_and_zero_point(quant, self.result_type.dtype, self.node.outputs[0])
 
 
 OpWriter = Callable[[NodeContext], None]

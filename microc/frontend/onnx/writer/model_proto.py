@@ -63,12 +63,12 @@ def to_onnx(graph: Graph, version: str) -> bytes:
     graph = expand_composed_operator(graph)
     builder = OnnxGraphWriter(graph)
     for name in (*graph.inputs, *graph.state):
-        builder.bind_form(name, builder.own_names[name])
+        builder.record_onnx_name(name, builder.own_names[name])
     write_graph_nodes(builder)
     ends = write_graph_outputs(builder, graph.outputs)
     # The next contents of each state are an output of their own.
     updates = {
-        state: builder.emit("Identity", [builder.get_form_name(value)], [builder.names.fresh(f"{state}_next")])
+        state: builder.emit("Identity", [builder.get_onnx_name(value)], [builder.names.fresh(f"{state}_next")])
         for state, value in graph.updates.items()
     }
     return _serialize_valid_model(_build_model_proto(builder, ends, updates, version), builder.min_opset)
@@ -83,7 +83,7 @@ def write_graph_nodes(builder: OnnxGraphWriter) -> None:
         except UnsupportedError as error:
             refusals.append(error)
             for name in node.outputs:
-                builder.bind_form(name, name)
+                builder.record_onnx_name(name, name)
     if refusals:
         raise _combine_unsupported_errors(builder.graph, refusals)
 
@@ -108,7 +108,7 @@ def write_subgraph(
     Return its writer and the ONNX names of its outputs."""
     builder = OnnxGraphWriter(graph, outer_writer)
     for value, name in onnx_input_names.items():
-        builder.bind_form(value, name)
+        builder.record_onnx_name(value, name)
     write_graph_nodes(builder)
     return builder, write_graph_outputs(builder, graph.outputs)
 
@@ -137,10 +137,10 @@ def write_graph_outputs(builder: OnnxGraphWriter, output_value_names: tuple[str,
     written = {name for node in builder.nodes for name in node.output}
     names: list[str] = []
     for value in output_value_names:
-        name = builder.get_form_name(value)
+        name = builder.get_onnx_name(value)
         written.update(builder.nodes[-1].output if builder.nodes else ())
         if name not in written or name in names:
-            is_taken = builder.own_names[value] in (*written, *builder.form_names.values())
+            is_taken = builder.own_names[value] in (*written, *builder.onnx_names.values())
             name = builder.emit(
                 "Identity", [name], [builder.names.fresh(value) if is_taken else builder.own_names[value]]
             )
@@ -183,14 +183,14 @@ def _build_model_proto(
     model = helper.make_model(onnx_graph, producer_name=PRODUCER, producer_version=version)
     if state_outputs:
         description = {
-            builder.own_names[state]: {"output": name, "initial": _to_json_contents(graph.state[state])}
+            builder.own_names[state]: {"output": name, "initial": _convert_state_to_json_value(graph.state[state])}
             for state, name in state_outputs.items()
         }
         helper.set_model_props(model, {STATE_KEY: json.dumps(description)})
     return model
 
 
-def _to_json_contents(state_contents: Array) -> Any:
+def _convert_state_to_json_value(state_contents: Array) -> Any:
     """Return the initial contents of a state for JSON: one number if all elements are equal, else nested lists."""
     same = state_contents.size > 0 and (state_contents == state_contents.flat[0]).all()
     return state_contents.flat[0].item() if same else state_contents.tolist()

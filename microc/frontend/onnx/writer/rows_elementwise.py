@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from microc.base import dtypes
-from microc.frontend.onnx.operators_elementwise import COMPARISONS, FUNCTIONS, PAIRS, OneToOne
+from microc.frontend.onnx.operators_elementwise import COMPARISONS, FUNCTIONS, PAIRS, OneToOneOperator
 from microc.frontend.onnx.writer.context import CODES, NodeContext, OnnxGraphWriter, OpWriter, make_value_info
 from microc.frontend.onnx.writer.rows_layers import write_quantize
 from microc.graph.ir import Graph, TensorType
@@ -18,11 +18,11 @@ from microc.ops.control import UNBOUNDED, scanned_operand_count
 # ---- Functions of one and two numbers, comparisons, selection, conversions.
 
 
-def make_one_to_one_writer(correspondence: OneToOne) -> OpWriter:
+def make_one_to_one_writer(correspondence: OneToOneOperator) -> OpWriter:
     """Make the function that writes a graph operator which ONNX has with the same operands."""
 
     def write_one_to_one(context: NodeContext) -> None:
-        context = context.with_layout_of_operands()
+        context = context.in_layout_of_operands()
         operands = [context.operand_name(k) for k in range(len(context.node.inputs))]
         context.write_result(
             correspondence.onnx_op_type,
@@ -35,19 +35,19 @@ def make_one_to_one_writer(correspondence: OneToOne) -> OpWriter:
 
 def write_clip(context: NodeContext) -> None:
     """Write ``clip`` as Clip. Bounds for integer data are integers of the data's dtype."""
-    context = context.with_layout_of_operands()
-    bounds = [_share_clip_bound(context, context.attr(name)) for name in ("minimum", "maximum")]
+    context = context.in_layout_of_operands()
+    bounds = [_share_clip_bound_initializer(context, context.attr(name)) for name in ("minimum", "maximum")]
     context.write_result("Clip", context.operand_name(), *bounds)
 
 
-def _share_clip_bound(context: NodeContext, bound: float) -> str:
+def _share_clip_bound_initializer(context: NodeContext, bound: float) -> str:
     """Return the name of an initialiser for a bound of Clip.
 
     For integer data the bound is limited to the range of their dtype."""
     if not dtypes.is_float(context.operand_dtype()):
         low, high = dtypes.int_range(context.operand_dtype())
         bound = min(max(int(bound), low), high)
-    return context.share_number(bound)
+    return context.share_scalar_initializer(bound)
 
 
 def dequantise_number(context: NodeContext, stored_number: float) -> float:
@@ -133,7 +133,7 @@ def make_negated_comparison_writer(comparison_operator: str) -> OpWriter:
 
 def write_prelu(context: NodeContext) -> None:
     """Write ``prelu`` as PRelu."""
-    context = context.with_layout_of_operands()
+    context = context.in_layout_of_operands()
     context.write_result("PRelu", context.operand_name(0), context.operand_name(1))
 
 
@@ -198,14 +198,14 @@ def make_reduction_writer(onnx_op_type: str) -> OpWriter:
                 "write the graph as it was read, before any pass",
             )
         keepdims = int(context.attr("keepdims"))
-        context.write_result(onnx_op_type, context.operand_name(), _share_axes(context), keepdims=keepdims)
+        context.write_result(onnx_op_type, context.operand_name(), _share_axes_initializer(context), keepdims=keepdims)
 
     return write_reduction
 
 
-def _share_axes(context: NodeContext) -> str:
+def _share_axes_initializer(context: NodeContext) -> str:
     """Return the name of an initialiser with the axes of a reduction."""
-    return context.share_integers(*_get_sorted_axes(context))
+    return context.share_int64_initializer(*_get_sorted_axes(context))
 
 
 def _get_sorted_axes(context: NodeContext) -> tuple[int, ...]:
@@ -219,18 +219,21 @@ def write_mean(context: NodeContext) -> None:
 
     A mean over the spatial axes of images is written as GlobalAveragePool, because runtimes can compute this operator
     in integers."""
-    context.require_floats()
+    context.require_real_operands()
     axes = _get_sorted_axes(context)
     if len(context.operand_type().shape) != 4 or axes not in _IMAGES:
         context.write_result(
-            "ReduceMean", context.operand_name(), _share_axes(context), keepdims=int(context.attr("keepdims"))
+            "ReduceMean",
+            context.operand_name(),
+            _share_axes_initializer(context),
+            keepdims=int(context.attr("keepdims")),
         )
         return
     pooled = context.with_channels_first() if _IMAGES[axes] else context
     if context.attr("keepdims"):
         pooled.write_result("GlobalAveragePool", pooled.operand_name())
         return
-    flat = context.share_integers(*context.result_type.shape)
+    flat = context.share_int64_initializer(*context.result_type.shape)
     operand = pooled.operand_name()
     context.write_result("GlobalAveragePool", operand, final_steps=[("Reshape", (flat,), {})])
 
@@ -265,7 +268,7 @@ def make_arg_extremum_writer(onnx_op_type: str) -> OpWriter:
 
 def write_top_k(context: NodeContext) -> None:
     """Write ``topk`` as TopK with sorted results."""
-    count = context.share_integers(context.attr("k"))
+    count = context.share_int64_initializer(context.attr("k"))
     attributes = {"axis": context.attr("axis"), "largest": int(context.attr("largest")), "sorted": 1}
     context.write_results("TopK", context.operand_name(), count, onnx_output_dtypes=(None, INDEX_DTYPE), **attributes)
 
@@ -314,9 +317,9 @@ def write_loop(context: NodeContext, write_subgraph: SubgraphWriter) -> None:
     fixed = operands[carried : len(operands) - len(rows)]
     bound = dict(zip(body.inputs, (count_int32, *inside, *fixed, *rows), strict=True))
     inner, ends = write_subgraph(body, outer, bound)
-    inner.emit_at_start("Cast", [iteration], count_int32, to=CODES["int32"])
+    inner.insert_at_start("Cast", [iteration], count_int32, to=CODES["int32"])
     for row, operand in zip(rows, operands[carried + len(fixed) :], strict=True):
-        inner.emit_at_start("Gather", [operand, iteration], row, axis=0)
+        inner.insert_at_start("Gather", [operand, iteration], row, axis=0)
     goes_on = inner.emit("Identity", [ends[0] if guarded else flag], [names.fresh(f"{flag}_next")])
     types = [body.types[name] for name in body.outputs]
     graph = _make_body_graph_proto(

@@ -48,7 +48,11 @@ def get_bias_names(context: NodeContext) -> tuple[str, ...]:
     data, builder, type_ = context.get_constant_data(2), context.builder, context.operand_type(2)
     if data is None or not context.is_quantised:
         name = replace(context, is_channels_first=False).operand_name(2)
-        return (name if len(type_.shape) == 1 else context.emit("Reshape", name, context.share_integers(type_.size)),)
+        return (
+            name
+            if len(type_.shape) == 1
+            else context.emit("Reshape", name, context.share_int64_initializer(type_.size)),
+        )
     scales, weights = context.operand_type(0).quant, context.operand_type(1).quant
     assert scales is not None and weights is not None
     scales_of_sums = tuple(scales.scale[0] * scale for scale in weights.scale)
@@ -143,7 +147,7 @@ def make_convolution_writer(onnx_op_type: str) -> OpWriter:
     ``onnx_op_type``: Conv or ConvTranspose. Channels are first in microc's operator and in ONNX's."""
 
     def write_convolution(context: NodeContext) -> None:
-        context.require_floats()
+        context.require_real_operands()
         inputs = [context.operand_name(k) for k in range(len(context.node.inputs))]
         context.write_result(
             onnx_op_type,
@@ -170,21 +174,21 @@ CONVOLUTION_WRITERS: Mapping[str, OpWriter] = {
 
 def write_max_pool(context: NodeContext) -> None:
     """Write ``max_pool2d`` as MaxPool over the rows and columns of images."""
-    context = _with_channels_first_for_pool(context)
+    context = _make_pool_context(context)
     context.write_result("MaxPool", context.operand_name(), **_get_image_pool_attributes(context))
 
 
 def write_average_pool(context: NodeContext) -> None:
     """Write ``avg_pool2d`` as AveragePool over the rows and columns of images."""
-    context = _with_channels_first_for_pool(context)
-    context.require_floats()
+    context = _make_pool_context(context)
+    context.require_real_operands()
     include_padding = int(context.attr("count_include_pad"))
     context.write_result(
         "AveragePool", context.operand_name(), **_get_image_pool_attributes(context), count_include_pad=include_padding
     )
 
 
-def _with_channels_first_for_pool(context: NodeContext) -> NodeContext:
+def _make_pool_context(context: NodeContext) -> NodeContext:
     """Return the context for a pool with channels first, which is the only layout of ONNX's pools."""
     return context.with_channels_first() if context.attr("layout") == "NHWC" else context
 
@@ -210,11 +214,11 @@ def write_window_max(context: NodeContext) -> None:
 
 def write_window_sum(context: NodeContext) -> None:
     """Write ``window_sum`` as an AveragePool that includes padding, times the number of elements of the window."""
-    context.require_floats()
+    context.require_real_operands()
     mean = context.emit(
         "AveragePool", context.operand_name(), **_get_window_pool_attributes(context), count_include_pad=1
     )
-    context.write_result("Mul", mean, context.share_number(prod(context.attr("kernel"))))
+    context.write_result("Mul", mean, context.share_scalar_initializer(prod(context.attr("kernel"))))
 
 
 def _get_window_pool_attributes(context: NodeContext) -> Mapping[str, Any]:
@@ -330,7 +334,7 @@ def write_softmax(context: NodeContext) -> None:
     A quantised softmax is followed by a Sum of one operand. It prevents ONNX Runtime from fusing the softmax to
     QLinearSoftmax, whose results are wrong by several quantisation steps if the scale of the data is large."""
     data, beta = context.operand_name(), float(context.attr("beta"))
-    scaled_data = data if beta == 1.0 else context.emit("Mul", data, context.share_number(beta))
+    scaled_data = data if beta == 1.0 else context.emit("Mul", data, context.share_scalar_initializer(beta))
     if context.is_quantised:
         softmax_ = context.emit("Softmax", scaled_data, axis=context.attr("axis"))
         context.write_result("Sum", softmax_)
@@ -345,7 +349,7 @@ def write_log_softmax(context: NodeContext) -> None:
 
 def write_layer_norm(context: NodeContext) -> None:
     """Write ``layer_norm`` as LayerNormalization with a scale of ones."""
-    context.require_floats()
+    context.require_real_operands()
     ones = context.add_initializer(np.ones(context.operand_type().shape[-1:], np.float32), "scale")
     context.write_result("LayerNormalization", context.operand_name(), ones, epsilon=context.attr("epsilon"))
 
@@ -353,8 +357,8 @@ def write_layer_norm(context: NodeContext) -> None:
 def write_l2_normalize(context: NodeContext) -> None:
     """Write ``l2_normalize`` as x / max(norm, 1e-6), with the L2 norm over the last axis."""
     data = context.operand_name()
-    norm = context.emit("ReduceL2", data, context.share_integers(-1), keepdims=1)
-    context.write_result("Div", data, context.emit("Max", norm, context.share_number(MIN_NORM)))
+    norm = context.emit("ReduceL2", data, context.share_int64_initializer(-1), keepdims=1)
+    context.write_result("Div", data, context.emit("Max", norm, context.share_scalar_initializer(MIN_NORM)))
 
 
 NORMALISATION_WRITERS: Mapping[str, OpWriter] = {
@@ -376,11 +380,11 @@ def write_quantize(context: NodeContext) -> None:
             f"quantize: got out_dtype {dtype}, expected {', '.join(QUANTISED)}", "quantise the network to 8 or 16 bits"
         )
     quant = Quant(context.attr("scale"), context.attr("zero_point"), context.attr("axis"))
-    first = quant.axis is None and context.with_layout_of_operands().is_channels_first
-    data = builder.get_form_name(node.inputs[0], is_quantised_type(context.operand_type()), first)
-    parameters = builder.get_quantization_names(quant, dtype, node.outputs[0])
-    quantised_name = builder.make_written_name(node.outputs[0], first)
-    builder.bind_form(
+    first = quant.axis is None and context.in_layout_of_operands().is_channels_first
+    data = builder.get_onnx_name(node.inputs[0], is_quantised_type(context.operand_type()), first)
+    parameters = builder.share_scale_and_zero_point(quant, dtype, node.outputs[0])
+    quantised_name = builder.make_onnx_name(node.outputs[0], first)
+    builder.record_onnx_name(
         node.outputs[0],
         builder.emit("QuantizeLinear", [data, *parameters], [quantised_name], axis=quant.axis),
         is_channels_first=first,

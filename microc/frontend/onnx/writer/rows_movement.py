@@ -31,7 +31,9 @@ def write_reshape(context: NodeContext) -> None:
     Shapes with an extent of 0 require ``allowzero``, because a 0 otherwise means the extent of the data."""
     shape = context.attr("shape")
     allowzero = 1 if 0 in shape else None
-    context.write_result("Reshape", context.operand_name(), context.share_integers(*shape), allowzero=allowzero)
+    context.write_result(
+        "Reshape", context.operand_name(), context.share_int64_initializer(*shape), allowzero=allowzero
+    )
 
 
 def write_transpose(context: NodeContext) -> None:
@@ -43,7 +45,7 @@ def write_concat(context: NodeContext) -> None:
     """Write ``concat`` as Concat, with channels first if all operands have been written only in that layout."""
     builder, names, rank = context.builder, context.node.inputs, len(context.result_type.shape)
     axis = context.attr("axis") % rank
-    if all(map(builder.is_only_channels_first, names)):
+    if all(map(builder.is_written_only_channels_first, names)):
         context, axis = context.with_channels_first(), TO_FIRST.index(axis)
     context.write_result("Concat", *(context.operand_name(k) for k in range(len(names))), axis=axis)
 
@@ -57,7 +59,7 @@ def write_slice(context: NodeContext) -> None:
     if not partial:
         context.write_result("Identity", context.operand_name())
         return
-    axes, begin, end, strides = (context.share_integers(*numbers) for numbers in zip(*partial, strict=True))
+    axes, begin, end, strides = (context.share_int64_initializer(*numbers) for numbers in zip(*partial, strict=True))
     context.write_result("Slice", context.operand_name(), begin, end, axes, strides)
 
 
@@ -69,20 +71,24 @@ def write_reverse(context: NodeContext) -> None:
         return
     numbers = ((-1,) * len(axes), (BEFORE_START,) * len(axes), axes, (-1,) * len(axes))
     context.write_result(
-        "Slice", context.operand_name(), *(context.share_integers(*numbers_of_axis) for numbers_of_axis in numbers)
+        "Slice",
+        context.operand_name(),
+        *(context.share_int64_initializer(*numbers_of_axis) for numbers_of_axis in numbers),
     )
 
 
 def write_pad(context: NodeContext) -> None:
     """Write ``pad`` as Pad; the attribute ``value`` is as stored, and is dequantised here if the data are quantised."""
     value = dequantise_number(context, context.attr("value"))
-    context.write_result("Pad", context.operand_name(), _share_padding(context), context.share_number(value))
+    context.write_result(
+        "Pad", context.operand_name(), _share_padding_initializer(context), context.share_scalar_initializer(value)
+    )
 
 
-def _share_padding(context: NodeContext) -> str:
+def _share_padding_initializer(context: NodeContext) -> str:
     """Return the name of an initialiser with the padding before each axis, then the padding after each axis."""
     pairs = context.attr("padding")
-    return context.share_integers(*(before for before, _ in pairs), *(after for _, after in pairs))
+    return context.share_int64_initializer(*(before for before, _ in pairs), *(after for _, after in pairs))
 
 
 def write_mirror_pad(context: NodeContext) -> None:
@@ -93,7 +99,7 @@ def write_mirror_pad(context: NodeContext) -> None:
     if mode != "symmetric":
         if mode == "wrap":
             context.builder.require_opset(19)
-        context.write_result("Pad", data, _share_padding(context), mode=mode)
+        context.write_result("Pad", data, _share_padding_initializer(context), mode=mode)
         return
     padded = [axis for axis, amounts in enumerate(context.attr("padding")) if any(amounts)]
     for axis in padded:
@@ -105,7 +111,7 @@ def write_mirror_pad(context: NodeContext) -> None:
 
 def write_broadcast_to(context: NodeContext) -> None:
     """Write ``broadcast_to`` as Expand to a constant shape."""
-    context.write_result("Expand", context.operand_name(), context.share_integers(*context.attr("shape")))
+    context.write_result("Expand", context.operand_name(), context.share_int64_initializer(*context.attr("shape")))
 
 
 def write_triangle(context: NodeContext) -> None:
@@ -158,7 +164,7 @@ def write_gather(context: NodeContext) -> None:
         )
     shape = (*context.operand_type(position).shape, 1)
     indices_nd = context.emit(
-        "Reshape", get_index_operand_name(context, position, "int64"), context.share_integers(*shape)
+        "Reshape", get_index_operand_name(context, position, "int64"), context.share_int64_initializer(*shape)
     )
     context.write_result("GatherND", context.operand_name(), indices_nd, batch_dims=batch)
 
@@ -201,26 +207,28 @@ def write_one_hot(context: NodeContext) -> None:
     if not context.attr("wrap"):
         negative = context.emit("Less", places, context.add_initializer(np.array(0, np.int64), "zero"))
         places = context.emit("Where", negative, bound, places)
-    values = [context.emit("Reshape", context.operand_name(k), context.share_integers(1)) for k in (2, 1)]
+    values = [context.emit("Reshape", context.operand_name(k), context.share_int64_initializer(1)) for k in (2, 1)]
     both = context.emit("Concat", *values, axis=0)
     if context.operand_type().shape:
         context.write_result("OneHot", places, bound, both, axis=context.attr("axis"))
         return
-    row = context.emit("Reshape", places, context.share_integers(1))
-    context.write_result("OneHot", row, bound, both, final_steps=[("Reshape", (context.share_integers(depth),), {})])
+    row = context.emit("Reshape", places, context.share_int64_initializer(1))
+    context.write_result(
+        "OneHot", row, bound, both, final_steps=[("Reshape", (context.share_int64_initializer(depth),), {})]
+    )
 
 
 def write_dynamic_slice(context: NodeContext) -> None:
     """Write ``dynamic_slice`` as Slice; the computed start is clamped so that the slice does not exceed the data."""
     shape, size = context.operand_type().shape, context.attr("size")
     begin = get_index_operand_name(context, 1, "int64")
-    limits = context.share_integers(*(extent - part for extent, part in zip(shape, size, strict=True)))
+    limits = context.share_int64_initializer(*(extent - part for extent, part in zip(shape, size, strict=True)))
     nearest = context.emit("Min", begin, limits)
-    first = context.emit("Max", nearest, context.share_integers(*(0,) * len(size)))
+    first = context.emit("Max", nearest, context.share_int64_initializer(*(0,) * len(size)))
     slice_of_data = context.emit(
-        "Slice", context.operand_name(), first, context.emit("Add", first, context.share_integers(*size))
+        "Slice", context.operand_name(), first, context.emit("Add", first, context.share_int64_initializer(*size))
     )
-    context.write_result("Reshape", slice_of_data, context.share_integers(*size))
+    context.write_result("Reshape", slice_of_data, context.share_int64_initializer(*size))
 
 
 MOVING_WRITERS: Mapping[str, OpWriter] = {
@@ -273,14 +281,14 @@ def write_resample(context: NodeContext) -> None:
             "use float weights",
         )
     before, after = context.operand_type().shape, context.result_type.shape
-    if context.builder.is_only_channels_first(context.node.inputs[0]):
+    if context.builder.is_written_only_channels_first(context.node.inputs[0]):
         context, axes = context.with_channels_first(), [TO_FIRST.index(axis) for axis in axes]
         before, after = (tuple(shape[axis] for axis in TO_FIRST) for shape in (before, after))
     resized = [ResizedAxis(axis, before[axis], after[axis], after[axis] / before[axis], 0.0, 1.0) for axis in axes]
     value, mode = context.operand_name(), _find_resize_attributes(resized, indices, weights)
     if mode is not None:
         context.builder.require_opset(_SINCE.get(mode["coordinate_transformation_mode"], 0))
-        context.write_result("Resize", value, "", "", context.share_integers(*after), **mode)
+        context.write_result("Resize", value, "", "", context.share_int64_initializer(*after), **mode)
         return
     for k, axis in enumerate(axes):
         value = _write_weighted_gathers(context, value, axis, indices[k], weights[k] if weights else None)
@@ -294,7 +302,8 @@ def _find_resize_attributes(
 
     Return None if no mode of Resize has them."""
     wanted_positions = [
-        _compute_table_positions(index, weight) for index, weight in zip_longest(index_tables, weight_tables)
+        _compute_source_positions_from_tables(index, weight)
+        for index, weight in zip_longest(index_tables, weight_tables)
     ]
     if any(positions is None for positions in wanted_positions) or any(
         axis.output_extent == 0 for axis in resized_axes
@@ -304,7 +313,9 @@ def _find_resize_attributes(
         tables = [
             compute_indices_and_weights(rule, axis, compute_source_positions(rule, axis)) for axis in resized_axes
         ]
-        positions = [_compute_table_positions(index, weight if weight_tables else None) for index, weight in tables]
+        positions = [
+            _compute_source_positions_from_tables(index, weight if weight_tables else None) for index, weight in tables
+        ]
         if all(
             _are_positions_close(a, b, axis.input_extent)
             for a, b, axis in zip(positions, wanted_positions, resized_axes, strict=True)
@@ -318,7 +329,7 @@ def _find_resize_attributes(
     return None
 
 
-def _compute_table_positions(index_table: Array, weight_table: Array | None) -> Array | None:
+def _compute_source_positions_from_tables(index_table: Array, weight_table: Array | None) -> Array | None:
     """Return the source position of each result element, from its row of source indices and weights.
 
     A row may combine one element or two adjacent elements, with weights of sum 1. Return None for any other table."""
