@@ -1,4 +1,4 @@
-"""Detect the format of a model file, explain files of other formats, and list unknown extents."""
+"""Detect the format of a model file, describe formats that microc does not read, and list unknown extents of inputs."""
 
 from __future__ import annotations
 
@@ -113,8 +113,10 @@ _ARCHIVE = ForeignFormat(
 
 
 def identify_by_content(data: bytes) -> ForeignFormat | None:
-    """Identify the format of a file that microc does not read from its bytes, by signature, as an HTML page, or by the
-    members of a zip archive; return None if the bytes match no such format."""
+    """Identify the format of a file from its bytes, for formats that microc does not read.
+
+    The bytes are compared with signatures of such formats, with the start of an HTML page, and with the names of
+    members of a zip archive. Return None if nothing matches."""
     if data.startswith(ZIP_MAGIC):
         return _identify_archive(data)
     if data[:HTML_PREFIX_BYTES].lstrip().lower().startswith((b"<!doctype html", b"<html")):
@@ -137,15 +139,19 @@ def _identify_archive(data: bytes) -> ForeignFormat:
 
 
 def identify_by_suffix(file_name: str) -> ForeignFormat:
-    """Return the foreign format for the suffix of ``file_name``, a file that no reader accepts."""
+    """Return the description of the format that the suffix of ``file_name`` indicates.
+
+    It is called for files that no reader accepts."""
     return _SUFFIXES.get(
         Path(file_name).suffix.lower(), ForeignFormat("no format that microc knows", f"give one of {READABLE_FORMATS}")
     )
 
 
 def make_folder_error(folder: Path) -> ModelError:
-    """Return the error for a path that is a folder, with a hint that names a model file in it or the tool that wrote
-    it."""
+    """Return the error for a path that is a folder instead of a model file.
+
+    Its hint lists model files in the folder. For folders that a known tool wrote, it says how to convert their
+    model."""
     try:
         names = {entry.name for entry in islice(folder.iterdir(), MAX_FOLDER_ENTRIES)}
     except OSError:  # what is in it stays unknown
@@ -310,7 +316,7 @@ def read_symbolic_input_shapes(path: Path) -> Mapping[str, SymbolicShape]:
 
 
 def _name_unknown_extents(input_name: str, extents: Sequence[int | str | None]) -> SymbolicShape:
-    """Replace each unknown extent (None) of an input by the name ``<input>:<axis>``; return the new shape."""
+    """Return an input's shape in which each unknown extent (None) is replaced by the name ``<input>:<axis>``."""
     return tuple(f"{input_name}:{axis}" if extent is None else extent for axis, extent in enumerate(extents))
 
 
@@ -338,7 +344,7 @@ def _read_onnx_input_shapes(data: bytes, file_name: str) -> dict[str, SymbolicSh
 
 
 def _read_keras_input_shapes(data: bytes, file_name: str) -> dict[str, SymbolicShape]:
-    """Return the shapes of a Keras model's inputs by name; empty for an archive that is no Keras model."""
+    """Return the shapes of a Keras model's inputs by name; an empty dictionary if the archive is no Keras model."""
     from microc.frontend.keras import file as keras_file
     from microc.frontend.keras import reader as keras_reader
 

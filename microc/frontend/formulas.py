@@ -1,5 +1,6 @@
-"""Emit mathematical functions as several operators, and recurrent layers as loops over time. All readers use these
-functions."""
+"""Functions that emit a mathematical function as several graph operators, or a recurrent layer as a loop over time.
+
+The readers of all model formats use them."""
 
 from __future__ import annotations
 
@@ -24,10 +25,10 @@ dtype."""
 
 
 def make_operator_emitter(emitter: Emitter) -> OperatorEmitter:
-    """Return a function ``append_operator(op, *operands, **attributes)`` for use in formulas.
+    """Return a function ``append_operator(op, *operands, **attributes)``, which the formulas of this module call.
 
-    It appends an operator to ``emitter`` and returns the name of the result. Numbers among the operands become
-    constants."""
+    It appends the operator ``op`` to the graph of ``emitter`` and returns the name of the result. Numbers among the
+    operands become constants."""
 
     def append_operator(op: str, *operands: str | float, **attrs: Attr) -> str:
         dtype = dtypes.to_numpy(emitter.type([o for o in operands if isinstance(o, str)][-1]).dtype)
@@ -38,22 +39,22 @@ def make_operator_emitter(emitter: Emitter) -> OperatorEmitter:
 
 
 def emit_affine(emit: OperatorEmitter, x: str, alpha: float, beta: float) -> str:
-    """Return alpha x + beta."""
+    """Emit alpha * x + beta; return the result's name."""
     return emit("add", emit("mul", x, alpha), beta)
 
 
 def emit_hard_sigmoid(emit: OperatorEmitter, x: str, alpha: float = 1 / 6, beta: float = 0.5) -> str:
-    """Return min(max(alpha x + beta, 0), 1)."""
+    """Emit min(max(alpha * x + beta, 0), 1); return the result's name."""
     return emit("clip", emit_affine(emit, x, alpha, beta), minimum=0.0, maximum=1.0)
 
 
 def emit_scaled_tanh(emit: OperatorEmitter, x: str, alpha: float, beta: float) -> str:
-    """Return alpha tanh(beta x)."""
+    """Emit alpha * tanh(beta * x); return the result's name."""
     return emit("mul", emit("tanh", emit("mul", x, beta)), alpha)
 
 
 def emit_gelu(emit: OperatorEmitter, x: str, approximate: bool = False) -> str:
-    """Return x / 2 (1 + erf(x / sqrt 2)), or the approximation with tanh."""
+    """Emit x / 2 * (1 + erf(x / sqrt(2))), or its approximation by tanh; return the result's name."""
     if approximate:
         cube = emit("mul", emit("mul", x, x), x)
         inner = emit("tanh", emit("mul", emit("add", x, emit("mul", cube, 0.044715)), math.sqrt(2 / math.pi)))
@@ -65,43 +66,46 @@ def emit_gelu(emit: OperatorEmitter, x: str, approximate: bool = False) -> str:
 def emit_selu(
     emit: OperatorEmitter, x: str, alpha: float = 1.6732631921768188, gamma: float = 1.0507010221481323
 ) -> str:
-    """Return gamma elu(x, alpha)."""
+    """Emit gamma * elu(x, alpha); return the result's name."""
     return emit("mul", emit("elu", x, alpha=alpha), gamma)
 
 
 def emit_celu(emit: OperatorEmitter, x: str, alpha: float) -> str:
-    """Return max(0, x) + min(0, alpha (exp(x / alpha) - 1)) for alpha > 0; return x for any other alpha."""
+    """Emit max(0, x) + min(0, alpha * (exp(x / alpha) - 1)); return the result's name.
+
+    If alpha is not positive, nothing is emitted and x is returned."""
     return emit("mul", emit("elu", emit("div", x, alpha), alpha=1.0), alpha) if alpha > 0 else x
 
 
 def emit_softsign(emit: OperatorEmitter, x: str) -> str:
-    """Return x / (1 + abs(x))."""
+    """Emit x / (1 + abs(x)); return the result's name."""
     return emit("div", x, emit("add", emit("abs", x), 1.0))
 
 
 def emit_mish(emit: OperatorEmitter, x: str) -> str:
-    """Return x tanh(softplus(x))."""
+    """Emit x * tanh(softplus(x)); return the result's name."""
     return emit("mul", x, emit("tanh", emit("softplus", x)))
 
 
 def emit_swish(emit: OperatorEmitter, x: str, alpha: float = 1.0) -> str:
-    """Return x sigmoid(alpha x)."""
+    """Emit x * sigmoid(alpha * x); return the result's name."""
     return emit("mul", x, emit("sigmoid", x if alpha == 1.0 else emit("mul", x, alpha)))
 
 
 def emit_thresholded_relu(emit: OperatorEmitter, x: str, alpha: float) -> str:
-    """Return x for elements greater than alpha, 0 for other elements."""
+    """Emit x for elements greater than alpha, 0 for other elements; return the result's name."""
     return emit("where", emit("greater", x, alpha), x, 0.0)
 
 
 def emit_shrink(emit: OperatorEmitter, x: str, bias: float, lambd: float) -> str:
-    """Return x + bias for elements less than -lambd, x - bias for elements greater than lambd, 0 for other elements."""
+    """Emit x + bias for elements less than -lambd, x - bias for elements greater than lambd, 0 for others; return the
+    result's name."""
     low = emit("where", emit("less", x, -lambd), emit("add", x, bias), 0.0)
     return emit("where", emit("greater", x, lambd), emit("sub", x, bias), low)
 
 
 def emit_reciprocal(emit: OperatorEmitter, x: str) -> str:
-    """Return 1 / x."""
+    """Emit 1 / x; return the result's name."""
     return emit("div", 1.0, x)
 
 
@@ -115,24 +119,25 @@ row."""
 
 @frozen
 class GateWeights:
-    """Weights of all gates that multiply the input of a recurrent layer.
+    """Weights that multiply the input of a recurrent layer, for all gates in one matrix.
 
-    ``weight`` has the shape (G, C) for G sums of gates and C input channels, ``bias`` the shape (G) or None."""
+    ``weight`` has the shape (G, C), with G = gates * units and C input channels. ``bias`` has the shape (G), or is
+    None."""
 
     weight: Array
     bias: Array | None = None
 
     def emit_gate_products(self, builder: GraphBuilder, rows: str) -> str:
-        """Emit the dense layer of all gates for ``rows`` (M, C); return the name of its result (M, G)."""
+        """Emit a dense layer that computes all gates for ``rows`` (M, C); return the name of its result (M, G)."""
         operands = [builder.new_constant("weight", self.weight)]
         operands += [] if self.bias is None else [builder.new_constant("bias", self.bias)]
         return builder.emit("dense", (rows, *operands))
 
 
 def should_precompute_input_products(step_count: int, gate_width: int, data_width: int) -> bool:
-    """Test whether a recurrent layer multiplies the input of all time steps by the gates' weights before its loop.
+    """Test whether a recurrent layer should multiply all time steps' inputs by the gates' weights before its loop.
 
-    It does if there are several time steps, and the products of a step (``gate_width`` numbers) take no more memory
+    It should if there are several time steps, and the products of one step (``gate_width`` numbers) take no more memory
     than its input (``data_width`` numbers)."""
     return step_count > 1 and gate_width <= data_width
 
@@ -147,11 +152,11 @@ def emit_loop_over_time(
     backwards: bool = False,
     returns_rows: bool = True,
 ) -> tuple[str, State]:
-    """Append a ``loop`` that runs ``emit_step`` for every time step of ``data`` (T, N, C).
+    """Emit a ``loop`` whose body, written by ``emit_step``, computes one time step of ``data`` (T, N, C).
 
-    The step receives the products of its input and the gates' weights, and the old state. ``backwards``: the loop
-    begins with the last time step. Return the rows (T, N, U) in the order of computation (an empty name unless
-    ``returns_rows``), and the last state."""
+    ``emit_step`` receives the products of the step's input and the gates' weights, and the old state. ``backwards``:
+    the loop begins with the last time step. Return the names of the outputs of all steps (T, N, units), in the order of
+    computation, and of the final state. The first name is empty unless ``returns_rows``."""
     (count, batch, depth), width = builder.shape(data), len(input_gates.weight)
     products_first = should_precompute_input_products(count, width, depth)
     if products_first:
@@ -173,7 +178,7 @@ def emit_loop_over_time(
 
 
 def swap_batch_and_time(builder: GraphBuilder, value: str) -> str:
-    """Swap the first two axes, batch and time, of a value (A, B, C)."""
+    """Swap the first two axes, batch and time, of ``value`` (A, B, C); return the name of the result."""
     first, second, width = builder.shape(value)
     if min(first, second) == 1:
         return builder.reshape(value, (second, first, width))
@@ -181,8 +186,9 @@ def swap_batch_and_time(builder: GraphBuilder, value: str) -> str:
 
 
 def slice_gate(builder: GraphBuilder, gate_sums: str, gate_index: int, unit_count: int) -> str:
-    """Emit the slice (N, U) of gate ``gate_index`` from the sums of all gates, which are concatenated along the last
-    axis; ``unit_count`` is U."""
+    """Slice the sums of one gate (N, ``unit_count``) from ``gate_sums``; return the name of the slice.
+
+    ``gate_sums``: name of the sums of all gates, concatenated along the last axis."""
     attrs = {
         "begin": (0, gate_index * unit_count),
         "end": (builder.shape(gate_sums)[0], (gate_index + 1) * unit_count),

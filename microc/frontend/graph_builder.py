@@ -36,8 +36,7 @@ class Emitter(Protocol):
 class GraphBuilder:
     """Builder of a graph: it collects nodes, types and constants. Values are referred to by their names.
 
-    ``loc`` is the location in the model file of the nodes that are appended next; the names of their results are made
-    from it.
+    ``loc`` is the location in the model file of the next nodes. The names of their results are made from it.
 
     ::
 
@@ -85,8 +84,9 @@ class GraphBuilder:
         return name
 
     def new_constant(self, stem: str, data: Array) -> str:
-        """Add a constant; return its name, which is made unique from ``stem``. ModelError if all constants take more
-        than MAX_STORED bytes."""
+        """Add a constant; return its name, which is made unique from ``stem``.
+
+        Raise ModelError if all constants together take more than MAX_STORED bytes."""
         name = fresh_name(self.types, stem)
         self._stored += data.nbytes
         if self._stored > MAX_STORED:
@@ -110,8 +110,9 @@ class GraphBuilder:
         self._updates[state] = value
 
     def constant(self, name: str, array: object) -> str:
-        """Add a constant; return its name, which is made unique from ``name``. UsageError if ``array`` has no
-        supported dtype."""
+        """Add a constant; return its name, which is made unique from ``name``.
+
+        Raise UsageError if microc does not support the dtype of ``array``."""
         data = np.asarray(array)
         if not dtypes.is_valid(data.dtype.name):
             raise UsageError(
@@ -144,8 +145,9 @@ class GraphBuilder:
         return self.new_constant("number", np.array(number, np.float32))
 
     def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> str:
-        """Append a node of an operator with one result; return the result's name. ModelError, with the location, for
-        invalid operands."""
+        """Append a node of an operator with one result; return the result's name.
+
+        Raise ModelError, with the node's location, if the operands are invalid."""
         (name,) = self.emit_all(op, inputs, attrs)
         return name
 
@@ -168,7 +170,8 @@ class GraphBuilder:
         return value
 
     def reshape(self, value: str, shape: Sequence[int]) -> str:
-        """Return ``value`` in another shape; itself if it has that shape."""
+        """Reshape ``value`` to ``shape``; return the name of the result, ``value`` itself if it already has this
+        shape."""
         shape = tuple(int(extent) for extent in shape)
         return value if self.shape(value) == shape else self.emit("reshape", (value,), {"shape": shape})
 
@@ -192,17 +195,17 @@ MAX_INTEGERS = 64
 
 
 class Operands(Emitter, Protocol):
-    """Interface of the operands of an operator in a model file.
+    """Interface of the operands of one operator in a model file.
 
-    It reads constant operands by position, and raises errors with the operator's location. The contexts of the ONNX
-    and TFLite readers implement it."""
+    It reads constant operands by their input index, and raises errors that contain the operator's location. The
+    contexts of the ONNX and TFLite readers implement it."""
 
     @property
     def where(self) -> str:
         """The operator's location for error messages."""
 
-    def constant(self, position: int) -> Array:
-        """Return the data of input ``position``, which must be a constant."""
+    def constant(self, input_index: int) -> Array:
+        """Return the data of input ``input_index``, which must be a constant."""
 
     def refuse(self, what: str, hint: str) -> NoReturn:
         """Raise UnsupportedError: the model is valid, but microc does not support ``what``; ``hint`` is the advice."""
@@ -212,21 +215,25 @@ class Operands(Emitter, Protocol):
         """Raise ModelError: the model is invalid because of ``what``."""
         raise ModelError(what, where=self.where)
 
-    def integers(self, position: int) -> tuple[int, ...]:
-        """Return a constant input of at most MAX_INTEGERS integers (axes, paddings, sizes) as a flat tuple."""
-        data = self.constant(position)
+    def integers(self, input_index: int) -> tuple[int, ...]:
+        """Return a constant input of at most MAX_INTEGERS integers, such as axes or paddings, as a flat tuple."""
+        data = self.constant(input_index)
         if data.dtype not in (np.int32, np.int64) or data.size > MAX_INTEGERS:
-            self.broken(f"input {position} is no short list of integers")
+            self.broken(
+                f"input {input_index}: got {data.size} elements of {data.dtype}, "
+                f"expected at most {MAX_INTEGERS} of int32 or int64"
+            )
         return tuple(int(i) for i in data.reshape(-1))
 
     def axis(self, axis: int, rank: int) -> int:
-        """Return ``axis`` as a number in 0..rank - 1. A negative axis counts from the end."""
+        """Return a possibly negative axis as a number in 0..rank - 1. Negative axes count from the end."""
         if not -rank <= axis < rank:
             self.broken(f"axis {axis} of a tensor of rank {rank}, expected {-rank}..{rank - 1}")
         return axis % rank
 
     def reshape(self, value: str, shape: Sequence[int]) -> str:
-        """Return ``value`` in another shape; itself if it has that shape."""
+        """Reshape ``value`` to ``shape``; return the name of the result, ``value`` itself if it already has this
+        shape."""
         if self.type(value).shape == tuple(shape):
             return value
         return self.emit("reshape", (value,), {"shape": tuple(shape)})

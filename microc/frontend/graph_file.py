@@ -1,5 +1,6 @@
-"""Reader of graph files (``.mcg``), which ``microc import`` writes. The content is checked as that of any other model
-file."""
+"""Reader of graph files (``.mcg``), which ``microc import`` writes.
+
+Their content is checked like that of any other model file."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def read_graph_file(data: bytes, file_name: str, input_shapes: Mapping[str, tupl
         raise UnsupportedError(
             "the graph uses operators that are not supported: " + ", ".join(unknown),
             where=file_name,
-            hint="read it with the version of microc, and the plugins, that wrote it",
+            hint="read it with the microc version and the plugins that wrote it",
         )
     for subgraph in all_graphs:
         _check_types_and_structure(subgraph, file_name)
@@ -68,7 +69,7 @@ def _check_types_and_structure(graph: Graph, file_name: str) -> None:
     try:
         verify(graph, _infer_output_types, constants=_describe_invalid_constants)
     except InternalError as error:
-        raise ModelError(f"the graph contradicts itself: {error.what}", where=f"{file_name} {error.where}") from error
+        raise ModelError(f"the graph is inconsistent: {error.what}", where=f"{file_name} {error.where}") from error
 
 
 def _check_legalisation(graph: Graph, file_name: str) -> None:
@@ -103,20 +104,22 @@ def _fill_default_attributes(graph: Graph) -> Graph:
 
 
 def _describe_invalid_constants(node: Node, graph: Graph, producers: Mapping[str, Node]) -> str:
-    """Return a description of why a node's constants are invalid; "" if they are valid. Constants that cannot be
-    evaluated are invalid."""
+    """Return a text that says why a node's constants are invalid; an empty one if they are valid.
+
+    Constants that cannot be evaluated are invalid."""
     try:
         with np.errstate(all="ignore"):
             return registry.node_constant_error_message(node, graph, producers)
     except INVALID_INPUT_ERRORS as error:
-        return f"the constants make no sense ({type(error).__name__}: {error})"
+        return f"the constants cannot be evaluated ({type(error).__name__}: {error})"
 
 
 def _drop_unproven_bounds(graph: Graph, file_name: str) -> Graph:
-    """Return the graph without chosen algorithms, and without those attributes ``bound`` of ``requantize`` that are
-    smaller than the largest possible operand.
+    """Return the graph without attributes that a file must not dictate.
 
-    Raise ModelError if a 64-bit operand, which needs a bound, has such an attribute."""
+    They are algorithms that an earlier compilation chose, and each attribute ``bound`` of a ``requantize`` that is
+    smaller than the largest possible operand. Raise ModelError if such a bound belongs to a 64-bit operand, which
+    cannot do without a bound."""
     nodes, producers = [], graph.producer()
     for node in graph.nodes:
         inside = {k: _drop_unproven_bounds(v, file_name) for k, v in node.attrs.items() if isinstance(v, Graph)}
@@ -153,7 +156,7 @@ def _bound_distance_from_zero_point(node: Node, graph: Graph, producers: Mapping
 
 
 def _infer_output_types(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    """Infer the types of a node's results; ModelError if its attributes are invalid."""
+    """Infer the types of a node's results; raise ModelError if its operands or attributes are invalid."""
     try:
         return infer_types(op, attrs, types, "")
     except INVALID_INPUT_ERRORS as error:
@@ -163,7 +166,7 @@ def _infer_output_types(op: str, attrs: Mapping[str, Any], types: Sequence[Tenso
 def _check_requested_shapes(graph: Graph, file_name: str, requested_shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Raise UsageError if ``requested_shapes`` differ from the input shapes in the file.
 
-    The keys are names of inputs, or ``*`` for all inputs."""
+    Keys of ``requested_shapes`` are names of inputs, or ``*`` for all inputs."""
     for name, shape in requested_shapes.items():
         for input_name in graph.inputs if name == "*" else (name,):
             if input_name not in graph.inputs:
@@ -174,7 +177,7 @@ def _check_requested_shapes(graph: Graph, file_name: str, requested_shapes: Mapp
                 )
             if graph.types[input_name].shape != tuple(shape):
                 raise UsageError(
-                    f"input {input_name!r} has shape {graph.types[input_name].shape}; got a request for {tuple(shape)}",
+                    f"input {input_name!r}: got shape {tuple(shape)}, expected {graph.types[input_name].shape}, the file's own",
                     where=file_name,
-                    hint="import the original model again with this shape: a graph file keeps its shapes",
+                    hint="import the original model again with this shape: a graph file has fixed shapes",
                 )

@@ -43,7 +43,7 @@ def check_shape(shape: Sequence[int], element_dtype: str, where: str) -> None:
     ``shape`` contains Python integers, because their product cannot overflow. An element of an unknown
     ``element_dtype`` counts as one byte."""
     if len(shape) > MAX_RANK:
-        raise UnsupportedError(f"a tensor of rank {len(shape)}, expected at most {MAX_RANK}", where=where)
+        raise UnsupportedError(f"got a tensor of rank {len(shape)}, expected at most {MAX_RANK}", where=where)
     if any(extent < 0 for extent in shape):
         raise ModelError(f"shape {tuple(shape)} has a negative extent, expected at least 0", where=where)
     size = prod(shape) * (dtypes.nbytes(element_dtype) if dtypes.is_valid(element_dtype) else 1)
@@ -51,7 +51,7 @@ def check_shape(shape: Sequence[int], element_dtype: str, where: str) -> None:
         raise UnsupportedError(
             f"a tensor of shape {tuple(shape)} and dtype {element_dtype} takes {size} bytes, expected at most {MAX_BYTES}",
             where=where,
-            hint="bind smaller extents with --input-shape, or cut the network",
+            hint="give smaller extents with --input-shape, or cut the network into several models",
         )
 
 
@@ -63,7 +63,9 @@ def infer_types(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType], 
     or results that are too large, or have a dtype that the operator does not support."""
     if len(types) > MAX_OPERANDS:
         raise UnsupportedError(
-            f"{op} has {len(types)} operands, expected at most {MAX_OPERANDS}", where=where, hint="apply it to parts"
+            f"{op} has {len(types)} operands, expected at most {MAX_OPERANDS}",
+            where=where,
+            hint="apply the operator to fewer operands at a time",
         )
     _check_window_attributes(attrs, types, where)
     try:
@@ -88,21 +90,23 @@ def _accepts_other_dtypes(op: str, attrs: Mapping[str, Any], types: Sequence[Ten
 
 
 def _check_window_attributes(attrs: Mapping[str, Any], types: Sequence[TensorType], where: str) -> None:
-    """Check the window attributes of an operator (kernel, strides, dilation, padding), and the size of the padded
-    input."""
+    """Raise an error if an operator's window (kernel, strides, dilation, padding) or its padded input is too large.
+
+    Also raise ModelError if a number of the window is no integer."""
     padding = attrs.get("padding", ())
     groups = [padding, *(attrs.get(name, ()) for name in ("kernel", "strides", "dilation"))]
     numbers = [n for group in groups for n in (group if isinstance(group, tuple) else (group,))]
     if any(isinstance(n, float) for n in numbers):
         raise ModelError(
-            f"a window's kernel, strides, dilation and padding must be whole numbers; got {numbers}", where=where
+            f"window: got kernel, strides, dilation and padding of {numbers}, expected integers", where=where
         )
     if not isinstance(padding, tuple) or not all(isinstance(n, int) for n in padding):
         return  # slices and similar operators: the inferred result's size is checked instead
     largest = max((abs(n) for n in numbers if isinstance(n, int)), default=0)
     if largest > MAX_WINDOW:
         raise UnsupportedError(
-            f"a window, a step or a padding of {largest}, expected at most {MAX_WINDOW}", where=where
+            f"window: got a kernel, stride, dilation or padding of {largest}, expected at most {MAX_WINDOW}",
+            where=where,
         )
     # A window over all spatial axes pads its input: the padded tensor must be within the limits, too.
     rank = len(padding) // 2
@@ -114,15 +118,17 @@ def _check_window_attributes(attrs: Mapping[str, Any], types: Sequence[TensorTyp
         check_shape([max(extent, 0) for extent in shape], types[0].dtype, where)
     kernel = attrs.get("kernel", ())
     if isinstance(kernel, tuple) and prod(kernel) > MAX_TAPS:
-        raise UnsupportedError(f"a window has {prod(kernel)} elements, expected at most {MAX_TAPS}", where=where)
+        raise UnsupportedError(
+            f"window: got a kernel of {prod(kernel)} elements, expected at most {MAX_TAPS}", where=where
+        )
 
 
 def parse_model_json(text: bytes, where: str) -> Any:
-    """Parse JSON text of a model; ModelError if it is invalid or nested more than MAX_BRACKETS deep."""
+    """Parse the JSON text of a model; raise ModelError if it is invalid or nested more than MAX_BRACKETS deep."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ModelError(f"the model's JSON is broken: {error}", where=where) from error
+        raise ModelError(f"the model's JSON is invalid: {error}", where=where) from error
     # The parser's own recursion limit depends on the interpreter; this one is the same everywhere.
     level = [data]
     for _ in range(MAX_BRACKETS):
@@ -141,7 +147,7 @@ HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 
 
 def list_archive_members(file_data: bytes) -> list[str]:
-    """Return the names of the members of a zip archive; [] if the bytes are no complete archive."""
+    """Return the names of the members of a zip archive; an empty list if the bytes are no complete archive."""
     try:
         with zipfile.ZipFile(io.BytesIO(file_data)) as archive:
             return archive.namelist()

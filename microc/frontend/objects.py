@@ -32,7 +32,7 @@ def read_object(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, ex
         if input_shapes:
             raise UsageError(
                 "input_shapes: an exported program has fixed shapes",
-                hint="export it with example inputs of the shape wanted",
+                hint="export the program again with example inputs of this shape",
             )
         return torch_export.read_program(model)
     if "keras" in packages and hasattr(model, "save"):
@@ -51,14 +51,16 @@ def read_object(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, ex
         reader.warn_training_mode(model)
         return torch_export.read_program(program, type(model).__name__)
     hint = "a path, its bytes, a Graph, a fitted estimator, a Keras, ONNX or PyTorch model"
-    raise UsageError(f"got a model of type {type(model).__name__}", hint=f"give {hint}")
+    raise UsageError(
+        f"got a model of type {type(model).__name__}, expected a supported model object", hint=f"give {hint}"
+    )
 
 
 def serialise_to_file_name_and_bytes(model: Any) -> tuple[str, bytes] | None:
-    """Return the file name and the bytes of a model object that has a file format; None for other objects.
+    """Return a model object as the name and the bytes of a model file; None if it has no file format.
 
-    Such objects are the bytes of a file, an ``onnx.ModelProto``, and a Keras model, which is saved to a temporary
-    file."""
+    Objects with a file format are the bytes of a file, an ``onnx.ModelProto``, and a Keras model, which is saved to a
+    temporary file."""
     packages = {class_.__module__.split(".")[0] for class_ in type(model).__mro__}
     if isinstance(model, (bytes, bytearray, memoryview)):
         return "model", bytes(model)
@@ -86,7 +88,7 @@ def _read_model_bytes(data: bytes, file_name: str, input_shapes: Mapping[str, tu
 
 
 def _read_keras_object(model: Any, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
-    """Read a Keras model by saving it to a temporary file and reading that."""
+    """Read a Keras model: save it to a temporary file, then read this file."""
     from microc.frontend.keras import reader as keras_reader
 
     with tempfile.TemporaryDirectory(prefix="microc-") as folder:

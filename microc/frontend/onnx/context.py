@@ -67,11 +67,11 @@ class StoredTensor:
 class OnnxGraphBuilder:
     """Builder of the graph of an ONNX model or subgraph.
 
-    ``translate``: function that converts a list of operators. ``outer``: builder of the enclosing graph; None for
-    the main graph. ``captured``: values of the enclosing graph that a subgraph reads, without constants, which are
-    copied. ``alias``: maps a value's name in the file to the graph's value that equals it. ``lost``: names of the
-    outputs of operators that cannot be converted. ``dequantized``: maps the result of each ``dequantize`` node to
-    this node."""
+    ``translate``: function that converts a list of operators. ``outer``: builder of the enclosing graph; None for the
+    main graph. ``captured``: names of values of the enclosing graph that this subgraph reads, without constants, which
+    are copied. ``alias``: maps a value's name in the file to the graph's value that equals it. ``lost``: names of the
+    outputs of operators that cannot be converted. ``dequantized``: maps the result of each ``dequantize`` node to this
+    node."""
 
     def __init__(
         self,
@@ -103,11 +103,11 @@ class OnnxGraphBuilder:
         return self._names.fresh(name_stem)
 
     def resolve_value(self, onnx_name: str, where: str) -> str:
-        """Return the graph's name of the value ``onnx_name`` of the file.
+        """Return the name in the graph of the value that the file calls ``onnx_name``.
 
         An initialiser is added to the graph when it is first resolved. A value of the enclosing graph is captured.
-        Raise ModelError if no operator so far, input or initialiser has this name. ``where``: location for the error
-        message."""
+        Raise ModelError if the name is no input, no initialiser, and no output of an operator converted so far.
+        ``where``: location for the error message."""
         onnx_name = self.alias.get(onnx_name, onnx_name)
         if onnx_name in self.types:
             return onnx_name
@@ -133,7 +133,7 @@ class OnnxGraphBuilder:
     def capture_outer_value(self, outer_name: str) -> str:
         """Make the value ``outer_name`` of the enclosing graph readable in this graph; return ``outer_name``.
 
-        A constant is copied, also with the ``dequantize`` node that reads it. Any other value is appended to
+        A constant is copied; if a ``dequantize`` node reads it, so is this node. Any other value is appended to
         ``captured``."""
         outer = self.outer
         if outer_name in self.types or outer is None:
@@ -166,14 +166,17 @@ class OnnxGraphBuilder:
         return value_name
 
     def define_value(self, value_name: str, value_type: TensorType, where: str) -> None:
-        """Add the type of a new value to the graph; raise ModelError if the graph already has its name."""
+        """Add a new value of type ``value_type`` to the graph; raise ModelError if the name ``value_name`` is in
+        use."""
         if value_name in self.types or value_name in self.alias:
             raise ModelError(f"value {value_name!r}: defined twice, expected once", where=where)
         check_shape(value_type.shape, value_type.dtype, where)
         self.types[value_name] = value_type
 
     def stored_constant(self, value_name: str) -> StoredTensor | None:
-        """Return the data and quantisation of a constant or of a dequantised constant; None for any other value."""
+        """Return the data and quantisation of a value that is a constant, or a constant read through ``dequantize``.
+
+        Return None for any other value."""
         if value_name in self.consts:
             return StoredTensor(self.consts[value_name], name=value_name)
         node = self.dequantized.get(value_name)
@@ -228,11 +231,11 @@ _NO_ATTRS: Mapping[str, Attr] = {}
 
 @frozen
 class Converter:
-    """Converter of one type of ONNX operators.
+    """Converter of one ONNX operator type.
 
-    ``convert``: function that writes the operator's nodes to the graph. ``dtypes``: supported dtypes of the operator's
-    first input; empty if all are. ``expand_for_16_bit_floats``: data of 16-bit floats are converted by the operator's
-    function body in ONNX's schema, because ONNX rounds the result of each of its steps."""
+    ``convert``: function that writes the operator's nodes to the graph. ``first_input_dtypes``: supported dtypes of the
+    operator's first input; empty if all are. ``expand_for_16_bit_floats``: on data of 16-bit floats the operator is
+    replaced by its function body in ONNX's schema, because ONNX rounds the result of each of the body's steps."""
 
     convert: Callable[[OpContext], None]
     first_input_dtypes: tuple[str, ...] = FLOAT
@@ -243,8 +246,8 @@ class Converter:
 class OpContext(Operands):
     """One ONNX operator and the graph builder, as the operator's converter receives them.
 
-    Methods read operands and attributes and write nodes of microc's graph. ``loc``: location of the operator in the
-    file."""
+    Methods read the operator's inputs and attributes, and write nodes of microc's graph. ``loc``: location of the
+    operator in the file."""
 
     operator: Operator
     builder: OnnxGraphBuilder
@@ -263,21 +266,22 @@ class OpContext(Operands):
         return self.operator.opset or self.builder.file.opset
 
     def has_input(self, input_index: int) -> bool:
-        """Test whether input ``input_index`` is present."""
+        """Test whether the operator has input ``input_index``; an input with an empty name is absent."""
         return input_index < len(self.operator.inputs) and self.operator.inputs[input_index] != ""
 
     def input_count(self) -> int:
-        """Return the number of inputs, including absent ones between others."""
+        """Return the number of inputs, including absent inputs between others."""
         return len(self.operator.inputs)
 
     def value(self, input_index: int) -> str:
-        """Return the graph's name of input ``input_index``; raise ModelError if the input is absent."""
+        """Return the name in the graph of input ``input_index``; raise ModelError if the input is absent."""
         if not self.has_input(input_index):
             self.broken(f"input {input_index} is missing; the operator requires it")
         return self.builder.resolve_value(self.operator.inputs[input_index], self.where)
 
     def operand(self, input_index: int) -> str:
-        """Return the graph's name of input ``input_index``; raise ModelError unless it has the dtype of input 0."""
+        """Return the name in the graph of input ``input_index``; raise ModelError unless its dtype is that of input
+        0."""
         value = self.value(input_index)
         wanted, own = self.type(self.value(0)).dtype, self.type(value).dtype
         if own != wanted:
@@ -296,9 +300,10 @@ class OpContext(Operands):
         """Return the data of input ``input_index``; raise UnsupportedError unless it is constant."""
         data = self.builder.consts.get(self.value(input_index))
         if data is None:
-            hint = "shapes are static: make it a constant, or simplify the model with onnxslim"
+            hint = "make this input a constant, or fold it with onnxslim: microc needs its value at compile time"
             self.refuse(
-                f"input {input_index} ({self.operator.inputs[input_index]!r}) is not known when compiling", hint
+                f"input {input_index} ({self.operator.inputs[input_index]!r}) is computed at run time, expected a constant",
+                hint,
             )
         return data
 
@@ -310,7 +315,7 @@ class OpContext(Operands):
         return float(data.reshape(()))
 
     def normalize_axes(self, signed_axes: Sequence[int], rank: int) -> tuple[int, ...]:
-        """Return axes as numbers of 0 to ``rank`` - 1, in the order of ``signed_axes``.
+        """Return possibly negative axes as numbers of 0 to ``rank`` - 1, in the order of ``signed_axes``.
 
         Negative axes count from the end. Raise ModelError if an axis is out of range or occurs twice."""
         positive_axes = tuple(self.axis(axis, rank) for axis in signed_axes)
@@ -319,7 +324,8 @@ class OpContext(Operands):
         return positive_axes
 
     def broadcast_shapes(self, *shapes: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape that results if tensors of these shapes are broadcast as in numpy."""
+        """Return the shape to which tensors of these shapes broadcast, by numpy's rules; raise ModelError if they do
+        not."""
         rank = max(map(len, shapes))
         extents = [set(column) - {1} for column in zip(*((1,) * (rank - len(s)) + s for s in shapes), strict=True)]
         if any(len(distinct) > 1 for distinct in extents):
@@ -374,7 +380,7 @@ class OpContext(Operands):
         self.write_node(op, inputs, attrs, self.output(output_index))
 
     def result_constant(self, data: Array, output_index: int = 0) -> None:
-        """Define output ``output_index`` of this operator as a constant, if the operator has this output."""
+        """Write output ``output_index`` of this operator as a constant, if the operator has this output."""
         if self.output(output_index):
             self.builder.define_constant(self.output(output_index), data)
 
@@ -402,7 +408,7 @@ class OpContext(Operands):
         self.builder.alias[output_name] = value_name
 
     def result_reshape(self, value_name: str, shape: Sequence[int], output_index: int = 0) -> None:
-        """Make output ``output_index`` the value ``value_name`` in shape ``shape``.
+        """Write output ``output_index`` of this operator as ``value_name`` reshaped to ``shape``.
 
         A constant is reshaped at compile time. A value that already has this shape becomes the output by an alias."""
         if prod(shape) != self.type(value_name).size:
@@ -430,7 +436,8 @@ class OpContext(Operands):
             return self._fold_to_constant(op, input_names, attrs, output_name)
         if 0 in type_.shape:
             self.refuse(
-                f"the result has shape {type_.shape}, expected at least one element", "cut the network before it"
+                f"the result has shape {type_.shape}, expected at least one element",
+                "cut the network before this operator with --outputs",
             )
         self.builder.define_value(output_name, type_, self.where)
         node = Node(op, tuple(input_names), (output_name,), attrs, self.loc)
@@ -440,7 +447,7 @@ class OpContext(Operands):
         return output_name
 
     def _can_fold(self, op: str, input_names: Sequence[str], result_type: TensorType) -> bool:
-        """Test whether a node is computed at compile time.
+        """Test whether a node should be computed at compile time (constant folding).
 
         All inputs must be constant. Unless all operands of the ONNX operator are constant, the result must have at most
         MAX_FOLDED_BYTES or twice the bytes of the inputs, whichever is more. ``quantize`` and ``dequantize`` are never
@@ -461,7 +468,9 @@ class OpContext(Operands):
     def write_node_with_outputs(
         self, op: str, input_names: Sequence[str], attrs: Mapping[str, Attr], output_names: Sequence[str]
     ) -> None:
-        """Append a node with several results; a result whose output name is empty or missing gets a new name."""
+        """Append a node with several results.
+
+        A result whose name in ``output_names`` is empty or missing gets a new name."""
         definition, builder = registry.get(op), self.builder
         attrs = {**definition.defaults, **attrs}
         types = infer_types(op, attrs, [self.type(name) for name in input_names], self.where)
@@ -493,7 +502,7 @@ def fold_constant_operator(context: OpContext) -> None:
 
 
 def _require_shape_within_limits(context: OpContext, shape: tuple[int, ...], dtype_name: str) -> tuple[int, ...]:
-    """Return ``shape``; raise an error if a tensor of this shape and dtype is too large."""
+    """Return ``shape`` unchanged; raise an error if a tensor of this shape and dtype is too large."""
     check_shape(shape, dtype_name, context.where)
     return shape
 

@@ -56,7 +56,7 @@ def require_utf8_text(field_value: Any, where: str) -> str:
 
 
 def get_onnx_dtype_name(data_type_code: int) -> str:
-    """Return ONNX's name of a number of TensorProto.DataType in lower case, for error messages."""
+    """Return ONNX's name of a TensorProto.DataType number, in lower case, for error messages."""
     import onnx
 
     names = {number: str(word).lower() for word, number in onnx.TensorProto.DataType.items()}
@@ -64,7 +64,7 @@ def get_onnx_dtype_name(data_type_code: int) -> str:
 
 
 def dtype_from_code(data_type_code: int, where: str) -> str:
-    """Return microc's dtype for a number of TensorProto.DataType; raise an error if microc does not support it."""
+    """Return microc's dtype for a TensorProto.DataType number; raise an error if microc does not support it."""
     if data_type_code == 0:
         raise ModelError("the element type is undefined (0), expected a number of TensorProto.DataType", where=where)
     if data_type_code not in DTYPES:
@@ -77,7 +77,7 @@ def dtype_from_code(data_type_code: int, where: str) -> str:
 
 
 def array_from_proto(tensor_proto: Any, where: str) -> Array:
-    """Return the data of a TensorProto as an array of its shape.
+    """Return the data of a TensorProto as an array in the tensor's shape.
 
     Raise ModelError if the number of bytes or elements does not match the shape, UnsupportedError if the data are in
     another file."""
@@ -122,9 +122,10 @@ def array_from_proto(tensor_proto: Any, where: str) -> Array:
 
 
 def _unpack_four_bit_integers(tensor_proto: Any, element_count: int, dtype: str, where: str) -> Array:
-    """Return four-bit integers as an array of one byte for each element, without the tensor's shape.
+    """Unpack the four-bit integers of a TensorProto to a flat array with one byte for each element.
 
-    The file stores two elements in each byte, the first in the lower half. ``dtype``: uint8 or int8, by their sign."""
+    The file stores two elements in each byte, the first in the lower half. ``dtype``: dtype of the result, uint8 for
+    unsigned or int8 for signed integers."""
     stored = (
         np.frombuffer(tensor_proto.raw_data, np.uint8)
         if tensor_proto.HasField("raw_data")
@@ -269,7 +270,7 @@ class Attributes:
         )
 
     def find_values_read_by_subgraphs(self) -> set[str]:
-        """Return the names of all values that nodes of the operator's subgraphs read, including nested subgraphs."""
+        """Return the names of all values that the operator's subgraphs read, at any depth of nesting."""
         graphs = [attribute.g for attribute in self._protos.values() if attribute.type == _GRAPH]
         names_read: set[str] = set()
         while graphs:
@@ -437,8 +438,8 @@ def _parse_model_proto(model_bytes: bytes, file_name: str) -> Any:
 def _read_default_opset(model_proto: Any, file_name: str) -> int:
     """Return the version of ONNX's default operator set that a model imports.
 
-    Return the newest supported version if the model imports only operator sets of other domains. Raise ModelError if
-    it imports no operator set or several versions of the default one, UnsupportedError if the version is not
+    If the model imports only operator sets of other domains, return the newest supported version. Raise ModelError
+    if it imports no operator set or several versions of the default one, UnsupportedError if the version is not
     supported."""
     versions = {entry.version for entry in model_proto.opset_import if entry.domain in ("", "ai.onnx")}
     if not versions and any(entry.domain for entry in model_proto.opset_import):
@@ -490,7 +491,9 @@ def _decode_input(value_info: Any, file_name: str) -> ModelInput:
     if value_info.type.WhichOneof("value") != "tensor_type":
         kind = value_info.type.WhichOneof("value") or "nothing"
         raise UnsupportedError(
-            f"the input is of type {kind}, expected a tensor", where=where, hint="cut the model behind this input"
+            f"the input is of type {kind}, expected a tensor",
+            where=where,
+            hint="export a model whose inputs are tensors",
         )
     tensor = value_info.type.tensor_type
     kind = dtype_from_code(tensor.elem_type, where)

@@ -24,7 +24,7 @@ _GRAPH = 5
 
 
 def decode_subgraph(context: OpContext, attribute_name: str) -> OnnxFile:
-    """Decode the subgraph in attribute ``attribute_name``, with each value renamed to a name that nothing else has."""
+    """Decode the subgraph in attribute ``attribute_name``, with all of its values renamed to unique names."""
     proto = type(context.operator.attributes.graph(attribute_name))()
     proto.CopyFrom(context.operator.attributes.graph(attribute_name))
     defined = [value.name for value in (*proto.input, *proto.initializer)]
@@ -47,9 +47,10 @@ def _rename_values(graph_proto: Any, new_names: Mapping[str, str]) -> None:
 
 
 def inline_subgraph(context: OpContext, body: OnnxFile, operand_names: Sequence[str]) -> list[str]:
-    """Convert the operators of a subgraph into the graph of its operator; return the names of the subgraph's outputs.
+    """Inline a subgraph: convert its operators into the graph of the operator that has it as an attribute.
 
-    ``operand_names``: names of the values that become the subgraph's inputs."""
+    ``operand_names``: names of the values that become the subgraph's inputs. Return the names of the subgraph's
+    outputs."""
     builder = context.builder
     if body.unsupported_initializers:
         context.refuse(
@@ -118,7 +119,7 @@ class BodyBuilder:
 def append_node_with_outputs(
     context: OpContext, op: str, input_names: Sequence[str], attrs: Mapping[str, Attr], output_names: Sequence[str]
 ) -> None:
-    """Append a node with several results to the graph around the body."""
+    """Append a node with several results, named ``output_names``, to the graph of ``context``."""
     definition = registry.get(op)
     attrs = {**definition.defaults, **attrs}
     kinds = infer_types(op, attrs, [context.type(name) for name in input_names], context.where)
@@ -135,7 +136,7 @@ def reshape_to_scalar(context: OpContext, value_name: str) -> str:
 
 
 def emit_logical_and(context: OpContext, condition_names: Sequence[str]) -> str:
-    """Emit the conjunction of bool scalars; return the result's name."""
+    """Emit the logical AND of bool scalars; return the result's name."""
     first, *rest = condition_names
     for other in rest:
         first = context.emit("logical_and", (first, other))
@@ -143,7 +144,9 @@ def emit_logical_and(context: OpContext, condition_names: Sequence[str]) -> str:
 
 
 def get_constant_element(context: OpContext, value_name: str) -> np.generic | None:
-    """Return the element of a constant of one element; None if the value is not constant."""
+    """Return the only element of a constant; None if the value is not constant.
+
+    Raise ModelError if the constant has several elements."""
     data = context.builder.consts.get(value_name)
     if data is None:
         return None
@@ -189,7 +192,7 @@ def convert_if(context: OpContext) -> None:
 
 
 def _complete_output_names(context: OpContext, output_count: int) -> list[str]:
-    """Return the names of the operator's first ``output_count`` outputs; absent outputs get new names."""
+    """Return the names of the operator's first ``output_count`` outputs, with new names for absent outputs."""
     if len(context.operator.outputs) > output_count:
         context.broken(f"got {len(context.operator.outputs)} outputs, expected at most {output_count}")
     return [context.output(k) or context.builder.unique_name("unused") for k in range(output_count)]
@@ -269,10 +272,10 @@ def _get_iteration_bound(
 
 @frozen
 class _LoopEmitter:
-    """Emitter of the ``loop`` for an ONNX Loop.
+    """Emitter of the ``loop`` node for an ONNX Loop.
 
-    ``trip_count_name``: name of the trip count if it is computed at run time, else empty. ``initial_value_names``: names of the
-    carried values before the loop."""
+    ``trip_count_name``: name of the trip count if it is computed at run time, else empty. ``initial_value_names``:
+    names of the carried values before the loop."""
 
     context: OpContext
     body_builder: BodyBuilder
@@ -280,11 +283,11 @@ class _LoopEmitter:
     initial_value_names: Sequence[str]
 
     def emit_loop(self, start_condition: str, max_iterations: int) -> None:
-        """Emit the loop.
+        """Emit the ``loop`` node with the graph of its body.
 
         ``start_condition``: name of the condition before the loop if it is computed at run time, else empty. Carried
-        values that the body returns unchanged become plain inputs, which the loop does not copy in each iteration.
-        If a condition can end the loop (``guarded``), the condition is the first carried value."""
+        values that the body returns unchanged become plain inputs, which the loop does not copy in each iteration. If a
+        condition can end the loop (attribute ``guarded``), the condition is the first carried value."""
         context, inside = self.context, self.body_builder
         builder, body = inside.builder, inside.body
         iteration = inside.add_input(builder.unique_name("turn"), ITERATION)
@@ -369,7 +372,7 @@ CONTROL_CONVERTERS: Mapping[str, Converter] = {
 
 @frozen
 class _ScanAxes:
-    """Axes and directions of a Scan; direction 1 is reversed order.
+    """Axes and directions of a Scan's inputs and outputs; direction 0 is forward, 1 is reversed.
 
     Each field has one number for each scanned input or stacked output."""
 
@@ -420,7 +423,7 @@ def convert_scan(context: OpContext) -> None:
 
 
 def _emit_batched_scan(context: OpContext, value_names: Sequence[str], axes: _ScanAxes) -> None:
-    """Emit one scan for each element of the batch, and concatenate their results (Scan of opset 8)."""
+    """Emit one scan for each element of the batch, and concatenate the scans' results (Scan of opset 8)."""
     if context.has_input(0):
         context.refuse(
             "sequence_lens is not supported, expected sequences of equal lengths", "export with opset 9 or later"
@@ -481,9 +484,9 @@ def _add_scanned_inputs_and_count_iterations(
     scanned_value_names: Sequence[str],
     axes: _ScanAxes,
 ) -> int:
-    """Add the scanned values as inputs of the body, which gathers one element of each in every iteration.
+    """Add the scanned values as inputs of the body, which gathers one element of each value in every iteration.
 
-    Return the number of iterations, the extent of the scanned values along their scan axes."""
+    Return the number of iterations, which is the extent of the scanned values along their scan axes."""
     builder, inner = body_builder.builder, body_builder.context
     extents = []
     for name, value, axis, is_reversed in zip(

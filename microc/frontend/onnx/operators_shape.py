@@ -223,16 +223,16 @@ def convert_dynamic_slice(context: OpContext) -> None:
     index_types = [context.type(context.value(position)) for position in (1, 2)]
     if any(type_.size != 1 or type_.dtype not in ("int32", "int64") for type_ in index_types) or step != (1,):
         context.refuse(
-            "a computed start is supported only for one axis and step 1",
-            "slice along one axis at a time, in steps of one",
+            "starts is computed at run time, which is supported only for one axis and step 1",
+            "slice along one axis at a time, with steps = 1",
         )
     start, end = (_split_index_into_value_and_offset(context, context.value(position)) for position in (1, 2))
     # The size is known although start and end are not: it is the difference of their constants.
     size = end.offset - start.offset
     if start.value_name != end.value_name or not 0 < size <= shape[axis]:
         context.refuse(
-            "the size of the slice depends on data, expected a constant size",
-            "compute end as start plus a constant: shapes are static",
+            "the extent of the slice depends on run-time data, expected ends - starts to be constant",
+            "compute ends as starts plus a constant, so that shapes are known at compile time",
         )
     whole = context.new_constant("begin", np.zeros(1, dtypes.to_numpy(index_types[0].dtype)))
     begin = [whole] * len(shape)
@@ -444,7 +444,7 @@ def select_elements(context: OpContext, value_name: str, axis: int, element_indi
     if len(runs) > MAX_SLICES:
         context.refuse(
             f"the indices select {len(runs)} separate slices, expected at most {MAX_SLICES}",
-            "make the indices an input of the network",
+            "make the indices an input of the network, so that Gather reads them at run time",
         )
     return concat_along(context, [slice_along(context, value_name, axis, begin, end) for begin, end in runs], axis)
 
@@ -464,7 +464,8 @@ def convert_pad(context: OpContext) -> None:
             )
         if not left:
             context.refuse(
-                f"pads: got {widths} for shape {extents}, expected a result with elements", "cut the network before it"
+                f"pads: got {widths} for shape {extents}, expected a result with elements",
+                "cut the network before this operator with --outputs",
             )
         value = slice_along(context, value, axis, max(-before, 0), extents[axis] + min(after, 0))
     widths = tuple((max(before, 0), max(after, 0)) for before, after in widths)

@@ -173,7 +173,7 @@ def read_constant_weights_and_bias(
     for position in (weight_index, bias_index):
         stored = context.builder.stored_constant(context.value(position)) if context.has_input(position) else None
         if stored is None and (position == weight_index or context.has_input(position)):
-            what = f"input {position} ({context.value(position)!r}) is not known when compiling"
+            what = f"input {position} ({context.value(position)!r}) is computed at run time, expected a constant"
             context.refuse(what, "export the model with constant weights")
         stored_operands.append(stored)
     assert stored_operands[0] is not None
