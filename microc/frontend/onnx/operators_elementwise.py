@@ -27,8 +27,8 @@ from microc.ops.attributes import Rounding
 class OneToOneOperator:
     """Correspondence of an operator of microc's graph and an ONNX operator with the same operands.
 
-    ``dtypes``: dtypes that the reader supports. ``real_attributes``: ONNX's defaults of float attributes, which have
-    the same names in microc and in ONNX."""
+    ``dtypes``: operand dtypes that the reader supports. ``real_attributes``: float attributes, which have the same
+    names in microc and in ONNX, with ONNX's defaults."""
 
     op: str
     onnx_op_type: str
@@ -114,7 +114,7 @@ def make_unary_converter(
 
 
 def make_variadic_converter(op: str, first_input_dtypes: tuple[str, ...] = NUMBERS) -> Converter:
-    """Make a converter of an ONNX operator with any number of operands to applications of ``op`` from left to right.
+    """Make a converter of a variadic ONNX operator, such as Sum, to a chain of ``op`` with two operands each.
 
     The operands broadcast to each other. A single operand is the result itself."""
 
@@ -133,7 +133,7 @@ def make_variadic_converter(op: str, first_input_dtypes: tuple[str, ...] = NUMBE
 def make_formula_converter(
     formula: Callable[..., str], first_input_dtypes: tuple[str, ...] = FLOAT, **attribute_defaults: float
 ) -> Converter:
-    """Make a converter of an ONNX operator with one operand to the operators that ``formula`` emits.
+    """Make a converter of an ONNX operator with one operand to the graph operators that ``formula`` emits.
 
     ``attribute_defaults``: names and defaults of float attributes, which are passed to ``formula`` as keyword
     arguments."""
@@ -191,7 +191,8 @@ def _write_clip(context: OpContext, data_name: str, minimum: float, maximum: flo
 def convert_pow(context: OpContext) -> None:
     """Convert Pow; a constant exponent of 2 becomes a multiplication.
 
-    The result has the dtype of the base. The exponent may have another dtype. Integers are raised in float64."""
+    The result has the dtype of the base. The exponent may have another dtype. Powers of integers are computed in
+    float64."""
     data, exponent = context.operand(0), context.value(1)
     constant = context.builder.consts.get(exponent)
     is_single = constant is not None and constant.size == 1 and constant.ndim <= len(context.type(data).shape)
@@ -235,8 +236,8 @@ def make_reduction_converter(
 ) -> Converter:
     """Make a converter of an ONNX reduction, such as ReduceL2, to ``op`` over axes.
 
-    ``operand_op``, ``result_op``: graph operators applied before and after the reduction; empty for none. Axes are
-    an input from opset ``first_opset_with_axes_input`` on, and an attribute before."""
+    ``operand_op``, ``result_op``: graph operators applied before and after the reduction; empty for none. Axes are an
+    input from opset ``first_opset_with_axes_input`` on, and an attribute before."""
 
     def convert_reduction(context: OpContext) -> None:
         attributes, data = context.operator.attributes, context.operand(0)
@@ -278,7 +279,7 @@ def _read_reduced_axes(context: OpContext, first_opset_with_axes_input: int) -> 
 
 
 def convert_reduce_log_sum_exp(context: OpContext) -> None:
-    """Convert ReduceLogSumExp to m + log(sum(exp(x - m))), with the maximum m clipped to finite numbers."""
+    """Convert ReduceLogSumExp to m + log(sum(exp(x - m))), with the maximum m of x clipped to finite numbers."""
     data, axes, make = context.operand(0), _read_reduced_axes(context, 18), make_operator_emitter(context)
     over: Mapping[str, Attr] = {"axes": axes, "keepdims": True}
     largest = context.emit("max", (data,), over) if axes else data
@@ -394,7 +395,7 @@ def convert_is_inf(context: OpContext) -> None:
 def convert_eye_like(context: OpContext) -> None:
     """Convert EyeLike to a constant matrix with ones on a diagonal, in the shape of the operand.
 
-    The matrix has the dtype in the attribute ``dtype`` or, if it is absent, that of the operand."""
+    The matrix has the dtype in the attribute ``dtype``, or that of the operand if the attribute is absent."""
     from microc.frontend.onnx.file import dtype_from_code
 
     kind, attributes = context.type(context.value(0)), context.operator.attributes

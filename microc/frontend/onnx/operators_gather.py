@@ -33,7 +33,7 @@ def convert_gather_elements(context: OpContext) -> None:
 
 
 def _read_scatter_reduction(context: OpContext) -> str:
-    """Return the attribute ``reduction`` of a scatter operator; empty for ``none``."""
+    """Return the attribute ``reduction`` of a scatter operator; an empty string for ``none``."""
     reduction = context.operator.attributes.text("reduction", "none")
     if reduction not in ("none", "add", "mul", "max", "min"):
         context.broken(f"reduction is {reduction!r}, expected none, add, mul, max or min")
@@ -41,7 +41,7 @@ def _read_scatter_reduction(context: OpContext) -> str:
 
 
 def convert_scatter_elements(context: OpContext) -> None:
-    """Convert ScatterElements, or Scatter, its name before opset 11: write elements at indices along one axis."""
+    """Convert ScatterElements, which writes elements at indices along one axis. Before opset 11 its name is Scatter."""
     operands = (context.value(0), emit_integer_indices(context, 1), context.operand(2))
     attrs: Mapping[str, Attr] = {
         "axis": _read_axis_attribute(context, 0),
@@ -112,7 +112,8 @@ def make_cumulative_converter(op: str) -> Converter:
 
 
 def convert_one_hot(context: OpContext) -> None:
-    """Convert OneHot, whose input 2 has two elements: the value of other elements, and the value at the index."""
+    """Convert OneHot. Input 2 (``values``) has two elements, the value of all other elements and the value at the
+    index."""
     indices = emit_integer_indices(context, 0)
     depth = int(context.constant(1).reshape(-1)[0])
     values = context.value(2)
@@ -145,7 +146,7 @@ def convert_trilu(context: OpContext) -> None:
 
 
 def convert_reverse_sequence(context: OpContext) -> None:
-    """Convert ReverseSequence, which reverses the first elements of each sequence, as many as its length."""
+    """Convert ReverseSequence, which reverses the first ``sequence_lens[i]`` elements of sequence i."""
     attributes = context.operator.attributes
     attrs: Mapping[str, Attr] = {
         "batch_axis": attributes.integer("batch_axis", 1),

@@ -65,7 +65,7 @@ class ResizeRule:
 
     @property
     def is_linear_interpolation(self) -> bool:
-        """True if every result is interpolated from its two neighbours."""
+        """True if every result is interpolated between its two neighbours."""
         return self.mode == "linear" and not self.antialias and not self.exclude_outside
 
 
@@ -115,7 +115,7 @@ def _fill_outside_image(
     resized_axes: Sequence[ResizedAxis],
     source_positions_by_axis: Sequence[Array],
 ) -> str:
-    """Replace results whose source position is outside the image by ``extrapolation_value``; return the new name.
+    """Set results with a source position outside the image to ``extrapolation_value``; return the name of the value.
 
     ``source_positions_by_axis``: source position of each result, one array for each of ``resized_axes``."""
     for axis, position in zip(resized_axes, source_positions_by_axis, strict=True):
@@ -211,7 +211,7 @@ def _compute_linear_indices_and_weights(axis: ResizedAxis, source_positions: Arr
 
 
 def _clamp_indices(axis: ResizedAxis, element_indices: Array) -> Array:
-    """Clamp indices to the axis; the result is int16 if the axis has fewer than 2 ** 15 elements, else int32."""
+    """Clamp indices to the extent of ``axis``; return int16 if it has fewer than 2 ** 15 elements, else int32."""
     return np.clip(element_indices, 0, axis.input_extent - 1).astype(
         np.int16 if axis.input_extent < 1 << 15 else np.int32
     )
@@ -316,7 +316,8 @@ def convert_roi_align(context: OpContext) -> None:
 
 
 def convert_deform_conv(context: OpContext) -> None:
-    """Convert DeformConv to a ``grid_sample`` at the displaced positions of all taps, a mask, and a ``matmul``."""
+    """Convert DeformConv to a ``grid_sample`` at the displaced positions of all kernel taps, a mask, and a
+    ``matmul``."""
     attributes, shape = context.operator.attributes, context.shape(0)
     outputs, inputs, *kernel = context.shape(1)
     groups, parts = attributes.integer("group", 1), attributes.integer("offset_group", 1)
@@ -357,9 +358,9 @@ def convert_deform_conv(context: OpContext) -> None:
 def _compute_tap_positions_and_output_extents(
     context: OpContext, kernel_shape: tuple[int, ...]
 ) -> tuple[Array, tuple[int, ...]]:
-    """Return positions of all taps of all output pixels without offsets, and the output's spatial extents.
+    """Return the source positions of all kernel taps for all output pixels, and the output's spatial extents.
 
-    The positions have shape (1, taps * pixels, spatial axes)."""
+    The positions do not include DeformConv's offsets. They have shape (1, taps * pixels, spatial axes)."""
     extents = context.shape(0)[2:]
     window = read_spatial_window(context, kernel_shape, extents, ceil_mode=False)
     rank, axes, size = len(extents), [], []
@@ -483,7 +484,7 @@ def _read_transposed_convolution_attributes(context: OpContext) -> Mapping[str, 
 
 
 def convert_resize(context: OpContext) -> None:
-    """Convert Resize or Upsample, whose results are single source elements or weighted sums of a few."""
+    """Convert Resize or Upsample. Each result is a single source element or a weighted sum of a few."""
     write_resize(context, read_resized_axes(context))
 
 

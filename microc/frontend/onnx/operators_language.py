@@ -24,15 +24,15 @@ def convert_simplified_layer_normalization(context: OpContext) -> None:
     rank = len(context.type(data).shape)
     if context.axis(attributes.integer("axis", -1), rank) != rank - 1:
         context.refuse(
-            "a norm over several axes is not supported, expected axis -1",
-            "reshape its data so that the normalised axes are one",
+            "axis: got several axes to normalise, expected only the last, -1",
+            "merge the normalised axes into one by a Reshape before the operator",
         )
     context.refuse_extra_outputs()
     _write_rms_norm(context, data, context.operand(1))
 
 
 def convert_skip_simplified_layer_normalization(context: OpContext) -> None:
-    """Convert SkipSimplifiedLayerNormalization, the RMS norm of a sum of two inputs and a bias; output 3 is the sum."""
+    """Convert SkipSimplifiedLayerNormalization, the RMS norm of two inputs plus a bias; output 3 is this sum."""
     total = context.emit("add", (context.operand(0), context.operand(1)))
     if context.has_input(3):
         total = context.emit("add", (total, context.operand(3)))
@@ -43,7 +43,7 @@ def convert_skip_simplified_layer_normalization(context: OpContext) -> None:
 
 
 def _write_rms_norm(context: OpContext, data_name: str, scale_name: str) -> None:
-    """Write output 0: ``data_name`` divided by its root mean square over the last axis, times ``scale_name``."""
+    """Write output 0: ``data_name`` divided by its root mean square over the last axis, times input ``scale_name``."""
     make = make_operator_emitter(context)
     squares: Mapping[str, Attr] = {"axes": (len(context.type(data_name).shape) - 1,), "keepdims": True}
     mean = context.emit("mean", (make("mul", data_name, data_name),), squares)
@@ -86,10 +86,10 @@ def convert_rotary_embedding(context: OpContext) -> None:
 
 
 def gather_angle_rows(context: OpContext, table_input_index: int, position_ids: str, position_count: int) -> str:
-    """Gather the rows of a table of cosines or sines at ``position_ids``; return the result's name.
+    """Gather rows of a table of cosines or sines at ``position_ids``; return the name of the result.
 
-    ``table_input_index``: input with the table. The result has shape (batch, 1, ``position_count``, elements of a
-    row)."""
+    ``table_input_index``: index of the ONNX input with the table. The result has shape (batch, 1, ``position_count``,
+    elements of a row)."""
     table = context.value(table_input_index)
     if len(context.type(table).shape) != 2:
         context.broken(f"input {table_input_index}: got shape {context.type(table).shape}, expected two axes")
@@ -164,8 +164,8 @@ _EXPORT_WITHOUT = "export the model without it"
 class _AttentionSizes:
     """Sizes of an attention layer.
 
-    ``query_heads``: heads of the query. ``kv_heads``: heads of key and value; each is used by a group of query
-    heads. ``row_count``: positions that one call computes. ``head_width``: elements of a head."""
+    ``query_heads``: heads of the query. ``kv_heads``: heads of key and value; each is used by a group of query heads.
+    ``row_count``: number of new positions, which one call computes. ``head_width``: elements of a head."""
 
     query_heads: int
     kv_heads: int
@@ -176,10 +176,10 @@ class _AttentionSizes:
 def convert_group_query_attention(context: OpContext) -> None:
     """Convert com.microsoft.GroupQueryAttention, which is causal, for a single sequence.
 
-    Inputs: query, key, value (or all three in the first), past key, past value, seqlens_k (last position), number of
-    positions, cosines, sines. The caches of past keys and values, of shape (1, heads, P, D), have capacity for P
-    positions. The present caches are the past ones with the rows of this call after the rows in use. If the number
-    of positions is a constant above P, the past is full and the present caches are longer."""
+    Inputs: query, key, value (or all three in the first), past key, past value, seqlens_k (index of the last position),
+    number of positions, cosines, sines. The caches of past keys and values, of shape (1, heads, P, D), have capacity
+    for P positions. The present caches are the past caches with the rows of this call written after the rows in use. If
+    the number of positions is a constant above P, the past is full and the present caches are longer."""
     _refuse_unsupported_variants(context)
     heads, (query, key, value) = _read_sizes_and_split_heads(context)
     length = _emit_past_length(context, heads)
@@ -213,7 +213,7 @@ def convert_group_query_attention(context: OpContext) -> None:
 
 
 def _refuse_unsupported_variants(context: OpContext) -> None:
-    """Raise UnsupportedError for attributes and inputs of the attention that are not supported."""
+    """Raise UnsupportedError if the attention has an attribute or an input that is not supported."""
     attributes = context.operator.attributes
     numbers = {name: attributes.integer(name, 0) for name in ("smooth_softmax", "qk_output", "local_window_size")}
     unsupported = [name for name, number in numbers.items() if number > 0]
@@ -231,7 +231,8 @@ def _refuse_unsupported_variants(context: OpContext) -> None:
 def _read_sizes_and_split_heads(context: OpContext) -> tuple[_AttentionSizes, tuple[str, str, str]]:
     """Return the sizes of the attention, and the names of query, key and value split into heads.
 
-    The query has shape (1, query heads, S, D), key and value have shape (1, kv heads, S, D)."""
+    With S new positions and D elements of a head, the query has shape (1, query heads, S, D); key and value have shape
+    (1, kv heads, S, D)."""
     attributes, shape = context.operator.attributes, context.shape(_QUERY)
     queries, kv_heads = attributes.integer("num_heads"), attributes.integer("kv_num_heads")
     packed = not context.has_input(_KEY)
@@ -268,9 +269,9 @@ def _read_sizes_and_split_heads(context: OpContext) -> tuple[_AttentionSizes, tu
 
 
 def _emit_past_length(context: OpContext, sizes: _AttentionSizes) -> str:
-    """Emit the number of positions in use of the caches, int32 of shape (1,); return its name.
+    """Emit the number of cached positions in use, int32 of shape (1,); return its name.
 
-    It is the last position (seqlens_k) minus the other rows of this call."""
+    It is the index of the last position (seqlens_k) minus the other rows of this call."""
     if context.type(context.value(_LAST)).size != 1:
         context.broken(f"seqlens_k: got shape {context.shape(_LAST)}, expected one element")
     last = context.emit("cast", (context.reshape(context.value(_LAST), (1,)),), {"dtype": "int32"})
@@ -293,7 +294,7 @@ def _rotate_query_and_key(
 
 
 def _get_past_cache_names(context: OpContext, sizes: _AttentionSizes) -> tuple[str, ...]:
-    """Return the names of the caches of keys and of values; an empty tuple if the operator has none."""
+    """Return the names of the caches of past keys and past values; an empty tuple if the operator has none."""
     if not context.has_input(_PAST):
         return ()
     caches = context.operand(_PAST), context.operand(_PAST + 1)
@@ -306,15 +307,18 @@ def _get_past_cache_names(context: OpContext, sizes: _AttentionSizes) -> tuple[s
 
 
 def _emit_batched_matmul(context: OpContext, left_name: str, right_name: str, *, transpose_right: bool = False) -> str:
-    """Emit a product of batches of matrices, with the right ones transposed if ``transpose_right``; return its name."""
+    """Emit a batched matrix product; return its name.
+
+    The right matrices are transposed first if ``transpose_right``."""
     right = context.emit("transpose", (right_name,), {"axes": (0, 2, 1)}) if transpose_right else right_name
     return context.emit("matmul", (left_name, right))
 
 
 def _mask_unused_positions(context: OpContext, scores_name: str, past_length: str) -> str:
-    """Replace scores of unused positions of the caches by MASKED_SCORE; return the result's name.
+    """Replace the scores of cache positions that are not in use by MASKED_SCORE; return the result's name.
 
-    ``scores_name``: scores of shape (heads, rows, P). ``past_length``: name of the number of positions in use."""
+    ``scores_name``: scores of shape (heads, rows, P) for a cache of P positions. ``past_length``: name of the number of
+    positions in use."""
     count = context.type(scores_name).shape[2]
     positions = context.new_constant("places", np.arange(count, dtype=np.int32).reshape(1, 1, count))
     make = make_operator_emitter(context)
@@ -322,9 +326,9 @@ def _mask_unused_positions(context: OpContext, scores_name: str, past_length: st
 
 
 def _mask_future_keys(context: OpContext, sizes: _AttentionSizes, scores_name: str) -> str:
-    """Replace scores of keys that are later than the query by MASKED_SCORE; return the result's name.
+    """Replace the scores of keys at later positions than the query's by MASKED_SCORE; return the result's name.
 
-    ``scores_name``: scores between rows of this call."""
+    ``scores_name``: scores between the rows of this call."""
     if sizes.row_count == 1:
         return scores_name
     groups = sizes.query_heads // sizes.kv_heads
@@ -335,7 +339,7 @@ def _mask_future_keys(context: OpContext, sizes: _AttentionSizes, scores_name: s
 def _write_present_caches(
     context: OpContext, past_cache_names: Sequence[str], new_keys_and_values: Sequence[str], past_length: str
 ) -> None:
-    """Write outputs 1 and 2: the past caches with the keys and values of this call after the positions in use."""
+    """Write outputs 1 and 2: the past caches, with the keys and values of this call after the positions in use."""
     for position, value in enumerate(new_keys_and_values):
         if not context.output(position + 1):
             continue

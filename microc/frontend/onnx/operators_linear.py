@@ -56,7 +56,7 @@ def convert_gemm(context: OpContext) -> None:
 def _get_gemm_bias(context: OpContext, unit_count: int, beta: float) -> StoredTensor | None:
     """Return beta * C as the bias of a ``dense`` layer with ``unit_count`` outputs.
 
-    Return None if input C is absent, is not constant, or differs between the rows of the result."""
+    Return None if input C is absent, computed at run time, or not the same for all rows of the result."""
     if not context.has_input(2):
         return None
     stored = context.builder.stored_constant(context.operand(2))
@@ -72,7 +72,7 @@ def _get_gemm_bias(context: OpContext, unit_count: int, beta: float) -> StoredTe
 
 
 def multiply_by_number(context: OpContext, value_name: str, factor: float) -> str:
-    """Emit ``value_name`` times ``factor``.
+    """Emit the product of ``value_name`` and the number ``factor``.
 
     Return the name of the product, or ``value_name`` itself if the factor is 1."""
     return (
@@ -156,7 +156,7 @@ def convert_batch_normalization(context: OpContext) -> None:
 
 
 def _convert_batch_norm_at_run_time(context: OpContext, data_name: str) -> None:
-    """Convert BatchNormalization with a scale, bias, mean or variance that is known only at run time."""
+    """Convert BatchNormalization whose scale, bias, mean or variance is computed at run time."""
     rank, kind = len(context.type(data_name).shape), context.type(data_name).dtype
     scale, bias, mean, variance = (_reshape_along_channels(context, position, rank) for position in range(1, 5))
     epsilon = context.scalar(context.operator.attributes.real("epsilon", 1e-5), kind)
@@ -284,7 +284,7 @@ NEURAL_CONVERTERS: Mapping[str, Converter] = {
 
 
 def convert_einsum(context: OpContext) -> None:
-    """Convert Einsum. In the graph the labels of axes are numbers instead of letters.
+    """Convert Einsum to ``einsum``, in which axes have numbers as labels instead of letters.
 
     A letter becomes its character code. An ellipsis becomes negative numbers, one for each axis that it covers."""
     equation = context.operator.attributes.text("equation", "").replace(" ", "")
@@ -507,7 +507,7 @@ def convert_det(context: OpContext) -> None:
 
 
 def _build_elimination_step(context: OpContext, matrix_count: int, matrix_size: int, element_dtype: str) -> Graph:
-    """Build the loop body that eliminates one column of all matrices.
+    """Build the loop body for Det that eliminates one column of all matrices (Gaussian elimination with pivoting).
 
     With M = ``matrix_count`` and N = ``matrix_size``, the loop carries the matrices (M, N, N), flags of the rows that
     have not been used as pivot rows (M, N), and the signed product of the pivots so far (M, 1)."""

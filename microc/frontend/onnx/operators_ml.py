@@ -97,9 +97,9 @@ def _read_support_vectors(context: OpContext, vector_count: int, feature_count: 
 
 
 def _emit_kernel_values(context: OpContext, data_name: str, support_vectors: Array) -> str:
-    """Emit the kernel function of every row of ``data_name`` and every support vector.
+    """Emit the values of the SVM's kernel function for every row of ``data_name`` and every support vector.
 
-    Return the result's name (rows, vectors)."""
+    Return the name of the result (rows, vectors)."""
     attributes = context.operator.attributes
     gamma, offset, degree = (
         *(attributes.reals("kernel_params") if "kernel_params" in attributes else ()),
@@ -193,9 +193,9 @@ def convert_linear_regressor(context: OpContext) -> None:
 
 
 def convert_linear_classifier(context: OpContext) -> None:
-    """Convert LinearClassifier, which returns the class with the largest score, and the scores.
+    """Convert LinearClassifier, which returns the class with the largest score, and all scores.
 
-    If a single row of coefficients separates two classes, the sign of its score selects the class."""
+    If there is a single row of coefficients for two classes, the sign of its score selects the class."""
     labels = read_class_labels(context, "classlabels_ints", "classlabels_strings")
     rows = len(context.operator.attributes.reals("intercepts")) if "intercepts" in context.operator.attributes else 0
     rows = rows or max(len(labels), 1)
@@ -273,7 +273,7 @@ def convert_binarizer(context: OpContext) -> None:
 
 
 def convert_imputer(context: OpContext) -> None:
-    """Convert Imputer, which replaces missing elements. These are equal to a given number, or NaN.
+    """Convert Imputer, which replaces missing elements: elements that equal a given number, or NaN.
 
     There is one replacement for all features, or one for each feature."""
     attributes, data = context.operator.attributes, context.value(0)
@@ -292,9 +292,9 @@ def convert_imputer(context: OpContext) -> None:
 
 
 def _emit_equality_test(context: OpContext, data_name: str, number: float) -> str:
-    """Emit a test of each element of ``data_name`` for equality with ``number``.
+    """Emit a test of each element of ``data_name`` for equality with ``number``; NaN counts as equal to NaN.
 
-    Return the result's name. NaN equals NaN here."""
+    Return the name of the result."""
     if number != number:
         return context.emit("not_equal", (data_name, data_name))
     dtype = context.type(data_name).dtype
@@ -302,9 +302,9 @@ def _emit_equality_test(context: OpContext, data_name: str, number: float) -> st
 
 
 def convert_one_hot_encoder(context: OpContext) -> None:
-    """Convert OneHotEncoder, which appends an axis with an element for each category.
+    """Convert OneHotEncoder, which appends an axis with one element for each category.
 
-    The element of the datum's category is 1, others are 0."""
+    The element of the input's category is 1, the others are 0."""
     attributes, data = context.operator.attributes, context.value(0)
     if attributes.texts("cats_strings"):
         context.refuse(
@@ -321,7 +321,7 @@ def convert_one_hot_encoder(context: OpContext) -> None:
 
 
 def convert_label_encoder(context: OpContext) -> None:
-    """Convert LabelEncoder, which maps keys to values, both numbers, to a chain of ``where`` operators.
+    """Convert LabelEncoder, a mapping from numbers to numbers, to a chain of ``where`` operators.
 
     If keys are equal, the value of the last key is used."""
     data, (keys, values, default) = context.value(0), _read_keys_values_and_default(context)
@@ -341,7 +341,7 @@ MAX_KEYS = 64
 def _read_keys_values_and_default(context: OpContext) -> tuple[Array, Array, float]:
     """Return the keys, the values and the default value of a LabelEncoder.
 
-    Raise UnsupportedError if they are strings."""
+    Raise UnsupportedError if keys or values are strings."""
     attributes, tables = context.operator.attributes, []
     for role in ("keys", "values"):
         if f"{role}_tensor" in attributes:
@@ -352,7 +352,8 @@ def _read_keys_values_and_default(context: OpContext) -> tuple[Array, Array, flo
             tables.append(np.array(attributes.reals(f"{role}_floats"), np.float32))
         else:
             context.refuse(
-                f"{role}_strings is not supported, expected numbers", "encode them as integers before the model"
+                f"{role}_strings is not supported, expected {role}_int64s, {role}_floats or {role}_tensor",
+                "encode them as integers before the model",
             )
     keys, values = tables
     if len(keys) != len(values) or len(keys) > MAX_KEYS:
@@ -408,7 +409,7 @@ def _emit_float32_matrix(context: OpContext, value_name: str) -> str:
 
 
 def convert_zip_map(context: OpContext) -> None:
-    """Convert ZipMap, which makes dictionaries of scores by class, to its input: rows of scores."""
+    """Convert ZipMap to an alias of its input, rows of scores. The dictionaries of scores by class are not built."""
     context.result_alias(context.value(0))
 
 

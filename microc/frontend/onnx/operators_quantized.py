@@ -28,10 +28,10 @@ from microc.ops.attributes import Ties
 
 
 def has_constant_scales(context: OpContext, *input_indices: int) -> bool:
-    """Test whether scales and zero points are constants that ``quantize`` and ``dequantize`` support.
+    """Test whether scales and zero points are constants of a form that ``quantize`` and ``dequantize`` support.
 
-    ``input_indices``: inputs with scales and zero points; absent ones are ignored. They must be per tensor or per
-    channel, and not of a 16-bit float dtype."""
+    ``input_indices``: indices of the inputs with scales and zero points; absent inputs are ignored. They must be per
+    tensor or per channel, and not of a 16-bit float dtype."""
     arrays = [context.builder.consts.get(context.value(p)) for p in input_indices if context.has_input(p)]
     is_plain = all(array is not None and array.ndim <= 1 and array.dtype.name not in dtypes.HALF for array in arrays)
     return is_plain and not context.operator.attributes.integer("block_size", 0)
@@ -80,10 +80,10 @@ def broadcast_scale(context: OpContext, input_index: int, data_shape: Sequence[i
 
 
 def _broadcast_constant_scale(context: OpContext, input_index: int, channel_axis: int) -> Array:
-    """Return the constant at input ``input_index``, made to broadcast to input 0 as by :func:`broadcast_scale`.
+    """Return the constant scale or zero point at input ``input_index``, made to broadcast to input 0.
 
-    The work is done at compile time, because repeating the scales of blocks of weights at run time would need much
-    memory."""
+    It is reshaped and repeated as by :func:`broadcast_scale`, but at compile time, because repeating the scales of
+    blocks of weights at run time would need much memory."""
     array, shape = context.constant(input_index), context.shape(0)
     if input_index == 0 or array.size == 1:
         return array if input_index == 0 else array.reshape(())
@@ -98,7 +98,7 @@ def _broadcast_constant_scale(context: OpContext, input_index: int, channel_axis
 
 
 def write_quantize_arithmetic(context: OpContext, out_dtype: str, bit_count: int) -> None:
-    """Write QuantizeLinear as division, rounding, addition and saturation."""
+    """Write QuantizeLinear as separate operators for division, rounding, addition and saturation."""
     data, shape = context.value(0), context.shape(0)
     axis = context.operator.attributes.integer("axis", 1)
     scale = _cast_to(context, broadcast_scale(context, 1, shape, axis), "float32")
@@ -126,9 +126,9 @@ def _write_rounded_and_saturated(
 
 
 def subtract_zero_point(context: OpContext, input_index: int, zero_point_index: int, channel_axis: int) -> str:
-    """Return the name of the integers at input ``input_index`` minus their zero points, as int32.
+    """Emit the integers at input ``input_index`` minus their zero points, as int32; return the name of the result.
 
-    ``zero_point_index``: position of the input with the zero points, which may be absent. ``channel_axis``: axis of the
+    ``zero_point_index``: index of the input with the zero points, which may be absent. ``channel_axis``: axis of the
     integers along which zero points per channel differ."""
     shape = context.shape(input_index)
     data = _cast_to(context, context.value(input_index), "int32")
@@ -141,7 +141,7 @@ def subtract_zero_point(context: OpContext, input_index: int, zero_point_index: 
 
 
 def write_dequantize_arithmetic(context: OpContext) -> None:
-    """Write DequantizeLinear as subtraction and multiplication; the result has the scale's dtype."""
+    """Write DequantizeLinear as a subtraction and a multiplication; the result has the scale's dtype."""
     axis = context.operator.attributes.integer("axis", 1)
     kind = context.type(context.value(1)).dtype
     constants = [context.builder.consts.get(context.value(k)) for k in range(3) if context.has_input(k)]
@@ -160,10 +160,10 @@ def write_dequantize_arithmetic(context: OpContext) -> None:
 def _write_requantisation(
     context: OpContext, int32_sums_name: str, operand_scale_names: Sequence[str], scale_index: int
 ) -> None:
-    """Write the output: int32 sums of products, scaled, rounded and saturated to the result's quantisation.
+    """Write the output: int32 sums of products, rescaled, rounded and saturated to the result's quantisation.
 
-    The factor is the product of ``operand_scale_names`` divided by the result's scale. ``scale_index``: input with
-    the result's scale; the next input is the result's zero point."""
+    The factor is the product of ``operand_scale_names`` divided by the result's scale. ``scale_index``: index of the
+    input with the result's scale; the next input is the result's zero point."""
     reals = [_cast_to(context, scale, "float32") for scale in operand_scale_names]
     factor = context.emit("mul", reals)
     factor = context.emit("div", (factor, _cast_to(context, broadcast_scale(context, scale_index, (), 0), "float32")))
@@ -174,7 +174,7 @@ def _write_requantisation(
 
 
 def convert_qlinear_matmul_at_run_time(context: OpContext) -> None:
-    """Convert QLinearMatMul whose scales or zero points are known only at run time.
+    """Convert QLinearMatMul for operands, scales and zero points that may be computed at run time.
 
     The left operand may have one scale for each row, the right operand one for each column."""
     a, b = subtract_zero_point(context, 0, 2, -2), subtract_zero_point(context, 3, 5, -1)
@@ -186,7 +186,7 @@ def convert_qlinear_matmul_at_run_time(context: OpContext) -> None:
 
 
 def convert_qlinear_conv_at_run_time(context: OpContext) -> None:
-    """Convert QLinearConv with weights, scales or zero points that are known only at run time.
+    """Convert QLinearConv for weights, scales and zero points that may be computed at run time.
 
     The weights may have one scale for each output channel."""
     data, weight = subtract_zero_point(context, 0, 2, 1), subtract_zero_point(context, 3, 5, 0)
@@ -199,18 +199,20 @@ def convert_qlinear_conv_at_run_time(context: OpContext) -> None:
 
 
 def _get_integer_convolution_attributes(context: OpContext, weight_name: str) -> Mapping[str, Attr]:
-    """Return the attributes of the graph operator ``convolution``, for integer weights named ``weight_name``."""
+    """Return the attributes of the graph operator ``convolution`` for a convolution of integers.
+
+    ``weight_name``: name of the integer weights."""
     return read_convolution_attributes(context, context.type(weight_name).shape[2:])
 
 
 def convert_conv_integer(context: OpContext) -> None:
-    """Convert ConvInteger, a convolution of integers minus their zero points with int32 results."""
+    """Convert ConvInteger, which subtracts zero points and convolves the integers to int32 results."""
     data, weight = subtract_zero_point(context, 0, 2, 1), subtract_zero_point(context, 1, 3, 0)
     context.result("convolution", (data, weight), _get_integer_convolution_attributes(context, weight))
 
 
 def convert_matmul_integer(context: OpContext) -> None:
-    """Convert MatMulInteger, a matrix product of integers minus their zero points with int32 results."""
+    """Convert MatMulInteger, which subtracts zero points and multiplies the integer matrices to int32 results."""
     operands = (subtract_zero_point(context, 0, 2, -2), subtract_zero_point(context, 1, 3, -1))
     context.result("matmul", operands, {"out_dtype": "int32"})
 
@@ -364,17 +366,17 @@ def convert_dequantize_linear(context: OpContext) -> None:
 
 
 class QuantizedOperands:
-    """Operands and result of a quantised ONNX operator, each given by three inputs: value, scale, zero point.
+    """Reader of a quantised ONNX operator's operands, each given by three inputs: value, scale, zero point.
 
-    Operands are dequantised before a float operator reads them, and its result is quantised."""
+    Operands are dequantised before a float operator reads them, and the result of the float operator is quantised."""
 
     def __init__(self, context: OpContext) -> None:
         self.context = context
 
     def dequantize_operand(self, value_index: int) -> str:
-        """Dequantise the operand whose value, scale and zero point are three inputs from ``value_index`` on.
+        """Emit ``dequantize`` of an operand; return the name of the result.
 
-        Return the new name."""
+        The operand's value, scale and zero point are three inputs from ``value_index`` on."""
         context, data = self.context, self.context.value(value_index)
         kind = context.type(data)
         if kind.dtype not in BYTES:
@@ -431,7 +433,7 @@ class QuantizedOperands:
 
 
 def _are_weights_and_scales_constant(context: OpContext, input_count: int) -> bool:
-    """Test whether all inputs of a quantised operator except its data (input 0) are constant.
+    """Test whether all inputs of a quantised operator except its data (input 0) are constants.
 
     ``input_count``: maximum number of the operator's inputs."""
     return all(context.value(k) in context.builder.consts for k in range(1, input_count) if context.has_input(k)) and (
@@ -440,7 +442,7 @@ def _are_weights_and_scales_constant(context: OpContext, input_count: int) -> bo
 
 
 def convert_qlinear_conv(context: OpContext) -> None:
-    """Convert QLinearConv, to a float convolution between dequantised and quantised values if its weights are constant.
+    """Convert QLinearConv, with constant weights and scales to ``dequantize``, a float convolution and ``quantize``.
 
     Its inputs are x and w with scale and zero point each, then scale and zero point of y, and a bias."""
     if not _are_weights_and_scales_constant(context, 9):
@@ -488,7 +490,7 @@ def convert_qlinear_matmul(context: OpContext) -> None:
 def make_qlinear_converter(
     op: str, operand_count: int, get_attrs: Callable[[OpContext], Mapping[str, Attr]] = lambda _: {}
 ) -> Converter:
-    """Make a converter of a quantised ONNX operator to ``op`` between dequantised and quantised values.
+    """Make a converter of a quantised ONNX operator to ``dequantize`` of its operands, ``op``, and ``quantize``.
 
     The ONNX operator's inputs are ``operand_count`` triples (value, scale, zero point), then the result's scale and
     zero point. ``get_attrs``: function that returns the attributes of ``op``."""
@@ -593,7 +595,7 @@ def convert_matmul_n_bits(context: OpContext) -> None:
         prepacked = attributes.integer("weight_prepacked", 0)
         got = f"bits {bits}, N {units}, K {depth}, block_size {block} and weight_prepacked {prepacked}"
         what = f"got {got}, expected bits of 2, 4 or 8, sizes above 0 and weight_prepacked 0"
-        context.refuse(what, "quantise the weights to 2, 4 or 8 bits, not prepacked")
+        context.refuse(what, "quantise the weights to 2, 4 or 8 bits, with weight_prepacked = 0")
     if context.has_input(4):
         context.refuse(
             "input g_idx is not supported (it reorders the rows of the weights)", "quantise the model without it"

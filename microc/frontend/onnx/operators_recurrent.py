@@ -22,7 +22,9 @@ from microc.graph.ir import Attr, Graph
 
 @frozen
 class GateActivation:
-    """Activation function of a gate: its ONNX name in lower case, and its parameters alpha and beta, if it has any."""
+    """Activation function of a gate.
+
+    ``name``: ONNX's name in lower case. ``parameters``: alpha and beta, as far as the function has them."""
 
     name: str
     parameters: tuple[float, ...] = ()
@@ -30,7 +32,7 @@ class GateActivation:
 
 @frozen
 class _ActivationEmitter:
-    """Function that emits an activation function, and the defaults of its parameters alpha and beta.
+    """Function that emits an activation function, with the defaults of its parameters alpha and beta.
 
     A default is None if the activation function has no such parameter."""
 
@@ -40,7 +42,7 @@ class _ActivationEmitter:
 
 
 def _make_operator_formula(op_name: str) -> _ActivationEmitter:
-    """Return the formula of an activation function that is the graph operator ``op_name``."""
+    """Return the emitter of an activation function that is a single graph operator, ``op_name``."""
     return _ActivationEmitter(lambda make, x: make(op_name, x))
 
 
@@ -65,8 +67,8 @@ def resolve_activations(
 ) -> tuple[GateActivation, ...]:
     """Return the activation functions with these names, and their parameters.
 
-    Functions with a parameter alpha use the numbers of ``alphas`` in order, and the default once the numbers are used
-    up. ``betas`` are assigned to functions with a parameter beta in the same way."""
+    Functions that have a parameter alpha take the numbers of ``alphas`` in order, and ONNX's default after the last
+    number. ``betas`` are assigned to functions that have a parameter beta in the same way."""
     chosen = []
     for name in activation_names:
         formula, parameters = FUNCTIONS[name], []
@@ -82,10 +84,11 @@ def resolve_activations(
 
 @frozen
 class RecurrentLayer:
-    """Extents and attributes of a recurrent layer.
+    """Sizes and attributes of a recurrent layer.
 
-    ``op_type``: RNN, GRU or LSTM. ``activations``: activation functions of the gates. ``clip``: largest magnitude of the
-    activation functions' arguments; 0 for no limit. ``input_forget``: the forget gate is one minus the input gate."""
+    ``op_type``: RNN, GRU or LSTM. ``activations``: activation functions of the gates. ``clip``: largest magnitude of
+    the activation functions' arguments; 0 for no limit. ``input_forget``: the forget gate is one minus the input
+    gate."""
 
     op_type: str
     step_count: int
@@ -121,9 +124,9 @@ class StepBuilder:
         self.fixed: list[str] = []
 
     def add_carried_input(self, initial_value_name: str, input_name: str) -> str:
-        """Add an input to the body for a value that the loop carries from step to step, such as the state.
+        """Add an input to the body for a value that the loop carries from step to step, such as the hidden state.
 
-        Return its name. ``initial_value_name``: the value before the first step, which has the same type."""
+        Return the input's name. ``initial_value_name``: the value before the first step, which has the same type."""
         type_ = self.context.type(initial_value_name)
         return self.body.input(input_name, type_.shape, type_.dtype)
 
@@ -142,11 +145,11 @@ class StepBuilder:
     def slice_gate_sums(self, gate_sums_name: str, gate_index: int) -> str:
         """Emit a slice of ``gate_sums_name``, the concatenated sums of all gates.
 
-        Return the name of gate ``gate_index``'s sums."""
+        Return the name of the slice, the sums of gate ``gate_index``."""
         return slice_gate(self.body, gate_sums_name, gate_index, self.layer.unit_count)
 
     def emit_clipped_activation(self, function_index: int, value_name: str) -> str:
-        """Clip a value if the layer has a limit, then emit activation function ``function_index``.
+        """Clip a value if the layer has attribute ``clip``, then emit activation function number ``function_index``.
 
         Return the result's name."""
         if self.layer.clip:
@@ -154,7 +157,7 @@ class StepBuilder:
         return self.emit_activation(function_index, value_name)
 
     def emit_activation(self, function_index: int, value_name: str) -> str:
-        """Emit activation function ``function_index`` of a value; return the result's name."""
+        """Emit the layer's activation function number ``function_index`` of a value; return the result's name."""
         function = self.layer.activations[function_index]
         return FUNCTIONS[function.name].emit(self, value_name, *function.parameters)
 
@@ -180,7 +183,7 @@ def finish_step_body(
 
 
 def _emit_state_sums(step: StepBuilder, hidden_state: str, state_weights: StateWeights) -> str:
-    """Emit the product of the hidden state and the weights of all gates, plus the bias; return the name of the sums."""
+    """Emit the hidden state times the weights of all gates, plus the bias; return the name of the sums."""
     return step(
         "dense",
         hidden_state,
@@ -327,8 +330,8 @@ def _reverse_sequence(context: OpContext, value_name: str) -> str:
 def _slice_direction(context: OpContext, input_index: int, direction_index: int, direction_axis: int = 0) -> str:
     """Return the name of the slice of an operand that belongs to direction ``direction_index``.
 
-    ``input_index``: position of the operand. ``direction_axis``: its axis of directions, which the slice does not
-    have."""
+    ``input_index``: index of the operand. ``direction_axis``: its axis of directions, which is removed from the
+    slice."""
     value = context.operand(input_index)
     shape, constant = context.type(value).shape, context.builder.consts.get(value)
     if constant is not None:
@@ -363,9 +366,9 @@ def _emit_rows_and_final_states(
     is_reversed: bool,
     is_batch_first: bool,
 ) -> tuple[str, list[str]]:
-    """Emit the loop of one direction.
+    """Emit the loop over time steps for one direction of a recurrent layer.
 
-    Return names of the outputs of all steps (steps, batch, units) and of the final states."""
+    Return the name of the outputs of all steps (steps, batch, units), and the names of the final states."""
     weight, matrix = (_slice_direction(context, position, direction_index) for position in (1, 2))
     if is_reversed:
         data_name = _reverse_sequence(context, data_name)
@@ -396,10 +399,10 @@ def _emit_rows_and_final_states(
 def _get_input_and_state_bias(
     context: OpContext, layer: RecurrentLayer, direction_index: int, gate_element_count: int
 ) -> tuple[str, str]:
-    """Return the names of the bias of the data's products and of the bias of the state's products.
+    """Return the names of the input bias (ONNX's Wb) and of the state bias (ONNX's Rb).
 
-    Only GRU needs two biases. For other layers the first is the sum of both and the second is empty. Both are empty
-    if the operator has no bias. ``gate_element_count``: number of gates times number of units."""
+    Only GRU needs both. For other layers the first is the sum of both and the second is empty. Both are empty if the
+    operator has no bias. ``gate_element_count``: number of gates times number of units."""
     if not context.has_input(3):
         return "", ""
     both = _slice_direction(context, 3, direction_index)
@@ -408,7 +411,8 @@ def _get_input_and_state_bias(
 
 
 def _slice_bias_half(context: OpContext, bias_name: str, gate_element_count: int, half_index: int) -> str:
-    """Return the name of the first (``half_index`` 0) or the second ``gate_element_count`` elements of a bias."""
+    """Return the name of the first (``half_index`` 0) or second half of a bias, ``gate_element_count`` elements
+    each."""
     constant = context.builder.consts.get(bias_name)
     if constant is not None:
         return context.new_constant(
@@ -423,10 +427,10 @@ def _slice_bias_half(context: OpContext, bias_name: str, gate_element_count: int
 
 
 def _emit_input_sums(context: OpContext, step: StepBuilder, data_name: str, weight_name: str, bias_name: str) -> str:
-    """Return the name, in the loop's body, of one step's data times the weights, plus the bias.
+    """Emit the data of one step times the input weights, plus the bias; return the name of the sums in the loop's body.
 
-    The products of all steps are computed before the loop if :func:`should_precompute_input_products` allows, and in the body
-    otherwise."""
+    The products of all steps are computed before the loop if :func:`should_precompute_input_products` allows, and in
+    the body otherwise."""
     steps, batch, depth = context.type(data_name).shape
     size = context.type(weight_name).shape[0]
     if not should_precompute_input_products(steps, size, depth):

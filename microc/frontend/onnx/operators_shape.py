@@ -29,7 +29,7 @@ def convert_size(context: OpContext) -> None:
 
 
 def convert_identity_or_dropout(context: OpContext) -> None:
-    """Convert Identity, or Dropout, which is an identity in inference."""
+    """Convert Identity, or Dropout, which does nothing in inference."""
     if context.operator.op_type == "Dropout":
         if context.has_input(2) and context.constant(2).any():
             ratio = float(context.constant(1).reshape(-1)[0]) if context.has_input(1) else 0.5
@@ -57,12 +57,12 @@ def resolve_target_shape(context: OpContext, requested_shape: Sequence[int]) -> 
 
 
 def convert_reshape(context: OpContext) -> None:
-    """Convert Reshape, whose shape must be constant."""
+    """Convert Reshape, whose target shape must be a constant."""
     context.result_reshape(context.value(0), resolve_target_shape(context, context.integers(1)))
 
 
 def convert_flatten(context: OpContext) -> None:
-    """Convert Flatten, which merges the axes before ``axis`` to rows and the others to columns of a matrix."""
+    """Convert Flatten to a matrix: axes before ``axis`` are merged to rows, all other axes to columns."""
     extents = context.shape(0)
     axis = context.operator.attributes.integer("axis", 1)
     axis = axis if axis == len(extents) else context.axis(axis, max(len(extents), 1))
@@ -72,7 +72,7 @@ def convert_flatten(context: OpContext) -> None:
 def read_axes(context: OpContext, first_opset_with_axes_input: int = 13) -> tuple[int, ...] | None:
     """Return the operator's axes, or None if they are absent.
 
-    They are an attribute before opset ``first_opset_with_axes_input`` and input 1 since then."""
+    Axes are an attribute before opset ``first_opset_with_axes_input``, and input 1 from this opset on."""
     if context.opset >= first_opset_with_axes_input:
         return context.integers(1) if context.has_input(1) else None
     attributes = context.operator.attributes
@@ -80,7 +80,8 @@ def read_axes(context: OpContext, first_opset_with_axes_input: int = 13) -> tupl
 
 
 def convert_squeeze(context: OpContext) -> None:
-    """Convert Squeeze, which removes the given axes of extent 1, or all axes of extent 1 if none are given."""
+    """Convert Squeeze, which removes the axes in ``axes``, of extent 1, or all axes of extent 1 if ``axes`` is
+    absent."""
     extents, axes_given = context.shape(0), read_axes(context)
     ones = tuple(k for k, e in enumerate(extents) if e == 1)
     axes = ones if axes_given is None else context.normalize_axes(axes_given, len(extents))
@@ -90,7 +91,7 @@ def convert_squeeze(context: OpContext) -> None:
 
 
 def convert_unsqueeze(context: OpContext) -> None:
-    """Convert Unsqueeze, which inserts axes of extent 1; their positions count in the result."""
+    """Convert Unsqueeze, which inserts axes of extent 1. ``axes`` are positions in the result's shape."""
     axes_given = read_axes(context)
     if axes_given is None:
         context.broken("the attribute or input 'axes' is missing")
@@ -203,17 +204,17 @@ SHAPE_CONVERTERS: Mapping[str, Converter] = {
 
 @frozen
 class _RunTimeIndex:
-    """Index of an element as the sum of a value known at run time and a constant.
+    """Index of an element, computed as the sum of a run-time value and a constant.
 
-    ``value_name``: name of a scalar or of a vector of one element; empty if the index is constant. ``offset``: the
-    constant."""
+    ``value_name``: name of the value, a scalar or a vector of one element; empty if the index is constant. ``offset``:
+    the constant."""
 
     value_name: str
     offset: int
 
 
 def convert_dynamic_slice(context: OpContext) -> None:
-    """Convert a Slice along one axis whose start is computed at run time, to a ``dynamic_slice``.
+    """Convert a Slice along one axis whose start is computed at run time to a ``dynamic_slice``.
 
     Start and end must differ by a constant, because shapes are static. The step must be 1."""
     shape = context.shape(0)
@@ -242,10 +243,9 @@ def convert_dynamic_slice(context: OpContext) -> None:
 
 
 def _split_index_into_value_and_offset(context: OpContext, index_name: str) -> _RunTimeIndex:
-    """Return an index (a value of one element) as an earlier value plus a constant.
+    """Split an index (a value of one element) into an earlier value and a constant offset, which add up to it.
 
-    Its computation is followed back through reshapes, casts of integers, and additions and subtractions of
-    constants."""
+    The index is traced back through reshapes, casts of integers, and additions and subtractions of constants."""
     builder, offset = context.builder, 0
     producer = {name: node for node in builder.nodes for name in node.outputs}
     while index_name in producer:
@@ -321,9 +321,9 @@ def slice_along(
 
 
 def read_starts_ends_axes_and_steps(context: OpContext) -> tuple[tuple[int, ...], ...]:
-    """Return starts, ends, axes and steps of a Slice, as four tuples with a number for each sliced axis.
+    """Return starts, ends, axes and steps of a Slice: four tuples with one number for each sliced axis.
 
-    They are attributes before opset 10 and constant inputs since then."""
+    They are attributes before opset 10 and constant inputs from opset 10 on."""
     rank = len(context.shape(0))
     if context.opset < 10:
         attributes = context.operator.attributes
@@ -412,10 +412,10 @@ def read_split_extents(context: OpContext, axis_extent: int) -> tuple[int, ...]:
 
 
 def convert_gather(context: OpContext) -> None:
-    """Convert Gather.
+    """Convert Gather to slices or to a ``gather``.
 
-    If there are at most MAX_SLICES indices and they are constant, slices are concatenated, one for each run of
-    consecutive indices. Otherwise Gather becomes a ``gather``."""
+    At most MAX_SLICES constant indices become slices, one for each run of consecutive indices, which are concatenated.
+    Other indices become the operand of a ``gather``."""
     data, extents = context.value(0), context.shape(0)
     axis = context.axis(context.operator.attributes.integer("axis", 0), len(extents))
     if context.value(1) not in context.builder.consts or context.constant(1).size > MAX_SLICES:
@@ -450,7 +450,7 @@ def select_elements(context: OpContext, value_name: str, axis: int, element_indi
 
 
 def convert_pad(context: OpContext) -> None:
-    """Convert Pad, which adds elements at the ends of axes: a constant, or data reflected, repeated or wrapped around.
+    """Convert Pad, which adds elements at the ends of axes: a constant, or reflected, repeated or wrapped data.
 
     Negative padding removes elements by a slice."""
     attributes, extents = context.operator.attributes, context.shape(0)
@@ -485,7 +485,7 @@ def convert_pad(context: OpContext) -> None:
 def _emit_pad_with_run_time_value(
     context: OpContext, value_name: str, padding_by_axis: tuple[tuple[int, int], ...]
 ) -> str:
-    """Pad ``value_name`` with a number that is known only at run time (operand 2); return the name of the result."""
+    """Pad ``value_name`` with a number that is computed at run time (input 2); return the name of the result."""
     kind = context.type(value_name)
     inside = context.new_constant(f"{context.output()}_inside", np.ones(kind.shape, np.bool_))
     mask = context.emit("pad", (inside,), {"padding": padding_by_axis, "value": False})
@@ -494,7 +494,7 @@ def _emit_pad_with_run_time_value(
 
 
 def read_padding_widths(context: OpContext) -> tuple[tuple[int, int], ...]:
-    """Return the numbers of elements that Pad adds (before, after) each axis; negative numbers remove elements."""
+    """Return the numbers of elements that Pad adds (before, after) each axis; a negative number removes elements."""
     rank = len(context.shape(0))
     pads = context.operator.attributes.integers("pads") if context.opset < 11 else context.integers(1)
     axes = tuple(range(rank))
@@ -507,7 +507,7 @@ def read_padding_widths(context: OpContext) -> tuple[tuple[int, int], ...]:
 
 
 def read_pad_value(context: OpContext) -> float | int:
-    """Return the constant with which Pad fills in mode ``constant``."""
+    """Return the constant that Pad inserts in mode ``constant``."""
     if context.opset < 11:
         return context.operator.attributes.real("value", 0.0)
     kind = context.type(context.value(0)).dtype
@@ -521,7 +521,7 @@ def read_pad_value(context: OpContext) -> float | int:
 
 
 def convert_expand(context: OpContext) -> None:
-    """Convert Expand, which broadcasts the data and a given shape to each other."""
+    """Convert Expand, which broadcasts the data and the shape in input 1 to each other."""
     extents = context.shape(0)
     wanted = context.broadcast_shapes(extents, context.integers(1))
     if wanted == context.shape(0):
@@ -546,11 +546,11 @@ def convert_tile(context: OpContext) -> None:
 def _repeat_axes(
     context: OpContext, value_name: str, extents: Sequence[int], repeats_by_axis: Mapping[int, int]
 ) -> str:
-    """Repeat a tensor along some axes by a broadcast; return the name of the result, which is still to be reshaped.
+    """Repeat a tensor along some axes by a broadcast; return the name of the broadcast tensor.
 
     The broadcast adds an axis of copies before each repeated axis. Adjacent axes that are not repeated are merged,
-    which keeps the rank low. The elements are in the order of Tile's result. ``repeats_by_axis``: number of copies by
-    axis."""
+    which keeps the rank low. The caller still has to reshape the result; its elements are in the order of Tile's
+    result. ``repeats_by_axis``: number of copies by axis."""
     parts, copies = [1], [1]
     for axis, extent in enumerate(extents):
         if axis in repeats_by_axis:

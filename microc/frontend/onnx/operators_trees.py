@@ -27,7 +27,7 @@ _TRANSFORMS = {"NONE": "none", "SOFTMAX": "softmax", "LOGISTIC": "logistic"}
 
 
 def emit_feature_rows(context: OpContext) -> str:
-    """Return the name of the first operand as a float32 matrix (rows, features); a vector becomes one row."""
+    """Return the name of input 0 as a float32 matrix (rows, features); a vector becomes one row."""
     data = context.value(0)
     shape = context.type(data).shape
     if len(shape) == 1:
@@ -40,10 +40,10 @@ def emit_feature_rows(context: OpContext) -> str:
 
 
 def read_post_transform(context: OpContext) -> str:
-    """Return the function that the attribute ``post_transform`` applies to scores, under microc's name.
+    """Return microc's name of the function that attribute ``post_transform`` applies to scores.
 
-    The name is an argument of :func:`emit_post_transform`. Raise UnsupportedError for a function that microc does
-    not have."""
+    The name is an argument of :func:`emit_post_transform`. Raise UnsupportedError if microc does not have the
+    function."""
     name = context.operator.attributes.text("post_transform", "NONE")
     if name not in _TRANSFORMS:
         context.refuse(
@@ -53,7 +53,7 @@ def read_post_transform(context: OpContext) -> str:
 
 
 def read_class_labels(context: OpContext, integers_attribute: str, strings_attribute: str) -> tuple[int, ...]:
-    """Return the labels of a classifier's classes, read from an attribute of integers or of strings.
+    """Return the labels of a classifier's classes from one of two attributes, with integer or string labels.
 
     String labels are replaced by the numbers 0, 1, ... in their order."""
     attributes = context.operator.attributes
@@ -168,10 +168,10 @@ def _write_ensemble(
     post_transform_name: str,
     base_scores: Array,
 ) -> None:
-    """Write the output of a regressor.
+    """Write the output of a tree ensemble: the combined leaf values of all trees, transformed.
 
     ``leaf_combination``: combination of the leaf values of all trees, such as ``sum``. ``post_transform_name``:
-    function then applied to the scores. ``base_scores``: initial score of each target; empty for zeros."""
+    function that is then applied to the scores. ``base_scores``: initial score of each target; empty for zeros."""
     if leaf_combination == "average":
         trees, leaf_combination = tuple(tree.with_values(tree.values / len(trees)) for tree in trees), "sum"
     if not leaf_combination:
@@ -185,7 +185,7 @@ def _write_ensemble(
 
 
 def _read_float64_attribute(context: OpContext, attribute_name: str) -> Array:
-    """Return the numbers of an attribute as float64; empty if the attribute is absent.
+    """Return the numbers of an attribute as float64; an empty array if the attribute is absent.
 
     The numbers are stored as float32 or, since version 3 of the operators, in a tensor attribute ``..._as_tensor``."""
     attributes = context.operator.attributes
@@ -195,17 +195,17 @@ def _read_float64_attribute(context: OpContext, attribute_name: str) -> Array:
 
 
 def _read_base_values(context: OpContext) -> Array:
-    """Return the initial score of each target, to which leaf values are added; empty for zeros."""
+    """Return the initial score of each target, to which leaf values are added; an empty array for zeros."""
     return _read_float64_attribute(context, "base_values")
 
 
 def _read_trees(
     context: OpContext, attribute_prefix: str, target_count: int, only_class_id: int | None = None
 ) -> tuple[Tree, ...]:
-    """Return all trees of an operator of version 1 or 3, in the order in which their ids first appear.
+    """Return all trees of a tree operator of version 1 or 3, in the order in which their ids first appear.
 
     ``attribute_prefix``: prefix of the names of leaf attributes, ``target`` or ``class``. ``only_class_id``: the only
-    class that has weights, which becomes target 0; None if several classes have."""
+    class for which leaves have weights, which becomes target 0; None if there are several such classes."""
     attributes = context.operator.attributes
     tree_ids, node_ids = attributes.integers("nodes_treeids"), attributes.integers("nodes_nodeids")
     node_indices = {key: k for k, key in enumerate(zip(tree_ids, node_ids, strict=False))}
@@ -236,8 +236,9 @@ def _read_trees(
 class _NodeTables:
     """Arrays with one element for each node of all trees.
 
-    ``left``, ``right``: index of the child for a true and for a false comparison; -1 in leaves. ``feature``: index
-    of the compared feature. ``mode``: comparison of the feature with ``threshold``, one of :data:`MODES`."""
+    ``left``, ``right``: index of the child that is visited if the comparison is true (left) or false (right); -1 in
+    leaves. ``feature``: index of the compared feature. ``mode``: comparison of the feature with ``threshold``, one of
+    :data:`MODES`."""
 
     left: Array
     right: Array
@@ -249,7 +250,9 @@ class _NodeTables:
 def _read_node_tables(
     context: OpContext, node_indices: Mapping[tuple[int, int], int], tree_ids: Sequence[int]
 ) -> _NodeTables:
-    """Return the nodes of all trees; raise ModelError if attributes differ in length or refer to a missing child."""
+    """Return the nodes of all trees as arrays.
+
+    Raise ModelError if attributes differ in length or refer to a missing child."""
     attributes = context.operator.attributes
     modes, count = attributes.texts("nodes_modes"), len(tree_ids)
     unknown = set(modes) - set(MODES)
@@ -290,7 +293,7 @@ def _build_tree(
     leaf_votes: Mapping[int, Sequence[tuple[int, float]]],
     target_count: int,
 ) -> Tree:
-    """Build one tree from the nodes ``node_indices``; the root, which is no node's child, becomes node 0.
+    """Build one tree from the nodes ``node_indices``; the root, the node that is no child, becomes node 0.
 
     ``leaf_votes``: pairs of target and weight for each leaf. The array of leaf values has one column if all leaves have
     the same target, else a column for each of the ``target_count`` targets."""
@@ -345,7 +348,7 @@ def _read_choice_by_index(context: OpContext, attribute_name: str, default_index
 
 
 def _widen_leaf_values(trees: tuple[Tree, ...], target_count: int) -> tuple[Tree, ...]:
-    """Return all trees with equally many columns of leaf values.
+    """Return all trees with the same number of columns of leaf values.
 
     There is one column if every tree has a single target, else a column for each of the ``target_count`` targets."""
     if all(tree.values.shape[1] == 1 for tree in trees):
@@ -391,7 +394,7 @@ class _TreeEnsembleReader:
             )
 
     def _read_membership_sets(self, set_members: Array | None) -> dict[int, list[float]]:
-        """Return the set of values for each node that tests membership in a set, by node index.
+        """Return the set of values for each node that tests membership of a feature in a set, by node index.
 
         ``set_members``: the values of all sets, separated by NaN; None if the attribute is absent."""
         sets: list[list[float]] = [[]]

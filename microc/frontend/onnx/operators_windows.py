@@ -60,7 +60,7 @@ class SpatialWindow:
 def read_spatial_window(
     context: OpContext, kernel_shape: tuple[int, ...], data_extents: tuple[int, ...], ceil_mode: bool
 ) -> SpatialWindow:
-    """Return the window that the attributes of a convolution or pool describe.
+    """Return the window of a convolution or pool over any number of spatial axes, read from the attributes.
 
     ``data_extents``: extents of the data's spatial axes, which padding by ``auto_pad`` and ``ceil_mode`` depends on."""
     attributes, rank = context.operator.attributes, len(data_extents)
@@ -95,7 +95,7 @@ def read_spatial_window(
 def read_image_window(
     context: OpContext, kernel_shape: tuple[int, ...], data_extents: tuple[int, ...], ceil_mode: bool
 ) -> ImageWindow:
-    """Return the window over height and width that the attributes of a convolution or pool describe.
+    """Return the window of a convolution or pool over height and width, read from the attributes.
 
     Data of one spatial axis are treated as images of height 1."""
     window = read_spatial_window(context, kernel_shape, data_extents, ceil_mode)
@@ -113,7 +113,7 @@ def read_image_window(
 
 
 def _expand_to_height_and_width(spatial_values: tuple[int, ...], default_height: int) -> tuple[int, int]:
-    """Return one or two values of spatial axes as (height, width).
+    """Expand a tuple of one or two values of spatial axes to (height, width).
 
     A single value is the width; the height is then ``default_height``."""
     return (default_height, spatial_values[0]) if len(spatial_values) == 1 else (spatial_values[0], spatial_values[1])
@@ -122,7 +122,7 @@ def _expand_to_height_and_width(spatial_values: tuple[int, ...], default_height:
 def read_spatial_attribute(
     context: OpContext, attribute_name: str, default_values: tuple[int, ...], minimum: int
 ) -> tuple[int, ...]:
-    """Return the integers of an attribute, or ``default_values`` if the attribute is absent.
+    """Return the integers of attribute ``attribute_name``, or ``default_values`` if it is absent.
 
     Raises ModelError unless there are as many integers as in ``default_values``, all in the range ``minimum`` to
     :data:`LIMIT`."""
@@ -133,10 +133,10 @@ def read_spatial_attribute(
 
 
 def convert_conv(context: OpContext) -> None:
-    """Convert Conv.
+    """Convert Conv to a ``conv2d`` or to a ``convolution``.
 
-    Float32 data of one or two spatial axes with constant weights and bias make a ``conv2d``. Anything else makes the
-    general ``convolution`` over any number of axes."""
+    Float32 data of one or two spatial axes with constant weights and bias become a ``conv2d``. Anything else becomes a
+    ``convolution``, which supports any number of spatial axes."""
     stored_operands = [context.builder.stored_constant(context.value(k)) for k in (1, 2) if context.has_input(k)]
     is_plain = context.type(context.value(0)).dtype == "float32" and len(context.shape(0)) in (3, 4)
     if is_plain and all(stored is not None for stored in stored_operands):
@@ -230,7 +230,7 @@ def write_convolution(
 
 
 def reshape_to_image(context: OpContext, value_name: str) -> str:
-    """Return data (N, C, W) reshaped to (N, C, 1, W), and data (N, C, H, W) as they are."""
+    """Reshape data (N, C, W) to (N, C, 1, W); return the name of the result. Data (N, C, H, W) are unchanged."""
     shape = context.type(value_name).shape
     return value_name if len(shape) == 4 else context.reshape(value_name, (shape[0], shape[1], 1, shape[2]))
 
@@ -287,7 +287,7 @@ def make_pool_converter(op: str) -> Converter:
 
 
 def _can_use_image_pool(context: OpContext, op: str, kernel_shape: tuple[int, ...]) -> bool:
-    """Test whether ``max_pool2d`` or ``avg_pool2d`` (named by ``op``) can express a pool.
+    """Test whether the operator ``op``, ``max_pool2d`` or ``avg_pool2d``, can express a pool.
 
     The pool must have one or two spatial axes, no dilation, only one output, less padding than kernel extent on each
     side, and data other than float64. An average that counts padding must not have padding from ``ceil_mode``."""
@@ -366,7 +366,7 @@ def convert_global_lp_pool(context: OpContext) -> None:
 
 
 def convert_max_unpool(context: OpContext) -> None:
-    """Convert MaxUnpool, which writes each element of the data at its index (input 1) in a tensor of zeros."""
+    """Convert MaxUnpool, which writes each element of the data to its index (input 1) in a tensor of zeros."""
     attributes, shape = context.operator.attributes, context.shape(0)
     kernel = attributes.integers("kernel_shape")
     rank = len(kernel)

@@ -44,10 +44,10 @@ def instantiate_function_nodes(
     operator_index: int,
     opset: int,
 ) -> tuple[Operator, ...]:
-    """Return the nodes of a function's body as operators whose values have new names.
+    """Return the nodes of a function body as operators, with the body's values renamed to unique names in the model.
 
-    ``new_names`` maps value names in the body to names in the model; results of nodes are added to it under names
-    that ``make_name`` returns. ``attribute_values``: AttributeProtos that the body refers to by name.
+    ``new_names`` maps value names in the body to names in the model; results of nodes are added to it under names that
+    ``make_name`` returns. ``attribute_values``: values (AttributeProtos) of the function's attributes, by name.
     ``operator_index``: index of the operator that the function defines. Names that the body does not define stay
     unchanged."""
     instantiated = []
@@ -69,10 +69,10 @@ def _instantiate_attributes(
     attribute_values: Mapping[str, Any],
     make_name: Callable[[str], str],
 ) -> list[Any]:
-    """Return copies of AttributeProtos for the nodes of an instantiated function body.
+    """Return copies of the attributes of a node in a function body, for use in the model.
 
-    References to the function's attributes are replaced by ``attribute_values``; a reference to an attribute that is
-    not set is omitted. Values of subgraphs are renamed."""
+    A reference to an attribute of the function is replaced by its value in ``attribute_values``, or omitted if it has
+    none. Values of subgraphs are renamed."""
     import onnx
 
     attributes_out = []
@@ -91,7 +91,7 @@ def _instantiate_attributes(
 def _rename_subgraph_values(
     graph_proto: Any, outer_new_names: NewNames, attribute_values: Mapping[str, Any], make_name: Callable[[str], str]
 ) -> None:
-    """Rename the values of a subgraph in place.
+    """Rename the values of a subgraph in a function body, in place.
 
     Values that the subgraph defines get names from ``make_name``. Values of the enclosing body get their names in
     ``outer_new_names``."""
@@ -149,7 +149,9 @@ def has_function_body(context: OpContext) -> bool:
 
 
 def has_changed_since_oldest_opset(context: OpContext) -> bool:
-    """Test whether the operator's schema in an old model differs from the schema in the oldest supported opset, 7."""
+    """Test whether the operator's schema in a model older than opset 7 differs from its schema in opset 7.
+
+    Opset 7 is the oldest that microc supports."""
     from onnx import defs
 
     schema = _get_operator_schema(context)
@@ -207,7 +209,7 @@ def _make_node_proto(context: OpContext) -> Any:
 
 
 def _make_input_type_proto(context: OpContext, input_index: int) -> Any:
-    """Make a TypeProto of input ``input_index``; an empty one if the input is absent."""
+    """Make a TypeProto of input ``input_index``; return an empty TypeProto if the input is absent."""
     import onnx
 
     if not context.has_input(input_index):
@@ -246,7 +248,7 @@ _STRINGS = (
 
 
 def _map_to_reason_and_hint(operator_names: Iterable[str], reason: str, hint: str) -> Mapping[str, tuple[str, str]]:
-    """Return a mapping of each operator name to the pair of ``reason`` and ``hint``."""
+    """Return a mapping of each operator name to the same pair (``reason``, ``hint``)."""
     return dict.fromkeys(operator_names, (reason, hint))
 
 
@@ -290,7 +292,7 @@ UNKNOWN = "the operator is unknown to microc"
 
 
 def get_unsupported_reason_and_hint(op_type: str, is_foreign_domain: bool) -> tuple[str, str]:
-    """Return why an operator without converter is not supported, and a hint for the user.
+    """Return the reason why an operator without converter is not supported, and a hint for the user.
 
     ``is_foreign_domain``: the operator's domain is neither ONNX's nor ONNX Runtime's."""
     if op_type in KNOWN:
@@ -361,7 +363,7 @@ def read_onnx(model_bytes: bytes, file_name: str, input_shapes: Mapping[str, tup
 
 
 def _translate_operators(builder: OnnxGraphBuilder, operators: Sequence[Operator]) -> None:
-    """Convert operators in order, or compute them if they are constant.
+    """Convert operators in order, and compute constant operators.
 
     Raise one UnsupportedError that lists all operators that are not supported."""
     refusals = []
@@ -415,10 +417,8 @@ def _translate_operator(builder: OnnxGraphBuilder, operator: Operator) -> None:
         fold_constant_operator(context)
         return
     if converter is None:
-        hint = "make its inputs constants, or simplify the model with onnxslim"
-        context.refuse(
-            "the operator is supported for constant inputs only; got an input that is computed at run time", hint
-        )
+        hint = "replace its inputs by constants, for example by simplifying the model with onnxslim"
+        context.refuse("got an input that is computed at run time, expected only constant inputs", hint)
     # Data of an unsupported 16-bit float is computed by the definition's steps if each of them rounds, else in float32.
     if converter.first_input_dtypes:
         data_dtype = context.type(context.value(0)).dtype
@@ -477,7 +477,9 @@ def _combine_unsupported_errors(onnx_file: OnnxFile, errors: list[UnsupportedErr
 
 
 def _define_model_inputs(builder: OnnxGraphBuilder, shapes_by_input: Mapping[str, tuple[int, ...]]) -> None:
-    """Add the model's inputs to the graph, with symbolic extents replaced by the values in ``shapes_by_input``."""
+    """Add the model's inputs to the graph, with symbolic extents replaced by numbers.
+
+    ``shapes_by_input``: shapes that the user gave, by input name."""
     inputs = {value.name: value for value in builder.file.inputs}
     for name in shapes_by_input:
         if name not in inputs and name != EVERY_INPUT:
@@ -523,7 +525,7 @@ def _check_user_shape(builder: OnnxGraphBuilder, model_input: ModelInput, user_s
     )
     if not fits:
         raise UsageError(
-            f"got shape {tuple(user_shape)}, which does not fit the input",
+            f"got shape {tuple(user_shape)}, expected {_format_declared_shape(model_input)} as the model declares",
             where=_format_input_location(builder, model_input),
             hint=f"give a shape that fits {_format_declared_shape(model_input)}",
         )

@@ -18,7 +18,7 @@ from microc.graph.ir import Graph, NameSet, Node, Quant, TensorType
 from microc.ops import registry
 from microc.ops.arithmetic import activation_range
 
-# ---- The ONNX graph under construction: nodes, initialisers, and the forms of values.
+# ---- The ONNX graph under construction: nodes, initialisers, and the ONNX values of each graph value.
 #
 # A value of microc's graph has up to four forms in ONNX: stored integers or dequantised reals, with channels last or first.
 # Each form is an ONNX value of its own, written at its first use. The Transpose or DequantizeLinear that derives one form from
@@ -63,9 +63,8 @@ class OnnxGraphWriter:
         return output_names[0]
 
     def require_opset(self, min_opset: int) -> None:
-        """Raise the minimum opset of the model to ``min_opset``.
-
-        It is the opset in which an attribute value that is written was introduced."""
+        """Raise the minimum opset of the model to ``min_opset``, the opset that introduced a written attribute
+        value."""
         if self.outer is not None:
             self.outer.require_opset(min_opset)
         self.min_opset = max(self.min_opset, min_opset)
@@ -78,7 +77,7 @@ class OnnxGraphWriter:
         self.nodes.insert(0, self.nodes.pop())
 
     def share_initializer(self, name_stem: str, data: Array) -> str:
-        """Return the name of an initialiser with the elements of a small array; equal arrays share one initialiser."""
+        """Return the name of an initialiser with the data of a small array; equal arrays share one initialiser."""
         key = (data.dtype.name, data.shape, data.tobytes())
         if key not in self._shared:
             self._shared[key] = self.add_initializer(name_stem, data)
@@ -87,8 +86,7 @@ class OnnxGraphWriter:
     def add_initializer(self, name_stem: str, data: Array) -> str:
         """Add an initialiser with the elements of ``data``; return its name.
 
-        The initialiser is never shared between values, because two values with equal integers may have different
-        scales."""
+        Values never share it, because two values with equal integers may have different scales."""
         from onnx import TensorProto
 
         array = np.ascontiguousarray(data).reshape(data.shape)
@@ -103,15 +101,15 @@ class OnnxGraphWriter:
         """Return the name of an int64 initialiser with ``numbers``, such as a shape, axes or padding."""
         return self.share_initializer("integers", np.array(numbers, np.int64))
 
-    # ------------------------------------------------------------ forms of a value
+    # ------------------------------------------------------------ ONNX names of a graph value
 
     def record_onnx_name(
         self, value_name: str, onnx_name: str, is_dequantised: bool = False, is_channels_first: bool = False
     ) -> None:
-        """Record that ``onnx_name`` is the ONNX name of one form of the graph value ``value_name``.
+        """Record ``onnx_name`` as the ONNX name of the graph value ``value_name`` in one of its forms.
 
-        ``is_dequantised``: the form is dequantised reals instead of stored integers. ``is_channels_first``: it has
-        channels first instead of last."""
+        ``is_dequantised``: the ONNX value is dequantised reals instead of stored integers. ``is_channels_first``: it
+        has channels first instead of last."""
         self.onnx_names[value_name, is_dequantised, is_channels_first] = onnx_name
 
     def make_onnx_name(self, value_name: str, is_channels_first: bool = False) -> str:
@@ -121,27 +119,28 @@ class OnnxGraphWriter:
         return self.names.fresh(f"{value_name}_first") if is_channels_first else self.own_names[value_name]
 
     def is_written_only_channels_first(self, value_name: str) -> bool:
-        """Test whether a value has been written only with channels first.
+        """Test whether a value has so far been written only with channels first.
 
-        For a value that is dequantised at its first use, the stored integers are tested."""
+        For a value that is dequantised at its first use, its stored integers are tested."""
         if value_name in self.dequantised_sources and (value_name, False, False) not in self.onnx_names:
             return self.is_written_only_channels_first(self.dequantised_sources[value_name][0])
         return (value_name, False, True) in self.onnx_names and (value_name, False, False) not in self.onnx_names
 
     def get_onnx_name(self, value_name: str, is_dequantised: bool = False, is_channels_first: bool = False) -> str:
-        """Return the ONNX name of one form of a graph value; write the form if this is its first use.
+        """Return the ONNX name of a graph value, as integers or dequantised reals, with channels last or first.
 
-        The form is described by the same arguments as in :meth:`record_onnx_name`. A constant with fewer than 4 axes that
-        is read with channels first gets leading axes of extent 1."""
+        The nodes that compute this form from another are written at its first use. The arguments are those of
+        :meth:`record_onnx_name`. A constant with fewer than 4 axes that is read with channels first gets leading axes
+        of extent 1."""
         key = (value_name, is_dequantised, is_channels_first)
         if key not in self.onnx_names:
             self.onnx_names[key] = self._write_value(value_name, is_dequantised, is_channels_first)
         return self.onnx_names[key]
 
     def _write_value(self, value_name: str, is_dequantised: bool, is_channels_first: bool) -> str:
-        """Write the nodes or the initialiser that make one form of the value ``value_name``.
+        """Write the nodes or the initialiser that make the ONNX value of ``value_name`` in one form; return its name.
 
-        Return the form's ONNX name. ``is_dequantised``: the form is dequantised reals. ``is_channels_first``: it has
+        ``is_dequantised``: the form is dequantised reals instead of stored integers. ``is_channels_first``: it has
         channels first instead of last."""
         type_, constant = self.graph.types[value_name], self.graph.consts.get(value_name)
         if is_dequantised:
@@ -201,7 +200,7 @@ class OnnxGraphWriter:
         )
 
     def share_scale_and_zero_point(self, quant: Quant, dtype: str, name_stem: str) -> tuple[str, ...]:
-        """Return the names of the initialisers with scale and zero point.
+        """Return the names of initialisers with the scale and the zero point of ``quant``.
 
         For int32 with zero points of 0 only the scale is returned, as ONNX requires."""
         shape = () if quant.axis is None else (len(quant.scale),)
@@ -243,7 +242,7 @@ ONNX_DTYPE_NAMES = {"float32": "float", "float64": "double"}
 
 @frozen
 class NodeContext:
-    """One operator of microc's graph, passed to the function that writes it to ONNX.
+    """One operator of microc's graph, as the function that writes it to ONNX receives it.
 
     ``is_quantised``: operands are dequantised before the ONNX operator reads them, and its result is quantised.
     ``is_channels_first``: operands and results have channels first."""
@@ -283,7 +282,8 @@ class NodeContext:
         return self.is_quantised and is_quantised_type(self.operand_type(operand_index))
 
     def operand_name(self, operand_index: int = 0) -> str:
-        """Return the ONNX name of an operand, dequantised and with channels first if this operator reads it so."""
+        """Return the ONNX name of an operand, dequantised and with channels first if this operator reads it like
+        that."""
         return self.builder.get_onnx_name(
             self.node.inputs[operand_index], self._is_dequantised(operand_index), self.is_channels_first
         )
@@ -316,7 +316,7 @@ class NodeContext:
             )
 
     def require_first_operand_dtype(self, onnx_operator: str) -> None:
-        """Raise UnsupportedError if ``onnx_operator`` does not support the dtype of the first operand."""
+        """Raise UnsupportedError if ONNX operator ``onnx_operator`` does not support the dtype of the first operand."""
         from onnx import defs
 
         supported = defs.get_schema(onnx_operator).inputs[0].types
@@ -327,7 +327,7 @@ class NodeContext:
             )
 
     def require_real_operands(self) -> None:
-        """Raise UnsupportedError if operands are integers that do not represent reals."""
+        """Raise UnsupportedError if the first operand is integers that do not represent reals."""
         if not dtypes.is_float(self.operand_dtype()):
             self.refuse(
                 f"{self.node.op}: got {self.operand_dtype()} data, expected floats as ONNX requires",
@@ -341,10 +341,10 @@ class NodeContext:
         return replace(self, is_channels_first=True)
 
     def in_layout_of_operands(self) -> NodeContext:
-        """Return the context for an elementwise operator, in the layout that avoids transposes.
+        """Return the context of an elementwise operator, in the layout in which its operands have been written.
 
-        It has channels first if all operands but constants are of 4 axes and have been written only with channels
-        first."""
+        This avoids transposes. The layout is channels first if all operands but constants have 4 axes and have been
+        written only with channels first."""
         names = [name for name in self.node.inputs if name not in self.builder.graph.consts]
         images = all(
             len(self.builder.graph.types[name].shape) == 4 and self.builder.is_written_only_channels_first(name)
@@ -405,7 +405,7 @@ class NodeContext:
     def write_results(
         self, onnx_op_type: str, *input_names: str, onnx_output_dtypes: Sequence[str | None] = (), **attributes: Any
     ) -> None:
-        """Write all results of the graph operator as the outputs of ONNX operator ``onnx_op_type``.
+        """Write all results of the graph operator as the outputs of one ONNX operator, ``onnx_op_type``.
 
         ``onnx_output_dtypes``: dtype of each ONNX output; None for the dtype of the graph's value. A Cast is added
         after an output whose dtype differs from the graph's."""
@@ -431,9 +431,9 @@ class NodeContext:
         """Return the ONNX operators after the main one: the activation and, for a quantised result, QuantizeLinear.
 
         The activation of a quantised result is written after QuantizeLinear, between DequantizeLinear and a second
-        QuantizeLinear. Runtimes then still recognise the operator between dequantised operands and a quantised
-        result. A clamp gives the same result there, because rounding is monotone. It is omitted if it allows all
-        values of the integer dtype."""
+        QuantizeLinear. Runtimes then still recognise the pattern DequantizeLinear, operator, QuantizeLinear. A clamp
+        gives the same result there, because rounding is monotone. It is omitted if it allows all values of the integer
+        dtype."""
         activation = str(self.attr("activation") or "")
         clamp: list[Step] = []
         if activation:
@@ -460,7 +460,7 @@ class NodeContext:
         ]
 
     def _share_result_scale_and_zero_point(self, quant: Quant) -> tuple[str, ...]:
-        """Return the names of the initialisers with the result's scale and zero point."""
+        """Return the names of initialisers with the result's scale and zero point."""
         return self.builder.share_scale_and_zero_point(quant, self.result_type.dtype, self.node.outputs[0])
 
 

@@ -103,9 +103,9 @@ def _write_operator(builder: OnnxGraphWriter, node: Node) -> None:
 def write_subgraph(
     graph: Graph, outer_writer: OnnxGraphWriter, onnx_input_names: Mapping[str, str]
 ) -> tuple[OnnxGraphWriter, tuple[str, ...]]:
-    """Write a subgraph, whose inputs get the names ``onnx_input_names``.
+    """Write a subgraph whose inputs have the ONNX names ``onnx_input_names``.
 
-    Return its writer and the ONNX names of its outputs."""
+    Return the subgraph's writer and the ONNX names of its outputs."""
     builder = OnnxGraphWriter(graph, outer_writer)
     for value, name in onnx_input_names.items():
         builder.record_onnx_name(value, name)
@@ -130,10 +130,10 @@ def _is_quantised(graph: Graph, node: Node) -> bool:
 
 
 def write_graph_outputs(builder: OnnxGraphWriter, output_value_names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the ONNX names of a graph's outputs.
+    """Write the outputs of a graph; return their ONNX names.
 
-    ONNX outputs must be distinct, and a node of this graph must compute each. Any other value is copied by an
-    Identity node."""
+    ONNX outputs must be distinct, and a node of this graph must compute each. Any other value is copied by an Identity
+    node."""
     written = {name for node in builder.nodes for name in node.output}
     names: list[str] = []
     for value in output_value_names:
@@ -150,7 +150,7 @@ def write_graph_outputs(builder: OnnxGraphWriter, output_value_names: tuple[str,
 
 
 def _combine_unsupported_errors(graph: Graph, errors: list[UnsupportedError]) -> UnsupportedError:
-    """Return one error that lists the errors of all operators that cannot be written."""
+    """Return one UnsupportedError that lists the errors of all operators that cannot be written as ONNX."""
     if len(errors) == 1:
         return errors[0]
     lines = [f"{error.where}: {error.what}" for error in errors[:MAX_LISTED_ERRORS]]
@@ -167,10 +167,10 @@ def _combine_unsupported_errors(graph: Graph, errors: list[UnsupportedError]) ->
 def _build_model_proto(
     builder: OnnxGraphWriter, output_names: tuple[str, ...], state_outputs: Mapping[str, str], version: str
 ) -> Any:
-    """Build the ModelProto of a written graph.
+    """Build the ModelProto of a graph whose nodes have been written.
 
-    ``output_names``: names of the graph's outputs. ``state_outputs``: for each state the name of the output with its
-    next contents. ``version``: the producer's."""
+    ``output_names``: ONNX names of the graph's outputs. ``state_outputs``: for each state input the name of the output
+    with its next contents. ``version``: the producer's version."""
     from onnx import helper
 
     graph = builder.graph
@@ -191,15 +191,16 @@ def _build_model_proto(
 
 
 def _convert_state_to_json_value(state_contents: Array) -> Any:
-    """Return the initial contents of a state for JSON: one number if all elements are equal, else nested lists."""
+    """Return the initial contents of a state as a JSON value: one number if all elements are equal, else nested
+    lists."""
     same = state_contents.size > 0 and (state_contents == state_contents.flat[0]).all()
     return state_contents.flat[0].item() if same else state_contents.tolist()
 
 
 def _serialize_valid_model(model_proto: Any, min_opset: int) -> bytes:
-    """Return the bytes of an ONNX model with inferred types of all values.
+    """Return the bytes of an ONNX model, with inferred types of all values.
 
-    The model's opset is the smallest from ``min_opset`` on under which ONNX's checker accepts the model."""
+    The model's opset is the smallest, from ``min_opset`` on, under which ONNX's checker accepts the model."""
     from onnx import checker, defs, helper, shape_inference
 
     fault: Exception | None = None

@@ -19,7 +19,9 @@ from microc.ops.control import UNBOUNDED, scanned_operand_count
 
 
 def make_one_to_one_writer(correspondence: OneToOneOperator) -> OpWriter:
-    """Make the function that writes a graph operator which ONNX has with the same operands."""
+    """Make the function that writes a graph operator as the ONNX operator with the same operands.
+
+    ``correspondence``: names of both operators."""
 
     def write_one_to_one(context: NodeContext) -> None:
         context = context.in_layout_of_operands()
@@ -41,7 +43,7 @@ def write_clip(context: NodeContext) -> None:
 
 
 def _share_clip_bound_initializer(context: NodeContext, bound: float) -> str:
-    """Return the name of an initialiser for a bound of Clip.
+    """Return the name of an initialiser with a bound of Clip.
 
     For integer data the bound is limited to the range of their dtype."""
     if not dtypes.is_float(context.operand_dtype()):
@@ -51,7 +53,7 @@ def _share_clip_bound_initializer(context: NodeContext, bound: float) -> str:
 
 
 def dequantise_number(context: NodeContext, stored_number: float) -> float:
-    """Return the float32 that a stored number represents; the number itself if operands are not quantised."""
+    """Return the float32 number that ``stored_number`` represents; the number itself if operands are not quantised."""
     quant = context.operand_type().quant
     if not context.is_quantised or quant is None:
         return stored_number
@@ -81,7 +83,7 @@ def make_remainder_writer(has_dividend_sign: int) -> OpWriter:
 
 
 def write_floor_quotient(context: NodeContext) -> None:
-    """Write floor(a / b); for integers as (a - (a mod b)) / b, which has no remainder."""
+    """Write floor(a / b). For integers it is written as (a - (a mod b)) / b, a division without remainder."""
     a, b = context.operand_name(0), context.operand_name(1)
     if dtypes.is_float(context.operand_dtype()):
         context.write_result("Floor", context.emit("Div", a, b))
@@ -109,7 +111,7 @@ def write_reciprocal_root(context: NodeContext) -> None:
 def make_shift_writer(direction: str) -> OpWriter:
     """Make the function that writes a shift as BitShift.
 
-    Raise UnsupportedError for signed integers, which BitShift lacks."""
+    It raises UnsupportedError for signed integers, which ONNX's BitShift does not support."""
 
     def write_shift(context: NodeContext) -> None:
         if dtypes.dtype_parts(context.operand_dtype()).kind != "uint":
@@ -123,7 +125,7 @@ def make_shift_writer(direction: str) -> OpWriter:
 
 
 def make_negated_comparison_writer(comparison_operator: str) -> OpWriter:
-    """Make the function that writes Not of an ONNX comparison, such as Not of Equal for ``not_equal``."""
+    """Make the function that writes the negation of an ONNX comparison, such as Not of Equal for ``not_equal``."""
 
     def write_negated_comparison(context: NodeContext) -> None:
         context.write_result("Not", context.emit(comparison_operator, context.operand_name(0), context.operand_name(1)))
@@ -195,7 +197,7 @@ def make_reduction_writer(onnx_op_type: str) -> OpWriter:
         if context.attr("offset") or context.attr("out_dtype"):
             context.refuse(
                 f"{context.node.op}: got attribute offset or out_dtype, expected neither as in ONNX",
-                "write the graph as it was read, before any pass",
+                "export the graph before any compiler pass changes it",
             )
         keepdims = int(context.attr("keepdims"))
         context.write_result(onnx_op_type, context.operand_name(), _share_axes_initializer(context), keepdims=keepdims)

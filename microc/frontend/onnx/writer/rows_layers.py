@@ -23,7 +23,7 @@ def write_conv2d(context: NodeContext) -> None:
     if context.attr("pad_value"):
         context.refuse(
             f"pad_value is {context.attr('pad_value')}, expected 0 as in ONNX's Conv",
-            "write the graph as it was read, before any pass",
+            "export the graph before any compiler pass changes it",
         )
     if context.attr("layout") == "NHWC":
         context = context.with_channels_first()
@@ -39,10 +39,10 @@ def write_conv2d(context: NodeContext) -> None:
 
 
 def get_bias_names(context: NodeContext) -> tuple[str, ...]:
-    """Return a tuple with the ONNX name of the bias; the tuple is empty if the layer has no bias.
+    """Return the ONNX name of the bias in a tuple, which is empty if the layer has no bias.
 
     The bias of a quantised layer is written as int32, with the scale of the data times that of the weights. TFLite's
-    layers on 16-bit data have int64 biases. UnsupportedError is raised if such a bias exceeds 32 bits."""
+    layers on 16-bit data have int64 biases; UnsupportedError is raised if such a bias exceeds 32 bits."""
     if not context.has_operand(2):
         return ()
     data, builder, type_ = context.get_constant_data(2), context.builder, context.operand_type(2)
@@ -69,13 +69,11 @@ def get_bias_names(context: NodeContext) -> tuple[str, ...]:
 
 
 def _refuse_legalised_form(context: NodeContext) -> None:
-    """Raise UnsupportedError for a layer on integers that do not represent reals.
-
-    Only compiler passes make such layers."""
+    """Raise UnsupportedError for a layer on integers without quantisation, which only compiler passes make."""
     if context.attr("open") or not (context.is_quantised or dtypes.is_float(context.operand_dtype())):
         context.refuse(
             f"{context.node.op}: got integers without quantisation, expected floats or quantised data",
-            "write the graph as it was read, before any pass",
+            "export the graph before any compiler pass changes it",
         )
 
 
@@ -189,7 +187,7 @@ def write_average_pool(context: NodeContext) -> None:
 
 
 def _make_pool_context(context: NodeContext) -> NodeContext:
-    """Return the context for a pool with channels first, which is the only layout of ONNX's pools."""
+    """Return the context for a pool with channels first, the only layout that ONNX's pools support."""
     return context.with_channels_first() if context.attr("layout") == "NHWC" else context
 
 
@@ -248,7 +246,8 @@ _BYTES = ("int8", "uint8")
 def write_dense(context: NodeContext) -> None:
     """Write ``dense``, with data (M, K) and weights (N, K), as Gemm.
 
-    For integers that do not represent reals an integer matrix product and, if there is a bias, an Add are written."""
+    Integers without quantisation (which do not represent reals) need an integer matrix product instead and, if there is
+    a bias, an Add."""
     if context.is_quantised or dtypes.is_float(context.operand_dtype()):
         inputs = [context.operand_name(0), context.operand_name(1), *get_bias_names(context)]
         context.write_result("Gemm", *inputs, transB=1)
@@ -262,17 +261,17 @@ def write_dense(context: NodeContext) -> None:
 
 
 def _get_integer_matmul_op_type(context: NodeContext) -> str:
-    """Return the ONNX operator for a matrix product of integers that do not represent reals.
+    """Return the ONNX operator type for a matrix product of integers without quantisation.
 
-    It is MatMulInteger for 8-bit operands and int32 results, and MatMul for operands and results of the same dtype
-    of 32 or 64 bits."""
+    It is MatMulInteger for 8-bit operands and int32 results, and MatMul for operands and results of the same dtype of
+    32 or 64 bits."""
     operand_dtypes, sums = {context.operand_dtype(0), context.operand_dtype(1)}, context.result_type.dtype
     if operand_dtypes <= {*_BYTES} and sums == "int32":
         return "MatMulInteger"
     if operand_dtypes != {sums} or dtypes.nbytes(sums) < 4:
         got = f"operands of {' and '.join(sorted(operand_dtypes))} and a result of {sums}"
         context.refuse(
-            f"{context.node.op}: got {got}, expected 8-bit operands and int32, or one dtype of 32 or 64 bits",
+            f"{context.node.op}: got {got}, expected 8-bit operands and an int32 result, or one dtype of 32 or 64 bits for all",
             "cast the operands to int32 or float32",
         )
     return "MatMul"
@@ -392,7 +391,7 @@ def write_quantize(context: NodeContext) -> None:
 
 
 def write_dequantize(context: NodeContext) -> None:
-    """Record the operand and scales of ``dequantize``; DequantizeLinear is written when its result is first read."""
+    """Record the operand and scales of ``dequantize``; DequantizeLinear is written where its result is first read."""
     quant = Quant(context.attr("scale"), context.attr("zero_point"), context.attr("axis"))
     context.builder.dequantised_sources[context.node.outputs[0]] = (context.node.inputs[0], quant)
 

@@ -132,9 +132,9 @@ def write_reverse_sequence(context: NodeContext) -> None:
 
 
 def get_index_operand_name(context: NodeContext, operand_index: int, *supported_dtypes: str) -> str:
-    """Return the ONNX name of an operand of indices.
+    """Return the ONNX name of an operand with indices, cast to a dtype that the ONNX operator supports.
 
-    If its dtype is not among ``supported_dtypes``, the operand is cast to the first of them."""
+    An operand whose dtype is not among ``supported_dtypes`` is cast to the first of them."""
     name = context.operand_name(operand_index)
     return (
         name
@@ -144,10 +144,9 @@ def get_index_operand_name(context: NodeContext, operand_index: int, *supported_
 
 
 def write_gather(context: NodeContext) -> None:
-    """Write ``gather`` as Gather.
+    """Write ``gather`` as Gather, or as GatherND if data and indices share leading axes (``batch_dims``).
 
-    If data and indices share leading axes (``batch_dims``), GatherND is written; its indices get a further axis of
-    extent 1."""
+    GatherND's indices get a further axis of extent 1."""
     axis, batch, position = context.attr("axis") % len(context.operand_type().shape), context.attr("batch_dims"), 1
     if context.attr("span") > 1:
         context.refuse(
@@ -182,7 +181,7 @@ def write_gather_nd(context: NodeContext) -> None:
 
 
 def make_scatter_writer(onnx_op_type: str, *index_dtypes: str) -> OpWriter:
-    """Make the function that writes ``onnx_op_type``, ScatterElements or ScatterND.
+    """Make the function that writes a scatter operator as ``onnx_op_type``, ScatterElements or ScatterND.
 
     ``index_dtypes``: dtypes of indices that the ONNX operator supports."""
 
@@ -199,8 +198,8 @@ def make_scatter_writer(onnx_op_type: str, *index_dtypes: str) -> OpWriter:
 def write_one_hot(context: NodeContext) -> None:
     """Write ``one_hot`` as OneHot.
 
-    ONNX counts negative indices from the end. If the attribute ``wrap`` is not set, they are replaced by ``depth``, an
-    index out of range, which sets no element."""
+    ONNX counts negative indices from the end. If the attribute ``wrap`` is not set, negative indices are replaced by
+    ``depth``, an index out of range, which sets no element."""
     depth = context.attr("depth")
     places = get_index_operand_name(context, 0, "int64")
     bound = context.add_initializer(np.array(depth, np.int64), "depth")
@@ -332,7 +331,7 @@ def _find_resize_attributes(
 def _compute_source_positions_from_tables(index_table: Array, weight_table: Array | None) -> Array | None:
     """Return the source position of each result element, from its row of source indices and weights.
 
-    A row may combine one element or two adjacent elements, with weights of sum 1. Return None for any other table."""
+    A row must have one element, or two adjacent elements with weights of sum 1. Return None for any other table."""
     if weight_table is None:
         return index_table[:, 0].astype(np.float64)
     used, real = weight_table != 0, index_table.astype(np.float64)
@@ -351,7 +350,7 @@ def _are_positions_close(positions: Array | None, other_positions: Array | None,
 
 
 def _iterate_resize_rules(mode: str) -> Iterator[ResizeRule]:
-    """Yield a rule of Resize in ``mode`` for each coordinate mode and, in mode ``nearest``, each rounding mode."""
+    """Yield a rule of Resize in ``mode`` for each coordinate transformation and, in mode ``nearest``, each rounding."""
     for mode_of_coordinates, rounding in product(_COORDINATES, _ROUNDINGS if mode == "nearest" else _ROUNDINGS[:1]):
         yield ResizeRule(mode, mode_of_coordinates, rounding, -0.75, antialias=False, exclude_outside=False)
 
