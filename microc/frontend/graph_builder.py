@@ -225,11 +225,11 @@ class Operands(Emitter, Protocol):
             )
         return tuple(int(i) for i in data.reshape(-1))
 
-    def axis(self, axis: int, rank: int) -> int:
+    def axis(self, signed_axis: int, rank: int) -> int:
         """Return a possibly negative axis as a number in 0..rank - 1. Negative axes count from the end."""
-        if not -rank <= axis < rank:
-            self.broken(f"axis {axis} of a tensor of rank {rank}, expected {-rank}..{rank - 1}")
-        return axis % rank
+        if not -rank <= signed_axis < rank:
+            self.broken(f"axis {signed_axis} of a tensor of rank {rank}, expected {-rank}..{rank - 1}")
+        return signed_axis % rank
 
     def reshape(self, value: str, shape: Sequence[int]) -> str:
         """Reshape ``value`` to ``shape``; return the name of the result, ``value`` itself if it already has this

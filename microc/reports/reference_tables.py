@@ -65,9 +65,11 @@ def _onnx_operator_rows() -> Iterator[OperatorRow]:
     These are operators of all domains, operators of plugins, and operators that are supported only for constant operands."""
     for domain, converters in onnx_reader.CONVERTERS.items():
         for code, converter in converters.items():
-            yield OperatorRow("ONNX", f"{domain}.{code}" if domain else code, _sort_dtypes(converter.dtypes))
+            yield OperatorRow(
+                "ONNX", f"{domain}.{code}" if domain else code, _sort_dtypes(converter.first_input_dtypes)
+            )
     for name, converter in onnx_reader.PLUGIN_CONVERTERS.items():
-        yield OperatorRow("ONNX", name.replace("::", "."), _sort_dtypes(converter.dtypes))
+        yield OperatorRow("ONNX", name.replace("::", "."), _sort_dtypes(converter.first_input_dtypes))
     for code in CONSTANT_OPERATORS:
         if code not in onnx_reader.CONVERTERS[""]:
             yield OperatorRow("ONNX", code, (), "of constants and shapes")

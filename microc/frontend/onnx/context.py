@@ -98,7 +98,7 @@ class OnnxGraphBuilder:
             *(i.name for i in file.inputs),
         }
 
-    def unique_name(self, name_stem: str) -> str:
+    def make_unique_name(self, name_stem: str) -> str:
         """Return a new name, made from ``name_stem``, that neither the file nor the graph uses."""
         return self._names.fresh(name_stem)
 
@@ -139,7 +139,7 @@ class OnnxGraphBuilder:
         if outer_name in self.types or outer is None:
             return outer_name
         self.types[outer_name] = outer.types[outer_name]
-        stored = outer.stored_constant(outer_name)
+        stored = outer.get_stored_constant(outer_name)
         if outer_name in outer.consts:
             self.consts[outer_name] = outer.consts[outer_name]
         elif stored is not None:
@@ -173,7 +173,7 @@ class OnnxGraphBuilder:
         check_shape(value_type.shape, value_type.dtype, where)
         self.types[value_name] = value_type
 
-    def stored_constant(self, value_name: str) -> StoredTensor | None:
+    def get_stored_constant(self, value_name: str) -> StoredTensor | None:
         """Return the data and quantisation of a value that is a constant, or a constant read through ``dequantize``.
 
         Return None for any other value."""
@@ -347,7 +347,7 @@ class OpContext(Operands):
 
     def new_constant(self, stem: str, data: Array) -> str:
         """Add a constant that is not in the file to the graph; return its name, made from ``stem``."""
-        return self.builder.define_constant(self.builder.unique_name(stem), data)
+        return self.builder.define_constant(self.builder.make_unique_name(stem), data)
 
     def scalar(self, number: float, dtype: str = "float32") -> str:
         """Add a constant of shape (1,) with the element ``number``; return its name."""
@@ -361,15 +361,17 @@ class OpContext(Operands):
         if stored_tensor.name and not output_name:
             return stored_tensor.name
         if stored_tensor.quant is None:
-            return self.builder.define_constant(output_name or self.builder.unique_name(name_stem), stored_tensor.data)
+            return self.builder.define_constant(
+                output_name or self.builder.make_unique_name(name_stem), stored_tensor.data
+            )
         name = self.new_constant(f"{name_stem}_quantized", stored_tensor.data)
         quant = stored_tensor.quant
         attrs: Mapping[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
-        return self.write_node("dequantize", (name,), attrs, output_name or self.builder.unique_name(name_stem))
+        return self.write_node("dequantize", (name,), attrs, output_name or self.builder.make_unique_name(name_stem))
 
     def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> str:
         """Append a node for an intermediate result of this operator; return the name of the result."""
-        return self.write_node(op, inputs, attrs, self.builder.unique_name(f"{self.output()}_{op}"))
+        return self.write_node(op, inputs, attrs, self.builder.make_unique_name(f"{self.output()}_{op}"))
 
     def result(
         self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS, output_index: int = 0
@@ -415,7 +417,7 @@ class OpContext(Operands):
             self.broken(
                 f"shape {self.type(value_name).shape} cannot become {tuple(shape)}, which has another number of elements"
             )
-        stored = self.builder.stored_constant(value_name)
+        stored = self.builder.get_stored_constant(value_name)
         reshaped = stored.reshape(tuple(shape)) if stored is not None else None
         if self.type(value_name).shape == tuple(shape):
             self.result_alias(value_name, output_index)
@@ -475,7 +477,7 @@ class OpContext(Operands):
         attrs = {**definition.defaults, **attrs}
         types = infer_types(op, attrs, [self.type(name) for name in input_names], self.where)
         names = [
-            name or builder.unique_name(f"{self.loc.name}_{op}")
+            name or builder.make_unique_name(f"{self.loc.name}_{op}")
             for name in (*output_names, *[""] * len(types))[: len(types)]
         ]
         for name, type_ in zip(names, types, strict=True):

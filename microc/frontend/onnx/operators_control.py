@@ -29,7 +29,7 @@ def decode_subgraph(context: OpContext, attribute_name: str) -> OnnxFile:
     proto.CopyFrom(context.operator.attributes.graph(attribute_name))
     defined = [value.name for value in (*proto.input, *proto.initializer)]
     defined += [output for node in proto.node for output in node.output if output]
-    unique = context.builder.unique_name
+    unique = context.builder.make_unique_name
     _rename_values(proto, {old: unique(old) for old in dict.fromkeys(defined)})
     return decode_subgraph_proto(proto, context.builder.file, context.where)
 
@@ -195,7 +195,7 @@ def _complete_output_names(context: OpContext, output_count: int) -> list[str]:
     """Return the names of the operator's first ``output_count`` outputs, with new names for absent outputs."""
     if len(context.operator.outputs) > output_count:
         context.broken(f"got {len(context.operator.outputs)} outputs, expected at most {output_count}")
-    return [context.output(k) or context.builder.unique_name("unused") for k in range(output_count)]
+    return [context.output(k) or context.builder.make_unique_name("unused") for k in range(output_count)]
 
 
 # ---------------------------------------------------------------- Loop
@@ -290,10 +290,10 @@ class _LoopEmitter:
         condition can end the loop (attribute ``guarded``), the condition is the first carried value."""
         context, inside = self.context, self.body_builder
         builder, body = inside.builder, inside.body
-        iteration = inside.add_input(builder.unique_name("turn"), ITERATION)
-        going = builder.unique_name("going")
+        iteration = inside.add_input(builder.make_unique_name("turn"), ITERATION)
+        going = builder.make_unique_name("going")
         number = inside.context.write_node("cast", (iteration,), {"dtype": "int64"}, body.inputs[0].name)
-        builder.alias[body.inputs[1].name] = builder.define_constant(builder.unique_name("true"), np.array(True))
+        builder.alias[body.inputs[1].name] = builder.define_constant(builder.make_unique_name("true"), np.array(True))
         names = [value.name for value in body.inputs[2:]]
         for name, value in zip(names, self.initial_value_names, strict=True):
             builder.define_value(name, context.type(value), context.where)
@@ -306,7 +306,7 @@ class _LoopEmitter:
             context.broken("the loop never ends: it has no trip count, and its condition is always true")
         if guarded:
             inside.add_input(going, TensorType((), "bool"))
-            inside.add_output(continues or builder.define_constant(builder.unique_name("true"), np.array(True)))
+            inside.add_output(continues or builder.define_constant(builder.make_unique_name("true"), np.array(True)))
         inside.inputs += [names[k] for k in (*moving, *fixed)]
         for k in moving:
             kind, wanted = inside.add_output(results_of_body[k]), context.type(self.initial_value_names[k])
@@ -322,7 +322,7 @@ class _LoopEmitter:
         attrs: dict[str, Attr] = {"count": max_iterations, "carried": carried, "guarded": guarded}
         outputs = _complete_output_names(context, len(results_of_body))
         results = (
-            [builder.unique_name("ended") for _ in initial_condition]
+            [builder.make_unique_name("ended") for _ in initial_condition]
             + [outputs[k] for k in moving]
             + outputs[len(names) :]
         )
@@ -452,7 +452,7 @@ def _emit_scan(
     if len(names) != len(value_names) or len(inside.body.outputs) != carried + stacked:
         expected = f"{len(value_names)} inputs and {carried + stacked} outputs"
         context.broken(f"body: got {len(names)} inputs and {len(inside.body.outputs)} outputs, expected {expected}")
-    iteration = inside.add_input(builder.unique_name("turn"), ITERATION)
+    iteration = inside.add_input(builder.make_unique_name("turn"), ITERATION)
     for name, value in zip(names[:carried], value_names, strict=False):
         inside.add_input(name, context.type(value))
     count = _add_scanned_inputs_and_count_iterations(context, inside, iteration, value_names[carried:], axes)
@@ -467,7 +467,9 @@ def _emit_scan(
     # name.
     direct = [True] * carried + [not (a or t) for a, t in zip(axes.output_axes, axes.output_directions, strict=True)]
     results = [
-        output_names[k] if k < len(output_names) and output_names[k] and direct[k] else builder.unique_name("scanned")
+        output_names[k]
+        if k < len(output_names) and output_names[k] and direct[k]
+        else builder.make_unique_name("scanned")
         for k in range(carried + stacked)
     ]
     attrs: Mapping[str, Attr] = {"count": count, "carried": carried, "body": inside.finish_graph(builder.captured)}
@@ -497,7 +499,10 @@ def _add_scanned_inputs_and_count_iterations(
         strict=True,
     ):
         kind = context.type(value)
-        whole, axis = body_builder.add_input(builder.unique_name("whole"), kind), context.axis(axis, len(kind.shape))
+        whole, axis = (
+            body_builder.add_input(builder.make_unique_name("whole"), kind),
+            context.axis(axis, len(kind.shape)),
+        )
         extents.append(kind.shape[axis])
         index = iteration_name
         if is_reversed:

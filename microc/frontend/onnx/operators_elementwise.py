@@ -232,11 +232,11 @@ def convert_prelu(context: OpContext) -> None:
 
 
 def make_reduction_converter(
-    op: str, operand_op: str = "", result_op: str = "", first_opset_with_axes_input: int = 18
+    op: str, op_before: str = "", op_after: str = "", first_opset_with_axes_input: int = 18
 ) -> Converter:
     """Make a converter of an ONNX reduction, such as ReduceL2, to ``op`` over axes.
 
-    ``operand_op``, ``result_op``: graph operators applied before and after the reduction; empty for none. Axes are an
+    ``op_before``, ``op_after``: graph operators applied before and after the reduction; empty for none. Axes are an
     input from opset ``first_opset_with_axes_input`` on, and an attribute before."""
 
     def convert_reduction(context: OpContext) -> None:
@@ -245,18 +245,18 @@ def make_reduction_converter(
         if kind == "bool":
             data = context.emit("cast", (data,), {"dtype": "uint8"})
         if not axes:
-            data = context.emit(operand_op, (data, data) if operand_op == "mul" else (data,)) if operand_op else data
-            context.result_alias(context.emit(result_op, (data,)) if result_op else data)
+            data = context.emit(op_before, (data, data) if op_before == "mul" else (data,)) if op_before else data
+            context.result_alias(context.emit(op_after, (data,)) if op_after else data)
             return
         if kind == "bool":
             reduced = context.emit(op, (data,), {"axes": axes, "keepdims": attributes.flag("keepdims", True)})
             context.result("cast", (reduced,), {"dtype": "bool"})
             return
         attrs: Mapping[str, Attr] = {"axes": axes, "keepdims": attributes.flag("keepdims", True)}
-        if operand_op:
-            data = context.emit(operand_op, (data, data) if operand_op == "mul" else (data,))
-        if result_op:
-            context.result(result_op, (context.emit(op, (data,), attrs),))
+        if op_before:
+            data = context.emit(op_before, (data, data) if op_before == "mul" else (data,))
+        if op_after:
+            context.result(op_after, (context.emit(op, (data,), attrs),))
         else:
             context.result(op, (data,), attrs)
 
@@ -314,16 +314,16 @@ ELEMENTWISE_CONVERTERS: Mapping[str, Converter] = {
     "PRelu": Converter(convert_prelu, FLOAT),
     "Pow": Converter(convert_pow, NUMBERS),
     "Reciprocal": make_formula_converter(formulas.emit_reciprocal),
-    "ReduceL1": make_reduction_converter("sum", operand_op="abs"),
-    "ReduceL2": make_reduction_converter("sum", operand_op="mul", result_op="sqrt"),
-    "ReduceLogSum": make_reduction_converter("sum", result_op="log"),
+    "ReduceL1": make_reduction_converter("sum", op_before="abs"),
+    "ReduceL2": make_reduction_converter("sum", op_before="mul", op_after="sqrt"),
+    "ReduceLogSum": make_reduction_converter("sum", op_after="log"),
     "ReduceLogSumExp": Converter(convert_reduce_log_sum_exp),
     "ReduceMax": make_reduction_converter("max"),
     "ReduceMean": make_reduction_converter("mean"),
     "ReduceMin": make_reduction_converter("min"),
     "ReduceProd": make_reduction_converter("prod"),
     "ReduceSum": make_reduction_converter("sum", first_opset_with_axes_input=13),
-    "ReduceSumSquare": make_reduction_converter("sum", operand_op="mul"),
+    "ReduceSumSquare": make_reduction_converter("sum", op_before="mul"),
     "Selu": make_formula_converter(formulas.emit_selu, alpha=1.6732631921768188, gamma=1.0507010221481323),
     "Softsign": make_formula_converter(formulas.emit_softsign),
     "Mean": Converter(convert_mean),

@@ -393,7 +393,7 @@ def convert_conv_transpose(context: OpContext) -> None:
     ``conv2d_transpose`` is for float32 data of one or two spatial axes with constant weights and bias."""
     attrs, shape = _read_transposed_convolution_attributes(context), context.shape(0)
     has_constant = [
-        context.builder.stored_constant(context.value(k)) is not None for k in (1, 2) if context.has_input(k)
+        context.builder.get_stored_constant(context.value(k)) is not None for k in (1, 2) if context.has_input(k)
     ]
     is_plain = context.type(context.value(0)).dtype == "float32" and len(shape) in (3, 4)
     if not is_plain or not all(has_constant):

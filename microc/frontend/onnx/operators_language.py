@@ -164,11 +164,11 @@ _EXPORT_WITHOUT = "export the model without it"
 class _AttentionSizes:
     """Sizes of an attention layer.
 
-    ``query_heads``: heads of the query. ``kv_heads``: heads of key and value; each is used by a group of query heads.
-    ``row_count``: number of new positions, which one call computes. ``head_width``: elements of a head."""
+    ``query_head_count``: heads of the query. ``kv_head_count``: heads of key and value; each is used by a group of
+    query heads. ``row_count``: number of new positions, which one call computes. ``head_width``: elements of a head."""
 
-    query_heads: int
-    kv_heads: int
+    query_head_count: int
+    kv_head_count: int
     row_count: int
     head_width: int
 
@@ -186,12 +186,12 @@ def convert_group_query_attention(context: OpContext) -> None:
     if context.operator.attributes.flag("do_rotary"):
         query, key = _rotate_query_and_key(context, heads, length, (query, key))
     past = _get_past_cache_names(context, heads)
-    rows = heads.query_heads // heads.kv_heads * heads.row_count
+    rows = heads.query_head_count // heads.kv_head_count * heads.row_count
     scale = context.operator.attributes.real("scale", 0.0) or float(1 / np.sqrt(heads.head_width))
     scaled_query = context.reshape(
-        make_operator_emitter(context)("mul", query, scale), (heads.kv_heads, rows, heads.head_width)
+        make_operator_emitter(context)("mul", query, scale), (heads.kv_head_count, rows, heads.head_width)
     )
-    # One batch of products per key head: the queries of its group become rows, heads.query_heads / kv_heads * rows of them.
+    # One batch of products per key head: the queries of its group become rows, (query heads / key heads) * rows of them.
     keys, values = (
         [context.reshape(x, context.type(x).shape[1:]) for x in pair]  # without the batch axis, which is 1
         for pair in ((*past[:1], key), (*past[1:], value))
@@ -206,9 +206,9 @@ def convert_group_query_attention(context: OpContext) -> None:
         last = first + context.type(x).shape[1]
         partial = _emit_batched_matmul(context, slice_axis(context, shares, 2, first, last), x)
         total, first = context.emit("add", (total, partial)) if total else partial, last
-    apart = context.reshape(total, (1, heads.query_heads, heads.row_count, heads.head_width))
+    apart = context.reshape(total, (1, heads.query_head_count, heads.row_count, heads.head_width))
     rows_of_heads = context.emit("transpose", (apart,), {"axes": (0, 2, 1, 3)})
-    context.result_reshape(rows_of_heads, (1, heads.row_count, heads.query_heads * heads.head_width))
+    context.result_reshape(rows_of_heads, (1, heads.row_count, heads.query_head_count * heads.head_width))
     _write_present_caches(context, past, (key, value), length)
 
 
@@ -234,17 +234,17 @@ def _read_sizes_and_split_heads(context: OpContext) -> tuple[_AttentionSizes, tu
     With S new positions and D elements of a head, the query has shape (1, query heads, S, D); key and value have shape
     (1, kv heads, S, D)."""
     attributes, shape = context.operator.attributes, context.shape(_QUERY)
-    queries, kv_heads = attributes.integer("num_heads"), attributes.integer("kv_num_heads")
+    queries, kv_head_count = attributes.integer("num_heads"), attributes.integer("kv_num_heads")
     packed = not context.has_input(_KEY)
-    parts = queries + 2 * kv_heads if packed else queries
-    if min(queries, kv_heads) < 1 or queries % kv_heads or len(shape) != 3 or shape[2] % parts:
+    parts = queries + 2 * kv_head_count if packed else queries
+    if min(queries, kv_head_count) < 1 or queries % kv_head_count or len(shape) != 3 or shape[2] % parts:
         context.broken(
-            f"got query of shape {shape}, num_heads {queries} and kv_num_heads {kv_heads}, expected three axes, "
+            f"got query of shape {shape}, num_heads {queries} and kv_num_heads {kv_head_count}, expected three axes, "
             f"the last a multiple of {parts} heads, and a kv_num_heads that divides num_heads"
         )
     if shape[0] != 1:
         context.refuse(f"got a batch of {shape[0]} sequences, expected one", "export the model with a batch of 1")
-    heads = _AttentionSizes(queries, kv_heads, shape[1], shape[2] // parts)
+    heads = _AttentionSizes(queries, kv_head_count, shape[1], shape[2] // parts)
 
     def split_into_heads(value_name: str, head_count: int) -> str:
         """Reshape and transpose (1, S, heads * D) to (1, heads, S, D); return the result's name."""
@@ -254,7 +254,7 @@ def _read_sizes_and_split_heads(context: OpContext) -> tuple[_AttentionSizes, tu
         split = context.reshape(value_name, (1, heads.row_count, head_count, heads.head_width))
         return context.emit("transpose", (split,), {"axes": (0, 2, 1, 3)})
 
-    counts, first = (queries, kv_heads, kv_heads), 0
+    counts, first = (queries, kv_head_count, kv_head_count), 0
     if not packed:
         query, key, value = (
             split_into_heads(context.operand(k), n) for k, n in zip((_QUERY, _KEY, _VALUE), counts, strict=True)
@@ -300,8 +300,8 @@ def _get_past_cache_names(context: OpContext, sizes: _AttentionSizes) -> tuple[s
     caches = context.operand(_PAST), context.operand(_PAST + 1)
     for name in caches:
         shape = context.type(name).shape
-        if len(shape) != 4 or shape[:2] != (1, sizes.kv_heads) or shape[3] != sizes.head_width:
-            expected = f"(1, {sizes.kv_heads}, length, {sizes.head_width})"
+        if len(shape) != 4 or shape[:2] != (1, sizes.kv_head_count) or shape[3] != sizes.head_width:
+            expected = f"(1, {sizes.kv_head_count}, length, {sizes.head_width})"
             context.broken(f"past_key or past_value: got shape {shape}, expected {expected}")
     return caches
 
@@ -331,7 +331,7 @@ def _mask_future_keys(context: OpContext, sizes: _AttentionSizes, scores_name: s
     ``scores_name``: scores between the rows of this call."""
     if sizes.row_count == 1:
         return scores_name
-    groups = sizes.query_heads // sizes.kv_heads
+    groups = sizes.query_head_count // sizes.kv_head_count
     seen = np.tile(np.tril(np.ones((sizes.row_count, sizes.row_count), bool)), (groups, 1))[None]
     return make_operator_emitter(context)("where", context.new_constant("seen", seen), scores_name, MASKED_SCORE)
 

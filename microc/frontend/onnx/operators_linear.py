@@ -32,7 +32,7 @@ def convert_gemm(context: OpContext) -> None:
         context.broken(f"got matrices of shapes {shapes}, expected two axes each")
     if attributes.flag("transA"):
         a = context.emit("transpose", (a,), {"axes": (1, 0)})
-    weight = context.builder.stored_constant(b)
+    weight = context.builder.get_stored_constant(b)
     if weight is None or (alpha != 1.0 and weight.quant is not None):
         if attributes.flag("transB"):
             b = context.emit("transpose", (b,), {"axes": (1, 0)})
@@ -59,7 +59,7 @@ def _get_gemm_bias(context: OpContext, unit_count: int, beta: float) -> StoredTe
     Return None if input C is absent, computed at run time, or not the same for all rows of the result."""
     if not context.has_input(2):
         return None
-    stored = context.builder.stored_constant(context.operand(2))
+    stored = context.builder.get_stored_constant(context.operand(2))
     if stored is None or (stored.quant is not None and (beta != 1.0 or stored.data.size != unit_count)):
         return None
     shape = stored.data.shape
@@ -102,7 +102,7 @@ def convert_matmul(context: OpContext) -> None:
     left, right = context.type(a).shape, context.type(b).shape
     if not left or not right or left[-1] != right[max(len(right) - 2, 0)]:
         context.broken(f"got matrices of shapes {left} and {right}, expected equal inner extents")
-    weight = context.builder.stored_constant(b)
+    weight = context.builder.get_stored_constant(b)
     if weight is not None and len(right) == 2 and is_float(context.type(a).dtype):
         context.result_alias(emit_dense(context, a, weight.transpose((1, 0)), None))
         return
@@ -247,7 +247,7 @@ def make_softmax_converter(write_along_axis: Callable[[OpContext, str, int, str]
             write_along_axis(context, data, axis, context.output())
             return
         flat = context.reshape(data, (prod(shape[:axis]), prod(shape[axis:])))
-        name = context.builder.unique_name(f"{context.output()}_flat")
+        name = context.builder.make_unique_name(f"{context.output()}_flat")
         write_along_axis(context, flat, 1, name)
         context.result("reshape", (name,), {"shape": shape})
 
@@ -501,7 +501,7 @@ def convert_det(context: OpContext) -> None:
         "carried": 3,
         "guarded": False,
     }
-    results = [context.builder.unique_name(f"{context.output()}_{stem}") for stem in ("rest", "free", "product")]
+    results = [context.builder.make_unique_name(f"{context.output()}_{stem}") for stem in ("rest", "free", "product")]
     context.write_node_with_outputs("loop", (matrices, free, one), attrs, results)
     context.result_reshape(results[2], shape[:-2])
 
@@ -517,7 +517,7 @@ def _build_elimination_step(context: OpContext, matrix_count: int, matrix_size: 
     def emit_in_body(op: str, *operand_names: str, **attrs: Attr) -> str:
         return body.emit(op, operand_names, attrs)
 
-    def add_number(value: float) -> str:
+    def add_scalar_constant(value: float) -> str:
         return body.new_constant("number", np.array(value, dtypes.to_numpy(element_dtype)))
 
     iteration, rest = (
@@ -530,21 +530,26 @@ def _build_elimination_step(context: OpContext, matrix_count: int, matrix_size: 
     )
     rows = body.new_constant("rows", np.arange(matrix_size, dtype=np.int64)[None])
     column = emit_in_body("gather", rest, iteration, axis=2)
-    magnitude = emit_in_body("where", free, emit_in_body("abs", column), add_number(-1.0))
+    magnitude = emit_in_body("where", free, emit_in_body("abs", column), add_scalar_constant(-1.0))
     pivot_row = emit_in_body("argmax", magnitude, axis=1, keepdims=True, last=False, out_dtype="int64")
     row = emit_in_body("gather_nd", rest, pivot_row, batch_dims=1)
     pivot = emit_in_body("gather_nd", column, pivot_row, batch_dims=1)
     pivot = body.reshape(pivot, (matrix_count, 1))
     still_free = emit_in_body("logical_and", free, emit_in_body("not_equal", rows, pivot_row))
     # A pivot of 0 makes the product 0; dividing by 1 instead keeps NaN out of the remaining columns.
-    divisor = emit_in_body("where", emit_in_body("equal", pivot, add_number(0.0)), add_number(1.0), pivot)
-    factor = emit_in_body("where", still_free, emit_in_body("div", column, divisor), add_number(0.0))
+    divisor = emit_in_body(
+        "where", emit_in_body("equal", pivot, add_scalar_constant(0.0)), add_scalar_constant(1.0), pivot
+    )
+    factor = emit_in_body("where", still_free, emit_in_body("div", column, divisor), add_scalar_constant(0.0))
     step = emit_in_body(
         "mul", body.reshape(factor, (matrix_count, matrix_size, 1)), body.reshape(row, (matrix_count, 1, matrix_size))
     )
     above = emit_in_body("logical_and", free, emit_in_body("less", rows, pivot_row))
     signs = emit_in_body(
-        "prod", emit_in_body("where", above, add_number(-1.0), add_number(1.0)), axes=(1,), keepdims=True
+        "prod",
+        emit_in_body("where", above, add_scalar_constant(-1.0), add_scalar_constant(1.0)),
+        axes=(1,),
+        keepdims=True,
     )
     product = emit_in_body("mul", product, emit_in_body("mul", pivot, signs))
     results: Mapping[str, str] = {

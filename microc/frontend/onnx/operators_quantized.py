@@ -125,18 +125,18 @@ def _write_rounded_and_saturated(
     context.result("cast", (clipped,), {"dtype": out_dtype})
 
 
-def subtract_zero_point(context: OpContext, input_index: int, zero_point_index: int, channel_axis: int) -> str:
+def subtract_zero_point(context: OpContext, input_index: int, zero_point_input_index: int, channel_axis: int) -> str:
     """Emit the integers at input ``input_index`` minus their zero points, as int32; return the name of the result.
 
-    ``zero_point_index``: index of the input with the zero points, which may be absent. ``channel_axis``: axis of the
-    integers along which zero points per channel differ."""
+    ``zero_point_input_index``: index of the input with the zero points, which may be absent. ``channel_axis``: axis of
+    the integers along which zero points per channel differ."""
     shape = context.shape(input_index)
     data = _cast_to(context, context.value(input_index), "int32")
-    if not context.has_input(zero_point_index):
+    if not context.has_input(zero_point_input_index):
         return data
     return context.emit(
         "sub",
-        (data, _cast_to(context, broadcast_scale(context, zero_point_index, shape, channel_axis), "int32")),
+        (data, _cast_to(context, broadcast_scale(context, zero_point_input_index, shape, channel_axis), "int32")),
     )
 
 
@@ -158,17 +158,19 @@ def write_dequantize_arithmetic(context: OpContext) -> None:
 
 
 def _write_requantisation(
-    context: OpContext, int32_sums_name: str, operand_scale_names: Sequence[str], scale_index: int
+    context: OpContext, int32_sums_name: str, operand_scale_names: Sequence[str], scale_input_index: int
 ) -> None:
     """Write the output: int32 sums of products, rescaled, rounded and saturated to the result's quantisation.
 
-    The factor is the product of ``operand_scale_names`` divided by the result's scale. ``scale_index``: index of the
-    input with the result's scale; the next input is the result's zero point."""
+    The factor is the product of ``operand_scale_names`` divided by the result's scale. ``scale_input_index``: index of
+    the input with the result's scale; the next input is the result's zero point."""
     reals = [_cast_to(context, scale, "float32") for scale in operand_scale_names]
     factor = context.emit("mul", reals)
-    factor = context.emit("div", (factor, _cast_to(context, broadcast_scale(context, scale_index, (), 0), "float32")))
+    factor = context.emit(
+        "div", (factor, _cast_to(context, broadcast_scale(context, scale_input_index, (), 0), "float32"))
+    )
     levels = context.emit("mul", (_cast_to(context, int32_sums_name, "float32"), factor))
-    zero = context.reshape(context.value(scale_index + 1), ())
+    zero = context.reshape(context.value(scale_input_index + 1), ())
     out_dtype = context.type(zero).dtype
     _write_rounded_and_saturated(context, levels, zero, out_dtype, dtypes.dtype_parts(out_dtype).bits)
 
@@ -217,14 +219,16 @@ def convert_matmul_integer(context: OpContext) -> None:
     context.result("matmul", operands, {"out_dtype": "int32"})
 
 
-def get_result_bit_count(context: OpContext, zero_point_index: int, output_dtype_code: int, default_dtype: str) -> int:
+def get_result_bit_count(
+    context: OpContext, zero_point_input_index: int, output_dtype_code: int, default_dtype: str
+) -> int:
     """Return the number of bits to which a quantised result is saturated.
 
-    The width is 4 if ``output_dtype_code`` (ONNX's number of a dtype) or the zero point at input ``zero_point_index``
-    is of a four-bit type. Otherwise it is the width of ``default_dtype``."""
+    The width is 4 if ``output_dtype_code`` (ONNX's number of a dtype) or the zero point at input
+    ``zero_point_input_index`` is of a four-bit type. Otherwise it is the width of ``default_dtype``."""
     names = context.builder.file.four_bit_values
     is_four_bit = output_dtype_code in (21, 22) or (
-        context.has_input(zero_point_index) and context.operator.inputs[zero_point_index] in names
+        context.has_input(zero_point_input_index) and context.operator.inputs[zero_point_input_index] in names
     )
     return 4 if is_four_bit else dtypes.dtype_parts(default_dtype).bits
 
@@ -238,11 +242,11 @@ _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
 QUANTIZE_INPUTS = (*FLOAT, "int32")
 
 
-def read_scales(context: OpContext, scale_index: int) -> tuple[float, ...]:
-    """Return the scales at input ``scale_index``: one, or one for each channel.
+def read_scales(context: OpContext, scale_input_index: int) -> tuple[float, ...]:
+    """Return the scales at input ``scale_input_index``: one, or one for each channel.
 
     Raises an error unless the input is constant and its scales are positive float32 numbers."""
-    scales = context.constant(scale_index)
+    scales = context.constant(scale_input_index)
     if scales.dtype != np.float32 or scales.ndim > 1 or not scales.size:
         context.refuse(
             f"got scales of shape {scales.shape} and dtype {scales.dtype}, expected float32 and at most one axis",
@@ -257,19 +261,19 @@ def read_scales(context: OpContext, scale_index: int) -> tuple[float, ...]:
 
 def read_constant_quantization(
     context: OpContext,
-    scale_index: int,
-    zero_point_index: int,
+    scale_input_index: int,
+    zero_point_input_index: int,
     tensor_shape: tuple[int, ...],
     channel_axis: int,
 ) -> Quant:
     """Return the quantisation (scales, zero points, axis) of a tensor, read from two constant inputs.
 
-    ``scale_index``, ``zero_point_index``: inputs with scales and zero points; absent zero points are 0.
+    ``scale_input_index``, ``zero_point_input_index``: inputs with scales and zero points; absent zero points are 0.
     ``channel_axis``: axis of the tensor along which scales differ if there are several."""
-    numbers = read_scales(context, scale_index)
+    numbers = read_scales(context, scale_input_index)
     zeros = (0,) * len(numbers)
-    if context.has_input(zero_point_index):
-        points = context.constant(zero_point_index)
+    if context.has_input(zero_point_input_index):
+        points = context.constant(zero_point_input_index)
         if points.size not in (1, len(numbers)) or not dtypes.is_integer(points.dtype.name):
             context.broken(
                 f"got zero points of shape {points.shape} and {points.dtype}, expected {len(numbers)} integers"
@@ -373,57 +377,67 @@ class QuantizedOperands:
     def __init__(self, context: OpContext) -> None:
         self.context = context
 
-    def dequantize_operand(self, value_index: int) -> str:
+    def dequantize_operand(self, value_input_index: int) -> str:
         """Emit ``dequantize`` of an operand; return the name of the result.
 
-        The operand's value, scale and zero point are three inputs from ``value_index`` on."""
-        context, data = self.context, self.context.value(value_index)
+        The operand's value, scale and zero point are three inputs from ``value_input_index`` on."""
+        context, data = self.context, self.context.value(value_input_index)
         kind = context.type(data)
         if kind.dtype not in BYTES:
             context.refuse(
                 f"operand {data!r} has dtype {kind.dtype}, expected int8 or uint8", "quantise it to int8 or uint8"
             )
         if context.builder.consts.get(data) is not None:
-            return context.add_stored_tensor(data, self.read_constant_operand(value_index, 0))
-        quant = read_constant_quantization(context, value_index + 1, value_index + 2, kind.shape, 1)
+            return context.add_stored_tensor(data, self.read_constant_operand(value_input_index, 0))
+        quant = read_constant_quantization(context, value_input_index + 1, value_input_index + 2, kind.shape, 1)
         return context.emit("dequantize", (data,), _get_dequantize_attrs(quant))
 
-    def read_constant_operand(self, value_index: int, channel_axis: int) -> StoredTensor:
+    def read_constant_operand(self, value_input_index: int, channel_axis: int) -> StoredTensor:
         """Return the integers and the quantisation of a constant operand.
 
-        Its value, scale and zero point are three inputs from ``value_index`` on. The operand has one scale, or one for
-        each element along ``channel_axis``."""
-        data = self.context.constant(value_index)
+        Its value, scale and zero point are three inputs from ``value_input_index`` on. The operand has one scale, or
+        one for each element along ``channel_axis``."""
+        data = self.context.constant(value_input_index)
         if data.dtype.name not in BYTES:
             self.context.refuse(
                 f"the weights have dtype {data.dtype}, expected int8 or uint8", "quantise them to int8 or uint8"
             )
         return StoredTensor(
-            data, read_constant_quantization(self.context, value_index + 1, value_index + 2, data.shape, channel_axis)
+            data,
+            read_constant_quantization(
+                self.context, value_input_index + 1, value_input_index + 2, data.shape, channel_axis
+            ),
         )
 
-    def read_bias(self, bias_index: int, weight: StoredTensor, data_scale_index: int) -> StoredTensor | None:
-        """Return the int32 bias at input ``bias_index`` with its quantisation; None if the bias is absent.
+    def read_bias(
+        self, bias_input_index: int, weight: StoredTensor, data_scale_input_index: int
+    ) -> StoredTensor | None:
+        """Return the int32 bias at input ``bias_input_index`` with its quantisation; None if the bias is absent.
 
-        The scale of the bias is the scale of the data (input ``data_scale_index``) times the scale of the weights."""
+        The scale of the bias is the scale of the data (input ``data_scale_input_index``) times the scale of the
+        weights."""
         context = self.context
-        if not context.has_input(bias_index):
+        if not context.has_input(bias_input_index):
             return None
-        bias, units = context.constant(bias_index), weight.data.shape[0]
+        bias, units = context.constant(bias_input_index), weight.data.shape[0]
         if bias.dtype != np.int32 or bias.size != units or weight.quant is None:
             context.broken(f"bias: got shape {bias.shape} of {bias.dtype}, expected ({units},) of int32")
-        data_scale = np.float32(read_scales(context, data_scale_index)[0])
+        data_scale = np.float32(read_scales(context, data_scale_input_index)[0])
         scales = np.array(weight.quant.scale, np.float32) * data_scale
         numbers = tuple(float(s) for s in scales)
         return StoredTensor(bias.reshape(units), Quant(numbers, (0,) * len(numbers), None if len(numbers) == 1 else 0))
 
-    def write_quantized_result(self, float_name: str, scale_index: int) -> None:
-        """Write the operator's output: ``float_name``, quantised with the scale at input ``scale_index``.
+    def write_quantized_result(self, float_name: str, scale_input_index: int) -> None:
+        """Write the operator's output: ``float_name``, quantised with the scale at input ``scale_input_index``.
 
         The next input is the zero point."""
         context = self.context
-        quant = read_constant_quantization(context, scale_index, scale_index + 1, context.type(float_name).shape, 1)
-        out_dtype = context.constant(scale_index + 1).dtype.name if context.has_input(scale_index + 1) else "uint8"
+        quant = read_constant_quantization(
+            context, scale_input_index, scale_input_index + 1, context.type(float_name).shape, 1
+        )
+        out_dtype = (
+            context.constant(scale_input_index + 1).dtype.name if context.has_input(scale_input_index + 1) else "uint8"
+        )
         if out_dtype not in BYTES or quant.axis is not None:
             context.refuse(
                 f"the output has dtype {out_dtype} and {len(quant.scale)} scales, expected int8 or uint8 and one scale",
@@ -450,7 +464,7 @@ def convert_qlinear_conv(context: OpContext) -> None:
         return
     operands = QuantizedOperands(context)
     data, weight = operands.dequantize_operand(0), operands.read_constant_operand(3, 0)
-    name = context.builder.unique_name(f"{context.output()}_real")
+    name = context.builder.make_unique_name(f"{context.output()}_real")
     write_convolution(context, data, weight, operands.read_bias(8, weight, 1), name)
     operands.write_quantized_result(name, 6)
 
@@ -524,7 +538,7 @@ def make_dequantizing_converter(float_converter: Converter) -> Converter:
         attributes, operands = context.operator.attributes, QuantizedOperands(context)
         if attributes.flag("channels_last"):
             context.refuse("channels_last is 1, expected 0", "export the model with channels first")
-        real = context.builder.unique_name(f"{context.output()}_real")
+        real = context.builder.make_unique_name(f"{context.output()}_real")
         version = attributes.integer("opset", context.opset)
         operator = replace(context.operator, inputs=(operands.dequantize_operand(0),), outputs=(real,), opset=version)
         float_converter.convert(replace(context, operator=operator))

@@ -389,7 +389,7 @@ def _emit_rows_and_final_states(
     body = finish_step_body(step, context, old, new)
     attrs: dict[str, Any] = {"body": body, "count": layer.step_count, "carried": len(states), "guarded": False}
     loop_outputs = [
-        context.builder.unique_name(f"{context.loc.name}_{stem}") for stem in (*("last",) * len(states), "rows")
+        context.builder.make_unique_name(f"{context.loc.name}_{stem}") for stem in (*("last",) * len(states), "rows")
     ]
     context.write_node_with_outputs("loop", (*states, *step.fixed), attrs, loop_outputs)
     rows = _reverse_sequence(context, loop_outputs[-1]) if is_reversed else loop_outputs[-1]

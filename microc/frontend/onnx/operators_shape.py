@@ -109,7 +109,7 @@ def convert_transpose(context: OpContext) -> None:
     order = context.operator.attributes.integers("perm", tuple(reversed(range(rank))))
     if sorted(order) != list(range(rank)):
         context.broken(f"perm is {order}, expected each of 0..{rank - 1} once")
-    stored = context.builder.stored_constant(data)
+    stored = context.builder.get_stored_constant(data)
     if stored is not None:
         context.add_stored_tensor(f"{data}_transposed", stored.transpose(order), context.output())
     else:

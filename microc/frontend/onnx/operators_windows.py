@@ -137,7 +137,7 @@ def convert_conv(context: OpContext) -> None:
 
     Float32 data of one or two spatial axes with constant weights and bias become a ``conv2d``. Anything else becomes a
     ``convolution``, which supports any number of spatial axes."""
-    stored_operands = [context.builder.stored_constant(context.value(k)) for k in (1, 2) if context.has_input(k)]
+    stored_operands = [context.builder.get_stored_constant(context.value(k)) for k in (1, 2) if context.has_input(k)]
     is_plain = context.type(context.value(0)).dtype == "float32" and len(context.shape(0)) in (3, 4)
     if is_plain and all(stored is not None for stored in stored_operands):
         write_convolution(context, context.value(0), *read_constant_weights_and_bias(context, 1, 2), context.output())
@@ -163,16 +163,16 @@ def read_convolution_attributes(context: OpContext, kernel_shape: tuple[int, ...
 
 
 def read_constant_weights_and_bias(
-    context: OpContext, weight_index: int, bias_index: int
+    context: OpContext, weight_input_index: int, bias_input_index: int
 ) -> tuple[StoredTensor, StoredTensor | None]:
     """Return the constant weights and bias of a convolution; the bias is None if absent.
 
-    Raises UnsupportedError if one is computed at run time. ``weight_index``, ``bias_index``: positions of the
-    inputs."""
+    Raises UnsupportedError if one is computed at run time. ``weight_input_index``, ``bias_input_index``: positions of
+    the inputs."""
     stored_operands = []
-    for position in (weight_index, bias_index):
-        stored = context.builder.stored_constant(context.value(position)) if context.has_input(position) else None
-        if stored is None and (position == weight_index or context.has_input(position)):
+    for position in (weight_input_index, bias_input_index):
+        stored = context.builder.get_stored_constant(context.value(position)) if context.has_input(position) else None
+        if stored is None and (position == weight_input_index or context.has_input(position)):
             what = f"input {position} ({context.value(position)!r}) is computed at run time, expected a constant"
             context.refuse(what, "export the model with constant weights")
         stored_operands.append(stored)

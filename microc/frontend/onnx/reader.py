@@ -137,7 +137,7 @@ def expand_function_body(context: OpContext) -> tuple[Operator, ...]:
 
     def make_unique_name(body_name: str) -> str:
         """Return a new name for a value of the function body."""
-        return builder.unique_name(f"{context.output()}_{body_name}")
+        return builder.make_unique_name(f"{context.output()}_{body_name}")
 
     return instantiate_function_nodes(function.node, names, attribute_values, make_unique_name, operator.index, version)
 
@@ -451,7 +451,7 @@ def _convert_in_float32(context: OpContext, converter: Converter, half_dtype: st
     for position, name in enumerate(operator.inputs):
         if name and context.type(context.value(position)).dtype in HALF:
             inputs[position] = context.emit("cast", (context.value(position),), {"dtype": "float32"})
-    float32_names = [builder.unique_name(f"{name}_wide") if name else "" for name in operator.outputs]
+    float32_names = [builder.make_unique_name(f"{name}_wide") if name else "" for name in operator.outputs]
     float32_operator = replace(operator, inputs=tuple(inputs), outputs=tuple(float32_names))
     converter.convert(OpContext(float32_operator, builder, context.loc))
     for position, name in enumerate(float32_names):
