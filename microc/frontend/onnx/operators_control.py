@@ -11,7 +11,7 @@ from microc.base.immutable import frozen
 from microc.frontend.model_limits import infer_types
 from microc.frontend.onnx.context import Converter, OnnxGraphBuilder, OpContext
 from microc.frontend.onnx.file import OnnxFile, decode_subgraph_proto
-from microc.frontend.onnx.operators_shape import concat_along, slice_along
+from microc.frontend.onnx.operators_shape import concat_along_axis, slice_along_axis
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.control import UNBOUNDED
@@ -67,7 +67,7 @@ def inline_subgraph(context: OpContext, body: OnnxFile, operand_names: Sequence[
     return [builder.resolve_value(name, context.where) for name in body.outputs]
 
 
-class BodyBuilder:
+class SubgraphBuilder:
     """Builder of the graph of a subgraph, such as the body of a Loop.
 
     ``context``: context that writes nodes to this graph. ``inputs``, ``outputs``: names of the graph's inputs and
@@ -178,7 +178,7 @@ def convert_if(context: OpContext) -> None:
         for position, value in enumerate(results):
             context.result_alias(value, position)
         return
-    sides = [BodyBuilder(context, decode_subgraph(context, name)) for name in ("then_branch", "else_branch")]
+    sides = [SubgraphBuilder(context, decode_subgraph(context, name)) for name in ("then_branch", "else_branch")]
     kinds = [[side.add_output(value) for value in side.convert_operators()] for side in sides]
     if [(k.shape, k.dtype) for k in kinds[0]] != [(k.shape, k.dtype) for k in kinds[1]]:
         types = [", ".join(f"{kind.dtype} {kind.shape}" for kind in side) for side in kinds]
@@ -226,7 +226,9 @@ def convert_loop(context: OpContext) -> None:
     if max_iterations is not None and int(max_iterations) == 1 and (start is not None or not condition):
         _inline_single_iteration(context, body, start_values)
         return
-    emitter = _LoopEmitter(context, BodyBuilder(context, body), limit if max_iterations is None else "", start_values)
+    emitter = _LoopEmitter(
+        context, SubgraphBuilder(context, body), limit if max_iterations is None else "", start_values
+    )
     emitter.emit_loop(
         condition if start is None else "", _get_iteration_bound(context, max_iterations, stacks, len(start_values))
     )
@@ -278,7 +280,7 @@ class _LoopEmitter:
     names of the carried values before the loop."""
 
     context: OpContext
-    body_builder: BodyBuilder
+    subgraph_builder: SubgraphBuilder
     trip_count_name: str
     initial_value_names: Sequence[str]
 
@@ -288,7 +290,7 @@ class _LoopEmitter:
         ``start_condition``: name of the condition before the loop if it is computed at run time, else empty. Carried
         values that the body returns unchanged become plain inputs, which the loop does not copy in each iteration. If a
         condition can end the loop (attribute ``guarded``), the condition is the first carried value."""
-        context, inside = self.context, self.body_builder
+        context, inside = self.context, self.subgraph_builder
         builder, body = inside.builder, inside.body
         iteration = inside.add_input(builder.make_unique_name("turn"), ITERATION)
         going = builder.make_unique_name("going")
@@ -337,14 +339,14 @@ class _LoopEmitter:
 
         The condition of the body must hold, and the number of the next iteration must be below the trip count. The
         name is empty if both are always true."""
-        inner, conditions = self.body_builder.context, list[str]()
+        inner, conditions = self.subgraph_builder.context, list[str]()
         if get_constant_element(inner, body_condition) is None or not get_constant_element(inner, body_condition):
             conditions.append(reshape_to_scalar(inner, body_condition))
         if self.trip_count_name:
             one = inner.new_constant("one", np.array(1, np.int64))
             # The condition is evaluated at the end of iteration ``number``: the next one is number + 1.
             following = inner.emit("add", (iteration_name, one))
-            limit = reshape_to_scalar(inner, self.body_builder.builder.capture_outer_value(self.trip_count_name))
+            limit = reshape_to_scalar(inner, self.subgraph_builder.builder.capture_outer_value(self.trip_count_name))
             conditions.append(inner.emit("less", (following, limit)))
         return emit_logical_and(inner, conditions) if conditions else ""
 
@@ -430,13 +432,13 @@ def _emit_batched_scan(context: OpContext, value_names: Sequence[str], axes: _Sc
         )
     batch, rows = context.type(value_names[0]).shape[:1], list[list[str]]()
     for index in range(*batch):
-        parts = [slice_along(context, value, 0, index, index + 1) for value in value_names]
+        parts = [slice_along_axis(context, value, 0, index, index + 1) for value in value_names]
         parts = [context.reshape(part, context.type(part).shape[1:]) for part in parts]
         slice_results = _emit_scan(context, parts, axes, ())
         rows.append([context.reshape(each, (1, *context.type(each).shape)) for each in slice_results])
     for position, column in enumerate(zip(*rows, strict=True)):
         if context.output(position):
-            context.result_alias(concat_along(context, column, 0), position)
+            context.result_alias(concat_along_axis(context, column, 0), position)
 
 
 def _emit_scan(
@@ -445,7 +447,7 @@ def _emit_scan(
     """Emit the loop of a Scan; return the names of its results.
 
     A result that needs no transpose or reversal gets its name in ``output_names``; other results get new names."""
-    inside = BodyBuilder(context, decode_subgraph(context, "body"))
+    inside = SubgraphBuilder(context, decode_subgraph(context, "body"))
     builder, names = inside.builder, [value.name for value in inside.body.inputs]
     scanned, stacked = len(axes.input_axes), len(axes.output_axes)
     carried = len(value_names) - scanned
@@ -481,7 +483,7 @@ def _emit_scan(
 
 def _add_scanned_inputs_and_count_iterations(
     context: OpContext,
-    body_builder: BodyBuilder,
+    subgraph_builder: SubgraphBuilder,
     iteration_name: str,
     scanned_value_names: Sequence[str],
     axes: _ScanAxes,
@@ -489,10 +491,10 @@ def _add_scanned_inputs_and_count_iterations(
     """Add the scanned values as inputs of the body, which gathers one element of each value in every iteration.
 
     Return the number of iterations, which is the extent of the scanned values along their scan axes."""
-    builder, inner = body_builder.builder, body_builder.context
+    builder, inner = subgraph_builder.builder, subgraph_builder.context
     extents = []
     for name, value, axis, is_reversed in zip(
-        [value.name for value in body_builder.body.inputs][-len(scanned_value_names) :],
+        [value.name for value in subgraph_builder.body.inputs][-len(scanned_value_names) :],
         scanned_value_names,
         axes.input_axes,
         axes.input_directions,
@@ -500,7 +502,7 @@ def _add_scanned_inputs_and_count_iterations(
     ):
         kind = context.type(value)
         whole, axis = (
-            body_builder.add_input(builder.make_unique_name("whole"), kind),
+            subgraph_builder.add_input(builder.make_unique_name("whole"), kind),
             context.axis(axis, len(kind.shape)),
         )
         extents.append(kind.shape[axis])

@@ -276,7 +276,7 @@ _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _DEFAULTS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
 
 
-def _read_layer(context: OpContext) -> RecurrentLayer:
+def _read_recurrent_layer(context: OpContext) -> RecurrentLayer:
     """Return the extents and attributes of a recurrent layer; raise ModelError if they are inconsistent."""
     attributes, op_type = context.operator.attributes, context.operator.op_type
     direction = attributes.text("direction", "forward")
@@ -304,7 +304,7 @@ def _read_layer(context: OpContext) -> RecurrentLayer:
 
 def convert_recurrent_layer(context: OpContext) -> None:
     """Convert RNN, GRU or LSTM to a loop for each direction: forward, reverse, or both."""
-    layer, attributes = _read_layer(context), context.operator.attributes
+    layer, attributes = _read_recurrent_layer(context), context.operator.attributes
     data = context.value(0)
     batch_first = attributes.flag("layout")
     if batch_first:
@@ -315,7 +315,7 @@ def convert_recurrent_layer(context: OpContext) -> None:
         count = len(layer.activations) // layer.direction_count
         direction_layer = replace(layer, activations=layer.activations[k * count : (k + 1) * count])
         directions.append(_emit_rows_and_final_states(context, direction_layer, data, k, backwards, batch_first))
-    _write_outputs(context, layer, directions, batch_first)
+    _write_recurrent_outputs(context, layer, directions, batch_first)
 
 
 def _reverse_sequence(context: OpContext, value_name: str) -> str:
@@ -443,7 +443,7 @@ def _emit_input_sums(context: OpContext, step: StepBuilder, data_name: str, weig
     return step("gather", step.capture_value(context.reshape(sums, (steps, batch, size))), step.iteration, axis=0)
 
 
-def _write_outputs(
+def _write_recurrent_outputs(
     context: OpContext,
     layer: RecurrentLayer,
     rows_and_states_by_direction: list[tuple[str, list[str]]],

@@ -283,10 +283,10 @@ def convert_concat(context: OpContext) -> None:
         context.broken("got no operands, expected at least one")
     axis = context.axis(context.operator.attributes.integer("axis"), len(context.type(values[0]).shape))
     values = tuple(value for value in values if context.type(value).size) or values[:1]
-    concat_along(context, values, axis, context.output())
+    concat_along_axis(context, values, axis, context.output())
 
 
-def concat_along(context: OpContext, value_names: Sequence[str], axis: int, output_name: str = "") -> str:
+def concat_along_axis(context: OpContext, value_names: Sequence[str], axis: int, output_name: str = "") -> str:
     """Concatenate ``value_names`` along ``axis``.
 
     Return the name of the result, ``output_name`` or a new name if this is empty."""
@@ -300,7 +300,7 @@ def concat_along(context: OpContext, value_names: Sequence[str], axis: int, outp
     return context.write_node("concat", value_names, {"axis": axis}, output_name)
 
 
-def slice_along(
+def slice_along_axis(
     context: OpContext, value_name: str, axis: int, start_index: int, end_index: int, output_name: str = ""
 ) -> str:
     """Slice elements ``start_index`` to ``end_index`` - 1 of ``value_name`` along ``axis``.
@@ -392,7 +392,7 @@ def convert_split(context: OpContext) -> None:
         elif part == 0:
             context.result_constant(_make_empty_array(context, axis), position)
         elif outputs[position]:
-            slice_along(context, context.value(0), axis, first, first + part, outputs[position])
+            slice_along_axis(context, context.value(0), axis, first, first + part, outputs[position])
         first += part
 
 
@@ -446,7 +446,9 @@ def select_elements(context: OpContext, value_name: str, axis: int, element_indi
             f"the indices select {len(runs)} separate slices, expected at most {MAX_SLICES}",
             "make the indices an input of the network, so that Gather reads them at run time",
         )
-    return concat_along(context, [slice_along(context, value_name, axis, begin, end) for begin, end in runs], axis)
+    return concat_along_axis(
+        context, [slice_along_axis(context, value_name, axis, begin, end) for begin, end in runs], axis
+    )
 
 
 def convert_pad(context: OpContext) -> None:
@@ -467,7 +469,7 @@ def convert_pad(context: OpContext) -> None:
                 f"pads: got {widths} for shape {extents}, expected a result with elements",
                 "cut the network before this operator with --outputs",
             )
-        value = slice_along(context, value, axis, max(-before, 0), extents[axis] + min(after, 0))
+        value = slice_along_axis(context, value, axis, max(-before, 0), extents[axis] + min(after, 0))
     widths = tuple((max(before, 0), max(after, 0)) for before, after in widths)
     if not any(before or after for before, after in widths):
         context.result_alias(value)

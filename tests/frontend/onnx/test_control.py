@@ -211,7 +211,7 @@ def test_a_turn_slices_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_slice_of_a_computed_size_is_refused() -> None:
     nodes = [node("Slice", ["x", "a", "b"], ["y"])]
     model = proto(nodes, {"x": (5,), "a": (1,), "b": (1,)}, dtypes={"a": "int64", "b": "int64"})
-    with pytest.raises(UnsupportedError, match="size of the slice depends on data"):
+    with pytest.raises(UnsupportedError, match="extent of the slice depends on run-time data"):
         read(model)
 
 
