@@ -327,7 +327,9 @@ def _read_tflite_input_shapes(data: bytes, file_name: str) -> dict[str, Symbolic
     file = TfliteFile(data, file_name)
     tensors = [file.tensor(index) for index in file.inputs]
     return {
-        t.name: _name_unknown_extents(t.name, [None if axis in t.unknown else n for axis, n in enumerate(t.type.shape)])
+        t.name: _name_unknown_extents(
+            t.name, [None if axis in t.unknown_axes else n for axis, n in enumerate(t.type.shape)]
+        )
         for t in tensors
     }
 

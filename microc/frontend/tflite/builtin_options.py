@@ -51,7 +51,7 @@ def guard_flatbuffer(where: str) -> Iterator[None]:
 
 
 @frozen
-class Options:
+class OperatorOptions:
     """The builtin options of one operator: a flatbuffer union of options tables.
 
     ``table_type`` is the number of the table's type in the union (0: no options), ``table`` the flatbuffer table,
@@ -63,7 +63,7 @@ class Options:
     where: str
     is_builtin_options_2: bool = False
 
-    def fields(self, table_name: str, *, required: bool = False) -> Fields:
+    def fields(self, table_name: str, *, required: bool = False) -> OptionFields:
         """Return the fields of the options as those of the table type ``table_name``, such as ``Conv2DOptions``.
 
         If the operator has no options, all fields have the schema's default values; with ``required`` this is a
@@ -84,12 +84,15 @@ class Options:
         fields = getattr(tflite, table_name)()
         with guard_flatbuffer(self.where):
             fields.Init(data, position)
-        return Fields(fields, self.where)
+        return OptionFields(fields, self.where)
 
 
 @frozen
-class Fields:
-    """Fields of one options table, read by type and by schema name in camel case; ModelError for an invalid value."""
+class OptionFields:
+    """Reader of the fields of one options table in the file.
+
+    Fields are named as in the schema, in camel case, such as ``StrideW``. The methods raise ModelError for invalid
+    values."""
 
     table: Any
     where: str
@@ -99,54 +102,55 @@ class Fields:
         with guard_flatbuffer(self.where):
             return getattr(self.table, field_name)()
 
-    def integer(self, name: str, lowest: int = -(1 << 31), highest: int = _INT32_MAX) -> int:
-        """Return the field ``name``, an integer, enumeration or bool; ModelError if it is not in ``lowest`` ..
+    def read_integer(self, field_name: str, lowest: int = -(1 << 31), highest: int = _INT32_MAX) -> int:
+        """Return the field ``field_name``, an integer, enumeration or bool; ModelError if it is not in ``lowest`` ..
         ``highest``."""
-        value = int(self._read_field(name))
+        value = int(self._read_field(field_name))
         if not lowest <= value <= highest:
-            raise ModelError(f"{name} is {value}, expected {lowest}..{highest}", where=self.where)
+            raise ModelError(f"{field_name} is {value}, expected {lowest}..{highest}", where=self.where)
         return value
 
-    def real(self, name: str) -> float:
-        """Return the field ``name``, a float; ModelError if it is not finite."""
-        value = float(self._read_field(name))
+    def read_float(self, field_name: str) -> float:
+        """Return the field ``field_name``, a float; ModelError if it is not finite."""
+        value = float(self._read_field(field_name))
         if not math.isfinite(value):
-            raise ModelError(f"{name} is {value}, expected a finite number", where=self.where)
+            raise ModelError(f"{field_name} is {value}, expected a finite number", where=self.where)
         return value
 
-    def text(self, name: str) -> str:
-        """Return the field ``name``, a string; "" if the field is absent."""
-        return printable_text(self._read_field(name))
+    def read_text(self, field_name: str) -> str:
+        """Return the field ``field_name``, a string; "" if the field is absent."""
+        return decode_printable_text(self._read_field(field_name))
 
-    def integers(self, name: str) -> tuple[int, ...]:
-        """Return the field ``name``, a vector of at most MAX_RANK integers; an empty tuple if the field is absent."""
+    def read_integers(self, field_name: str) -> tuple[int, ...]:
+        """Return the field ``field_name``, a vector of at most MAX_RANK integers; an empty tuple if it is absent."""
         with guard_flatbuffer(self.where):
-            return read_short_vector(getattr(self.table, f"{name}AsNumpy")(), name, self.where)
+            return read_short_vector(getattr(self.table, f"{field_name}AsNumpy")(), field_name, self.where)
 
-    def reals(self, name: str) -> tuple[float, ...]:
-        """Return the field ``name``, a vector of at most _MOST_REALS finite floats; an empty tuple if the field is
+    def read_floats(self, field_name: str) -> tuple[float, ...]:
+        """Return the field ``field_name``, a vector of at most _MOST_REALS finite floats; an empty tuple if it is
         absent."""
         with guard_flatbuffer(self.where):
-            entries = vector_as_array(getattr(self.table, f"{name}AsNumpy")(), np.float32)
+            entries = convert_vector_to_array(getattr(self.table, f"{field_name}AsNumpy")(), np.float32)
         if len(entries) > _MOST_REALS or not np.isfinite(entries).all():
             raise ModelError(
-                f"{name} has {len(entries)} entries, expected at most {_MOST_REALS} finite numbers", where=self.where
+                f"{field_name} has {len(entries)} entries, expected at most {_MOST_REALS} finite numbers",
+                where=self.where,
             )
         return tuple(float(x) for x in entries)
 
 
-def printable_text(raw: bytes | None) -> str:
+def decode_printable_text(name_bytes: bytes | None) -> str:
     """Decode the first _NAME_BYTES bytes of a name in the file as UTF-8. Characters that are not printable become
     ``_``."""
-    decoded = (raw or b"")[:_NAME_BYTES].decode("utf-8", errors="replace")
+    decoded = (name_bytes or b"")[:_NAME_BYTES].decode("utf-8", errors="replace")
     return "".join(char if char.isprintable() else "_" for char in decoded)
 
 
-def vector_as_array(numpy_vector: Any, element_dtype: Any = np.int64) -> Array:
-    """Return the result of a generated ``AsNumpy`` accessor as an array.
+def convert_vector_to_array(accessor_result: Any, element_dtype: Any = np.int64) -> Array:
+    """Return the result of a generated ``...AsNumpy()`` accessor of a flatbuffer vector as an array.
 
     The accessor returns the number 0 if the vector is absent; the array is empty then."""
-    return numpy_vector if isinstance(numpy_vector, np.ndarray) else np.empty(0, element_dtype)
+    return accessor_result if isinstance(accessor_result, np.ndarray) else np.empty(0, element_dtype)
 
 
 def enumeration_names_by_number(enumeration: Any) -> Mapping[int, str]:
@@ -178,7 +182,7 @@ def check_index(index: int, table_count: int) -> int:
 def read_short_vector(numpy_vector: Any, vector_name: str, where: str) -> tuple[int, ...]:
     """Return a flatbuffer vector of integers, such as a shape, as a tuple; ModelError if it has more than MAX_RANK
     entries."""
-    entries = vector_as_array(numpy_vector)
+    entries = convert_vector_to_array(numpy_vector)
     if len(entries) > MAX_RANK:
         raise ModelError(f"{vector_name} has {len(entries)} entries, expected at most {MAX_RANK}", where=where)
     return tuple(int(i) for i in entries)
@@ -214,7 +218,7 @@ def decode_custom_options(data: bytes) -> Mapping[str, CustomOption]:
 _MOST_WORDS = 16
 
 
-def decode_custom_words(data: bytes) -> tuple[int, ...]:
+def decode_custom_options_as_int32(data: bytes) -> tuple[int, ...]:
     """Decode the options of a custom operator as little-endian int32 words, for options that are a C structure.
 
     At most _MOST_WORDS words are returned. An incomplete last word is dropped."""
@@ -266,8 +270,8 @@ def read_quantisation(quantization_table: Any, shape: tuple[int, ...], dtype: st
     if quantization_table.ScaleLength() == 0 or not dtypes.is_valid(dtype) or not dtypes.is_integer(dtype):
         return None
     scale, zero_point = (
-        vector_as_array(quantization_table.ScaleAsNumpy()),
-        vector_as_array(quantization_table.ZeroPointAsNumpy()),
+        convert_vector_to_array(quantization_table.ScaleAsNumpy()),
+        convert_vector_to_array(quantization_table.ZeroPointAsNumpy()),
     )
     axis = int(quantization_table.QuantizedDimension()) if len(scale) > 1 else None
     if axis is not None and len(shape) == 1:
@@ -309,10 +313,10 @@ _VECTORS = ("", "Int32Vector", "Uint16Vector", "Uint8Vector")
 class SparseLevel:
     """One level of a sparse tensor's tree of dimensions.
 
-    In a dense level ``size`` is the number of elements below each parent. In a compressed level ``size`` is 0, and the
+    In a dense level ``dense_size`` is the number of elements below each parent. In a compressed level it is 0, and the
     CSR arrays ``segments`` and ``indices`` list the elements."""
 
-    size: int
+    dense_size: int
     segments: Array
     indices: Array
 
@@ -335,13 +339,15 @@ def read_sparsity(table: Any, where: str) -> Sparsity:
     with guard_flatbuffer(where):
         count = int(table.DimMetadataLength())
         if count > _MOST_LEVELS:
-            raise ModelError(f"sparsity: got {count} levels, expected at most {_MOST_LEVELS}", where=where)
-        levels = tuple(_read_level(table.DimMetadata(k)) for k in range(count))
-        order, blocks = (vector_as_array(v) for v in (table.TraversalOrderAsNumpy(), table.BlockMapAsNumpy()))
+            raise ModelError(
+                f"sparsity: dim_metadata has {count} entries, expected at most {_MOST_LEVELS}", where=where
+            )
+        levels = tuple(_read_sparse_level(table.DimMetadata(k)) for k in range(count))
+        order, blocks = (convert_vector_to_array(v) for v in (table.TraversalOrderAsNumpy(), table.BlockMapAsNumpy()))
     return Sparsity(tuple(map(int, order)), tuple(map(int, blocks)), levels)
 
 
-def _read_level(table: Any) -> SparseLevel:
+def _read_sparse_level(table: Any) -> SparseLevel:
     """Read a DimensionMetadata table of the flatbuffer: one level of a sparse tensor, dense or compressed."""
     if int(table.Format()) == 0:
         return SparseLevel(int(table.DenseSize()), np.empty(0, np.int64), np.empty(0, np.int64))
@@ -359,7 +365,7 @@ def _read_index_vector(vector_type: int, table: Any) -> Array:
         raise ValueError("a sparse dimension has no array of segments or indices")
     vector = getattr(tflite, _VECTORS[vector_type])()
     vector.Init(table.Bytes, table.Pos)
-    return vector_as_array(vector.ValuesAsNumpy()).astype(np.int64)
+    return convert_vector_to_array(vector.ValuesAsNumpy()).astype(np.int64)
 
 
 def expand_sparse_values(stored_values: Array, shape: Sequence[int], sparsity: Sparsity, where: str) -> Array:
@@ -375,7 +381,7 @@ def expand_sparse_values(stored_values: Array, shape: Sequence[int], sparsity: S
     ):
         raise ModelError(
             f"sparsity of shape {tuple(shape)}: got traversal_order {sparsity.traversal_order}, expected each axis and "
-            "block once",
+            "block dimension once",
             where=where,
         )
     if any(not 0 <= dimension < rank for dimension in sparsity.block_axes):
@@ -383,7 +389,7 @@ def expand_sparse_values(stored_values: Array, shape: Sequence[int], sparsity: S
     coordinates: dict[int, Array] = {}
     positions = np.zeros(1, np.int64)
     for dimension, level in zip(sparsity.traversal_order, levels, strict=True):
-        rows, index, positions = _expand_level(level, positions, prod(shape), where)
+        rows, index, positions = _list_level_elements(level, positions, prod(shape), where)
         coordinates = {dimension: index[rows] for dimension, index in coordinates.items()}
         coordinates[dimension] = index
     if len(positions) != stored_values.size or (positions != np.arange(len(positions))).any():
@@ -391,7 +397,7 @@ def expand_sparse_values(stored_values: Array, shape: Sequence[int], sparsity: S
             f"sparsity: got {stored_values.size} values, expected {len(positions)}, one for each position", where=where
         )
     for position, dimension in enumerate(sparsity.block_axes):
-        size = levels[sparsity.traversal_order.index(rank + position)].size
+        size = levels[sparsity.traversal_order.index(rank + position)].dense_size
         coordinates[dimension] = coordinates[dimension] * size + coordinates[rank + position]
     result = np.zeros(tuple(shape), stored_values.dtype)
     coordinates_by_axis = tuple(coordinates[dimension] for dimension in range(rank))
@@ -399,12 +405,12 @@ def expand_sparse_values(stored_values: Array, shape: Sequence[int], sparsity: S
         index.size and not 0 <= index.min() <= index.max() < e
         for index, e in zip(coordinates_by_axis, shape, strict=True)
     ):
-        raise ModelError(f"sparsity: got an index beyond shape {tuple(shape)}", where=where)
+        raise ModelError(f"sparsity: got an element outside of shape {tuple(shape)}", where=where)
     result[coordinates_by_axis] = stored_values.reshape(-1)
     return result
 
 
-def _expand_level(
+def _list_level_elements(
     level: SparseLevel, parent_positions: Array, max_elements: int, where: str
 ) -> tuple[Array, Array, Array]:
     """List the elements of one level of a sparse tensor.
@@ -412,30 +418,32 @@ def _expand_level(
     ``parent_positions`` are the positions of the elements of the level above, in that level's storage. Return three
     arrays with one entry for each element: the index of its parent in ``parent_positions``, its index along the level's
     dimension, and its position in the storage of this level. ModelError for more than ``max_elements`` elements."""
-    if level.size:
-        counts = np.full(len(parent_positions), level.size, np.int64)
-        starts = parent_positions * level.size
+    if level.dense_size:
+        counts = np.full(len(parent_positions), level.dense_size, np.int64)
+        starts = parent_positions * level.dense_size
     else:
         if parent_positions.size and int(parent_positions.max()) + 1 >= len(level.segments):
             raise ModelError(
-                f"sparsity: got {len(level.segments)} segments, expected at least {int(parent_positions.max()) + 2}",
+                f"sparsity: array_segments has {len(level.segments)} entries, expected at least "
+                f"{int(parent_positions.max()) + 2}",
                 where=where,
             )
         starts = level.segments[parent_positions]
         counts = level.segments[parent_positions + 1] - starts
     if counts.size and (counts.min() < 0 or int(counts.sum()) > max_elements):
         raise ModelError(
-            f"sparsity: got {int(counts.sum())} positions, expected at most {max_elements}, the elements of the tensor",
+            f"sparsity: array_segments lists {int(counts.sum())} elements, expected at most {max_elements}, as in the tensor",
             where=where,
         )
     rows = np.repeat(np.arange(len(parent_positions)), counts)
     offsets = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
     positions = starts[rows] + offsets
-    if level.size:
+    if level.dense_size:
         return rows, offsets, positions
     if positions.size and int(positions.max()) >= len(level.indices):
         raise ModelError(
-            f"sparsity: got {len(level.indices)} indices, expected at least {int(positions.max()) + 1}", where=where
+            f"sparsity: array_indices has {len(level.indices)} entries, expected at least {int(positions.max()) + 1}",
+            where=where,
         )
     return rows, level.indices[positions], positions
 

@@ -48,7 +48,9 @@ class ControlSubgraph:
         inputs = zip(self.read_variables, graph.inputs[len(graph.inputs) - len(self.read_variables) :], strict=True)
         return {key: graph.types[name] for key, name in (*output_values, *inputs)}
 
-    def with_variables(self, variable_types: Mapping[str, TensorType], assigned_keys: Sequence[str]) -> Graph:
+    def add_variable_inputs_and_outputs(
+        self, variable_types: Mapping[str, TensorType], assigned_keys: Sequence[str]
+    ) -> Graph:
         """Return the graph with one more input for each variable of ``variable_types``, and one more output for each
         of ``assigned_keys``.
 
@@ -94,7 +96,7 @@ STATE_INSIDE = "keep recurrent layers outside, or write them with variables"
 
 
 @frozen
-class Variables:
+class ResourceVariables:
     """TFLite's resource variables of one subgraph, while its operators are converted. All but ``keys_by_handle`` are
     indexed by variable key (container and shared name).
 
@@ -113,15 +115,15 @@ class Variables:
 
 @frozen
 class ComputedSlice:
-    """A slice of the value ``data`` whose begin or size is computed at run time.
+    """A slice of the value ``data_name`` whose begin or size is computed at run time.
 
-    ``begin`` and ``size`` are names of values of the graph: the index of the first element and the number of elements
-    along each axis. A size of -1 means all elements from ``begin`` to the end of the axis.
+    ``begin_name`` and ``size_name`` are names of values of the graph: the index of the first element and the number of
+    elements along each axis. A size of -1 means all elements from the begin to the end of the axis.
     """
 
-    data: str
-    begin: str
-    size: str
+    data_name: str
+    begin_name: str
+    size_name: str
 
 
 class TfliteGraphBuilder:
@@ -155,16 +157,18 @@ class TfliteGraphBuilder:
         self.float16_constants: dict[int, Array] = {}
         self.state: dict[str, Array] = {}
         self.updates: dict[str, str] = {}
-        self.variables: Variables = Variables(enclosing_builder.variables.initial_contents if enclosing_builder else {})
+        self.variables: ResourceVariables = ResourceVariables(
+            enclosing_builder.variables.initial_contents if enclosing_builder else {}
+        )
         self._computed: set[str] = set()
-        self._bind_inputs(input_shapes, handle_inputs)
+        self._define_inputs(input_shapes, handle_inputs)
 
-    def graph(self, name: str) -> Graph:
+    def finish_graph(self, graph_name: str) -> Graph:
         """Return the finished graph; ModelError if no operator writes one of its outputs."""
         variables, outputs = self.variables, list[str]()
         inputs = [self.file.names[index] for index in self.file.inputs if index not in variables.keys_by_handle]
         results = [
-            self.value(index, f"{self.file.name} outputs")
+            self.resolve_operand(index, f"{self.file.name} outputs")
             for index in self.file.outputs
             if index not in variables.keys_by_handle
         ]
@@ -172,32 +176,34 @@ class TfliteGraphBuilder:
             inputs += variables.start_values.values()
             results += [variables.current_values[key] for key in variables.assigned_variables]
         for result in results:
-            outputs.append(self._distinct_output(result, outputs))
+            outputs.append(self._make_distinct_output(result, outputs))
         if not outputs:
             raise ModelError("the model has no outputs", where=self.file.name)
         state = {name: data for name, data in self.state.items() if name in self.updates}
         consts = self.consts | {name: data for name, data in self.state.items() if name not in self.updates}
-        return Graph(name, tuple(inputs), tuple(outputs), tuple(self.nodes), self.types, consts, state, self.updates)
+        return Graph(
+            graph_name, tuple(inputs), tuple(outputs), tuple(self.nodes), self.types, consts, state, self.updates
+        )
 
-    def value(self, tensor_index: int, where: str) -> str:
+    def resolve_operand(self, tensor_index: int, where: str) -> str:
         """Return the name of tensor ``tensor_index`` as an operand. A constant is added to the graph at its first
         use."""
         name = self.file.names[tensor_index]
         if name not in self.types:
             tensor = self.file.tensor(tensor_index)
-            if not tensor.constant:
+            if not tensor.is_constant:
                 raise ModelError(f"{name!r} is read before any operator writes it", where=where)
-            self.constant(name, self.file.array(tensor), tensor.type.quant)
+            self.define_constant(name, self.file.array(tensor), tensor.type.quant)
         return name
 
-    def constant(self, name: str, data: Array, quant: Quant | None = None) -> str:
+    def define_constant(self, name: str, data: Array, quant: Quant | None = None) -> str:
         """Define a constant value ``name`` with the content ``data``; return the name."""
         self.file.charge_budget(data.nbytes)
-        self.define(name, TensorType(data.shape, str(data.dtype), quant), self.file.name)
+        self.define_value(name, TensorType(data.shape, str(data.dtype), quant), self.file.name)
         self.consts[name] = np.ascontiguousarray(data).reshape(data.shape)
         return name
 
-    def define(self, name: str, type_: TensorType, where: str) -> None:
+    def define_value(self, name: str, type_: TensorType, where: str) -> None:
         """Define the type of a new value ``name``; ModelError if the name is defined already."""
         if name in self.types:
             raise ModelError(f"{name!r} is defined twice, expected one operator that writes it", where=where)
@@ -214,27 +220,32 @@ class TfliteGraphBuilder:
         ``data`` is the initial content. By default it is the real number 0, as in TFLite Micro: int8 elements start at
         the zero point.
         """
-        self.define(name, type_, where)
+        self.define_value(name, type_, where)
         if type_.nbytes + sum(array.nbytes for array in self.state.values()) > _MAX_STATE_BYTES:
-            raise ModelError(f"state tensors take more than {_MAX_STATE_BYTES} bytes", where=where)
+            raise ModelError(
+                f"state tensors: got more than {_MAX_STATE_BYTES} bytes in total, expected at most {_MAX_STATE_BYTES}",
+                where=where,
+            )
         if data is None:
             zero = type_.quant.zero_point[0] if type_.quant and type_.dtype == "int8" else 0
             data = np.full(type_.shape, zero, dtype=type_.dtype)
         self.state[name] = data
         return name
 
-    def _distinct_output(self, value_name: str, earlier_outputs: Sequence[str]) -> str:
+    def _make_distinct_output(self, value_name: str, earlier_outputs: Sequence[str]) -> str:
         """Return ``value_name``, or the name of a copy of this value, for use as an output of the graph.
 
         The value is copied if no node computes it, or if an earlier output is the same value."""
         if self.is_computed(value_name) and value_name not in earlier_outputs:
             return value_name
         copy, type_ = self.file.reserve_name(f"{value_name}_copy"), self.types[value_name]
-        self.define(copy, type_, self.file.name)
-        self.append(Node("reshape", (value_name,), (copy,), {"shape": type_.shape}, Loc(self.file.name, name=copy)))
+        self.define_value(copy, type_, self.file.name)
+        self.append_node(
+            Node("reshape", (value_name,), (copy,), {"shape": type_.shape}, Loc(self.file.name, name=copy))
+        )
         return copy
 
-    def append(self, node: Node) -> None:
+    def append_node(self, node: Node) -> None:
         """Append a node, and record that its outputs are computed by a node."""
         self.nodes.append(node)
         self._computed.update(node.outputs)
@@ -250,7 +261,7 @@ class TfliteGraphBuilder:
         for tensor in map(self.file.tensor, tensor_indices):
             self.types.setdefault(tensor.name, tensor.type)
 
-    def _bind_inputs(self, requested_shapes: Mapping[str, tuple[int, ...]], handle_inputs: Mapping[int, str]) -> None:
+    def _define_inputs(self, requested_shapes: Mapping[str, tuple[int, ...]], handle_inputs: Mapping[int, str]) -> None:
         """Define the subgraph's inputs in order.
 
         ``requested_shapes`` maps names of inputs to the shapes that the caller requests. ``handle_inputs`` maps
@@ -268,7 +279,7 @@ class TfliteGraphBuilder:
                 self.variables.keys_by_handle[index] = handle_inputs[position]
                 continue
             tensor = self.file.tensor(index)
-            shape = self._bind_shape(tensor, requested_shapes.get(tensor.name))
+            shape = self._resolve_input_shape(tensor, requested_shapes.get(tensor.name))
             where = self.file.tensor_location(tensor)
             if tensor.type.dtype == "resource":
                 raise ModelError(
@@ -276,17 +287,19 @@ class TfliteGraphBuilder:
                 )
             if 0 in shape:
                 raise ModelError(f"the input has shape {shape}, expected extents of at least 1", where=where)
-            self.define(tensor.name, TensorType(shape, tensor.type.dtype, tensor.type.quant), where)
+            self.define_value(tensor.name, TensorType(shape, tensor.type.dtype, tensor.type.quant), where)
 
-    def _bind_shape(self, tensor: Tensor, requested_shape: tuple[int, ...] | None) -> tuple[int, ...]:
+    def _resolve_input_shape(self, tensor: Tensor, requested_shape: tuple[int, ...] | None) -> tuple[int, ...]:
         """Return the shape of an input. Extents that the file does not declare are taken from ``requested_shape``.
 
         Without a requested shape an unknown batch (axis 0) becomes 1. UsageError if another extent is unknown then, or
         if the requested shape contradicts the declared one."""
         declared, where = tensor.type.shape, self.file.tensor_location(tensor)
-        declared_text = ",".join("?" if axis in tensor.unknown else str(extent) for axis, extent in enumerate(declared))
+        declared_text = ",".join(
+            "?" if axis in tensor.unknown_axes else str(extent) for axis, extent in enumerate(declared)
+        )
         if requested_shape is None:
-            if any(axis > 0 for axis in tensor.unknown):
+            if any(axis > 0 for axis in tensor.unknown_axes):
                 raise UsageError(
                     f"the input has unknown extents: {declared_text}",
                     where=where,
@@ -294,12 +307,12 @@ class TfliteGraphBuilder:
                 )
             return declared
         fits = len(requested_shape) == len(declared) and all(
-            extent >= 1 and (axis in tensor.unknown or extent == declared[axis])
+            extent >= 1 and (axis in tensor.unknown_axes or extent == declared[axis])
             for axis, extent in enumerate(requested_shape)
         )
         if not fits:
             raise UsageError(
-                f"got shape {','.join(map(str, requested_shape))}, which does not fit the input",
+                f"input shape: got {','.join(map(str, requested_shape))}, expected {declared_text}",
                 where=where,
                 hint=f"give a shape that fits {declared_text}",
             )
@@ -331,19 +344,19 @@ class OpContext(Operands):
         """Location in the file and builtin name of the operator, for error messages."""
         return f"{self.loc} {self.operator.code}"
 
-    def has(self, input_position: int) -> bool:
+    def has_input(self, input_position: int) -> bool:
         """Test whether input ``input_position`` is present. Optional inputs are left out at the end of the list or have
         the tensor index -1."""
         return input_position < len(self.operator.inputs) and self.operator.inputs[input_position] >= 0
 
-    def source(self, input_position: int) -> Tensor:
+    def input_tensor(self, input_position: int) -> Tensor:
         """Return the file's declaration of the tensor that is input ``input_position``; ModelError if the input is
         missing."""
-        if not self.has(input_position):
+        if not self.has_input(input_position):
             self.broken(f"input {input_position} is missing")
         return self.builder.file.tensor(self.operator.inputs[input_position])
 
-    def target(self, output_position: int = 0) -> Tensor:
+    def output_tensor(self, output_position: int = 0) -> Tensor:
         """Return the file's declaration of the tensor that is output ``output_position``; ModelError if the output is
         missing."""
         if output_position >= len(self.operator.outputs):
@@ -354,7 +367,7 @@ class OpContext(Operands):
         """Return the name of an operand whose elements the operator moves without computing on them.
 
         Refuse the operator if the operand and the output differ in dtype."""
-        source, target = self.source(input_position), self.target()
+        source, target = self.input_tensor(input_position), self.output_tensor()
         if source.type.dtype != target.type.dtype:
             self.refuse(
                 f"input {input_position}: its dtype differs from the output's; got {source.type.dtype}, "
@@ -370,7 +383,7 @@ class OpContext(Operands):
         the output has 8 or 16 bits and is not quantised per tensor. With ``symmetric`` the zero point of int16 must be
         0.
         """
-        source, target = self.source(input_position), self.target()
+        source, target = self.input_tensor(input_position), self.output_tensor()
         expected = dtype or target.type.dtype
         if source.type.dtype != expected:
             self.refuse(
@@ -406,13 +419,13 @@ class OpContext(Operands):
         """Return the name of input ``input_position``, of any dtype and quantisation.
 
         Refuse an int4 tensor that is no constant."""
-        source = self.source(input_position)
-        if source.packed and not source.constant:
+        source = self.input_tensor(input_position)
+        if source.is_packed_int4 and not source.is_constant:
             self.refuse(
                 f"tensor {source.name!r}: got a computed int4 tensor, expected int8; only constants may be int4",
                 "quantise activations to int8",
             )
-        return self.builder.value(source.index, self.where)
+        return self.builder.resolve_operand(source.index, self.where)
 
     def type(self, value: str) -> TensorType:
         """Return the type of a value of the graph."""
@@ -423,11 +436,12 @@ class OpContext(Operands):
         data = self.builder.consts.get(self.value(position))
         if data is None:
             self.refuse(
-                f"input {position} ({self.source(position).name!r}): got a computed tensor, expected a constant", _FIX
+                f"input {position} ({self.input_tensor(position).name!r}): got a computed tensor, expected a constant",
+                _FIX,
             )
         return data
 
-    def index(self, indices: str) -> str:
+    def cast_indices(self, indices: str) -> str:
         """Return the value ``indices`` as int32 or int64; a narrower integer dtype is cast to int32."""
         type_ = self.type(indices)
         if type_.dtype in ("int32", "int64"):
@@ -438,7 +452,7 @@ class OpContext(Operands):
             )
         return self.emit("cast", (indices,), {"dtype": "int32"})
 
-    def rank(self, value: str, *allowed_ranks: int) -> tuple[int, ...]:
+    def shape_of_rank(self, value: str, *allowed_ranks: int) -> tuple[int, ...]:
         """Return the shape of ``value``; raise ModelError unless its rank is one of ``allowed_ranks`` and no extent is
         0."""
         shape = self.type(value).shape
@@ -451,9 +465,9 @@ class OpContext(Operands):
 
     def new_constant(self, stem: str, data: Array, quant: Quant | None = None) -> str:
         """Add a constant that is no tensor of the file; return its name, which is made unique from ``stem``."""
-        return self.builder.constant(self.builder.file.reserve_name(stem), data, quant)
+        return self.builder.define_constant(self.builder.file.reserve_name(stem), data, quant)
 
-    def new_filled(self, stem: str, shape: Sequence[int], fill_value: float, dtype: str) -> str:
+    def new_filled_constant(self, stem: str, shape: Sequence[int], fill_value: float, dtype: str) -> str:
         """Add a constant whose elements all have the same number; return its name.
 
         The constant's bytes are subtracted from the file's reading budget before memory is allocated."""
@@ -475,23 +489,23 @@ class OpContext(Operands):
         The result has the dtype and quantisation of ``like``. By default its dtype is inferred, and it has the
         quantisation of the first input if both have the same dtype."""
         name = self.builder.file.reserve_name(f"{self.loc.name}_{op}")
-        self.append(op, inputs, attrs, (name,), (like,))
+        self.write_node_with_outputs(op, inputs, attrs, (name,), (like,))
         return name
 
     def result(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], position: int = 0) -> str:
         """Append the node that computes output ``position`` of the operator; return the output's name.
 
         The output has the dtype and quantisation that the file declares, and the shape that microc infers."""
-        target = self.target(position)
-        self.append(op, inputs, attrs, (target.name,), (target.type,))
+        target = self.output_tensor(position)
+        self.write_node_with_outputs(op, inputs, attrs, (target.name,), (target.type,))
         self.check_declared_shape(target)
         return target.name
 
     def results(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> None:
         """Append one node that computes all outputs of the operator."""
-        targets = [self.target(position) for position in range(len(self.operator.outputs))]
+        targets = [self.output_tensor(position) for position in range(len(self.operator.outputs))]
         types = tuple(target.type for target in targets)
-        self.append(op, inputs, attrs, tuple(target.name for target in targets), types)
+        self.write_node_with_outputs(op, inputs, attrs, tuple(target.name for target in targets), types)
         for target in targets:
             self.check_declared_shape(target)
 
@@ -505,14 +519,14 @@ class OpContext(Operands):
 
     def result_constant(self, data: Array) -> None:
         """Define the first output as a constant."""
-        target = self.target()
-        self.builder.constant(target.name, data, target.type.quant)
+        target = self.output_tensor()
+        self.builder.define_constant(target.name, data, target.type.quant)
         self.check_declared_shape(target)
 
     def result_with_state(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], state: str) -> None:
         """Append a node with two results: the operator's output, and the content of ``state`` after this call."""
-        target, next_state = self.target(), self.builder.file.reserve_name(f"{state}_next")
-        self.append(op, inputs, attrs, (target.name, next_state), (target.type, self.type(state)))
+        target, next_state = self.output_tensor(), self.builder.file.reserve_name(f"{state}_next")
+        self.write_node_with_outputs(op, inputs, attrs, (target.name, next_state), (target.type, self.type(state)))
         self.check_declared_shape(target)
         self.builder.updates[state] = next_state
 
@@ -520,18 +534,18 @@ class OpContext(Operands):
         """Infer the types of the results of microc's operator ``op``."""
         return infer_types(op, attrs, [self.type(name) for name in inputs], self.where)
 
-    def append(
+    def write_node_with_outputs(
         self,
         op: str,
         inputs: Sequence[str],
         attrs: Mapping[str, Attr],
         outputs: Sequence[str],
-        likes: Sequence[TensorType | None],
+        output_types: Sequence[TensorType | None],
     ) -> None:
         """Append a node, or evaluate it now if it is arithmetic on small constants. Define its outputs.
 
-        ``outputs`` are new names. ``likes`` has one type for each output, which gives its dtype and quantisation; the
-        shape is inferred. None means the default of :meth:`emit`."""
+        ``outputs`` are new names. ``output_types`` has one type for each output, which gives its dtype and
+        quantisation; the shape is inferred. None means the default of :meth:`emit`."""
         definition = registry.get(op)
         attrs = {**definition.defaults, **attrs}
         inferred_types = self.infer_types(op, inputs, attrs)
@@ -540,12 +554,12 @@ class OpContext(Operands):
         if not definition.regions and self._is_foldable(inputs, inferred_types):
             self._fold_to_constants(op, inputs, attrs, outputs)
             return
-        for name, like, type_ in zip(outputs, likes, inferred_types, strict=True):
+        for name, like, type_ in zip(outputs, output_types, inferred_types, strict=True):
             if like is None:
                 first = self.type(inputs[0])
                 like = first if first.dtype == type_.dtype else type_
-            self.builder.define(name, TensorType(type_.shape, like.dtype, like.quant), self.where)
-        self.builder.append(Node(op, tuple(inputs), tuple(outputs), attrs, self.loc))
+            self.builder.define_value(name, TensorType(type_.shape, like.dtype, like.quant), self.where)
+        self.builder.append_node(Node(op, tuple(inputs), tuple(outputs), attrs, self.loc))
 
     def _is_foldable(self, inputs: Sequence[str], result_types: Sequence[TensorType]) -> bool:
         """Test whether a node can be evaluated at compile time.
@@ -563,7 +577,7 @@ class OpContext(Operands):
         with np.errstate(all="ignore"):
             results = registry.get(op).reference(attrs, [self.builder.consts[name] for name in inputs])
         for name, data in zip(outputs, results, strict=True):
-            self.builder.constant(name, np.asarray(data))
+            self.builder.define_constant(name, np.asarray(data))
 
     def check_declared_shape(self, target: Tensor) -> None:
         """Raise ModelError if the inferred shape of an output contradicts the shape that the file declares.
@@ -571,7 +585,7 @@ class OpContext(Operands):
         Extents that the file does not declare are not compared."""
         shape, declared = self.type(target.name).shape, target.type.shape
         agrees = len(shape) == len(declared) and all(
-            axis in target.unknown or extent == declared[axis] for axis, extent in enumerate(shape)
+            axis in target.unknown_axes or extent == declared[axis] for axis, extent in enumerate(shape)
         )
         if declared and not agrees:
             self.broken(f"output shape: the file declares {declared}, which contradicts the operator; expected {shape}")
@@ -586,7 +600,7 @@ PLAIN = ("int32", "int64")
 REAL = FLOAT + QUANTISED
 MOVABLE = DTYPES
 
-ONE_SCALE = "give them one scale and zero point, as converters do, or put a QUANTIZE before the operator"
+ONE_SCALE = "give operands and output the same scale and zero point, or insert a QUANTIZE before the operator"
 ACTIVATIONS = ("", "relu", "relu_n1_to_1", "relu6", "tanh")
 """microc's names of fused activations, indexed by TFLite's ActivationFunctionType."""
 
@@ -611,10 +625,11 @@ def activation_name(context: OpContext, activation_code: int) -> str:
             "fuse relu, relu6, relu_n1_to_1 or tanh, or make it an operator of its own",
         )
     name = ACTIVATIONS[activation_code]
-    dtype = context.target().type.dtype
+    dtype = context.output_tensor().type.dtype
     if (name == "tanh" and dtype != "float32") or (name and dtype in PLAIN):
         context.refuse(
-            f"fused_activation_function: {name} of {dtype} is not supported", "use a separate operator for it"
+            f"fused_activation_function: {name} of {dtype} is not supported",
+            "write the activation as a separate operator",
         )
     return name
 
@@ -631,11 +646,13 @@ def dequantised_operand(context: OpContext, position: int) -> str:
     return context.emit("dequantize", (value,), attrs)
 
 
-def emit_real_result(context: OpContext, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> None:
+def emit_output_from_float32(
+    context: OpContext, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS
+) -> None:
     """Append the last of the float32 nodes of an operator, and define the operator's output as its result.
 
     The result is quantised if the file declares a quantised output."""
-    type_ = context.target().type
+    type_ = context.output_tensor().type
     if type_.quant is None:
         context.result(op, inputs, attrs)
         return
@@ -647,11 +664,12 @@ def emit_real_result(context: OpContext, op: str, inputs: Sequence[str], attrs: 
 _BOUNDS = {"": (-math.inf, math.inf), "relu": (0.0, math.inf), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
 
 
-def emit_real_activation(context: OpContext, value: str, activation: str) -> None:
+def emit_float32_activation_as_output(context: OpContext, value: str, activation: str) -> None:
     """Apply a fused activation to a float value and write the result as the operator's output."""
     if activation not in _BOUNDS:
         context.refuse(
-            f"fused_activation_function: {activation} is not supported here", "use a separate operator for it"
+            f"fused_activation_function: {activation} is not supported here",
+            "write the activation as a separate operator",
         )
     low, high = _BOUNDS[activation]
     context.result("clip", (value,), {"minimum": low, "maximum": high})
@@ -669,8 +687,8 @@ def check_same_quantisation(context: OpContext, input_positions: Sequence[int]) 
     """Refuse the operator if an operand's quantisation differs from the output's.
 
     For operators that move the stored integers: with another scale the same integer is another real number."""
-    target = context.target().type
-    if target.dtype in QUANTISED and any(context.source(i).type.quant != target.quant for i in input_positions):
+    target = context.output_tensor().type
+    if target.dtype in QUANTISED and any(context.input_tensor(i).type.quant != target.quant for i in input_positions):
         context.refuse("quantisation: operands and output have different scales or zero points", ONE_SCALE)
 
 
@@ -685,10 +703,12 @@ def resolve_padding_scheme(
     """Return the padding of TFLite's scheme SAME (0) or VALID (1) as numbers of elements (top, left, bottom, right)."""
     if padding_scheme not in (0, 1):
         context.broken(f"padding is {padding_scheme}, expected 0 (SAME) or 1 (VALID)")
-    return (0, 0, 0, 0) if padding_scheme == 1 else same_padding(data_extents, window_extents, strides, dilation)
+    return (
+        (0, 0, 0, 0) if padding_scheme == 1 else compute_same_padding(data_extents, window_extents, strides, dilation)
+    )
 
 
-def same_padding(
+def compute_same_padding(
     data_extents: Sequence[int], window_extents: Sequence[int], strides: Sequence[int], dilation: Sequence[int] = (1, 1)
 ) -> tuple[int, int, int, int]:
     """Return the padding of TFLite's scheme SAME as numbers of elements (top, left, bottom, right).

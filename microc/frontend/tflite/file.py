@@ -23,20 +23,20 @@ from microc.errors import ModelError, UnsupportedError
 from microc.frontend.model_limits import MAX_STORED, check_shape
 from microc.frontend.tflite.builtin_options import (
     CustomOption,
-    Options,
+    OperatorOptions,
     check_index,
+    convert_vector_to_array,
     decode_custom_options,
-    decode_custom_words,
+    decode_custom_options_as_int32,
+    decode_printable_text,
     enumeration_names_by_number,
     expand_sparse_values,
     guard_flatbuffer,
-    printable_text,
     read_builtin_code,
     read_quantisation,
     read_short_vector,
     read_sparsity,
     unpack_int4,
-    vector_as_array,
 )
 from microc.graph.ir import TensorType
 
@@ -86,19 +86,20 @@ schema."""
 class Tensor:
     """Declaration of a tensor in a TFLite file.
 
-    ``unknown`` lists the axes whose extents the file does not declare; their extents in ``type.shape`` are 1. If microc
-    does not have the file's dtype, ``type.dtype`` is the schema's name in lower case (``string``, ``resource``). Packed
-    int4 has the dtype int8 and ``packed`` True. ``variable`` is True for a tensor that keeps its content between calls,
-    ``constant`` for one with data in the file. ``buffer`` is the index of the buffer with the data."""
+    ``unknown_axes`` lists the axes whose extents the file does not declare; their extents in ``type.shape`` are 1. If
+    microc does not have the file's dtype, ``type.dtype`` is the schema's name in lower case (``string``, ``resource``).
+    ``is_packed_int4`` is True for int4 with two elements in a byte; the dtype is int8 then. ``is_variable`` is True for
+    a tensor that keeps its content between calls, ``is_constant`` for one with data in the file. ``buffer`` is the
+    index of the buffer with the data."""
 
     index: int
     name: str
     type: TensorType
-    unknown: tuple[int, ...]
-    variable: bool
-    constant: bool
-    sparse: bool
-    packed: bool
+    unknown_axes: tuple[int, ...]
+    is_variable: bool
+    is_constant: bool
+    is_sparse: bool
+    is_packed_int4: bool
     buffer: int
 
 
@@ -108,16 +109,16 @@ class Operator:
 
     ``code`` is the name of the builtin operator, or ``CUSTOM:<code>``. ``inputs`` and ``outputs`` are tensor indices;
     an optional input that is absent has the index -1. ``custom`` contains the options of a custom operator by name
-    (numbers, text, or tuples of both); it is empty if the options are no flexbuffer map. ``words`` contains the bytes
-    of the same options as int32 numbers, for custom operators whose options are a C structure."""
+    (numbers, text, or tuples of both); it is empty if the options are no flexbuffer map. ``custom_int32``
+    contains the bytes of the same options as int32 numbers, for custom operators whose options are a C structure."""
 
     index: int
     code: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    options: Options
+    options: OperatorOptions
     custom: Mapping[str, CustomOption] = field(default_factory=dict)
-    words: tuple[int, ...] = ()
+    custom_int32: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -221,9 +222,9 @@ class TfliteFile:
             custom: Mapping[str, CustomOption] = {}
             words: tuple[int, ...] = ()
             if name == "CUSTOM":
-                name = f"CUSTOM:{printable_text(code.CustomCode())}"
-                raw_options = vector_as_array(table.CustomOptionsAsNumpy(), np.uint8).tobytes()
-                custom, words = decode_custom_options(raw_options), decode_custom_words(raw_options)
+                name = f"CUSTOM:{decode_printable_text(code.CustomCode())}"
+                raw_options = convert_vector_to_array(table.CustomOptionsAsNumpy(), np.uint8).tobytes()
+                custom, words = decode_custom_options(raw_options), decode_custom_options_as_int32(raw_options)
             if table.LargeCustomOptionsOffset() > 1:
                 raise UnsupportedError(
                     f"options of {name} are stored outside the flatbuffer",
@@ -232,10 +233,10 @@ class TfliteFile:
                 )
             inputs = self._read_tensor_indices(table.InputsAsNumpy(), f"#{operator_index} inputs", optional=True)
             outputs = self._read_tensor_indices(table.OutputsAsNumpy(), f"#{operator_index} outputs", optional=False)
-            options = Options(int(table.BuiltinOptionsType()), table.BuiltinOptions(), f"{where} {name}")
+            options = OperatorOptions(int(table.BuiltinOptionsType()), table.BuiltinOptions(), f"{where} {name}")
             if not options.table_type:
                 second = int(table.BuiltinOptions2Type())
-                options = Options(second, table.BuiltinOptions2(), options.where, True) if second else options
+                options = OperatorOptions(second, table.BuiltinOptions2(), options.where, True) if second else options
         return Operator(operator_index, name, inputs, outputs, options, custom, words)
 
     def array(self, tensor: Tensor) -> Array:
@@ -255,7 +256,7 @@ class TfliteFile:
         """Return a flatbuffer vector of tensor indices as a tuple; ModelError if an index is out of range.
 
         With ``optional`` the index -1, which means an absent tensor, is valid too."""
-        indices = tuple(int(i) for i in vector_as_array(index_vector))
+        indices = tuple(int(i) for i in convert_vector_to_array(index_vector))
         self.charge_budget(_INDEX_BYTES * len(indices))
         for index in indices:
             if not (-1 if optional else 0) <= index < self.tensor_count:
@@ -269,7 +270,7 @@ class TfliteFile:
         with guard_flatbuffer(f"{self.name} tensor {tensor_index}"):
             raw = self._graph.Tensors(tensor_index).Name() or b""
         self.charge_budget(len(raw))
-        return self.reserve_name(printable_text(raw) or f"tensor_{tensor_index}")
+        return self.reserve_name(decode_printable_text(raw) or f"tensor_{tensor_index}")
 
     def reserve_name(self, stem: str) -> str:
         """Reserve and return the first unused name of ``stem``, ``stem_1``, ``stem_2`` ..."""
@@ -304,7 +305,9 @@ class TfliteFile:
             quant = read_quantisation(table.Quantization(), shape, dtype, where)
         self.charge_budget(_INDEX_BYTES * len(quant.scale) if quant is not None else 0)
         if len(signature) != len(shape):
-            raise ModelError(f"shape_signature: got {signature}, expected the rank of shape {shape}", where=where)
+            raise ModelError(
+                f"shape_signature: got {signature}, expected {len(shape)} entries, as in shape {shape}", where=where
+            )
         unknown = tuple(axis for axis, extent in enumerate(signature) if extent == -1)
         if any(extent < (-1 if axis in unknown else 0) for axis, extent in enumerate(shape)):
             raise ModelError(f"shape: got {shape}, expected extents of at least 0", where=where)
@@ -317,20 +320,20 @@ class TfliteFile:
         """Read the data of a constant tensor; ModelError if the number of bytes contradicts shape and dtype."""
         where = self.tensor_location(tensor)
         with guard_flatbuffer(where):
-            raw = vector_as_array(self._model.Buffers(tensor.buffer).DataAsNumpy(), np.uint8)
+            raw = convert_vector_to_array(self._model.Buffers(tensor.buffer).DataAsNumpy(), np.uint8)
         if not dtypes.is_valid(tensor.type.dtype):
             raise UnsupportedError(
                 f"constant: dtype {tensor.type.dtype} is not supported",
                 where=where,
                 hint="cut the model so that strings, complex numbers and resources stay on the host",
             )
-        if tensor.sparse:
+        if tensor.is_sparse:
             return self._read_sparse_array(tensor, raw, where)
-        expected = (tensor.type.size + 1) // 2 if tensor.packed else tensor.type.nbytes
+        expected = (tensor.type.size + 1) // 2 if tensor.is_packed_int4 else tensor.type.nbytes
         if len(raw) != expected:
             raise ModelError(f"got {len(raw)} bytes of data, expected {expected} for its shape and dtype", where=where)
         self.charge_budget(tensor.type.nbytes)
-        if tensor.packed:
+        if tensor.is_packed_int4:
             return unpack_int4(raw, tensor.type.size).reshape(tensor.type.shape)
         if tensor.type.dtype == "bool":
             return raw.astype(np.bool_).reshape(tensor.type.shape)
@@ -340,8 +343,8 @@ class TfliteFile:
 
     def _read_sparse_array(self, tensor: Tensor, stored_bytes: Array, where: str) -> Array:
         """Convert the data ``stored_bytes`` of a sparse constant to a dense array."""
-        if tensor.packed or tensor.type.dtype == "bool":
-            dtype = "int4" if tensor.packed else "bool"
+        if tensor.is_packed_int4 or tensor.type.dtype == "bool":
+            dtype = "int4" if tensor.is_packed_int4 else "bool"
             raise UnsupportedError(
                 f"sparse constant: dtype {dtype} is not supported",
                 where=where,

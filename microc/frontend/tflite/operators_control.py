@@ -27,28 +27,28 @@ from microc.ops.control import UNBOUNDED
 def _read_variable_key(operator: Operator) -> str:
     """Return the key of a VAR_HANDLE's resource variable: its container and its shared name."""
     fields = operator.options.fields("VarHandleOptions", required=True)
-    return f"{fields.text('Container')}/{fields.text('SharedName')}"
+    return f"{fields.read_text('Container')}/{fields.read_text('SharedName')}"
 
 
 def convert_var_handle(context: OpContext) -> None:
     """Convert VAR_HANDLE: record the variable whose handle is the output."""
-    context.builder.variables.keys_by_handle[context.target().index] = _read_variable_key(context.operator)
+    context.builder.variables.keys_by_handle[context.output_tensor().index] = _read_variable_key(context.operator)
 
 
 def convert_read_variable(context: OpContext) -> None:
     """Convert READ_VARIABLE: the output is the variable's content at this point of the call."""
-    target, key = context.target(), _variable_key_of_handle(context)
-    value = current_variable_value(context, key, target.type, target.name)
+    target, key = context.output_tensor(), _read_key_of_handle_operand(context)
+    value = get_or_define_variable_value(context, key, target.type, target.name)
     if value != target.name:
         context.result_reshape(value, context.type(value).shape)
 
 
 def convert_assign_variable(context: OpContext) -> None:
     """Convert ASSIGN_VARIABLE: record the second operand as the variable's content for the operators that follow."""
-    assign_variable_value(context, _variable_key_of_handle(context), context.value(1))
+    assign_variable_value(context, _read_key_of_handle_operand(context), context.value(1))
 
 
-def current_variable_value(context: OpContext, variable_key: str, type_: TensorType, state_name: str = "") -> str:
+def get_or_define_variable_value(context: OpContext, variable_key: str, type_: TensorType, state_name: str = "") -> str:
     """Return the name of the value that the variable ``variable_key`` contains at this point of the call.
 
     At its first use a variable is defined as a state of the graph, or, in control flow, as an input of the subgraph's
@@ -63,7 +63,7 @@ def current_variable_value(context: OpContext, variable_key: str, type_: TensorT
             )
         state_name = state_name or builder.file.reserve_name(f"{context.loc.name}_variable")
         if builder.is_control_flow_body:
-            builder.define(state_name, type_, context.where)
+            builder.define_value(state_name, type_, context.where)
         else:
             builder.define_state(state_name, type_, initial, context.where)
         variables.current_values[variable_key] = variables.start_values[variable_key] = state_name
@@ -92,7 +92,7 @@ def convert_call_once(context: OpContext) -> None:
     """Convert CALL_ONCE: record the initial contents of variables.
 
     Its subgraph may contain only VAR_HANDLE, and ASSIGN_VARIABLE of constants."""
-    index = context.operator.options.fields("CallOnceOptions", required=True).integer("InitSubgraphIndex", 1)
+    index = context.operator.options.fields("CallOnceOptions", required=True).read_integer("InitSubgraphIndex", 1)
     file = context.builder.file.subgraph(index)
     handles: dict[int, str] = {}
     for operator in (file.operator(i) for i in range(file.operator_count)):
@@ -121,18 +121,18 @@ def _record_initial_content(
     if key is None or index < 0:
         context.broken("init_subgraph: ASSIGN_VARIABLE assigns to a tensor that is no output of VAR_HANDLE")
     tensor = subgraph_file.tensor(index)
-    if not tensor.constant:
+    if not tensor.is_constant:
         context.refuse(
             f"init_subgraph: {tensor.name!r} is computed, expected a constant", "assign constants to variables in it"
         )
     context.builder.variables.initial_contents[key] = subgraph_file.array(tensor)
 
 
-def _variable_key_of_handle(context: OpContext) -> str:
+def _read_key_of_handle_operand(context: OpContext) -> str:
     """Return the key of the variable whose handle is the operator's input 0."""
-    index = context.source(0).index
+    index = context.input_tensor(0).index
     if index not in context.builder.variables.keys_by_handle:
-        context.broken(f"resource_id: got tensor {context.source(0).name!r}, expected an output of VAR_HANDLE")
+        context.broken(f"resource_id: got tensor {context.input_tensor(0).name!r}, expected an output of VAR_HANDLE")
     return context.builder.variables.keys_by_handle[index]
 
 
@@ -159,7 +159,7 @@ class SubgraphResult:
     position: int = -1
 
 
-def variable_keys_by_input(context: OpContext, first_subgraph_input: int) -> dict[int, str]:
+def list_variable_keys_by_input(context: OpContext, first_subgraph_input: int) -> dict[int, str]:
     """Return the keys of the variables whose handles are inputs of the operator's subgraph, by input position.
 
     ``first_subgraph_input``: position of the operator's input that is the subgraph's first input."""
@@ -196,14 +196,14 @@ def list_subgraph_operands(
     tensors = [
         context.value(position) for position in positions if position - first_subgraph_input not in handle_keys_by_input
     ]
-    return [*tensors, *(current_variable_value(context, key, type_) for key, type_ in variable_types.items())]
+    return [*tensors, *(get_or_define_variable_value(context, key, type_) for key, type_ in variable_types.items())]
 
 
 def list_subgraph_results(context: OpContext, variable_types: Mapping[str, TensorType]) -> list[SubgraphResult]:
     """Return the results of an operator with subgraphs: outputs that are no handles, then the contents of
     ``variable_types``."""
     unique = context.builder.file.reserve_name
-    outputs = [context.target(position) for position in range(len(context.operator.outputs))]
+    outputs = [context.output_tensor(position) for position in range(len(context.operator.outputs))]
     tensors = [SubgraphResult(t.name, t.type, k) for k, t in enumerate(outputs) if t.type.dtype != "resource"]
     return [
         *tensors,
@@ -219,7 +219,7 @@ def update_variables(
     ``handle_keys_by_output`` maps positions of such outputs to variable keys, ``assigned_values`` maps variable keys to
     values of the graph."""
     for position, key in handle_keys_by_output.items():
-        context.builder.variables.keys_by_handle[context.target(position).index] = key
+        context.builder.variables.keys_by_handle[context.output_tensor(position).index] = key
     for key, name in assigned_values.items():
         assign_variable_value(context, key, name)
 
@@ -231,14 +231,18 @@ def inline_graph(context: OpContext, subgraph: Graph, names_in_graph: dict[str, 
     adds entries for the subgraph's other values."""
     builder, unique = context.builder, context.builder.file.reserve_name
     for name, data in subgraph.consts.items():
-        names_in_graph[name] = builder.constant(unique(f"{context.loc.name}_{name}"), data, subgraph.types[name].quant)
+        names_in_graph[name] = builder.define_constant(
+            unique(f"{context.loc.name}_{name}"), data, subgraph.types[name].quant
+        )
     for node in subgraph.nodes:
         for name in node.outputs:
             if name not in names_in_graph:
                 names_in_graph[name] = unique(f"{context.loc.name}_{name}")
         inputs = [names_in_graph[name] if name else "" for name in node.inputs]
         likes = [subgraph.types[name] for name in node.outputs]
-        context.append(node.op, inputs, node.attrs, [names_in_graph[name] for name in node.outputs], likes)
+        context.write_node_with_outputs(
+            node.op, inputs, node.attrs, [names_in_graph[name] for name in node.outputs], likes
+        )
 
 
 # ---- Converter of WHILE, to microc's operator ``loop``.
@@ -258,8 +262,8 @@ _MAX_EVALUATED = 64
 def convert_while(context: OpContext) -> None:
     """Convert WHILE. Its condition and its body are subgraphs whose inputs are the carried values."""
     fields = context.operator.options.fields("WhileOptions", required=True)
-    keys = variable_keys_by_input(context, 0)
-    sides = [context.builder.read_subgraph(fields.integer(f"{f}SubgraphIndex", 1), keys) for f in ("Cond", "Body")]
+    keys = list_variable_keys_by_input(context, 0)
+    sides = [context.builder.read_subgraph(fields.read_integer(f"{f}SubgraphIndex", 1), keys) for f in ("Cond", "Body")]
     if sides[0].assigned_variables or sides[1].handle_keys_by_output != keys:
         reason = (
             "the condition assigns a variable"
@@ -268,7 +272,10 @@ def convert_while(context: OpContext) -> None:
         )
         context.refuse(f"{reason}, which is not supported", "let the body assign the same variable in every iteration")
     variables = collect_variable_types(context, sides)
-    condition, body = sides[0].with_variables(variables, ()), sides[1].with_variables(variables, tuple(variables))
+    condition, body = (
+        sides[0].add_variable_inputs_and_outputs(variables, ()),
+        sides[1].add_variable_inputs_and_outputs(variables, tuple(variables)),
+    )
     carried_values, targets = (
         list_subgraph_operands(context, keys, variables, 0),
         list_subgraph_results(context, variables),
@@ -432,13 +439,13 @@ def _emit_counted_loop(
     if carried or stacked:
         names = (*(targets[k].name for k in carried), *rows.values())
         likes = [targets[k].type for k in (*carried, *stacked)]
-        context.append("loop", inputs, attrs, names, likes)
+        context.write_node_with_outputs("loop", inputs, attrs, names, likes)
     for k, name in rows.items():
         _define_loop_result(context, name, while_loop.body.types[while_loop.body.inputs[k]].shape, targets[k])
     for k in fixed:
         _define_loop_result(context, carried_values[k], context.type(carried_values[k]).shape, targets[k])
     for k in while_loop.positions_with_role("counter"):
-        builder.constant(targets[k].name, np.array(while_loop.trip_count, np.int32))
+        builder.define_constant(targets[k].name, np.array(while_loop.trip_count, np.int32))
 
 
 def _define_loop_result(context: OpContext, value: str, shape: tuple[int, ...], target: SubgraphResult) -> None:
@@ -446,7 +453,7 @@ def _define_loop_result(context: OpContext, value: str, shape: tuple[int, ...], 
     if target.position >= 0:
         context.result_reshape(value, shape, target.position)
     else:
-        context.append("reshape", (value,), {"shape": shape}, (target.name,), (target.type,))
+        context.write_node_with_outputs("reshape", (value,), {"shape": shape}, (target.name,), (target.type,))
 
 
 def _emit_guarded_loop(
@@ -466,7 +473,7 @@ def _emit_guarded_loop(
     flag = context.reshape(start[condition.outputs[0]], ())
     fixed = [k for k, role in enumerate(_classify_carried_values(body, ())) if role == "fixed"]
     carried = [k for k in range(len(carried_values)) if k not in fixed]
-    context.append(
+    context.write_node_with_outputs(
         "loop",
         [flag, *(carried_values[k] for k in (*carried, *fixed))],
         {
@@ -556,21 +563,21 @@ _COMPOSITE = ("StableHLOCompositeOptions", "DecompositionSubgraphIndex")
 def convert_if(context: OpContext) -> None:
     """Convert IF: run one of two subgraphs, selected by the condition in operand 0."""
     fields = context.operator.options.fields("IfOptions", required=True)
-    keys = variable_keys_by_input(context, 1)
-    sides = [context.builder.read_subgraph(fields.integer(f"{f}SubgraphIndex", 1), keys) for f in ("Then", "Else")]
+    keys = list_variable_keys_by_input(context, 1)
+    sides = [context.builder.read_subgraph(fields.read_integer(f"{f}SubgraphIndex", 1), keys) for f in ("Then", "Else")]
     if sides[0].handle_keys_by_output != sides[1].handle_keys_by_output:
         context.refuse("the branches return handles of different variables", "read the variable in both branches")
     variables = collect_variable_types(context, sides)
     assigned = [key for key in variables if any(key in side.assigned_variables for side in sides)]
-    then, otherwise = (side.with_variables(variables, assigned) for side in sides)
+    then, otherwise = (side.add_variable_inputs_and_outputs(variables, assigned) for side in sides)
     inputs = list_subgraph_operands(context, keys, variables, 1)
     targets = list_subgraph_results(context, {key: variables[key] for key in assigned})
     attrs: Mapping[str, Attr] = {"then": then, "otherwise": otherwise}
     names, types = [target.name for target in targets], [target.type for target in targets]
-    context.append("branch", [context.value(0), *inputs], attrs, names, types)
+    context.write_node_with_outputs("branch", [context.value(0), *inputs], attrs, names, types)
     for target in targets:
         if target.position >= 0:
-            context.check_declared_shape(context.target(target.position))
+            context.check_declared_shape(context.output_tensor(target.position))
     update_variables(
         context, sides[0].handle_keys_by_output, dict(zip(assigned, names[len(names) - len(assigned) :], strict=True))
     )
@@ -581,8 +588,8 @@ def convert_subgraph_call(context: OpContext) -> None:
     it."""
     table, field = ("CallOptions", "Subgraph") if context.operator.code == "CALL" else _COMPOSITE
     fields = context.operator.options.fields(table, required=True)
-    keys = variable_keys_by_input(context, 0)
-    side = context.builder.read_subgraph(fields.integer(field, 1), keys)
+    keys = list_variable_keys_by_input(context, 0)
+    side = context.builder.read_subgraph(fields.read_integer(field, 1), keys)
     inside, variables = side.graph, collect_variable_types(context, [side])
     operands = list_subgraph_operands(context, keys, {key: variables[key] for key in side.read_variables}, 0)
     targets = list_subgraph_results(context, {key: variables[key] for key in side.assigned_variables})

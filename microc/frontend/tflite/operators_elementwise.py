@@ -22,7 +22,7 @@ from microc.frontend.tflite.context import (
     activation_name,
     check_same_quantisation,
     dequantised_operand,
-    emit_real_result,
+    emit_output_from_float32,
     reinterpret_as_integers,
 )
 from microc.graph.ir import Attr
@@ -47,31 +47,31 @@ def make_unary_converter(
     ``op``: microc's operator, ``attrs``: its attributes. int32 and int64 operands must not have a scale."""
 
     def convert_unary(context: OpContext) -> None:
-        _refuse_scaled_wide_integers(context)
+        _refuse_quantised_int32_or_int64(context)
         context.result(op, (context.operand(0),), attrs)
 
     return Converter(convert_unary, output_dtypes)
 
 
-def make_interpolated_converter(op: str) -> Converter:
+def make_table_interpolation_converter(op: str) -> Converter:
     """Return the converter of a mathematical function ``op`` that TFLite computes for int16 by interpolation in a
     table.
 
     Other dtypes become microc's operator ``op``."""
     plain = make_unary_converter(op, _SIGNED)
 
-    def convert_interpolated(context: OpContext) -> None:
-        if not _try_table_interpolation(context, op):
+    def convert_by_table_interpolation(context: OpContext) -> None:
+        if not _try_int16_table_interpolation(context, op):
             plain.convert(context)
 
-    return Converter(convert_interpolated, _SIGNED)
+    return Converter(convert_by_table_interpolation, _SIGNED)
 
 
-def _try_table_interpolation(context: OpContext, function_name: str) -> bool:
+def _try_int16_table_interpolation(context: OpContext, function_name: str) -> bool:
     """Convert a mathematical function of int16 to ``lookup16``, which interpolates in a table as TFLite does.
 
     Return False, and append nothing, unless operand and result are quantised int16 tensors with zero point 0."""
-    source, target = context.source(0).type, context.target().type
+    source, target = context.input_tensor(0).type, context.output_tensor().type
     if any(type_.dtype != "int16" or type_.quant is None or any(type_.quant.zero_point) for type_ in (source, target)):
         return False
     operand = context.operand(0)
@@ -90,18 +90,18 @@ def make_binary_converter(op: str, options_table: str = "", output_dtypes: tuple
     def convert_binary(context: OpContext) -> None:
         attrs: dict[str, Attr] = {}
         if options_table:
-            code = context.operator.options.fields(options_table).integer("FusedActivationFunction")
+            code = context.operator.options.fields(options_table).read_integer("FusedActivationFunction")
             attrs["activation"] = activation_name(context, code)
-        _refuse_scaled_wide_integers(context)
+        _refuse_quantised_int32_or_int64(context)
         context.result(op, (context.operand(0), context.operand(1)), attrs)
 
     return Converter(convert_binary, output_dtypes)
 
 
-def make_stored_integer_converter(op: str, output_dtypes: tuple[str, ...]) -> Converter:
+def make_converter_ignoring_scales(op: str, output_dtypes: tuple[str, ...]) -> Converter:
     """Return the converter of a TFLite operator that computes with the stored integers and ignores their scales."""
 
-    def convert_stored_integer(context: OpContext) -> None:
+    def convert_ignoring_scales(context: OpContext) -> None:
         value = context.emit(
             op,
             [reinterpret_as_integers(context, context.unchanged_operand(k)) for k in (0, 1)],
@@ -109,7 +109,7 @@ def make_stored_integer_converter(op: str, output_dtypes: tuple[str, ...]) -> Co
         )
         context.result_reshape(value, context.type(value).shape)
 
-    return Converter(convert_stored_integer, output_dtypes)
+    return Converter(convert_ignoring_scales, output_dtypes)
 
 
 def make_extremum_converter(op: str) -> Converter:
@@ -118,21 +118,25 @@ def make_extremum_converter(op: str) -> Converter:
     TFLite compares the stored integers. Therefore both operands and the output must have the same quantisation."""
 
     def convert_extremum(context: OpContext) -> None:
-        _refuse_scaled_wide_integers(context)
-        quants = {context.source(0).type.quant, context.source(1).type.quant, context.target().type.quant}
-        if context.target().type.dtype in QUANTISED and len(quants) != 1:
+        _refuse_quantised_int32_or_int64(context)
+        quants = {
+            context.input_tensor(0).type.quant,
+            context.input_tensor(1).type.quant,
+            context.output_tensor().type.quant,
+        }
+        if context.output_tensor().type.dtype in QUANTISED and len(quants) != 1:
             context.refuse("quantisation: operands and output have different scales or zero points", ONE_SCALE)
         context.result(op, (context.operand(0), context.operand(1)), {})
 
     return Converter(convert_extremum, (*REAL, *PLAIN))
 
 
-def _refuse_scaled_wide_integers(context: OpContext) -> None:
+def _refuse_quantised_int32_or_int64(context: OpContext) -> None:
     """Refuse an output of 32- or 64-bit integers with a scale: TFLite computes with the stored integers and ignores the
     scale."""
-    if context.target().type.dtype in PLAIN and context.target().type.quant is not None:
+    if context.output_tensor().type.dtype in PLAIN and context.output_tensor().type.quant is not None:
         context.refuse(
-            f"output: got quantised {context.target().type.dtype}, expected no scale",
+            f"output: got quantised {context.output_tensor().type.dtype}, expected no scale",
             "remove the scale: 32- and 64-bit integers are not quantised",
         )
 
@@ -143,11 +147,14 @@ _ADD_N_SHIFT = 20
 def convert_add_n(context: OpContext) -> None:
     """Convert ADD_N, the sum of all operands. The operands must have the same shape and quantisation."""
     values = [context.operand(position) for position in range(len(context.operator.inputs))]
-    types, target = [context.type(value) for value in values], context.target().type
+    types, target = [context.type(value) for value in values], context.output_tensor().type
     if len(values) < 2:
         context.broken("got one operand, expected at least two")
     if any(type_.shape != types[0].shape or type_.quant != types[0].quant for type_ in types):
-        context.refuse("operands: they differ in shape, scale or zero point", "write the sum as several ADD operators")
+        context.refuse(
+            "operands: got different shapes, scales or zero points, expected equal ones",
+            "write the sum as several ADD operators",
+        )
     if target.dtype == "int8":
         _convert_int8_add_n(context, values)
         return
@@ -162,12 +169,15 @@ def _convert_int8_add_n(context: OpContext, operand_values: list[str]) -> None:
 
     TFLite shifts every operand left by 20 bits, halves it, adds all, and rescales the sum to the output. Its sum starts
     with the contribution of a stored zero; therefore ``len(operand_values) + 1`` zero points are subtracted."""
-    type_, target = context.type(operand_values[0]), context.target().type
+    type_, target = context.type(operand_values[0]), context.output_tensor().type
     assert type_.quant is not None and target.quant is not None
     zero, half = type_.quant.zero_point[0], 1 << _ADD_N_SHIFT - 1
     bound = (len(operand_values) + 1) * 255 * half
     if bound >= 1 << 31:
-        context.refuse(f"got {len(operand_values)} operands, whose sum may exceed 32 bits", "add them in groups")
+        context.refuse(
+            f"got {len(operand_values)} operands, whose sum may exceed 32 bits",
+            "write the sum as several ADD_N with fewer operands",
+        )
     stacked = context.emit("concat", [context.reshape(v, (1, *type_.shape)) for v in operand_values], {"axis": 0})
     start: Mapping[str, Attr] = {"axes": (0,), "keepdims": False, "rounding": Rounding.NONE, "out_dtype": "int32"}
     total = context.emit("sum", (stacked,), {**start, "offset": -(len(operand_values) + 1) * zero})
@@ -182,30 +192,30 @@ def _convert_int8_add_n(context: OpContext, operand_values: list[str]) -> None:
 
 def convert_leaky_relu(context: OpContext) -> None:
     """Convert LEAKY_RELU: alpha * x for negative x, else x."""
-    alpha = context.operator.options.fields("LeakyReluOptions", required=True).real("Alpha")
+    alpha = context.operator.options.fields("LeakyReluOptions", required=True).read_float("Alpha")
     context.result("leaky_relu", (context.operand(0),), {"alpha": alpha})
 
 
 def convert_prelu(context: OpContext) -> None:
     """Convert PRELU: slope * x for negative x, else x. The slope is an operand that is broadcast."""
-    dtype = context.target().type.dtype
+    dtype = context.output_tensor().type.dtype
     operands = (context.operand(0), context.operand(1, "int8" if dtype == "int16" else dtype))
     context.result("prelu", operands, {})
 
 
 def convert_gelu(context: OpContext) -> None:
     """Convert GELU, exact or approximated by tanh."""
-    approximate = bool(context.operator.options.fields("GeluOptions").integer("Approximate"))
-    if _try_table_interpolation(context, "gelu_by_tanh" if approximate else "gelu"):
+    approximate = bool(context.operator.options.fields("GeluOptions").read_integer("Approximate"))
+    if _try_int16_table_interpolation(context, "gelu_by_tanh" if approximate else "gelu"):
         return
     activated = formulas.emit_gelu(make_operator_emitter(context), dequantised_operand(context, 0), approximate)
-    emit_real_result(context, "reshape", (activated,), {"shape": context.type(activated).shape})
+    emit_output_from_float32(context, "reshape", (activated,), {"shape": context.type(activated).shape})
 
 
 def convert_right_shift(context: OpContext) -> None:
     """Convert RIGHT_SHIFT. The shift count is clamped to 0 .. bits - 1, as in TFLite."""
     data, counts = (reinterpret_as_integers(context, context.unchanged_operand(position)) for position in (0, 1))
-    bits = 8 * dtypes.nbytes(context.target().type.dtype)
+    bits = 8 * dtypes.nbytes(context.output_tensor().type.dtype)
     bounds: Mapping[str, Attr] = {"minimum": 0.0, "maximum": bits - 1.0, "rounding": Rounding.NONE}
     shifted = context.emit("shift_right", (data, context.emit("clip", (counts,), bounds)), {})
     context.result_reshape(shifted, context.type(shifted).shape)
@@ -219,9 +229,11 @@ def convert_square(context: OpContext) -> None:
 
 def convert_l2_normalization(context: OpContext) -> None:
     """Convert L2_NORMALIZATION over the last axis; refuse a fused activation."""
-    code = context.operator.options.fields("L2NormOptions").integer("FusedActivationFunction")
+    code = context.operator.options.fields("L2NormOptions").read_integer("FusedActivationFunction")
     if activation_name(context, code):
-        context.refuse("fused_activation_function: got an activation, expected NONE", "use a separate operator for it")
+        context.refuse(
+            "fused_activation_function: got an activation, expected NONE", "write the activation as a separate operator"
+        )
     context.result("l2_normalize", (context.operand(0),), {})
 
 
@@ -230,20 +242,20 @@ ELEMENTWISE_CONVERTERS: Mapping[str, Converter] = {
     "ADD": make_binary_converter("add", "AddOptions", (*REAL, *PLAIN)),
     "ATAN2": make_binary_converter("atan2", output_dtypes=FLOAT),
     "ADD_N": Converter(convert_add_n, (*_INT8, "int32")),
-    "BITWISE_XOR": make_stored_integer_converter("bit_xor", _BITS),
+    "BITWISE_XOR": make_converter_ignoring_scales("bit_xor", _BITS),
     "CEIL": make_unary_converter("ceil"),
     "COS": make_unary_converter("cos"),
     "DIV": make_binary_converter("div", "DivOptions", (*REAL, "int32")),
     "ELU": make_unary_converter("elu", _INT8, {"alpha": 1.0}),
-    "EXP": make_interpolated_converter("exp"),
+    "EXP": make_table_interpolation_converter("exp"),
     "FLOOR": make_unary_converter("floor"),
-    "FLOOR_DIV": make_stored_integer_converter("floor_div", (*_SIGNED, *PLAIN)),
-    "FLOOR_MOD": make_stored_integer_converter("floor_mod", (*_SIGNED, *PLAIN)),
+    "FLOOR_DIV": make_converter_ignoring_scales("floor_div", (*_SIGNED, *PLAIN)),
+    "FLOOR_MOD": make_converter_ignoring_scales("floor_mod", (*_SIGNED, *PLAIN)),
     "GELU": Converter(convert_gelu),
     "HARD_SWISH": make_unary_converter("hard_swish", _BYTES),
     "L2_NORMALIZATION": Converter(convert_l2_normalization, _BYTES),
     "LEAKY_RELU": Converter(convert_leaky_relu),
-    "LOG": make_interpolated_converter("log"),
+    "LOG": make_table_interpolation_converter("log"),
     "LOGISTIC": make_unary_converter("sigmoid", REAL),
     "MAXIMUM": make_extremum_converter("maximum"),
     "MINIMUM": make_extremum_converter("minimum"),
@@ -273,12 +285,15 @@ ELEMENTWISE_CONVERTERS: Mapping[str, Converter] = {
 
 def convert_quantize(context: OpContext) -> None:
     """Convert QUANTIZE: quantise float32, or requantise integers to another scale and zero point."""
-    target, source = context.target(), context.source(0).type.dtype
+    target, source = context.output_tensor(), context.input_tensor(0).type.dtype
     if source not in (*REAL, "int32"):
         context.refuse(f"input: dtype {source} is not supported", "convert it to float32, int8, uint8, int16 or int32")
     data, quant = context.operand(0, source, symmetric=False), target.type.quant
-    if quant is None or (source != "float32" and context.source(0).type.quant is None):
-        context.refuse("an integer tensor has no quantisation", "give both tensors a scale and a zero point")
+    if quant is None or (source != "float32" and context.input_tensor(0).type.quant is None):
+        context.refuse(
+            "input or output: got integers without quantisation, expected a scale",
+            "give both tensors a scale and a zero point",
+        )
     attrs: dict[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": None}
     attrs |= {"out_dtype": target.type.dtype, "rounding": Ties.AWAY if source == "float32" else Multiplier.DOUBLE}
     context.result("quantize", (data,), attrs)
@@ -286,10 +301,10 @@ def convert_quantize(context: OpContext) -> None:
 
 def convert_dequantize(context: OpContext) -> None:
     """Convert DEQUANTIZE: integers to float32. A float16 constant becomes a float32 constant at compile time."""
-    source, target = context.source(0), context.target()
+    source, target = context.input_tensor(0), context.output_tensor()
     half = _find_float16_constant(context)
     if half is not None:
-        context.builder.constant(target.name, half.astype(np.float32))
+        context.builder.define_constant(target.name, half.astype(np.float32))
         return
     quant = source.type.quant
     if source.type.dtype not in (*QUANTISED, "int32"):
@@ -308,9 +323,9 @@ def convert_densify(context: OpContext) -> None:
     A float16 constant is recorded in ``float16_constants`` of the graph builder, for the operator that converts it to
     float32.
     """
-    target, half = context.target(), _find_float16_constant(context)
+    target, half = context.output_tensor(), _find_float16_constant(context)
     if half is None:
-        context.builder.constant(target.name, context.constant(0), target.type.quant)
+        context.builder.define_constant(target.name, context.constant(0), target.type.quant)
     elif target.type.dtype != "float16" or target.index in context.builder.float16_constants:
         context.broken(
             f"output {target.name!r}: it has dtype {target.type.dtype} or is written twice, expected float16, "
@@ -326,11 +341,13 @@ def _find_float16_constant(context: OpContext) -> Array | None:
 
     The graph cannot contain float16 values.
     """
-    source = context.source(0)
+    source = context.input_tensor(0)
     if source.type.dtype != "float16":
         return None
     return (
-        context.builder.file.array(source) if source.constant else context.builder.float16_constants.get(source.index)
+        context.builder.file.array(source)
+        if source.is_constant
+        else context.builder.float16_constants.get(source.index)
     )
 
 
@@ -338,20 +355,22 @@ def convert_cast(context: OpContext) -> None:
     """Convert CAST: the stored numbers in another dtype. A float16 constant becomes a float32 constant at compile
     time."""
     half = _find_float16_constant(context)
-    if half is not None and context.target().type.dtype == "float32":
-        context.builder.constant(context.target().name, half.astype(np.float32))
+    if half is not None and context.output_tensor().type.dtype == "float32":
+        context.builder.define_constant(context.output_tensor().name, half.astype(np.float32))
         return
-    if context.source(0).type.dtype not in MOVABLE:
-        context.refuse(f"input: dtype {context.source(0).type.dtype} is not supported", f"use {', '.join(MOVABLE)}")
-    context.result("cast", (context.value(0),), {"dtype": context.target().type.dtype})
+    if context.input_tensor(0).type.dtype not in MOVABLE:
+        context.refuse(
+            f"input: dtype {context.input_tensor(0).type.dtype} is not supported", f"use {', '.join(MOVABLE)}"
+        )
+    context.result("cast", (context.value(0),), {"dtype": context.output_tensor().type.dtype})
 
 
 def convert_fake_quant(context: OpContext) -> None:
     """Convert FAKE_QUANT: round float32 values to those that ``NumBits``-bit integers represent for the range min ..
     max."""
     fields = context.operator.options.fields("FakeQuantOptions", required=True)
-    low, high, bits = fields.real("Min"), fields.real("Max"), fields.integer("NumBits", 2, 16)
-    least, most = int(bool(fields.integer("NarrowRange"))), (1 << bits) - 1
+    low, high, bits = fields.read_float("Min"), fields.read_float("Max"), fields.read_integer("NumBits", 2, 16)
+    least, most = int(bool(fields.read_integer("NarrowRange"))), (1 << bits) - 1
     if not low < high:
         context.broken(f"got min {low} and max {high}, expected min < max")
     scale = np.float32((np.float32(high) - np.float32(low)) / np.float32(most - least))
@@ -368,7 +387,7 @@ def convert_fake_quant(context: OpContext) -> None:
 
 def convert_bucketize(context: OpContext) -> None:
     """Convert BUCKETIZE: for every element x, the number of boundaries that are at most x. Boundaries ascend."""
-    boundaries = context.operator.options.fields("BucketizeOptions", required=True).reals("Boundaries")
+    boundaries = context.operator.options.fields("BucketizeOptions", required=True).read_floats("Boundaries")
     data = context.value(0)
     type_ = context.type(data)
     if type_.dtype not in (*FLOAT, *PLAIN) or list(boundaries) != sorted(boundaries) or not boundaries:
@@ -386,7 +405,7 @@ def convert_bucketize(context: OpContext) -> None:
 
 def convert_bitcast(context: OpContext) -> None:
     """Convert BITCAST between integer dtypes of the same width. A constant may be reinterpreted as any dtype."""
-    source, target = context.source(0), context.target()
+    source, target = context.input_tensor(0), context.output_tensor()
     data = context.builder.consts.get(context.value(0))
     if data is not None:
         converted = np.frombuffer(data.tobytes(), dtypes.to_numpy(target.type.dtype))
@@ -395,11 +414,14 @@ def convert_bitcast(context: OpContext) -> None:
                 f"got {data.nbytes} bytes, expected {target.type.nbytes} for an output {target.type.dtype} "
                 f"{target.type.shape}"
             )
-        context.builder.constant(target.name, converted.reshape(target.type.shape), target.type.quant)
+        context.builder.define_constant(target.name, converted.reshape(target.type.shape), target.type.quant)
         return
     pair = (source.type.dtype, target.type.dtype)
     if not all(dtypes.is_integer(name) for name in pair) or len({dtypes.nbytes(name) for name in pair}) > 1:
-        context.refuse(f"got {pair[0]} and {pair[1]}, expected integers of equal width", "make the input a constant")
+        context.refuse(
+            f"input and output: got {pair[0]} and {pair[1]}, expected integers of equal width",
+            "make input 0 a constant, which is reinterpreted at compile time",
+        )
     context.result("cast", (context.value(0),), {"dtype": pair[1]})
 
 
@@ -425,7 +447,7 @@ def make_comparison_converter(op: str) -> Converter:
     numbers."""
 
     def convert_comparison(context: OpContext) -> None:
-        first, second = (context.source(position).type for position in (0, 1))
+        first, second = (context.input_tensor(position).type for position in (0, 1))
         if first.dtype != second.dtype or first.dtype not in _COMPARED:
             context.refuse(
                 f"operands: got {first.dtype} and {second.dtype}, expected equal dtypes", f"use {', '.join(_COMPARED)}"
@@ -473,7 +495,7 @@ def make_arg_extremum_converter(op: str) -> Converter:
             )
         (axis,) = context.integers(1)[:1] or (0,)
         axis = context.axis(axis, len(context.type(data).shape))
-        attrs: Mapping[str, Attr] = {"axis": axis, "out_dtype": context.target().type.dtype}
+        attrs: Mapping[str, Attr] = {"axis": axis, "out_dtype": context.output_tensor().type.dtype}
         context.result(op, (data,), attrs)
 
     return Converter(convert_arg_extremum, PLAIN)
@@ -485,7 +507,7 @@ def convert_topk_v2(context: OpContext) -> None:
     check_same_quantisation(context, [0])
     (count,) = context.integers(1)[:1] or (0,)
     attrs: dict[str, Attr] = {"axis": len(context.type(data).shape) - 1, "k": count, "largest": True}
-    context.results("topk", (data,), {**attrs, "out_dtype": context.target(1).type.dtype})
+    context.results("topk", (data,), {**attrs, "out_dtype": context.output_tensor(1).type.dtype})
 
 
 def convert_one_hot(context: OpContext) -> None:
@@ -493,7 +515,7 @@ def convert_one_hot(context: OpContext) -> None:
     fields = context.operator.options.fields("OneHotOptions", required=True)
     indices, (depth,) = context.value(0), context.integers(1)[:1] or (0,)
     on, off = context.unchanged_operand(2), context.unchanged_operand(3)
-    axis = context.axis(fields.integer("Axis"), len(context.type(indices).shape) + 1)
+    axis = context.axis(fields.read_integer("Axis"), len(context.type(indices).shape) + 1)
     context.result("one_hot", (indices, on, off), {"axis": axis, "depth": depth, "wrap": False})
 
 
@@ -525,7 +547,7 @@ def make_reduction_converter(op: str, output_dtypes: tuple[str, ...]) -> Convert
     REDUCE_ANY and REDUCE_ALL, on bool, are the maximum and the minimum, computed in int8."""
 
     def convert_reduction(context: OpContext) -> None:
-        keepdims = bool(context.operator.options.fields("ReducerOptions").integer("KeepDims"))
+        keepdims = bool(context.operator.options.fields("ReducerOptions").read_integer("KeepDims"))
         data = context.operand(0)
         type_ = context.type(data)
         axes = tuple(sorted({context.axis(axis, len(type_.shape)) for axis in context.integers(1)}))
@@ -553,7 +575,7 @@ def convert_cumsum(context: OpContext) -> None:
         "axis": context.axis(axis, len(context.type(data).shape)),
     }
     for name in ("exclusive", "reverse"):
-        attrs[name] = bool(fields.integer(name.capitalize()))
+        attrs[name] = bool(fields.read_integer(name.capitalize()))
     context.result("cumsum", (data,), attrs)
 
 

@@ -24,22 +24,22 @@ def convert_gather(context: OpContext) -> None:
     data, indices = context.unchanged_operand(0), context.value(1)
     check_same_quantisation(context, [0])
     rank = len(context.type(data).shape)
-    axis, batch = context.axis(fields.integer("Axis"), rank), fields.integer("BatchDims")
+    axis, batch = context.axis(fields.read_integer("Axis"), rank), fields.read_integer("BatchDims")
     batch = context.axis(batch, len(context.type(indices).shape)) if batch < 0 else batch
-    context.result("gather", (data, context.index(indices)), {"axis": axis, "batch_dims": batch})
+    context.result("gather", (data, context.cast_indices(indices)), {"axis": axis, "batch_dims": batch})
 
 
 def convert_gather_nd(context: OpContext) -> None:
     """Convert GATHER_ND: gather the elements or slices at index vectors."""
     data, indices = context.unchanged_operand(0), context.value(1)
     check_same_quantisation(context, [0])
-    context.result("gather_nd", (data, context.index(indices)), {"batch_dims": 0})
+    context.result("gather_nd", (data, context.cast_indices(indices)), {"batch_dims": 0})
 
 
 def convert_embedding_lookup(context: OpContext) -> None:
     """Convert EMBEDDING_LOOKUP: gather rows of a matrix. Rows of integers are dequantised if the output is float32."""
     indices, table = context.value(0), context.value(1)
-    type_, target = context.source(1).type, context.target().type
+    type_, target = context.input_tensor(1).type, context.output_tensor().type
     if type_.dtype == target.dtype:
         check_same_quantisation(context, [1])
         context.result("gather", (table, indices), {"axis": 0})
@@ -74,16 +74,16 @@ def convert_reverse_sequence(context: OpContext) -> None:
 
     The second operand contains the number of reversed elements of each batch."""
     fields = context.operator.options.fields("ReverseSequenceOptions", required=True)
-    data, lengths = context.unchanged_operand(0), context.index(context.value(1))
+    data, lengths = context.unchanged_operand(0), context.cast_indices(context.value(1))
     check_same_quantisation(context, [0])
     rank = len(context.type(data).shape)
-    time, batch = (context.axis(fields.integer(name), rank) for name in ("SeqDim", "BatchDim"))
+    time, batch = (context.axis(fields.read_integer(name), rank) for name in ("SeqDim", "BatchDim"))
     context.result("reverse_sequence", (data, lengths), {"batch_axis": batch, "time_axis": time})
 
 
 def convert_mirror_pad(context: OpContext) -> None:
     """Convert MIRROR_PAD. The mode REFLECT does not repeat the border element, the mode SYMMETRIC repeats it."""
-    mode = context.operator.options.fields("MirrorPadOptions", required=True).integer("Mode", 0, 1)
+    mode = context.operator.options.fields("MirrorPadOptions", required=True).read_integer("Mode", 0, 1)
     data, amounts = context.unchanged_operand(0), context.integers(1)
     check_same_quantisation(context, [0])
     if len(amounts) != 2 * len(context.type(data).shape) or min(amounts, default=0) < 0:
@@ -109,7 +109,7 @@ def convert_space_to_batch_nd(context: OpContext) -> None:
         expected = f"blocks of at least 1 for up to {len(shape) - 1} axes, two paddings of at least 0 for each"
         context.broken(f"block_shape, paddings: got {block} and {paddings} for shape {shape}, expected {expected}")
     if any(paddings):
-        quant, rest = context.target().type.quant, len(shape) - count - 1
+        quant, rest = context.output_tensor().type.quant, len(shape) - count - 1
         value = quant.zero_point[0] if quant else 0
         amounts = ((0, 0), *zip(paddings[0::2], paddings[1::2], strict=True), *((0, 0),) * rest)
         data = context.emit("pad", (data,), {"padding": amounts, "value": value})
@@ -181,8 +181,8 @@ _REDUCTIONS = ("add", "mul", "max", "min")
 def convert_scatter_nd(context: OpContext) -> None:
     """Convert SCATTER_ND: add updates, at index vectors, to a tensor of zeros of a constant shape."""
     indices, updates, shape = context.value(0), context.unchanged_operand(1), context.integers(2)
-    zeros = context.new_filled("zeros", shape, 0, context.target().type.dtype)
-    context.result("scatter_nd", (zeros, context.index(indices), updates), {"reduction": "add"})
+    zeros = context.new_filled_constant("zeros", shape, 0, context.output_tensor().type.dtype)
+    context.result("scatter_nd", (zeros, context.cast_indices(indices), updates), {"reduction": "add"})
 
 
 def convert_segment_sum(context: OpContext) -> None:
@@ -194,10 +194,10 @@ def convert_segment_sum(context: OpContext) -> None:
     numbers = context.builder.consts.get(context.value(1))
     if numbers is not None:
         count = int(numbers.max(initial=-1)) + 1
-    elif context.target().unknown:
+    elif context.output_tensor().unknown_axes:
         context.refuse("segment_ids: got a computed tensor, expected a constant", "use UNSORTED_SEGMENT_SUM instead")
     else:
-        count = context.target().type.shape[0]
+        count = context.output_tensor().type.shape[0]
     _emit_segment_reduction(context, "add", count)
 
 
@@ -217,19 +217,19 @@ def _emit_segment_reduction(context: OpContext, reduction: str, segment_count: i
     """Emit the reduction of the rows of each segment, as a scatter into rows of the reduction's neutral element.
 
     Rows with a negative segment number are scattered to an additional last row, which is sliced off afterwards."""
-    data, numbers = context.unchanged_operand(0), context.index(context.value(1))
+    data, numbers = context.unchanged_operand(0), context.cast_indices(context.value(1))
     shape, numbers_shape = context.type(data).shape, context.type(numbers).shape
     if segment_count < 1 or not numbers_shape or shape[: len(numbers_shape)] != numbers_shape:
         context.broken(
             f"got {segment_count} segments and segment_ids of shape {numbers_shape}, expected at least 1 and leading "
             f"extents of {shape}"
         )
-    dtype = context.target().type.dtype
+    dtype = context.output_tensor().type.dtype
     real = dtype == "float32"
     low, high = (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)) if real else dtypes.int_range(dtype)
     neutral = {"add": 0, "mul": 1, "max": low, "min": high}[reduction]
     rest = shape[len(numbers_shape) :]
-    start = context.new_filled("start", (segment_count + 1, *rest), neutral, dtype)
+    start = context.new_filled_constant("start", (segment_count + 1, *rest), neutral, dtype)
     flat = context.reshape(numbers, (int(np.prod(numbers_shape)), 1))
     index_dtype = context.type(numbers).dtype
     none, last = (context.new_constant("segment", np.array(n, index_dtype)) for n in (0, segment_count))
@@ -248,7 +248,7 @@ def convert_sparse_to_dense(context: OpContext) -> None:
     """Convert SPARSE_TO_DENSE: a tensor of constant shape with the given values at index vectors, and a default value
     at all other indices."""
     indices, values, default = (
-        context.index(context.value(0)),
+        context.cast_indices(context.value(0)),
         context.unchanged_operand(2),
         context.unchanged_operand(3),
     )
@@ -273,7 +273,7 @@ def convert_matrix_diag(context: OpContext) -> None:
     data = context.unchanged_operand(0)
     check_same_quantisation(context, [0])
     *lead, extent = context.type(data).shape or (1,)
-    rows, type_ = int(np.prod(lead)), context.target().type
+    rows, type_ = int(np.prod(lead)), context.output_tensor().type
     zero: int | float | bool = {"float32": 0.0, "bool": False}.get(type_.dtype, 0)
     apart = context.reshape(data, (rows, extent, 1))
     spread = context.emit("pad", (apart,), {"padding": ((0, 0), (0, 0), (0, extent)), "value": zero})
@@ -293,7 +293,7 @@ def convert_matrix_set_diag(context: OpContext) -> None:
     wide = context.reshape(diagonal, (*lead, 1, least))
     if columns > least:
         padding = ((0, 0),) * (len(lead) + 1) + ((0, columns - least),)
-        dtype = context.target().type.dtype
+        dtype = context.output_tensor().type.dtype
         zero: int | float | bool = {"float32": 0.0, "bool": False}.get(dtype, 0)
         wide = context.emit("pad", (wide,), {"padding": padding, "value": zero})
     row, column = (np.arange(extent, dtype=np.int32) for extent in (rows, columns))
@@ -376,7 +376,7 @@ def convert_tflm_decode(context: OpContext) -> None:
         context.broken(f"got {len(context.operator.inputs)} inputs, expected {expected}")
     for position in range(len(context.operator.outputs)):
         bits, header_and_tables = (context.constant(2 * position + k).tobytes() for k in (0, 1))
-        type_ = context.target(position).type
+        type_ = context.output_tensor(position).type
         if len(header_and_tables) < _HEADER or header_and_tables[1] != _VERSION or header_and_tables[4] != _VERSION:
             context.refuse(
                 f"header: the format version is not supported, expected {_VERSION}", "compress the model again"
@@ -389,7 +389,7 @@ def convert_tflm_decode(context: OpContext) -> None:
             )
         packed = _CompressedConstant(context, bits, header_and_tables[:_HEADER], header_and_tables[_HEADER:], type_)
         values = _DECODERS[header_and_tables[0]](packed).reshape(type_.shape)
-        context.builder.constant(context.target(position).name, values, type_.quant)
+        context.builder.define_constant(context.output_tensor(position).name, values, type_.quant)
 
 
 def _decode_table_indices(compressed: _CompressedConstant) -> Array:

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from microc.base.dtypes import Array
-from microc.frontend.tflite.builtin_options import Fields
+from microc.frontend.tflite.builtin_options import OptionFields
 from microc.frontend.tflite.context import (
     FLOAT,
     MOVABLE,
@@ -18,7 +18,7 @@ from microc.frontend.tflite.context import (
     OpContext,
     activation_name,
     check_same_quantisation,
-    emit_real_activation,
+    emit_float32_activation_as_output,
     resolve_padding_scheme,
 )
 from microc.frontend.tflite.operators_layers import dynamic_quantisation_attrs, read_layer_bias, read_layer_weights
@@ -38,23 +38,23 @@ def convert_transpose_conv(context: OpContext) -> None:
     TFLite's padding scheme applies to the convolution in the opposite direction, from the output to the data."""
     fields = context.operator.options.fields("TransposeConvOptions", required=True)
     data = context.operand(2)
-    batch, rows, columns, channels = context.rank(data, 4)
+    batch, rows, columns, channels = context.shape_of_rank(data, 4)
     weight = read_layer_weights(context, 1, channel_axis=0)
-    out_channels, height, width, depth = context.rank(weight, 4)
-    target = context.target()
-    is_known = context.value(0) in context.builder.consts or target.unknown
+    out_channels, height, width, depth = context.shape_of_rank(weight, 4)
+    target = context.output_tensor()
+    is_known = context.value(0) in context.builder.consts or target.unknown_axes
     shape = context.integers(0) if is_known else target.type.shape
     if len(shape) != 4 or shape[0] != batch or shape[3] != out_channels or depth != channels or min(shape) < 1:
         expected = f"({batch}, height, width, {out_channels}) for data of {depth} channels"
         context.broken(f"output_shape: got {shape} for data {context.type(data).shape}, expected {expected}")
-    strides = (fields.integer("StrideH", 1), fields.integer("StrideW", 1))
+    strides = (fields.read_integer("StrideH", 1), fields.read_integer("StrideW", 1))
     top, left, _, _ = resolve_padding_scheme(
-        context, fields.integer("Padding"), (shape[1], shape[2]), (height, width), strides
+        context, fields.read_integer("Padding"), (shape[1], shape[2]), (height, width), strides
     )
     bottom = (rows - 1) * strides[0] + height - top - shape[1]
     right = (columns - 1) * strides[1] + width - left - shape[2]
     attrs: dict[str, Attr] = {"strides": strides, "padding": (top, left, bottom, right)}
-    attrs["activation"] = activation_name(context, fields.integer("FusedActivationFunction"))
+    attrs["activation"] = activation_name(context, fields.read_integer("FusedActivationFunction"))
     attrs |= dynamic_quantisation_attrs(context, True)
     bias = read_layer_bias(context, 3, out_channels)
     context.result("conv2d_transpose", (data, weight, *bias), attrs)
@@ -63,10 +63,10 @@ def convert_transpose_conv(context: OpContext) -> None:
 def convert_resize_nearest_neighbor(context: OpContext) -> None:
     """Convert RESIZE_NEAREST_NEIGHBOR: every output pixel is a copy of one input pixel."""
     fields = context.operator.options.fields("ResizeNearestNeighborOptions")
-    corners, centres = bool(fields.integer("AlignCorners")), bool(fields.integer("HalfPixelCenters"))
+    corners, centres = bool(fields.read_integer("AlignCorners")), bool(fields.read_integer("HalfPixelCenters"))
     data = context.unchanged_operand(0)
     check_same_quantisation(context, [0])
-    sizes = _read_resized_image_size(context, data)
+    sizes = _read_resized_height_and_width(context, data)
     tables = [
         _add_index_constant(context, _nearest_input_indices(extent, size, corners, centres)[:, None])
         for extent, size in zip(context.type(data).shape[1:3], sizes, strict=True)
@@ -77,25 +77,25 @@ def convert_resize_nearest_neighbor(context: OpContext) -> None:
 def convert_resize_bilinear(context: OpContext) -> None:
     """Convert RESIZE_BILINEAR of float32, or of integers with weights of 10 fractional bits along each axis."""
     fields = context.operator.options.fields("ResizeBilinearOptions")
-    corners, centres = bool(fields.integer("AlignCorners")), bool(fields.integer("HalfPixelCenters"))
+    corners, centres = bool(fields.read_integer("AlignCorners")), bool(fields.read_integer("HalfPixelCenters"))
     data = context.unchanged_operand(0)
     check_same_quantisation(context, [0])
-    sizes = _read_resized_image_size(context, data)
-    real = context.target().type.dtype == "float32"
+    sizes = _read_resized_height_and_width(context, data)
+    real = context.output_tensor().type.dtype == "float32"
     indices, weights = [], []
     for extent, size in zip(context.type(data).shape[1:3], sizes, strict=True):
-        index, weight = (_linear_indices_and_weights if real else _linear_indices_and_fixed_point_weights)(
-            extent, size, corners, centres
-        )
+        index, weight = (
+            _linear_interpolation_indices_and_weights if real else _interpolation_indices_and_fixed_point_weights
+        )(extent, size, corners, centres)
         indices.append(_add_index_constant(context, index))
         weights.append(context.new_constant("resize_weights", weight))
     attrs: Mapping[str, Attr] = {"axes": (1, 2), "shift": 0 if real else 20}
     context.result("resample", (data, *indices, *weights), attrs)
 
 
-def _read_resized_image_size(context: OpContext, data_name: str) -> tuple[int, int]:
+def _read_resized_height_and_width(context: OpContext, data_name: str) -> tuple[int, int]:
     """Return the constant height and width of the resized image."""
-    context.rank(data_name, 4)
+    context.shape_of_rank(data_name, 4)
     sizes = context.integers(1)
     if len(sizes) != 2 or min(sizes) < 1:
         context.broken(f"size: got {sizes}, expected two sides of 1..{_MOST} pixels")
@@ -125,7 +125,7 @@ def _nearest_input_indices(in_extent: int, out_extent: int, align_corners: bool,
     return np.clip(indices.astype(np.int64), 0, in_extent - 1)
 
 
-def _linear_indices_and_weights(
+def _linear_interpolation_indices_and_weights(
     in_extent: int, out_extent: int, align_corners: bool, half_pixel_centers: bool
 ) -> tuple[Array, Array]:
     """Return, for every output element along an axis, the indices and float32 weights of the two neighbouring input
@@ -146,7 +146,7 @@ def _linear_indices_and_weights(
     return np.stack([below, above], 1).astype(np.int64), np.stack([1 - share, share], 1).astype(np.float32)
 
 
-def _linear_indices_and_fixed_point_weights(
+def _interpolation_indices_and_fixed_point_weights(
     in_extent: int, out_extent: int, align_corners: bool, half_pixel_centers: bool
 ) -> tuple[Array, Array]:
     """Return, for every output element along an axis, the indices and weights of the two neighbouring input elements.
@@ -177,7 +177,7 @@ _CHANNELS_FIRST, _CHANNELS_LAST = (0, 4, 1, 2, 3), (0, 2, 3, 4, 1)
 def convert_conv_3d(context: OpContext) -> None:
     """Convert CONV_3D of data (N, D, H, W, C) with weights (D, H, W, C / groups, O)."""
     fields, (weight, bias) = _read_conv_3d_options(context), _read_volume_weights_and_bias(context, (4, 3, 0, 1, 2))
-    data, taps = _transpose_volume_channels_first(context, 0), weight.shape[2:]
+    data, taps = _transpose_volume_to_channels_first(context, 0), weight.shape[2:]
     shape = context.type(data).shape
     strides, dilation = _read_option_per_axis(fields, "Stride{}"), _read_option_per_axis(fields, "Dilation{}Factor")
     if shape[1] % weight.shape[1]:
@@ -197,7 +197,7 @@ def convert_conv_3d_transpose(context: OpContext) -> None:
     TFLite's padding scheme applies to the convolution in the opposite direction, from the output to the data.
     """
     fields, (weight, bias) = _read_conv_3d_options(context), _read_volume_weights_and_bias(context, (4, 3, 0, 1, 2))
-    data, taps, output_shape = _transpose_volume_channels_first(context, 2), weight.shape[2:], context.integers(0)
+    data, taps, output_shape = _transpose_volume_to_channels_first(context, 2), weight.shape[2:], context.integers(0)
     shape = context.type(data).shape
     strides, dilation = _read_option_per_axis(fields, "Stride{}"), _read_option_per_axis(fields, "Dilation{}Factor")
     if len(output_shape) != 5 or min(output_shape) < 1 or weight.shape[0] != shape[1]:
@@ -211,16 +211,16 @@ def convert_conv_3d_transpose(context: OpContext) -> None:
     _emit_channels_last_result(context, fields, context.emit("convolution_transpose", (data, name, *bias), attrs))
 
 
-def _read_conv_3d_options(context: OpContext) -> Fields:
+def _read_conv_3d_options(context: OpContext) -> OptionFields:
     """Return the fields of the operator's Conv3DOptions."""
     return context.operator.options.fields("Conv3DOptions", required=True)
 
 
-def _read_option_per_axis(fields: Fields, field_pattern: str) -> tuple[int, int, int]:
+def _read_option_per_axis(fields: OptionFields, field_name_pattern: str) -> tuple[int, int, int]:
     """Return an option that has a field for each spatial axis as (depth, height, width).
 
-    ``field_pattern``: name of the fields, such as ``Stride{}``, where D, H or W replaces ``{}``."""
-    depth, height, width = (fields.integer(field_pattern.format(axis), 1) for axis in "DHW")
+    ``field_name_pattern``: name of the fields, such as ``Stride{}``, where D, H or W replaces ``{}``."""
+    depth, height, width = (fields.read_integer(field_name_pattern.format(axis), 1) for axis in "DHW")
     return depth, height, width
 
 
@@ -233,20 +233,20 @@ def _read_volume_weights_and_bias(context: OpContext, axis_order: tuple[int, ...
             f"filter: got {weight.dtype} of shape {weight.shape}, expected float32 of rank 5", "use float32 weights"
         )
     bias_at = 3 if context.operator.code == "CONV_3D_TRANSPOSE" else 2
-    bias = (context.operand(bias_at),) if context.has(bias_at) else ()
+    bias = (context.operand(bias_at),) if context.has_input(bias_at) else ()
     return np.ascontiguousarray(weight.transpose(axis_order)), bias
 
 
-def _transpose_volume_channels_first(context: OpContext, input_position: int) -> str:
+def _transpose_volume_to_channels_first(context: OpContext, input_position: int) -> str:
     """Return the operand ``input_position``, which is (N, D, H, W, C), transposed to (N, C, D, H, W)."""
     data = context.operand(input_position)
-    context.rank(data, 5)
+    context.shape_of_rank(data, 5)
     return context.emit("transpose", (data,), {"axes": _CHANNELS_FIRST})
 
 
 def _resolve_volume_padding(
     context: OpContext,
-    fields: Fields,
+    fields: OptionFields,
     data_extents: Sequence[int],
     window_extents: Sequence[int],
     strides: Sequence[int],
@@ -255,17 +255,17 @@ def _resolve_volume_padding(
     """Return the padding of a 3D convolution by TFLite's scheme SAME or VALID (``padding.h``).
 
     Three numbers of elements before the data (depth, height, width), then three numbers after the data."""
-    scheme = fields.integer("Padding", 0, 1)
+    scheme = fields.read_integer("Padding", 0, 1)
     rows = zip(data_extents, window_extents, strides, dilation, strict=True)
     total = [0 if scheme else max((-(-e // s) - 1) * s + (k - 1) * d + 1 - e, 0) for e, k, s, d in rows]
     return (*(t // 2 for t in total), *(t - t // 2 for t in total))
 
 
-def _emit_channels_last_result(context: OpContext, fields: Fields, channels_first_value: str) -> None:
+def _emit_channels_last_result(context: OpContext, fields: OptionFields, channels_first_value: str) -> None:
     """Define the output: the value transposed from channels first to channels last, with the fused activation."""
     last = context.emit("transpose", (channels_first_value,), {"axes": _CHANNELS_LAST})
-    code = fields.integer("FusedActivationFunction")
-    emit_real_activation(context, last, activation_name(context, code))
+    code = fields.read_integer("FusedActivationFunction")
+    emit_float32_activation_as_output(context, last, activation_name(context, code))
 
 
 def convert_local_response_normalization(context: OpContext) -> None:
@@ -274,16 +274,16 @@ def convert_local_response_normalization(context: OpContext) -> None:
     s is the sum of the squares of 2 * radius + 1 neighbouring channels."""
     fields = context.operator.options.fields("LocalResponseNormalizationOptions", required=True)
     data = context.operand(0)
-    shape = context.rank(data, 4)
+    shape = context.shape_of_rank(data, 4)
     rows, depth = prod(shape[:-1]), shape[-1]
-    radius = min(fields.integer("Radius", 0), depth - 1)
+    radius = min(fields.read_integer("Radius", 0), depth - 1)
     squares = context.reshape(context.emit("mul", (data, data), {}), (rows, 1, depth))
     attrs: Mapping[str, Attr] = {"kernel": (2 * radius + 1,), "padding": (radius, radius)}
     around = context.emit("window_sum", (squares,), {**attrs, "strides": (1,), "dilation": (1,)})
     value = context.reshape(around, shape)
     for op, name in (("mul", "Alpha"), ("add", "Bias")):
-        value = context.emit(op, (value, context.scalar(fields.real(name))), {})
-    power = context.emit("pow", (value, context.scalar(-fields.real("Beta"))), {})
+        value = context.emit(op, (value, context.scalar(fields.read_float(name))), {})
+    power = context.emit("pow", (value, context.scalar(-fields.read_float("Beta"))), {})
     context.result("mul", (data, power), {})
 
 

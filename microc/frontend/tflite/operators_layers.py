@@ -8,13 +8,13 @@ from math import prod
 
 import numpy as np
 
-from microc.frontend.tflite.builtin_options import Fields
+from microc.frontend.tflite.builtin_options import OptionFields
 from microc.frontend.tflite.context import (
     FLOAT,
     Converter,
     OpContext,
     activation_name,
-    emit_real_activation,
+    emit_float32_activation_as_output,
     resolve_padding_scheme,
 )
 from microc.graph.ir import Attr
@@ -32,8 +32,8 @@ def convert_conv_2d(context: OpContext) -> None:
     fields = context.operator.options.fields("Conv2DOptions", required=True)
     data = context.operand(0)
     weight = read_layer_weights(context, 1, channel_axis=0)
-    channels = context.rank(data, 4)[3]
-    out_channels, height, width, depth = context.rank(weight, 4)
+    channels = context.shape_of_rank(data, 4)[3]
+    out_channels, height, width, depth = context.shape_of_rank(weight, 4)
     if channels % depth or out_channels % (channels // depth):
         context.broken(
             f"filter: got {out_channels} x {depth} channels for {channels} input channels, expected {depth} to divide "
@@ -51,9 +51,9 @@ def convert_depthwise_conv_2d(context: OpContext) -> None:
     The weights (1, H, W, C * multiplier) are transposed to OHWI with one input channel."""
     fields = context.operator.options.fields("DepthwiseConv2DOptions", required=True)
     data = context.operand(0)
-    channels = context.rank(data, 4)[3]
+    channels = context.shape_of_rank(data, 4)[3]
     weight = read_layer_weights(context, 1, channel_axis=3, axis_order=(3, 1, 2, 0))
-    out_channels, height, width, one = context.rank(weight, 4)
+    out_channels, height, width, one = context.shape_of_rank(weight, 4)
     if one != 1 or out_channels % channels:
         context.broken(
             f"filter: got {one} x {out_channels} channels, expected 1 x a multiple of {channels}, the input channels"
@@ -69,25 +69,25 @@ def convert_fully_connected(context: OpContext) -> None:
 
     The output is (M, N), or has the leading axes of the data if ``KeepNumDims`` is set."""
     fields = context.operator.options.fields("FullyConnectedOptions")
-    if fields.integer("WeightsFormat") != 0:
+    if fields.read_integer("WeightsFormat") != 0:
         context.refuse("weights_format: shuffled weights are not supported", "convert the model with DEFAULT weights")
     data = context.operand(0)
     is_constant = context.value(1) in context.builder.consts
-    weight = read_layer_weights(context, 1, channel_axis=0) if is_constant else _check_computed_weights(context)
-    units, depth = context.rank(weight, 2)
+    weight = read_layer_weights(context, 1, channel_axis=0) if is_constant else _read_computed_weights(context)
+    units, depth = context.shape_of_rank(weight, 2)
     type_ = context.type(data)
     if not type_.size or type_.size % depth:
         context.broken(
             f"input: got shape {type_.shape}, expected a multiple of {depth} elements for weights of {units} x {depth}"
         )
     rows = type_.size // depth
-    attrs: dict[str, Attr] = {"activation": activation_name(context, fields.integer("FusedActivationFunction"))}
-    attrs |= dynamic_quantisation_attrs(context, bool(fields.integer("AsymmetricQuantizeInputs")))
+    attrs: dict[str, Attr] = {"activation": activation_name(context, fields.read_integer("FusedActivationFunction"))}
+    attrs |= dynamic_quantisation_attrs(context, bool(fields.read_integer("AsymmetricQuantizeInputs")))
     operands = (context.reshape(data, (rows, depth)), weight, *read_layer_bias(context, 2, units))
-    keep = fields.integer("KeepNumDims") and type_.shape and type_.shape[-1] == depth
+    keep = fields.read_integer("KeepNumDims") and type_.shape and type_.shape[-1] == depth
     shape = (*type_.shape[:-1], units) if keep else (rows, units)
-    declared = context.target()
-    if not declared.unknown and prod(declared.type.shape) == rows * units and declared.type.shape:
+    declared = context.output_tensor()
+    if not declared.unknown_axes and prod(declared.type.shape) == rows * units and declared.type.shape:
         shape = declared.type.shape
     if shape == (rows, units):
         context.result("dense", operands, attrs)
@@ -95,15 +95,16 @@ def convert_fully_connected(context: OpContext) -> None:
         context.result_reshape(context.emit("dense", operands, attrs, like=declared.type), shape)
 
 
-def _check_computed_weights(context: OpContext) -> str:
+def _read_computed_weights(context: OpContext) -> str:
     """Return the weights of a FULLY_CONNECTED whose weights are computed by the network.
 
     TFLite converters write a product of two activations like this. Data and weights must have the same dtype."""
-    dtype = context.source(0).type.dtype
-    weights = context.source(1).type
+    dtype = context.input_tensor(0).type.dtype
+    weights = context.input_tensor(1).type
     if weights.dtype != dtype or dtype not in ("float32", "int8", "uint8"):
         context.refuse(
-            f"computed weights: got {weights.dtype} for {dtype} data", "convert both to float32, int8 or uint8"
+            f"computed weights: got {weights.dtype}, expected the dtype of the data, {dtype}",
+            "convert both to float32, int8 or uint8",
         )
     if weights.quant and weights.quant.axis is not None:
         context.refuse("computed weights: quantisation per channel is not supported", "quantise them per tensor")
@@ -116,9 +117,9 @@ def convert_svdf(context: OpContext) -> None:
     The memory of earlier time steps is a variable tensor, which becomes a state of the graph."""
     fields = context.operator.options.fields("SVDFOptions", required=True)
     data = context.operand(0)
-    depth = context.rank(data, 2)[1]
-    types = [context.source(position).type for position in (1, 2, 4)]
-    real = context.target().type.dtype == "float32"
+    depth = context.shape_of_rank(data, 2)[1]
+    types = [context.input_tensor(position).type for position in (1, 2, 4)]
+    real = context.output_tensor().type.dtype == "float32"
     allowed_dtypes = (
         [("float32", "int8"), ("float32", "int8"), ("float32",)] if real else [("int8",), *[("int8", "int16")] * 2]
     )
@@ -133,16 +134,16 @@ def convert_svdf(context: OpContext) -> None:
         feature, time = (read_layer_weights(context, position, channel_axis=0) for position in (1, 2))
     else:
         feature, time = context.value(1), context.value(2)
-    filters, taps = context.rank(time, 2)
-    rank = fields.integer("Rank", 1)
-    if context.rank(feature, 2) != (filters, depth) or filters % rank:
+    filters, taps = context.shape_of_rank(time, 2)
+    rank = fields.read_integer("Rank", 1)
+    if context.shape_of_rank(feature, 2) != (filters, depth) or filters % rank:
         context.broken(
             f"got feature weights {context.type(feature).shape} and rank {rank}, "
             f"expected ({filters}, {depth}) and a divisor of {filters}"
         )
     bias = read_layer_bias(context, 3, filters // rank)
-    memory = context.source(4)
-    if not memory.variable:
+    memory = context.input_tensor(4)
+    if not memory.is_variable:
         context.refuse(
             f"state {memory.name!r}: got is_variable = false, expected true", "set is_variable of the tensor"
         )
@@ -151,12 +152,12 @@ def convert_svdf(context: OpContext) -> None:
             f"state: got shape {memory.type.shape}, expected {filters} x {taps} (filters x taps) for each row"
         )
     state = context.builder.define_state(memory.name, memory.type, None, context.where)
-    code = fields.integer("FusedActivationFunction")
+    code = fields.read_integer("FusedActivationFunction")
     attrs: dict[str, Attr] = {"rank": rank, "activation": activation_name(context, code)}
-    attrs |= dynamic_quantisation_attrs(context, bool(fields.integer("AsymmetricQuantizeInputs")))
+    attrs |= dynamic_quantisation_attrs(context, bool(fields.read_integer("AsymmetricQuantizeInputs")))
     if not bias:
         dtype = "float32" if real else "int32"
-        bias = (context.new_constant(f"{context.target().name}_bias", np.zeros(filters // rank, dtype)),)
+        bias = (context.new_constant(f"{context.output_tensor().name}_bias", np.zeros(filters // rank, dtype)),)
     context.result_with_state("svdf", (data, feature, time, *bias, state), attrs, state)
 
 
@@ -166,8 +167,8 @@ def make_pool_converter(op: str) -> Converter:
     def convert_pool(context: OpContext) -> None:
         fields = context.operator.options.fields("Pool2DOptions", required=True)
         data = context.operand(0)
-        context.rank(data, 4)
-        kernel = (fields.integer("FilterHeight", 1), fields.integer("FilterWidth", 1))
+        context.shape_of_rank(data, 4)
+        kernel = (fields.read_integer("FilterHeight", 1), fields.read_integer("FilterWidth", 1))
         attrs = _read_window_attributes(context, fields, data, kernel, has_dilation=False)
         attrs |= {"kernel": kernel, "layout": "NHWC"}
         if op == "avg_pool2d":
@@ -182,28 +183,28 @@ def convert_l2_pool_2d(context: OpContext) -> None:
     padding."""
     fields = context.operator.options.fields("Pool2DOptions", required=True)
     data = context.operand(0)
-    context.rank(data, 4)
-    kernel = (fields.integer("FilterHeight", 1), fields.integer("FilterWidth", 1))
+    context.shape_of_rank(data, 4)
+    kernel = (fields.read_integer("FilterHeight", 1), fields.read_integer("FilterWidth", 1))
     attrs = _read_window_attributes(context, fields, data, kernel, has_dilation=False)
     function = str(attrs.pop("activation"))
     attrs |= {"kernel": kernel, "layout": "NHWC", "count_include_pad": False}
     mean = context.emit("avg_pool2d", (context.emit("mul", (data, data), {}),), attrs)
     root = context.emit("sqrt", (mean,), {})
-    emit_real_activation(context, root, function)
+    emit_float32_activation_as_output(context, root, function)
 
 
 def convert_softmax(context: OpContext) -> None:
     """Convert SOFTMAX over the last axis. The output of int8 data may be int16."""
     fields = context.operator.options.fields("SoftmaxOptions")
-    source, target = context.source(0).type.dtype, context.target().type.dtype
+    source, target = context.input_tensor(0).type.dtype, context.output_tensor().type.dtype
     if source != target and (source, target) != ("int8", "int16"):
         context.refuse(
             f"got {source} input and {target} output, expected equal dtypes",
             "use one dtype, or int8 input and int16 output",
         )
     data = context.operand(0, source, symmetric=source == target)
-    axis = len(context.rank(data, *range(1, 9))) - 1
-    beta = fields.real("Beta") if context.operator.options.table_type else 1.0
+    axis = len(context.shape_of_rank(data, *range(1, 9))) - 1
+    beta = fields.read_float("Beta") if context.operator.options.table_type else 1.0
     if not beta > 0:
         context.broken(f"beta is {beta}, expected a positive number")
     context.result("softmax", (data,), {"axis": axis, "beta": beta})
@@ -215,20 +216,24 @@ def convert_log_softmax(context: OpContext) -> None:
 
 
 def _read_window_attributes(
-    context: OpContext, fields: Fields, data_name: str, kernel_extents: tuple[int, int], *, has_dilation: bool
+    context: OpContext, fields: OptionFields, data_name: str, kernel_extents: tuple[int, int], *, has_dilation: bool
 ) -> dict[str, Attr]:
     """Return the attributes that convolutions and pools have in common: strides, padding, activation, and dilation if
     ``has_dilation``."""
-    strides = (fields.integer("StrideH", 1), fields.integer("StrideW", 1))
-    dilation = (fields.integer("DilationHFactor", 1), fields.integer("DilationWFactor", 1)) if has_dilation else (1, 1)
+    strides = (fields.read_integer("StrideH", 1), fields.read_integer("StrideW", 1))
+    dilation = (
+        (fields.read_integer("DilationHFactor", 1), fields.read_integer("DilationWFactor", 1))
+        if has_dilation
+        else (1, 1)
+    )
     height, width = context.type(data_name).shape[1:3]
     padding = resolve_padding_scheme(
-        context, fields.integer("Padding"), (height, width), kernel_extents, strides, dilation
+        context, fields.read_integer("Padding"), (height, width), kernel_extents, strides, dilation
     )
     attrs: dict[str, Attr] = {
         "strides": strides,
         "padding": padding,
-        "activation": activation_name(context, fields.integer("FusedActivationFunction")),
+        "activation": activation_name(context, fields.read_integer("FusedActivationFunction")),
     }
     if has_dilation:
         attrs["dilation"] = dilation
@@ -241,7 +246,7 @@ def dynamic_quantisation_attrs(context: OpContext, is_asymmetric: bool | None) -
 
     The attribute records whether LiteRT quantises the data symmetrically or asymmetrically at run time.
     ``is_asymmetric`` None means asymmetrically if the weights have a scale for each channel."""
-    target, weights = context.target().type, context.source(1).type
+    target, weights = context.output_tensor().type, context.input_tensor(1).type
     if target.dtype != "float32" or weights.dtype != "int8" or weights.quant is None or any(weights.quant.zero_point):
         return {}
     if is_asymmetric is None:
@@ -256,7 +261,7 @@ def read_layer_weights(
 
     Weights may be quantised per tensor, or along ``channel_axis``. int8 weights of a float layer are dequantised; the
     layer's attribute ``dynamic`` records how LiteRT computes such a layer."""
-    tensor, dtype = context.source(input_position), context.target().type.dtype
+    tensor, dtype = context.input_tensor(input_position), context.output_tensor().type.dtype
     type_ = tensor.type
     if type_.dtype not in _WEIGHT_DTYPES[dtype]:
         context.refuse(
@@ -286,9 +291,9 @@ def read_layer_weights(
 def read_layer_bias(context: OpContext, input_position: int, channel_count: int) -> tuple[str, ...]:
     """Return a tuple with the name of a layer's constant bias of ``channel_count`` elements; () if the layer has
     none."""
-    if not context.has(input_position):
+    if not context.has_input(input_position):
         return ()
-    tensor, dtype = context.source(input_position), context.target().type.dtype
+    tensor, dtype = context.input_tensor(input_position), context.output_tensor().type.dtype
     if tensor.type.dtype not in _BIAS_DTYPES[dtype]:
         context.refuse(
             f"bias: dtype {tensor.type.dtype} does not match the output's dtype {dtype}",
@@ -324,14 +329,16 @@ def convert_batch_matmul(context: OpContext) -> None:
     The int8 operand of int16 data must be a constant; it is widened to int16 at compile time.
     """
     fields = context.operator.options.fields("BatchMatMulOptions")
-    adjoint = [bool(fields.integer(name)) for name in ("AdjX", "AdjY")]
-    left, right = (context.source(position).type.dtype for position in (0, 1))
+    adjoint = [bool(fields.read_integer(name)) for name in ("AdjX", "AdjY")]
+    left, right = (context.input_tensor(position).type.dtype for position in (0, 1))
     data = _transpose_if_adjoint(context, context.operand(0), adjoint[0])
     if (left, right) == ("float32", "int8"):
-        _emit_matmul_of_int8_weights(context, data, adjoint[1], bool(fields.integer("AsymmetricQuantizeInputs")))
+        _emit_matmul_of_int8_weights(context, data, adjoint[1], bool(fields.read_integer("AsymmetricQuantizeInputs")))
         return
     if (left, right) == ("int16", "int8"):
-        other = context.new_constant("widened", context.constant(1).astype(np.int16), context.source(1).type.quant)
+        other = context.new_constant(
+            "widened", context.constant(1).astype(np.int16), context.input_tensor(1).type.quant
+        )
     else:
         other = context.operand(1)
     context.result("matmul", (data, _transpose_if_adjoint(context, other, adjoint[1])), {})
@@ -339,7 +346,7 @@ def convert_batch_matmul(context: OpContext) -> None:
 
 def _transpose_if_adjoint(context: OpContext, value: str, is_adjoint: bool) -> str:
     """Return ``value`` with its last two axes swapped if ``is_adjoint``, else unchanged."""
-    rank = len(context.rank(value, 2, 3, 4, 5))
+    rank = len(context.shape_of_rank(value, 2, 3, 4, 5))
     axes = (*range(rank - 2), rank - 1, rank - 2)
     return context.emit("transpose", (value,), {"axes": axes}) if is_adjoint else value
 
@@ -350,7 +357,7 @@ def _emit_matmul_of_int8_weights(context: OpContext, data_name: str, is_adjoint:
     The option ``hybrid`` with the value ``dynamic`` quantises the rows of the data of such a layer at run time. If the
     constant is no matrix, or has scales along the wrong axis, a float matmul is emitted.
     """
-    tensor, weight = context.source(1), context.constant(1)
+    tensor, weight = context.input_tensor(1), context.constant(1)
     quant = tensor.type.quant
     if quant is None:
         context.refuse(f"int8 weights {tensor.name!r} have no quantisation", "give them scales")

@@ -13,7 +13,7 @@ from microc.frontend.tflite.context import (
     Converter,
     OpContext,
     activation_name,
-    emit_real_activation,
+    emit_float32_activation_as_output,
     resolve_padding_scheme,
 )
 from microc.frontend.tflite.operators_layers import read_layer_bias, read_layer_weights
@@ -45,7 +45,10 @@ def convert_non_max_suppression(context: OpContext) -> None:
     overlap, least, sigma = (
         float(context.constant(position).reshape(-1)[0]) if position < 5 or soft else 0.0 for position in (3, 4, 5)
     )
-    if not (1 <= most <= _MAX_DETECTIONS and 0 <= overlap <= 1 and sigma >= 0) or context.rank(boxes, 2)[1] != 4:
+    if (
+        not (1 <= most <= _MAX_DETECTIONS and 0 <= overlap <= 1 and sigma >= 0)
+        or context.shape_of_rank(boxes, 2)[1] != 4
+    ):
         got = f"{most} outputs of boxes {context.type(boxes).shape}, IoU threshold {overlap}, sigma {sigma}"
         context.broken(f"got {got}; expected 1..{_MAX_DETECTIONS} outputs, boxes (N, 4), 0..1 and at least 0")
     attrs: dict[str, Attr] = {"most": most, "overlap": overlap, "score": least, "sigma": sigma}
@@ -76,7 +79,7 @@ def _emit_suppress_or_topk(context: OpContext, op: str, inputs: Sequence[str], a
     count = 3 if op == "suppress" else 2
     names = [context.builder.file.reserve_name(f"{context.loc.name}_{op}") for _ in range(count)]
     types = context.infer_types(op, inputs, attrs)
-    context.append(op, inputs, attrs, names, types)
+    context.write_node_with_outputs(op, inputs, attrs, names, types)
     return names
 
 
@@ -108,33 +111,34 @@ def _read_detection_options(context: OpContext) -> _DetectionOptions:
     """Read the options of TFLite_Detection_PostProcess from the operator's flexbuffer."""
     custom = context.operator.custom
 
-    def finite_option(name: str) -> float:
-        """Return the option ``name``, which must be a finite number."""
-        value = custom.get(name)
+    def read_finite_option(option_name: str) -> float:
+        """Return the option ``option_name``, which must be a finite number."""
+        value = custom.get(option_name)
         if isinstance(value, str | tuple) or value is None or not np.isfinite(value):
-            context.broken(f"option {name} is {value!r}, expected a number")
+            context.broken(f"option {option_name} is {value!r}, expected a number")
         return float(value)
 
-    def count_option(name: str, default: int | None = None) -> int:
-        """Return the option ``name``, a number of objects; ``default`` if the option is absent."""
-        number = default if default is not None and name not in custom else int(finite_option(name))
+    def read_count_option(option_name: str, default: int | None = None) -> int:
+        """Return the option ``option_name``, a number of objects; ``default`` if the option is absent."""
+        number = default if default is not None and option_name not in custom else int(read_finite_option(option_name))
         if not 1 <= number <= _MAX_DETECTIONS:
-            context.broken(f"option {name} is {number}, expected 1..{_MAX_DETECTIONS}")
+            context.broken(f"option {option_name} is {number}, expected 1..{_MAX_DETECTIONS}")
         return number
 
-    y, x, h, w = (finite_option(f"{side}_scale") for side in "yxhw")
-    if 0.0 in (y, x, h, w) or not 0 < finite_option("nms_iou_threshold") <= 1:
-        got = f"x_scale {x}, y_scale {y}, w_scale {w}, h_scale {h} and nms_iou_threshold {finite_option('nms_iou_threshold')}"
+    y, x, h, w = (read_finite_option(f"{side}_scale") for side in "yxhw")
+    if 0.0 in (y, x, h, w) or not 0 < read_finite_option("nms_iou_threshold") <= 1:
+        threshold = read_finite_option("nms_iou_threshold")
+        got = f"x_scale {x}, y_scale {y}, w_scale {w}, h_scale {h} and nms_iou_threshold {threshold}"
         context.broken(f"got {got}; expected no scale of 0, and a threshold within 0..1")
-    regular, classes = bool(custom.get("use_regular_nms", False)), count_option("num_classes")
+    regular, classes = bool(custom.get("use_regular_nms", False)), read_count_option("num_classes")
     return _DetectionOptions(
-        count_option("max_detections"),
+        read_count_option("max_detections"),
         classes,
-        count_option("detections_per_class", _PER_CLASS),
-        min(count_option("max_classes_per_detection", 1), classes),
+        read_count_option("detections_per_class", _PER_CLASS),
+        min(read_count_option("max_classes_per_detection", 1), classes),
         regular,
-        finite_option("nms_score_threshold"),
-        finite_option("nms_iou_threshold"),
+        read_finite_option("nms_score_threshold"),
+        read_finite_option("nms_iou_threshold"),
         (y, x, h, w),
     )
 
@@ -146,14 +150,14 @@ def convert_detection_post_process(context: OpContext) -> None:
     additional first column for the background."""
     options = _read_detection_options(context)
     encodings, predictions, anchors = (_dequantised_operand(context, position) for position in range(3))
-    _, boxes, depth = context.rank(encodings, 3)
-    shape = context.rank(predictions, 3)
+    _, boxes, depth = context.shape_of_rank(encodings, 3)
+    shape = context.shape_of_rank(predictions, 3)
     if depth < 4 or shape[:2] != (1, boxes) or not 0 <= shape[2] - options.class_count <= 1:
         got = f"boxes {context.type(encodings).shape}, scores {shape}"
         context.broken(
             f"got {got}; expected (1, N, 4 or more) and (1, N, {options.class_count} or {options.class_count + 1})"
         )
-    if context.rank(anchors, 2) != (boxes, 4):
+    if context.shape_of_rank(anchors, 2) != (boxes, 4):
         context.broken(f"anchors: got shape {context.type(anchors).shape}, expected ({boxes}, 4)")
     corners = _decode_boxes(context, context.reshape(encodings, (boxes, depth)), anchors, options)
     flat = context.reshape(predictions, (boxes, shape[2]))
@@ -161,27 +165,27 @@ def convert_detection_post_process(context: OpContext) -> None:
     (_emit_regular_nms if options.is_regular else _emit_fast_nms)(context, corners, scores, options)
 
 
-def _dequantised_operand(context: OpContext, position: int) -> str:
+def _dequantised_operand(context: OpContext, input_position: int) -> str:
     """Return an operand as float32. A quantised operand, as LiteRT's models may have, is dequantised."""
-    type_ = context.source(position).type
+    type_ = context.input_tensor(input_position).type
     if type_.dtype == "float32" or type_.quant is None or type_.quant.axis is not None:
-        return context.operand(position, "float32")
+        return context.operand(input_position, "float32")
     attrs: Mapping[str, Attr] = {"scale": type_.quant.scale, "zero_point": type_.quant.zero_point, "axis": None}
-    return context.emit("dequantize", (context.value(position),), attrs)
+    return context.emit("dequantize", (context.value(input_position),), attrs)
 
 
 def _decode_boxes(context: OpContext, encodings: str, anchors: str, options: _DetectionOptions) -> str:
     """Decode boxes (y, x, h, w) that are encoded relative to anchors; return them as (top, left, bottom, right)."""
     y, x, h, w = options.encoding_scales
 
-    def divide_by_scales(first: int, scales: tuple[float, float]) -> str:
+    def emit_columns_divided_by_scales(first_column: int, scales: tuple[float, float]) -> str:
         by = context.new_constant("scales", np.array([scales], np.float32))
-        return context.emit("div", (_slice_columns(context, encodings, first, first + 2), by), {})
+        return context.emit("div", (_slice_columns(context, encodings, first_column, first_column + 2), by), {})
 
     centre, size = (_slice_columns(context, anchors, first, first + 2) for first in (0, 2))
-    offset = context.emit("mul", (divide_by_scales(0, (y, x)), size), {})
+    offset = context.emit("mul", (emit_columns_divided_by_scales(0, (y, x)), size), {})
     middle = context.emit("add", (offset, centre), {})
-    sizes = context.emit("mul", (context.emit("exp", (divide_by_scales(2, (h, w)),), {}), size), {})
+    sizes = context.emit("mul", (context.emit("exp", (emit_columns_divided_by_scales(2, (h, w)),), {}), size), {})
     half = context.emit("mul", (sizes, context.scalar(0.5)), {})
     ends = [context.emit(op, (middle, half), {}) for op in ("sub", "add")]
     return context.emit("concat", ends, {"axis": 1})
@@ -221,7 +225,9 @@ def _emit_regular_nms(context: OpContext, boxes: str, scores: str, options: _Det
     ]
     body = _make_class_suppression_body(context, context.type(boxes).shape[0], options)
     attrs: Mapping[str, Attr] = {"body": body, "count": options.class_count, "carried": 3, "guarded": False}
-    context.append("loop", (*start, boxes, scores), attrs, names, [context.type(name) for name in start])
+    context.write_node_with_outputs(
+        "loop", (*start, boxes, scores), attrs, names, [context.type(name) for name in start]
+    )
     kept, indices, classes = names
     filled = context.emit("greater", (kept, context.scalar(-np.inf)), {"rounding": Rounding.NONE})
     sum_attrs: Mapping[str, Attr] = {"axes": (0,), "keepdims": False, "rounding": Rounding.NONE}
@@ -284,8 +290,8 @@ def _declared_or_default_shape(context: OpContext, position: int, default_shape:
     """Return the shape that the file declares for output ``position``; ``default_shape`` if it declares no shape.
 
     TFLite converters declare no shapes for the outputs of TFLite_Detection_PostProcess."""
-    target = context.target(position)
-    return target.type.shape if target.type.shape and not target.unknown else default_shape
+    target = context.output_tensor(position)
+    return target.type.shape if target.type.shape and not target.unknown_axes else default_shape
 
 
 DETECTION_CONVERTERS: Mapping[str, Converter] = {
@@ -414,7 +420,7 @@ def convert_transform_landmarks(context: OpContext) -> None:
 
     The option ``scale`` multiplies the matrix's offset. A third coordinate is returned unchanged."""
     data, matrix = context.operand(0), context.operand(1)
-    shape, custom = context.rank(data, 3, 4), context.operator.custom
+    shape, custom = context.shape_of_rank(data, 3, 4), context.operator.custom
     axes = read_integer_option(context, "dimensions", 2, 3) if "dimensions" in custom else shape[-1]
     size = context.type(data).size
     if shape[0] != 1 or shape[-1] % axes or axes not in (2, 3) or context.type(matrix).size != 16:
@@ -432,12 +438,14 @@ def convert_transform_landmarks(context: OpContext) -> None:
     context.result_reshape(moved, shape)
 
 
-def _slice_matrix(context: OpContext, value: str, rows: tuple[int, int | None], columns: tuple[int, int]) -> str:
-    """Return a part of a matrix: ``rows`` and ``columns`` are (begin, end). An end of None means all rows from
-    ``begin`` on."""
-    last = context.type(value).shape[0] if rows[1] is None else rows[1]
-    attrs = {"begin": (rows[0], columns[0]), "end": (last, columns[1]), "strides": (1, 1)}
-    return context.emit("slice", (value,), attrs)
+def _slice_matrix(
+    context: OpContext, matrix: str, row_range: tuple[int, int | None], column_range: tuple[int, int]
+) -> str:
+    """Emit a slice of a matrix. The ranges are (begin, end). If the end of ``row_range`` is None, the slice contains
+    all rows from its begin on."""
+    last = context.type(matrix).shape[0] if row_range[1] is None else row_range[1]
+    attrs = {"begin": (row_range[0], column_range[0]), "end": (last, column_range[1]), "strides": (1, 1)}
+    return context.emit("slice", (matrix,), attrs)
 
 
 def _emit_axis_reduction(context: OpContext, op: str, value: str, axis: int) -> str:
@@ -451,33 +459,34 @@ def _scale_columns(context: OpContext, value: str, factors: _Pair, *, as_rows: b
     return context.emit("mul", (value, context.new_constant("factors", numbers)), {})
 
 
-def _read_finite_option(context: OpContext, name: str) -> float:
-    """Return the option ``name``, which must be a finite number."""
-    value = context.operator.custom.get(name)
+def _read_finite_option(context: OpContext, option_name: str) -> float:
+    """Return the option ``option_name``, which must be a finite number."""
+    value = context.operator.custom.get(option_name)
     if isinstance(value, str | tuple) or value is None or not np.isfinite(value):
-        context.broken(f"option {name} is {value!r}, expected a number")
+        context.broken(f"option {option_name} is {value!r}, expected a number")
     return float(value)
 
 
-def _read_image_size_option(context: OpContext, name: str) -> tuple[int, int]:
-    """Return the option ``name``, a list of two integers: an image's numbers of rows and columns, each at least 2."""
-    first, second = (*_read_integers_option(context, name), 0, 0)[:2]
+def _read_image_size_option(context: OpContext, option_name: str) -> tuple[int, int]:
+    """Return the option ``option_name``, a list of two integers: an image's numbers of rows and columns, each at least
+    2."""
+    first, second = (*_read_integers_option(context, option_name), 0, 0)[:2]
     if not 2 <= min(first, second) <= max(first, second) <= _MAX_LANDMARKS:
-        context.broken(f"option {name} is {(first, second)}, expected two numbers in 2..{_MAX_LANDMARKS}")
+        context.broken(f"option {option_name} is {(first, second)}, expected two numbers in 2..{_MAX_LANDMARKS}")
     return first, second
 
 
-def _read_landmark_indices_option(context: OpContext, name: str) -> tuple[int, ...]:
-    """Return the option ``name``, a list of indices of landmarks."""
-    indices = _read_integers_option(context, name)
+def _read_landmark_indices_option(context: OpContext, option_name: str) -> tuple[int, ...]:
+    """Return the option ``option_name``, a list of indices of landmarks."""
+    indices = _read_integers_option(context, option_name)
     if not indices or min(indices) < 0:
-        context.broken(f"option {name} is {indices}, expected landmark numbers of at least 0")
+        context.broken(f"option {option_name} is {indices}, expected landmark numbers of at least 0")
     return indices
 
 
-def _read_integers_option(context: OpContext, name: str) -> tuple[int, ...]:
-    """Return the option ``name``, a list of integers; () if the option is absent."""
-    value = context.operator.custom.get(name)
+def _read_integers_option(context: OpContext, option_name: str) -> tuple[int, ...]:
+    """Return the option ``option_name``, a list of integers; () if the option is absent."""
+    value = context.operator.custom.get(option_name)
     return tuple(v for v in value if isinstance(v, int)) if isinstance(value, tuple) else ()
 
 
@@ -508,9 +517,9 @@ def convert_transpose_conv_with_bias(context: OpContext) -> None:
     """Convert Convolution2DTransposeBias. Its operands are data, weights OHWI and a bias.
 
     With the padding scheme SAME the result is cropped."""
-    scheme, *across = _read_struct_options(context, 3)
+    scheme, *across = _read_c_struct_options(context, 3)
     data, weight = context.operand(0), read_layer_weights(context, 1, channel_axis=0)
-    shape, (out_channels, *window, depth) = context.rank(data, 4), context.rank(weight, 4)
+    shape, (out_channels, *window, depth) = context.shape_of_rank(data, 4), context.shape_of_rank(weight, 4)
     strides = (across[1], across[0])
     if depth != shape[3]:
         context.broken(f"weights: got {depth} input channels, expected {shape[3]}, the data's channels")
@@ -528,14 +537,14 @@ def convert_max_pooling_with_argmax(context: OpContext) -> None:
     microc's operator ``window_argmax`` returns row-major indices in the whole plane. They are converted to indices in
     the window: row * width of the window + column, minus the same expression for the window's first element.
     """
-    scheme, across, down, width, height, code = _read_struct_options(context, 6)
+    scheme, across, down, width, height, code = _read_c_struct_options(context, 6)
     data, function = context.operand(0), activation_name(context, code)
-    extent, window, strides = context.rank(data, 4)[1:3], (height, width), (down, across)
+    extent, window, strides = context.shape_of_rank(data, 4)[1:3], (height, width), (down, across)
     padding = resolve_padding_scheme(context, scheme - 1, (extent[0], extent[1]), window, strides)
     maxima_and_positions = _emit_window_argmax(
         context, data, {"kernel": window, "strides": strides, "padding": padding, "dilation": (1, 1)}
     )
-    emit_real_activation(
+    emit_float32_activation_as_output(
         context, context.emit("transpose", (maxima_and_positions[0],), {"axes": _CHANNELS_LAST}), function
     )
     position = context.emit("cast", (maxima_and_positions[1],), {"dtype": "int32"})
@@ -560,7 +569,7 @@ def _emit_window_argmax(context: OpContext, data_name: str, attrs: Mapping[str, 
     planes = context.emit("transpose", (data_name,), {"axes": _CHANNELS_FIRST})
     names = [context.builder.file.reserve_name(f"{context.loc.name}_window") for _ in range(2)]
     types = context.infer_types("window_argmax", (planes,), attrs)
-    context.append("window_argmax", (planes,), attrs, names, types)
+    context.write_node_with_outputs("window_argmax", (planes,), attrs, names, types)
     return names
 
 
@@ -568,14 +577,14 @@ def convert_max_unpooling(context: OpContext) -> None:
     """Convert MaxUnpooling2D: each element becomes a window of zeros that contains the element.
 
     The second operand contains the element's row-major index in the window."""
-    _, across, down, width, height = _read_struct_options(context, 5)
+    _, across, down, width, height = _read_c_struct_options(context, 5)
     if (across, down) != (width, height):
         context.refuse(
             f"got windows of {height} x {width} and strides of {down} x {across} pixels, expected equal sizes",
             "set the strides to the size of the window",
         )
     data, numbers = context.operand(0), context.operand(1)
-    batch, rows, columns, channels = context.rank(data, 4)
+    batch, rows, columns, channels = context.shape_of_rank(data, 4)
     if context.type(numbers).shape != context.type(data).shape:
         context.broken(
             f"indices: got shape {context.type(numbers).shape}, expected {context.type(data).shape} as the data have"
@@ -592,7 +601,7 @@ def convert_max_unpooling(context: OpContext) -> None:
 def convert_resampler(context: OpContext) -> None:
     """Convert Resampler: sample an image bilinearly at positions (x, y). Pixels outside of the image count as zero."""
     data, positions = context.operand(0), context.operand(1)
-    shape = context.rank(data, 4)
+    shape = context.shape_of_rank(data, 4)
     if context.type(positions).shape != (*shape[:3], 2):
         context.broken(f"positions: got shape {context.type(positions).shape}, expected {(*shape[:3], 2)}")
     _emit_bilinear_samples(context, data, context.emit("reverse", (positions,), {"axes": (3,)}))
@@ -605,9 +614,9 @@ def convert_transform_tensor(context: OpContext) -> None:
     mapped outside of the image is zero. TransformTensorBilinear measures positions from the corner of the first pixel,
     TransformTensor from its centre.
     """
-    size = _read_output_size(context)
+    size = _read_output_rows_and_columns(context)
     data, matrix = context.operand(0), context.operand(1)
-    batch, height, width, _ = context.rank(data, 4)
+    batch, height, width, _ = context.shape_of_rank(data, 4)
     if batch != 1 or context.type(matrix).size != 16 or not 1 <= min(size) <= max(size) <= _MAX_PIXELS:
         got = f"a batch of {batch}, a matrix of shape {context.type(matrix).shape}, an output of {size} pixels"
         context.broken(f"got {got}; expected a batch of 1, 16 elements and sides of 1..{_MAX_PIXELS}")
@@ -629,7 +638,7 @@ def convert_transform_tensor(context: OpContext) -> None:
     _emit_bilinear_samples(context, data, context.emit("where", (inside, positions, context.scalar(_OUTSIDE)), {}))
 
 
-def _read_output_size(context: OpContext) -> tuple[int, int]:
+def _read_output_rows_and_columns(context: OpContext) -> tuple[int, int]:
     """Return the numbers of rows and columns of the result, from the options of TransformTensor or
     TransformTensorBilinear."""
     custom = context.operator.custom
@@ -658,12 +667,12 @@ def _emit_bilinear_samples(context: OpContext, data_name: str, positions: str) -
     context.result("transpose", (samples,), {"axes": _CHANNELS_LAST})
 
 
-def _read_struct_options(context: OpContext, word_count: int) -> tuple[int, ...]:
+def _read_c_struct_options(context: OpContext, word_count: int) -> tuple[int, ...]:
     """Return the first ``word_count`` int32 options of an operator whose options are a C structure.
 
     The first option is the padding scheme; the next four must be at least 1. A sixth option, the activation, is not
     checked."""
-    words = context.operator.words[:word_count]
+    words = context.operator.custom_int32[:word_count]
     if (
         len(words) < word_count
         or words[0] not in (_SAME, _VALID)

@@ -32,12 +32,12 @@ _SMALL = 1 << 16
 
 def convert_shape(context: OpContext) -> None:
     """Convert SHAPE to a constant, because every shape is known at compile time."""
-    context.result_constant(np.array(context.type(context.value(0)).shape, context.target().type.dtype))
+    context.result_constant(np.array(context.type(context.value(0)).shape, context.output_tensor().type.dtype))
 
 
 def convert_rank(context: OpContext) -> None:
     """Convert RANK, the number of axes, to a constant."""
-    context.result_constant(np.array(len(context.type(context.value(0)).shape), context.target().type.dtype))
+    context.result_constant(np.array(len(context.type(context.value(0)).shape), context.output_tensor().type.dtype))
 
 
 def convert_range(context: OpContext) -> None:
@@ -51,7 +51,7 @@ def convert_range(context: OpContext) -> None:
     if not count <= _MOST:
         context.refuse(f"got a range of {count} elements, expected at most {_MOST}", "shorten the range")
     numbers = start[0] + np.arange(max(int(np.ceil(count)), 0)) * step[0]
-    context.result_constant(numbers.astype(context.target().type.dtype))
+    context.result_constant(numbers.astype(context.output_tensor().type.dtype))
 
 
 def convert_fill(context: OpContext) -> None:
@@ -73,7 +73,7 @@ def convert_fill(context: OpContext) -> None:
 def convert_zeros_like(context: OpContext) -> None:
     """Convert ZEROS_LIKE: a constant of stored zeros in the shape of the operand."""
     type_ = context.type(context.value(0))
-    context.result_constant(np.zeros(type_.shape, context.target().type.dtype))
+    context.result_constant(np.zeros(type_.shape, context.output_tensor().type.dtype))
 
 
 def convert_broadcast_args(context: OpContext) -> None:
@@ -83,7 +83,7 @@ def convert_broadcast_args(context: OpContext) -> None:
         shape = np.broadcast_shapes(*shapes)
     except ValueError:
         context.broken(f"got shapes {shapes[0]} and {shapes[1]}, expected shapes that broadcast to each other")
-    context.result_constant(np.array(shape, context.target().type.dtype))
+    context.result_constant(np.array(shape, context.output_tensor().type.dtype))
 
 
 CONSTANT_CONVERTERS: Mapping[str, Converter] = {
@@ -106,22 +106,22 @@ def convert_reshape(context: OpContext) -> None:
 
     The new shape is a constant operand or an option. If the network computes it, the shape that the file declares is
     used."""
-    data, target = _data_or_complex_operand(context), context.target()
-    if context.has(1) and context.value(1) in context.builder.consts:
+    data, target = _operand_with_complex_as_floats(context), context.output_tensor()
+    if context.has_input(1) and context.value(1) in context.builder.consts:
         shape = context.integers(1)
-    elif not context.has(1) and context.operator.options.table_type:
-        shape = context.operator.options.fields("ReshapeOptions").integers("NewShape")
+    elif not context.has_input(1) and context.operator.options.table_type:
+        shape = context.operator.options.fields("ReshapeOptions").read_integers("NewShape")
     else:
-        shape = tuple(-1 if axis in target.unknown else extent for axis, extent in enumerate(target.type.shape))
+        shape = tuple(-1 if axis in target.unknown_axes else extent for axis, extent in enumerate(target.type.shape))
     _emit_reshaped_result(
         context, data, _resolve_unknown_extent(context, shape, _shape_without_complex_axis(context, data))
     )
 
 
-def _data_or_complex_operand(context: OpContext) -> str:
+def _operand_with_complex_as_floats(context: OpContext) -> str:
     """Return the name of operand 0. For a complex tensor, return the float value that contains its real and imaginary
     parts."""
-    source = context.source(0)
+    source = context.input_tensor(0)
     if source.type.dtype != "complex64":
         return context.unchanged_operand(0)
     if source.name not in context.builder.complex_values:
@@ -137,31 +137,31 @@ def _shape_without_complex_axis(context: OpContext, data_name: str) -> tuple[int
 
     For a complex tensor, leave out the additional axis of real and imaginary parts."""
     shape = context.type(data_name).shape
-    return shape[:-1] if context.source(0).name in context.builder.complex_values else shape
+    return shape[:-1] if context.input_tensor(0).name in context.builder.complex_values else shape
 
 
 def _emit_reshaped_result(context: OpContext, data_name: str, shape: tuple[int, ...]) -> None:
     """Define the output as the value ``data_name``, reshaped to ``shape``. For a complex tensor, record the reshaped
     float value instead."""
     complexes = context.builder.complex_values
-    if context.source(0).name in complexes:
-        complexes[context.target().name] = context.reshape(data_name, (*shape, 2))
+    if context.input_tensor(0).name in complexes:
+        complexes[context.output_tensor().name] = context.reshape(data_name, (*shape, 2))
     else:
         context.result_reshape(data_name, shape)
 
 
 def convert_squeeze_or_expand_dims(context: OpContext) -> None:
     """Convert SQUEEZE and EXPAND_DIMS, which remove or insert axes of extent 1, to a reshape."""
-    data = _data_or_complex_operand(context)
+    data = _operand_with_complex_as_floats(context)
     shape = _shape_without_complex_axis(context, data)
     if context.operator.code == "EXPAND_DIMS":
-        new_axes = context.integers(1) if context.has(1) else (0,)
+        new_axes = context.integers(1) if context.has_input(1) else (0,)
         if len(new_axes) != 1:
             context.broken(f"got {len(new_axes)} axes, expected one")
         axis = context.axis(new_axes[0], len(shape) + 1)
         _emit_reshaped_result(context, data, (*shape[:axis], 1, *shape[axis:]))
         return
-    dims = context.operator.options.fields("SqueezeOptions").integers("SqueezeDims")
+    dims = context.operator.options.fields("SqueezeOptions").read_integers("SqueezeDims")
     axes = {context.axis(axis, len(shape)) for axis in dims}
     axes = axes or {axis for axis, extent in enumerate(shape) if extent == 1}
     _emit_reshaped_result(context, data, tuple(extent for axis, extent in enumerate(shape) if axis not in axes))
@@ -170,25 +170,29 @@ def convert_squeeze_or_expand_dims(context: OpContext) -> None:
 def convert_concatenation(context: OpContext) -> None:
     """Convert CONCATENATION along one axis. Operands other than uint8 must have the output's quantisation."""
     fields = context.operator.options.fields("ConcatenationOptions")
-    if activation_name(context, fields.integer("FusedActivationFunction")):
-        context.refuse("fused_activation_function: got an activation, expected NONE", "use a separate operator for it")
-    if any(context.source(k).name in context.builder.computed_slices for k in range(len(context.operator.inputs))):
+    if activation_name(context, fields.read_integer("FusedActivationFunction")):
+        context.refuse(
+            "fused_activation_function: got an activation, expected NONE", "write the activation as a separate operator"
+        )
+    if any(
+        context.input_tensor(k).name in context.builder.computed_slices for k in range(len(context.operator.inputs))
+    ):
         _convert_list_update(context)
         return
     values = [context.unchanged_operand(position) for position in range(len(context.operator.inputs))]
     if not values:
         context.broken("got no inputs, expected at least one")
-    if context.target().type.dtype == "uint8":
+    if context.output_tensor().type.dtype == "uint8":
         values = [_requantise_to_output(context, value) for value in values]
     else:
         check_same_quantisation(context, range(len(values)))
-    axis = context.axis(fields.integer("Axis"), len(context.type(values[0]).shape))
+    axis = context.axis(fields.read_integer("Axis"), len(context.type(values[0]).shape))
     context.result("concat", values, {"axis": axis})
 
 
 def _requantise_to_output(context: OpContext, value: str) -> str:
     """Return a uint8 operand of CONCATENATION, requantised to the output's scale and zero point as in LiteRT."""
-    own, quant = context.type(value).quant, context.target().type.quant
+    own, quant = context.type(value).quant, context.output_tensor().type.quant
     if own == quant or own is None or quant is None:
         return value
     attrs: dict[str, Attr] = {"scale": own.scale, "zero_point": own.zero_point, "axis": None}
@@ -213,14 +217,14 @@ def _convert_list_update(context: OpContext) -> None:
     pieces = context.builder.computed_slices
     if len(context.operator.inputs) != 3:
         context.refuse("input: got a slice of computed size, expected constant sizes", _ONE_ELEMENT)
-    first, last = (pieces.get(context.source(k).name) for k in (0, 2))
+    first, last = (pieces.get(context.input_tensor(k).name) for k in (0, 2))
     item = context.value(1)
-    if first is None or last is None or first.data != last.data or context.source(1).name in pieces:
+    if first is None or last is None or first.data_name != last.data_name or context.input_tensor(1).name in pieces:
         context.refuse("input: got a slice of computed size, expected constant sizes", _ONE_ELEMENT)
-    start = context.builder.consts.get(first.begin)
-    if start is None or start.any() or last.begin in context.builder.consts:
+    start = context.builder.consts.get(first.begin_name)
+    if start is None or start.any() or last.begin_name in context.builder.consts:
         context.refuse("input: got a slice of computed size, expected constant sizes", _ONE_ELEMENT)
-    context.result("dynamic_update_slice", (first.data, item, first.size), {})
+    context.result("dynamic_update_slice", (first.data_name, item, first.size_name), {})
 
 
 def convert_pack(context: OpContext) -> None:
@@ -231,7 +235,7 @@ def convert_pack(context: OpContext) -> None:
         context.broken("got no inputs, expected at least one")
     check_same_quantisation(context, range(len(values)))
     shape = context.type(values[0]).shape
-    axis = context.axis(fields.integer("Axis"), len(shape) + 1)
+    axis = context.axis(fields.read_integer("Axis"), len(shape) + 1)
     widened = (*shape[:axis], 1, *shape[axis:])
     if any(context.type(value).shape != shape for value in values):
         context.broken(
@@ -269,7 +273,7 @@ def convert_pad(context: OpContext) -> None:
 
     PAD pads with the real number 0, which is the zero point of a quantised tensor. PADV2 pads with a constant operand
     of the data's dtype, a stored number."""
-    data, type_ = context.unchanged_operand(0), context.target().type
+    data, type_ = context.unchanged_operand(0), context.output_tensor().type
     rank = len(context.type(data).shape)
     amounts = context.integers(1)
     if len(amounts) != 2 * rank or min(amounts, default=0) < 0:
@@ -293,9 +297,9 @@ def convert_depth_to_space_or_inverse(context: OpContext) -> None:
     """Convert SPACE_TO_DEPTH, which moves the pixels of a block to channels, and the inverse, DEPTH_TO_SPACE."""
     to_depth = context.operator.code == "SPACE_TO_DEPTH"
     options = "SpaceToDepthOptions" if to_depth else "DepthToSpaceOptions"
-    block = context.operator.options.fields(options, required=True).integer("BlockSize", 1, 1 << 15)
+    block = context.operator.options.fields(options, required=True).read_integer("BlockSize", 1, 1 << 15)
     data = context.unchanged_operand(0)
-    batch, height, width, depth = context.rank(data, 4)
+    batch, height, width, depth = context.shape_of_rank(data, 4)
     if (height % block or width % block) if to_depth else depth % (block * block):
         expected = "a divisor of the height and width" if to_depth else "one whose square divides the channels"
         context.broken(f"block_size: got {block} for shape {(batch, height, width, depth)}, expected {expected}")
@@ -346,7 +350,7 @@ def convert_unpack(context: OpContext) -> None:
     fields = context.operator.options.fields("UnpackOptions", required=True)
     data = context.unchanged_operand(0)
     shape = context.type(data).shape
-    axis = context.axis(fields.integer("Axis"), len(shape))
+    axis = context.axis(fields.read_integer("Axis"), len(shape))
     if len(context.operator.outputs) != shape[axis]:
         context.broken(f"got {len(context.operator.outputs)} outputs, expected {shape[axis]}, the extent of the axis")
     for position in range(shape[axis]):
@@ -398,7 +402,7 @@ def convert_slice(context: OpContext) -> None:
         context.broken(f"begin, size: got {begin} and {size}, expected a slice within shape {shape}")
     if begin and any(first == last for first, last in zip(begin, end, strict=True)):
         sizes = [last - first for first, last in zip(begin, end, strict=True)]
-        context.result_constant(np.zeros(sizes, context.target().type.dtype))
+        context.result_constant(np.zeros(sizes, context.output_tensor().type.dtype))
         return
     context.result("slice", (data,), {"begin": begin, "end": end, "strides": (1,) * len(shape)})
 
@@ -413,7 +417,7 @@ def _record_computed_slice(context: OpContext, data_name: str) -> None:
     if known is not None and known.size == len(shape) and known.min(initial=1) >= 1:
         context.result("dynamic_slice", (data_name, begin), {"size": tuple(int(part) for part in known.reshape(-1))})
     else:
-        context.builder.computed_slices[context.target().name] = ComputedSlice(data_name, begin, size)
+        context.builder.computed_slices[context.output_tensor().name] = ComputedSlice(data_name, begin, size)
 
 
 @frozen
@@ -433,7 +437,7 @@ def convert_strided_slice(context: OpContext) -> None:
     Axes with negative strides are reversed first."""
     fields = context.operator.options.fields("StridedSliceOptions", required=True)
     masks = _SliceMasks(
-        *(fields.integer(f"{name}Mask") for name in ("Begin", "End", "Ellipsis", "NewAxis", "ShrinkAxis"))
+        *(fields.read_integer(f"{name}Mask") for name in ("Begin", "End", "Ellipsis", "NewAxis", "ShrinkAxis"))
     )
     data = context.unchanged_operand(0)
     if any(context.value(position) not in context.builder.consts for position in (1, 2)):
@@ -442,7 +446,7 @@ def convert_strided_slice(context: OpContext) -> None:
     begin, end, strides = (context.integers(position) for position in (1, 2, 3))
     if not len(begin) == len(end) == len(strides):
         context.broken(f"begin, end, strides: got {begin}, {end} and {strides}, expected equal lengths")
-    if fields.integer("Offset"):
+    if fields.read_integer("Offset"):
         end = tuple(first + count for first, count in zip(begin, end, strict=True))
     ranges, shape = _resolve_slice_ranges_and_shape(context, context.type(data).shape, (begin, end, strides), masks)
     reversed_axes = tuple(axis for axis, entry in enumerate(ranges) if entry[2] < 0)
@@ -454,7 +458,7 @@ def convert_strided_slice(context: OpContext) -> None:
             for axis, (first, last, step) in enumerate(ranges)
         ]
     if 0 in shape:
-        context.result_constant(np.zeros(shape, context.target().type.dtype))
+        context.result_constant(np.zeros(shape, context.output_tensor().type.dtype))
         return
     first, last, steps = (tuple(entry[i] for entry in ranges) for i in range(3))
     attrs: dict[str, Attr] = {"begin": first, "end": last, "strides": steps}
@@ -470,7 +474,7 @@ def _convert_computed_strided_slice(context: OpContext, data_name: str, masks: _
     Strides must be 1. The size of the slice follows from the output's declared shape. A negative begin counts from the
     end of the axis, as in a constant STRIDED_SLICE.
     """
-    begin, shape, target = context.value(1), context.type(data_name).shape, context.target()
+    begin, shape, target = context.value(1), context.type(data_name).shape, context.output_tensor()
     entries = prod(context.type(begin).shape)
     if any(step != 1 for step in context.integers(3)) or masks.ellipsis or masks.new_axis:
         context.refuse(
@@ -478,7 +482,7 @@ def _convert_computed_strided_slice(context: OpContext, data_name: str, masks: _
             "slice without them, then reshape",
         )
     kept = [axis for axis in range(len(shape)) if not masks.shrink_axis >> axis & 1]
-    if entries > len(shape) or target.unknown or len(target.type.shape) != len(kept):
+    if entries > len(shape) or target.unknown_axes or len(target.type.shape) != len(kept):
         context.refuse(
             f"a slice of computed size is not supported; got shape {shape}", "slice a fixed size: x[:, i], x[i : i + 3]"
         )
@@ -520,30 +524,30 @@ def _resolve_slice_ranges_and_shape(
     ranges: list[tuple[int, int, int]] = []
     result: list[int] = []
 
-    def take_whole_axes(whole_axis_count: int) -> None:
-        """Append the ranges of the next ``whole_axis_count`` axes, which are not sliced."""
-        for extent in data_shape[len(ranges) : len(ranges) + whole_axis_count]:
+    def append_ranges_of_unsliced_axes(axis_count: int) -> None:
+        """Append the ranges of the next ``axis_count`` axes, which are not sliced."""
+        for extent in data_shape[len(ranges) : len(ranges) + axis_count]:
             ranges.append((0, extent, 1))
             result.append(extent)
 
     for i, (first, last, stride) in enumerate(zip(*begin_end_strides, strict=True)):
         if masks.ellipsis >> i & 1:
-            take_whole_axes(len(data_shape) - consumed)
+            append_ranges_of_unsliced_axes(len(data_shape) - consumed)
         elif masks.new_axis >> i & 1:
             result.append(1)
         elif masks.shrink_axis >> i & 1:
-            ranges.append(_single_index_range(context, first, data_shape[len(ranges)]))
+            ranges.append(_range_of_single_index(context, first, data_shape[len(ranges)]))
         else:
             extent = data_shape[len(ranges)]
             first = (0 if stride > 0 else extent - 1) if masks.begin >> i & 1 else first
             last = (extent if stride > 0 else -1 - extent) if masks.end >> i & 1 else last
             ranges.append(_clamp_range_to_axis(context, first, last, stride, extent))
             result.append(-(-abs(ranges[-1][1] - ranges[-1][0]) // abs(stride)))
-    take_whole_axes(len(data_shape) - len(ranges))
+    append_ranges_of_unsliced_axes(len(data_shape) - len(ranges))
     return ranges, result
 
 
-def _single_index_range(context: OpContext, index: int, extent: int) -> tuple[int, int, int]:
+def _range_of_single_index(context: OpContext, index: int, extent: int) -> tuple[int, int, int]:
     """Return the range (begin, end, stride) that contains only ``index``. A negative index counts from the end of the
     axis."""
     index += extent if index < 0 else 0

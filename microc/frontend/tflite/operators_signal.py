@@ -86,7 +86,7 @@ def convert_filter_bank_spectral_subtraction(context: OpContext) -> None:
     """Convert SignalFilterBankSpectralSubtraction: the signal minus an estimate of the noise, which is a state of the
     graph."""
     data = context.value(0)
-    channels = context.rank(data, 1)[0]
+    channels = context.shape_of_rank(data, 1)[0]
     if read_integer_option(context, "num_channels", 1) != channels:
         context.broken(
             f"num_channels differs from the signal's; got {context.operator.custom['num_channels']}, expected "
@@ -101,10 +101,10 @@ def convert_filter_bank_spectral_subtraction(context: OpContext) -> None:
     }
     attrs["clamping"] = bool(read_integer_option(context, "clamping", 0, 1))
     builder = context.builder
-    name = builder.file.reserve_name(f"{context.target().name}_noise")
+    name = builder.file.reserve_name(f"{context.output_tensor().name}_noise")
     noise = builder.define_state(name, TensorType((channels,), "uint32"), None, context.where)
     context.results("spectral_subtraction", (data, noise), attrs)
-    builder.updates[noise] = context.target(1).name
+    builder.updates[noise] = context.output_tensor(1).name
 
 
 def convert_signal_pcan(context: OpContext) -> None:
@@ -143,7 +143,7 @@ SIGNAL_CONVERTERS: Mapping[str, Converter] = {
 _MOST = 1 << 20
 
 
-def _row_count_and_length(context: OpContext, data_name: str) -> tuple[int, int]:
+def _row_count_and_row_length(context: OpContext, data_name: str) -> tuple[int, int]:
     """Return the number of rows of the value ``data_name``, and the length of a row (the last axis)."""
     shape = context.type(data_name).shape
     if not shape or 0 in shape:
@@ -153,7 +153,7 @@ def _row_count_and_length(context: OpContext, data_name: str) -> tuple[int, int]
 
 def _define_named_state(context: OpContext, name_stem: str, type_: TensorType, data: Array | None = None) -> str:
     """Define a state of the graph; return its name, which is made from the output's name and ``name_stem``."""
-    name = context.builder.file.reserve_name(f"{context.target().name}_{name_stem}")
+    name = context.builder.file.reserve_name(f"{context.output_tensor().name}_{name_stem}")
     return context.builder.define_state(name, type_, data, context.where)
 
 
@@ -169,7 +169,7 @@ def _prepend_past_elements(context: OpContext, data_name: str, past_length: int)
     """Return the rows of the value ``data_name``, each preceded by the last ``past_length`` elements of earlier calls.
 
     These elements are stored in a state of the graph."""
-    rows, size = _row_count_and_length(context, data_name)
+    rows, size = _row_count_and_row_length(context, data_name)
     flat = context.reshape(data_name, (rows, size))
     if not past_length:
         return flat
@@ -196,7 +196,7 @@ def convert_signal_framer(context: OpContext) -> None:
     data, size = context.value(0), read_integer_option(context, "frame_size", 1, _MOST)
     step, prefill = read_integer_option(context, "frame_step", 1, _MOST), read_integer_option(context, "prefill", 0, 1)
     shape = context.type(data).shape
-    length = _row_count_and_length(context, data)[1]
+    length = _row_count_and_row_length(context, data)[1]
     if length % step or size < step:
         context.broken(
             f"got frame_size {size} and frame_step {step}, expected a step of at most the size that divides "
@@ -212,7 +212,7 @@ def convert_signal_framer(context: OpContext) -> None:
     frames = context.emit("gather", (joined, context.new_constant("frames", indices)), {"axis": 1})
     context.result_reshape(frames, (*shape[:-1], count, size))
     if prefill:
-        context.builder.constant(context.target(1).name, np.array(True))
+        context.builder.define_constant(context.output_tensor(1).name, np.array(True))
         return
     steps = _define_named_state(context, "steps", TensorType((), "int32"))
     missing, new_steps = (context.new_constant("steps", np.array(n, np.int32)) for n in (missing_steps, count))
@@ -233,7 +233,7 @@ def convert_signal_stacker(context: OpContext) -> None:
         read_integer_option(context, "stacker_step", 1, 1 << 10),
         read_integer_option(context, "num_channels", 1, _MOST),
     )
-    if context.rank(data, 1) != (channels,) or step > left + right + 1:
+    if context.shape_of_rank(data, 1) != (channels,) or step > left + right + 1:
         got = f"num_channels {channels} and stacker_step {step} for data of shape {context.type(data).shape}"
         context.broken(f"got {got}, expected the data's channels and a step of at most {left + right + 1}")
     row = context.reshape(data, (1, channels))
@@ -272,8 +272,8 @@ def convert_signal_overlap_add(context: OpContext) -> None:
     buffer = _define_named_state(context, "buffer", TensorType((rows, size), dtype))
     body = _make_overlap_add_body(context, (rows, frames, size), dtype, step)
     attrs: Mapping[str, Attr] = {"body": body, "count": frames, "carried": 1, "guarded": False}
-    names = [context.builder.file.reserve_name(f"{context.target().name}_{stem}") for stem in ("rest", "made")]
-    context.append("loop", (buffer, flat), attrs, names, (None, None))
+    names = [context.builder.file.reserve_name(f"{context.output_tensor().name}_{stem}") for stem in ("rest", "made")]
+    context.write_node_with_outputs("loop", (buffer, flat), attrs, names, (None, None))
     context.builder.updates[buffer] = names[0]
     rows_first = context.emit("transpose", (names[1],), {"axes": (1, 0, 2)}) if rows > 1 else names[1]
     context.result_reshape(rows_first, (*shape[:-2], frames * step))
@@ -356,7 +356,7 @@ def convert_rfft2d(context: OpContext) -> None:
         labels = ((*axes, row, column, part), (row, part, over, parts))
         attrs: Mapping[str, Attr] = {"inputs": labels, "output": (*axes, over, column, parts)}
         spectrum = context.emit("einsum", (spectrum, waves), attrs)
-    context.builder.complex_values[context.target().name] = spectrum
+    context.builder.complex_values[context.output_tensor().name] = spectrum
 
 
 def _crop_or_pad_image(context: OpContext, data_name: str, row_count: int, column_count: int) -> str:
@@ -376,10 +376,10 @@ def _crop_or_pad_image(context: OpContext, data_name: str, row_count: int, colum
 
 def _find_complex_operand(context: OpContext) -> str:
     """Return the float value that contains the real and imaginary parts of the complex operand, along its last axis."""
-    name = context.source(0).name
+    name = context.input_tensor(0).name
     if name not in context.builder.complex_values:
         context.refuse(
-            f"input {name!r}: got {context.source(0).type.dtype}, expected an output of RFFT2D",
+            f"input {name!r}: got {context.input_tensor(0).type.dtype}, expected an output of RFFT2D",
             "apply it to RFFT2D's output",
         )
     return context.builder.complex_values[name]
@@ -426,17 +426,17 @@ SPECTRUM_CONVERTERS: Mapping[str, Converter] = {
 #
 # With the option ``cycles_max`` = n, TFLite Micro runs the operators after the buffer in every n-th call only. In other calls
 # it returns before them, and their outputs and states keep their values. Therefore the nodes after the buffer become one side
-# of a ``branch`` (:func:`apply_gates`), whose other side returns the values of the last run. Before the first run, outputs
-# contain the real number 0. Source: TFLite Micro ``circular_buffer.cc``.
+# of a ``branch`` (:func:`make_gated_nodes_conditional`), whose other side returns the values of the last run. Before the first
+# run, outputs contain the real number 0. Source: TFLite Micro ``circular_buffer.cc``.
 
 
 def convert_circular_buffer(context: OpContext) -> None:
     """Convert CIRCULAR_BUFFER: append a row (N, 1, W, C) to a buffer (N, rows, W, C), and drop the oldest row.
 
     TFLite Micro supports int8 only."""
-    data, target = context.unchanged_operand(0), context.target()
+    data, target = context.unchanged_operand(0), context.output_tensor()
     check_same_quantisation(context, [0])
-    shape, buffer_shape = context.rank(data, 4), target.type.shape
+    shape, buffer_shape = context.shape_of_rank(data, 4), target.type.shape
     if len(buffer_shape) != 4 or shape[1] != 1 or (shape[0], *shape[2:]) != (buffer_shape[0], *buffer_shape[2:]):
         context.broken(
             f"got data of shape {shape} for a buffer of shape {buffer_shape}, expected (N, 1, W, C) and (N, rows, W, C)"
@@ -468,8 +468,9 @@ def _emit_call_counter(context: OpContext, calls_per_run: int) -> None:
     builder.gates.append((len(builder.nodes), is_complete))
 
 
-def apply_gates(graph: Graph, gates: Sequence[tuple[int, str]]) -> Graph:
-    """Return the graph with gates applied. A gate is a pair (index of a node, name of a bool value).
+def make_gated_nodes_conditional(graph: Graph, gates: Sequence[tuple[int, str]]) -> Graph:
+    """Return the graph with the nodes of every gate moved into a ``branch``. A gate is a pair (index of a node, name of
+    a bool value).
 
     The node with this index and all later nodes run only if the value is true. Otherwise their outputs and states keep
     their values."""

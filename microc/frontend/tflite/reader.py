@@ -37,7 +37,7 @@ from microc.frontend.tflite import operators_signal as tflite_signal
 from microc.frontend.tflite import operators_signal as tflite_spectra
 from microc.frontend.tflite.context import STATE_INSIDE, ControlSubgraph, Converter, OpContext, TfliteGraphBuilder
 from microc.frontend.tflite.file import Operator, TfliteFile
-from microc.frontend.tflite.operators_signal import apply_gates
+from microc.frontend.tflite.operators_signal import make_gated_nodes_conditional
 from microc.graph.ir import Graph, Loc
 
 # ---- The table of converters.
@@ -154,7 +154,9 @@ def _read_subgraph(
 
     operators = [file.operator(index) for index in range(file.operator_count)]
     unknown = [operator for operator in operators if operator.code not in CONVERTERS]
-    refusals = [_refusal_line(file, operator, "", unsupported_operator_hint(operator.code)) for operator in unknown]
+    refusals = [
+        _format_refusal_line(file, operator, "", unsupported_operator_hint(operator.code)) for operator in unknown
+    ]
     if not refusals:
         builder = TfliteGraphBuilder(file, input_shapes, read_inner_subgraph, enclosing_builder, variables_by_input)
         refusals = _convert_operators(builder, operators)
@@ -170,7 +172,7 @@ def _read_subgraph(
     handed = {
         k: variables.keys_by_handle[index] for k, index in enumerate(file.outputs) if index in variables.keys_by_handle
     }
-    graph = apply_gates(builder.graph(name), builder.gates)
+    graph = make_gated_nodes_conditional(builder.finish_graph(name), builder.gates)
     return ControlSubgraph(graph, tuple(variables.start_values), tuple(variables.assigned_variables), handed)
 
 
@@ -193,7 +195,7 @@ def _convert_operators(builder: TfliteGraphBuilder, operators: list[Operator]) -
             _check_output_dtype(context)
             CONVERTERS[operator.code].convert(context)
         except UnsupportedError as error:
-            refusals.append(_refusal_line(builder.file, operator, error.what, error.hint))
+            refusals.append(_format_refusal_line(builder.file, operator, error.what, error.hint))
             builder.define_declared_outputs(operator.outputs)
         except ModelError:
             if not refusals:
@@ -206,14 +208,14 @@ def _check_output_dtype(context: OpContext) -> None:
     """Refuse the operator if its converter does not support the dtype of the first output."""
     dtypes = CONVERTERS[context.operator.code].dtypes
     if dtypes:
-        dtype = context.target().type.dtype
+        dtype = context.output_tensor().type.dtype
         if dtype not in dtypes:
             context.refuse(
                 f"output: dtype {dtype} is not supported", f"convert the output to one of {', '.join(dtypes)}"
             )
 
 
-def _refusal_line(file: TfliteFile, operator: Operator, reason: str, help_text: str) -> str:
+def _format_refusal_line(file: TfliteFile, operator: Operator, reason: str, help_text: str) -> str:
     """Return the error line of an operator that cannot be converted: ``#index name OP (dtype): reason (help:
     hint)``."""
     indices = [index for index in (*operator.outputs, *operator.inputs) if index >= 0]

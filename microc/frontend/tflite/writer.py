@@ -14,7 +14,7 @@ import tflite
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import UnsupportedError
-from microc.frontend.tflite.context import ACTIVATIONS, same_padding
+from microc.frontend.tflite.context import ACTIVATIONS, compute_same_padding
 from microc.graph.ir import Graph, Node, Quant, TensorType
 from microc.ops.attributes import Rounding
 
@@ -65,13 +65,15 @@ def convert_node(graph: Graph, node: Node) -> WrittenNode:
     possible."""
     node_writer = _NodeWriter(graph, node)
     if node.op not in WRITERS:
-        node_writer.refuse("no TFLite operator is written for it")
+        node_writer.refuse("no TFLite operator is written for this operator")
     for name in (*node.inputs[:1], *node.outputs):
         type_ = graph.types[name]
         if type_.dtype != "int8" or type_.quant is None or type_.quant.axis is not None:
-            node_writer.refuse(f"its data are {type_.dtype}{'' if type_.quant else ', not quantised'}, expected int8")
+            node_writer.refuse(
+                f"value {name!r}: got {type_.dtype}{'' if type_.quant else ' without a scale'}, expected int8 with one scale"
+            )
     if (rounding := node.attrs.get("rounding", Rounding.DOUBLE)) != Rounding.DOUBLE:
-        node_writer.refuse(f"it is rounded as {rounding}, expected {Rounding.DOUBLE} (twice, as in TFLite)")
+        node_writer.refuse(f"rounding: got {rounding}, expected {Rounding.DOUBLE} (two roundings, as in TFLite)")
     WRITERS[node.op](node_writer)
     return WrittenNode(tuple(node_writer.operators), node_writer.tensors)
 
@@ -139,11 +141,11 @@ class _NodeWriter:
             self.refuse(f"activation: got {name}, expected one of {', '.join(ACTIVATIONS[1:4])}")
         return ACTIVATIONS.index(name)
 
-    def require_defaults(self, **defaults: object) -> None:
-        """Refuse the node if one of its attributes differs from the value given for it in ``defaults``.
+    def require_attribute_values(self, **expected_values: object) -> None:
+        """Refuse the node if one of its attributes differs from the value given for it in ``expected_values``.
 
         For attributes that TFLite has no field for: it always computes as if they had this value."""
-        for name, value in defaults.items():
+        for name, value in expected_values.items():
             if self.node.attrs.get(name, value) not in (value, None):
                 self.refuse(f"{name}: got {self.node.attrs[name]}, expected {value}")
 
@@ -152,7 +154,9 @@ class _NodeWriter:
         operators."""
         quants = [self.graph.types[name].quant for name in self.node.inputs]
         if any(quant != self.result_type.quant for quant in quants):
-            self.refuse("the operands and the result have different scales or zero points")
+            self.refuse(
+                "quantisation: got operands and result with different scales or zero points, expected equal ones"
+            )
 
     def add_weights_and_bias(self, axis_order: tuple[int, ...], scale_axis: int) -> tuple[str, ...]:
         """Add the node's weights and its bias, if any; return their names.
@@ -179,7 +183,7 @@ class _NodeWriter:
             names.append(self.add_tensor("bias", TensorType(bias.shape, "int32", bias_quant), bias))
         return tuple(names)
 
-    def window_data_and_fields(
+    def prepare_window_data_and_fields(
         self, kernel_extents: tuple[int, ...], *, allows_pad_operator: bool
     ) -> tuple[str, dict[str, OptionValue]]:
         """Return the name of the data operand of a convolution or pool, and its option fields for strides and padding.
@@ -191,7 +195,7 @@ class _NodeWriter:
         fields: dict[str, OptionValue] = {"StrideH": strides[0], "StrideW": strides[1], "Padding": _VALID}
         if padding == _NO_PADDING:
             return self.node.inputs[0], fields
-        if padding == same_padding(data.shape[1:3], kernel_extents, strides, dilation):
+        if padding == compute_same_padding(data.shape[1:3], kernel_extents, strides, dilation):
             return self.node.inputs[0], {**fields, "Padding": _SAME}
         if not allows_pad_operator or min(padding) < 0:
             self.refuse(f"padding: got {padding}, expected TFLite's SAME or VALID")
@@ -206,11 +210,11 @@ class _NodeWriter:
 
 def _write_conv_2d(writer: _NodeWriter) -> None:
     """Write CONV_2D, or DEPTHWISE_CONV_2D if every input channel is a group of its own."""
-    writer.require_defaults(layout="NHWC", pad_value=0, out_dtype="")
+    writer.require_attribute_values(layout="NHWC", pad_value=0, out_dtype="")
     weight, groups = writer.input_type(1).shape, writer.node.attr("groups")
     if groups != 1 and (groups != writer.input_type(0).shape[3] or weight[3] != 1):
         writer.refuse(f"groups: got {groups}, expected 1 or the number of input channels")
-    data, fields = writer.window_data_and_fields(weight[1:3], allows_pad_operator=True)
+    data, fields = writer.prepare_window_data_and_fields(weight[1:3], allows_pad_operator=True)
     dilation = writer.node.attr("dilation")
     fields |= {
         "DilationHFactor": dilation[0],
@@ -231,9 +235,9 @@ def _write_transpose_conv(writer: _NodeWriter) -> None:
     """Write TRANSPOSE_CONV.
 
     TFLite's padding scheme applies to the convolution in the opposite direction, from the result to the data."""
-    writer.require_defaults(groups=1, dilation=(1, 1), out_dtype="")
+    writer.require_attribute_values(groups=1, dilation=(1, 1), out_dtype="")
     strides, shape, kernel = writer.node.attr("strides"), writer.result_type.shape, writer.input_type(1).shape[1:3]
-    same = same_padding(shape[1:3], kernel, strides)
+    same = compute_same_padding(shape[1:3], kernel, strides)
     full = [(n - 1) * s + k for n, s, k in zip(writer.input_type(0).shape[1:3], strides, kernel, strict=True)]
     scheme = next(
         (
@@ -254,7 +258,7 @@ def _write_transpose_conv(writer: _NodeWriter) -> None:
 
 def _write_fully_connected(writer: _NodeWriter) -> None:
     """Write FULLY_CONNECTED."""
-    writer.require_defaults(out_dtype="")
+    writer.require_attribute_values(out_dtype="")
     fields: dict[str, OptionValue] = {"FusedActivationFunction": writer.activation_code()}
     writer.add_operator(
         "FULLY_CONNECTED",
@@ -269,10 +273,10 @@ def _make_pool_writer(builtin_operator: str) -> Callable[[_NodeWriter], None]:
     """Return the function that writes a node as the pooling operator ``builtin_operator``."""
 
     def write_pool(writer: _NodeWriter) -> None:
-        writer.require_defaults(layout="NHWC", count_include_pad=False)
+        writer.require_attribute_values(layout="NHWC", count_include_pad=False)
         writer.require_same_quantisation()
         kernel = writer.node.attr("kernel")
-        data, fields = writer.window_data_and_fields(kernel, allows_pad_operator=False)
+        data, fields = writer.prepare_window_data_and_fields(kernel, allows_pad_operator=False)
         fields |= {
             "FilterHeight": kernel[0],
             "FilterWidth": kernel[1],
@@ -432,7 +436,7 @@ class _ModelFlatbuffer:
     it."""
 
     tensors: Mapping[str, tuple[TensorType, Array | None]]
-    fb: Any = field(default_factory=lambda: flatbuffers.Builder(1024))
+    builder: Any = field(default_factory=lambda: flatbuffers.Builder(1024))
     buffers: list[bytes] = field(default_factory=lambda: [b""])
 
     def serialise(self, operators: Sequence[TfliteOperator], inputs: Sequence[str], outputs: Sequence[str]) -> bytes:
@@ -444,65 +448,65 @@ class _ModelFlatbuffer:
             [self._write_operator(operator, codes, numbers) for operator in operators]
         )
         ends = [self._write_number_vector([numbers[name] for name in side], np.int32) for side in (inputs, outputs)]
-        tflite.SubGraphStart(self.fb)
-        tflite.SubGraphAddTensors(self.fb, tensors)
-        tflite.SubGraphAddInputs(self.fb, ends[0])
-        tflite.SubGraphAddOutputs(self.fb, ends[1])
-        tflite.SubGraphAddOperators(self.fb, operator_offsets)
-        graphs = self._write_offset_vector([int(tflite.SubGraphEnd(self.fb))])
+        tflite.SubGraphStart(self.builder)
+        tflite.SubGraphAddTensors(self.builder, tensors)
+        tflite.SubGraphAddInputs(self.builder, ends[0])
+        tflite.SubGraphAddOutputs(self.builder, ends[1])
+        tflite.SubGraphAddOperators(self.builder, operator_offsets)
+        graphs = self._write_offset_vector([int(tflite.SubGraphEnd(self.builder))])
         buffers = self._write_offset_vector([self._write_buffer(data) for data in self.buffers])
         code_offsets = self._write_offset_vector([self._write_operator_code(*code) for code in codes])
-        tflite.ModelStart(self.fb)
-        tflite.ModelAddVersion(self.fb, 3)
-        tflite.ModelAddOperatorCodes(self.fb, code_offsets)
-        tflite.ModelAddSubgraphs(self.fb, graphs)
-        tflite.ModelAddBuffers(self.fb, buffers)
-        self.fb.Finish(tflite.ModelEnd(self.fb), b"TFL3")
-        return bytes(self.fb.Output())
+        tflite.ModelStart(self.builder)
+        tflite.ModelAddVersion(self.builder, 3)
+        tflite.ModelAddOperatorCodes(self.builder, code_offsets)
+        tflite.ModelAddSubgraphs(self.builder, graphs)
+        tflite.ModelAddBuffers(self.builder, buffers)
+        self.builder.Finish(tflite.ModelEnd(self.builder), b"TFL3")
+        return bytes(self.builder.Output())
 
     def _write_offset_vector(self, entries: Sequence[int]) -> int:
         """Write a vector of offsets of tables; return the offset of the vector."""
-        self.fb.StartVector(4, len(entries), 4)
+        self.builder.StartVector(4, len(entries), 4)
         for entry in reversed(entries):
-            self.fb.PrependUOffsetTRelative(entry)
-        return int(self.fb.EndVector())
+            self.builder.PrependUOffsetTRelative(entry)
+        return int(self.builder.EndVector())
 
     def _write_number_vector(self, values: Sequence[float], dtype: Any) -> int:
         """Write a vector of numbers of ``dtype``; return the vector's offset."""
-        return int(self.fb.CreateNumpyVector(np.asarray(values, dtype)))
+        return int(self.builder.CreateNumpyVector(np.asarray(values, dtype)))
 
     def _write_buffer(self, data: bytes) -> int:
         """Write a Buffer table with the bytes of a constant; return the table's offset."""
-        vector = self.fb.CreateNumpyVector(np.frombuffer(data, np.uint8)) if data else 0
-        tflite.BufferStart(self.fb)
+        vector = self.builder.CreateNumpyVector(np.frombuffer(data, np.uint8)) if data else 0
+        tflite.BufferStart(self.builder)
         if data:
-            tflite.BufferAddData(self.fb, vector)
-        return int(tflite.BufferEnd(self.fb))
+            tflite.BufferAddData(self.builder, vector)
+        return int(tflite.BufferEnd(self.builder))
 
     def _write_operator_code(self, builtin_operator: str, version: int) -> int:
         """Write an OperatorCode table; return its offset."""
         number = getattr(tflite.BuiltinOperator, builtin_operator)
-        tflite.OperatorCodeStart(self.fb)
-        tflite.OperatorCodeAddDeprecatedBuiltinCode(self.fb, min(number, _LAST_OF_A_BYTE))
-        tflite.OperatorCodeAddBuiltinCode(self.fb, number)
-        tflite.OperatorCodeAddVersion(self.fb, version)
-        return int(tflite.OperatorCodeEnd(self.fb))
+        tflite.OperatorCodeStart(self.builder)
+        tflite.OperatorCodeAddDeprecatedBuiltinCode(self.builder, min(number, _LAST_OF_A_BYTE))
+        tflite.OperatorCodeAddBuiltinCode(self.builder, number)
+        tflite.OperatorCodeAddVersion(self.builder, version)
+        return int(tflite.OperatorCodeEnd(self.builder))
 
     def _write_tensor(self, name: str, type_: TensorType, data: Array | None) -> int:
         """Write a Tensor table and return its offset. Data of a constant are appended to ``buffers``, to be written
         later."""
-        shape, label = self._write_number_vector(type_.shape, np.int32), self.fb.CreateString(name)
+        shape, label = self._write_number_vector(type_.shape, np.int32), self.builder.CreateString(name)
         quant = self._write_quantisation(type_.quant) if type_.quant else 0
         if data is not None:
             self.buffers.append(np.ascontiguousarray(data).tobytes())
-        tflite.TensorStart(self.fb)
-        tflite.TensorAddShape(self.fb, shape)
-        tflite.TensorAddType(self.fb, getattr(tflite.TensorType, type_.dtype.upper()))
-        tflite.TensorAddBuffer(self.fb, len(self.buffers) - 1 if data is not None else 0)
-        tflite.TensorAddName(self.fb, label)
+        tflite.TensorStart(self.builder)
+        tflite.TensorAddShape(self.builder, shape)
+        tflite.TensorAddType(self.builder, getattr(tflite.TensorType, type_.dtype.upper()))
+        tflite.TensorAddBuffer(self.builder, len(self.buffers) - 1 if data is not None else 0)
+        tflite.TensorAddName(self.builder, label)
         if quant:
-            tflite.TensorAddQuantization(self.fb, quant)
-        return int(tflite.TensorEnd(self.fb))
+            tflite.TensorAddQuantization(self.builder, quant)
+        return int(tflite.TensorEnd(self.builder))
 
     def _write_quantisation(self, quant: Quant) -> int:
         """Write a QuantizationParameters table with a tensor's scales and zero points; return its offset."""
@@ -510,11 +514,11 @@ class _ModelFlatbuffer:
             self._write_number_vector(quant.scale, np.float32),
             self._write_number_vector(quant.zero_point, np.int64),
         )
-        tflite.QuantizationParametersStart(self.fb)
-        tflite.QuantizationParametersAddScale(self.fb, scale)
-        tflite.QuantizationParametersAddZeroPoint(self.fb, zero_point)
-        tflite.QuantizationParametersAddQuantizedDimension(self.fb, quant.axis or 0)
-        return int(tflite.QuantizationParametersEnd(self.fb))
+        tflite.QuantizationParametersStart(self.builder)
+        tflite.QuantizationParametersAddScale(self.builder, scale)
+        tflite.QuantizationParametersAddZeroPoint(self.builder, zero_point)
+        tflite.QuantizationParametersAddQuantizedDimension(self.builder, quant.axis or 0)
+        return int(tflite.QuantizationParametersEnd(self.builder))
 
     def _write_operator(
         self, operator: TfliteOperator, operator_codes: Sequence[tuple[str, int]], tensor_indices: Mapping[str, int]
@@ -528,21 +532,21 @@ class _ModelFlatbuffer:
             self._write_number_vector([tensor_indices[n] for n in side], np.int32)
             for side in (operator.inputs, operator.outputs)
         )
-        tflite.OperatorStart(self.fb)
-        tflite.OperatorAddOpcodeIndex(self.fb, operator_codes.index((operator.code, operator.version)))
-        tflite.OperatorAddInputs(self.fb, inputs)
-        tflite.OperatorAddOutputs(self.fb, outputs)
+        tflite.OperatorStart(self.builder)
+        tflite.OperatorAddOpcodeIndex(self.builder, operator_codes.index((operator.code, operator.version)))
+        tflite.OperatorAddInputs(self.builder, inputs)
+        tflite.OperatorAddOutputs(self.builder, outputs)
         if operator.options:
-            tflite.OperatorAddBuiltinOptionsType(self.fb, getattr(tflite.BuiltinOptions, operator.options))
-            tflite.OperatorAddBuiltinOptions(self.fb, options)
-        return int(tflite.OperatorEnd(self.fb))
+            tflite.OperatorAddBuiltinOptionsType(self.builder, getattr(tflite.BuiltinOptions, operator.options))
+            tflite.OperatorAddBuiltinOptions(self.builder, options)
+        return int(tflite.OperatorEnd(self.builder))
 
     def _write_options(self, operator: TfliteOperator) -> int:
         """Write the options table of an operator; return its offset."""
         values = {
             n: self._write_number_vector(v, np.int32) if isinstance(v, tuple) else v for n, v in operator.fields.items()
         }
-        getattr(tflite, f"{operator.options}Start")(self.fb)
+        getattr(tflite, f"{operator.options}Start")(self.builder)
         for name, value in values.items():
-            getattr(tflite, f"{operator.options}Add{name}")(self.fb, value)
-        return int(getattr(tflite, f"{operator.options}End")(self.fb))
+            getattr(tflite, f"{operator.options}Add{name}")(self.builder, value)
+        return int(getattr(tflite, f"{operator.options}End")(self.builder))

@@ -71,7 +71,7 @@ def test_a_file_that_asks_too_often_is_refused(what: str) -> None:
         file = TfliteFile(data, "m.tflite", budget=budget)
         for index in range(file.tensor_count):
             tensor = file.tensor(index)
-            if tensor.constant:
+            if tensor.is_constant:
                 file.array(tensor)
 
 

@@ -87,8 +87,8 @@ CASES: dict[str, Callable[[], Graph]] = {
 }
 REFUSED: dict[str, tuple[Callable[[], Graph], str]] = {
     "no word": (lambda: layer("sin", (2, 3)), "no TFLite operator is written"),
-    "dtype": (lambda: layer("sigmoid", (2, 3), dtype="int16", result=Quant((1 / 32768,), (0,))), "its data are int16"),
-    "rounding": (lambda: layer("dense", (1, 4), (2, 4), rounding="even"), "rounded as even"),
+    "dtype": (lambda: layer("sigmoid", (2, 3), dtype="int16", result=Quant((1 / 32768,), (0,))), "got int16"),
+    "rounding": (lambda: layer("dense", (1, 4), (2, 4), rounding="even"), "rounding: got even"),
     "groups": (lambda: layer("conv2d", (1, 4, 4, 4), (4, 1, 1, 2), groups=2), "groups: got 2"),
     "scales": (
         lambda: layer("max_pool2d", (1, 7, 5, 3), kernel=(2, 2), strides=(1, 1), result=OUT),
