@@ -45,7 +45,7 @@ def read_dtype(config: Mapping[str, Any]) -> str:
 class ModelWeights(Protocol):
     """Interface of the weights of a model in a file."""
 
-    def layers(self, layer_configs: Sequence[Mapping[str, Any]]) -> Mapping[str, LayerWeights]:
+    def weights_by_layer(self, layer_configs: Sequence[Mapping[str, Any]]) -> Mapping[str, LayerWeights]:
         """Return the weights of each layer of a model, by the layer's name. ``layer_configs``: configurations of the
         layers."""
 
@@ -60,13 +60,13 @@ class LayerWeights(ModelWeights, Protocol):
     def path(self) -> str:
         """Path of the layer in the file. It is different for every layer."""
 
-    def inner_layer(self, part_name: str) -> LayerWeights:
+    def weights_of_inner_layer(self, part_name: str) -> LayerWeights:
         """Return the weights of a layer inside of this layer, such as a cell or a wrapped layer, by its attribute
         name."""
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerContext:
     """Context of the converter of one call of a Keras layer.
 
     ``builder`` is the builder of the graph, ``code`` the layer's class name, ``config`` its configuration, ``weights``
@@ -95,22 +95,22 @@ class Layer:
         return read_dtype(self.config) == "int8"
 
     @property
-    def x(self) -> str:
-        """Name of the layer's first operand, for layers with one operand."""
+    def first_operand(self) -> str:
+        """Name of the value that is the layer's first operand."""
         return str(self.operands[0])
 
     def shape(self, value: str = "") -> tuple[int, ...]:
         """Return the shape of ``value``, by default of the layer's first operand."""
-        return self.builder.shape(value or self.x)
+        return self.builder.shape(value or self.first_operand)
 
-    def arrays(self, array_count: int) -> tuple[Array, ...]:
+    def read_weight_arrays(self, array_count: int) -> tuple[Array, ...]:
         """Return the arrays of the layer's weights; ModelError if their number is not ``array_count``."""
         arrays = self.weights.arrays()
         if len(arrays) != array_count:
-            raise ModelError(f"got {len(arrays)} weights, expected {array_count}", where=self.builder.where)
+            raise ModelError(f"weights: got {len(arrays)} arrays, expected {array_count}", where=self.builder.where)
         return arrays
 
-    def setting_per_axis(self, setting_name: str, axis_count: int = 2) -> tuple[int, ...]:
+    def read_setting_per_axis(self, setting_name: str, axis_count: int = 2) -> tuple[int, ...]:
         """Return a setting of the layer, such as its strides, as one number for each of ``axis_count`` spatial axes.
 
         An absent setting is 1 for every axis."""
@@ -132,7 +132,7 @@ class Layer:
     def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> str:
         return self.builder.emit(op, inputs, attrs)
 
-    def constant(self, stem: str, array: Array) -> str:
+    def add_constant(self, stem: str, array: Array) -> str:
         """Add a float32 constant; return its name, which is made unique from ``stem``."""
         return self.builder.new_constant(stem, np.ascontiguousarray(array, np.float32))
 
@@ -142,12 +142,12 @@ class Layer:
     def reshape(self, value: str, shape: Sequence[int]) -> str:
         return self.builder.reshape(value, shape)
 
-    def activate(self, value: str, setting_name: str = "activation") -> str:
-        """Emit the activation that the layer's configuration contains under ``setting_name``, applied to ``value``."""
-        return self.apply_activation(value, self.config.get(setting_name))
+    def emit_configured_activation(self, value: str, setting_name: str = "activation") -> str:
+        """Apply the activation function that the setting ``setting_name`` contains to ``value``; return the result."""
+        return self.emit_activation(value, self.config.get(setting_name))
 
-    def apply_activation(self, input_value: str, activation: Any) -> str:
-        """Emit an activation, applied to ``input_value``; return the result.
+    def emit_activation(self, input_value: str, activation: Any) -> str:
+        """Apply an activation function to ``input_value``; return the result.
 
         ``activation``: a name, a configuration with a class name, or None for no activation."""
         if isinstance(activation, Mapping):
@@ -168,7 +168,7 @@ class Layer:
         return formula(make_operator_emitter(self.builder), input_value)
 
 
-Converter = Callable[[Layer], str | tuple[str, ...]]
+Converter = Callable[[LayerContext], str | tuple[str, ...]]
 """Type of a converter: a function that appends the nodes of a layer. It returns the name of the result, or a tuple of
 names."""
 

@@ -39,7 +39,7 @@ class _ReadBudget:
 
     Every read counts, because many names can refer to the same array."""
 
-    bytes: int = MAX_STORED
+    bytes_left: int = MAX_STORED
 
 
 @frozen
@@ -62,7 +62,7 @@ class Hdf5Group:
         try:
             return tuple(self.node)
         except BROKEN as error:
-            raise self._make_damage_error(error) from error
+            raise self._make_corrupt_file_error(error) from error
 
     def find_group(self, member_name: str) -> Hdf5Group | None:
         """Return the subgroup ``member_name``; None if there is no subgroup of this name."""
@@ -80,7 +80,10 @@ class Hdf5Group:
 
         data = self._find_member(member_name)
         if not isinstance(data, h5py.Dataset):
-            raise ModelError(f"weight {member_name!r}: expected an HDF5 dataset", where=where)
+            raise ModelError(
+                f"weight {member_name!r}: got {'nothing' if data is None else type(data).__name__}, expected an HDF5 dataset",
+                where=where,
+            )
         try:
             plist = data.id.get_create_plist()
             filters = {plist.get_filter(k)[0] for k in range(plist.get_nfilters())}
@@ -96,12 +99,15 @@ class Hdf5Group:
                     where=self.file,
                 )
             check_shape(shape, dtype.name, where)
-            self.read_budget.bytes -= data.size * dtype.itemsize
-            if self.read_budget.bytes < 0:
-                raise UnsupportedError(f"the weights take more than {MAX_STORED} bytes", where=self.file)
+            self.read_budget.bytes_left -= data.size * dtype.itemsize
+            if self.read_budget.bytes_left < 0:
+                raise UnsupportedError(
+                    f"weights: got more than {MAX_STORED} bytes in total, expected at most {MAX_STORED}",
+                    where=self.file,
+                )
             return np.asarray(data[()])
         except BROKEN as error:
-            raise self._make_damage_error(error) from error
+            raise self._make_corrupt_file_error(error) from error
 
     def read_layer_name(self) -> str:
         """Return the name of the layer whose weights the group contains, from an attribute of its variables; "" if
@@ -116,7 +122,7 @@ class Hdf5Group:
             is_text = attribute.shape == () and h5py.check_string_dtype(attribute.dtype) is not None
             return str(variables.node.attrs["name"]) if is_text else ""
         except BROKEN as error:
-            raise self._make_damage_error(error) from error
+            raise self._make_corrupt_file_error(error) from error
 
     def read_text_attribute(self, attribute_name: str) -> tuple[str, ...]:
         """Return the strings in the attribute ``attribute_name``; () if the attribute is absent.
@@ -155,7 +161,7 @@ class Hdf5Group:
             values = np.asarray(self.node.attrs[attribute_name], object).reshape(-1)
             return tuple(_decode_text(text) for text in values)
         except BROKEN as error:
-            raise self._make_damage_error(error) from error
+            raise self._make_corrupt_file_error(error) from error
 
     def _find_member(self, member_name: str) -> Any:
         """Return h5py's group or array ``member_name``; None if the group has no such member.
@@ -170,9 +176,9 @@ class Hdf5Group:
                 raise ModelError(what, where=self.file, hint="save the model again: model.save('model.keras')")
             return None if link is None else self.node[member_name]
         except BROKEN as error:
-            raise self._make_damage_error(error) from error
+            raise self._make_corrupt_file_error(error) from error
 
-    def _make_damage_error(self, error: Exception) -> ModelError:
+    def _make_corrupt_file_error(self, error: Exception) -> ModelError:
         """Return the ModelError that reports ``error``, an exception of h5py for a damaged file."""
         return ModelError(f"the weights cannot be read: {error}", where=f"{self.file} {self.path}")
 
@@ -211,7 +217,7 @@ class ArchiveWeights:
     """Weights of a layer or model in a ``.keras`` archive: a group of its HDF5 file, with the layer's own arrays and
     the groups of layers inside of the layer.
 
-    ``find_group`` is None for a layer without weights; ``where`` is the layer's location for errors."""
+    ``group`` is None for a layer without weights; ``where`` is the layer's location for errors."""
 
     def __init__(self, group: Hdf5Group | None, where: str) -> None:
         self._group, self.where = group, where
@@ -228,12 +234,12 @@ class ArchiveWeights:
         """Path of the group in the file, or the layer's name if there is no group. It is different for every layer."""
         return self.where if self._group is None else self._group.path
 
-    def inner_layer(self, part_name: str) -> ArchiveWeights:
+    def weights_of_inner_layer(self, part_name: str) -> ArchiveWeights:
         """Return the weights of a layer inside of this layer, by its attribute name, such as ``cell`` or
         ``forward_layer``."""
         return ArchiveWeights(self._group.find_group(part_name) if self._group is not None else None, self.where)
 
-    def layers(self, layer_configs: Sequence[Mapping[str, Any]]) -> dict[str, ArchiveWeights]:
+    def weights_by_layer(self, layer_configs: Sequence[Mapping[str, Any]]) -> dict[str, ArchiveWeights]:
         """Return the weights of the layers of a model, by layer name.
 
         In current files an attribute of each group contains the name of its layer. In files of early versions the group
@@ -265,7 +271,10 @@ def decode_keras_archive(data: bytes, file_name: str) -> tuple[dict[str, Any], A
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             if sum(entry.file_size for entry in archive.infolist()) > MAX_STORED:
-                raise UnsupportedError(f"the archive unfolds to more than {MAX_STORED} bytes", where=file_name)
+                raise UnsupportedError(
+                    f"archive: got more than {MAX_STORED} bytes after decompression, expected at most {MAX_STORED}",
+                    where=file_name,
+                )
             config, weights = (
                 parse_model_json(archive.read(_FILE_CONFIG), f"{file_name} {_FILE_CONFIG}"),
                 archive.read(_FILE_WEIGHTS),
@@ -293,38 +302,40 @@ _HALVES = ("forward_layer", "backward_layer")
 
 @frozen
 class LegacyWeights:
-    """Weights of a layer in a whole HDF5 model. ``entries`` contains the path of each weight, in order, and the group
-    that the path begins at."""
+    """Weights of a layer in a whole HDF5 model. ``paths_and_groups`` contains the path of each weight, in order, and the
+    group that the path begins at."""
 
-    entries: tuple[tuple[str, Hdf5Group], ...]
+    paths_and_groups: tuple[tuple[str, Hdf5Group], ...]
     where: str
 
     def arrays(self) -> tuple[Array, ...]:
-        return tuple(_read_array_at_path(group, name, self.where) for name, group in self.entries)
+        return tuple(_read_array_at_path(group, name, self.where) for name, group in self.paths_and_groups)
 
     @property
     def path(self) -> str:
         return self.where
 
-    def inner_layer(self, part_name: str) -> LegacyWeights:
+    def weights_of_inner_layer(self, part_name: str) -> LegacyWeights:
         """Return the weights of a layer inside of this layer.
 
         Each direction of a bidirectional layer has half of the weights. A cell or a wrapped layer has all weights of
         the layer around it."""
         part_name = part_name.removeprefix("_")
         if part_name in _HALVES:
-            half, second = len(self.entries) // 2, part_name == _HALVES[1]
-            return LegacyWeights(self.entries[half:] if second else self.entries[:half], f"{self.where}/{part_name}")
+            half, second = len(self.paths_and_groups) // 2, part_name == _HALVES[1]
+            return LegacyWeights(
+                self.paths_and_groups[half:] if second else self.paths_and_groups[:half], f"{self.where}/{part_name}"
+            )
         return self._weights_of_layer(_PARTS[part_name]) if part_name in _PARTS else self
 
-    def layers(self, layer_configs: Sequence[Mapping[str, Any]]) -> dict[str, LegacyWeights]:
+    def weights_by_layer(self, layer_configs: Sequence[Mapping[str, Any]]) -> dict[str, LegacyWeights]:
         """Return the weights of the layers of a model, by layer name."""
         return {layer["config"]["name"]: self._weights_of_layer(layer["config"]["name"]) for layer in layer_configs}
 
     def _weights_of_layer(self, layer_name: str) -> LegacyWeights:
         """Return those weights whose path contains the folder ``layer_name``."""
         return LegacyWeights(
-            tuple(entry for entry in self.entries if layer_name in entry[0].split("/")[:-1]), layer_name
+            tuple(entry for entry in self.paths_and_groups if layer_name in entry[0].split("/")[:-1]), layer_name
         )
 
 
@@ -334,7 +345,7 @@ class LegacyModelWeights:
 
     groups: Mapping[str, Hdf5Group]
 
-    def layers(self, layer_configs: Sequence[Mapping[str, Any]]) -> dict[str, LegacyWeights]:
+    def weights_by_layer(self, layer_configs: Sequence[Mapping[str, Any]]) -> dict[str, LegacyWeights]:
         """Return the weights of the layers, by layer name. A layer without a group has no weights."""
         weights = {}
         for name in (layer["config"]["name"] for layer in layer_configs):
@@ -376,20 +387,20 @@ def decode_hdf5_model(data: bytes, file_name: str) -> tuple[dict[str, Any], Lega
     config = parse_model_json(text.encode(), f"{file_name} {_LEGACY_CONFIG}")
     groups_or_arrays = {name: weights.find_group(name) for name in weights.names()}
     groups = {name: group for name, group in groups_or_arrays.items() if group is not None}
-    return modernise_config(config), LegacyModelWeights(groups)
+    return convert_keras2_config(config), LegacyModelWeights(groups)
 
 
-def modernise_config(config: Any) -> Any:
+def convert_keras2_config(config: Any) -> Any:
     """Convert the calls of layers in a configuration from Keras 2's format to Keras 3's; return the converted
     configuration.
 
     Keras 2 stores the operands of a call as lists [layer, call, tensor, keywords], Keras 3 as arguments and keyword
     arguments."""
     if isinstance(config, list):
-        return [modernise_config(item) for item in config]
+        return [convert_keras2_config(item) for item in config]
     if not isinstance(config, dict):
         return config
-    converted = {name: modernise_config(value) for name, value in config.items() if name != "inbound_nodes"}
+    converted = {name: convert_keras2_config(value) for name, value in config.items() if name != "inbound_nodes"}
     if converted.get("class_name") == "Sequential" and isinstance(converted.get("config"), list):  # before Keras 2.2.3
         converted["config"] = {"name": "sequential", "layers": converted["config"]}
     if "inbound_nodes" in config:

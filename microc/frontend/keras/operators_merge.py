@@ -9,15 +9,15 @@ from math import prod, sqrt
 import numpy as np
 
 from microc.base.dtypes import Array
-from microc.frontend.keras.context import Converter, Layer
+from microc.frontend.keras.context import Converter, LayerContext
 from microc.frontend.keras.operators_layers import emit_resample
 
 # ---- Converters of layers that merge tensors, or move, repeat, pad or crop elements.
 
 
-def return_operand_unchanged(layer: Layer) -> str:
+def return_operand_unchanged(layer: LayerContext) -> str:
     """Return the operand unchanged, for layers that act only in training, such as Dropout."""
-    return layer.x
+    return layer.first_operand
 
 
 def make_merge_converter(op: str) -> Converter:
@@ -25,7 +25,7 @@ def make_merge_converter(op: str) -> Converter:
 
     Operands are broadcast. Numbers among them become constants."""
 
-    def convert_merge(layer: Layer) -> str:
+    def convert_merge(layer: LayerContext) -> str:
         names = [o if isinstance(o, str) else layer.scalar(float(o)) for o in layer.operands]
         value = names[0]
         for name in names[1:]:
@@ -35,38 +35,38 @@ def make_merge_converter(op: str) -> Converter:
     return convert_merge
 
 
-def convert_average(layer: Layer) -> str:
+def convert_average(layer: LayerContext) -> str:
     return layer.emit("mul", (str(make_merge_converter("add")(layer)), layer.scalar(1 / len(layer.operands))))
 
 
-def convert_concatenate(layer: Layer) -> str:
+def convert_concatenate(layer: LayerContext) -> str:
     axis = layer.config.get("axis", layer.kwargs.get("axis", -1))
     return layer.emit("concat", [str(o) for o in layer.operands], {"axis": int(axis)})
 
 
-def convert_flatten(layer: Layer) -> str:
+def convert_flatten(layer: LayerContext) -> str:
     shape = layer.shape()
-    return layer.reshape(layer.x, (shape[0], prod(shape[1:])))
+    return layer.reshape(layer.first_operand, (shape[0], prod(shape[1:])))
 
 
-def convert_reshape(layer: Layer) -> str:
+def convert_reshape(layer: LayerContext) -> str:
     shape, wanted = layer.shape(), [int(n) for n in layer.config["target_shape"]]
     if -1 in wanted:
         wanted[wanted.index(-1)] = prod(shape[1:]) // -prod(wanted)
-    return layer.reshape(layer.x, (shape[0], *wanted))
+    return layer.reshape(layer.first_operand, (shape[0], *wanted))
 
 
-def convert_permute(layer: Layer) -> str:
-    return layer.emit("transpose", (layer.x,), {"axes": (0, *(int(d) for d in layer.config["dims"]))})
+def convert_permute(layer: LayerContext) -> str:
+    return layer.emit("transpose", (layer.first_operand,), {"axes": (0, *(int(d) for d in layer.config["dims"]))})
 
 
-def convert_repeat_vector(layer: Layer) -> str:
+def convert_repeat_vector(layer: LayerContext) -> str:
     batch, width = layer.shape()
-    row = layer.reshape(layer.x, (batch, 1, width))
+    row = layer.reshape(layer.first_operand, (batch, 1, width))
     return layer.emit("concat", (row,) * int(layer.config["n"]), {"axis": 1})
 
 
-def _read_amounts_before_and_after(layer: Layer, setting_name: str, axis_count: int) -> list[tuple[int, int]]:
+def _read_counts_before_and_after(layer: LayerContext, setting_name: str, axis_count: int) -> list[tuple[int, int]]:
     """Return a setting such as ``padding`` as numbers of elements (before, after) for each of ``axis_count`` spatial
     axes.
 
@@ -78,26 +78,26 @@ def _read_amounts_before_and_after(layer: Layer, setting_name: str, axis_count: 
     return [(n, n) if isinstance(n, int) else (int(n[0]), int(n[1])) for n in setting]
 
 
-def convert_zero_padding(layer: Layer) -> str:
+def convert_zero_padding(layer: LayerContext) -> str:
     layer.require_channels_last()
-    pairs = _read_amounts_before_and_after(layer, "padding", len(layer.shape()) - 2)
-    return layer.emit("pad", (layer.x,), {"padding": ((0, 0), *pairs, (0, 0)), "value": 0.0})
+    pairs = _read_counts_before_and_after(layer, "padding", len(layer.shape()) - 2)
+    return layer.emit("pad", (layer.first_operand,), {"padding": ((0, 0), *pairs, (0, 0)), "value": 0.0})
 
 
-def convert_cropping(layer: Layer) -> str:
+def convert_cropping(layer: LayerContext) -> str:
     layer.require_channels_last()
     shape = layer.shape()
-    pairs = [(0, 0), *_read_amounts_before_and_after(layer, "cropping", len(shape) - 2), (0, 0)]
+    pairs = [(0, 0), *_read_counts_before_and_after(layer, "cropping", len(shape) - 2), (0, 0)]
     begin = tuple(before for before, _ in pairs)
     end = tuple(extent - after for extent, (_, after) in zip(shape, pairs, strict=True))
-    return layer.emit("slice", (layer.x,), {"begin": begin, "end": end, "strides": (1,) * len(shape)})
+    return layer.emit("slice", (layer.first_operand,), {"begin": begin, "end": end, "strides": (1,) * len(shape)})
 
 
-def convert_upsampling(layer: Layer) -> str:
+def convert_upsampling(layer: LayerContext) -> str:
     """Convert UpSampling1D, 2D and 3D by integer factors: repeat elements, or interpolate bilinearly."""
     layer.require_channels_last()
     shape, count = layer.shape(), len(layer.shape()) - 2
-    factors = layer.setting_per_axis("size", count)
+    factors = layer.read_setting_per_axis("size", count)
     interpolation = layer.config.get("interpolation", "nearest")
     if interpolation not in ("nearest", "bilinear"):
         layer.refuse(
@@ -107,7 +107,7 @@ def convert_upsampling(layer: Layer) -> str:
     return emit_resample(layer, sizes, is_bilinear=interpolation == "bilinear")
 
 
-def convert_dot(layer: Layer) -> str:
+def convert_dot(layer: LayerContext) -> str:
     """Convert Dot: sum the products of two operands over one axis of each.
 
     Operands of rank 3 become one matrix product for each sample of the batch."""
@@ -127,19 +127,19 @@ def convert_dot(layer: Layer) -> str:
     return layer.emit("matmul", (a, b))
 
 
-def convert_rescaling(layer: Layer) -> str:
+def convert_rescaling(layer: LayerContext) -> str:
     scaled = layer.emit(
-        "mul", (_cast_operand_to_float32(layer), layer.constant("scale", np.asarray(layer.config["scale"])))
+        "mul", (_cast_operand_to_float32(layer), layer.add_constant("scale", np.asarray(layer.config["scale"])))
     )
     offset = np.asarray(layer.config.get("offset", 0.0))
-    return layer.emit("add", (scaled, layer.constant("offset", offset))) if offset.any() else scaled
+    return layer.emit("add", (scaled, layer.add_constant("offset", offset))) if offset.any() else scaled
 
 
-def _cast_operand_to_float32(layer: Layer) -> str:
+def _cast_operand_to_float32(layer: LayerContext) -> str:
     """Return the layer's operand, cast to float32 if it has another dtype."""
-    if layer.builder.type(layer.x).dtype == "float32":
-        return layer.x
-    return layer.emit("cast", (layer.x,), {"dtype": "float32"})
+    if layer.builder.type(layer.first_operand).dtype == "float32":
+        return layer.first_operand
+    return layer.emit("cast", (layer.first_operand,), {"dtype": "float32"})
 
 
 _AUGMENTING = (
@@ -199,15 +199,19 @@ _PROJECTION, _OUTPUT = "abc,cde->abde", "abcd,cde->abe"
 """Einsum equations of the projection of rows to heads, and of heads to rows."""
 
 
-def convert_einsum_dense(layer: Layer) -> str:
+def convert_einsum_dense(layer: LayerContext) -> str:
     """Convert EinsumDense: the einsum of data and kernel by the layer's equation, and a bias along some axes of the
     result."""
     axes = layer.config.get("bias_axes") or ""
-    kernel, *bias = layer.arrays(1 + bool(axes))
-    return layer.activate(_emit_einsum(layer, layer.x, str(layer.config["equation"]), kernel, bias, axes))
+    kernel, *bias = layer.read_weight_arrays(1 + bool(axes))
+    return layer.emit_configured_activation(
+        _emit_einsum(layer, layer.first_operand, str(layer.config["equation"]), kernel, bias, axes)
+    )
 
 
-def _emit_einsum(layer: Layer, value: str, equation: str, kernel: Array, bias: Sequence[Array], bias_axes: str) -> str:
+def _emit_einsum(
+    layer: LayerContext, value: str, equation: str, kernel: Array, bias: Sequence[Array], bias_axes: str
+) -> str:
     """Emit an einsum of data and kernel as one dense layer, because quantisation supports dense layers best.
 
     The data become a matrix (kept axes, summed axes), the kernel a matrix (summed axes, new axes). Transposes before
@@ -225,15 +229,15 @@ def _emit_einsum(layer: Layer, value: str, equation: str, kernel: Array, bias: S
         (prod(extents[label] for label in kept), prod(extents[label] for label in summed)),
     )
     sorted_kernel = kernel.transpose([weight.index(label) for label in new + summed])
-    operands = [rows, layer.constant("kernel", sorted_kernel.reshape(-1, layer.shape(rows)[1]))]
+    operands = [rows, layer.add_constant("kernel", sorted_kernel.reshape(-1, layer.shape(rows)[1]))]
     bias_fits = bool(bias) and list(bias_axes) == new
-    operands += [layer.constant("bias", bias[0].reshape(-1))] if bias_fits else []
+    operands += [layer.add_constant("bias", bias[0].reshape(-1))] if bias_fits else []
     product = layer.reshape(layer.emit("dense", operands), [extents[label] for label in kept + new])
     product = _emit_transpose(layer, product, [(kept + new).index(label) for label in result])
-    return product if bias_fits or not bias else layer.emit("add", (product, layer.constant("bias", bias[0])))
+    return product if bias_fits or not bias else layer.emit("add", (product, layer.add_constant("bias", bias[0])))
 
 
-def _parse_einsum_labels(layer: Layer, equation: str, rank: int) -> tuple[str, str, str]:
+def _parse_einsum_labels(layer: LayerContext, equation: str, rank: int) -> tuple[str, str, str]:
     """Return the axis labels of data, kernel and result in an einsum equation, with ``...`` replaced by unused
     labels."""
     match = _EQUATION.fullmatch(equation.replace(" ", ""))
@@ -250,12 +254,12 @@ def _parse_einsum_labels(layer: Layer, equation: str, rank: int) -> tuple[str, s
     return data, weight, dots + result if before else result + dots if behind else result
 
 
-def _emit_transpose(layer: Layer, value: str, axes: Sequence[int]) -> str:
+def _emit_transpose(layer: LayerContext, value: str, axes: Sequence[int]) -> str:
     """Emit a transpose of ``value`` to ``axes``; return ``value`` itself if the axes are in order already."""
     return value if list(axes) == sorted(axes) else layer.emit("transpose", (value,), {"axes": tuple(axes)})
 
 
-def convert_multi_head_attention(layer: Layer) -> str:
+def convert_multi_head_attention(layer: LayerContext) -> str:
     """Convert MultiHeadAttention.
 
     Queries, keys and values (N, rows, features) are projected to heads, attention is computed for each head, and the
@@ -267,10 +271,10 @@ def convert_multi_head_attention(layer: Layer) -> str:
         )
     heads = _emit_head_projections(layer)
     attended = _emit_attention(layer, heads, 1 / sqrt(int(config["key_dim"])))
-    return _emit_projection_by_part(layer, attended, "output_dense", _OUTPUT, "e")
+    return _emit_projection_by_inner_layer(layer, attended, "output_dense", _OUTPUT, "e")
 
 
-def convert_grouped_query_attention(layer: Layer) -> str:
+def convert_grouped_query_attention(layer: LayerContext) -> str:
     """Convert GroupedQueryAttention, in which several heads of queries share one head of keys and values."""
     config, heads = layer.config, _emit_head_projections(layer, "_")
     scaled_numbers = np.arange(int(config["num_query_heads"])) * int(config["num_key_value_heads"])
@@ -279,10 +283,10 @@ def convert_grouped_query_attention(layer: Layer) -> str:
     )
     heads |= {name: layer.emit("gather", (heads[name], head_indices), {"axis": 2}) for name in ("key", "value")}
     attended = _emit_attention(layer, heads, 1 / sqrt(int(config["head_dim"])))
-    return _emit_projection_by_part(layer, attended, "_output_dense", _OUTPUT, "e")
+    return _emit_projection_by_inner_layer(layer, attended, "_output_dense", _OUTPUT, "e")
 
 
-def _find_attention_operands(layer: Layer) -> dict[str, str]:
+def _find_attention_operands(layer: LayerContext) -> dict[str, str]:
     """Return the operands of an attention layer by name: ``query``, ``value`` and ``key``. An absent key is the
     value."""
     query, *rest = (str(operand) for operand in layer.operands)
@@ -290,23 +294,25 @@ def _find_attention_operands(layer: Layer) -> dict[str, str]:
     return {"query": query, "value": value, "key": rest[1] if rest[1:] else str(layer.kwargs.get("key", value))}
 
 
-def _emit_head_projections(layer: Layer, part_prefix: str = "") -> dict[str, str]:
+def _emit_head_projections(layer: LayerContext, part_prefix: str = "") -> dict[str, str]:
     """Emit the projections of query, key and value to heads (N, rows, heads, features); return the results by name.
 
     ``part_prefix``: prefix of the attribute names of the inner dense layers."""
     return {
-        name: _emit_projection_by_part(layer, value, f"{part_prefix}{name}_dense", _PROJECTION, "de")
+        name: _emit_projection_by_inner_layer(layer, value, f"{part_prefix}{name}_dense", _PROJECTION, "de")
         for name, value in _find_attention_operands(layer).items()
     }
 
 
-def _emit_projection_by_part(layer: Layer, value: str, part_name: str, equation: str, bias_axes: str) -> str:
+def _emit_projection_by_inner_layer(
+    layer: LayerContext, value: str, part_name: str, equation: str, bias_axes: str
+) -> str:
     """Emit the projection of a value by the weights and bias of the inner dense layer ``part_name``."""
-    kernel, *bias = layer.weights.inner_layer(part_name).arrays()
+    kernel, *bias = layer.weights.weights_of_inner_layer(part_name).arrays()
     return _emit_einsum(layer, value, equation, kernel, bias, bias_axes)
 
 
-def _emit_attention(layer: Layer, heads: Mapping[str, str], scale: float) -> str:
+def _emit_attention(layer: LayerContext, heads: Mapping[str, str], scale: float) -> str:
     """Emit softmax(q k' scale) v for heads (N, rows, heads, features), where k' is k transposed. The result has the
     same layout."""
     q, k, v = (
@@ -317,7 +323,7 @@ def _emit_attention(layer: Layer, heads: Mapping[str, str], scale: float) -> str
     return layer.emit("transpose", (attended,), {"axes": (0, 2, 1, 3)})
 
 
-def _emit_attention_weights(layer: Layer, queries: str, keys: str, scale: float) -> str:
+def _emit_attention_weights(layer: LayerContext, queries: str, keys: str, scale: float) -> str:
     """Emit the attention weights softmax(queries keys * ``scale``). With ``use_causal_mask`` the weights of later rows
     are 0."""
     config, masks = layer.config, [name for name in _MASKED if layer.kwargs.get(name) is not None]
@@ -334,14 +340,14 @@ def _emit_attention_weights(layer: Layer, queries: str, keys: str, scale: float)
     return layer.emit("softmax", (scores,), {"axis": -1})
 
 
-def convert_attention(layer: Layer) -> str:
+def convert_attention(layer: LayerContext) -> str:
     """Convert Attention with one head: softmax(q k' scale) v, where k' is k transposed. ``scale`` is a weight of the
     layer, or 1."""
     config = layer.config
     if config.get("score_mode", "dot") != "dot":
         layer.refuse(f"score_mode: got {config['score_mode']!r}, expected 'dot'", "use score_mode='dot'")
     operands = _find_attention_operands(layer)
-    scale = float(layer.arrays(1)[0]) if config.get("use_scale") else 1.0
+    scale = float(layer.read_weight_arrays(1)[0]) if config.get("use_scale") else 1.0
     transposed_key = layer.emit("transpose", (operands["key"],), {"axes": (0, 2, 1)})
     return layer.emit(
         "matmul", (_emit_attention_weights(layer, operands["query"], transposed_key, scale), operands["value"])

@@ -14,9 +14,9 @@ import numpy as np
 
 from microc.base.dtypes import Array
 from microc.frontend.formulas import GateWeights, State, emit_loop_over_time, slice_gate, swap_batch_and_time
-from microc.frontend.keras.context import Converter, Layer, LayerWeights
+from microc.frontend.keras.context import Converter, LayerContext, LayerWeights
 
-StepEmitter = Callable[[Layer, str, State], State]
+StepEmitter = Callable[[LayerContext, str, State], State]
 """Type of a function that emits one time step into the loop's body. Its arguments are the layer, whose graph is the
 body, the products of the input and its kernel, and the state; it returns the next state."""
 
@@ -29,15 +29,15 @@ def make_recurrent_converter(
     ``read_cell`` maps the layer's configuration and weights to the kernel and bias of the layer's input, and the
     function that emits one time step. ``state_count``: number of values that the state consists of (2 for LSTM)."""
 
-    def convert_recurrent(layer: Layer) -> str | tuple[str, ...]:
+    def convert_recurrent(layer: LayerContext) -> str | tuple[str, ...]:
         config = layer.config
         if len(layer.operands) > 1 or layer.kwargs.get("initial_state") is not None:
             layer.refuse("initial_state is not supported", "make the state an input and an output of the model")
-        kernel, bias, step = read_cell(config, layer.weights.inner_layer("cell"))
+        kernel, bias, step = read_cell(config, layer.weights.weights_of_inner_layer("cell"))
         start = _add_initial_states(layer, state_count, (layer.shape()[0], int(config["units"])))
         rows, state = emit_loop_over_time(
             layer.builder,
-            swap_batch_and_time(layer.builder, layer.x),
+            swap_batch_and_time(layer.builder, layer.first_operand),
             GateWeights(kernel.T, bias),
             start,
             lambda body, share, old: step(replace(layer, builder=body), share, old),
@@ -53,14 +53,14 @@ def make_recurrent_converter(
     return convert_recurrent
 
 
-def _add_initial_states(layer: Layer, state_count: int, state_shape: tuple[int, int]) -> State:
+def _add_initial_states(layer: LayerContext, state_count: int, state_shape: tuple[int, int]) -> State:
     """Return the initial states of the loop over time.
 
     They are constants of zero, or, for a stateful layer, states of the graph, which keep their contents between
     runs."""
     zeros = np.zeros(state_shape, np.float32)
     if not layer.config.get("stateful"):
-        return (layer.constant("zero", zeros),) * state_count
+        return (layer.add_constant("zero", zeros),) * state_count
     names = [f"{layer.weights.path}/state_{k}" for k in range(state_count)]
     if names[0] in layer.builder.types:
         layer.refuse(
@@ -83,10 +83,10 @@ def read_simple_rnn_cell(config: Mapping[str, Any], weights: LayerWeights) -> tu
     """Return the kernel, the bias and the step function of a SimpleRNN: h' = activation(x W + h U + b)."""
     kernel, recurrent_kernel, bias = _read_recurrent_weights(config, weights, 1)
 
-    def emit_rnn_step(layer: Layer, input_products: str, state: State) -> State:
-        weight = layer.constant("recurrent", recurrent_kernel.T)
+    def emit_rnn_step(layer: LayerContext, input_products: str, state: State) -> State:
+        weight = layer.add_constant("recurrent", recurrent_kernel.T)
         total = layer.emit("add", (input_products, layer.emit("dense", (state[0], weight))))
-        return (layer.apply_activation(total, config["activation"]),)
+        return (layer.emit_activation(total, config["activation"]),)
 
     return kernel, bias, emit_rnn_step
 
@@ -96,16 +96,16 @@ def read_lstm_cell(config: Mapping[str, Any], weights: LayerWeights) -> tuple[Ar
     kernel, recurrent_kernel, bias = _read_recurrent_weights(config, weights, 4)
     units = int(config["units"])
 
-    def emit_lstm_step(layer: Layer, input_products: str, state: State) -> State:
-        weight = layer.constant("recurrent", recurrent_kernel.T)
+    def emit_lstm_step(layer: LayerContext, input_products: str, state: State) -> State:
+        weight = layer.add_constant("recurrent", recurrent_kernel.T)
         total = layer.emit("add", (input_products, layer.emit("dense", (state[0], weight))))
         activations = ("recurrent_activation", "recurrent_activation", "activation", "recurrent_activation")
         i, f, g, o = (
-            layer.apply_activation(slice_gate(layer.builder, total, k, units), config[activation])
+            layer.emit_activation(slice_gate(layer.builder, total, k, units), config[activation])
             for k, activation in enumerate(activations)
         )
         cell = layer.emit("add", (layer.emit("mul", (f, state[1])), layer.emit("mul", (i, g))))
-        return (layer.emit("mul", (o, layer.apply_activation(cell, config["activation"]))), cell)
+        return (layer.emit("mul", (o, layer.emit_activation(cell, config["activation"]))), cell)
 
     return kernel, bias, emit_lstm_step
 
@@ -120,12 +120,12 @@ def read_gru_cell(config: Mapping[str, Any], weights: LayerWeights) -> tuple[Arr
         bias = np.stack([bias, np.zeros_like(bias)])
     parts = (recurrent_kernel,) if after else (recurrent_kernel[:, : 2 * units], recurrent_kernel[:, 2 * units :])
 
-    def emit_gru_step(layer: Layer, input_products: str, state: State) -> State:
-        kernels = [layer.constant("recurrent", part.T) for part in parts]
-        inner = (layer.constant("recurrent_bias", bias[1]),) if after else ()
+    def emit_gru_step(layer: LayerContext, input_products: str, state: State) -> State:
+        kernels = [layer.add_constant("recurrent", part.T) for part in parts]
+        inner = (layer.add_constant("recurrent_bias", bias[1]),) if after else ()
         hidden = layer.emit("dense", (state[0], kernels[0], *inner))
         z, r = (
-            layer.apply_activation(
+            layer.emit_activation(
                 layer.emit(
                     "add",
                     (slice_gate(layer.builder, input_products, k, units), slice_gate(layer.builder, hidden, k, units)),
@@ -138,7 +138,7 @@ def read_gru_cell(config: Mapping[str, Any], weights: LayerWeights) -> tuple[Arr
             reset_hidden = layer.emit("mul", (r, slice_gate(layer.builder, hidden, 2, units)))
         else:
             reset_hidden = layer.emit("dense", (layer.emit("mul", (r, state[0])), kernels[1]))
-        candidate = layer.apply_activation(
+        candidate = layer.emit_activation(
             layer.emit("add", (slice_gate(layer.builder, input_products, 2, units), reset_hidden)), config["activation"]
         )
         old = layer.emit("mul", (z, state[0]))
@@ -148,7 +148,7 @@ def read_gru_cell(config: Mapping[str, Any], weights: LayerWeights) -> tuple[Arr
     return kernel, bias[0], emit_gru_step
 
 
-def convert_bidirectional(layer: Layer) -> str:
+def convert_bidirectional(layer: LayerContext) -> str:
     """Convert Bidirectional: run the wrapped layer forwards and backwards in time, and merge both results.
 
     A sequence that the backward layer returns is reversed first."""
@@ -163,7 +163,7 @@ def convert_bidirectional(layer: Layer) -> str:
             layer.refuse(
                 f"layer: got {inner['class_name']}, expected SimpleRNN, GRU or LSTM", "wrap one of these layers"
             )
-        result = converter(replace(layer, config=config, weights=layer.weights.inner_layer(part)))
+        result = converter(replace(layer, config=config, weights=layer.weights.weights_of_inner_layer(part)))
         value = result if isinstance(result, str) else result[0]
         if backwards and config.get("return_sequences"):
             value = layer.emit("reverse", (value,), {"axes": (1,)})

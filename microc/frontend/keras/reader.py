@@ -19,7 +19,7 @@ from microc.frontend.keras import operators_layers as keras_normalisation
 from microc.frontend.keras import operators_merge as keras_attention
 from microc.frontend.keras import operators_merge as keras_merge
 from microc.frontend.keras import operators_recurrent as keras_recurrent
-from microc.frontend.keras.context import Converter, Layer, LayerWeights, ModelWeights, read_dtype
+from microc.frontend.keras.context import Converter, LayerContext, LayerWeights, ModelWeights, read_dtype
 from microc.frontend.model_limits import HDF5_MAGIC
 from microc.graph.ir import Graph
 
@@ -62,7 +62,7 @@ def read_config(data: bytes, file_name: str) -> tuple[dict[str, Any], ModelWeigh
     if data.startswith(HDF5_MAGIC):
         return legacy.decode_hdf5_model(data, file_name)
     config, weights = keras_file.decode_keras_archive(data, file_name)
-    return legacy.modernise_config(config), weights
+    return legacy.convert_keras2_config(config), weights
 
 
 def read_declared_input_shapes(data: bytes, file_name: str) -> dict[str, tuple[int | None, ...]]:
@@ -142,13 +142,13 @@ class _ModelReader:
 
         The list is empty if a layer cannot be converted."""
         layers = config["config"]["layers"]
-        layer_weights = weights.layers(layers)
+        layer_weights = weights.weights_by_layer(layers)
         value = call_arguments[0] if call_arguments is not None else None
         name = ""
         for layer in layers:
             name = layer["config"]["name"]
             if layer["class_name"] == "InputLayer":
-                value = value or self.input(layer)
+                value = value or self.add_declared_input(layer)
                 continue
             if value is None:
                 value = self.add_implicit_input(config)
@@ -171,7 +171,7 @@ class _ModelReader:
             )
         return self.add_bound_input("input", shape, "float32")
 
-    def input(self, layer_json: Mapping[str, Any]) -> str:
+    def add_declared_input(self, layer_json: Mapping[str, Any]) -> str:
         """Add the input that an input layer declares to the graph; return its name."""
         config = layer_json["config"]
         shape = config.get("batch_shape") or config.get("batch_input_shape")
@@ -208,12 +208,12 @@ class _ModelReader:
         """Convert a Functional model; return its outputs as pairs (name, value).
 
         A layer may be called several times. Each call is converted as soon as all of its operands are converted."""
-        layer_weights = weights.layers(config["layers"])
+        layer_weights = weights.weights_by_layer(config["layers"])
         values: dict[tuple[str, int, int], str] = {}
         entries = _list_tensor_keys(config["input_layers"])
         inputs = {layer["config"]["name"]: layer for layer in config["layers"] if layer["class_name"] == "InputLayer"}
         if call_arguments is None:
-            call_arguments = [self.input(inputs[name]) for name, _, _ in entries]
+            call_arguments = [self.add_declared_input(inputs[name]) for name, _, _ in entries]
         values.update(zip(entries, call_arguments, strict=True))
         # ``pending`` has one entry for each call of a layer. The file lists calls by layer, not in order of execution: the second
         # call of a shared layer may depend on later layers. Therefore the loop passes over the pending calls until none is left.
@@ -297,7 +297,7 @@ class _ModelReader:
                     where=self.builder.where,
                     hint="save the model before quantize(), or quantise only Dense and Embedding, to int8",
                 )
-            result = converter(Layer(self.builder, code, config, weights, tuple(operands), kwargs, CONVERTERS))
+            result = converter(LayerContext(self.builder, code, config, weights, tuple(operands), kwargs, CONVERTERS))
             return list(result) if isinstance(result, tuple) else [result]
         except UnsupportedError as error:
             self.refusals.append(error)

@@ -314,7 +314,7 @@ class TfliteGraphBuilder:
             raise UsageError(
                 f"input shape: got {','.join(map(str, requested_shape))}, expected {declared_text}",
                 where=where,
-                hint=f"give a shape that fits {declared_text}",
+                hint="give the declared shape, with an extent of at least 1 for each ?",
             )
         return tuple(requested_shape)
 

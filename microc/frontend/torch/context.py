@@ -79,7 +79,7 @@ class OpContext:
                 return declared.default_value if declared.has_default_value() else default
         return default
 
-    def constant(self, argument_name: str) -> Array | None:
+    def read_constant(self, argument_name: str) -> Array | None:
         """Return the data of a tensor argument that must be known at compile time; None if the argument is absent."""
         argument = self.argument(argument_name)
         if argument is None:
@@ -94,11 +94,11 @@ class OpContext:
             return data
         return self.to_numpy_array(argument)
 
-    def value(self, argument: Any, dtype: str = "") -> str:
-        """Return the name of a value of the graph that contains the argument ``argument``.
+    def convert_to_value(self, argument: Any, dtype: str = "") -> str:
+        """Convert an argument of the call to a value of the graph; return the value's name.
 
-        A known tensor or a number is added as a constant of ``dtype``. By default the tensor's dtype is kept, and a
-        number becomes float32."""
+        A tensor that is known at compile time, or a number, is added to the graph as a constant of ``dtype``. By
+        default the tensor's dtype is kept, and a number becomes float32. A string is the name of a value already."""
         if isinstance(argument, str):
             return argument
         if isinstance(argument, self.torch.Tensor):
@@ -107,12 +107,12 @@ class OpContext:
         return self.builder.new_constant("number", np.array(argument, dtypes.to_numpy(dtype or "float32")))
 
     def operand(self, argument_name: str) -> str:
-        """Return the name of the value for the tensor argument ``argument_name``; refuse the operator if the argument
-        is absent."""
+        """Return the tensor argument ``argument_name`` as the name of a value of the graph; refuse the operator if the
+        argument is absent."""
         x = self.argument(argument_name)
         if x is None:
             self.refuse(f"{argument_name} is missing", "export the program again with torch.export.export")
-        return self.value(x)
+        return self.convert_to_value(x)
 
     def shape(self, value: str) -> tuple[int, ...]:
         return self.builder.shape(value)

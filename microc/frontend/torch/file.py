@@ -210,7 +210,9 @@ def sanitise_archive(data: bytes, file_name: str) -> bytes:
     except (zipfile.BadZipFile, KeyError, TypeError, AttributeError, IndexError, ValueError, *_ARCHIVE_ERRORS) as error:
         raise ModelError(f"the program's archive is broken: {error!r}", where=file_name) from error
     if parts["byteorder"] != b"little":
-        raise UnsupportedError("weights in big-endian byte order", where=file_name, hint=_SAVE_AGAIN)
+        raise UnsupportedError(
+            "weights: got big-endian byte order, expected little-endian", where=file_name, hint=_SAVE_AGAIN
+        )
     return _write_archive(parts)
 
 
@@ -239,7 +241,10 @@ class _ArchiveMembers:
                 f"got an archive with {len(roots)} programs, expected one, and each name once", where=file_name
             )
         if sum(info.file_size for info in infos) > MAX_STORED:
-            raise ModelError(f"the archive unfolds to more than {MAX_STORED} bytes", where=file_name)
+            raise ModelError(
+                f"archive: got more than {MAX_STORED} bytes after decompression, expected at most {MAX_STORED}",
+                where=file_name,
+            )
         self.root = roots[0]
         self.byte_counts = {info.filename.removeprefix(self.root): info.file_size for info in infos}
 
@@ -280,7 +285,10 @@ def _read_raw_tensors(members: _ArchiveMembers, folder: str, tensor_group: str) 
             raise ModelError(f"the tensor is stored in {path!r}, expected a name like weight_0", where=where)
         total += _check_tensor_byte_count(entry["tensor_meta"], members.byte_counts[folder + path], where)
         if total > MAX_STORED:
-            raise ModelError(f"the {tensor_group} unfold to more than {MAX_STORED} bytes", where=members.file)
+            raise ModelError(
+                f"{tensor_group}: got more than {MAX_STORED} bytes in total, expected at most {MAX_STORED}",
+                where=members.file,
+            )
         if folder + path not in tensors:
             tensors[folder + path] = members.read(folder + path)
     return {name: _to_json_bytes(config), **tensors}

@@ -43,7 +43,7 @@ def make_binary_converter(op: str, *, swapped: bool = False) -> Converter:
             return context.emit(_BOOL_LOGIC[op], (x, y))
         alpha = context.argument("alpha", 1)
         if alpha not in (1, None):
-            y = context.emit("mul", (y, context.value(alpha, context.dtype(y))))
+            y = context.emit("mul", (y, context.convert_to_value(alpha, context.dtype(y))))
         return context.emit(op, (y, x) if swapped else (x, y))
 
     return convert_binary
@@ -74,11 +74,11 @@ def convert_logical_not(context: OpContext) -> str:
 
 def cast_to_bool(context: OpContext, x: Any) -> str:
     """Convert a tensor to bool: true where an element is not zero."""
-    value = context.value(x)
+    value = context.convert_to_value(x)
     return (
         value
         if context.dtype(value) == "bool"
-        else context.emit("not_equal", (value, context.value(0, context.dtype(value))))
+        else context.emit("not_equal", (value, context.convert_to_value(0, context.dtype(value))))
     )
 
 
@@ -94,12 +94,12 @@ def promote_operands(context: OpContext, x: Any, y: Any, result_dtype: str = "")
         real_dtypes = [name for name in tensor_dtypes if dtypes.is_float(name)]
         number = next((part for part in (x, y) if isinstance(part, (int, float))), 0)
         result_dtype = real_dtypes[0] if real_dtypes else "float32" if isinstance(number, float) else tensor_dtypes[-1]
-    return _value_of_dtype(context, x, result_dtype), _value_of_dtype(context, y, result_dtype)
+    return _convert_to_value_of_dtype(context, x, result_dtype), _convert_to_value_of_dtype(context, y, result_dtype)
 
 
-def _value_of_dtype(context: OpContext, x: Any, dtype: str) -> str:
+def _convert_to_value_of_dtype(context: OpContext, x: Any, dtype: str) -> str:
     """Return the name of a value of ``dtype`` that contains ``x``, a value of the graph, a known tensor or a number."""
-    return context.cast(x, dtype) if isinstance(x, str) else context.value(x, dtype)
+    return context.cast(x, dtype) if isinstance(x, str) else context.convert_to_value(x, dtype)
 
 
 def convert_div(context: OpContext) -> str:
@@ -124,7 +124,7 @@ def _truncate_to_zero(context: OpContext, x: str) -> str:
 
 def _emit_sign(context: OpContext, x: str) -> str:
     """Emit the sign of each element: -1, 0 or 1, in the dtype of the value."""
-    zero = context.value(0, context.dtype(x))
+    zero = context.convert_to_value(0, context.dtype(x))
     sides = [context.cast(context.emit(op, (x, zero)), context.dtype(x)) for op in ("greater", "less")]
     return context.emit("sub", sides)
 
@@ -175,7 +175,7 @@ def convert_leaky_relu(context: OpContext) -> str:
 def convert_elu(context: OpContext) -> str:
     if float(context.argument("scale", 1)) != 1 or float(context.argument("input_scale", 1)) != 1:
         scaled = context.emit("elu", (context.operand("self"),), {"alpha": float(context.argument("alpha"))})
-        return context.emit("mul", (scaled, context.value(float(context.argument("scale")))))
+        return context.emit("mul", (scaled, context.convert_to_value(float(context.argument("scale")))))
     return context.emit("elu", (context.operand("self"),), {"alpha": float(context.argument("alpha"))})
 
 
@@ -293,7 +293,7 @@ def convert_var(context: OpContext) -> str:
     keepdims = bool(context.argument("keepdim", False))
     total = context.emit("sum", (context.emit("mul", (centred, centred)),), {"axes": axes, "keepdims": keepdims})
     return context.emit(
-        "mul", (total, context.value(1 / max(count - (1 if correction is None else correction), 1e-30)))
+        "mul", (total, context.convert_to_value(1 / max(count - (1 if correction is None else correction), 1e-30)))
     )
 
 
@@ -399,12 +399,12 @@ ELEMENTWISE_CONVERTERS: Mapping[str, Converter] = {
 def make_logarithm_converter(base: float) -> Converter:
     """Return the converter of the logarithm to the base ``base``."""
     return lambda context: context.emit(
-        "mul", (context.emit("log", (context.operand("self"),)), context.value(1 / math.log(base)))
+        "mul", (context.emit("log", (context.operand("self"),)), context.convert_to_value(1 / math.log(base)))
     )
 
 
 def convert_exp2(context: OpContext) -> str:
-    return context.emit("pow", (context.value(2.0), context.operand("self")))
+    return context.emit("pow", (context.convert_to_value(2.0), context.operand("self")))
 
 
 def make_bitwise_converter(bool_op: str, integer_op: str) -> Converter:
@@ -426,23 +426,23 @@ def convert_isnan(context: OpContext) -> str:
 
 
 def convert_isinf(context: OpContext) -> str:
-    return context.emit("equal", (context.emit("abs", (context.operand("self"),)), context.value(math.inf)))
+    return context.emit("equal", (context.emit("abs", (context.operand("self"),)), context.convert_to_value(math.inf)))
 
 
 def convert_any(context: OpContext) -> str:
     """Convert any: test whether an element is not zero, along some axes or over all elements."""
     x, dims = context.operand("self"), context.argument("dim")
     if context.dtype(x) != "bool":
-        x = context.emit("not_equal", (x, context.value(0, context.dtype(x))))
+        x = context.emit("not_equal", (x, context.convert_to_value(0, context.dtype(x))))
     integers = context.cast(x, "int32")
     over: Mapping[str, Attr] = {
-        "axes": _reduced_axes(context, integers, dims),
+        "axes": _resolve_reduced_axes(context, integers, dims),
         "keepdims": bool(context.argument("keepdim", False)),
     }
-    return context.emit("greater", (context.emit("max", (integers,), over), context.value(0, "int32")))
+    return context.emit("greater", (context.emit("max", (integers,), over), context.convert_to_value(0, "int32")))
 
 
-def _reduced_axes(context: OpContext, value_name: str, dims: object) -> tuple[int, ...]:
+def _resolve_reduced_axes(context: OpContext, value_name: str, dims: object) -> tuple[int, ...]:
     """Return the axes ``dims`` as ascending numbers of at least 0. No ``dims`` means all axes."""
     rank = len(context.shape(value_name))
     axes = [dims] if isinstance(dims, int) else list(dims) if isinstance(dims, (list, tuple)) else []
@@ -457,20 +457,21 @@ def convert_fmod(context: OpContext) -> str:
 
 
 def convert_log1p(context: OpContext) -> str:
-    return context.emit("log", (context.emit("add", (context.operand("self"), context.value(1.0))),))
+    return context.emit("log", (context.emit("add", (context.operand("self"), context.convert_to_value(1.0))),))
 
 
 def convert_expm1(context: OpContext) -> str:
-    return context.emit("sub", (context.emit("exp", (context.operand("self"),)), context.value(1.0)))
+    return context.emit("sub", (context.emit("exp", (context.operand("self"),)), context.convert_to_value(1.0)))
 
 
 def convert_atan2(context: OpContext) -> str:
     """Convert atan2(y, x): the arctangent of y / x, corrected for the quadrant of (x, y); 0 at the origin."""
     y, x = promote_operands(context, context.argument("self"), context.argument("other"), context.result_dtype())
-    zero = context.value(0.0, context.dtype(x))
+    zero = context.convert_to_value(0.0, context.dtype(x))
     slope = context.emit("atan", (context.emit("div", (y, x)),))
     half_circle = context.emit(
-        "where", (context.emit("less", (y, zero)), context.value(-math.pi), context.value(math.pi))
+        "where",
+        (context.emit("less", (y, zero)), context.convert_to_value(-math.pi), context.convert_to_value(math.pi)),
     )
     behind = context.emit("less", (x, zero))
     quadrant_angle = context.emit("where", (behind, context.emit("add", (slope, half_circle)), slope))
@@ -482,7 +483,7 @@ def convert_atan2(context: OpContext) -> str:
 
 def convert_erfc(context: OpContext) -> str:
     """Convert erfc: 1 - erf(x)."""
-    return context.emit("sub", (context.value(1.0), context.emit("erf", (context.operand("self"),))))
+    return context.emit("sub", (context.convert_to_value(1.0), context.emit("erf", (context.operand("self"),))))
 
 
 def convert_hypot(context: OpContext) -> str:
@@ -503,7 +504,7 @@ def convert_vector_norm(context: OpContext) -> str:
     """Convert linalg_vector_norm of an order of at least 1."""
     x, order = context.operand("self"), float(context.argument("ord", 2))
     over: Mapping[str, Attr] = {
-        "axes": _reduced_axes(context, x, context.argument("dim")),
+        "axes": _resolve_reduced_axes(context, x, context.argument("dim")),
         "keepdims": bool(context.argument("keepdim", False)),
     }
     return _emit_norm(context, x, order, over)
@@ -519,8 +520,8 @@ def _emit_norm(context: OpContext, x: str, order: float, axes_attrs: Mapping[str
         return context.emit("sum" if order == 1 else "max", (size,), axes_attrs)
     if order < 1:
         context.refuse(f"ord: got {order}, expected at least 1", "use an order of at least 1, or infinity")
-    total = context.emit("sum", (context.emit("pow", (size, context.value(order))),), axes_attrs)
-    return context.emit("pow", (total, context.value(1 / order)))
+    total = context.emit("sum", (context.emit("pow", (size, context.convert_to_value(order))),), axes_attrs)
+    return context.emit("pow", (total, context.convert_to_value(1 / order)))
 
 
 def convert_cdist_forward(context: OpContext) -> str:

@@ -21,7 +21,7 @@ def convert_convolution(context: OpContext) -> str:
     """Convert conv1d, conv2d, conv3d and ``convolution``. Transposed convolutions may have one or two spatial
     axes."""
     x = context.argument("input")
-    data, weight, bias = context.value(x), context.operand("weight"), context.argument("bias")
+    data, weight, bias = context.convert_to_value(x), context.operand("weight"), context.argument("bias")
     rank, is_unbatched = len(context.shape(weight)) - 2, len(context.shape(data)) == len(context.shape(weight)) - 1
     if is_unbatched:
         data = context.reshape(data, (1, *context.shape(data)))
@@ -29,12 +29,14 @@ def convert_convolution(context: OpContext) -> str:
     padding = _read_convolution_padding(context, context.shape(weight)[2:], dilation)
     transposed = bool(context.argument("transposed", False))
     if rank > 2 and transposed:
-        context.refuse(f"transposed: got {rank} spatial axes, expected 1 or 2", "use one or two spatial axes")
+        context.refuse(
+            f"transposed convolution: got {rank} spatial axes, expected 1 or 2", "use one or two spatial axes"
+        )
     if rank == 1:
         data = context.reshape(data, (*context.shape(data)[:2], 1, context.shape(data)[2]))
         weight = _conv1d_weight_as_conv2d(context, weight)
         strides, dilation, padding = (1, *strides), (1, *dilation), (0, padding[0], 0, padding[1])
-    operands = (data, weight) if bias is None else (data, weight, context.value(bias))
+    operands = (data, weight) if bias is None else (data, weight, context.convert_to_value(bias))
     groups = int(context.argument("groups", 1))
     if transposed:
         result = _emit_conv2d_transpose(context, operands, strides, padding, dilation, groups, rank)
@@ -100,7 +102,11 @@ def _emit_conv2d_transpose(
 
 def convert_linear(context: OpContext) -> str:
     """Convert linear, a dense layer over the last axis."""
-    data, weight, bias = context.value(context.argument("input")), context.operand("weight"), context.argument("bias")
+    data, weight, bias = (
+        context.convert_to_value(context.argument("input")),
+        context.operand("weight"),
+        context.argument("bias"),
+    )
     return emit_dense(context, data, weight, bias)
 
 
@@ -109,19 +115,21 @@ def emit_dense(context: OpContext, data: str, weight: str, bias: Any) -> str:
     shape = context.shape(data)
     rows = context.reshape(data, (math.prod(shape[:-1]), shape[-1]))
     product = context.emit(
-        "dense", (rows, weight) if bias is None else (rows, weight, context.value(bias)), {"rounding": Rounding.EVEN}
+        "dense",
+        (rows, weight) if bias is None else (rows, weight, context.convert_to_value(bias)),
+        {"rounding": Rounding.EVEN},
     )
     return context.reshape(product, context.result_shape())
 
 
 def convert_addmm(context: OpContext) -> str:
     """Convert addmm: beta * self + alpha * mat1 mat2."""
-    product = emit_matmul(context, context.value(context.argument("mat1")), context.argument("mat2"))
+    product = emit_matmul(context, context.convert_to_value(context.argument("mat1")), context.argument("mat2"))
     if float(context.argument("alpha", 1)) != 1:
-        product = context.emit("mul", (product, context.value(float(context.argument("alpha")))))
-    summand = context.value(context.argument("self"))
+        product = context.emit("mul", (product, context.convert_to_value(float(context.argument("alpha")))))
+    summand = context.convert_to_value(context.argument("self"))
     if float(context.argument("beta", 1)) != 1:
-        summand = context.emit("mul", (summand, context.value(float(context.argument("beta")))))
+        summand = context.emit("mul", (summand, context.convert_to_value(float(context.argument("beta")))))
     return context.emit("add", (product, summand))
 
 
@@ -130,7 +138,7 @@ def emit_matmul(context: OpContext, x: str, y: Any) -> str:
     if isinstance(y, context.torch.Tensor) and y.dim() == 2 and len(context.shape(x)) == 2:
         weight = context.builder.new_constant("weight", np.ascontiguousarray(context.to_numpy_array(y).T))
         return context.emit("dense", (x, weight), {"rounding": Rounding.EVEN})
-    return context.emit("matmul", (x, context.value(y)))
+    return context.emit("matmul", (x, context.convert_to_value(y)))
 
 
 def convert_matmul(context: OpContext) -> str:
@@ -142,7 +150,7 @@ def convert_matmul(context: OpContext) -> str:
         return emit_matmul(context, x, second)
     # Vectors are matrices of one row, or of one column.
     row = context.reshape(x, (1, *context.shape(x))) if len(context.shape(x)) == 1 else x
-    right = context.value(second)
+    right = context.convert_to_value(second)
     column = context.reshape(right, (*context.shape(right), 1)) if rank == 1 else right
     return context.reshape(context.emit("matmul", (row, column)), context.result_shape())
 
@@ -156,17 +164,18 @@ def convert_scaled_dot_product_attention(context: OpContext) -> str:
         k, v = (_repeat_shared_heads(context, x, context.shape(q)[-3]) for x in (k, v))
     rank = len(context.shape(k))
     transposed_key = context.emit("transpose", (k,), {"axes": (*range(rank - 2), rank - 1, rank - 2)})
-    scores = context.emit("matmul", (context.emit("mul", (q, context.value(scale))), transposed_key))
+    scores = context.emit("matmul", (context.emit("mul", (q, context.convert_to_value(scale))), transposed_key))
     if context.argument("is_causal", False):
         causal_mask = np.tril(np.ones(context.shape(scores)[-2:], bool))
         scores = context.emit(
-            "where", (context.builder.new_constant("causal", causal_mask), scores, context.value(float("-inf")))
+            "where",
+            (context.builder.new_constant("causal", causal_mask), scores, context.convert_to_value(float("-inf"))),
         )
     mask = context.argument("attn_mask")
     if mask is not None:
-        mask = context.value(mask)
+        mask = context.convert_to_value(mask)
         if context.dtype(mask) == "bool":
-            scores = context.emit("where", (mask, scores, context.value(float("-inf"))))
+            scores = context.emit("where", (mask, scores, context.convert_to_value(float("-inf"))))
         else:
             scores = context.emit("add", (scores, mask))
     return context.emit("matmul", (context.emit("softmax", (scores,), {"axis": -1}), v))
@@ -202,7 +211,7 @@ def convert_upsample_bilinear(context: OpContext) -> str:
     shape, result_shape = context.shape(x), context.result_shape()
     factors = context.argument("scale_factors") or (None,) * 2
     tables = [
-        _linear_indices_and_weights(
+        _linear_interpolation_indices_and_weights(
             shape[axis], result_shape[axis], bool(context.argument("align_corners")), factors[axis - 2]
         )
         for axis in (2, 3)
@@ -212,7 +221,7 @@ def convert_upsample_bilinear(context: OpContext) -> str:
     return context.emit("resample", (x, *names), {"axes": (2, 3)})
 
 
-def _linear_indices_and_weights(
+def _linear_interpolation_indices_and_weights(
     in_extent: int, out_extent: int, aligns_corners: bool, scale_factor: float | None
 ) -> tuple[Array, Array]:
     """Return, for every output element along an axis, the indices and weights of the two neighbouring input elements.
@@ -245,7 +254,10 @@ def convert_quantize(context: OpContext) -> str:
     }
     info = np.iinfo(dtype)
     if (low, high) != (info.min, info.max):
-        context.refuse(f"{dtype}: got {low}..{high}, expected {info.min}..{info.max}", "quantise to the whole range")
+        context.refuse(
+            f"quant_min, quant_max: got {low}..{high}, expected {info.min}..{info.max} for {dtype}",
+            "quantise to the whole range of the dtype",
+        )
     return context.emit("quantize", (context.operand("input"),), attrs)
 
 
@@ -265,7 +277,7 @@ def _read_scales_zero_points_axis_and_dtype(
             x.item() if hasattr(x, "item") else x for x in (context.argument("scale"), context.argument("zero_point"))
         ]
         return (float(numbers[0]),), (int(numbers[1]),), None, dtype
-    scales, zeros = context.constant("scales"), context.constant("zero_points")
+    scales, zeros = context.read_constant("scales"), context.read_constant("zero_points")
     if scales is None:
         context.refuse("scales: got None, expected a constant", "export the program after convert_pt2e")
     scale = tuple(float(np.float32(s)) for s in scales.tolist())
@@ -302,10 +314,10 @@ LAYER_CONVERTERS: Mapping[str, Converter] = {
 def convert_batch_norm(context: OpContext) -> tuple[str, str, str]:
     """Convert batch_norm in evaluation mode: multiply each channel by a factor and add an offset."""
     x = context.operand("input")
-    mean, var = (context.constant(name) for name in ("running_mean", "running_var"))
+    mean, var = (context.read_constant(name) for name in ("running_mean", "running_var"))
     if mean is None or var is None:
         context.refuse("running_mean, running_var: got None, expected constants", "export the module in eval mode")
-    weight, bias = (context.constant(name) for name in ("weight", "bias"))
+    weight, bias = (context.read_constant(name) for name in ("weight", "bias"))
     factor = 1 / np.sqrt(var.astype(np.float64) + float(context.argument("eps")))
     factor = factor if weight is None else factor * weight
     offset = (0 if bias is None else bias) - mean * factor
@@ -328,7 +340,7 @@ def convert_instance_norm(context: OpContext) -> tuple[str, str, str]:
     x = context.operand("input")
     rank = len(context.shape(x))
     normalised = _emit_normalisation_over_axes(context, x, {"axes": (0, *range(2, rank)), "keepdims": True})
-    weight, bias = (context.constant(name) for name in ("weight", "bias"))
+    weight, bias = (context.read_constant(name) for name in ("weight", "bias"))
     if weight is None and bias is None:
         return (normalised, "", "")
     ones = np.ones(context.shape(x)[1])
@@ -357,7 +369,9 @@ def _emit_normalisation_over_axes(context: OpContext, x: str, axes_attrs: Mappin
     """Emit (x - mean) / sqrt(var + eps). ``axes_attrs``: attributes of the reductions over the normalised axes."""
     centred = context.emit("sub", (x, context.emit("mean", (x,), axes_attrs)))
     spread = context.emit("mean", (context.emit("mul", (centred, centred)),), axes_attrs)
-    scale = context.emit("rsqrt", (context.emit("add", (spread, context.value(float(context.argument("eps"))))),))
+    scale = context.emit(
+        "rsqrt", (context.emit("add", (spread, context.convert_to_value(float(context.argument("eps"))))),)
+    )
     return context.emit("mul", (centred, scale))
 
 
@@ -368,7 +382,7 @@ def convert_group_norm(context: OpContext) -> Any:
     shape = context.shape(x)
     rows = context.reshape(x, (shape[0] * groups, math.prod(shape[1:]) // groups))
     normalised = context.reshape(_emit_normalisation_over_axes(context, rows, {"axes": (1,), "keepdims": True}), shape)
-    weight, bias = (context.constant(name) for name in ("weight", "bias"))
+    weight, bias = (context.read_constant(name) for name in ("weight", "bias"))
     if weight is not None or bias is not None:
         ones = np.ones(shape[1])
         normalised = _emit_channel_scale_and_offset(
@@ -508,7 +522,7 @@ def _emit_adaptive_pool(context: OpContext, reduce_op: str, pool_op: str, result
     """Emit an adaptive pool as a reduction, as a pool operator, or as gathers of the elements of each window with a
     reduction.
 
-    ``reduce_op`` and ``pool_op``: microc's operators for the first two."""
+    ``reduce_op`` and ``pool_op``: microc's operators for the reduction and the pool."""
     x = context.operand("self")
     count = int(context.name.split("_pool")[1][0])
     shape = context.shape(x)

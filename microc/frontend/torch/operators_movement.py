@@ -53,7 +53,7 @@ def convert_repeat(context: OpContext) -> str:
 
 
 def convert_cat(context: OpContext) -> str:
-    parts = [context.value(part) for part in context.argument("tensors")]
+    parts = [context.convert_to_value(part) for part in context.argument("tensors")]
     parts = [part for part in parts if 0 not in context.shape(part)]
     if len(parts) == 1:
         return parts[0]
@@ -66,7 +66,7 @@ def convert_stack(context: OpContext) -> str:
     unsqueezed = (*result_shape[:axis], 1, *result_shape[axis + 1 :])
     return context.emit(
         "concat",
-        [context.reshape(context.value(part), unsqueezed) for part in context.argument("tensors")],
+        [context.reshape(context.convert_to_value(part), unsqueezed) for part in context.argument("tensors")],
         {"axis": axis},
     )
 
@@ -188,7 +188,9 @@ def convert_index_select(context: OpContext) -> str:
 
 def convert_gather(context: OpContext) -> str:
     return context.emit(
-        "gather_elements", (context.operand("self"), context.operand("index")), {"axis": _read_dim_as_axis(context)}
+        "gather_elements",
+        (context.operand("self"), context.operand("index")),
+        {"axis": _read_dim_as_nonnegative_axis(context)},
     )
 
 
@@ -196,9 +198,9 @@ def convert_scatter(context: OpContext) -> str:
     """Convert scatter, of a tensor or a number, and scatter_add."""
     x, indices, source = context.operand("self"), context.operand("index"), context.argument("src")
     if source is None:
-        number = context.value(context.argument("value"), context.dtype(x))
+        number = context.convert_to_value(context.argument("value"), context.dtype(x))
         source = context.emit("broadcast_to", (number,), {"shape": context.shape(indices)})
-    source = context.value(source)
+    source = context.convert_to_value(source)
     if context.shape(source) != context.shape(indices):
         shape = context.shape(indices)
         source = context.emit(
@@ -206,11 +208,13 @@ def convert_scatter(context: OpContext) -> str:
         )
     reduction = "add" if context.name == "scatter_add" else ""
     return context.emit(
-        "scatter_elements", (x, indices, source), {"axis": _read_dim_as_axis(context), "reduction": reduction}
+        "scatter_elements",
+        (x, indices, source),
+        {"axis": _read_dim_as_nonnegative_axis(context), "reduction": reduction},
     )
 
 
-def _read_dim_as_axis(context: OpContext) -> int:
+def _read_dim_as_nonnegative_axis(context: OpContext) -> int:
     """Return the argument ``dim`` as an axis 0..rank - 1."""
     rank = len(context.shape(context.operand("self")))
     return int(context.argument("dim")) % rank
@@ -221,7 +225,9 @@ def convert_index(context: OpContext) -> str:
     x, indices = context.operand("self"), context.argument("indices")
     indexed_axes = [axis for axis, axis_indices in enumerate(indices) if axis_indices is not None]
     if len(indexed_axes) == 1:
-        return context.emit("gather", (x, context.value(indices[indexed_axes[0]])), {"axis": indexed_axes[0]})
+        return context.emit(
+            "gather", (x, context.convert_to_value(indices[indexed_axes[0]])), {"axis": indexed_axes[0]}
+        )
     rank = len(context.shape(x))
     front = (*indexed_axes, *(axis for axis in range(rank) if axis not in indexed_axes))
     gathered = context.emit(
@@ -243,7 +249,7 @@ def convert_index_put(context: OpContext) -> str:
     x, indices, values = context.operand("self"), context.argument("indices"), context.operand("values")
     indexed_axes = [axis for axis, axis_indices in enumerate(indices) if axis_indices is not None]
     rank, first = len(context.shape(x)), indexed_axes[0]
-    mask = context.value(indices[first])
+    mask = context.convert_to_value(indices[first])
     if len(indexed_axes) == 1 and context.dtype(mask) == "bool" and np.prod(context.shape(values), dtype=int) == 1:
         return _emit_masked_fill(context, x, mask, values, first)
     if indexed_axes != list(range(first, first + len(indexed_axes))):
@@ -278,7 +284,7 @@ def _emit_index_vectors(context: OpContext, indices: Sequence[object]) -> str:
     """Emit the index vectors for ``gather_nd`` and ``scatter_nd`` from one index tensor for each axis.
 
     The tensors are broadcast to the same shape and concatenated along a new last axis."""
-    names = [context.value(axis_indices) for axis_indices in indices]
+    names = [context.convert_to_value(axis_indices) for axis_indices in indices]
     if any(context.dtype(name) == "bool" for name in names):
         context.refuse("indices: bool tensors are not supported", "use torch.where")
     shape = np.broadcast_shapes(*(context.shape(name) for name in names))
@@ -348,7 +354,7 @@ def convert_slice_scatter(context: OpContext) -> str:
 
     The result is a gather along the axis from the concatenation of both operands.
     """
-    x, source, axis = context.operand("self"), context.operand("src"), _read_dim_as_axis(context)
+    x, source, axis = context.operand("self"), context.operand("src"), _read_dim_as_nonnegative_axis(context)
     shape = context.shape(x)
     if context.name == "select_scatter":
         begin = int(context.argument("index")) % shape[axis]

@@ -28,9 +28,9 @@ U, C), the matrix multiplied by the state (G U, U), and the biases of both produ
 
 
 def make_recurrent_converter(make_step: Callable[[GateWeights], StepEmitter], state_count: int) -> Converter:
-    """Return the converter of recurrent layers with the given cell.
+    """Return the converter of recurrent layers of one type of cell.
 
-    ``make_step`` receives the weights and bias of the state, and returns the function that emits one time step.
+    ``make_step`` maps the weights and bias of the state to the function that emits one time step.
     ``state_count``: number of values that the state consists of (2 for LSTM)."""
 
     def convert_recurrent(context: OpContext) -> tuple[str, ...]:
@@ -42,13 +42,17 @@ def make_recurrent_converter(make_step: Callable[[GateWeights], StepEmitter], st
         layers, weights = int(context.argument("num_layers")), _read_direction_weights(context)
         if len(weights) != layers * directions:
             context.refuse(
-                f"got {len(weights)} sets of weights, expected {layers * directions}", "build it with proj_size=0"
+                f"params: got {len(weights)} sets of weights, expected {layers * directions}, one for each layer and "
+                "direction",
+                "build the layer with proj_size=0",
             )
         data = context.operand("input")
         if context.argument("batch_first"):
             data = swap_batch_and_time(context.builder, data)
         states_argument: Any = context.argument("hx")  # each (layers * directions, N, U)
-        initial = [context.value(value) for value in (states_argument if state_count > 1 else (states_argument,))]
+        initial = [
+            context.convert_to_value(value) for value in (states_argument if state_count > 1 else (states_argument,))
+        ]
         final_states = []
         for layer in range(layers):
             rows = []
@@ -75,7 +79,8 @@ def make_recurrent_converter(make_step: Callable[[GateWeights], StepEmitter], st
 
 
 def _read_direction_weights(context: OpContext) -> list[DirectionWeights]:
-    """Return the weights of every direction of every layer, in PyTorch's order."""
+    """Return the weights of every direction of every layer: layer by layer, in each layer the forward direction
+    first."""
     params = context.argument("params")
     if any(isinstance(x, str) and x not in context.builder.consts for x in params):
         context.refuse("params: got computed weights, expected constants", "make them parameters of the module")
@@ -104,29 +109,29 @@ def _emit_stacked_states(context: OpContext, values: Sequence[str]) -> str:
     return unsqueezed[0] if len(unsqueezed) == 1 else context.emit("concat", unsqueezed, {"axis": 0})
 
 
-def make_rnn_cell(activation: str) -> Callable[[GateWeights], StepEmitter]:
-    """Return the cell function of a plain RNN: h' = ``activation``(x W + h U)."""
+def make_rnn_step_factory(activation: str) -> Callable[[GateWeights], StepEmitter]:
+    """Return the function that makes a plain RNN's time step from the state weights: h' = ``activation``(x W + h U)."""
 
-    def make_rnn_step(state_gates: GateWeights) -> StepEmitter:
-        def step(builder: GraphBuilder, input_products: str, state: State) -> State:
+    def make_rnn_step(state_weights: GateWeights) -> StepEmitter:
+        def emit_rnn_step(builder: GraphBuilder, input_products: str, state: State) -> State:
             return (
                 builder.emit(
                     activation,
-                    (builder.emit("add", (input_products, state_gates.emit_gate_products(builder, state[0]))),),
+                    (builder.emit("add", (input_products, state_weights.emit_gate_products(builder, state[0]))),),
                 ),
             )
 
-        return step
+        return emit_rnn_step
 
     return make_rnn_step
 
 
-def make_lstm_step(state_gates: GateWeights) -> StepEmitter:
+def make_lstm_step(state_weights: GateWeights) -> StepEmitter:
     """Return the function that emits one time step of an LSTM: c' = f c + i g, h' = o tanh(c')."""
 
     def emit_lstm_step(builder: GraphBuilder, input_products: str, state: State) -> State:
-        units, emit = state_gates.weight.shape[1], builder.emit
-        total = emit("add", (input_products, state_gates.emit_gate_products(builder, state[0])))
+        units, emit = state_weights.weight.shape[1], builder.emit
+        total = emit("add", (input_products, state_weights.emit_gate_products(builder, state[0])))
         i, f, o = (emit("sigmoid", (slice_gate(builder, total, k, units),)) for k in (0, 1, 3))
         new_part = emit("mul", (i, emit("tanh", (slice_gate(builder, total, 2, units),))))
         cell = emit("add", (emit("mul", (f, state[1])), new_part))
@@ -135,12 +140,12 @@ def make_lstm_step(state_gates: GateWeights) -> StepEmitter:
     return emit_lstm_step
 
 
-def make_gru_step(state_gates: GateWeights) -> StepEmitter:
+def make_gru_step(state_weights: GateWeights) -> StepEmitter:
     """Return the function that emits one time step of a GRU: n = tanh(x W + r (h U)), h' = (1 - z) n + z h."""
 
     def emit_gru_step(builder: GraphBuilder, input_products: str, state: State) -> State:
-        units, emit = state_gates.weight.shape[1], builder.emit
-        sums = state_gates.emit_gate_products(builder, state[0])
+        units, emit = state_weights.weight.shape[1], builder.emit
+        sums = state_weights.emit_gate_products(builder, state[0])
         r, z = (
             emit(
                 "sigmoid",
@@ -159,6 +164,6 @@ def make_gru_step(state_gates: GateWeights) -> StepEmitter:
 RECURRENT_CONVERTERS: Mapping[str, Converter] = {
     "gru": make_recurrent_converter(make_gru_step, 1),
     "lstm": make_recurrent_converter(make_lstm_step, 2),
-    "rnn_relu": make_recurrent_converter(make_rnn_cell("relu"), 1),
-    "rnn_tanh": make_recurrent_converter(make_rnn_cell("tanh"), 1),
+    "rnn_relu": make_recurrent_converter(make_rnn_step_factory("relu"), 1),
+    "rnn_tanh": make_recurrent_converter(make_rnn_step_factory("tanh"), 1),
 }

@@ -210,7 +210,7 @@ class _ProgramTranslator:
                 hint="let forward() return tensors",
             )
         outputs_by_name = {
-            str(node.name): self.value(self.results_by_node[node]) for node in outputs if node is not None
+            str(node.name): self.convert_to_value(self.results_by_node[node]) for node in outputs if node is not None
         }
         return self.builder.graph(self.file, outputs_by_name)
 
@@ -234,13 +234,13 @@ class _ProgramTranslator:
                     where=self.builder.where,
                     hint="export without dynamic shapes",
                 )
-            return self.builder.input(node.name, shape, self.dtype(value))
+            return self.builder.input(node.name, shape, self.read_dtype(value))
         tensor = self.program.state_dict.get(spec.target, self.program.constants.get(spec.target))
         if tensor is None:
             self.refuse(f"{spec.target!r} is not in the program", "save it with torch.export.save, which keeps weights")
         return tensor.detach()
 
-    def dtype(self, tensor: Any) -> str:
+    def read_dtype(self, tensor: Any) -> str:
         name = str(tensor.dtype).removeprefix("torch.")
         if not is_valid(name):
             self.refuse(
@@ -248,21 +248,21 @@ class _ProgramTranslator:
             )
         return name
 
-    def array(self, tensor: Any) -> Array:
+    def convert_to_numpy(self, tensor: Any) -> Array:
         """Convert a tensor to a numpy array."""
-        name = self.dtype(tensor)
+        name = self.read_dtype(tensor)
         data = tensor.detach().cpu().contiguous()
         if name == "bfloat16":  # a dtype that numpy has by ml_dtypes only: the same bits under its name
             return np.asarray(data.view(self.torch.int16).numpy().view(dtypes.to_numpy(name)))
         return np.asarray(data.numpy())
 
-    def value(self, node_result: Any) -> str:
-        """Return the name of a value of the graph that contains ``node_result``. A known tensor is added as a
+    def convert_to_value(self, node_result: Any) -> str:
+        """Return a node's result as the name of a value of the graph. A tensor known at compile time is added as a
         constant."""
         if isinstance(node_result, str):
             return node_result
         if isinstance(node_result, self.torch.Tensor):
-            return self.builder.new_constant("constant", self.array(node_result))
+            return self.builder.new_constant("constant", self.convert_to_numpy(node_result))
         return self.refuse(f"got {type(node_result).__name__}, expected a tensor", "let forward() return tensors")
 
     def convert_call(self, node: Any) -> Any:
@@ -271,8 +271,8 @@ class _ProgramTranslator:
             self.unconverted_nodes.add(node)
             return None
         arguments = (
-            _replace_nodes(node.args, self.results_by_node),
-            _replace_nodes(dict(node.kwargs), self.results_by_node),
+            _replace_nodes_by_results(node.args, self.results_by_node),
+            _replace_nodes_by_results(dict(node.kwargs), self.results_by_node),
         )
         target = node.target
         if getattr(target, "__name__", "") == "getitem":
@@ -280,8 +280,8 @@ class _ProgramTranslator:
         name = str(getattr(target, "_schema", target)).split("(")[0].split("::")[-1].split(".")[0]
         if name.startswith("_assert"):  # about shapes and dtypes, which are known
             return None
-        context = OpContext(self.torch, self.builder, node, arguments[0], arguments[1], self.array, name)
-        if name not in ("dequantize_per_tensor", "dequantize_per_channel") and not _has_graph_value(arguments):
+        context = OpContext(self.torch, self.builder, node, arguments[0], arguments[1], self.convert_to_numpy, name)
+        if name not in ("dequantize_per_tensor", "dequantize_per_channel") and not _contains_graph_value(arguments):
             return self.evaluate_constant_call(node, name, *arguments)
         converter = CONVERTERS.get(name)
         if converter is None:
@@ -306,7 +306,8 @@ class _ProgramTranslator:
         is_allowed = self.torch.Tag.core in tags or name in CONVERTERS or name in _EVALUATED or name in _EMPTY
         if not is_allowed or name in _UNDEFINED or self.torch.Tag.nondeterministic_seeded in tags:
             self.refuse(
-                f"{node.target}: computing a constant by it is not supported", "make the result a buffer of the module"
+                f"{node.target}: this operator on constants is not supported",
+                "compute the result before the export, and make it a buffer of the module",
             )
         for tensor in fake_result if isinstance(fake_result, (list, tuple)) else (fake_result,):
             if hasattr(tensor, "numel"):
@@ -314,28 +315,28 @@ class _ProgramTranslator:
                 if tensor.numel() > _MAX_CONSTANT or self.constant_bytes > MAX_STORED:
                     self.refuse(
                         f"computed constant: got {tensor.numel()} elements, expected at most {_MAX_CONSTANT}",
-                        "make it a buffer of the module",
+                        "compute it before the export, and make it a buffer of the module",
                     )
         with self.torch.no_grad():
             result = node.target(*args, **kwargs)
             return self.torch.zeros_like(result) if name in _EMPTY else result
 
 
-def _replace_nodes(call_arguments: Any, results_by_node: Mapping[Any, Any]) -> Any:
+def _replace_nodes_by_results(call_arguments: Any, results_by_node: Mapping[Any, Any]) -> Any:
     """Return call arguments, nested in lists and dictionaries, with nodes replaced by their results."""
     if isinstance(call_arguments, (list, tuple)):
-        return [_replace_nodes(item, results_by_node) for item in call_arguments]
+        return [_replace_nodes_by_results(item, results_by_node) for item in call_arguments]
     if isinstance(call_arguments, dict):
-        return {key: _replace_nodes(item, results_by_node) for key, item in call_arguments.items()}
+        return {key: _replace_nodes_by_results(item, results_by_node) for key, item in call_arguments.items()}
     return results_by_node[call_arguments] if type(call_arguments).__name__ == "Node" else call_arguments
 
 
-def _has_graph_value(call_arguments: Any) -> bool:
+def _contains_graph_value(call_arguments: Any) -> bool:
     """Test whether nested call arguments contain the name of a value of the graph, which is a string."""
     if isinstance(call_arguments, (list, tuple)):
-        return any(map(_has_graph_value, call_arguments))
+        return any(map(_contains_graph_value, call_arguments))
     if isinstance(call_arguments, dict):
-        return any(map(_has_graph_value, call_arguments.values()))
+        return any(map(_contains_graph_value, call_arguments.values()))
     return isinstance(call_arguments, str)
 
 
@@ -399,11 +400,11 @@ def export_module(module: Any, example_inputs: Any) -> Any:
     keywords = {}
     if isinstance(example_inputs, Mapping):
         keywords, positional = (
-            {name: _example_as_tensor(torch, example) for name, example in example_inputs.items()},
+            {name: _convert_example_to_tensor(torch, example) for name, example in example_inputs.items()},
             (),
         )
     else:
-        positional = tuple(_example_as_tensor(torch, example) for example in example_inputs)
+        positional = tuple(_convert_example_to_tensor(torch, example) for example in example_inputs)
     modes = [(part, part.training) for part in module.modules()]
     try:
         module.eval()
@@ -422,14 +423,17 @@ def export_module(module: Any, example_inputs: Any) -> Any:
             part.training = training
 
 
-def _example_as_tensor(torch: Any, example: Any) -> Any:
+def _convert_example_to_tensor(torch: Any, example: Any) -> Any:
     """Convert an example input to a PyTorch tensor; UsageError if it is neither a tensor nor an array."""
     if isinstance(example, torch.Tensor):
         return example.detach()
     try:
         return torch.from_numpy(np.ascontiguousarray(example))
     except TypeError as error:
-        raise UsageError(f"an example input is {type(example).__name__}", hint="give a tensor or an array") from error
+        raise UsageError(
+            f"example_inputs: got {type(example).__name__}, expected a tensor or an array",
+            hint="give a tensor or an array for each argument of forward()",
+        ) from error
 
 
 def _find_user_stack_level() -> int:

@@ -206,9 +206,9 @@ def test_an_unknown_batch_is_one_unless_bound() -> None:
     ("shapes", "message"),
     [
         ({"z": (1,)}, "no input 'z'"),
-        ({"x": (1, 9, 8)}, "does not fit"),
-        ({"x": (1, 9, 9, 2)}, "does not fit"),
-        ({"x": (0, 9, 8, 2)}, "does not fit"),
+        ({"x": (1, 9, 8)}, "got 1,9,8, expected"),
+        ({"x": (1, 9, 9, 2)}, "got 1,9,9,2, expected"),
+        ({"x": (0, 9, 8, 2)}, "got 0,9,8,2, expected"),
     ],
 )
 def test_input_shapes_that_do_not_fit_are_refused(shapes: dict[str, tuple[int, ...]], message: str) -> None:

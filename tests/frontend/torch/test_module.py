@@ -65,7 +65,7 @@ def test_inputs_by_name_as_arrays_and_alone(torch: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"example_inputs": "text"}, "an example input is str"),
+        ({"example_inputs": "text"}, "example_inputs: got str, expected a tensor or an array"),
         ({"example_inputs": np.ones((1, 4, 8, 8), np.float32)}, "expected input"),
         ({"example_inputs": {"img": np.ones((1, 3, 8, 8), np.float32)}}, "does not export"),
         ({}, "example_inputs: got none"),
