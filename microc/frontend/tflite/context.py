@@ -314,7 +314,7 @@ class TfliteGraphBuilder:
             raise UsageError(
                 f"input shape: got {','.join(map(str, requested_shape))}, expected {declared_text}",
                 where=where,
-                hint="give the declared shape, with an extent of at least 1 for each ?",
+                hint=f"give a shape that fits {declared_text}" + ", with a number for each ?" * ("?" in declared_text),
             )
         return tuple(requested_shape)
 

@@ -13,7 +13,13 @@ import numpy as np
 from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.model_limits import MAX_NESTED, parse_model_json
-from microc.frontend.trees.ensembles import MOST_TARGETS, Ensemble, parse_integers, parse_reals, replace_category_splits
+from microc.frontend.trees.ensembles import (
+    MOST_TARGETS,
+    Ensemble,
+    parse_integers,
+    parse_reals,
+    replace_categorical_splits,
+)
 from microc.ops.trees.tree_arrays import AT_MOST, LESS, UNORDERED, Tree
 
 # ---- LightGBM's text format (``Booster.save_model``): a header, then a section of ``name=value`` lines for each tree.
@@ -65,7 +71,9 @@ def parse_lightgbm(data: bytes, file: str) -> tuple[Ensemble, int]:
     if "average_output" in head.split("\n"):
         trees = [tree.with_values(tree.values * targets / len(trees)) for tree in trees]
     post, factor = _lightgbm_post_transform_and_factor(header.get("objective", ""), targets, file)
-    return Ensemble(tuple(tree.with_values(tree.values * factor) for tree in trees), targets, post=post), features
+    return Ensemble(
+        tuple(tree.with_values(tree.values * factor) for tree in trees), targets, post_transform=post
+    ), features
 
 
 def _parse_section_fields(section: str) -> dict[str, str]:
@@ -101,49 +109,47 @@ def _convert_lightgbm_tree(fields: Mapping[str, str], feature_count: int, result
     values = parse_reals(_split_field(fields, "leaf_value", leaves, where), where, "'leaf_value'")
     inner = leaves - 1
 
-    def parse_integer_row(field_name: str, least: int, most: int) -> Array:
-        """Return the field ``field_name``, which has one integer in ``least``..``most`` for every inner node."""
-        return parse_integers(_split_field(fields, field_name, inner, where), where, repr(field_name), least, most)
+    def parse_integer_per_inner_node(field_name: str, minimum: int, maximum: int) -> Array:
+        """Return the field ``field_name``, which has one integer in ``minimum``..``maximum`` for every inner node."""
+        return parse_integers(_split_field(fields, field_name, inner, where), where, repr(field_name), minimum, maximum)
 
     children = []
     for name in ("left_child", "right_child"):
-        child = parse_integer_row(name, -leaves, inner - 1) if inner else np.zeros(0, np.int64)
+        child = parse_integer_per_inner_node(name, -leaves, inner - 1) if inner else np.zeros(0, np.int64)
         child = np.where(child < 0, inner - 1 - child, child)
         children.append(np.concatenate([child, np.full(leaves, -1)]))
     feature, threshold = np.zeros(inner + leaves, np.int64), np.zeros(inner + leaves)
     mode = np.full(inner + leaves, AT_MOST)
     if inner:
-        feature[:inner] = parse_integer_row("split_feature", 0, feature_count - 1)
+        feature[:inner] = parse_integer_per_inner_node("split_feature", 0, feature_count - 1)
         threshold[:inner] = parse_reals(
-            _split_field(fields, "threshold", inner, where), where, "'threshold'", finite=False
+            _split_field(fields, "threshold", inner, where), where, "'threshold'", must_be_finite=False
         )
-        mode[:inner] = _split_modes_of_decision_types(
-            parse_integer_row("decision_type", -128, 255), threshold[:inner], where
+        mode[:inner] = _decode_decision_types(
+            parse_integer_per_inner_node("decision_type", -128, 255), threshold[:inner], where
         )
     node_values = np.concatenate([np.zeros(inner), values]).reshape(-1, 1)
     return Tree(children[0], children[1], feature, threshold, mode, node_values, result_index)
 
 
-def _split_modes_of_decision_types(decision_types: Array, threshold: Array, where: str) -> Array:
-    """Return the comparison mode of each split of a LightGBM tree: values of at most the threshold go left.
+def _decode_decision_types(decision_types: Array, thresholds: Array, where: str) -> Array:
+    """Decode LightGBM's ``decision_type`` of each split to a comparison mode: values of at most the threshold go left.
 
     A missing value (NaN) goes in the split's default direction. If the split has none, NaN counts as 0."""
     if (decision_types & _CATEGORICAL).any():
-        raise UnsupportedError(
-            "splits over categories are not supported", where=where, hint="encode categories as numbers"
-        )
+        raise UnsupportedError("categorical splits are not supported", where=where, hint="encode categories as numbers")
     missing = decision_types >> 2 & 3
     if (missing == _MISSING_ZERO).any():
         raise UnsupportedError(
             "zero_as_missing=true is not supported", where=where, hint="train with zero_as_missing=false"
         )
-    nan_goes_left = np.where(missing == _MISSING_NAN, decision_types & _DEFAULT_LEFT != 0, threshold >= 0)
+    nan_goes_left = np.where(missing == _MISSING_NAN, decision_types & _DEFAULT_LEFT != 0, thresholds >= 0)
     return np.where(nan_goes_left, AT_MOST | UNORDERED, AT_MOST)
 
 
 def _lightgbm_post_transform_and_factor(objective: str, result_count: int, where: str) -> tuple[str, float]:
-    """Return the transformation of an objective's results to scores, and the factor by which the results are multiplied
-    before it."""
+    """Return the transformation of the ensemble's results to scores that ``objective`` implies, and the factor by which
+    the results are multiplied before it."""
     name, *options = objective.split() or [""]
     slopes = [option.split(":")[1] for option in options if option.startswith("sigmoid:")]
     slope = float(parse_reals(slopes[:1] or [1.0], where, "'sigmoid' of the objective")[0])
@@ -227,7 +233,7 @@ class _UbjsonReader:
         if type_ in _NUMBERS and count is not None:
             return self._read_numbers(type_, count)
         items: list[Any] = []
-        while not self._skip_container_end(b"]", len(items), count):
+        while not self._skip_end_of_container(b"]", len(items), count):
             items.append(self.read_value(depth + 1, type_))
         return items
 
@@ -236,7 +242,7 @@ class _UbjsonReader:
         type_, count = self._read_container_header()
         fields: dict[str, Any] = {}
         read = 0
-        while not self._skip_container_end(b"}", read, count):
+        while not self._skip_end_of_container(b"}", read, count):
             name = self._read_text()
             fields[name] = self.read_value(depth + 1, type_)
             read += 1
@@ -251,7 +257,7 @@ class _UbjsonReader:
             type_ = self._take_bytes(1)
         return type_, self._read_length() if self._skip_if_next(b"#") else None
 
-    def _skip_container_end(self, end_mark: bytes, values_read: int, declared_count: int | None) -> bool:
+    def _skip_end_of_container(self, end_mark: bytes, values_read: int, declared_count: int | None) -> bool:
         """Test whether an array or object ends here: after ``declared_count`` values, or, if that is None, at
         ``end_mark``.
 
@@ -323,17 +329,17 @@ def is_xgboost(data: bytes) -> bool:
     return _JSON.match(data[:256]) is not None or _UBJSON.match(data[:64]) is not None
 
 
-def parse_xgboost(data: bytes, file: str, stops_at_best: bool | None = None) -> tuple[Ensemble, int]:
+def parse_xgboost(data: bytes, file: str, stops_at_best_iteration: bool | None = None) -> tuple[Ensemble, int]:
     """Parse an XGBoost model file; return the ensemble and its number of features.
 
-    ``stops_at_best``: True to leave out the boosting rounds after the best iteration, as XGBoost's scikit-learn
-    estimators do, but its boosters do not. None means True if an estimator saved the file. Raise ModelError if the file
-    is malformed, UnsupportedError if the model is no sum of trees."""
+    ``stops_at_best_iteration``: True to leave out the boosting rounds after the best iteration, as XGBoost's
+    scikit-learn estimators do, but its boosters do not. None means True if an estimator saved the file. Raise
+    ModelError if the file is malformed, UnsupportedError if the model is no sum of trees."""
     if len(data) > _MOST_JSON:
         raise UnsupportedError(f"model file: got {len(data)} bytes, expected at most {_MOST_JSON}", where=file)
     model = read_ubjson(data, file) if _UBJSON.match(data[:64]) else parse_model_json(data, file)
     try:
-        return _read_learner(model["learner"], file, stops_at_best)
+        return _read_learner(model["learner"], file, stops_at_best_iteration)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError) as error:
         raise ModelError(f"the model of XGBoost is broken: {error!r}", where=file) from error
 
@@ -356,10 +362,12 @@ def parse_xgboost_object(model: Any) -> tuple[Ensemble, int]:
         booster = model.get_booster() if hasattr(model, "get_booster") else model
     except Exception as error:  # of a class of scikit-learn's, which need not be there
         raise ModelError(f"the estimator is not fitted: {error}", where=where, hint="call fit first") from error
-    return parse_xgboost(bytes(booster.save_raw(raw_format="ubj")), where, stops_at_best=booster is not model)
+    return parse_xgboost(bytes(booster.save_raw(raw_format="ubj")), where, stops_at_best_iteration=booster is not model)
 
 
-def _read_learner(learner_json: Mapping[str, Any], file: str, stops_at_best: bool | None) -> tuple[Ensemble, int]:
+def _read_learner(
+    learner_json: Mapping[str, Any], file: str, stops_at_best_iteration: bool | None
+) -> tuple[Ensemble, int]:
     """Convert the JSON object ``learner_json`` of a model file; return the ensemble and its number of features."""
     sizes = learner_json["learner_model_param"]
     features = _parse_bounded_integer(sizes["num_feature"], file, "num_feature")
@@ -375,7 +383,9 @@ def _read_learner(learner_json: Mapping[str, Any], file: str, stops_at_best: boo
             hint="train with one of " + ", ".join(sorted(_POST_TRANSFORMS)),
         )
     model, weights = _find_trees_and_weights(learner_json["gradient_booster"], file)
-    trees_data = model["trees"][: _count_used_trees(model, learner_json.get("attributes", {}), file, stops_at_best)]
+    trees_data = model["trees"][
+        : _count_used_trees(model, learner_json.get("attributes", {}), file, stops_at_best_iteration)
+    ]
     groups = parse_integers(model["tree_info"][: len(trees_data)], file, "tree_info", 0, targets - 1)
     if len(groups) < len(trees_data):
         raise ModelError(
@@ -385,7 +395,9 @@ def _read_learner(learner_json: Mapping[str, Any], file: str, stops_at_best: boo
     if weights:
         trees = [tree.with_values(tree.values * weights[k]) for k, tree in enumerate(trees)]
     base = np.broadcast_to(_undo_post_transform(_parse_base_scores(sizes["base_score"]), objective), (targets,))
-    return Ensemble(tuple(trees), targets, base.astype(np.float64), post=_POST_TRANSFORMS[objective]), features
+    return Ensemble(
+        tuple(trees), targets, base.astype(np.float64), post_transform=_POST_TRANSFORMS[objective]
+    ), features
 
 
 def _find_trees_and_weights(booster_json: Mapping[str, Any], file: str) -> tuple[Mapping[str, Any], Sequence[float]]:
@@ -403,14 +415,14 @@ def _find_trees_and_weights(booster_json: Mapping[str, Any], file: str) -> tuple
 
 
 def _count_used_trees(
-    tree_model: Mapping[str, Any], attributes: Mapping[str, Any], file: str, stops_at_best: bool | None
+    tree_model: Mapping[str, Any], attributes: Mapping[str, Any], file: str, stops_at_best_iteration: bool | None
 ) -> int:
     """Return the number of trees that the ensemble consists of: all, or those up to the best iteration if
-    ``stops_at_best``."""
+    ``stops_at_best_iteration``."""
     best = attributes.get("best_iteration")
-    if stops_at_best is None:
-        stops_at_best = "scikit_learn" in attributes
-    if best is None or not stops_at_best:
+    if stops_at_best_iteration is None:
+        stops_at_best_iteration = "scikit_learn" in attributes
+    if best is None or not stops_at_best_iteration:
         return len(tree_model["trees"])
     round_ = _parse_bounded_integer(best, file, "best_iteration", len(tree_model["iteration_indptr"]) - 2)
     return _parse_bounded_integer(
@@ -435,8 +447,8 @@ def _parse_base_scores(stored_scores: Any) -> Array:
 
 
 def _undo_post_transform(base_scores: Array, objective: str) -> Array:
-    """Convert base scores to the scale of the sums over trees. The file contains them on the scale of the transformed
-    results."""
+    """Apply the inverse of an objective's post-transform to the base scores. The file contains transformed scores, but
+    base scores are added before the transformation."""
     inverse: Callable[[float], float] = float
     if objective.endswith(":logistic"):
         inverse = _logit
@@ -445,9 +457,9 @@ def _undo_post_transform(base_scores: Array, objective: str) -> Array:
     return np.array([inverse(float(score)) for score in base_scores])
 
 
-def _logit(share: float) -> float:
-    """Return log(share / (1 - share)), the inverse of the sigmoid."""
-    return -math.log(1 / share - 1)
+def _logit(probability: float) -> float:
+    """Return log(p / (1 - p)) of a probability p, the inverse of the sigmoid."""
+    return -math.log(1 / probability - 1)
 
 
 def _convert_xgboost_tree(tree_json: Mapping[str, Any], result_index: int, where: str) -> Tree:
@@ -460,7 +472,7 @@ def _convert_xgboost_tree(tree_json: Mapping[str, Any], result_index: int, where
         > 1
     ):
         raise UnsupportedError(
-            "size_leaf_vector: leaves with several results are not supported, expected 1",
+            "size_leaf_vector: leaves with several values are not supported, expected 1",
             where=where,
             hint="train with multi_strategy='one_output_per_tree'",
         )
@@ -472,7 +484,7 @@ def _convert_xgboost_tree(tree_json: Mapping[str, Any], result_index: int, where
         tree_json["split_indices"], where, "split_indices"
     )  # nodes that were pruned hold the largest number
     with np.errstate(over="ignore"):
-        conditions = parse_reals(tree_json["split_conditions"], where, "split_conditions", finite=False)
+        conditions = parse_reals(tree_json["split_conditions"], where, "split_conditions", must_be_finite=False)
         threshold = conditions.astype(np.float32).astype(np.float64)
     mode = np.where(parse_integers(tree_json["default_left"], where, "default_left", 0, 1) != 0, LESS | UNORDERED, LESS)
     if len({len(column) for column in (left, right, feature, threshold, mode)}) > 1 or not len(left):
@@ -484,11 +496,13 @@ def _convert_xgboost_tree(tree_json: Mapping[str, Any], result_index: int, where
     if not np.isfinite(values).all():
         raise ModelError(f"leaf value: got {values[~np.isfinite(values)][0]}, expected a finite number", where=where)
     categories = _read_right_categories(tree_json, left, where)
-    return replace_category_splits(Tree(left, right, feature, threshold, mode, values, result_index), categories, where)
+    return replace_categorical_splits(
+        Tree(left, right, feature, threshold, mode, values, result_index), categories, where
+    )
 
 
 def _read_right_categories(tree_json: Mapping[str, Any], left_children: Array, where: str) -> dict[int, Array]:
-    """Return, for each node of a tree that splits over categories, the categories that go to its right child.
+    """Return, for each node of a tree with a categorical split, the categories that go to its right child.
 
     ``left_children``: left child of each node, -1 for a leaf."""
     nodes = parse_integers(tree_json.get("categories_nodes", ()), where, "categories_nodes", 0, len(left_children) - 1)

@@ -1,5 +1,4 @@
-"""Tree ensembles of all formats: checked numbers of model files, splits over categories, and nodes that evaluate the
-trees."""
+"""Tree ensembles of all formats: checked numbers of model files, categorical splits, and nodes that evaluate trees."""
 
 from __future__ import annotations
 
@@ -41,17 +40,18 @@ def parse_integers(values: Any, where: str, list_name: str, minimum: int = 0, ma
     return np.array(numbers, np.int64)
 
 
-def parse_reals(values: Any, where: str, list_name: str, *, finite: bool = True) -> Array:
+def parse_reals(values: Any, where: str, list_name: str, *, must_be_finite: bool = True) -> Array:
     """Convert a list of numbers of a model file to a float64 vector.
 
-    Raise ModelError for NaN and, if ``finite``, for infinities. ``list_name`` is the name of the list in errors."""
+    Raise ModelError for NaN and, if ``must_be_finite``, for infinities. ``list_name`` is the name of the list in
+    errors."""
     try:
         numbers: Array = np.array(values, np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         raise ModelError(f"{list_name}: {error}; expected numbers", where=where) from error
     if numbers.ndim != 1:
         raise ModelError(f"{list_name}: got an array of rank {numbers.ndim}, expected a list of numbers", where=where)
-    is_invalid = ~np.isfinite(numbers) if finite else np.isnan(numbers)
+    is_invalid = ~np.isfinite(numbers) if must_be_finite else np.isnan(numbers)
     if is_invalid.any():
         raise ModelError(f"{list_name}: got {numbers[is_invalid][0]}, expected a number", where=where)
     return numbers
@@ -67,30 +67,29 @@ def _parse_integer(value: Any) -> int:
     return number
 
 
-# ---- Conversion of splits over categories to splits at thresholds, because microc compiles only splits at thresholds.
+# ---- Conversion of categorical splits to splits at thresholds, because microc compiles only splits at thresholds.
 
 MOST_CATEGORIES = 1 << 24
 MOST_NODES = 1 << 20
-"""Maximum number of nodes of one tree. The subtree below a split over categories is copied for each run of consecutive
+"""Maximum number of nodes of one tree. The subtree below a categorical split is copied for each run of consecutive
 categories, which can make a tree very large."""
 
 
-def replace_category_splits(tree: Tree, right_categories: Mapping[int, Array], where: str) -> Tree:
-    """Return the tree with splits over categories replaced by splits at thresholds. Categories are integers of at least
-    0.
+def replace_categorical_splits(tree: Tree, right_categories: Mapping[int, Array], where: str) -> Tree:
+    """Return the tree with categorical splits replaced by splits at thresholds. Categories are integers of at least 0.
 
-    ``right_categories`` maps each node that splits over categories to the categories that go to its right child. Other
+    ``right_categories`` maps each node with a categorical split to the categories that go to its right child. Other
     categories go left. Missing values go where the node's mode says. Each run of consecutive categories needs two
     thresholds and a copy of the subtree."""
     if not right_categories:
         return tree
-    builder = _CategorySplitReplacer(tree, where)
+    builder = _CategoricalSplitReplacer(tree, where)
     builder.append_all_nodes(right_categories)
     return builder.finish_tree()
 
 
-class _CategorySplitReplacer:
-    """Builder of a tree in which each split over categories is replaced by a chain of splits at thresholds."""
+class _CategoricalSplitReplacer:
+    """Builder of a tree in which each categorical split is replaced by a chain of splits at thresholds."""
 
     def __init__(self, tree: Tree, where: str) -> None:
         self._old, self._where = tree, where
@@ -98,7 +97,7 @@ class _CategorySplitReplacer:
         self._right: list[int] = []
 
     def append_all_nodes(self, right_categories: Mapping[int, Array]) -> None:
-        """Append all nodes of the old tree, parents before children, with splits over categories replaced.
+        """Append all nodes of the old tree, parents before children, with categorical splits replaced.
 
         ``waiting`` contains the nodes still to be appended: (old node, new parent, True for the left child).
         """
@@ -112,10 +111,10 @@ class _CategorySplitReplacer:
                     new = len(self._rows) - 1
                     waiting += [(int(self._old.right[old]), new, False), (int(self._old.left[old]), new, True)]
                 continue
-            waiting += self._add_category_split(old, right_categories[old])
+            waiting += self._append_categorical_split(old, right_categories[old])
 
-    def _add_category_split(self, old_node: int, right_categories: Array) -> list[tuple[int, int, bool]]:
-        """Append a split over categories as a chain of nodes, each the right child of the one before.
+    def _append_categorical_split(self, old_node: int, right_categories: Array) -> list[tuple[int, int, bool]]:
+        """Append a categorical split as a chain of nodes, each the right child of the one before.
 
         Each node compares the feature with a bound of a run of categories. Missing values go right until the last node.
         Return the children still to be appended, as (old node, new parent, True for the left child)."""
@@ -150,7 +149,7 @@ class _CategorySplitReplacer:
         large."""
         if len(self._rows) >= MOST_NODES:
             raise UnsupportedError(
-                f"a tree with splits over categories needs more than {MOST_NODES} nodes, expected fewer",
+                f"tree with categorical splits: got more than {MOST_NODES} nodes, expected at most {MOST_NODES}",
                 where=self._where,
                 hint="encode the categories as numbers, or as one column for each category",
             )
@@ -177,12 +176,12 @@ def _category_run_bounds(categories: Array, where: str) -> list[float]:
     unique = np.unique(categories)
     if not len(unique) or unique[0] < 0:
         raise ModelError(
-            f"split over categories: got {len(unique)} categories from {unique[0] if len(unique) else 'none'}, "
+            f"categorical split: got {len(unique)} categories from {unique[0] if len(unique) else 'none'}, "
             "expected at least one, numbered from 0",
             where=where,
         )
     if unique[-1] >= MOST_CATEGORIES:
-        what = f"split over categories: got category {unique[-1]}, expected 0..{MOST_CATEGORIES - 1}"
+        what = f"categorical split: got category {unique[-1]}, expected 0..{MOST_CATEGORIES - 1}"
         raise UnsupportedError(what, where=where, hint="number the categories from 0 on")
     breaks = np.flatnonzero(np.diff(unique) > 1)
     begins, ends = np.concatenate([unique[:1], unique[breaks + 1]]), np.concatenate([unique[breaks], unique[-1:]]) + 1
@@ -195,45 +194,47 @@ def _category_run_bounds(categories: Array, where: str) -> list[float]:
 
 @dataclass(frozen=True)
 class Ensemble:
-    """A tree ensemble with ``targets`` results. Each tree adds the values of one leaf to one or more results.
+    """A tree ensemble with ``target_count`` results. Each tree adds the values of one leaf to one or more results.
 
-    ``base``: base scores, which are added to the results. ``combine``: ``sum``, ``min`` or ``max``, the operation that
-    combines the trees. ``post``: transformation of the results to scores: ``none``, ``softmax``, ``sigmoid`` (one
-    result gives the probabilities of two classes), ``logistic`` (sigmoid of every result), or ``exp``."""
+    ``base_scores``: constants, which are added to the results. ``combine_op``: ``sum``, ``min`` or ``max``, the
+    operation that combines the trees. ``post_transform``: transformation of the results to scores: ``none``,
+    ``softmax``, ``sigmoid`` (one result gives the probabilities of two classes), ``logistic`` (sigmoid of every
+    result), or ``exp``."""
 
     trees: tuple[Tree, ...]
-    targets: int
-    base: Array = field(default_factory=lambda: np.zeros(0))
-    combine: str = "sum"
-    post: str = "none"
+    target_count: int
+    base_scores: Array = field(default_factory=lambda: np.zeros(0))
+    combine_op: str = "sum"
+    post_transform: str = "none"
 
 
 def emit_ensemble(
     emitter: Emitter, feature_rows: str, ensemble: Ensemble, where: str, leaf_dtype: str = "float32"
 ) -> str:
-    """Emit the results (N, targets) of an ensemble for the rows of ``feature_rows``, before the transformation
-    ``post``.
+    """Emit the results (N, ``target_count``) of an ensemble for the rows of ``feature_rows``, before the
+    transformation ``post_transform``.
 
-    With an integer ``leaf_dtype`` the leaves are rounded to multiples of :func:`leaf_scale`, and the results are int32
-    numbers in this unit."""
+    With an integer ``leaf_dtype`` the leaves are rounded to multiples of :func:`compute_leaf_scale`, and the results
+    are int32 numbers in this unit."""
     if not ensemble.trees:
         raise ModelError("got an ensemble without trees, expected at least one", where=where)
     type_ = emitter.type(feature_rows)
     if len(type_.shape) != 2:
         raise ModelError(f"tree ensemble: got data of shape {type_.shape}, expected (rows, features)", where=where)
-    if ensemble.targets < 1:
-        raise ModelError(f"tree ensemble: got {ensemble.targets} results, expected 1..{MOST_TARGETS}", where=where)
-    if ensemble.targets > MOST_TARGETS:
+    if ensemble.target_count < 1:
+        raise ModelError(f"tree ensemble: got {ensemble.target_count} results, expected 1..{MOST_TARGETS}", where=where)
+    if ensemble.target_count > MOST_TARGETS:
         raise UnsupportedError(
-            f"tree ensemble: got {ensemble.targets} results, expected 1..{MOST_TARGETS}", where=where
+            f"tree ensemble: got {ensemble.target_count} results, expected 1..{MOST_TARGETS}", where=where
         )
     for tree in ensemble.trees:
-        if not 0 <= tree.target <= ensemble.targets - tree.values.shape[1]:
+        if not 0 <= tree.target <= ensemble.target_count - tree.values.shape[1]:
             raise ModelError(
-                f"tree: its first result index is {tree.target}, expected 0..{ensemble.targets - tree.values.shape[1]}",
+                f"tree: got {tree.target} as index of its first result, expected "
+                f"0..{ensemble.target_count - tree.values.shape[1]}",
                 where=where,
             )
-    base = ensemble.base.reshape(-1)
+    base = ensemble.base_scores.reshape(-1)
     if not np.isfinite(base).all():
         raise ModelError(f"base scores: got {base}, expected finite numbers", where=where)
     if dtypes.is_float(leaf_dtype):
@@ -243,13 +244,13 @@ def emit_ensemble(
         trees, base = _round_leaves(ensemble, leaf_dtype, where)
     arrays = flatten_trees(trees, type_.dtype, where, type_.shape[1])
     operands = [feature_rows, *(emitter.new_constant("trees", array) for array in arrays.operands())]
-    attrs = {"combine": ensemble.combine, "targets": ensemble.targets, **arrays.attrs()}
+    attrs = {"combine": ensemble.combine_op, "targets": ensemble.target_count, **arrays.attrs()}
     scores = emitter.emit("tree_ensemble", operands, attrs)
     return emitter.emit("add", (scores, emitter.new_constant("base", base))) if base.any() else scores
 
 
-def leaf_scale(ensemble: Ensemble, leaf_dtype: str) -> float:
-    """Return the scale of integer leaves: the real number that the integer 1 stands for.
+def compute_leaf_scale(ensemble: Ensemble, leaf_dtype: str) -> float:
+    """Return the scale of leaves that are rounded to integers: the real number that the integer 1 stands for.
 
     The leaf of the largest magnitude becomes the largest number of ``leaf_dtype``."""
     _, high = dtypes.int_range(leaf_dtype)
@@ -266,19 +267,20 @@ def _round_leaves(ensemble: Ensemble, leaf_dtype: str, where: str) -> tuple[list
             where=where,
             hint="choose int8 or int16",
         )
-    scale = leaf_scale(ensemble, leaf_dtype)
+    scale = compute_leaf_scale(ensemble, leaf_dtype)
     trees = [
         tree.with_values(
             np.rint(np.where(tree.left[:, None] < 0, tree.values, 0) / scale).astype(dtypes.to_numpy(leaf_dtype))
         )
         for tree in ensemble.trees
     ]
-    return trees, np.rint(ensemble.base.reshape(-1) / scale).astype(np.int32)
+    return trees, np.rint(ensemble.base_scores.reshape(-1) / scale).astype(np.int32)
 
 
-def emit_post_transform(emitter: Emitter, scores: str, post_name: str, where: str) -> str:
-    """Emit the transformation of an ensemble's results to scores; ``post_name``: see :class:`Ensemble`."""
-    match post_name:
+def emit_post_transform(emitter: Emitter, scores: str, post_transform: str, where: str) -> str:
+    """Emit the transformation of an ensemble's results to scores; ``post_transform``: name of the
+    transformation, see :class:`Ensemble`."""
+    match post_transform:
         case "none":
             return scores
         case "softmax":
@@ -290,7 +292,7 @@ def emit_post_transform(emitter: Emitter, scores: str, post_name: str, where: st
         case "sigmoid":
             return emit_both_probabilities(emitter, emitter.emit("sigmoid", (scores,)))
         case _:
-            raise UnsupportedError(f"post transform {post_name!r} is not supported", where=where)
+            raise UnsupportedError(f"post_transform: {post_transform!r} is not supported", where=where)
 
 
 def emit_both_probabilities(emitter: Emitter, probability: str) -> str:

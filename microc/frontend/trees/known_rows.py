@@ -295,14 +295,14 @@ def _iterate_rows_around_means(
         (
             attributes[name]
             for name in ("mean_", "center_", "theta_", "means_")
-            if _is_feature_rows(attributes.get(name), feature_count)
+            if _has_one_value_per_feature(attributes.get(name), feature_count)
         ),
         None,
     )
     spread = next(
-        (attributes[name] for name in _SPREADS if _is_feature_rows(attributes.get(name), feature_count)), None
+        (attributes[name] for name in _SPREADS if _has_one_value_per_feature(attributes.get(name), feature_count)), None
     )
-    if spread is None and _is_feature_rows(attributes.get("var_"), feature_count):
+    if spread is None and _has_one_value_per_feature(attributes.get("var_"), feature_count):
         spread = np.sqrt(attributes["var_"])
     if mean is not None and spread is not None:
         mean, spread = np.atleast_2d(mean), np.atleast_2d(spread)
@@ -310,7 +310,7 @@ def _iterate_rows_around_means(
             -1, feature_count
         )
     probabilities: Any = attributes.get("feature_log_prob_")
-    if _is_feature_rows(probabilities, feature_count):
+    if _has_one_value_per_feature(probabilities, feature_count):
         probabilities = np.exp(np.atleast_2d(probabilities))
         yield np.floor(
             10 * feature_count * probabilities[:, None] * generator.exponential(size=(1, 6, feature_count))
@@ -322,7 +322,7 @@ def _iterate_rows_around_means(
         )
 
 
-def _is_feature_rows(candidate: Any, feature_count: int) -> bool:
+def _has_one_value_per_feature(candidate: Any, feature_count: int) -> bool:
     """Test whether an attribute is a vector or matrix of floats whose last axis has ``feature_count`` elements."""
     return (
         isinstance(candidate, np.ndarray)

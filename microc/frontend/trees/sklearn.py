@@ -22,14 +22,14 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError, ToolError, UnsupportedError, UsageError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.trees import boosters
-from microc.frontend.trees.ensembles import Ensemble, emit_ensemble, emit_post_transform, leaf_scale
+from microc.frontend.trees.ensembles import Ensemble, compute_leaf_scale, emit_ensemble, emit_post_transform
 from microc.frontend.trees.known_rows import iterate_nested_estimators, predict_outputs_and_ties, sample_known_rows
 from microc.frontend.trees.sklearn_formulas import (
     emit_class_of_index,
     emit_scaler,
     find_output_emitter,
     read_tree_ensemble,
-    refuse_ties,
+    refuse_ties_in_training_data,
 )
 from microc.graph.ir import Graph, Quant
 from microc.ops.attributes import Rounding
@@ -72,14 +72,14 @@ def read_estimator(
     if tree_model is None:
         if (input_dtype, leaf_dtype) != ("float32", "float32"):
             raise UsageError(
-                f"integers: only trees support them; got input dtype {input_dtype} and leaf dtype "
+                f"integer dtypes are supported for trees only; got input dtype {input_dtype} and leaf dtype "
                 f"{leaf_dtype}, expected float32",
                 where=type(estimator).__name__,
                 hint="leave both at float32",
             )
         direct = _convert_by_own_formula(estimator, input_shape)
         if direct is None:
-            refuse_ties(estimator)
+            refuse_ties_in_training_data(estimator)
         return direct or _check_against_estimator(_convert_through_onnx(estimator, input_shape), estimator)
     ensemble, features = tree_model
     shape = _check_input_shape(input_shape, features, type(estimator).__name__)
@@ -169,17 +169,17 @@ def convert_ensemble(
     x = builder.input("input", input_shape, input_dtype, quant)
     builder.at(-1, "trees")
     scores = emit_ensemble(builder, x, ensemble, file_name, leaf_dtype)
-    classifies = classes is not None or ensemble.post in ("sigmoid", "softmax")
+    classifies = classes is not None or ensemble.post_transform in ("sigmoid", "softmax")
     integers = dtypes.is_integer(leaf_dtype)
     if integers:
-        scale = leaf_scale(ensemble, leaf_dtype)
+        scale = compute_leaf_scale(ensemble, leaf_dtype)
         builder.set_quant(scores, Quant((scale,), (0,)))
     label_scores = scores
     if not integers:
         builder.at(-1, "scores")
-        scores = label_scores = emit_post_transform(builder, scores, ensemble.post, file_name)
+        scores = label_scores = emit_post_transform(builder, scores, ensemble.post_transform, file_name)
     if not classifies:
-        flat = builder.reshape(scores, input_shape[:1]) if ensemble.targets == 1 else scores
+        flat = builder.reshape(scores, input_shape[:1]) if ensemble.target_count == 1 else scores
         return builder.graph(file_name, {"scores" if integers else "prediction": flat})
     builder.at(-1, "decision")
     label = _emit_label(builder, label_scores, classes)
@@ -201,7 +201,9 @@ def _scale_thresholds_and_input(
     trees = tuple(_divide_thresholds(tree, factors) for tree in ensemble.trees)
     same = len(set(factors.tolist())) == 1
     quant = None if not same or factors[0] == 1 else Quant((float(factors[0]),), (0,))
-    return Ensemble(trees, ensemble.targets, ensemble.base, ensemble.combine, ensemble.post), quant
+    return Ensemble(
+        trees, ensemble.target_count, ensemble.base_scores, ensemble.combine_op, ensemble.post_transform
+    ), quant
 
 
 def _divide_thresholds(tree: Tree, feature_scales: Array) -> Tree:

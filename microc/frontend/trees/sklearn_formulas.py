@@ -104,7 +104,7 @@ def _convert_gradient_boosting(estimator: Any) -> Ensemble:
         if estimator.loss == "exponential":
             converted = [tree.with_values(2 * tree.values) for tree in converted]
             first = 2 * first
-    return Ensemble(tuple(converted), rounds.shape[1], np.asarray(first, np.float64), post=post)
+    return Ensemble(tuple(converted), rounds.shape[1], np.asarray(first, np.float64), post_transform=post)
 
 
 def _convert_histogram_boosting(estimator: Any) -> Ensemble:
@@ -118,7 +118,9 @@ def _convert_histogram_boosting(estimator: Any) -> Ensemble:
         post = "softmax" if targets > 1 else "sigmoid"
     elif estimator.loss in ("poisson", "gamma"):
         post = "exp"
-    return Ensemble(tuple(converted), targets, np.asarray(estimator._baseline_prediction, np.float64), post=post)
+    return Ensemble(
+        tuple(converted), targets, np.asarray(estimator._baseline_prediction, np.float64), post_transform=post
+    )
 
 
 def _convert_histogram_tree(estimator: Any, nodes: Array, result_index: int) -> Tree:
@@ -126,7 +128,7 @@ def _convert_histogram_tree(estimator: Any, nodes: Array, result_index: int) -> 
     leaf = nodes["is_leaf"].astype(bool)
     if (nodes["is_categorical"].astype(bool) & ~leaf).any():
         raise _make_unsupported_error(
-            estimator, "splits over categories are not supported", "encode the categories as numbers"
+            estimator, "categorical splits are not supported", "encode the categories as numbers"
         )
     left = np.where(leaf, -1, nodes["left"].astype(np.int64))
     mode = np.where(nodes["missing_go_to_left"].astype(bool), AT_MOST | UNORDERED, AT_MOST)
@@ -154,7 +156,7 @@ def convert_isolation_forest(estimator: Any) -> Ensemble:
         converted.append(
             replace(tree_, feature=np.where(tree_.left >= 0, np.asarray(features)[tree_.feature], tree_.feature))
         )
-    return Ensemble(tuple(converted), 1, post="exp")
+    return Ensemble(tuple(converted), 1, post_transform="exp")
 
 
 def _average_path_length(row_count: int) -> float:
@@ -190,13 +192,13 @@ def find_output_emitter(estimator: Any) -> OutputEmitter | None:
 
     The function returns values of the graph by the names of the outputs."""
     if _is_logistic_classifier(estimator):
-        return emit_logistic
+        return emit_one_vs_rest_logistic
     if _is_linear_one_vs_rest(estimator):
-        return emit_linear
+        return emit_one_vs_rest_linear
     return next((WRITERS[kind.__name__] for kind in type(estimator).__mro__ if kind.__name__ in WRITERS), None)
 
 
-def refuse_ties(estimator: Any) -> None:
+def refuse_ties_in_training_data(estimator: Any) -> None:
     """Refuse an estimator for which skl2onnx's formula differs from scikit-learn's because of ties in its training
     data.
 
@@ -232,7 +234,9 @@ def emit_isolation_forest(builder: GraphBuilder, x: str, estimator: Any) -> dict
     where = type(estimator).__name__
     builder.at(-1, "trees")
     depth = emit_ensemble(builder, x, ensemble, where)
-    anomaly = builder.reshape(emit_post_transform(builder, depth, ensemble.post, where), builder.shape(depth)[:1])
+    anomaly = builder.reshape(
+        emit_post_transform(builder, depth, ensemble.post_transform, where), builder.shape(depth)[:1]
+    )
     builder.at(-1, "anomaly")
     offset = builder.new_constant("offset", np.array(-estimator.offset_, np.float32))
     scores = builder.emit("sub", (offset, anomaly))
@@ -294,7 +298,7 @@ def emit_linear_discriminant(builder: GraphBuilder, x: str, estimator: Any) -> d
     }
 
 
-def emit_logistic(builder: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
+def emit_one_vs_rest_logistic(builder: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
     """Emit the outputs ``label`` and ``probabilities`` of a classifier that has one logistic regression for each class.
 
     These are SGDClassifier and OneVsRestClassifier. The label is the class of the largest score W x + b. Probabilities
@@ -330,7 +334,7 @@ def emit_logistic(builder: GraphBuilder, x: str, estimator: Any) -> dict[str, st
     }
 
 
-def emit_linear(builder: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
+def emit_one_vs_rest_linear(builder: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
     """Emit the outputs ``label`` and ``scores`` of a OneVsRestClassifier of linear classifiers that have no
     probabilities.
 
@@ -483,7 +487,7 @@ def _weights_and_biases(estimator: Any) -> tuple[Array, Array]:
 
 
 def _is_logistic_classifier(estimator: Any) -> bool:
-    """Test whether :func:`emit_logistic` is the formula of an estimator."""
+    """Test whether :func:`emit_one_vs_rest_logistic` is the formula of an estimator."""
     class_name = type(estimator).__name__
     if class_name == "OneVsRestClassifier":
         members = getattr(estimator, "estimators_", [])
@@ -496,7 +500,7 @@ def _is_logistic_classifier(estimator: Any) -> bool:
 
 
 def _is_linear_one_vs_rest(estimator: Any) -> bool:
-    """Test whether :func:`emit_linear` is the formula of an estimator."""
+    """Test whether :func:`emit_one_vs_rest_linear` is the formula of an estimator."""
     members = getattr(estimator, "estimators_", [])
     return (
         type(estimator).__name__ == "OneVsRestClassifier"

@@ -90,7 +90,7 @@ class Estimator:
     def _answer_of_booster_scores(self, scores: Array) -> FrameworkAnswer:
         """Return the answer of a LightGBM booster from its scores, with the label added if the network computes one;
         the booster itself does not."""
-        post = boosters.parse_lightgbm(self._estimator.model_to_string().encode(), self.name)[0].post
+        post = boosters.parse_lightgbm(self._estimator.model_to_string().encode(), self.name)[0].post_transform
         if post not in ("sigmoid", "softmax"):
             return FrameworkAnswer((scores,))
         probabilities = np.stack([1 - scores, scores], axis=1) if post == "sigmoid" else scores
