@@ -69,13 +69,13 @@ class LayerWeights(ModelWeights, Protocol):
 class LayerContext:
     """Context of the converter of one call of a Keras layer.
 
-    ``builder`` is the builder of the graph, ``code`` the layer's class name, ``config`` its configuration, ``weights``
+    ``builder`` is the builder of the graph, ``class_name`` the layer's class, ``config`` its configuration, ``weights``
     its weights in the file. ``operands`` are names of values of the graph, or numbers in arithmetic on a tensor and a
     number. ``kwargs`` are the keyword arguments of the call. ``converters`` is the table of all converters, for layers
     that wrap other layers."""
 
     builder: GraphBuilder
-    code: str
+    class_name: str
     config: Mapping[str, Any]
     weights: LayerWeights
     operands: Sequence[Any]
@@ -84,7 +84,7 @@ class LayerContext:
 
     def refuse(self, what: str, hint: str) -> NoReturn:
         """Raise UnsupportedError with the layer's class and location: microc does not support ``what``."""
-        raise UnsupportedError(f"{self.code}: {what}", where=self.builder.where, hint=hint)
+        raise UnsupportedError(f"{self.class_name}: {what}", where=self.builder.where, hint=hint)
 
     @property
     def has_int8_weights(self) -> bool:

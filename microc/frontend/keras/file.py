@@ -57,7 +57,7 @@ class Hdf5Group:
     def path(self) -> str:
         return str(self.node.name)
 
-    def names(self) -> tuple[str, ...]:
+    def list_member_names(self) -> tuple[str, ...]:
         """Return the names of the group's arrays and subgroups, in h5py's order."""
         try:
             return tuple(self.node)
@@ -227,7 +227,7 @@ class ArchiveWeights:
         variables = self._group.find_group("vars") if self._group is not None else None
         if variables is None:
             return ()
-        return tuple(variables.read_array(str(k), self.where) for k in range(len(variables.names())))
+        return tuple(variables.read_array(str(k), self.where) for k in range(len(variables.list_member_names())))
 
     @property
     def path(self) -> str:
@@ -245,7 +245,7 @@ class ArchiveWeights:
         In current files an attribute of each group contains the name of its layer. In files of early versions the group
         itself is named after the layer's class, with a number."""
         parts = self._group.find_group("layers") if self._group is not None else None
-        groups = {name: parts.find_group(name) for name in parts.names()} if parts is not None else {}
+        groups = {name: parts.find_group(name) for name in parts.list_member_names()} if parts is not None else {}
         by_layer_name = {group.read_layer_name(): group for group in groups.values() if group is not None}
         class_counts: Counter[str] = Counter()
         weights = {}
@@ -302,8 +302,8 @@ _HALVES = ("forward_layer", "backward_layer")
 
 @frozen
 class LegacyWeights:
-    """Weights of a layer in a whole HDF5 model. ``paths_and_groups`` contains the path of each weight, in order, and the
-    group that the path begins at."""
+    """Weights of a layer in a whole HDF5 model. ``paths_and_groups`` contains the path of each weight, in order, and
+    the group that the path begins at."""
 
     paths_and_groups: tuple[tuple[str, Hdf5Group], ...]
     where: str
@@ -333,7 +333,7 @@ class LegacyWeights:
         return {layer["config"]["name"]: self._weights_of_layer(layer["config"]["name"]) for layer in layer_configs}
 
     def _weights_of_layer(self, layer_name: str) -> LegacyWeights:
-        """Return those weights whose path contains the folder ``layer_name``."""
+        """Return the weights whose paths contain the folder ``layer_name``."""
         return LegacyWeights(
             tuple(entry for entry in self.paths_and_groups if layer_name in entry[0].split("/")[:-1]), layer_name
         )
@@ -385,7 +385,7 @@ def decode_hdf5_model(data: bytes, file_name: str) -> tuple[dict[str, Any], Lega
             hint="load the weights into the model, then: model.save('model.keras')",
         )
     config = parse_model_json(text.encode(), f"{file_name} {_LEGACY_CONFIG}")
-    groups_or_arrays = {name: weights.find_group(name) for name in weights.names()}
+    groups_or_arrays = {name: weights.find_group(name) for name in weights.list_member_names()}
     groups = {name: group for name, group in groups_or_arrays.items() if group is not None}
     return convert_keras2_config(config), LegacyModelWeights(groups)
 

@@ -31,7 +31,7 @@ def convert_dense(layer: LayerContext) -> str:
 
 
 def _same_padding_of_axis(extent: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
-    """Return the numbers of elements of padding before and after an axis, for Keras's scheme ``same``.
+    """Return the padding of an axis for Keras's scheme ``same``: numbers of elements (before, after).
 
     The result has ceil(extent / stride) elements. An odd number is split with the larger half after the data."""
     total = max((-(-extent // stride) - 1) * stride + (kernel - 1) * dilation + 1 - extent, 0)
@@ -295,7 +295,7 @@ def convert_time_distributed(layer: LayerContext) -> str:
     rows = layer.reshape(layer.first_operand, (shape[0] * shape[1], *shape[2:]))
     weights = layer.weights.weights_of_inner_layer("layer")
     result = converter(
-        replace(layer, code=inner["class_name"], config=inner["config"], operands=(rows,), weights=weights)
+        replace(layer, class_name=inner["class_name"], config=inner["config"], operands=(rows,), weights=weights)
     )
     if not isinstance(result, str):
         layer.refuse("a wrapped layer with several results is not supported", "wrap a layer with one result")

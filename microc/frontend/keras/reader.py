@@ -263,9 +263,9 @@ class _ModelReader:
 
         ``inbound_node``: arguments of the call in the configuration. ``values_by_tensor``: values of the graph, by the
         keys (layer, call, tensor) by which arguments refer to tensors."""
-        args = _resolve_tensors(inbound_node["args"], values_by_tensor)
+        args = _replace_tensor_references(inbound_node["args"], values_by_tensor)
         kwargs = {
-            key: _resolve_tensors(value, values_by_tensor)
+            key: _replace_tensor_references(value, values_by_tensor)
             for key, value in inbound_node.get("kwargs", {}).items()
             if value is not None
         }
@@ -327,12 +327,12 @@ def _list_operand_keys(call_arguments: Any) -> list[tuple[str, int, int]]:
     )
 
 
-def _resolve_tensors(call_arguments: Any, values_by_tensor: Mapping[Any, str]) -> Any:
+def _replace_tensor_references(call_arguments: Any, values_by_tensor: Mapping[Any, str]) -> Any:
     """Return call arguments with references to tensors replaced by names of values of the graph."""
     if isinstance(call_arguments, dict) and call_arguments.get("class_name") == "__keras_tensor__":
         return values_by_tensor[_list_tensor_keys(call_arguments["config"]["keras_history"])[0]]
     return (
-        [_resolve_tensors(value, values_by_tensor) for value in call_arguments]
+        [_replace_tensor_references(value, values_by_tensor) for value in call_arguments]
         if isinstance(call_arguments, list)
         else call_arguments
     )

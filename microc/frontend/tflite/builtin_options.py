@@ -64,7 +64,7 @@ class OperatorOptions:
     is_builtin_options_2: bool = False
 
     def fields(self, table_name: str, *, required: bool = False) -> OptionFields:
-        """Return the fields of the options as those of the table type ``table_name``, such as ``Conv2DOptions``.
+        """Return a reader of the options as a table of the type ``table_name``, such as ``Conv2DOptions``.
 
         If the operator has no options, all fields have the schema's default values; with ``required`` this is a
         ModelError. Options of another table type are a ModelError too."""

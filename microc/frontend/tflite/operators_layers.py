@@ -145,7 +145,7 @@ def convert_svdf(context: OpContext) -> None:
     memory = context.input_tensor(4)
     if not memory.is_variable:
         context.refuse(
-            f"state {memory.name!r}: got is_variable = false, expected true", "set is_variable of the tensor"
+            f"state {memory.name!r}: got is_variable = false, expected true", "set is_variable of the tensor to true"
         )
     if prod(memory.type.shape) != prod(context.type(data).shape[:1]) * filters * taps:
         context.broken(

@@ -367,8 +367,8 @@ def _read_crop_parameters_v1(context: OpContext) -> _CropParameters:
 
     Landmarks are in 0 .. ``landmarks_range``. Image coordinates are -1 .. 1, from the centre of the first pixel to that
     of the last one."""
-    if read_integer_option(context, "dimensions") != 3:
-        context.refuse("option dimensions: only 3 (x, y and z) is supported", "set dimensions to 3")
+    if (dimensions := read_integer_option(context, "dimensions")) != 3:
+        context.refuse(f"option dimensions: got {dimensions}, expected 3 (x, y and z)", "set dimensions to 3")
     span, factor = (
         read_integer_option(context, "landmarks_range", 1),
         _read_finite_option(context, "bbox_size_multiplier"),

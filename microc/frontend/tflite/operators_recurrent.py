@@ -24,8 +24,8 @@ from microc.ops.attributes import Rounding
 class InputSequence:
     """Input sequence of a recurrent layer: a value (batch, steps, depth), or (steps, batch, depth).
 
-    ``data_name`` is the name of the value. ``time_axis`` is 1 or 0. ``is_backwards`` is True if the data are reversed in
-    time."""
+    ``data_name`` is the name of the value. ``time_axis`` is 1 or 0. ``is_backwards`` is True if the data are reversed
+    in time."""
 
     data_name: str
     time_axis: int
@@ -121,7 +121,7 @@ def _emit_rnn_loop(
         context.refuse(
             f"state {memory.name!r}: got {memory.type.dtype} {memory.type.shape}, "
             f"expected a variable tensor of float32 {(sequence.batch_size, units)}",
-            "set is_variable of the tensor, and store it as float32",
+            "set is_variable of the tensor to true, and store it as float32",
         )
     state = context.builder.define_state(
         memory.name, TensorType((sequence.batch_size, units), "float32"), None, context.where
@@ -154,7 +154,7 @@ def _make_rnn_body(
         (first_operand_position, step_data, sequence.depth),
         (first_operand_position + 1, hidden, unit_count),
     ):
-        weight, attrs = _add_rnn_weights(
+        weight, attrs = _add_rnn_weights_and_attributes(
             context, body, position, (unit_count, depth), bool(fields.read_integer("AsymmetricQuantizeInputs"))
         )
         sums.append(
@@ -172,7 +172,7 @@ def _make_rnn_body(
     return body.graph("rnn", {"next_hidden": total, "row": total})
 
 
-def _add_rnn_weights(
+def _add_rnn_weights_and_attributes(
     context: OpContext, body: GraphBuilder, position: int, shape: tuple[int, int], is_asymmetric: bool
 ) -> tuple[str, Mapping[str, Attr]]:
     """Add constant weights to the loop's body; return their name, and the attributes for the dense layer that uses

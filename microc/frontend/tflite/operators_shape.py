@@ -389,7 +389,7 @@ def convert_slice(context: OpContext) -> None:
     """Convert SLICE. Begin and size are given for each axis; a size of -1 means all elements from begin to the end."""
     data = context.unchanged_operand(0)
     if any(context.value(position) not in context.builder.consts for position in (1, 2)):
-        _record_computed_slice(context, data)
+        _convert_computed_slice(context, data)
         return
     begin, size = context.integers(1), context.integers(2)
     shape = context.type(data).shape
@@ -407,7 +407,7 @@ def convert_slice(context: OpContext) -> None:
     context.result("slice", (data,), {"begin": begin, "end": end, "strides": (1,) * len(shape)})
 
 
-def _record_computed_slice(context: OpContext, data_name: str) -> None:
+def _convert_computed_slice(context: OpContext, data_name: str) -> None:
     """Convert a SLICE whose begin or size is computed at run time.
 
     If the size is constant, append ``dynamic_slice``. If not, only record the slice (:class:`ComputedSlice`): a

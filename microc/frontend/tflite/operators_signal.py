@@ -501,8 +501,8 @@ class _GatedValue:
     """A gated value (result of a node that does not run in every call), and the state that contains its value after the
     last run."""
 
-    value: str
-    state: str
+    value_name: str
+    state_name: str
 
 
 def _move_nodes_into_branch(graph: Graph, first_node: int, condition: str) -> Graph:
@@ -515,7 +515,9 @@ def _move_nodes_into_branch(graph: Graph, first_node: int, condition: str) -> Gr
     outer_values = dict.fromkeys(
         name for node in gated_nodes for name in node.inputs if name and name not in gated_names
     )
-    fixed = [name for name in (*outer_values, *(h.state for h in gated_values.values())) if name not in graph.consts]
+    fixed = [
+        name for name in (*outer_values, *(h.state_name for h in gated_values.values())) if name not in graph.consts
+    ]
     fixed = list(dict.fromkeys(fixed))
     inside = replace(
         graph, name="period", inputs=tuple(fixed), outputs=tuple(gated_values), nodes=(), state={}, updates={}
@@ -529,7 +531,7 @@ def _move_nodes_into_branch(graph: Graph, first_node: int, condition: str) -> Gr
 
 def _make_state_copy_node(graph: Graph, gated: _GatedValue) -> Node:
     """Return a node that computes a gated value as a copy of its last value."""
-    return Node("reshape", (gated.state,), (gated.value,), {"shape": graph.types[gated.value].shape})
+    return Node("reshape", (gated.state_name,), (gated.value_name,), {"shape": graph.types[gated.value_name].shape})
 
 
 PERIOD_CONVERTERS: Mapping[str, Converter] = {

@@ -33,14 +33,14 @@ class TfliteOperator:
     """A TFLite operator to be written.
 
     ``code`` is the builtin operator's name, ``version`` its version in the model. ``inputs`` and ``outputs`` are names
-    of tensors; "" is an optional input that is absent. ``options`` is the schema's name of the options table, "" for no
-    options. ``fields`` maps fields of this table to values."""
+    of tensors; "" is an optional input that is absent. ``options_table`` is the schema's name of the options table, ""
+    for no options. ``fields`` maps fields of this table to values."""
 
     code: str
     version: int
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    options: str = ""
+    options_table: str = ""
     fields: Mapping[str, OptionValue] = field(default_factory=dict)
 
     def rename_tensors(self, names: Mapping[str, str]) -> TfliteOperator:
@@ -464,11 +464,11 @@ class _ModelFlatbuffer:
         self.builder.Finish(tflite.ModelEnd(self.builder), b"TFL3")
         return bytes(self.builder.Output())
 
-    def _write_offset_vector(self, entries: Sequence[int]) -> int:
+    def _write_offset_vector(self, table_offsets: Sequence[int]) -> int:
         """Write a vector of offsets of tables; return the offset of the vector."""
-        self.builder.StartVector(4, len(entries), 4)
-        for entry in reversed(entries):
-            self.builder.PrependUOffsetTRelative(entry)
+        self.builder.StartVector(4, len(table_offsets), 4)
+        for offset in reversed(table_offsets):
+            self.builder.PrependUOffsetTRelative(offset)
         return int(self.builder.EndVector())
 
     def _write_number_vector(self, values: Sequence[float], dtype: Any) -> int:
@@ -527,7 +527,7 @@ class _ModelFlatbuffer:
 
         ``operator_codes``: all pairs (builtin operator, version) of the model, in the order in which they are written.
         ``tensor_indices``: index of each tensor, by name."""
-        options = self._write_options(operator) if operator.options else 0
+        options = self._write_options(operator) if operator.options_table else 0
         inputs, outputs = (
             self._write_number_vector([tensor_indices[n] for n in side], np.int32)
             for side in (operator.inputs, operator.outputs)
@@ -536,8 +536,8 @@ class _ModelFlatbuffer:
         tflite.OperatorAddOpcodeIndex(self.builder, operator_codes.index((operator.code, operator.version)))
         tflite.OperatorAddInputs(self.builder, inputs)
         tflite.OperatorAddOutputs(self.builder, outputs)
-        if operator.options:
-            tflite.OperatorAddBuiltinOptionsType(self.builder, getattr(tflite.BuiltinOptions, operator.options))
+        if operator.options_table:
+            tflite.OperatorAddBuiltinOptionsType(self.builder, getattr(tflite.BuiltinOptions, operator.options_table))
             tflite.OperatorAddBuiltinOptions(self.builder, options)
         return int(tflite.OperatorEnd(self.builder))
 
@@ -546,7 +546,7 @@ class _ModelFlatbuffer:
         values = {
             n: self._write_number_vector(v, np.int32) if isinstance(v, tuple) else v for n, v in operator.fields.items()
         }
-        getattr(tflite, f"{operator.options}Start")(self.builder)
+        getattr(tflite, f"{operator.options_table}Start")(self.builder)
         for name, value in values.items():
-            getattr(tflite, f"{operator.options}Add{name}")(self.builder, value)
-        return int(getattr(tflite, f"{operator.options}End")(self.builder))
+            getattr(tflite, f"{operator.options_table}Add{name}")(self.builder, value)
+        return int(getattr(tflite, f"{operator.options_table}End")(self.builder))

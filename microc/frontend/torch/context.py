@@ -49,10 +49,10 @@ def expand_to_axes(number_or_sequence: Any, axis_count: int) -> tuple[int, ...]:
 class OpContext:
     """Context of the converter of one call of an ATen operator.
 
-    ``builder`` is the builder of the graph, ``node`` the call's node in the PyTorch program, ``name`` the operator's
-    name without namespace and overload. Arguments are found by the names in the operator's schema. An argument that is
-    a value of the graph is a string; a tensor that is known at compile time is a torch.Tensor. ``to_numpy_array``
-    converts such a tensor to numpy."""
+    ``builder`` is the builder of the graph, ``node`` the call's node in the PyTorch program, ``operator_name`` the
+    operator's name without namespace and overload. Arguments are found by the names in the operator's schema. An
+    argument that is a value of the graph is a string; a tensor that is known at compile time is a torch.Tensor.
+    ``to_numpy_array`` converts such a tensor to numpy."""
 
     torch: Any
     builder: GraphBuilder
@@ -60,11 +60,11 @@ class OpContext:
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     to_numpy_array: Callable[[Any], Array]
-    name: str
+    operator_name: str
 
     def refuse(self, what: str, hint: str) -> NoReturn:
         """Raise UnsupportedError with the operator's name and location: microc does not support ``what``."""
-        raise UnsupportedError(f"{self.name}: {what}", where=self.builder.where, hint=hint)
+        raise UnsupportedError(f"{self.operator_name}: {what}", where=self.builder.where, hint=hint)
 
     def argument(self, argument_name: str, default: Any = None) -> Any:
         """Return the argument ``argument_name`` of the call, or its default value in the operator's schema.

@@ -151,7 +151,7 @@ def convert_pow(context: OpContext) -> str:
 def convert_clamp(context: OpContext) -> str:
     """Convert clamp, hardtanh, clamp_min and clamp_max. Bounds are numbers or tensors."""
     x = context.operand("self")
-    names = ("min_val", "max_val") if context.name == "hardtanh" else ("min", "max")
+    names = ("min_val", "max_val") if context.operator_name == "hardtanh" else ("min", "max")
     low, high = (context.argument(name) for name in names)
     if any(isinstance(bound, str) or hasattr(bound, "shape") for bound in (low, high)):
         x = x if low is None else context.emit("maximum", promote_operands(context, x, low, context.result_dtype()))

@@ -272,7 +272,7 @@ def _read_scales_zero_points_axis_and_dtype(
     """Return the scales, zero points, axis and integer dtype of a quantised tensor. The axis is None for per-tensor
     quantisation."""
     dtype = str(context.argument("dtype")).removeprefix("torch.")
-    if context.name.endswith("per_tensor"):
+    if context.operator_name.endswith("per_tensor"):
         numbers = [
             x.item() if hasattr(x, "item") else x for x in (context.argument("scale"), context.argument("zero_point"))
         ]
@@ -362,7 +362,7 @@ def convert_layer_norm(context: OpContext) -> Any:
     for op, name in (("mul", "weight"), ("add", "bias")):
         if context.argument(name) is not None:
             normalised = context.emit(op, (normalised, context.operand(name)))
-    return normalised if context.name == "layer_norm" else (normalised, "", "")
+    return normalised if context.operator_name == "layer_norm" else (normalised, "", "")
 
 
 def _emit_normalisation_over_axes(context: OpContext, x: str, axes_attrs: Mapping[str, Attr]) -> str:
@@ -413,7 +413,7 @@ def make_pool_converter(op: str) -> Converter:
     ``op``: ``avg_pool2d`` or ``max_pool2d``."""
 
     def convert_pool(context: OpContext) -> Any:
-        x, rank = context.operand("self"), int(context.name.split("_pool")[1][0])
+        x, rank = context.operand("self"), int(context.operator_name.split("_pool")[1][0])
         kernel = expand_to_axes(context.argument("kernel_size"), rank)
         strides = expand_to_axes(context.argument("stride") or kernel, rank)
         padding, dilation = (
@@ -421,7 +421,7 @@ def make_pool_converter(op: str) -> Converter:
         )
         if context.argument("divisor_override") is not None:
             context.refuse("divisor_override is not supported", "leave it out and scale the result")
-        shape, with_indices = context.shape(x), context.name.endswith("indices")
+        shape, with_indices = context.shape(x), context.operator_name.endswith("indices")
         if with_indices and any(user.args[1] == 1 for user in context.node.users):
             context.refuse("the result with indices is not supported", "pool with return_indices=False")
         result_shape = context.result_shape(0 if with_indices else None)
@@ -524,7 +524,7 @@ def _emit_adaptive_pool(context: OpContext, reduce_op: str, pool_op: str, result
 
     ``reduce_op`` and ``pool_op``: microc's operators for the reduction and the pool."""
     x = context.operand("self")
-    count = int(context.name.split("_pool")[1][0])
+    count = int(context.operator_name.split("_pool")[1][0])
     shape = context.shape(x)
     axes = tuple(range(len(shape) - count, len(shape)))
     spatial, out = shape[-count:], result_shape[-count:]

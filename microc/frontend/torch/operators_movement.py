@@ -26,12 +26,14 @@ def return_operand_unchanged(context: OpContext) -> str:
 def convert_permute_or_transpose(context: OpContext) -> str:
     x = context.operand("self")
     rank = len(context.shape(x))
-    if context.name == "permute":
+    if context.operator_name == "permute":
         axes = [d % rank for d in context.argument("dims")]
     else:
         axes = list(range(rank))
         first, second = (
-            (0, rank - 1) if context.name == "t" else (context.argument("dim0") % rank, context.argument("dim1") % rank)
+            (0, rank - 1)
+            if context.operator_name == "t"
+            else (context.argument("dim0") % rank, context.argument("dim1") % rank)
         )
         axes[first], axes[second] = axes[second], axes[first]
     return x if axes == sorted(axes) else context.emit("transpose", (x,), {"axes": tuple(axes)})
@@ -136,7 +138,7 @@ def convert_dtype_cast(context: OpContext) -> str:
 
 def convert_full_like(context: OpContext) -> str:
     """Convert full_like, zeros_like and ones_like to a constant."""
-    number = {"zeros_like": 0, "ones_like": 1}.get(context.name, context.argument("fill_value"))
+    number = {"zeros_like": 0, "ones_like": 1}.get(context.operator_name, context.argument("fill_value"))
     return context.builder.new_constant(
         "full", np.full(context.result_shape(), number, dtypes.to_numpy(context.result_dtype()))
     )
@@ -206,7 +208,7 @@ def convert_scatter(context: OpContext) -> str:
         source = context.emit(
             "slice", (source,), {"begin": (0,) * len(shape), "end": shape, "strides": (1,) * len(shape)}
         )
-    reduction = "add" if context.name == "scatter_add" else ""
+    reduction = "add" if context.operator_name == "scatter_add" else ""
     return context.emit(
         "scatter_elements",
         (x, indices, source),
@@ -356,7 +358,7 @@ def convert_slice_scatter(context: OpContext) -> str:
     """
     x, source, axis = context.operand("self"), context.operand("src"), _read_dim_as_nonnegative_axis(context)
     shape = context.shape(x)
-    if context.name == "select_scatter":
+    if context.operator_name == "select_scatter":
         begin = int(context.argument("index")) % shape[axis]
         replaced_indices = np.array([begin])
         source = context.reshape(source, (*shape[:axis], 1, *shape[axis + 1 :]))

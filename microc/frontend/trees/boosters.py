@@ -154,9 +154,7 @@ def _lightgbm_post_transform_and_factor(objective: str, result_count: int, where
     slopes = [option.split(":")[1] for option in options if option.startswith("sigmoid:")]
     slope = float(parse_reals(slopes[:1] or [1.0], where, "'sigmoid' of the objective")[0])
     if "sqrt" in options:
-        raise UnsupportedError(
-            "reg_sqrt=true is not supported", where=where, hint="train without it, and square the results"
-        )
+        raise UnsupportedError("reg_sqrt=true is not supported", where=where, hint="train with reg_sqrt=false")
     if name == "binary":
         return "sigmoid", slope
     if name in ("multiclass", "softmax"):
@@ -190,7 +188,8 @@ _MOST_VALUES = 1 << 22
 
 
 def read_ubjson(data: bytes, where: str) -> Any:
-    """Parse UBJSON to dictionaries, lists, texts and numbers; packed arrays become numpy arrays.
+    """Parse UBJSON (Universal Binary JSON) to dictionaries, lists, texts and numbers; packed arrays become numpy
+    arrays.
 
     ModelError if the bytes are malformed, or contain more values than a model has.
     """

@@ -211,14 +211,14 @@ def refuse_ties_in_training_data(estimator: Any) -> None:
             if near.shape[1] > count and np.isclose(near[:, count - 1], near[:, count], rtol=1e-6, atol=0).any():
                 raise UnsupportedError(
                     f"LocalOutlierFactor with n_neighbors={part.n_neighbors} on this training data is not supported: "
-                    "the converter's formula differs by which of several equally far rows is the last neighbour",
+                    "skl2onnx's formula may choose another of several equally far rows as the last neighbour",
                     where=kind,
                     hint="train an IsolationForest, or choose an n_neighbors that leaves no equally far row out",
                 )
         if kind == "QuantileTransformer" and (np.diff(getattr(part, "quantiles_", [[0]]), axis=0) == 0).any():
             raise UnsupportedError(
                 "QuantileTransformer with repeated quantiles_ before another estimator is not supported: "
-                "the converter's formula differs by half of a repeated quantile's share",
+                "skl2onnx's formula differs by half of a repeated quantile's share",
                 where=kind,
                 hint="compile the transformer and the estimator separately, or use a RobustScaler",
             )
@@ -305,7 +305,7 @@ def emit_one_vs_rest_logistic(builder: GraphBuilder, x: str, estimator: Any) -> 
     are the sigmoids of the scores, divided by their sum. Several sigmoids may be 1 in float32; therefore the label does
     not depend on them. If all sigmoids are 0, the probabilities are 1 / classes for SGDClassifier and 0 for
     OneVsRestClassifier, as in scikit-learn."""
-    weight, bias = _weights_and_biases(estimator)
+    weight, bias = _stack_weights_and_biases(estimator)
     operands = (
         builder.new_constant(stem, np.asarray(part, np.float32)) for stem, part in (("weight", weight), ("bias", bias))
     )
@@ -340,7 +340,7 @@ def emit_one_vs_rest_linear(builder: GraphBuilder, x: str, estimator: Any) -> di
 
     The scores are W x + b; skl2onnx divides them by the sum of their magnitudes. If there are two classes, the score of
     the first is minus that of the second."""
-    weight, bias = _weights_and_biases(estimator)
+    weight, bias = _stack_weights_and_biases(estimator)
     operands = (
         builder.new_constant(stem, np.asarray(part, np.float32)) for stem, part in (("weight", weight), ("bias", bias))
     )
@@ -475,7 +475,7 @@ def _as_float32(x: Array) -> Array:
     return np.asarray(x, np.float32)
 
 
-def _weights_and_biases(estimator: Any) -> tuple[Array, Array]:
+def _stack_weights_and_biases(estimator: Any) -> tuple[Array, Array]:
     """Return the weights (classes, features) and biases (classes,) of a linear classifier or of one classifier for each
     class.
 
