@@ -21,7 +21,7 @@ from microc.errors import UnsupportedError
 #
 # With scales that are far apart TFLite Micro's formulas overflow, which C leaves undefined. If the model's constants make it
 # overflow, the model is rejected (:func:`quantize_multiplier`); if data can, the operand is saturated first
-# (:func:`shift_left_saturating`), so that the result is clamped to the end that it would have exceeded.
+# (:func:`clamp_and_shift_left`), so that the result is clamped to the end that it would have exceeded.
 
 T = TypeVar("T")
 
@@ -133,7 +133,7 @@ def rounding_shift_right(x: Any, exponent: Any, arith: Arith[Any]) -> Any:
     return arith.narrow(arith.select(e > 0, (wide + (wide >> 63) + half) >> e, wide))
 
 
-def shift_left_saturating(x: Any, distance: Any, arith: Arith[Any]) -> Any:
+def clamp_and_shift_left(x: Any, distance: Any, arith: Arith[Any]) -> Any:
     """Return ``x * 2**distance`` for an int32 ``x``, 0 <= distance <= 30. ``x`` is clamped first, so that the result
     fits int32.
 
@@ -156,7 +156,7 @@ def multiply_double_rounding(x: Any, multiplier: Any, shift: Any, arith: Arith[A
     else:
         zero = shift * 0
         left, right = arith.select(shift > 0, shift, zero), arith.select(shift > 0, zero, zero - shift)
-    shifted = x << left if shift_fits else shift_left_saturating(x, left, arith)
+    shifted = x << left if shift_fits else clamp_and_shift_left(x, left, arith)
     return rounding_shift_right(doubling_high_mul(shifted, multiplier, arith), right, arith)
 
 
@@ -196,17 +196,17 @@ def reduce_multiplier(multiplier: Any) -> Any:
     return int(reduced) if reduced.ndim == 0 else reduced
 
 
-def multiply_by_reduced_factor(x: Any, reduced: Any, shift: Any, arith: Arith[Any]) -> Any:
-    """Return ``round(x * reduced * 2**shift / 2**15)``, ties to plus infinity.
+def multiply_by_reduced_factor(x: Any, reduced_multiplier: Any, shift: Any, arith: Arith[Any]) -> Any:
+    """Return ``round(x * reduced_multiplier * 2**shift / 2**15)``, ties to plus infinity.
 
-    ``x``: int64 of at most 47 bits and a sign. ``reduced``: from :func:`reduce_multiplier`. ``shift`` <= 7. A result
-    that does not fit int32 loses its upper bits, as in TFLite."""
+    ``x``: int64 of at most 47 bits and a sign. ``reduced_multiplier``: from :func:`reduce_multiplier`. ``shift`` <= 7.
+    A result that does not fit int32 loses its upper bits, as in TFLite."""
     total = 15 - shift
-    product = arith.wide(x) * arith.wide(reduced)
+    product = arith.wide(x) * arith.wide(reduced_multiplier)
     if isinstance(total, int):
         return arith.wrap((product + (1 << (total - 1))) >> total)
     wide_total = arith.wide(total)
-    one = arith.wide(reduced * 0 + 1)
+    one = arith.wide(reduced_multiplier * 0 + 1)
     return arith.wrap((product + (one << (wide_total - 1))) >> wide_total)
 
 
@@ -218,7 +218,7 @@ def round_half_away(x: Array) -> Array:
     return rounded
 
 
-def clip_nan_low(x: Array, low: Any, high: Any) -> Array:
+def clip_with_nan_as_low(x: Array, low: Any, high: Any) -> Array:
     """Clip floats to the range from ``low`` to ``high``. NaN becomes ``low``, as with the comparisons in the
     generated C."""
     clipped: Array = np.clip(np.where(np.isnan(x), low, x), low, high)
@@ -293,14 +293,14 @@ def exp_on_negative_values(a: Any, integer_bits: int) -> Any:
     return NUMPY.select(a >= 0, result * 0 + INT32_MAX, result)
 
 
-def reciprocal(half_denominator: Any, arith: Arith[Any]) -> Any:
-    """Return 1 / d in Q2.29 for ``half_denominator`` d in [1/2, 1) in Q0.31: three Newton steps from 48/17 - 32/17 d.
+def fixed_point_reciprocal(denominator: Any, arith: Arith[Any]) -> Any:
+    """Return 1 / d in Q2.29 for a ``denominator`` d in [1/2, 1) in Q0.31, by three Newton steps from 48/17 - 32/17 d.
 
     The correction x * (1 - d x) is below 2/17, so that its left shift to Q2.29 never saturates; gemmlowp uses a
     saturating shift."""
-    x = doubling_high_mul(half_denominator, NEWTON_SLOPE, arith) + NEWTON_START
+    x = doubling_high_mul(denominator, NEWTON_SLOPE, arith) + NEWTON_START
     for _ in range(3):
-        error = ONE_Q2 - doubling_high_mul(half_denominator, x, arith)
+        error = ONE_Q2 - doubling_high_mul(denominator, x, arith)
         x = x + (doubling_high_mul(x, error, arith) << 2)
     return x
 
@@ -314,7 +314,7 @@ def logistic(a: Any, integer_bits: int) -> Any:
     """Return 1 / (1 + exp(-a)) in Q0.31 over numpy int64 arrays. ``a`` is in fixed point with ``integer_bits``
     integer bits."""
     decay = exp_on_negative_values(NUMPY.select(a > 0, -a, a), integer_bits)
-    positive = saturating_double(reciprocal(half_of_one_plus(decay), NUMPY))
+    positive = saturating_double(fixed_point_reciprocal(half_of_one_plus(decay), NUMPY))
     result = NUMPY.select(a > 0, positive, INT32_MAX - positive)
     return NUMPY.select((a >= 0) & (a <= 0), result * 0 + (1 << 30), result)
 
@@ -325,7 +325,7 @@ def tanh(a: Any, integer_bits: int) -> Any:
 
     The formula is (1 - x) / (1 + x) with x = exp(-2 |a|), with the sign of a."""
     decay = exp_on_negative_values(NUMPY.select(a > 0, -a, a), integer_bits + 1)
-    size = reciprocal(half_of_one_plus(decay), NUMPY) - ONE_Q2
+    size = fixed_point_reciprocal(half_of_one_plus(decay), NUMPY) - ONE_Q2
     size = NUMPY.select(size >= ONE_Q2, size * 0 + INT32_MAX, size << 2)
     result = NUMPY.select(a > 0, size, -size)
     return NUMPY.select((a >= 0) & (a <= 0), result * 0, result)
@@ -357,7 +357,7 @@ def inverse_root_step(root: Any, half_operand: Any, arith: Arith[Any]) -> Any:
     return _saturating_shift_left(step, 3, arith)
 
 
-def inverse_square_root(x: int) -> tuple[int, int]:
+def inverse_square_root_mantissa_and_shift(x: int) -> tuple[int, int]:
     """Return 1 / sqrt(x) for an int32 x as (mantissa in Q0.31, left shift). An x below 1 counts as 1.
 
     Source: TFLite ``common.h``, GetInvSqrtQuantizedMultiplierExp."""

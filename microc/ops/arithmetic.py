@@ -30,7 +30,8 @@ SIGNED = (*FLOAT, "int8", "int16", "int32", "int64")
 
 
 def computation_dtype(element_dtype: str) -> str:
-    """Return the dtype to compute in: int32 for narrower integers, float32 for narrower floats, else ``element_dtype``."""
+    """Return the dtype to compute in: int32 for narrower integers, float32 for narrower floats, else
+    ``element_dtype``."""
     category, bits, _ = dtypes.dtype_parts(element_dtype)
     return element_dtype if bits >= 32 else "float32" if category == "float" else "int32"
 
@@ -62,7 +63,7 @@ def _fits_16_bits(x: Expr) -> bool:
             return False
 
 
-def build_replaces_best(op: str, a: Expr, b: Expr) -> Expr:
+def build_replaces_best_condition(op: str, a: Expr, b: Expr) -> Expr:
     """Build the condition that the element ``a`` replaces ``b``, the best element so far of a search for the largest
     (``op`` is ``gt``) or smallest (``lt``) element.
 

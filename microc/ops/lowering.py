@@ -26,7 +26,7 @@ from microc.tir.names import ACC, BOUND, MAGNITUDE, OUT, SCALED
 # ---- Loops of elementwise operators, and indices of their operands, which may view the same row-major memory in several shapes.
 
 
-def loop_extents(result: TensorType, operands: Sequence[TensorType]) -> tuple[int, ...]:
+def elementwise_loop_extents(result: TensorType, operands: Sequence[TensorType]) -> tuple[int, ...]:
     """Return the loop extents of a group that is purely elementwise.
 
     - One loop over all elements, if every operand has either one element or as many as the result.
@@ -69,7 +69,7 @@ def convert_index_to_shape(
 # constant along the height or have the result's shape. Tensors are (1, height, width, channels).
 
 
-def row_window(graph: Graph, nodes: Sequence[Node], data_name: str) -> Window | None:
+def window_of_one_output_row(graph: Graph, nodes: Sequence[Node], data_name: str) -> Window | None:
     """Return the window of rows of ``data_name`` that the group reads to compute one row of its result.
 
     Return None if the group cannot be computed row by row. It can be computed so if all of these hold:
@@ -83,7 +83,7 @@ def row_window(graph: Graph, nodes: Sequence[Node], data_name: str) -> Window | 
     values = [
         data_name,
         *(name for node in nodes for name in node.outputs if name),
-        *row_companion_inputs(graph, nodes, data_name),
+        *other_inputs_read_by_row(graph, nodes, data_name),
     ]
     if any(graph.types[v].shape != result.shape for v in values[1:]) or not (
         _is_image(graph.types[data_name]) and _is_image(result)
@@ -102,7 +102,7 @@ def row_window(graph: Graph, nodes: Sequence[Node], data_name: str) -> Window | 
     return None if window is None or (window.pad_value is None and any(window.padding)) else window
 
 
-def row_companion_inputs(graph: Graph, nodes: Sequence[Node], data_name: str) -> tuple[str, ...]:
+def other_inputs_read_by_row(graph: Graph, nodes: Sequence[Node], data_name: str) -> tuple[str, ...]:
     """Return the names of the values that a group reads, except ``data_name`` and constants.
 
     To compute a row of its result, the group reads the row of the same index of these values."""
@@ -119,7 +119,7 @@ def build_row_group(
     The input ``data_name`` of this graph is the window of rows that the result's rows depend on. Return ``(graph,
     nodes)``."""
     result, types = graph.types[nodes[-1].outputs[0]], dict(graph.types)
-    beside = row_companion_inputs(graph, nodes, data_name)
+    beside = other_inputs_read_by_row(graph, nodes, data_name)
     for name in (*beside, *(name for node in nodes for name in node.outputs if name)):
         types[name] = replace(types[name], shape=(1, row_count, *result.shape[2:]))
     types[data_name] = replace(
@@ -302,7 +302,7 @@ def lower_group(graph: Graph, nodes: Sequence[Node], multiples: Multiples, kerne
             outputs = (_build_elementwise(group, rest[1:], anchor_tensors[0], first.outputs[0]),)
             names = (nodes[-1].outputs[0],)
         else:
-            outputs = tuple(_store_sums(t) for t in anchor_tensors)
+            outputs = tuple(_append_store_stage_for_sums(t) for t in anchor_tensors)
     return _create_kernel(group, kernel_name, outputs, names, sum(node_macs(graph, node) for node in nodes))
 
 
@@ -330,7 +330,7 @@ def _table_names(group: _GroupLowering) -> frozenset[str]:
     return frozenset((*declared, *group.tables))
 
 
-def lower_algorithms(
+def lower_with_each_algorithm(
     graph: Graph,
     nodes: Sequence[Node],
     multiples: Multiples,
@@ -352,7 +352,7 @@ def lower_algorithms(
     return tuple(lower_group(graph, (anchor, *rest), multiples, kernel_name) for anchor in anchors)
 
 
-def lower_update(graph: Graph, node: Node, kernel_name: str) -> LoweredGroup:
+def lower_in_place_update(graph: Graph, node: Node, kernel_name: str) -> LoweredGroup:
     """Lower a node to a kernel that writes a part of its first operand in place (``OpDef.update``)."""
     update = registry.get(node.op).update
     if update is None:
@@ -386,7 +386,7 @@ def _compute_anchor(group: _GroupLowering, node: Node, multiples: Multiples) -> 
     return made if isinstance(made, tuple) else (made,)
 
 
-def _store_sums(tensor: te.Tensor) -> te.Tensor:
+def _append_store_stage_for_sums(tensor: te.Tensor) -> te.Tensor:
     """Append a stage ``out`` that copies a tensor of sums. Schedules then accumulate sums in registers and store each
     sum once.
 
@@ -420,21 +420,25 @@ def _build_elementwise(
             else None
         )
     else:
-        shape, axes = loop_extents(result, [graph.types[v] for v in outside]), None
+        shape, axes = elementwise_loop_extents(result, [graph.types[v] for v in outside]), None
 
     def build_element(*index: ir.Expr) -> ir.Expr:
         values: dict[str, ir.Expr] = {}
         if anchor_tensor is not None:
             values[anchor_value] = anchor_tensor[index]
         for node in nodes:
-            values[node.outputs[0]] = _apply_node(group, node, values, shape, result, index)
+            values[node.outputs[0]] = _build_node_element(group, node, values, shape, result, index)
         return values[nodes[-1].outputs[0]]
 
-    notes = (*_bound_note(nodes[0]), *_magnitude_note(group)) if anchor_tensor is not None else _magnitude_note(group)
+    notes = (
+        (*_anchor_bound_annotation(nodes[0]), *_float_magnitude_annotation(group))
+        if anchor_tensor is not None
+        else _float_magnitude_annotation(group)
+    )
     return te.compute(shape, build_element, OUT, axes, notes)
 
 
-def _bound_note(node: Node) -> tuple[tuple[str, int | str], ...]:
+def _anchor_bound_annotation(node: Node) -> tuple[tuple[str, int | str], ...]:
     """Return a block annotation: the bound of the anchor's values that a ``requantize`` node after the anchor declares.
 
     Empty if the node declares none."""
@@ -442,7 +446,7 @@ def _bound_note(node: Node) -> tuple[tuple[str, int | str], ...]:
     return ((BOUND, int(bound)),) if isinstance(bound, int) and bound >= 0 else ()
 
 
-def _magnitude_note(group: _GroupLowering) -> tuple[tuple[str, int | str], ...]:
+def _float_magnitude_annotation(group: _GroupLowering) -> tuple[tuple[str, int | str], ...]:
     """Return a block annotation: the largest magnitude of the group's float constants. Empty if a constant is not
     finite."""
     arrays = (group.graph.consts.get(name) for node in group.nodes for name in node.inputs)
@@ -450,7 +454,7 @@ def _magnitude_note(group: _GroupLowering) -> tuple[tuple[str, int | str], ...]:
     return ((MAGNITUDE, ceil(max(ends, default=0.0))),) if np.isfinite(ends).all() else ()
 
 
-def _apply_node(
+def _build_node_element(
     group: _GroupLowering,
     node: Node,
     computed_elements: Mapping[str, ir.Expr],

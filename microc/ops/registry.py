@@ -225,7 +225,7 @@ class OpCall:
         return self.present[0]
 
     @property
-    def weighted(self) -> tuple[Operand, Operand, Operand | None]:
+    def data_weight_bias(self) -> tuple[Operand, Operand, Operand | None]:
         """The operands data, weights and bias of a layer; bias is None if the layer has none."""
         data, weight, bias = (*self.operands, None)[:3]
         assert data is not None and weight is not None

@@ -35,7 +35,7 @@ def test_exp(integer_bits: int) -> None:
 
 def test_reciprocal() -> None:
     half = np.linspace(1 << 30, INT32_MAX, 1001).astype(np.int64)
-    got = numerics.reciprocal(half, NUMPY) / (1 << 29)
+    got = numerics.fixed_point_reciprocal(half, NUMPY) / (1 << 29)
     np.testing.assert_allclose(got, 1 / (half / ONE), rtol=2e-8)
 
 

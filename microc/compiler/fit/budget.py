@@ -22,7 +22,7 @@ from microc.graph.text import nested_graphs
 from microc.isa import CORES, FAMILIES
 from microc.module import Arithmetic, Module
 from microc.ops import registry
-from microc.ops.lowering import node_macs, row_window
+from microc.ops.lowering import node_macs, window_of_one_output_row
 from microc.ops.matrix.gemm import recover_quantised_weights
 from microc.plan.liveness import count_covered_addresses, lifetimes
 from microc.schedule.rules.rule import FAST_MATH, HALF_FLOATS, HALF_MATH, HALF_WEIGHTS, THREADS
@@ -642,7 +642,9 @@ def _needs_whole_tensors(graph: Graph, nodes: Sequence[Node], read_values: Itera
     if first.view or (len(nodes) == 1 and _is_computed_by_memory_plan(graph, nodes[0])):
         return False
     return bool(first.regions) or not any(
-        row_window(graph, nodes, name) for name in read_values if name not in graph.consts and name in graph.types
+        window_of_one_output_row(graph, nodes, name)
+        for name in read_values
+        if name not in graph.consts and name in graph.types
     )
 
 

@@ -20,7 +20,14 @@ from microc.compiler.lowering.kernel_selection import groups_of, schedule_group
 from microc.errors import FitError, InternalError
 from microc.graph.ir import Graph, Node
 from microc.module import Module, Streamed
-from microc.ops.lowering import LoweredGroup, Param, build_row_group, node_macs, row_companion_inputs, row_window
+from microc.ops.lowering import (
+    LoweredGroup,
+    Param,
+    build_row_group,
+    node_macs,
+    other_inputs_read_by_row,
+    window_of_one_output_row,
+)
 from microc.plan.liveness import Overlaps, SafeOffsets, demand_of_module, least_bytes_by_call, lifetimes, safe_distances
 from microc.plan.placement import MAX_CHAINS, MAX_LOWERED_CHAINS
 from microc.schedule.schedule import Schedule
@@ -150,7 +157,7 @@ class ChainLowering:
 
         ``name``: the group. ``data``: the value that the group reads row by row.
         """
-        window = row_window(self.graph, self.groups[name], data)
+        window = window_of_one_output_row(self.graph, self.groups[name], data)
         assert window is not None
         alone, nodes = build_row_group(self.graph, self.groups[name], data, window, shape.block)
         blocks = shape.computed // shape.block
@@ -170,7 +177,7 @@ class ChainLowering:
                 func, tables=lowered.tables
             )  # verified here, because the joined function does not show which constants are tables
         bound = dict(zip((p.value for p in lowered.params if p.array is None), func.params, strict=False))
-        by_row = tuple(bound[v] for v in row_companion_inputs(graph, group, data))
+        by_row = tuple(bound[v] for v in other_inputs_read_by_row(graph, group, data))
         layer = Layer(shape, func, bound[data], func.params[len(lowered.params)], by_row)
         self._rows[name, shape] = _LayerRows(lowered, choice.schedule, layer)
         return self._rows[name, shape]
@@ -181,7 +188,7 @@ def _unblocked_layer_geometry(graph: Graph, group: Group, data: str) -> LayerGeo
 
     Raises InternalError if the group cannot be computed row by row.
     """
-    reads = row_window(graph, group, data)
+    reads = window_of_one_output_row(graph, group, data)
     if reads is None:
         raise InternalError(
             "striping: got a group of nodes that cannot be computed row by row", where=str(group[0].loc)
@@ -190,7 +197,7 @@ def _unblocked_layer_geometry(graph: Graph, group: Group, data: str) -> LayerGeo
     top, _, bottom, _ = reads.padding
     window = Window(reads.dilated_extent(0), reads.strides[0], width * channels, top, bottom, reads.pad_value or 0)
     return LayerGeometry(
-        window, graph.types[group_result(group)].shape[1], whole=bool(row_companion_inputs(graph, group, data))
+        window, graph.types[group_result(group)].shape[1], whole=bool(other_inputs_read_by_row(graph, group, data))
     )
 
 
@@ -237,7 +244,7 @@ def find_runs(graph: Graph, groups: Mapping[str, Group]) -> tuple[Run, ...]:
     runs: list[Run] = []
     used: set[str] = set()
     for name, group in groups.items():
-        data = next((v for v in _variable_inputs(graph, group) if row_window(graph, group, v)), None)
+        data = next((v for v in _variable_inputs(graph, group) if window_of_one_output_row(graph, group, v)), None)
         if name in used or data is None:
             continue
         run = Run((name,), (data,))
@@ -245,7 +252,12 @@ def find_runs(graph: Graph, groups: Mapping[str, Group]) -> tuple[Run, ...]:
             result = group_result(groups[run.groups[-1]])
             after = next(iter(readers.get(result, ())), "")
             alone = result not in kept and len(readers.get(result, ())) == 1
-            if not alone or after not in groups or after in used or not row_window(graph, groups[after], result):
+            if (
+                not alone
+                or after not in groups
+                or after in used
+                or not window_of_one_output_row(graph, groups[after], result)
+            ):
                 break
             run = Run((*run.groups, after), (*run.sources, result))
         used |= set(run.groups)
@@ -359,7 +371,7 @@ class ChainEstimator:
         beside = {
             k
             for k, (name, v) in enumerate(pairs)
-            if chain.data in row_companion_inputs(self.graph, self.groups[name], v)
+            if chain.data in other_inputs_read_by_row(self.graph, self.groups[name], v)
         }
         read, written = row_access_times(shapes, self.graph.types[chain.data].shape[1], beside)
         source_bytes, result_bytes = sizes

@@ -17,7 +17,7 @@ from microc.graph.ir import Graph, Node
 from microc.isa import CORES, FAMILIES, SCALAR, TENSOR
 from microc.module import Kernel, Module
 from microc.ops import registry
-from microc.ops.lowering import LoweredGroup, lower_algorithms, lower_update
+from microc.ops.lowering import LoweredGroup, lower_in_place_update, lower_with_each_algorithm
 from microc.ops.registry import Alias
 from microc.schedule.choose import (
     Choice,
@@ -390,9 +390,9 @@ def group_algorithms(
     ``in_place``: as in :func:`schedule_group`.
     """
     if in_place:
-        return (lower_update(graph, nodes[0], name),)
+        return (lower_in_place_update(graph, nodes[0], name),)
     multiples = product_multiples(target)
-    return lower_algorithms(
+    return lower_with_each_algorithm(
         graph,
         nodes,
         multiples,

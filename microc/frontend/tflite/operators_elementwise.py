@@ -28,7 +28,7 @@ from microc.frontend.tflite.context import (
 from microc.graph.ir import Attr
 from microc.numerics import quantize_multiplier
 from microc.ops.attributes import Multiplier, Rounding, Ties
-from microc.ops.elementwise.lookup import function_table
+from microc.ops.elementwise.lookup import int16_function_table
 
 # ---- Converters of elementwise operators: arithmetic, mathematical functions, bitwise operators.
 
@@ -76,7 +76,7 @@ def _try_int16_table_interpolation(context: OpContext, function_name: str) -> bo
         return False
     operand = context.operand(0)
     assert source.quant is not None and target.quant is not None
-    table = function_table(function_name, source.quant.scale[0], target.quant.scale[0])
+    table = int16_function_table(function_name, source.quant.scale[0], target.quant.scale[0])
     context.result("lookup16", (operand, context.new_constant(f"{function_name}_table", table)), {})
     return True
 

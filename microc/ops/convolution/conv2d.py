@@ -31,21 +31,21 @@ from microc.ops.matrix.gemm import (
     PACKED,
     TABLES,
     bias_for_uint8_data,
-    bias_operand,
     can_store_data_as_uint8,
     dequantised_product,
     float16_product,
     float16_weights,
     initial_sum,
+    make_bias_operand,
     pack_weight_rows,
-    packed_depth,
-    packed_notes,
+    packed_product_annotations,
     packed_weight_form,
+    padded_depth_of_packed_weights,
     padded_float16_term_count,
     padded_term_count,
     padded_unit_count,
-    quantised_weights_of,
-    sum_bound_notes,
+    recover_quantised_weights_of_call,
+    sum_bound_annotations,
     unit_product,
 )
 from microc.ops.matrix.products import ProductForm, legalize_product
@@ -280,7 +280,7 @@ def compute(call: OpCall) -> te.Tensor:
     Without an algorithm, one group is computed as a matrix product, and several groups by loops over taps."""
     if call.attrs.get("layout", "NHWC") != "NHWC":
         raise InternalError(f"conv2d: layout cannot be lowered; got {call.attrs['layout']!r}, expected 'NHWC'")
-    data, weight, bias = call.weighted
+    data, weight, bias = call.data_weight_bias
     attrs = {**DEFAULTS, **call.attrs}
     g = infer_geometry(attrs, data.type.shape, weight.type.shape)
     dtype = attrs["out_dtype"] or data.type.dtype
@@ -293,7 +293,7 @@ def compute(call: OpCall) -> te.Tensor:
             raise InternalError(
                 "conv2d: algorithm 'pairs' cannot pack these weights; expected pair_packing() to succeed"
             )
-        pixels = _im2col_matrix(g, attrs, data, packing.unsigned.shape[1], even_pixel_count=True)
+        pixels = _im2col_matrix(g, attrs, data, packing.uint8_weights.shape[1], even_pixel_count=True)
         return paired_product(pixels, g.pixels, weight, bias, packing)
     if algorithm in ("windows", "unsigned_windows"):
         return sliding_window_product(call, attrs, g, as_uint8=algorithm == "unsigned_windows")
@@ -309,12 +309,12 @@ def compute(call: OpCall) -> te.Tensor:
         return dequantised_product(call, _im2col_matrix(g, attrs, data, g.depth))
     if g.groups == 1 and algorithm != "single":
         form = packed_weight_form(call, algorithm)
-        depth = padded_term_count(call, g.depth) if form is None else packed_depth(form, g.depth)
+        depth = padded_term_count(call, g.depth) if form is None else padded_depth_of_packed_weights(form, g.depth)
         pixels = _im2col_matrix(g, attrs, data, depth, as_uint8=algorithm == "unsigned_rows")
         if form is not None:
-            return unit_product(call, pixels, g.out_channels, g.depth, packed_notes(call, form))
+            return unit_product(call, pixels, g.out_channels, g.depth, packed_product_annotations(call, form))
         more = padded_unit_count(call, g.out_channels) - g.out_channels
-        return unit_product(call, pixels, g.out_channels, g.depth, sum_bound_notes(data, weight, bias), more)
+        return unit_product(call, pixels, g.out_channels, g.depth, sum_bound_annotations(data, weight, bias), more)
     if algorithm == "grouped":
         return _build_group_products(g, attrs, data, weight, bias, padded_term_count(call, g.depth, 0))
     unsigned = algorithm == "unsigned"
@@ -341,7 +341,7 @@ def _build_group_products(
         product = ir.cast(dtype, a[p, group, k.var]) * ir.cast(dtype, b[row, k.var])
         return te.sum_reduce(product, k, init=initial_sum(bias, row, dtype))
 
-    notes = (*sum_bound_notes(data, weight, bias), (GROUPED, 1))
+    notes = (*sum_bound_annotations(data, weight, bias), (GROUPED, 1))
     return te.compute((g.pixels, g.groups, outs), build_element, ACC, ("p", "g", "o"), notes)
 
 
@@ -373,18 +373,18 @@ def _can_use_winograd(call: OpCall) -> bool:
     return types[0].shape[-1] % WORD == 0 and conv2d_algorithms.can_use_integer_winograd(call.attrs, types, arrays)
 
 
-def _adapt_predicate(predicate: Callable[..., bool]) -> Callable[[OpCall], bool]:
+def _as_op_call_predicate(predicate: Callable[..., bool]) -> Callable[[OpCall], bool]:
     """Convert a predicate on attributes, operand types and constants to a predicate on an :class:`OpCall`."""
     return lambda call: predicate(call.attrs, [x.type for x in call.present], [x.data for x in call.present])
 
 
-def _can_multiply_groups(call: OpCall) -> bool:
+def _is_fixed_size_grouped_convolution(call: OpCall) -> bool:
     """Test whether the convolution has several groups of several channels each, and all sizes are fixed at compile
     time."""
     return 1 < call.attrs.get("groups", 1) < call.present[0].type.shape[-1] and not call.attrs.get("open")
 
 
-def _can_sum_unsigned(call: OpCall) -> bool:
+def _can_sum_depthwise_as_uint8(call: OpCall) -> bool:
     """Test whether a depthwise convolution of int8 data can be computed on uint8 data (plus 128) with sums that fit
     int32."""
     return can_store_data_as_uint8(call) and 1 < call.attrs.get("groups", 1) == call.present[0].type.shape[-1]
@@ -393,7 +393,7 @@ def _can_sum_unsigned(call: OpCall) -> bool:
 def _is_single_channel(call: OpCall) -> bool:
     """Test whether the data has one channel and weights are constant, with rows of taps too short to be worth an im2col
     copy."""
-    data, weight, _ = call.weighted
+    data, weight, _ = call.data_weight_bias
     _, *kernel, _ = weight.type.shape
     is_constant = weight.data is not None and not call.attrs.get("open")
     return is_constant and data.type.shape[-1] == 1 and kernel != [1, 1] and kernel[1] < LONG_RUN
@@ -401,17 +401,17 @@ def _is_single_channel(call: OpCall) -> bool:
 
 ALGORITHMS: Algorithms = {
     "winograd": _can_use_winograd,
-    "winograd_floats": _adapt_predicate(conv2d_algorithms.can_use_float_winograd),
-    "winograd_four": _adapt_predicate(conv2d_algorithms.can_use_float_winograd_4x4),
+    "winograd_floats": _as_op_call_predicate(conv2d_algorithms.can_use_float_winograd),
+    "winograd_four": _as_op_call_predicate(conv2d_algorithms.can_use_float_winograd_4x4),
     "pairs": lambda call: pair_packing(call) is not None,
-    "grouped": _can_multiply_groups,
-    "unsigned": _can_sum_unsigned,
+    "grouped": _is_fixed_size_grouped_convolution,
+    "unsigned": _can_sum_depthwise_as_uint8,
     "unsigned_rows": lambda call: can_store_data_as_uint8(call) and call.attrs.get("groups", 1) == 1,
     "windows": can_use_sliding_windows,
     "unsigned_windows": can_use_uint8_sliding_windows,
     "single": _is_single_channel,
     **PACKED,
-    "opened": lambda call: quantised_weights_of(call) is not None,
+    "opened": lambda call: recover_quantised_weights_of_call(call) is not None,
     "half": lambda call: float16_weights(call) is not None or can_sum_windows_in_float16(call),
 }
 """Algorithms with a predicate that tests whether the algorithm can compute a call.
@@ -437,7 +437,7 @@ def _build_depthwise_sums(
     Constant weights are stored as (KH, KW, C), so that weights of neighbouring channels are neighbours in memory.
     ``unsigned_input``: ``padded`` is int8 data stored as uint8 after 128 was added, and the bias is corrected for
     this."""
-    bias = bias_operand(bias or weight, bias_for_uint8_data(weight, bias)) if unsigned_input else bias
+    bias = make_bias_operand(bias or weight, bias_for_uint8_data(weight, bias)) if unsigned_input else bias
     times = g.out_channels // g.channels
     packed = None if weight.data is None else weight.packed(weight.data.transpose(1, 2, 3, 0)[:, :, 0])
     taps = weight.tensor((g.out_channels, *g.kernel)) if packed is None else packed
@@ -495,7 +495,11 @@ def legalize(node: Node, graph: Graph) -> Legalized | None:
     g = infer_geometry(node.attrs, data.shape, weight.shape)
     # TFLite multiplies the scales of uint8 convolutions as floats (GetQuantizedConvolutionMultipler), of others as doubles.
     trailing = 2 if node.attrs.get("layout", "NHWC") == "NCHW" else 0
-    return legalize_product(node, graph, ProductForm(g.depth, trailing, single=data.dtype == "uint8", padded=True))
+    return legalize_product(
+        node,
+        graph,
+        ProductForm(g.depth, trailing, multiplies_scales_in_float32=data.dtype == "uint8", core_has_pad_value=True),
+    )
 
 
 def count_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:

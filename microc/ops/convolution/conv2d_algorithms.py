@@ -31,7 +31,7 @@ from microc.ops.matrix.gemm import (
     float16_weights,
     initial_sum,
     padded_unit_count,
-    sum_bound_notes,
+    sum_bound_annotations,
 )
 from microc.ops.registry import WORD, OpCall, Operand
 from microc.tir import ir
@@ -55,7 +55,7 @@ tile of gathered pixels."""
 def can_use_sliding_windows(call: OpCall) -> bool:
     """Test whether windows can slide over image rows: no horizontal dilation, constant weights, and operands that are
     8-bit or float32."""
-    data, weight, _ = call.weighted
+    data, weight, _ = call.data_weight_bias
     attrs = call.attrs
     if weight.data is None or not call.constant or attrs.get("open") or attrs.get("groups", 1) != 1:
         return False
@@ -76,14 +76,14 @@ def sliding_window_product(call: OpCall, attrs: Mapping[str, Any], g: Geometry, 
 
     Output channels with zero weights are added until the channels fill vectors; they are computed, but omitted from the
     result. ``as_uint8``: int8 data is stored as uint8 after 128 is added."""
-    data, weight, bias = call.weighted
+    data, weight, bias = call.data_weight_bias
     dtype = attrs["out_dtype"] or data.type.dtype
     assert weight.data is not None
     taps = g.kernel[1] * g.channels
     run = -(-taps // WORD) * WORD if data.type.dtype in BYTES else taps
     rows = _padded_rows(g, data, attrs["pad_value"], run - taps, as_uint8)
     more = padded_unit_count(call, g.out_channels) - g.out_channels
-    notes = (*sum_bound_notes(data, weight, bias), (WINDOWS, 1))
+    notes = (*sum_bound_annotations(data, weight, bias), (WINDOWS, 1))
     zeros = ((0, more), (0, 0), (0, run - taps))
     by_row = weight.data.reshape(g.out_channels, g.kernel[0], taps)
     factors = weight.packed(np.pad(by_row, zeros).reshape(g.out_channels + more, -1))
@@ -137,7 +137,7 @@ def can_sum_windows_in_float16(call: OpCall) -> bool:
 
     It needs one output channel for each input channel, a number of channels that fills vectors, and at most RUN taps in
     a window."""
-    data, weight, _ = call.weighted
+    data, weight, _ = call.data_weight_bias
     attrs, channels = {**DEFAULTS, **call.attrs}, data.type.shape[-1]
     if attrs["groups"] != channels or attrs.get("open") or weight.type.shape[0] != channels:
         return False
@@ -148,7 +148,7 @@ def can_sum_windows_in_float16(call: OpCall) -> bool:
 
 def float16_depthwise_product(call: OpCall) -> te.Tensor:
     """Build a depthwise convolution (N, H, W, C) that sums products in float16 and adds the bias in float32."""
-    data, weight, bias = call.weighted
+    data, weight, bias = call.data_weight_bias
     attrs = {**DEFAULTS, **call.attrs}
     g: Geometry = infer_geometry(attrs, data.type.shape, weight.type.shape)
     halves = float16_weights(call, g.channels)
@@ -308,7 +308,7 @@ def can_use_integer_winograd(
 def compute_winograd(call: OpCall, g: Geometry, tile_size: int = 2) -> te.Tensor:
     """Build the convolution ``untile`` (N, OH, OW, O) in int32 or float32 by Winograd tiles of ``tile_size`` x
     ``tile_size`` outputs."""
-    data, weight, bias = call.weighted
+    data, weight, bias = call.data_weight_bias
     floats = data.type.dtype == "float32"
     is_possible = (
         can_use_integer_winograd

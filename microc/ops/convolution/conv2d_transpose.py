@@ -30,7 +30,7 @@ from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
 from microc.ops.arithmetic import Rewrite, constant_data, is_quantised, split_activation
 from microc.ops.attributes import ACTIVATED, DYNAMIC, Attributes, default_attributes, element_type
 from microc.ops.convolution.geometry import DEFAULTS as CONVOLUTION
-from microc.ops.convolution.geometry import WINDOWS, input_row_conditions
+from microc.ops.convolution.geometry import WINDOWS, build_row_in_range_conditions
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_batch_axis
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -49,32 +49,32 @@ DEFAULTS = default_attributes(ATTRS)
 class _SpatialAxis:
     """Geometry of a transposed convolution along height or width.
 
-    ``extent``: extent of the data. ``reach``: extent of the dilated kernel. ``before``: number of rows cropped at the
-    start of the full result. ``out``: extent of the result."""
+    ``cropped_before``: number of rows cropped at the start of the full result (the result without padding)."""
 
-    extent: int
+    data_extent: int
     stride: int
-    reach: int
-    before: int
-    out: int
+    dilated_kernel_extent: int
+    cropped_before: int
+    result_extent: int
 
     @property
-    def shift(self) -> int:
-        """Number of zero taps added at the start of the kernel, so that ``before`` becomes a multiple of the stride.
+    def zero_taps_at_start(self) -> int:
+        """Number of zero taps added at the start of the kernel, so that ``cropped_before`` becomes a
+        multiple of the stride.
 
         It is 0 if these zeros would add a tap to every phase."""
-        wanted = -self.before % self.stride
-        return wanted if -(-(self.reach + wanted) // self.stride) == -(-self.reach // self.stride) else 0
+        wanted, taps = -self.cropped_before % self.stride, self.dilated_kernel_extent
+        return wanted if -(-(taps + wanted) // self.stride) == -(-taps // self.stride) else 0
 
     @property
-    def taps(self) -> int:
+    def taps_per_phase(self) -> int:
         """Number of kernel taps in each phase. A phase is an output position modulo the stride."""
-        return -(-(self.reach + self.shift) // self.stride)
+        return -(-(self.dilated_kernel_extent + self.zero_taps_at_start) // self.stride)
 
     @property
-    def cut(self) -> int:
+    def first_block_crop(self) -> int:
         """Number of rows to crop from the first block of ``stride`` rows, because they precede the result."""
-        return (self.before + self.shift) % self.stride
+        return (self.cropped_before + self.zero_taps_at_start) % self.stride
 
     @property
     def padding(self) -> tuple[int, int]:
@@ -82,9 +82,9 @@ class _SpatialAxis:
         many rows of blocks are cropped from the result instead."""
         # A full convolution pads by taps - 1. Blocks that are cropped as a whole need no padding before, and the blocks up to the
         # result's end determine the padding after.
-        first = (self.before + self.shift) // self.stride
-        blocks = -(-(self.out + self.cut) // self.stride)
-        return self.taps - 1 - first, blocks + first - self.extent
+        first = (self.cropped_before + self.zero_taps_at_start) // self.stride
+        blocks = -(-(self.result_extent + self.first_block_crop) // self.stride)
+        return self.taps_per_phase - 1 - first, blocks + first - self.data_extent
 
 
 def _spatial_axes(
@@ -127,7 +127,7 @@ def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
             f"conv2d_transpose: the bias has a wrong size; got {types[2].size}, expected {channels} (output channels)"
         )
     dtype = attrs["out_dtype"] or types[0].dtype
-    return (TensorType((types[0].shape[0], height.out, width.out, channels), dtype),)
+    return (TensorType((types[0].shape[0], height.result_extent, width.result_extent, channels), dtype),)
 
 
 def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
@@ -136,18 +136,20 @@ def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tupl
     data, weight = (np.asarray(x, np.float64) for x in arrays[:2])
     axes = _spatial_axes(attrs, data.shape, weight.shape)
     groups, (batch, rows, columns, _) = attrs["groups"], data.shape
-    span = [max((a.extent - 1) * a.stride + a.reach, a.before + a.out) for a in axes]
+    span = [
+        max((a.data_extent - 1) * a.stride + a.dilated_kernel_extent, a.cropped_before + a.result_extent) for a in axes
+    ]
     full = np.zeros((batch, *span, groups, weight.shape[0] // groups))
     pixels = data.reshape(batch, rows, columns, groups, -1)
     grouped = weight.reshape(groups, -1, *weight.shape[1:])
     for y, x in np.ndindex(*weight.shape[1:3]):
         places = [
-            slice(tap * step, tap * step + (a.extent - 1) * a.stride + 1, a.stride)
+            slice(tap * step, tap * step + (a.data_extent - 1) * a.stride + 1, a.stride)
             for tap, step, a in zip((y, x), attrs["dilation"], axes, strict=True)
         ]
         full[:, places[0], places[1]] += np.einsum("nyxgi,goi->nyxgo", pixels, grouped[:, :, y, x])
-    inside = [slice(a.before, a.before + a.out) for a in axes]
-    result = full[:, inside[0], inside[1]].reshape(batch, axes[0].out, axes[1].out, -1)
+    inside = [slice(a.cropped_before, a.cropped_before + a.result_extent) for a in axes]
+    result = full[:, inside[0], inside[1]].reshape(batch, axes[0].result_extent, axes[1].result_extent, -1)
     if len(arrays) > 2:
         result = result + np.asarray(arrays[2], np.float64).reshape(-1)
     return (result.astype(attrs["out_dtype"] or arrays[0].dtype),)
@@ -156,7 +158,7 @@ def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tupl
 def _compute(call: OpCall) -> te.Tensor:
     """Build the sums for weights that are computed at run time: every output pixel gathers the taps that contribute to
     it."""
-    data, weight, bias = call.weighted
+    data, weight, bias = call.data_weight_bias
     attrs = {**DEFAULTS, **call.attrs}
     height, width = _spatial_axes(attrs, data.type.shape, weight.type.shape)
     outputs, rows, columns, depth = weight.type.shape
@@ -165,14 +167,14 @@ def _compute(call: OpCall) -> te.Tensor:
     ky, kx, k = te.reduce_axis(rows, "ky"), te.reduce_axis(columns, "kx"), te.reduce_axis(depth, "k")
 
     def build_element(n: Expr, y: Expr, x: Expr, c: Expr) -> Expr:
-        top = y + height.before - ky.var * attrs["dilation"][0]
-        left = x + width.before - kx.var * attrs["dilation"][1]
+        top = y + height.cropped_before - ky.var * attrs["dilation"][0]
+        left = x + width.cropped_before - kx.var * attrs["dilation"][1]
         meets = ir.all_of(
             condition
             for place, axis, dilation in zip((top, left), (height, width), attrs["dilation"], strict=True)
             for condition in (
                 (place % axis.stride).eq(0),
-                *input_row_conditions(place, axis.extent, axis.stride, dilation),
+                *build_row_in_range_conditions(place, axis.data_extent, axis.stride, dilation),
             )
         )
         assert meets is not None
@@ -209,7 +211,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
             )
         return split_activation(node, graph)
     axes = _spatial_axes({**DEFAULTS, **node.attrs}, graph.types[node.inputs[0]].shape, weight.shape)
-    taps = math.prod(axis.taps for axis in axes)
+    taps = math.prod(axis.taps_per_phase for axis in axes)
     elements = weight.shape[0] * weight.shape[3] * taps * math.prod(axis.stride for axis in axes)
     kernel = weight.shape[1] * weight.shape[2]
     if taps <= max(_MAX_SPARSE_TAPS, 4 * kernel) and elements <= max(_MAX_SPARSE_ELEMENTS, 4 * weight.size):
@@ -241,16 +243,18 @@ def _emit_phases(node: Node, graph: Graph, weight: Array) -> Legalized:
         operands.append(_repeat_bias(rewrite, node, groups, block))
     before, after = zip(*(axis.padding for axis in axes), strict=True)
     padding = tuple(max(each, 0) for each in (*before, *after))
-    shape = [axis.extent + max(axis.padding[0], 0) + max(axis.padding[1], 0) - axis.taps + 1 for axis in axes]
+    shape = [
+        axis.data_extent + max(axis.padding[0], 0) + max(axis.padding[1], 0) - axis.taps_per_phase + 1 for axis in axes
+    ]
     blocks = rewrite.value("blocks", (data.shape[0], *shape, weight.shape[0] * block), result.dtype, result.quant)
     common = {"groups": groups, **{name: attrs[name] for name in ("activation", "rounding", "out_dtype")}}
     rewrite.emit("conv2d", operands, blocks, {**CONVOLUTION, **common, "padding": padding})
     pixels = _emit_blocks_to_pixels(rewrite, blocks, groups, axes, (data.shape[0], *shape, weight.shape[0]))
-    begin = [axis.cut + max(-axis.padding[0], 0) * axis.stride for axis in axes]
+    begin = [axis.first_block_crop + max(-axis.padding[0], 0) * axis.stride for axis in axes]
     if (*begin, *rewrite.type(pixels).shape) == (0, 0, *result.shape):
         rewrite.emit("reshape", (pixels,), output, {"shape": result.shape})
     else:
-        end = (result.shape[0], begin[0] + axes[0].out, begin[1] + axes[1].out, result.shape[3])
+        end = (result.shape[0], begin[0] + axes[0].result_extent, begin[1] + axes[1].result_extent, result.shape[3])
         cut: Mapping[str, Attr] = {"begin": (0, *begin, 0), "end": end, "strides": (1, 1, 1, 1)}
         rewrite.emit("slice", (pixels,), output, cut)
     return rewrite.legalized()
@@ -263,16 +267,16 @@ def _phase_weights(
 
     The channels are ordered by group, row and column of the phase, and output channel; the taps are reversed."""
     outputs, rows, columns, depth = weight.shape
-    high, wide = (axis.taps * axis.stride for axis in spatial_axes)
+    high, wide = (axis.taps_per_phase * axis.stride for axis in spatial_axes)
     zero = np.reshape(weight_quant.zero_point if weight_quant else (0,), (-1, 1, 1, 1)).astype(weight.dtype)
     # Taps that the kernel lacks hold the zero point, which stands for zero.
     spread = np.broadcast_to(zero, (outputs, high, wide, depth)).copy()
-    (down, right), (first, second) = attrs["dilation"], (axis.shift for axis in spatial_axes)
+    (down, right), (first, second) = attrs["dilation"], (axis.zero_taps_at_start for axis in spatial_axes)
     spread[:, first : first + rows * down : down, second : second + columns * right : right] = weight
     groups, (y, x) = attrs["groups"], spatial_axes
-    split = spread.reshape(groups, outputs // groups, y.taps, y.stride, x.taps, x.stride, depth)
+    split = spread.reshape(groups, outputs // groups, y.taps_per_phase, y.stride, x.taps_per_phase, x.stride, depth)
     ordered = split.transpose(0, 3, 5, 1, 2, 4, 6)[:, :, :, :, ::-1, ::-1]
-    return np.ascontiguousarray(ordered).reshape(-1, y.taps, x.taps, depth)
+    return np.ascontiguousarray(ordered).reshape(-1, y.taps_per_phase, x.taps_per_phase, depth)
 
 
 def _repeat_quant(quant: Quant | None, groups: int, phase_count: int) -> Quant | None:

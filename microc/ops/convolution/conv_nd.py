@@ -21,7 +21,7 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
 from microc.ops.attributes import SPATIAL, Attributes, integer
-from microc.ops.convolution.geometry import input_row_conditions
+from microc.ops.convolution.geometry import build_row_in_range_conditions
 from microc.ops.matrix.gemm import initial_sum
 from microc.ops.registry import Case, OpCall, OpDef, map_batch_axis
 from microc.tir import ir
@@ -32,7 +32,7 @@ _ATTRS: Attributes = {**SPATIAL, "groups": integer("of channels that have weight
 DTYPES = ("float32", "float64", "int32")
 
 
-def _extent_stride_dilation_begin_end(
+def _iterate_extent_stride_dilation_pads(
     attrs: Mapping[str, Any], data_extents: Sequence[int]
 ) -> Iterator[tuple[int, int, int, int, int]]:
     """Yield (extent, stride, dilation, padding at the start, padding at the end) of every spatial axis."""
@@ -70,7 +70,7 @@ def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     shape = [
         (e + before + after - (k - 1) * d - 1) // s + 1
         for k, (e, s, d, before, after) in zip(
-            taps, _extent_stride_dilation_begin_end(attrs, data.shape[2:]), strict=True
+            taps, _iterate_extent_stride_dilation_pads(attrs, data.shape[2:]), strict=True
         )
     ]
     if min(shape) < 1 or min(attrs["padding"]) < 0:
@@ -105,7 +105,7 @@ def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tupl
 
 def _can_share_patch(call: OpCall) -> bool:
     """Test whether an im2col patch can serve several output channels: one image, one group and constant weights."""
-    data, weight, _ = call.weighted
+    data, weight, _ = call.data_weight_bias
     several = data.type.shape[0] == call.attrs["groups"] == 1 < weight.type.shape[0]
     return several and weight.data is not None
 
@@ -113,7 +113,7 @@ def _can_share_patch(call: OpCall) -> bool:
 def _patch_product(call: OpCall, sum_dtype: str) -> te.Tensor:
     """Build the stage ``acc`` (O, P): weights (O, K) times the im2col matrix ``patch`` (P, K) of all output positions,
     in ``sum_dtype``."""
-    data, weight, bias = call.weighted
+    data, weight, bias = call.data_weight_bias
     outputs, *window = weight.type.shape
     assert weight.data is not None
     x, w = data.tensor(), weight.packed(weight.data.reshape(outputs, -1))
@@ -124,7 +124,7 @@ def _patch_product(call: OpCall, sum_dtype: str) -> te.Tensor:
         rows = zip(
             _unflatten_index(p, spatial),
             taps,
-            _extent_stride_dilation_begin_end(call.attrs, data.type.shape[2:]),
+            _iterate_extent_stride_dilation_pads(call.attrs, data.type.shape[2:]),
             strict=True,
         )
         places, inside = [], []
@@ -168,7 +168,7 @@ def _compute(call: OpCall, sum_dtype: str) -> te.Tensor:
     """Build the sums of the convolution in ``sum_dtype``, by loops over taps or from gathered patches."""
     if call.attrs.get("algorithm") == "gathered":
         return _patch_product(call, sum_dtype)
-    data, weight, bias = call.weighted
+    data, weight, bias = call.data_weight_bias
     attrs, shape = call.attrs, weight.type.shape
     group_outputs, extents = shape[0] // attrs["groups"], data.type.shape[2:]
     x, w = data.tensor(), weight.tensor()
@@ -179,7 +179,7 @@ def _compute(call: OpCall, sum_dtype: str) -> te.Tensor:
         n, o, *where = index
         places, inside = [], []
         for at, tap, (extent, stride, dilation, before, after) in zip(
-            where, taps, _extent_stride_dilation_begin_end(attrs, extents), strict=True
+            where, taps, _iterate_extent_stride_dilation_pads(attrs, extents), strict=True
         ):
             place = at * stride + tap.var * dilation - before
             places.append(place)
@@ -204,7 +204,7 @@ def _infer_convolution_transpose_types(attrs: Mapping[str, Any], types: Sequence
     shape = [
         (e - 1) * s + (k - 1) * d + 1 - before - after
         for k, (e, s, d, before, after) in zip(
-            weight.shape[2:], _extent_stride_dilation_begin_end(attrs, data.shape[2:]), strict=True
+            weight.shape[2:], _iterate_extent_stride_dilation_pads(attrs, data.shape[2:]), strict=True
         )
     ]
     cut = attrs["padding"][: len(shape)]  # padding after may be negative: rows that no tap reaches
@@ -242,7 +242,7 @@ def _evaluate_convolution_transpose_reference(attrs: Mapping[str, Any], arrays: 
 def _compute_convolution_transpose(call: OpCall, sum_dtype: str) -> te.Tensor:
     """Build the sums of the transposed convolution in ``sum_dtype``: every output element gathers the taps that
     contribute to it."""
-    data, weight, bias = call.weighted
+    data, weight, bias = call.data_weight_bias
     attrs, (inputs, group_outputs, *kernel), extents = call.attrs, weight.type.shape, data.type.shape[2:]
     group = inputs // attrs["groups"]
     x, w = data.tensor(), weight.tensor()
@@ -253,10 +253,10 @@ def _compute_convolution_transpose(call: OpCall, sum_dtype: str) -> te.Tensor:
         n, o, *where = index
         places, conditions = [], list[Expr]()
         for at, tap, (extent, stride, dilation, before, _) in zip(
-            where, taps, _extent_stride_dilation_begin_end(attrs, extents), strict=True
+            where, taps, _iterate_extent_stride_dilation_pads(attrs, extents), strict=True
         ):
             place = at + before - tap.var * dilation
-            conditions += input_row_conditions(place, extent, stride, dilation)
+            conditions += build_row_in_range_conditions(place, extent, stride, dilation)
             conditions += [(place % stride).eq(0)] if stride > 1 else []
             at_data = place // stride
             # Schedules of integers leave the taps in loops, for which the guard above does not prove the index.

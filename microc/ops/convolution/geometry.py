@@ -162,7 +162,7 @@ def infer_geometry(attrs: Mapping[str, Any], data_shape: Sequence[int], weight_s
     return extents
 
 
-def input_row_conditions(position: Expr, extent: int, stride: int, dilation: int) -> tuple[Expr, Expr]:
+def build_row_in_range_conditions(position: Expr, extent: int, stride: int, dilation: int) -> tuple[Expr, Expr]:
     """Return the two conditions that ``position // stride`` is a row of the data, that is within 0..extent - 1.
 
     ``position`` must be a multiple of the stride. Without dilation the conditions compare ``position`` itself. With

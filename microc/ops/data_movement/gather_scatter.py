@@ -403,7 +403,9 @@ def _infer_gather_nd_types(attrs: Mapping[str, Any], types: Sequence[TensorType]
     return (TensorType((*indices.shape[:-1], *data.shape[batch + depth :]), data.dtype),)
 
 
-def _numpy_index(data_shape: Sequence[int], indices: Array, batch_axes: int, wraps_negative: bool) -> tuple[Array, ...]:
+def _build_numpy_index_arrays(
+    data_shape: Sequence[int], indices: Array, batch_axes: int, wraps_negative: bool
+) -> tuple[Array, ...]:
     """Return the index arrays with which numpy selects the elements at ``indices``, whose last axis has the index along
     each axis.
 
@@ -419,10 +421,10 @@ def _numpy_index(data_shape: Sequence[int], indices: Array, batch_axes: int, wra
 
 def _evaluate_gather_nd_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, indices = arrays
-    return (np.array(data[_numpy_index(data.shape, indices, attrs["batch_dims"], True)]),)
+    return (np.array(data[_build_numpy_index_arrays(data.shape, indices, attrs["batch_dims"], True)]),)
 
 
-def _flat_row_index(index_tuples: Buffer | te.Tensor, n: Expr, extents: Sequence[int]) -> Expr:
+def _build_flat_row_index(index_tuples: Buffer | te.Tensor, n: Expr, extents: Sequence[int]) -> Expr:
     """Build the flat index of the row that the ``n``-th tuple of indices selects along axes of ``extents`` elements.
 
     Negative indices count from the end; indices out of range are clamped."""
@@ -444,7 +446,7 @@ def _compute_gather_nd(call: OpCall) -> te.Tensor:
     at = indices.tensor((groups * rows, depth))
 
     def build_element(g: Expr, r: Expr, c: Expr) -> Expr:
-        return x[g, _flat_row_index(at, g * rows + r, extents), c]
+        return x[g, _build_flat_row_index(at, g * rows + r, extents), c]
 
     return te.compute((groups, rows, inner), build_element, "gathered", ("g", "r", "c"))
 
@@ -485,7 +487,7 @@ def _infer_scatter_nd_types(attrs: Mapping[str, Any], types: Sequence[TensorType
 
 def _evaluate_scatter_nd_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, indices, updates = arrays
-    result, at = data.copy(), _numpy_index(data.shape, indices, 0, True)
+    result, at = data.copy(), _build_numpy_index_arrays(data.shape, indices, 0, True)
     if attrs["reduction"]:
         reduce: Any = SCATTERED[attrs["reduction"]].array
         reduce.at(result, at, updates)
@@ -506,7 +508,7 @@ def _compute_scatter_nd(call: OpCall) -> te.Tensor:
         (x, at, new), (out,) = operands, results
         i, j, r, c = Var("i"), Var("j"), Var("r"), Var("c")
         copy = ir.loops([(i, prod(shape[:depth])), (j, inner)], ir.Store(out, (i, j), x[i, j]))
-        place, value = _flat_row_index(at, r, shape[:depth]), ir.cast(compute, new[r, c])
+        place, value = _build_flat_row_index(at, r, shape[:depth]), ir.cast(compute, new[r, c])
         if call.attrs["reduction"]:
             value = SCATTERED[call.attrs["reduction"]].scalar(ir.cast(compute, out[place, c]), value)
         update = ir.Store(out, (place, c), ir.cast(dtype, value))

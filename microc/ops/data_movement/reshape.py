@@ -26,7 +26,7 @@ from microc.ops.attributes import (
     result_extents,
 )
 from microc.ops.constants import BOUNDED, attribute_dtype_error_message
-from microc.ops.elementwise.tables import IDENTITY, emit_lookup
+from microc.ops.elementwise.tables import IDENTITY, emit_table_lookup
 from microc.ops.registry import (
     Alias,
     AxisMap,
@@ -104,7 +104,7 @@ def emit_rescale(rewrite: Rewrite, value_name: str, target_type: TensorType, rou
     scaled = rewrite.value("scaled", tensor_type.shape, target_type.dtype, target_type.quant)
     if dtypes.nbytes(tensor_type.dtype) == 1:
         op, attrs = IDENTITY
-        return emit_lookup(rewrite, op, attrs, value_name, scaled, rounding)
+        return emit_table_lookup(rewrite, op, attrs, value_name, scaled, rounding)
     return rewrite.emit(
         "quantize", (emit_dequantize(rewrite, value_name),), scaled, quantize_attrs(target_type, rounding)
     )
@@ -174,7 +174,7 @@ def _infer_gather_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -
     return (TensorType((*data.shape[:axis], *found, *data.shape[axis + 1 :]), data.dtype),)
 
 
-def _expand_runs(run_indices: Array, run_length: int) -> Array:
+def _expand_run_indices_to_elements(run_indices: Array, run_length: int) -> Array:
     """Return the indices of the elements in the selected runs. Run i consists of ``run_length`` elements from i *
     ``run_length`` on.
 
@@ -200,7 +200,7 @@ def _map_gather_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> A
 def _evaluate_gather_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, indices = arrays
     axis, batch = attrs["axis"] % data.ndim, attrs.get("batch_dims", 0)
-    extent, indices = data.shape[axis], _expand_runs(indices, attrs.get("span", 1))
+    extent, indices = data.shape[axis], _expand_run_indices_to_elements(indices, attrs.get("span", 1))
     places = np.clip(np.where(indices < 0, indices + extent, indices), 0, extent - 1)
     if not batch:
         return (np.take(data, places, axis=axis),)

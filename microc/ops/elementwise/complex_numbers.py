@@ -27,11 +27,11 @@ class ComplexArithmetic(Protocol):
     def multiply(self, a: Complex, b: Complex) -> Complex:
         """Return the complex product of ``a`` and ``b``."""
 
-    def divide(self, a: Complex, radix: int) -> Complex:
+    def divide_by_radix(self, a: Complex, radix: int) -> Complex:
         """Return ``a`` divided by the stage's ``radix``, so that sums do not overflow; float arithmetic returns
         ``a``."""
 
-    def rotate(self, a: Complex, radix: int, twiddle: Complex) -> Complex:
+    def multiply_by_twiddle(self, a: Complex, radix: int, twiddle: Complex) -> Complex:
         """Return ``a`` times ``twiddle``, divided by the stage's ``radix``; float arithmetic does not divide."""
 
     def add(self, a: Complex, b: Complex) -> Complex:
@@ -48,48 +48,49 @@ class ComplexArithmetic(Protocol):
 
 
 @frozen
-class FixedPointComplex:
+class FixedPointComplexArithmetic:
     """KISS FFT's fixed-point complex arithmetic, over numpy (int64) and TIR.
 
-    ``fraction``: number of fraction bits. ``wrap`` converts to the dtype of the numbers, ``wide`` to a dtype wide
+    ``fraction_bits``: number of fraction bits. ``wrap`` converts to the dtype of the numbers, ``widen`` to a dtype wide
     enough for products."""
 
-    fraction: int
-    wide: Callable[[Any], Any]
+    fraction_bits: int
+    widen: Callable[[Any], Any]
     wrap: Callable[[Any], Any]
 
     def round_shift(self, x: Any) -> Any:
-        """Return ``x`` without ``fraction`` low bits, rounded half up and converted to the dtype of the numbers."""
-        return self.wrap((x + (1 << self.fraction - 1)) >> self.fraction)
+        """Return ``x`` without ``fraction_bits`` low bits, rounded half up and converted to the dtype of the
+        numbers."""
+        return self.wrap((x + (1 << self.fraction_bits - 1)) >> self.fraction_bits)
 
     def multiply(self, a: Complex, b: Complex) -> Complex:
-        (ar, ai), (br, bi) = ((self.wide(p) for p in x) for x in (a, b))
+        (ar, ai), (br, bi) = ((self.widen(p) for p in x) for x in (a, b))
         return self.round_shift(ar * br - ai * bi), self.round_shift(ar * bi + ai * br)
 
-    def divide(self, a: Complex, radix: int) -> Complex:
-        share = ((1 << self.fraction) - 1) // radix
-        real, imaginary = (self.round_shift(self.wide(part) * share) for part in a)
+    def divide_by_radix(self, a: Complex, radix: int) -> Complex:
+        share = ((1 << self.fraction_bits) - 1) // radix
+        real, imaginary = (self.round_shift(self.widen(part) * share) for part in a)
         return real, imaginary
 
-    def rotate(self, a: Complex, radix: int, twiddle: Complex) -> Complex:
-        return self.multiply(self.divide(a, radix), twiddle)
+    def multiply_by_twiddle(self, a: Complex, radix: int, twiddle: Complex) -> Complex:
+        return self.multiply(self.divide_by_radix(a, radix), twiddle)
 
     def add(self, a: Complex, b: Complex) -> Complex:
-        return self.wrap(self.wide(a[0]) + self.wide(b[0])), self.wrap(self.wide(a[1]) + self.wide(b[1]))
+        return self.wrap(self.widen(a[0]) + self.widen(b[0])), self.wrap(self.widen(a[1]) + self.widen(b[1]))
 
     def subtract(self, a: Complex, b: Complex) -> Complex:
-        return self.wrap(self.wide(a[0]) - self.wide(b[0])), self.wrap(self.wide(a[1]) - self.wide(b[1]))
+        return self.wrap(self.widen(a[0]) - self.widen(b[0])), self.wrap(self.widen(a[1]) - self.widen(b[1]))
 
     def half_of_sum(self, a: Any, b: Any) -> Any:
         """Return half of a + b."""
-        return self.wrap((self.wide(a) + self.wide(b)) >> 1)
+        return self.wrap((self.widen(a) + self.widen(b)) >> 1)
 
     def negate(self, a: Any) -> Any:
-        return self.wrap(-self.wide(a))
+        return self.wrap(-self.widen(a))
 
 
 @frozen
-class HighHalfComplex:
+class HighMultiplyComplexArithmetic:
     """Complex arithmetic on int32 that uses only the upper 32 bits of products, rounded. Many cores compute these in
     one instruction.
 
@@ -97,20 +98,22 @@ class HighHalfComplex:
     of stages have 30 fraction bits, so that the upper 32 bits are a quarter of the product, as a stage of radix four
     needs. The factors that are passed to :meth:`multiply` directly have 31 fraction bits."""
 
-    high: Callable[[Any, Any], Any]
+    high_multiply: Callable[[Any, Any], Any]
 
     def multiply(self, a: Complex, b: Complex) -> Complex:
         """Return half of the complex product of ``a`` and ``b``."""
-        return self.high(a[0], b[0]) - self.high(a[1], b[1]), self.high(a[0], b[1]) + self.high(a[1], b[0])
+        return self.high_multiply(a[0], b[0]) - self.high_multiply(a[1], b[1]), self.high_multiply(
+            a[0], b[1]
+        ) + self.high_multiply(a[1], b[0])
 
-    def divide(self, a: Complex, radix: int) -> Complex:
+    def divide_by_radix(self, a: Complex, radix: int) -> Complex:
         return (a[0] + radix // 2) >> radix // 2, (a[1] + radix // 2) >> radix // 2
 
-    def rotate(self, a: Complex, radix: int, twiddle: Complex) -> Complex:
+    def multiply_by_twiddle(self, a: Complex, radix: int, twiddle: Complex) -> Complex:
         """Return a quarter of ``a`` times ``twiddle``; for radix two, half of ``a``.
 
         Only stages of radix four have twiddle factors: a stage of radix two is always the first."""
-        return self.multiply(a, twiddle) if radix == 4 else self.divide(a, radix)
+        return self.multiply(a, twiddle) if radix == 4 else self.divide_by_radix(a, radix)
 
     def add(self, a: Complex, b: Complex) -> Complex:
         return a[0] + b[0], a[1] + b[1]
@@ -126,16 +129,16 @@ class HighHalfComplex:
         return -a
 
 
-class FloatComplex:
+class FloatComplexArithmetic:
     """Complex arithmetic of floats, in which stages do not divide by their radix."""
 
     def multiply(self, a: Complex, b: Complex) -> Complex:
         return a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]
 
-    def divide(self, a: Complex, radix: int) -> Complex:
+    def divide_by_radix(self, a: Complex, radix: int) -> Complex:
         return a
 
-    def rotate(self, a: Complex, radix: int, twiddle: Complex) -> Complex:
+    def multiply_by_twiddle(self, a: Complex, radix: int, twiddle: Complex) -> Complex:
         return self.multiply(a, twiddle)
 
     def add(self, a: Complex, b: Complex) -> Complex:
@@ -154,21 +157,23 @@ class FloatComplex:
 def fft_arithmetic(dtype: str, *, over_tir: bool) -> ComplexArithmetic:
     """Return the complex arithmetic for ``dtype``, over TIR expressions if ``over_tir``, else over numpy arrays."""
     if dtype == "float32":
-        return FloatComplex()
+        return FloatComplexArithmetic()
     fraction, width = (15, "int32") if dtype == "int16" else (31, "int64")
     if over_tir:
-        return FixedPointComplex(fraction, lambda x: ir.cast(width, x), lambda x: ir.cast(dtype, x))
-    return FixedPointComplex(
+        return FixedPointComplexArithmetic(fraction, lambda x: ir.cast(width, x), lambda x: ir.cast(dtype, x))
+    return FixedPointComplexArithmetic(
         fraction, lambda x: np.asarray(x, np.int64), lambda x: np.asarray(x).astype(dtype).astype(np.int64)
     )
 
 
-def high_word_fft_arithmetic(*, over_tir: bool) -> ComplexArithmetic:
+def high_multiply_fft_arithmetic(*, over_tir: bool) -> ComplexArithmetic:
     """Return the int32 arithmetic that uses only the upper 32 bits of products, over TIR if ``over_tir``, else over
     numpy."""
     if over_tir:
-        return HighHalfComplex(lambda a, b: ir.call("high_mul_round", a, b))
-    return HighHalfComplex(lambda a, b: (np.asarray(a, np.int64) * np.asarray(b, np.int64) + (1 << 31)) >> 32)
+        return HighMultiplyComplexArithmetic(lambda a, b: ir.call("high_mul_round", a, b))
+    return HighMultiplyComplexArithmetic(
+        lambda a, b: (np.asarray(a, np.int64) * np.asarray(b, np.int64) + (1 << 31)) >> 32
+    )
 
 
 class LetCollector:
@@ -188,7 +193,7 @@ class LetCollector:
         self.lets.append((var, value))
         return var
 
-    def bind_pair(self, value: Complex) -> Complex:
+    def bind_complex(self, value: Complex) -> Complex:
         """Return a complex number whose parts are variables, defined as the parts of ``value``."""
         return self.bind(value[0]), self.bind(value[1])
 
@@ -199,29 +204,29 @@ class LetCollector:
         return body
 
 
-class NamingComplex:
+class LetBindingComplexArithmetic:
     """Complex arithmetic that computes with ``inner`` and names every result by a ``Let`` variable."""
 
     def __init__(self, inner: ComplexArithmetic, names: LetCollector) -> None:
-        self.inner, self.held = inner, names
+        self.inner, self.let_collector = inner, names
 
     def multiply(self, a: Complex, b: Complex) -> Complex:
-        return self.held.bind_pair(self.inner.multiply(a, b))
+        return self.let_collector.bind_complex(self.inner.multiply(a, b))
 
-    def divide(self, a: Complex, radix: int) -> Complex:
-        return self.held.bind_pair(self.inner.divide(a, radix))
+    def divide_by_radix(self, a: Complex, radix: int) -> Complex:
+        return self.let_collector.bind_complex(self.inner.divide_by_radix(a, radix))
 
-    def rotate(self, a: Complex, radix: int, twiddle: Complex) -> Complex:
-        return self.held.bind_pair(self.inner.rotate(a, radix, twiddle))
+    def multiply_by_twiddle(self, a: Complex, radix: int, twiddle: Complex) -> Complex:
+        return self.let_collector.bind_complex(self.inner.multiply_by_twiddle(a, radix, twiddle))
 
     def add(self, a: Complex, b: Complex) -> Complex:
-        return self.held.bind_pair(self.inner.add(a, b))
+        return self.let_collector.bind_complex(self.inner.add(a, b))
 
     def subtract(self, a: Complex, b: Complex) -> Complex:
-        return self.held.bind_pair(self.inner.subtract(a, b))
+        return self.let_collector.bind_complex(self.inner.subtract(a, b))
 
     def half_of_sum(self, a: Any, b: Any) -> Any:
-        return self.held.bind(self.inner.half_of_sum(a, b))
+        return self.let_collector.bind(self.inner.half_of_sum(a, b))
 
     def negate(self, a: Any) -> Any:
-        return self.held.bind(self.inner.negate(a))
+        return self.let_collector.bind(self.inner.negate(a))

@@ -26,7 +26,7 @@ from microc.ops.arithmetic import (
 )
 from microc.ops.attributes import ACTIVATION, ROUNDING, ROUNDING_LITERT, Rounding, default_attributes, element_type
 from microc.ops.elementwise.scalar_functions import BINARY, UNARY, BinaryFunction, UnaryFunction, apply_unary
-from microc.ops.elementwise.tables import emit_lookup, quantised_clip_bounds
+from microc.ops.elementwise.tables import emit_table_lookup, quantised_clip_bounds
 from microc.ops.quantised.computed_scales import legalize_rsqrt16
 from microc.ops.quantised.int16_functions import (
     QSIGMOID16,
@@ -65,7 +65,7 @@ def _define_unary(function: UnaryFunction) -> OpDef:
 
     def build_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
         x = args[0]
-        return ir.cast(x.dtype, function.scalar(attrs, ir.cast(computation_dtype(x.dtype), x)))
+        return ir.cast(x.dtype, function.build_scalar(attrs, ir.cast(computation_dtype(x.dtype), x)))
 
     def evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
         return (apply_unary(function, attrs, arrays[0]),)
@@ -112,7 +112,7 @@ def _legalize_unary(node: Node, graph: Graph) -> Legalized | None:
         return _emit_integer_clip(node, graph, result.quant)
     if dtypes.nbytes(source.dtype) == 1 and dtypes.nbytes(result.dtype) <= 2:
         rewrite = Rewrite(node, graph)
-        emit_lookup(rewrite, node.op, node.attrs, node.inputs[0], node.outputs[0], str(node.attr("rounding")))
+        emit_table_lookup(rewrite, node.op, node.attrs, node.inputs[0], node.outputs[0], str(node.attr("rounding")))
         return rewrite.legalized()
     if node.attr("rounding") == Rounding.EVEN:
         return legalize_in_float(node, graph)
@@ -160,14 +160,14 @@ def _define_binary(function: BinaryFunction) -> OpDef:
     def build_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
         dtype = args[0].dtype
         a, b = (ir.cast(computation_dtype(dtype), x) for x in args)
-        return ir.cast(dtype, function.scalar(a, b))
+        return ir.cast(dtype, function.build_scalar(a, b))
 
     def evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
         dtype = arrays[0].dtype
         wide = np.float64 if dtype.kind == "f" else dtype if dtype == np.uint64 else np.int64
         a, b = (np.asarray(x).astype(wide) for x in arrays)
         with np.errstate(all="ignore"):
-            return (np.asarray(function.array(a, b)).astype(dtype),)
+            return (np.asarray(function.evaluate_array(a, b)).astype(dtype),)
 
     return OpDef(
         function.name,

@@ -133,31 +133,31 @@ _ERFC = np.vectorize(math.erfc, otypes=[np.float64])
 _ROOT_OF_TWO_BY_PI = np.float32(math.sqrt(2 / math.pi))
 
 
-def evaluate_in_float64(float64_function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+def wrap_float64_function(float64_function: Callable[[Array], Array]) -> Callable[[Array], Array]:
     """Return a function of float32 arrays that computes ``float64_function`` in float64 and rounds the result once."""
     return lambda x: np.asarray(float64_function(x.astype(np.float64)).astype(np.float32))
 
 
 def _exp_in_float32(x: Array, lowest_value: Any) -> Array:
-    return evaluate_in_float64(np.exp)(x)
+    return wrap_float64_function(np.exp)(x)
 
 
 def _gelu_in_float32(x: Array, lowest_value: Any) -> Array:
     """Return x / 2 erfc(-x / sqrt 2) in float32. For large negative x, 1 + erf(...) would lose all digits by
     cancellation."""
     scaled = x * np.float32(-math.sqrt(0.5))
-    return np.asarray(np.float32(0.5) * x * evaluate_in_float64(_ERFC)(scaled))
+    return np.asarray(np.float32(0.5) * x * wrap_float64_function(_ERFC)(scaled))
 
 
 def _gelu_by_tanh_in_float32(x: Array, lowest_value: Any) -> Array:
     """Return the approximation x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3))), in float32."""
     inner = _ROOT_OF_TWO_BY_PI * (x + np.float32(0.044715) * x * x * x)
-    return np.asarray(np.float32(0.5) * x * (np.float32(1) + evaluate_in_float64(np.tanh)(inner)))
+    return np.asarray(np.float32(0.5) * x * (np.float32(1) + wrap_float64_function(np.tanh)(inner)))
 
 
 def _log_or_lowest_value(x: Array, lowest_value: Any) -> Array:
     """Return the logarithm of ``x``, or ``lowest_value`` where ``x`` is zero or negative."""
-    return np.where(x > 0, evaluate_in_float64(np.log)(np.where(x > 0, x, np.float32(1))), lowest_value)
+    return np.where(x > 0, wrap_float64_function(np.log)(np.where(x > 0, x, np.float32(1))), lowest_value)
 
 
 FUNCTIONS: Mapping[str, Callable[[Array, Any], Array]] = MappingProxyType(
@@ -172,7 +172,7 @@ FUNCTIONS: Mapping[str, Callable[[Array, Any], Array]] = MappingProxyType(
 output."""
 
 
-def function_table(function_name: str, in_scale: float, out_scale: float) -> Array:
+def int16_function_table(function_name: str, in_scale: float, out_scale: float) -> Array:
     """Return TFLite's int16 interpolation table of the function ``function_name``, a key of FUNCTIONS.
 
     ``in_scale`` and ``out_scale``: scales of input and output, whose zero points are 0."""
@@ -215,7 +215,7 @@ def _make_lookup16_test_cases() -> Iterable[Case]:
         ("gelu_by_tanh", 1e-4, 1e-4),
     ):
         types = (TensorType(x.shape, "int16"), TensorType((POINTS,), "int16"))
-        yield Case({}, types, consts=(1,), arrays=(x, function_table(name, scale, out_scale)), name=name)
+        yield Case({}, types, consts=(1,), arrays=(x, int16_function_table(name, scale, out_scale)), name=name)
 
 
 OPERATORS: tuple[OpDef, ...] = (

@@ -34,7 +34,7 @@ from microc.ops.constants import (
     product_overflow_message,
     stored_range_error_message,
 )
-from microc.ops.quantised.scaling import Scale, ScaledResult, scale_double_rounding, scale_single_rounding
+from microc.ops.quantised.scaling import FixedPointScale, ScaledResult, scale_double_rounding, scale_single_rounding
 from microc.ops.registry import Case, Legalized, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -112,7 +112,7 @@ def _build_qprelu_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) ->
     slope = ir.cast("int32", args[1]) - attrs["zero_point_slope"]
     corners = [a * b for a in (low, high) for b in ends]
     positive, negative = (
-        Scale.from_mantissa_and_shift(attrs[f"multiplier{w}"], attrs[f"shift{w}"]) for w in ("_positive", "")
+        FixedPointScale.from_mantissa_and_shift(attrs[f"multiplier{w}"], attrs[f"shift{w}"]) for w in ("_positive", "")
     )
     if attrs["rounding"] == Multiplier.SINGLE:
         above = scale_single_rounding(x, max(-low, high), positive, out)

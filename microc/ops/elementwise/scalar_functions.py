@@ -57,15 +57,15 @@ def build_exp_of_negative(x: Expr) -> Expr:
 
 @frozen
 class UnaryFunction:
-    """Elementwise function of one operand: ``array`` computes it over numpy, ``scalar`` builds its TIR expression.
+    """Elementwise function of one operand.
 
-    ``array`` receives float64 (integers: int64), ``scalar`` a value of 32 or 64 bits. ``domain``: range of the test
-    data. ``tolerance``: largest permitted difference between the float results of ``array`` and ``scalar``. ``edges``:
-    see :class:`microc.ops.registry.OpDef`."""
+    ``evaluate_array`` computes it over numpy; it receives float64 (integers: int64). ``build_scalar`` builds its TIR
+    expression from a value of 32 or 64 bits. ``domain``: range of the test data. ``tolerance``: largest permitted
+    difference between the float results of both. ``edges``: see :class:`microc.ops.registry.OpDef`."""
 
     name: str
-    array: Callable[[Mapping[str, Any], Array], Array]
-    scalar: Callable[[Mapping[str, Any], Expr], Expr]
+    evaluate_array: Callable[[Mapping[str, Any], Array], Array]
+    build_scalar: Callable[[Mapping[str, Any], Expr], Expr]
     dtypes: tuple[str, ...] = FLOAT
     attrs: Attributes = field(default_factory=dict)
     domain: tuple[float, float] = (-6.0, 6.0)
@@ -207,7 +207,7 @@ def apply_unary(function: UnaryFunction, attrs: Mapping[str, Any], x: Array) -> 
     dtype."""
     wide = x.astype(np.float64 if x.dtype.kind == "f" else x.dtype if x.dtype == np.uint64 else np.int64)
     with np.errstate(all="ignore"):
-        return np.asarray(function.array(attrs, wide)).astype(x.dtype)
+        return np.asarray(function.evaluate_array(attrs, wide)).astype(x.dtype)
 
 
 # ---- Functions of two numbers for elementwise operators: each has a numpy form and a TIR form.
@@ -217,14 +217,14 @@ def apply_unary(function: UnaryFunction, attrs: Mapping[str, Any], x: Array) -> 
 
 @frozen
 class BinaryFunction:
-    """Elementwise function of two operands: ``array`` computes it over numpy, ``scalar`` builds its TIR expression.
+    """Elementwise function of two operands.
 
-    ``array`` receives float64 or int64, ``scalar`` two values of the same 32- or 64-bit dtype. ``edges``: see
-    :class:`microc.ops.registry.OpDef`."""
+    ``evaluate_array`` computes it over numpy; it receives float64 or int64. ``build_scalar`` builds its TIR expression
+    from two values of the same 32- or 64-bit dtype. ``edges``: see :class:`microc.ops.registry.OpDef`."""
 
     name: str
-    array: Callable[[Array, Array], Array]
-    scalar: Callable[[Expr, Expr], Expr]
+    evaluate_array: Callable[[Array, Array], Array]
+    build_scalar: Callable[[Expr, Expr], Expr]
     dtypes: tuple[str, ...] = NUMBERS
     tolerance: float = 0.0
     edges: str = ""

@@ -36,37 +36,37 @@ class TableParameters:
 
     op: str
     attrs: Mapping[str, Any]
-    source: Quant
-    result: Quant
+    in_quant: Quant
+    out_quant: Quant
     in_dtype: str
     out_dtype: str
     rounding: str
 
     @property
-    def input(self) -> Array:
+    def centred_inputs(self) -> Array:
         """All inputs in ascending order, minus their zero point (int64)."""
         low, high = dtypes.int_range(self.in_dtype)
-        return np.arange(low, high + 1, dtype=np.int64) - self.source.zero_point[0]
+        return np.arange(low, high + 1, dtype=np.int64) - self.in_quant.zero_point[0]
 
     @property
     def scales(self) -> tuple[np.float32, np.float32]:
         """Scale of the input and scale of the output."""
-        return np.float32(self.source.scale[0]), np.float32(self.result.scale[0])
+        return np.float32(self.in_quant.scale[0]), np.float32(self.out_quant.scale[0])
 
     @property
-    def ratio(self) -> float:
+    def scale_ratio(self) -> float:
         """Scale of the input divided by scale of the output, in double precision as in TFLite Micro."""
         return float(self.scales[0]) / float(self.scales[1])
 
-    def to_output(self, values: Array, low: float = -math.inf, high: float = math.inf) -> Array:
+    def add_zero_point_and_clamp(self, values: Array, low: float = -math.inf, high: float = math.inf) -> Array:
         """Add the output's zero point to integers, and clamp the sums to ``low``..``high`` and to the output's
         dtype."""
         least, most = dtypes.int_range(self.out_dtype)
-        shifted = NUMPY.clamp(values + self.result.zero_point[0], numerics.INT32_MIN, numerics.INT32_MAX)
+        shifted = NUMPY.clamp(values + self.out_quant.zero_point[0], numerics.INT32_MIN, numerics.INT32_MAX)
         clipped: Array = np.clip(shifted, max(low, least), min(high, most))
         return clipped.astype(dtypes.to_numpy(self.out_dtype))
 
-    def rescale(self, x: Array, multiplier: float) -> Array:
+    def multiply_in_fixed_point(self, x: Array, multiplier: float) -> Array:
         """Multiply integers by the positive real number ``multiplier`` in fixed point, in the table's rounding mode."""
         mantissa, shift = quantize_multiplier(multiplier)
         return np.asarray(Rounding(self.rounding).multiplier.times(NUMPY.wide(x), mantissa, shift, NUMPY))
@@ -105,7 +105,7 @@ def compute_lookup_table(parameters: TableParameters) -> Array:
     return _KERNELS.get(parameters.op, _float_table)(parameters)
 
 
-def emit_lookup(
+def emit_table_lookup(
     rewrite: Rewrite,
     op: str,
     attrs: Mapping[str, Any],
@@ -128,10 +128,10 @@ def emit_quantised_function(
 ) -> str:
     """Append the operator ``op`` on a quantised value of any width; it writes ``output_name``.
 
-    8-bit values use :func:`emit_lookup`. For wider values, float operators are appended if ``rounding`` is half to
-    even; otherwise ``op`` is appended unchanged and legalised later."""
+    8-bit values use :func:`emit_table_lookup`. For wider values, float operators are appended if ``rounding`` is half
+    to even; otherwise ``op`` is appended unchanged and legalised later."""
     if dtypes.nbytes(rewrite.type(value_name).dtype) == 1 and dtypes.nbytes(rewrite.type(output_name).dtype) <= 2:
-        return emit_lookup(rewrite, op, attrs, value_name, output_name, rounding)
+        return emit_table_lookup(rewrite, op, attrs, value_name, output_name, rounding)
     if rounding != Rounding.EVEN:
         return rewrite.emit(op, (value_name,), output_name, {**attrs, "rounding": rounding})
     result = rewrite.type(output_name)
@@ -142,7 +142,7 @@ def emit_quantised_function(
 
 def _float_table(parameters: TableParameters, half_to_even: bool = False) -> Array:
     """Compute the table: apply the operator's float function to the real inputs, and quantise the results."""
-    return _apply_float(
+    return _apply_float_function(
         parameters, lambda x: apply_unary(UNARY_BY_NAME[parameters.op], parameters.attrs, x), half_to_even
     )
 
@@ -152,42 +152,48 @@ def _elu_table(parameters: TableParameters) -> Array:
 
     TFLite rounds exp(x) to float32 before it subtracts one, which changes results for inputs of about 1e-6."""
     alpha, exp = np.float32(parameters.attrs["alpha"]), UNARY_BY_NAME["exp"]
-    return _apply_float(parameters, lambda x: np.where(x < 0, alpha * (apply_unary(exp, {}, x) - np.float32(1)), x))
+    return _apply_float_function(
+        parameters, lambda x: np.where(x < 0, alpha * (apply_unary(exp, {}, x) - np.float32(1)), x)
+    )
 
 
-def _apply_float(parameters: TableParameters, function: Callable[[Array], Array], half_to_even: bool = False) -> Array:
+def _apply_float_function(
+    parameters: TableParameters, function: Callable[[Array], Array], half_to_even: bool = False
+) -> Array:
     """Apply a float function to all real inputs and quantise the results.
 
     Like TFLite, multiply by the inverse of the output scale and round half away from zero. With ``half_to_even``,
     divide by the output scale and round half to even, like ONNX. NaN becomes zero."""
     scale_in, scale_out = parameters.scales
     with np.errstate(all="ignore"):
-        real = function(scale_in * parameters.input.astype(np.float32))
+        real = function(scale_in * parameters.centred_inputs.astype(np.float32))
         inverse = np.float32(1) / scale_out
         rounded = (
             numerics.round_half_even(real / scale_out) if half_to_even else numerics.round_half_away(real * inverse)
         )
     steps = NUMPY.clamp(rounded.astype(np.float64), numerics.INT32_MIN, numerics.INT32_MAX)
-    return parameters.to_output(np.nan_to_num(steps, nan=0.0).astype(np.int64))
+    return parameters.add_zero_point_and_clamp(np.nan_to_num(steps, nan=0.0).astype(np.int64))
 
 
 def _clip_table(parameters: TableParameters) -> Array:
     """Compute the table of relu or clip: rescale the inputs, then clamp to the quantised bounds."""
     low, high = quantised_clip_bounds(
-        parameters.op, parameters.attrs, parameters.result, parameters.out_dtype, parameters.rounding
+        parameters.op, parameters.attrs, parameters.out_quant, parameters.out_dtype, parameters.rounding
     )
-    return parameters.to_output(parameters.rescale(parameters.input, parameters.ratio), low, high)
+    return parameters.add_zero_point_and_clamp(
+        parameters.multiply_in_fixed_point(parameters.centred_inputs, parameters.scale_ratio), low, high
+    )
 
 
 def _leaky_relu_table(parameters: TableParameters) -> Array:
     """Compute the table of leaky_relu with one multiplier for negative and one for other inputs. If alpha is negative,
     the results of negative inputs are negated."""
-    x, alpha = parameters.input, parameters.attrs["alpha"]
-    below = parameters.rescale(
+    x, alpha = parameters.centred_inputs, parameters.attrs["alpha"]
+    below = parameters.multiply_in_fixed_point(
         np.minimum(x, 0), leaky_relu_multiplier(float(parameters.scales[0]), float(parameters.scales[1]), alpha)
     )
-    above = parameters.rescale(np.maximum(x, 0), parameters.ratio)
-    return parameters.to_output(np.where(x >= 0, above, -below if alpha < 0 else below))
+    above = parameters.multiply_in_fixed_point(np.maximum(x, 0), parameters.scale_ratio)
+    return parameters.add_zero_point_and_clamp(np.where(x >= 0, above, -below if alpha < 0 else below))
 
 
 def leaky_relu_multiplier(scale_in: float, scale_out: float, alpha: float) -> float:
@@ -200,21 +206,25 @@ def _sigmoid_table(parameters: TableParameters) -> Array:
 
     TFLite's kernel supports only scale 1/256 with the lowest value as zero point; any other output uses floats."""
     low, _ = dtypes.int_range(parameters.out_dtype)
-    if parameters.out_dtype != "int8" or parameters.result != Quant((1 / 256,), (low,)):
+    if parameters.out_dtype != "int8" or parameters.out_quant != Quant((1 / 256,), (low,)):
         return _float_table(parameters)
-    return parameters.to_output(_apply_fixed_point(parameters, numerics.logistic, 0, 256, 31 - 8))
+    return parameters.add_zero_point_and_clamp(
+        _apply_fixed_point_function(parameters, numerics.logistic, 0, 256, 31 - 8)
+    )
 
 
 def _tanh_table(parameters: TableParameters) -> Array:
     """Compute the table of tanh by the fixed-point tanh in Q4.27.
 
     TFLite's kernel supports only scale 1/128 with zero point 0; any other output uses floats."""
-    if parameters.out_dtype != "int8" or parameters.result != Quant((1 / 128,), (0,)):
+    if parameters.out_dtype != "int8" or parameters.out_quant != Quant((1 / 128,), (0,)):
         return _float_table(parameters)
-    return parameters.to_output(_apply_fixed_point(parameters, numerics.tanh, -128, 127, 31 - 7))
+    return parameters.add_zero_point_and_clamp(
+        _apply_fixed_point_function(parameters, numerics.tanh, -128, 127, 31 - 7)
+    )
 
 
-def _apply_fixed_point(
+def _apply_fixed_point_function(
     parameters: TableParameters,
     function: Callable[[Any, int], Any],
     lowest_result: int,
@@ -232,9 +242,9 @@ def _apply_fixed_point(
             f"{2.0**-28:.3g} to {2.0**35:.3g}",
             hint=numerics.FAR_APART,
         )
-    x, radius = parameters.input, math.floor(math.ldexp(15 << 27, -left))
+    x, radius = parameters.centred_inputs, math.floor(math.ldexp(15 << 27, -left))
     inner = np.clip(x, 1 - radius, radius - 1)  # if the radius is zero nothing is inside
-    raw = parameters.rescale(inner, real) if radius > 1 else np.zeros_like(x)
+    raw = parameters.multiply_in_fixed_point(inner, real) if radius > 1 else np.zeros_like(x)
     value = numerics.rounding_shift_right(function(raw, 4), right_shift, NUMPY)
     return np.where(x <= -radius, lowest_result, np.where(x >= radius, highest_result, value))
 
@@ -250,7 +260,7 @@ def _hard_swish_table(parameters: TableParameters) -> Array:
         return _float_table(parameters)
     out_mantissa, out_shift = quantize_multiplier(fine_scale / float(parameters.scales[1]))
     factor_mantissa, factor_shift = quantize_multiplier(fine_scale / (3 / 32768), 31)
-    fine = parameters.input * 128
+    fine = parameters.centred_inputs * 128
     scaled = _high_mul16(fine, numerics.reduce_multiplier(out_mantissa))
     factor = fine
     if factor_shift > 0:
@@ -263,14 +273,16 @@ def _hard_swish_table(parameters: TableParameters) -> Array:
     factor = (factor + (1 << 15)) >> 1
     product = factor * scaled
     truncated = np.where(product < 0, -(-product >> 15), product >> 15)
-    return parameters.to_output(_rounding_divide_by_pot16(truncated, -out_shift))
+    return parameters.add_zero_point_and_clamp(_rounding_divide_by_pot16(truncated, -out_shift))
 
 
 def _abs_table(parameters: TableParameters) -> Array:
     """Compute the table of abs(x). If the scales of input and output differ, abs(x) is multiplied by their ratio."""
-    size = np.abs(parameters.input)
-    return parameters.to_output(
-        size if parameters.scales[0] == parameters.scales[1] else parameters.rescale(size, parameters.ratio)
+    size = np.abs(parameters.centred_inputs)
+    return parameters.add_zero_point_and_clamp(
+        size
+        if parameters.scales[0] == parameters.scales[1]
+        else parameters.multiply_in_fixed_point(size, parameters.scale_ratio)
     )
 
 
@@ -281,14 +293,14 @@ def _rsqrt_table(parameters: TableParameters) -> Array:
     real = rsqrt_multiplier(float(parameters.scales[0]), float(parameters.scales[1]))
     _, most = dtypes.int_range(parameters.out_dtype)
     roots = []
-    for x in parameters.input.tolist():
-        mantissa, shift = numerics.inverse_square_root(max(x, 1))
+    for x in parameters.centred_inputs.tolist():
+        mantissa, shift = numerics.inverse_square_root_mantissa_and_shift(max(x, 1))
         roots.append(int(numerics.multiply_double_rounding(np.int64(1), mantissa, shift + _ROOT_SHIFT, NUMPY)))
     mantissa, shift = quantize_multiplier(real)
     scaled = numerics.multiply_double_rounding(np.array(roots, np.int64), mantissa, shift - _ROOT_SHIFT, NUMPY)
-    return np.where(parameters.input > 0, parameters.to_output(np.asarray(scaled)), most).astype(
-        dtypes.to_numpy(parameters.out_dtype)
-    )
+    return np.where(
+        parameters.centred_inputs > 0, parameters.add_zero_point_and_clamp(np.asarray(scaled)), most
+    ).astype(dtypes.to_numpy(parameters.out_dtype))
 
 
 def rsqrt_multiplier(scale_in: float, scale_out: float) -> float:

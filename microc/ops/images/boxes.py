@@ -86,12 +86,12 @@ def _linear_axis_taps(extent: int, coordinate: Var) -> AxisTaps:
     inside = (coordinate >= -1.0, coordinate <= float(extent))
     within = ir.maximum(ir.minimum(coordinate, float(extent - 1)), 0.0)
 
-    def describe_tap(t: Var) -> tuple[Expr, Expr, tuple[Expr, ...]]:
+    def build_index_weight_conditions(t: Var) -> tuple[Expr, Expr, tuple[Expr, ...]]:
         low = ir.cast("int32", within)
         part = within - ir.cast(coordinate.dtype, low)
         return ir.minimum(low + t, extent - 1), ir.select(t.eq(0), 1.0 - part, part), inside
 
-    return AxisTaps(extent, 2, describe_tap)
+    return AxisTaps(extent, 2, build_index_weight_conditions)
 
 
 def _compute_roi_align(call: OpCall) -> te.Tensor:

@@ -30,12 +30,12 @@ integers."""
 class AxisTaps:
     """The elements (taps) that interpolation reads along one axis.
 
-    ``extent``: extent of the axis. ``taps``: number of taps. ``tap``: function that returns, for the number of a tap,
-    the index of the element, its weight, and the conditions under which an element exists at this index."""
+    ``extent``: extent of the axis. ``index_weight_conditions``: function that returns, for the number of a tap, the
+    index of the element, its weight, and the conditions under which an element exists at this index."""
 
     extent: int
-    taps: int
-    tap: Callable[[Var], tuple[Expr, Expr, Sequence[Expr]]]
+    tap_count: int
+    index_weight_conditions: Callable[[Var], tuple[Expr, Expr, Sequence[Expr]]]
 
 
 @frozen
@@ -67,23 +67,23 @@ class TapTables:
         an entry for each axis."""
 
         def build_loops_from_axis(
-            k: int, tap_number: Expr, flat: Expr, weight: Expr, conditions: tuple[Expr, ...]
+            axis: int, tap_number: Expr, flat_index: Expr, weight: Expr, conditions: tuple[Expr, ...]
         ) -> Stmt:
-            if k == len(taps_by_axis):
+            if axis == len(taps_by_axis):
                 inside = ir.all_of(conditions)
-                index = flat if inside is None else ir.select(inside, flat, -1)
+                index = flat_index if inside is None else ir.select(inside, flat_index, -1)
                 return ir.seq(ir.Store(self.index, (tap_number,), index), ir.Store(self.weight, (tap_number,), weight))
-            side, t = taps_by_axis[k], Var(f"t{k}")
-            at, share, more = side.tap(t)
-            where, part = Var(f"at{k}"), Var(f"share{k}", self.weight.dtype)
+            side, t = taps_by_axis[axis], Var(f"t{axis}")
+            at, share, more = side.index_weight_conditions(t)
+            where, part = Var(f"at{axis}"), Var(f"share{axis}", self.weight.dtype)
             inner = build_loops_from_axis(
-                k + 1,
-                tap_number * side.taps + t,
-                flat * side.extent + where,
-                weight * part if k else part,
+                axis + 1,
+                tap_number * side.tap_count + t,
+                flat_index * side.extent + where,
+                weight * part if axis else part,
                 (*conditions, *more),
             )
-            return ir.loops([(t, side.taps)], ir.Let(where, at, ir.Let(part, share, inner)))
+            return ir.loops([(t, side.tap_count)], ir.Let(where, at, ir.Let(part, share, inner)))
 
         zero = ir.const(0, "int32")
         return build_loops_from_axis(0, zero, zero, ir.const(1.0, self.weight.dtype), ())
@@ -229,12 +229,12 @@ def _axis_taps(attrs: Mapping[str, Any], extent: int, coordinate: Var, base_inde
     coordinate."""
     mode, taps = attrs["mode"], TAPS[attrs["mode"]]
 
-    def describe_tap(t: Var) -> tuple[Expr, Expr, tuple[Expr, ...]]:
+    def build_index_weight_conditions(t: Var) -> tuple[Expr, Expr, tuple[Expr, ...]]:
         at = ir.cast("int32", base_index) + t - (taps // 2 - 1 if taps > 1 else 0)
         inside = (at >= 0, at < extent) if attrs["border"] == "zeros" else ()
         return _build_index_inside(attrs, at, extent), _build_tap_weight(mode, coordinate - base_index, t), inside
 
-    return AxisTaps(extent, taps, describe_tap)
+    return AxisTaps(extent, taps, build_index_weight_conditions)
 
 
 def _compute(call: OpCall) -> te.Tensor:

@@ -38,14 +38,14 @@ from microc.ops.matrix.gemm import (
     dequantised_product,
     float16_product,
     float16_weights,
-    packed_depth,
-    packed_notes,
+    packed_product_annotations,
     packed_weight_form,
+    padded_depth_of_packed_weights,
     padded_float16_term_count,
     padded_term_count,
     padded_unit_count,
-    quantised_weights_of,
-    sum_bound_notes,
+    recover_quantised_weights_of_call,
+    sum_bound_annotations,
     unit_product,
 )
 from microc.ops.matrix.products import ProductForm, legalize_product
@@ -102,7 +102,7 @@ def _evaluate_dense_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -
 def _compute_dense(call: OpCall) -> te.Tensor:
     """Build the sums (M, N) by the algorithm in the attribute ``algorithm``; without one, by a product that is padded
     for the core."""
-    data, weight, bias = call.weighted
+    data, weight, bias = call.data_weight_bias
     rows, depth = data.type.shape
     algorithm = call.attrs.get("algorithm")
     if algorithm in ("quads", "widened"):
@@ -121,20 +121,20 @@ def _compute_dense(call: OpCall) -> te.Tensor:
             call, _padded_data_rows(data, padded_float16_term_count(depth), stored_dtype=HALF), depth
         )
     form = packed_weight_form(call, algorithm or "")
-    padded = padded_term_count(call, depth) if form is None else packed_depth(form, depth)
+    padded = padded_term_count(call, depth) if form is None else padded_depth_of_packed_weights(form, depth)
     terms = _padded_data_rows(data, padded, as_uint8=algorithm == "unsigned_rows")
     units = weight.type.shape[0]
     if form is not None:
-        return unit_product(call, terms, units, depth, packed_notes(call, form))
+        return unit_product(call, terms, units, depth, packed_product_annotations(call, form))
     # An odd last unit would load the row of data again for itself alone; paired with a unit of zeros it shares the load.
     more = 1 if algorithm == "even" else padded_unit_count(call, units) - units
-    return unit_product(call, terms, units, depth, sum_bound_notes(data, weight, bias), more)
+    return unit_product(call, terms, units, depth, sum_bound_annotations(data, weight, bias), more)
 
 
-def _gains_from_even_units(call: OpCall) -> bool:
+def _should_append_zero_unit(call: OpCall) -> bool:
     """Test whether a zero unit should be appended, so that units are computed in pairs: an 8-bit product of one row
     with an odd number of units."""
-    data, weight, _ = call.weighted
+    data, weight, _ = call.data_weight_bias
     small = data.type.dtype in ("int8", "uint8") and weight.type.dtype == "int8"
     (rows, _), (units, _) = data.type.shape, weight.type.shape
     summed = call.constant and call.attrs.get("out_dtype") == "int32"
@@ -145,9 +145,9 @@ ALGORITHMS: Algorithms = {
     "quads": lambda call: quad_packing(call) is not None,
     "widened": lambda call: quad_packing(call) is not None,
     **PACKED,
-    "even": _gains_from_even_units,
+    "even": _should_append_zero_unit,
     "unsigned_rows": can_store_data_as_uint8,
-    "opened": lambda call: quantised_weights_of(call) is not None,
+    "opened": lambda call: recover_quantised_weights_of_call(call) is not None,
     "half": lambda call: float16_weights(call) is not None,
 }
 """Algorithms with a predicate that tests whether the algorithm can compute a call.

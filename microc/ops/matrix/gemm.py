@@ -52,7 +52,7 @@ every pixel: with fewer channels these sums need more memory than int8 weights s
 _BYTE = 128
 
 
-def find_weight_shift(node: Node, graph: Graph, weight_matrix: Array) -> int:
+def find_weight_offset(node: Node, graph: Graph, weight_matrix: Array) -> int:
     """Return the number to subtract from the weights ``weight_matrix`` (O, K) so that they fit int8.
 
     It is 0 if the weights fit already, if no number makes them fit, or if a partial sum with shifted weights could
@@ -76,7 +76,7 @@ def find_weight_shift(node: Node, graph: Graph, weight_matrix: Array) -> int:
     return shift if int(sums.max(initial=0)) * max(most, -least) < INT32_MAX // 2 else 0
 
 
-def emit_shift_sum(
+def emit_weight_offset_correction(
     rewrite: Rewrite,
     operands: Sequence[str],
     weight_shift: int,
@@ -108,7 +108,7 @@ def padded_term_count(call: OpCall, depth: int, min_padded_depth: int = WORD) ->
     words.
 
     Only a product by constant weights whose ``depth`` exceeds ``min_padded_depth`` is padded."""
-    data, weight, _ = call.weighted
+    data, weight, _ = call.data_weight_bias
     # A matrix is read in place if the core can multiply partial words, because padding would need a copy of the matrix.
     in_place = call.multiples.partly and len(data.type.shape) == 2
     if in_place or weight.data is None or call.attrs.get("out_dtype") != "int32" or depth <= min_padded_depth:
@@ -121,7 +121,7 @@ def padded_unit_count(call: OpCall, units: int) -> int:
     core computes together.
 
     Only a product by constant weights is padded."""
-    is_constant = call.constant and call.weighted[1].data is not None
+    is_constant = call.constant and call.data_weight_bias[1].data is not None
     return call.multiples.round_up_columns(units) if is_constant else units
 
 
@@ -129,7 +129,7 @@ def constant_int8_weights(call: OpCall) -> Array | None:
     """Return the weights (O, K) of a layer with int8 data and int32 sums if they are constant int8; else None.
 
     A bias, if there is one, must also be constant."""
-    data, weight, _ = call.weighted
+    data, weight, _ = call.data_weight_bias
     dtypes = (data.type.dtype, weight.type.dtype, call.attrs.get("out_dtype"))
     if weight.data is None or not call.constant or dtypes != ("int8", "int8", "int32"):
         return None
@@ -139,7 +139,7 @@ def constant_int8_weights(call: OpCall) -> Array | None:
 def can_store_data_as_uint8(call: OpCall) -> bool:
     """Test whether sums of int8 data times constant int8 weights still fit int32 if 128 is added to the data to store
     it as uint8."""
-    weights, (_, _, bias) = constant_int8_weights(call), call.weighted
+    weights, (_, _, bias) = constant_int8_weights(call), call.data_weight_bias
     if weights is None:
         return False
     first = 0 if bias is None or bias.data is None else int(np.abs(bias.data.astype(np.int64)).max(initial=0))
@@ -158,7 +158,7 @@ def bias_for_uint8_data(weight: Operand, bias: Operand | None) -> Array:
     return np.asarray(bias_data - 128 * rows.sum(1), np.int32)
 
 
-def bias_operand(original_bias: Operand, data: Array) -> Operand:
+def make_bias_operand(original_bias: Operand, data: Array) -> Operand:
     """Return the constant bias ``data`` (O) as an operand. Its tensor is named after the operand ``original_bias``."""
     tensor = original_bias.packed(data)
     return Operand(TensorType(data.shape, str(data.dtype)), data, lambda shape: tensor, original_bias.packed)
@@ -184,7 +184,7 @@ Notes = tuple[tuple[str, int | str], ...]
 """Annotations of a tensor, as pairs of name and value. Schedules read them."""
 
 
-def sum_bound_notes(data: Operand, weight: Operand, bias: Operand | None) -> Notes:
+def sum_bound_annotations(data: Operand, weight: Operand, bias: Operand | None) -> Notes:
     """Return block annotations of a product by constant integer weights: the largest magnitude of a sum with bias, and
     the smallest weight."""
     if weight.data is None or dtypes.is_float(data.type.dtype) or (bias is not None and bias.data is None):
@@ -221,13 +221,13 @@ def column_bias(call: OpCall, extra_columns: int, *, unsigned_input: bool) -> Op
     """Return the bias of a product's columns, with zeros for ``extra_columns`` additional columns.
 
     ``unsigned_input``: the bias is corrected for int8 data that is stored as uint8 after 128 was added."""
-    _, weight, bias = call.weighted
+    _, weight, bias = call.data_weight_bias
     if unsigned_input:
-        return bias_operand(bias or weight, np.pad(bias_for_uint8_data(weight, bias), (0, extra_columns)))
+        return make_bias_operand(bias or weight, np.pad(bias_for_uint8_data(weight, bias), (0, extra_columns)))
     if not extra_columns or bias is None:
         return bias
     assert bias.data is not None
-    return bias_operand(bias, np.pad(bias.data.reshape(-1), (0, extra_columns)))
+    return make_bias_operand(bias, np.pad(bias.data.reshape(-1), (0, extra_columns)))
 
 
 def unit_product(
@@ -237,7 +237,7 @@ def unit_product(
 
     ``extra_units`` additional units with zero weights are computed and omitted from the result. If ``input_rows`` is
     uint8 and the data int8, 128 was added to the data, and the bias is corrected for this."""
-    data, weight, _ = call.weighted
+    data, weight, _ = call.data_weight_bias
     dtype = call.attrs.get("out_dtype") or data.type.dtype
     rows = pack_weight_rows(weight, units, depth, input_rows.shape[1], extra_units)
     bias = column_bias(call, extra_units, unsigned_input=(input_rows.dtype, data.type.dtype) == ("uint8", "int8"))
@@ -277,7 +277,7 @@ def packed_weight_form(call: OpCall, algorithm: str) -> BitFields | None:
     Only a layer with one group and int32 sums can have packed weights."""
     if algorithm not in ORDERS:
         return None
-    data, weight, _ = call.weighted
+    data, weight, _ = call.data_weight_bias
     integers = dtypes.is_integer(data.type.dtype) and call.attrs.get("out_dtype") == "int32"
     if weight.data is None or weight.data.dtype != np.int8 or not integers or call.attrs.get("groups", 1) > 1:
         return None
@@ -294,34 +294,40 @@ def packed_weight_form(call: OpCall, algorithm: str) -> BitFields | None:
     return BitFields(bits, order, block) if bits < 8 else None
 
 
-def packed_depth(form: BitFields, depth: int) -> int:
+def padded_depth_of_packed_weights(form: BitFields, depth: int) -> int:
     """Return the number of terms ``depth``, rounded up to whole elements and blocks of the packed weights ``form``."""
     whole = max(form.group, form.block)
     return -(-depth // whole) * whole
 
 
-def _can_pack(call: OpCall, algorithm: str) -> bool:
+def _saves_flash_when_packed(call: OpCall, algorithm: str) -> bool:
     """Test whether an algorithm can pack the weights of a layer, and the packed weights save flash."""
-    form, weight = packed_weight_form(call, algorithm), call.weighted[1].data
+    form, weight = packed_weight_form(call, algorithm), call.data_weight_bias[1].data
     if form is None or weight is None:
         return False
     units = len(weight)
     depth = weight.size // units
-    stored = prod(form.shape(units, packed_depth(form, depth))) * dtypes.nbytes(form.dtype)
+    stored = prod(form.shape(units, padded_depth_of_packed_weights(form, depth))) * dtypes.nbytes(form.dtype)
     # Blocks with multipliers: neighbours suit any core; halves need bytes of data, for which dot2 sums a block apart.
-    narrow = form.order == NEIGHBOURS or (form.order == HALVES and dtypes.nbytes(call.weighted[0].type.dtype) == 1)
+    narrow = form.order == NEIGHBOURS or (
+        form.order == HALVES and dtypes.nbytes(call.data_weight_bias[0].type.dtype) == 1
+    )
     return stored <= MAX_PACKED_SHARE * weight.size and (narrow or not form.block)
 
 
-def packed_notes(call: OpCall, form: BitFields) -> Notes:
+def packed_product_annotations(call: OpCall, form: BitFields) -> Notes:
     """Return the block annotations of a product by packed weights: bounds of its sums, and the form of the weights."""
     more = ((WEIGHT_BLOCK, form.block), (WEIGHT_TABLES, form.tables))
-    return (*sum_bound_notes(*call.weighted), (WEIGHT_BITS, form.bits), *((name, n) for name, n in more if n))
+    return (
+        *sum_bound_annotations(*call.data_weight_bias),
+        (WEIGHT_BITS, form.bits),
+        *((name, n) for name, n in more if n),
+    )
 
 
 FAR = np.int8(13)
 """Factor by which test cases multiply numbers of few bits, so that only a table can store them in few bits."""
-PACKED: Algorithms = {algorithm: partial(_can_pack, algorithm=algorithm) for algorithm in ORDERS}
+PACKED: Algorithms = {algorithm: partial(_saves_flash_when_packed, algorithm=algorithm) for algorithm in ORDERS}
 """Algorithms on packed weights, each with a predicate that tests whether the algorithm can compute a call."""
 
 
@@ -410,12 +416,12 @@ def _are_multiples_of_scales(weight_blocks: Array, scales: Array, max_integer: i
     return whole
 
 
-def quantised_weights_of(call: OpCall) -> QuantisedWeights | None:
+def recover_quantised_weights_of_call(call: OpCall) -> QuantisedWeights | None:
     """Return the constant weights (O, ...) of a float layer as int8 values and scales; None if they have no such form,
     or if the form saves no flash.
 
     The layer must have one group."""
-    data, weight, _ = call.weighted
+    data, weight, _ = call.data_weight_bias
     if weight.data is None or {data.type.dtype, weight.data.dtype.name} != {"float32"} or not weight.data.size:
         return None
     if call.attrs.get("groups", 1) > 1 or call.attrs.get("out_dtype") not in (None, "", "float32"):
@@ -429,9 +435,11 @@ def quantised_weights_of(call: OpCall) -> QuantisedWeights | None:
 def dequantised_product(call: OpCall, input_rows: te.Tensor) -> te.Tensor:
     """Build the float32 product (P, O) of ``input_rows`` (P, K) and weights stored as int8 values and scales, plus the
     bias."""
-    levels, (_, weight, bias) = quantised_weights_of(call), call.weighted
+    levels, (_, weight, bias) = recover_quantised_weights_of_call(call), call.data_weight_bias
     if levels is None:
-        raise InternalError("product: float weights must be int8 multiples of scales; check quantised_weights_of()")
+        raise InternalError(
+            "product: float weights must be int8 multiples of scales; check recover_quantised_weights_of_call()"
+        )
     bits = smallest_bit_width(levels.values)
     notes: Notes = ((OPENED, 1), *(((WEIGHT_BITS, bits),) if bits < 8 else ()))
     rows, block = weight.packed(levels.values), levels.block
@@ -483,7 +491,7 @@ def float16_weights(call: OpCall, group_count: int = 1) -> Array | None:
 
     Return None if the layer has another number of groups or another result dtype, if a weight would become infinite, or
     if the number of channels does not fill vectors."""
-    data, weight, _ = call.weighted
+    data, weight, _ = call.data_weight_bias
     if weight.data is None or {data.type.dtype, weight.type.dtype} != {"float32"} or not weight.data.size:
         return None
     if call.attrs.get("groups", 1) != group_count or call.attrs.get("out_dtype") not in (None, "", "float32"):
@@ -493,7 +501,7 @@ def float16_weights(call: OpCall, group_count: int = 1) -> Array | None:
     return halves if len(rows) % LANES == 0 and np.isfinite(halves).all() else None
 
 
-def split_into_float16_runs(term_count: int) -> tuple[int, int]:
+def float16_run_count_and_length(term_count: int) -> tuple[int, int]:
     """Return ``(runs, terms)``: the number of float16 runs into which a sum of ``term_count`` terms is split, and the
     number of terms in a run.
 
@@ -514,7 +522,7 @@ def split_into_float16_runs(term_count: int) -> tuple[int, int]:
 
 def padded_float16_term_count(term_count: int) -> int:
     """Return ``term_count``, the number of terms of a sum, rounded up to whole float16 runs."""
-    runs, terms = split_into_float16_runs(term_count)
+    runs, terms = float16_run_count_and_length(term_count)
     return runs * terms
 
 
@@ -522,11 +530,11 @@ def float16_product(call: OpCall, float16_rows: te.Tensor, term_count: int) -> t
     """Build the float32 product (P, O) of ``float16_rows`` (P, K) and float16 weights, plus the bias.
 
     Each row has ``term_count`` terms, followed by zeros."""
-    weights, (_, weight, bias) = float16_weights(call), call.weighted
+    weights, (_, weight, bias) = float16_weights(call), call.data_weight_bias
     if weights is None:
         raise InternalError("product: these weights cannot be stored as float16; check float16_weights()")
     columns = weight.packed(np.pad(weights, ((0, 0), (0, float16_rows.shape[1] - term_count))))
-    runs, terms = split_into_float16_runs(term_count)
+    runs, terms = float16_run_count_and_length(term_count)
     run, term = te.reduce_axis(runs, "r"), te.reduce_axis(terms, "k")
 
     def build_float16_partial_sum(p: Var, o: Var, r: Var) -> Expr:

@@ -274,7 +274,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     product."""
     if not is_quantised(node, graph):
         return split_activation(node, graph)
-    return legalize_product(node, graph, ProductForm(graph.types[node.inputs[0]].shape[-1], centres=True))
+    return legalize_product(node, graph, ProductForm(graph.types[node.inputs[0]].shape[-1], core_has_zero_points=True))
 
 
 def _make_test_cases() -> Iterable[Case]:

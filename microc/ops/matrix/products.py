@@ -25,7 +25,7 @@ from microc.graph.ir import Attr, Graph, Node
 from microc.numerics import INT32_MAX
 from microc.ops.arithmetic import Rewrite, activation_range, cast_exact, constant_data, per_tensor_quant
 from microc.ops.attributes import Multiplier, Rounding
-from microc.ops.matrix.gemm import emit_shift_sum, find_weight_shift
+from microc.ops.matrix.gemm import emit_weight_offset_correction, find_weight_offset
 from microc.ops.quantised.requantize import Requantization, emit_requantize, product_multipliers
 from microc.ops.registry import Legalized
 
@@ -43,31 +43,32 @@ class ProductForm:
     """Properties of an operator that sums products, as its legalisation needs them.
 
     - ``depth``: number of products in a sum.
-    - ``trailing``: number of output axes after the channel axis.
-    - ``single``: True if the scales of data and weight are multiplied in float32.
-    - ``centres``: True if the core operator has zero points as attributes and no bias. Otherwise it has a bias, and the
-    channels are axis 0 of its weights.
-    - ``padded``: True if the core operator has the attribute ``pad_value``."""
+    - ``trailing_axes``: number of output axes after the channel axis.
+    - ``multiplies_scales_in_float32``: True if the scales of data and weight are multiplied in float32.
+    - ``core_has_zero_points``: True if the core operator (the same operator on plain integers) has zero points as
+    attributes and no bias. Otherwise it has a bias, and the channels are axis 0 of its weights.
+    - ``core_has_pad_value``: True if the core operator has the attribute ``pad_value``."""
 
     depth: int
-    trailing: int = 0
-    single: bool = False
-    centres: bool = False
-    padded: bool = False
+    trailing_axes: int = 0
+    multiplies_scales_in_float32: bool = False
+    core_has_zero_points: bool = False
+    core_has_pad_value: bool = False
 
 
 @frozen
 class _CoreOperands:
     """Operands of the integer core operator, and bounds of its sums.
 
-    ``largest``: bound of the magnitude of every partial sum. ``bound``: bound of the magnitude of the complete sum."""
+    ``max_partial_sum``: bound of the magnitude of every partial sum. ``max_sum``: bound of the magnitude of the
+    complete sum."""
 
     operands: tuple[str, ...]
-    largest: int
-    bound: int
+    max_partial_sum: int
+    max_sum: int
     pad_value: int
-    shift: int = 0
-    """Number subtracted from every weight so that the weights fit int8, or 0 (see :func:`find_weight_shift`)."""
+    weight_offset: int = 0
+    """Number subtracted from every weight so that the weights fit int8, or 0 (see :func:`find_weight_offset`)."""
 
 
 def legalize_product(node: Node, graph: Graph, product_form: ProductForm) -> Legalized:
@@ -85,36 +86,38 @@ def legalize_product(node: Node, graph: Graph, product_form: ProductForm) -> Leg
     # LiteRT rounds once, like TFLite with single rounding. It differs in the scales (double precision) and in 64-bit sums, below.
     rounding = Rounding.SINGLE if exact_scales else rounding
     weights = constant_data(graph, node.inputs[1])
-    if product_form.centres:
+    if product_form.core_has_zero_points:
         largest = _bound_centred_sum(rewrite, product_form.depth)
         terms = _CoreOperands(node.inputs[:2], largest, largest, 0)
     elif weights is None:
         terms = _subtract_zero_points(rewrite, product_form.depth)
     else:
         terms = _fold_zero_points(rewrite, weights, data_zero)
-    fits = terms.largest <= INT32_MAX
+    fits = terms.max_partial_sum <= INT32_MAX
     # TFLite sums int16 data without an int32 bias in 64 bits and scales the sum by a 16-bit multiplier. As this rounds
     # differently, 64 bits are used even where the sum fits 32 bits. With exact scales (LiteRT) 32 bits are permitted.
     wide = rounding != Rounding.EVEN and _accumulates_in_64_bits(node, graph) and not (exact_scales and fits)
-    if wide and _WIDE_SUM_LIMIT <= terms.largest != _UNKNOWN:
+    if wide and _WIDE_SUM_LIMIT <= terms.max_partial_sum != _UNKNOWN:
         raise UnsupportedError(
-            f"sums need {terms.largest.bit_length()} bits without the sign; expected at most "
+            f"sums need {terms.max_partial_sum.bit_length()} bits without the sign; expected at most "
             f"{(_WIDE_SUM_LIMIT - 1).bit_length()}, TFLite's limit of 64-bit sums",
             where=str(node.loc),
             hint="make the bias smaller",
         )
     # A computed bias is clipped (_clip_bias) so that the sum fits its dtype.
-    accumulator = "int32" if fits or terms.largest == _UNKNOWN else "int64"
+    accumulator = "int32" if fits or terms.max_partial_sum == _UNKNOWN else "int64"
     terms = _convert_bias(rewrite, terms, accumulator)
     attrs: dict[str, Attr] = {k: v for k, v in node.attrs.items() if k not in _SURFACE}
     attrs |= {"activation": "", "out_dtype": accumulator}
-    if product_form.centres:
+    if product_form.core_has_zero_points:
         zeros = (per_tensor_quant(node, graph, name)[1] for name in node.inputs[:2])
         attrs |= dict(zip(("zero_point_a", "zero_point_b"), zeros, strict=True))
-    if product_form.padded:
+    if product_form.core_has_pad_value:
         attrs["pad_value"] = terms.pad_value
     shift_sum = (
-        emit_shift_sum(rewrite, terms.operands, terms.shift, output.shape, accumulator, attrs) if terms.shift else ""
+        emit_weight_offset_correction(rewrite, terms.operands, terms.weight_offset, output.shape, accumulator, attrs)
+        if terms.weight_offset
+        else ""
     )
     # The sum of the weights' shift was emitted before the product, so that the product's kernel can fuse the addition below.
     acc = rewrite.emit(node.op, terms.operands, rewrite.value("acc", output.shape, accumulator), attrs)
@@ -125,9 +128,11 @@ def legalize_product(node: Node, graph: Graph, product_form: ProductForm) -> Leg
     low, high = activation_range(
         str(node.attrs.get("activation", "")), output.quant, output.dtype, rounding, str(node.loc)
     )
-    multipliers = product_multipliers(data, weight, output.quant, rounding, product_form.single and not exact_scales)
-    result = Requantization(multipliers, out_zero, low, high, output.dtype, product_form.trailing)
-    bound = terms.bound if terms.bound <= INT32_MAX or wide else -1  # -1: unknown
+    multipliers = product_multipliers(
+        data, weight, output.quant, rounding, product_form.multiplies_scales_in_float32 and not exact_scales
+    )
+    result = Requantization(multipliers, out_zero, low, high, output.dtype, product_form.trailing_axes)
+    bound = terms.max_sum if terms.max_sum <= INT32_MAX or wide else -1  # -1: unknown
     emit_requantize(rewrite, acc, node.outputs[0], result, Multiplier.WIDE if wide else rounding, bound)
     return rewrite.legalized()
 
@@ -156,7 +161,7 @@ def _fold_zero_points(rewrite: Rewrite, weights: Array, data_zero_point: int) ->
     )
     if any(weight_type.quant.zero_point) or weight_type.dtype not in ("int8", "int16"):
         # Weights less their zero point may need nine bits: shift them into int8 if possible, else store int16.
-        shift = find_weight_shift(node, graph, rows)
+        shift = find_weight_offset(node, graph, rows)
         dtype = "int8" if shift or (rows.min(initial=0) >= -128 and rows.max(initial=0) <= 127) else "int16"
         weight = rewrite.constant("weight", cast_exact(dtype, rows - shift).reshape(weights.shape))
     folded = -data_zero_point * rows.sum(axis=1)

@@ -49,26 +49,28 @@ ADDED = (FIELD << 16) + FIELD
 class PairPacking:
     """Packing of weights for a product that multiplies two pixels at once, in two fields of one 32-bit word.
 
-    ``unsigned`` is the weights (O, K) plus 128 as uint8, where K is a multiple of ``terms``. The sum of a block of
-    ``terms`` products must not overflow a field, so parts of some weights are moved to an additional last block of
-    their channel. All channels have the same number of moved parts. ``places`` are the indices of their inputs in the
-    stage ``pairs``; ``moved`` are their weights, 0 where a channel needs fewer parts."""
+    ``uint8_weights`` are the weights (O, K) plus 128; K is a multiple of ``terms_per_block``. The sum of a block of
+    ``terms_per_block`` products must not overflow a field. Therefore parts of some weights are moved to an additional
+    last block of their channel. All channels have the same number of moved parts. ``moved_input_indices``: for each
+    part, the index of its input in the stage ``pairs``. ``moved_weights``: the parts themselves, 0 if a channel needs
+    fewer parts."""
 
-    terms: int
-    unsigned: Array
-    places: Array
-    moved: Array
+    terms_per_block: int
+    uint8_weights: Array
+    moved_input_indices: Array
+    moved_weights: Array
 
     @property
     def blocks(self) -> int:
-        """Number of blocks of ``terms`` products in a channel, including the additional block of moved parts."""
-        return int(self.unsigned.shape[1]) // self.terms + (1 if self.moved.size else 0)
+        """Number of blocks of ``terms_per_block`` products in a channel, including the additional block of moved
+        parts."""
+        return int(self.uint8_weights.shape[1]) // self.terms_per_block + (1 if self.moved_weights.size else 0)
 
     @property
     def cost(self) -> float:
         """Estimated number of instructions for one channel and two pixels. Only instructions that differ between
         packings are counted: per input, block and moved part."""
-        depth, moved = int(self.unsigned.shape[1]), int(self.moved.shape[1])
+        depth, moved = int(self.uint8_weights.shape[1]), int(self.moved_weights.shape[1])
         return 3.5 * depth + 5.5 * self.blocks + 6 * moved
 
 
@@ -100,7 +102,7 @@ def _pack_pairs_in_blocks(weights: Array, terms_per_block: int) -> PairPacking |
     total = round_up_to_multiple(depth, terms_per_block)
     remaining = np.pad(weights.astype(np.int64), ((0, 0), (0, total - depth))).reshape(channels, -1, terms_per_block)
     moves: list[list[tuple[int, int]]] = [[] for _ in range(channels)]
-    for channel, block in np.argwhere(field_overflow(remaining) > 0):
+    for channel, block in np.argwhere(max_field_overflow(remaining) > 0):
         # Move as much of the largest weight as brings the block into the field; a unit of weight changes a sum by HIGH at least.
         row = remaining[channel, block].tolist()  # numbers of Python, because a block is too short for NumPy to be fast
         while (excess := _overflow_of_block(row)) > 0:
@@ -117,12 +119,12 @@ def _pack_pairs_in_blocks(weights: Array, terms_per_block: int) -> PairPacking |
     for channel, entries in enumerate(moves):
         for k, (index, part) in enumerate(entries):
             places[channel, k], moved[channel, k] = index, part
-    if max_moves and int(field_overflow(moved.astype(np.int64)).max()) > 0:
+    if max_moves and int(max_field_overflow(moved.astype(np.int64)).max()) > 0:
         return None
     return PairPacking(terms_per_block, (remaining.reshape(channels, total) + 128).astype(np.uint8), places, moved)
 
 
-def field_overflow(weights: Array) -> Array:
+def max_field_overflow(weights: Array) -> Array:
     """Return the amount by which sums of weights times pixels over the last axis can exceed a field of a word; at most
     0 if they cannot."""
     positive, negative = np.maximum(weights, 0).sum(-1), np.minimum(weights, 0).sum(-1)
@@ -133,7 +135,7 @@ def field_overflow(weights: Array) -> Array:
 
 
 def _overflow_of_block(weights: list[int]) -> int:
-    """Return what :func:`field_overflow` returns, for the weights of one block."""
+    """Return what :func:`max_field_overflow` returns, for the weights of one block."""
     positive = sum([w for w in weights if w > 0])
     negative = sum(weights) - positive
     return max(positive * HIGH + negative * LOW - (FIELD - 1), -(positive * LOW + negative * HIGH) - FIELD)
@@ -148,15 +150,15 @@ def paired_product(
     all blocks, each block followed by its shift), ``part`` (pair, block, O) with the sums t of blocks, ``acc`` (pair,
     2, O) with the sums s and h, and ``value``."""
     rows, depth = pixels.shape
-    channels, terms = packing.unsigned.shape[0], packing.terms
-    taps, first = weight.packed(packing.unsigned), _initial_pair_sums(weight, bias, packing, channels)
+    channels, terms = packing.uint8_weights.shape[0], packing.terms_per_block
+    taps, first = weight.packed(packing.uint8_weights), _initial_pair_sums(weight, bias, packing, channels)
     half = (pixel_count + 1) // 2
 
     def build_packed_pair(p: Var, k: Expr) -> Expr:
         partner = ir.binary("min", p * 2 + 1, rows - 1) if rows % 2 else p * 2 + 1
         return to_uint32(pixels[p * 2, k]) + (to_uint32(pixels[partner, k]) << 16)
 
-    def build_entry(p: Var, e: Var) -> Expr:
+    def build_word_or_block_start(p: Var, e: Var) -> Expr:
         block, place = e // (terms + 1) * terms, e % (terms + 1)
         total = build_packed_pair(p, block)
         for k in range(1, terms):
@@ -164,7 +166,7 @@ def paired_product(
         # Behind each block: c - 128 sum(words), what the sum of the block starts from.
         return ir.select(place < terms, build_packed_pair(p, block + place), uint32_literal(ADDED) - (total << 7))
 
-    pairs = te.compute((half, depth // terms * (terms + 1)), build_entry, PAIRS, ("p", "e"))
+    pairs = te.compute((half, depth // terms * (terms + 1)), build_word_or_block_start, PAIRS, ("p", "e"))
     term, block = te.reduce_axis(terms, "i"), te.reduce_axis(depth // terms, "j")
 
     def build_block_sum(p: Var, j: Var, o: Var) -> Expr:
@@ -177,18 +179,18 @@ def paired_product(
         total, start = part[p, block.var, o], ir.cast("uint32", first[o])
         # s = sum(A) + 2**16 sum(B) starts from both fields' start, 2**16 + 1 times it; h = sum(B) from one.
         low, high = start * uint32_literal(65537), start
-        if packing.moved.size:
-            rest = _moved_sum(weight, packing, pairs, p, o)
+        if packing.moved_weights.size:
+            rest = _sum_of_moved_parts(weight, packing, pairs, p, o)
             low, high = low + rest, high + (rest >> 16)
         return te.sum_reduce(ir.select(h < 1, total, total >> 16), block, init=ir.select(h < 1, low, high))
 
     acc = te.compute((half, 2, channels), build_field_sum, ACC, ("p", "h", "o"))
 
-    def build_value(p: Var, o: Var) -> Expr:
+    def unpack_product(p: Var, o: Var) -> Expr:
         low = acc[p // 2, 0, o] - (acc[p // 2, 1, o] << 16)
         return ir.cast("int32", ir.select(p % 2 < 1, low, acc[p // 2, 1, o]))
 
-    return te.compute((pixel_count, channels), build_value, VALUE, ("p", "o"))
+    return te.compute((pixel_count, channels), unpack_product, VALUE, ("p", "o"))
 
 
 def _initial_pair_sums(weight: Operand, bias: Operand | None, packing: PairPacking, channels: int) -> te.Tensor:
@@ -200,12 +202,12 @@ def _initial_pair_sums(weight: Operand, bias: Operand | None, packing: PairPacki
     return weight.packed((bias_data - packing.blocks * FIELD).astype(np.int32))
 
 
-def _moved_sum(weight: Operand, packing: PairPacking, pairs: te.Tensor, p: Var, o: Var) -> Expr:
+def _sum_of_moved_parts(weight: Operand, packing: PairPacking, pairs: te.Tensor, p: Var, o: Var) -> Expr:
     """Build the sum t of a channel's additional last block, which contains the parts of weights moved from other
     blocks."""
-    places, parts = weight.packed(packing.places, table=True), weight.packed(packing.moved)
+    places, parts = weight.packed(packing.moved_input_indices, table=True), weight.packed(packing.moved_weights)
     total: Expr = uint32_literal(ADDED)
-    for k in range(packing.moved.shape[1]):
+    for k in range(packing.moved_weights.shape[1]):
         total = total + ir.cast("uint32", parts[o, k]) * pairs[p, ir.cast("int32", places[o, k])]
     return total
 
@@ -247,17 +249,17 @@ _MASK = 0xFF00FF
 class QuadPacking:
     """Packing of int8 weights (O, columns) for a product that multiplies four output channels at once.
 
-    O is a multiple of four, and the number of columns is a multiple of ``terms``. The first K columns read the K
-    inputs. ``repeated``: indices of the inputs that the additional columns read again."""
+    O is a multiple of four, and the number of columns is a multiple of ``terms_per_block``. The first K columns
+    read the K inputs. ``repeated_inputs``: indices of the inputs that the additional columns read again."""
 
-    terms: int
+    terms_per_block: int
     weights: Array
-    repeated: Array
+    repeated_inputs: Array
 
     @property
     def blocks(self) -> int:
-        """Number of blocks of ``terms`` columns."""
-        return int(self.weights.shape[1]) // self.terms
+        """Number of blocks of ``terms_per_block`` columns."""
+        return int(self.weights.shape[1]) // self.terms_per_block
 
     @property
     def words(self) -> Array:
@@ -296,7 +298,7 @@ def _pack_quads_in_blocks(weights: Array, columns_per_block: int) -> QuadPacking
     kept = np.zeros((channels, round_up_to_multiple(most, columns_per_block)), np.int64)
     kept[:, :depth] = weights
     blocks, places = kept.reshape(channels, -1, columns_per_block), list(range(depth))
-    over = field_overflow(blocks)
+    over = max_field_overflow(blocks)
     # Repeat one column at a time: of the block that exceeds the field most, the input whose weights can give up most.
     while over.max(initial=0) > 0:
         end = len(places)
@@ -311,7 +313,7 @@ def _pack_quads_in_blocks(weights: Array, columns_per_block: int) -> QuadPacking
         kept[:, end] = part
         places.append(places[block * columns_per_block + column])
         for changed in (block, end // columns_per_block):
-            over[:, changed] = field_overflow(blocks[:, changed])
+            over[:, changed] = max_field_overflow(blocks[:, changed])
     total = round_up_to_multiple(len(places), columns_per_block)
     repeated = np.array([*places[depth:], *(0,) * (total - len(places))], np.uint16)
     return QuadPacking(columns_per_block, kept[:, :total].astype(np.int8), repeated)
@@ -330,12 +332,12 @@ def quad_product(
     - ``part`` (P, block, O / 4, 2): the sums q and p of blocks.
     - ``acc`` (P, O / 4, 2, 2): the sums of the fields, as in ``pairs``.
     - ``value`` (P, O)."""
-    terms, blocks, quads = packing.terms, packing.blocks, packing.weights.shape[0] // CHANNELS
+    terms, blocks, quads = packing.terms_per_block, packing.blocks, packing.weights.shape[0] // CHANNELS
     count, kept = rows.shape[0], terms if stores_widened_inputs else 0
     words, first = weight.packed(packing.words), _initial_quad_sums(weight, bias, packing)
     inputs = _column_inputs(rows, weight, packing)
 
-    def build_entry(p: Var, e: Var) -> Expr:
+    def build_word_or_block_start(p: Var, e: Var) -> Expr:
         block, place = e // (kept + 1) * terms, e % (kept + 1)
         total = to_uint32(inputs[p, block])
         for k in range(1, terms):
@@ -347,7 +349,7 @@ def quad_product(
             ir.select(place < terms, to_uint32(inputs[p, block + place]), behind) if stores_widened_inputs else behind
         )
 
-    entries = te.compute((count, blocks * (kept + 1)), build_entry, ENTRY, ("p", "e"))
+    entries = te.compute((count, blocks * (kept + 1)), build_word_or_block_start, ENTRY, ("p", "e"))
     term, block = te.reduce_axis(terms, "i"), te.reduce_axis(blocks, "j")
 
     def build_block_sum(p: Var, j: Var, g: Var, f: Var) -> Expr:
@@ -370,19 +372,19 @@ def quad_product(
 
     acc = te.compute((count, quads, 2, 2), build_field_sum, ACC, ("p", "g", "f", "h"))
 
-    def build_value(p: Var, o: Var) -> Expr:
+    def unpack_product(p: Var, o: Var) -> Expr:
         low, high = acc[p, o // CHANNELS, o % 2, 0], acc[p, o // CHANNELS, o % 2, 1]
         return ir.cast("int32", ir.select(o % CHANNELS < 2, low - (high << 16), high))
 
-    return te.compute((count, quads * CHANNELS), build_value, VALUE, ("p", "o"))
+    return te.compute((count, quads * CHANNELS), unpack_product, VALUE, ("p", "o"))
 
 
 def _column_inputs(rows: te.Tensor, weight: Operand, packing: QuadPacking) -> te.Tensor:
     """Return the inputs of all columns (P, columns): the data, followed by the inputs that are read again."""
     count, depth = rows.shape
-    if not packing.repeated.size:
+    if not packing.repeated_inputs.size:
         return rows
-    places = weight.packed(packing.repeated, table=True)
+    places = weight.packed(packing.repeated_inputs, table=True)
 
     def build_column_input(p: Var, k: Var) -> Expr:
         again = ir.cast("int32", places[ir.binary("max", k - depth, ir.const(0, "int32"))])

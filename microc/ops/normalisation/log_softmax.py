@@ -28,10 +28,10 @@ from microc.numerics import (
     NUMPY,
     Arith,
     doubling_high_mul,
+    fixed_point_reciprocal,
     half_of_one_plus,
     multiply_double_rounding,
     quantize_multiplier,
-    reciprocal,
     rounding_shift_right,
     saturating_double,
     shift_right_half_up,
@@ -77,7 +77,7 @@ def log_q5_26(z: Any, bind_to_name: Callable[[Any], Any], arith: Arith[Any]) -> 
     inner = bind_to_name(q + _ALPHA_I + doubling_high_mul(square, _ALPHA_D, arith))
     denominator = bind_to_name(doubling_high_mul(p, inner, arith) + doubling_high_mul(q, _ALPHA_F, arith))
     inverse = bind_to_name(
-        saturating_double(bind_to_name(reciprocal(bind_to_name(half_of_one_plus(denominator)), arith)))
+        saturating_double(bind_to_name(fixed_point_reciprocal(bind_to_name(half_of_one_plus(denominator)), arith)))
     )
     fine = bind_to_name(rounding_shift_right(numerator, 6, arith))
     return (doubling_high_mul(power, _LOG_2, arith) + doubling_high_mul(fine, inverse, arith)) * 2
@@ -222,10 +222,10 @@ def _qlog_softmax_error_message(checked_node: CheckedNode) -> str:
     if powers is not None and powers[0] != INT32_MAX:
         return f"powers[0] is not one in fixed point; got {powers[0]}, expected {INT32_MAX}"
     reals = checked_node.data[2]
-    return "" if reals is None else _reals_overflow_message(reals.astype(np.int64), checked_node.attrs)
+    return "" if reals is None else _table_minus_log_overflow_message(reals.astype(np.int64), checked_node.attrs)
 
 
-def _reals_overflow_message(reals: Array, attrs: Mapping[str, Any]) -> str:
+def _table_minus_log_overflow_message(reals: Array, attrs: Mapping[str, Any]) -> str:
     """Return an error message if a table entry minus a logarithm can overflow int32, else an empty string.
 
     An entry is used only if its distance from the row's largest number is within a limit, which grows with the

@@ -22,7 +22,7 @@ from microc.numerics import (
     ONE_Q3,
     doubling_high_mul,
     inverse_root_step,
-    inverse_square_root,
+    inverse_square_root_mantissa_and_shift,
     multiply_double_rounding,
     rounding_shift_right,
 )
@@ -142,7 +142,7 @@ def _evaluate_ql2_normalize_reference(attrs: Mapping[str, Any], arrays: Sequence
     rows = arrays[0].astype(np.int64).reshape(-1, arrays[0].shape[-1]) - attrs["zero_point"]
     made = []
     for row in rows:
-        mantissa, shift = inverse_square_root(int((row * row).sum()))
+        mantissa, shift = inverse_square_root_mantissa_and_shift(int((row * row).sum()))
         scaled = multiply_double_rounding(row, mantissa, shift + _OUTPUT_BITS, NUMPY)
         made.append(np.clip(scaled, -128, 127))
     return (np.stack(made).astype(np.int8).reshape(arrays[0].shape),)
@@ -173,7 +173,7 @@ def _compute_ql2_normalize(call: OpCall) -> te.Tensor:
 
 
 def build_inverse_root(x: Expr) -> tuple[list[tuple[Var, Expr]], Expr, Expr]:
-    """Build :func:`microc.numerics.inverse_square_root` over TIR.
+    """Build :func:`microc.numerics.inverse_square_root_mantissa_and_shift` over TIR.
 
     Return ``(definitions, mantissa, shift)``: the variables and values of the ``Let`` statements to define first, and
     the result."""
@@ -316,7 +316,7 @@ def _evaluate_qlayer_norm_reference(attrs: Mapping[str, Any], arrays: Sequence[A
         total = int(row.sum())
         spread = (depth * int((row * row).sum()) - total * total << 2 * GUARD) + attrs["epsilon"]
         halved = max(spread.bit_length() - 30, 0) >> 1
-        mantissa, shift = inverse_square_root(spread >> 2 * halved)
+        mantissa, shift = inverse_square_root_mantissa_and_shift(spread >> 2 * halved)
         left = shift - halved + GUARD + attrs["fraction"]
         left, right = max(left, 0), max(-left, 0)
         shifted = doubling_high_mul((depth * row - total) << left, mantissa, NUMPY)

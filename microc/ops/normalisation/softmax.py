@@ -31,7 +31,7 @@ from microc.ops.attributes import (
 from microc.ops.constants import BOUNDED, POSITIVE, CheckedNode, NumberUse, OperandBounds, stored_range_error_message
 from microc.ops.elementwise.lookup import interpolate_table, interpolation_table
 from microc.ops.elementwise.scalar_functions import build_exp_of_negative
-from microc.ops.quantised.scaling import high_mul
+from microc.ops.quantised.scaling import build_doubling_high_mul
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_along_axis
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -99,7 +99,7 @@ def row_reciprocal(exponential_sum: Any, headroom: Any, arith: Arith[Any]) -> An
     """Return the reciprocal in Q0.31 of ``exponential_sum`` (Q12.19), after a left shift of the sum by ``headroom``.
 
     The shifted sum is (1 + x) / 2 in Q0.31."""
-    return numerics.saturating_double(numerics.reciprocal(exponential_sum << headroom, arith))
+    return numerics.saturating_double(numerics.fixed_point_reciprocal(exponential_sum << headroom, arith))
 
 
 def _unclamped_probability(exponential: Any, reciprocal: Any, headroom: Any, out_dtype: str, arith: Arith[Any]) -> Any:
@@ -429,7 +429,7 @@ def _compute_qsoftmax_scaled(call: OpCall) -> te.Tensor:
     shift = te.compute((rows,), lambda n: _product_right_shift(headroom[n], attrs) - 1, "shift", ("n",))
 
     def build_element(n: Expr, c: Expr) -> Expr:
-        product = high_mul(build_power(n, c), 0, 1 << bits, multiplier[n])
+        product = build_doubling_high_mul(build_power(n, c), 0, 1 << bits, multiplier[n])
         result = (((product >> shift[n]) + 1) >> 1) + attrs["zero_point"]
         return clamp_to_dtype(result, *dtypes.int_range(attrs["out_dtype"]), attrs["out_dtype"])
 

@@ -49,7 +49,8 @@ def legalize_max_pool(node: Node, graph: Graph) -> Legalized | None:
 
 
 def legalize_avg_pool(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite a quantised average pool to an average of the stored integers (TFLite) or to a rescaled sum of them (ONNX).
+    """Rewrite a quantised average pool to an average of the stored integers (TFLite) or to a rescaled sum of them
+    (ONNX).
 
     If neither gives exact results, rewrite it to float operators. For a float average pool, only split off the
     activation."""
@@ -89,7 +90,8 @@ def _emit_pool_and_clip(node: Node, graph: Graph) -> Legalized | None:
 
 
 def _emit_requantised_max(node: Node, graph: Graph) -> Legalized:
-    """Rewrite to the maximum of the stored integers, followed by the activation and the conversion to the result's scale."""
+    """Rewrite to the maximum of the stored integers, followed by the activation and the conversion to the result's
+    scale."""
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     activation = str(node.attr("activation"))
     rewrite = Rewrite(node, graph)
@@ -113,7 +115,7 @@ def _emit_float_average(node: Node, graph: Graph) -> Legalized:
     mean, real = (rewrite.value(name, result.shape, "float32") for name in ("mean", "real"))
     rewrite.emit(node.op, (stored,), mean, {**node.attrs, "activation": ""})
     if node.attr("rounding") == Rounding.EVEN and activation not in ("tanh", "sigmoid"):
-        _emit_even_means(rewrite, mean)
+        _emit_half_even_means(rewrite, mean)
         return rewrite.legalized()
     rewrite.emit("mul", (mean, rewrite.constant("scale", np.array([scale], np.float32))), real, {})
     if activation:
@@ -123,7 +125,7 @@ def _emit_float_average(node: Node, graph: Graph) -> Legalized:
     return rewrite.legalized()
 
 
-def _emit_even_means(rewrite: Rewrite, mean_value: str) -> None:
+def _emit_half_even_means(rewrite: Rewrite, mean_value: str) -> None:
     """Append the operators that scale the float means ``mean_value`` to the quantised result, with ties to even.
 
     The means times a common multiple of the windows' element counts are integers up to rounding errors; these integers
@@ -364,7 +366,8 @@ def _reduce_windows(call: OpCall, combiner: str, pad_value: float, initial_value
 
 
 def _max_padding(call: OpCall) -> tuple[int, ...]:
-    """Return the largest padding of each side (top, left, bottom, right) over all sizes that the network may get at run time.
+    """Return the largest padding of each side (top, left, bottom, right) over all sizes that the network may get at run
+    time.
 
     It is the attribute ``open``, as in :class:`microc.ops.convolution.geometry.Geometry`, or the padding itself if
     sizes are fixed."""
@@ -372,7 +375,8 @@ def _max_padding(call: OpCall) -> tuple[int, ...]:
 
 
 def _pad_data(call: OpCall, x: te.Tensor, pad_value: float) -> te.Tensor:
-    """Build the te stage ``padded``: the data with a border of ``pad_value``. Return the data itself if there is no padding."""
+    """Build the te stage ``padded``: the data with a border of ``pad_value``. Return the data itself if there is no
+    padding."""
     top, left, bottom, right = call.attrs["padding"]
     above, ahead, below, behind = _max_padding(call)
     if not any(_max_padding(call)):

@@ -19,7 +19,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
-from microc.ops.arithmetic import NUMBERS, build_replaces_best, computation_dtype
+from microc.ops.arithmetic import NUMBERS, build_replaces_best_condition, computation_dtype
 from microc.ops.attributes import SPATIAL, Attributes, flag, integers
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
@@ -60,7 +60,8 @@ def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
 
 
 def _neutral_element(combiner: str, dtype: str) -> float:
-    """Return the neutral element of the combiner ``add`` or ``maximum``, with which padding does not change the result."""
+    """Return the neutral element of the combiner ``add`` or ``maximum``, with which padding does not change the
+    result."""
     if combiner == "add":
         return 0
     return float("-inf") if dtypes.is_float(dtype) else dtypes.int_range(dtype)[0]
@@ -92,7 +93,8 @@ def _evaluate_reference(combiner: str, attrs: Mapping[str, Any], arrays: Sequenc
 def _build_tap_index_and_condition(
     attrs: Mapping[str, Any], extents: Sequence[int], window_index: Sequence[Expr], taps: Sequence[Expr]
 ) -> Any:
-    """Build the index of the element that one tap of a window reads, and the condition that the index is within the data.
+    """Build the index of the element that one tap of a window reads, and the condition that the index is within the
+    data.
 
     ``taps``: position in the window along each spatial axis. The condition is None if it always holds."""
     rank = len(extents)
@@ -209,7 +211,7 @@ def _compute_window_argmax(call: OpCall) -> tuple[te.Tensor, ...]:
         for place, step in zip(where, steps, strict=True):
             flat = flat + place * step
         value = x[(*index[:2], *where)]
-        new = ir.Bin("or", places[index] < 0, build_replaces_best("gt", value, values[index]))
+        new = ir.Bin("or", places[index] < 0, build_replaces_best_condition("gt", value, values[index]))
         better: Expr = new if inside is None else ir.Bin("and", inside, new)
         keep = ir.seq(ir.Store(values, index, value), ir.Store(places, index, ir.cast("int64", flat)))
         search = ir.loops(zip(taps, attrs["kernel"], strict=True), ir.If(better, keep))

@@ -14,8 +14,8 @@ from microc.errors import ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.numerics import (
     NUMPY,
-    clip_nan_low,
-    inverse_square_root,
+    clip_with_nan_as_low,
+    inverse_square_root_mantissa_and_shift,
     multiply_double_rounding,
     quantize_multiplier,
     round_half_away,
@@ -66,7 +66,7 @@ def _quantise_row_symmetric(row: Array, row_min: np.float32, row_max: np.float32
     if reach == 0:
         return np.zeros_like(row), np.float32(1)
     steps = row * (np.float32(_MAX_LEVEL) / reach)
-    return clip_nan_low(round_half_away(steps), -_MAX_LEVEL, _MAX_LEVEL), reach / np.float32(_MAX_LEVEL)
+    return clip_with_nan_as_low(round_half_away(steps), -_MAX_LEVEL, _MAX_LEVEL), reach / np.float32(_MAX_LEVEL)
 
 
 def _quantise_row_asymmetric(row: Array, row_min: np.float32, row_max: np.float32) -> tuple[Array, np.float32]:
@@ -78,11 +78,12 @@ def _quantise_row_asymmetric(row: Array, row_min: np.float32, row_max: np.float3
     zero = -128 - below if 128 + abs(below) < _MAX_LEVEL + abs(above) else _MAX_LEVEL - above
     nudged = float(np.clip(np.floor(abs(zero) + 0.5) * np.sign(zero), -128, _MAX_LEVEL))
     steps = np.float32(nudged) + row * (np.float32(1) / np.float32(scale))
-    return clip_nan_low(round_half_away(steps), -128, _MAX_LEVEL) - nudged, np.float32(scale)
+    return clip_with_nan_as_low(round_half_away(steps), -128, _MAX_LEVEL) - nudged, np.float32(scale)
 
 
 def _compute_dynamic_quantize(call: OpCall) -> tuple[te.Tensor, ...]:
-    """Build two passes over each row: the first finds its least and largest element, the second quantises its elements."""
+    """Build two passes over each row: the first finds its least and largest element, the second quantises its
+    elements."""
     data = call.data
     rows, symmetric = int(call.attrs["rows"]), bool(call.attrs["symmetric"])
     size, dtype = data.type.size // rows, call.out_types[0].dtype
@@ -202,7 +203,7 @@ def _infer_qrsqrt_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -
 
 def _evaluate_qrsqrt_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0].reshape(-1)
-    parts = [inverse_square_root(max(int(value), 1)) for value in x]
+    parts = [inverse_square_root_mantissa_and_shift(max(int(value), 1)) for value in x]
     one = np.int64(1)
     roots = [multiply_double_rounding(one, mantissa, shift + _FRACTION, NUMPY) for mantissa, shift in parts]
     scaled = multiply_double_rounding(np.array(roots, np.int64), attrs["multiplier"], attrs["shift"], NUMPY)
@@ -267,7 +268,8 @@ def mean_multiplier(mantissa: int, shift: int, element_count: int) -> tuple[int,
 
 
 def _max_shift_before_division(shift: int) -> int:
-    """Return the largest left shift that the mantissa of a multiplier with exponent ``shift`` can get before the division."""
+    """Return the largest left shift that the mantissa of a multiplier with exponent ``shift`` can get before the
+    division."""
     return min(_MAX_LEFT_SHIFT, 31 + shift)
 
 

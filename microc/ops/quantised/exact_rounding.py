@@ -1,4 +1,5 @@
-"""Integer scaling with ties to even that is proved to be exact: operators ``sum_even``, ``product_even`` and ``requantize_even``.
+"""Integer scaling with ties to even that is proved to be exact: operators ``sum_even``, ``product_even`` and
+``requantize_even``.
 
 Fixed-point factors are searched at compile time and compared with exact arithmetic for all values of the operands."""
 
@@ -74,18 +75,18 @@ def exact_rounded_sums(terms: Sequence[tuple[Array, Fraction]]) -> Array:
 
 @frozen
 class FixedPointFactors:
-    """Fixed-point factors of the formula ``round(sum(x * factor) / 2**distance)``, which rounds half to even.
+    """Fixed-point factors of the formula ``round(sum(x * factor) / 2**right_shift)``, which rounds half to even.
 
-    A sum within ``near`` of a tie counts as a tie. If ``near`` is negative, ties are rounded up."""
+    A sum within ``tie_margin`` of a tie counts as a tie. If ``tie_margin`` is negative, ties are rounded up."""
 
     factors: tuple[int, ...]
-    distance: int
-    near: int
+    right_shift: int
+    tie_margin: int
 
     def round_sums(self, operands: Sequence[Array]) -> Array:
         """Compute the rounded sums of ``operands`` times factors over numpy, exactly as the generated code does."""
         total = sum(x * factor for x, factor in zip(operands, self.factors, strict=True))
-        return np.asarray(shift_right_even(np.asarray(total, np.int64), self.distance, self.near, NUMPY))
+        return np.asarray(shift_right_even(np.asarray(total, np.int64), self.right_shift, self.tie_margin, NUMPY))
 
 
 def find_exact_factors(
@@ -179,7 +180,7 @@ def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tupl
     return (np.asarray(clipped).astype(dtypes.to_numpy(attrs["out_dtype"])),)
 
 
-def _operand_magnitudes(attrs: Mapping[str, Any], dtype_names: Sequence[str]) -> list[int]:
+def _max_operand_magnitudes(attrs: Mapping[str, Any], dtype_names: Sequence[str]) -> list[int]:
     """Return the largest magnitude of each array that is multiplied by a factor (see :func:`_multiplied_operands`)."""
     if "bound" in attrs:
         return [attrs["bound"]]
@@ -194,7 +195,7 @@ def _bound_of_rounded_sum(attrs: Mapping[str, Any], dtype_names: Sequence[str]) 
     """Return an upper bound of the sum of products plus the addend that rounds it."""
     sums = sum(
         size * abs(factor)
-        for size, factor in zip(_operand_magnitudes(attrs, dtype_names), _read_factor_attrs(attrs), strict=True)
+        for size, factor in zip(_max_operand_magnitudes(attrs, dtype_names), _read_factor_attrs(attrs), strict=True)
     )
     return int(sums + (1 << (attrs["distance"] - 1)) + max(attrs["near"], 0))
 
@@ -243,7 +244,7 @@ def _rounded_sum_overflow_message(checked_node: CheckedNode) -> str:
     if any(dtypes.nbytes(dtype) > (4 if "bound" in attrs else 2) or dtype == "uint32" for dtype in dtype_names):
         expected = "integers of at most 32 bits other than uint32" if "bound" in attrs else "integers of 8 or 16 bits"
         return f"operands have unsupported dtypes; got {', '.join(dtype_names)}, expected {expected}"
-    if max(_operand_magnitudes(attrs, dtype_names)) > INT32_MAX:
+    if max(_max_operand_magnitudes(attrs, dtype_names)) > INT32_MAX:
         return f"an operand or product can overflow int32; got operands of {', '.join(dtype_names)}"
     if not any(_read_factor_attrs(attrs)):
         return "all factors are zero; expected another number for one of them"
@@ -323,7 +324,8 @@ def emit_requantize_even(
 def _find_factors_for_result(
     terms: Sequence[tuple[Array, Fraction]], result_attrs: Mapping[str, Attr]
 ) -> FixedPointFactors | None:
-    """Return exact fixed-point factors for sums that are clamped as ``result_attrs`` require, or None if there are none."""
+    """Return exact fixed-point factors for sums that are clamped as ``result_attrs`` require, or None if there are
+    none."""
     low, high, zero = (int(str(result_attrs[name])) for name in ("minimum", "maximum", "zero_point"))
     return find_exact_factors(terms, low - zero, high - zero)
 
@@ -339,7 +341,7 @@ def _zero_point_attrs(zero_points: Sequence[int]) -> dict[str, Attr]:
 
 
 def _add_factor_attrs(factors: FixedPointFactors, result_attrs: Mapping[str, Attr]) -> dict[str, Attr]:
-    return {"distance": factors.distance, "near": factors.near, **result_attrs}
+    return {"distance": factors.right_shift, "near": factors.tie_margin, **result_attrs}
 
 
 # ---------------------------------------------------------------- cases

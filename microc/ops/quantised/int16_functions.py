@@ -1,4 +1,5 @@
-"""Quantised functions of int16 values. A lookup table of all 65536 values would be too large, so that they are computed."""
+"""Quantised functions of int16 values. A lookup table of all 65536 values would be too large, so that they are
+computed."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ from microc.tir.ir import Expr
 
 
 def legalize_int16_function(node: Node, graph: Graph) -> Legalized:
-    """Rewrite a quantised relu, clip or leaky_relu to ``requantize``; a leaky_relu also needs integer arithmetic around it."""
+    """Rewrite a quantised relu, clip or leaky_relu to ``requantize``; a leaky_relu also needs integer arithmetic around
+    it."""
     rewrite = Rewrite(node, graph)
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     scale_in, zero_in = per_tensor_quant(node, graph, node.inputs[0])
@@ -135,7 +137,8 @@ def _emit_with_constant(rewrite: Rewrite, op: str, value_name: str, right_operan
 
 
 def _emit_rescale(rewrite: Rewrite, value_name: str, multiplier: float, max_magnitude: int) -> str:
-    """Append the product of the int32 value ``value_name`` and ``multiplier``, rounded to int32; return the name of the result.
+    """Append the product of the int32 value ``value_name`` and ``multiplier``, rounded to int32; return the name of the
+    result.
 
     ``max_magnitude``: largest magnitude of the value."""
     output = rewrite.value("scaled", rewrite.type(value_name).shape, "int32")
@@ -182,7 +185,7 @@ def signed_sigmoid_table() -> Array:
     return np.concatenate([points, 65536 - points[-2:0:-1], points[:1]]).astype(np.uint16)
 
 
-def table_unit_multiplier_and_shift(function_name: str, in_scale: float) -> tuple[int, int] | None:
+def table_index_multiplier_and_shift(function_name: str, in_scale: float) -> tuple[int, int] | None:
     """Return the multiplier and the right shift that convert data with the scale ``in_scale`` to the unit of the
     function's table.
 
@@ -198,17 +201,17 @@ def table_unit_multiplier_and_shift(function_name: str, in_scale: float) -> tupl
     return (int(multiplier), shift) if 1 <= multiplier < 32768 else None
 
 
-def _to_table_unit(attrs: Mapping[str, Any], x: Any) -> Any:
+def _scale_to_table_index(attrs: Mapping[str, Any], x: Any) -> Any:
     """Convert ``x``, an int32 within the range of int16, to a fixed-point table index by the attributes ``multiplier``
     and ``shift``."""
     shift = attrs["shift"]
     return (x * attrs["multiplier"] + ((1 << shift) >> 1)) >> shift
 
 
-def _interpolate_by_sign(attrs: Mapping[str, Any], x: Array, table: Array) -> Array:
+def _interpolate_magnitude_and_apply_sign(attrs: Mapping[str, Any], x: Array, table: Array) -> Array:
     """Return the sigmoid or tanh of ``x`` in Q0.15. As in TFLite the table is interpolated at the magnitude of ``x``,
     then the sign is applied."""
-    scaled = _to_table_unit(attrs, x)
+    scaled = _scale_to_table_index(attrs, x)
     bits, size = _BITS[attrs["curve"]], np.abs(scaled)
     segment = size >> bits
     first = np.minimum(segment, 254)
@@ -232,7 +235,7 @@ def _infer_qsigmoid16_types(attrs: Mapping[str, Any], types: Sequence[TensorType
 
 def _evaluate_qsigmoid16_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, table = (array.astype(np.int64) for array in arrays)
-    return (_interpolate_by_sign(attrs, x, table).astype(np.int16),)
+    return (_interpolate_magnitude_and_apply_sign(attrs, x, table).astype(np.int16),)
 
 
 def _build_qsigmoid16_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
@@ -241,8 +244,8 @@ def _build_qsigmoid16_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Any])
     On a segment of the table the interpolated line is the same for both signs. Only ties differ, because they round
     away from zero: one is subtracted from the sum if the number is negative."""
     bits, end, table = _BITS[attrs["curve"]], _ENDS[attrs["curve"]], args[1]
-    scaled = _to_table_unit(attrs, ir.cast("int32", args[0]))
-    if _to_table_unit(attrs, 1 << 15) > end:
+    scaled = _scale_to_table_index(attrs, ir.cast("int32", args[0]))
+    if _scale_to_table_index(attrs, 1 << 15) > end:
         scaled = ir.clamp(scaled, -end, end)
     first = (scaled >> bits) & _INDEX_MASK
     low, high = (ir.cast("int32", table[place]) for place in (first, first + 1))
@@ -255,7 +258,7 @@ def _make_qsigmoid16_test_cases() -> Iterable[Case]:
     x = np.append(np.linspace(-32768, 32767, 98), [0, 1, -1]).round().astype(np.int16)
     for curve in ("sigmoid", "tanh"):
         for scale in (1 / 4096, 1 / 2048, 3e-4, 1e-5, 0.01):
-            scaling = table_unit_multiplier_and_shift(curve, scale)
+            scaling = table_index_multiplier_and_shift(curve, scale)
             assert scaling is not None
             attrs: dict[str, Attr] = {"curve": curve, "multiplier": scaling[0], "shift": scaling[1]}
             types = (TensorType(x.shape, "int16"), TensorType((513,), "uint16"))
@@ -263,7 +266,8 @@ def _make_qsigmoid16_test_cases() -> Iterable[Case]:
 
 
 def legalize_sigmoid16(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite ``sigmoid`` or ``tanh`` of int16 to ``qsigmoid16`` if TFLite's fixed-point kernel supports it, else return None.
+    """Rewrite ``sigmoid`` or ``tanh`` of int16 to ``qsigmoid16`` if TFLite's fixed-point kernel supports it, else
+    return None.
 
     The kernel needs zero points of zero and an output scale of 2**-15. Raise UnsupportedError if the input scale is out
     of its range."""
@@ -271,7 +275,7 @@ def legalize_sigmoid16(node: Node, graph: Graph) -> Legalized | None:
     scale_out, zero_out = per_tensor_quant(node, graph, node.outputs[0])
     if zero_in or zero_out or abs(scale_out * 32768 - 1) > 1e-3:
         return None
-    scaling = table_unit_multiplier_and_shift(node.op, scale_in)
+    scaling = table_index_multiplier_and_shift(node.op, scale_in)
     if scaling is None:
         raise UnsupportedError(
             f"the input's scale is outside of the range of the fixed-point function; got {scale_in:.3g}", hint=FAR_APART

@@ -17,9 +17,9 @@ from microc.numerics import (
     INT32_MIN,
     NUMPY,
     doubling_high_mul,
+    fixed_point_reciprocal,
     half_of_one_plus,
     quantize_multiplier,
-    reciprocal,
     rounding_shift_right,
     saturating_double,
 )
@@ -55,7 +55,13 @@ from microc.ops.constants import (
     stored_range_error_message,
 )
 from microc.ops.quantised.exact_rounding import emit_half_even_product, emit_half_even_sum, exact_scale_ratio
-from microc.ops.quantised.scaling import HALF, Scale, ScaledResult, scale_double_rounding, scale_single_rounding
+from microc.ops.quantised.scaling import (
+    HALF,
+    FixedPointScale,
+    ScaledResult,
+    scale_double_rounding,
+    scale_single_rounding,
+)
 from microc.ops.registry import Case, Legalized, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -79,7 +85,8 @@ def _infer_arithmetic_types(attrs: Mapping[str, Any], types: Sequence[TensorType
 
 
 def _centred_operand_and_range(x: Expr, zero_point: int) -> tuple[Expr, int, int]:
-    """Return ``x`` minus its zero point as an int32 expression, and the least and the largest value of the difference."""
+    """Return ``x`` minus its zero point as an int32 expression, and the least and the largest value of the
+    difference."""
     low, high = dtypes.int_range(x.dtype)
     wide = ir.cast("int32", x)
     return (wide - zero_point if zero_point else wide), low - zero_point, high - zero_point
@@ -90,7 +97,7 @@ def _build_scaled_term_and_bound(attrs: Mapping[str, Any], x: Expr, operand_name
     the largest magnitude that it can have."""
     value, low, high = _centred_operand_and_range(x, attrs[f"zero_point_{operand_name}"])
     left, mantissa = attrs["left_shift"], attrs[f"multiplier_{operand_name}"]
-    scale = Scale.from_mantissa_and_shift(mantissa, attrs[f"shift_{operand_name}"])
+    scale = FixedPointScale.from_mantissa_and_shift(mantissa, attrs[f"shift_{operand_name}"])
     low, high = low << left, high << left
     bound = (max(-low, high) * mantissa >> (31 - attrs[f"shift_{operand_name}"])) + 1
     if (
@@ -136,7 +143,7 @@ def _evaluate_qmul_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) ->
 def _build_output(attrs: Mapping[str, Any], x: Expr, low: int, high: int) -> Expr:
     """Build the output of a sum or product ``x``: an int32 expression within ``low``..``high`` is scaled to the
     output's scale and clamped."""
-    scale = Scale.from_mantissa_and_shift(attrs["multiplier"], attrs["shift"])
+    scale = FixedPointScale.from_mantissa_and_shift(attrs["multiplier"], attrs["shift"])
     out = ScaledResult(attrs["zero_point"], attrs["minimum"], attrs["maximum"], attrs["out_dtype"])
     if attrs["rounding"] == Multiplier.SINGLE:
         return scale_single_rounding(x, max(-low, high), scale, out)
@@ -179,13 +186,14 @@ def legalize_mul(node: Node, graph: Graph) -> Legalized | None:
 def _legalize_arithmetic(
     node: Node, graph: Graph, emit: Callable[[Rewrite, Mapping[str, Attr]], None]
 ) -> Legalized | None:
-    """Rewrite a sum or product: a quantised one by ``emit`` or with ties to even, a float one to the operator and its activation.
+    """Rewrite a sum or product: a quantised one by ``emit`` or with ties to even, a float one to the operator and its
+    activation.
 
     ``emit`` receives the rewrite and the attributes that all integer operators share."""
     if not is_quantised(node, graph):
         return split_activation(node, graph)
     if node.attrs.get("rounding", Rounding.DOUBLE) == Rounding.EVEN:
-        return _legalize_even(node, graph)
+        return _legalize_half_even(node, graph)
     output_type = graph.types[node.outputs[0]]
     assert output_type.quant is not None
     low, high = activation_range(
@@ -200,7 +208,7 @@ def _legalize_arithmetic(
     return rewrite.legalized()
 
 
-def _legalize_even(node: Node, graph: Graph) -> Legalized:
+def _legalize_half_even(node: Node, graph: Graph) -> Legalized:
     """Rewrite a sum or product with ties to even to ``sum_even`` or ``product_even``.
 
     If operands have more than 8 bits, or if no exact fixed-point factors are found, rewrite it to float operators."""
@@ -288,7 +296,8 @@ def _make_arithmetic_test_cases(for_addition: bool) -> Iterable[Case]:
 
 
 def _qadd_overflow_message(checked_node: CheckedNode) -> str:
-    """Return a message if the shifted operands or the sum of the scaled operands can overflow int32, else an empty string."""
+    """Return a message if the shifted operands or the sum of the scaled operands can overflow int32, else an empty
+    string."""
     attrs, bound = checked_node.attrs, 0
     for position, which in enumerate("ab"):
         low, high = centred_range(checked_node, position, f"zero_point_{which}")
@@ -365,7 +374,7 @@ def reciprocal_tables() -> tuple[Array, Array]:
     (int8)."""
     bits = np.array([max(d.bit_length() - 1, 0) for d in range(256)], np.int64)
     above = (np.arange(256, dtype=np.int64) << (31 - bits)) - (1 << 31)
-    mantissas = saturating_double(reciprocal(half_of_one_plus(np.maximum(above, 0)), NUMPY))
+    mantissas = saturating_double(fixed_point_reciprocal(half_of_one_plus(np.maximum(above, 0)), NUMPY))
     mantissas[0] = 0
     return mantissas.astype(np.int32), bits.astype(np.int8)
 

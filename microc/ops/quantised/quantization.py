@@ -17,7 +17,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import InternalError, ModelError, UnsupportedError
 from microc.graph.ir import Attr, Graph, Node, TensorType
-from microc.numerics import INT32_MAX, clip_nan_low, round_half_away, round_half_even
+from microc.numerics import INT32_MAX, clip_with_nan_as_low, round_half_away, round_half_even
 from microc.ops.arithmetic import Rewrite, clamp_to_dtype, emit_dequantize
 from microc.ops.attributes import Attributes, Multiplier, Ties, element_type, enum_choice, integers, numbers, one_axis
 from microc.ops.constants import CheckedNode
@@ -74,7 +74,7 @@ def _evaluate_quantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]
             np.array([end(int(number)) for number in ends.flat], np.float32).reshape(ends.shape)
             for end, ends in ((least_float32_not_below, least), (largest_float32_not_above, most))
         )
-        steps = rounded(clip_nan_low(x / scale, floor, ceiling)).astype(np.int64)
+        steps = rounded(clip_with_nan_as_low(x / scale, floor, ceiling)).astype(np.int64)
     return ((steps + zero).astype(dtypes.to_numpy(attrs["out_dtype"])),)
 
 

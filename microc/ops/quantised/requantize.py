@@ -36,14 +36,14 @@ from microc.ops.attributes import (
 from microc.ops.constants import CheckedNode, Constants, NumberUse, OperandBounds, stored_range_error_message
 from microc.ops.quantised.exact_rounding import emit_requantize_even, is_exact_scale
 from microc.ops.quantised.scaling import (
-    Scale,
+    FixedPointScale,
     ScaledResult,
     largest_float32_not_above,
     least_float32_not_below,
     round_to_int32,
+    scale_by_reduced_multiplier,
     scale_double_rounding,
     scale_single_rounding,
-    scale_wide,
 )
 from microc.ops.registry import Case, OpDef
 from microc.tir import ir
@@ -391,25 +391,25 @@ def _multiplier_and_shift(attrs: Mapping[str, Any], operands: Sequence[Any]) -> 
     return multiplier, shift
 
 
-def _build_scale(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Scale:
+def _build_fixed_point_scale(attrs: Mapping[str, Any], args: Sequence[Expr]) -> FixedPointScale:
     """Build the fixed-point scale of a ``requantize`` node. Multiplier and shift are Python integers if they are
     constant, else int32 expressions."""
     multiplier, shift = _multiplier_and_shift(attrs, args)
     values = [ir.int_value(x) if isinstance(x, Expr) else x for x in (multiplier, shift)]
     multiplier = values[0] if values[0] is not None else ir.cast("int32", multiplier)
     if values[1] is not None:
-        return Scale(multiplier, -values[1], (-values[1], -values[1]))
+        return FixedPointScale(multiplier, -values[1], (-values[1], -values[1]))
     lowest, highest = attrs["shift_range"]
-    return Scale(multiplier, 0 - ir.cast("int32", shift), (-highest, -lowest))
+    return FixedPointScale(multiplier, 0 - ir.cast("int32", shift), (-highest, -lowest))
 
 
 def _build_requantize_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     attrs = {**REQUANTIZE, **attrs}
-    scale = _build_scale(attrs, args)
+    scale = _build_fixed_point_scale(attrs, args)
     out = ScaledResult(attrs["zero_point"], attrs["minimum"], attrs["maximum"], attrs["out_dtype"])
     x, zero, bound = args[0], attrs["input_zero_point"], attrs["bound"]
     if attrs["rounding"] == Multiplier.WIDE:
-        return scale_wide(x, bound, scale, out)
+        return scale_by_reduced_multiplier(x, bound, scale, out)
     if x.dtype == "int64":  # sums that may not fit 32 bits
         if zero:
             raise InternalError("requantize of int64 data supports no input zero point other than 0")
@@ -425,7 +425,8 @@ def _build_requantize_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]
 
 
 def _subtract_zero_point(x: Expr, zero_point: int, bound_is_unknown: bool) -> Expr:
-    """Subtract the zero point from the int32 ``x``. If ``bound_is_unknown`` the difference saturates at the ends of int32."""
+    """Subtract the zero point from the int32 ``x``. If ``bound_is_unknown`` the difference saturates at the ends of
+    int32."""
     if bound_is_unknown and zero_point > 0:
         x = ir.maximum(x, INT32_MIN + zero_point)
     if bound_is_unknown and zero_point < 0:

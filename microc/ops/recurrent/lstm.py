@@ -147,7 +147,7 @@ def _build_body(node: Node, graph: Graph) -> Graph:
         gates.append(step.emit_quantised(function, (gate,), _ACTIVATED))
     kept = step.emit_quantised("mul", (gates[1], cell), of_cell)
     new = step.emit_quantised("mul", (gates[0], gates[2]), of_cell)
-    cell = step.emit_sum(kept, new, of_cell, step.cell_limit(float(node.attr("cell_clip")), of_cell))
+    cell = step.emit_sum(kept, new, of_cell, step.max_cell_magnitude(float(node.attr("cell_clip")), of_cell))
     bent = step.emit_quantised("tanh", (cell,), _ACTIVATED)
     hidden = step.emit_quantised("mul", (bent, gates[3]), operand_types[3].quant or _ACTIVATED, operand_types[3].dtype)
     return body.build_graph("lstm", {"next_hidden": hidden, "next_cell": cell, "row": hidden})
@@ -186,7 +186,7 @@ class _LstmStep:
         return self.emit_quantised("dense", inputs, _SUMS)
 
     def emit_sum(self, a: str, b: str, quant: Quant, limit: float | None = None) -> str:
-        """Append the sum of two values, clamped to +- ``cell_limit`` if there is one.
+        """Append the sum of two values, clamped to +- ``max_cell_magnitude`` if there is one.
 
         Quantised values are added as stored integers, and the sum saturates to int16."""
         body = self.body
@@ -199,7 +199,7 @@ class _LstmStep:
         clipped = body.emit("clip", (total,), minimum=low, maximum=high, rounding=Rounding.NONE)
         return body.emit("cast", (clipped,), quant, dtype="int16")
 
-    def cell_limit(self, clip: float, cell_quant: Quant) -> float | None:
+    def max_cell_magnitude(self, clip: float, cell_quant: Quant) -> float | None:
         """Return the largest magnitude of a cell value, as a stored integer if the cell is quantised; None if ``clip``
         is not positive."""
         if not clip > 0:

@@ -31,7 +31,8 @@ from microc.tir.ir import Buffer, Expr, Stmt, Var
 
 
 def _check_history(history_type: TensorType, data_type: TensorType, axis: int) -> None:
-    """Raise ModelError unless history and data have the same dtype and shape up to the number of frames along ``axis``."""
+    """Raise ModelError unless history and data have the same dtype and shape up to the number of frames along
+    ``axis``."""
     others = [(*tensor_type.shape[:axis], *tensor_type.shape[axis + 1 :]) for tensor_type in (history_type, data_type)]
     if not 0 <= axis < len(history_type.shape) or others[0] != others[1] or history_type.dtype != data_type.dtype:
         raise ModelError(
@@ -40,7 +41,7 @@ def _check_history(history_type: TensorType, data_type: TensorType, axis: int) -
         )
 
 
-def _outer_frame_count_frame_size(tensor_type: TensorType, axis: int) -> tuple[int, int, int]:
+def _outer_size_frame_count_frame_size(tensor_type: TensorType, axis: int) -> tuple[int, int, int]:
     """Return three extents of a tensor whose frames are along ``axis``: elements before the axis, frames, elements of
     one frame."""
     return prod(tensor_type.shape[:axis]), tensor_type.shape[axis], prod(tensor_type.shape[axis + 1 :])
@@ -68,10 +69,11 @@ def _evaluate_shift_in_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]
 
 
 def _compute_shift_in(call: OpCall) -> te.Tensor:
-    """Build a loop over rows that moves the remaining frames of the history to the front and stores the data after them."""
+    """Build a loop over rows that moves the remaining frames of the history to the front and stores the data after
+    them."""
     history, data = call.present
     (outer, frames, inner), fresh = (
-        _outer_frame_count_frame_size(history.type, call.attrs["axis"]),
+        _outer_size_frame_count_frame_size(history.type, call.attrs["axis"]),
         data.type.shape[call.attrs["axis"]],
     )
     kept, added = (frames - fresh) * inner, fresh * inner
@@ -145,7 +147,7 @@ def _compute_ring_slice(call: OpCall) -> te.Tensor:
     """Build a loop over the frames that are read: first frames of the ring, then frames of the data."""
     ring, position, data = call.present
     axis, back, step, count = (call.attrs[name] for name in ("axis", "back", "step", "count"))
-    (outer, kept, inner), fresh = _outer_frame_count_frame_size(ring.type, axis), data.type.shape[axis]
+    (outer, kept, inner), fresh = _outer_size_frame_count_frame_size(ring.type, axis), data.type.shape[axis]
     first = kept + fresh - back
     old = len(range(first, kept, step)) if first < kept else 0
     old, rest = min(old, count), first + min(old, count) * step - kept
@@ -185,7 +187,7 @@ def _compute_ring_write(call: OpCall, copies_ring: bool = True) -> te.Tensor:
     ring is updated in place."""
     ring, position, data = call.present
     (outer, kept, inner), fresh = (
-        _outer_frame_count_frame_size(ring.type, call.attrs["axis"]),
+        _outer_size_frame_count_frame_size(ring.type, call.attrs["axis"]),
         data.type.shape[call.attrs["axis"]],
     )
 
@@ -201,7 +203,7 @@ def _compute_ring_write(call: OpCall, copies_ring: bool = True) -> te.Tensor:
     return te.extern("write", (*operands, *before), (("out", (outer, kept * inner), ring.type.dtype),), build_loops)[0]
 
 
-def _ring_types() -> Iterable[tuple[int, tuple[TensorType, ...], Array]]:
+def _ring_test_case_operands() -> Iterable[tuple[int, tuple[TensorType, ...], Array]]:
     """Yield axis, operand types and position of the test cases of ring operators."""
     for ring, data, axis in (
         ((1, 6, 4), (1, 1, 4), 1),
@@ -215,7 +217,7 @@ def _ring_types() -> Iterable[tuple[int, tuple[TensorType, ...], Array]]:
 
 
 def _make_ring_slice_test_cases() -> Iterable[Case]:
-    for axis, types, position in _ring_types():
+    for axis, types, position in _ring_test_case_operands():
         length = types[0].shape[axis] + types[2].shape[axis]
         for back, step, count in ((length, 1, length), (length, 3, 2), (2, 1, 1), (1, 1, 1), (4, 1, 3)):
             attrs = {"axis": axis, "back": back, "step": step, "count": count}
@@ -223,7 +225,7 @@ def _make_ring_slice_test_cases() -> Iterable[Case]:
 
 
 def _make_ring_write_test_cases() -> Iterable[Case]:
-    for axis, types, position in _ring_types():
+    for axis, types, position in _ring_test_case_operands():
         yield Case({"axis": axis}, types, arrays=(None, position, None))
 
 

@@ -42,7 +42,7 @@ from microc.ops.constants import (
     make_zero_point_range_check,
     stored_range_error_message,
 )
-from microc.ops.quantised.scaling import Scale, ScaledResult, scale_double_rounding, scale_single_rounding
+from microc.ops.quantised.scaling import FixedPointScale, ScaledResult, scale_double_rounding, scale_single_rounding
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -93,7 +93,8 @@ def advance_svdf_state(
 
 
 def batch_depth_filters_memory(call: OpCall) -> tuple[int, int, int, int]:
-    """Return the extents of an SVDF: batch, depth (elements of one input), filters, memory (features kept per filter)."""
+    """Return the extents of an SVDF: batch, depth (elements of one input), filters, memory (features kept per
+    filter)."""
     time = call.operands[-3]
     assert time is not None
     return (*call.data.type.shape, *time.type.shape)  # type: ignore[return-value]
@@ -195,7 +196,7 @@ def _compute_qsvdf(call: OpCall) -> tuple[te.Tensor, ...]:
 
     def build_newest_feature(b: Expr, f: Expr) -> Expr:
         value, bound = ir.cast("int32", new[b, f]), min(attrs["feature_bound"], INT32_MAX)
-        scale = Scale.from_mantissa_and_shift(attrs["feature_multiplier"], attrs["feature_shift"])
+        scale = FixedPointScale.from_mantissa_and_shift(attrs["feature_multiplier"], attrs["feature_shift"])
         if attrs["rounding"] == Multiplier.SINGLE:
             scaled = scale_single_rounding(value, bound, scale)
         else:
@@ -206,7 +207,7 @@ def _compute_qsvdf(call: OpCall) -> tuple[te.Tensor, ...]:
     memory = build_new_state(call, state, build_newest_feature)
     acc, bound = sum_over_time(call, memory, time, bias, _sum_dtype(attrs["bound"])), min(attrs["bound"], INT32_MAX)
     out = ScaledResult(attrs["zero_point"], attrs["minimum"], attrs["maximum"], attrs["out_dtype"])
-    scale = Scale.from_mantissa_and_shift(attrs["multiplier"], attrs["shift"])
+    scale = FixedPointScale.from_mantissa_and_shift(attrs["multiplier"], attrs["shift"])
 
     def build_element(b: Expr, u: Expr) -> Expr:
         if attrs["rounding"] == Multiplier.SINGLE:

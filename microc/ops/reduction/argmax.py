@@ -20,7 +20,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
-from microc.ops.arithmetic import build_replaces_best, mask_nan_for_argmax
+from microc.ops.arithmetic import build_replaces_best_condition, mask_nan_for_argmax
 from microc.ops.attributes import INDEX, flag, integer, one_axis
 from microc.ops.registry import Case, OpCall, OpDef, map_along_axis, map_unchanged_axes
 from microc.tir import ir
@@ -174,7 +174,7 @@ def _compute_topk(call: OpCall) -> tuple[te.Tensor, ...]:
         if dtypes.is_float(data_dtype):
             alike = ir.Bin("or", alike, ir.Bin("and", value[0].ne(value[0]), held.ne(held)))
         earlier = ir.Bin("and", alike, place[0] < at)
-        ahead = ir.Bin("or", at < 0, ir.Bin("or", build_replaces_best(better, value[0], held), earlier))
+        ahead = ir.Bin("or", at < 0, ir.Bin("or", build_replaces_best_condition(better, value[0], held), earlier))
         swap = ir.seq(
             ir.Store(values, (n, j, i), value[0]),
             ir.Store(places, (n, j, i), place[0]),

@@ -1,4 +1,5 @@
-"""``cumsum`` and ``cumprod``: running sums and products along an axis, from either end, with or without the element itself.
+"""``cumsum`` and ``cumprod``: running sums and products along an axis, from either end, with or without the element
+itself.
 
 The quantised form of ``cumsum`` is ``qcumsum``. It adds scaled integers as TFLite does (sources: TFLite
 ``reference/cumsum.h``, TFLite Micro ``cumsum.cc``): the zero point is subtracted from every element, the difference is
@@ -43,7 +44,7 @@ from microc.ops.attributes import (
     one_axis,
 )
 from microc.ops.constants import make_zero_point_range_check, stored_range_error_message
-from microc.ops.quantised.scaling import Scale, ScaledResult, scale_double_rounding, scale_single_rounding
+from microc.ops.quantised.scaling import FixedPointScale, ScaledResult, scale_double_rounding, scale_single_rounding
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_along_axis
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
@@ -87,14 +88,14 @@ def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tupl
 def _build_scan(
     call: OpCall,
     initial_value: ir.Const,
-    term: Callable[[Expr], Expr],
-    result: Callable[[Expr], Expr],
+    build_term: Callable[[Expr], Expr],
+    build_result: Callable[[Expr], Expr],
     combiner: str = "add",
 ) -> te.Tensor:
     """Build one pass along the axis that accumulates elements in a scalar.
 
-    The scalar starts from ``initial_value``. For each element, ``term`` of the element is added to it (or multiplied,
-    by ``combiner``), and ``result`` of the scalar is stored."""
+    The scalar starts from ``initial_value``. For each element, ``build_term`` of the element is added to it (or
+    multiplied, by ``combiner``), and ``build_result`` of the scalar is stored."""
     data, attrs = call.data, call.attrs
     shape = data.type.shape
     axis = attrs["axis"] % len(shape)
@@ -108,9 +109,9 @@ def _build_scan(
         total, value = Buffer("total", (1,), initial_value.dtype, "register"), Var("value", initial_value.dtype)
         place = sizes[1] - 1 - k if attrs["reverse"] else k
         add = ir.Store(total, (zero,), build_wrapping_binary(combiner, total[0], value))
-        store = ir.Store(out, (n, place, i), result(total[0]))
+        store = ir.Store(out, (n, place, i), build_result(total[0]))
         steps = ir.seq(store, add) if attrs["exclusive"] else ir.seq(add, store)
-        step = ir.Let(value, term(x[n, place, i]), steps)
+        step = ir.Let(value, build_term(x[n, place, i]), steps)
         body = ir.Alloc(
             total, ir.seq(ir.Store(total, (zero,), initial_value), ir.For(k, ir.const(sizes[1], "int32"), step))
         )
@@ -194,7 +195,8 @@ def _evaluate_qcumsum_reference(attrs: Mapping[str, Any], arrays: Sequence[Any])
 
 
 def _initial_sum_and_left_shift(attrs: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the initial sum of ``qcumsum`` and the left shift of its elements. Both depend on the attribute ``rounding``."""
+    """Return the initial sum of ``qcumsum`` and the left shift of its elements. Both depend on the attribute
+    ``rounding``."""
     if attrs["rounding"] == Multiplier.SINGLE:
         return 0, 0
     return -attrs["input_zero_point"] << _SHIFT - 1, _SHIFT - 1
@@ -203,7 +205,7 @@ def _initial_sum_and_left_shift(attrs: Mapping[str, Any]) -> tuple[int, int]:
 def _compute_qcumsum(call: OpCall) -> te.Tensor:
     attrs, dtype = call.attrs, call.out_types[0].dtype
     out = ScaledResult(attrs["zero_point"], *dtypes.int_range(dtype), dtype)
-    scale = Scale.from_mantissa_and_shift(attrs["multiplier"], attrs["shift"])
+    scale = FixedPointScale.from_mantissa_and_shift(attrs["multiplier"], attrs["shift"])
     start, left = _initial_sum_and_left_shift(attrs)
     bound = min(call.out_types[0].size << 8, INT32_MAX)
 

@@ -11,7 +11,7 @@ of a mean's multiplier. From them the multiplier is computed again if the number
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -38,7 +38,8 @@ from microc.tir.names import ACC
 
 
 def _reduced_axes(attrs: Mapping[str, Any], data_shape: tuple[int, ...], op_name: str) -> tuple[int, ...]:
-    """Return the reduced axes as sorted non-negative integers; raise ModelError if they are not axes of ``data_shape``."""
+    """Return the reduced axes as sorted non-negative integers; raise ModelError if they are not axes of
+    ``data_shape``."""
     rank = len(data_shape)
     axes = sorted({axis % rank for axis in attrs["axes"] if -rank <= axis < rank})
     if not axes or len(axes) != len(attrs["axes"]) or 0 in data_shape:
@@ -62,20 +63,20 @@ def _infer_types(op_name: str, attrs: Mapping[str, Any], types: Sequence[TensorT
 class Reduction:
     """Definition of one reduction over axes, such as ``sum``.
 
-    ``combine``: name of its combiner in :func:`microc.te.lower.combine_step`. ``array``: the numpy function that
+    ``combiner``: its name in :func:`microc.te.lower.combine_step`. ``numpy_function``: the numpy function that
     reduces an array, with parameters ``axis`` and ``keepdims``."""
 
     name: str
-    combine: str
-    array: Any
+    combiner: str
+    numpy_function: Callable[..., Any]
 
     def neutral_element(self, acc_dtype: str, data_dtype: str) -> float:
         """Return the neutral element of the combiner. For max and min it is an end of the range of ``data_dtype``."""
-        if self.combine in ("add", "mul"):
-            return int(self.combine == "mul")
+        if self.combiner in ("add", "mul"):
+            return int(self.combiner == "mul")
         if dtypes.is_float(acc_dtype):
-            return float("-inf") if self.combine == "maximum" else float("inf")
-        return dtypes.int_range(data_dtype)[self.combine == "minimum"]
+            return float("-inf") if self.combiner == "maximum" else float("inf")
+        return dtypes.int_range(data_dtype)[self.combiner == "minimum"]
 
 
 REDUCTIONS = (
@@ -96,7 +97,7 @@ def _evaluate_reference(reduction: Reduction, attrs: Mapping[str, Any], arrays: 
     x = arrays[0]
     exact = np.uint64 if x.dtype == np.uint64 else np.int64
     wide = x.astype(np.float64 if x.dtype.kind == "f" else exact)
-    result = np.asarray(reduction.array(wide, axis=attrs["axes"], keepdims=attrs["keepdims"])) + np.asarray(
+    result = np.asarray(reduction.numpy_function(wide, axis=attrs["axes"], keepdims=attrs["keepdims"])) + np.asarray(
         attrs.get("offset", 0)
     ).astype(wide.dtype)
     if reduction.name == "mean":
@@ -106,7 +107,8 @@ def _evaluate_reference(reduction: Reduction, attrs: Mapping[str, Any], arrays: 
 
 
 def merge_adjacent_axes(shape: tuple[int, ...], reduced_axes: tuple[int, ...]) -> list[tuple[int, bool]]:
-    """Merge neighbouring axes that are all kept or all reduced to one axis; return (extent, is reduced) of each merged axis.
+    """Merge neighbouring axes that are all kept or all reduced to one axis; return (extent, is reduced) of each merged
+    axis.
 
     Axes of one element are dropped."""
     runs: list[tuple[int, bool]] = []
@@ -136,7 +138,7 @@ def _compute(reduction: Reduction, call: OpCall) -> te.Tensor:
         start = reduction.neutral_element(dtype, tensor_type.dtype) + attrs.get("offset", 0)
         if dtype in ("uint32", "uint64"):
             start %= 1 << dtypes.dtype_parts(dtype).bits
-        return te.Reduce(reduction.combine, ir.cast(dtype, x[where]), tuple(reduced), ir.const(start, dtype))
+        return te.Reduce(reduction.combiner, ir.cast(dtype, x[where]), tuple(reduced), ir.const(start, dtype))
 
     acc = te.compute(tuple(extent for extent, is_reduced in runs if not is_reduced), build_element, ACC)
     out_dtype = call.out_types[0].dtype
@@ -159,11 +161,11 @@ def _accumulator_dtype(reduction: Reduction, data_dtype: str) -> str:
     """Return the dtype in which elements of ``data_dtype`` are accumulated.
 
     It is unsigned if sums or products may overflow, because C defines the wrap-around of unsigned integers only."""
-    if reduction.combine == "mul" and dtypes.is_integer(data_dtype) and dtypes.nbytes(data_dtype) < 4:
+    if reduction.combiner == "mul" and dtypes.is_integer(data_dtype) and dtypes.nbytes(data_dtype) < 4:
         return "uint32"
     if (reduction.name, data_dtype) == ("mean", "uint32"):
         return "uint64"
-    if data_dtype not in ("int32", "int64") or reduction.combine not in ("add", "mul"):
+    if data_dtype not in ("int32", "int64") or reduction.combiner not in ("add", "mul"):
         return computation_dtype(data_dtype)
     return "int64" if (reduction.name, data_dtype) == ("mean", "int32") else f"u{data_dtype}"
 
@@ -259,7 +261,8 @@ def _make_test_cases(reduction: Reduction) -> Iterable[Case]:
 
 
 def _narrow_sum_overflow_message(checked_node: CheckedNode) -> str:
-    """Return a message if sums of 8- or 16-bit integers, which are computed in int32, can overflow, else an empty string."""
+    """Return a message if sums of 8- or 16-bit integers, which are computed in int32, can overflow, else an empty
+    string."""
     tensor_type, attrs = checked_node.types[0], checked_node.attrs
     narrow = dtypes.is_integer(tensor_type.dtype) and dtypes.nbytes(tensor_type.dtype) < 4
     count = _elements_per_result({"axes": _reduced_axes(attrs, tensor_type.shape, "sum")}, tensor_type.shape)
@@ -287,9 +290,9 @@ def _define_reduction(reduction: Reduction) -> OpDef:
         },
         axes=map_along_axes,
         legalize=_legalize,
-        sound=(_narrow_sum_overflow_message,) if reduction.combine == "add" else (),
+        sound=(_narrow_sum_overflow_message,) if reduction.combiner == "add" else (),
         operand_names=("data",),
-        edges="Integers wrap around" if reduction.combine in ("add", "mul") else "NaN goes through",
+        edges="Integers wrap around" if reduction.combiner in ("add", "mul") else "NaN goes through",
     )
 
 

@@ -18,8 +18,8 @@ from microc.ops.attributes import integer
 from microc.ops.elementwise.complex_numbers import (
     Complex,
     ComplexArithmetic,
+    LetBindingComplexArithmetic,
     LetCollector,
-    NamingComplex,
     fft_arithmetic,
 )
 from microc.ops.registry import Case, OpCall, OpDef
@@ -35,7 +35,8 @@ _ZERO = ir.const(0, "int32")
 
 
 def fft_radices(transform_size: int) -> tuple[int, ...]:
-    """Return radices whose product is ``transform_size``, a power of two: as many fours as possible, then a two if it remains."""
+    """Return radices whose product is ``transform_size``, a power of two: as many fours as possible, then a two if it
+    remains."""
     found = []
     while transform_size > 1:
         found.append(4 if transform_size % 4 == 0 else 2)
@@ -70,13 +71,14 @@ def _butterfly(
     They are sums and differences of the inputs. All inputs but the first are multiplied by a twiddle factor first,
     unless ``twiddle_factors`` is empty."""
     first, *others = inputs
-    first = arith.divide(first, len(inputs))
+    first = arith.divide_by_radix(first, len(inputs))
     if twiddle_factors:
         rotated = [
-            arith.rotate(value, len(inputs), twiddle) for value, twiddle in zip(others, twiddle_factors, strict=True)
+            arith.multiply_by_twiddle(value, len(inputs), twiddle)
+            for value, twiddle in zip(others, twiddle_factors, strict=True)
         ]
     else:
-        rotated = [arith.divide(value, len(inputs)) for value in others]
+        rotated = [arith.divide_by_radix(value, len(inputs)) for value in others]
     if len(inputs) == 2:
         return [arith.add(first, rotated[0]), arith.subtract(first, rotated[0])]
     difference, total = arith.subtract(first, rotated[1]), arith.add(first, rotated[1])
@@ -90,7 +92,7 @@ def _butterfly(
     ]
 
 
-def transform_in_numpy(arith: ComplexArithmetic, z: Array, twiddles_of_stages: Array) -> Array:
+def fft_in_numpy(arith: ComplexArithmetic, z: Array, twiddles_of_stages: Array) -> Array:
     """Transform an array of n complex numbers, of shape (n, 2), stage by stage over numpy.
 
     ``twiddles_of_stages``: the table of twiddle factors that all stages use."""
@@ -140,15 +142,15 @@ def build_load_and_first_stage(read_part: Callable[[Expr, Expr], Expr], work: Bu
         source, place, step = source + digit * step, place + digit * rest, step * radix
     held, parts = LetCollector("e"), [ir.const(part, "int32") for part in (0, 1)]
     x = [
-        held.bind_pair((read_part(source + j * step, parts[0]), read_part(source + j * step, parts[1])))
+        held.bind_complex((read_part(source + j * step, parts[0]), read_part(source + j * step, parts[1])))
         for j in range(last)
     ]
-    made = [held.bind_pair(pair) for pair in _butterfly(NamingComplex(arith, held), x, ())]
+    made = [held.bind_complex(pair) for pair in _butterfly(LetBindingComplexArithmetic(arith, held), x, ())]
     stores = [ir.Store(work, (place + j, part), pair[i]) for j, pair in enumerate(made) for i, part in enumerate(parts)]
     return ir.loops(list(zip(digits, radices, strict=True)), held.wrap_in_definitions(ir.seq(*stores)))
 
 
-def build_stages(
+def build_fft_stages(
     work: Buffer, twiddle_table: Buffer, arith: ComplexArithmetic | None = None, skipped_stages: int = 0
 ) -> Iterable[Stmt]:
     """Yield the loops of the stages of butterflies, beginning with the smallest butterflies, without the first
@@ -165,8 +167,11 @@ def build_stages(
         x = [(work[place, 0], work[place, 1]) for place in places]
         stage_twiddles = [(twiddle_table[i * (step * j), 0], twiddle_table[i * (step * j), 1]) for j in range(1, radix)]
         held = LetCollector(f"s{stage}")
-        inputs = [held.bind_pair(value) for value in x]
-        made = [held.bind_pair(value) for value in _butterfly(NamingComplex(arith, held), inputs, stage_twiddles)]
+        inputs = [held.bind_complex(value) for value in x]
+        made = [
+            held.bind_complex(value)
+            for value in _butterfly(LetBindingComplexArithmetic(arith, held), inputs, stage_twiddles)
+        ]
         stores = [
             ir.Store(work, (place, ir.const(part_, "int32")), value[part_])
             for place, value in zip(places, made, strict=True)
@@ -213,24 +218,24 @@ def _rfft_row_in_numpy(samples: Array, length: int, dtype: str) -> Array:
     k, half = fft_arithmetic(dtype, over_tir=False), length // 2
     pairs = np.zeros(length, np.int64)
     pairs[: samples.size] = samples
-    z = transform_in_numpy(k, pairs.reshape(half, 2), compute_twiddles(half, half, 0, dtype).astype(np.int64))
+    z = fft_in_numpy(k, pairs.reshape(half, 2), compute_twiddles(half, half, 0, dtype).astype(np.int64))
     out = np.zeros((half + 1, 2), np.int64)
-    real, imaginary = k.divide((z[0, 0], z[0, 1]), 2)
+    real, imaginary = k.divide_by_radix((z[0, 0], z[0, 1]), 2)
     out[0, 0], out[half, 0] = k.add((real, 0), (imaginary, 0))[0], k.subtract((real, 0), (imaginary, 0))[0]
     table = super_twiddles(length, dtype).astype(np.int64)
     for i in range(1, half // 2 + 1):
-        out[i], out[half - i] = combine_frequencies(k, tuple(z[i]), tuple(z[half - i]), tuple(table[i - 1]))
+        out[i], out[half - i] = combine_half_length_frequencies(k, tuple(z[i]), tuple(z[half - i]), tuple(table[i - 1]))
     return out.reshape(-1)
 
 
-def combine_frequencies(
+def combine_half_length_frequencies(
     arith: ComplexArithmetic, low: Complex, high: Complex, twiddle: Complex
 ) -> tuple[Complex, Complex]:
     """Return frequencies k and n - k of the spectrum of 2 n reals.
 
     ``low`` and ``high``: frequencies k and n - k of the transform of the same reals read as n complex numbers.
     ``twiddle``: the super twiddle of k."""
-    low, high = arith.divide(low, 2), arith.divide((high[0], arith.negate(high[1])), 2)
+    low, high = arith.divide_by_radix(low, 2), arith.divide_by_radix((high[0], arith.negate(high[1])), 2)
     total, rotated = arith.add(low, high), arith.multiply(arith.subtract(low, high), twiddle)
     below = arith.half_of_sum(total[0], rotated[0]), arith.half_of_sum(total[1], rotated[1])
     return below, (
@@ -258,7 +263,7 @@ def _compute_rfft(call: OpCall) -> te.Tensor:
             [(n, rows)],
             ir.seq(
                 build_digit_reversed_load(read_sample, work),
-                *build_stages(work, twiddle_table),
+                *build_fft_stages(work, twiddle_table),
                 _build_real_spectrum(work, last, out, n),
             ),
         )
@@ -268,9 +273,10 @@ def _compute_rfft(call: OpCall) -> te.Tensor:
 
 
 def _build_real_spectrum(work: Buffer, super_twiddle_table: Buffer, out: Buffer, row_index: Var) -> Stmt:
-    """Build the loop that combines the spectrum of a row of reals from the transform of half as many complex numbers."""
+    """Build the loop that combines the spectrum of a row of reals from the transform of half as many complex
+    numbers."""
     k, half, i, held = fft_arithmetic(work.dtype, over_tir=True), work.shape[0], Var("f"), LetCollector("r")
-    first = held.bind_pair(k.divide((work[0, 0], work[0, 1]), 2))
+    first = held.bind_complex(k.divide_by_radix((work[0, 0], work[0, 1]), 2))
     ends = (
         k.add((first[0], first[0]), (first[1], first[1]))[0],
         k.subtract((first[0], first[0]), (first[1], first[1]))[0],
@@ -283,9 +289,9 @@ def _build_real_spectrum(work: Buffer, super_twiddle_table: Buffer, out: Buffer,
     ]
     edge = held.wrap_in_definitions(ir.seq(*stores))
     held = LetCollector("m")
-    low, high = (held.bind_pair((work[place, 0], work[place, 1])) for place in (i + 1, half - 1 - i))
-    pairs = combine_frequencies(
-        NamingComplex(k, held), low, high, (super_twiddle_table[i, 0], super_twiddle_table[i, 1])
+    low, high = (held.bind_complex((work[place, 0], work[place, 1])) for place in (i + 1, half - 1 - i))
+    pairs = combine_half_length_frequencies(
+        LetBindingComplexArithmetic(k, held), low, high, (super_twiddle_table[i, 0], super_twiddle_table[i, 1])
     )
     stores = [
         ir.Store(out, (row_index, place, ir.const(part, "int32")), value)
@@ -355,23 +361,24 @@ def _irfft_row_in_numpy(spectrum: Array, length: int, dtype: str) -> Array:
     z[0] = _combine_lowest_and_highest_frequency(k, spectrum[0, 0], spectrum[half, 0])[::-1]
     for i in range(1, half // 2 + 1):
         twiddle = (table[i - 1, 0], -table[i - 1, 1])
-        low, high = _split_frequencies(k, tuple(spectrum[i]), tuple(spectrum[half - i]), twiddle)
+        low, high = _split_into_half_length_frequencies(k, tuple(spectrum[i]), tuple(spectrum[half - i]), twiddle)
         z[i], z[half - i] = low[::-1], high[::-1]
-    return transform_in_numpy(k, z, compute_twiddles(half, half, 0, dtype).astype(np.int64))[:, ::-1].reshape(-1)
+    return fft_in_numpy(k, z, compute_twiddles(half, half, 0, dtype).astype(np.int64))[:, ::-1].reshape(-1)
 
 
 def _combine_lowest_and_highest_frequency(arith: ComplexArithmetic, first: Any, last: Any) -> Complex:
     """Return complex number 0 of the inverse transform, which combines the lowest and the highest frequency of a
     spectrum of reals."""
     total, difference = arith.add((first, first), (last, last))[0], arith.subtract((first, first), (last, last))[0]
-    return arith.divide((total, difference), 2)
+    return arith.divide_by_radix((total, difference), 2)
 
 
-def _split_frequencies(
+def _split_into_half_length_frequencies(
     arith: ComplexArithmetic, low: Complex, high: Complex, twiddle: Complex
 ) -> tuple[Complex, Complex]:
-    """Return complex numbers k and n - k of the inverse transform from frequencies k and n - k of a spectrum of reals."""
-    low, high = arith.divide(low, 2), arith.divide((high[0], arith.negate(high[1])), 2)
+    """Return complex numbers k and n - k of the inverse transform from frequencies k and n - k of a spectrum of
+    reals."""
+    low, high = arith.divide_by_radix(low, 2), arith.divide_by_radix((high[0], arith.negate(high[1])), 2)
     even, odd = arith.add(low, high), arith.multiply(arith.subtract(low, high), twiddle)
     above = arith.subtract(even, odd)
     return arith.add(even, odd), (above[0], arith.negate(above[1]))
@@ -393,26 +400,34 @@ def _compute_irfft(call: OpCall) -> te.Tensor:
         moved = build_digit_reversed_load(lambda index, which: front[index, which], work)
         return ir.loops(
             [(n, rows)],
-            ir.seq(*_build_inverse_input_loops(x, last, front, n), moved, *build_stages(work, twiddle_table), leave),
+            ir.seq(
+                *_build_input_loops_of_inverse_fft(x, last, front, n),
+                moved,
+                *build_fft_stages(work, twiddle_table),
+                leave,
+            ),
         )
 
     results = (("out", (rows, length), dtype), ("front", (half, 2), dtype), ("work", (half, 2), dtype))
     return te.extern("transform", (data.tensor((rows, half + 1, 2)), *tables), results, build_loops)[0]
 
 
-def _build_inverse_input_loops(
+def _build_input_loops_of_inverse_fft(
     spectrum: Buffer, super_twiddle_table: Buffer, front: Buffer, row_index: Var
 ) -> Iterable[Stmt]:
-    """Yield the loops that compute the input of the inverse transform, as complex numbers (imaginary, real) in ``front``."""
+    """Yield the loops that compute the input of the inverse transform, as complex numbers (imaginary, real) in
+    ``front``."""
     k, half, i, held = fft_arithmetic(front.dtype, over_tir=True), front.shape[0], Var("f"), LetCollector("a")
     ends = enumerate(_combine_lowest_and_highest_frequency(k, spectrum[row_index, 0, 0], spectrum[row_index, half, 0]))
     yield ir.seq(*(ir.Store(front, (_ZERO, ir.const(1 - part, "int32")), value) for part, value in ends))
     low, high = (
-        held.bind_pair((spectrum[row_index, place, 0], spectrum[row_index, place, 1]))
+        held.bind_complex((spectrum[row_index, place, 0], spectrum[row_index, place, 1]))
         for place in (i + 1, half - 1 - i)
     )
-    named = NamingComplex(k, held)
-    pairs = _split_frequencies(named, low, high, (super_twiddle_table[i, 0], named.negate(super_twiddle_table[i, 1])))
+    named = LetBindingComplexArithmetic(k, held)
+    pairs = _split_into_half_length_frequencies(
+        named, low, high, (super_twiddle_table[i, 0], named.negate(super_twiddle_table[i, 1]))
+    )
     stores = [
         ir.Store(front, (place, ir.const(1 - part, "int32")), value)
         for place, pair in zip((i + 1, half - 1 - i), pairs, strict=True)

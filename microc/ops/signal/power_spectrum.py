@@ -30,19 +30,19 @@ from microc.ops.attributes import integer
 from microc.ops.elementwise.complex_numbers import (
     Complex,
     ComplexArithmetic,
+    LetBindingComplexArithmetic,
     LetCollector,
-    NamingComplex,
     fft_arithmetic,
-    high_word_fft_arithmetic,
+    high_multiply_fft_arithmetic,
 )
 from microc.ops.registry import AxisMap, Case, OpCall, OpDef, map_unchanged_axes
 from microc.ops.signal.fft import (
+    build_fft_stages,
     build_load_and_first_stage,
-    build_stages,
-    combine_frequencies,
+    combine_half_length_frequencies,
     compute_twiddles,
+    fft_in_numpy,
     super_twiddles,
-    transform_in_numpy,
 )
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
@@ -85,7 +85,9 @@ def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
 def _spectrum_arithmetic(dtype: str, *, over_tir: bool) -> ComplexArithmetic:
     """Return the complex arithmetic for data of ``dtype``, either over TIR expressions or over numpy."""
     return (
-        fft_arithmetic(dtype, over_tir=over_tir) if dtype == "float32" else high_word_fft_arithmetic(over_tir=over_tir)
+        fft_arithmetic(dtype, over_tir=over_tir)
+        if dtype == "float32"
+        else high_multiply_fft_arithmetic(over_tir=over_tir)
     )
 
 
@@ -118,12 +120,14 @@ def _row_power_spectrum(products: Array, length: int, right_shift: int) -> Array
     twiddle_table, last = (table.astype(np.int64) for table in _twiddle_tables(length, "int16"))
     pairs = np.zeros(length, np.int64)
     pairs[: products.size] = products
-    z = transform_in_numpy(k, pairs.reshape(half, 2), twiddle_table)
+    z = fft_in_numpy(k, pairs.reshape(half, 2), twiddle_table)
     spectrum = np.zeros((half + 1, 2), np.int64)
-    real, imaginary = k.divide((z[0, 0], z[0, 1]), 2)
+    real, imaginary = k.divide_by_radix((z[0, 0], z[0, 1]), 2)
     spectrum[0, 0], spectrum[half, 0] = real + imaginary, real - imaginary
     for i in range(1, half // 2 + 1):
-        spectrum[i], spectrum[half - i] = combine_frequencies(k, tuple(z[i]), tuple(z[half - i]), tuple(last[i - 1]))
+        spectrum[i], spectrum[half - i] = combine_half_length_frequencies(
+            k, tuple(z[i]), tuple(z[half - i]), tuple(last[i - 1])
+        )
     power: Array = (spectrum * spectrum).sum(axis=1) >> right_shift
     return power
 
@@ -149,8 +153,8 @@ def _compute(call: OpCall) -> te.Tensor:
 
         parts = (
             build_load_and_first_stage(read_windowed_sample, work, k),
-            *build_stages(work, twiddle_table, k, 1),
-            _square_spectrum(work, last, out, n, k, call),
+            *build_fft_stages(work, twiddle_table, k, 1),
+            _build_power_spectrum_loop(work, last, out, n, k, call),
         )
         return ir.loops([(n, rows)], ir.seq(*parts))
 
@@ -158,7 +162,7 @@ def _compute(call: OpCall) -> te.Tensor:
     return te.extern("spectrum", (data.tensor((rows, size)), window.tensor(), *tables), results, build_loops)[0]
 
 
-def _square_spectrum(
+def _build_power_spectrum_loop(
     work: Buffer, super_twiddle_table: Buffer, out: Buffer, row_index: Var, arith: ComplexArithmetic, call: OpCall
 ) -> Stmt:
     """Build the loop that combines the spectrum of one row of reals and stores its squared magnitudes, two frequencies
@@ -171,7 +175,7 @@ def _square_spectrum(
         real, imaginary = (ir.cast("int64", part) for part in x)
         return ir.cast("uint64", (real * real + imaginary * imaginary) >> call.attrs["shift"])
 
-    first = held.bind_pair(arith.divide((work[0, 0], work[0, 1]), 2))
+    first = held.bind_complex(arith.divide_by_radix((work[0, 0], work[0, 1]), 2))
     none = ir.const(0, work.dtype)
     ends = (first[0] + first[1], first[0] - first[1])
     stores = [
@@ -180,9 +184,9 @@ def _square_spectrum(
     ]
     edge = held.wrap_in_definitions(ir.seq(*stores))
     held = LetCollector("m")
-    low, high = (held.bind_pair((work[place, 0], work[place, 1])) for place in (f + 1, half - 1 - f))
-    pairs = combine_frequencies(
-        NamingComplex(arith, held), low, high, (super_twiddle_table[f, 0], super_twiddle_table[f, 1])
+    low, high = (held.bind_complex((work[place, 0], work[place, 1])) for place in (f + 1, half - 1 - f))
+    pairs = combine_half_length_frequencies(
+        LetBindingComplexArithmetic(arith, held), low, high, (super_twiddle_table[f, 0], super_twiddle_table[f, 1])
     )
     places = (f + 1, half - 1 - f)
     stores = [

@@ -104,13 +104,13 @@ class TreeArrays:
 class _SimplifiedNode:
     """Node of a simplified tree.
 
-    ``node_index``: index of the node in the :class:`Tree`. ``leaves`` and ``depth``: number of leaves and of levels
-    below the node. ``first``: number of leaves below its left child."""
+    ``node_index``: index of the node in the :class:`Tree`. ``leaf_count`` and ``depth``: number of leaves and of levels
+    below the node. ``left_leaf_count``: number of leaves below its left child."""
 
     node_index: int
-    leaves: int = 1
+    leaf_count: int = 1
     depth: int = 0
-    first: int = 0
+    left_leaf_count: int = 0
     feature: int = 0
     threshold: float | int = 0
     mode: int = AT_MOST
@@ -121,7 +121,8 @@ class _SimplifiedNode:
 def flatten_trees(
     trees: Sequence[Tree], data_dtype: str, where: str = "", feature_count: int | None = None
 ) -> TreeArrays:
-    """Convert trees to flat arrays, for data rows of ``feature_count`` numbers of ``data_dtype`` (a float or integer dtype).
+    """Convert trees to flat arrays, for data rows of ``feature_count`` numbers of ``data_dtype`` (a float or integer
+    dtype).
 
     Thresholds are rounded to ``data_dtype`` such that every comparison with a number of this dtype has the same
     outcome. A split is removed if all numbers of ``data_dtype`` take the same child, or if both children are leaves
@@ -144,8 +145,8 @@ def flatten_trees(
     return TreeArrays(
         feature=to_smallest_dtype([node.feature for node in inner]),
         threshold=np.array([node.threshold for node in inner] or [0], dtypes.to_numpy(data_dtype)),
-        left_leaves=to_smallest_dtype([node.first for node in inner]),
-        leaves=to_smallest_dtype([root.leaves for root in roots]),
+        left_leaves=to_smallest_dtype([node.left_leaf_count for node in inner]),
+        leaves=to_smallest_dtype([root.leaf_count for root in roots]),
         values=values,
         mode=int(modes[0]) if (modes == modes[0]).all() else modes,
         target=to_smallest_dtype(targets) if any(targets) else None,
@@ -166,7 +167,8 @@ def to_smallest_dtype(nonnegative_integers: Sequence[int]) -> Array:
 
 
 def _check_tree(tree: Tree, where: str, feature_count: int | None) -> None:
-    """Raise ModelError if nodes compare features that do not exist, have unknown modes, or if leaf values are not finite.
+    """Raise ModelError if nodes compare features that do not exist, have unknown modes, or if leaf values are not
+    finite.
 
     Frontends of all formats call this function, because a feature number becomes an array index in the generated C
     code."""
@@ -256,9 +258,9 @@ def _simplify_split(
         values = tree.values
         if values[left.node_index].tobytes() == values[right.node_index].tobytes():
             return left
-    leaves, depth = left.leaves + right.leaves, 1 + max(left.depth, right.depth)
+    leaves, depth = left.leaf_count + right.leaf_count, 1 + max(left.depth, right.depth)
     return _SimplifiedNode(
-        node_index, leaves, depth, left.leaves, int(tree.feature[node_index]), bound, mode, left, right
+        node_index, leaves, depth, left.leaf_count, int(tree.feature[node_index]), bound, mode, left, right
     )
 
 
@@ -334,7 +336,8 @@ def make_ensemble_test_case(
     combine: str = "sum",
     leaf_dtype: str = "float32",
 ) -> Case:
-    """Return a test case of ``tree_ensemble`` for ``trees`` on the array ``data``, or on random data of the type ``data``.
+    """Return a test case of ``tree_ensemble`` for ``trees`` on the array ``data``, or on random data of the type
+    ``data``.
 
     If ``leaf_dtype`` is an integer dtype, leaf values are multiplied by 100 and converted to it."""
     tensor_type = data if isinstance(data, TensorType) else TensorType(data.shape, data.dtype.name)

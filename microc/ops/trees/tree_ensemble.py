@@ -1,4 +1,5 @@
-"""``tree_ensemble``: sum, minimum or maximum of the leaf values that an ensemble of decision trees assigns to a row of features.
+"""``tree_ensemble``: sum, minimum or maximum of the leaf values that an ensemble of decision trees assigns to a row of
+features.
 
 Operands: data (N, F), floats or integers; then constants, in the layout of :mod:`microc.ops.trees.tree_arrays`: feature
 (M), threshold (M, of the data's dtype), left_leaves (M), leaves (T), values (V, W); then the optional operands that the
@@ -94,7 +95,7 @@ def _initial_result(combiner: str, dtype: str) -> int | float:
 # ---------------------------------------------------------------- reference
 
 
-def _comparison_outcome(x: Any, threshold: Any) -> int:
+def _comparison_outcome_bit(x: Any, threshold: Any) -> int:
     """Return the bit (LESS, EQUAL, GREATER or UNORDERED) of the outcome of comparing ``x`` with ``threshold``."""
     return LESS if x < threshold else EQUAL if x == threshold else GREATER if x > threshold else UNORDERED
 
@@ -114,7 +115,7 @@ def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tupl
             node, leaf, left = first_node, first_leaf, count
             while left > 1:
                 below = int(left_leaves[node])
-                if mode[node] & _comparison_outcome(x[feature[node]], threshold[node]):
+                if mode[node] & _comparison_outcome_bit(x[feature[node]], threshold[node]):
                     node, left = node + 1, below
                 else:
                     node, leaf, left = node + below, leaf + below, left - below
@@ -146,7 +147,8 @@ def _operand_bounds(checked_node: CheckedNode) -> Constants:
 
 
 def _tree_error_message(checked_node: CheckedNode) -> str:
-    """Return a message if a walk can leave the tables or is longer than the attribute ``depth``, else an empty string."""
+    """Return a message if a walk can leave the tables or is longer than the attribute ``depth``, else an empty
+    string."""
     attrs, (data, feature, *_, values) = checked_node.attrs, checked_node.types[:_FIXED]
     tables = _present_tables_by_name(attrs, checked_node.types)
     size, rows = feature.size, tables["leaf"].size if "leaf" in tables else values.shape[0]
@@ -198,7 +200,7 @@ def _leaf_sum_overflow_message(checked_node: CheckedNode, counts: Array) -> str:
 # ---------------------------------------------------------------- loops
 
 
-def _build_goes_left(x: Expr, threshold: Expr, mode: Expr | int, possible_modes: frozenset[int]) -> Expr:
+def _build_goes_left_condition(x: Expr, threshold: Expr, mode: Expr | int, possible_modes: frozenset[int]) -> Expr:
     """Build the condition that the walk goes to the left child: the outcome of comparing ``x`` with ``threshold`` is
     one of the bits in ``mode``.
 
@@ -257,7 +259,7 @@ class _TreeWalkBuilder:
         rows = [(self.row, self.data.shape[0])]
         if not self.attrs["depth"]:
             return ir.loops(
-                rows, ir.seq(clear, ir.loops([(self.tree, self.leaves.size)], self.build_leaf_addition(self.tree)))
+                rows, ir.seq(clear, ir.loops([(self.tree, self.leaves.size)], self.build_leaf_accumulation(self.tree)))
             )
         trees = ir.loops([(self.tree, self.leaves.size)], self.build_tree_walk())
         body = ir.seq(clear, _store_register(self.first_node, 0), _store_register(self.first_leaf, 0), trees)
@@ -276,14 +278,15 @@ class _TreeWalkBuilder:
             _store_register(self.first_node, self.first_node[0] + count - 1),
             _store_register(self.first_leaf, self.first_leaf[0] + count),
             steps,
-            self.build_leaf_addition(self.leaf[0]),
+            self.build_leaf_accumulation(self.leaf[0]),
         )
         for buffer in (self.below, self.leaf, self.node):
             body = ir.Alloc(buffer, body)
         return body
 
     def build_step_to_child(self) -> ir.Stmt:
-        """Build the step to a child. The node index is updated last, because all other statements of the step read it."""
+        """Build the step to a child. The node index is updated last, because all other statements of the step read
+        it."""
         node = self.node[0]
         feature, left = ir.cast("int32", self.feature[node]), ir.cast("int32", self.left_leaves[node])
         mode = ir.cast("int32", self.tables["mode"][node]) if "mode" in self.tables else self.attrs["mode"]
@@ -293,10 +296,10 @@ class _TreeWalkBuilder:
             _store_register(self.leaf, self.leaf[0] + left),
             _store_register(self.node, node + left),
         )
-        goes = _build_goes_left(self.data[self.row, feature], self.threshold[node], mode, self.modes)
+        goes = _build_goes_left_condition(self.data[self.row, feature], self.threshold[node], mode, self.modes)
         return ir.If(goes, down, across)
 
-    def build_leaf_addition(self, leaf: Expr) -> ir.Stmt:
+    def build_leaf_accumulation(self, leaf: Expr) -> ir.Stmt:
         """Build the addition of a leaf's values to the result; with other combinations, their minimum or maximum."""
         k = ir.Var("w")
         row = ir.cast("int32", self.tables["leaf"][leaf]) if "leaf" in self.tables else leaf

@@ -13,7 +13,7 @@ from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Graph, Node, Quant, TensorType
 from microc.ops import registry
 from microc.ops.elementwise.scalar_functions import UNARY, apply_unary
-from microc.ops.quantised.int16_functions import sigmoid_table, table_unit_multiplier_and_shift
+from microc.ops.quantised.int16_functions import sigmoid_table, table_index_multiplier_and_shift
 from tests.frontend.tflite_model import Op, quantised
 from tests.ops.harness import legalized, run_legalized
 from tests.ops.oracle import check, every, quantised_graph, scale, single
@@ -55,8 +55,8 @@ def test_sigmoid_table_ends_and_rises() -> None:
     table = sigmoid_table().astype(int)
     assert (table[0], table[1], table[-1]) == (32768, 33451, 65535)
     assert (np.diff(table) >= 0).all()
-    assert table_unit_multiplier_and_shift("tanh", 1e-9 / 4096) == (6, 31)
-    assert table_unit_multiplier_and_shift("tanh", 1e-15) is table_unit_multiplier_and_shift("tanh", 3.0) is None
+    assert table_index_multiplier_and_shift("tanh", 1e-9 / 4096) == (6, 31)
+    assert table_index_multiplier_and_shift("tanh", 1e-15) is table_index_multiplier_and_shift("tanh", 3.0) is None
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from microc.base.dtypes import Array
 from microc.frontend.tflite import reader as tflite
-from microc.ops.elementwise.lookup import function_table
+from microc.ops.elementwise.lookup import int16_function_table
 from microc.transform.pass_context import PassContext
 from microc.transform.quantised.legalize import set_rounding_attributes
 from tests.frontend.tflite_model import Op, quantised
@@ -73,7 +73,7 @@ def test_the_checksums_are_litert_s(
 
 def test_points_beyond_floats_are_the_end_of_int16() -> None:
     """exp(89) is infinite in float32, and the correction of its point NaN."""
-    table = function_table("exp", 0.01, 1e-4)
+    table = int16_function_table("exp", 0.01, 1e-4)
     assert (table[256 + 70 :] == 32767).all()
 
 

@@ -26,8 +26,8 @@ WEIGHTS = {
 
 def unpacked(packing: PairPacking) -> Array:
     """Blocks of weights as they are summed, the moved ones last: (channels, blocks, terms or moved)."""
-    kept = packing.unsigned.astype(int) - 128
-    return kept.reshape(len(kept), -1, packing.terms)
+    kept = packing.uint8_weights.astype(int) - 128
+    return kept.reshape(len(kept), -1, packing.terms_per_block)
 
 
 @pytest.mark.parametrize("terms", TERMS)
@@ -38,14 +38,16 @@ def test_no_pixels_leave_the_fields(name: str, terms: int) -> None:
     packing = _pack_pairs_in_blocks(weights, terms)
     if packing is None:
         pytest.skip("these weights need more than fits the last block")
-    blocks = [unpacked(packing), packing.moved[:, None, :].astype(int)]
+    blocks = [unpacked(packing), packing.moved_weights[:, None, :].astype(int)]
     for block in blocks:
         for high, low in ((HIGH, LOW), (LOW, HIGH)):
             sums = np.where(block > 0, block * high, block * low).sum(-1)
             assert np.all((sums >= -FIELD) & (sums < FIELD))
-    total = np.zeros((len(weights), packing.unsigned.shape[1]), int)
+    total = np.zeros((len(weights), packing.uint8_weights.shape[1]), int)
     total += unpacked(packing).reshape(len(weights), -1)
-    for channel, (places, parts) in enumerate(zip(packing.places.astype(int), packing.moved, strict=True)):
+    for channel, (places, parts) in enumerate(
+        zip(packing.moved_input_indices.astype(int), packing.moved_weights, strict=True)
+    ):
         np.add.at(total[channel], places // (terms + 1) * terms + places % (terms + 1), parts)
     np.testing.assert_array_equal(total[:, : weights.shape[1]], weights)
     assert not total[:, weights.shape[1] :].any()
@@ -54,9 +56,9 @@ def test_no_pixels_leave_the_fields(name: str, terms: int) -> None:
 def test_larger_blocks_for_smaller_weights() -> None:
     small, ordinary, lowest = (pack_pairs(WEIGHTS[name]) for name in ("small", "ordinary", "lowest"))
     assert small is not None and ordinary is not None and lowest is not None
-    assert small.terms == max(TERMS) and not small.moved.size
-    assert 2 < ordinary.terms < 8 and 0 < ordinary.moved.shape[1] <= MAX_MOVED
-    assert lowest.terms == 2 or lowest.moved.size
+    assert small.terms_per_block == max(TERMS) and not small.moved_weights.size
+    assert 2 < ordinary.terms_per_block < 8 and 0 < ordinary.moved_weights.shape[1] <= MAX_MOVED
+    assert lowest.terms_per_block == 2 or lowest.moved_weights.size
 
 
 def test_convolutions_equal_the_reference(

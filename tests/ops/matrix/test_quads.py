@@ -36,7 +36,7 @@ def test_no_inputs_leave_the_fields(name: str, terms: int) -> None:
         assert np.all((sums >= -FIELD) & (sums < FIELD))
     depth = weights.shape[1]
     total = packing.weights[:, :depth].astype(int)
-    for column, source in enumerate(packing.repeated):
+    for column, source in enumerate(packing.repeated_inputs):
         total[:, source] += packing.weights[:, depth + column]
     np.testing.assert_array_equal(total, weights)
 
@@ -44,7 +44,7 @@ def test_no_inputs_leave_the_fields(name: str, terms: int) -> None:
 def test_words_hold_four_channels() -> None:
     weights = WEIGHTS["small"]
     packing = pack_quads(weights)
-    assert packing is not None and packing.terms == max(TERMS) and not packing.repeated.size
+    assert packing is not None and packing.terms_per_block == max(TERMS) and not packing.repeated_inputs.size
     taken = packing.words.view(np.uint8).reshape(len(weights) // CHANNELS, -1, CHANNELS).astype(int) - 128
     np.testing.assert_array_equal(taken.transpose(0, 2, 1).reshape(weights.shape), weights)
 

@@ -54,7 +54,7 @@ def answers(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
 
 def exact(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> Graph:
     """The graph compiled as it was before: weights of nine bits take two bytes."""
-    monkeypatch.setattr("microc.ops.matrix.products.find_weight_shift", lambda *_: 0)
+    monkeypatch.setattr("microc.ops.matrix.products.find_weight_offset", lambda *_: 0)
     return graph
 
 

@@ -14,11 +14,11 @@ from microc.numerics import (
     INT32_MAX,
     INT32_MIN,
     NUMPY,
+    clamp_and_shift_left,
     multiply_by_reduced_factor,
     multiply_double_rounding,
     multiply_single_rounding,
     quantize_multiplier,
-    shift_left_saturating,
 )
 from microc.ops.quantised.requantize import product_multipliers
 from microc.transform.pass_context import PassContext, run_passes
@@ -31,12 +31,12 @@ EDGES = np.array([INT32_MIN, INT32_MIN + 1, -(1 << 20), -3, -2, -1, 0, 1, 2, 3, 
 
 @pytest.mark.parametrize("left", range(31))
 def test_a_shift_is_exact_or_saturates(left: int) -> None:
-    found, exact = shift_left_saturating(EDGES, left, NUMPY), EDGES << left
+    found, exact = clamp_and_shift_left(EDGES, left, NUMPY), EDGES << left
     fits = (exact >= INT32_MIN) & (exact <= INT32_MAX)
     np.testing.assert_array_equal(found[fits], exact[fits])
     assert (np.abs(found[~fits]) >= 1 << 30).all()
     assert (np.sign(found) == np.sign(EDGES)).all()
-    np.testing.assert_array_equal(found, shift_left_saturating(EDGES, np.full(EDGES.shape, left), NUMPY))
+    np.testing.assert_array_equal(found, clamp_and_shift_left(EDGES, np.full(EDGES.shape, left), NUMPY))
 
 
 @pytest.mark.parametrize("shift", [-31, -1, 0, 1, 7, 30])

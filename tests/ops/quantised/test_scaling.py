@@ -20,14 +20,14 @@ from microc.numerics import (
 )
 from microc.ops.quantised.scaling import (
     HALF,
-    Scale,
+    FixedPointScale,
     ScaledResult,
+    build_rounding_shift_right,
     largest_float32_not_above,
     round_to_int32,
+    scale_by_reduced_multiplier,
     scale_double_rounding,
     scale_single_rounding,
-    scale_wide,
-    shift_right_rounding,
 )
 from microc.tir import interp, ir
 from microc.tir.rewrite import walk_all_exprs
@@ -93,7 +93,9 @@ def test_double_rounding_is_exact(shift: int, bound: int) -> None:
     for mantissa, out in itertools.product(MANTISSAS, OUTPUTS):
         tensor, i = te.placeholder(x.shape, "int32", "x"), ir.Var("i")
         func = kernel(
-            scale_double_rounding(tensor[i], -bound, bound, Scale.from_mantissa_and_shift(mantissa, shift), out),
+            scale_double_rounding(
+                tensor[i], -bound, bound, FixedPointScale.from_mantissa_and_shift(mantissa, shift), out
+            ),
             tensor,
             i,
         )
@@ -111,12 +113,20 @@ def test_one_rounding_is_exact(form: str, shift: int, bound: int) -> None:
         tensor, i = te.placeholder(x.shape, "int32", "x"), ir.Var("i")
         if form == "single":
             func = kernel(
-                scale_single_rounding(tensor[i], bound, Scale.from_mantissa_and_shift(mantissa, shift), out), tensor, i
+                scale_single_rounding(tensor[i], bound, FixedPointScale.from_mantissa_and_shift(mantissa, shift), out),
+                tensor,
+                i,
             )
             scaled = multiply_single_rounding(x, mantissa, shift, NUMPY)
         else:
             reduced = reduce_multiplier(mantissa)
-            func = kernel(scale_wide(tensor[i], bound, Scale.from_mantissa_and_shift(reduced, shift), out), tensor, i)
+            func = kernel(
+                scale_by_reduced_multiplier(
+                    tensor[i], bound, FixedPointScale.from_mantissa_and_shift(reduced, shift), out
+                ),
+                tensor,
+                i,
+            )
             scaled = multiply_by_reduced_factor(x, reduced, shift, NUMPY)
         wanted = np.clip(scaled + out.zero_point, out.minimum, out.maximum)
         np.testing.assert_array_equal(run(func, x), wanted, err_msg=f"{mantissa} {out}")
@@ -138,7 +148,7 @@ def test_one_rounding_by_shifts_of_channels_is_exact(shifts: tuple[int, ...], bo
             ir.Var("i"),
             ir.Var("c"),
         )
-        scale = Scale(mantissa, 0 - ir.cast("int32", by[c]), range_of_right)
+        scale = FixedPointScale(mantissa, 0 - ir.cast("int32", by[c]), range_of_right)
         element = scale_single_rounding(tensor[i], bound, scale, out)
         made = te.Tensor("out", (x.size, 4), element.dtype, te.ComputeDef((i, c), element))
         func = te.create_prim_func("kernel", [tensor, by], [made])
@@ -154,7 +164,9 @@ def test_bounded_operands_take_no_64_bit_arithmetic() -> None:
     out = ScaledResult(-5, -128, 127, "int8")
     for shift in (0, -1, -9, -31):
         func = kernel(
-            scale_double_rounding(tensor[i], 1 - HALF, HALF - 1, Scale.from_mantissa_and_shift(1518500250, shift), out),
+            scale_double_rounding(
+                tensor[i], 1 - HALF, HALF - 1, FixedPointScale.from_mantissa_and_shift(1518500250, shift), out
+            ),
             tensor,
             i,
         )
@@ -163,12 +175,12 @@ def test_bounded_operands_take_no_64_bit_arithmetic() -> None:
 
 def test_zero_point_is_folded_and_relu_drops_the_correction() -> None:
     x = te.placeholder((1,), "int32", "x")[0]
-    plain = shift_right_rounding(
-        x, 1 << 20, Scale.from_mantissa_and_shift(HALF, -8), ScaledResult(-5, -128, 127, "int8")
+    plain = build_rounding_shift_right(
+        x, 1 << 20, FixedPointScale.from_mantissa_and_shift(HALF, -8), ScaledResult(-5, -128, 127, "int8")
     )
     assert plain == ((x + (x >> 31) + (128 - (5 << 8))) >> 8, True)
-    relu = shift_right_rounding(
-        x, 1 << 20, Scale.from_mantissa_and_shift(HALF, -8), ScaledResult(-128, -128, 127, "int8")
+    relu = build_rounding_shift_right(
+        x, 1 << 20, FixedPointScale.from_mantissa_and_shift(HALF, -8), ScaledResult(-128, -128, 127, "int8")
     )
     assert relu == ((x + (128 - (128 << 8))) >> 8, True)
 
