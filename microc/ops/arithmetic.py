@@ -163,7 +163,7 @@ def activation_range(
             f"the activation is not supported in a quantised operator; got {activation!r}, expected one of "
             f"{', '.join(filter(None, bounds))}",
             where=where,
-            hint="make it an operator of its own",
+            hint="make the activation a separate operator",
         )
     if out_quant.axis is not None:
         raise UnsupportedError(

@@ -100,7 +100,7 @@ def _spatial_axes(
         )
     if groups < 1 or data_shape[3] != weight_shape[3] * groups or weight_shape[0] % groups:
         raise ModelError(
-            f"conv2d_transpose: channels contradict; got data {tuple(data_shape)} (NHWC), weights "
+            f"conv2d_transpose: channel counts disagree; got data {tuple(data_shape)} (NHWC), weights "
             f"{tuple(weight_shape)} (OHWI) and "
             f"groups={groups}, expected C = I * groups and O a multiple of groups"
         )
@@ -207,7 +207,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
             raise UnsupportedError(
                 f"the weights {node.inputs[1]!r} are computed when the network runs; expected a constant",
                 where=str(node.loc),
-                hint="make them a constant, or keep the layer in float32",
+                hint="make the weights a constant, or keep the layer in float32",
             )
         return split_activation(node, graph)
     axes = _spatial_axes({**DEFAULTS, **node.attrs}, graph.types[node.inputs[0]].shape, weight.shape)
@@ -218,8 +218,8 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
         return _emit_phases(node, graph, weight)
     if quantised:
         raise UnsupportedError(
-            f"strides and dilation need too many weights; got {elements:,} with {taps:,} taps from {weight.size:,} "
-            f"weights, expected at most {_MAX_SPARSE_ELEMENTS:,} with {_MAX_SPARSE_TAPS:,}",
+            f"the strides and dilation expand the kernel to too many weights; got {elements:,} weights with {taps:,} "
+            f"taps (from {weight.size:,} weights), expected at most {_MAX_SPARSE_ELEMENTS:,} with {_MAX_SPARSE_TAPS:,} taps",
             where=str(node.loc),
             hint="keep the layer in float32",
         )
@@ -295,7 +295,7 @@ def _repeat_bias(rewrite: Rewrite, node: Node, groups: int, phase_count: int) ->
         raise UnsupportedError(
             f"the bias {node.inputs[2]!r} is computed when the network runs; expected a constant",
             where=str(node.loc),
-            hint="make it a constant, or add it by a layer of its own",
+            hint="make the bias a constant, or add it in a separate layer",
         )
     spread = bias.reshape(groups, 1, -1).repeat(phase_count, axis=1).reshape(-1)
     name = rewrite.constant("bias", spread)

@@ -137,7 +137,7 @@ def infer_geometry(attrs: Mapping[str, Any], data_shape: Sequence[int], weight_s
     groups = attrs["groups"]
     if groups < 1 or channels != depth * groups or out_channels % groups:
         raise ModelError(
-            f"conv2d: channels contradict; got {channels} of the data, {depth} of the weights, {out_channels} of the "
+            f"conv2d: channel counts disagree; got {channels} of the data, {depth} of the weights, {out_channels} of the "
             f"output and groups={groups}",
             hint="make input channels = weight channels * groups, and output channels a multiple of groups",
         )

@@ -397,7 +397,7 @@ def _infer_gather_nd_types(attrs: Mapping[str, Any], types: Sequence[TensorType]
         )
     if batch >= len(indices.shape) or 0 in data.shape:
         raise ModelError(
-            f"gather_nd: batch_dims={batch} leaves no axis of the indices, or the data are empty; got data "
+            f"gather_nd: batch_dims={batch} leaves no index axis, or the data are empty; got data "
             f"{data.shape} and indices {indices.shape}"
         )
     return (TensorType((*indices.shape[:-1], *data.shape[batch + depth :]), data.dtype),)

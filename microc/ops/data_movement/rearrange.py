@@ -288,7 +288,7 @@ def _infer_cache_update_types(attrs: Mapping[str, Any], types: Sequence[TensorTy
     fits = len(cache.shape) == len(update.shape) and 0 < axis < len(cache.shape)
     if not fits or any(c != u for k, (c, u) in enumerate(zip(cache.shape, update.shape, strict=True)) if k != axis):
         raise ModelError(
-            "cache_update: shapes may differ along axis only, which is not 0; got cache "
+            "cache_update: cache and update may differ along axis only, and axis may not be 0; got cache "
             f"{cache.shape}, update {update.shape} and axis={axis}"
         )
     if starts.shape != cache.shape[:1] or starts.dtype not in INDICES or update.dtype != cache.dtype:

@@ -67,7 +67,7 @@ def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     if any(tensor_type.dtype not in INDEX_DTYPES or len(tensor_type.shape) != 2 for tensor_type in indices):
         raise ModelError(
             f"resample: index tables have wrong types; got {', '.join(f'{t.dtype} {t.shape}' for t in indices)}, "
-            f"expected two axes of {' or '.join(INDEX_DTYPES)}"
+            f"expected {' or '.join(INDEX_DTYPES)} with two axes (rows, taps)"
         )
     if any(tensor_type.shape != index.shape for tensor_type, index in zip(weights, indices, strict=False)):
         raise ModelError(

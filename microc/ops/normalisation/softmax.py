@@ -69,7 +69,7 @@ def exponential_table(in_scale: float, beta: float, rounding: Multiplier) -> Arr
     real = min(beta * in_scale * (1 << 26), float(INT32_MAX if rounding != Multiplier.SINGLE else (1 << 30) - 1))
     if real <= 1.0:
         raise UnsupportedError(
-            f"scale * beta is too small for fixed point; got {in_scale} * {beta}, expected more than {2.0**-26:.3g}",
+            f"input scale * beta is too small for fixed point; got {in_scale} * {beta}, expected more than {2.0**-26:.3g}",
             hint="keep the layer in float32",
         )
     mantissa, shift = quantize_multiplier(real, 31)
@@ -197,7 +197,7 @@ def qsoftmax16_tables(
     mantissa, shift = quantize_multiplier(in_scale * beta / (10.0 / 65535.0))
     if shift > 14:
         raise UnsupportedError(
-            f"scale * beta is too large for fixed point; got {in_scale} * {beta}, expected less than "
+            f"input scale * beta is too large for fixed point; got {in_scale} * {beta}, expected less than "
             f"{10 / 65535 * 2**14:.3g}",
             hint="keep the layer in float32",
         )

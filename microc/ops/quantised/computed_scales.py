@@ -44,7 +44,7 @@ def _infer_dynamic_quantize_types(attrs: Mapping[str, Any], types: Sequence[Tens
     if data_type.dtype != "float32" or rows < 1 or not data_type.size or data_type.size % rows:
         raise ModelError(
             f"dynamic_quantize: the data have an unsupported type; got {data_type.dtype} {data_type.shape}, expected "
-            f"float32, not empty, of a multiple of rows={rows} elements"
+            f"float32 and a number of elements that is a positive multiple of rows={rows}"
         )
     return TensorType(data_type.shape, "int8" if attrs["symmetric"] else "int16"), TensorType((rows,), "float32")
 

@@ -232,8 +232,8 @@ def legalize_to_qsvdf(node: Node, graph: Graph) -> Legalized:
     constants = [constant_data(graph, name) for name in (weights, time, bias)]
     if rounding == Rounding.EVEN or any(array is None for array in constants):
         raise UnsupportedError(
-            f"weights or bias are computed, or rounding is unsupported; got rounding={rounding}, expected constants "
-            f"and another rounding than {Rounding.EVEN}",
+            f"weights or bias are not constant, or the rounding is unsupported; got rounding={rounding}, expected "
+            f"constants and any rounding but {Rounding.EVEN}",
             where=str(node.loc),
             hint="make them constants, or keep the layer in float32",
         )

@@ -63,7 +63,7 @@ def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     rank = len(types[0].shape)
     if not -rank <= attrs["axis"] < rank or types[0].dtype not in NUMBERS:
         raise ModelError(
-            f"cumsum: the axis is outside of the data, or the data are no numbers; got axis={attrs['axis']} of "
+            f"cumsum: the axis is outside of the data, or the data are not numeric; got axis={attrs['axis']} of "
             f"{types[0].dtype} {types[0].shape}"
         )
     return (TensorType(types[0].shape, types[0].dtype),)

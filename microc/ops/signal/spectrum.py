@@ -40,7 +40,7 @@ def _infer_signal_window_types(attrs: Mapping[str, Any], types: Sequence[TensorT
     if not 1 <= rank <= len(types[0].shape) or types[1].shape != (*(1,) * (rank - 1), *last):
         raise ModelError(
             f"signal_window: the window has a wrong shape; got {types[1].shape} for data {types[0].shape}, expected "
-            "the data's last axis, behind axes of 1 at most"
+            "the extent of the data's last axis, preceded only by axes of 1"
         )
     return (TensorType(types[0].shape, "int16"),)
 
@@ -120,7 +120,7 @@ def _infer_signal_energy_types(attrs: Mapping[str, Any], types: Sequence[TensorT
     shape, first, last = types[0].shape, attrs["start"], attrs["end"]
     if len(shape) != 1 or shape[0] % 2 or not 0 <= first <= last <= shape[0] // 2:
         raise ModelError(
-            f"signal_energy: the data need one axis of real and imaginary parts, start and end in it; got {shape}, "
+            f"signal_energy: the data need one axis of (real, imaginary) pairs that contains start..end; got {shape}, "
             f"start={first} and end={last}"
         )
     return (TensorType((shape[0] // 2,), "uint32"),)

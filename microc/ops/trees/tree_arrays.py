@@ -183,7 +183,7 @@ def _check_tree(tree: Tree, where: str, feature_count: int | None) -> None:
     ways = np.asarray(tree.mode)[inner]
     if ways.size and not (ways.min() >= 0 and ways.max() <= ALWAYS):
         raise ModelError(
-            f"a tree has a node of an unknown comparison; got mode {ways[(ways < 0) | (ways > ALWAYS)][0]}, expected "
+            f"a node of a tree has an unknown comparison mode; got {ways[(ways < 0) | (ways > ALWAYS)][0]}, expected "
             f"0..{ALWAYS}",
             where=where,
         )
