@@ -35,7 +35,7 @@ class Arith(Protocol[T]):
     """Interface of the operations that the formulas need beyond Python's operators; implemented for numpy arrays and
     for TIR expressions."""
 
-    def wide(self, x: T) -> T:
+    def widen(self, x: T) -> T:
         """Convert ``x`` to int64."""
 
     def narrow(self, x: T) -> T:
@@ -55,7 +55,7 @@ class NumpyArith:
     """:class:`Arith` over numpy arrays. All integers are stored as int64, so that widening and narrowing change
     nothing."""
 
-    def wide(self, x: Any) -> Any:
+    def widen(self, x: Any) -> Any:
         return np.asarray(x, dtype=np.int64)
 
     def narrow(self, x: Any) -> Any:
@@ -115,7 +115,7 @@ def doubling_high_mul(a: Any, b: Any, arith: Arith[Any]) -> Any:
     gemmlowp truncates (ab + nudge) / 2**31 with a nudge of 1 - 2**30 for negative products. For every product that
     equals the floor that this function computes. gemmlowp saturates only if both operands are INT32_MIN. That cannot
     occur here, because ``b`` is a mantissa, which is at least 0."""
-    return arith.narrow((arith.wide(a) * arith.wide(b) + (1 << 30)) >> 31)
+    return arith.narrow((arith.widen(a) * arith.widen(b) + (1 << 30)) >> 31)
 
 
 def rounding_shift_right(x: Any, exponent: Any, arith: Arith[Any]) -> Any:
@@ -126,10 +126,10 @@ def rounding_shift_right(x: Any, exponent: Any, arith: Arith[Any]) -> Any:
     if isinstance(exponent, int):
         if exponent == 0:
             return x
-        wide = arith.wide(x)
+        wide = arith.widen(x)
         return arith.narrow((wide + (wide >> 63) + (1 << (exponent - 1))) >> exponent)
-    wide, e = arith.wide(x), arith.wide(exponent)
-    half = (arith.wide(x * 0 + 1) << e) >> 1
+    wide, e = arith.widen(x), arith.widen(exponent)
+    half = (arith.widen(x * 0 + 1) << e) >> 1
     return arith.narrow(arith.select(e > 0, (wide + (wide >> 63) + half) >> e, wide))
 
 
@@ -166,12 +166,12 @@ def multiply_single_rounding(x: Any, multiplier: Any, shift: Any, arith: Arith[A
 
     The result saturates to int32 if the multiplier is above one (a positive shift)."""
     total = 31 - shift
-    product = arith.wide(x) * arith.wide(multiplier)
+    product = arith.widen(x) * arith.widen(multiplier)
     if isinstance(total, int):
         scaled = (product + (1 << (total - 1))) >> total
         return arith.narrow(scaled if shift <= 0 else arith.clamp(scaled, INT32_MIN, INT32_MAX))
-    wide_total = arith.wide(total)
-    one = arith.wide(x * 0 + 1)
+    wide_total = arith.widen(total)
+    one = arith.widen(x * 0 + 1)
     scaled = (product + (one << (wide_total - 1))) >> wide_total
     return arith.narrow(arith.clamp(scaled, INT32_MIN, INT32_MAX))
 
@@ -202,11 +202,11 @@ def multiply_by_reduced_factor(x: Any, reduced_multiplier: Any, shift: Any, arit
     ``x``: int64 of at most 47 bits and a sign. ``reduced_multiplier``: from :func:`reduce_multiplier`. ``shift`` <= 7.
     A result that does not fit int32 loses its upper bits, as in TFLite."""
     total = 15 - shift
-    product = arith.wide(x) * arith.wide(reduced_multiplier)
+    product = arith.widen(x) * arith.widen(reduced_multiplier)
     if isinstance(total, int):
         return arith.wrap((product + (1 << (total - 1))) >> total)
-    wide_total = arith.wide(total)
-    one = arith.wide(reduced_multiplier * 0 + 1)
+    wide_total = arith.widen(total)
+    one = arith.widen(reduced_multiplier * 0 + 1)
     return arith.wrap((product + (one << (wide_total - 1))) >> wide_total)
 
 

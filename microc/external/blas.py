@@ -68,7 +68,7 @@ def check_product(region: Region) -> str:
         return "it multiplies several matrices, or transposed ones"
     if node.op == "conv2d":
         g = infer_geometry(node.attrs, types[0].shape, types[1].shape)
-        if not g.direct or g.kernel != (1, 1) or g.groups > 1 or node.attr("layout") != "NHWC":
+        if not g.is_im2col_matrix or g.kernel != (1, 1) or g.groups > 1 or node.attr("layout") != "NHWC":
             return "it is no 1x1 convolution in NHWC, with one group, unit strides and no padding"
     rows, units, depth = _product_extents(region)
     if rows * units * depth < MIN_MULTIPLICATIONS:

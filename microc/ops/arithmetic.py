@@ -63,15 +63,15 @@ def _fits_16_bits(x: Expr) -> bool:
             return False
 
 
-def build_replaces_best_condition(op: str, a: Expr, b: Expr) -> Expr:
-    """Build the condition that the element ``a`` replaces ``b``, the best element so far of a search for the largest
+def build_replaces_best_condition(op: str, candidate: Expr, best: Expr) -> Expr:
+    """Build the condition that ``candidate`` replaces ``best``, the best element so far of a search for the largest
     (``op`` is ``gt``) or smallest (``lt``) element.
 
     NaN is larger than any number."""
-    wins = ir.binary(op, a, b)
-    if not dtypes.is_float(a.dtype):
+    wins = ir.binary(op, candidate, best)
+    if not dtypes.is_float(candidate.dtype):
         return wins
-    larger, smaller = (a, b) if op == "gt" else (b, a)
+    larger, smaller = (candidate, best) if op == "gt" else (best, candidate)
     return ir.Bin("or", wins, ir.Bin("and", larger.ne(larger), smaller.eq(smaller)))
 
 
@@ -106,7 +106,7 @@ class TirArith:
     """:class:`microc.numerics.Arith` over TIR expressions, in int32 unless a value is widened to int64. Python ints
     become literals."""
 
-    def wide(self, x: Expr | int) -> Expr:
+    def widen(self, x: Expr | int) -> Expr:
         return ir.cast("int64", x) if isinstance(x, Expr) else ir.const(x, "int64")
 
     def narrow(self, x: Expr) -> Expr:
@@ -195,9 +195,9 @@ def activation_range(
 class Rewrite:
     """Builder of the core nodes that replace one surface node (a node as the model's format defines the operator).
 
-    ``value`` and ``constant`` add values of the graph; their names start with the name of the replaced node's first
-    output. ``emit`` appends a node with the replaced node's location. The last node must write the replaced node's
-    outputs."""
+    ``add_value`` and ``add_constant`` add values of the graph; their names start with the name of the replaced node's
+    first output. ``emit`` appends a node with the replaced node's location. The last node must write the replaced
+    node's outputs."""
 
     def __init__(self, node: Node, graph: Graph) -> None:
         self.node = node
@@ -218,13 +218,13 @@ class Rewrite:
         """Return the type of a value of the graph or of this rewrite, by the value's name."""
         return self.types[name] if name in self.types else self.graph.types[name]
 
-    def value(self, stem: str, shape: Sequence[int], dtype: str, quant: Quant | None = None) -> str:
+    def add_value(self, stem: str, shape: Sequence[int], dtype: str, quant: Quant | None = None) -> str:
         """Add an intermediate value and return its name, made from the replaced node's output and ``stem``."""
         name = self._unused_value_name(stem)
         self.types[name] = TensorType(tuple(shape), dtype, quant)
         return name
 
-    def constant(self, stem: str, array: Array) -> str:
+    def add_constant(self, stem: str, array: Array) -> str:
         """Add a constant and return its name, made from the replaced node's output and ``stem``."""
         name = self._unused_value_name(stem)
         self.types[name] = TensorType(array.shape, array.dtype.name)
@@ -325,7 +325,7 @@ def split_activation(node: Node, graph: Graph) -> Legalized | None:
         return None
     rewrite = Rewrite(node, graph)
     output_type = graph.types[node.outputs[0]]
-    plain = rewrite.value("linear", output_type.shape, output_type.dtype)
+    plain = rewrite.add_value("linear", output_type.shape, output_type.dtype)
     rewrite.emit(node.op, node.inputs, plain, {**node.attrs, "activation": ""})
     emit_activation(rewrite, str(activation), plain, node.outputs[0])
     return rewrite.legalized()
@@ -352,9 +352,9 @@ def legalize_in_float(node: Node, graph: Graph) -> Legalized:
     result = graph.types[node.outputs[0]]
     attrs = dict(node.attrs)
     activation = str(attrs.get("activation", ""))
-    real = rewrite.value("float", result.shape, "float32")
+    real = rewrite.add_value("float", result.shape, "float32")
     if activation:
-        linear = rewrite.value("linear", result.shape, "float32")
+        linear = rewrite.add_value("linear", result.shape, "float32")
         rewrite.emit(node.op, operands, linear, {**attrs, "activation": ""})
         emit_activation(rewrite, activation, linear, real)
     else:
@@ -371,7 +371,7 @@ def emit_dequantize(rewrite: Rewrite, operand_name: str) -> str:
     if tensor_type is None or tensor_type.quant is None or not dtypes.is_integer(tensor_type.dtype):
         return operand_name
     quant = tensor_type.quant
-    real = rewrite.value("real", tensor_type.shape, "float32")
+    real = rewrite.add_value("real", tensor_type.shape, "float32")
     return rewrite.emit(
         "dequantize", (operand_name,), real, {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
     )

@@ -45,7 +45,7 @@ class Multiplier(DocumentedEnum):
     WIDE = "wide", "int64 sums by a multiplier of 16 bits, rounds once with ties up"
 
     @property
-    def times(self) -> Callable[..., Any]:
+    def multiply_function(self) -> Callable[..., Any]:
         """The function ``f(x, mantissa, shift, arith)`` that multiplies ``x`` by a fixed-point scale in this rounding
         mode."""
         if self is Multiplier.WIDE:
@@ -153,7 +153,7 @@ class Attribute:
     - ``choices``: the only values permitted; empty: no such limit.
     - ``length``: number of elements of a tuple.
     - ``least`` and ``most``: bounds of a number, or of every number in a tuple.
-    - ``nothing``: True if the value may also be None."""
+    - ``allows_none``: True if the value may also be None."""
 
     kind: str
     doc: str
@@ -161,12 +161,12 @@ class Attribute:
     choices: tuple[Attr, ...] = ()
     length: int | None = None
     least: int | None = None
-    nothing: bool = False
+    allows_none: bool = False
     most: int | None = None
 
     def find_fault(self, value: object) -> str:
         """Return the reason why ``value`` is invalid for the attribute, or an empty string if it is valid."""
-        if value is None and self.nothing:
+        if value is None and self.allows_none:
             return ""
         if not _TYPE_CHECKS[self.kind](value):
             return f"has a wrong type; expected {self.kind}"
@@ -227,7 +227,7 @@ def integer(
     doc: str, default: int | Absent | None = REQUIRED, least: int | None = None, most: int | None = None
 ) -> Attribute:
     """Declare an integer attribute. If ``default`` is None, None is permitted as a value, too."""
-    return Attribute("int", doc, default, least=least, nothing=default is None, most=most)
+    return Attribute("int", doc, default, least=least, allows_none=default is None, most=most)
 
 
 def exponent(doc: str, default: int | Absent | None = REQUIRED, least: int = -31, most: int = 30) -> Attribute:
@@ -243,7 +243,7 @@ def mantissa(doc: str, default: int | Absent | None = REQUIRED, most: int = (1 <
 
 def real(doc: str, default: float | Absent | None = REQUIRED) -> Attribute:
     """Declare a float attribute. If ``default`` is None, None is permitted as a value, too."""
-    return Attribute("float", doc, default, nothing=default is None)
+    return Attribute("float", doc, default, allows_none=default is None)
 
 
 def number(doc: str, default: float | Absent = REQUIRED) -> Attribute:
@@ -256,11 +256,11 @@ def choice(doc: str, *choices: str, default: str | Absent = REQUIRED) -> Attribu
     return Attribute("str", doc, default, choices)
 
 
-def enum_choice(doc: str, *among: DocumentedEnum, default: DocumentedEnum) -> Attribute:
-    """Declare an attribute whose values are the members ``among`` of an enumeration; their meanings are appended to
+def enum_choice(doc: str, *members: DocumentedEnum, default: DocumentedEnum) -> Attribute:
+    """Declare an attribute whose values are ``members`` of an enumeration; their meanings are appended to
     ``doc``."""
-    meanings = "; ".join(f"{f'`{each}`' if each else 'empty'}: {each.meaning}" for each in among)
-    return choice(f"{doc}. {meanings}", *among, default=default)
+    meanings = "; ".join(f"{f'`{each}`' if each else 'empty'}: {each.meaning}" for each in members)
+    return choice(f"{doc}. {meanings}", *members, default=default)
 
 
 def algorithm_choice(*names: str) -> Attribute:
@@ -313,7 +313,7 @@ def one_axis(
     """Declare an attribute that is the index of an axis of the first operand.
 
     If ``default`` is None, None is permitted as a value, too."""
-    return Attribute("axis", doc, default, nothing=default is None)
+    return Attribute("axis", doc, default, allows_none=default is None)
 
 
 def some_axes(doc: str, *, in_order: bool = False) -> Attribute:

@@ -72,14 +72,14 @@ Bound = int | Callable[[CheckedNode], int]
 class OperandBounds:
     """Bounds of the numbers of one operand: generated code is safe if every number is from ``least`` to ``most``.
 
-    ``computed``: operators that may compute the operand at run time, because their results stay within the bounds.
-    None: any operator may compute it, because the generated loops clamp the numbers. Empty: the operand must be
+    ``permitted_producers``: operators that may compute the operand at run time, because their results stay within the
+    bounds. None: any operator may compute it, because the generated loops clamp the numbers. Empty: the operand must be
     constant."""
 
     use: NumberUse
     least: Bound
     most: Bound
-    computed: tuple[str, ...] | None = ()
+    permitted_producers: tuple[str, ...] | None = ()
 
     def find_fault(self, checked_node: CheckedNode, position: int, name: str) -> str:
         """Return the reason why the operand at ``position``, called ``name``, violates its bounds, or an empty
@@ -87,7 +87,7 @@ class OperandBounds:
         data = checked_node.data[position]
         if data is None:
             maker = checked_node.producers[position] if position < len(checked_node.producers) else None
-            if self.computed is None or (maker is not None and maker.op in self.computed):
+            if self.permitted_producers is None or (maker is not None and maker.op in self.permitted_producers):
                 return ""
             return f"{name} is {self.use}; it is computed when the network runs, expected a constant"
         if not data.size:
@@ -103,27 +103,27 @@ class OperandBounds:
 
 Constants = Mapping[int, OperandBounds]
 """Bounds of an operator's operands, by the operand's position."""
-Sound = Callable[[CheckedNode], str]
+NodeCheck = Callable[[CheckedNode], str]
 """Check of several numbers of a node together. It returns the reason why they are invalid, or an empty string."""
 
 
 def constant_error_message(
     declared: Constants | Callable[[CheckedNode], Constants],
-    sound: Iterable[Sound],
+    node_checks: Iterable[NodeCheck],
     checked_node: CheckedNode,
     names: Sequence[str],
 ) -> str:
     """Return the reason why the constant operands of a node are invalid, or an empty string if all are valid.
 
-    ``declared``: bounds of operands by position, or a function that returns them. ``sound``: checks of several operands
-    together. ``names``: names of the operands for the message."""
+    ``declared``: bounds of operands by position, or a function that returns them. ``node_checks``: checks of several
+    operands together. ``names``: names of the operands for the message."""
     bounds = declared(checked_node) if callable(declared) else declared
     for position, constant in bounds.items():
         if position < len(checked_node.types):
             name = names[position] if position < len(names) else f"operand {position}"
             if reason := constant.find_fault(checked_node, position, name):
                 return reason
-    for check in sound:
+    for check in node_checks:
         if reason := check(checked_node):
             return reason
     return ""
@@ -177,7 +177,7 @@ def attribute_dtype_error_message(attribute_name: str, attribute_value: float, d
     )
 
 
-def make_zero_point_range_check(zero_point_attribute: str, position: int) -> Sound:
+def make_zero_point_range_check(zero_point_attribute: str, position: int) -> NodeCheck:
     """Return a check that the attribute ``zero_point_attribute`` is within the dtype of the operand at ``position``."""
 
     def check_zero_point(checked_node: CheckedNode) -> str:

@@ -259,7 +259,7 @@ class _GroupLowering:
         """Return an operand of the anchor in the form that the anchor's ``compute`` function receives."""
         tensor_type = self.graph.types[value_name]
 
-        def tensor(shape: tuple[int, ...] | None = None) -> te.Tensor:
+        def make_tensor(shape: tuple[int, ...] | None = None) -> te.Tensor:
             wanted = tensor_type.shape if shape is None else tuple(shape)
             if value_name in self.tensors:
                 made = self.tensors[value_name]
@@ -270,10 +270,10 @@ class _GroupLowering:
                 return made
             return self.placeholder_of_value(value_name, parameter_name, wanted)
 
-        def packed(array: Array, *, table: bool = False) -> te.Tensor:
+        def pack_constant(array: Array, *, table: bool = False) -> te.Tensor:
             return self.add_packed_constant(value_name, parameter_name, array, table)
 
-        return Operand(tensor_type, self.graph.consts.get(value_name), tensor, packed)
+        return Operand(tensor_type, self.graph.consts.get(value_name), make_tensor, pack_constant)
 
     def parameter_names(self, node: Node) -> list[str]:
         """Return the kernel's parameter names for the operands of a node: the names that the operator defines,

@@ -121,7 +121,7 @@ def _values_computed_in_float64(graph: Graph) -> frozenset[str]:
 
 def _find_dequantising_nodes(graph: Graph, writers: Mapping[str, Node], operand_name: str) -> list[Node] | None:
     """Return the nodes that compute the float operand ``operand_name`` from 8-bit integers: a ``dequantize`` node and
-    moves behind it.
+    the nodes behind it that only move elements.
 
     For a constant whose numbers are all equal, return only the nodes that move its elements, if there are any. Return
     None for any other operand."""

@@ -17,7 +17,7 @@ from microc.base.immutable import Registry, frozen
 from microc.errors import InternalError, ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.attributes import Attributes, attribute_error_message, default_attributes
-from microc.ops.constants import CheckedNode, Constants, Sound
+from microc.ops.constants import CheckedNode, Constants, NodeCheck
 from microc.ops.constants import constant_error_message as fault_of_constants
 from microc.tir.ir import Expr
 
@@ -148,31 +148,32 @@ class Multiples:
 
     :func:`microc.schedule.rules.rule.product_multiples` returns it for a core. By default nothing is padded.
 
-    - ``factors``: pairs of dtypes for which one instruction sums the products of :data:`WORD` neighbouring elements.
-    - ``partly``: True if the core also multiplies the last elements of a row that do not fill a word, so that a matrix
-    can be read in place.
-    - ``columns``: numbers of columns in a vector, the largest first."""
+    - ``dtype_pairs``: pairs of dtypes for which one instruction sums the products of :data:`WORD` neighbouring
+    elements.
+    - ``multiplies_partial_words``: True if the core also multiplies the last elements of a row that do not fill a word,
+    so that a matrix can be read in place.
+    - ``vector_columns``: numbers of columns in a vector, the largest first."""
 
-    factors: Set[tuple[str, str]] = frozenset()
-    partly: bool = False
-    columns: tuple[int, ...] = ()
+    dtype_pairs: Set[tuple[str, str]] = frozenset()
+    multiplies_partial_words: bool = False
+    vector_columns: tuple[int, ...] = ()
 
-    def round_up_terms(self, depth: int, *factors: str) -> int:
+    def round_up_terms(self, depth: int, *factor_dtypes: str) -> int:
         """Return the number of terms of a sum of ``depth`` products, rounded up to whole words if the core multiplies
         words.
 
-        ``factors``: the dtypes of both factors of a product."""
-        return -(-depth // WORD) * WORD if factors in self.factors else depth
+        ``factor_dtypes``: the dtypes of both factors of a product."""
+        return -(-depth // WORD) * WORD if factor_dtypes in self.dtype_pairs else depth
 
     def round_up_columns(self, unit_count: int) -> int:
         """Return ``unit_count``, the number of columns of a product, rounded up to whole vectors.
 
         The vector width is the smallest that contains all columns, or the largest if none does. The count stays
         unchanged if a narrower width divides it and needs no more vectors."""
-        if not self.columns:
+        if not self.vector_columns:
             return unit_count
-        wide = next((n for n in reversed(self.columns) if n >= unit_count), self.columns[0])
-        even = next((n for n in self.columns if unit_count % n == 0), 1)
+        wide = next((n for n in reversed(self.vector_columns) if n >= unit_count), self.vector_columns[0])
+        even = next((n for n in self.vector_columns if unit_count % n == 0), 1)
         return -(-unit_count // wide) * wide if -(-unit_count // wide) < unit_count // even else unit_count
 
 
@@ -232,7 +233,7 @@ class OpCall:
         return data, weight, bias
 
     @property
-    def constant(self) -> bool:
+    def has_constant_parameters(self) -> bool:
         """True if all operands except the first are constant."""
         return all(operand.data is not None for operand in self.present[1:])
 
@@ -341,7 +342,7 @@ class OpDef:
     update: Callable[[OpCall], te.Tensor] | None = None
     operand_names: tuple[str, ...] = ()
     constants: Constants | Callable[[CheckedNode], Constants] = field(default_factory=dict)
-    sound: tuple[Sound, ...] = ()
+    sound: tuple[NodeCheck, ...] = ()
     whole: tuple[int, ...] = ()
     repeats: bool = False
     formula: str = ""

@@ -189,7 +189,7 @@ def generate_convolution_call(region: Region) -> Code:
     }
     results = g.batch * g.out_height * g.out_width * g.out_channels
     taps = g.kernel[0] * g.kernel[1]
-    gather_cost = 0.0 if taps == 1 else GATHER[kind] * g.depth * g.pixels
+    gather_cost = 0.0 if taps == 1 else GATHER[kind] * g.depth * g.output_pixels
     each = DEPTHWISE[kind] * taps if depthwise else PRODUCT[kind] * g.depth
     cost = CALL + results * (each + RESULT[kind]) + (0.0 if depthwise else gather_cost)
     return Code(lines, data, workspace, cost, _CODE_BYTES_PER_LAYER, (name,), fails=True)

@@ -294,7 +294,7 @@ def compute(call: OpCall) -> te.Tensor:
                 "conv2d: algorithm 'pairs' cannot pack these weights; expected pair_packing() to succeed"
             )
         pixels = _im2col_matrix(g, attrs, data, packing.uint8_weights.shape[1], even_pixel_count=True)
-        return paired_product(pixels, g.pixels, weight, bias, packing)
+        return paired_product(pixels, g.output_pixels, weight, bias, packing)
     if algorithm in ("windows", "unsigned_windows"):
         return sliding_window_product(call, attrs, g, as_uint8=algorithm == "unsigned_windows")
     if algorithm == "half" and g.groups > 1:
@@ -331,8 +331,12 @@ def _build_group_products(
 
     ``padded_terms``: number of products in a sum, with zeros appended."""
     dtype, outs, each = attrs["out_dtype"] or data.type.dtype, g.out_channels // g.groups, g.channels // g.groups
-    direct = g.kernel == (1, 1) and g.direct and padded_terms == each
-    a = data.tensor((g.pixels, g.groups, each)) if direct else gather_patches(g, data, attrs["pad_value"], padded_terms)
+    direct = g.kernel == (1, 1) and g.is_im2col_matrix and padded_terms == each
+    a = (
+        data.tensor((g.output_pixels, g.groups, each))
+        if direct
+        else gather_patches(g, data, attrs["pad_value"], padded_terms)
+    )
     b = pack_weight_rows(weight, g.out_channels, g.depth, padded_terms)
     k = te.reduce_axis(padded_terms, "k")
 
@@ -342,7 +346,7 @@ def _build_group_products(
         return te.sum_reduce(product, k, init=initial_sum(bias, row, dtype))
 
     notes = (*sum_bound_annotations(data, weight, bias), (GROUPED, 1))
-    return te.compute((g.pixels, g.groups, outs), build_element, ACC, ("p", "g", "o"), notes)
+    return te.compute((g.output_pixels, g.groups, outs), build_element, ACC, ("p", "g", "o"), notes)
 
 
 def _im2col_matrix(
@@ -358,10 +362,10 @@ def _im2col_matrix(
 
     Return the data itself if it already has this form. ``even_pixel_count``: if the number of rows is odd, the last row
     is repeated. ``as_uint8``: int8 data is stored as uint8 after 128 is added."""
-    direct = g.direct and padded_terms == g.depth and not as_uint8
+    direct = g.is_im2col_matrix and padded_terms == g.depth and not as_uint8
     pad = attrs["pad_value"]
     return (
-        data.tensor((g.pixels, g.depth))
+        data.tensor((g.output_pixels, g.depth))
         if direct
         else gather_patches(g, data, pad, padded_terms, even_pixel_count=even_pixel_count, as_uint8=as_uint8)
     )

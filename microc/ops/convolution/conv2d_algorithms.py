@@ -57,10 +57,10 @@ def can_use_sliding_windows(call: OpCall) -> bool:
     8-bit or float32."""
     data, weight, _ = call.data_weight_bias
     attrs = call.attrs
-    if weight.data is None or not call.constant or attrs.get("open") or attrs.get("groups", 1) != 1:
+    if weight.data is None or not call.has_constant_parameters or attrs.get("open") or attrs.get("groups", 1) != 1:
         return False
     g = infer_geometry(attrs, data.type.shape, weight.type.shape)
-    if g.direct or g.dilation[1] > 1 or g.kernel == (1, 1) or g.out_width < MIN_ROW_OUTPUTS:
+    if g.is_im2col_matrix or g.dilation[1] > 1 or g.kernel == (1, 1) or g.out_width < MIN_ROW_OUTPUTS:
         return False
     dtype_names = (data.type.dtype, weight.type.dtype, attrs.get("out_dtype") or data.type.dtype)
     return (dtype_names[0] in BYTES and dtype_names[1:] == ("int8", "int32")) or set(dtype_names) == {"float32"}

@@ -236,7 +236,7 @@ def _emit_phases(node: Node, graph: Graph, weight: Array) -> Legalized:
     data, tensor_type, result = (graph.types[name] for name in (*node.inputs[:2], output))
     axes, groups = _spatial_axes(attrs, data.shape, weight.shape), attrs["groups"]
     block = axes[0].stride * axes[1].stride
-    name = rewrite.constant("phases", _phase_weights(weight, tensor_type.quant, attrs, axes))
+    name = rewrite.add_constant("phases", _phase_weights(weight, tensor_type.quant, attrs, axes))
     rewrite.types[name] = replace(rewrite.types[name], quant=_repeat_quant(tensor_type.quant, groups, block))
     operands = [node.inputs[0], name]
     if len(node.inputs) > 2 and node.inputs[2]:
@@ -246,7 +246,7 @@ def _emit_phases(node: Node, graph: Graph, weight: Array) -> Legalized:
     shape = [
         axis.data_extent + max(axis.padding[0], 0) + max(axis.padding[1], 0) - axis.taps_per_phase + 1 for axis in axes
     ]
-    blocks = rewrite.value("blocks", (data.shape[0], *shape, weight.shape[0] * block), result.dtype, result.quant)
+    blocks = rewrite.add_value("blocks", (data.shape[0], *shape, weight.shape[0] * block), result.dtype, result.quant)
     common = {"groups": groups, **{name: attrs[name] for name in ("activation", "rounding", "out_dtype")}}
     rewrite.emit("conv2d", operands, blocks, {**CONVOLUTION, **common, "padding": padding})
     pixels = _emit_blocks_to_pixels(rewrite, blocks, groups, axes, (data.shape[0], *shape, weight.shape[0]))
@@ -298,7 +298,7 @@ def _repeat_bias(rewrite: Rewrite, node: Node, groups: int, phase_count: int) ->
             hint="make the bias a constant, or add it in a separate layer",
         )
     spread = bias.reshape(groups, 1, -1).repeat(phase_count, axis=1).reshape(-1)
-    name = rewrite.constant("bias", spread)
+    name = rewrite.add_constant("bias", spread)
     rewrite.types[name] = replace(rewrite.types[name], quant=_repeat_quant(tensor_type.quant, groups, phase_count))
     return name
 
@@ -319,13 +319,13 @@ def _emit_blocks_to_pixels(
     if down * right == 1:
         return block_value
     apart = (batch, rows, columns, groups, down, right, outputs // groups)
-    split = rewrite.value("split", apart, tensor_type.dtype, tensor_type.quant)
+    split = rewrite.add_value("split", apart, tensor_type.dtype, tensor_type.quant)
     rewrite.emit("reshape", (block_value,), split, {"shape": apart})
     axes_order = (0, 1, 4, 2, 5, 3, 6)
-    moved = rewrite.value("moved", tuple(apart[axis] for axis in axes_order), tensor_type.dtype, tensor_type.quant)
+    moved = rewrite.add_value("moved", tuple(apart[axis] for axis in axes_order), tensor_type.dtype, tensor_type.quant)
     rewrite.emit("transpose", (split,), moved, {"axes": axes_order})
     whole = (batch, rows * down, columns * right, outputs)
-    placed = rewrite.value("placed", whole, tensor_type.dtype, tensor_type.quant)
+    placed = rewrite.add_value("placed", whole, tensor_type.dtype, tensor_type.quant)
     return rewrite.emit("reshape", (moved,), placed, {"shape": whole})
 
 

@@ -86,7 +86,7 @@ class Geometry:
     open: tuple[int, ...] = ()
 
     @property
-    def sides(self) -> tuple[int, ...]:
+    def max_padding(self) -> tuple[int, ...]:
         """Largest padding at top, left, bottom and right over all run-time sizes."""
         return self.open or self.padding
 
@@ -101,7 +101,7 @@ class Geometry:
         return (self.width + self.padding[1] + self.padding[3] - reach) // self.strides[1] + 1
 
     @property
-    def pixels(self) -> int:
+    def output_pixels(self) -> int:
         """Number of output pixels of all images in the batch."""
         return self.batch * self.out_height * self.out_width
 
@@ -111,10 +111,10 @@ class Geometry:
         return self.kernel[0] * self.kernel[1] * (self.channels // self.groups)
 
     @property
-    def direct(self) -> bool:
+    def is_im2col_matrix(self) -> bool:
         """True if the data is already the im2col matrix: the kernel is 1 x 1 with stride 1, or as large as the image,
         without padding."""
-        if any(self.sides):
+        if any(self.max_padding):
             return False
         whole = self.kernel == (self.height, self.width) and self.dilation == (1, 1)
         return whole or (self.kernel == (1, 1) and self.strides == (1, 1))
@@ -162,13 +162,13 @@ def infer_geometry(attrs: Mapping[str, Any], data_shape: Sequence[int], weight_s
     return extents
 
 
-def build_row_in_range_conditions(position: Expr, extent: int, stride: int, dilation: int) -> tuple[Expr, Expr]:
-    """Return the two conditions that ``position // stride`` is a row of the data, that is within 0..extent - 1.
+def build_row_in_range_conditions(row_times_stride: Expr, extent: int, stride: int, dilation: int) -> tuple[Expr, Expr]:
+    """Build the conditions that ``row_times_stride // stride`` is a row of the data: at least 0, and below ``extent``.
 
-    ``position`` must be a multiple of the stride. Without dilation the conditions compare ``position`` itself. With
-    dilation they compare the quotient, because the simplifier moves multiples of the dilation out of it: bounds of
-    ``position`` would no longer prove that the quotient is within the data."""
-    row, last = (position, (extent - 1) * stride) if dilation == 1 else (position // stride, extent - 1)
+    ``row_times_stride`` must be a multiple of the stride. Without dilation the conditions compare ``row_times_stride``
+    itself. With dilation they compare the quotient, because the simplifier moves multiples of the dilation out of it:
+    bounds of ``row_times_stride`` would no longer prove that the quotient is within the data."""
+    row, last = (row_times_stride, (extent - 1) * stride) if dilation == 1 else (row_times_stride // stride, extent - 1)
     return row >= 0, row <= last
 
 
@@ -199,13 +199,13 @@ def add_128_as_uint8(int8_value: Expr) -> Expr:
     return ir.cast("uint8", ir.cast("int32", int8_value) + 128)
 
 
-def select_inside_or_pad(inside: Expr | None, value: Expr, pad_value: int | float, as_uint8: bool) -> Expr:
-    """Return ``value`` where the condition ``inside`` holds, else ``pad_value``. ``inside`` None means everywhere.
+def select_inside_or_pad(is_inside: Expr | None, value: Expr, pad_value: int | float, as_uint8: bool) -> Expr:
+    """Return ``value`` where the condition ``is_inside`` holds, else ``pad_value``. None: it holds everywhere.
 
     ``as_uint8``: both are int8 and are converted to uint8 by adding 128."""
     border = ir.const(pad_value + 128 if as_uint8 else pad_value, "uint8" if as_uint8 else value.dtype)
     value = add_128_as_uint8(value) if as_uint8 else value
-    return value if inside is None else ir.select(inside, value, border)
+    return value if is_inside is None else ir.select(is_inside, value, border)
 
 
 def gather_patches(
@@ -233,7 +233,7 @@ def gather_patches(
     row_size = g.width * g.channels
     rows = data.tensor((g.batch, g.height, row_size))
     (stride_y, stride_x), (step_y, step_x), (top, left, _, _) = g.strides, g.dilation, g.padding
-    above, before, below, behind = g.sides
+    above, before, below, behind = g.max_padding
     group_channels = g.channels // g.groups
     # Terms behind the window (depth padded to whole words) index taps below it, whose rows must be checked, too.
     highest_tap = (padded_terms - 1) // (g.kernel[1] * group_channels)
@@ -241,13 +241,13 @@ def gather_patches(
     highest_column = (g.out_width - 1) * stride_x + (g.kernel[1] - 1) * step_x - left
     if g.open:  # for some sizes the last window reaches all of the padding
         highest_row, highest_column = g.height - 1 + below, g.width - 1 + behind
-    again = even_pixel_count and g.pixels % 2
+    again = even_pixel_count and g.output_pixels % 2
 
     by_tap = step_x > 1 or g.channels % WORD == 0 or g.groups > 1
 
     def build_element(p: Var, *rest: Var) -> Expr:
         *group, k = rest
-        pixel = ir.Bin("min", p, ir.const(g.pixels - 1, "int32")) if again else p
+        pixel = ir.Bin("min", p, ir.const(g.output_pixels - 1, "int32")) if again else p
         n, y, x = _unflatten_index(pixel, g.batch, g.out_height, g.out_width)
         if by_tap:
             tap, across, channel = _unflatten_index(k, *g.kernel, group_channels)
@@ -271,8 +271,8 @@ def gather_patches(
         return select_inside_or_pad(inside, ir.cast(stored_dtype or value.dtype, value), pad_value, as_uint8)
 
     if g.groups > 1:
-        return te.compute((g.pixels, g.groups, padded_terms), build_element, PATCH, ("p", "g", "k"))
-    return te.compute((g.pixels + again, padded_terms), build_element, PATCH, ("p", "k"))
+        return te.compute((g.output_pixels, g.groups, padded_terms), build_element, PATCH, ("p", "g", "k"))
+    return te.compute((g.output_pixels + again, padded_terms), build_element, PATCH, ("p", "k"))
 
 
 def pad_input(
@@ -285,8 +285,8 @@ def pad_input(
     to this dtype."""
     source = data.tensor((g.batch, g.height, g.width, g.channels))
     top, left, bottom, right = g.padding
-    above, before, below, behind = g.sides
-    if not any(g.sides) and not (as_uint8 or stored_dtype):
+    above, before, below, behind = g.max_padding
+    if not any(g.max_padding) and not (as_uint8 or stored_dtype):
         return source
     height, width = g.height + top + bottom, g.width + left + right
 

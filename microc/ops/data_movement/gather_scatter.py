@@ -249,7 +249,7 @@ def _evaluate_scatter_elements_reference(attrs: Mapping[str, Any], arrays: Seque
     at: list[Any] = list(np.indices(indices.shape, sparse=True))
     at[axis] = _wrap_index_array(indices, data.shape[axis])
     if attrs["reduction"]:
-        reduce: Any = SCATTERED[attrs["reduction"]].array
+        reduce: Any = SCATTERED[attrs["reduction"]].evaluate_array
         reduce.at(result, tuple(at), updates)
     else:
         for place in np.ndindex(indices.shape):
@@ -273,7 +273,7 @@ def _compute_scatter_elements(call: OpCall) -> te.Tensor:
         place = (*index[:axis], wrap_and_clamp_index(at[index], tensor_type.shape[axis]), *index[axis + 1 :])
         value: Expr = new[index]
         if reduction:
-            combined = SCATTERED[reduction].scalar(ir.cast(compute, out[place]), ir.cast(compute, value))
+            combined = SCATTERED[reduction].build_scalar(ir.cast(compute, out[place]), ir.cast(compute, value))
             value = ir.cast(tensor_type.dtype, combined)
         update = ir.loops(zip(index, indices.type.shape, strict=True), ir.Store(out, place, value))
         return ir.seq(copy, update)
@@ -406,10 +406,10 @@ def _infer_gather_nd_types(attrs: Mapping[str, Any], types: Sequence[TensorType]
 def _build_numpy_index_arrays(
     data_shape: Sequence[int], indices: Array, batch_axes: int, wraps_negative: bool
 ) -> tuple[Array, ...]:
-    """Return the index arrays with which numpy selects the elements at ``indices``, whose last axis has the index along
-    each axis.
+    """Return one index array for each axis of the data, with which numpy selects the elements at ``indices``.
 
-    The first ``batch_axes`` axes of data and indices correspond. Negative indices count from the end if
+    The last axis of ``indices`` contains the index along each axis after the batch axes. The first ``batch_axes`` axes
+    of data and indices correspond. Negative indices count from the end if
     ``wraps_negative``; indices out of range are clamped."""
     depth = indices.shape[-1]
     found: list[Array] = list(np.indices(indices.shape[:-1], sparse=True)[:batch_axes]) if batch_axes else []
@@ -424,13 +424,14 @@ def _evaluate_gather_nd_reference(attrs: Mapping[str, Any], arrays: Sequence[Any
     return (np.array(data[_build_numpy_index_arrays(data.shape, indices, attrs["batch_dims"], True)]),)
 
 
-def _build_flat_row_index(index_tuples: Buffer | te.Tensor, n: Expr, extents: Sequence[int]) -> Expr:
-    """Build the flat index of the row that the ``n``-th tuple of indices selects along axes of ``extents`` elements.
+def _build_flat_row_index(index_tuples: Buffer | te.Tensor, tuple_number: Expr, extents: Sequence[int]) -> Expr:
+    """Build the flat index of the row that the tuple of indices ``tuple_number`` selects along axes of ``extents``
+    elements.
 
     Negative indices count from the end; indices out of range are clamped."""
     flat: Expr = ir.const(0, "int32")
     for k, extent in enumerate(extents):
-        index = index_tuples[n, k]
+        index = index_tuples[tuple_number, k]
         wrapped = ir.select(index < 0, ir.clamp(index, -extent, -1) + extent, ir.minimum(index, extent - 1))
         flat = flat * extent + ir.cast("int32", wrapped)
     return flat
@@ -489,7 +490,7 @@ def _evaluate_scatter_nd_reference(attrs: Mapping[str, Any], arrays: Sequence[An
     data, indices, updates = arrays
     result, at = data.copy(), _build_numpy_index_arrays(data.shape, indices, 0, True)
     if attrs["reduction"]:
-        reduce: Any = SCATTERED[attrs["reduction"]].array
+        reduce: Any = SCATTERED[attrs["reduction"]].evaluate_array
         reduce.at(result, at, updates)
     else:
         for place in np.ndindex(indices.shape[:-1]):
@@ -510,7 +511,7 @@ def _compute_scatter_nd(call: OpCall) -> te.Tensor:
         copy = ir.loops([(i, prod(shape[:depth])), (j, inner)], ir.Store(out, (i, j), x[i, j]))
         place, value = _build_flat_row_index(at, r, shape[:depth]), ir.cast(compute, new[r, c])
         if call.attrs["reduction"]:
-            value = SCATTERED[call.attrs["reduction"]].scalar(ir.cast(compute, out[place, c]), value)
+            value = SCATTERED[call.attrs["reduction"]].build_scalar(ir.cast(compute, out[place, c]), value)
         update = ir.Store(out, (place, c), ir.cast(dtype, value))
         return ir.seq(copy, ir.loops([(r, rows), (c, inner)], update))
 

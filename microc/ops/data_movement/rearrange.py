@@ -90,16 +90,16 @@ def _compute_mirror_pad(call: OpCall) -> te.Tensor:
     data, mode = call.data, call.attrs["mode"]
     x = data.tensor()
 
-    def build_source_index(index: Expr, extent: int, before: int, after: int) -> Expr:
-        """Build the index of the data's element that is copied to ``index`` of the padded axis."""
-        inside = index - before if before else index
+    def build_source_index(index: Expr, extent: int, pad_before: int, pad_after: int) -> Expr:
+        """Build the index of the element that is copied to ``index`` of an axis padded by ``mode``."""
+        inside = index - pad_before if pad_before else index
         skipped = 0 if mode == "reflect" else 1
         first = {"edge": ir.const(0, "int32"), "wrap": inside + extent}.get(mode, -inside - skipped)
         last = {"edge": ir.const(extent - 1, "int32"), "wrap": inside - extent}.get(
             mode, 2 * (extent - 1) + skipped - inside
         )
-        found = ir.select(index >= before + extent, last, inside) if after else inside
-        return ir.select(index < before, first, found) if before else found
+        found = ir.select(index >= pad_before + extent, last, inside) if pad_after else inside
+        return ir.select(index < pad_before, first, found) if pad_before else found
 
     def build_element(*index: Expr) -> Expr:
         parts = zip(index, data.type.shape, call.attrs["padding"], strict=True)

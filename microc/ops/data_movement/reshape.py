@@ -101,7 +101,7 @@ def emit_rescale(rewrite: Rewrite, value_name: str, target_type: TensorType, rou
 
     8-bit values are rescaled by a lookup table, 16-bit values by float operators."""
     tensor_type = rewrite.type(value_name)
-    scaled = rewrite.value("scaled", tensor_type.shape, target_type.dtype, target_type.quant)
+    scaled = rewrite.add_value("scaled", tensor_type.shape, target_type.dtype, target_type.quant)
     if dtypes.nbytes(tensor_type.dtype) == 1:
         op, attrs = IDENTITY
         return emit_table_lookup(rewrite, op, attrs, value_name, scaled, rounding)
@@ -128,8 +128,8 @@ def _legalize_concat(node: Node, graph: Graph) -> Legalized | None:
 def _find_concat_alias(
     attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]
 ) -> Alias | None:
-    """Return the elements of the result's memory at which the operands begin; None if an operand is not contiguous in
-    the result.
+    """Return the alias of a concatenation: for each operand, the index of the element in the result's memory where it
+    begins. Return None if an operand is not contiguous in the result.
 
     Operands are contiguous if all axes before the concatenated axis have one element."""
     shape = out_types[0].shape

@@ -115,13 +115,13 @@ def interpolation_table(function: Callable[[Any], Any], in_scale: Any, in_zero_p
     return clipped.astype(np.int16)
 
 
-def interpolate_table(table: Callable[[Any], Any], x: Any) -> Any:
-    """Interpolate a table of POINTS points linearly at an int16 ``x``.
+def interpolate_table(read_table: Callable[[Any], Any], x: Any) -> Any:
+    """Interpolate a table of POINTS points linearly at an int16 ``x``. ``read_table`` returns the point at an index.
 
     The upper nine bits of ``x`` select the segment, the lower seven bits the position within the segment."""
     index = (x + 32768) >> 7
-    base = table(index)
-    return base + (((table(index + 1) - base) * (x & 0x7F) + 64) >> 7)
+    base = read_table(index)
+    return base + (((read_table(index + 1) - base) * (x & 0x7F) + 64) >> 7)
 
 
 # ---- Functions whose int16 form TFLite's kernels interpolate. Arguments and results are float32; ``lowest_value`` is the least

@@ -96,7 +96,7 @@ def _make_test_cases() -> Iterable[Case]:
 def _evaluate_qprelu_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = np.asarray(arrays[0], np.int64) - attrs["zero_point_x"]
     slope = np.asarray(arrays[1], np.int64) - attrs["zero_point_slope"]
-    times = Multiplier(attrs["rounding"]).times
+    times = Multiplier(attrs["rounding"]).multiply_function
     above = times(x, attrs["multiplier_positive"], attrs["shift_positive"], NUMPY)
     below = times(x * slope, attrs["multiplier"], attrs["shift"], NUMPY)
     low, high = dtypes.int_range(attrs["out_dtype"])

@@ -69,7 +69,7 @@ class TableParameters:
     def multiply_in_fixed_point(self, x: Array, multiplier: float) -> Array:
         """Multiply integers by the positive real number ``multiplier`` in fixed point, in the table's rounding mode."""
         mantissa, shift = quantize_multiplier(multiplier)
-        return np.asarray(Rounding(self.rounding).multiplier.times(NUMPY.wide(x), mantissa, shift, NUMPY))
+        return np.asarray(Rounding(self.rounding).multiplier.multiply_function(NUMPY.widen(x), mantissa, shift, NUMPY))
 
 
 _ROOT_SHIFT = 20
@@ -120,7 +120,9 @@ def emit_table_lookup(
     if source.quant is None or result.quant is None:
         raise InternalError(f"lookup from {value_name!r} to {output_name!r}: a value is not quantised per tensor")
     call = TableParameters(op, attrs, source.quant, result.quant, source.dtype, result.dtype, rounding)
-    return rewrite.emit("lookup", (value_name, rewrite.constant("table", compute_lookup_table(call))), output_name, {})
+    return rewrite.emit(
+        "lookup", (value_name, rewrite.add_constant("table", compute_lookup_table(call))), output_name, {}
+    )
 
 
 def emit_quantised_function(
@@ -135,7 +137,7 @@ def emit_quantised_function(
     if rounding != Rounding.EVEN:
         return rewrite.emit(op, (value_name,), output_name, {**attrs, "rounding": rounding})
     result = rewrite.type(output_name)
-    real = rewrite.value("float", result.shape, "float32")
+    real = rewrite.add_value("float", result.shape, "float32")
     rewrite.emit(op, (emit_dequantize(rewrite, value_name),), real, attrs)
     return rewrite.emit("quantize", (real,), output_name, quantize_attrs(result, rounding))
 

@@ -180,7 +180,9 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     bits = [min(_MOST_BITS, (_SUM_BITS + k) // len(axes)) for k in range(len(axes))]
     rewrite = Rewrite(node, graph)
     levels = [
-        rewrite.constant("weights", round_weights(w, b)) for w, b in zip(weights, bits, strict=True) if w is not None
+        rewrite.add_constant("weights", round_weights(w, b))
+        for w, b in zip(weights, bits, strict=True)
+        if w is not None
     ]
     attrs = {**node.attrs, "shift": sum(bits), "even_from": zero}
     rewrite.emit("resample", (*node.inputs[: 1 + len(axes)], *levels), node.outputs, attrs)

@@ -137,7 +137,7 @@ def _should_append_zero_unit(call: OpCall) -> bool:
     data, weight, _ = call.data_weight_bias
     small = data.type.dtype in ("int8", "uint8") and weight.type.dtype == "int8"
     (rows, _), (units, _) = data.type.shape, weight.type.shape
-    summed = call.constant and call.attrs.get("out_dtype") == "int32"
+    summed = call.has_constant_parameters and call.attrs.get("out_dtype") == "int32"
     return small and summed and rows == 1 and units % 2 == 1 and units > 2
 
 

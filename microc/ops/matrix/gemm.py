@@ -55,7 +55,7 @@ _BYTE = 128
 def find_weight_offset(node: Node, graph: Graph, weight_matrix: Array) -> int:
     """Return the number to subtract from the weights ``weight_matrix`` (O, K) so that they fit int8.
 
-    It is 0 if the weights fit already, if no number makes them fit, or if a partial sum with shifted weights could
+    It is 0 if the weights fit already, if no number makes them fit, or if a partial sum with these weights could
     exceed 32 bits."""
     low, high = int(weight_matrix.min(initial=0)), int(weight_matrix.max(initial=0))
     fits, spread = low >= -_BYTE and high < _BYTE, high - low < 2 * _BYTE
@@ -79,12 +79,12 @@ def find_weight_offset(node: Node, graph: Graph, weight_matrix: Array) -> int:
 def emit_weight_offset_correction(
     rewrite: Rewrite,
     operands: Sequence[str],
-    weight_shift: int,
+    weight_offset: int,
     sum_shape: Sequence[int],
     sum_dtype: str,
     attrs: Mapping[str, Attr],
 ) -> str:
-    """Emit sum(x c): the term to add to sums whose weights were shifted by c = ``weight_shift``. It is equal for all
+    """Emit sum(x c): the term to add to sums whose weights were reduced by c = ``weight_offset``. It is equal for all
     output channels.
 
     ``sum_shape`` and ``sum_dtype``: shape and dtype of the sums. The emitted operator is that of the product, with its
@@ -92,12 +92,12 @@ def emit_weight_offset_correction(
     kernel can fuse the addition."""
     data, weight = operands[:2]
     extents = rewrite.type(weight).shape
-    same = rewrite.constant(
-        "shift", np.full((1, *extents[1:]), weight_shift, np.int8 if weight_shift < _BYTE else np.int16)
+    same = rewrite.add_constant(
+        "shift", np.full((1, *extents[1:]), weight_offset, np.int8 if weight_offset < _BYTE else np.int16)
     )
     axis = 1 if attrs.get("layout") == "NCHW" else len(sum_shape) - 1
     one = (*sum_shape[:axis], 1, *sum_shape[axis + 1 :])
-    return rewrite.emit(rewrite.node.op, (data, same), rewrite.value("lacking", one, sum_dtype), attrs)
+    return rewrite.emit(rewrite.node.op, (data, same), rewrite.add_value("lacking", one, sum_dtype), attrs)
 
 
 # ---- The matrix product as a tensor expression; its operands: padded weights, biases, bounds of sums.
@@ -110,7 +110,7 @@ def padded_term_count(call: OpCall, depth: int, min_padded_depth: int = WORD) ->
     Only a product by constant weights whose ``depth`` exceeds ``min_padded_depth`` is padded."""
     data, weight, _ = call.data_weight_bias
     # A matrix is read in place if the core can multiply partial words, because padding would need a copy of the matrix.
-    in_place = call.multiples.partly and len(data.type.shape) == 2
+    in_place = call.multiples.multiplies_partial_words and len(data.type.shape) == 2
     if in_place or weight.data is None or call.attrs.get("out_dtype") != "int32" or depth <= min_padded_depth:
         return depth
     return call.multiples.round_up_terms(depth, data.type.dtype, str(weight.data.dtype))
@@ -121,7 +121,7 @@ def padded_unit_count(call: OpCall, units: int) -> int:
     core computes together.
 
     Only a product by constant weights is padded."""
-    is_constant = call.constant and call.data_weight_bias[1].data is not None
+    is_constant = call.has_constant_parameters and call.data_weight_bias[1].data is not None
     return call.multiples.round_up_columns(units) if is_constant else units
 
 
@@ -131,7 +131,7 @@ def constant_int8_weights(call: OpCall) -> Array | None:
     A bias, if there is one, must also be constant."""
     data, weight, _ = call.data_weight_bias
     dtypes = (data.type.dtype, weight.type.dtype, call.attrs.get("out_dtype"))
-    if weight.data is None or not call.constant or dtypes != ("int8", "int8", "int32"):
+    if weight.data is None or not call.has_constant_parameters or dtypes != ("int8", "int8", "int32"):
         return None
     return weight.data.reshape(weight.data.shape[0], -1)
 

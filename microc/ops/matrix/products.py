@@ -40,7 +40,7 @@ _WIDE_SUM_LIMIT = 1 << 47
 
 @frozen
 class ProductForm:
-    """Properties of an operator that sums products, as its legalisation needs them.
+    """Properties of an operator that sums products, which its legalisation needs.
 
     - ``depth``: number of products in a sum.
     - ``trailing_axes``: number of output axes after the channel axis.
@@ -120,9 +120,9 @@ def legalize_product(node: Node, graph: Graph, product_form: ProductForm) -> Leg
         else ""
     )
     # The sum of the weights' shift was emitted before the product, so that the product's kernel can fuse the addition below.
-    acc = rewrite.emit(node.op, terms.operands, rewrite.value("acc", output.shape, accumulator), attrs)
+    acc = rewrite.emit(node.op, terms.operands, rewrite.add_value("acc", output.shape, accumulator), attrs)
     if shift_sum:
-        acc = rewrite.emit("add", (acc, shift_sum), rewrite.value("whole", output.shape, accumulator), {})
+        acc = rewrite.emit("add", (acc, shift_sum), rewrite.add_value("whole", output.shape, accumulator), {})
     data = graph.types[node.inputs[0]].quant
     assert data is not None
     low, high = activation_range(
@@ -163,7 +163,7 @@ def _fold_zero_points(rewrite: Rewrite, weights: Array, data_zero_point: int) ->
         # Weights less their zero point may need nine bits: shift them into int8 if possible, else store int16.
         shift = find_weight_offset(node, graph, rows)
         dtype = "int8" if shift or (rows.min(initial=0) >= -128 and rows.max(initial=0) <= 127) else "int16"
-        weight = rewrite.constant("weight", cast_exact(dtype, rows - shift).reshape(weights.shape))
+        weight = rewrite.add_constant("weight", cast_exact(dtype, rows - shift).reshape(weights.shape))
     folded = -data_zero_point * rows.sum(axis=1)
     bias_name = node.inputs[2] if len(node.inputs) > 2 else ""
     bias_data = constant_data(graph, bias_name)
@@ -181,7 +181,7 @@ def _fold_zero_points(rewrite: Rewrite, weights: Array, data_zero_point: int) ->
         )
         return _CoreOperands((*operands, bias), _UNKNOWN, _UNKNOWN, data_zero_point, shift)
     if total.any():
-        operands = (*operands, rewrite.constant("bias", total))
+        operands = (*operands, rewrite.add_constant("bias", total))
     return _CoreOperands(operands, largest, bound, data_zero_point, shift)
 
 
@@ -211,7 +211,7 @@ def _clip_bias(rewrite: Rewrite, bias_name: str, max_product_sum: int) -> str:
             hint="make the bias a constant, or a layer of its own",
         )
     attrs: Mapping[str, Attr] = {"minimum": -room, "maximum": room, "rounding": Rounding.NONE}
-    return rewrite.emit("clip", (bias_name,), rewrite.value("bias", bias_type.shape, bias_type.dtype), attrs)
+    return rewrite.emit("clip", (bias_name,), rewrite.add_value("bias", bias_type.shape, bias_type.dtype), attrs)
 
 
 def _add_folded_zero_point(rewrite: Rewrite, bias_name: str, zero_point_sums: Array) -> str:
@@ -220,8 +220,8 @@ def _add_folded_zero_point(rewrite: Rewrite, bias_name: str, zero_point_sums: Ar
     if not zero_point_sums.any():
         return bias_name
     bias_type = rewrite.type(bias_name)
-    term = rewrite.constant("correction", cast_exact(bias_type.dtype, zero_point_sums))
-    return rewrite.emit("add", (bias_name, term), rewrite.value("bias", bias_type.shape, bias_type.dtype), {})
+    term = rewrite.add_constant("correction", cast_exact(bias_type.dtype, zero_point_sums))
+    return rewrite.emit("add", (bias_name, term), rewrite.add_value("bias", bias_type.shape, bias_type.dtype), {})
 
 
 def _convert_bias(rewrite: Rewrite, core_operands: _CoreOperands, acc_dtype: str) -> _CoreOperands:
@@ -238,7 +238,7 @@ def _convert_bias(rewrite: Rewrite, core_operands: _CoreOperands, acc_dtype: str
             hint="quantise the weights with a larger scale",
         )
     del rewrite.types[bias]
-    operand = rewrite.constant("bias", cast_exact(acc_dtype, values))
+    operand = rewrite.add_constant("bias", cast_exact(acc_dtype, values))
     return replace(core_operands, operands=(*core_operands.operands[:2], operand))
 
 
@@ -251,7 +251,7 @@ def _subtract_zero_points(rewrite: Rewrite, products_per_sum: int) -> _CoreOpera
     bias = constant_data(rewrite.graph, name)
     if bias is not None:
         bound += int(np.abs(bias.astype(np.int64)).max(initial=0))
-        operands.append(rewrite.constant("bias", bias.astype(np.int64).reshape(-1)))
+        operands.append(rewrite.add_constant("bias", bias.astype(np.int64).reshape(-1)))
     elif name:
         operands.append(_clip_bias(rewrite, name, bound))
         bound = _UNKNOWN
@@ -280,7 +280,7 @@ def _subtract_zero_point(rewrite: Rewrite, value_name: str) -> str:
         return value_name
     values = constant_data(rewrite.graph, value_name)
     if values is not None:
-        return rewrite.constant("centred", cast_exact("int16", values.astype(np.int64) - zero))
+        return rewrite.add_constant("centred", cast_exact("int16", values.astype(np.int64) - zero))
     low, high = _centred_range(rewrite, value_name)
     if dtypes.nbytes(operand_type.dtype) != 1:
         raise UnsupportedError(
@@ -298,5 +298,5 @@ def _subtract_zero_point(rewrite: Rewrite, value_name: str) -> str:
     }
     result: Mapping[str, Attr] = {"zero_point": 0, "minimum": low, "maximum": high, "out_dtype": "int16"}
     extra: Mapping[str, Attr] = {"input_zero_point": zero, "bound": max(-low, high)}
-    output = rewrite.value("centred", operand_type.shape, "int16")
+    output = rewrite.add_value("centred", operand_type.shape, "int16")
     return rewrite.emit("requantize", (value_name,), output, {**attrs, **result, **extra})

@@ -135,7 +135,7 @@ def max_field_overflow(weights: Array) -> Array:
 
 
 def _overflow_of_block(weights: list[int]) -> int:
-    """Return what :func:`max_field_overflow` returns, for the weights of one block."""
+    """Compute :func:`max_field_overflow` of the weights of one block, in Python integers."""
     positive = sum([w for w in weights if w > 0])
     negative = sum(weights) - positive
     return max(positive * HIGH + negative * LOW - (FIELD - 1), -(positive * LOW + negative * HIGH) - FIELD)
@@ -147,8 +147,8 @@ def paired_product(
     """Build the int32 product (``pixel_count``, O) of pixels (P, K) and weights, plus the bias, two pixels at a time.
 
     If the number of pixels is odd, the last pixel is paired with itself. Stages: ``pairs`` (pair of pixels, terms of
-    all blocks, each block followed by its shift), ``part`` (pair, block, O) with the sums t of blocks, ``acc`` (pair,
-    2, O) with the sums s and h, and ``value``."""
+    all blocks, each block followed by the word from which its sum starts), ``part`` (pair, block, O) with the sums t of
+    blocks, ``acc`` (pair, 2, O) with the sums s of all t and h of their upper fields, and ``value``."""
     rows, depth = pixels.shape
     channels, terms = packing.uint8_weights.shape[0], packing.terms_per_block
     taps, first = weight.packed(packing.uint8_weights), _initial_pair_sums(weight, bias, packing, channels)
@@ -329,7 +329,7 @@ def quad_product(
     - ``column`` (P, columns): the inputs of all columns.
     - ``entry`` (P, ...): for each block, the inputs as words, then the word behind the block; without
     ``stores_widened_inputs`` only the latter.
-    - ``part`` (P, block, O / 4, 2): the sums q and p of blocks.
+    - ``part`` (P, block, O / 4, 2): for each block, the sum q of channels 1 and 3, and the sum p of all four channels.
     - ``acc`` (P, O / 4, 2, 2): the sums of the fields, as in ``pairs``.
     - ``value`` (P, O)."""
     terms, blocks, quads = packing.terms_per_block, packing.blocks, packing.weights.shape[0] // CHANNELS

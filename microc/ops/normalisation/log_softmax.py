@@ -135,7 +135,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     divisor, right = quantize_multiplier(float(1 << (31 - shift)) / mantissa)
     attrs: Mapping[str, Attr] = {"least": -radius - 1, "multiplier": divisor, "shift": right}
     rewrite = Rewrite(node, graph)
-    tables = (rewrite.constant("powers", powers), rewrite.constant("reals", reals.astype(np.int32)))
+    tables = (rewrite.add_constant("powers", powers), rewrite.add_constant("reals", reals.astype(np.int32)))
     rewrite.emit("qlog_softmax", (*node.inputs, *tables), node.outputs, attrs)
     return rewrite.legalized()
 

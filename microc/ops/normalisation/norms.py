@@ -259,18 +259,18 @@ which is at most the root of N V, is at most 2 * 11.4 times as large after its l
 
 @frozen
 class FixedPointAffine:
-    """Factors and addends of the channels of a normalisation, in fixed point, and the numbers of fraction bits.
+    """Scale (gamma) and offset (beta) of the channels of a layer normalisation, in fixed point.
 
-    Factors are Q0.29 with a common power of two. Addends are int32; they include the zero point and half a unit for
-    rounding. ``fraction`` and ``right``: numbers of fraction bits of the normalised numbers and of the results before
-    the last right shift. Unlike mantissas, factors may be negative, so that the rewritings which schedules apply to
-    products with mantissas would be wrong. The operand is therefore doubled twice: the rewritings do not match this
-    form."""
+    ``factors`` are Q0.29 with a common power of two. ``terms`` are int32 addends; they include the zero point and half
+    a unit for rounding. ``fraction_bits``: number of fraction bits of the normalised numbers. ``right_shift``: number
+    of fraction bits of the results, which the last right shift removes. Unlike mantissas, factors may be negative, so
+    that the rewritings which schedules apply to products with mantissas would be wrong. The operand is therefore
+    doubled twice: the rewritings do not match this form."""
 
     factors: Array
     terms: Array
-    fraction: int
-    right: int
+    fraction_bits: int
+    right_shift: int
 
 
 def quantise_affine(
@@ -421,7 +421,12 @@ def qlayer_norm_attrs(affine: FixedPointAffine, epsilon: float, out_dtype: str) 
     variance V."""
     low, high = dtypes.int_range(out_dtype)
     result: dict[str, Attr] = {"minimum": low, "maximum": high, "out_dtype": out_dtype}
-    return {**result, "epsilon": max(round(epsilon * 4**GUARD), 1), "fraction": affine.fraction, "right": affine.right}
+    return {
+        **result,
+        "epsilon": max(round(epsilon * 4**GUARD), 1),
+        "fraction": affine.fraction_bits,
+        "right": affine.right_shift,
+    }
 
 
 QLAYER_NORM = OpDef(

@@ -75,7 +75,7 @@ def exponential_table(in_scale: float, beta: float, rounding: Multiplier) -> Arr
     mantissa, shift = quantize_multiplier(real, 31)
     radius = math.floor(math.ldexp(31 << 26, -shift))
     distance = -np.arange(256, dtype=np.int64)
-    scaled = rounding.times(np.maximum(distance, -radius), mantissa, shift, NUMPY)
+    scaled = rounding.multiply_function(np.maximum(distance, -radius), mantissa, shift, NUMPY)
     return np.where(distance >= -radius, numerics.exp_on_negative_values(scaled, 5), 0).astype(np.int32)
 
 
@@ -143,18 +143,18 @@ def _compute_qsoftmax(call: OpCall) -> te.Tensor:
     largest = build_row_maxima(x, rows, classes, dtypes.int_range(data.type.dtype)[0])
     j = te.reduce_axis(classes, "j")
 
-    def build_power(n: Expr, c: Expr) -> Expr:
+    def build_exponential(n: Expr, c: Expr) -> Expr:
         return table[largest[n] - ir.cast("int32", x[n, c])]
 
-    def build_term(n: Expr) -> Expr:
-        return te.sum_reduce(numerics.shift_right_half_up(build_power(n, j.var), SUM_BITS), j)
+    def build_exponential_sum(n: Expr) -> Expr:
+        return te.sum_reduce(numerics.shift_right_half_up(build_exponential(n, j.var), SUM_BITS), j)
 
-    total, most = te.compute((rows,), build_term, "total", ("n",)), classes << 31 - SUM_BITS
+    total, most = te.compute((rows,), build_exponential_sum, "total", ("n",)), classes << 31 - SUM_BITS
     headroom = te.compute((rows,), lambda n: int32_headroom(total[n], 31 - SUM_BITS, TIR, most), "headroom", ("n",))
     scale = te.compute((rows,), lambda n: row_reciprocal(total[n], headroom[n], TIR), "scale", ("n",))
 
     def build_element(n: Expr, c: Expr) -> Expr:
-        result = _unclamped_probability(build_power(n, c), scale[n], headroom[n], out_dtype, TIR)
+        result = _unclamped_probability(build_exponential(n, c), scale[n], headroom[n], out_dtype, TIR)
         return clamp_to_dtype(result, *dtypes.int_range(out_dtype), out_dtype)
 
     return te.compute((rows, classes), build_element, "softmax", ("n", "c"))
@@ -228,7 +228,7 @@ def _scale_distance16(distance: Any, attrs: Mapping[str, Any], arith: Arith[Any]
     """Return the argument of the exp table for a distance <= 0 from the row's largest number.
 
     The distance is scaled so that -65535 corresponds to -10, and an offset is added so that the result fits int16."""
-    scaled = Multiplier(attrs["rounding"]).times(distance, attrs["multiplier"], attrs["shift"], arith)
+    scaled = Multiplier(attrs["rounding"]).multiply_function(distance, attrs["multiplier"], attrs["shift"], arith)
     return arith.select(scaled > -65535, scaled + 32767, scaled * 0 - 32768)
 
 
@@ -268,8 +268,8 @@ def _compute_qsoftmax16(call: OpCall) -> te.Tensor:
     def make_table_reader(table: te.Tensor) -> Callable[[Expr], Expr]:
         return lambda index: ir.cast("int32", table[index])
 
-    def build_row_stage(name: str, f: Callable[[Expr], Expr]) -> te.Tensor:
-        return te.compute((rows,), f, name, ("n",))
+    def build_stage_of_row_values(stage_name: str, build_value: Callable[[Expr], Expr]) -> te.Tensor:
+        return te.compute((rows,), build_value, stage_name, ("n",))
 
     distance = te.compute(
         (rows, classes),
@@ -281,10 +281,10 @@ def _compute_qsoftmax16(call: OpCall) -> te.Tensor:
         (rows, classes), lambda n, c: interpolate_table(make_table_reader(exp), distance[n, c]), "power", ("n", "c")
     )
     j = te.reduce_axis(classes, "j")
-    total = build_row_stage("total", lambda n: te.sum_reduce(power[n, j.var], j))
-    headroom = build_row_stage("headroom", lambda n: int32_headroom(total[n], 14, TIR, classes << 15))
-    place = build_row_stage("place", lambda n: _reciprocal_table_argument(total[n], headroom[n], TIR))
-    scale = build_row_stage("scale", lambda n: interpolate_table(make_table_reader(reciprocal), place[n]))
+    total = build_stage_of_row_values("total", lambda n: te.sum_reduce(power[n, j.var], j))
+    headroom = build_stage_of_row_values("headroom", lambda n: int32_headroom(total[n], 14, TIR, classes << 15))
+    place = build_stage_of_row_values("place", lambda n: _reciprocal_table_argument(total[n], headroom[n], TIR))
+    scale = build_stage_of_row_values("scale", lambda n: interpolate_table(make_table_reader(reciprocal), place[n]))
 
     def build_element(n: Expr, c: Expr) -> Expr:
         return clamp_to_dtype(_unclamped_probability16(power[n, c], scale[n], headroom[n]), 0, 32767, "int16")
@@ -420,16 +420,16 @@ def _compute_qsoftmax_scaled(call: OpCall) -> te.Tensor:
     largest = build_row_maxima(x, rows, classes, dtypes.int_range(data.type.dtype)[0])
     bits, j = exponential_fraction_bits(classes), te.reduce_axis(classes, "j")
 
-    def build_power(n: Expr, c: Expr) -> Expr:
+    def build_exponential(n: Expr, c: Expr) -> Expr:
         return table[largest[n] - ir.cast("int32", x[n, c])]
 
-    total = te.compute((rows,), lambda n: te.sum_reduce(build_power(n, j.var), j), "total", ("n",))
+    total = te.compute((rows,), lambda n: te.sum_reduce(build_exponential(n, j.var), j), "total", ("n",))
     headroom = te.compute((rows,), lambda n: int32_headroom(total[n], bits, TIR), "headroom", ("n",))
     multiplier = te.compute((rows,), lambda n: _row_multiplier(total[n], headroom[n], attrs, TIR), "multiplier", ("n",))
     shift = te.compute((rows,), lambda n: _product_right_shift(headroom[n], attrs) - 1, "shift", ("n",))
 
     def build_element(n: Expr, c: Expr) -> Expr:
-        product = build_doubling_high_mul(build_power(n, c), 0, 1 << bits, multiplier[n])
+        product = build_doubling_high_mul(build_exponential(n, c), 0, 1 << bits, multiplier[n])
         result = (((product >> shift[n]) + 1) >> 1) + attrs["zero_point"]
         return clamp_to_dtype(result, *dtypes.int_range(attrs["out_dtype"]), attrs["out_dtype"])
 
@@ -539,12 +539,12 @@ def _compute(call: OpCall) -> te.Tensor:
         (outer, inner), lambda n, i: te.max_reduce(x[n, k.var, i], k, init=float("-inf")), "largest", rows
     )
 
-    def build_power(n: Expr, c: Expr, i: Expr) -> Expr:
+    def build_exponential(n: Expr, c: Expr, i: Expr) -> Expr:
         distance = x[n, c, i] - largest[n, i]
         scaled = distance if beta == 1.0 else distance * beta
         return build_exp_of_negative(scaled) if short else ir.call("exp", scaled)
 
-    powers = te.compute((outer, classes, inner), build_power, "power", ("n", "c", "i"))
+    powers = te.compute((outer, classes, inner), build_exponential, "power", ("n", "c", "i"))
     total = te.compute((outer, inner), lambda n, i: te.sum_reduce(powers[n, j.var, i], j), "total", rows)
     factor = te.compute((outer, inner), lambda n, i: 1.0 / total[n, i], "factor", rows)
     return te.compute(
@@ -590,7 +590,9 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
         if zero_in or source.shape[-1] >= 1 << 16:
             return legalize_in_float(node, graph)
         attrs, tables = qsoftmax16_tables(scale_in, beta, rounding)
-        operands = [rewrite.constant(stem, table) for stem, table in zip(("exp", "reciprocal"), tables, strict=True)]
+        operands = [
+            rewrite.add_constant(stem, table) for stem, table in zip(("exp", "reciprocal"), tables, strict=True)
+        ]
         rewrite.emit("qsoftmax16", (node.inputs[0], *operands), node.outputs[0], attrs)
         return rewrite.legalized()
     if source.shape[-1] >= 1 << SUM_BITS:
@@ -600,7 +602,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
             where=str(node.loc),
             hint="keep it in float32",
         )
-    table = rewrite.constant("exp", exponential_table(scale_in, beta, rounding.multiplier))
+    table = rewrite.add_constant("exp", exponential_table(scale_in, beta, rounding.multiplier))
     rewrite.emit("qsoftmax", (node.inputs[0], table), node.outputs[0], {"out_dtype": result.dtype})
     return rewrite.legalized()
 
@@ -618,7 +620,7 @@ def _legalize_by_table(node: Node, graph: Graph) -> Legalized:
     if not narrow or not can_compute_scaled_softmax(out_scale, source.shape[-1]):
         return legalize_in_float(node, graph)
     rewrite = Rewrite(node, graph)
-    table = rewrite.constant("exp", scaled_exponentials(scale * float(node.attr("beta")), source.shape[-1]))
+    table = rewrite.add_constant("exp", scaled_exponentials(scale * float(node.attr("beta")), source.shape[-1]))
     attrs = scaled_softmax_attrs(out_scale, zero, result.dtype)
     rewrite.emit("qsoftmax_scaled", (node.inputs[0], table), node.outputs[0], attrs)
     return rewrite.legalized()

@@ -83,7 +83,7 @@ def _emit_pool_and_clip(node: Node, graph: Graph) -> Legalized | None:
     result = graph.types[node.outputs[0]]
     assert result.quant is not None
     low, high = activation_range(activation, result.quant, result.dtype, str(node.attr("rounding")), str(node.loc))
-    plain = rewrite.value("pooled", result.shape, result.dtype)
+    plain = rewrite.add_value("pooled", result.shape, result.dtype)
     rewrite.emit(node.op, node.inputs, plain, {**node.attrs, "activation": ""})
     rewrite.emit("clip", (plain,), node.outputs[0], {"minimum": low, "maximum": high, "rounding": Rounding.NONE})
     return rewrite.legalized()
@@ -95,7 +95,7 @@ def _emit_requantised_max(node: Node, graph: Graph) -> Legalized:
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     activation = str(node.attr("activation"))
     rewrite = Rewrite(node, graph)
-    plain = rewrite.value("pooled", result.shape, source.dtype, source.quant)
+    plain = rewrite.add_value("pooled", result.shape, source.dtype, source.quant)
     rewrite.emit(node.op, node.inputs, plain, {**node.attrs, "activation": ""})
     op, attrs = ACTIVATIONS[activation] if activation else IDENTITY
     emit_quantised_function(rewrite, op, attrs, plain, node.outputs[0], str(node.attr("rounding")))
@@ -110,16 +110,16 @@ def _emit_float_average(node: Node, graph: Graph) -> Legalized:
     core."""
     rewrite, result, activation = Rewrite(node, graph), graph.types[node.outputs[0]], str(node.attr("activation"))
     scale, zero = per_tensor_quant(node, graph, node.inputs[0])
-    stored = rewrite.value("stored", graph.types[node.inputs[0]].shape, "float32")
+    stored = rewrite.add_value("stored", graph.types[node.inputs[0]].shape, "float32")
     rewrite.emit("dequantize", node.inputs, stored, {"scale": (1.0,), "zero_point": (zero,), "axis": None})
-    mean, real = (rewrite.value(name, result.shape, "float32") for name in ("mean", "real"))
+    mean, real = (rewrite.add_value(name, result.shape, "float32") for name in ("mean", "real"))
     rewrite.emit(node.op, (stored,), mean, {**node.attrs, "activation": ""})
     if node.attr("rounding") == Rounding.EVEN and activation not in ("tanh", "sigmoid"):
         _emit_half_even_means(rewrite, mean)
         return rewrite.legalized()
-    rewrite.emit("mul", (mean, rewrite.constant("scale", np.array([scale], np.float32))), real, {})
+    rewrite.emit("mul", (mean, rewrite.add_constant("scale", np.array([scale], np.float32))), real, {})
     if activation:
-        mean, real = real, rewrite.value("active", result.shape, "float32")
+        mean, real = real, rewrite.add_value("active", result.shape, "float32")
         emit_activation(rewrite, activation, mean, real)
     rewrite.emit("quantize", (real,), node.outputs[0], quantize_attrs(result, node.attr("rounding")))
     return rewrite.legalized()
@@ -140,15 +140,15 @@ def _emit_half_even_means(rewrite: Rewrite, mean_value: str) -> None:
     bound, factor = multiple * max(most - zero, zero - least), exact_scale_ratio(scale, scale_out)
     low, high = activation_range(str(node.attr("activation")), result.quant, result.dtype, Rounding.EVEN, str(node.loc))
     if 2 * bound > LARGEST_DOMAIN:
-        stored = rewrite.value("rounded", result.shape, result.dtype)
+        stored = rewrite.add_value("rounded", result.shape, result.dtype)
         attrs = {**quantize_attrs(result, Rounding.EVEN), "scale": (float(np.float32(1 / factor)),)}
         rewrite.emit("quantize", (mean_value,), stored, attrs)
         rewrite.emit("clip", (stored,), node.outputs, {"minimum": low, "maximum": high, "rounding": Rounding.NONE})
         return
-    times = rewrite.constant("multiple", np.array([multiple], np.float32))
-    large = rewrite.emit("mul", (mean_value, times), rewrite.value("multiple", result.shape, "float32"), {})
-    rounded = rewrite.emit("round", (large,), rewrite.value("rounded", result.shape, "float32"), {})
-    whole = rewrite.emit("cast", (rounded,), rewrite.value("whole", result.shape, "int32"), {"dtype": "int32"})
+    times = rewrite.add_constant("multiple", np.array([multiple], np.float32))
+    large = rewrite.emit("mul", (mean_value, times), rewrite.add_value("multiple", result.shape, "float32"), {})
+    rounded = rewrite.emit("round", (large,), rewrite.add_value("rounded", result.shape, "float32"), {})
+    whole = rewrite.emit("cast", (rounded,), rewrite.add_value("whole", result.shape, "int32"), {"dtype": "int32"})
     end: dict[str, Attr] = {"zero_point": zero_out, "minimum": low, "maximum": high, "out_dtype": result.dtype}
     factor /= multiple
     emit_scaled_sum(rewrite, whole, bound, factor, clip_to_float32(float(factor)), end)
@@ -178,7 +178,7 @@ def _emit_scaled_sum(node: Node, graph: Graph) -> Legalized:
     assert result.quant is not None
     rewrite = Rewrite(node, graph)
     shared = {key: node.attr(key) for key in ("kernel", "strides", "padding", "layout")}
-    total = rewrite.value("sum", result.shape, "int32")
+    total = rewrite.add_value("sum", result.shape, "int32")
     offset = {"pad_value": zero_in, "offset": -zero_in * count, "out_dtype": "int32"}
     rewrite.emit("sum_pool2d", node.inputs, total, {**shared, **offset})
     rounding, scale = (
@@ -191,7 +191,7 @@ def _emit_scaled_sum(node: Node, graph: Graph) -> Legalized:
         least, most = dtypes.int_range(graph.types[node.inputs[0]].dtype)
         bound = count * max(most - zero_in, zero_in - least)
         factor = exact_scale_ratio(scale_in, scale_out) / count
-        emit_scaled_sum(rewrite, total, bound, factor, clip_to_float32(scale), parameters.result)
+        emit_scaled_sum(rewrite, total, bound, factor, clip_to_float32(scale), parameters.result_attrs)
     else:
         emit_requantize(rewrite, total, node.outputs[0], parameters, rounding)
     return rewrite.legalized()

@@ -52,19 +52,19 @@ def legalize_int16_function(node: Node, graph: Graph) -> Legalized:
     slope = leaky_relu_multiplier(scale_in, scale_out, alpha)
     if single:
         slope = float(np.float32(scale_in) * abs(np.float32(alpha)) / np.float32(scale_out))
-    x = rewrite.emit("cast", node.inputs[:1], rewrite.value("wide", source.shape, "int32"), {"dtype": "int32"})
+    x = rewrite.emit("cast", node.inputs[:1], rewrite.add_value("wide", source.shape, "int32"), {"dtype": "int32"})
     if zero_in:
         x = _emit_with_constant(rewrite, "sub", x, zero_in)
     parts = [
         _emit_rescale(rewrite, _emit_with_constant(rewrite, op, x, 0), float(real), bound)
         for op, real in (("maximum", ratio), ("minimum", slope))
     ]
-    total = rewrite.value("sum", source.shape, "int32")
+    total = rewrite.add_value("sum", source.shape, "int32")
     rewrite.emit("sub" if alpha < 0 else "add", parts, total, {"activation": "", "rounding": Rounding.NONE})
     if zero_out:
         total = _emit_with_constant(rewrite, "add", total, zero_out)
     low, high = dtypes.int_range(result.dtype)
-    clipped = rewrite.value("clipped", source.shape, "int32")
+    clipped = rewrite.add_value("clipped", source.shape, "int32")
     rewrite.emit("clip", (total,), clipped, {"minimum": low, "maximum": high, "rounding": Rounding.NONE})
     rewrite.emit("cast", (clipped,), node.outputs[0], {"dtype": result.dtype})
     return rewrite.legalized()
@@ -76,10 +76,10 @@ def legalize_int16_abs(node: Node, graph: Graph) -> Legalized:
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     scale_in, zero_in = per_tensor_quant(node, graph, node.inputs[0])
     scale_out, zero_out = per_tensor_quant(node, graph, node.outputs[0])
-    x = rewrite.emit("cast", node.inputs[:1], rewrite.value("wide", source.shape, "int32"), {"dtype": "int32"})
+    x = rewrite.emit("cast", node.inputs[:1], rewrite.add_value("wide", source.shape, "int32"), {"dtype": "int32"})
     if zero_in:
         x = _emit_with_constant(rewrite, "sub", x, zero_in)
-    size = rewrite.emit("abs", (x,), rewrite.value("size", source.shape, "int32"), {"rounding": Rounding.NONE})
+    size = rewrite.emit("abs", (x,), rewrite.add_value("size", source.shape, "int32"), {"rounding": Rounding.NONE})
     ratio = np.float64(scale_in) / np.float64(scale_out)
     low, high = dtypes.int_range(result.dtype)
     parameters = Requantization((float(ratio),), zero_out, low, high, result.dtype)
@@ -101,8 +101,8 @@ def legalize_squared_difference(node: Node, graph: Graph) -> Legalized:
         emit_shifted_scale(rewrite, name, left, scale / twice) for name, scale in zip(node.inputs, scales, strict=False)
     ]
     plain: Mapping[str, Attr] = {"activation": "", "rounding": Rounding.NONE}
-    difference = rewrite.emit("sub", terms, rewrite.value("difference", result.shape, "int32"), plain)
-    square = rewrite.emit("mul", (difference,) * 2, rewrite.value("square", result.shape, "int32"), plain)
+    difference = rewrite.emit("sub", terms, rewrite.add_value("difference", result.shape, "int32"), plain)
+    square = rewrite.emit("mul", (difference,) * 2, rewrite.add_value("square", result.shape, "int32"), plain)
     real = twice * twice / float(np.float32((1 << left * 2) * np.float32(scales[2])))
     low, high = dtypes.int_range(result.dtype)
     parameters = Requantization((real,), zero_out, low, high, result.dtype)
@@ -118,7 +118,7 @@ def emit_shifted_scale(rewrite: Rewrite, operand_name: str, left_shift: int, mul
     value_type = rewrite.type(operand_name)
     zero = per_tensor_quant(rewrite.node, rewrite.graph, operand_name)[1]
     low, high = dtypes.int_range(value_type.dtype)
-    x = rewrite.emit("cast", (operand_name,), rewrite.value("wide", value_type.shape, "int32"), {"dtype": "int32"})
+    x = rewrite.emit("cast", (operand_name,), rewrite.add_value("wide", value_type.shape, "int32"), {"dtype": "int32"})
     x = _emit_with_constant(rewrite, "sub", x, zero) if zero else x
     x = _emit_with_constant(rewrite, "mul", x, 1 << left_shift) if left_shift else x
     return _emit_rescale(rewrite, x, multiplier, max(high - zero, zero - low) << left_shift)
@@ -131,8 +131,8 @@ def _multiplier_rounding(node: Node) -> str:
 def _emit_with_constant(rewrite: Rewrite, op: str, value_name: str, right_operand: int) -> str:
     """Append the int32 operator ``op`` on the value ``value_name`` and the constant ``right_operand``; return the name
     of the result."""
-    constant = rewrite.constant("number", np.array(right_operand, np.int32))
-    result = rewrite.value(op, rewrite.type(value_name).shape, "int32")
+    constant = rewrite.add_constant("number", np.array(right_operand, np.int32))
+    result = rewrite.add_value(op, rewrite.type(value_name).shape, "int32")
     return rewrite.emit(op, (value_name, constant), result, {"activation": "", "rounding": Rounding.NONE})
 
 
@@ -141,7 +141,7 @@ def _emit_rescale(rewrite: Rewrite, value_name: str, multiplier: float, max_magn
     result.
 
     ``max_magnitude``: largest magnitude of the value."""
-    output = rewrite.value("scaled", rewrite.type(value_name).shape, "int32")
+    output = rewrite.add_value("scaled", rewrite.type(value_name).shape, "int32")
     parameters = Requantization((multiplier,), 0, INT32_MIN, INT32_MAX, "int32")
     emit_requantize(rewrite, value_name, output, parameters, _multiplier_rounding(rewrite.node), max_magnitude)
     return output
@@ -177,10 +177,11 @@ def sigmoid_table() -> Array:
 
 
 def signed_sigmoid_table() -> Array:
-    """Return the points of the sigmoid at i / 24 as uint16 for i from 0 to 256, then from -255 to -1, then 0 again.
+    """Return the table of the sigmoid for signed indices, as uint16: entry ``i % 512`` is the point at i / 24.
 
-    The point at -i is one minus the point at i. The table has an entry for every signed index, so that the
-    interpolation needs no branch on the sign."""
+    i is from -255 to 256; entry 512 repeats entry 0, for the interpolation from i = -1. The point at -i is one minus
+    the point at i. The table has an entry for every signed index, so that the interpolation needs no branch on the
+    sign."""
     points = np.append(sigmoid_table(), 65535).astype(np.int64)
     return np.concatenate([points, 65536 - points[-2:0:-1], points[:1]]).astype(np.uint16)
 
@@ -281,7 +282,7 @@ def legalize_sigmoid16(node: Node, graph: Graph) -> Legalized | None:
             f"the input's scale is outside of the range of the fixed-point function; got {scale_in:.3g}", hint=FAR_APART
         )
     rewrite = Rewrite(node, graph)
-    operands = (node.inputs[0], rewrite.constant("table", signed_sigmoid_table()))
+    operands = (node.inputs[0], rewrite.add_constant("table", signed_sigmoid_table()))
     attrs: dict[str, Attr] = {"curve": node.op, "multiplier": scaling[0], "shift": scaling[1]}
     rewrite.emit("qsigmoid16", operands, node.outputs[0], attrs)
     return rewrite.legalized()

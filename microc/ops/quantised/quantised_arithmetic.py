@@ -152,7 +152,7 @@ def _build_output(attrs: Mapping[str, Any], x: Expr, low: int, high: int) -> Exp
 
 def _fixed_point_multiply_function(attrs: Mapping[str, Any]) -> Callable[..., Any]:
     """Return the numpy function of the fixed-point multiplication that the attribute ``rounding`` selects."""
-    return Multiplier(attrs.get("rounding", Multiplier.DOUBLE)).times
+    return Multiplier(attrs.get("rounding", Multiplier.DOUBLE)).multiply_function
 
 
 def _scale_array_to_output(attrs: Mapping[str, Any], x: Any) -> Array:
@@ -167,8 +167,8 @@ def _scale_array_to_output(attrs: Mapping[str, Any], x: Any) -> Array:
 
 
 def legalize_add(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite a quantised ``add`` to ``qadd``, or to ``sum_even`` if ties are rounded to even; split the activation off
-    a float one."""
+    """Rewrite a quantised ``add`` to ``qadd``, or to ``sum_even`` if ties are rounded to even; split a fused
+    activation from a float ``add``."""
     return _legalize_arithmetic(node, graph, _emit_sum)
 
 
@@ -178,8 +178,8 @@ def legalize_sub(node: Node, graph: Graph) -> Legalized | None:
 
 
 def legalize_mul(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite a quantised ``mul`` to ``qmul``, or to ``product_even`` if ties are rounded to even; split the activation
-    off a float one."""
+    """Rewrite a quantised ``mul`` to ``qmul``, or to ``product_even`` if ties are rounded to even; split a fused
+    activation from a float ``mul``."""
     return _legalize_arithmetic(node, graph, _emit_product)
 
 
@@ -394,7 +394,7 @@ def legalize_div(node: Node, graph: Graph) -> Legalized:
     multiplier, shift = quantize_multiplier(real)
     rewrite = Rewrite(node, graph)
     mantissas, bits = reciprocal_tables()
-    tables = (rewrite.constant("reciprocals", mantissas), rewrite.constant("bits", bits))
+    tables = (rewrite.add_constant("reciprocals", mantissas), rewrite.add_constant("bits", bits))
     attrs: dict[str, Attr] = {"zero_point_a": zero_a, "zero_point_b": zero_b, "zero_point": zero}
     attrs |= {"multiplier": multiplier, "shift": shift, "minimum": low, "maximum": high}
     rewrite.emit("qdiv", (*node.inputs, *tables), node.outputs, attrs)

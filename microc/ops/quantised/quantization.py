@@ -130,11 +130,13 @@ def _legalize_dequantize(node: Node, graph: Graph) -> Legalized | None:
         return None
     rewrite, tensor_type = Rewrite(node, graph), graph.types[node.inputs[0]]
     scale, zero = _scales_and_zero_points(node.attrs, len(tensor_type.shape))
-    real = rewrite.emit("cast", node.inputs, rewrite.value("real", tensor_type.shape, "float32"), {"dtype": "float32"})
+    real = rewrite.emit(
+        "cast", node.inputs, rewrite.add_value("real", tensor_type.shape, "float32"), {"dtype": "float32"}
+    )
     if zero.any():
-        points = rewrite.constant("zero_point", zero.astype(np.float32))
-        real = rewrite.emit("sub", (real, points), rewrite.value("centred", tensor_type.shape, "float32"), {})
-    rewrite.emit("mul", (real, rewrite.constant("scale", scale)), node.outputs, {})
+        points = rewrite.add_constant("zero_point", zero.astype(np.float32))
+        real = rewrite.emit("sub", (real, points), rewrite.add_value("centred", tensor_type.shape, "float32"), {})
+    rewrite.emit("mul", (real, rewrite.add_constant("scale", scale)), node.outputs, {})
     return rewrite.legalized()
 
 
@@ -155,14 +157,14 @@ def _legalize_quantize(node: Node, graph: Graph) -> Legalized | None:
     scale, zero = _scales_and_zero_points(node.attrs, len(tensor_type.shape))
     steps = rewrite.emit(
         "div",
-        (node.inputs[0], rewrite.constant("scale", scale)),
-        rewrite.value("steps", tensor_type.shape, "float32"),
+        (node.inputs[0], rewrite.add_constant("scale", scale)),
+        rewrite.add_value("steps", tensor_type.shape, "float32"),
         {},
     )
     if zero.any():
-        rounded = rewrite.emit("round", (steps,), rewrite.value("rounded", tensor_type.shape, "float32"), {})
-        points = rewrite.constant("zero_point", zero.astype(np.float32))
-        steps = rewrite.emit("add", (rounded, points), rewrite.value("shifted", tensor_type.shape, "float32"), {})
+        rounded = rewrite.emit("round", (steps,), rewrite.add_value("rounded", tensor_type.shape, "float32"), {})
+        points = rewrite.add_constant("zero_point", zero.astype(np.float32))
+        steps = rewrite.emit("add", (rounded, points), rewrite.add_value("shifted", tensor_type.shape, "float32"), {})
     plain: dict[str, Attr] = {"scale": (1.0,), "zero_point": (0,), "axis": None}
     rewrite.emit("quantize", (steps,), node.outputs, {**node.attrs, **plain})
     return rewrite.legalized()
@@ -186,7 +188,7 @@ def _legalize_integer_quantize(node: Node, graph: Graph) -> Legalized:
         levels = np.arange(256) + dtypes.int_range(source.dtype)[0]
         reals = (levels - zero).astype(np.float32) * np.float32(scale)
         (table,) = _evaluate_quantize_reference({**node.attrs, "axis": None}, [reals])
-        rewrite.emit("lookup", (node.inputs[0], rewrite.constant("table", table)), node.outputs, {})
+        rewrite.emit("lookup", (node.inputs[0], rewrite.add_constant("table", table)), node.outputs, {})
     elif node.attr("rounding") == Ties.EVEN:
         rewrite.emit("quantize", (emit_dequantize(rewrite, node.inputs[0]),), node.outputs, node.attrs)
     else:

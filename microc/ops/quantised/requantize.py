@@ -59,18 +59,18 @@ from microc.tir.ir import Expr
 class Requantization:
     """Parameters of a requantisation: the real multipliers, and the zero point, clamp bounds and dtype of the result.
 
-    ``multipliers`` has one element, or one for each channel. ``trailing``: number of axes of the data after the channel
-    axis: 0 for channels last, 2 for NCHW."""
+    ``multipliers`` has one element, or one for each channel. ``trailing_axes``: number of axes of the data after the
+    channel axis: 0 for channels last, 2 for NCHW."""
 
     multipliers: tuple[float, ...]
     zero_point: int
     minimum: int
     maximum: int
     dtype: str
-    trailing: int = 0
+    trailing_axes: int = 0
 
     @property
-    def result(self) -> Mapping[str, Attr]:
+    def result_attrs(self) -> Mapping[str, Attr]:
         """Attributes of the ``requantize`` node that describe its result: zero point, clamp bounds and dtype."""
         return {
             "zero_point": self.zero_point,
@@ -121,23 +121,25 @@ def emit_requantize(
     integer minus ``input_zero_point``, or -1 if it is unknown. Multipliers and shifts that are equal for all channels
     become attributes of the node; others become constant operands."""
     count = len(parameters.multipliers)
-    shape = (count,) + (1,) * parameters.trailing
+    shape = (count,) + (1,) * parameters.trailing_axes
     if rounding == Rounding.EVEN:
         scales = np.array([clip_to_float32(scale) for scale in parameters.multipliers], np.float32)
         if count == 1:
             rewrite.emit(
-                "requantize_float", (operand_name,), output_name, {**parameters.result, "scale": float(scales[0])}
+                "requantize_float", (operand_name,), output_name, {**parameters.result_attrs, "scale": float(scales[0])}
             )
         else:
-            operand = rewrite.constant("scale", scales.reshape(shape))
-            rewrite.emit("requantize_float", (operand_name, operand), output_name, {**parameters.result, "scale": None})
+            operand = rewrite.add_constant("scale", scales.reshape(shape))
+            rewrite.emit(
+                "requantize_float", (operand_name, operand), output_name, {**parameters.result_attrs, "scale": None}
+            )
         return
     if rounding not in (Multiplier.DOUBLE, Multiplier.SINGLE, Multiplier.WIDE):
         raise UnsupportedError(f"unknown rounding; got {rounding!r}, expected double, single or even")
     mantissas, shifts = _quantize_multipliers(parameters.multipliers, 7 if rounding == Multiplier.WIDE else 30)
     if rounding == Multiplier.WIDE:
         mantissas = np.asarray(reduce_multiplier(mantissas))
-    attrs: dict[str, Attr] = {**parameters.result, "rounding": rounding, "bound": max_magnitude}
+    attrs: dict[str, Attr] = {**parameters.result_attrs, "rounding": rounding, "bound": max_magnitude}
     attrs |= {"input_zero_point": input_zero_point, "multiplier": None, "shift": None}
     attrs["shift_range"] = (int(shifts.min()), int(shifts.max()))
     operands = [operand_name]
@@ -145,11 +147,11 @@ def emit_requantize(
         attrs |= {"multiplier": int(mantissas[0]), "shift": int(shifts[0])}
     else:
         dtype = np.int16 if rounding == Multiplier.WIDE else np.int32
-        operands.append(rewrite.constant("multiplier", mantissas.astype(dtype).reshape(shape)))
+        operands.append(rewrite.add_constant("multiplier", mantissas.astype(dtype).reshape(shape)))
         if len(set(shifts.tolist())) == 1:
             attrs["shift"] = int(shifts[0])
         else:
-            operands.append(rewrite.constant("shift", shifts.astype(np.int8).reshape(shape)))
+            operands.append(rewrite.add_constant("shift", shifts.astype(np.int8).reshape(shape)))
     rewrite.emit("requantize", operands, output_name, attrs)
 
 
@@ -439,7 +441,7 @@ def _evaluate_requantize_reference(attrs: Mapping[str, Any], arrays: Sequence[An
     multiplier, shift = (np.asarray(part, np.int64) for part in _multiplier_and_shift(attrs, arrays))
     x = np.asarray(arrays[0], np.int64) - attrs["input_zero_point"]
     x = x if attrs["rounding"] == Multiplier.WIDE else NUMPY.clamp(x, INT32_MIN, INT32_MAX)
-    scaled = Multiplier(attrs["rounding"]).times(x, multiplier, shift, NUMPY)
+    scaled = Multiplier(attrs["rounding"]).multiply_function(x, multiplier, shift, NUMPY)
     shifted = NUMPY.clamp(scaled + attrs["zero_point"], INT32_MIN, INT32_MAX)
     clipped = np.clip(shifted, attrs["minimum"], attrs["maximum"])
     return (np.asarray(clipped).astype(dtypes.to_numpy(attrs["out_dtype"])),)

@@ -211,8 +211,8 @@ def scale_double_rounding(
 def scale_with_high_mac(
     x: Expr, bound: int, scale: FixedPointScale, out: ScaledResult | None
 ) -> ExprAndZeroPointFlag | None:
-    """Build ``round(x * multiplier / 2**31 / 2**right)``, ties up, as one ``high_mac`` and one shift, where abs(x) <=
-    ``bound``.
+    """Build ``round(x * multiplier / 2**31 / 2**right_shift)``, ties up, as one ``high_mac`` and one shift, where
+    abs(x) <= ``bound``.
 
     Return the expression, and whether it includes the zero point of ``out``; return None if this sequence is not exact.
     Multipliers are not negative.

@@ -112,7 +112,7 @@ def expand_lstm(node: Node, graph: Graph) -> Legalized:
     attrs: Mapping[str, Attr] = {"body": _build_body(node, graph), "count": steps, "carried": 2, "guarded": False}
     rows, last, state = node.outputs
     tensor_type = graph.types[hidden]
-    stacked = rewrite.value("rows", (steps, batch, units), tensor_type.dtype, tensor_type.quant)
+    stacked = rewrite.add_value("rows", (steps, batch, units), tensor_type.dtype, tensor_type.quant)
     rewrite.emit("loop", (hidden, cell, data), (last, state, stacked), attrs)
     if time_major or batch == 1:
         rewrite.emit("reshape", (stacked,), rows, {"shape": graph.types[rows].shape})

@@ -134,13 +134,12 @@ def _evaluate_ring_slice_reference(attrs: Mapping[str, Any], arrays: Sequence[An
     return (np.take(line, range(first, first + (count - 1) * step + 1, step), axis),)
 
 
-def _oldest_frame_index(position: Buffer, ring_frames: int, new_frames: int) -> Expr:
+def _build_oldest_frame_index(position: Buffer, steps_per_ring: int, new_frames: int) -> Expr:
     """Build the index of the ring's oldest frame, which the new data will replace.
 
-    ``ring_frames``: size of the ring as a multiple of the number of new frames. ``new_frames``: number of frames of the
-    data."""
+    ``steps_per_ring``: number of steps that fill the ring. ``new_frames``: number of frames that each step adds."""
     zero = ir.const(0, "int32")
-    return zero if ring_frames == 1 else position[zero] % ring_frames * new_frames
+    return zero if steps_per_ring == 1 else position[zero] % steps_per_ring * new_frames
 
 
 def _compute_ring_slice(call: OpCall) -> te.Tensor:
@@ -163,7 +162,7 @@ def _compute_ring_slice(call: OpCall) -> te.Tensor:
         now = ir.loops([(u, count - old), (j, inner)], take)
         parts = [part for part, size in ((past, old), (now, count - old)) if size]
         body = ir.loops([(n, outer)], ir.seq(*parts))
-        return ir.Let(start, _oldest_frame_index(at, kept // fresh, fresh), body) if old else body
+        return ir.Let(start, _build_oldest_frame_index(at, kept // fresh, fresh), body) if old else body
 
     tensors = (ring.tensor((outer, kept, inner)), position.tensor((1,)), data.tensor((outer, fresh, inner)))
     return te.extern("window", tensors, (("out", (outer, count, inner), ring.type.dtype),), build_loops)[0]
@@ -196,7 +195,7 @@ def _compute_ring_write(call: OpCall, copies_ring: bool = True) -> te.Tensor:
         n, m, i, j, start = Var("n"), Var("m"), Var("i"), Var("j"), Var("start")
         put = ir.loops([(n, outer), (j, fresh * inner)], ir.Store(out, (n, start + j), new[n, j]))
         copies = [ir.loops([(m, outer), (i, kept * inner)], ir.Store(out, (m, i), old[m, i])) for old in frames]
-        return ir.seq(*copies, ir.Let(start, _oldest_frame_index(at, kept // fresh, fresh) * inner, put))
+        return ir.seq(*copies, ir.Let(start, _build_oldest_frame_index(at, kept // fresh, fresh) * inner, put))
 
     operands = (position.tensor((1,)), data.tensor((outer, fresh * inner)))
     before = (ring.tensor((outer, kept * inner)),) if copies_ring else ()

@@ -178,7 +178,7 @@ def _infer_qsvdf_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) ->
 def _evaluate_qsvdf_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, weights, feature_bias, time, bias, state = (np.asarray(array, np.int64) for array in arrays)
     low, high = dtypes.int_range(str(arrays[5].dtype))
-    multiply = Multiplier(attrs["rounding"]).times
+    multiply = Multiplier(attrs["rounding"]).multiply_function
     features = NUMPY.wrap(data @ weights.T + feature_bias)
     new = np.clip(multiply(features, attrs["feature_multiplier"], attrs["feature_shift"], NUMPY), low, high)
     new = (new + attrs["state_zero_point"]).astype(arrays[5].dtype).astype(np.int64)
@@ -255,9 +255,9 @@ def legalize_to_qsvdf(node: Node, graph: Graph) -> Legalized:
     zero_out = per_tensor_quant(node, graph, node.outputs[0])[1]
     attrs |= {"zero_point": zero_out, "minimum": low, "maximum": high, "out_dtype": result.dtype}
     rewrite = Rewrite(node, graph)
-    feature_bias = rewrite.constant("feature_bias", (-zero_x * w.sum(axis=1)).astype(np.int32))
+    feature_bias = rewrite.add_constant("feature_bias", (-zero_x * w.sum(axis=1)).astype(np.int32))
     if zero_state:
-        bias = rewrite.constant("bias", folded.astype(np.int32))
+        bias = rewrite.add_constant("bias", folded.astype(np.int32))
     rewrite.emit("qsvdf", (data, weights, feature_bias, time, bias, state), node.outputs, attrs)
     return rewrite.legalized()
 
@@ -383,7 +383,7 @@ def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
 
 
 def _legalize(node: Node, graph: Graph) -> Legalized | None:
-    """Rewrite a quantised ``svdf`` to ``qsvdf``; split the activation off a float one."""
+    """Rewrite a quantised ``svdf`` to ``qsvdf``; split a fused activation from a float ``svdf``."""
     return legalize_to_qsvdf(node, graph) if is_quantised(node, graph) else _split_activation(node, graph)
 
 
@@ -395,7 +395,7 @@ def _split_activation(node: Node, graph: Graph) -> Legalized | None:
         return None
     rewrite = Rewrite(node, graph)
     tensor_type = graph.types[node.outputs[0]]
-    linear = rewrite.value("linear", tensor_type.shape, tensor_type.dtype)
+    linear = rewrite.add_value("linear", tensor_type.shape, tensor_type.dtype)
     rewrite.emit("svdf", node.inputs, (linear, node.outputs[1]), {**node.attrs, "activation": ""})
     emit_activation(rewrite, activation, linear, node.outputs[0])
     return rewrite.legalized()

@@ -189,7 +189,7 @@ def _evaluate_qcumsum_reference(attrs: Mapping[str, Any], arrays: Sequence[Any])
     start, left = _initial_sum_and_left_shift(attrs)
     x = (arrays[0].astype(np.int64) - attrs["input_zero_point"]) << left
     total = (_running_sums(attrs, x) + start).astype(np.int32).astype(np.int64)
-    scaled = Multiplier(attrs["rounding"]).times(total, attrs["multiplier"], attrs["shift"], NUMPY)
+    scaled = Multiplier(attrs["rounding"]).multiply_function(total, attrs["multiplier"], attrs["shift"], NUMPY)
     low, high = dtypes.int_range(arrays[0].dtype.name)
     return (np.clip(scaled + attrs["zero_point"], low, high).astype(arrays[0].dtype),)
 

@@ -63,7 +63,8 @@ def _infer_types(op_name: str, attrs: Mapping[str, Any], types: Sequence[TensorT
 class Reduction:
     """Definition of one reduction over axes, such as ``sum``.
 
-    ``combiner``: its name in :func:`microc.te.lower.combine_step`. ``numpy_function``: the numpy function that
+    ``combiner``: name of the function that combines two elements (a case of
+    :func:`microc.te.lower.combine_step`). ``numpy_function``: the numpy function that
     reduces an array, with parameters ``axis`` and ``keepdims``."""
 
     name: str
@@ -191,7 +192,7 @@ def _legalize_extremum(node: Node, graph: Graph) -> Legalized | None:
     if source.quant == result.quant and source.dtype == result.dtype:
         return None
     rewrite = Rewrite(node, graph)
-    plain = rewrite.value("extremum", result.shape, source.dtype, source.quant)
+    plain = rewrite.add_value("extremum", result.shape, source.dtype, source.quant)
     rewrite.emit(node.op, node.inputs, plain, node.attrs)
     emit_quantised_function(rewrite, *IDENTITY, plain, node.outputs[0], str(node.attr("rounding")))
     return rewrite.legalized()
@@ -211,7 +212,7 @@ def _legalize_sum(node: Node, graph: Graph) -> Legalized:
     if bound >= 1 << 31:
         return legalize_in_float(node, graph)
     rewrite = Rewrite(node, graph)
-    total = rewrite.value("sum", result.shape, "int32")
+    total = rewrite.add_value("sum", result.shape, "int32")
     attrs = {"axes": node.attr("axes"), "keepdims": node.attr("keepdims"), "rounding": Rounding.NONE}
     rewrite.emit("sum", node.inputs, total, {**attrs, "offset": -zero_in * count, "out_dtype": "int32"})
     low, high = dtypes.int_range(result.dtype)

@@ -367,8 +367,8 @@ def _irfft_row_in_numpy(spectrum: Array, length: int, dtype: str) -> Array:
 
 
 def _combine_lowest_and_highest_frequency(arith: ComplexArithmetic, first: Any, last: Any) -> Complex:
-    """Return complex number 0 of the inverse transform, which combines the lowest and the highest frequency of a
-    spectrum of reals."""
+    """Return element 0 of the input of the inverse transform: the ``first`` (lowest) and ``last`` (highest) frequency
+    of a spectrum of reals, which have no imaginary part, as one complex number."""
     total, difference = arith.add((first, first), (last, last))[0], arith.subtract((first, first), (last, last))[0]
     return arith.divide_by_radix((total, difference), 2)
 
@@ -376,8 +376,9 @@ def _combine_lowest_and_highest_frequency(arith: ComplexArithmetic, first: Any, 
 def _split_into_half_length_frequencies(
     arith: ComplexArithmetic, low: Complex, high: Complex, twiddle: Complex
 ) -> tuple[Complex, Complex]:
-    """Return complex numbers k and n - k of the inverse transform from frequencies k and n - k of a spectrum of
-    reals."""
+    """Return elements k and n - k of the input of the inverse transform of n complex numbers.
+
+    ``low`` and ``high``: frequencies k and n - k of the spectrum of 2 n reals. ``twiddle``: the factor for k."""
     low, high = arith.divide_by_radix(low, 2), arith.divide_by_radix((high[0], arith.negate(high[1])), 2)
     even, odd = arith.add(low, high), arith.multiply(arith.subtract(low, high), twiddle)
     above = arith.subtract(even, odd)
@@ -413,13 +414,18 @@ def _compute_irfft(call: OpCall) -> te.Tensor:
 
 
 def _build_input_loops_of_inverse_fft(
-    spectrum: Buffer, super_twiddle_table: Buffer, front: Buffer, row_index: Var
+    spectrum: Buffer, super_twiddle_table: Buffer, work_buffer: Buffer, row_index: Var
 ) -> Iterable[Stmt]:
     """Yield the loops that compute the input of the inverse transform, as complex numbers (imaginary, real) in
-    ``front``."""
-    k, half, i, held = fft_arithmetic(front.dtype, over_tir=True), front.shape[0], Var("f"), LetCollector("a")
+    ``work_buffer``."""
+    k, half, i, held = (
+        fft_arithmetic(work_buffer.dtype, over_tir=True),
+        work_buffer.shape[0],
+        Var("f"),
+        LetCollector("a"),
+    )
     ends = enumerate(_combine_lowest_and_highest_frequency(k, spectrum[row_index, 0, 0], spectrum[row_index, half, 0]))
-    yield ir.seq(*(ir.Store(front, (_ZERO, ir.const(1 - part, "int32")), value) for part, value in ends))
+    yield ir.seq(*(ir.Store(work_buffer, (_ZERO, ir.const(1 - part, "int32")), value) for part, value in ends))
     low, high = (
         held.bind_complex((spectrum[row_index, place, 0], spectrum[row_index, place, 1]))
         for place in (i + 1, half - 1 - i)
@@ -429,7 +435,7 @@ def _build_input_loops_of_inverse_fft(
         named, low, high, (super_twiddle_table[i, 0], named.negate(super_twiddle_table[i, 1]))
     )
     stores = [
-        ir.Store(front, (place, ir.const(1 - part, "int32")), value)
+        ir.Store(work_buffer, (place, ir.const(1 - part, "int32")), value)
         for place, pair in zip((i + 1, half - 1 - i), pairs, strict=True)
         for part, value in enumerate(pair)
     ]

@@ -25,12 +25,12 @@ from microc.tir.ir import Buffer, Expr, Stmt, Var
 _ZERO = ir.const(0, "int32")
 
 
-def check_dtypes(op_name: str, types: Sequence[TensorType], *wanted: str) -> None:
-    """Raise ModelError unless the operands have the dtypes ``wanted``, in this order."""
-    if tuple(tensor_type.dtype for tensor_type in types) != wanted:
+def check_dtypes(op_name: str, types: Sequence[TensorType], *expected_dtypes: str) -> None:
+    """Raise ModelError unless the operands have the dtypes ``expected_dtypes``, in this order."""
+    if tuple(tensor_type.dtype for tensor_type in types) != expected_dtypes:
         raise ModelError(
             f"{op_name}: operands have unsupported dtypes; got {', '.join(tensor_type.dtype for tensor_type in types)}, "
-            f"expected {', '.join(wanted)}"
+            f"expected {', '.join(expected_dtypes)}"
         )
 
 

@@ -147,8 +147,8 @@ def _operand_bounds(checked_node: CheckedNode) -> Constants:
 
 
 def _tree_error_message(checked_node: CheckedNode) -> str:
-    """Return a message if a walk can leave the tables or is longer than the attribute ``depth``, else an empty
-    string."""
+    """Return a message if a walk from root to leaf can leave the tables or is longer than the attribute ``depth``, else
+    an empty string."""
     attrs, (data, feature, *_, values) = checked_node.attrs, checked_node.types[:_FIXED]
     tables = _present_tables_by_name(attrs, checked_node.types)
     size, rows = feature.size, tables["leaf"].size if "leaf" in tables else values.shape[0]
@@ -201,7 +201,7 @@ def _leaf_sum_overflow_message(checked_node: CheckedNode, counts: Array) -> str:
 
 
 def _build_goes_left_condition(x: Expr, threshold: Expr, mode: Expr | int, possible_modes: frozenset[int]) -> Expr:
-    """Build the condition that the walk goes to the left child: the outcome of comparing ``x`` with ``threshold`` is
+    """Build the condition that the left child is the next node: the outcome of comparing ``x`` with ``threshold`` is
     one of the bits in ``mode``.
 
     ``possible_modes``: all modes that occur in the ensemble; few modes allow cheaper conditions."""

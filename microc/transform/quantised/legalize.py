@@ -166,7 +166,7 @@ class _SvdfStep:
         self.time = graph.consts[node.inputs[2]]
         self.filters, self.memory = self.time.shape
         self.batch, self.rank = graph.types[node.inputs[0]].shape[0], int(node.attr("rank"))
-        self.image = self.rewrite.value("past", self.image_shape(self.memory), "float32")
+        self.image = self.rewrite.add_value("past", self.image_shape(self.memory), "float32")
         self.line = ""
 
     def image_shape(self, rows: int) -> tuple[int, ...]:
@@ -187,12 +187,12 @@ class _SvdfStep:
         frame = self.emit_layer("reshape", (features,), self.image_shape(1), {"shape": self.image_shape(1)})
         self.line = self.append_frame(frame) if self.memory > 1 else frame
         taps = np.ascontiguousarray(self.time.reshape(units, self.rank, self.memory).transpose(0, 2, 1))
-        kernel = self.rewrite.constant("time", taps.reshape(units, self.memory, 1, self.rank))
+        kernel = self.rewrite.add_constant("time", taps.reshape(units, self.memory, 1, self.rank))
         attrs: Mapping[str, Attr] = {"padding": (0, 0, 0, 0), "groups": units, "layout": "NHWC"}
         sums = self.emit_layer("conv2d", (self.line, kernel, bias), (self.batch, 1, 1, units), attrs)
         activation = str(self.node.attr("activation"))
         if activation:
-            linear, sums = sums, self.rewrite.value("activated", (self.batch, 1, 1, units), "float32")
+            linear, sums = sums, self.rewrite.add_value("activated", (self.batch, 1, 1, units), "float32")
             emit_activation(self.rewrite, activation, linear, sums)
         self.rewrite.emit("reshape", (sums,), self.node.outputs[0], {"shape": (self.batch, units)})
 
@@ -207,7 +207,7 @@ class _SvdfStep:
     ) -> str:
         """Emit an operator whose result is float32 of ``shape``; return the name of the result."""
         every = {**registry.get(op).defaults, **(attrs or {})}
-        return self.rewrite.emit(op, inputs, self.rewrite.value(op, shape, "float32"), every)
+        return self.rewrite.emit(op, inputs, self.rewrite.add_value(op, shape, "float32"), every)
 
 
 SVDF_LAYERS_PASS = Pass("svdf_layers", decompose_svdf, 0)

@@ -90,7 +90,7 @@ def _rewrite_layer(rewrite: Rewrite, source: Node) -> None:
     attrs: dict[str, Any] = {name: value for name, value in node.attrs.items() if name not in ("dynamic", "activation")}
     shape, activation = graph.types[node.outputs[0]].shape, str(node.attr("activation"))
     bias = [name for name in node.inputs[2:3] if name]
-    ends = [rewrite.value(stem, shape, "float32") for stem in ("product", "biased")[: len(bias) + 1]]
+    ends = [rewrite.add_value(stem, shape, "float32") for stem in ("product", "biased")[: len(bias) + 1]]
     if not activation:
         ends[-1] = node.outputs[0]
     real = _emit_product(rewrite, source, ends[0], node.op, {**attrs, **_PLAIN})
@@ -109,13 +109,13 @@ def _rewrite_svdf(rewrite: Rewrite, source: Node) -> None:
     features = _emit_product(
         rewrite,
         source,
-        rewrite.value("features", (batch, filters), "float32"),
+        rewrite.add_value("features", (batch, filters), "float32"),
         "dense",
         {**registry.get("dense").defaults, **_PLAIN},
     )
 
     def emit_step(op: str, inputs: Sequence[str], shape: Sequence[int], attrs: Mapping[str, Attr]) -> str:
-        return rewrite.emit(op, inputs, rewrite.value(op, shape, "float32"), {**registry.get(op).defaults, **attrs})
+        return rewrite.emit(op, inputs, rewrite.add_value(op, shape, "float32"), {**registry.get(op).defaults, **attrs})
 
     memory = (batch, filters, taps)
     past = emit_step("reshape", (node.inputs[4],), memory, {"shape": memory})
@@ -146,17 +146,19 @@ def _emit_product(rewrite: Rewrite, source: Node, output: str, op: str, attrs: M
     node, graph = rewrite.node, rewrite.graph
     data, shape = graph.types[node.inputs[0]], rewrite.type(output).shape
     symmetric, rows = node.attr("dynamic") == "symmetric", data.shape[0]
-    values = rewrite.value("steps", data.shape, "int8" if symmetric else "int16")
-    scales = rewrite.value("scales", (rows,), "float32")
+    values = rewrite.add_value("steps", data.shape, "int8" if symmetric else "int16")
+    scales = rewrite.add_value("scales", (rows,), "float32")
     rewrite.emit("dynamic_quantize", node.inputs[:1], (values, scales), {"rows": rows, "symmetric": symmetric})
-    weight = rewrite.constant("weight", graph.consts[source.inputs[0]])
-    sums = rewrite.value("sum", shape, "int32")
+    weight = rewrite.add_constant("weight", graph.consts[source.inputs[0]])
+    sums = rewrite.add_value("sum", shape, "int32")
     rewrite.emit(op, (values, weight), sums, {**attrs, "out_dtype": "int32"})
-    real = rewrite.emit("cast", (sums,), rewrite.value("real", shape, "float32"), {"dtype": "float32"})
+    real = rewrite.emit("cast", (sums,), rewrite.add_value("real", shape, "float32"), {"dtype": "float32"})
     row_shape = (rows, *(1,) * (len(shape) - 1))
-    row = rewrite.emit("reshape", (scales,), rewrite.value("row_scales", row_shape, "float32"), {"shape": row_shape})
-    channel = rewrite.constant("channel_scales", np.array(source.attr("scale"), np.float32))
-    scaled = rewrite.emit("mul", (real, row), rewrite.value("scaled", shape, "float32"), _PLAIN)
+    row = rewrite.emit(
+        "reshape", (scales,), rewrite.add_value("row_scales", row_shape, "float32"), {"shape": row_shape}
+    )
+    channel = rewrite.add_constant("channel_scales", np.array(source.attr("scale"), np.float32))
+    scaled = rewrite.emit("mul", (real, row), rewrite.add_value("scaled", shape, "float32"), _PLAIN)
     return rewrite.emit("mul", (scaled, channel), output, _PLAIN)
 
 
