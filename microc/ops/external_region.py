@@ -24,7 +24,7 @@ EXTERNAL = "external"
 """Name of the operator."""
 
 
-def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_external_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     body = attrs["body"]
     inside = [body.types[name] for name in body.inputs]
     if [(t.shape, t.dtype) for t in inside] != [(t.shape, t.dtype) for t in types] or body.state:
@@ -35,15 +35,15 @@ def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     return tuple(TensorType(body.types[name].shape, body.types[name].dtype) for name in body.outputs)
 
 
-def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_external_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     return tuple(np.asarray(array) for array in evaluate_graph(attrs["body"], arrays))
 
 
-def _count_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+def _count_external_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
     return graph_macs(attrs["body"])
 
 
-def _make_test_cases() -> Iterable[Case]:
+def _make_external_test_cases() -> Iterable[Case]:
     tensor_type = TensorType((2, 3), "float32")
     yield Case({"body": one_operator_graph("relu", tensor_type), "code": ("somebody", "0")}, (tensor_type,))
 
@@ -51,14 +51,14 @@ def _make_test_cases() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         EXTERNAL,
-        infer=_infer_types,
-        reference=_evaluate_reference,
-        cases=_make_test_cases,
+        infer=_infer_external_types,
+        reference=_evaluate_external_reference,
+        cases=_make_external_test_cases,
         attrs={
             "body": subgraph("what the code computes: of the operands -> the results"),
             "code": names("whose code it is, and the region's number"),
         },
-        macs=_count_macs,
+        macs=_count_external_macs,
         regions=("body",),
     ),
 )

@@ -511,7 +511,7 @@ def count_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types:
     return out_types[0].size * infer_geometry(attrs, types[0].shape, types[1].shape).depth
 
 
-def _input_window(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> Window | None:
+def _conv2d_input_window(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> Window | None:
     """Return the window of rows and columns of the data that an output pixel reads; None in layout NCHW."""
     attrs = {**DEFAULTS, **attrs}
     if attrs["layout"] != "NHWC":
@@ -537,7 +537,7 @@ OPERATORS = (
         legalize=legalize,
         macs=count_macs,
         axes=map_batch_axis,
-        window=_input_window,
+        window=_conv2d_input_window,
         algorithms=ALGORITHMS,
         sound=(_conv2d_overflow_message,),
         operand_names=("data", "weight", "bias"),

@@ -118,7 +118,7 @@ def _spatial_axes(
     return axes[0], axes[1]
 
 
-def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_conv2d_transpose_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     attrs = {**DEFAULTS, **attrs}
     height, width = _spatial_axes(attrs, types[0].shape, types[1].shape)
     channels = types[1].shape[0]
@@ -130,7 +130,7 @@ def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     return (TensorType((types[0].shape[0], height.result_extent, width.result_extent, channels), dtype),)
 
 
-def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_conv2d_transpose_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     """Add every tap to the full result in float64, then crop the result."""
     attrs = {**DEFAULTS, **attrs}
     data, weight = (np.asarray(x, np.float64) for x in arrays[:2])
@@ -155,7 +155,7 @@ def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tupl
     return (result.astype(attrs["out_dtype"] or arrays[0].dtype),)
 
 
-def _compute(call: OpCall) -> te.Tensor:
+def _compute_conv2d_transpose(call: OpCall) -> te.Tensor:
     """Build the sums for weights that are computed at run time: every output pixel gathers the taps that contribute to
     it."""
     data, weight, bias = call.data_weight_bias
@@ -194,7 +194,7 @@ _MAX_SPARSE_TAPS, _MAX_SPARSE_ELEMENTS = 1 << 12, 1 << 20
 mostly of zeros. Large strides or dilations cause such weights."""
 
 
-def _legalize(node: Node, graph: Graph) -> Legalized | None:
+def _legalize_conv2d_transpose(node: Node, graph: Graph) -> Legalized | None:
     """Rewrite a node with constant weights to a ``conv2d`` whose channels are the phases.
 
     Keep the operator (with its activation split off) if the weights are not constant, or if the phases' weights would
@@ -329,14 +329,16 @@ def _emit_blocks_to_pixels(
     return rewrite.emit("reshape", (moved,), placed, {"shape": whole})
 
 
-def _count_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+def _count_conv2d_transpose_macs(
+    attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]
+) -> int:
     """Return the number of multiply-accumulates: each input element is multiplied by all taps of all output channels of
     its group."""
     outputs, rows, columns, _ = types[1].shape
     return types[0].size * rows * columns * outputs // int(attrs["groups"])
 
 
-def _make_test_cases() -> Iterable[Case]:
+def _make_conv2d_transpose_test_cases() -> Iterable[Case]:
     settings: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Attr]], ...] = (
         ((1, 3, 4, 2), (3, 3, 3, 2), {"strides": (2, 2)}),
         ((1, 3, 4, 2), (3, 3, 3, 2), {"strides": (2, 2), "dilation": (3, 2)}),
@@ -355,14 +357,14 @@ def _make_test_cases() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "conv2d_transpose",
-        infer=_infer_types,
-        reference=_evaluate_reference,
-        compute=_compute,
-        cases=_make_test_cases,
+        infer=_infer_conv2d_transpose_types,
+        reference=_evaluate_conv2d_transpose_reference,
+        compute=_compute_conv2d_transpose,
+        cases=_make_conv2d_transpose_test_cases,
         attrs=ATTRS,
         axes=map_batch_axis,
-        legalize=_legalize,
-        macs=_count_macs,
+        legalize=_legalize_conv2d_transpose,
+        macs=_count_conv2d_transpose_macs,
         operand_names=("data", "weight", "bias"),
     ),
 )

@@ -63,7 +63,7 @@ def _check_operands(
 # ---------------------------------------------------------------- convolution
 
 
-def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_convolution_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, weight, groups = types[0], types[1], attrs["groups"]
     _check_operands("convolution", types, weight.shape[1] * groups, weight.shape[0], groups)
     taps = weight.shape[2:]
@@ -81,9 +81,9 @@ def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     return (TensorType((data.shape[0], weight.shape[0], *shape), data.dtype),)
 
 
-def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_convolution_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, weight = arrays[0], arrays[1]
-    (result,) = _infer_types(attrs, [TensorType(a.shape, a.dtype.name) for a in arrays])
+    (result,) = _infer_convolution_types(attrs, [TensorType(a.shape, a.dtype.name) for a in arrays])
     rank, groups, spatial = data.ndim - 2, attrs["groups"], result.shape[2:]
     wide = np.float64 if data.dtype.kind == "f" else np.int64
     margin = [(0, 0), (0, 0), *zip(attrs["padding"][:rank], attrs["padding"][rank:], strict=True)]
@@ -164,7 +164,7 @@ def _build_wrapping_sums(call: OpCall, build_sums: Callable[[OpCall, str], te.Te
     return te.compute(total.shape, lambda *index: ir.cast(dtype, total[index]), "wrapped")
 
 
-def _compute(call: OpCall, sum_dtype: str) -> te.Tensor:
+def _compute_convolution(call: OpCall, sum_dtype: str) -> te.Tensor:
     """Build the sums of the convolution in ``sum_dtype``, by loops over taps or from gathered patches."""
     if call.attrs.get("algorithm") == "gathered":
         return _patch_product(call, sum_dtype)
@@ -281,7 +281,9 @@ def _compute_convolution_transpose(call: OpCall, sum_dtype: str) -> te.Tensor:
 # ---------------------------------------------------------------- registry
 
 
-def _count_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+def _count_convolution_macs(
+    attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]
+) -> int:
     return out_types[0].size * prod(types[1].shape[1:])
 
 
@@ -291,7 +293,7 @@ def _count_convolution_transpose_macs(
     return types[0].size * prod(types[1].shape[1:])
 
 
-def _make_test_cases(transposed: bool) -> Iterable[Case]:
+def _make_convolution_test_cases(transposed: bool) -> Iterable[Case]:
     settings: tuple[tuple[tuple[int, ...], tuple[int, ...], int, tuple[int, ...], tuple[int, ...], int], ...] = (
         ((1, 2, 5), (4, 2, 3), 1, (1, 1), (1,), 1),
         ((2, 2, 4, 5), (2, 1, 3, 2), 2, (1, 0, 0, 1), (2, 1), 2),
@@ -315,12 +317,12 @@ OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "convolution",
         attrs=_ATTRS,
-        infer=_infer_types,
-        reference=_evaluate_reference,
-        compute=lambda call: _build_wrapping_sums(call, _compute),
-        cases=lambda: _make_test_cases(False),
+        infer=_infer_convolution_types,
+        reference=_evaluate_convolution_reference,
+        compute=lambda call: _build_wrapping_sums(call, _compute_convolution),
+        cases=lambda: _make_convolution_test_cases(False),
         axes=map_batch_axis,
-        macs=_count_macs,
+        macs=_count_convolution_macs,
         algorithms={"gathered": _can_share_patch},
         operand_names=("data", "weight", "bias"),
     ),
@@ -330,7 +332,7 @@ OPERATORS: tuple[OpDef, ...] = (
         infer=_infer_convolution_transpose_types,
         reference=_evaluate_convolution_transpose_reference,
         compute=lambda call: _build_wrapping_sums(call, _compute_convolution_transpose),
-        cases=lambda: _make_test_cases(True),
+        cases=lambda: _make_convolution_test_cases(True),
         axes=map_batch_axis,
         macs=_count_convolution_transpose_macs,
         operand_names=("data", "weight", "bias"),

@@ -26,7 +26,7 @@ from microc.tir import ir
 from microc.tir.ir import Expr
 
 
-def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_lookup_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     x, table, *first = types
     if x.dtype not in ("int8", "uint8"):
         raise ModelError(f"lookup: the data have an unsupported dtype; got {x.dtype}, expected int8 or uint8")
@@ -39,12 +39,12 @@ def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     return (TensorType(broadcast_shape("lookup", (x, *first)), table.dtype),)
 
 
-def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_lookup_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, table, *first = arrays
     return (table[sum(first, x.astype(np.int32) - np.iinfo(x.dtype).min)],)
 
 
-def _build_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
+def _build_lookup_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
     x: Expr = args[0]
     table: te.Tensor = args[1]
     low, _ = dtypes.int_range(x.dtype)
@@ -52,14 +52,14 @@ def _build_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
     return table[place + ir.cast("int32", args[2]) if len(args) > 2 else place]
 
 
-def _operand_bounds(checked_node: CheckedNode) -> Constants:
+def _lookup_operand_bounds(checked_node: CheckedNode) -> Constants:
     """Return bounds of the operand that contains the first table index of each function.
 
     All 256 entries of each function must be in the table."""
     return {2: OperandBounds(NumberUse.OFFSET, 0, checked_node.types[1].size - 256)}
 
 
-def _make_test_cases() -> Iterable[Case]:
+def _make_lookup_test_cases() -> Iterable[Case]:
     every = np.arange(-128, 128)
     for dtype, result in (("int8", "int8"), ("uint8", "uint8"), ("int8", "int16"), ("uint8", "int8")):
         low, high = dtypes.int_range(result)
@@ -221,11 +221,11 @@ def _make_lookup16_test_cases() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "lookup",
-        infer=_infer_types,
-        reference=_evaluate_reference,
-        scalar=_build_scalar_expr,
-        cases=_make_test_cases,
-        constants=_operand_bounds,
+        infer=_infer_lookup_types,
+        reference=_evaluate_lookup_reference,
+        scalar=_build_lookup_scalar_expr,
+        cases=_make_lookup_test_cases,
+        constants=_lookup_operand_bounds,
         operand_names=("x", "table"),
         whole=(1,),
     ),

@@ -40,7 +40,7 @@ from microc.tir import ir
 from microc.tir.ir import Expr
 
 
-def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_prelu_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, slope = types
     try:
         shape = np.broadcast_shapes(data.shape, slope.shape)
@@ -54,17 +54,17 @@ def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     return (TensorType(data.shape, attrs.get("out_dtype") or data.dtype),)
 
 
-def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_prelu_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, slope = (np.asarray(array, np.float64) for array in arrays)
     return (np.where(x < 0, x * slope, x).astype(arrays[0].dtype),)
 
 
-def _build_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
+def _build_prelu_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     x, slope = args
     return ir.select(x < 0.0, x * slope, x)
 
 
-def _legalize(node: Node, graph: Graph) -> Legalized | None:
+def _legalize_prelu(node: Node, graph: Graph) -> Legalized | None:
     if not is_quantised(node, graph):
         return None
     if node.attr("rounding") == Rounding.EVEN:
@@ -82,7 +82,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     return rewrite.legalized()
 
 
-def _make_test_cases() -> Iterable[Case]:
+def _make_prelu_test_cases() -> Iterable[Case]:
     for shape, slopes in (((2, 3, 4), (4,)), ((1, 2, 2, 3), (1, 2, 2, 3)), ((5,), (1,)), ((2, 3), (2, 1))):
         yield Case({}, (TensorType(shape, "float32"), TensorType(slopes, "float32")), tolerance=1e-6)
     x = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, -1.0], np.float32)
@@ -142,12 +142,12 @@ def _make_qprelu_test_cases() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "prelu",
-        infer=_infer_types,
-        reference=_evaluate_reference,
-        scalar=_build_scalar_expr,
-        cases=_make_test_cases,
+        infer=_infer_prelu_types,
+        reference=_evaluate_prelu_reference,
+        scalar=_build_prelu_scalar_expr,
+        cases=_make_prelu_test_cases,
         attrs=SURFACE,
-        legalize=_legalize,
+        legalize=_legalize_prelu,
         operand_names=("x", "slope"),
     ),
     OpDef(
@@ -162,7 +162,7 @@ OPERATORS: tuple[OpDef, ...] = (
             "out_dtype": element_type(),
             "rounding": MULTIPLIER_ROUNDING,
         },
-        infer=_infer_types,
+        infer=_infer_prelu_types,
         reference=_evaluate_qprelu_reference,
         scalar=_build_qprelu_scalar_expr,
         cases=_make_qprelu_test_cases,

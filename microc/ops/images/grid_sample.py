@@ -119,7 +119,7 @@ _SHARPNESS = -0.75
 """Parameter of Keys' cubic interpolation."""
 
 
-def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_grid_sample_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, grid = types
     rank = len(data.shape) - 2
     fits = rank >= 1 and len(grid.shape) > 1 and grid.shape[-1] == rank and grid.shape[0] == data.shape[0]
@@ -138,7 +138,7 @@ def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     return (TensorType((*data.shape[:2], *grid.shape[1:-1]), data.dtype),)
 
 
-def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_grid_sample_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, grid = arrays[0].astype(np.float64), arrays[1].astype(np.float64)
     rank, taps = data.ndim - 2, TAPS[attrs["mode"]]
     out = grid.shape[1:-1]
@@ -237,7 +237,7 @@ def _axis_taps(attrs: Mapping[str, Any], extent: int, coordinate: Var, base_inde
     return AxisTaps(extent, taps, build_index_weight_conditions)
 
 
-def _compute(call: OpCall) -> te.Tensor:
+def _compute_grid_sample(call: OpCall) -> te.Tensor:
     """Build a loop over coordinates. The taps of a coordinate are computed once, then summed for every channel."""
     data, grid = call.present
     attrs, dtype, (batch, channels, *extents) = call.attrs, data.type.dtype, data.type.shape
@@ -269,7 +269,7 @@ def _compute(call: OpCall) -> te.Tensor:
     return te.extern("sample", read, (("out", (batch, channels, count), dtype),), build_loops)[0]
 
 
-def _make_test_cases() -> Iterable[Case]:
+def _make_grid_sample_test_cases() -> Iterable[Case]:
     grid = np.array([[[-1.6, 0.1], [0.0, -1.0]], [[0.3, 0.7], [1.0, 2.3]], [[-0.4, -0.9], [0.9, 0.45]]])
     far = np.array([[np.inf, 0.5], [-np.inf, -1e30], [0.25, np.nan]])
     for coordinates in COORDINATES:
@@ -303,10 +303,10 @@ OPERATORS: tuple[OpDef, ...] = (
                 "elements",
             ),
         },
-        infer=_infer_types,
-        reference=_evaluate_reference,
-        compute=_compute,
-        cases=_make_test_cases,
+        infer=_infer_grid_sample_types,
+        reference=_evaluate_grid_sample_reference,
+        compute=_compute_grid_sample,
+        cases=_make_grid_sample_test_cases,
         operand_names=("data", "grid"),
     ),
 )

@@ -51,7 +51,7 @@ def _index_and_weight_tables(attrs: Mapping[str, Any], operands: Sequence[Any]) 
     return operands[1 : 1 + count], operands[1 + count :]
 
 
-def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_resample_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, axes = types[0], attrs["axes"]
     indices, weights = _index_and_weight_tables(attrs, types)
     if not axes or sorted(set(axes)) != list(axes) or not 0 <= axes[0] <= axes[-1] < len(data.shape) or 0 in data.shape:
@@ -85,7 +85,7 @@ def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     return (TensorType(tuple(shape), data.dtype),)
 
 
-def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_resample_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     """Interpolate along one axis after the other. Integers are summed in int64."""
     data, (indices, weights) = arrays[0], _index_and_weight_tables(attrs, arrays)
     if not weights:
@@ -119,7 +119,7 @@ def _sum_floats(axes: Sequence[int], data: Array, indices: Sequence[Array], weig
     return total
 
 
-def _compute(call: OpCall) -> te.Tensor:
+def _compute_resample(call: OpCall) -> te.Tensor:
     operands = call.present
     x, axes = operands[0].tensor(), call.attrs["axes"]
     indices, weights = (
@@ -164,7 +164,7 @@ def _compute(call: OpCall) -> te.Tensor:
     return te.compute(shape, build_rounded_sum, "rounded")
 
 
-def _legalize(node: Node, graph: Graph) -> Legalized | None:
+def _legalize_resample(node: Node, graph: Graph) -> Legalized | None:
     """Rewrite quantised data to integer weights if scale and zero point stay the same, else to float operators."""
     axes = node.attr("axes")
     weights = [graph.consts.get(name) for name in node.inputs[1 + len(axes) :]]
@@ -201,7 +201,7 @@ def round_weights(weights: Array, fraction_bits: int) -> Array:
     return levels.astype(np.int16)
 
 
-def _operand_bounds(checked_node: CheckedNode) -> Constants:
+def _resample_operand_bounds(checked_node: CheckedNode) -> Constants:
     """Return bounds of the index operands (the extents of their axes). Integer weights must be constant, because they
     bound the sums."""
     axes, (data, *_) = checked_node.attrs["axes"], checked_node.types
@@ -246,7 +246,7 @@ def _weighted_sum_overflow_message(checked_node: CheckedNode) -> str:
     )
 
 
-def _make_test_cases() -> Iterable[Case]:
+def _make_resample_test_cases() -> Iterable[Case]:
     rows, columns = np.array([[0], [0], [2], [1]], np.int16), np.array([[3], [1]], np.int32)
     for dtype in ("float32", "int8", "bool"):
         operand_types = (TensorType((2, 3, 4, 3), dtype), TensorType((4, 1), "int16"), TensorType((2, 1), "int32"))
@@ -272,10 +272,10 @@ def _make_test_cases() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "resample",
-        infer=_infer_types,
-        reference=_evaluate_reference,
-        compute=_compute,
-        cases=_make_test_cases,
+        infer=_infer_resample_types,
+        reference=_evaluate_resample_reference,
+        compute=_compute_resample,
+        cases=_make_resample_test_cases,
         attrs={
             "axes": some_axes("along which is resampled, one table each", in_order=True),
             "shift": integer("of integers: bits of the weights' sum", 0, least=0),
@@ -283,9 +283,9 @@ OPERATORS: tuple[OpDef, ...] = (
             "rounding": ROUNDING,
         },
         tables=True,
-        legalize=_legalize,
+        legalize=_legalize_resample,
         axes=map_along_axes,
-        constants=_operand_bounds,
+        constants=_resample_operand_bounds,
         sound=(_weighted_sum_overflow_message,),
         operand_names=("data",),
     ),

@@ -267,7 +267,7 @@ def _make_dense_test_cases() -> Iterable[Case]:
     yield Case({**DENSE, "out_dtype": "int32"}, computed, name="computed weights")
 
 
-def _count_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+def _count_dense_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
     return out_types[0].size * types[0].shape[-1]
 
 
@@ -281,7 +281,7 @@ OPERATORS = (
         attrs=ATTRS,
         axes=map_batch_axis,
         legalize=_legalize_dense,
-        macs=_count_macs,
+        macs=_count_dense_macs,
         algorithms=ALGORITHMS,
         sound=(lambda checked_node: product_sum_overflow_message(checked_node, checked_node.types[1].shape[1]),),
         operand_names=("data", "weight", "bias"),

@@ -53,7 +53,7 @@ def _label_extents(attrs: Mapping[str, Any], shapes: Sequence[Sequence[int]]) ->
     return extents
 
 
-def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_einsum_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     extents, output = _label_extents(attrs, [tensor_type.shape for tensor_type in types]), attrs["output"]
     if any(label not in extents for label in output) or len(set(output)) != len(output):
         raise ModelError(
@@ -68,7 +68,7 @@ def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     return (TensorType(tuple(extents[label] for label in output), types[0].dtype),)
 
 
-def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_einsum_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     wide = np.float64 if arrays[0].dtype.kind == "f" else np.int64
     # numpy accepts only the integers 0 to 51 as labels; model formats permit any integers
     number = {label: k for k, label in enumerate(_label_extents(attrs, [array.shape for array in arrays]))}
@@ -79,7 +79,7 @@ def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tupl
     return (np.asarray(result).astype(arrays[0].dtype),)
 
 
-def _compute(call: OpCall) -> te.Tensor:
+def _compute_einsum(call: OpCall) -> te.Tensor:
     operands = call.present
     shapes = [operand.type.shape for operand in operands]
     attrs, extents = call.attrs, _label_extents(call.attrs, shapes)
@@ -104,11 +104,11 @@ def _compute(call: OpCall) -> te.Tensor:
     return total if total.dtype == dtype else te.compute(shape, lambda *i: ir.cast(dtype, total[i]), "wrapped")
 
 
-def _count_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+def _count_einsum_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
     return prod(_label_extents(attrs, [tensor_type.shape for tensor_type in types]).values()) * max(1, len(types) - 1)
 
 
-def _make_test_cases() -> Iterable[Case]:
+def _make_einsum_test_cases() -> Iterable[Case]:
     for inputs, output, shapes in (
         (((0, 1), (1, 2)), (0, 2), ((2, 3), (3, 4))),
         (((0, 1, 2), (0, 2, 3)), (0, 1, 3), ((2, 2, 3), (2, 3, 2))),
@@ -127,11 +127,11 @@ def _make_test_cases() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "einsum",
-        infer=_infer_types,
-        reference=_evaluate_reference,
-        compute=_compute,
-        cases=_make_test_cases,
-        macs=_count_macs,
+        infer=_infer_einsum_types,
+        reference=_evaluate_einsum_reference,
+        compute=_compute_einsum,
+        cases=_make_einsum_test_cases,
+        macs=_count_einsum_macs,
         attrs={
             "inputs": int_rows("the labels of each operand's axes"),
             "output": integers("the labels of the result's"),

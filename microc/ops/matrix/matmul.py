@@ -54,7 +54,7 @@ def _permute_shape(shape: tuple[int, ...], axes: Sequence[int]) -> tuple[int, ..
     return tuple(shape[axis] for axis in axes) if axes else shape
 
 
-def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_matmul_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     for tensor_type, name in zip(types, "ab", strict=True):
         axes = attrs.get(f"axes_{name}", ())
         if axes and sorted(axes) != list(range(len(tensor_type.shape))):
@@ -74,7 +74,7 @@ def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     return (TensorType((*batch, a[-2], b[-1]), attrs.get("out_dtype") or types[0].dtype),)
 
 
-def _map_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+def _map_matmul_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
     """Map the axes of the operands to axes of the result: batch axes by broadcasting, rows from a, columns from b."""
     ranks = [len(tensor_type.shape) for tensor_type in types]
     if min(ranks) < 2 or attrs["axes_a"] or attrs["axes_b"]:
@@ -86,7 +86,7 @@ def _map_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
     return (*leading[0], rank - 2, None), (*leading[1], None, rank - 1)
 
 
-def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_matmul_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     """Compute the product in float64, exact for narrow integers, whose sums are far below 2**53. Wide integers wrap
     around."""
     sides = []
@@ -137,7 +137,7 @@ def _product_operand(call: OpCall, position: int, *, flatten_rows: bool) -> _Pro
     return _ProductOperand(shape, operand.type.dtype, int(call.attrs.get(f"zero_point_{name}", 0)), build_element)
 
 
-def _compute(call: OpCall) -> te.Tensor:
+def _compute_matmul(call: OpCall) -> te.Tensor:
     """Build the sums: one product if all rows of ``a`` are multiplied by the same right matrix, else a product for
     every batch element."""
     a, b = call.present
@@ -269,7 +269,7 @@ def _matmul_overflow_message(checked_node: CheckedNode) -> str:
     return "" if largest <= limit else f"sums can overflow {out}; got up to {largest}, expected at most {limit}"
 
 
-def _legalize(node: Node, graph: Graph) -> Legalized | None:
+def _legalize_matmul(node: Node, graph: Graph) -> Legalized | None:
     """Rewrite a quantised product to exact integers and ``requantize``; split a fused activation from a float
     product."""
     if not is_quantised(node, graph):
@@ -277,7 +277,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     return legalize_product(node, graph, ProductForm(graph.types[node.inputs[0]].shape[-1], core_has_zero_points=True))
 
 
-def _make_test_cases() -> Iterable[Case]:
+def _make_matmul_test_cases() -> Iterable[Case]:
     shapes = (
         ((2, 3), (3, 4)),
         ((1, 1), (1, 1)),
@@ -307,21 +307,21 @@ def _make_test_cases() -> Iterable[Case]:
         yield Case(attrs, (TensorType((3, 8), "int8"), types[1]), name=f"{algorithm} axes of b")
 
 
-def _count_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+def _count_matmul_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
     return out_types[0].size * _permute_shape(types[0].shape, attrs.get("axes_a", ()))[-1]
 
 
 OPERATORS = (
     OpDef(
         "matmul",
-        infer=_infer_types,
-        reference=_evaluate_reference,
-        compute=_compute,
-        cases=_make_test_cases,
+        infer=_infer_matmul_types,
+        reference=_evaluate_matmul_reference,
+        compute=_compute_matmul,
+        cases=_make_matmul_test_cases,
         attrs=ATTRS,
-        axes=_map_axes,
-        legalize=_legalize,
-        macs=_count_macs,
+        axes=_map_matmul_axes,
+        legalize=_legalize_matmul,
+        macs=_count_matmul_macs,
         algorithms={"rows": _can_copy_rows},
         sound=(_matmul_overflow_message,),
         operand_names=("a", "b"),

@@ -86,7 +86,7 @@ def log_q5_26(z: Any, bind_to_name: Callable[[Any], Any], arith: Arith[Any]) -> 
 # ---------------------------------------------------------------- floats
 
 
-def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_log_softmax_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     tensor_type = types[0]
     if (
         not tensor_type.shape
@@ -100,13 +100,13 @@ def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     return (TensorType(tensor_type.shape, tensor_type.dtype),)
 
 
-def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_log_softmax_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0].astype(np.float64)
     centred = x - x.max(axis=-1, keepdims=True)
     return ((centred - np.log(np.exp(centred).sum(axis=-1, keepdims=True))).astype(np.float32),)
 
 
-def _compute(call: OpCall) -> te.Tensor:
+def _compute_log_softmax(call: OpCall) -> te.Tensor:
     data = call.data
     classes = data.type.shape[-1]
     rows = data.type.size // classes
@@ -119,7 +119,7 @@ def _compute(call: OpCall) -> te.Tensor:
     return te.compute((rows, classes), lambda n, i: x[n, i] - largest[n] - logs[n], "softmax", ("n", "i"))
 
 
-def _legalize(node: Node, graph: Graph) -> Legalized | None:
+def _legalize_log_softmax(node: Node, graph: Graph) -> Legalized | None:
     if not is_quantised(node, graph):
         return None
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
@@ -140,7 +140,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     return rewrite.legalized()
 
 
-def _make_test_cases() -> Iterable[Case]:
+def _make_log_softmax_test_cases() -> Iterable[Case]:
     for shape in ((5,), (2, 3, 4), (1, 1)):
         yield Case({}, (TensorType(shape, "float32"),), tolerance=3e-6)
     x = np.array([[80, -80, 0], [-1e4, -1e4, -1e4]], np.float32)
@@ -263,13 +263,13 @@ def _make_qlog_softmax_test_cases() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "log_softmax",
-        infer=_infer_types,
-        reference=_evaluate_reference,
-        compute=_compute,
-        cases=_make_test_cases,
+        infer=_infer_log_softmax_types,
+        reference=_evaluate_log_softmax_reference,
+        compute=_compute_log_softmax,
+        cases=_make_log_softmax_test_cases,
         attrs=SURFACE,
         axes=map_along_axis,
-        legalize=_legalize,
+        legalize=_legalize_log_softmax,
         operand_names=("data",),
     ),
     OpDef(

@@ -504,7 +504,7 @@ def _nonnegative_axis(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> int:
 # ---------------------------------------------------------------- floats
 
 
-def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_softmax_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     tensor_type = types[0]
     if not dtypes.is_float(tensor_type.dtype) and tensor_type.quant is None:
         raise ModelError(
@@ -514,14 +514,14 @@ def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     return (TensorType(tensor_type.shape, tensor_type.dtype),)
 
 
-def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_softmax_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0].astype(np.float64)
     axis = _nonnegative_axis(attrs, x.shape)
     powers = np.exp((x - x.max(axis=axis, keepdims=True, initial=-np.inf)) * np.float32(attrs["beta"]))
     return ((powers / powers.sum(axis=axis, keepdims=True)).astype(arrays[0].dtype),)
 
 
-def _compute(call: OpCall) -> te.Tensor:
+def _compute_softmax(call: OpCall) -> te.Tensor:
     """Build the stages ``largest``, ``power``, ``total``, ``factor`` and ``softmax`` over (outer, classes, inner).
 
     In float32 the error of a power is at most 2e-7 (``scalar_functions.py``), where the power of the largest element is
@@ -552,7 +552,7 @@ def _compute(call: OpCall) -> te.Tensor:
     )
 
 
-def _make_test_cases() -> Iterable[Case]:
+def _make_softmax_test_cases() -> Iterable[Case]:
     for shape, axis in (((1, 10), 1), ((3, 5), 0), ((2, 3, 4), -2), ((1, 1), 1), ((7,), -1)):
         yield Case({"axis": axis, "beta": 1.0}, (TensorType(shape, "float32"),), tolerance=2e-6)
     attrs: dict[str, Attr] = {"axis": -1, "beta": 0.5}
@@ -570,7 +570,7 @@ _RESULTS = {  # scale and zero point of the results of TFLite's kernels, by dtyp
 }
 
 
-def _legalize(node: Node, graph: Graph) -> Legalized | None:
+def _legalize_softmax(node: Node, graph: Graph) -> Legalized | None:
     if not is_quantised(node, graph):
         return None
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
@@ -629,17 +629,17 @@ def _legalize_by_table(node: Node, graph: Graph) -> Legalized:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "softmax",
-        infer=_infer_types,
-        reference=_evaluate_reference,
-        compute=_compute,
-        cases=_make_test_cases,
+        infer=_infer_softmax_types,
+        reference=_evaluate_softmax_reference,
+        compute=_compute_softmax,
+        cases=_make_softmax_test_cases,
         attrs={
             "axis": one_axis("along which", -1),
             "beta": number("the data's factor", 1.0),
             "rounding": ROUNDING_LITERT,
         },
         axes=map_along_axis,
-        legalize=_legalize,
+        legalize=_legalize_softmax,
         operand_names=("data",),
     ),
     QSOFTMAX,

@@ -265,7 +265,7 @@ def _result_extents(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> tuple[i
     return height, width
 
 
-def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_pool_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     tensor_type = types[0]
     if len(tensor_type.shape) != 4:
         raise ModelError(
@@ -460,17 +460,17 @@ def _compute_sum(call: OpCall) -> te.Tensor:
 # ---------------------------------------------------------------- registry
 
 
-def _map_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+def _map_pool_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
     return ((0, None, None, 3) if attrs["layout"] == "NHWC" else (0, 1, None, None),)
 
 
-def _input_window(attrs: Mapping[str, Any], pad_value: int | float | None) -> Window | None:
+def _pool_input_window(attrs: Mapping[str, Any], pad_value: int | float | None) -> Window | None:
     """Return the window of the input that one element of the result reads; None in the channels-first layout."""
     window = Window(attrs["kernel"], attrs["strides"], attrs["padding"], pad_value=pad_value)
     return window if attrs["layout"] == "NHWC" else None
 
 
-def _count_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+def _count_pool_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
     """Return the number of additions or comparisons of a pool, counted as multiply-accumulate operations."""
     return out_types[0].size * int(prod(attrs["kernel"]))
 
@@ -489,34 +489,34 @@ def _pool_overflow_message(checked_node: CheckedNode) -> str:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "max_pool2d",
-        infer=_infer_types,
+        infer=_infer_pool_types,
         reference=_evaluate_max_reference,
         compute=_compute_max,
         cases=make_max_test_cases,
         attrs=ATTRS,
         legalize=legalize_max_pool,
         edges="NaN goes through",
-        axes=_map_axes,
-        window=lambda attrs, types: _input_window(attrs, _lowest_value(types[0].dtype)),
+        axes=_map_pool_axes,
+        window=lambda attrs, types: _pool_input_window(attrs, _lowest_value(types[0].dtype)),
         operand_names=("data",),
     ),
     OpDef(
         "avg_pool2d",
-        infer=_infer_types,
+        infer=_infer_pool_types,
         reference=_evaluate_avg_reference,
         compute=_compute_avg,
         cases=make_avg_test_cases,
         sound=(_pool_overflow_message,),
         attrs={**ATTRS, "count_include_pad": flag("padding counts, as zeros")},
         legalize=legalize_avg_pool,
-        macs=_count_macs,
-        axes=_map_axes,
-        window=lambda attrs, types: _input_window(attrs, 0 if attrs["count_include_pad"] else None),
+        macs=_count_pool_macs,
+        axes=_map_pool_axes,
+        window=lambda attrs, types: _pool_input_window(attrs, 0 if attrs["count_include_pad"] else None),
         operand_names=("data",),
     ),
     OpDef(
         "sum_pool2d",
-        infer=_infer_types,
+        infer=_infer_pool_types,
         reference=_evaluate_sum_reference,
         compute=_compute_sum,
         cases=make_sum_test_cases,
@@ -527,9 +527,9 @@ OPERATORS: tuple[OpDef, ...] = (
             "offset": integer("what a sum begins with"),
             "out_dtype": choice("of the result", "int32", default="int32"),
         },
-        macs=_count_macs,
-        axes=_map_axes,
-        window=lambda attrs, types: _input_window(attrs, attrs["pad_value"]),
+        macs=_count_pool_macs,
+        axes=_map_pool_axes,
+        window=lambda attrs, types: _pool_input_window(attrs, attrs["pad_value"]),
         operand_names=("data",),
     ),
 )

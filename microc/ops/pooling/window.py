@@ -55,7 +55,7 @@ def _infer_result_shape(attrs: Mapping[str, Any], tensor_type: TensorType) -> tu
     return (*tensor_type.shape[:2], *shape)
 
 
-def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_window_reduction_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     return (TensorType(_infer_result_shape(attrs, types[0]), types[0].dtype),)
 
 
@@ -82,7 +82,9 @@ def _gather_taps(attrs: Mapping[str, Any], x: Array, pad_value: float, result_ex
     return np.stack(found)
 
 
-def _evaluate_reference(combiner: str, attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_window_reduction_reference(
+    combiner: str, attrs: Mapping[str, Any], arrays: Sequence[Any]
+) -> tuple[Array, ...]:
     x = arrays[0]
     shape = _infer_result_shape(attrs, TensorType(x.shape, x.dtype.name))
     wide = np.float64 if x.dtype.kind == "f" else x.dtype if combiner != "add" else np.int64
@@ -108,7 +110,7 @@ def _build_tap_index_and_condition(
     return places, ir.all_of(inside)
 
 
-def _compute(combiner: str, call: OpCall) -> te.Tensor:
+def _compute_window_reduction(combiner: str, call: OpCall) -> te.Tensor:
     data, attrs = call.data, call.attrs
     x, tensor_type = data.tensor(), data.type
     wide = computation_dtype(tensor_type.dtype)
@@ -133,7 +135,7 @@ def _compute(combiner: str, call: OpCall) -> te.Tensor:
     )
 
 
-def _make_test_cases() -> Iterable[Case]:
+def _make_window_reduction_test_cases() -> Iterable[Case]:
     for shape, kernel, strides, padding, dilation in (
         ((1, 2, 6), (3,), (2,), (1, 0), (1,)),
         ((2, 1, 5, 4), (2, 3), (1, 1), (1, 0, 0, 1), (2, 1)),
@@ -226,7 +228,7 @@ def _compute_window_argmax(call: OpCall) -> tuple[te.Tensor, ...]:
 
 
 def _make_window_argmax_test_cases() -> Iterable[Case]:
-    for case in _make_test_cases():
+    for case in _make_window_reduction_test_cases():
         for column_major in (False, True):
             attrs = {**case.attrs, "column_major": column_major}
             yield Case(attrs, case.types, arrays=case.arrays, name=f"{case.name} {column_major}")
@@ -236,10 +238,10 @@ def _define_window_reduction(op_name: str, combiner: str) -> OpDef:
     """Return the definition of the operator ``op_name``, which reduces each window by ``combiner``."""
     return OpDef(
         op_name,
-        infer=_infer_types,
-        reference=lambda attrs, arrays: _evaluate_reference(combiner, attrs, arrays),
-        compute=lambda call: _compute(combiner, call),
-        cases=_make_test_cases,
+        infer=_infer_window_reduction_types,
+        reference=lambda attrs, arrays: _evaluate_window_reduction_reference(combiner, attrs, arrays),
+        compute=lambda call: _compute_window_reduction(combiner, call),
+        cases=_make_window_reduction_test_cases,
         attrs=_WINDOW,
         operand_names=("data",),
     )

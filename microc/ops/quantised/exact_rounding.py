@@ -171,7 +171,7 @@ def _multiplied_operands(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> lis
     return wide if "factor_a" in attrs else [wide[0] * wide[1]]
 
 
-def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_half_even_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     total = sum(
         x * factor for x, factor in zip(_multiplied_operands(attrs, arrays), _read_factor_attrs(attrs), strict=True)
     )
@@ -200,7 +200,7 @@ def _bound_of_rounded_sum(attrs: Mapping[str, Any], dtype_names: Sequence[str]) 
     return int(sums + (1 << (attrs["distance"] - 1)) + max(attrs["near"], 0))
 
 
-def _build_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
+def _build_half_even_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     largest = _bound_of_rounded_sum(attrs, [x.dtype for x in args])
     short = largest <= INT32_MAX
     if "bound" in attrs:
@@ -224,7 +224,7 @@ def _build_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     return clamp_to_dtype(level + zero if zero else level, low, high, attrs["out_dtype"])
 
 
-def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_half_even_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if any(not dtypes.is_integer(tensor_type.dtype) for tensor_type in types):
         raise ModelError(
             "operands have an unsupported dtype; got "
@@ -347,7 +347,7 @@ def _add_factor_attrs(factors: FixedPointFactors, result_attrs: Mapping[str, Att
 # ---------------------------------------------------------------- cases
 
 
-def _make_test_cases(op_name: str) -> Iterable[Case]:
+def _make_half_even_test_cases(op_name: str) -> Iterable[Case]:
     for near in (-1, 0, 200):
         for dtype, (za, zb, zo) in (("int8", (3, -128, 7)), ("uint8", (128, 0, 255)), ("int8", (0, 0, -128))):
             low, high = dtypes.int_range(dtype)
@@ -384,10 +384,10 @@ _ZERO_POINTS = (make_zero_point_range_check("zero_point_a", 0), make_zero_point_
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "sum_even",
-        infer=_infer_types,
-        reference=_evaluate_reference,
-        scalar=_build_scalar_expr,
-        cases=lambda: _make_test_cases("sum_even"),
+        infer=_infer_half_even_types,
+        reference=_evaluate_half_even_reference,
+        scalar=_build_half_even_scalar_expr,
+        cases=lambda: _make_half_even_test_cases("sum_even"),
         sound=(stored_range_error_message, *_ZERO_POINTS, _rounded_sum_overflow_message),
         attrs={
             **_ZEROS,
@@ -401,10 +401,10 @@ OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "product_even",
-        infer=_infer_types,
-        reference=_evaluate_reference,
-        scalar=_build_scalar_expr,
-        cases=lambda: _make_test_cases("product_even"),
+        infer=_infer_half_even_types,
+        reference=_evaluate_half_even_reference,
+        scalar=_build_half_even_scalar_expr,
+        cases=lambda: _make_half_even_test_cases("product_even"),
         sound=(stored_range_error_message, *_ZERO_POINTS, _rounded_sum_overflow_message),
         attrs={**_ZEROS, "factor": integer("of the product", **_FACTOR), **_ROUNDED},
         operand_names=("a", "b"),
@@ -413,10 +413,10 @@ OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "requantize_even",
-        infer=_infer_types,
-        reference=_evaluate_reference,
-        scalar=_build_scalar_expr,
-        cases=lambda: _make_test_cases("requantize_even"),
+        infer=_infer_half_even_types,
+        reference=_evaluate_half_even_reference,
+        scalar=_build_half_even_scalar_expr,
+        cases=lambda: _make_half_even_test_cases("requantize_even"),
         sound=(stored_range_error_message, _rounded_sum_overflow_message),
         attrs={
             "bound": integer("the largest magnitude of x", least=1, most=INT32_MAX),

@@ -447,7 +447,7 @@ def _evaluate_requantize_reference(attrs: Mapping[str, Any], arrays: Sequence[An
     return (np.asarray(clipped).astype(dtypes.to_numpy(attrs["out_dtype"])),)
 
 
-def _operand_bounds(checked_node: CheckedNode) -> Constants:
+def _requantize_operand_bounds(checked_node: CheckedNode) -> Constants:
     """Return the bounds of the operands multiplier and shift, as far as these are operands.
 
     They must be constants, or results of ``mean_multiplier`` (:mod:`microc.ops.quantised.computed_scales`), which stay
@@ -530,7 +530,7 @@ OPERATORS = (
         reference=_evaluate_requantize_reference,
         scalar=_build_requantize_scalar_expr,
         cases=make_requantize_test_cases,
-        constants=_operand_bounds,
+        constants=_requantize_operand_bounds,
         sound=(stored_range_error_message, _requantize_error_message),
         attrs=REQUANTIZE_ATTRS,
         operand_names=("x", "multiplier", "shift"),

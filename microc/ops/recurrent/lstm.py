@@ -229,7 +229,7 @@ _SHAPES = ((1, 5, 4, 3, False, 0.0), (2, 3, 2, 4, False, 0.5), (2, 3, 4, 1, True
 """Parameters of test cases: batch, time steps, depth, units, time_major, cell_clip."""
 
 
-def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_lstm_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, weights, recurrent, hidden, cell, *bias = types
     given = ", ".join(f"{tensor_type.dtype} {tensor_type.shape}" for tensor_type in types)
     if len(data.shape) != 3 or len(hidden.shape) != 2 or data.dtype not in _DTYPES or len(bias) > 1:
@@ -251,7 +251,7 @@ def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     return tuple(TensorType(s, k) for s, k in ((rows, data.dtype), (hidden.shape, data.dtype), (cell.shape, of_cell)))
 
 
-def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_lstm_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     """Compute a float LSTM over numpy. A quantised LSTM has no reference: its expansion is evaluated instead."""
     data, weights, recurrent, hidden, cell, *bias = (np.asarray(array, np.float64) for array in arrays)
     rows = []
@@ -270,12 +270,12 @@ def _sigmoid(x: Array) -> Array:
     return np.asarray(1.0 / (1.0 + np.exp(-x)))
 
 
-def _count_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+def _count_lstm_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
     """Return the number of multiply-accumulate operations of the dense layers over all time steps."""
     return types[0].shape[0] * types[0].shape[1] * (types[1].size + types[2].size)
 
 
-def _make_test_cases() -> Iterable[Case]:
+def _make_lstm_test_cases() -> Iterable[Case]:
     for batch, steps, depth, units, time_major, clip in _SHAPES:
         lead = (steps, batch) if time_major else (batch, steps)
         shapes = ((*lead, depth), (4 * units, depth), (4 * units, units), (batch, units), (batch, units), (4 * units,))
@@ -288,9 +288,9 @@ def _make_test_cases() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "lstm",
-        infer=_infer_types,
-        reference=_evaluate_reference,
-        cases=_make_test_cases,
+        infer=_infer_lstm_types,
+        reference=_evaluate_lstm_reference,
+        cases=_make_lstm_test_cases,
         attrs={
             "time_major": flag("whether steps are the first axis of the data, else sequences are"),
             "cell_clip": real("what the cell is held within, as a real number; 0: nothing", 0.0),
@@ -298,7 +298,7 @@ OPERATORS: tuple[OpDef, ...] = (
             **SURFACE,
         },
         expand=expand_lstm,
-        macs=_count_macs,
+        macs=_count_lstm_macs,
         operand_names=("data", "weights", "recurrent", "hidden", "cell", "bias"),
     ),
 )

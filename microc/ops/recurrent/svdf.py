@@ -262,7 +262,7 @@ def legalize_to_qsvdf(node: Node, graph: Graph) -> Legalized:
     return rewrite.legalized()
 
 
-def _operand_bounds(checked_node: CheckedNode) -> Constants:
+def _svdf_operand_bounds(checked_node: CheckedNode) -> Constants:
     """Return the bounds of weights and biases. They must be constants if the attributes bound the sums to 32 bits.
 
     If the attributes do not bound the sums, weights may be computed at run time, because the sums may wrap around."""
@@ -343,7 +343,7 @@ QSVDF = OpDef(
     reference=_evaluate_qsvdf_reference,
     compute=_compute_qsvdf,
     cases=_make_qsvdf_test_cases,
-    constants=_operand_bounds,
+    constants=_svdf_operand_bounds,
     sound=(stored_range_error_message, make_zero_point_range_check("state_zero_point", 5), _qsvdf_error_message),
     macs=count_svdf_macs,
     operand_names=("data", "weights", "feature_bias", "time_weights", "bias", "state"),
@@ -360,7 +360,7 @@ QSVDF = OpDef(
 # Source: TFLite Micro ``svdf_common.cc`` (EvalFloatSvdfReference).
 
 
-def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_svdf_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if types[0].dtype != "float32" and types[0].quant is None:
         raise ModelError(
             f"svdf: the data have an unsupported dtype; got {types[0].dtype}, expected float32 or quantised integers"
@@ -368,26 +368,26 @@ def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     return infer_svdf_types(attrs, types)
 
 
-def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_svdf_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, weights, time, bias, state = (np.asarray(array, np.float64) for array in arrays)
     old = state.reshape(len(data), *time.shape)
     total, memory = advance_svdf_state(old, data @ weights.T, time, bias, attrs["rank"])
     return total.astype(np.float32), memory.reshape(state.shape).astype(np.float32)
 
 
-def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
+def _compute_svdf(call: OpCall) -> tuple[te.Tensor, ...]:
     x, weights, time, bias, state = reshaped_operand_tensors(call)
     new = build_features(call, x, weights, "float32")
     memory = build_new_state(call, state, lambda b, f: new[b, f])
     return sum_over_time(call, memory, time, bias, "float32"), memory
 
 
-def _legalize(node: Node, graph: Graph) -> Legalized | None:
+def _legalize_svdf(node: Node, graph: Graph) -> Legalized | None:
     """Rewrite a quantised ``svdf`` to ``qsvdf``; split a fused activation from a float ``svdf``."""
-    return legalize_to_qsvdf(node, graph) if is_quantised(node, graph) else _split_activation(node, graph)
+    return legalize_to_qsvdf(node, graph) if is_quantised(node, graph) else _split_svdf_activation(node, graph)
 
 
-def _split_activation(node: Node, graph: Graph) -> Legalized | None:
+def _split_svdf_activation(node: Node, graph: Graph) -> Legalized | None:
     """Rewrite a float ``svdf`` with an activation to an ``svdf`` without one, followed by the activation; return None
     if there is none."""
     activation = str(node.attr("activation"))
@@ -401,7 +401,7 @@ def _split_activation(node: Node, graph: Graph) -> Legalized | None:
     return rewrite.legalized()
 
 
-def _make_test_cases() -> Iterable[Case]:
+def _make_svdf_test_cases() -> Iterable[Case]:
     for batch, depth, filters, memory, rank in SHAPES:
         shapes = ((batch, depth), (filters, depth), (filters, memory), (filters // rank,), (batch, filters * memory))
         attrs: dict[str, Attr] = {"rank": rank, "activation": "", "rounding": Rounding.DOUBLE}
@@ -411,12 +411,12 @@ def _make_test_cases() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "svdf",
-        infer=_infer_types,
-        reference=_evaluate_reference,
-        compute=_compute,
-        cases=_make_test_cases,
+        infer=_infer_svdf_types,
+        reference=_evaluate_svdf_reference,
+        compute=_compute_svdf,
+        cases=_make_svdf_test_cases,
         attrs={"rank": integer("filters of a unit", least=1), **ACTIVATED, "dynamic": DYNAMIC},
-        legalize=_legalize,
+        legalize=_legalize_svdf,
         macs=count_svdf_macs,
         operand_names=("data", "weights", "time_weights", "bias", "state"),
     ),

@@ -59,7 +59,7 @@ _ATTRS: Attributes = {
 _DEFAULTS = default_attributes(_ATTRS)
 
 
-def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_cumsum_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     rank = len(types[0].shape)
     if not -rank <= attrs["axis"] < rank or types[0].dtype not in NUMBERS:
         raise ModelError(
@@ -80,7 +80,7 @@ def _running_sums(attrs: Mapping[str, Any], x: Array) -> Array:
     return np.flip(total, axis) if attrs["reverse"] else total
 
 
-def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_cumsum_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0]
     return (_running_sums(attrs, x.astype(np.float64 if x.dtype.kind == "f" else np.int64)).astype(x.dtype),)
 
@@ -121,13 +121,13 @@ def _build_scan(
     return te.extern("scan", (data.tensor(sizes),), results, build_loops)[0]
 
 
-def _compute(call: OpCall) -> te.Tensor:
+def _compute_cumsum(call: OpCall) -> te.Tensor:
     dtype = call.out_types[0].dtype
     wide = computation_dtype(dtype)
     return _build_scan(call, ir.const(0, wide), lambda x: ir.cast(wide, x), lambda total: ir.cast(dtype, total))
 
 
-def _make_test_cases() -> Iterable[Case]:
+def _make_cumsum_test_cases() -> Iterable[Case]:
     for shape, axis in (((5,), 0), ((2, 4, 3), 1), ((2, 3), -1), ((1, 1), 0)):
         for exclusive in (False, True):
             for reverse in (False, True):
@@ -156,7 +156,7 @@ def _compute_cumprod(call: OpCall) -> te.Tensor:
 # ---------------------------------------------------------------- quantised
 
 
-def _legalize(node: Node, graph: Graph) -> Legalized | None:
+def _legalize_cumsum(node: Node, graph: Graph) -> Legalized | None:
     if not is_quantised(node, graph):
         return None
     result = graph.types[node.outputs[0]]
@@ -234,21 +234,21 @@ def _make_qcumsum_test_cases() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "cumsum",
-        infer=_infer_types,
-        reference=_evaluate_reference,
-        compute=_compute,
-        cases=_make_test_cases,
+        infer=_infer_cumsum_types,
+        reference=_evaluate_cumsum_reference,
+        compute=_compute_cumsum,
+        cases=_make_cumsum_test_cases,
         attrs=_ATTRS,
         axes=map_along_axis,
-        legalize=_legalize,
+        legalize=_legalize_cumsum,
         operand_names=("data",),
     ),
     OpDef(
         "cumprod",
-        infer=_infer_types,
+        infer=_infer_cumsum_types,
         reference=_evaluate_cumprod_reference,
         compute=_compute_cumprod,
-        cases=lambda: (case for case in _make_test_cases() if not case.name.startswith("int")),
+        cases=lambda: (case for case in _make_cumsum_test_cases() if not case.name.startswith("int")),
         attrs=_ATTRS,
         axes=map_along_axis,
         operand_names=("data",),

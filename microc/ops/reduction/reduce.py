@@ -49,7 +49,9 @@ def _reduced_axes(attrs: Mapping[str, Any], data_shape: tuple[int, ...], op_name
     return tuple(axes)
 
 
-def _infer_types(op_name: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_reduction_types(
+    op_name: str, attrs: Mapping[str, Any], types: Sequence[TensorType]
+) -> tuple[TensorType, ...]:
     tensor_type = types[0]
     axes = _reduced_axes(attrs, tensor_type.shape, op_name)
     if tensor_type.dtype == "bool":
@@ -94,7 +96,9 @@ def _elements_per_result(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> in
     return prod(shape[axis] for axis in attrs["axes"])
 
 
-def _evaluate_reference(reduction: Reduction, attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_reduction_reference(
+    reduction: Reduction, attrs: Mapping[str, Any], arrays: Sequence[Any]
+) -> tuple[Array, ...]:
     x = arrays[0]
     exact = np.uint64 if x.dtype == np.uint64 else np.int64
     wide = x.astype(np.float64 if x.dtype.kind == "f" else exact)
@@ -123,7 +127,7 @@ def merge_adjacent_axes(shape: tuple[int, ...], reduced_axes: tuple[int, ...]) -
     return runs
 
 
-def _compute(reduction: Reduction, call: OpCall) -> te.Tensor:
+def _compute_reduction(reduction: Reduction, call: OpCall) -> te.Tensor:
     data = call.data
     tensor_type, attrs = data.type, call.attrs
     runs = merge_adjacent_axes(tensor_type.shape, _reduced_axes(attrs, tensor_type.shape, reduction.name))
@@ -174,7 +178,7 @@ def _accumulator_dtype(reduction: Reduction, data_dtype: str) -> str:
 # ---------------------------------------------------------------- quantised
 
 
-def _legalize(node: Node, graph: Graph) -> Legalized | None:
+def _legalize_reduction(node: Node, graph: Graph) -> Legalized | None:
     if not is_quantised(node, graph) or node.attrs.get("out_dtype"):
         return None
     if node.op in ("max", "min"):
@@ -236,7 +240,7 @@ def _legalize_sum(node: Node, graph: Graph) -> Legalized:
 # ---------------------------------------------------------------- registry
 
 
-def _make_test_cases(reduction: Reduction) -> Iterable[Case]:
+def _make_reduction_test_cases(reduction: Reduction) -> Iterable[Case]:
     base: dict[str, Attr] = {"offset": 0, "out_dtype": ""} if reduction.name == "sum" else {}
     for shape, axes, keepdims in (
         ((1, 4, 5, 3), (1, 2), True),
@@ -279,10 +283,10 @@ def _define_reduction(reduction: Reduction) -> OpDef:
     )
     return OpDef(
         reduction.name,
-        infer=lambda attrs, types: _infer_types(reduction.name, attrs, types),
-        reference=lambda attrs, arrays: _evaluate_reference(reduction, attrs, arrays),
-        compute=lambda call: _compute(reduction, call),
-        cases=lambda: _make_test_cases(reduction),
+        infer=lambda attrs, types: _infer_reduction_types(reduction.name, attrs, types),
+        reference=lambda attrs, arrays: _evaluate_reduction_reference(reduction, attrs, arrays),
+        compute=lambda call: _compute_reduction(reduction, call),
+        cases=lambda: _make_reduction_test_cases(reduction),
         attrs={
             "axes": some_axes("that are reduced"),
             "keepdims": flag("they stay, with one element"),
@@ -290,7 +294,7 @@ def _define_reduction(reduction: Reduction) -> OpDef:
             **more,
         },
         axes=map_along_axes,
-        legalize=_legalize,
+        legalize=_legalize_reduction,
         sound=(_narrow_sum_overflow_message,) if reduction.combiner == "add" else (),
         operand_names=("data",),
         edges="Integers wrap around" if reduction.combiner in ("add", "mul") else "NaN goes through",

@@ -25,7 +25,7 @@ _ZERO = ir.const(0, "int32")
 _DTYPES = (("float32", "float32"), ("uint64", "uint16"))
 
 
-def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_band_sums_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, weights = types
     starts, widths = attrs["starts"], attrs["widths"]
     if (data.dtype, weights.dtype) not in _DTYPES:
@@ -47,7 +47,7 @@ def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     return (TensorType((*data.shape[:-1], len(starts)), data.dtype),)
 
 
-def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_band_sums_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, weights = arrays
     wide = np.float64 if data.dtype == np.float32 else np.uint64
     made, first = np.zeros((*data.shape[:-1], len(attrs["starts"])), wide), 0
@@ -58,7 +58,7 @@ def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tupl
     return (made.astype(data.dtype),)
 
 
-def _compute(call: OpCall) -> te.Tensor:
+def _compute_band_sums(call: OpCall) -> te.Tensor:
     """Build a loop over bands; each band is summed in a register."""
     data, weights = call.present
     dtype, size, bands = data.type.dtype, data.type.shape[-1], len(call.attrs["starts"])
@@ -88,16 +88,18 @@ def _compute(call: OpCall) -> te.Tensor:
     return te.extern("bands", operands, (("out", (rows, bands), dtype),), build_loops)[0]
 
 
-def _map_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+def _map_band_sums_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
     return (map_unchanged_axes(len(types[0].shape), (-1,)), None)
 
 
-def _count_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+def _count_band_sums_macs(
+    attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]
+) -> int:
     """Return the number of multiply-accumulate operations: one for each weight and row."""
     return prod(types[0].shape[:-1]) * types[1].size
 
 
-def _make_test_cases() -> Iterable[Case]:
+def _make_band_sums_test_cases() -> Iterable[Case]:
     places = {"starts": (0, 1, 4, 2), "widths": (3, 4, 5, 0)}
     rng = np.random.default_rng(2)
     for shape in ((9,), (3, 9), (1, 2, 12)):
@@ -115,12 +117,12 @@ OPERATORS: tuple[OpDef, ...] = (
             "starts": integers("the first element of each band", least=0),
             "widths": integers("how many elements each band has", least=0),
         },
-        infer=_infer_types,
-        reference=_evaluate_reference,
-        compute=_compute,
-        cases=_make_test_cases,
-        axes=_map_axes,
-        macs=_count_macs,
+        infer=_infer_band_sums_types,
+        reference=_evaluate_band_sums_reference,
+        compute=_compute_band_sums,
+        cases=_make_band_sums_test_cases,
+        axes=_map_band_sums_axes,
+        macs=_count_band_sums_macs,
         operand_names=("data", "weights"),
     ),
 )

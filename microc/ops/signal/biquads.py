@@ -48,7 +48,7 @@ def biquad_state_shape(data_shape: Sequence[int], axis: int, section_count: int,
     return (*channels, section_count, 4 if dtype == "int16" else 2)
 
 
-def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_biquads_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, coefficients, state = types
     inner = {"float32": "float32", "int16": "int32"}.get(data.dtype)
     if inner is None or coefficients.dtype != inner or state.dtype != inner:
@@ -71,7 +71,7 @@ def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     return TensorType(data.shape, data.dtype), TensorType(state.shape, inner)
 
 
-def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_biquads_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, coefficients, state = arrays
     axis, floats = attrs["axis"] % data.ndim, data.dtype == np.float32
     wide = np.float64 if floats else np.int64
@@ -112,7 +112,7 @@ def _filter_fixed_point(coefficients: Array, samples: Array, state: Array) -> Ar
     return y
 
 
-def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
+def _compute_biquads(call: OpCall) -> tuple[te.Tensor, ...]:
     """Build loops over channels, samples and sections. The buffer of the new state is also the working memory of the loops."""
     data, coefficients, state = call.present
     axis, shape = call.attrs["axis"] % len(data.type.shape), data.type.shape
@@ -187,12 +187,12 @@ def _build_fixed_section(
     )
 
 
-def _count_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+def _count_biquads_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
     """Return the number of multiply-accumulate operations: five for each sample and section."""
     return types[0].size * types[1].size
 
 
-def _make_test_cases() -> Iterable[Case]:
+def _make_biquads_test_cases() -> Iterable[Case]:
     rows = np.array([[0.2, 0.4, 0.2, -0.5, 0.3], [1.0, -1.0, 0.0, -0.8, 0.0], [0.9, 0.1, 0.3, 0.1, 0.5]])
     for shape, axis, sections in (((9,), 0, 1), ((1, 12), 1, 3), ((2, 7, 3), 1, 2), ((1, 5, 2), -1, 1)):
         for dtype, wide in (("float32", "float32"), ("int16", "int32")):
@@ -212,11 +212,11 @@ OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "biquads",
         attrs={"axis": one_axis("of time")},
-        infer=_infer_types,
-        reference=_evaluate_reference,
-        compute=_compute,
-        cases=_make_test_cases,
-        macs=_count_macs,
+        infer=_infer_biquads_types,
+        reference=_evaluate_biquads_reference,
+        compute=_compute_biquads,
+        cases=_make_biquads_test_cases,
+        macs=_count_biquads_macs,
         operand_names=("data", "coefficients", "state"),
     ),
 )

@@ -36,7 +36,7 @@ MOST_SUBTRACTED = 1 << 17
 """Largest magnitude of the attribute ``subtract``."""
 
 
-def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_log2_fixed_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if types[0].dtype != "uint64":
         raise ModelError(f"log2_fixed: the data must be uint64; got {types[0].dtype}, expected uint64")
     if attrs["offset"] > _MOST or attrs["least"] > _MOST:
@@ -52,7 +52,7 @@ def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     return (TensorType(types[0].shape, "int16"),)
 
 
-def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_log2_fixed_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     table, logarithms = [int(v) for v in log2_correction_table()], []
     for x in (int(v) for v in arrays[0].reshape(-1)):
         value = max(min(x + attrs["offset"], (1 << 64) - 1), attrs["least"])
@@ -66,7 +66,7 @@ def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tupl
     return (np.array(logarithms, np.int16).reshape(arrays[0].shape),)
 
 
-def _compute(call: OpCall) -> te.Tensor:
+def _compute_log2_fixed(call: OpCall) -> te.Tensor:
     (data,), size = call.present, call.out_types[0].size
     offset, least = (ir.const(call.attrs[name], "uint64") for name in ("offset", "least"))
     table = data.packed(log2_correction_table())
@@ -100,11 +100,11 @@ def _compute(call: OpCall) -> te.Tensor:
     return te.extern("log2", (data.tensor((size,)), table), (("out", (size,), "int16"),), build_loops)[0]
 
 
-def _map_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+def _map_log2_fixed_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
     return (tuple(range(len(types[0].shape))),)
 
 
-def _make_test_cases() -> Iterable[Case]:
+def _make_log2_fixed_test_cases() -> Iterable[Case]:
     edges = [0, 1, 2, 3, 5, 77, (1 << 32) - 1, 1 << 32, 123456789012, (1 << 46) + 7, (1 << 64) - 1, 1 << 63]
     for x in (np.array(edges, np.uint64), np.array(edges, np.uint64).reshape(3, 4)):
         for offset, least, less in ((0, 1, 0), (1000, 1, 16000), (0, 5000, -900), (_MOST, _MOST, 1 << 17)):
@@ -120,11 +120,11 @@ OPERATORS: tuple[OpDef, ...] = (
             "least": integer("what the sum is at least", 1, least=1),
             "subtract": integer("from the logarithm, in units of the result", 0),
         },
-        infer=_infer_types,
-        reference=_evaluate_reference,
-        compute=_compute,
-        cases=_make_test_cases,
-        axes=_map_axes,
+        infer=_infer_log2_fixed_types,
+        reference=_evaluate_log2_fixed_reference,
+        compute=_compute_log2_fixed,
+        cases=_make_log2_fixed_test_cases,
+        axes=_map_log2_fixed_axes,
         operand_names=("data",),
     ),
 )

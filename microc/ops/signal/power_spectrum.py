@@ -57,7 +57,7 @@ _TWIDDLE_BITS = 30
 """Number of fractional bits of fixed-point twiddle factors."""
 
 
-def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_power_spectrum_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, window = types
     length = attrs["fft_length"]
     if length & (length - 1) or length > LONGEST:
@@ -101,7 +101,7 @@ def _twiddle_tables(sample_count: int, dtype: str) -> tuple[Array, Array]:
     return np.rint(exact).astype(np.int32), super_twiddles(sample_count, "int32")
 
 
-def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_power_spectrum_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, window = arrays
     length, shape = attrs["fft_length"], (*data.shape[:-1], attrs["fft_length"] // 2 + 1)
     if data.dtype == np.float32:
@@ -132,7 +132,7 @@ def _row_power_spectrum(products: Array, length: int, right_shift: int) -> Array
     return power
 
 
-def _compute(call: OpCall) -> te.Tensor:
+def _compute_power_spectrum(call: OpCall) -> te.Tensor:
     """Build a loop over rows, each of which is transformed in a workspace of complex numbers."""
     data, window = call.present
     length, size = int(call.attrs["fft_length"]), data.type.shape[-1]
@@ -196,11 +196,11 @@ def _build_power_spectrum_loop(
     return ir.seq(edge, ir.loops([(f, half // 2)], held.wrap_in_definitions(ir.seq(*stores))))
 
 
-def _map_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+def _map_power_spectrum_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
     return (map_unchanged_axes(len(types[0].shape), (-1,)), None)
 
 
-def _make_test_cases() -> Iterable[Case]:
+def _make_power_spectrum_test_cases() -> Iterable[Case]:
     rng = np.random.default_rng(3)
     for shape, length in (((4,), 4), ((2, 7), 8), ((30,), 32), ((64,), 64), ((2, 3, 16), 16), ((100,), 128)):
         operand_types = [TensorType(s, "float32") for s in (shape, shape[-1:])]
@@ -223,11 +223,11 @@ OPERATORS: tuple[OpDef, ...] = (
             "fft_length": integer("a power of two", least=4),
             "shift": integer("of squares of integers, to the right", 0, least=0),
         },
-        infer=_infer_types,
-        reference=_evaluate_reference,
-        compute=_compute,
-        cases=_make_test_cases,
-        axes=_map_axes,
+        infer=_infer_power_spectrum_types,
+        reference=_evaluate_power_spectrum_reference,
+        compute=_compute_power_spectrum,
+        cases=_make_power_spectrum_test_cases,
+        axes=_map_power_spectrum_axes,
         operand_names=("data", "window"),
     ),
 )

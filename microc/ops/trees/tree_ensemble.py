@@ -45,7 +45,7 @@ def _present_tables_by_name(attrs: Mapping[str, Any], operands: Sequence[Any]) -
     return dict(zip(attrs["tables"], operands[_FIXED:], strict=True))
 
 
-def _infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_tree_ensemble_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     tables = attrs["tables"]
     if len(types) != _FIXED + len(tables) or [t for t in TABLES if t in tables] != list(tables):
         raise ModelError(
@@ -100,7 +100,7 @@ def _comparison_outcome_bit(x: Any, threshold: Any) -> int:
     return LESS if x < threshold else EQUAL if x == threshold else GREATER if x > threshold else UNORDERED
 
 
-def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_tree_ensemble_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, feature, threshold, left_leaves, leaves, values = arrays[:_FIXED]
     tables = _present_tables_by_name(attrs, arrays)
     dtype = dtypes.to_numpy(_result_dtype(values.dtype.name))
@@ -130,7 +130,7 @@ def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tupl
 _WAYS = LESS | EQUAL | GREATER | UNORDERED
 
 
-def _operand_bounds(checked_node: CheckedNode) -> Constants:
+def _tree_ensemble_operand_bounds(checked_node: CheckedNode) -> Constants:
     """Return the bounds of the indices and counts in the constant tables. The tables must be constant."""
     data, feature, *_, values = checked_node.types[:_FIXED]
     found = {
@@ -219,7 +219,7 @@ def _build_goes_left_condition(x: Expr, threshold: Expr, mode: Expr | int, possi
     return ir.binary("bitand", ways, mode).ne(0)
 
 
-def _compute(call: OpCall) -> te.Tensor:
+def _compute_tree_ensemble(call: OpCall) -> te.Tensor:
     attrs, operands = call.attrs, call.present
     out = call.out_types[0]
     table = _present_tables_by_name(attrs, operands).get("mode")
@@ -317,11 +317,11 @@ def _store_register(register: ir.Buffer, value: Expr | int) -> ir.Stmt:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "tree_ensemble",
-        infer=_infer_types,
-        reference=_evaluate_reference,
-        compute=_compute,
+        infer=_infer_tree_ensemble_types,
+        reference=_evaluate_tree_ensemble_reference,
+        compute=_compute_tree_ensemble,
         cases=make_test_cases,
-        constants=_operand_bounds,
+        constants=_tree_ensemble_operand_bounds,
         sound=(_tree_error_message,),
         attrs={
             "combine": choice("of the trees' values", "sum", "min", "max", default="sum"),
