@@ -422,7 +422,7 @@ def _build_elementwise(
     else:
         shape, axes = elementwise_loop_extents(result, [graph.types[v] for v in outside]), None
 
-    def build_element(*index: ir.Expr) -> ir.Expr:
+    def build_result_element(*index: ir.Expr) -> ir.Expr:
         values: dict[str, ir.Expr] = {}
         if anchor_tensor is not None:
             values[anchor_value] = anchor_tensor[index]
@@ -435,7 +435,7 @@ def _build_elementwise(
         if anchor_tensor is not None
         else _float_magnitude_annotation(group)
     )
-    return te.compute(shape, build_element, OUT, axes, notes)
+    return te.compute(shape, build_result_element, OUT, axes, notes)
 
 
 def _anchor_bound_annotation(node: Node) -> tuple[tuple[str, int | str], ...]:

@@ -340,13 +340,13 @@ def _build_group_products(
     b = pack_weight_rows(weight, g.out_channels, g.depth, padded_terms)
     k = te.reduce_axis(padded_terms, "k")
 
-    def build_element(p: Var, group: Var, o: Var) -> Expr:
+    def build_sum(p: Var, group: Var, o: Var) -> Expr:
         row = group * outs + o
         product = ir.cast(dtype, a[p, group, k.var]) * ir.cast(dtype, b[row, k.var])
         return te.sum_reduce(product, k, init=initial_sum(bias, row, dtype))
 
     notes = (*sum_bound_annotations(data, weight, bias), (GROUPED, 1))
-    return te.compute((g.output_pixels, g.groups, outs), build_element, ACC, ("p", "g", "o"), notes)
+    return te.compute((g.output_pixels, g.groups, outs), build_sum, ACC, ("p", "g", "o"), notes)
 
 
 def _im2col_matrix(
@@ -447,14 +447,14 @@ def _build_depthwise_sums(
     taps = weight.tensor((g.out_channels, *g.kernel)) if packed is None else packed
     ky, kx = te.reduce_axis(g.kernel[0], "ky"), te.reduce_axis(g.kernel[1], "kx")
 
-    def build_element(n: Var, y: Var, x: Var, c: Var) -> Expr:
+    def build_sum(n: Var, y: Var, x: Var, c: Var) -> Expr:
         value = padded[(n, *_padded_row_and_column(g, y, x, ky.var, kx.var), c // times if times > 1 else c)]
         factor = taps[c, ky.var, kx.var] if packed is None else taps[ky.var, kx.var, c]
         return te.sum_reduce(
             ir.cast(acc_dtype, value) * ir.cast(acc_dtype, factor), ky, kx, init=initial_sum(bias, c, acc_dtype)
         )
 
-    return te.compute((g.batch, g.out_height, g.out_width, g.out_channels), build_element, ACC, ("n", "y", "x", "c"))
+    return te.compute((g.batch, g.out_height, g.out_width, g.out_channels), build_sum, ACC, ("n", "y", "x", "c"))
 
 
 def _build_grouped_sums(
@@ -467,12 +467,12 @@ def _build_grouped_sums(
     ky, kx = te.reduce_axis(g.kernel[0], "ky"), te.reduce_axis(g.kernel[1], "kx")
     k = te.reduce_axis(depth, "k")
 
-    def build_element(n: Var, y: Var, x: Var, c: Var) -> Expr:
+    def build_sum(n: Var, y: Var, x: Var, c: Var) -> Expr:
         value = padded[(n, *_padded_row_and_column(g, y, x, ky.var, kx.var), c // outs * depth + k.var)]
         product = ir.cast(acc_dtype, value) * ir.cast(acc_dtype, taps[c, ky.var, kx.var, k.var])
         return te.sum_reduce(product, ky, kx, k, init=initial_sum(bias, c, acc_dtype))
 
-    return te.compute((g.batch, g.out_height, g.out_width, g.out_channels), build_element, ACC, ("n", "y", "x", "c"))
+    return te.compute((g.batch, g.out_height, g.out_width, g.out_channels), build_sum, ACC, ("n", "y", "x", "c"))
 
 
 def _padded_row_and_column(g: Geometry, y: Expr, x: Expr, ky: Expr, kx: Expr) -> tuple[Expr, Expr]:

@@ -91,13 +91,13 @@ def sliding_window_product(call: OpCall, attrs: Mapping[str, Any], g: Geometry, 
     ky, k = te.reduce_axis(g.kernel[0], "ky"), te.reduce_axis(run, "k")
     (down, across), step = g.strides, g.dilation[0]
 
-    def build_element(n: Var, y: Var, x: Var, o: Var) -> Expr:
+    def build_sum(n: Var, y: Var, x: Var, o: Var) -> Expr:
         value = rows[n, y * down + ky.var * step, x * (across * g.channels) + k.var]
         product = ir.cast(dtype, value) * ir.cast(dtype, factors[o, ky.var * run + k.var])
         return te.sum_reduce(product, ky, k, init=initial_sum(first, o, dtype))
 
     shape = (g.batch, g.out_height, g.out_width, g.out_channels)
-    total = te.compute((*shape[:3], shape[3] + more), build_element, ACC, ("n", "y", "x", "o"), notes)
+    total = te.compute((*shape[:3], shape[3] + more), build_sum, ACC, ("n", "y", "x", "o"), notes)
     if not more:
         return total
     return te.compute(shape, lambda n, y, x, o: total[n, y, x, o], "wanted", ("n", "y", "x", "o"))
@@ -114,7 +114,7 @@ def _padded_rows(g: Geometry, data: Operand, pad_value: int | float, extra_eleme
     if not any(g.padding) and not extra_elements and not as_uint8:
         return source
 
-    def build_element(n: Var, y: Var, i: Var) -> Expr:
+    def build_padded_element(n: Var, y: Var, i: Var) -> Expr:
         row: Expr = y - top if top else y
         place: Expr = i - left * g.channels if left else i
         checks = build_range_checks(row, g.height, -top, g.height - 1 + bottom)
@@ -122,7 +122,7 @@ def _padded_rows(g: Geometry, data: Operand, pad_value: int | float, extra_eleme
         return select_inside_or_pad(ir.all_of(checks), source[n, row, place], pad_value, as_uint8)
 
     extents = (g.batch, g.height + top + bottom, (g.width + left + right) * g.channels + extra_elements)
-    return te.compute(extents, build_element, PADDED, ("n", "y", "i"))
+    return te.compute(extents, build_padded_element, PADDED, ("n", "y", "i"))
 
 
 # ---- Depthwise convolutions in float16 (``--math half``), with windows of three taps in a row. All terms of a window are
@@ -159,12 +159,12 @@ def float16_depthwise_product(call: OpCall) -> te.Tensor:
     ky, kx = te.reduce_axis(g.kernel[0], "ky"), te.reduce_axis(g.kernel[1], "kx")
     down, right = g.strides
 
-    def build_element(n: Var, y: Var, x: Var, c: Var) -> Expr:
+    def build_float16_sum(n: Var, y: Var, x: Var, c: Var) -> Expr:
         value = padded[n, y * down + ky.var, x * right + kx.var, c]
         return te.fma_reduce(value, taps[ky.var, kx.var, c], ky, kx, init=0.0)
 
     shape, axes = (g.batch, g.out_height, g.out_width, g.channels), ("n", "y", "x", "c")
-    total = te.compute(shape, build_element, HALVES, axes)
+    total = te.compute(shape, build_float16_sum, HALVES, axes)
 
     def build_float32_sum(n: Var, y: Var, x: Var, c: Var) -> Expr:
         real = ir.cast("float32", total[n, y, x, c])

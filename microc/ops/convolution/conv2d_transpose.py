@@ -166,7 +166,7 @@ def _compute_conv2d_transpose(call: OpCall) -> te.Tensor:
     image, taps = data.tensor(), weight.tensor()
     ky, kx, k = te.reduce_axis(rows, "ky"), te.reduce_axis(columns, "kx"), te.reduce_axis(depth, "k")
 
-    def build_element(n: Expr, y: Expr, x: Expr, c: Expr) -> Expr:
+    def build_sum(n: Expr, y: Expr, x: Expr, c: Expr) -> Expr:
         top = y + height.cropped_before - ky.var * attrs["dilation"][0]
         left = x + width.cropped_before - kx.var * attrs["dilation"][1]
         meets = ir.all_of(
@@ -183,7 +183,7 @@ def _compute_conv2d_transpose(call: OpCall) -> te.Tensor:
         first = ir.const(0, dtype) if bias is None else bias.tensor((outputs,))[c]
         return te.sum_reduce(product, ky, kx, k, init=first)
 
-    return te.compute(call.out_types[0].shape, build_element, ACC, ("n", "y", "x", "c"))
+    return te.compute(call.out_types[0].shape, build_sum, ACC, ("n", "y", "x", "c"))
 
 
 # ---------------------------------------------------------------- legalisation

@@ -138,11 +138,11 @@ def _patch_product(call: OpCall, sum_dtype: str) -> te.Tensor:
 
     patch = te.compute((prod(spatial), prod(window)), build_patch_element, PATCH, ("p", "k"))
 
-    def build_element(o: Expr, p: Expr) -> Expr:
+    def build_sum(o: Expr, p: Expr) -> Expr:
         product = ir.cast(sum_dtype, patch[p, k.var]) * ir.cast(sum_dtype, w[o, k.var])
         return te.sum_reduce(product, k, init=initial_sum(bias, o, sum_dtype))
 
-    return te.compute((outputs, prod(spatial)), build_element, ACC, ("o", "p"), ((CHANNELS_FIRST, 1),))
+    return te.compute((outputs, prod(spatial)), build_sum, ACC, ("o", "p"), ((CHANNELS_FIRST, 1),))
 
 
 def _unflatten_index(index: Expr, extents: Sequence[int]) -> list[Expr]:
@@ -175,7 +175,7 @@ def _compute_convolution(call: OpCall, sum_dtype: str) -> te.Tensor:
     depth = te.reduce_axis(shape[1], "k")
     taps = [te.reduce_axis(extent, f"t{k}") for k, extent in enumerate(shape[2:])]
 
-    def build_element(*index: Expr) -> Expr:
+    def build_sum(*index: Expr) -> Expr:
         n, o, *where = index
         places, inside = [], []
         for at, tap, (extent, stride, dilation, before, after) in zip(
@@ -191,7 +191,7 @@ def _compute_convolution(call: OpCall, sum_dtype: str) -> te.Tensor:
         weight_ = ir.cast(sum_dtype, w[(o, depth.var, *(t.var for t in taps))])
         return te.sum_reduce(value * weight_, depth, *taps, init=initial_sum(bias, o, sum_dtype))
 
-    return te.compute(call.out_types[0].shape, build_element, ACC)
+    return te.compute(call.out_types[0].shape, build_sum, ACC)
 
 
 # ---------------------------------------------------------------- transposed
@@ -249,7 +249,7 @@ def _compute_convolution_transpose(call: OpCall, sum_dtype: str) -> te.Tensor:
     depth = te.reduce_axis(group, "k")
     taps = [te.reduce_axis(extent, f"t{k}") for k, extent in enumerate(kernel)]
 
-    def build_element(*index: Expr) -> Expr:
+    def build_sum(*index: Expr) -> Expr:
         n, o, *where = index
         places, conditions = [], list[Expr]()
         for at, tap, (extent, stride, dilation, before, _) in zip(
@@ -275,7 +275,7 @@ def _compute_convolution_transpose(call: OpCall, sum_dtype: str) -> te.Tensor:
         )
         return te.sum_reduce(product, depth, *taps, init=initial_sum(bias, o, sum_dtype))
 
-    return te.compute(call.out_types[0].shape, build_element, ACC)
+    return te.compute(call.out_types[0].shape, build_sum, ACC)
 
 
 # ---------------------------------------------------------------- registry

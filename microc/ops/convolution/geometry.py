@@ -245,7 +245,7 @@ def gather_patches(
 
     by_tap = step_x > 1 or g.channels % WORD == 0 or g.groups > 1
 
-    def build_element(p: Var, *rest: Var) -> Expr:
+    def build_patch_element(p: Var, *rest: Var) -> Expr:
         *group, k = rest
         pixel = ir.Bin("min", p, ir.const(g.output_pixels - 1, "int32")) if again else p
         n, y, x = _unflatten_index(pixel, g.batch, g.out_height, g.out_width)
@@ -271,8 +271,8 @@ def gather_patches(
         return select_inside_or_pad(inside, ir.cast(stored_dtype or value.dtype, value), pad_value, as_uint8)
 
     if g.groups > 1:
-        return te.compute((g.output_pixels, g.groups, padded_terms), build_element, PATCH, ("p", "g", "k"))
-    return te.compute((g.output_pixels + again, padded_terms), build_element, PATCH, ("p", "k"))
+        return te.compute((g.output_pixels, g.groups, padded_terms), build_patch_element, PATCH, ("p", "g", "k"))
+    return te.compute((g.output_pixels + again, padded_terms), build_patch_element, PATCH, ("p", "k"))
 
 
 def pad_input(
@@ -290,7 +290,7 @@ def pad_input(
         return source
     height, width = g.height + top + bottom, g.width + left + right
 
-    def build_element(n: Var, y: Var, x: Var, c: Var) -> Expr:
+    def build_padded_element(n: Var, y: Var, x: Var, c: Var) -> Expr:
         row: Expr = y - top if above else y
         column: Expr = x - left if before else x
         checks = build_range_checks(row, g.height, -above, g.height - 1 + below)
@@ -300,4 +300,4 @@ def pad_input(
             inside, ir.cast(stored_dtype or source.dtype, source[n, row, column, c]), pad_value, as_uint8
         )
 
-    return te.compute((g.batch, height, width, g.channels), build_element, PADDED, ("n", "y", "x", "c"))
+    return te.compute((g.batch, height, width, g.channels), build_padded_element, PADDED, ("n", "y", "x", "c"))

@@ -63,11 +63,11 @@ def _compute_dynamic_slice(call: OpCall) -> te.Tensor:
     data, begin = call.present
     x, first, size = data.tensor(), begin.tensor(), call.attrs["size"]
 
-    def build_element(*index: Expr) -> Expr:
+    def build_slice_element(*index: Expr) -> Expr:
         parts = zip(index, data.type.shape, size, strict=True)
         return x[tuple(i + clamp_index(first[k], extent - part + 1) for k, (i, extent, part) in enumerate(parts))]
 
-    return te.compute(tuple(size), build_element, "part")
+    return te.compute(tuple(size), build_slice_element, "part")
 
 
 def _make_dynamic_slice_test_cases() -> Iterable[Case]:
@@ -100,7 +100,7 @@ def _compute_dynamic_update_slice(call: OpCall) -> te.Tensor:
     shape, size = data.type.shape, update.type.shape
     x, new, first = data.tensor(), update.tensor(), begin.tensor()
 
-    def build_element(*index: Expr) -> Expr:
+    def build_updated_element(*index: Expr) -> Expr:
         offsets = [
             i - clamp_index(first[k], extent - part + 1)
             for k, (i, extent, part) in enumerate(zip(index, shape, size, strict=True))
@@ -110,7 +110,7 @@ def _compute_dynamic_update_slice(call: OpCall) -> te.Tensor:
         )
         return x[index] if inside is None else ir.select(inside, new[tuple(offsets)], x[index])
 
-    return te.compute(shape, build_element, "updated")
+    return te.compute(shape, build_updated_element, "updated")
 
 
 def _update_in_place(call: OpCall) -> te.Tensor:
@@ -118,7 +118,7 @@ def _update_in_place(call: OpCall) -> te.Tensor:
     data, update, begin = call.present
     shape, size = data.type.shape, update.type.shape
 
-    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_update_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (new, first), (out,) = operands, results
         index = tuple(Var(f"i{k}") for k in range(len(size)))
         places = tuple(
@@ -127,7 +127,9 @@ def _update_in_place(call: OpCall) -> te.Tensor:
         )
         return ir.loops(zip(index, size, strict=True), ir.Store(out, places, new[index]))
 
-    return te.extern("write", (update.tensor(), begin.tensor()), (("out", shape, data.type.dtype),), build_loops)[0]
+    return te.extern(
+        "write", (update.tensor(), begin.tensor()), (("out", shape, data.type.dtype),), build_update_loops
+    )[0]
 
 
 def _make_dynamic_update_slice_test_cases() -> Iterable[Case]:
@@ -212,11 +214,11 @@ def _compute_gather_elements(call: OpCall) -> te.Tensor:
     axis = call.attrs["axis"]
     x, at = data.tensor(), indices.tensor()
 
-    def build_element(*index: Expr) -> Expr:
+    def build_gathered_element(*index: Expr) -> Expr:
         place = wrap_and_clamp_index(at[index], data.type.shape[axis])
         return x[(*index[:axis], place, *index[axis + 1 :])]
 
-    return te.compute(indices.type.shape, build_element, "gathered")
+    return te.compute(indices.type.shape, build_gathered_element, "gathered")
 
 
 def _make_gather_elements_test_cases() -> Iterable[Case]:
@@ -265,7 +267,7 @@ def _compute_scatter_elements(call: OpCall) -> te.Tensor:
     axis, reduction, tensor_type = call.attrs["axis"], call.attrs["reduction"], data.type
     compute = computation_dtype(tensor_type.dtype)
 
-    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_scatter_elements_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, at, new), (out,) = operands, results
         copied = [Var(f"i{k}") for k in range(len(tensor_type.shape))]
         index = tuple(Var(f"j{k}") for k in range(len(tensor_type.shape)))
@@ -279,7 +281,9 @@ def _compute_scatter_elements(call: OpCall) -> te.Tensor:
         return ir.seq(copy, update)
 
     tensors = tuple(operand.tensor() for operand in (data, indices, updates))
-    return te.extern("scatter", tensors, (("out", tensor_type.shape, tensor_type.dtype),), build_loops)[0]
+    return te.extern(
+        "scatter", tensors, (("out", tensor_type.shape, tensor_type.dtype),), build_scatter_elements_loops
+    )[0]
 
 
 def _make_scatter_elements_test_cases() -> Iterable[Case]:
@@ -366,13 +370,13 @@ def _compute_one_hot(call: OpCall) -> te.Tensor:
     outer, inner = prod(indices.type.shape[:axis]), prod(indices.type.shape[axis:])
     x, high, low = indices.tensor((outer, inner)), on.tensor((1,)), off.tensor((1,))
 
-    def build_element(n: Expr, d: Expr, i: Expr) -> Expr:
+    def build_one_hot_element(n: Expr, d: Expr, i: Expr) -> Expr:
         index = x[n, i] if indices.type.dtype != "uint8" else ir.cast("int32", x[n, i])
         if call.attrs["wrap"]:
             index = ir.select(index < 0, index + depth, index)
         return ir.select(index.eq(ir.cast(index.dtype, d)), high[0], low[0])
 
-    return te.compute((outer, depth, inner), build_element, "hot", ("n", "d", "i"))
+    return te.compute((outer, depth, inner), build_one_hot_element, "hot", ("n", "d", "i"))
 
 
 def _make_one_hot_test_cases() -> Iterable[Case]:
@@ -446,10 +450,10 @@ def _compute_gather_nd(call: OpCall) -> te.Tensor:
     x = data.tensor((groups, prod(extents), inner))
     at = indices.tensor((groups * rows, depth))
 
-    def build_element(g: Expr, r: Expr, c: Expr) -> Expr:
+    def build_gathered_element(g: Expr, r: Expr, c: Expr) -> Expr:
         return x[g, _build_flat_row_index(at, g * rows + r, extents), c]
 
-    return te.compute((groups, rows, inner), build_element, "gathered", ("g", "r", "c"))
+    return te.compute((groups, rows, inner), build_gathered_element, "gathered", ("g", "r", "c"))
 
 
 def _make_gather_nd_test_cases() -> Iterable[Case]:
@@ -505,7 +509,7 @@ def _compute_scatter_nd(call: OpCall) -> te.Tensor:
     rows, inner = prod(indices.type.shape[:-1]), prod(shape[depth:])
     compute = computation_dtype(dtype)
 
-    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_scatter_nd_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, at, new), (out,) = operands, results
         i, j, r, c = Var("i"), Var("j"), Var("r"), Var("c")
         copy = ir.loops([(i, prod(shape[:depth])), (j, inner)], ir.Store(out, (i, j), x[i, j]))
@@ -516,7 +520,7 @@ def _compute_scatter_nd(call: OpCall) -> te.Tensor:
         return ir.seq(copy, ir.loops([(r, rows), (c, inner)], update))
 
     operands = (data.tensor((prod(shape[:depth]), inner)), indices.tensor((rows, depth)), updates.tensor((rows, inner)))
-    return te.extern("scatter", operands, (("out", (prod(shape[:depth]), inner), dtype),), build_loops)[0]
+    return te.extern("scatter", operands, (("out", (prod(shape[:depth]), inner), dtype),), build_scatter_nd_loops)[0]
 
 
 def _make_scatter_nd_test_cases() -> Iterable[Case]:

@@ -49,10 +49,10 @@ def _compute_reverse(call: OpCall) -> te.Tensor:
     data, axes = call.data, call.attrs["axes"]
     x, shape = data.tensor(), data.type.shape
 
-    def build_element(*index: Expr) -> Expr:
+    def build_reversed_element(*index: Expr) -> Expr:
         return x[tuple(shape[k] - 1 - i if k in axes else i for k, i in enumerate(index))]
 
-    return te.compute(shape, build_element, "turned")
+    return te.compute(shape, build_reversed_element, "turned")
 
 
 def _make_reverse_test_cases() -> Iterable[Case]:
@@ -101,11 +101,11 @@ def _compute_mirror_pad(call: OpCall) -> te.Tensor:
         found = ir.select(index >= pad_before + extent, last, inside) if pad_after else inside
         return ir.select(index < pad_before, first, found) if pad_before else found
 
-    def build_element(*index: Expr) -> Expr:
+    def build_padded_element(*index: Expr) -> Expr:
         parts = zip(index, data.type.shape, call.attrs["padding"], strict=True)
         return x[tuple(build_source_index(i, extent, before, after) for i, extent, (before, after) in parts)]
 
-    return te.compute(call.out_types[0].shape, build_element, "padded_out")
+    return te.compute(call.out_types[0].shape, build_padded_element, "padded_out")
 
 
 def _make_mirror_pad_test_cases() -> Iterable[Case]:
@@ -133,11 +133,11 @@ def _compute_broadcast_to(call: OpCall) -> te.Tensor:
     data, shape = call.data, call.attrs["shape"]
     x, own = data.tensor(), data.type.shape
 
-    def build_element(*index: Expr) -> Expr:
+    def build_broadcast_element(*index: Expr) -> Expr:
         mine = index[len(index) - len(own) :]
         return x[tuple(0 if extent == 1 else i for i, extent in zip(mine, own, strict=True))]
 
-    return te.compute(tuple(shape), build_element, "spread")
+    return te.compute(tuple(shape), build_broadcast_element, "spread")
 
 
 def _make_broadcast_to_test_cases() -> Iterable[Case]:
@@ -168,12 +168,12 @@ def _compute_triangle(call: OpCall) -> te.Tensor:
     (data,) = call.present
     x, diagonal, upper = data.tensor(), int(call.attrs["diagonal"]), call.attrs["upper"]
 
-    def build_element(*index: Expr) -> Expr:
+    def build_triangle_element(*index: Expr) -> Expr:
         limit = index[-2] + diagonal
         kept = index[-1] >= limit if upper else index[-1] <= limit
         return ir.select(kept, x[index], ir.const(0, data.type.dtype))
 
-    return te.compute(data.type.shape, build_element, "triangle")
+    return te.compute(data.type.shape, build_triangle_element, "triangle")
 
 
 def _make_triangle_test_cases() -> Iterable[Case]:
@@ -266,13 +266,13 @@ def _compute_reverse_sequence(call: OpCall) -> te.Tensor:
     batch, time = call.attrs["batch_axis"], call.attrs["time_axis"]
     x, ends, extent = data.tensor(), lengths.tensor(), data.type.shape[time]
 
-    def build_element(*index: Expr) -> Expr:
+    def build_reversed_element(*index: Expr) -> Expr:
         length = ir.cast("int32", ir.clamp(ends[index[batch]], 0, extent))
         reversed_index = clamp_index(length - 1 - index[time], extent)
         place = tuple(reversed_index if k == time else i for k, i in enumerate(index))
         return ir.select(index[time] < length, x[place], x[index])
 
-    return te.compute(data.type.shape, build_element, "turned")
+    return te.compute(data.type.shape, build_reversed_element, "turned")
 
 
 def _make_reverse_sequence_test_cases() -> Iterable[Case]:
@@ -320,7 +320,7 @@ def _compute_cache_update(call: OpCall) -> te.Tensor:
     x, new, first = cache.tensor(), update.tensor(), starts.tensor()
     extent, count = cache.type.shape[axis], update.type.shape[axis]
 
-    def build_element(*index: Expr) -> Expr:
+    def build_updated_element(*index: Expr) -> Expr:
         start: Expr = first[index[0]]
         start = start % extent if call.attrs["circular"] else ir.clamp(start, -count, extent)
         row = index[axis] - ir.cast("int32", start)
@@ -330,7 +330,7 @@ def _compute_cache_update(call: OpCall) -> te.Tensor:
         place = tuple(clamp_index(row, count) if k == axis else i for k, i in enumerate(index))
         return ir.select(inside, new[place], x[index])
 
-    return te.compute(cache.type.shape, build_element, "updated")
+    return te.compute(cache.type.shape, build_updated_element, "updated")
 
 
 def _make_cache_update_test_cases() -> Iterable[Case]:

@@ -87,13 +87,15 @@ def _compute_concat(call: OpCall) -> te.Tensor:
 
     starts = list(accumulate((tensor.shape[1] for tensor in tensors), initial=0))
 
-    def build_element(n: Expr, i: Expr, first: int = 0, last: int = len(tensors)) -> Expr:
+    def build_concat_element(n: Expr, i: Expr, first: int = 0, last: int = len(tensors)) -> Expr:
         if last - first == 1:
             return tensors[first][n, i - starts[first]]
         middle = first + 1 if len(tensors) <= _FEW else (first + last) // 2
-        return ir.select(i < starts[middle], build_element(n, i, first, middle), build_element(n, i, middle, last))
+        return ir.select(
+            i < starts[middle], build_concat_element(n, i, first, middle), build_concat_element(n, i, middle, last)
+        )
 
-    return te.compute((outer, prod(shape[axis:])), lambda n, i: build_element(n, i), "joined", ("n", "i"))
+    return te.compute((outer, prod(shape[axis:])), lambda n, i: build_concat_element(n, i), "joined", ("n", "i"))
 
 
 def emit_rescale(rewrite: Rewrite, value_name: str, target_type: TensorType, rounding: str) -> str:
@@ -222,7 +224,7 @@ def _compute_gather(call: OpCall) -> te.Tensor:
         call.attrs.get("span", 1),
     )
 
-    def build_element(g: Expr, n: Expr, i: Expr, c: Expr) -> Expr:
+    def build_gathered_element(g: Expr, n: Expr, i: Expr, c: Expr) -> Expr:
         place = places[g, i]
         if (
             span > 1
@@ -232,7 +234,7 @@ def _compute_gather(call: OpCall) -> te.Tensor:
         wrapped = ir.select(place < 0, ir.clamp(place, -extent, -1) + extent, ir.minimum(place, extent - 1))
         return x[g, n, ir.cast("int32", wrapped), c]
 
-    return te.compute((groups, outer, count * span, inner), build_element, "gathered", ("g", "n", "i", "c"))
+    return te.compute((groups, outer, count * span, inner), build_gathered_element, "gathered", ("g", "n", "i", "c"))
 
 
 def _make_gather_test_cases() -> Iterable[Case]:
@@ -363,10 +365,10 @@ def _compute_transpose(call: OpCall) -> te.Tensor:
     shape, axes = simplify_transposition(data.type.shape, call.attrs["axes"])
     x: te.Tensor = data.tensor(shape)
 
-    def build_element(*index: Expr) -> Expr:
+    def build_transposed_element(*index: Expr) -> Expr:
         return x[tuple(index[axes.index(axis)] for axis in range(len(shape)))]
 
-    return te.compute(tuple(shape[axis] for axis in axes), build_element, "moved")
+    return te.compute(tuple(shape[axis] for axis in axes), build_transposed_element, "moved")
 
 
 def _make_transpose_test_cases() -> Iterable[Case]:
@@ -417,12 +419,12 @@ def _compute_slice(call: OpCall) -> te.Tensor:
     shape = data.type.shape
     x = data.tensor()
 
-    def build_element(*index: Expr) -> Expr:
+    def build_slice_element(*index: Expr) -> Expr:
         return x[tuple(i * s + b for i, s, b in zip(index, strides, begin, strict=True))]
 
     if not shape:
         return te.compute((), lambda: x[()], "part")
-    return te.compute(call.out_types[0].shape, build_element, "part")
+    return te.compute(call.out_types[0].shape, build_slice_element, "part")
 
 
 def _find_slice_alias(
@@ -473,7 +475,7 @@ def _compute_pad(call: OpCall) -> te.Tensor:
     shape = data.type.shape
     x, value = data.tensor(), ir.const(call.attrs["value"], data.type.dtype)
 
-    def build_element(*index: Expr) -> Expr:
+    def build_padded_element(*index: Expr) -> Expr:
         inside = ir.all_of(
             condition
             for i, extent, (before, after) in zip(index, shape, padding, strict=True)
@@ -482,7 +484,7 @@ def _compute_pad(call: OpCall) -> te.Tensor:
         read = x[tuple(i - before if before else i for i, (before, _) in zip(index, padding, strict=True))]
         return read if inside is None else ir.select(inside, read, value)
 
-    return te.compute(call.out_types[0].shape, build_element, PADDED)
+    return te.compute(call.out_types[0].shape, build_padded_element, PADDED)
 
 
 def _make_pad_test_cases() -> Iterable[Case]:

@@ -103,7 +103,7 @@ def _compute_roi_align(call: OpCall) -> te.Tensor:
     taps, average = TapTables.with_capacity(4, dtype), attrs["mode"] == "avg"
     start = ir.const(0.0 if average else float("-inf"), dtype)
 
-    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_roi_align_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, box, image), (out,) = operands, results
         r, n, c, t = Var("r"), Var("n"), Var("c"), Var("t")
         cells, points = (Var("y"), Var("x")), (Var("down"), Var("right"))
@@ -140,7 +140,7 @@ def _compute_roi_align(call: OpCall) -> te.Tensor:
         return taps.allocate_around(ir.loops([(r, count)], ir.Let(n, clamp_index(image[r], batch), whole)))
 
     read = (data.tensor((batch, channels, prod(extents))), boxes.tensor(), images.tensor())
-    return te.extern("roi_align", read, (("out", call.out_types[0].shape, dtype),), build_loops)[0]
+    return te.extern("roi_align", read, (("out", call.out_types[0].shape, dtype),), build_roi_align_loops)[0]
 
 
 def _make_roi_align_test_cases() -> Iterable[Case]:
@@ -269,7 +269,7 @@ def _compute_suppress(call: OpCall) -> tuple[te.Tensor, ...]:
     boxes, scores = call.present
     attrs, size, most = call.attrs, scores.type.size, int(call.attrs["most"])
 
-    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_suppress_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, given), (places, kept, count, left) = operands, results
         n, m, d, e, zero = Var("n"), Var("m"), Var("d"), Var("e"), ir.const(0, "int32")
         best, place = Buffer("best", (1,), "float32", "register"), Buffer("place", (1,), "int32", "register")
@@ -319,7 +319,7 @@ def _compute_suppress(call: OpCall) -> tuple[te.Tensor, ...]:
         ("count", (1,), "int32"),
         ("left", (size,), "float32"),
     )
-    return te.extern("suppress", (boxes.tensor((size, 4)), scores.tensor((size,))), results, build_loops)[:3]
+    return te.extern("suppress", (boxes.tensor((size, 4)), scores.tensor((size,))), results, build_suppress_loops)[:3]
 
 
 def _make_suppress_test_cases() -> Iterable[Case]:

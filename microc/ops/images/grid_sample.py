@@ -247,7 +247,7 @@ def _compute_grid_sample(call: OpCall) -> te.Tensor:
     places = [Var(f"place{k}", dtype) for k in range(rank)]
     firsts = [Var(f"first{k}", dtype) for k in range(rank)]
 
-    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_grid_sample_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, g), (out,) = operands, results
         n, p, c, t = Var("n"), Var("p"), Var("c"), Var("t")
         total, zero = Buffer("total", (1,), dtype, "register"), ir.const(0, "int32")
@@ -266,7 +266,7 @@ def _compute_grid_sample(call: OpCall) -> te.Tensor:
         return taps.allocate_around(ir.loops([(n, batch), (p, count)], each))
 
     read = (data.tensor((batch, channels, prod(extents))), grid.tensor((batch, count, rank)))
-    return te.extern("sample", read, (("out", (batch, channels, count), dtype),), build_loops)[0]
+    return te.extern("sample", read, (("out", (batch, channels, count), dtype),), build_grid_sample_loops)[0]
 
 
 def _make_grid_sample_test_cases() -> Iterable[Case]:

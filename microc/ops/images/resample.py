@@ -140,7 +140,7 @@ def _compute_resample(call: OpCall) -> te.Tensor:
     taps = [te.reduce_axis(table.shape[1], f"k{k}") for k, table in enumerate(indices)]
     wide = dtype if dtypes.is_float(dtype) else "int32" if dtypes.nbytes(dtype) == 1 else "int64"
 
-    def build_element(*index: Expr) -> Expr:
+    def build_weighted_sum(*index: Expr) -> Expr:
         parts = [
             ir.cast(wide, table[index[axis], tap.var]) for axis, table, tap in zip(axes, weights, taps, strict=True)
         ]
@@ -148,7 +148,7 @@ def _compute_resample(call: OpCall) -> te.Tensor:
         return te.sum_reduce(ir.cast(wide, x[build_source_index(index, [tap.var for tap in taps])]) * factor, *taps)
 
     notes = ((TWO_ROUNDINGS, 1),) if dtypes.is_float(dtype) and call.attrs.get("rounding") == Rounding.EVEN else ()
-    acc = te.compute(shape, build_element, ACC, notes=notes)
+    acc = te.compute(shape, build_weighted_sum, ACC, notes=notes)
     if dtypes.is_float(dtype):
         return acc
     half, shift, even = 1 << call.attrs["shift"] >> 1, call.attrs["shift"], call.attrs.get("even_from")

@@ -172,11 +172,11 @@ def _padded_data_rows(
     if padded_extent == depth and not (as_uint8 or stored_dtype):
         return source
 
-    def build_element(p: Var, k: Var) -> Expr:
+    def build_patch_element(p: Var, k: Var) -> Expr:
         value = add_128_as_uint8(source[p, k]) if as_uint8 else ir.cast(stored_dtype or source.dtype, source[p, k])
         return ir.select(k < depth, value, 0) if padded_extent > depth else value
 
-    return te.compute((rows, padded_extent), build_element, PATCH, ("p", "k"))
+    return te.compute((rows, padded_extent), build_patch_element, PATCH, ("p", "k"))
 
 
 def _legalize_dense(node: Node, graph: Graph) -> Legalized | None:

@@ -87,7 +87,7 @@ def _compute_einsum(call: OpCall) -> te.Tensor:
     summed_labels = [label for label in extents if label not in output]
     axes = [te.reduce_axis(extents[label], f"k{k}") for k, label in enumerate(summed_labels)]
 
-    def build_element(*index: Expr) -> Expr:
+    def build_product_sum(*index: Expr) -> Expr:
         index_of: dict[int, Expr] = dict(zip(output, index, strict=True))
         index_of |= {label: axis.var for label, axis in zip(summed_labels, axes, strict=True)}
         product: Expr | None = None
@@ -100,7 +100,7 @@ def _compute_einsum(call: OpCall) -> te.Tensor:
 
     dtype, shape = call.out_types[0].dtype, call.out_types[0].shape
     wide = f"u{dtype}" if dtype in ("int32", "int64") else dtype  # integers wrap around
-    total = te.compute(shape, build_element, ACC if axes else "product")
+    total = te.compute(shape, build_product_sum, ACC if axes else "product")
     return total if total.dtype == dtype else te.compute(shape, lambda *i: ir.cast(dtype, total[i]), "wrapped")
 
 

@@ -210,11 +210,11 @@ def matrix_product(
     """Build the stage ``acc`` (P, O): the sum over k of rows[p, k] * weights[o, k], plus the bias."""
     k = te.reduce_axis(rows.shape[1], "k")
 
-    def build_element(p: Var, o: Var) -> Expr:
+    def build_sum(p: Var, o: Var) -> Expr:
         product = ir.cast(acc_dtype, rows[p, k.var]) * ir.cast(acc_dtype, weights[o, k.var])
         return te.sum_reduce(product, k, init=initial_sum(bias, o, acc_dtype))
 
-    return te.compute((rows.shape[0], weights.shape[0]), build_element, ACC, ("p", "o"), notes)
+    return te.compute((rows.shape[0], weights.shape[0]), build_sum, ACC, ("p", "o"), notes)
 
 
 def column_bias(call: OpCall, extra_columns: int, *, unsigned_input: bool) -> Operand | None:
@@ -454,11 +454,11 @@ def dequantised_product(call: OpCall, input_rows: te.Tensor) -> te.Tensor:
         return te.compute(total.shape, build_block_sum, SCALED, ("p", "o"))
     scales, k = weight.packed(levels.scales), te.reduce_axis(input_rows.shape[1], "k")
 
-    def build_element(p: Var, o: Var) -> Expr:
+    def build_sum(p: Var, o: Var) -> Expr:
         dequantised = ir.cast("float32", rows[o, k.var]) * scales[o, k.var // block]
         return te.sum_reduce(input_rows[p, k.var] * dequantised, k, init=initial_sum(bias, o, "float32"))
 
-    return te.compute((input_rows.shape[0], rows.shape[0]), build_element, ACC, ("p", "o"), notes)
+    return te.compute((input_rows.shape[0], rows.shape[0]), build_sum, ACC, ("p", "o"), notes)
 
 
 # ---- Products of floats in float16 (``--math half``): each factor is rounded to float16, runs of at most :data:`RUN` terms
@@ -543,7 +543,7 @@ def float16_product(call: OpCall, float16_rows: te.Tensor, term_count: int) -> t
 
     halves = te.compute((float16_rows.shape[0], len(weights), runs), build_float16_partial_sum, BLOCK, ("p", "o", "r"))
 
-    def build_element(p: Var, o: Var) -> Expr:
+    def build_sum(p: Var, o: Var) -> Expr:
         return te.sum_reduce(ir.cast("float32", halves[p, o, run.var]), run, init=initial_sum(bias, o, "float32"))
 
-    return te.compute((float16_rows.shape[0], len(weights)), build_element, ACC, ("p", "o"))
+    return te.compute((float16_rows.shape[0], len(weights)), build_sum, ACC, ("p", "o"))

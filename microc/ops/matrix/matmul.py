@@ -131,10 +131,10 @@ def _product_operand(call: OpCall, position: int, *, flatten_rows: bool) -> _Pro
         shape = (prod(shape[:-1]), shape[-1])
     tensor = operand.tensor(operand.type.shape if axes else shape)
 
-    def build_element(*index: Any) -> Expr:
+    def read_element(*index: Any) -> Expr:
         return tensor[tuple(index[axes.index(k)] for k in range(len(index))) if axes else index]
 
-    return _ProductOperand(shape, operand.type.dtype, int(call.attrs.get(f"zero_point_{name}", 0)), build_element)
+    return _ProductOperand(shape, operand.type.dtype, int(call.attrs.get(f"zero_point_{name}", 0)), read_element)
 
 
 def _compute_matmul(call: OpCall) -> te.Tensor:
@@ -179,14 +179,14 @@ def _direct_product(left: _ProductOperand, right: _ProductOperand, shape: tuple[
     """Build the stage ``acc`` from both operands, which are read in place, minus their zero points."""
     k = te.reduce_axis(left.shape[-1], "k")
 
-    def build_element(*index: Var) -> Expr:
+    def build_sum(*index: Var) -> Expr:
         *batch, p, o = index
         product = left.read_centred(batch, p, k.var, dtype=acc_dtype) * right.read_centred(
             batch, k.var, o, dtype=acc_dtype
         )
         return te.sum_reduce(product, k)
 
-    return te.compute(shape, build_element, ACC, name_product_axes(shape, "p", "o"))
+    return te.compute(shape, build_sum, ACC, name_product_axes(shape, "p", "o"))
 
 
 def _copied_rows_product(
@@ -205,12 +205,12 @@ def _copied_rows_product(
         """Return the function that builds an element of a copy; ``matrix_index`` converts (row, term) to (row, column)
         of the operand."""
 
-        def build_element(*index: Var) -> Expr:
+        def build_copied_element(*index: Var) -> Expr:
             *batch, row, term = index
             value = ir.cast("int16", product_operand.read_centred(batch, *matrix_index(row, term), dtype="int32"))
             return value if padded == depth else ir.select(term < depth, value, ir.const(0, "int16"))
 
-        return build_element
+        return build_copied_element
 
     *batch, rows, columns = shape
     transposed = te.compute(
@@ -226,13 +226,13 @@ def _copied_rows_product(
         name_product_axes(shape, "p", "k"),
     )
 
-    def build_element(*index: Var) -> Expr:
+    def build_sum(*index: Var) -> Expr:
         *first, p, o = index
         return te.sum_reduce(
             ir.cast("int32", patch[(*first, p, k.var)]) * ir.cast("int32", transposed[(*first, o, k.var)]), k
         )
 
-    return te.compute(shape, build_element, ACC, name_product_axes(shape, "p", "o"))
+    return te.compute(shape, build_sum, ACC, name_product_axes(shape, "p", "o"))
 
 
 def _can_copy_rows(call: OpCall) -> bool:

@@ -177,7 +177,7 @@ def _compute_qlog_softmax(call: OpCall) -> te.Tensor:
     classes, attrs = data.type.shape[-1], call.attrs
     rows = data.type.size // classes
 
-    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_qlog_softmax_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, exps, steps), (out,) = operands, results
         n, a, b, c, zero = Var("n"), Var("a"), Var("b"), Var("c"), ir.const(0, "int32")
         count = ir.const(classes, "int32")
@@ -208,7 +208,7 @@ def _compute_qlog_softmax(call: OpCall) -> te.Tensor:
         return ir.loops([(n, rows)], ir.Alloc(largest, ir.Alloc(total, body)))
 
     operands = (data.tensor((rows, classes)), powers.tensor(), reals.tensor())
-    return te.extern("logs", operands, (("out", (rows, classes), "int8"),), build_loops)[0]
+    return te.extern("logs", operands, (("out", (rows, classes), "int8"),), build_qlog_softmax_loops)[0]
 
 
 def _qlog_softmax_error_message(checked_node: CheckedNode) -> str:

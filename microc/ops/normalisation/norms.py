@@ -155,7 +155,7 @@ def _compute_ql2_normalize(call: OpCall) -> te.Tensor:
     depth, zero_point = data.type.shape[-1], int(call.attrs["zero_point"])
     rows = data.type.size // depth
 
-    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_ql2_normalize_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x,), (out,) = operands, results
         n, i, j, value, zero = Var("n"), Var("i"), Var("j"), Var("value"), ir.const(0, "int32")
         total = Buffer("total", (1,), "int32", "register")
@@ -169,7 +169,7 @@ def _compute_ql2_normalize(call: OpCall) -> te.Tensor:
         return ir.loops([(n, rows)], ir.Alloc(total, body))
 
     results = (("out", (rows, depth), "int8"),)
-    return te.extern("normal", (data.tensor((rows, depth)),), results, build_loops)[0]
+    return te.extern("normal", (data.tensor((rows, depth)),), results, build_ql2_normalize_loops)[0]
 
 
 def build_inverse_root(x: Expr) -> tuple[list[tuple[Var, Expr]], Expr, Expr]:
@@ -334,7 +334,7 @@ def _compute_qlayer_norm(call: OpCall) -> te.Tensor:
     largest = max(abs(end) for end in dtypes.int_range(data.type.dtype))
     squares = "int32" if depth * largest**2 <= INT32_MAX else "int64"
 
-    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_qlayer_norm_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, factor, term), (out,) = operands, results
         n, i, j, value, zero = Var("n"), Var("i"), Var("j"), Var("value"), ir.const(0, "int32")
         total, square = Buffer("total", (1,), "int32", "register"), Buffer("squares", (1,), squares, "register")
@@ -359,7 +359,7 @@ def _compute_qlayer_norm(call: OpCall) -> te.Tensor:
         return ir.loops([(n, rows)], ir.Alloc(total, ir.Alloc(square, body)))
 
     tensors = (data.tensor((rows, depth)), factors.tensor(), terms.tensor())
-    return te.extern("normal", tensors, (("out", (rows, depth), attrs["out_dtype"]),), build_loops)[0]
+    return te.extern("normal", tensors, (("out", (rows, depth), attrs["out_dtype"]),), build_qlayer_norm_loops)[0]
 
 
 def build_inverse_root_of_int64(scaled_variance: Expr) -> tuple[list[tuple[Var, Expr]], Expr, Expr]:

@@ -153,11 +153,11 @@ def _compute_qsoftmax(call: OpCall) -> te.Tensor:
     headroom = te.compute((rows,), lambda n: int32_headroom(total[n], 31 - SUM_BITS, TIR, most), "headroom", ("n",))
     scale = te.compute((rows,), lambda n: row_reciprocal(total[n], headroom[n], TIR), "scale", ("n",))
 
-    def build_element(n: Expr, c: Expr) -> Expr:
+    def build_probability(n: Expr, c: Expr) -> Expr:
         result = _unclamped_probability(build_exponential(n, c), scale[n], headroom[n], out_dtype, TIR)
         return clamp_to_dtype(result, *dtypes.int_range(out_dtype), out_dtype)
 
-    return te.compute((rows, classes), build_element, "softmax", ("n", "c"))
+    return te.compute((rows, classes), build_probability, "softmax", ("n", "c"))
 
 
 def _qsoftmax_table_error_message(checked_node: CheckedNode) -> str:
@@ -286,10 +286,10 @@ def _compute_qsoftmax16(call: OpCall) -> te.Tensor:
     place = build_stage_of_row_values("place", lambda n: _reciprocal_table_argument(total[n], headroom[n], TIR))
     scale = build_stage_of_row_values("scale", lambda n: interpolate_table(make_table_reader(reciprocal), place[n]))
 
-    def build_element(n: Expr, c: Expr) -> Expr:
+    def build_probability(n: Expr, c: Expr) -> Expr:
         return clamp_to_dtype(_unclamped_probability16(power[n, c], scale[n], headroom[n]), 0, 32767, "int16")
 
-    return te.compute((rows, classes), build_element, "softmax", ("n", "c"))
+    return te.compute((rows, classes), build_probability, "softmax", ("n", "c"))
 
 
 def _qsoftmax16_table_error_message(checked_node: CheckedNode) -> str:
@@ -428,12 +428,12 @@ def _compute_qsoftmax_scaled(call: OpCall) -> te.Tensor:
     multiplier = te.compute((rows,), lambda n: _row_multiplier(total[n], headroom[n], attrs, TIR), "multiplier", ("n",))
     shift = te.compute((rows,), lambda n: _product_right_shift(headroom[n], attrs) - 1, "shift", ("n",))
 
-    def build_element(n: Expr, c: Expr) -> Expr:
+    def build_probability(n: Expr, c: Expr) -> Expr:
         product = build_doubling_high_mul(build_exponential(n, c), 0, 1 << bits, multiplier[n])
         result = (((product >> shift[n]) + 1) >> 1) + attrs["zero_point"]
         return clamp_to_dtype(result, *dtypes.int_range(attrs["out_dtype"]), attrs["out_dtype"])
 
-    return te.compute((rows, classes), build_element, "softmax", ("n", "c"))
+    return te.compute((rows, classes), build_probability, "softmax", ("n", "c"))
 
 
 def _scaled_softmax_error_message(checked_node: CheckedNode) -> str:

@@ -358,11 +358,11 @@ def _reduce_windows(call: OpCall, combiner: str, pad_value: float, initial_value
     ky, kx = (te.reduce_axis(extent, name) for extent, name in zip(call.attrs["kernel"], ("ky", "kx"), strict=True))
     down, right = call.attrs["strides"]
 
-    def build_element(n: Expr, y: Expr, column: Expr, c: Expr) -> Expr:
+    def build_reduced_element(n: Expr, y: Expr, column: Expr, c: Expr) -> Expr:
         value = x[n, y * down + ky.var, column * right + kx.var, c]
         return te.Reduce(combiner, ir.cast(dtype, value), (ky, kx), start)
 
-    return te.compute(call.out_types[0].shape, build_element, ACC, ("n", "y", "x", "c"))
+    return te.compute(call.out_types[0].shape, build_reduced_element, ACC, ("n", "y", "x", "c"))
 
 
 def _max_padding(call: OpCall) -> tuple[int, ...]:
@@ -383,7 +383,7 @@ def _pad_data(call: OpCall, x: te.Tensor, pad_value: float) -> te.Tensor:
         return x
     batch, height, width, channels = x.shape
 
-    def build_element(n: Expr, row: Expr, column: Expr, c: Expr) -> Expr:
+    def build_padded_element(n: Expr, row: Expr, column: Expr, c: Expr) -> Expr:
         inside = ir.all_of(
             condition
             for index, start, extent, before, after in (
@@ -399,7 +399,7 @@ def _pad_data(call: OpCall, x: te.Tensor, pad_value: float) -> te.Tensor:
         return ir.select(inside, x[n, row - top, column - left, c], ir.const(pad_value, x.dtype))
 
     shape = (batch, height + top + bottom, width + left + right, channels)
-    return te.compute(shape, build_element, PADDED, ("n", "y", "x", "c"))
+    return te.compute(shape, build_padded_element, PADDED, ("n", "y", "x", "c"))
 
 
 def _compute_max(call: OpCall) -> te.Tensor:
@@ -419,7 +419,7 @@ def _compute_avg(call: OpCall) -> te.Tensor:
     dtype = data.type.dtype
     acc = _reduce_windows(call, "add", 0, 0)
 
-    def build_element(value: Expr, *index: Expr) -> Expr:
+    def build_average(value: Expr, *index: Expr) -> Expr:
         count = _build_window_size(call, data.type.shape, index)
         if dtypes.is_float(dtype):
             return value / ir.cast(dtype, count)
@@ -428,7 +428,7 @@ def _compute_avg(call: OpCall) -> te.Tensor:
         nudged = ir.select(value > 0, value + half, value - half)
         return ir.cast(dtype, ir.binary("truncdiv", nudged, count))
 
-    return _build_pool_stage(acc, build_element)
+    return _build_pool_stage(acc, build_average)
 
 
 def _build_window_size(call: OpCall, data_shape: tuple[int, ...], window_index: Sequence[Expr]) -> Expr:

@@ -119,7 +119,7 @@ def _compute_window_reduction(combiner: str, call: OpCall) -> te.Tensor:
     taps = [te.reduce_axis(extent, f"t{k}") for k, extent in enumerate(attrs["kernel"])]
     nothing = ir.const(_neutral_element(combiner, tensor_type.dtype), wide)
 
-    def build_element(*index: Expr) -> Expr:
+    def build_reduced_element(*index: Expr) -> Expr:
         places, inside = _build_tap_index_and_condition(
             attrs, tensor_type.shape[2:], index[2:], [tap.var for tap in taps]
         )
@@ -127,7 +127,7 @@ def _compute_window_reduction(combiner: str, call: OpCall) -> te.Tensor:
         return te.Reduce(combiner, value if inside is None else ir.select(inside, value, nothing), tuple(taps), nothing)
 
     shape = call.out_types[0].shape
-    acc = te.compute(shape, build_element, ACC)
+    acc = te.compute(shape, build_reduced_element, ACC)
     return (
         acc
         if wide == tensor_type.dtype
@@ -204,7 +204,7 @@ def _compute_window_argmax(call: OpCall) -> tuple[te.Tensor, ...]:
         prod(tensor_type.shape[2:]),
     )
 
-    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_window_argmax_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x,), (values, places) = operands, results
         index = tuple(Var(f"i{k}") for k in range(len(shape)))
         taps = [Var(f"t{k}") for k in range(len(extents))]
@@ -223,7 +223,10 @@ def _compute_window_argmax(call: OpCall) -> tuple[te.Tensor, ...]:
         return ir.loops(zip(index, shape, strict=True), ir.seq(start, search))
 
     return te.extern(
-        "search", (data.tensor(),), (("values", shape, tensor_type.dtype), ("places", shape, "int64")), build_loops
+        "search",
+        (data.tensor(),),
+        (("values", shape, tensor_type.dtype), ("places", shape, "int64")),
+        build_window_argmax_loops,
     )
 
 

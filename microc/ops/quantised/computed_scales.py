@@ -88,7 +88,7 @@ def _compute_dynamic_quantize(call: OpCall) -> tuple[te.Tensor, ...]:
     rows, symmetric = int(call.attrs["rows"]), bool(call.attrs["symmetric"])
     size, dtype = data.type.size // rows, call.out_types[0].dtype
 
-    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_dynamic_quantize_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x,), (out, scales) = operands, results
         n, i, j, zero = Var("n"), Var("i"), Var("j"), ir.const(0, "int32")
         low, high = (Buffer(name, (1,), "float32", "register") for name in ("low", "high"))
@@ -108,7 +108,7 @@ def _compute_dynamic_quantize(call: OpCall) -> tuple[te.Tensor, ...]:
         return ir.loops([(n, rows)], ir.Alloc(low, ir.Alloc(high, ir.seq(*start, find, body))))
 
     results = (("out", (rows, size), dtype), ("scales", (rows,), "float32"))
-    return te.extern("quantise", (data.tensor((rows, size)),), results, build_loops)
+    return te.extern("quantise", (data.tensor((rows, size)),), results, build_dynamic_quantize_loops)
 
 
 def _build_row_quantisation(row_min: Var, row_max: Var, symmetric: bool) -> tuple[list[tuple[Var, Expr]], Expr, Any]:
@@ -215,7 +215,7 @@ def _compute_qrsqrt(call: OpCall) -> te.Tensor:
     data = call.data
     size = data.type.size
 
-    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_qrsqrt_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x,), (out,) = operands, results
         n, value, root = Var("n"), Var("value"), Var("root")
         lets, mantissa, shift = build_inverse_root(ir.maximum(value, 1))
@@ -226,7 +226,7 @@ def _compute_qrsqrt(call: OpCall) -> te.Tensor:
         store = ir.Store(out, (n,), ir.cast("int16", clipped))
         return ir.loops([(n, size)], ir.Let(value, ir.cast("int32", x[n]), wrap_in_lets(lets, store)))
 
-    return te.extern("roots", (data.tensor((size,)),), (("out", (size,), "int16"),), build_loops)[0]
+    return te.extern("roots", (data.tensor((size,)),), (("out", (size,), "int16"),), build_qrsqrt_loops)[0]
 
 
 def _make_qrsqrt_test_cases() -> Iterable[Case]:
@@ -288,7 +288,7 @@ def _compute_mean_multiplier(call: OpCall) -> tuple[te.Tensor, ...]:
     count, k, zero = ir.const(call.attrs["count"], "int32"), Var("k"), ir.const(0, "int32")
     divisor = ir.cast("uint32", count)
 
-    def build_loops(_: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_mean_multiplier_loops(_: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         quotient, rest = (Buffer(name, (1,), "uint32", "register") for name in ("quotient", "rest"))
         places = Buffer("places", (1,), "int32", "register")
 
@@ -317,7 +317,9 @@ def _compute_mean_multiplier(call: OpCall) -> tuple[te.Tensor, ...]:
         body = ir.seq(*start, search, *end)
         return ir.Alloc(quotient, ir.Alloc(rest, ir.Alloc(places, body)))
 
-    return te.extern("scale", (), (("multiplier", (1,), "int32"), ("shift", (1,), "int32")), build_loops)
+    return te.extern(
+        "scale", (), (("multiplier", (1,), "int32"), ("shift", (1,), "int32")), build_mean_multiplier_loops
+    )
 
 
 def _compute_mean_scale(call: OpCall) -> te.Tensor:

@@ -78,7 +78,7 @@ def _compute_shift_in(call: OpCall) -> te.Tensor:
     )
     kept, added = (frames - fresh) * inner, fresh * inner
 
-    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_shift_in_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (old, new), (out,) = operands, results
         n, i, j = Var("n"), Var("i"), Var("j")
         stay = ir.loops([(i, kept)], ir.Store(out, (n, i), old[n, i + added]))
@@ -86,7 +86,7 @@ def _compute_shift_in(call: OpCall) -> te.Tensor:
         return ir.loops([(n, outer)], ir.seq(stay, come) if kept else come)
 
     tensors = (history.tensor((outer, frames * inner)), data.tensor((outer, added)))
-    return te.extern("shift", tensors, (("out", (outer, frames * inner), history.type.dtype),), build_loops)[0]
+    return te.extern("shift", tensors, (("out", (outer, frames * inner), history.type.dtype),), build_shift_in_loops)[0]
 
 
 def _make_shift_in_test_cases() -> Iterable[Case]:
@@ -151,7 +151,7 @@ def _compute_ring_slice(call: OpCall) -> te.Tensor:
     old = len(range(first, kept, step)) if first < kept else 0
     old, rest = min(old, count), first + min(old, count) * step - kept
 
-    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_ring_slice_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (frames, at, new), (out,) = operands, results
         n, t, i, u, j = Var("n"), Var("t"), Var("i"), Var("u"), Var("j")
         start, place, source = Var("start"), Var("place"), Var("source")
@@ -165,7 +165,7 @@ def _compute_ring_slice(call: OpCall) -> te.Tensor:
         return ir.Let(start, _build_oldest_frame_index(at, kept // fresh, fresh), body) if old else body
 
     tensors = (ring.tensor((outer, kept, inner)), position.tensor((1,)), data.tensor((outer, fresh, inner)))
-    return te.extern("window", tensors, (("out", (outer, count, inner), ring.type.dtype),), build_loops)[0]
+    return te.extern("window", tensors, (("out", (outer, count, inner), ring.type.dtype),), build_ring_slice_loops)[0]
 
 
 def _infer_ring_write_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -190,7 +190,7 @@ def _compute_ring_write(call: OpCall, copies_ring: bool = True) -> te.Tensor:
         data.type.shape[call.attrs["axis"]],
     )
 
-    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_ring_write_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (at, new, *frames), (out,) = operands, results
         n, m, i, j, start = Var("n"), Var("m"), Var("i"), Var("j"), Var("start")
         put = ir.loops([(n, outer), (j, fresh * inner)], ir.Store(out, (n, start + j), new[n, j]))
@@ -199,7 +199,9 @@ def _compute_ring_write(call: OpCall, copies_ring: bool = True) -> te.Tensor:
 
     operands = (position.tensor((1,)), data.tensor((outer, fresh * inner)))
     before = (ring.tensor((outer, kept * inner)),) if copies_ring else ()
-    return te.extern("write", (*operands, *before), (("out", (outer, kept * inner), ring.type.dtype),), build_loops)[0]
+    return te.extern(
+        "write", (*operands, *before), (("out", (outer, kept * inner), ring.type.dtype),), build_ring_write_loops
+    )[0]
 
 
 def _ring_test_case_operands() -> Iterable[tuple[int, tuple[TensorType, ...], Array]]:

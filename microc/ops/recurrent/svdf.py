@@ -112,12 +112,12 @@ def build_new_state(call: OpCall, state: te.Tensor, newest_feature: Any) -> te.T
     ``newest_feature(b, f)``."""
     batch, _, filters, memory = batch_depth_filters_memory(call)
 
-    def build_element(b: Expr, f: Expr, m: Expr) -> Expr:
+    def build_new_state_element(b: Expr, f: Expr, m: Expr) -> Expr:
         return (
             ir.select(m < memory - 1, state[b, f, m + 1], newest_feature(b, f)) if memory > 1 else newest_feature(b, f)
         )
 
-    return te.compute((batch, filters, memory), build_element, "following", ("b", "f", "m"))
+    return te.compute((batch, filters, memory), build_new_state_element, "following", ("b", "f", "m"))
 
 
 def sum_over_time(
@@ -129,12 +129,12 @@ def sum_over_time(
     rank = call.attrs["rank"]
     r, m = te.reduce_axis(rank, "r"), te.reduce_axis(memory, "k")
 
-    def build_element(b: Expr, u: Expr) -> Expr:
+    def build_sum_over_time(b: Expr, u: Expr) -> Expr:
         f = u * rank + r.var
         product = ir.cast(acc_dtype, new_state[b, f, m.var]) * ir.cast(acc_dtype, time_weights[f, m.var])
         return te.sum_reduce(product, r, m, init=ir.cast(acc_dtype, bias[u]))
 
-    return te.compute((batch, filters // rank), build_element, ACC, ("b", "u"))
+    return te.compute((batch, filters // rank), build_sum_over_time, ACC, ("b", "u"))
 
 
 def build_features(
@@ -144,11 +144,11 @@ def build_features(
     batch, depth, filters, _ = batch_depth_filters_memory(call)
     d = te.reduce_axis(depth, "d")
 
-    def build_element(b: Expr, f: Expr) -> Expr:
+    def build_feature(b: Expr, f: Expr) -> Expr:
         product = ir.cast(acc_dtype, x[b, d.var]) * ir.cast(acc_dtype, weights[f, d.var])
         return te.sum_reduce(product, d, init=ir.cast(acc_dtype, bias[f]) if bias is not None else 0)
 
-    return te.compute((batch, filters), build_element, "feature", ("b", "f"))
+    return te.compute((batch, filters), build_feature, "feature", ("b", "f"))
 
 
 def count_svdf_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
@@ -209,12 +209,12 @@ def _compute_qsvdf(call: OpCall) -> tuple[te.Tensor, ...]:
     out = ScaledResult(attrs["zero_point"], attrs["minimum"], attrs["maximum"], attrs["out_dtype"])
     scale = FixedPointScale.from_mantissa_and_shift(attrs["multiplier"], attrs["shift"])
 
-    def build_element(b: Expr, u: Expr) -> Expr:
+    def build_output_element(b: Expr, u: Expr) -> Expr:
         if attrs["rounding"] == Multiplier.SINGLE:
             return scale_single_rounding(ir.cast("int32", acc[b, u]), bound, scale, out)
         return scale_double_rounding(ir.cast("int32", acc[b, u]), -bound, bound, scale, out)
 
-    return te.compute(acc.shape, build_element, "svdf", ("b", "u")), memory
+    return te.compute(acc.shape, build_output_element, "svdf", ("b", "u")), memory
 
 
 def _sum_dtype(max_sum: int) -> str:

@@ -80,7 +80,7 @@ def _compute_arg_extremum(is_argmax: bool, call: OpCall) -> te.Tensor:
     better = "gt" if is_argmax else "lt"
     better = better.replace("t", "e") if call.attrs["last"] else better
 
-    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_arg_extremum_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x,), (out,) = operands, results
         n, k, i = Var("n"), Var("k"), Var("i")
         if extent == 1:
@@ -97,7 +97,7 @@ def _compute_arg_extremum(is_argmax: bool, call: OpCall) -> te.Tensor:
         return ir.loops([(n, outer), (i, inner)], ir.Alloc(best, ir.Alloc(place, body)))
 
     operand = data.tensor((outer, extent, inner))
-    return te.extern("search", (operand,), (("out", (outer, inner), dtype),), build_loops)[0]
+    return te.extern("search", (operand,), (("out", (outer, inner), dtype),), build_arg_extremum_loops)[0]
 
 
 def _make_arg_extremum_test_cases() -> Iterable[Case]:
@@ -164,7 +164,7 @@ def _compute_topk(call: OpCall) -> tuple[te.Tensor, ...]:
     data_dtype, dtype = data.type.dtype, call.attrs["out_dtype"]
     better = "gt" if call.attrs["largest"] else "lt"
 
-    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_topk_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x,), (values, places) = operands, results
         n, i, e, j, c = Var("n"), Var("i"), Var("e"), Var("j"), Var("c")
         value, place = Buffer("value", (1,), data_dtype, "register"), Buffer("place", (1,), dtype, "register")
@@ -195,7 +195,7 @@ def _compute_topk(call: OpCall) -> tuple[te.Tensor, ...]:
         "search",
         (data.tensor((outer, extent, inner)),),
         (("values", shape, data_dtype), ("places", shape, dtype)),
-        build_loops,
+        build_topk_loops,
     )
 
 

@@ -101,7 +101,7 @@ def _build_scan(
     axis = attrs["axis"] % len(shape)
     sizes = (prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :]))
 
-    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_scan_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x,), (out,) = operands, results
         if 0 in sizes:
             return ir.seq()
@@ -118,7 +118,7 @@ def _build_scan(
         return ir.loops([(n, sizes[0]), (i, sizes[2])], body)
 
     results = (("out", sizes, call.out_types[0].dtype),)
-    return te.extern("scan", (data.tensor(sizes),), results, build_loops)[0]
+    return te.extern("scan", (data.tensor(sizes),), results, build_scan_loops)[0]
 
 
 def _compute_cumsum(call: OpCall) -> te.Tensor:

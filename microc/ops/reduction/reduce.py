@@ -137,7 +137,7 @@ def _compute_reduction(reduction: Reduction, call: OpCall) -> te.Tensor:
     reduced = [te.reduce_axis(extent, f"k{i}") for i, (extent, is_reduced) in enumerate(runs) if is_reduced]
     dtype = _accumulator_dtype(reduction, tensor_type.dtype)
 
-    def build_element(*index: Expr) -> Expr:
+    def build_reduced_element(*index: Expr) -> Expr:
         kept, over = iter(index), iter(reduced)
         where = tuple(next(over).var if is_reduced else next(kept) for _, is_reduced in runs)
         start = reduction.neutral_element(dtype, tensor_type.dtype) + attrs.get("offset", 0)
@@ -145,7 +145,7 @@ def _compute_reduction(reduction: Reduction, call: OpCall) -> te.Tensor:
             start %= 1 << dtypes.dtype_parts(dtype).bits
         return te.Reduce(reduction.combiner, ir.cast(dtype, x[where]), tuple(reduced), ir.const(start, dtype))
 
-    acc = te.compute(tuple(extent for extent, is_reduced in runs if not is_reduced), build_element, ACC)
+    acc = te.compute(tuple(extent for extent, is_reduced in runs if not is_reduced), build_reduced_element, ACC)
     out_dtype = call.out_types[0].dtype
     if reduction.name != "mean" and acc.dtype == out_dtype:
         return acc

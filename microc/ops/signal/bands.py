@@ -66,7 +66,7 @@ def _compute_band_sums(call: OpCall) -> te.Tensor:
     tables = np.array([call.attrs["starts"], call.attrs["widths"]]).T
     table = data.packed(tables.astype(np.int16 if size < 1 << 15 else np.int32), table=True)
 
-    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_band_sums_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, factors, places), (out,) = operands, results
         n, b, j, start, width = Var("n"), Var("b"), Var("j"), Var("start"), Var("width")
         total, first = Buffer("total", (1,), dtype, "register"), Buffer("first", (1,), "int32", "register")
@@ -85,7 +85,7 @@ def _compute_band_sums(call: OpCall) -> te.Tensor:
         return ir.loops([(n, rows)], ir.Alloc(total, ir.Alloc(first, each)))
 
     operands = (data.tensor((rows, size)), weights.tensor(), table)
-    return te.extern("bands", operands, (("out", (rows, bands), dtype),), build_loops)[0]
+    return te.extern("bands", operands, (("out", (rows, bands), dtype),), build_band_sums_loops)[0]
 
 
 def _map_band_sums_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:

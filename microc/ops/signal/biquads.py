@@ -120,7 +120,7 @@ def _compute_biquads(call: OpCall) -> tuple[te.Tensor, ...]:
     sections, kept_ = state.type.shape[-2:]
     floats, dtype = data.type.dtype == "float32", state.type.dtype
 
-    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_biquads_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, rows, before), (out, now) = operands, results
         o, c, t, s, i = Var("o"), Var("c"), Var("t"), Var("s"), Var("i")
         line, channel = Buffer("line", (1,), dtype, "register"), o * inner + c
@@ -145,7 +145,7 @@ def _compute_biquads(call: OpCall) -> tuple[te.Tensor, ...]:
     channels = outer * inner
     operands = (data.tensor((outer, samples, inner)), coefficients.tensor(), state.tensor((channels, sections * kept_)))
     results = (("out", (outer, samples, inner), data.type.dtype), ("now", (channels, sections * kept_), dtype))
-    return te.extern("biquads", operands, results, build_loops)
+    return te.extern("biquads", operands, results, build_biquads_loops)
 
 
 def _build_float_section(

@@ -251,7 +251,7 @@ def _compute_rfft(call: OpCall) -> te.Tensor:
     rows, half = prod(data.type.shape[:-1]), length // 2
     tables = (data.packed(compute_twiddles(half, half, 0, dtype)), data.packed(super_twiddles(length, dtype)))
 
-    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_rfft_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, twiddle_table, last), (out, work) = operands, results
         n = Var("n")
 
@@ -269,7 +269,7 @@ def _compute_rfft(call: OpCall) -> te.Tensor:
         )
 
     results = (("out", (rows, half + 1, 2), dtype), ("work", (half, 2), dtype))
-    return te.extern("transform", (data.tensor((rows, size)), *tables), results, build_loops)[0]
+    return te.extern("transform", (data.tensor((rows, size)), *tables), results, build_rfft_loops)[0]
 
 
 def _build_real_spectrum(work: Buffer, super_twiddle_table: Buffer, out: Buffer, row_index: Var) -> Stmt:
@@ -392,7 +392,7 @@ def _compute_irfft(call: OpCall) -> te.Tensor:
     rows, half = prod(data.type.shape[:-1]), length // 2
     tables = (data.packed(compute_twiddles(half, half, 0, dtype)), data.packed(super_twiddles(length, dtype)))
 
-    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_irfft_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, twiddle_table, last), (out, front, work) = operands, results
         n, i, part = Var("n"), Var("i"), Var("part")
         value = work[i, 1 - part]
@@ -410,7 +410,7 @@ def _compute_irfft(call: OpCall) -> te.Tensor:
         )
 
     results = (("out", (rows, length), dtype), ("front", (half, 2), dtype), ("work", (half, 2), dtype))
-    return te.extern("transform", (data.tensor((rows, half + 1, 2)), *tables), results, build_loops)[0]
+    return te.extern("transform", (data.tensor((rows, half + 1, 2)), *tables), results, build_irfft_loops)[0]
 
 
 def _build_input_loops_of_inverse_fft(

@@ -68,7 +68,7 @@ def _compute_filter_bank(call: OpCall) -> te.Tensor:
     widest = operands[5].data
     most = int(widest.max(initial=0)) if widest is not None else operands[1].type.size
 
-    def build_loops(buffers: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_filter_bank_loops(buffers: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (energies, weights, complements, frequencies, firsts, widths), (out,) = buffers, results
         c, j, energy = Var("c"), Var("j"), Var("energy", "uint64")
         rise, fall = (Buffer(name, (1,), "uint64", "register") for name in ("rising", "falling"))
@@ -90,7 +90,7 @@ def _compute_filter_bank(call: OpCall) -> te.Tensor:
         return ir.Alloc(rise, ir.Alloc(fall, ir.seq(start, ir.For(c, ir.const(channels + 1, "int32"), iteration))))
 
     results = (("out", (channels,), "uint64"),)
-    return te.extern("bank", [operand.tensor() for operand in operands], results, build_loops)[0]
+    return te.extern("bank", [operand.tensor() for operand in operands], results, build_filter_bank_loops)[0]
 
 
 _PLACE = OperandBounds(NumberUse.OFFSET, 0, (1 << 15) - 1)
@@ -152,7 +152,7 @@ def _compute_filter_bank_square_root(call: OpCall) -> te.Tensor:
     """Build square roots, computed bit by bit, rounded to nearest and shifted right."""
     data, scale = call.present
 
-    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_filter_bank_square_root_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, right), (out,) = operands, results
         i, iteration, bit, most = Var("i"), Var("turn"), Var("bit", "uint64"), Var("most", "uint64")
         rest, root = Buffer("rest", (1,), "uint64", "register"), Buffer("root", (1,), "uint64", "register")
@@ -176,7 +176,7 @@ def _compute_filter_bank_square_root(call: OpCall) -> te.Tensor:
         return ir.For(i, ir.const(x.size, "int32"), each)
 
     operands = (data.tensor((data.type.size,)), scale.tensor((1,)))
-    return te.extern("root", operands, (("out", (data.type.size,), "uint32"),), build_loops)[0]
+    return te.extern("root", operands, (("out", (data.type.size,), "uint32"),), build_filter_bank_square_root_loops)[0]
 
 
 def _make_filter_bank_square_root_test_cases() -> Iterable[Case]:
@@ -228,7 +228,7 @@ def _compute_filter_bank_log(call: OpCall) -> te.Tensor:
     correction = ir.const(call.attrs["input_correction_bits"], "uint32")
     table = data.packed(log2_correction_table())
 
-    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_filter_bank_log_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, points), (out,) = operands, results
         i, value, share, segment = Var("i"), Var("value", "uint32"), Var("share"), Var("segment")
         lets, bits = build_bit_length(value, "value")
@@ -253,7 +253,7 @@ def _compute_filter_bank_log(call: OpCall) -> te.Tensor:
         ]
         return ir.For(i, ir.const(size, "int32"), wrap_in_lets(lets, ir.Store(out, (i,), result)))
 
-    return te.extern("log", (data.tensor((size,)), table), (("out", (size,), "int16"),), build_loops)[0]
+    return te.extern("log", (data.tensor((size,)), table), (("out", (size,), "int16"),), build_filter_bank_log_loops)[0]
 
 
 def _make_filter_bank_log_test_cases() -> Iterable[Case]:

@@ -60,14 +60,14 @@ def _compute_frame(call: OpCall) -> te.Tensor:
     outer, samples, inner = prod(data.type.shape[:axis]), data.type.shape[axis], prod(data.type.shape[axis + 1 :])
     count = count_frames(samples, length, step)
 
-    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_frame_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x,), (out,) = operands, results
         n, f, i = Var("n"), Var("f"), Var("i")
         sample = ir.Store(out, (n, f, i), x[n, f * (step * inner) + i])
         return ir.loops([(n, outer), (f, count), (i, length * inner)], sample)
 
     results = (("out", (outer, count, length * inner), data.type.dtype),)
-    return te.extern("frame", (data.tensor((outer, samples * inner)),), results, build_loops)[0]
+    return te.extern("frame", (data.tensor((outer, samples * inner)),), results, build_frame_loops)[0]
 
 
 def _find_frame_alias(

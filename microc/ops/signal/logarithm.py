@@ -71,7 +71,7 @@ def _compute_log2_fixed(call: OpCall) -> te.Tensor:
     offset, least = (ir.const(call.attrs[name], "uint64") for name in ("offset", "least"))
     table = data.packed(log2_correction_table())
 
-    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_log2_fixed_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, points), (out,) = operands, results
         i, moved, value, high = Var("i"), Var("moved", "uint64"), Var("value", "uint64"), Var("high", "uint32")
         top = Var("top", "uint32")
@@ -97,7 +97,7 @@ def _compute_log2_fixed(call: OpCall) -> te.Tensor:
         store = ir.Store(out, (i,), ir.cast("int16", ir.clamp(rounded, -32768, 32767)))
         return ir.For(i, ir.const(size, "int32"), wrap_in_lets(lets, store))
 
-    return te.extern("log2", (data.tensor((size,)), table), (("out", (size,), "int16"),), build_loops)[0]
+    return te.extern("log2", (data.tensor((size,)), table), (("out", (size,), "int16"),), build_log2_fixed_loops)[0]
 
 
 def _map_log2_fixed_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:

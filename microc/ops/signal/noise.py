@@ -72,7 +72,7 @@ def _compute_spectral_subtraction(call: OpCall) -> tuple[te.Tensor, ...]:
         values = [ir.const(attrs[f"{prefix}{name}"], "uint64") for prefix in ("", "alternate_")]
         return ir.select((i % 2).eq(0), values[0], values[1])
 
-    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_spectral_subtraction_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, old), (out, new) = operands, results
         i, value, scaled, estimate, less = (
             Var("i"),
@@ -92,7 +92,9 @@ def _compute_spectral_subtraction(call: OpCall) -> tuple[te.Tensor, ...]:
         return ir.For(i, ir.const(size, "int32"), wrap_in_lets(lets, stores))
 
     results = (("out", (size,), "uint32"), ("noise", (size,), "uint32"))
-    return te.extern("subtraction", (data.tensor((size,)), noise.tensor((size,))), results, build_loops)
+    return te.extern(
+        "subtraction", (data.tensor((size,)), noise.tensor((size,))), results, build_spectral_subtraction_loops
+    )
 
 
 def _make_spectral_subtraction_test_cases() -> Iterable[Case]:
@@ -151,7 +153,7 @@ def _compute_pcan(call: OpCall) -> te.Tensor:
     data, noise, gains = call.present
     size, shift = data.type.size, ir.const(call.attrs["snr_shift"], "uint64")
 
-    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_pcan_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, old, table), (out,) = operands, results
         i, level, first, share = Var("i"), Var("level", "uint32"), Var("first"), Var("share")
         gain, snr = Var("gain"), Var("snr", "uint32")
@@ -177,7 +179,7 @@ def _compute_pcan(call: OpCall) -> te.Tensor:
         return ir.For(i, ir.const(size, "int32"), wrap_in_lets(lets, ir.Store(out, (i,), shrunk)))
 
     operands = (data.tensor((size,)), noise.tensor((size,)), gains.tensor())
-    return te.extern("gain", operands, (("out", (size,), "uint32"),), build_loops)[0]
+    return te.extern("gain", operands, (("out", (size,), "uint32"),), build_pcan_loops)[0]
 
 
 def _make_pcan_test_cases() -> Iterable[Case]:

@@ -142,7 +142,7 @@ def _compute_power_spectrum(call: OpCall) -> te.Tensor:
     twiddle_table, last = _twiddle_tables(length, data.type.dtype)
     tables = (data.packed(twiddle_table[: max(3 * half // 4, 1)]), data.packed(last))
 
-    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_power_spectrum_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, by, twiddle_table, last), (out, work) = operands, results
         n = Var("n")
 
@@ -159,7 +159,9 @@ def _compute_power_spectrum(call: OpCall) -> te.Tensor:
         return ir.loops([(n, rows)], ir.seq(*parts))
 
     results = (("out", (rows, half + 1), out_dtype), ("work", (half, 2), "float32" if floats else "int32"))
-    return te.extern("spectrum", (data.tensor((rows, size)), window.tensor(), *tables), results, build_loops)[0]
+    return te.extern(
+        "spectrum", (data.tensor((rows, size)), window.tensor(), *tables), results, build_power_spectrum_loops
+    )[0]
 
 
 def _build_power_spectrum_loop(

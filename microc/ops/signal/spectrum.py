@@ -85,7 +85,7 @@ def _compute_fft_auto_scale(call: OpCall) -> tuple[te.Tensor, ...]:
     shift."""
     (data,) = call.present
 
-    def build_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_fft_auto_scale_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x,), (out, scale) = operands, results
         i, j, value = Var("i"), Var("j"), Var("value")
         size, largest = ir.const(x.size, "int32"), Buffer("largest", (1,), "int16", "register")
@@ -106,7 +106,7 @@ def _compute_fft_auto_scale(call: OpCall) -> tuple[te.Tensor, ...]:
 
     size = data.type.size
     results = (("out", (size,), "int16"), ("scale", (1,), "int32"))
-    return te.extern("scale", (data.tensor((size,)),), results, build_loops)
+    return te.extern("scale", (data.tensor((size,)),), results, build_fft_auto_scale_loops)
 
 
 def _make_fft_auto_scale_test_cases() -> Iterable[Case]:
@@ -141,13 +141,13 @@ def _compute_signal_energy(call: OpCall) -> te.Tensor:
     count, first, last = data.type.size // 2, call.attrs["start"], call.attrs["end"]
     x = data.tensor((count, 2))
 
-    def build_element(i: Expr) -> Expr:
+    def build_energy(i: Expr) -> Expr:
         parts = [ir.cast("int32", x[i, part]) for part in (0, 1)]
         squares = [ir.cast("uint32", part * part) for part in parts]
         inside = ir.Bin("and", i >= first, i < last)
         return ir.select(inside, squares[0] + squares[1], ir.const(0, "uint32"))
 
-    return te.compute((count,), build_element, "energy", ("i",))
+    return te.compute((count,), build_energy, "energy", ("i",))
 
 
 def _make_signal_energy_test_cases() -> Iterable[Case]:

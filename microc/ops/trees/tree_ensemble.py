@@ -228,11 +228,11 @@ def _compute_tree_ensemble(call: OpCall) -> te.Tensor:
     )
     known = frozenset(np.unique(modes).tolist())
 
-    def build_loops(buffers: tuple[ir.Buffer, ...], results: tuple[ir.Buffer, ...]) -> ir.Stmt:
+    def build_tree_ensemble_loops(buffers: tuple[ir.Buffer, ...], results: tuple[ir.Buffer, ...]) -> ir.Stmt:
         return _TreeWalkBuilder(attrs, buffers, results[0], known).build_row_loop()
 
     tensors = [operand.tensor() for operand in operands]
-    return te.extern("trees", tensors, (("scores", out.shape, out.dtype),), build_loops)[0]
+    return te.extern("trees", tensors, (("scores", out.shape, out.dtype),), build_tree_ensemble_loops)[0]
 
 
 class _TreeWalkBuilder:
