@@ -11,7 +11,11 @@ import microc
 from microc.base.dtypes import int_range
 from microc.compiler.options import Options
 from microc.compiler.pipeline import optimise_graph
-from microc.ops.normalisation.softmax import exponential_fraction_bits, scaled_exponentials, scaled_softmax_attrs
+from microc.ops.normalisation.softmax import (
+    compute_scaled_exponentials,
+    exponential_fraction_bits,
+    scaled_softmax_attrs,
+)
 from microc.ops.registry import get
 from tests.frontend.onnx_model import expected, read
 from tests.transform.network import evaluate
@@ -65,7 +69,7 @@ def test_softmax_by_table_is_within_its_bound(classes: int) -> None:
     scale, out_scale = 0.04, 1 / 256
     x = rng.integers(-128, 128, (20, classes)).astype(np.int8)
     attrs = scaled_softmax_attrs(out_scale, -128, "uint8" if classes == 1 else "int8")
-    (found,) = get("qsoftmax_scaled").reference(attrs, [x, scaled_exponentials(scale, classes)])
+    (found,) = get("qsoftmax_scaled").reference(attrs, [x, compute_scaled_exponentials(scale, classes)])
     powers = np.exp((x - x.max(axis=-1, keepdims=True).astype(np.float64)) * np.float32(scale))
     steps = np.clip(powers / powers.sum(axis=-1, keepdims=True) / out_scale - 128, *int_range(str(found.dtype)))
     bound = 0.5 + (classes + 1) / 2 ** (exponential_fraction_bits(classes) + 1) / out_scale + 1e-6

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from microc.graph.ir import Graph, TensorType
 from microc.ops.elementwise.scalar_functions import UNARY
-from microc.ops.quantised.quantised_arithmetic import reciprocal_tables
+from microc.ops.quantised.quantised_arithmetic import compute_reciprocal_tables
 from microc.transform.quantised.unary_functions import simplify_unary_functions
 from tests.transform.network import Network, check, ops
 
@@ -111,7 +111,7 @@ def test_a_table_for_each_channel_has_to_earn_its_bytes() -> None:
 
 def test_a_quotient_by_a_number_is_a_table() -> None:
     net = Network(x=EVERY)
-    tables = [net.constant(table) for table in reciprocal_tables()]
+    tables = [net.constant(table) for table in compute_reciprocal_tables()]
     points: dict[str, Any] = {"zero_point_a": 3, "zero_point_b": 0, "zero_point": -5, "minimum": -128, "maximum": 127}
     net.op("qdiv", "x", net.constant(np.array([64], np.int8)), *tables, multiplier=1 << 30, shift=6, **points)
     assert ops(run(net)) == ["lookup"]

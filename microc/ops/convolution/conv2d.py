@@ -17,11 +17,11 @@ from microc.ops.arithmetic import is_quantised, split_activation
 from microc.ops.constants import CheckedNode, product_sum_overflow_message
 from microc.ops.convolution import conv2d_algorithms
 from microc.ops.convolution.conv2d_algorithms import (
+    build_float16_depthwise_product,
+    build_sliding_window_product,
     can_sum_windows_in_float16,
     can_use_sliding_windows,
     can_use_uint8_sliding_windows,
-    float16_depthwise_product,
-    sliding_window_product,
 )
 from microc.ops.convolution.geometry import ATTRS, DEFAULTS, Geometry, gather_patches, infer_geometry, pad_input
 from microc.ops.matrix.gemm import (
@@ -31,25 +31,25 @@ from microc.ops.matrix.gemm import (
     PACKED,
     TABLES,
     bias_for_uint8_data,
+    build_dequantised_product,
+    build_float16_product,
+    build_initial_sum,
+    build_unit_product,
     can_store_data_as_uint8,
-    dequantised_product,
-    float16_product,
-    float16_weights,
-    initial_sum,
+    find_float16_weights,
+    find_packed_weight_form,
     make_bias_operand,
     pack_weight_rows,
     packed_product_annotations,
-    packed_weight_form,
     padded_depth_of_packed_weights,
     padded_float16_term_count,
     padded_term_count,
     padded_unit_count,
     recover_quantised_weights_of_call,
     sum_bound_annotations,
-    unit_product,
 )
 from microc.ops.matrix.products import ProductForm, legalize_product
-from microc.ops.matrix.swar import pair_packing, paired_product
+from microc.ops.matrix.swar import build_paired_product, find_pair_packing
 from microc.ops.registry import WORD, Algorithms, Case, Legalized, OpCall, OpDef, Operand, Window, map_batch_axis
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
@@ -288,33 +288,35 @@ def compute(call: OpCall) -> te.Tensor:
     if algorithm in ("winograd", "winograd_floats", "winograd_four"):
         return conv2d_algorithms.compute_winograd(call, g, 4 if algorithm == "winograd_four" else 2)
     if algorithm == "pairs":
-        packing = pair_packing(call)
+        packing = find_pair_packing(call)
         if packing is None:
             raise InternalError(
-                "conv2d: algorithm 'pairs' cannot pack these weights; expected pair_packing() to succeed"
+                "conv2d: algorithm 'pairs' cannot pack these weights; expected find_pair_packing() to succeed"
             )
-        pixels = _im2col_matrix(g, attrs, data, packing.uint8_weights.shape[1], even_pixel_count=True)
-        return paired_product(pixels, g.output_pixels, weight, bias, packing)
+        pixels = _build_im2col_matrix(g, attrs, data, packing.uint8_weights.shape[1], even_pixel_count=True)
+        return build_paired_product(pixels, g.output_pixels, weight, bias, packing)
     if algorithm in ("windows", "unsigned_windows"):
-        return sliding_window_product(call, attrs, g, as_uint8=algorithm == "unsigned_windows")
+        return build_sliding_window_product(call, attrs, g, as_uint8=algorithm == "unsigned_windows")
     if algorithm == "half" and g.groups > 1:
-        return float16_depthwise_product(call)
+        return build_float16_depthwise_product(call)
     if algorithm == "half":
-        return float16_product(
+        return build_float16_product(
             call,
             gather_patches(g, data, attrs["pad_value"], padded_float16_term_count(g.depth), stored_dtype=HALF),
             g.depth,
         )
     if algorithm == "opened":
-        return dequantised_product(call, _im2col_matrix(g, attrs, data, g.depth))
+        return build_dequantised_product(call, _build_im2col_matrix(g, attrs, data, g.depth))
     if g.groups == 1 and algorithm != "single":
-        form = packed_weight_form(call, algorithm)
+        form = find_packed_weight_form(call, algorithm)
         depth = padded_term_count(call, g.depth) if form is None else padded_depth_of_packed_weights(form, g.depth)
-        pixels = _im2col_matrix(g, attrs, data, depth, as_uint8=algorithm == "unsigned_rows")
+        pixels = _build_im2col_matrix(g, attrs, data, depth, as_uint8=algorithm == "unsigned_rows")
         if form is not None:
-            return unit_product(call, pixels, g.out_channels, g.depth, packed_product_annotations(call, form))
+            return build_unit_product(call, pixels, g.out_channels, g.depth, packed_product_annotations(call, form))
         more = padded_unit_count(call, g.out_channels) - g.out_channels
-        return unit_product(call, pixels, g.out_channels, g.depth, sum_bound_annotations(data, weight, bias), more)
+        return build_unit_product(
+            call, pixels, g.out_channels, g.depth, sum_bound_annotations(data, weight, bias), more
+        )
     if algorithm == "grouped":
         return _build_group_products(g, attrs, data, weight, bias, padded_term_count(call, g.depth, 0))
     unsigned = algorithm == "unsigned"
@@ -343,13 +345,13 @@ def _build_group_products(
     def build_sum(p: Var, group: Var, o: Var) -> Expr:
         row = group * outs + o
         product = ir.cast(dtype, a[p, group, k.var]) * ir.cast(dtype, b[row, k.var])
-        return te.sum_reduce(product, k, init=initial_sum(bias, row, dtype))
+        return te.sum_reduce(product, k, init=build_initial_sum(bias, row, dtype))
 
     notes = (*sum_bound_annotations(data, weight, bias), (GROUPED, 1))
     return te.compute((g.output_pixels, g.groups, outs), build_sum, ACC, ("p", "g", "o"), notes)
 
 
-def _im2col_matrix(
+def _build_im2col_matrix(
     g: Geometry,
     attrs: Mapping[str, Any],
     data: Operand,
@@ -407,7 +409,7 @@ ALGORITHMS: Algorithms = {
     "winograd": _can_use_winograd,
     "winograd_floats": _as_op_call_predicate(conv2d_algorithms.can_use_float_winograd),
     "winograd_four": _as_op_call_predicate(conv2d_algorithms.can_use_float_winograd_4x4),
-    "pairs": lambda call: pair_packing(call) is not None,
+    "pairs": lambda call: find_pair_packing(call) is not None,
     "grouped": _is_fixed_size_grouped_convolution,
     "unsigned": _can_sum_depthwise_as_uint8,
     "unsigned_rows": lambda call: can_store_data_as_uint8(call) and call.attrs.get("groups", 1) == 1,
@@ -416,7 +418,7 @@ ALGORITHMS: Algorithms = {
     "single": _is_single_channel,
     **PACKED,
     "opened": lambda call: recover_quantised_weights_of_call(call) is not None,
-    "half": lambda call: float16_weights(call) is not None or can_sum_windows_in_float16(call),
+    "half": lambda call: find_float16_weights(call) is not None or can_sum_windows_in_float16(call),
 }
 """Algorithms with a predicate that tests whether the algorithm can compute a call.
 
@@ -448,10 +450,10 @@ def _build_depthwise_sums(
     ky, kx = te.reduce_axis(g.kernel[0], "ky"), te.reduce_axis(g.kernel[1], "kx")
 
     def build_sum(n: Var, y: Var, x: Var, c: Var) -> Expr:
-        value = padded[(n, *_padded_row_and_column(g, y, x, ky.var, kx.var), c // times if times > 1 else c)]
+        value = padded[(n, *_find_padded_row_and_column(g, y, x, ky.var, kx.var), c // times if times > 1 else c)]
         factor = taps[c, ky.var, kx.var] if packed is None else taps[ky.var, kx.var, c]
         return te.sum_reduce(
-            ir.cast(acc_dtype, value) * ir.cast(acc_dtype, factor), ky, kx, init=initial_sum(bias, c, acc_dtype)
+            ir.cast(acc_dtype, value) * ir.cast(acc_dtype, factor), ky, kx, init=build_initial_sum(bias, c, acc_dtype)
         )
 
     return te.compute((g.batch, g.out_height, g.out_width, g.out_channels), build_sum, ACC, ("n", "y", "x", "c"))
@@ -468,14 +470,14 @@ def _build_grouped_sums(
     k = te.reduce_axis(depth, "k")
 
     def build_sum(n: Var, y: Var, x: Var, c: Var) -> Expr:
-        value = padded[(n, *_padded_row_and_column(g, y, x, ky.var, kx.var), c // outs * depth + k.var)]
+        value = padded[(n, *_find_padded_row_and_column(g, y, x, ky.var, kx.var), c // outs * depth + k.var)]
         product = ir.cast(acc_dtype, value) * ir.cast(acc_dtype, taps[c, ky.var, kx.var, k.var])
-        return te.sum_reduce(product, ky, kx, k, init=initial_sum(bias, c, acc_dtype))
+        return te.sum_reduce(product, ky, kx, k, init=build_initial_sum(bias, c, acc_dtype))
 
     return te.compute((g.batch, g.out_height, g.out_width, g.out_channels), build_sum, ACC, ("n", "y", "x", "c"))
 
 
-def _padded_row_and_column(g: Geometry, y: Expr, x: Expr, ky: Expr, kx: Expr) -> tuple[Expr, Expr]:
+def _find_padded_row_and_column(g: Geometry, y: Expr, x: Expr, ky: Expr, kx: Expr) -> tuple[Expr, Expr]:
     """Return the row and column of the padded input that the tap (``ky``, ``kx``) of output pixel (``y``, ``x``)
     reads."""
 

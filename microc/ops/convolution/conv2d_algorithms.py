@@ -26,10 +26,10 @@ from microc.ops.convolution.geometry import (
 from microc.ops.matrix.gemm import (
     HALF,
     RUN,
+    build_column_bias,
+    build_initial_sum,
     can_store_data_as_uint8,
-    column_bias,
-    float16_weights,
-    initial_sum,
+    find_float16_weights,
     padded_unit_count,
     sum_bound_annotations,
 )
@@ -71,7 +71,9 @@ def can_use_uint8_sliding_windows(call: OpCall) -> bool:
     return can_use_sliding_windows(call) and can_store_data_as_uint8(call)
 
 
-def sliding_window_product(call: OpCall, attrs: Mapping[str, Any], g: Geometry, *, as_uint8: bool = False) -> te.Tensor:
+def build_sliding_window_product(
+    call: OpCall, attrs: Mapping[str, Any], g: Geometry, *, as_uint8: bool = False
+) -> te.Tensor:
     """Build the stage ``acc`` (N, H, W, O) of a convolution whose windows slide over the rows of the image.
 
     Output channels with zero weights are added until the channels fill vectors; they are computed, but omitted from the
@@ -81,20 +83,20 @@ def sliding_window_product(call: OpCall, attrs: Mapping[str, Any], g: Geometry, 
     assert weight.data is not None
     taps = g.kernel[1] * g.channels
     run = -(-taps // WORD) * WORD if data.type.dtype in BYTES else taps
-    rows = _padded_rows(g, data, attrs["pad_value"], run - taps, as_uint8)
+    rows = _pad_rows(g, data, attrs["pad_value"], run - taps, as_uint8)
     more = padded_unit_count(call, g.out_channels) - g.out_channels
     notes = (*sum_bound_annotations(data, weight, bias), (WINDOWS, 1))
     zeros = ((0, more), (0, 0), (0, run - taps))
     by_row = weight.data.reshape(g.out_channels, g.kernel[0], taps)
     factors = weight.packed(np.pad(by_row, zeros).reshape(g.out_channels + more, -1))
-    first = column_bias(call, more, unsigned_input=as_uint8)
+    first = build_column_bias(call, more, unsigned_input=as_uint8)
     ky, k = te.reduce_axis(g.kernel[0], "ky"), te.reduce_axis(run, "k")
     (down, across), step = g.strides, g.dilation[0]
 
     def build_sum(n: Var, y: Var, x: Var, o: Var) -> Expr:
         value = rows[n, y * down + ky.var * step, x * (across * g.channels) + k.var]
         product = ir.cast(dtype, value) * ir.cast(dtype, factors[o, ky.var * run + k.var])
-        return te.sum_reduce(product, ky, k, init=initial_sum(first, o, dtype))
+        return te.sum_reduce(product, ky, k, init=build_initial_sum(first, o, dtype))
 
     shape = (g.batch, g.out_height, g.out_width, g.out_channels)
     total = te.compute((*shape[:3], shape[3] + more), build_sum, ACC, ("n", "y", "x", "o"), notes)
@@ -103,7 +105,7 @@ def sliding_window_product(call: OpCall, attrs: Mapping[str, Any], g: Geometry, 
     return te.compute(shape, lambda n, y, x, o: total[n, y, x, o], "wanted", ("n", "y", "x", "o"))
 
 
-def _padded_rows(g: Geometry, data: Operand, pad_value: int | float, extra_elements: int, as_uint8: bool) -> te.Tensor:
+def _pad_rows(g: Geometry, data: Operand, pad_value: int | float, extra_elements: int, as_uint8: bool) -> te.Tensor:
     """Return the rows of the image (N, H, W * C) with their border, and ``extra_elements`` more elements at the end of
     each row.
 
@@ -143,15 +145,15 @@ def can_sum_windows_in_float16(call: OpCall) -> bool:
         return False
     _, *kernel, _ = weight.type.shape
     possible = kernel[1] == WIDTH and prod(kernel) <= RUN and attrs["strides"][1] in STRIDES
-    return possible and attrs["dilation"] == (1, 1) and float16_weights(call, channels) is not None
+    return possible and attrs["dilation"] == (1, 1) and find_float16_weights(call, channels) is not None
 
 
-def float16_depthwise_product(call: OpCall) -> te.Tensor:
+def build_float16_depthwise_product(call: OpCall) -> te.Tensor:
     """Build a depthwise convolution (N, H, W, C) that sums products in float16 and adds the bias in float32."""
     data, weight, bias = call.data_weight_bias
     attrs = {**DEFAULTS, **call.attrs}
     g: Geometry = infer_geometry(attrs, data.type.shape, weight.type.shape)
-    halves = float16_weights(call, g.channels)
+    halves = find_float16_weights(call, g.channels)
     if halves is None:
         raise InternalError("conv2d: no float16 sums for this node; expected can_sum_windows_in_float16() to be True")
     taps = weight.packed(halves.reshape(g.channels, *g.kernel).transpose(1, 2, 0))
@@ -168,7 +170,7 @@ def float16_depthwise_product(call: OpCall) -> te.Tensor:
 
     def build_float32_sum(n: Var, y: Var, x: Var, c: Var) -> Expr:
         real = ir.cast("float32", total[n, y, x, c])
-        return real if bias is None else real + initial_sum(bias, c, "float32")
+        return real if bias is None else real + build_initial_sum(bias, c, "float32")
 
     return te.compute(shape, build_float32_sum, "wide", axes)
 
@@ -326,10 +328,10 @@ def compute_winograd(call: OpCall, g: Geometry, tile_size: int = 2) -> te.Tensor
     reach = (top, left, tile_size * rows + 2 - g.height - top, tile_size * columns + 2 - g.width - left)
     padded = pad_input(replace(g, padding=reach), data, call.attrs.get("pad_value", 0))
     u = weight.packed(transform_winograd_weights(weight.data, tile_size).astype(np.float32 if floats else np.int16))
-    return _winograd_stages(g, padded, u, None if bias is None else bias.tensor((bias.type.size,)), tile_size)
+    return _build_winograd_stages(g, padded, u, None if bias is None else bias.tensor((bias.type.size,)), tile_size)
 
 
-def _winograd_stages(
+def _build_winograd_stages(
     g: Geometry, padded: te.Tensor, weight: te.Tensor, bias: te.Tensor | None, tile_size: int
 ) -> te.Tensor:
     """Build the stages of Winograd's algorithm from the padded input and the transformed weights U (P, O, C).

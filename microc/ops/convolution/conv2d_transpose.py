@@ -87,7 +87,7 @@ class _SpatialAxis:
         return self.taps_per_phase - 1 - first, blocks + first - self.data_extent
 
 
-def _spatial_axes(
+def _infer_spatial_axes(
     attrs: Mapping[str, Any], data_shape: Sequence[int], weight_shape: Sequence[int]
 ) -> tuple[_SpatialAxis, _SpatialAxis]:
     """Return the geometry along height and along width; raise ModelError if shapes and attributes contradict each
@@ -120,7 +120,7 @@ def _spatial_axes(
 
 def _infer_conv2d_transpose_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     attrs = {**DEFAULTS, **attrs}
-    height, width = _spatial_axes(attrs, types[0].shape, types[1].shape)
+    height, width = _infer_spatial_axes(attrs, types[0].shape, types[1].shape)
     channels = types[1].shape[0]
     if len(types) > 2 and types[2].size != channels:
         raise ModelError(
@@ -134,7 +134,7 @@ def _evaluate_conv2d_transpose_reference(attrs: Mapping[str, Any], arrays: Seque
     """Add every tap to the full result in float64, then crop the result."""
     attrs = {**DEFAULTS, **attrs}
     data, weight = (np.asarray(x, np.float64) for x in arrays[:2])
-    axes = _spatial_axes(attrs, data.shape, weight.shape)
+    axes = _infer_spatial_axes(attrs, data.shape, weight.shape)
     groups, (batch, rows, columns, _) = attrs["groups"], data.shape
     span = [
         max((a.data_extent - 1) * a.stride + a.dilated_kernel_extent, a.cropped_before + a.result_extent) for a in axes
@@ -160,7 +160,7 @@ def _compute_conv2d_transpose(call: OpCall) -> te.Tensor:
     it."""
     data, weight, bias = call.data_weight_bias
     attrs = {**DEFAULTS, **call.attrs}
-    height, width = _spatial_axes(attrs, data.type.shape, weight.type.shape)
+    height, width = _infer_spatial_axes(attrs, data.type.shape, weight.type.shape)
     outputs, rows, columns, depth = weight.type.shape
     group_outputs, dtype = outputs // attrs["groups"], data.type.dtype
     image, taps = data.tensor(), weight.tensor()
@@ -210,7 +210,7 @@ def _legalize_conv2d_transpose(node: Node, graph: Graph) -> Legalized | None:
                 hint="make the weights a constant, or keep the layer in float32",
             )
         return split_activation(node, graph)
-    axes = _spatial_axes({**DEFAULTS, **node.attrs}, graph.types[node.inputs[0]].shape, weight.shape)
+    axes = _infer_spatial_axes({**DEFAULTS, **node.attrs}, graph.types[node.inputs[0]].shape, weight.shape)
     taps = math.prod(axis.taps_per_phase for axis in axes)
     elements = weight.shape[0] * weight.shape[3] * taps * math.prod(axis.stride for axis in axes)
     kernel = weight.shape[1] * weight.shape[2]
@@ -234,9 +234,9 @@ def _emit_phases(node: Node, graph: Graph, weight: Array) -> Legalized:
     attrs: dict[str, Any] = {**DEFAULTS, **node.attrs}
     rewrite, output = Rewrite(node, graph), node.outputs[0]
     data, tensor_type, result = (graph.types[name] for name in (*node.inputs[:2], output))
-    axes, groups = _spatial_axes(attrs, data.shape, weight.shape), attrs["groups"]
+    axes, groups = _infer_spatial_axes(attrs, data.shape, weight.shape), attrs["groups"]
     block = axes[0].stride * axes[1].stride
-    name = rewrite.add_constant("phases", _phase_weights(weight, tensor_type.quant, attrs, axes))
+    name = rewrite.add_constant("phases", _arrange_weights_by_phase(weight, tensor_type.quant, attrs, axes))
     rewrite.types[name] = replace(rewrite.types[name], quant=_repeat_quant(tensor_type.quant, groups, block))
     operands = [node.inputs[0], name]
     if len(node.inputs) > 2 and node.inputs[2]:
@@ -260,7 +260,7 @@ def _emit_phases(node: Node, graph: Graph, weight: Array) -> Legalized:
     return rewrite.legalized()
 
 
-def _phase_weights(
+def _arrange_weights_by_phase(
     weight: Array, weight_quant: Quant | None, attrs: Mapping[str, Any], spatial_axes: Sequence[_SpatialAxis]
 ) -> Array:
     """Rearrange weights (O, H, W, I) to weights by phase (O * phases, taps, taps, I).

@@ -22,7 +22,7 @@ from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
 from microc.ops.attributes import SPATIAL, Attributes, integer
 from microc.ops.convolution.geometry import build_row_in_range_conditions
-from microc.ops.matrix.gemm import initial_sum
+from microc.ops.matrix.gemm import build_initial_sum
 from microc.ops.registry import Case, OpCall, OpDef, map_batch_axis
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -110,7 +110,7 @@ def _can_share_patch(call: OpCall) -> bool:
     return several and weight.data is not None
 
 
-def _patch_product(call: OpCall, sum_dtype: str) -> te.Tensor:
+def _build_patch_product(call: OpCall, sum_dtype: str) -> te.Tensor:
     """Build the stage ``acc`` (O, P): weights (O, K) times the im2col matrix ``patch`` (P, K) of all output positions,
     in ``sum_dtype``."""
     data, weight, bias = call.data_weight_bias
@@ -140,7 +140,7 @@ def _patch_product(call: OpCall, sum_dtype: str) -> te.Tensor:
 
     def build_sum(o: Expr, p: Expr) -> Expr:
         product = ir.cast(sum_dtype, patch[p, k.var]) * ir.cast(sum_dtype, w[o, k.var])
-        return te.sum_reduce(product, k, init=initial_sum(bias, o, sum_dtype))
+        return te.sum_reduce(product, k, init=build_initial_sum(bias, o, sum_dtype))
 
     return te.compute((outputs, prod(spatial)), build_sum, ACC, ("o", "p"), ((CHANNELS_FIRST, 1),))
 
@@ -167,7 +167,7 @@ def _build_wrapping_sums(call: OpCall, build_sums: Callable[[OpCall, str], te.Te
 def _compute_convolution(call: OpCall, sum_dtype: str) -> te.Tensor:
     """Build the sums of the convolution in ``sum_dtype``, by loops over taps or from gathered patches."""
     if call.attrs.get("algorithm") == "gathered":
-        return _patch_product(call, sum_dtype)
+        return _build_patch_product(call, sum_dtype)
     data, weight, bias = call.data_weight_bias
     attrs, shape = call.attrs, weight.type.shape
     group_outputs, extents = shape[0] // attrs["groups"], data.type.shape[2:]
@@ -189,7 +189,7 @@ def _compute_convolution(call: OpCall, sum_dtype: str) -> te.Tensor:
         condition = ir.all_of(inside)
         value = value if condition is None else ir.select(condition, value, 0)
         weight_ = ir.cast(sum_dtype, w[(o, depth.var, *(t.var for t in taps))])
-        return te.sum_reduce(value * weight_, depth, *taps, init=initial_sum(bias, o, sum_dtype))
+        return te.sum_reduce(value * weight_, depth, *taps, init=build_initial_sum(bias, o, sum_dtype))
 
     return te.compute(call.out_types[0].shape, build_sum, ACC)
 
@@ -273,7 +273,7 @@ def _compute_convolution_transpose(call: OpCall, sum_dtype: str) -> te.Tensor:
             if sum_dtype == "uint32"
             else ir.select(condition, value * weight_, 0.0)
         )
-        return te.sum_reduce(product, depth, *taps, init=initial_sum(bias, o, sum_dtype))
+        return te.sum_reduce(product, depth, *taps, init=build_initial_sum(bias, o, sum_dtype))
 
     return te.compute(call.out_types[0].shape, build_sum, ACC)
 

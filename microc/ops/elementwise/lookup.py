@@ -91,7 +91,9 @@ POINTS = 513
 """Number of points of a table: the starts of 512 segments of 128 inputs each, and the end of the last segment."""
 
 
-def interpolation_table(function: Callable[[Any], Any], in_scale: Any, in_zero_point: int, out_scale: Any) -> Array:
+def compute_interpolation_table(
+    function: Callable[[Any], Any], in_scale: Any, in_zero_point: int, out_scale: Any
+) -> Array:
     """Return int16 values of ``function`` at POINTS points spaced evenly over all int16 inputs.
 
     Inputs have scale ``in_scale`` and zero point ``in_zero_point``; results have scale ``out_scale``. All arithmetic
@@ -177,7 +179,7 @@ def int16_function_table(function_name: str, in_scale: float, out_scale: float) 
 
     ``in_scale`` and ``out_scale``: scales of input and output, whose zero points are 0."""
     least = np.float32(-32768) * np.float32(out_scale)
-    return interpolation_table(
+    return compute_interpolation_table(
         lambda x: FUNCTIONS[function_name](x, least), np.float32(in_scale), 0, np.float32(out_scale)
     )
 

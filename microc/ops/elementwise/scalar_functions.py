@@ -78,7 +78,7 @@ def _make_math_call(name: str) -> Callable[[Mapping[str, Any], Expr], Expr]:
     return lambda _, x: ir.call(name, x)
 
 
-def _build_relu(_: Mapping[str, Any], x: Expr) -> Expr:
+def _build_relu(attrs: Mapping[str, Any], x: Expr) -> Expr:
     return ir.select(x < 0, ir.const(0, x.dtype), x) if dtypes.is_float(x.dtype) else ir.maximum(x, 0)
 
 
@@ -96,24 +96,24 @@ def _clip_in_numpy(attrs: Mapping[str, Any], x: Array) -> Array:
     return np.where(x < low, low, np.where(x > high, high, x))
 
 
-def _build_abs(_: Mapping[str, Any], x: Expr) -> Expr:
+def _build_abs(attrs: Mapping[str, Any], x: Expr) -> Expr:
     return ir.call("fabs", x) if dtypes.is_float(x.dtype) else ir.select(x < 0, _build_negation({}, x), x)
 
 
-def _build_negation(_: Mapping[str, Any], x: Expr) -> Expr:
+def _build_negation(attrs: Mapping[str, Any], x: Expr) -> Expr:
     return -x if dtypes.is_float(x.dtype) else build_wrapping_binary("sub", ir.const(0, x.dtype), x)
 
 
-def _build_sigmoid(_: Mapping[str, Any], x: Expr) -> Expr:
+def _build_sigmoid(attrs: Mapping[str, Any], x: Expr) -> Expr:
     return 1.0 / (ir.call("exp", -x) + 1.0)
 
 
-def _build_softplus(_: Mapping[str, Any], x: Expr) -> Expr:
+def _build_softplus(attrs: Mapping[str, Any], x: Expr) -> Expr:
     """Build the expression log(1 + exp(x)) in a form that does not overflow."""
     return ir.maximum(x, 0.0) + ir.call("log1p", ir.call("exp", -ir.call("fabs", x)))
 
 
-def _build_hard_swish(_: Mapping[str, Any], x: Expr) -> Expr:
+def _build_hard_swish(attrs: Mapping[str, Any], x: Expr) -> Expr:
     """Build the expression x * (relu6(x + 3) / 6). The factor is divided first, because x * relu6(x + 3) overflows for
     large x."""
     return x * (ir.clamp(x + 3.0, 0.0, 6.0) * (1.0 / 6.0))
@@ -123,7 +123,7 @@ def _build_elu(attrs: Mapping[str, Any], x: Expr) -> Expr:
     return ir.select(x < 0.0, ir.call("expm1", x) * float(attrs["alpha"]), x)
 
 
-def _build_sign(_: Mapping[str, Any], x: Expr) -> Expr:
+def _build_sign(attrs: Mapping[str, Any], x: Expr) -> Expr:
     one = ir.const(1, x.dtype)
     if dtypes.dtype_parts(x.dtype).kind == "uint":
         return ir.minimum(x, one)

@@ -101,8 +101,8 @@ def quantised_clip_bounds(
 def compute_lookup_table(parameters: TableParameters) -> Array:
     """Return the 256 results of an 8-bit function, for all inputs in ascending order."""
     if parameters.rounding == Rounding.EVEN:
-        return _float_table(parameters, half_to_even=True)
-    return _KERNELS.get(parameters.op, _float_table)(parameters)
+        return _compute_float_table(parameters, half_to_even=True)
+    return _KERNELS.get(parameters.op, _compute_float_table)(parameters)
 
 
 def emit_table_lookup(
@@ -142,14 +142,14 @@ def emit_quantised_function(
     return rewrite.emit("quantize", (real,), output_name, quantize_attrs(result, rounding))
 
 
-def _float_table(parameters: TableParameters, half_to_even: bool = False) -> Array:
+def _compute_float_table(parameters: TableParameters, half_to_even: bool = False) -> Array:
     """Compute the table: apply the operator's float function to the real inputs, and quantise the results."""
     return _apply_float_function(
         parameters, lambda x: apply_unary(UNARY_BY_NAME[parameters.op], parameters.attrs, x), half_to_even
     )
 
 
-def _elu_table(parameters: TableParameters) -> Array:
+def _compute_elu_table(parameters: TableParameters) -> Array:
     """Compute the table of ELU.
 
     TFLite rounds exp(x) to float32 before it subtracts one, which changes results for inputs of about 1e-6."""
@@ -177,7 +177,7 @@ def _apply_float_function(
     return parameters.add_zero_point_and_clamp(np.nan_to_num(steps, nan=0.0).astype(np.int64))
 
 
-def _clip_table(parameters: TableParameters) -> Array:
+def _compute_clip_table(parameters: TableParameters) -> Array:
     """Compute the table of relu or clip: rescale the inputs, then clamp to the quantised bounds."""
     low, high = quantised_clip_bounds(
         parameters.op, parameters.attrs, parameters.out_quant, parameters.out_dtype, parameters.rounding
@@ -187,7 +187,7 @@ def _clip_table(parameters: TableParameters) -> Array:
     )
 
 
-def _leaky_relu_table(parameters: TableParameters) -> Array:
+def _compute_leaky_relu_table(parameters: TableParameters) -> Array:
     """Compute the table of leaky_relu with one multiplier for negative and one for other inputs. If alpha is negative,
     the results of negative inputs are negated."""
     x, alpha = parameters.centred_inputs, parameters.attrs["alpha"]
@@ -203,24 +203,24 @@ def leaky_relu_multiplier(scale_in: float, scale_out: float, alpha: float) -> fl
     return float(np.float32(scale_in)) * abs(float(np.float32(alpha))) / float(np.float32(scale_out))
 
 
-def _sigmoid_table(parameters: TableParameters) -> Array:
+def _compute_sigmoid_table(parameters: TableParameters) -> Array:
     """Compute the table of sigmoid by the fixed-point logistic function in Q4.27.
 
     TFLite's kernel supports only scale 1/256 with the lowest value as zero point; any other output uses floats."""
     low, _ = dtypes.int_range(parameters.out_dtype)
     if parameters.out_dtype != "int8" or parameters.out_quant != Quant((1 / 256,), (low,)):
-        return _float_table(parameters)
+        return _compute_float_table(parameters)
     return parameters.add_zero_point_and_clamp(
         _apply_fixed_point_function(parameters, numerics.logistic, 0, 256, 31 - 8)
     )
 
 
-def _tanh_table(parameters: TableParameters) -> Array:
+def _compute_tanh_table(parameters: TableParameters) -> Array:
     """Compute the table of tanh by the fixed-point tanh in Q4.27.
 
     TFLite's kernel supports only scale 1/128 with zero point 0; any other output uses floats."""
     if parameters.out_dtype != "int8" or parameters.out_quant != Quant((1 / 128,), (0,)):
-        return _float_table(parameters)
+        return _compute_float_table(parameters)
     return parameters.add_zero_point_and_clamp(
         _apply_fixed_point_function(parameters, numerics.tanh, -128, 127, 31 - 7)
     )
@@ -251,7 +251,7 @@ def _apply_fixed_point_function(
     return np.where(x <= -radius, lowest_result, np.where(x >= radius, highest_result, value))
 
 
-def _hard_swish_table(parameters: TableParameters) -> Array:
+def _compute_hard_swish_table(parameters: TableParameters) -> Array:
     """Compute the table of x * relu6(x + 3) / 6 in 16-bit fixed point.
 
     The factor x is scaled by the mantissa of the output's multiplier, whose shift is applied last; the other factor is
@@ -259,7 +259,7 @@ def _hard_swish_table(parameters: TableParameters) -> Array:
     with np.errstate(under="ignore"):
         fine_scale = float(parameters.scales[0] / np.float32(128))  # float32 as in TFLite: denormal numbers lose bits
     if numerics.mantissa_and_shift(fine_scale / float(parameters.scales[1]))[1] > 0:
-        return _float_table(parameters)
+        return _compute_float_table(parameters)
     out_mantissa, out_shift = quantize_multiplier(fine_scale / float(parameters.scales[1]))
     factor_mantissa, factor_shift = quantize_multiplier(fine_scale / (3 / 32768), 31)
     fine = parameters.centred_inputs * 128
@@ -278,7 +278,7 @@ def _hard_swish_table(parameters: TableParameters) -> Array:
     return parameters.add_zero_point_and_clamp(_rounding_divide_by_pot16(truncated, -out_shift))
 
 
-def _abs_table(parameters: TableParameters) -> Array:
+def _compute_abs_table(parameters: TableParameters) -> Array:
     """Compute the table of abs(x). If the scales of input and output differ, abs(x) is multiplied by their ratio."""
     size = np.abs(parameters.centred_inputs)
     return parameters.add_zero_point_and_clamp(
@@ -288,7 +288,7 @@ def _abs_table(parameters: TableParameters) -> Array:
     )
 
 
-def _rsqrt_table(parameters: TableParameters) -> Array:
+def _compute_rsqrt_table(parameters: TableParameters) -> Array:
     """Compute the table of 1 / sqrt(x).
 
     The result for zero and for negative inputs, which TFLite rejects, is the largest number of the output's dtype."""
@@ -331,15 +331,15 @@ def _saturate_int16(x: Any) -> Any:
 
 _KERNELS: Mapping[str, Callable[[TableParameters], Array]] = MappingProxyType(
     {
-        "relu": _clip_table,
-        "clip": _clip_table,
-        "leaky_relu": _leaky_relu_table,
-        "elu": _elu_table,
-        "sigmoid": _sigmoid_table,
-        "tanh": _tanh_table,
-        "hard_swish": _hard_swish_table,
-        "abs": _abs_table,
-        "rsqrt": _rsqrt_table,
+        "relu": _compute_clip_table,
+        "clip": _compute_clip_table,
+        "leaky_relu": _compute_leaky_relu_table,
+        "elu": _compute_elu_table,
+        "sigmoid": _compute_sigmoid_table,
+        "tanh": _compute_tanh_table,
+        "hard_swish": _compute_hard_swish_table,
+        "abs": _compute_abs_table,
+        "rsqrt": _compute_rsqrt_table,
     }
 )
 """Functions that compute the table as TFLite Micro's kernels do, by operator."""

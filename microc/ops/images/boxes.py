@@ -79,7 +79,7 @@ def _evaluate_roi_align_reference(attrs: Mapping[str, Any], arrays: Sequence[Any
     return (result.astype(data.dtype),)
 
 
-def _linear_axis_taps(extent: int, coordinate: Var) -> AxisTaps:
+def _make_linear_axis_taps(extent: int, coordinate: Var) -> AxisTaps:
     """Return the taps of linear interpolation along one axis: the elements before and after ``coordinate``.
 
     For a coordinate beyond the centre of the first or last element, both taps are this element."""
@@ -126,7 +126,7 @@ def _compute_roi_align(call: OpCall) -> te.Tensor:
         )
         names = [Var(f"place{k}", dtype) for k in (0, 1)]
         point: Stmt = taps.build_fill_loops(
-            [_linear_axis_taps(extent, name) for extent, name in zip(extents, names, strict=True)]
+            [_make_linear_axis_taps(extent, name) for extent, name in zip(extents, names, strict=True)]
         )
         for k in (1, 0):
             point = ir.Let(names[k], build_sampling_coordinate(k), point)

@@ -224,7 +224,7 @@ def _build_element_coordinate(coordinates: str, coordinate: Expr, extent: int) -
     return clamp_coordinate((from_first * float(extent) - 1.0) * 0.5)
 
 
-def _axis_taps(attrs: Mapping[str, Any], extent: int, coordinate: Var, base_index: Var) -> AxisTaps:
+def _make_axis_taps(attrs: Mapping[str, Any], extent: int, coordinate: Var, base_index: Var) -> AxisTaps:
     """Return the taps for a coordinate along one axis; ``base_index`` is the index of the element at or before the
     coordinate."""
     mode, taps = attrs["mode"], TAPS[attrs["mode"]]
@@ -251,7 +251,9 @@ def _compute_grid_sample(call: OpCall) -> te.Tensor:
         (x, g), (out,) = operands, results
         n, p, c, t = Var("n"), Var("p"), Var("c"), Var("t")
         total, zero = Buffer("total", (1,), dtype, "register"), ir.const(0, "int32")
-        fill = taps.build_fill_loops([_axis_taps(attrs, *axis) for axis in zip(extents, places, firsts, strict=True)])
+        fill = taps.build_fill_loops(
+            [_make_axis_taps(attrs, *axis) for axis in zip(extents, places, firsts, strict=True)]
+        )
         for k, extent in reversed(list(enumerate(extents))):
             given = g[n, p, k if attrs["coordinates"] == "elements" else rank - 1 - k]
             fill = ir.Let(firsts[k], ir.call(step, places[k]), fill)

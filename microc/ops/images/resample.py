@@ -43,7 +43,9 @@ _SUM_BITS = 23
 in int32."""
 
 
-def _index_and_weight_tables(attrs: Mapping[str, Any], operands: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+def _split_index_and_weight_tables(
+    attrs: Mapping[str, Any], operands: Sequence[Any]
+) -> tuple[Sequence[Any], Sequence[Any]]:
     """Return ``(indices, weights)``: for each axis an operand with tap indices, and an operand with tap weights.
 
     ``weights`` is empty if each element has one tap."""
@@ -53,7 +55,7 @@ def _index_and_weight_tables(attrs: Mapping[str, Any], operands: Sequence[Any]) 
 
 def _infer_resample_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, axes = types[0], attrs["axes"]
-    indices, weights = _index_and_weight_tables(attrs, types)
+    indices, weights = _split_index_and_weight_tables(attrs, types)
     if not axes or sorted(set(axes)) != list(axes) or not 0 <= axes[0] <= axes[-1] < len(data.shape) or 0 in data.shape:
         raise ModelError(
             f"resample: axes must be axes of data that are not empty, in ascending order; got axes={tuple(axes)} for "
@@ -87,13 +89,13 @@ def _infer_resample_types(attrs: Mapping[str, Any], types: Sequence[TensorType])
 
 def _evaluate_resample_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     """Interpolate along one axis after the other. Integers are summed in int64."""
-    data, (indices, weights) = arrays[0], _index_and_weight_tables(attrs, arrays)
+    data, (indices, weights) = arrays[0], _split_index_and_weight_tables(attrs, arrays)
     if not weights:
         for axis, index in zip(attrs["axes"], indices, strict=True):
             data = np.take(data, index[:, 0], axis=axis)
         return (data,)
     if data.dtype.kind == "f":
-        return (_sum_floats(attrs["axes"], data, indices, weights),)
+        return (_sum_weighted_taps_in_floats(attrs["axes"], data, indices, weights),)
     total = data.astype(np.int64)
     for axis, index, weight in zip(attrs["axes"], indices, weights, strict=True):
         factors = weight.astype(total.dtype).reshape(*weight.shape, *(1,) * (total.ndim - axis - 1))
@@ -104,7 +106,9 @@ def _evaluate_resample_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]
     return ((np.sign(total) * (abs(total) + half >> shift)).astype(data.dtype),)
 
 
-def _sum_floats(axes: Sequence[int], data: Array, indices: Sequence[Array], weights: Sequence[Array]) -> Array:
+def _sum_weighted_taps_in_floats(
+    axes: Sequence[int], data: Array, indices: Sequence[Array], weights: Sequence[Array]
+) -> Array:
     """Sum the weighted taps one by one in the dtype of the data, in the order of the generated loops.
 
     The order matters, because the last bit decides whether a later quantisation meets a tie."""
@@ -123,7 +127,7 @@ def _compute_resample(call: OpCall) -> te.Tensor:
     operands = call.present
     x, axes = operands[0].tensor(), call.attrs["axes"]
     indices, weights = (
-        [table.tensor() for table in tables] for tables in _index_and_weight_tables(call.attrs, operands)
+        [table.tensor() for table in tables] for tables in _split_index_and_weight_tables(call.attrs, operands)
     )
     shape, dtype = call.out_types[0].shape, x.dtype
 

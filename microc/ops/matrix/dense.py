@@ -34,22 +34,22 @@ from microc.ops.matrix.gemm import (
     HALF_TOLERANCE,
     PACKED,
     TABLES,
+    build_dequantised_product,
+    build_float16_product,
+    build_unit_product,
     can_store_data_as_uint8,
-    dequantised_product,
-    float16_product,
-    float16_weights,
+    find_float16_weights,
+    find_packed_weight_form,
     packed_product_annotations,
-    packed_weight_form,
     padded_depth_of_packed_weights,
     padded_float16_term_count,
     padded_term_count,
     padded_unit_count,
     recover_quantised_weights_of_call,
     sum_bound_annotations,
-    unit_product,
 )
 from microc.ops.matrix.products import ProductForm, legalize_product
-from microc.ops.matrix.swar import quad_packing, quad_product
+from microc.ops.matrix.swar import build_quad_product, find_quad_packing
 from microc.ops.registry import Algorithms, Case, Legalized, OpCall, OpDef, Operand, map_batch_axis
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
@@ -106,29 +106,29 @@ def _compute_dense(call: OpCall) -> te.Tensor:
     rows, depth = data.type.shape
     algorithm = call.attrs.get("algorithm")
     if algorithm in ("quads", "widened"):
-        packing = quad_packing(call)
+        packing = find_quad_packing(call)
         if packing is None:
             raise InternalError(
-                f"dense: algorithm {algorithm!r} cannot pack these weights; expected quad_packing() to succeed"
+                f"dense: algorithm {algorithm!r} cannot pack these weights; expected find_quad_packing() to succeed"
             )
-        return quad_product(
+        return build_quad_product(
             data.tensor((rows, depth)), weight, bias, packing, stores_widened_inputs=algorithm == "widened"
         )
     if algorithm == "opened":
-        return dequantised_product(call, data.tensor((rows, depth)))
+        return build_dequantised_product(call, data.tensor((rows, depth)))
     if algorithm == "half":
-        return float16_product(
-            call, _padded_data_rows(data, padded_float16_term_count(depth), stored_dtype=HALF), depth
+        return build_float16_product(
+            call, _pad_data_rows(data, padded_float16_term_count(depth), stored_dtype=HALF), depth
         )
-    form = packed_weight_form(call, algorithm or "")
+    form = find_packed_weight_form(call, algorithm or "")
     padded = padded_term_count(call, depth) if form is None else padded_depth_of_packed_weights(form, depth)
-    terms = _padded_data_rows(data, padded, as_uint8=algorithm == "unsigned_rows")
+    terms = _pad_data_rows(data, padded, as_uint8=algorithm == "unsigned_rows")
     units = weight.type.shape[0]
     if form is not None:
-        return unit_product(call, terms, units, depth, packed_product_annotations(call, form))
+        return build_unit_product(call, terms, units, depth, packed_product_annotations(call, form))
     # An odd last unit would load the row of data again for itself alone; paired with a unit of zeros it shares the load.
     more = 1 if algorithm == "even" else padded_unit_count(call, units) - units
-    return unit_product(call, terms, units, depth, sum_bound_annotations(data, weight, bias), more)
+    return build_unit_product(call, terms, units, depth, sum_bound_annotations(data, weight, bias), more)
 
 
 def _should_append_zero_unit(call: OpCall) -> bool:
@@ -142,13 +142,13 @@ def _should_append_zero_unit(call: OpCall) -> bool:
 
 
 ALGORITHMS: Algorithms = {
-    "quads": lambda call: quad_packing(call) is not None,
-    "widened": lambda call: quad_packing(call) is not None,
+    "quads": lambda call: find_quad_packing(call) is not None,
+    "widened": lambda call: find_quad_packing(call) is not None,
     **PACKED,
     "even": _should_append_zero_unit,
     "unsigned_rows": can_store_data_as_uint8,
     "opened": lambda call: recover_quantised_weights_of_call(call) is not None,
-    "half": lambda call: float16_weights(call) is not None,
+    "half": lambda call: find_float16_weights(call) is not None,
 }
 """Algorithms with a predicate that tests whether the algorithm can compute a call.
 
@@ -160,9 +160,7 @@ ALGORITHMS: Algorithms = {
 - ``half``: sums in float16."""
 
 
-def _padded_data_rows(
-    data: Operand, padded_extent: int, *, as_uint8: bool = False, stored_dtype: str = ""
-) -> te.Tensor:
+def _pad_data_rows(data: Operand, padded_extent: int, *, as_uint8: bool = False, stored_dtype: str = "") -> te.Tensor:
     """Return the data (P, K), or the stage ``patch`` (P, ``padded_extent``) with zeros appended to every row.
 
     ``as_uint8``: int8 data is stored as uint8 after 128 is added. ``stored_dtype``: the data is rounded to this

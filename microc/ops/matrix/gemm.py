@@ -173,7 +173,7 @@ def pack_weight_rows(weight: Operand, rows: int, depth: int, padded_columns: int
     return weight.packed(np.pad(weight.data.reshape(rows, depth), ((0, extra_rows), (0, padded_columns - depth))))
 
 
-def initial_sum(bias: Operand | None, channel: Expr, acc_dtype: str) -> Expr:
+def build_initial_sum(bias: Operand | None, channel: Expr, acc_dtype: str) -> Expr:
     """Return the initial value of an output channel's sum: the bias of the channel, or zero."""
     if bias is None:
         return ir.const(0, acc_dtype)
@@ -204,7 +204,7 @@ def sum_bound_annotations(data: Operand, weight: Operand, bias: Operand | None) 
     )
 
 
-def matrix_product(
+def build_matrix_product(
     rows: te.Tensor, weights: te.Tensor, bias: Operand | None, acc_dtype: str, notes: Notes = ()
 ) -> te.Tensor:
     """Build the stage ``acc`` (P, O): the sum over k of rows[p, k] * weights[o, k], plus the bias."""
@@ -212,12 +212,12 @@ def matrix_product(
 
     def build_sum(p: Var, o: Var) -> Expr:
         product = ir.cast(acc_dtype, rows[p, k.var]) * ir.cast(acc_dtype, weights[o, k.var])
-        return te.sum_reduce(product, k, init=initial_sum(bias, o, acc_dtype))
+        return te.sum_reduce(product, k, init=build_initial_sum(bias, o, acc_dtype))
 
     return te.compute((rows.shape[0], weights.shape[0]), build_sum, ACC, ("p", "o"), notes)
 
 
-def column_bias(call: OpCall, extra_columns: int, *, unsigned_input: bool) -> Operand | None:
+def build_column_bias(call: OpCall, extra_columns: int, *, unsigned_input: bool) -> Operand | None:
     """Return the bias of a product's columns, with zeros for ``extra_columns`` additional columns.
 
     ``unsigned_input``: the bias is corrected for int8 data that is stored as uint8 after 128 was added."""
@@ -230,7 +230,7 @@ def column_bias(call: OpCall, extra_columns: int, *, unsigned_input: bool) -> Op
     return make_bias_operand(bias, np.pad(bias.data.reshape(-1), (0, extra_columns)))
 
 
-def unit_product(
+def build_unit_product(
     call: OpCall, input_rows: te.Tensor, units: int, depth: int, notes: Notes, extra_units: int = 0
 ) -> te.Tensor:
     """Build the product (P, units) of ``input_rows`` (P, K) and the weights (units, depth), plus the bias.
@@ -240,8 +240,8 @@ def unit_product(
     data, weight, _ = call.data_weight_bias
     dtype = call.attrs.get("out_dtype") or data.type.dtype
     rows = pack_weight_rows(weight, units, depth, input_rows.shape[1], extra_units)
-    bias = column_bias(call, extra_units, unsigned_input=(input_rows.dtype, data.type.dtype) == ("uint8", "int8"))
-    total = matrix_product(input_rows, rows, bias, dtype, notes)
+    bias = build_column_bias(call, extra_units, unsigned_input=(input_rows.dtype, data.type.dtype) == ("uint8", "int8"))
+    total = build_matrix_product(input_rows, rows, bias, dtype, notes)
     return (
         te.compute((input_rows.shape[0], units), lambda p, o: total[p, o], "wanted", ("p", "o"))
         if extra_units
@@ -270,7 +270,7 @@ ORDERS: Mapping[str, str] = MappingProxyType(
 """Order of packed weights in memory, by name of the algorithm."""
 
 
-def packed_weight_form(call: OpCall, algorithm: str) -> BitFields | None:
+def find_packed_weight_form(call: OpCall, algorithm: str) -> BitFields | None:
     """Return the bit fields in which ``algorithm`` packs the constant int8 weights (O, ...) of a layer; None if it
     cannot pack them.
 
@@ -302,7 +302,7 @@ def padded_depth_of_packed_weights(form: BitFields, depth: int) -> int:
 
 def _saves_flash_when_packed(call: OpCall, algorithm: str) -> bool:
     """Test whether an algorithm can pack the weights of a layer, and the packed weights save flash."""
-    form, weight = packed_weight_form(call, algorithm), call.data_weight_bias[1].data
+    form, weight = find_packed_weight_form(call, algorithm), call.data_weight_bias[1].data
     if form is None or weight is None:
         return False
     units = len(weight)
@@ -432,7 +432,7 @@ def recover_quantised_weights_of_call(call: OpCall) -> QuantisedWeights | None:
     return levels if smaller else None
 
 
-def dequantised_product(call: OpCall, input_rows: te.Tensor) -> te.Tensor:
+def build_dequantised_product(call: OpCall, input_rows: te.Tensor) -> te.Tensor:
     """Build the float32 product (P, O) of ``input_rows`` (P, K) and weights stored as int8 values and scales, plus the
     bias."""
     levels, (_, weight, bias) = recover_quantised_weights_of_call(call), call.data_weight_bias
@@ -445,18 +445,18 @@ def dequantised_product(call: OpCall, input_rows: te.Tensor) -> te.Tensor:
     rows, block = weight.packed(levels.values), levels.block
     if levels.scales.shape[1] == 1:
         factors = weight.packed(levels.scales.reshape(-1))
-        total = matrix_product(input_rows, rows, None, "float32", notes)
+        total = build_matrix_product(input_rows, rows, None, "float32", notes)
 
         def build_block_sum(p: Var, o: Var) -> Expr:
             real = total[p, o] * factors[o]
-            return real if bias is None else real + initial_sum(bias, o, "float32")
+            return real if bias is None else real + build_initial_sum(bias, o, "float32")
 
         return te.compute(total.shape, build_block_sum, SCALED, ("p", "o"))
     scales, k = weight.packed(levels.scales), te.reduce_axis(input_rows.shape[1], "k")
 
     def build_sum(p: Var, o: Var) -> Expr:
         dequantised = ir.cast("float32", rows[o, k.var]) * scales[o, k.var // block]
-        return te.sum_reduce(input_rows[p, k.var] * dequantised, k, init=initial_sum(bias, o, "float32"))
+        return te.sum_reduce(input_rows[p, k.var] * dequantised, k, init=build_initial_sum(bias, o, "float32"))
 
     return te.compute((input_rows.shape[0], rows.shape[0]), build_sum, ACC, ("p", "o"), notes)
 
@@ -485,7 +485,7 @@ data. measured: unknown"""
 HALF = "float16"
 
 
-def float16_weights(call: OpCall, group_count: int = 1) -> Array | None:
+def find_float16_weights(call: OpCall, group_count: int = 1) -> Array | None:
     """Return the constant weights (O, K) of a float layer, rounded to float16. ``group_count``: number of groups that
     the layer must have.
 
@@ -526,13 +526,13 @@ def padded_float16_term_count(term_count: int) -> int:
     return runs * terms
 
 
-def float16_product(call: OpCall, float16_rows: te.Tensor, term_count: int) -> te.Tensor:
+def build_float16_product(call: OpCall, float16_rows: te.Tensor, term_count: int) -> te.Tensor:
     """Build the float32 product (P, O) of ``float16_rows`` (P, K) and float16 weights, plus the bias.
 
     Each row has ``term_count`` terms, followed by zeros."""
-    weights, (_, weight, bias) = float16_weights(call), call.data_weight_bias
+    weights, (_, weight, bias) = find_float16_weights(call), call.data_weight_bias
     if weights is None:
-        raise InternalError("product: these weights cannot be stored as float16; check float16_weights()")
+        raise InternalError("product: these weights cannot be stored as float16; check find_float16_weights()")
     columns = weight.packed(np.pad(weights, ((0, 0), (0, float16_rows.shape[1] - term_count))))
     runs, terms = float16_run_count_and_length(term_count)
     run, term = te.reduce_axis(runs, "r"), te.reduce_axis(terms, "k")
@@ -544,6 +544,6 @@ def float16_product(call: OpCall, float16_rows: te.Tensor, term_count: int) -> t
     halves = te.compute((float16_rows.shape[0], len(weights), runs), build_float16_partial_sum, BLOCK, ("p", "o", "r"))
 
     def build_sum(p: Var, o: Var) -> Expr:
-        return te.sum_reduce(ir.cast("float32", halves[p, o, run.var]), run, init=initial_sum(bias, o, "float32"))
+        return te.sum_reduce(ir.cast("float32", halves[p, o, run.var]), run, init=build_initial_sum(bias, o, "float32"))
 
     return te.compute((float16_rows.shape[0], len(weights)), build_sum, ACC, ("p", "o"))

@@ -27,7 +27,7 @@ from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arithmetic import is_quantised, split_activation
 from microc.ops.attributes import ACTIVATED, Attributes, algorithm_choice, element_type, integer, integers
 from microc.ops.constants import CheckedNode, centred_range, make_zero_point_range_check
-from microc.ops.matrix.gemm import matrix_product
+from microc.ops.matrix.gemm import build_matrix_product
 from microc.ops.matrix.products import ProductForm, legalize_product
 from microc.ops.registry import AxisMap, Case, Legalized, OpCall, OpDef, map_broadcast
 from microc.tir import ir
@@ -120,7 +120,7 @@ class _ProductOperand:
         return value - self.zero_point if self.zero_point else value
 
 
-def _product_operand(call: OpCall, position: int, *, flatten_rows: bool) -> _ProductOperand:
+def _make_product_operand(call: OpCall, position: int, *, flatten_rows: bool) -> _ProductOperand:
     """Return operand a (``position`` 0) or b (1) of the product.
 
     ``flatten_rows``: the matrices of the batch are joined to one matrix, unless the axes are permuted."""
@@ -157,12 +157,16 @@ def _build_product(call: OpCall, acc_dtype: str) -> te.Tensor:
     if shared and b.data is not None and not rows and not _has_zero_point_or_axes(call.attrs):
         depth, columns = b.type.shape[-2:]
         weights = b.packed(np.ascontiguousarray(b.data.reshape(depth, columns).T))
-        return matrix_product(a.tensor((prod(a.type.shape[:-1]), depth)), weights, None, acc_dtype)
-    left, right = (_product_operand(call, position, flatten_rows=shared) for position in range(2))
+        return build_matrix_product(a.tensor((prod(a.type.shape[:-1]), depth)), weights, None, acc_dtype)
+    left, right = (_make_product_operand(call, position, flatten_rows=shared) for position in range(2))
     shape = call.out_types[0].shape
     if shared:
         shape = (prod(shape[:-1]), shape[-1])
-    return _copied_rows_product(left, right, shape, call) if rows else _direct_product(left, right, shape, acc_dtype)
+    return (
+        _build_copied_rows_product(left, right, shape, call)
+        if rows
+        else _build_direct_product(left, right, shape, acc_dtype)
+    )
 
 
 def _has_zero_point_or_axes(attrs: Mapping[str, Any]) -> bool:
@@ -175,7 +179,9 @@ def name_product_axes(shape: tuple[int, ...], *last: str) -> tuple[str, ...]:
     return (*(f"b{axis}" for axis in range(len(shape) - 2)), *last)
 
 
-def _direct_product(left: _ProductOperand, right: _ProductOperand, shape: tuple[int, ...], acc_dtype: str) -> te.Tensor:
+def _build_direct_product(
+    left: _ProductOperand, right: _ProductOperand, shape: tuple[int, ...], acc_dtype: str
+) -> te.Tensor:
     """Build the stage ``acc`` from both operands, which are read in place, minus their zero points."""
     k = te.reduce_axis(left.shape[-1], "k")
 
@@ -189,7 +195,7 @@ def _direct_product(left: _ProductOperand, right: _ProductOperand, shape: tuple[
     return te.compute(shape, build_sum, ACC, name_product_axes(shape, "p", "o"))
 
 
-def _copied_rows_product(
+def _build_copied_rows_product(
     left: _ProductOperand, right: _ProductOperand, shape: tuple[int, ...], call: OpCall
 ) -> te.Tensor:
     """Build the stage ``acc`` from int16 copies of the operands, ``columns`` and ``patch``.

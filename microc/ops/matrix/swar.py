@@ -81,7 +81,7 @@ def pack_pairs(weights: Array) -> PairPacking | None:
     return min(packings, key=lambda p: p.cost, default=None)
 
 
-def pair_packing(call: OpCall) -> PairPacking | None:
+def find_pair_packing(call: OpCall) -> PairPacking | None:
     """Return the packing that multiplies two pixels at once, for a product by constant weights and bias; None if there
     is none."""
     weights = constant_int8_weights(call)
@@ -141,7 +141,7 @@ def _overflow_of_block(weights: list[int]) -> int:
     return max(positive * HIGH + negative * LOW - (FIELD - 1), -(positive * LOW + negative * HIGH) - FIELD)
 
 
-def paired_product(
+def build_paired_product(
     pixels: te.Tensor, pixel_count: int, weight: Operand, bias: Operand | None, packing: PairPacking
 ) -> te.Tensor:
     """Build the int32 product (``pixel_count``, O) of pixels (P, K) and weights, plus the bias, two pixels at a time.
@@ -151,7 +151,7 @@ def paired_product(
     blocks, ``acc`` (pair, 2, O) with the sums s of all t and h of their upper fields, and ``value``."""
     rows, depth = pixels.shape
     channels, terms = packing.uint8_weights.shape[0], packing.terms_per_block
-    taps, first = weight.packed(packing.uint8_weights), _initial_pair_sums(weight, bias, packing, channels)
+    taps, first = weight.packed(packing.uint8_weights), _compute_initial_pair_sums(weight, bias, packing, channels)
     half = (pixel_count + 1) // 2
 
     def build_packed_pair(p: Var, k: Expr) -> Expr:
@@ -180,7 +180,7 @@ def paired_product(
         # s = sum(A) + 2**16 sum(B) starts from both fields' start, 2**16 + 1 times it; h = sum(B) from one.
         low, high = start * uint32_literal(65537), start
         if packing.moved_weights.size:
-            rest = _sum_of_moved_parts(weight, packing, pairs, p, o)
+            rest = _build_sum_of_moved_parts(weight, packing, pairs, p, o)
             low, high = low + rest, high + (rest >> 16)
         return te.sum_reduce(ir.select(h < 1, total, total >> 16), block, init=ir.select(h < 1, low, high))
 
@@ -193,7 +193,7 @@ def paired_product(
     return te.compute((pixel_count, channels), unpack_product, VALUE, ("p", "o"))
 
 
-def _initial_pair_sums(weight: Operand, bias: Operand | None, packing: PairPacking, channels: int) -> te.Tensor:
+def _compute_initial_pair_sums(weight: Operand, bias: Operand | None, packing: PairPacking, channels: int) -> te.Tensor:
     """Return the initial values of the sums (O): the bias minus FIELD for each block, because the sum of each block
     contains FIELD."""
     bias_data = (
@@ -202,7 +202,7 @@ def _initial_pair_sums(weight: Operand, bias: Operand | None, packing: PairPacki
     return weight.packed((bias_data - packing.blocks * FIELD).astype(np.int32))
 
 
-def _sum_of_moved_parts(weight: Operand, packing: PairPacking, pairs: te.Tensor, p: Var, o: Var) -> Expr:
+def _build_sum_of_moved_parts(weight: Operand, packing: PairPacking, pairs: te.Tensor, p: Var, o: Var) -> Expr:
     """Build the sum t of a channel's additional last block, which contains the parts of weights moved from other
     blocks."""
     places, parts = weight.packed(packing.moved_input_indices, table=True), weight.packed(packing.moved_weights)
@@ -283,7 +283,7 @@ def pack_quads(weights: Array) -> QuadPacking | None:
     return min(packings, key=lambda p: p.cost, default=None)
 
 
-def quad_packing(call: OpCall) -> QuadPacking | None:
+def find_quad_packing(call: OpCall) -> QuadPacking | None:
     """Return the packing that multiplies four channels at once, for a product by constant int8 weights (O, ...); None
     if there is none."""
     weights = constant_int8_weights(call)
@@ -319,7 +319,7 @@ def _pack_quads_in_blocks(weights: Array, columns_per_block: int) -> QuadPacking
     return QuadPacking(columns_per_block, kept[:, :total].astype(np.int8), repeated)
 
 
-def quad_product(
+def build_quad_product(
     rows: te.Tensor, weight: Operand, bias: Operand | None, packing: QuadPacking, stores_widened_inputs: bool
 ) -> te.Tensor:
     """Build the int32 product (P, O) of rows (P, K) and weights, plus the bias, four output channels at a time.
@@ -334,8 +334,8 @@ def quad_product(
     - ``value`` (P, O)."""
     terms, blocks, quads = packing.terms_per_block, packing.blocks, packing.weights.shape[0] // CHANNELS
     count, kept = rows.shape[0], terms if stores_widened_inputs else 0
-    words, first = weight.packed(packing.words), _initial_quad_sums(weight, bias, packing)
-    inputs = _column_inputs(rows, weight, packing)
+    words, first = weight.packed(packing.words), _compute_initial_quad_sums(weight, bias, packing)
+    inputs = _build_column_inputs(rows, weight, packing)
 
     def build_word_or_block_start(p: Var, e: Var) -> Expr:
         block, place = e // (kept + 1) * terms, e % (kept + 1)
@@ -379,7 +379,7 @@ def quad_product(
     return te.compute((count, quads * CHANNELS), unpack_product, VALUE, ("p", "o"))
 
 
-def _column_inputs(rows: te.Tensor, weight: Operand, packing: QuadPacking) -> te.Tensor:
+def _build_column_inputs(rows: te.Tensor, weight: Operand, packing: QuadPacking) -> te.Tensor:
     """Return the inputs of all columns (P, columns): the data, followed by the inputs that are read again."""
     count, depth = rows.shape
     if not packing.repeated_inputs.size:
@@ -393,7 +393,7 @@ def _column_inputs(rows: te.Tensor, weight: Operand, packing: QuadPacking) -> te
     return te.compute((count, packing.weights.shape[1]), build_column_input, COLUMN, ("p", "k"))
 
 
-def _initial_quad_sums(weight: Operand, bias: Operand | None, packing: QuadPacking) -> te.Tensor:
+def _compute_initial_quad_sums(weight: Operand, bias: Operand | None, packing: QuadPacking) -> te.Tensor:
     """Return the initial values of the sums of fields (O / 4, 2, 2): the bias minus FIELD for each block, combined as
     in ``pairs``."""
     channels = packing.weights.shape[0]

@@ -40,7 +40,7 @@ from microc.ops.arithmetic import TIR, Rewrite, is_quantised, legalize_in_float,
 from microc.ops.attributes import SCALED, SURFACE, Multiplier, Rounding, integer
 from microc.ops.constants import POSITIVE, CheckedNode, NumberUse, OperandBounds
 from microc.ops.elementwise.scalar_functions import build_exp_of_negative
-from microc.ops.normalisation.softmax import SUM_BITS, exponential_table, int32_headroom
+from microc.ops.normalisation.softmax import SUM_BITS, compute_exponential_table, int32_headroom
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_along_axis
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
@@ -127,7 +127,7 @@ def _legalize_log_softmax(node: Node, graph: Graph) -> Legalized | None:
     if node.attr("rounding") == Rounding.EVEN or not exact or source.shape[-1] >= 1 << SUM_BITS:
         return legalize_in_float(node, graph)
     scale = float(np.float32(per_tensor_quant(node, graph, node.inputs[0])[0]))
-    powers = exponential_table(scale, 1.0, Multiplier.DOUBLE)
+    powers = compute_exponential_table(scale, 1.0, Multiplier.DOUBLE)
     mantissa, shift = quantize_multiplier(min(scale * (1 << 26), float(INT32_MAX)), 31)
     radius = math.floor(math.ldexp(31 << 26, -shift))
     distances = np.maximum(-np.arange(256, dtype=np.int64), -radius)
@@ -249,7 +249,7 @@ def _table_minus_log_overflow_message(reals: Array, attrs: Mapping[str, Any]) ->
 
 def _make_qlog_softmax_test_cases() -> Iterable[Case]:
     for scale in (0.1, 0.5, 0.004):
-        powers = exponential_table(scale, 1.0, Multiplier.DOUBLE)
+        powers = compute_exponential_table(scale, 1.0, Multiplier.DOUBLE)
         mantissa, shift = quantize_multiplier(scale * (1 << 26))
         radius = math.floor(math.ldexp(31 << 26, -shift))
         distances = np.maximum(-np.arange(256, dtype=np.int64), -radius)

@@ -29,7 +29,7 @@ from microc.ops.attributes import (
     one_axis,
 )
 from microc.ops.constants import BOUNDED, POSITIVE, CheckedNode, NumberUse, OperandBounds, stored_range_error_message
-from microc.ops.elementwise.lookup import interpolate_table, interpolation_table
+from microc.ops.elementwise.lookup import compute_interpolation_table, interpolate_table
 from microc.ops.elementwise.scalar_functions import build_exp_of_negative
 from microc.ops.quantised.scaling import build_doubling_high_mul
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_along_axis
@@ -64,7 +64,7 @@ def int32_headroom(positive_number: Any, lowest_bit: int, arith: Arith[Any], max
 # ---------------------------------------------------------------- 8-bit data
 
 
-def exponential_table(in_scale: float, beta: float, rounding: Multiplier) -> Array:
+def compute_exponential_table(in_scale: float, beta: float, rounding: Multiplier) -> Array:
     """Return exp(beta * ``in_scale`` * d) in Q0.31 (int32) for d = 0, -1 ... -255; zero where TFLite skips the term."""
     real = min(beta * in_scale * (1 << 26), float(INT32_MAX if rounding != Multiplier.SINGLE else (1 << 30) - 1))
     if real <= 1.0:
@@ -176,12 +176,14 @@ def _qsoftmax_table_error_message(checked_node: CheckedNode) -> str:
 def _make_qsoftmax_test_cases() -> Iterable[Case]:
     for dtype, out_dtype in (("int8", "int8"), ("int8", "int16"), ("uint8", "uint8")):
         for scale, shape in ((0.1, (1, 10)), (0.7, (3, 7)), (0.001, (2, 1)), (4.0, (2, 2, 5))):
-            table = exponential_table(scale, 1.0, Multiplier.DOUBLE)
+            table = compute_exponential_table(scale, 1.0, Multiplier.DOUBLE)
             types = (TensorType(shape, dtype), TensorType((256,), "int32"))
             yield Case({"out_dtype": out_dtype}, types, (1,), (None, table), name=f"{dtype} {out_dtype} {scale}")
     same = np.full((1, 600), 5, np.int8)
     types = (TensorType(same.shape, "int8"), TensorType((256,), "int32"))
-    yield Case({"out_dtype": "int8"}, types, (1,), (same, exponential_table(0.1, 1.0, Multiplier.DOUBLE)), name="flat")
+    yield Case(
+        {"out_dtype": "int8"}, types, (1,), (same, compute_exponential_table(0.1, 1.0, Multiplier.DOUBLE)), name="flat"
+    )
 
 
 # ---------------------------------------------------------------- 16-bit data
@@ -204,8 +206,10 @@ def qsoftmax16_tables(
     real: Any = np.float64 if rounding == Rounding.LITERT else np.float32
     one, steps = real(1), real(65535)
     out_scale = real(2) / steps
-    exp = interpolation_table(lambda x: np.exp(x.astype(np.float64)).astype(real), real(10) / steps, 32767, out_scale)
-    reciprocal = interpolation_table(lambda x: one / (one + x), one / steps, -32768, out_scale)
+    exp = compute_interpolation_table(
+        lambda x: np.exp(x.astype(np.float64)).astype(real), real(10) / steps, 32767, out_scale
+    )
+    reciprocal = compute_interpolation_table(lambda x: one / (one + x), one / steps, -32768, out_scale)
     return {"multiplier": mantissa, "shift": shift, "rounding": rounding.multiplier}, (exp, reciprocal)
 
 
@@ -232,7 +236,7 @@ def _scale_distance16(distance: Any, attrs: Mapping[str, Any], arith: Arith[Any]
     return arith.select(scaled > -65535, scaled + 32767, scaled * 0 - 32768)
 
 
-def _reciprocal_table_argument(exponential_sum: Any, headroom: Any, arith: Arith[Any]) -> Any:
+def _build_reciprocal_table_argument(exponential_sum: Any, headroom: Any, arith: Arith[Any]) -> Any:
     """Return the argument x of the reciprocal table as int16, where -32768 means x = 0. ``exponential_sum`` shifted
     left by ``headroom`` is 1 + x."""
     x = numerics.shift_right_half_up(exponential_sum << headroom, 14) - ((1 << 15) + (1 << 16))
@@ -252,7 +256,7 @@ def _evaluate_qsoftmax16_reference(attrs: Mapping[str, Any], arrays: Sequence[An
     powers = interpolate_table(lambda i: exp[i], _scale_distance16(x - x.max(axis=-1, keepdims=True), attrs, NUMPY))
     total = powers.sum(axis=-1, keepdims=True)
     headroom = int32_headroom(total, 14, NUMPY)
-    scale = interpolate_table(lambda i: reciprocal[i], _reciprocal_table_argument(total, headroom, NUMPY))
+    scale = interpolate_table(lambda i: reciprocal[i], _build_reciprocal_table_argument(total, headroom, NUMPY))
     return (np.clip(_unclamped_probability16(powers, scale, headroom), 0, 32767).astype(np.int16),)
 
 
@@ -283,7 +287,7 @@ def _compute_qsoftmax16(call: OpCall) -> te.Tensor:
     j = te.reduce_axis(classes, "j")
     total = build_stage_of_row_values("total", lambda n: te.sum_reduce(power[n, j.var], j))
     headroom = build_stage_of_row_values("headroom", lambda n: int32_headroom(total[n], 14, TIR, classes << 15))
-    place = build_stage_of_row_values("place", lambda n: _reciprocal_table_argument(total[n], headroom[n], TIR))
+    place = build_stage_of_row_values("place", lambda n: _build_reciprocal_table_argument(total[n], headroom[n], TIR))
     scale = build_stage_of_row_values("scale", lambda n: interpolate_table(make_table_reader(reciprocal), place[n]))
 
     def build_probability(n: Expr, c: Expr) -> Expr:
@@ -361,7 +365,7 @@ def exponential_fraction_bits(classes: int) -> int:
     return _TOTAL_BITS - max((classes - 1).bit_length(), 1)
 
 
-def scaled_exponentials(in_scale: float, classes: int) -> Array:
+def compute_scaled_exponentials(in_scale: float, classes: int) -> Array:
     """Return exp(-``in_scale`` * d) for d = 0 ... 255 as int32 with :func:`exponential_fraction_bits` fraction bits."""
     distance = np.arange(256) * float(np.float32(in_scale))
     return np.asarray(np.rint(np.exp(-distance) * (1 << exponential_fraction_bits(classes))), np.int32)
@@ -459,7 +463,7 @@ def _make_qsoftmax_scaled_test_cases() -> Iterable[Case]:
     for dtype, out_dtype, out_scale, zero in quantisations:
         for scale, shape in ((0.1, (1, 10)), (0.7, (3, 7)), (0.001, (2, 1)), (4.0, (2, 2, 5)), (0.02, (1, 300))):
             types = (TensorType(shape, dtype), TensorType((256,), "int32"))
-            arrays = (None, scaled_exponentials(scale, shape[-1]))
+            arrays = (None, compute_scaled_exponentials(scale, shape[-1]))
             yield Case(
                 scaled_softmax_attrs(out_scale, zero, out_dtype),
                 types,
@@ -470,7 +474,11 @@ def _make_qsoftmax_scaled_test_cases() -> Iterable[Case]:
     same = np.full((1, 1024), 5, np.int8)
     types = (TensorType(same.shape, "int8"), TensorType((256,), "int32"))
     yield Case(
-        scaled_softmax_attrs(1 / 256, -128, "int8"), types, (1,), (same, scaled_exponentials(0.1, 1024)), name="flat"
+        scaled_softmax_attrs(1 / 256, -128, "int8"),
+        types,
+        (1,),
+        (same, compute_scaled_exponentials(0.1, 1024)),
+        name="flat",
     )
 
 
@@ -602,7 +610,7 @@ def _legalize_softmax(node: Node, graph: Graph) -> Legalized | None:
             where=str(node.loc),
             hint="keep it in float32",
         )
-    table = rewrite.add_constant("exp", exponential_table(scale_in, beta, rounding.multiplier))
+    table = rewrite.add_constant("exp", compute_exponential_table(scale_in, beta, rounding.multiplier))
     rewrite.emit("qsoftmax", (node.inputs[0], table), node.outputs[0], {"out_dtype": result.dtype})
     return rewrite.legalized()
 
@@ -620,7 +628,7 @@ def _legalize_by_table(node: Node, graph: Graph) -> Legalized:
     if not narrow or not can_compute_scaled_softmax(out_scale, source.shape[-1]):
         return legalize_in_float(node, graph)
     rewrite = Rewrite(node, graph)
-    table = rewrite.add_constant("exp", scaled_exponentials(scale * float(node.attr("beta")), source.shape[-1]))
+    table = rewrite.add_constant("exp", compute_scaled_exponentials(scale * float(node.attr("beta")), source.shape[-1]))
     attrs = scaled_softmax_attrs(out_scale, zero, result.dtype)
     rewrite.emit("qsoftmax_scaled", (node.inputs[0], table), node.outputs[0], attrs)
     return rewrite.legalized()

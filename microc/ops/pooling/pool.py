@@ -347,7 +347,7 @@ def _reduce_windows(call: OpCall, combiner: str, pad_value: float, initial_value
     batch, height, width, channels = data.type.shape
     dtype = computation_dtype(data.type.dtype)
     start = ir.const(initial_value, dtype)
-    if call.attrs["kernel"] == (height, width) and not any(_max_padding(call)):
+    if call.attrs["kernel"] == (height, width) and not any(_largest_padding_of_sides(call)):
         image, k = data.tensor((batch, height * width, channels)), te.reduce_axis(height * width, "k")
 
         def build_whole_image_element(n: Expr, c: Expr) -> Expr:
@@ -365,7 +365,7 @@ def _reduce_windows(call: OpCall, combiner: str, pad_value: float, initial_value
     return te.compute(call.out_types[0].shape, build_reduced_element, ACC, ("n", "y", "x", "c"))
 
 
-def _max_padding(call: OpCall) -> tuple[int, ...]:
+def _largest_padding_of_sides(call: OpCall) -> tuple[int, ...]:
     """Return the largest padding of each side (top, left, bottom, right) over all sizes that the network may get at run
     time.
 
@@ -378,8 +378,8 @@ def _pad_data(call: OpCall, x: te.Tensor, pad_value: float) -> te.Tensor:
     """Build the te stage ``padded``: the data with a border of ``pad_value``. Return the data itself if there is no
     padding."""
     top, left, bottom, right = call.attrs["padding"]
-    above, ahead, below, behind = _max_padding(call)
-    if not any(_max_padding(call)):
+    above, ahead, below, behind = _largest_padding_of_sides(call)
+    if not any(_largest_padding_of_sides(call)):
         return x
     batch, height, width, channels = x.shape
 
@@ -433,7 +433,7 @@ def _compute_avg(call: OpCall) -> te.Tensor:
 
 def _build_window_size(call: OpCall, data_shape: tuple[int, ...], window_index: Sequence[Expr]) -> Expr:
     """Build the number of elements (int32) over which the window at ``window_index`` averages."""
-    kernel, padding, sides = call.attrs["kernel"], call.attrs["padding"], _max_padding(call)
+    kernel, padding, sides = call.attrs["kernel"], call.attrs["padding"], _largest_padding_of_sides(call)
     if call.attrs["count_include_pad"] or not any(sides):
         return ir.const(prod(kernel), "int32")
     total: Expr = ir.const(1, "int32")

@@ -288,7 +288,7 @@ def _compute_mean_multiplier(call: OpCall) -> tuple[te.Tensor, ...]:
     count, k, zero = ir.const(call.attrs["count"], "int32"), Var("k"), ir.const(0, "int32")
     divisor = ir.cast("uint32", count)
 
-    def build_mean_multiplier_loops(_: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+    def build_mean_multiplier_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         quotient, rest = (Buffer(name, (1,), "uint32", "register") for name in ("quotient", "rest"))
         places = Buffer("places", (1,), "int32", "register")
 
@@ -328,12 +328,12 @@ def _compute_mean_scale(call: OpCall) -> te.Tensor:
     return te.compute((1,), lambda _: scale_in / (scale_out * count), "scale")
 
 
-def _evaluate_mean_multiplier_reference(attrs: Mapping[str, Any], _: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_mean_multiplier_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     multiplier, shift = mean_multiplier(attrs["multiplier"], attrs["shift"], attrs["count"])
     return np.array([multiplier], np.int32), np.array([shift], np.int32)
 
 
-def _evaluate_mean_scale_reference(attrs: Mapping[str, Any], _: Sequence[Any]) -> tuple[Array, ...]:
+def _evaluate_mean_scale_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     return (np.array([mean_scale(attrs["scale_in"], attrs["scale_out"], attrs["count"])], np.float32),)
 
 

@@ -367,7 +367,7 @@ QMUL = OpDef(
 # ones, both of which C leaves undefined: here the right shift is clamped to 0..31.
 
 
-def reciprocal_tables() -> tuple[Array, Array]:
+def compute_reciprocal_tables() -> tuple[Array, Array]:
     """Return two tables of 256 entries for 1 / d, d = 0 .. 255.
 
     The first contains the mantissa of 1 / d (int32), the second the number of bits of d below its highest set bit
@@ -393,7 +393,7 @@ def legalize_div(node: Node, graph: Graph) -> Legalized:
         real = float(np.float32(a) / np.float32(np.float32(b) * np.float32(out)))
     multiplier, shift = quantize_multiplier(real)
     rewrite = Rewrite(node, graph)
-    mantissas, bits = reciprocal_tables()
+    mantissas, bits = compute_reciprocal_tables()
     tables = (rewrite.add_constant("reciprocals", mantissas), rewrite.add_constant("bits", bits))
     attrs: dict[str, Attr] = {"zero_point_a": zero_a, "zero_point_b": zero_b, "zero_point": zero}
     attrs |= {"multiplier": multiplier, "shift": shift, "minimum": low, "maximum": high}
@@ -445,7 +445,7 @@ def _build_qdiv_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Any]) -> Ex
 
 
 def _make_qdiv_test_cases() -> Iterable[Case]:
-    mantissas, bits = reciprocal_tables()
+    mantissas, bits = compute_reciprocal_tables()
     low, high = dtypes.int_range("int8")
     common: dict[str, Attr] = {"minimum": low, "maximum": high, "zero_point": 3}
     a, b = np.meshgrid(np.array([-128, -1, 0, 1, 5, 100, 127], np.int8), np.array([-127, -9, 6, 7, 50, 127], np.int8))

@@ -39,7 +39,7 @@ __all__ = ["OPERATORS", "legalize_add", "legalize_mul", "legalize_sub"]
 # ---------------------------------------------------------------- quantize, dequantize
 
 
-def _scales_and_zero_points(attrs: Mapping[str, Any], data_rank: int) -> tuple[Array, Array]:
+def _read_scales_and_zero_points(attrs: Mapping[str, Any], data_rank: int) -> tuple[Array, Array]:
     """Return scale (float32) and zero_point (int64) of the attributes as arrays that broadcast to data of ``data_rank``
     axes."""
     shape = [1] * data_rank
@@ -48,7 +48,7 @@ def _scales_and_zero_points(attrs: Mapping[str, Any], data_rank: int) -> tuple[A
     return np.array(attrs["scale"], np.float32).reshape(shape), np.array(attrs["zero_point"], np.int64).reshape(shape)
 
 
-def _single_scale_and_zero_point(attrs: Mapping[str, Any]) -> tuple[float, int]:
+def _read_single_scale_and_zero_point(attrs: Mapping[str, Any]) -> tuple[float, int]:
     """Return the scale and zero point of a tensor that has one of each for all elements."""
     if len(attrs["scale"]) != 1:
         raise InternalError("a scale per channel has no scalar expression: legalisation must turn it into an operand")
@@ -56,7 +56,7 @@ def _single_scale_and_zero_point(attrs: Mapping[str, Any]) -> tuple[float, int]:
 
 
 def _build_quantize_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
-    scale, zero = _single_scale_and_zero_point(attrs)
+    scale, zero = _read_single_scale_and_zero_point(attrs)
     low, high = dtypes.int_range(attrs["out_dtype"])
     least, most = max(low - zero, -(1 << 31)), min(high - zero, INT32_MAX)
     x = round_to_int32(args[0] / ir.const(scale, "float32"), least, most, attrs["rounding"])
@@ -65,7 +65,7 @@ def _build_quantize_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) 
 
 def _evaluate_quantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = np.asarray(arrays[0], np.float32)
-    scale, zero = _scales_and_zero_points(attrs, x.ndim)
+    scale, zero = _read_scales_and_zero_points(attrs, x.ndim)
     low, high = dtypes.int_range(attrs["out_dtype"])
     least, most = np.maximum(low - zero, -(1 << 31)), np.minimum(high - zero, INT32_MAX)
     rounded = round_half_even if attrs["rounding"] == Ties.EVEN else round_half_away
@@ -79,7 +79,7 @@ def _evaluate_quantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]
 
 
 def _build_dequantize_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
-    scale, zero = _single_scale_and_zero_point(attrs)
+    scale, zero = _read_single_scale_and_zero_point(attrs)
     wide = dtypes.nbytes(args[0].dtype) >= 4 and zero  # the difference of two 32-bit numbers needs 33 bits
     x = ir.cast("int64" if wide else "int32", args[0])
     return ir.cast("float32", x - zero if zero else x) * ir.const(scale, "float32")
@@ -87,7 +87,7 @@ def _build_dequantize_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]
 
 def _evaluate_dequantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = np.asarray(arrays[0], np.int64)
-    scale, zero = _scales_and_zero_points(attrs, x.ndim)
+    scale, zero = _read_scales_and_zero_points(attrs, x.ndim)
     return ((x - zero).astype(np.float32) * scale,)
 
 
@@ -129,7 +129,7 @@ def _legalize_dequantize(node: Node, graph: Graph) -> Legalized | None:
     if len(node.attr("scale")) == 1:
         return None
     rewrite, tensor_type = Rewrite(node, graph), graph.types[node.inputs[0]]
-    scale, zero = _scales_and_zero_points(node.attrs, len(tensor_type.shape))
+    scale, zero = _read_scales_and_zero_points(node.attrs, len(tensor_type.shape))
     real = rewrite.emit(
         "cast", node.inputs, rewrite.add_value("real", tensor_type.shape, "float32"), {"dtype": "float32"}
     )
@@ -154,7 +154,7 @@ def _legalize_quantize(node: Node, graph: Graph) -> Legalized | None:
             hint="quantise per tensor, or round half to even",
         )
     rewrite, tensor_type = Rewrite(node, graph), graph.types[node.inputs[0]]
-    scale, zero = _scales_and_zero_points(node.attrs, len(tensor_type.shape))
+    scale, zero = _read_scales_and_zero_points(node.attrs, len(tensor_type.shape))
     steps = rewrite.emit(
         "div",
         (node.inputs[0], rewrite.add_constant("scale", scale)),

@@ -69,7 +69,7 @@ def _infer_cumsum_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -
     return (TensorType(types[0].shape, types[0].dtype),)
 
 
-def _running_sums(attrs: Mapping[str, Any], x: Array) -> Array:
+def _compute_running_sums(attrs: Mapping[str, Any], x: Array) -> Array:
     """Return the running sums of ``x`` (float64 or int64) that the attributes ``axis``, ``exclusive`` and ``reverse``
     describe."""
     axis = attrs["axis"]
@@ -82,7 +82,7 @@ def _running_sums(attrs: Mapping[str, Any], x: Array) -> Array:
 
 def _evaluate_cumsum_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0]
-    return (_running_sums(attrs, x.astype(np.float64 if x.dtype.kind == "f" else np.int64)).astype(x.dtype),)
+    return (_compute_running_sums(attrs, x.astype(np.float64 if x.dtype.kind == "f" else np.int64)).astype(x.dtype),)
 
 
 def _build_scan(
@@ -188,7 +188,7 @@ def _infer_qcumsum_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) 
 def _evaluate_qcumsum_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     start, left = _initial_sum_and_left_shift(attrs)
     x = (arrays[0].astype(np.int64) - attrs["input_zero_point"]) << left
-    total = (_running_sums(attrs, x) + start).astype(np.int32).astype(np.int64)
+    total = (_compute_running_sums(attrs, x) + start).astype(np.int32).astype(np.int64)
     scaled = Multiplier(attrs["rounding"]).multiply_function(total, attrs["multiplier"], attrs["shift"], NUMPY)
     low, high = dtypes.int_range(arrays[0].dtype.name)
     return (np.clip(scaled + attrs["zero_point"], low, high).astype(arrays[0].dtype),)

@@ -37,7 +37,7 @@ from microc.tir.ir import Expr
 from microc.tir.names import ACC
 
 
-def _reduced_axes(attrs: Mapping[str, Any], data_shape: tuple[int, ...], op_name: str) -> tuple[int, ...]:
+def _normalise_reduced_axes(attrs: Mapping[str, Any], data_shape: tuple[int, ...], op_name: str) -> tuple[int, ...]:
     """Return the reduced axes as sorted non-negative integers; raise ModelError if they are not axes of
     ``data_shape``."""
     rank = len(data_shape)
@@ -53,7 +53,7 @@ def _infer_reduction_types(
     op_name: str, attrs: Mapping[str, Any], types: Sequence[TensorType]
 ) -> tuple[TensorType, ...]:
     tensor_type = types[0]
-    axes = _reduced_axes(attrs, tensor_type.shape, op_name)
+    axes = _normalise_reduced_axes(attrs, tensor_type.shape, op_name)
     if tensor_type.dtype == "bool":
         raise ModelError(f"{op_name}: the data must be numbers; got bool")
     ones = [1 if axis in axes else extent for axis, extent in enumerate(tensor_type.shape)]
@@ -130,7 +130,7 @@ def merge_adjacent_axes(shape: tuple[int, ...], reduced_axes: tuple[int, ...]) -
 def _compute_reduction(reduction: Reduction, call: OpCall) -> te.Tensor:
     data = call.data
     tensor_type, attrs = data.type, call.attrs
-    runs = merge_adjacent_axes(tensor_type.shape, _reduced_axes(attrs, tensor_type.shape, reduction.name))
+    runs = merge_adjacent_axes(tensor_type.shape, _normalise_reduced_axes(attrs, tensor_type.shape, reduction.name))
     if not any(reduced for _, reduced in runs):
         runs.append((1, True))
     x = data.tensor(tuple(extent for extent, _ in runs))
@@ -270,7 +270,7 @@ def _narrow_sum_overflow_message(checked_node: CheckedNode) -> str:
     string."""
     tensor_type, attrs = checked_node.types[0], checked_node.attrs
     narrow = dtypes.is_integer(tensor_type.dtype) and dtypes.nbytes(tensor_type.dtype) < 4
-    count = _elements_per_result({"axes": _reduced_axes(attrs, tensor_type.shape, "sum")}, tensor_type.shape)
+    count = _elements_per_result({"axes": _normalise_reduced_axes(attrs, tensor_type.shape, "sum")}, tensor_type.shape)
     return window_sum_overflow_message(checked_node, count, offset=attrs.get("offset", 0)) if narrow else ""
 
 

@@ -40,7 +40,7 @@ _FIXED = 6
 """Number of operands that are always present."""
 
 
-def _present_tables_by_name(attrs: Mapping[str, Any], operands: Sequence[Any]) -> dict[str, Any]:
+def _read_optional_tables(attrs: Mapping[str, Any], operands: Sequence[Any]) -> dict[str, Any]:
     """Return the optional operands that are present, by name."""
     return dict(zip(attrs["tables"], operands[_FIXED:], strict=True))
 
@@ -59,7 +59,7 @@ def _infer_tree_ensemble_types(attrs: Mapping[str, Any], types: Sequence[TensorT
             f"{threshold.dtype} and values {values.shape}, expected two axes for data and values, thresholds in the "
             "data's dtype"
         )
-    found = _present_tables_by_name(attrs, types)
+    found = _read_optional_tables(attrs, types)
     per_node = [tensor_type.size for tensor_type in (feature, threshold, left_leaves, found.get("mode", feature))]
     if len(set(per_node)) > 1 or found.get("target", leaves).size != leaves.size:
         raise ModelError(
@@ -84,7 +84,7 @@ def _result_dtype(leaf_dtype: str) -> str:
     return leaf_dtype if dtypes.is_float(leaf_dtype) else "int32"
 
 
-def _initial_result(combiner: str, dtype: str) -> int | float:
+def _neutral_result(combiner: str, dtype: str) -> int | float:
     """Return the result of an ensemble without trees, from which its combination starts."""
     if combiner == "sum":
         return 0
@@ -102,13 +102,13 @@ def _comparison_outcome_bit(x: Any, threshold: Any) -> int:
 
 def _evaluate_tree_ensemble_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, feature, threshold, left_leaves, leaves, values = arrays[:_FIXED]
-    tables = _present_tables_by_name(attrs, arrays)
+    tables = _read_optional_tables(attrs, arrays)
     dtype = dtypes.to_numpy(_result_dtype(values.dtype.name))
     target = tables.get("target", np.zeros(len(leaves), np.int64))
     rows = tables.get("leaf", np.arange(len(values)))
     mode = tables.get("mode", np.full(len(feature), attrs["mode"]))
     combine = {"sum": np.add, "min": np.minimum, "max": np.maximum}[attrs["combine"]]
-    out = np.full((len(data), attrs["targets"]), _initial_result(attrs["combine"], dtype.name), dtype)
+    out = np.full((len(data), attrs["targets"]), _neutral_result(attrs["combine"], dtype.name), dtype)
     for x, result in zip(data, out, strict=True):
         first_node = first_leaf = 0
         for tree, count in enumerate(leaves.astype(int)):
@@ -150,7 +150,7 @@ def _tree_error_message(checked_node: CheckedNode) -> str:
     """Return a message if a walk from root to leaf can leave the tables or is longer than the attribute ``depth``, else
     an empty string."""
     attrs, (data, feature, *_, values) = checked_node.attrs, checked_node.types[:_FIXED]
-    tables = _present_tables_by_name(attrs, checked_node.types)
+    tables = _read_optional_tables(attrs, checked_node.types)
     size, rows = feature.size, tables["leaf"].size if "leaf" in tables else values.shape[0]
     counts, below = (np.asarray(checked_node.data[k], np.int64).reshape(-1) for k in (4, 3))
     if len(counts) and (int(counts.sum()) - len(counts) > size or int(counts.sum()) > rows):
@@ -188,7 +188,7 @@ def _leaf_sum_overflow_message(checked_node: CheckedNode, counts: Array) -> str:
     largest = float(max(-low, high)) * len(counts)
     if values is not None and largest > INT32_MAX and len(counts):
         rows = np.abs(np.asarray(values, np.float64)).max(axis=1)
-        leaf = _present_tables_by_name(attrs, checked_node.data).get("leaf", np.arange(len(rows)))
+        leaf = _read_optional_tables(attrs, checked_node.data).get("leaf", np.arange(len(rows)))
         largest = float(np.maximum.reduceat(rows[leaf], np.cumsum(counts) - counts).sum())
     return (
         ""
@@ -222,7 +222,7 @@ def _build_goes_left_condition(x: Expr, threshold: Expr, mode: Expr | int, possi
 def _compute_tree_ensemble(call: OpCall) -> te.Tensor:
     attrs, operands = call.attrs, call.present
     out = call.out_types[0]
-    table = _present_tables_by_name(attrs, operands).get("mode")
+    table = _read_optional_tables(attrs, operands).get("mode")
     modes = (
         np.arange(16) if table is not None and table.data is None else attrs["mode"] if table is None else table.data
     )
@@ -244,7 +244,7 @@ class _TreeWalkBuilder:
     ) -> None:
         self.attrs, self.out, self.modes = attrs, out, modes
         self.data, self.feature, self.threshold, self.left_leaves, self.leaves, self.values = buffers[:_FIXED]
-        self.tables = _present_tables_by_name(attrs, buffers)
+        self.tables = _read_optional_tables(attrs, buffers)
         names = ("node", "leaf", "below", "first_node", "first_leaf")
         self.node, self.leaf, self.below, self.first_node, self.first_leaf = (
             ir.Buffer(name, (1,), "int32", "register") for name in names
@@ -254,7 +254,7 @@ class _TreeWalkBuilder:
     def build_row_loop(self) -> ir.Stmt:
         """Build the loop over rows of features."""
         k = ir.Var("k")
-        start = ir.const(_initial_result(self.attrs["combine"], self.out.dtype), self.out.dtype)
+        start = ir.const(_neutral_result(self.attrs["combine"], self.out.dtype), self.out.dtype)
         clear = ir.loops([(k, self.out.shape[1])], ir.Store(self.out, (self.row, k), start))
         rows = [(self.row, self.data.shape[0])]
         if not self.attrs["depth"]:

@@ -324,7 +324,7 @@ def schedule_vector_depthwise(start: Schedule, target: Target, decisions: Decisi
 # ---- Convolutions on vectors without im2col: windows slide over the image, and pixels are read in place
 #
 # In NHWC a window's row of taps is contiguous, so the sum is two loops: rows of taps, and that run of memory (algorithm
-# ``windows``, :func:`microc.ops.convolution.conv2d_algorithms.sliding_window_product`). A tile is pixels of one row of outputs
+# ``windows``, :func:`microc.ops.convolution.conv2d_algorithms.build_sliding_window_product`). A tile is pixels of one output row
 # by vectors of channels. If the convolution is padded, the image rows that a row of outputs reads are copied once, with their
 # border.
 

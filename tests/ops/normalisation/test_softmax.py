@@ -11,7 +11,7 @@ from microc.graph.ir import Quant, TensorType
 from microc.ops import registry
 from microc.ops.attributes import Multiplier, Rounding
 from microc.ops.elementwise.scalar_functions import build_exp_of_negative
-from microc.ops.normalisation.softmax import exponential_table, qsoftmax16_tables
+from microc.ops.normalisation.softmax import compute_exponential_table, qsoftmax16_tables
 from microc.tir.interp import run
 from tests.frontend.tflite_model import Op, quantised
 from tests.ops.harness import legalized, run_legalized
@@ -54,7 +54,7 @@ def test_other_quantisations_go_through_floats(rounding: str) -> None:
 
 
 def test_exponentials_fall_from_one_to_skipped() -> None:
-    table = exponential_table(0.5, 1.0, Multiplier.DOUBLE)
+    table = compute_exponential_table(0.5, 1.0, Multiplier.DOUBLE)
     assert table[0] == (1 << 31) - 1
     assert table[255] == 0 and (np.diff(table.astype(np.int64)) <= 0).all()
     np.testing.assert_allclose(table / 2**31, np.exp(-0.5 * np.arange(256)), atol=3e-7)
@@ -62,7 +62,7 @@ def test_exponentials_fall_from_one_to_skipped() -> None:
 
 def test_refusals() -> None:
     with pytest.raises(UnsupportedError, match="too small"):
-        exponential_table(1e-9, 1.0, Multiplier.DOUBLE)
+        compute_exponential_table(1e-9, 1.0, Multiplier.DOUBLE)
     with pytest.raises(UnsupportedError, match="too large"):
         qsoftmax16_tables(100.0, 1.0, Rounding.DOUBLE)
     quants = (Quant((0.1,), (0,)), Quant((1 / 256,), (-128,)))
