@@ -193,7 +193,9 @@ def make_zero_point_range_check(zero_point_attribute: str, position: int) -> Nod
     return check_zero_point
 
 
-def centred_range(checked_node: CheckedNode, position: int, zero_point_attribute: str) -> tuple[int, int]:
+def operand_range_minus_zero_point(
+    checked_node: CheckedNode, position: int, zero_point_attribute: str
+) -> tuple[int, int]:
     """Return ``(least, largest)``: the range of the operand at ``position`` after subtraction of its zero point.
 
     The range is that of the operand's dtype. ``zero_point_attribute``: name of the attribute that is the zero point."""
@@ -208,7 +210,7 @@ def product_overflow_message(checked_node: CheckedNode, zero_point_attributes: t
     attributes that are the zero points."""
     if not all(dtypes.is_integer(tensor_type.dtype) for tensor_type in checked_node.types[:2]):
         return f"the factors must be integers; got {checked_node.types[0].dtype} and {checked_node.types[1].dtype}"
-    (a, b), (c, d) = (centred_range(checked_node, k, zero_point_attributes[k]) for k in range(2))
+    (a, b), (c, d) = (operand_range_minus_zero_point(checked_node, k, zero_point_attributes[k]) for k in range(2))
     largest = max(abs(x * y) for x in (a, b) for y in (c, d))
     return (
         ""

@@ -244,15 +244,17 @@ class _GroupLowering:
             self.params.append((tensor, Param(parameter_name, value_name, self.graph.consts.get(value_name))))
         return self.cache[value_name, shape]
 
-    def add_packed_constant(self, value: str, role: str, array: Array, is_index_table: bool) -> te.Tensor:
-        """Add a kernel parameter for the constant ``array``, which was computed from the value ``value``; return its
-        placeholder.
+    def add_packed_constant(
+        self, value_name: str, parameter_name: str, array: Array, is_index_table: bool
+    ) -> te.Tensor:
+        """Add a kernel parameter for the constant ``array``, which was computed from the value ``value_name``;
+        return its placeholder.
 
         ``is_index_table``: True if its numbers may be used as indices."""
-        tensor = te.placeholder(array.shape, str(array.dtype), self.unused_name(role))
+        tensor = te.placeholder(array.shape, str(array.dtype), self.unused_name(parameter_name))
         if is_index_table:
             self.tables.add(tensor.name)
-        self.params.append((tensor, Param(role, value, array)))
+        self.params.append((tensor, Param(parameter_name, value_name, array)))
         return tensor
 
     def build_operand(self, value_name: str, parameter_name: str) -> Operand:
@@ -318,10 +320,10 @@ def _create_kernel(
     tensors, stored = [t for t, _ in inputs], tuple(t for t, _ in consts)
     func = te.create_prim_func(kernel_name, tensors, outputs, stored)
     params = tuple(p for _, p in (*inputs, *consts))
-    return LoweredGroup(func, params, output_names, group.nodes[0], macs, outputs, stored, _table_names(group))
+    return LoweredGroup(func, params, output_names, group.nodes[0], macs, outputs, stored, _index_table_names(group))
 
 
-def _table_names(group: _GroupLowering) -> frozenset[str]:
+def _index_table_names(group: _GroupLowering) -> frozenset[str]:
     """Return the names of the constants whose numbers may be used as indices, because they are known to be within
     bounds."""
     bounded = {value for node in group.nodes for value in registry.bounded_operand_names(node, group.graph)}

@@ -90,7 +90,7 @@ def _make_geometry_test_case(
     )
 
 
-def make_test_cases() -> Iterable[Case]:
+def _make_conv2d_test_cases() -> Iterable[Case]:
     """Yield test cases: every algorithm of ``compute``, borders, strides, dilations, dtypes, and extents of one
     element."""
     same, odd = (1, 1, 1, 1), (2, 0, 1, 3)
@@ -230,7 +230,7 @@ LONG_RUN = 8
 """Least width of a kernel for which gathering a patch of a single channel is fast enough. measured: unknown"""
 
 
-def infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def infer_conv2d_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     """Return the output type: batch, height, width and channels in the layout of the data, and ``out_dtype``, or the
     data's dtype if this is empty."""
     g = infer_geometry(attrs, types[0].shape, types[1].shape)
@@ -244,7 +244,7 @@ def infer_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
     return (TensorType((g.batch, g.out_height, g.out_width, g.out_channels), dtype),)
 
 
-def evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def evaluate_conv2d_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     """Compute the convolution in float64, as a sum of one matrix product for each tap. Exact for integers, whose sums
     are far below 2**53."""
     attrs = {**DEFAULTS, **attrs}
@@ -273,7 +273,7 @@ def evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple
 # ---------------------------------------------------------------- tensor expressions
 
 
-def compute(call: OpCall) -> te.Tensor:
+def _compute_conv2d(call: OpCall) -> te.Tensor:
     """Build the tensor expression of the convolution, by the algorithm in the node's attribute ``algorithm`` (see
     ALGORITHMS).
 
@@ -492,7 +492,7 @@ def _find_padded_row_and_column(g: Geometry, y: Expr, x: Expr, ky: Expr, kx: Exp
 # ---------------------------------------------------------------- legalisation, cost
 
 
-def legalize(node: Node, graph: Graph) -> Legalized | None:
+def _legalize_conv2d(node: Node, graph: Graph) -> Legalized | None:
     """Rewrite a quantised convolution to a convolution on plain integers and ``requantize``; split a fused activation
     from a float convolution."""
     if not is_quantised(node, graph):
@@ -508,7 +508,7 @@ def legalize(node: Node, graph: Graph) -> Legalized | None:
     )
 
 
-def count_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+def count_conv2d_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
     """Return the number of multiply-accumulates, including products with padding."""
     return out_types[0].size * infer_geometry(attrs, types[0].shape, types[1].shape).depth
 
@@ -531,13 +531,13 @@ def _conv2d_overflow_message(checked_node: CheckedNode) -> str:
 OPERATORS = (
     OpDef(
         "conv2d",
-        infer=infer_types,
-        reference=evaluate_reference,
-        compute=compute,
-        cases=make_test_cases,
+        infer=infer_conv2d_types,
+        reference=evaluate_conv2d_reference,
+        compute=_compute_conv2d,
+        cases=_make_conv2d_test_cases,
         attrs=ATTRS,
-        legalize=legalize,
-        macs=count_macs,
+        legalize=_legalize_conv2d,
+        macs=count_conv2d_macs,
         axes=map_batch_axis,
         window=_conv2d_input_window,
         algorithms=ALGORITHMS,

@@ -43,7 +43,7 @@ class TableParameters:
     rounding: str
 
     @property
-    def centred_inputs(self) -> Array:
+    def inputs_minus_zero_point(self) -> Array:
         """All inputs in ascending order, minus their zero point (int64)."""
         low, high = dtypes.int_range(self.in_dtype)
         return np.arange(low, high + 1, dtype=np.int64) - self.in_quant.zero_point[0]
@@ -168,7 +168,7 @@ def _apply_float_function(
     divide by the output scale and round half to even, like ONNX. NaN becomes zero."""
     scale_in, scale_out = parameters.scales
     with np.errstate(all="ignore"):
-        real = function(scale_in * parameters.centred_inputs.astype(np.float32))
+        real = function(scale_in * parameters.inputs_minus_zero_point.astype(np.float32))
         inverse = np.float32(1) / scale_out
         rounded = (
             numerics.round_half_even(real / scale_out) if half_to_even else numerics.round_half_away(real * inverse)
@@ -183,14 +183,14 @@ def _compute_clip_table(parameters: TableParameters) -> Array:
         parameters.op, parameters.attrs, parameters.out_quant, parameters.out_dtype, parameters.rounding
     )
     return parameters.add_zero_point_and_clamp(
-        parameters.multiply_in_fixed_point(parameters.centred_inputs, parameters.scale_ratio), low, high
+        parameters.multiply_in_fixed_point(parameters.inputs_minus_zero_point, parameters.scale_ratio), low, high
     )
 
 
 def _compute_leaky_relu_table(parameters: TableParameters) -> Array:
     """Compute the table of leaky_relu with one multiplier for negative and one for other inputs. If alpha is negative,
     the results of negative inputs are negated."""
-    x, alpha = parameters.centred_inputs, parameters.attrs["alpha"]
+    x, alpha = parameters.inputs_minus_zero_point, parameters.attrs["alpha"]
     below = parameters.multiply_in_fixed_point(
         np.minimum(x, 0), leaky_relu_multiplier(float(parameters.scales[0]), float(parameters.scales[1]), alpha)
     )
@@ -244,7 +244,7 @@ def _apply_fixed_point_function(
             f"{2.0**-28:.3g} to {2.0**35:.3g}",
             hint=numerics.FAR_APART,
         )
-    x, radius = parameters.centred_inputs, math.floor(math.ldexp(15 << 27, -left))
+    x, radius = parameters.inputs_minus_zero_point, math.floor(math.ldexp(15 << 27, -left))
     inner = np.clip(x, 1 - radius, radius - 1)  # if the radius is zero nothing is inside
     raw = parameters.multiply_in_fixed_point(inner, real) if radius > 1 else np.zeros_like(x)
     value = numerics.rounding_shift_right(function(raw, 4), right_shift, NUMPY)
@@ -262,7 +262,7 @@ def _compute_hard_swish_table(parameters: TableParameters) -> Array:
         return _compute_float_table(parameters)
     out_mantissa, out_shift = quantize_multiplier(fine_scale / float(parameters.scales[1]))
     factor_mantissa, factor_shift = quantize_multiplier(fine_scale / (3 / 32768), 31)
-    fine = parameters.centred_inputs * 128
+    fine = parameters.inputs_minus_zero_point * 128
     scaled = _high_mul16(fine, numerics.reduce_multiplier(out_mantissa))
     factor = fine
     if factor_shift > 0:
@@ -280,7 +280,7 @@ def _compute_hard_swish_table(parameters: TableParameters) -> Array:
 
 def _compute_abs_table(parameters: TableParameters) -> Array:
     """Compute the table of abs(x). If the scales of input and output differ, abs(x) is multiplied by their ratio."""
-    size = np.abs(parameters.centred_inputs)
+    size = np.abs(parameters.inputs_minus_zero_point)
     return parameters.add_zero_point_and_clamp(
         size
         if parameters.scales[0] == parameters.scales[1]
@@ -295,13 +295,13 @@ def _compute_rsqrt_table(parameters: TableParameters) -> Array:
     real = rsqrt_multiplier(float(parameters.scales[0]), float(parameters.scales[1]))
     _, most = dtypes.int_range(parameters.out_dtype)
     roots = []
-    for x in parameters.centred_inputs.tolist():
+    for x in parameters.inputs_minus_zero_point.tolist():
         mantissa, shift = numerics.inverse_square_root_mantissa_and_shift(max(x, 1))
         roots.append(int(numerics.multiply_double_rounding(np.int64(1), mantissa, shift + _ROOT_SHIFT, NUMPY)))
     mantissa, shift = quantize_multiplier(real)
     scaled = numerics.multiply_double_rounding(np.array(roots, np.int64), mantissa, shift - _ROOT_SHIFT, NUMPY)
     return np.where(
-        parameters.centred_inputs > 0, parameters.add_zero_point_and_clamp(np.asarray(scaled)), most
+        parameters.inputs_minus_zero_point > 0, parameters.add_zero_point_and_clamp(np.asarray(scaled)), most
     ).astype(dtypes.to_numpy(parameters.out_dtype))
 
 

@@ -40,12 +40,12 @@ class AxisTaps:
 
 @frozen
 class TapTables:
-    """Tables of the ``count`` elements that interpolation reads: the ``index`` of each in the flat image, and its
+    """Tables of the ``tap_count`` elements that interpolation reads: the ``index`` of each in the flat image, and its
     ``weight``.
 
     The index is -1 where no element is read."""
 
-    count: int
+    tap_count: int
     index: Buffer
     weight: Buffer
 

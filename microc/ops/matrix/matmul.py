@@ -26,7 +26,7 @@ from microc.errors import ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arithmetic import is_quantised, split_activation
 from microc.ops.attributes import ACTIVATED, Attributes, algorithm_choice, element_type, integer, integers
-from microc.ops.constants import CheckedNode, centred_range, make_zero_point_range_check
+from microc.ops.constants import CheckedNode, make_zero_point_range_check, operand_range_minus_zero_point
 from microc.ops.matrix.gemm import build_matrix_product
 from microc.ops.matrix.products import ProductForm, legalize_product
 from microc.ops.registry import AxisMap, Case, Legalized, OpCall, OpDef, map_broadcast
@@ -104,19 +104,19 @@ def _evaluate_matmul_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) 
 class _ProductOperand:
     """Operand of the product, with its axes in the order in which the product reads them.
 
-    ``shape`` has the axes in this order, and ``element`` reads the operand at an index in this order. ``dtype`` and
-    ``zero_point`` describe the elements."""
+    ``shape`` has the axes in this order, and ``read_element`` reads the operand at an index in this order. ``dtype``
+    and ``zero_point`` describe the elements."""
 
     shape: tuple[int, ...]
     dtype: str
     zero_point: int
-    element: Callable[..., Expr]
+    read_element: Callable[..., Expr]
 
-    def read_centred(self, batch: Sequence[Var], *index: Expr, dtype: str) -> Expr:
+    def read_minus_zero_point(self, batch: Sequence[Var], *index: Expr, dtype: str) -> Expr:
         """Return an element of one matrix minus the zero point. Batch axes broadcast as in numpy."""
         missing = len(batch) - (len(self.shape) - 2)
         first = [0 if extent == 1 else batch[missing + axis] for axis, extent in enumerate(self.shape[:-2])]
-        value = ir.cast(dtype, self.element(*first, *index))
+        value = ir.cast(dtype, self.read_element(*first, *index))
         return value - self.zero_point if self.zero_point else value
 
 
@@ -174,9 +174,9 @@ def _has_zero_point_or_axes(attrs: Mapping[str, Any]) -> bool:
     return any(attrs.get(f"{what}_{name}", 0) not in (0, ()) for what in ("zero_point", "axes") for name in "ab")
 
 
-def name_product_axes(shape: tuple[int, ...], *last: str) -> tuple[str, ...]:
-    """Return the names of a product's axes: ``b0``, ``b1`` ... for the batch, then the two names in ``last``."""
-    return (*(f"b{axis}" for axis in range(len(shape) - 2)), *last)
+def name_product_axes(shape: tuple[int, ...], *matrix_axis_names: str) -> tuple[str, ...]:
+    """Return the names of a product's axes: ``b0``, ``b1`` ... for the batch, then the two ``matrix_axis_names``."""
+    return (*(f"b{axis}" for axis in range(len(shape) - 2)), *matrix_axis_names)
 
 
 def _build_direct_product(
@@ -187,7 +187,7 @@ def _build_direct_product(
 
     def build_sum(*index: Var) -> Expr:
         *batch, p, o = index
-        product = left.read_centred(batch, p, k.var, dtype=acc_dtype) * right.read_centred(
+        product = left.read_minus_zero_point(batch, p, k.var, dtype=acc_dtype) * right.read_minus_zero_point(
             batch, k.var, o, dtype=acc_dtype
         )
         return te.sum_reduce(product, k)
@@ -213,7 +213,9 @@ def _build_copied_rows_product(
 
         def build_copied_element(*index: Var) -> Expr:
             *batch, row, term = index
-            value = ir.cast("int16", product_operand.read_centred(batch, *matrix_index(row, term), dtype="int32"))
+            value = ir.cast(
+                "int16", product_operand.read_minus_zero_point(batch, *matrix_index(row, term), dtype="int32")
+            )
             return value if padded == depth else ir.select(term < depth, value, ir.const(0, "int16"))
 
         return build_copied_element
@@ -269,7 +271,9 @@ def _matmul_overflow_message(checked_node: CheckedNode) -> str:
         return ""
     if out not in ("int32", "int64"):
         return f"out_dtype cannot hold sums of {a.dtype}; got {out}, expected int32 or int64"
-    magnitudes = (max(map(abs, centred_range(checked_node, k, f"zero_point_{'ab'[k]}"))) for k in range(2))
+    magnitudes = (
+        max(map(abs, operand_range_minus_zero_point(checked_node, k, f"zero_point_{'ab'[k]}"))) for k in range(2)
+    )
     largest = _permute_shape(a.shape, attrs["axes_a"])[-1] * prod(magnitudes)
     limit = dtypes.int_range(out)[1]
     return "" if largest <= limit else f"sums can overflow {out}; got up to {largest}, expected at most {limit}"

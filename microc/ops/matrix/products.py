@@ -87,7 +87,7 @@ def legalize_product(node: Node, graph: Graph, product_form: ProductForm) -> Leg
     rounding = Rounding.SINGLE if exact_scales else rounding
     weights = constant_data(graph, node.inputs[1])
     if product_form.core_has_zero_points:
-        largest = _bound_centred_sum(rewrite, product_form.depth)
+        largest = _bound_sum_minus_zero_points(rewrite, product_form.depth)
         terms = _CoreOperands(node.inputs[:2], largest, largest, 0)
     elif weights is None:
         terms = _subtract_zero_points(rewrite, product_form.depth)
@@ -246,7 +246,7 @@ def _subtract_zero_points(rewrite: Rewrite, products_per_sum: int) -> _CoreOpera
     """Subtract the zero points from both operands at run time, for weights that the network computes."""
     node = rewrite.node
     operands = [_subtract_zero_point(rewrite, name) for name in node.inputs[:2]]
-    bound = _bound_centred_sum(rewrite, products_per_sum)
+    bound = _bound_sum_minus_zero_points(rewrite, products_per_sum)
     name = node.inputs[2] if len(node.inputs) > 2 else ""
     bias = constant_data(rewrite.graph, name)
     if bias is not None:
@@ -258,14 +258,14 @@ def _subtract_zero_points(rewrite: Rewrite, products_per_sum: int) -> _CoreOpera
     return _CoreOperands(tuple(operands), bound, bound, 0)
 
 
-def _bound_centred_sum(rewrite: Rewrite, products_per_sum: int) -> int:
+def _bound_sum_minus_zero_points(rewrite: Rewrite, products_per_sum: int) -> int:
     """Return the largest magnitude of a sum of ``products_per_sum`` products, each of two operands minus their zero
     points."""
-    ranges = (_centred_range(rewrite, name) for name in rewrite.node.inputs[:2])
+    ranges = (_value_range_minus_zero_point(rewrite, name) for name in rewrite.node.inputs[:2])
     return products_per_sum * prod(max(-low, high) for low, high in ranges)
 
 
-def _centred_range(rewrite: Rewrite, value_name: str) -> tuple[int, int]:
+def _value_range_minus_zero_point(rewrite: Rewrite, value_name: str) -> tuple[int, int]:
     """Return ``(least, largest)``: the range of the value ``value_name`` minus its zero point."""
     low, high = dtypes.int_range(rewrite.type(value_name).dtype)
     zero = per_tensor_quant(rewrite.node, rewrite.graph, value_name)[1]
@@ -281,7 +281,7 @@ def _subtract_zero_point(rewrite: Rewrite, value_name: str) -> str:
     values = constant_data(rewrite.graph, value_name)
     if values is not None:
         return rewrite.add_constant("centred", cast_exact("int16", values.astype(np.int64) - zero))
-    low, high = _centred_range(rewrite, value_name)
+    low, high = _value_range_minus_zero_point(rewrite, value_name)
     if dtypes.nbytes(operand_type.dtype) != 1:
         raise UnsupportedError(
             f"{value_name!r} has an unsupported zero point; got {zero} for {operand_type.dtype}, expected 0 or 8-bit "

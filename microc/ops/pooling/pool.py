@@ -207,7 +207,7 @@ def _make_pool_test_case(
     return Case(given, (TensorType(data_shape, data_dtype),), tolerance=tolerance)
 
 
-def make_max_test_cases(**extra: Any) -> Iterable[Case]:
+def make_max_pool_test_cases(**extra: Any) -> Iterable[Case]:
     for dtype in ("float32", "int8", "uint8", "int16"):
         near = 2e-6 if dtype == "float32" else 0.0
         yield _make_pool_test_case((1, 4, 4, 3), dtype, (2, 2), near, **extra)
@@ -218,14 +218,14 @@ def make_max_test_cases(**extra: Any) -> Iterable[Case]:
         yield _make_pool_test_case((1, 6, 1, 2), dtype, (2, 1), near, strides=(3, 1), padding=(0, 0, 1, 0), **extra)
 
 
-def make_avg_test_cases() -> Iterable[Case]:
-    yield from make_max_test_cases(count_include_pad=False)
+def make_avg_pool_test_cases() -> Iterable[Case]:
+    yield from make_max_pool_test_cases(count_include_pad=False)
     yield _make_pool_test_case(
         (1, 3, 3, 2), "float32", (2, 2), 2e-6, strides=(1, 1), padding=(1, 1, 0, 0), count_include_pad=True
     )
 
 
-def make_sum_test_cases() -> Iterable[Case]:
+def make_sum_pool_test_cases() -> Iterable[Case]:
     base: dict[str, Attr] = {"strides": (2, 2), "padding": (1, 0, 0, 1), "layout": "NHWC", "out_dtype": "int32"}
     for dtype in ("int8", "uint8", "int16"):
         attrs: dict[str, Attr] = {**base, "kernel": (2, 3), "pad_value": 3, "offset": -18}
@@ -492,7 +492,7 @@ OPERATORS: tuple[OpDef, ...] = (
         infer=_infer_pool_types,
         reference=_evaluate_max_reference,
         compute=_compute_max,
-        cases=make_max_test_cases,
+        cases=make_max_pool_test_cases,
         attrs=ATTRS,
         legalize=legalize_max_pool,
         edges="NaN goes through",
@@ -505,7 +505,7 @@ OPERATORS: tuple[OpDef, ...] = (
         infer=_infer_pool_types,
         reference=_evaluate_avg_reference,
         compute=_compute_avg,
-        cases=make_avg_test_cases,
+        cases=make_avg_pool_test_cases,
         sound=(_pool_overflow_message,),
         attrs={**ATTRS, "count_include_pad": flag("padding counts, as zeros")},
         legalize=legalize_avg_pool,
@@ -519,7 +519,7 @@ OPERATORS: tuple[OpDef, ...] = (
         infer=_infer_pool_types,
         reference=_evaluate_sum_reference,
         compute=_compute_sum,
-        cases=make_sum_test_cases,
+        cases=make_sum_pool_test_cases,
         sound=(_pool_overflow_message,),
         attrs={
             **WINDOWS,

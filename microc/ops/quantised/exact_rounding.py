@@ -45,11 +45,12 @@ _NEAR_TIE = 1e-5
 """Distance from a tie below which a ratio is computed in exact integers. Float64 is accurate to 2**-30 for results of 22 bits."""
 
 
-def exact_scale_ratio(*scales: float) -> Fraction:
-    """Return the product of all scales but the last, divided by the last, as an exact fraction.
+def exact_scale_ratio(*factors_then_divisor: float) -> Fraction:
+    """Return the product of the scales ``factors_then_divisor`` but the last, divided by the last, as an exact
+    fraction.
 
     Each scale is rounded to float32 first."""
-    *factors, divisor = (Fraction(float(np.float32(scale))) for scale in scales)
+    *factors, divisor = (Fraction(float(np.float32(scale))) for scale in factors_then_divisor)
     return math.prod(factors, start=Fraction(1)) / divisor
 
 
@@ -269,7 +270,9 @@ def emit_half_even_sum(
 ) -> bool:
     """Append ``sum_even`` of two 8-bit values. Return False, and append nothing, if no fixed-point factors are exact
     for all pairs of their values."""
-    a, b = (_centred_dtype_values(rewrite, name, zero) for name, zero in zip(operands, zero_points, strict=True))
+    a, b = (
+        _dtype_values_minus_zero_point(rewrite, name, zero) for name, zero in zip(operands, zero_points, strict=True)
+    )
     grid = [np.repeat(a, len(b)), np.tile(b, len(a))]
     factors = _find_factors_for_result(tuple(zip(grid, scales, strict=True)), result_attrs)
     if factors is None:
@@ -293,7 +296,9 @@ def emit_half_even_product(
 ) -> bool:
     """Append ``product_even`` of two 8-bit values. Return False, and append nothing, if no fixed-point factor is exact
     for all pairs of their values."""
-    a, b = (_centred_dtype_values(rewrite, name, zero) for name, zero in zip(operands, zero_points, strict=True))
+    a, b = (
+        _dtype_values_minus_zero_point(rewrite, name, zero) for name, zero in zip(operands, zero_points, strict=True)
+    )
     factors = _find_factors_for_result(((np.unique(np.multiply.outer(a, b)), exact_scale),), result_attrs)
     if factors is None:
         return False
@@ -330,7 +335,7 @@ def _find_factors_for_result(
     return find_exact_factors(terms, low - zero, high - zero)
 
 
-def _centred_dtype_values(rewrite: Rewrite, value_name: str, zero_point: int) -> Array:
+def _dtype_values_minus_zero_point(rewrite: Rewrite, value_name: str, zero_point: int) -> Array:
     """Return an array of all values of the dtype of ``value_name``, minus ``zero_point``."""
     low, high = dtypes.int_range(rewrite.type(value_name).dtype)
     return np.arange(low - zero_point, high - zero_point + 1)

@@ -49,8 +49,8 @@ from microc.ops.constants import (
     CheckedNode,
     NumberUse,
     OperandBounds,
-    centred_range,
     make_zero_point_range_check,
+    operand_range_minus_zero_point,
     product_overflow_message,
     stored_range_error_message,
 )
@@ -84,7 +84,7 @@ def _infer_arithmetic_types(attrs: Mapping[str, Any], types: Sequence[TensorType
     return (TensorType(shape, attrs["out_dtype"]),)
 
 
-def _centred_operand_and_range(x: Expr, zero_point: int) -> tuple[Expr, int, int]:
+def _subtract_zero_point_and_find_range(x: Expr, zero_point: int) -> tuple[Expr, int, int]:
     """Return ``x`` minus its zero point as an int32 expression, and the least and the largest value of the
     difference."""
     low, high = dtypes.int_range(x.dtype)
@@ -95,7 +95,7 @@ def _centred_operand_and_range(x: Expr, zero_point: int) -> tuple[Expr, int, int
 def _build_scaled_term_and_bound(attrs: Mapping[str, Any], x: Expr, operand_name: str) -> tuple[Expr, int]:
     """Return ``(term, bound)``: an operand of a sum, shifted left and scaled to the common scale of both operands, and
     the largest magnitude that it can have."""
-    value, low, high = _centred_operand_and_range(x, attrs[f"zero_point_{operand_name}"])
+    value, low, high = _subtract_zero_point_and_find_range(x, attrs[f"zero_point_{operand_name}"])
     left, mantissa = attrs["left_shift"], attrs[f"multiplier_{operand_name}"]
     scale = FixedPointScale.from_mantissa_and_shift(mantissa, attrs[f"shift_{operand_name}"])
     low, high = low << left, high << left
@@ -129,8 +129,8 @@ def _evaluate_qadd_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) ->
 
 
 def _build_qmul_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
-    a, low_a, high_a = _centred_operand_and_range(args[0], attrs["zero_point_a"])
-    b, low_b, high_b = _centred_operand_and_range(args[1], attrs["zero_point_b"])
+    a, low_a, high_a = _subtract_zero_point_and_find_range(args[0], attrs["zero_point_a"])
+    b, low_b, high_b = _subtract_zero_point_and_find_range(args[1], attrs["zero_point_b"])
     corners = [x * y for x in (low_a, high_a) for y in (low_b, high_b)]
     return _build_output({**_DEFAULTS, **attrs}, a * b, min(corners), max(corners))
 
@@ -300,7 +300,7 @@ def _qadd_overflow_message(checked_node: CheckedNode) -> str:
     string."""
     attrs, bound = checked_node.attrs, 0
     for position, which in enumerate("ab"):
-        low, high = centred_range(checked_node, position, f"zero_point_{which}")
+        low, high = operand_range_minus_zero_point(checked_node, position, f"zero_point_{which}")
         shifted = max(-low, high) << attrs["left_shift"]
         if shifted > INT32_MAX:
             return f"left_shift={attrs['left_shift']} lets operand {which} overflow int32; got up to {shifted}"

@@ -42,15 +42,17 @@ class LoopBodyBuilder:
         self._consts[name] = np.asarray(data, order="C")
         return name
 
-    def emit(self, op: str, inputs: Sequence[str], quant: Quant | None = None, stored: str = "", **attrs: Attr) -> str:
+    def emit(
+        self, op: str, inputs: Sequence[str], quant: Quant | None = None, stored_dtype: str = "", **attrs: Attr
+    ) -> str:
         """Append a node of operator ``op``; return the name of its result.
 
-        ``quant``: scale and zero point of a quantised result. ``stored``: dtype of the result if it differs from the
-        inferred one."""
+        ``quant``: scale and zero point of a quantised result. ``stored_dtype``: dtype of the result if it differs from
+        the inferred one."""
         whole = {**registry.get(op).defaults, **attrs}
         (tensor_type,) = registry.infer(op, whole, [self.types[name] for name in inputs])
         name = new_value(
-            self.types, self.loc.name or op, replace(tensor_type, quant=quant, dtype=stored or tensor_type.dtype)
+            self.types, self.loc.name or op, replace(tensor_type, quant=quant, dtype=stored_dtype or tensor_type.dtype)
         )
         self._nodes.append(Node(op, tuple(inputs), (name,), whole, self.loc))
         return name

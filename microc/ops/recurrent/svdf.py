@@ -92,7 +92,7 @@ def advance_svdf_state(
     return by_filter.reshape(len(state), by_filter.shape[1] // rank, rank).sum(axis=2) + bias, following
 
 
-def batch_depth_filters_memory(call: OpCall) -> tuple[int, int, int, int]:
+def svdf_batch_depth_filters_memory(call: OpCall) -> tuple[int, int, int, int]:
     """Return the extents of an SVDF: batch, depth (elements of one input), filters, memory (features kept per
     filter)."""
     time = call.operands[-3]
@@ -102,7 +102,7 @@ def batch_depth_filters_memory(call: OpCall) -> tuple[int, int, int, int]:
 
 def reshaped_operand_tensors(call: OpCall) -> list[te.Tensor]:
     """Return the te tensors of an SVDF's operands. The state is reshaped to (batch, filters, memory)."""
-    batch, _, filters, memory = batch_depth_filters_memory(call)
+    batch, _, filters, memory = svdf_batch_depth_filters_memory(call)
     *others, state = call.present
     return [*(operand.tensor() for operand in others), state.tensor((batch, filters, memory))]
 
@@ -110,7 +110,7 @@ def reshaped_operand_tensors(call: OpCall) -> list[te.Tensor]:
 def build_new_state(call: OpCall, state: te.Tensor, newest_feature: Any) -> te.Tensor:
     """Build the te stage ``following``, the new state: the old state without the oldest features, followed by
     ``newest_feature(b, f)``."""
-    batch, _, filters, memory = batch_depth_filters_memory(call)
+    batch, _, filters, memory = svdf_batch_depth_filters_memory(call)
 
     def build_new_state_element(b: Expr, f: Expr, m: Expr) -> Expr:
         return (
@@ -125,7 +125,7 @@ def sum_over_time(
 ) -> te.Tensor:
     """Build the te stage ``acc``: the bias plus the sum over time, and over the filters of a unit, of features times
     ``time_weights``."""
-    batch, _, filters, memory = batch_depth_filters_memory(call)
+    batch, _, filters, memory = svdf_batch_depth_filters_memory(call)
     rank = call.attrs["rank"]
     r, m = te.reduce_axis(rank, "r"), te.reduce_axis(memory, "k")
 
@@ -141,7 +141,7 @@ def build_features(
     call: OpCall, x: te.Tensor, weights: te.Tensor, acc_dtype: str, bias: te.Tensor | None = None
 ) -> te.Tensor:
     """Build the te stage ``feature``: the data times the feature weights, plus the bias if there is one."""
-    batch, depth, filters, _ = batch_depth_filters_memory(call)
+    batch, depth, filters, _ = svdf_batch_depth_filters_memory(call)
     d = te.reduce_axis(depth, "d")
 
     def build_feature(b: Expr, f: Expr) -> Expr:

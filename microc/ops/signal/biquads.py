@@ -1,4 +1,5 @@
-"""``biquads``: a cascade of second-order sections along an axis, which is an infinite impulse response filter, with its state.
+"""``biquads``: a cascade of second-order sections along an axis, which is an infinite impulse response filter, with its
+state.
 
 Operands are the data; the coefficients (S, 5), one row b0 b1 b2 a1 a2 per section with a0 = 1; and the state before the
 first sample. Results are the filtered data and the state after the last sample. All other axes are channels; all
@@ -41,7 +42,8 @@ _ZERO = ir.const(0, "int32")
 
 
 def biquad_state_shape(data_shape: Sequence[int], axis: int, section_count: int, dtype: str) -> tuple[int, ...]:
-    """Return the shape of the state of ``section_count`` filter sections along ``axis`` of data of shape ``data_shape``.
+    """Return the shape of the state of ``section_count`` filter sections along ``axis`` of data of shape
+    ``data_shape``.
 
     A section has two state values per channel, or four if the data are int16."""
     channels = [extent for place, extent in enumerate(data_shape) if place != axis % len(data_shape)]
@@ -79,7 +81,7 @@ def _evaluate_biquads_reference(attrs: Mapping[str, Any], arrays: Sequence[Any])
     x = x if floats else x << SIGNAL_BITS
     now = state.astype(wide) if floats else np.clip(state.astype(wide), -LIMIT, LIMIT)
     for section, row in enumerate(coefficients.astype(wide)):
-        step = _filter_float if floats else _filter_fixed_point
+        step = _filter_float_sample if floats else _filter_fixed_point_sample
         made, kept_ = np.empty_like(x), now[..., section, :].copy()
         for n in range(x.shape[-1]):
             made[..., n] = step(row, x[..., n], kept_)
@@ -89,8 +91,9 @@ def _evaluate_biquads_reference(attrs: Mapping[str, Any], arrays: Sequence[Any])
     return np.ascontiguousarray(np.moveaxis(x, -1, axis)).astype(data.dtype), now.astype(state.dtype)
 
 
-def _filter_float(coefficients: Array, samples: Array, state: Array) -> Array:
-    """Filter one float sample of every channel by one biquad section; return the outputs, and update ``state`` in place.
+def _filter_float_sample(coefficients: Array, samples: Array, state: Array) -> Array:
+    """Filter one float sample of every channel by one biquad section; return the outputs, and update ``state`` in
+    place.
 
     ``coefficients``: b0, b1, b2, a1, a2."""
     b0, b1, b2, a1, a2 = coefficients
@@ -100,8 +103,9 @@ def _filter_float(coefficients: Array, samples: Array, state: Array) -> Array:
     return y
 
 
-def _filter_fixed_point(coefficients: Array, samples: Array, state: Array) -> Array:
-    """Filter one integer sample of every channel by one biquad section; return the outputs, and update ``state`` in place.
+def _filter_fixed_point_sample(coefficients: Array, samples: Array, state: Array) -> Array:
+    """Filter one integer sample of every channel by one biquad section; return the outputs, and update ``state`` in
+    place.
 
     ``coefficients``: b0, b1, b2, a1, a2."""
     b0, b1, b2, a1, a2 = coefficients
@@ -113,7 +117,8 @@ def _filter_fixed_point(coefficients: Array, samples: Array, state: Array) -> Ar
 
 
 def _compute_biquads(call: OpCall) -> tuple[te.Tensor, ...]:
-    """Build loops over channels, samples and sections. The buffer of the new state is also the working memory of the loops."""
+    """Build loops over channels, samples and sections. The buffer of the new state is also the working memory of the
+    loops."""
     data, coefficients, state = call.present
     axis, shape = call.attrs["axis"] % len(data.type.shape), data.type.shape
     outer, samples, inner = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
@@ -129,7 +134,7 @@ def _compute_biquads(call: OpCall) -> tuple[te.Tensor, ...]:
         sample = x[o, t, c] if floats else ir.cast("int32", x[o, t, c]) * (1 << SIGNAL_BITS)
         places = [(channel, s * kept_ + k) for k in range(kept_)]
         row = [rows[s, k] for k in range(5)]
-        step = (_build_float_section if floats else _build_fixed_section)(row, line, now, places)
+        step = (_build_float_section if floats else _build_fixed_point_section)(row, line, now, places)
         value: Expr = line[0]
         if not floats:
             rounded = (value + (1 << SIGNAL_BITS - 1)) >> SIGNAL_BITS
@@ -165,7 +170,7 @@ def _build_float_section(
     return wrap_in_lets([(x, sample[0]), (y, b0 * x + new_state[state_indices[0]])], ir.seq(*stores))
 
 
-def _build_fixed_section(
+def _build_fixed_point_section(
     coefficients: Sequence[Expr], sample: Buffer, new_state: Buffer, state_indices: Sequence[tuple[Expr, ...]]
 ) -> Stmt:
     """Build one biquad section of fixed-point integers.

@@ -63,7 +63,7 @@ def super_twiddles(sample_count: int, dtype: str) -> Array:
     return compute_twiddles(sample_count, sample_count // 4, 1 + sample_count / 4, dtype)
 
 
-def _butterfly(
+def _compute_butterfly(
     arith: ComplexArithmetic, inputs: Sequence[Complex], twiddle_factors: Sequence[Complex]
 ) -> list[Complex]:
     """Return the outputs of a radix-2 or radix-4 butterfly, computed in the complex arithmetic ``arith``.
@@ -107,7 +107,7 @@ def fft_in_numpy(arith: ComplexArithmetic, z: Array, twiddles_of_stages: Array) 
         blocks = z.reshape(-1, radix, part, 2)
         twiddle_table = [twiddles_of_stages[np.arange(part) * step * j] for j in range(1, radix)]
         x = [(blocks[:, j, :, 0], blocks[:, j, :, 1]) for j in range(radix)]
-        made = _butterfly(arith, x, [(t[:, 0], t[:, 1]) for t in twiddle_table])
+        made = _compute_butterfly(arith, x, [(t[:, 0], t[:, 1]) for t in twiddle_table])
         z = np.stack([np.stack(value, -1) for value in made], axis=1).reshape(-1, 2)
     return z
 
@@ -145,7 +145,7 @@ def build_load_and_first_stage(read_part: Callable[[Expr, Expr], Expr], work: Bu
         held.bind_complex((read_part(source + j * step, parts[0]), read_part(source + j * step, parts[1])))
         for j in range(last)
     ]
-    made = [held.bind_complex(pair) for pair in _butterfly(LetBindingComplexArithmetic(arith, held), x, ())]
+    made = [held.bind_complex(pair) for pair in _compute_butterfly(LetBindingComplexArithmetic(arith, held), x, ())]
     stores = [ir.Store(work, (place + j, part), pair[i]) for j, pair in enumerate(made) for i, part in enumerate(parts)]
     return ir.loops(list(zip(digits, radices, strict=True)), held.wrap_in_definitions(ir.seq(*stores)))
 
@@ -170,7 +170,7 @@ def build_fft_stages(
         inputs = [held.bind_complex(value) for value in x]
         made = [
             held.bind_complex(value)
-            for value in _butterfly(LetBindingComplexArithmetic(arith, held), inputs, stage_twiddles)
+            for value in _compute_butterfly(LetBindingComplexArithmetic(arith, held), inputs, stage_twiddles)
         ]
         stores = [
             ir.Store(work, (place, ir.const(part_, "int32")), value[part_])

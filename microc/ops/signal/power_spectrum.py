@@ -108,11 +108,11 @@ def _evaluate_power_spectrum_reference(attrs: Mapping[str, Any], arrays: Sequenc
         spectrum = np.fft.rfft(data.astype(np.float64) * window, length)
         return ((spectrum.real**2 + spectrum.imag**2).astype(np.float32),)
     rows = data.reshape(-1, data.shape[-1]).astype(np.int64) * window
-    made = [_row_power_spectrum(row, length, attrs["shift"]) for row in rows]
+    made = [_compute_row_power_spectrum(row, length, attrs["shift"]) for row in rows]
     return (np.array(made, np.uint64).reshape(shape),)
 
 
-def _row_power_spectrum(products: Array, length: int, right_shift: int) -> Array:
+def _compute_row_power_spectrum(products: Array, length: int, right_shift: int) -> Array:
     """Compute the power spectrum of one row of integers over numpy.
 
     ``products``: samples times window. ``length``: ``fft_length``."""

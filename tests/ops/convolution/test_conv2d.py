@@ -20,7 +20,7 @@ from microc.numerics import (
     reduce_multiplier,
 )
 from microc.ops.arithmetic import activation_range
-from microc.ops.convolution.conv2d import OPERATORS, count_macs, evaluate_reference
+from microc.ops.convolution.conv2d import OPERATORS, count_conv2d_macs, evaluate_conv2d_reference
 from microc.ops.convolution.geometry import DEFAULTS
 from microc.ops.registry import OpCall, Operand
 from microc.te.lower import stages
@@ -77,9 +77,9 @@ def test_nchw_is_nhwc_transposed() -> None:
     rng = np.random.default_rng(1)
     data, weight = rng.integers(-9, 9, (2, 6, 5, 4)), rng.integers(-9, 9, (6, 3, 2, 2))
     attrs = {**DEFAULTS, "groups": 2, "strides": (2, 1), "padding": (1, 0, 2, 1), "pad_value": 3, "out_dtype": "int32"}
-    (plain,) = evaluate_reference(attrs, (data, weight))
+    (plain,) = evaluate_conv2d_reference(attrs, (data, weight))
     swapped = (np.moveaxis(data, 3, 1), np.moveaxis(weight, 3, 1))
-    (other,) = evaluate_reference({**attrs, "layout": "NCHW"}, swapped)
+    (other,) = evaluate_conv2d_reference({**attrs, "layout": "NCHW"}, swapped)
     np.testing.assert_array_equal(np.moveaxis(other, 1, 3), plain)
     kinds = tuple(TensorType(a.shape, "int8") for a in swapped)
     assert CONV.infer({**attrs, "layout": "NCHW"}, kinds)[0].shape == other.shape
@@ -88,7 +88,7 @@ def test_nchw_is_nhwc_transposed() -> None:
 def test_macs_count_every_tap() -> None:
     kinds = (TensorType((1, 8, 8, 4), "int8"), TensorType((6, 3, 3, 2), "int8"))
     attrs = {**DEFAULTS, "groups": 2, "padding": (1, 1, 1, 1)}
-    assert count_macs(attrs, kinds, CONV.infer(attrs, kinds)) == 8 * 8 * 6 * 9 * 2
+    assert count_conv2d_macs(attrs, kinds, CONV.infer(attrs, kinds)) == 8 * 8 * 6 * 9 * 2
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ class Quantised:
         points = np.array(kinds["w"].quant.zero_point).reshape(-1, 1, 1, 1)
         x, w = self.x.astype(np.int64) - kinds["x"].quant.zero_point[0], self.w.astype(np.int64) - points
         bias = (self.b.astype(np.int64),) if self.bias else ()
-        return evaluate_reference({**self.attrs, "pad_value": 0, "out_dtype": "int64"}, (x, w, *bias))[0]
+        return evaluate_conv2d_reference({**self.attrs, "pad_value": 0, "out_dtype": "int64"}, (x, w, *bias))[0]
 
     def expected(self, wide: bool = False, single: bool = False) -> Array:
         """TFLite's result: scaled channel by channel in fixed point."""

@@ -13,7 +13,7 @@ from microc.base.dtypes import Array
 from microc.compiler.lowering.kernel_selection import schedule_group
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
-from microc.ops.convolution.conv2d import evaluate_reference, infer_types
+from microc.ops.convolution.conv2d import evaluate_conv2d_reference, infer_conv2d_types
 from microc.ops.convolution.conv2d_algorithms import (
     POINTS,
     can_use_float_winograd,
@@ -62,7 +62,7 @@ def test_four_times_the_direct_sums(seed: int, channels: int, extreme: bool) -> 
     data, weight = (
         (dice.choice(ends, shape) if extreme else dice.integers(-128, 128, shape)).astype(np.int8) for shape in shapes
     )
-    (direct,) = evaluate_reference({**ATTRS, "padding": (0, 0, 0, 0)}, [data, weight])
+    (direct,) = evaluate_conv2d_reference({**ATTRS, "padding": (0, 0, 0, 0)}, [data, weight])
     np.testing.assert_array_equal(by_tiles(data[0], weight), 4 * direct[0].astype(np.int64))
 
 
@@ -102,7 +102,7 @@ def test_floats_err_as_little_as_is_stated(algorithm: str, outputs: int, channel
     attrs = {**DEFAULTS, "algorithm": algorithm}
     case = Case(attrs, (TensorType(data.shape, "float32"), TensorType(weight.shape, "float32")), (1,))
     (got,) = evaluate(registry.get("conv2d"), case, (data, weight))
-    (exact,) = evaluate_reference(DEFAULTS, [data.astype(np.float64), weight.astype(np.float64)])
+    (exact,) = evaluate_conv2d_reference(DEFAULTS, [data.astype(np.float64), weight.astype(np.float64)])
     assert (np.abs(got - exact) <= stated_bound(np.abs(data[0]), weight, outputs) + 2.0**-24 * np.abs(exact)).all()
 
 
@@ -158,7 +158,7 @@ def rule(cpu: str, size: bool, shape: tuple[int, ...], outputs: int, dtype: str 
     )
     attrs = ATTRS if integers else {**ATTRS, "out_dtype": ""}
     types = {"x": TensorType(shape, dtype), "w": TensorType(weight.shape, dtype)}
-    types["y"] = infer_types(attrs, (types["x"], types["w"]))[0]
+    types["y"] = infer_conv2d_types(attrs, (types["x"], types["w"]))[0]
     node = Node("conv2d", ("x", "w"), ("y",), attrs)
     graph = Graph("net", ("x",), ("y",), (node,), types, {"w": weight})
     target = target_for(cpu).having(FAST_MATH) if math else target_for(cpu)
