@@ -121,7 +121,7 @@ def _compute_roi_align(call: OpCall) -> te.Tensor:
         gathered = total[0] + term if average else ir.maximum(total[0], term)
         channel = ir.seq(
             ir.Store(total, (zero,), out[at]),
-            ir.loops([(t, taps.count)], ir.Store(total, (zero,), gathered)),
+            ir.loops([(t, taps.tap_count)], ir.Store(total, (zero,), gathered)),
             ir.Store(out, at, total[0]),
         )
         names = [Var(f"place{k}", dtype) for k in (0, 1)]

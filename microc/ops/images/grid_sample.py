@@ -261,7 +261,7 @@ def _compute_grid_sample(call: OpCall) -> te.Tensor:
         term = taps.build_weighted_element(t, lambda index: x[n, c, index])
         sums = ir.seq(
             ir.Store(total, (zero,), ir.const(0.0, dtype)),
-            ir.loops([(t, taps.count)], ir.Store(total, (zero,), total[0] + term)),
+            ir.loops([(t, taps.tap_count)], ir.Store(total, (zero,), total[0] + term)),
             ir.Store(out, (n, c, p), total[0]),
         )
         each = ir.seq(fill, ir.loops([(c, channels)], ir.Alloc(total, sums)))
