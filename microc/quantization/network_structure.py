@@ -1,4 +1,5 @@
-"""Analyse the structure of a float network: loops, data flow, layers as matrix products, and channels that can be rescaled.
+"""Analyse the structure of a float network: loops, data flow, layers as matrix products, and channels that can be
+rescaled.
 
 The ends of the network, at which quantisation noise is measured, are found here as well."""
 
@@ -17,7 +18,7 @@ from microc.base.immutable import frozen
 from microc.graph.ir import Graph, NameSet, Node
 from microc.ops import registry
 from microc.ops.control import UNBOUNDED
-from microc.transform.channel_relations import channel_count, find_channel_links, is_mixing
+from microc.transform.channel_relations import channel_count, find_channel_links, sums_over_all_channels
 from microc.transform.quantised.qdq import LAYERS
 from microc.transform.quantised.qdq_values import CHOICES, moves_elements
 
@@ -30,8 +31,8 @@ from microc.transform.quantised.qdq_values import CHOICES, moves_elements
 def quantisable_body_of(node: Node) -> Graph | None:
     """Return the body of a loop with a fixed trip count; None for any other node.
 
-    The body of a loop without a fixed trip count cannot be quantised: such a loop cannot stack the values of its iterations, so
-    calibration cannot observe them."""
+    The body of a loop without a fixed trip count cannot be quantised: such a loop cannot stack the values of its
+    iterations, so calibration cannot observe them."""
     return node.attr("body") if node.op == "loop" and node.attr("count") != UNBOUNDED else None
 
 
@@ -95,14 +96,16 @@ def flatten_graph(graph: Graph) -> Graph:
 class ValueLink(NamedTuple):
     """Two names of the same value: data flow from the name ``source`` to the name ``target``.
 
-    The names are those outside of a loop and in its body, in an iteration and the next one, or in a run and the next one."""
+    The names are those outside of a loop and in its body, in an iteration and the next one, or in a run and the next
+    one."""
 
     source: str
     target: str
 
 
 def find_loop_invariants(node: Node) -> Iterator[ValueLink]:
-    """Yield the values that a loop passes unchanged to all iterations: ``source`` is outside, ``target`` in the loop's body.
+    """Yield the values that a loop passes unchanged to all iterations: ``source`` is outside, ``target`` in the loop's
+    body.
 
     A node that is no loop has none."""
     body = quantisable_body_of(node)
@@ -126,10 +129,11 @@ def find_loop_links(node: Node) -> Iterator[ValueLink]:
 
 
 def expose_values(graph: Graph, values: Iterable[str]) -> Graph:
-    """Add values in bodies of loops as results of their loops, so that the values can be observed; return the new graph.
+    """Add values in bodies of loops as results of their loops, so that the values can be observed; return the new
+    graph.
 
-    ``values``: names of the values; names outside of loops are ignored. A result has the same name as the value in the body, and
-    contains the values of all iterations, stacked along a new first axis."""
+    ``values``: names of the values; names outside of loops are ignored. A result has the same name as the value in the
+    body, and contains the values of all iterations, stacked along a new first axis."""
     wanted = set(values)
     nodes, types = list[Node](), dict(graph.types)
     for node in graph.nodes:
@@ -162,10 +166,9 @@ def expose_values(graph: Graph, values: Iterable[str]) -> Graph:
 class DataFlow:
     """Data flow of a network.
 
-    ``graph``: the flattened graph, with the nodes of all bodies of loops. ``consumers``: for each value the nodes that read it.
-    ``makers``: for each value the node that computes it. ``links``: pairs of names of the same activation.
-    ``recurrent``: values in loops, and values that depend on their own content in an earlier run.
-    """
+    ``graph``: the flattened graph, with the nodes of all bodies of loops. ``consumers``: for each value the nodes that
+    read it. ``makers``: for each value the node that computes it. ``links``: pairs of names of the same activation.
+    ``recurrent``: values in loops, and values that depend on their own content in an earlier run."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = flatten_graph(graph)
@@ -194,7 +197,8 @@ class DataFlow:
         return self.graph.types[value].dtype == "float32"
 
     def is_activation(self, name: str) -> bool:
-        """Test whether a value is float32 and not constant. ``name``: name of the value; empty for an omitted operand."""
+        """Test whether a value is float32 and not constant. ``name``: name of the value; empty for an omitted
+        operand."""
         return bool(name) and name not in self.graph.consts and self.is_float(name)
 
     def activations(self, node: Node) -> Iterator[str]:
@@ -202,14 +206,16 @@ class DataFlow:
         return filter(self.is_activation, node.inputs)
 
     def all_values(self) -> Iterator[str]:
-        """Yield the names of all values except constants: inputs, then state, then results in the order of the nodes."""
+        """Yield the names of all values except constants: inputs, then state, then results in the order of the
+        nodes."""
         yield from self.graph.inputs
         yield from self.graph.state
         for node in self.graph.nodes:
             yield from node.outputs
 
     def only_user(self, value: str) -> Node | None:
-        """Return the single node that reads a value; None if several or no nodes do, or if it is an output or next state."""
+        """Return the single node that reads a value; None if several or no nodes do, or if it is an output or next
+        state."""
         users = self.consumers.get(value, ())
         is_kept = value in self.graph.outputs or value in self.graph.updates.values()
         return users[0] if len(users) == 1 and not is_kept else None
@@ -224,7 +230,8 @@ class DataFlow:
 def find_reachable(start: str, successors: Mapping[str, Sequence[str]]) -> set[str]:
     """Return the values that can be reached from the value ``start`` in one or more steps.
 
-    ``start`` is among them if a path returns to it. ``successors``: for each value the values that can be reached in one step."""
+    ``start`` is among them if a path returns to it. ``successors``: for each value the values that can be reached in
+    one step."""
     reachable, pending = set[str](), [start]
     while pending:
         for name in successors.get(pending.pop(), ()):
@@ -244,7 +251,8 @@ _LAST_AXIS = -1
 SATURATING: Mapping[str, int | None] = MappingProxyType(
     {"softmax": _LAST_AXIS, "log_softmax": _LAST_AXIS, "argmax": _LAST_AXIS, "argmin": _LAST_AXIS, "sigmoid": None}
 )
-"""Operators that saturate, each with its default axis: the axis along which it compares elements if it has no attribute ``axis``.
+"""Operators that saturate, each with its default axis: the axis along which it compares elements if it has no attribute
+``axis``.
 
 None: the operator computes each element alone."""
 
@@ -259,7 +267,8 @@ class End:
     axis: int | None = None
 
     def measured_part(self, array: Array) -> Array:
-        """Return the array in which noise is measured, as float64: ``array``, minus its mean along ``self.axis`` if set."""
+        """Return the array in which noise is measured, as float64: ``array``, minus its mean along ``self.axis`` if
+        set."""
         measured = np.asarray(array, np.float64)
         return measured if self.axis is None else measured - measured.mean(axis=self.axis, keepdims=True)
 
@@ -275,8 +284,8 @@ def find_measured_ends(graph: Graph) -> dict[str, End]:
 def _find_measured_end(producers: Mapping[str, Node], output: str) -> End:
     """Return the end at which the noise of an output is measured.
 
-    The end is the output itself. If saturating operators compute the output, the end is the operand of the first of them.
-    ``producers``: the node that computes each value."""
+    The end is the output itself. If saturating operators compute the output, the end is the operand of the first of
+    them. ``producers``: the node that computes each value."""
     end, value = End(output), output
     while value in producers:
         node = producers[value]
@@ -298,10 +307,11 @@ _MAX_DEPTH = 2048
 
 @frozen
 class Layer:
-    """A layer as a matrix product: a ``dense``, ``conv2d`` (NHWC) or ``conv2d_transpose`` with constant weights (O, ...).
+    """A layer as a matrix product: a ``dense``, ``conv2d`` (NHWC) or ``conv2d_transpose`` with constant weights (O,
+    ...).
 
-    ``bias``: one number per output channel; zeros if the layer has no bias. ``groups``: number of groups of output channels;
-    each group reads input channels of its own. ``output_size``: height and width of a convolution's result.
+    ``bias``: one number per output channel; zeros if the layer has no bias. ``groups``: number of groups of output
+    channels; each group reads input channels of its own. ``output_size``: height and width of a convolution's result.
     """
 
     node: Node
@@ -336,9 +346,11 @@ class Layer:
         return self.weights.reshape(self.groups, -1, self.depth).astype(np.float64)
 
     def sample_reads(self, data: Array, max_positions: int, random: np.random.Generator) -> SampledReads:
-        """Choose at most ``max_positions`` random positions of the layer's result, and find the data that these positions read.
+        """Choose at most ``max_positions`` random positions of the layer's result, and find the data that these
+        positions read.
 
-        ``data``: the layer's first operand. It may be stacked over the iterations of a loop, along an additional first axis."""
+        ``data``: the layer's first operand. It may be stacked over the iterations of a loop, along an additional first
+        axis."""
         if self.node.op == "dense":
             return SampledReads(self, np.sort(_draw_indices(data.size // self.depth, max_positions, random)), ())
         images = data.size // int(np.prod(data.shape[-3:]))
@@ -349,10 +361,11 @@ class Layer:
         return SampledReads(self, positions, (image[:, None, None], rows[:, :, None], columns[:, None, :]))
 
     def _source_indices(self, axis: int, positions: Array, extent: int) -> Array:
-        """Return the rows (``axis`` 0) or columns (``axis`` 1) of the data that results read, in the shape (positions, taps).
+        """Return the rows (``axis`` 0) or columns (``axis`` 1) of the data that results read, in the shape (positions,
+        taps).
 
-        A tap is a row or column of the kernel. ``positions``: rows or columns of the results. ``extent``: number of rows or
-        columns of the data; it is also the index that is returned for a tap that reads padding."""
+        A tap is a row or column of the kernel. ``positions``: rows or columns of the results. ``extent``: number of
+        rows or columns of the data; it is also the index that is returned for a tap that reads padding."""
         stride, step, before = (self.node.attr(name)[axis] for name in ("strides", "dilation", "padding"))
         taps = np.arange(self.weights.shape[1 + axis]) * step
         if self.node.op == "conv2d":
@@ -365,17 +378,19 @@ class Layer:
 
 @frozen
 class SampledReads:
-    """Randomly chosen positions of a layer's result, and the data that weights are multiplied by to compute these positions.
+    """Randomly chosen positions of a layer's result, and the data that weights are multiplied by to compute these
+    positions.
 
-    ``positions``: indices of the positions, counted over all images. ``window_indices``: image, row and column of the data that a
-    convolution reads, as arrays that index the padded data; empty for a dense layer."""
+    ``positions``: indices of the positions, counted over all images. ``window_indices``: image, row and column of the
+    data that a convolution reads, as arrays that index the padded data; empty for a dense layer."""
 
     layer: Layer
     positions: Array
     window_indices: tuple[Array, ...]
 
     def gather_factors(self, data: Array) -> Array:
-        """Return the data that weights are multiplied by at the chosen positions, in the shape (groups, positions, depth).
+        """Return the data that weights are multiplied by at the chosen positions, in the shape (groups, positions,
+        depth).
 
         ``data``: the layer's first operand."""
         layer = self.layer
@@ -390,8 +405,9 @@ class SampledReads:
 def find_matrix_layers(graph: Graph, weight_names: frozenset[str]) -> Iterator[Layer]:
     """Yield the layers that can be written as matrix products, including layers in bodies of loops.
 
-    ``weight_names``: names of the weights whose layers are wanted. A layer is left out if another layer has the same weights, if
-    it has more than :data:`_MAX_DEPTH` products in a sum, or if its layout, padding value or bias is not supported."""
+    ``weight_names``: names of the weights whose layers are wanted. A layer is left out if another layer has the same
+    weights, if it has more than :data:`_MAX_DEPTH` products in a sum, or if its layout, padding value or bias is not
+    supported."""
     flat = flatten_graph(graph)
     users = [node.inputs[1] for node in flat.nodes if node.op in LAYERS]
     for node in flat.nodes:
@@ -435,10 +451,11 @@ _HOMOGENEOUS_ACTIVATIONS = ("", "relu")
 
 
 class ChannelUnits:
-    """Units of the channels of a float graph, numbered from 0. Channels of the same unit are divided by the same factor.
+    """Units of the channels of a float graph, numbered from 0. Channels of the same unit are divided by the same
+    factor.
 
-    ``count``: number of units. ``free``: boolean array (count,), True if the factor of a unit can be chosen, False if it must be
-    1. The units are found by union-find over all channels."""
+    ``count``: number of units. ``free``: boolean array (count,), True if the factor of a unit can be chosen, False if
+    it must be 1. The units are found by union-find over all channels."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -470,8 +487,8 @@ class ChannelUnits:
     def group_by_common_unit(self, values: Sequence[str]) -> Iterator[list[str]]:
         """Group ``values`` so that values with a common unit are in the same list; yield the lists.
 
-        Two values are also in the same list if a chain of other values, with common units from one to the next, connects
-        them."""
+        Two values are also in the same list if a chain of other values, with common units from one to the next,
+        connects them."""
         owner: dict[int, int] = {}
         groups: list[list[str]] = []
         for value in values:
@@ -494,13 +511,15 @@ class ChannelUnits:
         These are dense layers, convolutions of one group, and depthwise convolutions."""
         if node.attrs.get("activation", "") not in _HOMOGENEOUS_ACTIVATIONS or node.attrs.get("pad_value", 0):
             return False
-        return is_mixing(self.graph, node) or (node.op == "conv2d" and find_channel_links(self.graph, node) is not None)
+        return sums_over_all_channels(self.graph, node) or (
+            node.op == "conv2d" and find_channel_links(self.graph, node) is not None
+        )
 
     def rescale_graph(self, unit_factors: Array) -> Graph:
         """Divide each channel of the graph by the factor of its unit; return the new graph.
 
-        ``unit_factors``: array (count,) with the factor of each unit. Only constants change. The network computes the same
-        function if the factor of every unit that is not free is 1."""
+        ``unit_factors``: array (count,) with the factor of each unit. Only constants change. The network computes the
+        same function if the factor of every unit that is not free is 1."""
         names, types, consts = NameSet(self.graph.types), dict(self.graph.types), dict(self.graph.consts)
 
         def add_constant(name: str, data: Array) -> str:
@@ -517,7 +536,8 @@ class ChannelUnits:
         return self.graph.with_nodes(list(map(convert_node, self.graph.nodes)), types=types, consts=consts)
 
     def _rescale_constants(self, node: Node, unit_factors: Array) -> dict[str, Array]:
-        """Rescale the constants of a node for channels that are divided by the factors of their units; return them by name.
+        """Rescale the constants of a node for channels that are divided by the factors of their units; return them by
+        name.
 
         ``unit_factors``: array (count,) with the factor of each unit. Constants that do not change are left out."""
         constants = [name for name in node.inputs if name in self.graph.consts]
@@ -566,14 +586,14 @@ class ChannelUnits:
         links = find_channel_links(self.graph, node)
         computed = {k for k, name in enumerate(node.inputs) if name in self._first_channels}
         has_constant = any(name in self.graph.consts for name in node.inputs) and node.op not in _ADDITIONS
-        if links is None or has_constant or {link.operand for link in links} != computed:
+        if links is None or has_constant or {link.operand_index for link in links} != computed:
             return False
         for link in links:
             first_source, first_target = (
-                self._first_channels[node.inputs[link.operand]],
+                self._first_channels[node.inputs[link.operand_index]],
                 self._first_channels[node.outputs[0]],
             )
-            for source, target in zip(link.source.tolist(), link.target.tolist(), strict=True):
+            for source, target in zip(link.operand_channels.tolist(), link.result_channels.tolist(), strict=True):
                 self._join_units(first_source + source, first_target + target)
         return True
 

@@ -31,7 +31,8 @@ _FRAMED = ("uint8", "int8", "uint16", "int16", "float32", "float64")
 _LUMA, _LUMA_BITS = (77, 150, 29), 8
 """Weights 0.299, 0.587 and 0.114 of red, green and blue in 256ths, and the number of their fractional bits."""
 _BITS = 11
-"""Number of fractional bits of bilinear weights along one axis. With it 255 * 2**22, the product for both axes, fits an int32."""
+"""Number of fractional bits of bilinear weights along one axis. With it 255 * 2**22, the product for both axes, fits an
+int32."""
 Refuse = Callable[[str, str], UsageError]
 """Function that returns the error for a reason and a hint."""
 Numbers = tuple[float, ...]
@@ -43,7 +44,8 @@ class Preparation:
 
     ``normalize``: mean and deviation for (x - mean) / deviation, each one number or one per channel of the network.
     ``colour``: channels of the camera's frame. ``frame``: height and width of the frame. ``crop``: height and width of
-    the part in the centre that is kept. ``resize``: interpolation by which this part is resized to the network's input."""
+    the part in the centre that is kept. ``resize``: interpolation by which this part is resized to the network's
+    input."""
 
     normalize: tuple[Numbers, Numbers] | None = None
     colour: str = ""
@@ -62,11 +64,11 @@ class Preparation:
 
 @frozen
 class PreparationStep:
-    """One operator of the preprocessing. It applies ``op`` to a value of type ``outer``, nearer to the application, and
-    to constant ``operands``."""
+    """One operator of the preprocessing. It applies ``op`` to a value of type ``outer_type``, nearer to the
+    application, and to constant ``operands``."""
 
     op: str
-    outer: TensorType
+    outer_type: TensorType
     attrs: Mapping[str, Attr] = field(default_factory=dict)
     operands: tuple[Array, ...] = ()
 
@@ -90,21 +92,25 @@ def collect_preparations(**fields_by_name: Mapping[str, Any]) -> dict[str, Prepa
     }
 
 
-def normalisation_steps(
-    mean_and_deviation: tuple[Numbers, Numbers], tensor_type: TensorType, axis: int, raw_dtype: str, refuse: Refuse
+def build_normalisation_steps(
+    mean_and_deviation: tuple[Numbers, Numbers],
+    tensor_type: TensorType,
+    channel_axis: int,
+    raw_dtype: str,
+    refuse: Refuse,
 ) -> Iterator[PreparationStep]:
     """Yield the operators that normalise an input, beginning with the one nearest to the network.
 
     ``mean_and_deviation``: each one number, or one per channel. ``tensor_type``: type of the network's input.
-    ``raw_dtype``: dtype of the numbers that the application passes. ``axis``: axis of the channels. ``refuse``: builder
-    of errors. A quantised input is rounded to the nearest integer, ties to even."""
+    ``raw_dtype``: dtype of the numbers that the application passes. ``channel_axis``: axis of the channels. ``refuse``:
+    builder of errors. A quantised input is rounded to the nearest integer, ties to even."""
     if not (dtypes.is_float(tensor_type.dtype) or (tensor_type.quant is not None and tensor_type.quant.axis is None)):
         raise refuse(
             f"cannot be normalised; got {tensor_type.dtype}, expected a float or a quantised integer",
             "leave out --input-normalize for this input",
         )
     mean, deviation = (
-        _broadcast_numbers_by_channel(numbers, what, tensor_type, axis, refuse)
+        _broadcast_numbers_by_channel(numbers, what, tensor_type, channel_axis, refuse)
         for numbers, what in zip(mean_and_deviation, ("mean", "deviation"), strict=True)
     )
     if dtypes.is_integer(tensor_type.dtype):
@@ -127,28 +133,29 @@ def normalisation_steps(
 
 
 def _broadcast_numbers_by_channel(
-    numbers: Numbers, numbers_name: str, tensor_type: TensorType, axis: int, refuse: Refuse
+    numbers: Numbers, numbers_name: str, tensor_type: TensorType, channel_axis: int, refuse: Refuse
 ) -> Array:
-    """Return the numbers as an array with one element, or one per channel, that broadcasts along ``axis``.
+    """Return the numbers as an array with one element, or one per channel, that broadcasts along ``channel_axis``.
 
     ``numbers_name``: noun for the numbers in the error message, such as "mean"."""
     rank, count = len(tensor_type.shape), len(set(numbers))
-    if len(numbers) > 1 and (not rank or tensor_type.shape[axis] != len(numbers)):
-        channels = tensor_type.shape[axis] if rank else 1
+    if len(numbers) > 1 and (not rank or tensor_type.shape[channel_axis] != len(numbers)):
+        channels = tensor_type.shape[channel_axis] if rank else 1
         hint = f"give one {numbers_name}, or {channels} between commas"
         raise refuse(
             f"needs one {numbers_name}, or one per channel; got {len(numbers)} numbers, expected 1 or {channels}", hint
         )
     used_numbers = numbers if count > 1 else numbers[:1]
     return np.array(used_numbers, np.float64).reshape(
-        [len(used_numbers) if k == axis % rank else 1 for k in range(rank)] if rank else ()
+        [len(used_numbers) if k == channel_axis % rank else 1 for k in range(rank)] if rank else ()
     )
 
 
-def frame_steps(
+def build_frame_conversion_steps(
     preparation: Preparation, tensor_type: TensorType, axes: tuple[int, int, int], refuse: Refuse
 ) -> Iterator[PreparationStep]:
-    """Yield the operators that convert a camera's frame to the network's pixels, beginning with the one nearest to the network.
+    """Yield the operators that convert a camera's frame to the network's pixels, beginning with the one nearest to the
+    network.
 
     ``axes``: axes of rows, columns and channels."""
     if tensor_type.dtype not in _FRAMED:
@@ -162,9 +169,9 @@ def frame_steps(
     frame_channels = {"": channels, "gray": 1}.get(preparation.colour, 3)
     inner, tensor_type = (
         tensor_type,
-        replace(tensor_type, shape=_with_extents(tensor_type.shape, {axes[2]: frame_channels})),
+        replace(tensor_type, shape=_replace_extents(tensor_type.shape, {axes[2]: frame_channels})),
     )
-    yield from _colour_steps(preparation.colour, inner, tensor_type, axes[2])
+    yield from _build_colour_conversion_steps(preparation.colour, inner, tensor_type, axes[2])
     if preparation.frame is None:
         if preparation.crop or preparation.resize:
             raise refuse("has frames of unknown size", "give it: --input-frame HEIGHTxWIDTH")
@@ -177,38 +184,43 @@ def frame_steps(
             "give a smaller --input-crop, or a larger --input-frame",
         )
     outer = replace(
-        tensor_type, shape=_with_extents(tensor_type.shape, dict(zip(axes, preparation.frame, strict=False)))
+        tensor_type, shape=_replace_extents(tensor_type.shape, dict(zip(axes, preparation.frame, strict=False)))
     )
     first = [(whole - part) // 2 for whole, part in zip(preparation.frame, crop, strict=True)]
     if crop != size:
-        yield _resize_step(preparation.resize, outer, axes[:2], first, crop, size)
+        yield _build_crop_and_resize_step(preparation.resize, outer, axes[:2], first, crop, size)
     elif crop != preparation.frame:
-        begin = _with_extents((0,) * len(tensor_type.shape), dict(zip(axes, first, strict=False)))
+        begin = _replace_extents((0,) * len(tensor_type.shape), dict(zip(axes, first, strict=False)))
         end = tuple(map(sum, zip(begin, tensor_type.shape, strict=True)))
         yield PreparationStep("slice", outer, {"begin": begin, "end": end, "strides": (1,) * len(end)})
 
 
-def _with_extents(shape: tuple[int, ...], extents: Mapping[int, int]) -> tuple[int, ...]:
-    """Return a shape with other extents for the axes in ``extents``."""
-    return tuple(extents.get(axis, extent) for axis, extent in enumerate(shape))
+def _replace_extents(shape: tuple[int, ...], new_extents: Mapping[int, int]) -> tuple[int, ...]:
+    """Return a shape with other extents for the axes in ``new_extents``."""
+    return tuple(new_extents.get(axis, extent) for axis, extent in enumerate(shape))
 
 
-def _colour_steps(colour: str, inner: TensorType, outer: TensorType, axis: int) -> Iterator[PreparationStep]:
+def _build_colour_conversion_steps(
+    colour: str, network_type: TensorType, frame_type: TensorType, channel_axis: int
+) -> Iterator[PreparationStep]:
     """Yield the operator that computes the network's channels from the channels of the frame, if one is needed."""
-    if inner.shape == outer.shape:
+    if network_type.shape == frame_type.shape:
         if colour == "bgr":
-            yield PreparationStep("reverse", outer, {"axes": (axis,)})
+            yield PreparationStep("reverse", frame_type, {"axes": (channel_axis,)})
     elif colour == "gray":
-        yield PreparationStep("broadcast_to", outer, {"shape": inner.shape})
+        yield PreparationStep("broadcast_to", frame_type, {"shape": network_type.shape})
     else:
         weights = np.array([_LUMA if colour == "rgb" else _LUMA[::-1]], np.int16)
-        tables = (np.arange(3, dtype=np.int16)[None], _convert_fixed_point_weights(weights, _LUMA_BITS, outer.dtype))
-        yield PreparationStep("resample", outer, {"axes": (axis,), "shift": _LUMA_BITS}, tables)
+        tables = (
+            np.arange(3, dtype=np.int16)[None],
+            _convert_fixed_point_weights(weights, _LUMA_BITS, frame_type.dtype),
+        )
+        yield PreparationStep("resample", frame_type, {"axes": (channel_axis,), "shift": _LUMA_BITS}, tables)
 
 
-def _resize_step(
+def _build_crop_and_resize_step(
     interpolation: str,
-    outer: TensorType,
+    frame_type: TensorType,
     axes: tuple[int, ...],
     crop_start: list[int],
     crop_size: tuple[int, int],
@@ -231,17 +243,17 @@ def _resize_step(
         indices.append((start + np.stack([below, np.minimum(below + 1, extent - 1)], 1)).astype(np.int16))
         weights.append(
             _convert_fixed_point_weights(
-                np.stack([(1 << _BITS) - share, share], 1).astype(np.int16), _BITS, outer.dtype
+                np.stack([(1 << _BITS) - share, share], 1).astype(np.int16), _BITS, frame_type.dtype
             )
         )
     shift = 2 * _BITS if weights else 0
-    return PreparationStep("resample", outer, {"axes": axes, "shift": shift}, (*indices, *weights))
+    return PreparationStep("resample", frame_type, {"axes": axes, "shift": shift}, (*indices, *weights))
 
 
-def _convert_fixed_point_weights(weights: Array, bits: int, dtype: str) -> Array:
-    """Return fixed-point weights with ``bits`` fractional bits as they are for an integer ``dtype``, or as real numbers
-    for a float one."""
-    return (weights / (1 << bits)).astype(dtype) if dtypes.is_float(dtype) else weights
+def _convert_fixed_point_weights(weights: Array, fraction_bits: int, dtype: str) -> Array:
+    """Return fixed-point weights with ``fraction_bits`` fractional bits as they are for an integer ``dtype``, or as
+    real numbers for a float one."""
+    return (weights / (1 << fraction_bits)).astype(dtype) if dtypes.is_float(dtype) else weights
 
 
 # ---- Renaming of values.
@@ -277,8 +289,8 @@ def rename_inputs_and_outputs(graph: Graph, new_names: Mapping[str, str]) -> Gra
 def rename_values(graph: Graph, new_names: Mapping[str, str]) -> Graph:
     """Rename values of a graph. If ``new_names`` maps two values to the same name, they become one value."""
 
-    def new_name(old: str) -> str:
-        return new_names.get(old, old)
+    def new_name(old_name: str) -> str:
+        return new_names.get(old_name, old_name)
 
     nodes = (
         replace(n, inputs=tuple(map(new_name, n.inputs)), outputs=tuple(map(new_name, n.outputs))) for n in graph.nodes
@@ -355,9 +367,9 @@ def adapt_inputs_and_outputs(graph: Graph, boundary: Boundary) -> Graph:
             layout = boundary.input_layouts.get(name) or boundary.input_layouts.get(EVERY, "")
             graph = end.insert_preprocessing(wanted, dtype, layout)
         else:
-            graph = end.convert_to_request(boundary.input_dtypes, boundary.input_layouts)
+            graph = end.convert_as_requested(boundary.input_dtypes, boundary.input_layouts)
     for name in graph.outputs:
-        graph = _GraphEnd(graph, name, "output").convert_to_request(boundary.output_dtypes, boundary.output_layouts)
+        graph = _GraphEnd(graph, name, "output").convert_as_requested(boundary.output_dtypes, boundary.output_layouts)
     return graph
 
 
@@ -365,33 +377,33 @@ def adapt_inputs_and_outputs(graph: Graph, boundary: Boundary) -> Graph:
 class _GraphEnd:
     """One input or output of a graph. Methods return the changed graph.
 
-    ``what``: ``input`` or ``output``."""
+    ``side``: ``input`` or ``output``."""
 
     graph: Graph
     name: str
-    what: str
+    side: str
 
     @property
-    def kind(self) -> TensorType:
+    def tensor_type(self) -> TensorType:
         """Type of the input or output."""
         return self.graph.types[self.name]
 
     def make_error(self, reason: str, hint: str = "") -> UsageError:
         """Return the error for this input or output; ``reason`` follows its name in the message."""
-        return UsageError(f"{self.what} {self.name!r} {reason}", where=self.graph.name, hint=hint)
+        return UsageError(f"{self.side} {self.name!r} {reason}", where=self.graph.name, hint=hint)
 
-    def convert_to_request(self, wanted_dtypes: Mapping[str, str], wanted_layouts: Mapping[str, str]) -> Graph:
+    def convert_as_requested(self, wanted_dtypes: Mapping[str, str], wanted_layouts: Mapping[str, str]) -> Graph:
         """Return the graph with this input or output in the dtype and layout that are requested for it."""
-        end, kind = self, self.kind
+        end, kind = self, self.tensor_type
         layout = wanted_layouts.get(self.name) or (wanted_layouts.get(EVERY) if len(kind.shape) == 4 else None)
         real = kind.quant is not None or dtypes.is_float(kind.dtype)
         dtype = wanted_dtypes.get(self.name) or (wanted_dtypes.get(EVERY) if real else None)
         if dtype is not None:
             self.check_dtype(dtype)
         if dtype is not None and dtypes.is_integer(dtype) and dtypes.is_float(kind.dtype):
-            end = replace(end, graph=end.replace_by_stored_integers())
+            end = replace(end, graph=end.replace_float_by_its_integers())
         if layout is not None:
-            end = replace(end, graph=end.convert_layout(layout, self.layout))
+            end = replace(end, graph=end.convert_layout(layout, self.layout_of_image_operators))
         return end.graph if dtype is None else end.convert_dtype(dtype)
 
     def check_dtype(self, dtype: str) -> None:
@@ -407,38 +419,40 @@ class _GraphEnd:
 
         An empty layout means channels last for images, and the network's own layout for other inputs."""
         self.check_dtype(dtype)
-        end, rank = self, len(self.kind.shape)
+        end, rank = self, len(self.tensor_type.shape)
         if preparation.is_image and rank != 4:
             raise self.make_error(
                 f"is no image; got {rank} axes, expected 4",
                 "leave out --input-colour, --input-frame, --input-crop and --input-resize",
             )
-        own = self.layout
+        own = self.layout_of_image_operators
         if not own and preparation.is_image:
-            _, first, _, last = self.kind.shape
+            _, first, _, last = self.tensor_type.shape
             own = "NCHW" if first in (1, 3) and last not in (1, 3) else "NHWC"
         layout = layout or ("NHWC" if preparation.is_image else own)
         if layout:
             end = replace(end, graph=end.convert_layout(layout, own))
         channels = 1 if layout == "NCHW" and rank in CHANNELS_FIRST else rank - 1
         if preparation.normalize is not None:
-            for step in normalisation_steps(preparation.normalize, end.kind, channels, dtype, self.make_error):
-                end = replace(end, graph=end.insert_operator(step.op, step.attrs, step.outer, step.operands))
-        elif dtypes.is_float(end.kind.dtype) and dtype != end.kind.dtype:
-            cast = end.insert_operator("cast", {"dtype": end.kind.dtype}, replace(end.kind, dtype=dtype))
+            for step in build_normalisation_steps(
+                preparation.normalize, end.tensor_type, channels, dtype, self.make_error
+            ):
+                end = replace(end, graph=end.insert_operator(step.op, step.attrs, step.outer_type, step.operands))
+        elif dtypes.is_float(end.tensor_type.dtype) and dtype != end.tensor_type.dtype:
+            cast = end.insert_operator("cast", {"dtype": end.tensor_type.dtype}, replace(end.tensor_type, dtype=dtype))
             end = replace(end, graph=cast)
         else:
             end = replace(end, graph=end.convert_dtype(dtype))
         if preparation.is_image:
             axes = (2, 3, 1) if layout == "NCHW" else (1, 2, 3)
-            for step in frame_steps(preparation, end.kind, axes, self.make_error):
-                end = replace(end, graph=end.insert_operator(step.op, step.attrs, step.outer, step.operands))
+            for step in build_frame_conversion_steps(preparation, end.tensor_type, axes, self.make_error):
+                end = replace(end, graph=end.insert_operator(step.op, step.attrs, step.outer_type, step.operands))
         return end.graph
 
     # ------------------------------------------------------------ layout
 
     @property
-    def layout(self) -> str:
+    def layout_of_image_operators(self) -> str:
         """Layout of the network's convolutions and pools; empty if there are none or if they have different layouts."""
         own = {str(node.attrs["layout"]) for node in self.graph.nodes if "layout" in node.attrs}
         return own.pop() if len(own) == 1 else ""
@@ -448,7 +462,7 @@ class _GraphEnd:
         uses for it."""
         if target_layout not in LAYOUTS:
             raise self.make_error(f"cannot have layout {target_layout!r}", "use one of " + ", ".join(LAYOUTS))
-        rank = len(self.kind.shape)
+        rank = len(self.tensor_type.shape)
         if network_layout == target_layout:
             return self.graph
         if rank not in CHANNELS_LAST:
@@ -462,27 +476,27 @@ class _GraphEnd:
             )
         first, last = CHANNELS_FIRST[rank], CHANNELS_LAST[rank]
         to_wanted, back = (first, last) if target_layout == "NCHW" else (last, first)
-        axes: dict[str, Attr] = {"axes": back if self.what == "input" else to_wanted}
-        return self.insert_operator("transpose", axes, permute_type(self.kind, to_wanted))
+        axes: dict[str, Attr] = {"axes": back if self.side == "input" else to_wanted}
+        return self.insert_operator("transpose", axes, permute_type(self.tensor_type, to_wanted))
 
     # ------------------------------------------------------------ dtype
 
     def convert_dtype(self, target_dtype: str) -> Graph:
         """Return the graph with this input or output in ``target_dtype``: quantised, dequantised, with other
         signedness, or cast."""
-        kind, quant = self.kind, self.kind.quant
+        kind, quant = self.tensor_type, self.tensor_type.quant
         if target_dtype == kind.dtype:
             return self.graph
         if quant is not None and quant.axis is None and target_dtype == "float32":
             outer = TensorType(kind.shape, target_dtype, layout=kind.layout)
-            if self.what == "output":
-                return self.insert_operator("dequantize", _quant_attributes(quant), outer)
-            return self.insert_operator("quantize", self.quantize_attrs(kind, Ties.AWAY), outer)
+            if self.side == "output":
+                return self.insert_operator("dequantize", _attrs_of_quantize_node(quant), outer)
+            return self.insert_operator("quantize", self.build_quantize_attrs(kind, Ties.AWAY), outer)
         if quant is not None and quant.axis is None and _differ_in_sign_only(target_dtype, kind.dtype):
             moved = quant.zero_point[0] + dtypes.int_range(target_dtype)[0] - dtypes.int_range(kind.dtype)[0]
             outer = replace(kind, dtype=target_dtype, quant=Quant(quant.scale, (moved,)))
             return self.insert_operator(
-                "quantize", self.quantize_attrs(kind if self.what == "input" else outer, Multiplier.DOUBLE), outer
+                "quantize", self.build_quantize_attrs(kind if self.side == "input" else outer, Multiplier.DOUBLE), outer
             )
         same_category = dtypes.is_float(target_dtype) == dtypes.is_float(kind.dtype)
         if quant is not None or not same_category:
@@ -490,34 +504,34 @@ class _GraphEnd:
             other = "float dtype" if dtypes.is_float(kind.dtype) else "integer dtype"
             expected = "float32 or the integer of other signedness" if quant else f"another {other}"
             raise self.make_error(f"is {prefix}{kind.dtype} and cannot become {target_dtype}", f"use {expected}")
-        inner = kind.dtype if self.what == "input" else target_dtype
+        inner = kind.dtype if self.side == "input" else target_dtype
         return self.insert_operator("cast", {"dtype": inner}, replace(kind, dtype=target_dtype))
 
-    def quantize_attrs(self, target: TensorType, rounding: str) -> dict[str, Attr]:
-        """Return the attributes of a ``quantize`` node that computes a tensor of type ``target``.
+    def build_quantize_attrs(self, target_type: TensorType, rounding: str) -> dict[str, Attr]:
+        """Return the attributes of a ``quantize`` node that computes a tensor of type ``target_type``.
 
         If the network rounds ties to even, this node does so, too; otherwise it uses ``rounding``."""
-        assert target.quant is not None
+        assert target_type.quant is not None
         even = rounding_of_ties(self.graph) is Ties.EVEN
         return {
-            **_quant_attributes(target.quant),
-            "out_dtype": target.dtype,
+            **_attrs_of_quantize_node(target_type.quant),
+            "out_dtype": target_type.dtype,
             "rounding": Ties.EVEN if even else rounding,
         }
 
-    def replace_by_stored_integers(self) -> Graph:
+    def replace_float_by_its_integers(self) -> Graph:
         """Return the graph with the float at this end replaced by the integers to which it is quantised, or from which
         it is dequantised."""
         graph, name = self.graph, self.name
         op, neighbours_of = (
-            ("quantize", graph.consumers()) if self.what == "input" else ("dequantize", graph.producer())
+            ("quantize", graph.consumers()) if self.side == "input" else ("dequantize", graph.producer())
         )
         neighbours = neighbours_of.get(name, ())
         nodes = neighbours if isinstance(neighbours, tuple) else (neighbours,)
         attrs = {(n.op, tuple(n.attrs.items())) for n in nodes}
-        values = [n.outputs[0] if self.what == "input" else n.inputs[0] for n in nodes]
+        values = [n.outputs[0] if self.side == "input" else n.inputs[0] for n in nodes]
         fixed = {*graph.inputs, *graph.outputs, *graph.consts, *graph.state, *graph.updates.values()} - {name}
-        is_read_elsewhere = self.what == "input" and (name in graph.outputs or name in graph.updates.values())
+        is_read_elsewhere = self.side == "input" and (name in graph.outputs or name in graph.updates.values())
         if (
             len(attrs) != 1
             or nodes[0].op != op
@@ -526,14 +540,14 @@ class _GraphEnd:
             or fixed & set(values)
         ):
             raise self.make_error(
-                f"is {self.kind.dtype} and cannot become an integer; expected a {op} operator with one scale beside it",
+                f"is {self.tensor_type.dtype} and cannot become an integer; expected a {op} operator with one scale beside it",
                 "leave out the dtype for this tensor",
             )
         kind = graph.types[values[0]]
         quant = Quant(nodes[0].attr("scale"), nodes[0].attr("zero_point"))
         real = fresh_name(graph.types, f"{name}.real")
         names = {name: real, **dict.fromkeys(values, name)}
-        is_removed = self.what == "input" or name not in graph.consumers()
+        is_removed = self.side == "input" or name not in graph.consumers()
         remaining = tuple(n for n in graph.nodes if not is_removed or n not in nodes)
         renamed = rename_values(replace(graph, nodes=remaining), names)
         types = {**renamed.types, name: replace(kind, quant=quant)}
@@ -543,17 +557,17 @@ class _GraphEnd:
     # ------------------------------------------------------------ edit
 
     def insert_operator(
-        self, op: str, attrs: Mapping[str, Attr], outer: TensorType, operands: Sequence[Array] = ()
+        self, op: str, attrs: Mapping[str, Attr], outer_type: TensorType, operands: Sequence[Array] = ()
     ) -> Graph:
         """Return the graph with an operator inserted at this input or output.
 
-        The new outer value has type ``outer`` and keeps the name; the network's value gets another name. At an input,
-        constant ``operands`` of the operator follow it."""
+        The new outer value has type ``outer_type`` and keeps the name; the network's value gets another name. At an
+        input, constant ``operands`` of the operator follow it."""
         graph, name = self.graph, self.name
         inner = fresh_name(graph.types, f"{name}.inner")
         renamed = rename_values(graph, {name: inner})
-        types, consts = {**renamed.types, name: outer}, dict(renamed.consts)
-        if self.what == "input":
+        types, consts = {**renamed.types, name: outer_type}, dict(renamed.consts)
+        if self.side == "input":
             operand_names = [name]
             for array in operands:
                 operand_names.append(fresh_name(types, f"{name}.{op}"))
@@ -570,7 +584,7 @@ def rounding_of_ties(graph: Graph) -> Ties:
     return Ties.EVEN if even else Ties.AWAY
 
 
-def _quant_attributes(quant: Quant) -> dict[str, Attr]:
+def _attrs_of_quantize_node(quant: Quant) -> dict[str, Attr]:
     """Return a quantisation with one scale as attributes of ``quantize`` and ``dequantize``."""
     return {"scale": quant.scale, "zero_point": quant.zero_point, "axis": None}
 

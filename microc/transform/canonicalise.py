@@ -144,7 +144,7 @@ class _SubexpressionMerger:
         for node in self.graph.nodes:
             inputs = tuple(self.instead.get(name, name) for name in node.inputs)
             node = node if inputs == node.inputs else replace(node, inputs=inputs)
-            first = seen.setdefault(self.hash_key(node), node)
+            first = seen.setdefault(self.equality_key_of(node), node)
             pairs = dict(zip(node.outputs, first.outputs, strict=True))
             if first is not node:
                 self.equal.update(pairs)
@@ -154,10 +154,10 @@ class _SubexpressionMerger:
                 self.instead.update(pairs)
         return self.graph.with_nodes(nodes)
 
-    def hash_key(self, node: Node) -> object:
+    def equality_key_of(self, node: Node) -> object:
         """Return a key that is equal for nodes with equal results. ``repr`` distinguishes 0, 0.0 and -0.0. Nodes with
         subgraphs have unique keys."""
-        if any(map(_contains_graph, node.attrs.values())):
+        if any(map(_contains_subgraph, node.attrs.values())):
             return id(node)
         inputs = tuple(self.equal.get(name, name) for name in node.inputs)
         return node.op, inputs, repr(dict(node.attrs)), tuple(self.graph.types.get(name) for name in node.outputs)
@@ -183,9 +183,9 @@ class _SubexpressionMerger:
 COMMON_SUBEXPRESSIONS_PASS = Pass("common_subexpressions", merge_common_subexpressions, 3)
 
 
-def _contains_graph(attr: Attr) -> bool:
+def _contains_subgraph(attr: Attr) -> bool:
     """Test whether an attribute contains a subgraph."""
-    return any(map(_contains_graph, attr)) if isinstance(attr, tuple) else isinstance(attr, Graph)
+    return any(map(_contains_subgraph, attr)) if isinstance(attr, tuple) else isinstance(attr, Graph)
 
 
 # ---- Recognition of layer norm, which exporters and readers write as means, differences and a square root.
@@ -254,7 +254,7 @@ def _is_square(match: Match, square: Node) -> bool:
     return exponent is not None and bool((exponent == 2).all())
 
 
-def _absorb_dequantize(match: Match) -> Replacement | None:
+def _absorb_dequantize_before_layer_norm(match: Match) -> Replacement | None:
     """Normalise the integers q of x = scale (q - zero) instead of x: ``layer_norm(x, epsilon) = layer_norm(q, epsilon /
     scale^2)``."""
     scale = match.nodes["real"].attr("scale")
@@ -284,7 +284,7 @@ def _replace_by_qlayer_norm(match: Match) -> Replacement | None:
     depth, dtype = kind.shape[-1], match.root.attr("out_dtype")
     result = Quant(match.root.attr("scale"), match.root.attr("zero_point"))
     gamma, beta = (
-        _captured_constant_by_channel(match, *argument, depth) for argument in (("gamma", 1.0), ("beta", 0.0))
+        _expand_captured_constant_by_channel(match, *argument, depth) for argument in (("gamma", 1.0), ("beta", 0.0))
     )
     # qlayer_norm adds epsilon to depth**2 times the variance: depth * sum(x**2) - sum(x)**2.
     added = epsilon * depth * depth
@@ -301,7 +301,9 @@ def _replace_by_qlayer_norm(match: Match) -> Replacement | None:
     return match.replacement()
 
 
-def _captured_constant_by_channel(match: Match, capture: str, default: float, channel_count: int) -> Array | None:
+def _expand_captured_constant_by_channel(
+    match: Match, capture: str, default: float, channel_count: int
+) -> Array | None:
     """Return the captured constant as one number per channel, or ``default`` for each channel if nothing was captured.
 
     Return None if the constant differs within a channel."""
@@ -312,7 +314,10 @@ def _captured_constant_by_channel(match: Match, capture: str, default: float, ch
     return np.broadcast_to(data.reshape(-1), (channel_count,)) if by_channel else None
 
 
-_INTEGERS: Rule = (P.op("layer_norm", P.op("dequantize", P.any("x"), name="real", shared=True)), _absorb_dequantize)
+_INTEGERS: Rule = (
+    P.op("layer_norm", P.op("dequantize", P.any("x"), name="real", shared=True)),
+    _absorb_dequantize_before_layer_norm,
+)
 LAYER_NORM_PASS = Pass("layer_norm", recognise_layer_norm, 2)
 
 
@@ -412,7 +417,7 @@ def _merge_clamps(match: Match) -> Replacement | None:
     stored = first.attrs.get("rounding") == Rounding.NONE == second.attrs.get("rounding")
     if not dtypes.is_float(match.type(match["x"]).dtype) and not stored:
         return None
-    (a, b), (low, high) = _clamp_bounds(match, "first"), _clamp_bounds(match, "")
+    (a, b), (low, high) = _clamp_bounds_of(match, "first"), _clamp_bounds_of(match, "")
     least, most = min(max(a, low), high), max(min(b, high), low)
     rounding: Attr = second.attrs.get("rounding", Rounding.DOUBLE)
     if (least, most) == (0.0, inf):
@@ -422,8 +427,9 @@ def _merge_clamps(match: Match) -> Replacement | None:
     return match.replacement()
 
 
-def _clamp_bounds(match: Match, capture: str) -> tuple[float, float]:
-    """Return the lower and upper bound of the relu or clip ``capture``, or of the root of the match if ``capture`` is empty."""
+def _clamp_bounds_of(match: Match, capture: str) -> tuple[float, float]:
+    """Return the lower and upper bound of the relu or clip ``capture``, or of the root of the match if ``capture`` is
+    empty."""
     node = match.nodes[capture] if capture else match.root
     return (0.0, inf) if node.op == "relu" else (node.attr("minimum"), node.attr("maximum"))
 

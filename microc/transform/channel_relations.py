@@ -22,19 +22,20 @@ graphs with more channels are not analysed."""
 
 
 @frozen
-class Link:
+class ChannelLink:
     """Dependency between channels of one operand and of the result, by which both are kept or removed together.
 
-    Channel ``source[k]`` of operand number ``operand`` is linked to channel ``target[k]`` of the result."""
+    Channel ``operand_channels[k]`` of operand number ``operand_index`` is linked to channel ``result_channels[k]`` of
+    the result."""
 
-    operand: int
-    source: Array
-    target: Array
+    operand_index: int
+    operand_channels: Array
+    result_channels: Array
 
 
-def channel_count(graph: Graph, value: str) -> int:
+def channel_count(graph: Graph, value_name: str) -> int:
     """Return the number of channels of a value, which is the extent of its last axis, or 1 for a scalar."""
-    return (1, *graph.types[value].shape)[-1]
+    return (1, *graph.types[value_name].shape)[-1]
 
 
 def has_too_many_channels(graph: Graph) -> bool:
@@ -43,7 +44,7 @@ def has_too_many_channels(graph: Graph) -> bool:
     return sum(channel_count(graph, name) for name in graph.types if name not in graph.consts) > MOST_CHANNELS
 
 
-def is_mixing(graph: Graph, node: Node) -> bool:
+def sums_over_all_channels(graph: Graph, node: Node) -> bool:
     """Test whether a node computes sums over all input channels with constant weights of shape (O, ..., I) and a
     constant bias."""
     if node.op not in ("conv2d", "dense") or node.attrs.get("layout") == "NCHW" or node.attrs.get("groups", 1) != 1:
@@ -52,73 +53,74 @@ def is_mixing(graph: Graph, node: Node) -> bool:
 
 
 def _has_constant_parameters(graph: Graph, node: Node) -> bool:
-    """Test whether weights and bias are constant, the bias has one element per output channel, and the data are computed."""
+    """Test whether weights and bias are constant, the bias has one element per output channel, and the data are
+    computed."""
     (data, weight, bias) = (*node.inputs, "")[:3]
     if data in graph.consts or weight not in graph.consts:
         return False
     return not bias or (bias in graph.consts and graph.types[bias].size == channel_count(graph, bias))
 
 
-def find_channel_links(graph: Graph, node: Node) -> tuple[Link, ...] | None:
+def find_channel_links(graph: Graph, node: Node) -> tuple[ChannelLink, ...] | None:
     """Return the links of all computed operands of a node that works channel by channel, or None for all other nodes.
 
     All channels of an operand without a link (a scalar, a table, a value that all channels share) are needed."""
     if not node.inputs or len(node.outputs) != 1 or not graph.types[node.outputs[0]].shape:
         return None
     if registry.get(node.op).elementwise:
-        return _link_elementwise(graph, node)
+        return _link_channels_of_elementwise(graph, node)
     if node.op == "conv2d":
-        return _link_depthwise(graph, node)
+        return _link_channels_of_depthwise(graph, node)
     if node.op == "concat":
-        return _link_concat(graph, node)
+        return _link_channels_of_concat(graph, node)
     if node.inputs[0] in graph.consts or not graph.types[node.inputs[0]].shape:
         return None
     if node.op == "reshape":
-        return _link_reshape(graph, node)
+        return _link_channels_of_reshape(graph, node)
     if node.op == "slice":
-        return _link_slice(graph, node)
+        return _link_channels_of_slice(graph, node)
     mapped_axes = registry.get(node.op).axis_map(node, graph.types)[0]
     last = len(graph.types[node.outputs[0]].shape) - 1
-    return _link_identity(graph, node, 0) if mapped_axes is not None and mapped_axes[-1] == last else None
+    return _link_equal_channels(graph, node, 0) if mapped_axes is not None and mapped_axes[-1] == last else None
 
 
-def _link_identity(graph: Graph, node: Node, *operands: int) -> tuple[Link, ...]:
-    """Return links between equal channels of the result and of each of ``operands``."""
+def _link_equal_channels(graph: Graph, node: Node, *operand_indices: int) -> tuple[ChannelLink, ...]:
+    """Return links between equal channels of the result and of each of ``operand_indices``."""
     every = np.arange(channel_count(graph, node.outputs[0]))
-    return tuple(Link(operand, every, every) for operand in operands)
+    return tuple(ChannelLink(operand, every, every) for operand in operand_indices)
 
 
-def _link_elementwise(graph: Graph, node: Node) -> tuple[Link, ...] | None:
+def _link_channels_of_elementwise(graph: Graph, node: Node) -> tuple[ChannelLink, ...] | None:
     """Return links between equal channels for all operands that have as many channels as the result."""
     if node.attrs.get("axis") is not None:
         return None
     whole, count = registry.get(node.op).whole, channel_count(graph, node.outputs[0])
     computed = (k for k, name in enumerate(node.inputs) if name and name not in graph.consts and k not in whole)
-    return _link_identity(graph, node, *(k for k in computed if channel_count(graph, node.inputs[k]) == count))
+    return _link_equal_channels(graph, node, *(k for k in computed if channel_count(graph, node.inputs[k]) == count))
 
 
-def _link_depthwise(graph: Graph, node: Node) -> tuple[Link, ...] | None:
+def _link_channels_of_depthwise(graph: Graph, node: Node) -> tuple[ChannelLink, ...] | None:
     """Return the link between an input channel of a depthwise convolution and the output channels computed from it."""
     data, weight = (graph.types[name].shape for name in node.inputs[:2])
     if node.attrs.get("layout") == "NCHW" or not _has_constant_parameters(graph, node):
         return None
     g = infer_geometry(node.attrs, data, weight)
     every = np.arange(g.out_channels)
-    return (Link(0, every // (g.out_channels // g.channels), every),) if g.groups == g.channels else None
+    return (ChannelLink(0, every // (g.out_channels // g.channels), every),) if g.groups == g.channels else None
 
 
-def _link_concat(graph: Graph, node: Node) -> tuple[Link, ...]:
+def _link_channels_of_concat(graph: Graph, node: Node) -> tuple[ChannelLink, ...]:
     """Return links between the channels of each operand of a concatenation and their places in the result."""
     rank, counts = len(graph.types[node.outputs[0]].shape), [channel_count(graph, name) for name in node.inputs]
     last = node.attr("axis") % rank == rank - 1
     starts = np.cumsum([0, *counts]) if last else np.zeros(len(counts), np.int64)
     return tuple(
-        Link(k, np.arange(count), np.arange(count) + start)
+        ChannelLink(k, np.arange(count), np.arange(count) + start)
         for k, (count, start) in enumerate(zip(counts, starts, strict=False))
     )
 
 
-def _link_reshape(graph: Graph, node: Node) -> tuple[Link, ...] | None:
+def _link_channels_of_reshape(graph: Graph, node: Node) -> tuple[ChannelLink, ...] | None:
     """Return the link between channels before and after a reshape, which keeps the memory order.
 
     If one channel count divides the other, element e of the tensor has channel e % before and e % after. Both follow
@@ -127,12 +129,12 @@ def _link_reshape(graph: Graph, node: Node) -> tuple[Link, ...] | None:
     if not before or not after or max(before, after) % min(before, after):
         return None
     every = np.arange(max(before, after))
-    return (Link(0, every % before, every % after),)
+    return (ChannelLink(0, every % before, every % after),)
 
 
-def _link_slice(graph: Graph, node: Node) -> tuple[Link, ...] | None:
+def _link_channels_of_slice(graph: Graph, node: Node) -> tuple[ChannelLink, ...] | None:
     """Return the link between the channels of a slice and the operand channels that it selects."""
     if node.attr("strides")[-1] != 1:
         return None
     every = np.arange(channel_count(graph, node.outputs[0]))
-    return (Link(0, every + node.attr("begin")[-1], every),)
+    return (ChannelLink(0, every + node.attr("begin")[-1], every),)

@@ -13,7 +13,13 @@ from microc.graph.ir import Graph, Node, TensorType, fresh_name
 from microc.graph.match import without_dead_nodes
 from microc.ops import registry
 from microc.ops.convolution.geometry import infer_geometry
-from microc.transform.channel_relations import Link, channel_count, find_channel_links, has_too_many_channels, is_mixing
+from microc.transform.channel_relations import (
+    ChannelLink,
+    channel_count,
+    find_channel_links,
+    has_too_many_channels,
+    sums_over_all_channels,
+)
 from microc.transform.pass_context import Pass, PassContext
 from microc.transform.quantised.integer_ranges import Range, Ranges, has_every_tap_inside, value_ranges
 
@@ -41,7 +47,11 @@ def fold_constant_channels(graph: Graph, context: PassContext) -> Graph:
     types, consts, nodes = dict(graph.types), dict(graph.consts), list(graph.nodes)
     for k, node in enumerate(nodes):
         data = ranges.get(node.inputs[0]) if node.inputs else None
-        folded = _fold_into_bias(graph, node, data) if data is not None and is_mixing(graph, node) else None
+        folded = (
+            _fold_constant_channels_into_bias(graph, node, data)
+            if data is not None and sums_over_all_channels(graph, node)
+            else None
+        )
         if folded is None:
             continue
         names = [fresh_name(types, f"{stem}.folded") for stem in (node.inputs[1], f"{node.outputs[0]}.bias")]
@@ -70,49 +80,53 @@ def _replace_constant_values(graph: Graph, ranges: Ranges) -> Graph:
         consts[vectors[name]] = range_.low.astype(dtypes.to_numpy(kind.dtype)).reshape(shape)
     if not vectors:
         return graph
-    nodes = (_read_constant_vectors(graph, node, vectors) for node in graph.nodes if node.outputs[0] not in consts)
+    nodes = (
+        _read_constants_instead_of_values(graph, node, vectors) for node in graph.nodes if node.outputs[0] not in consts
+    )
     return without_dead_nodes(replace(graph, types=types, consts=consts).with_nodes(nodes))
 
 
-def _read_constant_vectors(graph: Graph, node: Node, vectors: Mapping[str, str]) -> Node:
-    """Return an elementwise node that reads constants instead of the values in ``vectors``, if another operand has the
-    shape of its result.
+def _read_constants_instead_of_values(graph: Graph, node: Node, constants_by_value: Mapping[str, str]) -> Node:
+    """Return an elementwise node that reads constants instead of the values in ``constants_by_value``, if another
+    operand has the shape of its result.
 
-    Any other node is returned unchanged. ``vectors`` maps values to constants."""
+    Any other node is returned unchanged. ``constants_by_value`` maps values to constants."""
     definition, shape = registry.get(node.op), graph.types[node.outputs[0]].shape
-    varying = [name for name in node.inputs if name and name not in vectors and name not in graph.consts]
+    varying = [name for name in node.inputs if name and name not in constants_by_value and name not in graph.consts]
     if not definition.elementwise or all(graph.types[name].shape != shape for name in varying):
         return node
-    names = (name if k in definition.whole else vectors.get(name, name) for k, name in enumerate(node.inputs))
+    names = (
+        name if k in definition.whole else constants_by_value.get(name, name) for k, name in enumerate(node.inputs)
+    )
     return replace(node, inputs=tuple(names))
 
 
-def _fold_into_bias(graph: Graph, node: Node, data: Range) -> tuple[Array, Array] | None:
+def _fold_constant_channels_into_bias(graph: Graph, node: Node, data_range: Range) -> tuple[Array, Array] | None:
     """Return the layer's weights with zeros for constant channels, and its bias plus the contribution of these channels
     to the sums.
 
     Return None if no channel can be folded, or if the bias would overflow its dtype."""
     weights, dtype = graph.consts[node.inputs[1]], graph.types[node.outputs[0]].dtype
     has_weights = weights.any(axis=tuple(range(weights.ndim - 1)))
-    folds = data.constant & has_weights & _mask_of_channels_reading_value_only(graph, node, data.low)
+    folds = data_range.constant & has_weights & _find_channels_read_as_constant(graph, node, data_range.low)
     name = node.inputs[2] if len(node.inputs) > 2 else ""
     new_bias = graph.consts[name].astype(np.int64).reshape(-1) if name else np.zeros(weights.shape[0], np.int64)
     sums = weights.reshape(weights.shape[0], -1, weights.shape[-1]).sum(axis=1, dtype=np.int64)
-    new_bias = new_bias + sums[:, folds] @ data.low[folds]
+    new_bias = new_bias + sums[:, folds] @ data_range.low[folds]
     least, most = dtypes.int_range(dtype)
     if not folds.any() or new_bias.min() < least or new_bias.max() > most:
         return None
     return np.where(folds, 0, weights).astype(weights.dtype), new_bias.astype(dtypes.to_numpy(dtype))
 
 
-def _mask_of_channels_reading_value_only(graph: Graph, node: Node, value: Array) -> Array:
-    """Return a mask of the input channels for which every tap reads the channel's constant ``value`` at every position,
-    never other padding."""
+def _find_channels_read_as_constant(graph: Graph, node: Node, channel_constants: Array) -> Array:
+    """Return a mask of the input channels for which every tap reads the channel's constant ``channel_constants`` at
+    every position, never other padding."""
     if node.op == "dense":
-        return np.ones(value.shape, np.bool_)
+        return np.ones(channel_constants.shape, np.bool_)
     g = infer_geometry(node.attrs, graph.types[node.inputs[0]].shape, graph.types[node.inputs[1]].shape)
     inside = has_every_tap_inside(g)
-    return np.asarray(inside | (value == node.attrs.get("pad_value", 0)))
+    return np.asarray(inside | (channel_constants == node.attrs.get("pad_value", 0)))
 
 
 CONSTANT_CHANNELS_PASS = Pass("constant_channels", fold_constant_channels, 3)
@@ -163,7 +177,7 @@ class _Liveness:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.node_links: dict[int, tuple[Link, ...] | None] = {
+        self.node_links: dict[int, tuple[ChannelLink, ...] | None] = {
             id(node): find_channel_links(graph, node) for node in graph.nodes
         }
         values = {name for name in graph.types if name not in graph.consts}
@@ -173,7 +187,7 @@ class _Liveness:
         self.live = self.masks
         self.iterate_to_fixed_point(self.mark_reads, self.mark_link_ends)
         self.live = {name: mask.copy() for name, mask in self.masks.items()}
-        self.add_fillers()
+        self.keep_filler_channels()
 
     def iterate_to_fixed_point(self, *steps: Callable[[Node], None]) -> None:
         """Apply ``steps`` to every node, in reverse order, again and again until no mask changes."""
@@ -187,12 +201,12 @@ class _Liveness:
 
     def mark_reads(self, node: Node) -> None:
         """Mark the operand channels that a node reads independently of its links."""
-        if is_mixing(self.graph, node):
+        if sums_over_all_channels(self.graph, node):
             weight = self.graph.consts[node.inputs[1]]
             self.masks[node.inputs[0]] |= weight[self.live[node.outputs[0]]].any(axis=tuple(range(weight.ndim - 1)))
             return
         links = self.node_links[id(node)]
-        linked = {link.operand for link in links or ()}
+        linked = {link.operand_index for link in links or ()}
         whole = [name for k, name in enumerate(node.inputs) if k not in linked]
         for name in whole if links is not None else (*node.inputs, *node.outputs):
             if name in self.masks:
@@ -201,17 +215,18 @@ class _Liveness:
     def mark_link_ends(self, node: Node) -> None:
         """Mark the channels at both ends of each link of a node if the channel at one end is kept."""
         for link in self.node_links[id(node)] or ():
-            operand, result = self.masks.get(node.inputs[link.operand]), self.masks[node.outputs[0]]
+            operand, result = self.masks.get(node.inputs[link.operand_index]), self.masks[node.outputs[0]]
             if operand is not None:
-                operand[link.source[result[link.target]]] = True
-                result[link.target[operand[link.source]]] = True
+                operand[link.operand_channels[result[link.result_channels]]] = True
+                result[link.result_channels[operand[link.operand_channels]]] = True
 
-    def add_fillers(self) -> None:
-        """Keep dead channels as fillers, so that every layer has a multiple of ``MULTIPLE`` channels or all of its channels.
+    def keep_filler_channels(self) -> None:
+        """Keep dead channels as fillers, so that every layer has a multiple of ``MULTIPLE`` channels or all of its
+        channels.
 
         Every value keeps at least one channel."""
         for node in self.graph.nodes:
-            if is_mixing(self.graph, node):
+            if sums_over_all_channels(self.graph, node):
                 mask = self.masks[node.outputs[0]]
                 missing = -int(mask.sum()) % MULTIPLE if mask.any() else MULTIPLE
                 fillers = np.flatnonzero(~mask)[:missing]
@@ -248,12 +263,12 @@ class _ChannelRemover:
     def type_of_kept_channels(self, name: str) -> TensorType:
         """Return the type of a value with only its kept channels."""
         kind, kept = self.graph.types[name], self.kept[name]
-        return _type_of_kept_indices(kind, len(kind.shape) - 1, kept)
+        return _keep_indices_of_type(kind, len(kind.shape) - 1, kept)
 
-    def add_part_of_constant(self, name: str, axis: int, kept_indices: Array) -> str:
+    def add_slice_of_constant(self, name: str, axis: int, kept_indices: Array) -> str:
         """Add a constant with only the indices ``kept_indices`` of another constant along ``axis``; return its name."""
         array = self.consts[name]
-        new_name = self.new_value(name, _type_of_kept_indices(self.types[name], axis % array.ndim, kept_indices))
+        new_name = self.new_value(name, _keep_indices_of_type(self.types[name], axis % array.ndim, kept_indices))
         self.consts[new_name] = np.ascontiguousarray(array.take(kept_indices, axis=axis))
         return new_name
 
@@ -262,15 +277,15 @@ class _ChannelRemover:
         if self.kept.keys().isdisjoint((*node.inputs, *node.outputs)):
             return node
         attrs, constants = dict(node.attrs), {}
-        out = self.parameter_channels(node.outputs[0])
+        out = self.find_parameter_channels(node.outputs[0])
         if node.op in ("conv2d", "dense"):
-            constants = self.layer_constants(node, out)
+            constants = self.slice_layer_constants(node, out)
             if attrs.get("groups", 1) != 1:
                 attrs["groups"] = int(self.masks[node.inputs[0]].sum())
         elif node.op == "concat" and out is not None:
-            constants = self.concat_constants(node)
+            constants = self.slice_concat_constants(node)
         elif registry.get(node.op).elementwise and out is not None:
-            constants = self.elementwise_constants(node, out)
+            constants = self.slice_elementwise_constants(node, out)
         elif node.op == "reshape" and out is not None:
             attrs["shape"] = (*node.attr("shape")[:-1], len(out))
         elif node.op == "slice":
@@ -281,7 +296,7 @@ class _ChannelRemover:
         outputs = tuple(self.names.get(name, name) for name in node.outputs)
         return replace(node, inputs=inputs, outputs=outputs, attrs=attrs)
 
-    def parameter_channels(self, name: str) -> Array | None:
+    def find_parameter_channels(self, name: str) -> Array | None:
         """Return for each kept channel of a value the index of the channel whose weights, bias and scale it gets.
 
         A live channel gets its own parameters, a filler the parameters of a live channel. Return None if the value
@@ -291,41 +306,47 @@ class _ChannelRemover:
         kept, live = self.kept[name], self.live[name]
         return np.where(live[kept], kept, np.argmax(live)) if live.any() else kept
 
-    def layer_constants(self, node: Node, kept_outputs: Array | None) -> dict[int, str]:
-        """Return the names of new weights and bias of a layer, by operand number, with only the output channels ``kept_outputs``.
+    def slice_layer_constants(self, node: Node, kept_outputs: Array | None) -> dict[int, str]:
+        """Return the names of new weights and bias of a layer, by operand number, with only the output channels
+        ``kept_outputs``.
 
         The weights of a mixing node are also reduced to the kept input channels."""
         names = {k: name for k, name in enumerate(node.inputs) if k and name}
         if kept_outputs is not None:
-            names = {k: self.add_part_of_constant(name, 0 if k == 1 else -1, kept_outputs) for k, name in names.items()}
+            names = {
+                k: self.add_slice_of_constant(name, 0 if k == 1 else -1, kept_outputs) for k, name in names.items()
+            }
         inner = self.kept.get(node.inputs[0])
         if inner is not None and node.attrs.get("groups", 1) == 1:
-            names[1] = self.add_part_of_constant(names[1], -1, inner)
+            names[1] = self.add_slice_of_constant(names[1], -1, inner)
         return names
 
-    def concat_constants(self, node: Node) -> dict[int, str]:
+    def slice_concat_constants(self, node: Node) -> dict[int, str]:
         """Return the names of new constant operands of a concatenation, by operand number, with only the channels that
         the result keeps."""
         names, mask = {}, self.masks[node.outputs[0]]
         for link in find_channel_links(self.graph, node) or ():
-            name = node.inputs[link.operand]
+            name = node.inputs[link.operand_index]
             if name in self.consts:
-                names[link.operand] = self.add_part_of_constant(name, -1, link.source[mask[link.target]])
+                names[link.operand_index] = self.add_slice_of_constant(
+                    name, -1, link.operand_channels[mask[link.result_channels]]
+                )
         return names
 
-    def elementwise_constants(self, node: Node, kept_channels: Array) -> dict[int, str]:
+    def slice_elementwise_constants(self, node: Node, kept_channels: Array) -> dict[int, str]:
         """Return the names of new per-channel constants of an elementwise node, by operand number, with only the
         channels ``kept_channels``."""
         whole, count = registry.get(node.op).whole, channel_count(self.graph, node.outputs[0])
         names = {}
         for k, name in enumerate(node.inputs):
             if name in self.consts and k not in whole and channel_count(self.graph, name) == count > 1:
-                names[k] = self.add_part_of_constant(name, -1, kept_channels)
+                names[k] = self.add_slice_of_constant(name, -1, kept_channels)
         return names
 
 
-def _type_of_kept_indices(tensor_type: TensorType, axis: int, kept_indices: Array) -> TensorType:
-    """Return the type of a tensor with only the indices ``kept_indices`` along ``axis``, including its per-channel scales."""
+def _keep_indices_of_type(tensor_type: TensorType, axis: int, kept_indices: Array) -> TensorType:
+    """Return the type of a tensor with only the indices ``kept_indices`` along ``axis``, including its per-channel
+    scales."""
     shape = tuple(len(kept_indices) if k == axis else extent for k, extent in enumerate(tensor_type.shape))
     quant = tensor_type.quant
     if quant is not None and quant.axis == axis:
@@ -357,9 +378,9 @@ def merge_duplicate_channels(graph: Graph, context: PassContext) -> Graph:
     types, consts, nodes = dict(graph.types), dict(graph.consts), list(graph.nodes)
     first = {name: np.arange(channel_count(graph, name)) for name in graph.types if name not in graph.consts}
     for k, node in enumerate(nodes):
-        keys = _channel_keys(graph, node, first)
+        keys = _compute_equality_key_of_channels(graph, node, first)
         if keys is not None:
-            first[node.outputs[0]] = _first_index_of_equal_key(keys)
+            first[node.outputs[0]] = _find_first_index_of_equal_key(keys)
         if not _is_integer_layer(graph, node):
             continue
         weights = consts[node.inputs[1]]
@@ -373,7 +394,7 @@ def merge_duplicate_channels(graph: Graph, context: PassContext) -> Graph:
 
 def _is_integer_layer(graph: Graph, node: Node) -> bool:
     """Test whether a node is a layer with constant weights on integer data."""
-    return is_mixing(graph, node) and dtypes.is_integer(graph.types[node.inputs[0]].dtype)
+    return sums_over_all_channels(graph, node) and dtypes.is_integer(graph.types[node.inputs[0]].dtype)
 
 
 def _merge_weights(weights: Array, first_equal_channel: Array) -> Array:
@@ -392,13 +413,13 @@ def _merge_weights(weights: Array, first_equal_channel: Array) -> Array:
 # ---------------------------------------------------------------- value numbers of channels
 
 
-def _first_index_of_equal_key(keys: Sequence[Hashable]) -> Array:
+def _find_first_index_of_equal_key(keys: Sequence[Hashable]) -> Array:
     """Return for each channel the index of the first channel with the same key."""
     seen: dict[Hashable, int] = {}
     return np.array([seen.setdefault(key, k) for k, key in enumerate(keys)], np.int64)
 
 
-def _channel_keys(
+def _compute_equality_key_of_channels(
     graph: Graph, node: Node, first_equal_channels: Mapping[str, Array]
 ) -> list[tuple[Hashable, ...]] | None:
     """Return a key for each channel of the node's result. Channels with equal keys are equal. Return None if the node
@@ -407,14 +428,16 @@ def _channel_keys(
     ``first_equal_channels``: for each value and channel, the index of the first channel that equals it."""
     if _is_integer_layer(graph, node):
         weights = _merge_weights(graph.consts[node.inputs[1]].astype(np.int64), first_equal_channels[node.inputs[0]])
-        return _append_parameters([() for _ in weights], weights, *_bias_vectors(graph, node))
+        return _append_parameters_to_channel_keys(
+            [() for _ in weights], weights, *_bias_as_tuple_of_arrays(graph, node)
+        )
     node_links = find_channel_links(graph, node)
     if node_links is None:
         return None
     keys: list[list[Hashable]] = [[] for _ in range(channel_count(graph, node.outputs[0]))]
     for link in node_links:
-        name = node.inputs[link.operand]
-        for k, (source, target) in enumerate(zip(link.source, link.target, strict=True)):
+        name = node.inputs[link.operand_index]
+        for k, (source, target) in enumerate(zip(link.operand_channels, link.result_channels, strict=True)):
             period = k // min(channel_count(graph, name), len(keys)) if node.op == "reshape" else 0
             source_key: Hashable = (
                 graph.consts[name][..., source].tobytes()
@@ -422,23 +445,27 @@ def _channel_keys(
                 else int(first_equal_channels[name][source])
             )
             keys[target] += (name if name in first_equal_channels else "", source_key, period)
-    return _append_parameters(keys, *_constants_by_channel(graph, node))
+    return _append_parameters_to_channel_keys(keys, *_constants_that_differ_by_channel(graph, node))
 
 
-def _append_parameters(keys: Sequence[Sequence[Hashable]], *parameters: Array) -> list[tuple[Hashable, ...]]:
-    """Append to the key of each channel that channel's slice of each of ``parameters``, whose first axis is the channels."""
+def _append_parameters_to_channel_keys(
+    keys: Sequence[Sequence[Hashable]], *parameters: Array
+) -> list[tuple[Hashable, ...]]:
+    """Append to the key of each channel that channel's slice of each of ``parameters``, whose first axis is the
+    channels."""
     return [(*key, *(array[k].tobytes() for array in parameters)) for k, key in enumerate(keys)]
 
 
-def _bias_vectors(graph: Graph, node: Node) -> tuple[Array, ...]:
-    """Return the layer's constant bias with one number per output channel, as a tuple of one array; empty without a bias."""
+def _bias_as_tuple_of_arrays(graph: Graph, node: Node) -> tuple[Array, ...]:
+    """Return the layer's constant bias with one number per output channel, as a tuple of one array; empty without a
+    bias."""
     return tuple(graph.consts[name].reshape(-1) for name in node.inputs[2:] if name)
 
 
-def _constants_by_channel(graph: Graph, node: Node) -> tuple[Array, ...]:
+def _constants_that_differ_by_channel(graph: Graph, node: Node) -> tuple[Array, ...]:
     """Return the constants of a linked node that differ between channels, with the channels as first axis."""
     if node.op == "conv2d":
-        return graph.consts[node.inputs[1]], *_bias_vectors(graph, node)
+        return graph.consts[node.inputs[1]], *_bias_as_tuple_of_arrays(graph, node)
     definition, count = registry.get(node.op), channel_count(graph, node.outputs[0])
     names = [name for k, name in enumerate(node.inputs) if name in graph.consts and k not in definition.whole]
     if not definition.elementwise:

@@ -35,7 +35,7 @@ def elementwise_operators() -> frozenset[str]:
     return frozenset(name for name, definition in registry.registry().items() if definition.elementwise)
 
 
-def element_operands(match: Match) -> list[int]:
+def find_broadcast_operands(match: Match) -> list[int]:
     """Return the positions of the matched node's operands that broadcast.
 
     These are all operands that are present, except operands that the node reads as whole tensors (``OpDef.whole``)."""
@@ -59,10 +59,11 @@ def _merge_reshapes(match: Match) -> Replacement:
 
 
 def _sink_reshape(match: Match) -> Replacement | None:
-    """Rewrite op(reshape(x), ...) -> reshape(op(x, ...)) if all other operands can be reshaped to the shape of x at no cost."""
+    """Rewrite op(reshape(x), ...) -> reshape(op(x, ...)) if all other operands can be reshaped to the shape of x at no
+    cost."""
     kind = match.type(match.output)
     inputs = list(match.root.inputs)
-    positions = element_operands(match)
+    positions = find_broadcast_operands(match)
     sources = {k: _find_reshape_operand(match, inputs[k], kind.shape) for k in positions}
     shapes = {match.type(source).shape for source in sources.values() if source}
     if len(shapes) != 1 or match.root.attrs.get("axis") is not None or len([o for o in match.root.outputs if o]) != 1:
@@ -72,7 +73,7 @@ def _sink_reshape(match: Match) -> Replacement | None:
     if any(quant is not None and quant.axis is not None for quant in quants):
         return None
     for k in positions:
-        operand = sources[k] or _reshape_constant(match, inputs[k], kind.shape, shape)
+        operand = sources[k] or _reshape_broadcast_operand(match, inputs[k], kind.shape, shape)
         if not operand:
             return None
         inputs[k] = operand
@@ -83,43 +84,50 @@ def _sink_reshape(match: Match) -> Replacement | None:
     return match.replacement()
 
 
-def _find_reshape_operand(match: Match, value: str, shape: Shape) -> str:
-    """Return the operand of the reshape that computes ``value``; empty if there is no such reshape or ``value`` has
-    another shape than ``shape``."""
-    producer = match.scope.producer(value)
-    if producer is None or producer.op != "reshape" or match.type(value).shape != shape:
+def _find_reshape_operand(match: Match, value_name: str, shape: Shape) -> str:
+    """Return the operand of the reshape that computes ``value_name``; empty if there is no such reshape or
+    ``value_name`` has another shape than ``shape``."""
+    producer = match.scope.producer(value_name)
+    if producer is None or producer.op != "reshape" or match.type(value_name).shape != shape:
         return ""
     source = producer.inputs[0]
-    return source if match.type(source).quant == match.type(value).quant else ""
+    return source if match.type(source).quant == match.type(value_name).quant else ""
 
 
-def _reshape_constant(match: Match, value: str, before: Shape, after: Shape) -> str:
-    """Return the name of an operand reshaped to broadcast to ``after`` instead of ``before``.
+def _reshape_broadcast_operand(
+    match: Match, value_name: str, broadcast_shape: Shape, new_broadcast_shape: Shape
+) -> str:
+    """Return the name of an operand reshaped to broadcast to ``new_broadcast_shape`` instead of ``broadcast_shape``.
 
     The name is empty unless the operand has one element or is a constant for which that is possible."""
-    shape = match.type(value).shape
-    data = match.scope.consts.get(value)
-    if match.type(value).size == 1 and len(shape) <= len(after):
-        return value
+    shape = match.type(value_name).shape
+    data = match.scope.consts.get(value_name)
+    if match.type(value_name).size == 1 and len(shape) <= len(new_broadcast_shape):
+        return value_name
     if data is None:
         return ""
     if data.size == 1:
-        return match.constant(f"{value}.moved", data.reshape(()), _type_with_shape(match, value, ()))
-    if data.size == np.prod(before):
-        return match.constant(f"{value}.moved", data.reshape(after), _type_with_shape(match, value, after))
-    if data.size == shape[-1] == before[-1] and after[-1:] == before[-1:]:
-        return match.constant(f"{value}.moved", data.reshape(-1), _type_with_shape(match, value, shape[-1:]))
+        return match.constant(f"{value_name}.moved", data.reshape(()), _type_with_shape(match, value_name, ()))
+    if data.size == np.prod(broadcast_shape):
+        return match.constant(
+            f"{value_name}.moved",
+            data.reshape(new_broadcast_shape),
+            _type_with_shape(match, value_name, new_broadcast_shape),
+        )
+    if data.size == shape[-1] == broadcast_shape[-1] and new_broadcast_shape[-1:] == broadcast_shape[-1:]:
+        return match.constant(f"{value_name}.moved", data.reshape(-1), _type_with_shape(match, value_name, shape[-1:]))
     return ""
 
 
-def _type_with_shape(match: Match, value: str, shape: Sequence[int]) -> TensorType:
-    """Return the type of ``value`` with another shape."""
-    kind = match.type(value)
+def _type_with_shape(match: Match, value_name: str, shape: Sequence[int]) -> TensorType:
+    """Return the type of ``value_name`` with another shape."""
+    kind = match.type(value_name)
     return TensorType(tuple(shape), kind.dtype, kind.quant)
 
 
 def _sink_reshape_through_pad(match: Match) -> Replacement | None:
-    """Rewrite pad(reshape(x)) -> reshape(pad(x)) if the reshape only adds or drops axes of extent 1 that are not padded."""
+    """Rewrite pad(reshape(x)) -> reshape(pad(x)) if the reshape only adds or drops axes of extent 1 that are not
+    padded."""
     source, result = match.type(match["x"]), match.type(match.output)
     padding, middle = match.root.attr("padding"), match.type(match.root.inputs[0])
     solid = [k for k, extent in enumerate(middle.shape) if extent != 1]
@@ -159,7 +167,7 @@ def channels_last(graph: Graph, context: PassContext) -> Graph:
     the operator after the transposition is then fused with it."""
     if all(node.attrs.get("layout") != "NCHW" for node in graph.nodes):
         return rewrite(rewrite(graph, transpose_rules()), final_transpose_rules())
-    images = _name_image_inputs(graph)
+    images = _name_transposed_image_inputs(graph)
     candidates = [_convert_graph(graph, swapped) for swapped in ((images, {}) if images else ({},))]
     return min(candidates, key=_count_transposed_elements)
 
@@ -180,7 +188,7 @@ def _count_transposed_elements(graph: Graph) -> int:
     return sum(graph.types[node.outputs[0]].size for node in graph.nodes if node.op == "transpose")
 
 
-def _name_image_inputs(graph: Graph) -> dict[str, str]:
+def _name_transposed_image_inputs(graph: Graph) -> dict[str, str]:
     """Map the inputs that convolutions or pools read, directly or through elementwise operators and views, to new names
     for their NHWC forms."""
     feeding: set[str] = set()
@@ -292,10 +300,12 @@ def narrow_views(graph: Graph, context: PassContext) -> Graph:
     """Rewrite ``reshape(widen(x))`` to ``widen(reshape(x))`` if only the reshape reads the widened x.
 
     Then the narrow tensor is stored, and the widening is fused with its reader."""
-    return rewrite(graph, ((P.op("reshape", P.op(_WIDENING, P.any("x"), name="widened")), _widen_after_reshape),))
+    return rewrite(
+        graph, ((P.op("reshape", P.op(_WIDENING, P.any("x"), name="widened")), _move_widening_after_reshape),)
+    )
 
 
-def _widen_after_reshape(match: Match) -> Replacement | None:
+def _move_widening_after_reshape(match: Match) -> Replacement | None:
     """Reshape the narrow operand first and widen the result."""
     widened = match.nodes["widened"]
     source, result = match.type(match["x"]), match.type(match.output)

@@ -38,18 +38,24 @@ def count_operand_uses(graph: Graph, node: Node) -> tuple[int, ...]:
     uses: dict[int, tuple[int, ...]] = {}
     for k, arg in enumerate(args):
         uses[id(arg)] = tuple(int(k == position) for position in range(len(args)))
-    return tuple(max(n_uses, 1) for n_uses in _sum_uses(definition.scalar(node.attrs, args), uses, len(args)))
+    return tuple(
+        max(n_uses, 1) for n_uses in _count_operand_uses_in_expr(definition.scalar(node.attrs, args), uses, len(args))
+    )
 
 
-def _sum_uses(expr: ir.Expr, counts: dict[int, tuple[int, ...]], operand_count: int) -> tuple[int, ...]:
+def _count_operand_uses_in_expr(
+    expr: ir.Expr, counts_by_expr_id: dict[int, tuple[int, ...]], operand_count: int
+) -> tuple[int, ...]:
     """Return the number of uses of each operand in ``expr``.
 
-    A shared subexpression is traversed once; its uses are counted again at each occurrence. ``counts`` stores the
-    results by expression id."""
-    if id(expr) not in counts:
-        operands = [_sum_uses(operand, counts, operand_count) for operand in children(expr)]
-        counts[id(expr)] = tuple(map(sum, zip(*operands, strict=True))) if operands else (0,) * operand_count
-    return counts[id(expr)]
+    A shared subexpression is traversed once; its uses are counted again at each occurrence. ``counts_by_expr_id``
+    stores the results by expression id."""
+    if id(expr) not in counts_by_expr_id:
+        operands = [
+            _count_operand_uses_in_expr(operand, counts_by_expr_id, operand_count) for operand in children(expr)
+        ]
+        counts_by_expr_id[id(expr)] = tuple(map(sum, zip(*operands, strict=True))) if operands else (0,) * operand_count
+    return counts_by_expr_id[id(expr)]
 
 
 # ---- Operator fusion.
@@ -63,7 +69,8 @@ MANDATORY = frozenset(("requantize", "requantize_float"))
 kernel, the accumulator is not stored."""
 
 REUSED = 2
-"""Largest number of elementwise values in a kernel that are used more than once. Each use repeats the value's expression."""
+"""Largest number of elementwise values in a kernel that are used more than once. Each use repeats the value's
+expression."""
 
 MAX_KERNEL_NODES = 64
 """Largest number of nodes in a kernel, more than any known network needs: the time to compile an expression grows with
@@ -85,11 +92,11 @@ def fuse(graph: Graph, context: PassContext) -> Graph:
     Level 0 fuses requantisation only. With option ``fuse_add=False``, an operator on two computed operands does not
     join the kernels that compute them."""
     if context.opt_level > 0:
-        graph = _duplicate_widening(graph)
+        graph = _duplicate_widening_nodes(graph)
     return _order_by_group(graph, _FusionGroups(graph, context).assign_groups())
 
 
-def _duplicate_widening(graph: Graph) -> Graph:
+def _duplicate_widening_nodes(graph: Graph) -> Graph:
     """Give every elementwise reader its own copy of a node that only widens its operand.
 
     Each kernel then reads the narrow value, which is cheaper than to store the wide one."""
@@ -103,7 +110,7 @@ def _duplicate_widening(graph: Graph) -> Graph:
         inputs = tuple(copies.get((name, positions[id(node)]), name) for name in node.inputs)
         nodes.append(node if inputs == node.inputs else replace(node, inputs=inputs))
         value = node.outputs[0]
-        if not _only_widens(graph, node) or len(readers.get(value, ())) < 2:
+        if not _only_widens_dtype(graph, node) or len(readers.get(value, ())) < 2:
             continue
         for reader in readers[value]:
             if registry.get(reader.op).elementwise and graph.types[reader.outputs[0]].size == types[value].size:
@@ -115,7 +122,7 @@ def _duplicate_widening(graph: Graph) -> Graph:
     return _remove_unread_nodes(replace(graph, types=types).with_nodes(nodes)) if copies else graph
 
 
-def _only_widens(graph: Graph, node: Node) -> bool:
+def _only_widens_dtype(graph: Graph, node: Node) -> bool:
     """Test whether a node only converts its operand to a larger dtype."""
     if node.op not in _WIDENING:
         return False
@@ -247,23 +254,26 @@ class _FusionGroups:
                 return False
             readers = self.readers.get(name, ())
             if any(
-                self.find_group(reader) not in reading_groups or _reads_from_memory(reader, name) for reader in readers
+                self.find_group_of_node(reader) not in reading_groups or _needs_stored_operand(reader, name)
+                for reader in readers
             ):
                 return False
         return True
 
-    def find_group(self, node: Node) -> str:
+    def find_group_of_node(self, node: Node) -> str:
         """Return the current group of a node with one result; return an empty string if the node has not been added."""
         return self.find_root_group(self.group_by_value.get(node.outputs[0], ""))
 
 
-def _reads_from_memory(node: Node, name: str) -> bool:
-    """Test whether a node needs the value ``name`` to be stored.
+def _needs_stored_operand(node: Node, value_name: str) -> bool:
+    """Test whether a node needs the value ``value_name`` to be stored.
 
     It does if it indexes the value as a tensor (``OpDef.whole``), or if it uses each element so often that inlining
     would repeat the element's expression too often."""
     definition = registry.get(node.op)
-    return not definition.elementwise or definition.repeats or any(node.inputs[k] == name for k in definition.whole)
+    return (
+        not definition.elementwise or definition.repeats or any(node.inputs[k] == value_name for k in definition.whole)
+    )
 
 
 def _first_node_index(group: str) -> int:

@@ -51,16 +51,16 @@ def block_loops(graph: Graph, context: PassContext) -> Graph:
     nodes: list[Node] = []
     types = dict(graph.types)
     for node in graph.nodes:
-        nodes += _block_loop(node, types) if node.op == "loop" else [node]
+        nodes += _split_loop_into_blocks(node, types) if node.op == "loop" else [node]
     return graph if len(nodes) == len(graph.nodes) else replace(graph, types=types).with_nodes(nodes)
 
 
-def _block_loop(loop: Node, types: dict[str, TensorType]) -> list[Node]:
+def _split_loop_into_blocks(loop: Node, types: dict[str, TensorType]) -> list[Node]:
     """Return the blocked loop and the views after it, and add their types to ``types``; return only the loop itself if
     it cannot be blocked."""
     body, count, carried = loop.attr("body"), loop.attr("count"), loop.attr("carried")
-    layer = None if loop.attr("guarded") else _find_layer(body, carried, count)
-    block = 0 if layer is None else _choose_block_size(count)
+    layer = None if loop.attr("guarded") else _find_gathered_dense(body, carried, count)
+    block = 0 if layer is None else _choose_iterations_per_block(count)
     if layer is None or not block:
         return [loop]
     blocks = -(-count // block)
@@ -80,11 +80,11 @@ def _block_loop(loop: Node, types: dict[str, TensorType]) -> list[Node]:
     return nodes
 
 
-def _find_layer(body: Graph, carried_count: int, iteration_count: int) -> _GatheredDense | None:
+def _find_gathered_dense(body: Graph, carried_value_count: int, iteration_count: int) -> _GatheredDense | None:
     """Return a ``dense`` whose data is a single row that the iteration gathers, or None.
 
     No other node may read the data or the iteration index."""
-    iteration, fixed = body.inputs[0], body.inputs[1 + carried_count :]
+    iteration, fixed = body.inputs[0], body.inputs[1 + carried_value_count :]
     users = {name: [node for node in body.nodes if name in node.inputs] for name in body.types}
     for dense in body.nodes:
         gather = next((n for n in body.nodes if dense.op == "dense" and n.outputs == dense.inputs[:1]), None)
@@ -102,32 +102,34 @@ def _find_layer(body: Graph, carried_count: int, iteration_count: int) -> _Gathe
     return None
 
 
-def _choose_block_size(iteration_count: int) -> int:
+def _choose_iterations_per_block(iteration_count: int) -> int:
     """Return the number of iterations in a block with which the last block has the fewest surplus iterations.
 
     Return 0 if the loop has too few iterations for any block."""
     return min((n for n in BLOCK_SIZES if n < iteration_count), key=lambda n: -iteration_count % n, default=0)
 
 
-def _build_outer_body(loop: Node, layer: _GatheredDense, block: int) -> Graph:
+def _build_outer_body(loop: Node, layer: _GatheredDense, iterations_per_block: int) -> Graph:
     """Build the body of the loop over blocks: gather the rows of a block, multiply them by one ``dense``, run the inner
     loop over its iterations."""
     body, count, carried = loop.attr("body"), loop.attr("count"), loop.attr("carried")
     write = LoopBodyBuilder(loop.loc)
     block_number, *fixed = (write.add_input(name, body.types[name]) for name in body.inputs)
     data, dense = body.types[layer.data], layer.dense
-    rows = write.emit("gather", (layer.data, block_number), data.quant, axis=layer.gather.attr("axis"), span=block)
-    rows = write.emit("reshape", (rows,), data.quant, shape=(block, data.shape[-1]))
+    rows = write.emit(
+        "gather", (layer.data, block_number), data.quant, axis=layer.gather.attr("axis"), span=iterations_per_block
+    )
+    rows = write.emit("reshape", (rows,), data.quant, shape=(iterations_per_block, data.shape[-1]))
     weights = [
         name and write.add_constant(name, body.consts[name], body.types[name].quant) for name in dense.inputs[1:]
     ]
     row = body.types[dense.outputs[0]]
     sums = write.emit("dense", (rows, *weights), row.quant, row.dtype, **dense.attrs)
-    products = write.emit("reshape", (sums,), row.quant, shape=(block, *row.shape))
+    products = write.emit("reshape", (sums,), row.quant, shape=(iterations_per_block, *row.shape))
     inner, states = _build_inner_body(body, layer, write.types[products]), carried
     fixed = [products if name == layer.data else name for name in fixed]
-    if count % block:
-        first = write.emit("mul", (block_number, write.add_constant("turns", np.array(block, np.int32))))
+    if count % iterations_per_block:
+        first = write.emit("mul", (block_number, write.add_constant("turns", np.array(iterations_per_block, np.int32))))
         last = write.emit("sub", (write.add_constant("last", np.array(count - 1, np.int32)), first))
         fixed, inner, states = (
             [write.add_constant("go", np.array(True)), *fixed, last],
@@ -135,23 +137,23 @@ def _build_outer_body(loop: Node, layer: _GatheredDense, block: int) -> Graph:
             carried + 1,
         )
     kinds = [inner.types[name] for name in inner.outputs]
-    kinds[states:] = [replace(kind, shape=(block, *kind.shape)) for kind in kinds[states:]]
-    attrs = {**loop.attrs, "body": inner, "count": block, "carried": states, "guarded": states > carried}
+    kinds[states:] = [replace(kind, shape=(iterations_per_block, *kind.shape)) for kind in kinds[states:]]
+    attrs = {**loop.attrs, "body": inner, "count": iterations_per_block, "carried": states, "guarded": states > carried}
     made = write.copy_node(replace(loop, inputs=tuple(fixed), outputs=inner.outputs, attrs=attrs), kinds)
     return write.build_graph_with_value_names(body.name, made[states - carried :])
 
 
-def _build_inner_body(body: Graph, layer: _GatheredDense, products: TensorType) -> Graph:
+def _build_inner_body(loop_body: Graph, layer: _GatheredDense, product_type: TensorType) -> Graph:
     """Build the body of the loop within a block: each iteration gathers its product instead of computing it.
 
     Nodes and constants that only the product needed are removed."""
     gather_product = replace(layer.gather, outputs=layer.dense.outputs, attrs={**layer.gather.attrs, "axis": 0})
-    nodes = [gather_product if node == layer.gather else node for node in body.nodes if node != layer.dense]
-    used = {name for node in nodes for name in node.inputs} | {*body.outputs}
-    consts = {name: array for name, array in body.consts.items() if name in used}
-    gone = {*layer.gather.outputs, *(body.consts.keys() - consts.keys())}
-    types = {name: kind for name, kind in body.types.items() if name not in gone} | {layer.data: products}
-    return replace(body, types=types, consts=consts, nodes=tuple(nodes))
+    nodes = [gather_product if node == layer.gather else node for node in loop_body.nodes if node != layer.dense]
+    used = {name for node in nodes for name in node.inputs} | {*loop_body.outputs}
+    consts = {name: array for name, array in loop_body.consts.items() if name in used}
+    gone = {*layer.gather.outputs, *(loop_body.consts.keys() - consts.keys())}
+    types = {name: kind for name, kind in loop_body.types.items() if name not in gone} | {layer.data: product_type}
+    return replace(loop_body, types=types, consts=consts, nodes=tuple(nodes))
 
 
 def _add_iteration_guard(body: Graph) -> Graph:
@@ -185,16 +187,16 @@ def scan_rows_in_place(graph: Graph, context: PassContext) -> Graph:
     nodes: list[Node] = []
     types = dict(graph.types)
     for node in graph.nodes:
-        nodes += _scan_loop(node, types) if node.op == "loop" else [node]
+        nodes += _convert_gathers_to_scanned_inputs(node, types) if node.op == "loop" else [node]
     return graph if nodes == [*graph.nodes] else replace(graph, types=types).with_nodes(nodes)
 
 
-def _scan_loop(loop: Node, types: dict[str, TensorType]) -> list[Node]:
+def _convert_gathers_to_scanned_inputs(loop: Node, types: dict[str, TensorType]) -> list[Node]:
     """Return the loop with scanned inputs and the views before it, and add their types to ``types``; return only the
     loop itself if it has none."""
     body: Graph = loop.attr("body")
     scanned = scanned_operand_count(loop)
-    gathers = _find_gathers(body, int(loop.attr("carried")), scanned, int(loop.attr("count")))
+    gathers = _find_row_gathers(body, int(loop.attr("carried")), scanned, int(loop.attr("count")))
     if not gathers:
         return [loop]
     views, inputs, outer = [], list(body.inputs), list(loop.inputs)
@@ -218,12 +220,14 @@ def _scan_loop(loop: Node, types: dict[str, TensorType]) -> list[Node]:
     return [*views, replace(loop, inputs=tuple(outer), attrs=attrs)]
 
 
-def _find_gathers(body: Graph, carried_count: int, scanned_count: int, iteration_count: int) -> list[Node]:
+def _find_row_gathers(
+    body: Graph, carried_value_count: int, scanned_input_count: int, iteration_count: int
+) -> list[Node]:
     """Return the gathers of an iteration that read a row of a loop-invariant value by the iteration index, if nothing
     else reads the value.
 
     The row must be along the first axis with an extent above 1."""
-    iteration, fixed = body.inputs[0], body.inputs[1 + carried_count : len(body.inputs) - scanned_count]
+    iteration, fixed = body.inputs[0], body.inputs[1 + carried_value_count : len(body.inputs) - scanned_input_count]
     gathers = []
     for node in body.nodes:
         if node.op != "gather" or node.inputs[0] not in fixed or node.inputs[1] != iteration:
@@ -246,7 +250,8 @@ SCAN_IN_PLACE_PASS = Pass("scanned_rows", scan_rows_in_place, 2, around=True)
 # directly, but need RAM while the layer runs. :mod:`microc.ops.matrix.gemm` bounds the change of a sum.
 
 MIN_REUSING_ROWS = 8
-"""Least number of rows of a product for which widening the weights first is worth its cost: each weight is used once per row."""
+"""Least number of rows of a product for which widening the weights first is worth its cost: each weight is used once
+per row."""
 WIDENED_LAYERS = ("conv2d", "dense")
 """Operators whose weights are widened."""
 BYTE = 8
@@ -281,7 +286,8 @@ def find_widenable_weights(graph: Graph) -> dict[str, QuantisedWeights]:
 
 
 def _count_rows(graph: Graph, node: Node) -> int:
-    """Return the number of rows of a layer's product, which is its number of results divided by its number of channels."""
+    """Return the number of rows of a layer's product, which is its number of results divided by its number of
+    channels."""
     return prod(graph.types[node.outputs[0]].shape) // max(graph.types[node.inputs[1]].shape[0], 1)
 
 

@@ -29,7 +29,7 @@ from microc.graph.ir import Attr, Graph, NameSet, Node, TensorType
 from microc.ops import registry
 from microc.ops.matrix.gemm import recover_quantised_weights
 from microc.tir.bit_fields import smallest_bit_width, smallest_bits_and_block
-from microc.transform.channel_relations import channel_count, is_mixing
+from microc.transform.channel_relations import channel_count, sums_over_all_channels
 from microc.transform.pass_context import Pass, PassContext
 
 Branch = tuple[Node, ...]
@@ -41,7 +41,8 @@ _CONSEQUENCES = ("bound", "shift_range")
 
 
 def join_parallel_layers(graph: Graph, context: PassContext) -> Graph:
-    """Merge parallel ``conv2d`` and ``dense`` layers with constant weights; return the graph itself if none can be merged."""
+    """Merge parallel ``conv2d`` and ``dense`` layers with constant weights; return the graph itself if none can be
+    merged."""
     return _LayerMerger(graph).merge_parallel_layers()
 
 
@@ -63,9 +64,9 @@ class _LayerMerger:
     def merge_parallel_layers(self) -> Graph:
         for branches in self.find_candidates():
             if self.count_rows(branches[0]) == 1:
-                self.join_with_slices(branches)
+                self.merge_and_slice_result(branches)
             else:
-                self.join_in_concat(branches)
+                self.merge_operands_of_concat(branches)
         if not self.replacements:
             return self.graph
         nodes = (
@@ -82,10 +83,10 @@ class _LayerMerger:
         """Yield lists of two or more branches that differ only in per-channel numbers."""
         by_signature: dict[Hashable, list[Branch]] = {}
         for node in self.graph.nodes:
-            if len(self.readers.get((*node.inputs, "")[0], ())) > 1 and is_mixing(self.graph, node):
+            if len(self.readers.get((*node.inputs, "")[0], ())) > 1 and sums_over_all_channels(self.graph, node):
                 branch = self.find_branch(node)
                 if branch is not None:
-                    by_signature.setdefault(self.merge_key(branch), []).append(branch)
+                    by_signature.setdefault(self.compute_merge_key(branch), []).append(branch)
         for branches in by_signature.values():
             if len(branches) > 1:
                 forms: dict[Hashable, list[Branch]] = {}
@@ -104,19 +105,20 @@ class _LayerMerger:
             readers = self.readers.get(value, ())
             if value in self.kept:
                 return None
-            if len(readers) != 1 or not self.would_fuse(value, readers[0]):
+            if len(readers) != 1 or not self.would_be_fused(value, readers[0]):
                 return tuple(nodes)
             if not self.has_channel_constants_only(value, readers[0]):
                 return None
             nodes.append(readers[0])
 
-    def would_fuse(self, value: str, reader: Node) -> bool:
+    def would_be_fused(self, value: str, reader: Node) -> bool:
         """Test whether the pass ``fuse`` would put a reader into the kernel that computes a value."""
         has_same_size = self.types[reader.outputs[0]].size == self.types[value].size
         return registry.get(reader.op).elementwise and has_same_size
 
     def has_channel_constants_only(self, value: str, node: Node) -> bool:
-        """Test whether all operands of a node except ``value`` are constants with one number, or with one number per channel."""
+        """Test whether all operands of a node except ``value`` are constants with one number, or with one number per
+        channel."""
         whole, count = registry.get(node.op).whole, channel_count(self.graph, value)
         if any(node.inputs[k] not in self.consts for k in whole):
             return False
@@ -126,7 +128,7 @@ class _LayerMerger:
         are_constant = all(name in self.consts for name in node.inputs if name and name != value)
         return keeps_shape and are_constant and all(size == 1 or size == last == count for size, last in sizes)
 
-    def merge_key(self, branch: Branch) -> Hashable:
+    def compute_merge_key(self, branch: Branch) -> Hashable:
         """Return a key that is equal for branches that can be merged. It contains everything that must not differ
         between them."""
         layer = branch[0]
@@ -148,8 +150,9 @@ class _LayerMerger:
 
     # ------------------------------------------------------------ the merged layer
 
-    def join_with_slices(self, branches: Sequence[Branch]) -> None:
-        """Replace branches by the merged nodes, at the position of the first layer, and a slice for each original result."""
+    def merge_and_slice_result(self, branches: Sequence[Branch]) -> None:
+        """Replace branches by the merged nodes, at the position of the first layer, and a slice for each original
+        result."""
         nodes, value = self.merge_branches(branches)
         shape, start = self.types[value].shape, 0
         for branch in branches:
@@ -162,13 +165,15 @@ class _LayerMerger:
             start += count
         self.record_replacement(branches, nodes)
 
-    def join_in_concat(self, branches: Iterable[Branch]) -> None:
+    def merge_operands_of_concat(self, branches: Iterable[Branch]) -> None:
         """Merge branches whose results are neighbouring operands of one ``concat`` along the channels."""
         branches_by_result = {
-            branch[-1].outputs[0]: branch for branch in branches if self.find_concat_reader(branch) is not None
+            branch[-1].outputs[0]: branch for branch in branches if self.find_only_reader_if_concat(branch) is not None
         }
         for concat in {
-            id(node): node for branch in branches_by_result.values() if (node := self.find_concat_reader(branch))
+            id(node): node
+            for branch in branches_by_result.values()
+            if (node := self.find_only_reader_if_concat(branch))
         }.values():
             inputs: list[str] = []
             for is_part, names in groupby(concat.inputs, branches_by_result.__contains__):
@@ -182,8 +187,9 @@ class _LayerMerger:
             if len(inputs) < len(concat.inputs):
                 self.replacements[id(concat)] = [replace(concat, inputs=tuple(inputs))]
 
-    def find_concat_reader(self, branch: Branch) -> Node | None:
-        """Return the only reader of a branch's result, if it is a ``concat`` along the channels that reads the result once."""
+    def find_only_reader_if_concat(self, branch: Branch) -> Node | None:
+        """Return the only reader of a branch's result, if it is a ``concat`` along the channels that reads the result
+        once."""
         value = branch[-1].outputs[0]
         readers = self.readers.get(value, ())
         if len(readers) != 1 or readers[0].op != "concat":

@@ -1,4 +1,5 @@
-"""Graph passes: their definition and settings, the function that runs and verifies them, and instruments that observe them."""
+"""Graph passes: their definition and settings, the function that runs and verifies them, and instruments that observe
+them."""
 
 from __future__ import annotations
 
@@ -142,14 +143,15 @@ def insert_user_passes(passes: Sequence[Pass], user_passes: Sequence[Pass]) -> t
     merged: list[Pass] = []
     left = list(user_passes)
     for builtin in passes:
-        merged += [_check_results(user_pass) for user_pass in left if user_pass.before == builtin.name]
+        merged += [_wrap_in_result_check(user_pass) for user_pass in left if user_pass.before == builtin.name]
         left = [user_pass for user_pass in left if user_pass.before != builtin.name]
         merged.append(builtin)
     return tuple(merged)
 
 
-def _check_results(user_pass: Pass) -> Pass:
-    """Wrap a user's pass so that ProgramError is raised unless it returns a valid graph with the same inputs and outputs."""
+def _wrap_in_result_check(user_pass: Pass) -> Pass:
+    """Wrap a user's pass so that ProgramError is raised unless it returns a valid graph with the same inputs and
+    outputs."""
 
     def run_and_check(graph: Graph, context: PassContext) -> Graph:
         result: object = user_pass.function(graph, context)
@@ -194,12 +196,12 @@ def run_passes(graph: Graph, passes: Sequence[Pass], context: PassContext, all_p
         )
     verify(graph, registry.infer, "the frontend", registry.node_constant_error_message)
     first = next((k for k, pass_ in enumerate(passes) if not pass_.around), len(passes))
-    graph = _run_in_order(passes[:first], graph, context)
+    graph = _run_selected_passes(passes[:first], graph, context)
     graph = graph.with_nodes(_run_on_subgraphs(node, passes, context) for node in graph.nodes)
-    return _run_in_order(passes[first:], graph, context)
+    return _run_selected_passes(passes[first:], graph, context)
 
 
-def _run_in_order(passes: Sequence[Pass], graph: Graph, context: PassContext) -> Graph:
+def _run_selected_passes(passes: Sequence[Pass], graph: Graph, context: PassContext) -> Graph:
     """Run those of ``passes`` that ``context`` selects, in order, and verify the graph after each."""
     for pass_ in passes:
         if not context.is_enabled(pass_):

@@ -97,7 +97,9 @@ def test_graphs_inside_of_nodes_are_never_equal() -> None:
     inner = [Network(x=(1, 4)) for _ in range(2)]
     first, second = (Node("call", ("x",), ("y",), {"body": net.graph("x")}) for net in inner)
     pass_ = _SubexpressionMerger(inner[0].graph("x"))
-    assert pass_.hash_key(first) != pass_.hash_key(second) and pass_.hash_key(first) == pass_.hash_key(first)
+    assert pass_.equality_key_of(first) != pass_.equality_key_of(second) and pass_.equality_key_of(
+        first
+    ) == pass_.equality_key_of(first)
 
 
 def test_other_quantisation_is_another_value() -> None:

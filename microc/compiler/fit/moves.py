@@ -216,7 +216,7 @@ def block_attention_layers(search: Search) -> Proposals:
     layers = find_attention(graph)
     if not layers or options.opt_level < 1 or options.threads > 1:  # threads share whole operators
         return
-    all_rows = max(graph.types[layer.scores[0].outputs[0]].shape[-2] for layer in layers)
+    all_rows = max(graph.types[layer.score_nodes[0].outputs[0]].shape[-2] for layer in layers)
     for rows in (all_rows, *(rows for rows in ATTENTION_ROWS if rows < all_rows)):
         changed = block_attention(graph, layers, rows)
         plan = search.best.module.plan

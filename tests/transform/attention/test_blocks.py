@@ -84,7 +84,7 @@ def test_blocks_compute_the_same(name: str, rows: int) -> None:
     heads = name != "single"
     loops = [node for node in blocked.nodes if node.op == "loop"]
     assert bool(loops) == (heads or rows < LENGTH)
-    scores = found[0].scores[-1].outputs[0]
+    scores = found[0].score_nodes[-1].outputs[0]
     assert scores not in blocked.types or not loops
     for seed in range(2):
         inputs = random_inputs(graph, seed)
