@@ -31,7 +31,7 @@ from microc.run.data.samples import read_samples
 from microc.run.desktop.library import Library
 from microc.run.verification import Classification, classify
 from microc.transform.boundary import EVERY
-from microc.transform.quantised.unary_functions import ByteFunction, byte_functions
+from microc.transform.quantised.unary_functions import ByteFunction, find_byte_functions
 
 # ---- 8-bit inputs: values that are computed elementwise from a byte of an input need no calibrated scale.
 #
@@ -48,7 +48,7 @@ def storage_of_byte_functions(graph: Graph) -> dict[str, Activation | None]:
     it.
 
     None for values that are no affine function of the byte."""
-    functions: Mapping[str, ByteFunction] = byte_functions(graph)
+    functions: Mapping[str, ByteFunction] = find_byte_functions(graph)
     return {
         name: _byte_storage(function, graph)
         for name, function in functions.items()
@@ -281,9 +281,9 @@ def convert_to_samples(
     """Convert a user's data to samples of a network, each with one array for every input.
 
     The data may be a path (.npz, .npy, table, folder of arrays or pictures), an array, arrays by the names of inputs or
-    in their order, or an iterable of samples. For a network with state, samples may be sequences. Each sequence
-    begins with the initial state. ``labels``: name of the array, or file, of class numbers. ``pixels``: the real numbers
-    for the pixel values 0 and 255. ``colours``: the order of colour channels in which pictures are read, by name of an
+    in their order, or an iterable of samples. For a network with state, samples may be sequences. Each sequence begins
+    with the initial state. ``labels``: name of the array, or file, of class numbers. ``pixels``: the real numbers for
+    the pixel values 0 and 255. ``colours``: the order of colour channels in which pictures are read, by name of an
     input. UsageError for data that do not have the shape of the inputs, are empty, or are no numbers."""
     if isinstance(user_data, SampleData):
         return user_data

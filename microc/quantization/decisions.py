@@ -53,7 +53,7 @@ from microc.transform import NORMALISING, canonicalise, scale_axis
 from microc.transform.pass_context import PassContext, run_passes
 from microc.transform.quantised import legalize
 from microc.transform.quantised.qdq import LAYERS
-from microc.transform.quantised.qdq_values import CHOICES, moves_elements
+from microc.transform.quantised.qdq_values import CHOICES, only_moves_elements
 
 # ---- Ranges of activations: estimators of ranges, and the choice among the estimated ranges by the error that they cause.
 #
@@ -68,11 +68,13 @@ Estimator = Callable[[Statistics, Array, str], Range]
 _RANGE_FACTORS = np.array([*np.linspace(0.3, 1.0, 15), 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5])
 """Factors by which the estimator ``mse`` multiplies the ends of the observed range, to try them."""
 _TAIL_SHARE = 0.1
-"""Fraction of the samples from which the excess over a range is predicted. They are the samples with the largest extremes."""
+"""Fraction of the samples from which the excess over a range is predicted. They are the samples with the largest
+extremes."""
 _AVERAGE_DECAY = 0.9
 """Weight of the previous average in a moving average."""
 _HISTOGRAM_BINS, _HISTOGRAM_LEVELS = 2048, 128
-"""Number of bins of the histogram of magnitudes, and number of quantisation levels to which the histogram is reduced."""
+"""Number of bins of the histogram of magnitudes, and number of quantisation levels to which the histogram is
+reduced."""
 
 
 def minmax(statistics: Statistics, elements: Array, dtype: str) -> Range:
@@ -97,7 +99,8 @@ def percentile(statistics: Statistics, elements: Array, dtype: str) -> Range:
 def least_squared_error(statistics: Statistics, elements: Array, dtype: str) -> Range:
     """Return the range with the least expected squared error, found by coordinate descent over both ends of the range.
 
-    Candidates for an end are the observed end multiplied by fixed factors above and below 1. Each end is chosen twice."""
+    Candidates for an end are the observed end multiplied by fixed factors above and below 1. Each end is chosen
+    twice."""
     low, high = min(statistics.low, 0.0), max(statistics.high, 0.0)
     highs, lows = np.unique(high * _RANGE_FACTORS), np.unique(low * _RANGE_FACTORS)
     for _ in range(2):
@@ -109,8 +112,8 @@ def least_squared_error(statistics: Statistics, elements: Array, dtype: str) -> 
 def entropy(statistics: Statistics, elements: Array, dtype: str) -> Range:
     """Return the observed range clipped at the threshold with the least loss of information.
 
-    The loss is the Kullback-Leibler divergence between the histogram of magnitudes up to the threshold and its reduction to 128
-    levels, as in TensorRT's entropy calibration."""
+    The loss is the Kullback-Leibler divergence between the histogram of magnitudes up to the threshold and its
+    reduction to 128 levels, as in TensorRT's entropy calibration."""
     top = max(-statistics.low, statistics.high)
     if not top > 0:
         return statistics.low, statistics.high
@@ -158,8 +161,8 @@ def choose_storage(
 ) -> tuple[Activation, str]:
     """Return the dtype and quantisation of an activation, and the name of the estimator that determined its range.
 
-    ``method``: the name of an estimator, or ``auto`` for the estimator whose range has the least expected squared error.
-    ``power_of_two``: True if the scale must be a power of two."""
+    ``method``: the name of an estimator, or ``auto`` for the estimator whose range has the least expected squared
+    error. ``power_of_two``: True if the scale must be a power of two."""
     elements = statistics.elements.astype(np.float64)
     estimators = ESTIMATORS if method == AUTO else {method: ESTIMATORS[method]}
     ranges = {
@@ -193,9 +196,9 @@ def _expected_error(statistics: Statistics, span: Range, elements: Array, dtype:
 def expected_excess(extremes: Array, end: float) -> float:
     """Return the expected square of the amount by which a new sample exceeds ``end``, the end of a range.
 
-    ``extremes``: the largest element of each observed sample. The excess over a threshold is assumed to be exponentially
-    distributed (peaks over threshold: Pickands, 1975, in its simplest case). This also predicts numbers beyond all observed ones.
-    """
+    ``extremes``: the largest element of each observed sample. The excess over a threshold is assumed to be
+    exponentially distributed (peaks over threshold: Pickands, 1975, in its simplest case). This also predicts numbers
+    beyond all observed ones."""
     count = int(len(extremes) * _TAIL_SHARE) or 1
     if len(extremes) <= count:
         return 0.0
@@ -212,7 +215,8 @@ def expected_excess(extremes: Array, end: float) -> float:
 BITS = (8, 4, 2)
 """Numbers of bits that integer weights may have."""
 WIDE_BITS, FLOAT_BITS = 16, 32
-"""Numbers of bits that select how an operator is computed: 16 for 16-bit activations with 8-bit weights, 32 for floats."""
+"""Numbers of bits that select how an operator is computed: 16 for 16-bit activations with 8-bit weights, 32 for
+floats."""
 WIDTHS = (FLOAT_BITS, WIDE_BITS, *BITS)
 ALL = "all"
 """Name that users write to select every layer."""
@@ -229,8 +233,8 @@ def layer_labels(graph: Graph, weights: Iterable[str]) -> dict[str, str]:
 def bits_by_result(graph: Graph, weights: Sequence[str], bits_by_operator: Mapping[str, int]) -> dict[str, int]:
     """Convert a user's numbers of bits by names of operators to numbers of bits by the names of the operators' results.
 
-    ``weights``: names of the weights that become integers. UsageError for an operator that does not exist, or that cannot have
-    this number of bits: an operator without such weights can only have 16."""
+    ``weights``: names of the weights that become integers. UsageError for an operator that does not exist, or that
+    cannot have this number of bits: an operator without such weights can only have 16."""
     by_name = {name: node for node in reversed(flatten_graph(graph).nodes) for name in _layer_names(node)}
     by_result: dict[str, int] = {}
     for name, bits in validation.as_mapping_by_name("bits", bits_by_operator, _check_bits).items():
@@ -256,7 +260,8 @@ def uniform_bits(graph: Graph, weights: Sequence[str], bits: int) -> dict[str, i
 
 
 def bits_by_weight(graph: Graph, result_bits: Mapping[str, int]) -> dict[str, int]:
-    """Convert numbers of bits by the names of layers' results to numbers of bits by the names of the layers' weights."""
+    """Convert numbers of bits by the names of layers' results to numbers of bits by the names of the layers'
+    weights."""
     return {
         node.inputs[1]: result_bits[node.outputs[0]]
         for node in flatten_graph(graph).nodes
@@ -267,7 +272,8 @@ def bits_by_weight(graph: Graph, result_bits: Mapping[str, int]) -> dict[str, in
 def stored_weight_bits(operator_bits: Mapping[str, int]) -> dict[str, int]:
     """Convert numbers of bits of operators to numbers of bits in which their weights are stored: at most 8.
 
-    ``operator_bits``: number of bits by name of a result or of weights; 16 means 16-bit activations, 32 means floats."""
+    ``operator_bits``: number of bits by name of a result or of weights; 16 means 16-bit activations, 32 means
+    floats."""
     return {name: min(bits, BITS[0]) for name, bits in operator_bits.items()}
 
 
@@ -286,12 +292,14 @@ def results_with_bits(graph: Graph, operator_bits: Mapping[str, int], bits: int)
 def names_of_readers(graph: Graph, value: str) -> list[str]:
     """Return the names of the operators to which a user must assign 16 bits so that a value is stored in 16 bits.
 
-    They are the results of all operators that read the value's elements, directly or after operators that only move elements.
-    If nothing reads the value, it is the value's own name."""
+    They are the results of all operators that read the value's elements, directly or after operators that only move
+    elements. If nothing reads the value, it is the value's own name."""
     flat = flatten_graph(graph)
     users = flat.consumers().get(value, ())
     names_by_reader = [
-        names_of_readers(flat, node.outputs[0]) if moves_elements(node) or node.op in CHOICES else [node.outputs[0]]
+        names_of_readers(flat, node.outputs[0])
+        if only_moves_elements(node) or node.op in CHOICES
+        else [node.outputs[0]]
         for node in users
     ]
     return list(dict.fromkeys(name for names in names_by_reader for name in names)) or [value]
@@ -313,9 +321,8 @@ def find_float_results(graph: Graph, operator_names: Iterable[str]) -> frozenset
 def find_weight_only_results(graph: Graph, layer_names: Iterable[str]) -> frozenset[str]:
     """Return the names of the results of those float layers whose weights alone are to become integers.
 
-    ``layer_names``: names that the user listed. UsageError for an unknown layer, or for a layer whose kernels cannot dequantise
-    weights. Computed weights, and those of grouped and transposed convolutions, cannot be dequantised.
-    """
+    ``layer_names``: names that the user listed. UsageError for an unknown layer, or for a layer whose kernels cannot
+    dequantise weights. Computed weights, and those of grouped and transposed convolutions, cannot be dequantised."""
     candidates = [node for node in _layers_with_constant_weights(graph) if _can_dequantise_weights(node)]
     return _select_layers(
         graph, "weight_only", layer_names, candidates, "weight_only: kernels of layer {!r} cannot dequantise its weights",
@@ -326,9 +333,8 @@ def find_weight_only_results(graph: Graph, layer_names: Iterable[str]) -> frozen
 def find_dynamic_results(graph: Graph, layer_names: Iterable[str]) -> frozenset[str]:
     """Return the names of the results of the dynamic-range layers that a user listed.
 
-    Such a layer has integer weights, and at run time quantises its data with a scale for each row. UsageError for an unknown
-    layer, or for a layer whose weights are computed.
-    """
+    Such a layer has integer weights, and at run time quantises its data with a scale for each row. UsageError for an
+    unknown layer, or for a layer whose weights are computed."""
     return _select_layers(
         graph, "dynamic_range", layer_names, _layers_with_constant_weights(graph),
         "dynamic_range: the weights of layer {!r} are computed, expected constant weights",
@@ -344,10 +350,11 @@ def weights_of_layers(graph: Graph, results: Container[str]) -> frozenset[str]:
 
 
 def all_float_values(graph: Graph, *given: Iterable[str]) -> frozenset[str]:
-    """Return the names of all values of a network if one of the user's lists of layers is ``["all"]``; else an empty set.
+    """Return the names of all values of a network if one of the user's lists of layers is ``["all"]``; else an empty
+    set.
 
-    The result is the set of values that stay floats: ``["all"]`` selects all layers that can have integer weights, and all
-    other operators are then computed in floats."""
+    The result is the set of values that stay floats: ``["all"]`` selects all layers that can have integer weights, and
+    all other operators are then computed in floats."""
     everything = any(list(names) == [ALL] for names in given)
     return frozenset(flatten_graph(graph).types) if everything else frozenset()
 
@@ -355,7 +362,8 @@ def all_float_values(graph: Graph, *given: Iterable[str]) -> frozenset[str]:
 def _select_layers(
     graph: Graph, option_name: str, layer_names: Iterable[str], candidates: Sequence[Node], refusal: str, hint: str
 ) -> frozenset[str]:
-    """Return the names of the results of the layers that a user listed; of all ``candidates`` if the list is ``["all"]``.
+    """Return the names of the results of the layers that a user listed; of all ``candidates`` if the list is
+    ``["all"]``.
 
     UsageError for a layer that is not among ``candidates``. ``option_name``: name of the option that contains the list.
     ``refusal`` and ``hint``: text and hint of the error for a layer that exists and is no candidate."""
@@ -386,7 +394,8 @@ def _can_dequantise_weights(node: Node) -> bool:
 
 
 def _layer_names(node: Node) -> Iterator[str]:
-    """Yield the names that a user may write for an operator: its name in the model, that of its result, that of its weights."""
+    """Yield the names that a user may write for an operator: its name in the model, that of its result, that of its
+    weights."""
     if node.loc.name:
         yield node.loc.name
     yield node.outputs[0]
@@ -409,11 +418,12 @@ def _unknown_layer(name: str, known: Iterable[str]) -> UsageError:
 class QuantisationConfig:
     """Configuration of quantisation.
 
-    ``activations``: dtype of activations. ``weights``: number of bits of weights. ``block``: number of inputs that share a
-    multiplier if weights have few bits. ``power_of_two``: True if all scales are powers of two. ``ranges``: name of the
-    estimator of ranges. Operators are identified by the names of their results. ``floating``: operators that are computed in
-    floats. ``weight_only``: layers with integer weights and float arithmetic. ``by_rows``: the layers of ``weight_only``
-    that quantise their data at run time, with a scale for each row. ``bits``: number of bits of some operators."""
+    ``activations``: dtype of activations. ``weights``: number of bits of weights. ``block``: number of inputs that
+    share a multiplier if weights have few bits. ``power_of_two``: True if all scales are powers of two. ``ranges``:
+    name of the estimator of ranges. Operators are identified by the names of their results. ``floating``: operators
+    that are computed in floats. ``weight_only``: layers with integer weights and float arithmetic. ``by_rows``: the
+    layers of ``weight_only`` that quantise their data at run time, with a scale for each row. ``bits``: number of bits
+    of some operators."""
 
     activations: str = "int8"
     weights: int = 8
@@ -428,16 +438,17 @@ class QuantisationConfig:
     def find_points(self, graph: Graph, bits: Mapping[str, int]) -> QuantisationPoints:
         """Return the quantisation points of a network: the values that become integers.
 
-        ``bits``: number of bits by name of an operator's result or weights. Operators with 16 bits have 16-bit activations,
-        and operators with 32 bits are computed in floats."""
+        ``bits``: number of bits by name of an operator's result or weights. Operators with 16 bits have 16-bit
+        activations, and operators with 32 bits are computed in floats."""
         wide_results, float_results = (results_with_bits(graph, bits, width) for width in (WIDE_BITS, FLOAT_BITS))
         return find_quantisation_points(graph, self.floating | float_results, wide_results, self.weight_only)
 
     def with_named_bits(self, graph: Graph, bits: Mapping[str, int]) -> QuantisationConfig:
-        """Return the configuration with a user's numbers of bits added. ``bits``: number of bits by name of an operator.
+        """Return the configuration with a user's numbers of bits added. ``bits``: number of bits by name of an
+        operator.
 
-        UsageError for an unknown operator, for an impossible number of bits, or if no value of the network becomes integers.
-        """
+        UsageError for an unknown operator, for an impossible number of bits, or if no value of the network becomes
+        integers."""
         points = self.find_points(graph, {})
         if not points.values and not points.opened:
             raise UsageError(
@@ -460,8 +471,8 @@ def decide_recipe(
 ) -> Recipe:
     """Decide the dtype and quantisation of all values that become integers.
 
-    ``points``: the values that become integers. ``bits``: number of bits of each weight. The scale of activations that must
-    share a scale follows from their common statistics."""
+    ``points``: the values that become integers. ``bits``: number of bits of each weight. The scale of activations that
+    must share a scale follows from their common statistics."""
     dtype, method, power_of_two = config.activations, config.ranges, config.power_of_two
     activations: dict[str, Activation] = {}
     narrowed: dict[str, Activation] = {}
@@ -543,9 +554,10 @@ def normalise_float_graph(graph: Graph, options: Options) -> Graph:
 class CalibratedNetwork:
     """A float network and the statistics of its values on calibration data.
 
-    ``found``: quantisation points, the values that become integers. ``rows``: the samples. ``seen``: statistics of values
-    on the samples. ``seed``: seed of random choices. ``reals``: compiled float networks (see
-    :class:`.network_noise.NetworkPair`). ``plains``: quantised networks without repairs, by numbers of bits of weights."""
+    ``found``: quantisation points, the values that become integers. ``rows``: the samples. ``seen``: statistics of
+    values on the samples. ``seed``: seed of random choices. ``reals``: compiled float networks (see
+    :class:`.network_noise.NetworkPair`). ``plains``: quantised networks without repairs, by numbers of bits of
+    weights."""
 
     graph: Graph
     config: QuantisationConfig
@@ -569,7 +581,8 @@ class CalibratedNetwork:
 
     @cached_property
     def held(self) -> Sequence[Row]:
-        """Samples that are not used for repairs, but to measure the noise of networks; all samples if there are too few."""
+        """Samples that are not used for repairs, but to measure the noise of networks; all samples if there are too
+        few."""
         return split_samples(self.graph, self.rows, self.seed)[1] or self.rows
 
     def recipe(self, bits: Mapping[str, int]) -> Recipe:
@@ -581,7 +594,8 @@ class CalibratedNetwork:
         return decide_recipe(self.graph, points, self.seen, self.config, stored_weight_bits(all_bits))
 
     def repair(self, bits: Mapping[str, int]) -> Repaired:
-        """Return the network quantised with numbers of bits and repaired (see :mod:`.repairs`), and a report on the repairs.
+        """Return the network quantised with numbers of bits and repaired (see :mod:`.repairs`), and a report on the
+        repairs.
 
         ``bits``: number of bits by name of weights. Other weights have those of the configuration."""
         all_bits = stored_weight_bits(self._default_bits | {**self.fixed, **bits})
@@ -615,7 +629,8 @@ def calibrate(
 
 
 def equalise_network(network: CalibratedNetwork) -> tuple[CalibratedNetwork, list[dict[str, Any]]]:
-    """Equalise the channels of a network (:func:`.repairs.equalise_channels`) if this lowers the noise on held-back samples.
+    """Equalise the channels of a network (:func:`.repairs.equalise_channels`) if this lowers the noise on held-back
+    samples.
 
     Return the better network, and a report in the form of that on a repair. If there are too few samples to hold some
     back, the expected noise decides, and there is no report."""

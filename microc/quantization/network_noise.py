@@ -35,7 +35,7 @@ from microc.quantization.network_structure import (
 from microc.quantization.write import QuantisedGraph, Recipe, SimulatedGraph
 from microc.run.desktop.library import Library
 from microc.transform.quantised.qdq import LAYERS
-from microc.transform.quantised.qdq_values import CHOICES, moves_elements
+from microc.transform.quantised.qdq_values import CHOICES, only_moves_elements
 
 # ---- Pair of the float network and a quantised network, both compiled for this computer, whose values can be compared.
 
@@ -46,10 +46,10 @@ FloatLibraries = MutableMapping[tuple[str, ...], Library]
 class NetworkPair:
     """A float network and its quantised form, compiled for this computer so that their values can be compared.
 
-    ``ends``: names of the network's outputs. ``names``: names in the float network of the values that both networks return:
-    outputs, then all values that exist as integers in the quantised network. ``integer_types``: type of each value in the
-    quantised network. ``measured_ends``: the ends (see :class:`End`) at which noise is measured, by index in ``names``.
-    ``libraries``: cache of compiled float networks, to which this network is added."""
+    ``ends``: names of the network's outputs. ``names``: names in the float network of the values that both networks
+    return: outputs, then all values that exist as integers in the quantised network. ``integer_types``: type of each
+    value in the quantised network. ``measured_ends``: the ends (see :class:`End`) at which noise is measured, by index
+    in ``names``. ``libraries``: cache of compiled float networks, to which this network is added."""
 
     def __init__(self, graph: Graph, written: QuantisedGraph, libraries: FloatLibraries) -> None:
         types = flatten_graph(written.graph).types
@@ -72,7 +72,8 @@ class NetworkPair:
         self._integer_library = compile_runner(written.graph, integer_names)
 
     def run_both(self, samples: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
-        """Run both networks on samples. Yield for each sample the float network's values and the quantised network's integers."""
+        """Run both networks on samples. Yield for each sample the float network's values and the quantised network's
+        integers."""
         reals, integers = (run_on_samples(library, samples) for library in (self._float_library, self._integer_library))
         return zip(reals, integers, strict=True)
 
@@ -85,8 +86,8 @@ _MAX_MOMENT_ROWS = 1 << 13
 _MAX_EVALUATION_MACS, _MACS_PER_NODE, _MIN_FITTING_SAMPLES = 1 << 29, 1 << 15, 16
 """Limits of the evaluation in numpy.
 
-``_MAX_EVALUATION_MACS``: maximum number of multiply-accumulates over all samples, a second or two. ``_MACS_PER_NODE``: fixed cost
-of evaluating a node, in multiply-accumulates. ``_MIN_FITTING_SAMPLES``: minimum number of samples."""
+``_MAX_EVALUATION_MACS``: maximum number of multiply-accumulates over all samples, a second or two. ``_MACS_PER_NODE``:
+fixed cost of evaluating a node, in multiply-accumulates. ``_MIN_FITTING_SAMPLES``: minimum number of samples."""
 _QUANTISE_OPERATORS = frozenset(("quantize", "dequantize"))
 """Operators that the quantised network has in addition to those of the float network."""
 FitLayer = Callable[[Layer, "Moments"], None]
@@ -96,8 +97,9 @@ FitLayer = Callable[[Layer, "Moments"], None]
 class CentralMoments(NamedTuple):
     """Means and covariances of a layer's factors.
 
-    ``real_mean`` and ``stored_mean`` (G, K): means in the float and in the quantised network. ``stored_covariance`` (G, K, K):
-    covariances in the quantised network. ``cross_covariance`` (G, K, K): covariances of real by stored factors."""
+    ``real_mean`` and ``stored_mean`` (G, K): means in the float and in the quantised network. ``stored_covariance`` (G,
+    K, K): covariances in the quantised network. ``cross_covariance`` (G, K, K): covariances of real by stored
+    factors."""
 
     real_mean: Array
     stored_mean: Array
@@ -109,10 +111,11 @@ class CentralMoments(NamedTuple):
 class Moments:
     """Sums for the moments of a layer's factors: the data that its weights are multiplied by.
 
-    A layer has G groups of channels, and K factors in each sum of products. The float network computes the real factors, the
-    quantised network the stored factors. ``real`` and ``stored`` (G, K): sums for the means of real and stored
-    factors. ``square`` (G, K, K): sums for the second moments of stored factors. ``cross`` (G, K, K): sums for the cross moments
-    of real by stored factors. ``samples`` and ``rows``: number of samples, and number of rows of factors in them."""
+    A layer has G groups of channels, and K factors in each sum of products. The float network computes the real
+    factors, the quantised network the stored factors. ``real`` and ``stored`` (G, K): sums for the means of real and
+    stored factors. ``square`` (G, K, K): sums for the second moments of stored factors. ``cross`` (G, K, K): sums for
+    the cross moments of real by stored factors. ``samples`` and ``rows``: number of samples, and number of rows of
+    factors in them."""
 
     real: Array
     stored: Array
@@ -140,7 +143,8 @@ class Moments:
 
     @property
     def independent_row_count(self) -> float:
-        """Estimated number of independent rows of factors: the geometric mean of the number of samples and the number of rows.
+        """Estimated number of independent rows of factors: the geometric mean of the number of samples and the number
+        of rows.
 
         The rows of a sample are similar, so that they count less than rows of different samples."""
         return float(np.sqrt(self.samples * self.rows))
@@ -156,9 +160,10 @@ class Moments:
 class _NetworkRun:
     """A run of the float or the quantised network on all samples at once, node by node.
 
-    ``nodes``: all nodes except those that quantise or dequantise a constant, which are evaluated at once. ``compared_nodes``:
-    indices in ``nodes`` of the nodes that both networks have. ``next_node_index``: index in ``nodes`` of the first node that was
-    not evaluated yet. ``values``: for each sample the values that this node and later nodes read."""
+    ``nodes``: all nodes except those that quantise or dequantise a constant, which are evaluated at once.
+    ``compared_nodes``: indices in ``nodes`` of the nodes that both networks have. ``next_node_index``: index in
+    ``nodes`` of the first node that was not evaluated yet. ``values``: for each sample the values that this node and
+    later nodes read."""
 
     def __init__(self, graph: Graph, samples: Sequence[Row]) -> None:
         self.samples = samples
@@ -180,7 +185,8 @@ class _NetworkRun:
     def evaluate_up_to(self, index: int) -> None:
         """Evaluate all nodes before a node, and delete the values that neither this node nor a later node reads.
 
-        ``index``: index of the node in ``compared_nodes``, which is the same in the float and in the quantised network."""
+        ``index``: index of the node in ``compared_nodes``, which is the same in the float and in the quantised
+        network."""
         end = self.compared_nodes[index]
         needed = {name for node in self.nodes[end:] for name in node.inputs}
         for values in self.values:
@@ -193,8 +199,8 @@ class _NetworkRun:
     def values_at(self, index: int) -> Iterator[Mapping[str, Array]]:
         """Yield for each sample the values that exist before a node, by name. The run itself does not advance.
 
-        ``index``: index of the node in ``compared_nodes``; its length means after the last node. In a network with state, the
-        state before a sample is the state after the previous sample of the same sequence."""
+        ``index``: index of the node in ``compared_nodes``; its length means after the last node. In a network with
+        state, the state before a sample is the state after the previous sample of the same sequence."""
         end = self.compared_nodes[index] if index < len(self.compared_nodes) else len(self.nodes)
         state = self.graph.state
         for row, values in zip(self.samples, self.values, strict=True):
@@ -221,10 +227,12 @@ def fit_layers_in_order(
     fit_layer: FitLayer,
     seed: int,
 ) -> None:
-    """Call ``fit_layer`` for each of ``fitted_layers`` in the order of the network, with the moments of the layer's factors.
+    """Call ``fit_layer`` for each of ``fitted_layers`` in the order of the network, with the moments of the layer's
+    factors.
 
-    ``simulate_current_network``: function that returns the simulation of the quantised network, in which all layers that were
-    fitted so far have their new weights and biases. ``seed``: seed for choosing the results whose factors are used."""
+    ``simulate_current_network``: function that returns the simulation of the quantised network, in which all layers
+    that were fitted so far have their new weights and biases. ``seed``: seed for choosing the results whose factors are
+    used."""
     samples = samples[
         : max(
             _MIN_FITTING_SAMPLES,
@@ -252,13 +260,15 @@ def fit_layers_in_order(
 
 
 def _count_node_evaluations(graph: Graph) -> int:
-    """Return how many times nodes are evaluated in a run on one sample. A node in a loop counts once for each iteration."""
+    """Return how many times nodes are evaluated in a run on one sample. A node in a loop counts once for each
+    iteration."""
     bodies = ((node, quantisable_body_of(node)) for node in graph.nodes)
     return sum(1 if body is None else node.attr("count") * _count_node_evaluations(body) for node, body in bodies)
 
 
 class _FittingStage(NamedTuple):
-    """Layers that are fitted together, and the range of nodes that must be evaluated to compute the data of these layers.
+    """Layers that are fitted together, and the range of nodes that must be evaluated to compute the data of these
+    layers.
 
     ``begin_node``: index of the range's first node. ``end_node``: index after the range's last node."""
 
@@ -270,9 +280,9 @@ class _FittingStage(NamedTuple):
 def _fitting_stages(graph: Graph, fitted_layers: Sequence[Layer]) -> Iterator[_FittingStage]:
     """Yield the stages in which layers are fitted, in the order of the network.
 
-    A layer outside of loops is fitted alone: its data exist before it, and the range of nodes is empty. The layers in the body of
-    a loop are fitted together; the range is the loop. If the network has state, each sample depends on the previous one: all
-    layers are then fitted together, and the range is the whole network."""
+    A layer outside of loops is fitted alone: its data exist before it, and the range of nodes is empty. The layers in
+    the body of a loop are fitted together; the range is the loop. If the network has state, each sample depends on the
+    previous one: all layers are then fitted together, and the range is the whole network."""
     if graph.state:
         yield _FittingStage(0, len(graph.nodes), list(fitted_layers))
         return
@@ -325,8 +335,8 @@ def noise_by_change(
 ) -> dict[Key, float]:
     """Return the noise that each change of values causes alone, as a ratio of noise power to signal power.
 
-    Noise is measured at the ends of the network (see :class:`End`) and in its next state, on at most ``max_samples`` samples; the
-    ratios of all ends are added. The state before each sample is the state of the float network."""
+    Noise is measured at the ends of the network (see :class:`End`) and in its next state, on at most ``max_samples``
+    samples; the ratios of all ends are added. The state before each sample is the state of the float network."""
     rows = rows[: affordable_sample_count(graph, len(changes), max_samples)]
     measured_ends = dict.fromkeys(
         (*(End(name) for name in graph.updates.values()), *find_measured_ends(graph).values())
@@ -369,8 +379,8 @@ def noise_by_value(
 ) -> dict[str, float]:
     """Return the noise that quantising each activation and each constant of a recipe causes alone, by name.
 
-    It is measured on at most :data:`REPORT_SAMPLES` samples. Values in the bodies of loops are left out. The result is empty if
-    the measurement needs more multiply-accumulates than :data:`MAX_REPORT_MACS`."""
+    It is measured on at most :data:`REPORT_SAMPLES` samples. Values in the bodies of loops are left out. The result is
+    empty if the measurement needs more multiply-accumulates than :data:`MAX_REPORT_MACS`."""
     changes = {
         name: activation_rounding_change(name, storage)
         for name, storage in recipe.activations.items()
@@ -417,8 +427,8 @@ def layer_changes(
 ) -> dict[tuple[str, int], ValueChange]:
     """Return the change of values that quantises the layers of each weight, by name of the weight and number of bits.
 
-    ``recipes``: for each number of bits the recipe in which the weights of all layers have this number of bits. ``weights``:
-    names of the weights. ``seed``: seed for choosing the results to which weights are fitted."""
+    ``recipes``: for each number of bits the recipe in which the weights of all layers have this number of bits.
+    ``weights``: names of the weights. ``seed``: seed for choosing the results to which weights are fitted."""
     fitted = _fit_weights(graph, rows[: affordable_sample_count(graph, 1)], recipes, weights, seed)
     apply_node, consumers = reference_node_function(graph), graph.consumers()
     changes: dict[tuple[str, int], ValueChange] = {}
@@ -443,8 +453,8 @@ def _layer_change(
 ) -> ValueChange:
     """Return the change that computes the layers of a weight with quantised data, weights, bias and result.
 
-    ``layer_uses``: the layers that read the weight, each with the nodes that are fused with it. ``bias``: the corrected bias;
-    None if the layers keep their own. ``consumers``: the nodes that read each value."""
+    ``layer_uses``: the layers that read the weight, each with the nodes that are fused with it. ``bias``: the corrected
+    bias; None if the layers keep their own. ``consumers``: the nodes that read each value."""
     dequantised_weight = weight.real.astype(np.float32)
 
     def compute_changed_values(values: Mapping[str, Array]) -> dict[str, Array]:
@@ -470,10 +480,11 @@ def _layer_change(
 
 
 def _find_fused_nodes(graph: Graph, consumers: Mapping[str, Sequence[Node]], node: Node, recipe: Recipe) -> list[Node]:
-    """Return the nodes that are fused with a layer: the nodes that follow it up to the first value that the recipe stores.
+    """Return the nodes that are fused with a layer: the nodes that follow it up to the first value that the recipe
+    stores.
 
-    Examples are the addition of a bias and a clamp. The result is empty if one of these values has several readers or is an
-    output."""
+    Examples are the addition of a bias and a clamp. The result is empty if one of these values has several readers or
+    is an output."""
     fused_nodes: list[Node] = []
     value = node.outputs[0]
     while value not in recipe.activations:
@@ -492,7 +503,7 @@ def _is_read_by_layers_only(value: str, consumers: Mapping[str, Sequence[Node]])
     users = consumers.get(value, ())
     return bool(users) and all(
         (user.op in LAYERS and value == user.inputs[0])
-        or ((moves_elements(user) or user.op in CHOICES) and _is_read_by_layers_only(user.outputs[0], consumers))
+        or ((only_moves_elements(user) or user.op in CHOICES) and _is_read_by_layers_only(user.outputs[0], consumers))
         for user in users
     )
 
@@ -500,7 +511,8 @@ def _is_read_by_layers_only(value: str, consumers: Mapping[str, Sequence[Node]])
 def _fit_weights(
     graph: Graph, rows: Sequence[Row], recipes: Mapping[int, Recipe], weights: Sequence[str], seed: int
 ) -> dict[tuple[str, int], tuple[Weight, Array]]:
-    """Round weights for the least output error, and correct biases; return both by name of the weight and number of bits.
+    """Round weights for the least output error, and correct biases; return both by name of the weight and number of
+    bits.
 
     Layers that cannot be written as matrix products (see :func:`find_matrix_layers`) are left out."""
     fitted = {}
@@ -520,7 +532,8 @@ def _fit_weights(
 def _layer_means_and_covariances(
     graph: Graph, rows: Sequence[Row], weights: frozenset[str], seed: int
 ) -> Iterator[tuple[Layer, Array, Array, float]]:
-    """Yield each layer with the means (G, K) and covariances (G, K, K) of its factors: the data that weights are multiplied by.
+    """Yield each layer with the means (G, K) and covariances (G, K, K) of its factors: the data that weights are
+    multiplied by.
 
     The last element is the estimated number of independent rows of factors from which the covariances were computed."""
     known_layers, random = list(find_matrix_layers(graph, weights)), np.random.default_rng(seed)

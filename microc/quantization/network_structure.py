@@ -20,7 +20,7 @@ from microc.ops import registry
 from microc.ops.control import UNBOUNDED
 from microc.transform.channel_relations import channel_count, find_channel_links, sums_over_all_channels
 from microc.transform.quantised.qdq import LAYERS
-from microc.transform.quantised.qdq_values import CHOICES, moves_elements
+from microc.transform.quantised.qdq_values import CHOICES, only_moves_elements
 
 # ---- Loops in float networks, such as recurrent layers: their bodies are quantised like the rest of the network.
 #
@@ -224,7 +224,9 @@ class DataFlow:
         """Test whether the result of a node can be stored with the scale of its first operand.
 
         This holds if every element of the result is an element of an operand, or a number between such elements."""
-        return (moves_elements(node) or node.op in CHOICES or node.op == "resample") and self.is_float(node.outputs[0])
+        return (only_moves_elements(node) or node.op in CHOICES or node.op == "resample") and self.is_float(
+            node.outputs[0]
+        )
 
 
 def find_reachable(start: str, successors: Mapping[str, Sequence[str]]) -> set[str]:

@@ -1,4 +1,5 @@
-"""Find the quantisation points of a float network: the values that become integers, their number of bits, and common scales."""
+"""Find the quantisation points of a float network: the values that become integers, their number of bits, and common
+scales."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from microc.ops import registry
 from microc.quantization.calibration_data import storage_of_byte_functions
 from microc.quantization.integer_scheme import Activation
 from microc.quantization.network_structure import DataFlow, ValueLink, find_loop_invariants, flatten_graph
-from microc.transform.quantised.qdq import LAYERS, find_constant_sum_after, has_integer_form
-from microc.transform.quantised.qdq_values import CHOICES, CLAMPS, JOINS, moves_elements
+from microc.transform.quantised.qdq import LAYERS, find_constant_addition_after, has_integer_form
+from microc.transform.quantised.qdq_values import CHOICES, CLAMPS, JOINS, only_moves_elements
 
 # ---- The result: a record of all quantisation points.
 
@@ -23,16 +24,15 @@ class QuantisationPoints:
     """Quantisation points of a network: the values that become integers.
 
     ``values``: activations that become integers, in the order of the network. ``leader``: for each of these values the
-    representative (leader) of the group of values that share its scale. ``weights``: constants with a scale for each channel.
-    ``constants``: constants with a single scale. ``tables``: constants whose elements an operator only moves or selects, each
-    mapped to the result of this operator. The constant has the scale of the result.
+    representative (leader) of the group of values that share its scale. ``weights``: constants with a scale for each
+    channel. ``constants``: constants with a single scale. ``tables``: constants whose elements an operator only moves
+    or selects, each mapped to the result of this operator. The constant has the scale of the result.
 
-    ``given``: values that a loop passes unchanged to all iterations, by their names in the loop's body. The same values are in
-    ``values`` under their names outside of the loop. ``wide``: values with 16 bits. ``narrowed``: 16-bit values that layers read
-    in 8 bits. ``widened``: results of operators that were chosen to have 16-bit activations. ``known``: dtype, scale and
-    zero point of values that require no calibration. ``reach``: bounds (low, high) that hold for any sample, by leader.
-    ``opened``: integer weights of layers that compute in floats.
-    """
+    ``given``: values that a loop passes unchanged to all iterations, by their names in the loop's body. The same values
+    are in ``values`` under their names outside of the loop. ``wide``: values with 16 bits. ``narrowed``: 16-bit values
+    that layers read in 8 bits. ``widened``: results of operators that were chosen to have 16-bit activations.
+    ``known``: dtype, scale and zero point of values that require no calibration. ``reach``: bounds (low, high) that
+    hold for any sample, by leader. ``opened``: integer weights of layers that compute in floats."""
 
     values: tuple[str, ...]
     leader: dict[str, str]
@@ -53,7 +53,8 @@ class QuantisationPoints:
         return [value for value in self.values if value not in self.given]
 
     def groups(self) -> dict[str, list[str]]:
-        """Return the groups of values that share a scale, by leader. The values of a group are in the order of ``values``."""
+        """Return the groups of values that share a scale, by leader. The values of a group are in the order of
+        ``values``."""
         by_leader: dict[str, list[str]] = {}
         for value in self.values:
             by_leader.setdefault(self.leader[value], []).append(value)
@@ -93,9 +94,9 @@ RESULT_BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
 class ScaleGroups:
     """Groups of values that must have the same scale, found by union-find.
 
-    ``values``: all values that become integers. ``wide``: values with 16 bits; all others have 8 bits. ``leader``: the parent of
-    each value in the union-find structure; the root is the representative of the group (see :meth:`find_leader`).
-    """
+    ``values``: all values that become integers. ``wide``: values with 16 bits; all others have 8 bits. ``leader``: the
+    parent of each value in the union-find structure; the root is the representative of the group (see
+    :meth:`find_leader`)."""
 
     def __init__(self, flow: DataFlow, values: Sequence[str], wide: frozenset[str]) -> None:
         self.flow, self.values, self.wide = flow, values, wide
@@ -110,9 +111,9 @@ class ScaleGroups:
     def join_values_of_node(self, node: Node) -> None:
         """Join the groups of a node's operands and result, as far as these must have the same scale.
 
-        An operator that only moves or chooses elements: its first operand and its result. A 16-bit addition or subtraction: its
-        result and its 16-bit operands, except results of functions that saturate. A concatenation: its result and the operands
-        that no other operator reads."""
+        An operator that only moves or chooses elements: its first operand and its result. A 16-bit addition or
+        subtraction: its result and its 16-bit operands, except results of functions that saturate. A concatenation: its
+        result and the operands that no other operator reads."""
         if self.flow.keeps_scale(node) and node.inputs[0] in self.leader:
             self.join_groups(node.inputs[0], node.outputs[0])
         elif node.op in _ADDITIONS and node.outputs[0] in self.wide:
@@ -132,7 +133,8 @@ class ScaleGroups:
         return value
 
     def join_groups(self, a: str, b: str) -> None:
-        """Join the groups of the values ``a`` and ``b``, so that they share a scale, if both have the same number of bits."""
+        """Join the groups of the values ``a`` and ``b``, so that they share a scale, if both have the same number of
+        bits."""
         if (a in self.wide) == (b in self.wide):
             a, b = self.find_leader(a), self.find_leader(b)
             self.leader[b] = a
@@ -144,9 +146,8 @@ class ScaleGroups:
     def storage_without_calibration(self) -> dict[str, Activation]:
         """Return the storage of values whose scale is known without calibration.
 
-        Such values are results of operators with a fixed scale (:data:`SATURATING_STORAGE`, :data:`FIXED_STORAGE`), and values
-        whose elements are moved from such results. State is included only if its initial value is zero.
-        """
+        Such values are results of operators with a fixed scale (:data:`SATURATING_STORAGE`, :data:`FIXED_STORAGE`), and
+        values whose elements are moved from such results. State is included only if its initial value is zero."""
         state = self.flow.graph.state
         linked_values = {
             link.target for link in self.flow.links if link.target not in state or not state[link.target].any()
@@ -167,9 +168,8 @@ class ScaleGroups:
     def operators_by_leader(self, excluded: Collection[str] = ()) -> dict[str, set[str]]:
         """Return the names of the operators that compute the values of each group, by the leader of the group.
 
-        The empty name stands for an input. Operators that only move or choose elements are left out, as are operators that
-        compute values in ``excluded``.
-        """
+        The empty name stands for an input. Operators that only move or choose elements are left out, as are operators
+        that compute values in ``excluded``."""
         operators: dict[str, set[str]] = {}
         for value in self.values:
             maker = self.flow.makers.get(value)
@@ -190,9 +190,11 @@ class ScaleGroups:
         }
 
     def storage_of_input_bytes(self, byte_storage: Mapping[str, Activation | None]) -> dict[str, Activation]:
-        """Return the storage of values that are functions of a byte of an input, and of values that are moved from such values.
+        """Return the storage of values that are functions of a byte of an input, and of values that are moved from such
+        values.
 
-        ``byte_storage``: the storage of values that are functions of a byte, as :func:`storage_of_byte_functions` returns it."""
+        ``byte_storage``: the storage of values that are functions of a byte, as :func:`storage_of_byte_functions`
+        returns it."""
         sources: dict[str, set[Activation | None]] = {}
         for value in self.values:
             maker = self.flow.makers.get(value)
@@ -221,10 +223,9 @@ def find_quantisation_points(
 ) -> QuantisationPoints:
     """Find the quantisation points of a float graph: the values that become integers.
 
-    The options name operators by their results. ``floating``: operators that are computed in floats, including the bias and clamp
-    that follow a layer. ``wide``: operators with 16-bit activations. ``weight_only``: layers with integer weights that compute in
-    floats.
-    """
+    The options name operators by their results. ``floating``: operators that are computed in floats, including the bias
+    and clamp that follow a layer. ``wide``: operators with 16-bit activations. ``weight_only``: layers with integer
+    weights that compute in floats."""
     points = _QuantisationPointFinder(graph, floating | weight_only, wide).find_points()
     opened = (node.inputs[1] for node in flatten_graph(graph).nodes if node.outputs[0] in weight_only)
     return replace(points, opened=tuple(dict.fromkeys(name for name in opened if name not in points.weights)))
@@ -234,9 +235,9 @@ class _QuantisationPointFinder(DataFlow):
     """Finder of the quantisation points of a network: the values that become integers.
 
     ``absorbed``: results of nodes that are fused with the preceding operator; such a node is not quantised on its own.
-    ``floating``: results of operators that are computed in floats. ``byte_storage``: storage of values that are functions of a
-    byte of an input. ``wide``: values with 16 bits. ``widened``: results of operators that were chosen to have 16-bit
-    activations."""
+    ``floating``: results of operators that are computed in floats. ``byte_storage``: storage of values that are
+    functions of a byte of an input. ``wide``: values with 16 bits. ``widened``: results of operators that were chosen
+    to have 16-bit activations."""
 
     def __init__(self, graph: Graph, floating: frozenset[str], wide: frozenset[str]) -> None:
         super().__init__(graph)
@@ -288,7 +289,8 @@ class _QuantisationPointFinder(DataFlow):
     def add_fused_results(self, floating: frozenset[str]) -> frozenset[str]:
         """Add to ``floating`` the results of nodes that are fused with these operators, and return the set.
 
-        Fused nodes add or multiply a constant, or clamp. ``floating``: results of operators that are computed in floats."""
+        Fused nodes add or multiply a constant, or clamp. ``floating``: results of operators that are computed in
+        floats."""
         self.floating = frozenset()
         for node in self.graph.nodes:
             if node.outputs[0] in floating:
@@ -299,8 +301,8 @@ class _QuantisationPointFinder(DataFlow):
     def becomes_integer(self, node: Node) -> bool:
         """Test whether an operator becomes an integer operator.
 
-        It does if it has an integer form, if it is not computed in floats, and if its result is no function of a byte of an
-        input."""
+        It does if it has an integer form, if it is not computed in floats, and if its result is no function of a byte
+        of an input."""
         return (
             node.outputs[0] not in self.floating
             and node.outputs[0] not in self.byte_storage
@@ -316,15 +318,16 @@ class _QuantisationPointFinder(DataFlow):
         return (node.op in LAYERS and operand_index == 2) or (operand_index > 0 and registry.get(node.op).tables)
 
     def absorb_bias(self, node: Node) -> str:
-        """Return the result of an operator after the constants that are fused with it, and record these results as absorbed.
+        """Return the result of an operator after the constants that are fused with it, and record these results as
+        absorbed.
 
-        A constant (bias) that is added is fused with a layer. A constant factor and a constant term are fused with a layer
-        normalisation."""
+        A constant (bias) that is added is fused with a layer. A constant factor and a constant term are fused with a
+        layer normalisation."""
         if node.op == "layer_norm":
             return self.absorb_constants(node, "mul", "add")
         if node.op not in LAYERS:
             return node.outputs[0]
-        sum_ = find_constant_sum_after(
+        sum_ = find_constant_addition_after(
             node, self.graph.types[node.inputs[1]].shape[0], self.graph.types, self.only_user
         )
         if sum_ is None or sum_.term not in self.graph.consts or sum_.output in self.floating:
@@ -335,8 +338,8 @@ class _QuantisationPointFinder(DataFlow):
     def absorb_constants(self, node: Node, *ops: str) -> str:
         """Return the result of the operators with constants that follow a node, and record their results as absorbed.
 
-        ``ops``: names of these operators, in order. The sequence ends early if the next operator is missing, or if its operand
-        has several readers."""
+        ``ops``: names of these operators, in order. The sequence ends early if the next operator is missing, or if its
+        operand has several readers."""
         value = node.outputs[0]
         for op in ops:
             user = self.only_user(value)
@@ -361,8 +364,8 @@ class _QuantisationPointFinder(DataFlow):
     def add_values_of_same_scale(self, wanted: set[str]) -> set[str]:
         """Add to ``wanted`` all values that have the scale of one of its values, and return the set.
 
-        Such values are operands and results of operators that only move or choose elements, and other names of the same value: in
-        the body of a loop, in the next iteration or in the next run."""
+        Such values are operands and results of operators that only move or choose elements, and other names of the same
+        value: in the body of a loop, in the next iteration or in the next run."""
         count = -1
         while count != len(wanted):
             count = len(wanted)
@@ -380,13 +383,12 @@ class _QuantisationPointFinder(DataFlow):
     def find_16_bit_values(self) -> frozenset[str]:
         """Return the values with 16 bits.
 
-        These are the operands of recurrent operators other than layers, and the values of operators for which the user requested
-        16 bits. Values from which other 16-bit values are moved, clamped or joined have 16 bits too, within a run, between
-        iterations and between runs.
-        """
+        These are the operands of recurrent operators other than layers, and the values of operators for which the user
+        requested 16 bits. Values from which other 16-bit values are moved, clamped or joined have 16 bits too, within a
+        run, between iterations and between runs."""
         flows, wide = list(self.links), set[str]()
         for node in self.graph.nodes:
-            if moves_elements(node) or node.op in CLAMPS | CHOICES | JOINS:
+            if only_moves_elements(node) or node.op in CLAMPS | CHOICES | JOINS:
                 flows += (ValueLink(name, node.outputs[0]) for name in self.activations(node))
             elif node.op not in LAYERS and node.op != "loop" and node.outputs[0] in self.recurrent:
                 wide.update(self.activations(node))
@@ -400,9 +402,8 @@ class _QuantisationPointFinder(DataFlow):
     def find_requested_16_bits(self) -> set[str]:
         """Return the values that have 16 bits because the user requested 16 bits for operators.
 
-        These are the operands and results of such operators. The results of other operators that are neither layers nor recurrent
-        are included if all their operands have 16 bits. A result that only 8-bit layers read is left out.
-        """
+        These are the operands and results of such operators. The results of other operators that are neither layers nor
+        recurrent are included if all their operands have 16 bits. A result that only 8-bit layers read is left out."""
         wide_values = set[str]()
         for node in self.graph.nodes:
             if not self.becomes_integer(node) or node.outputs[0] in self.absorbed or node.op == "loop":
@@ -421,7 +422,8 @@ class _QuantisationPointFinder(DataFlow):
         return wide_values
 
     def is_read_by_8_bit_layers_only(self, value: str) -> bool:
-        """Test whether only 8-bit layers read a value, directly or after operators that only move or choose elements."""
+        """Test whether only 8-bit layers read a value, directly or after operators that only move or choose
+        elements."""
         users = () if value in self.graph.outputs else self.consumers.get(value, ())
         moved = (self.keeps_scale(user) and self.is_read_by_8_bit_layers_only(user.outputs[0]) for user in users)
         return bool(users) and all(a or self.reads_8_bit_data(user) for a, user in zip(moved, users, strict=True))

@@ -34,7 +34,7 @@ from microc.quantization.quantization_steps import Quantized
 from microc.quantization.repairs import Attempt
 from microc.quantization.write import QuantisedGraph, Recipe, write_quantised_graph
 from microc.transform.quantised.qdq import LAYERS
-from microc.transform.quantised.qdq_values import moves_elements
+from microc.transform.quantised.qdq_values import only_moves_elements
 
 # ---- Conversion of a float graph's operators to PyTorch functions, which have gradients. Operands are those of a single sample.
 
@@ -178,7 +178,9 @@ def compute_node(graph: Graph, node: Node, operands: list[Tensor]) -> Tensor:
     """Return the result of a float node for a single sample, computed by PyTorch, after its fused activation."""
     attrs = {**registry.get(node.op).defaults, **node.attrs}
     result = (
-        _move_elements(graph, node, attrs, operands) if moves_elements(node) else CONVERTERS[node.op](attrs, *operands)
+        _move_elements(graph, node, attrs, operands)
+        if only_moves_elements(node)
+        else CONVERTERS[node.op](attrs, *operands)
     )
     activation = attrs.get("activation", "")
     if activation:
@@ -210,7 +212,9 @@ def check_operators(graph: Graph) -> None:
         node.op: node
         for node in graph.nodes
         if not (
-            all(name in graph.consts for name in node.inputs[1:]) if moves_elements(node) else node.op in CONVERTERS
+            all(name in graph.consts for name in node.inputs[1:])
+            if only_moves_elements(node)
+            else node.op in CONVERTERS
         )
     }
     if refused:

@@ -18,22 +18,22 @@ from microc.quantization.network_structure import flatten_graph, quantisable_bod
 from microc.transform.canonicalise import rewrite_layer_norms_to_fixed_point
 from microc.transform.pass_context import PassContext, run_passes
 from microc.transform.quantised import qdq
-from microc.transform.quantised.legalize import requantise_in_fixed_point
+from microc.transform.quantised.legalize import convert_requantisation_to_fixed_point
 from microc.transform.quantised.qdq import LAYERS
 from microc.transform.quantised.qdq_values import CLAMPS
-from microc.transform.quantised.weight_types import quantise_by_rows
+from microc.transform.quantised.weight_types import quantise_dynamic_layers_by_rows
 
 
 @frozen
 class Recipe:
-    """Recipe of a quantised network: the dtype and quantisation (storage) of values, by name. All other values stay in floats.
+    """Recipe of a quantised network: the dtype and quantisation (storage) of values, by name. All other values stay in
+    floats.
 
-    ``activations`` and ``weights``: storage of activations and of constants. ``narrowed``: activations that layers read in fewer
-    bits than they are stored in, with the storage in which they are read. Layers whose results are in ``wide`` read all bits.
-    ``block``: number of inputs that share a multiplier in weights of few bits; 0 without multipliers. ``opened``: weights whose
-    layers compute in floats. ``by_rows``: those of the latter whose layers quantise their data at run time, with a scale for each
-    row. ``power_of_two``: True if all scales are powers of two.
-    """
+    ``activations`` and ``weights``: storage of activations and of constants. ``narrowed``: activations that layers read
+    in fewer bits than they are stored in, with the storage in which they are read. Layers whose results are in ``wide``
+    read all bits. ``block``: number of inputs that share a multiplier in weights of few bits; 0 without multipliers.
+    ``opened``: weights whose layers compute in floats. ``by_rows``: those of the latter whose layers quantise their
+    data at run time, with a scale for each row. ``power_of_two``: True if all scales are powers of two."""
 
     activations: Mapping[str, Activation]
     weights: Mapping[str, Weight]
@@ -57,9 +57,9 @@ class Recipe:
 class QuantisedGraph:
     """A quantised graph.
 
-    ``graph``: its scales are fixed-point multipliers. ``exact``: the same network with float scales, as ONNX defines them.
-    ``stored``: for each value of the float network the name of its integers in ``graph``. Passes may have removed these
-    integers as redundant."""
+    ``graph``: its scales are fixed-point multipliers. ``exact``: the same network with float scales, as ONNX defines
+    them. ``stored``: for each value of the float network the name of its integers in ``graph``. Passes may have removed
+    these integers as redundant."""
 
     graph: Graph
     exact: Graph
@@ -70,7 +70,8 @@ class QuantisedGraph:
 class SimulatedGraph:
     """A float graph in which every value that the recipe stores is quantised and dequantised again.
 
-    ``data``: the name of each layer's first operand in this graph, by the name of the layer's result in the float graph."""
+    ``data``: the name of each layer's first operand in this graph, by the name of the layer's result in the float
+    graph."""
 
     graph: Graph
     data: Mapping[str, str]
@@ -85,20 +86,21 @@ def write_simulated_graph(graph: Graph, recipe: Recipe) -> SimulatedGraph:
 
 
 def write_quantised_graph(graph: Graph, recipe: Recipe) -> QuantisedGraph:
-    """Build the quantised graph of a float graph and its recipe. Integers are scaled by fixed-point multipliers, rounded once."""
+    """Build the quantised graph of a float graph and its recipe. Integers are scaled by fixed-point multipliers,
+    rounded once."""
     writer = _Writer(graph, recipe, NameSet(flatten_graph(graph).types), {}, {})
     exact = _dequantise_weights(run_passes(writer.run(), (qdq.PASS,), PassContext()), recipe, writer.names)
-    fixed = requantise_in_fixed_point(rewrite_layer_norms_to_fixed_point(exact))
+    fixed = convert_requantisation_to_fixed_point(rewrite_layer_norms_to_fixed_point(exact))
     return QuantisedGraph(fixed, exact, {**writer.stored, **dict(writer.find_new_names(fixed))})
 
 
 class _Writer:
     """Builder of the graph that quantises and dequantises every activation of the recipe.
 
-    Constants and state are stored as integers and dequantised. Inputs and outputs of the graph stay floats. ``real``: name of
-    the dequantised value by the name of the original value. ``stored``: name of the integers by the name of the original value.
-    ``data``: name of each layer's first operand by the name of the layer's result. ``names``, ``stored`` and ``data`` are shared
-    with the builders for the bodies of loops."""
+    Constants and state are stored as integers and dequantised. Inputs and outputs of the graph stay floats. ``real``:
+    name of the dequantised value by the name of the original value. ``stored``: name of the integers by the name of the
+    original value. ``data``: name of each layer's first operand by the name of the layer's result. ``names``,
+    ``stored`` and ``data`` are shared with the builders for the bodies of loops."""
 
     def __init__(
         self, graph: Graph, recipe: Recipe, names: NameSet, stored: dict[str, str], data: dict[str, str]
@@ -158,7 +160,8 @@ class _Writer:
     def result_name(self, name: str) -> str:
         """Return the new name of an operator's result.
 
-        It is a new one for an output of the graph that the recipe stores: the dequantised value then has the output's name."""
+        It is a new one for an output of the graph that the recipe stores: the dequantised value then has the output's
+        name."""
         if name not in self.graph.outputs or name not in self.recipe.activations:
             return name
         fresh = self.names.fresh(f"{name}_real")
@@ -168,8 +171,8 @@ class _Writer:
     def find_new_names(self, integer_graph: Graph) -> Iterator[tuple[str, str]]:
         """Yield values whose integers passes have removed, with the name of equal integers in ``integer_graph``.
 
-        If a clamp was removed because saturation implies it, the integers are those of its operand. Otherwise they are the first
-        operand of the layer that reads the value."""
+        If a clamp was removed because saturation implies it, the integers are those of its operand. Otherwise they are
+        the first operand of the layer that reads the value."""
         for node in self.graph.nodes:
             name, operand_name = node.outputs[0], f"{node.inputs[0]}_quantized"
             is_removed = node.op in CLAMPS and name in self.stored and self.stored[name] not in integer_graph.types
@@ -193,7 +196,8 @@ class _Writer:
         self.write_dequantize(stored, name, weight.quant, self.real[name])
 
     def write_initial_state(self, name: str, initial_value: Array) -> tuple[str, Array]:
-        """Return the name of a state's integers and their initial value; for a state in floats its name and initial value."""
+        """Return the name of a state's integers and their initial value; for a state in floats its name and initial
+        value."""
         storage = self.recipe.activations.get(name)
         if storage is None:
             return name, initial_value
@@ -203,7 +207,8 @@ class _Writer:
         return stored, quantise_array(initial_value, storage.quant, storage.dtype)
 
     def write_update(self, name: str, value: str) -> tuple[str, str]:
-        """Return the name of a state's integers and the name of their next value; for a state in floats the names of both."""
+        """Return the name of a state's integers and the name of their next value; for a state in floats the names of
+        both."""
         storage = self.recipe.activations.get(name)
         if storage is None:
             return name, self.real.get(value, value)
@@ -263,9 +268,8 @@ class _Writer:
 def _dequantise_weights(graph: Graph, recipe: Recipe, names: NameSet) -> Graph:
     """Return the graph with integer weights, which are dequantised, for the layers that compute in floats.
 
-    Layers in bodies of loops are included. Dynamic-range layers become products of integers. This must follow the qdq pass,
-    which would convert such layers to integer layers if their operands and results were integers.
-    """
+    Layers in bodies of loops are included. Dynamic-range layers become products of integers. This must follow the qdq
+    pass, which would convert such layers to integer layers if their operands and results were integers."""
     types, consts, dequantizers = dict(graph.types), dict(graph.consts), list[Node]()
     for name in sorted(recipe.opened & consts.keys()):
         weight, stored = recipe.weights[name], names.fresh(f"{name}_quantized")
@@ -280,7 +284,7 @@ def _dequantise_weights(graph: Graph, recipe: Recipe, names: NameSet) -> Graph:
         if node.op in LAYERS and node.inputs[1] in recipe.by_rows:
             node = replace(node, attrs={**node.attrs, "dynamic": "symmetric"})
         nodes.append(node)
-    return quantise_by_rows(graph.with_nodes(nodes, types=types, consts=consts))
+    return quantise_dynamic_layers_by_rows(graph.with_nodes(nodes, types=types, consts=consts))
 
 
 def _quant_attributes(quant: Quant) -> dict[str, Attr]:

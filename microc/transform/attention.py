@@ -61,7 +61,7 @@ def find_attention(graph: Graph) -> tuple[Attention, ...]:
     readers = graph.consumers()
 
     def find_group_of_first_operand(group: tuple[Node, ...]) -> tuple[Node, ...]:
-        """Return the group that computes the first operand of the group's anchor, if that operand has no other
+        """Return the group that computes the first operand of another group's anchor; empty if the operand has other
         readers."""
         name = group[0].inputs[0]
         has_one_reader = name not in graph.outputs and [id(node) for node in readers.get(name, ())] == [id(group[0])]
@@ -125,7 +125,7 @@ class StridedView:
 
     @property
     def element_offset(self) -> int:
-        """Offset of the operand's first element in the value, in elements."""
+        """Offset of the operand's first element in ``source``, in elements."""
         return _first_element_address(self.strided_array) - _first_element_address(self.source_array)
 
 
@@ -158,8 +158,9 @@ class DenseLayout:
 def find_source_views(
     graph: Graph, producers: Mapping[str, Node], value_name: str, axis_names: tuple[str, ...]
 ) -> list[StridedView]:
-    """Return ``value_name`` as a view of each value from which it is computed by moves alone, the farthest value first,
-    and itself last.
+    """Return ``value_name`` as a view of each value from which reshapes, transposes and slices alone compute it.
+
+    The value farthest back in the graph is first, ``value_name`` itself is last.
 
     ``axis_names`` are the names of its last axes; axes before these have extent 1. A source with a wider dtype is
     skipped, because a copy of its part would be larger. A source that is not stored, because it is inside a kernel, is
@@ -295,7 +296,8 @@ def _first_element_address(array: Array) -> int:
 
 
 class AttentionGraphBuilder:
-    """Nodes under construction: of the graph ``graph`` itself, or of the body of a loop in ``parent``."""
+    """Builder of nodes: of the graph ``graph`` itself, or of the body of a loop that the builder ``parent``
+    contains."""
 
     def __init__(self, graph: Graph, loc: Loc, parent: AttentionGraphBuilder | None = None) -> None:
         self.graph, self.loc, self.parent = graph, loc, parent
@@ -327,7 +329,8 @@ class AttentionGraphBuilder:
         return name
 
     def add_captured_input(self, outer: str) -> str:
-        """Return the name in this body of a value of the parent; the value becomes an input of the body once."""
+        """Make the value ``outer`` of the parent an input of this body, if it is none yet; return its name in the
+        body."""
         assert self.parent is not None
         known = {value: name for name, value in self.inputs.items()}
         if outer not in known:
@@ -336,7 +339,7 @@ class AttentionGraphBuilder:
         return known[outer]
 
     def capture_whole_value(self, value_name: str) -> str:
-        """Return the name in this body of a value of the graph. Every iteration reads all elements of the value.
+        """Make a value of the graph available in this body, with all its elements; return its name in the body.
 
         A value of one element gets at most two axes."""
         kind = self.graph.types[value_name]
@@ -384,7 +387,7 @@ class AttentionGraphBuilder:
         return self.emit("transpose", (name,), {"axes": axes})
 
     def emit_gather(self, name: str, iteration_index: str, first_index: int, axis: int) -> str:
-        """Append the gathering of element ``first_index`` + ``iteration_index`` of a value along ``axis``; return the
+        """Append a gather of element ``first_index`` + ``iteration_index`` of a value along ``axis``; return its
         result."""
         if first_index:
             offset = self.add_constant("first", np.array(first_index, np.int32))

@@ -174,7 +174,7 @@ def build_frame_conversion_steps(
     yield from _build_colour_conversion_steps(preparation.colour, inner, tensor_type, axes[2])
     if preparation.frame is None:
         if preparation.crop or preparation.resize:
-            raise refuse("has frames of unknown size", "give it: --input-frame HEIGHTxWIDTH")
+            raise refuse("has frames of unknown size", "give the size: --input-frame HEIGHTxWIDTH")
         return
     size = (tensor_type.shape[axes[0]], tensor_type.shape[axes[1]])
     crop = preparation.crop or preparation.frame
@@ -356,7 +356,7 @@ def adapt_inputs_and_outputs(graph: Graph, boundary: Boundary) -> Graph:
             )
     if EVERY in boundary.preparations and len(graph.inputs) != 1:
         raise UsageError(
-            f"preprocessing: the option names no input; the network has {len(graph.inputs)}", where=graph.name,
+            f"preprocessing: the option names no input; got a network of {len(graph.inputs)} inputs", where=graph.name,
             hint=f"name the input: --input-normalize {graph.inputs[0]}=127.5 127.5; inputs: {', '.join(graph.inputs)}",
         )  # fmt: skip
     for name in graph.inputs:
@@ -540,7 +540,8 @@ class _GraphEnd:
             or fixed & set(values)
         ):
             raise self.make_error(
-                f"is {self.tensor_type.dtype} and cannot become an integer; expected a {op} operator with one scale beside it",
+                f"is {self.tensor_type.dtype} and cannot become an integer; expected a {op} operator with one scale "
+                + ("as its only reader" if self.side == "input" else "that computes it"),
                 "leave out the dtype for this tensor",
             )
         kind = graph.types[values[0]]

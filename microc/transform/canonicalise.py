@@ -103,7 +103,7 @@ def _evaluate_constants(graph: Graph, node: Node, arrays: list[Array]) -> dict[s
         kind = graph.types[name]
         if (array.shape, str(array.dtype)) != (kind.shape, kind.dtype):
             raise InternalError(
-                f"{node.op}: the reference of {name!r} has a wrong type; got {array.dtype} {array.shape}, expected "
+                f"{node.op}: the reference implementation computes {name!r} with a wrong type; got {array.dtype} {array.shape}, expected "
                 f"{kind.dtype} {kind.shape}",
                 where=str(node.loc),
             )

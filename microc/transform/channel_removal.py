@@ -21,7 +21,7 @@ from microc.transform.channel_relations import (
     sums_over_all_channels,
 )
 from microc.transform.pass_context import Pass, PassContext
-from microc.transform.quantised.integer_ranges import Range, Ranges, has_every_tap_inside, value_ranges
+from microc.transform.quantised.integer_ranges import Range, Ranges, compute_value_ranges, has_all_taps_inside_data
 
 # ---- Fold constant channels into the biases of the layers that read them.
 #
@@ -42,7 +42,7 @@ from microc.transform.quantised.integer_ranges import Range, Ranges, has_every_t
 
 def fold_constant_channels(graph: Graph, context: PassContext) -> Graph:
     """Fold constant input channels of integer ``conv2d`` and ``dense`` layers into the biases of the layers."""
-    ranges = value_ranges(graph)
+    ranges = compute_value_ranges(graph)
     graph = _replace_constant_values(graph, ranges)
     types, consts, nodes = dict(graph.types), dict(graph.consts), list(graph.nodes)
     for k, node in enumerate(nodes):
@@ -72,7 +72,7 @@ def _replace_constant_values(graph: Graph, ranges: Ranges) -> Graph:
     vectors: dict[str, str] = {}
     for name in (name for node in graph.nodes for name in node.outputs if name in ranges):
         kind, range_ = graph.types[name], ranges[name]
-        if name in kept or not kind.size or not range_.constant.all():
+        if name in kept or not kind.size or not range_.constant_channels.all():
             continue
         shape = (*[1] * (len(kind.shape) - 1), kind.shape[-1])
         vectors[name] = name if shape == kind.shape else fresh_name(types, f"{name}.constant")
@@ -108,7 +108,7 @@ def _fold_constant_channels_into_bias(graph: Graph, node: Node, data_range: Rang
     Return None if no channel can be folded, or if the bias would overflow its dtype."""
     weights, dtype = graph.consts[node.inputs[1]], graph.types[node.outputs[0]].dtype
     has_weights = weights.any(axis=tuple(range(weights.ndim - 1)))
-    folds = data_range.constant & has_weights & _find_channels_read_as_constant(graph, node, data_range.low)
+    folds = data_range.constant_channels & has_weights & _find_channels_read_as_constant(graph, node, data_range.low)
     name = node.inputs[2] if len(node.inputs) > 2 else ""
     new_bias = graph.consts[name].astype(np.int64).reshape(-1) if name else np.zeros(weights.shape[0], np.int64)
     sums = weights.reshape(weights.shape[0], -1, weights.shape[-1]).sum(axis=1, dtype=np.int64)
@@ -120,12 +120,13 @@ def _fold_constant_channels_into_bias(graph: Graph, node: Node, data_range: Rang
 
 
 def _find_channels_read_as_constant(graph: Graph, node: Node, channel_constants: Array) -> Array:
-    """Return a mask of the input channels for which every tap reads the channel's constant ``channel_constants`` at
-    every position, never other padding."""
+    """Return a mask of the input channels that every kernel tap reads as the same number at every position.
+
+    That number is the channel's element of ``channel_constants``: padding, if taps read any, must be equal to it."""
     if node.op == "dense":
         return np.ones(channel_constants.shape, np.bool_)
     g = infer_geometry(node.attrs, graph.types[node.inputs[0]].shape, graph.types[node.inputs[1]].shape)
-    inside = has_every_tap_inside(g)
+    inside = has_all_taps_inside_data(g)
     return np.asarray(inside | (channel_constants == node.attrs.get("pad_value", 0)))
 
 
@@ -345,8 +346,7 @@ class _ChannelRemover:
 
 
 def _keep_indices_of_type(tensor_type: TensorType, axis: int, kept_indices: Array) -> TensorType:
-    """Return the type of a tensor with only the indices ``kept_indices`` along ``axis``, including its per-channel
-    scales."""
+    """Return the type of a tensor, with its per-channel scales, after only ``kept_indices`` along ``axis`` are kept."""
     shape = tuple(len(kept_indices) if k == axis else extent for k, extent in enumerate(tensor_type.shape))
     quant = tensor_type.quant
     if quant is not None and quant.axis == axis:
@@ -451,8 +451,7 @@ def _compute_equality_key_of_channels(
 def _append_parameters_to_channel_keys(
     keys: Sequence[Sequence[Hashable]], *parameters: Array
 ) -> list[tuple[Hashable, ...]]:
-    """Append to the key of each channel that channel's slice of each of ``parameters``, whose first axis is the
-    channels."""
+    """Append each channel's slices of ``parameters`` to its key. The first axis of every parameter is the channels."""
     return [(*key, *(array[k].tobytes() for array in parameters)) for k, key in enumerate(keys)]
 
 

@@ -142,8 +142,8 @@ class _FusionGroups:
     ``merged`` maps a group to the group into which it was merged. ``group_by_value`` maps the value of a node with one
     result to its group, ``values_by_group`` a group to its values. ``anchored`` contains groups with an anchor,
     ``reused`` elementwise values that are used more than once. ``loads`` maps a value to the number of operands in its
-    expression. ``remaining_loads`` is the unused part of ``LOADS_IN_ALL``, and ``spent_loads`` maps a group to the part
-    that it uses."""
+    expression. ``remaining_loads`` is the unused part of ``LOADS_IN_ALL`` (limit of the operands of all kernels), and
+    ``spent_loads`` maps a group to the part that it uses."""
 
     def __init__(self, graph: Graph, context: PassContext) -> None:
         self.graph, self.context = graph, context

@@ -20,7 +20,7 @@ from microc.graph.match import Match, P, Replacement, Rule, Scope, rewrite
 from microc.ops.convolution.geometry import infer_geometry
 from microc.ops.matrix.gemm import recover_quantised_weights
 from microc.transform.pass_context import Pass, PassContext
-from microc.transform.quantised.integer_ranges import has_every_tap_inside
+from microc.transform.quantised.integer_ranges import has_all_taps_inside_data
 
 # ---- Rules that fold per-channel factors and terms, such as batch normalisation, into the preceding layer.
 
@@ -63,7 +63,7 @@ def _fold_into_layer(match: Match, factor: Array | float, term: Array | float) -
     layer = match.nodes["layer"]
     data, weight, bias = (*layer.inputs, "")[:3]
     consts = match.scope.consts
-    if weight not in consts or (bias and bias not in consts) or not _is_per_channel(match, layer):
+    if weight not in consts or (bias and bias not in consts) or not _is_constant_per_channel(match, layer):
         return None
     weights = consts[weight]
     if weights.dtype != np.float32 or match.type(data).dtype != "float32":
@@ -88,7 +88,7 @@ def _fold_into_layer(match: Match, factor: Array | float, term: Array | float) -
     return match.replacement()
 
 
-def _is_per_channel(match: Match, layer: Node) -> bool:
+def _is_constant_per_channel(match: Match, layer: Node) -> bool:
     """Test whether the constant varies along the layer's channels only and does not change the shape of the result."""
     layer_type, result, shape = match.type(layer.outputs[0]), match.type(match.output), match.const("c").shape
     if layer_type.shape != result.shape or len(shape) > len(layer_type.shape):
@@ -127,20 +127,20 @@ _TERMS = ("add", "sub")
 
 def fold_scale_axis(graph: Graph, context: PassContext) -> Graph:
     """Fold ``mul``, ``div``, ``add`` and ``sub`` by constants into the following ``conv2d`` or ``dense``."""
-    return rewrite(graph, ((P.op(FOLDED_LAYERS), _fold_term), (P.op(FOLDED_LAYERS), _fold_factor)))
+    return rewrite(graph, ((P.op(FOLDED_LAYERS), _fold_preceding_term), (P.op(FOLDED_LAYERS), _fold_preceding_factor)))
 
 
-def _fold_term(match: Match) -> Replacement | None:
+def _fold_preceding_term(match: Match) -> Replacement | None:
     """Fold the addition or subtraction of a constant before a layer into the bias of the layer."""
     path = find_constant_path(match, _TERMS, ("reshape",))
-    term = constant_by_channel(match, path)
-    if term is None or not reads_no_padding(match) or not _is_term_worth_it(match):
+    term = expand_path_constant_by_channel(match, path)
+    if term is None or not reads_no_padding(match) or not _does_folding_term_save_work(match):
         return None
-    bias = shift_bias(match, term if path[0].op == "sub" else -term)
-    return emit_layer(match, path, bias=bias) if np.isfinite(bias).all() else None
+    bias = subtract_means_from_bias(match, term if path[0].op == "sub" else -term)
+    return emit_path_and_layer(match, path, bias=bias) if np.isfinite(bias).all() else None
 
 
-def _is_term_worth_it(match: Match) -> bool:
+def _does_folding_term_save_work(match: Match) -> bool:
     """Test whether folding a term saves work.
 
     It does if the layer already has a bias, or if the new bias has no more channels than the term that is removed."""
@@ -148,30 +148,30 @@ def _is_term_worth_it(match: Match) -> bool:
     return bool(has_bias or match.type(match.output).shape[-1] <= match.type(match.root.inputs[0]).shape[-1])
 
 
-def _fold_factor(match: Match) -> Replacement | None:
+def _fold_preceding_factor(match: Match) -> Replacement | None:
     """Fold the multiplication or division by a constant before a layer into the weights of the layer."""
     path = find_constant_path(match, ("mul", "div"), (*_LINEAR, *_POSITIVE, *_TERMS))
-    factor = constant_by_channel(match, path)
+    factor = expand_path_constant_by_channel(match, path)
     if factor is None or match.root.attrs.get("pad_value", 0):
         return None
     with np.errstate(all="ignore"):
         factor = 1 / factor.astype(np.float64) if path[0].op == "div" else factor
         weights = scale_weights(match, factor)
-        terms = {node.outputs[0]: _divide_term(match, node, factor) for node in path[1:] if node.op in _TERMS}
+        terms = {node.outputs[0]: _divide_constant_term(match, node, factor) for node in path[1:] if node.op in _TERMS}
     if any(node.op in _POSITIVE for node in path) and not (factor > 0).all():
         return None
-    normal = all(map(_is_normal, (weights, *terms.values())))
-    return emit_layer(match, path, weights, constants=terms) if normal and _can_scale_weights(match) else None
+    normal = all(map(_are_all_zero_or_normal, (weights, *terms.values())))
+    return emit_path_and_layer(match, path, weights, constants=terms) if normal and _can_scale_weights(match) else None
 
 
-def _divide_term(match: Match, node: Node, factor: Array) -> Array:
+def _divide_constant_term(match: Match, node: Node, factor: Array) -> Array:
     """Return the constant term of a node that the factor passes, divided by the factor: s x + t = s (x + t / s)."""
-    constant = match.scope.consts[_split_operands(match.scope, node)[1]]
+    constant = match.scope.consts[_split_computed_and_constant_operand(match.scope, node)[1]]
     count = 1 if (factor == factor[0]).all() else match.type(node.outputs[0]).shape[-1]
     return np.asarray(constant / factor[:count], constant.dtype)
 
 
-def _is_normal(array: Array) -> bool:
+def _are_all_zero_or_normal(array: Array) -> bool:
     """Test whether all numbers of an array are zero or normal: finite, with full precision."""
     magnitude = np.abs(array[array != 0])
     return bool((np.isfinite(magnitude) & (magnitude >= np.finfo(array.dtype).tiny)).all())
@@ -209,7 +209,7 @@ def find_constant_path(match: Match, combining_operators: Sequence[str], passed_
         if node is None or node.attrs.get("activation") or node.op not in (*combining_operators, *passed_operators):
             return []
         path.insert(0, node)
-        value, constant = _split_operands(scope, node)
+        value, constant = _split_computed_and_constant_operand(scope, node)
         combines = node.op in (*_TERMS, "mul", "div")
         if combines and (not constant or match.type(value).shape != match.type(node.outputs[0]).shape):
             return []
@@ -219,7 +219,7 @@ def find_constant_path(match: Match, combining_operators: Sequence[str], passed_
             return []
 
 
-def _split_operands(scope: Scope, node: Node) -> tuple[str, str]:
+def _split_computed_and_constant_operand(scope: Scope, node: Node) -> tuple[str, str]:
     """Return the computed operand of a node, and the constant operand that is combined with it; the latter is empty if
     there is none."""
     first, second = (*node.inputs, "")[:2]
@@ -228,14 +228,15 @@ def _split_operands(scope: Scope, node: Node) -> tuple[str, str]:
     return first, second if second in scope.consts else ""
 
 
-def constant_by_channel(match: Match, path: Sequence[Node]) -> Array | None:
-    """Return the constant of the first node of a path as an array with one number for each channel that the layer reads.
+def expand_path_constant_by_channel(match: Match, path: Sequence[Node]) -> Array | None:
+    """Return the constant of the first node of a path as an array with one number for each channel that the layer
+    reads.
 
     Return None if the constant differs within a channel, or if a reshape splits or mixes channels."""
     if not path:
         return None
     shape, width = match.type(path[0].outputs[0]).shape, match.type(match.root.inputs[0]).shape[-1]
-    constant = match.scope.consts[_split_operands(match.scope, path[0])[1]]
+    constant = match.scope.consts[_split_computed_and_constant_operand(match.scope, path[0])[1]]
     if constant.size and (constant == constant.flat[0]).all():
         return np.full(width, constant.flat[0])
     extents = [match.type(node.outputs[0]).shape[-1:] or (1,) for node in path]
@@ -248,7 +249,7 @@ def constant_by_channel(match: Match, path: Sequence[Node]) -> Array | None:
     return None
 
 
-def emit_layer(
+def emit_path_and_layer(
     match: Match,
     path: Sequence[Node],
     weights: Array | None = None,
@@ -259,7 +260,7 @@ def emit_layer(
 
     ``constants`` contains new constants for nodes of the path, by the name of the node's result. The first node of the
     path is dropped unless it has a new constant."""
-    layer, (data, _) = match.root, _split_operands(match.scope, path[0])
+    layer, (data, _) = match.root, _split_computed_and_constant_operand(match.scope, path[0])
     for node in path if path[0].outputs[0] in constants else path[1:]:
         inputs, value = [data, *node.inputs[1:]], node.outputs[0]
         if value in constants:
@@ -277,30 +278,31 @@ def emit_layer(
 # ---------------------------------------------------------------- weights and bias of a layer
 
 
-def scale_weights(match: Match, factor: Array) -> Array:
+def scale_weights(match: Match, channel_factors: Array) -> Array:
     """Return the layer's weights, multiplied by a factor for each input channel."""
     weights = match.scope.consts[match.root.inputs[1]]
-    return np.asarray(weights * _broadcast_to_weights(factor, weights, match.root), weights.dtype)
+    return np.asarray(weights * _reshape_to_broadcast_to_weights(channel_factors, weights, match.root), weights.dtype)
 
 
-def shift_bias(match: Match, means: Array) -> Array:
-    """Return the layer's bias minus the sums of the weights times ``means``, which has one number for each input channel."""
+def subtract_means_from_bias(match: Match, channel_means: Array) -> Array:
+    """Return the layer's bias minus the sums of the weights times ``channel_means``, which has one number for each
+    input channel."""
     layer, consts = match.root, match.scope.consts
     weights = consts[layer.inputs[1]]
     bias = consts[layer.inputs[2]].reshape(-1) if len(layer.inputs) > 2 and layer.inputs[2] else 0.0
     sums = (
-        (weights.astype(np.float64) * _broadcast_to_weights(means, weights, layer))
+        (weights.astype(np.float64) * _reshape_to_broadcast_to_weights(channel_means, weights, layer))
         .reshape(len(weights), -1)
         .sum(axis=1)
     )
     return np.asarray(bias - sums, weights.dtype)
 
 
-def _broadcast_to_weights(vector: Array, weights: Array, layer: Node) -> Array:
+def _reshape_to_broadcast_to_weights(channel_vector: Array, weights: Array, layer: Node) -> Array:
     """Return a vector with one number per input channel, reshaped to broadcast to the weights (O, ..., I), with regard
     to groups."""
     groups = layer.attr("groups") if "groups" in layer.attrs else 1
-    rows = np.repeat(vector.astype(np.float64).reshape(groups, -1), len(weights) // groups, axis=0)
+    rows = np.repeat(channel_vector.astype(np.float64).reshape(groups, -1), len(weights) // groups, axis=0)
     return rows.reshape(len(weights), *(1,) * (weights.ndim - 2), -1)
 
 
@@ -312,7 +314,7 @@ def reads_no_padding(match: Match) -> bool:
     if layer.attrs.get("open"):
         return False
     g = infer_geometry(layer.attrs, match.type(layer.inputs[0]).shape, match.type(layer.inputs[1]).shape)
-    return has_every_tap_inside(g)
+    return has_all_taps_inside_data(g)
 
 
 PASS = Pass("scale_axis", fold_scale_axis, 3)
@@ -340,54 +342,60 @@ def fold_scales(graph: Graph, context: PassContext) -> Graph:
     """Fold factors and channel reversals of raw inputs into layers.
 
     Means that are subtracted remain, because quantisation represents them as a zero point."""
-    sink_reversals = (P.op(_ELEMENTWISE), _sink_reversal)
+    sink_reversals = (P.op(_ELEMENTWISE), _sink_channel_reversal)
     return rewrite(
-        graph, (sink_reversals, (P.op(FOLDED_LAYERS), _fold_raw_factors), (P.op(FOLDED_LAYERS), _reverse_weights))
+        graph,
+        (
+            sink_reversals,
+            (P.op(FOLDED_LAYERS), _fold_factors_of_raw_input),
+            (P.op(FOLDED_LAYERS), _reverse_weight_channels),
+        ),
     )
 
 
 def fold_shifts(graph: Graph, context: PassContext) -> Graph:
     """Fold means that are subtracted from raw inputs into the biases of layers."""
-    return rewrite(graph, ((P.op(FOLDED_LAYERS), _fold_raw_means),))
+    return rewrite(graph, ((P.op(FOLDED_LAYERS), _fold_means_of_raw_input),))
 
 
 def round_input_means(graph: Graph, context: PassContext) -> Graph:
-    """Round the means of 8-bit inputs to one integer, which can be a zero point, and fold the differences into the bias.
+    """Round the means of 8-bit inputs to one integer, which can be a zero point, and fold the differences into the
+    bias.
 
     If the layer reads padding, means are rounded only if that changes them by at most half an integer: the padding at
     the border is wrong by this amount."""
-    return rewrite(graph, ((P.op(FOLDED_LAYERS), _round_means),))
+    return rewrite(graph, ((P.op(FOLDED_LAYERS), _round_means_of_raw_input),))
 
 
 # ---------------------------------------------------------------- factors and means
 
 
-def _fold_raw_factors(match: Match) -> Replacement | None:
+def _fold_factors_of_raw_input(match: Match) -> Replacement | None:
     """Fold the factors of a raw input into the weights of the layer that reads the input."""
-    path = _find_raw_path(match, "mul")
-    factor = constant_by_channel(match, path)
+    path = _find_path_from_raw_input(match, "mul")
+    factor = expand_path_constant_by_channel(match, path)
     if factor is None or match.root.attrs.get("pad_value", 0):
         return None
     with np.errstate(over="ignore"):
         scaled = scale_weights(match, factor)
-    return emit_layer(match, path, scaled) if np.isfinite(scaled).all() else None
+    return emit_path_and_layer(match, path, scaled) if np.isfinite(scaled).all() else None
 
 
-def _fold_raw_means(match: Match) -> Replacement | None:
+def _fold_means_of_raw_input(match: Match) -> Replacement | None:
     """Fold the means that are subtracted from a raw input into the bias of the layer that reads the input."""
-    path = _find_raw_path(match, "sub")
-    means = constant_by_channel(match, path)
+    path = _find_path_from_raw_input(match, "sub")
+    means = expand_path_constant_by_channel(match, path)
     if means is None or not reads_no_padding(match):
         return None
-    bias = shift_bias(match, means)
-    return emit_layer(match, path, bias=bias) if np.isfinite(bias).all() else None
+    bias = subtract_means_from_bias(match, means)
+    return emit_path_and_layer(match, path, bias=bias) if np.isfinite(bias).all() else None
 
 
-def _round_means(match: Match) -> Replacement | None:
+def _round_means_of_raw_input(match: Match) -> Replacement | None:
     """Round the means of an 8-bit input to one integer, and fold the differences into the bias of the layer that reads
     the input."""
-    path = _find_raw_path(match, "sub")
-    means = constant_by_channel(match, path)
+    path = _find_path_from_raw_input(match, "sub")
+    means = expand_path_constant_by_channel(match, path)
     source = match.scope.producer(path[0].inputs[0]) if path else None
     if means is None or source is None or source.op != "cast":
         return None
@@ -397,10 +405,12 @@ def _round_means(match: Match) -> Replacement | None:
     if not is_byte or (means == zero).all() or not (reads_no_padding(match) or np.abs(means - zero).max() <= 0.5):
         return None
     point = np.full_like(match.scope.consts[node.inputs[1]], zero)
-    return emit_layer(match, path, bias=shift_bias(match, means - zero), constants={node.outputs[0]: point})
+    return emit_path_and_layer(
+        match, path, bias=subtract_means_from_bias(match, means - zero), constants={node.outputs[0]: point}
+    )
 
 
-def _find_raw_path(match: Match, op: str) -> list[Node]:
+def _find_path_from_raw_input(match: Match, op: str) -> list[Node]:
     """Return the path from the node that combines a raw input with constants to the float layer that reads the result.
 
     The path may contain reshapes. The list is empty if there is no path."""
@@ -408,13 +418,14 @@ def _find_raw_path(match: Match, op: str) -> list[Node]:
     return path if path and _is_raw_input(match.scope, path[0].inputs[0]) else []
 
 
-def _sole_producer(scope: Scope, value: str) -> Node | None:
+def _producer_of_value_read_once(scope: Scope, value: str) -> Node | None:
     """Return the node that computes a value, if the value has at most one reader and is no output of the graph."""
     return scope.producer(value) if scope.is_alone(value) else None
 
 
 def _is_raw_input(scope: Scope, value: str) -> bool:
-    """Test whether a value is a network input or an integer cast to float, possibly after additions, scalings or reversals."""
+    """Test whether a value is a network input or an integer cast to float, possibly after additions, scalings or
+    reversals."""
     node = scope.producer(value)
     if node is None:
         return value not in scope.consts
@@ -427,10 +438,10 @@ def _is_raw_input(scope: Scope, value: str) -> bool:
 # ---------------------------------------------------------------- reversed channels
 
 
-def _reverse_weights(match: Match) -> Replacement | None:
+def _reverse_weight_channels(match: Match) -> Replacement | None:
     """Reverse the input channels of a layer's weights instead of the channels of its data."""
     scope, layer = match.scope, match.root
-    node, weight = _sole_producer(scope, layer.inputs[0]), layer.inputs[1]
+    node, weight = _producer_of_value_read_once(scope, layer.inputs[0]), layer.inputs[1]
     if node is None or not _reverses_channels(match, node) or not _can_reverse_weights(scope, layer):
         return None
     reversed_weights = np.ascontiguousarray(scope.consts[weight][..., ::-1])
@@ -443,12 +454,17 @@ def _reverse_weights(match: Match) -> Replacement | None:
     return match.replacement()
 
 
-def _sink_reversal(match: Match) -> Replacement | None:
+def _sink_channel_reversal(match: Match) -> Replacement | None:
     """Move a reversal of channels after an elementwise operator, if a following layer can absorb it."""
     scope, root = match.scope, match.root
-    node = _sole_producer(scope, root.inputs[0])
+    node = _producer_of_value_read_once(scope, root.inputs[0])
     plain = root.attrs.get("axis") is None and all(name in scope.consts for name in root.inputs[1:])
-    if node is None or not plain or not _reverses_channels(match, node) or not _reaches_layer(match, match.output):
+    if (
+        node is None
+        or not plain
+        or not _reverses_channels(match, node)
+        or not _reaches_reversible_layer(match, match.output)
+    ):
         return None
     kind, inputs = match.type(match.output), [node.inputs[0]]
     for name in root.inputs[1:]:
@@ -474,7 +490,7 @@ def _can_reverse_weights(scope: Scope, layer: Node) -> bool:
     return reads_all_channels and layer.inputs[1] in scope.consts and scope.is_alone(layer.inputs[1])
 
 
-def _reaches_layer(match: Match, value: str) -> bool:
+def _reaches_reversible_layer(match: Match, value: str) -> bool:
     """Test whether the only readers of a value are elementwise operators, one after the other, and a layer that can
     absorb a reversal."""
     scope = match.scope
@@ -486,7 +502,7 @@ def _reaches_layer(match: Match, value: str) -> bool:
     is_elementwise = readers[0].attrs.get("axis") is None and all(
         name in scope.consts for name in readers[0].inputs[1:]
     )
-    return readers[0].op in _ELEMENTWISE and is_elementwise and _reaches_layer(match, readers[0].outputs[0])
+    return readers[0].op in _ELEMENTWISE and is_elementwise and _reaches_reversible_layer(match, readers[0].outputs[0])
 
 
 FOLD_SCALES_PASS = Pass("raw_inputs", fold_scales, 3)

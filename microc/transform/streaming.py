@@ -22,8 +22,8 @@ from microc.transform.streaming_rewrite import (
     HopTooShortError,
     StepWriter,
     Track,
-    WholeTrack,
-    slide_window,
+    WholeValueTrack,
+    slide_window_over_frames,
 )
 
 # ---- Rules of signal operators, which split samples into frames or filter them. The frames of a step are samples here.
@@ -33,10 +33,10 @@ def _stream_frame(writer: StepWriter, node: Node) -> bool:
     """Write a ``frame`` node for one step: each of its windows of samples is a frame of the result.
 
     Return False if the node works along another axis than time."""
-    track = writer.data_frames(node)
-    if track is None or track.axis != _axis_from_front(writer, node):
+    track = writer.find_frame_track_of_data(node)
+    if track is None or track.time_axis != _normalised_axis(writer, node):
         return False
-    return _write_window(writer, node, track, node.attr("length"), node.attr("step"), 1)
+    return _write_windowed_signal_operator(writer, node, track, node.attr("length"), node.attr("step"), 1)
 
 
 def _stream_fir(writer: StepWriter, node: Node) -> bool:
@@ -44,11 +44,11 @@ def _stream_fir(writer: StepWriter, node: Node) -> bool:
     window computes one sample per phase.
 
     Return False if the node works along another axis than time."""
-    track = writer.data_frames(node)
-    if track is None or track.axis != _axis_from_front(writer, node):
+    track = writer.find_frame_track_of_data(node)
+    if track is None or track.time_axis != _normalised_axis(writer, node):
         return False
     phases, taps = writer.graph.types[node.inputs[1]].shape
-    return _write_window(writer, node, track, taps, node.attr("down"), phases)
+    return _write_windowed_signal_operator(writer, node, track, taps, node.attr("down"), phases)
 
 
 def _stream_biquads(writer: StepWriter, node: Node) -> bool:
@@ -57,36 +57,38 @@ def _stream_biquads(writer: StepWriter, node: Node) -> bool:
     Samples before the start of the sequence are masked to zero. A filter whose state is zero keeps a state of zero on
     them. Return False if the node works along another axis than time, or if its initial state is not a suitable
     constant."""
-    track, constant = writer.data_frames(node), writer.graph.consts.get(node.inputs[2])
+    track, constant = writer.find_frame_track_of_data(node), writer.graph.consts.get(node.inputs[2])
     if (
         track is None
-        or track.axis != _axis_from_front(writer, node)
+        or track.time_axis != _normalised_axis(writer, node)
         or constant is None
-        or (track.delay > 0 and constant.any())
+        or (track.delay_frames > 0 and constant.any())
     ):
         return False
     data = node.inputs[0]
-    if track.delay > 0:
+    if track.delay_frames > 0:
         data = writer.mask_before_start(node, data, track, 0.0)
-    if track.delay < 0:
-        data, track = writer.delay_to(node, data, 0)
+    if track.delay_frames < 0:
+        data, track = writer.delay_frames_to(node, data, 0)
     memory, kind = writer.memory, writer.graph.types[node.inputs[2]]
     state = memory.new_value(f"{node.outputs[0]}.state", kind)
     memory.state[state] = constant
     next_state = node.outputs[1] or memory.new_value(f"{node.outputs[0]}.next", kind)
     writer.types[next_state] = kind
     new_node = replace(node, outputs=(node.outputs[0], next_state))
-    writer.write_node(new_node, (data, node.inputs[1], state), node.attrs, (replace(track, fill=None), None))
+    writer.write_node(
+        new_node, (data, node.inputs[1], state), node.attrs, (replace(track, front_padding_value=None), None)
+    )
     memory.updates[state] = next_state
     return True
 
 
-def _axis_from_front(writer: StepWriter, node: Node) -> int:
+def _normalised_axis(writer: StepWriter, node: Node) -> int:
     """Return the attribute ``axis`` of a node as a non-negative index."""
     return int(node.attr("axis")) % len(writer.graph.types[node.inputs[0]].shape)
 
 
-def _write_window(
+def _write_windowed_signal_operator(
     writer: StepWriter, node: Node, track: FrameTrack, window_frames: int, stride: int, phases: int
 ) -> bool:
     """Write a signal operator whose window slides over the samples of this step and earlier ones; return True.
@@ -94,11 +96,11 @@ def _write_window(
     ``window_frames``: number of samples in a window. ``stride``: number of samples between windows. ``phases``: number
     of results per window. If the result of the whole sequence has a single frame, further frames of the stream are
     nevertheless ``stride`` samples apart."""
-    length = writer.graph.types[node.outputs[0]].shape[track.axis] // phases
-    window = slide_window(track, window_frames, stride, 0, max(length, 2), str(node.loc))
-    data = writer.read_window(node, node.inputs[0], track, window, None)
+    length = writer.graph.types[node.outputs[0]].shape[track.time_axis] // phases
+    window = slide_window_over_frames(track, window_frames, stride, 0, max(length, 2), str(node.loc))
+    data = writer.read_frames_of_window(node, node.inputs[0], track, window, None)
     result_track = replace(
-        window.track, length=length, frames_before_padding=min(length, window.track.frames_before_padding)
+        window.track, whole_run_frames=length, frames_before_padding=min(length, window.track.frames_before_padding)
     )
     counts = {
         name: getattr(result_track, name) * phases for name in ("length", "count", "delay", "frames_before_padding")
@@ -119,37 +121,39 @@ def _stream_loop(writer: StepWriter, node: Node) -> bool:
     of the sequence is the last frame of a step."""
     body, carried = node.attr("body"), node.attr("carried")
     fixed = range(carried, len(node.inputs))
-    tracks = {k: track for k in fixed if (track := writer.frames(node.inputs[k])) is not None}
+    tracks = {k: track for k in fixed if (track := writer.find_frame_track(node.inputs[k])) is not None}
     known = {*writer.graph.consts, *writer.graph.state}
-    same_pace = {t.length for t in tracks.values()} == {node.attr("count")} and len(
-        {t.count for t in tracks.values()}
+    same_pace = {t.whole_run_frames for t in tracks.values()} == {node.attr("count")} and len(
+        {t.frames_per_step for t in tracks.values()}
     ) == 1
     if node.attr("guarded") or not same_pace or any(value not in known for value in node.inputs[:carried]):
         return False
-    if not all(_reads_own_frame(body, body.inputs[1 + k], track.axis) for k, track in tracks.items()):
+    if not all(
+        _reads_only_frame_of_iteration(body, body.inputs[1 + k], track.time_axis) for k, track in tracks.items()
+    ):
         return False
     first = next(iter(tracks.values()))
     # All operands are delayed to the latest of them. If the final carried values are read, the last frame of the sequence must be
     # the last frame of a step, because further iterations of that step would change the carried values.
-    delay = max(0, *(track.delay for track in tracks.values()))
-    if _are_final_values_read(writer, node, carried):
-        delay += -(first.length + delay) % first.count
-    inputs = [writer.delay_to(node, v, delay)[0] if k in tracks else v for k, v in enumerate(node.inputs)]
+    delay = max(0, *(track.delay_frames for track in tracks.values()))
+    if _are_final_carried_values_read(writer, node, carried):
+        delay += -(first.whole_run_frames + delay) % first.frames_per_step
+    inputs = [writer.delay_frames_to(node, v, delay)[0] if k in tracks else v for k, v in enumerate(node.inputs)]
     for k in range(carried):
-        inputs[k] = _add_carried_state(writer, node, k)
+        inputs[k] = _add_state_for_carried_value(writer, node, k)
     types = {
         body.inputs[1 + k]: writer.with_frames(body.types[body.inputs[1 + k]], track) for k, track in tracks.items()
     }
     body = replace(body, types={**body.types, **types})
     if delay:
         body = _hold_carried_values_until_start(body, carried, delay)
-        inputs.append(writer.frame_counter_state(node, first.count, delay))
+        inputs.append(writer.add_frame_counter_state(node, first.frames_per_step, delay))
     clean = min(track.frames_before_padding for track in tracks.values())
     blame = next((track.padding_layer for track in tracks.values() if track.padding_layer), "")
-    rows = FrameTrack(0, first.length, first.count, delay, clean, None, blame)
-    last = WholeTrack((first.length + delay) // first.count - 1)
+    rows = FrameTrack(0, first.whole_run_frames, first.frames_per_step, delay, clean, None, blame)
+    last = WholeValueTrack((first.whole_run_frames + delay) // first.frames_per_step - 1)
     results: list[Track] = [last] * carried + [rows] * (len(node.outputs) - carried)
-    writer.write_node(node, inputs, {**node.attrs, "body": body, "count": first.count}, results)
+    writer.write_node(node, inputs, {**node.attrs, "body": body, "count": first.frames_per_step}, results)
     return True
 
 
@@ -167,8 +171,9 @@ def carries_all_state(graph: Graph) -> bool:
     return True
 
 
-def _reads_own_frame(body: Graph, value: str, axis: int) -> bool:
-    """Test whether each iteration of a loop reads the frame with its own index from ``value``, and nothing else from it."""
+def _reads_only_frame_of_iteration(body: Graph, value: str, axis: int) -> bool:
+    """Test whether each iteration of a loop reads the frame with its own index from ``value``, and nothing else from
+    it."""
     readers = body.consumers().get(value, ())
     iteration = body.inputs[0]
     return value not in body.outputs and all(
@@ -177,17 +182,17 @@ def _reads_own_frame(body: Graph, value: str, axis: int) -> bool:
     )
 
 
-def _are_final_values_read(writer: StepWriter, node: Node, carried_count: int) -> bool:
+def _are_final_carried_values_read(writer: StepWriter, node: Node, carried_count: int) -> bool:
     """Test whether the carried values of a loop are read after its last iteration."""
     graph, last = writer.graph, set(node.outputs[:carried_count])
     return bool(last & {name for n in graph.nodes for name in n.inputs} or last & set(graph.outputs))
 
 
-def _add_carried_state(writer: StepWriter, node: Node, position: int) -> str:
+def _add_state_for_carried_value(writer: StepWriter, node: Node, carried_index: int) -> str:
     """Return the state of the graph that stores a carried value of a loop between steps.
 
-    ``position``: index of the carried value among the loop's operands."""
-    value, result, memory = node.inputs[position], node.outputs[position], writer.memory
+    ``carried_index``: index of the carried value among the loop's operands."""
+    value, result, memory = node.inputs[carried_index], node.outputs[carried_index], writer.memory
     if value in writer.graph.state:
         return value
     name = memory.new_value(f"{result}.state", writer.graph.types[value])
@@ -197,8 +202,9 @@ def _add_carried_state(writer: StepWriter, node: Node, position: int) -> str:
 
 
 def _hold_carried_values_until_start(body: Graph, carried_count: int, delay: int) -> Graph:
-    """Return a loop's body that leaves its carried values unchanged before the sequence starts, which is ``delay``
-    frames after the stream.
+    """Return a loop's body that leaves its carried values unchanged until the sequence starts.
+
+    The sequence starts ``delay`` frames after the stream.
 
     The body gets a new last input ``age``: the number of frames before this step."""
     types, consts = dict(body.types), dict(body.consts)
@@ -236,14 +242,14 @@ the node."""
 def write_step_node(writer: StepWriter, node: Node) -> None:
     """Write a node for one step of the stream by the rule of its operator. If no rule applies, the node is computed on
     all frames of the sequence in each step."""
-    tracks = [writer.track(value) for value in node.inputs]
+    tracks = [writer.find_track(value) for value in node.inputs]
     if all(track is None for track in tracks):
         writer.nodes.append(node)
         return
     rules = (RULES[node.op],) if node.op in RULES else (_stream_frame_by_frame, _stream_sliding_window)
     local = all(track is None or isinstance(track, FrameTrack) for track in tracks)
     if not local or not any(rule(writer, node) for rule in rules):
-        writer.write_whole(node)
+        writer.write_on_whole_sequence(node)
 
 
 def _align_operands(
@@ -255,18 +261,18 @@ def _align_operands(
     ``axes`` maps the position of each such operand to its time axis in the result. Return None if the operands have
     different lengths or time axes. ``only_moves``: the operator only moves elements, so that the result has the track
     of a single operand, including the frames that are never computed."""
-    tracks = {k: t for k in axes if (t := writer.frames(node.inputs[k])) is not None}
+    tracks = {k: t for k in axes if (t := writer.find_frame_track(node.inputs[k])) is not None}
     first = min(tracks.values(), key=lambda t: t.frames_before_padding)
     if only_moves and len(tracks) == 1:
         return list(node.inputs), first.with_time_axis(*axes.values())
-    if len({(axes[k], t.length, t.count) for k, t in tracks.items()}) != 1:
+    if len({(axes[k], t.whole_run_frames, t.frames_per_step) for k, t in tracks.items()}) != 1:
         return None
-    delay = max(0, *(t.delay for t in tracks.values()))
-    inputs = [writer.delay_to(node, v, delay)[0] if k in axes else v for k, v in enumerate(node.inputs)]
+    delay = max(0, *(t.delay_frames for t in tracks.values()))
+    inputs = [writer.delay_frames_to(node, v, delay)[0] if k in axes else v for k, v in enumerate(node.inputs)]
     return inputs, FrameTrack(
         next(iter(axes.values())),
-        first.length,
-        first.count,
+        first.whole_run_frames,
+        first.frames_per_step,
         delay,
         first.frames_before_padding,
         None,
@@ -281,19 +287,19 @@ def _stream_frame_by_frame(writer: StepWriter, node: Node) -> bool:
     definition, types = registry.get(node.op), writer.graph.types
     axes, fixed = {}, []
     for k, (value, mapped_axes) in enumerate(zip(node.inputs, definition.axis_map(node, types), strict=True)):
-        track = writer.frames(value)
+        track = writer.find_frame_track(value)
         if track is None:
             fixed += [(result_axis, types[value].shape[axis]) for axis, result_axis in enumerate(mapped_axes or ())]
-        elif mapped_axes is None or (result_axis := mapped_axes[track.axis]) is None:
+        elif mapped_axes is None or (result_axis := mapped_axes[track.time_axis]) is None:
             return False
         else:
             axes[k] = result_axis
     aligned = _align_operands(writer, node, axes, definition.moves)
-    if len(set(axes.values())) != 1 or aligned is None or (aligned[1].axis, aligned[1].length) in fixed:
+    if len(set(axes.values())) != 1 or aligned is None or (aligned[1].time_axis, aligned[1].whole_run_frames) in fixed:
         return False
     inputs, track = aligned
     extents = {
-        name: (*value[: track.axis], track.count, *value[track.axis + 1 :])
+        name: (*value[: track.time_axis], track.frames_per_step, *value[track.time_axis + 1 :])
         for name, value in node.attrs.items()
         if definition.attrs[name].kind == "extents" and isinstance(value, tuple)
     }
@@ -306,13 +312,13 @@ def _stream_frame_by_frame(writer: StepWriter, node: Node) -> bool:
 
 def _stream_slice(writer: StepWriter, node: Node) -> bool:
     """Write a slice along time. Frames that it removes in front become frames before the start of the result."""
-    track = writer.data_frames(node)
+    track = writer.find_frame_track_of_data(node)
     if track is None:
         return False
-    axis, length = track.axis, writer.graph.types[node.outputs[0]].shape[track.axis]
+    axis, length = track.time_axis, writer.graph.types[node.outputs[0]].shape[track.time_axis]
     begin, end, strides = (list(node.attr(name)) for name in ("begin", "end", "strides"))
-    window = slide_window(track, 1, strides[axis], -begin[axis], length, str(node.loc))
-    data = writer.read_window(node, node.inputs[0], track, window, None, strides[axis] if length > 1 else 1)
+    window = slide_window_over_frames(track, 1, strides[axis], -begin[axis], length, str(node.loc))
+    data = writer.read_frames_of_window(node, node.inputs[0], track, window, None, strides[axis] if length > 1 else 1)
     begin[axis], strides[axis] = 0, 1
     end[axis] = writer.types[data].shape[axis]
     attrs = {"begin": tuple(begin), "end": tuple(end), "strides": tuple(strides)}
@@ -321,23 +327,24 @@ def _stream_slice(writer: StepWriter, node: Node) -> bool:
 
 
 def _stream_pad(writer: StepWriter, node: Node) -> bool:
-    """Write padding along time. The padding in front is not computed; ``FrameTrack.fill`` tells readers its content."""
-    track = writer.data_frames(node)
+    """Write padding along time. The padding in front is not computed; ``FrameTrack.front_padding_value`` tells readers
+    its content."""
+    track = writer.find_frame_track_of_data(node)
     if track is None:
         return False
     pairs, value, inputs = list(node.attr("padding")), node.attr("value"), node.inputs
-    before, after = pairs[track.axis]
-    if before and track.delay > 0:
+    before, after = pairs[track.time_axis]
+    if before and track.delay_frames > 0:
         masked = writer.mask_before_start(node, node.inputs[0], track, value)
-        inputs, track = (masked,), replace(track, fill=value)
-    if before and track.delay < 0 and track.fill != value:
-        data, track = writer.delay_to(node, node.inputs[0], 0)
+        inputs, track = (masked,), replace(track, front_padding_value=value)
+    if before and track.delay_frames < 0 and track.front_padding_value != value:
+        data, track = writer.delay_frames_to(node, node.inputs[0], 0)
         inputs = (data,)
-    pairs[track.axis] = (0, 0)
-    length, clean = track.length + before + after, track.frames_before_padding + before
+    pairs[track.time_axis] = (0, 0)
+    length, clean = track.whole_run_frames + before + after, track.frames_before_padding + before
     blame = str(node.loc) if track.is_complete and after else track.padding_layer
-    fill = None if track.delay >= before else value if before else track.fill
-    padded = FrameTrack(track.axis, length, track.count, track.delay - before, clean, fill, blame)
+    fill = None if track.delay_frames >= before else value if before else track.front_padding_value
+    padded = FrameTrack(track.time_axis, length, track.frames_per_step, track.delay_frames - before, clean, fill, blame)
     writer.write_node(node, inputs, {**node.attrs, "padding": tuple(pairs)}, (padded,))
     return True
 
@@ -350,27 +357,29 @@ def _stream_sliding_window(writer: StepWriter, node: Node) -> bool:
 
     Padding in front must have a known value: each step masks the frames before the start with it, because the same code
     runs in all steps. Return False if the node has no such window."""
-    track, window_of = writer.data_frames(node), registry.get(node.op).window
+    track, window_of = writer.find_frame_track_of_data(node), registry.get(node.op).window
     window = window_of(node.attrs, [writer.graph.types[value] for value in node.inputs if value]) if window_of else None
-    if track is None or window is None or track.axis not in (1, 2):
+    if track is None or window is None or track.time_axis not in (1, 2):
         return False
-    side = track.axis - 1
+    side = track.time_axis - 1
     strides, padding, dilation = list(window.strides), list(window.padding), list(window.dilation)
-    length, before, value = writer.graph.types[node.outputs[0]].shape[track.axis], padding[side], node.inputs[0]
+    length, before, value = writer.graph.types[node.outputs[0]].shape[track.time_axis], padding[side], node.inputs[0]
     if before and window.pad_value is None:
         return False
-    fill = float(window.pad_value or writer.stored_zero(value))
+    fill = float(window.pad_value or writer.zero_in_dtype_of(value))
     # Frames that are never computed have another content than this layer's padding: delay the value so that they are computed.
-    if before and track.fill is not None and track.fill != fill:
-        value, track = writer.delay_to(node, value, 0)
-    step_window = slide_window(track, window.dilated_extent(side), strides[side], before, length, str(node.loc))
+    if before and track.front_padding_value is not None and track.front_padding_value != fill:
+        value, track = writer.delay_frames_to(node, value, 0)
+    step_window = slide_window_over_frames(
+        track, window.dilated_extent(side), strides[side], before, length, str(node.loc)
+    )
     # With one result per step only the taps of a dilated window are fetched; the fetched frames are contiguous, without dilation.
-    only_taps = dilation[side] > 1 and step_window.track.count == 1
-    data = writer.read_window(
+    only_taps = dilation[side] > 1 and step_window.track.frames_per_step == 1
+    data = writer.read_frames_of_window(
         node, value, track, step_window, fill if before else None, dilation[side] if only_taps else 1
     )
     padding[side] = padding[side + 2] = 0
-    if step_window.track.count == 1 or length == 1:
+    if step_window.track.frames_per_step == 1 or length == 1:
         strides[side] = 1
     if only_taps:
         dilation[side] = 1
@@ -380,20 +389,21 @@ def _stream_sliding_window(writer: StepWriter, node: Node) -> bool:
     return True
 
 
-def _try_before_frame_by_frame(rule: Rule) -> Rule:
+def _combine_with_frame_by_frame_rule(rule: Rule) -> Rule:
     """Return a rule that first tries ``rule``, then the rule for operators that work frame by frame along time."""
     return lambda writer, node: rule(writer, node) or _stream_frame_by_frame(writer, node)
 
 
 RULES: Mapping[str, Rule] = {
     "biquads": _stream_biquads,
-    "fir": _try_before_frame_by_frame(_stream_fir),
-    "frame": _try_before_frame_by_frame(_stream_frame),
+    "fir": _combine_with_frame_by_frame_rule(_stream_fir),
+    "frame": _combine_with_frame_by_frame_rule(_stream_frame),
     "loop": _stream_loop,
     "pad": _stream_pad,
     "slice": _stream_slice,
 }
-"""Rules of operators that need a rule of their own. All other operators are written frame by frame or as sliding windows."""
+"""Rules of operators that need a rule of their own. All other operators are written frame by frame or as sliding
+windows."""
 
 
 # ---- Conversion of a network over a whole sequence to a network that takes one or a few frames per step: :func:`stream`.
@@ -405,7 +415,8 @@ RULES: Mapping[str, Rule] = {
 EVERY = "*"
 """Name that stands for all inputs."""
 ALLOWED = (WINDOW, LOOKAHEAD)
-"""Options of ``stream_allow``: compute layers again from a window of frames in each step, and delay results for lookahead."""
+"""Options of ``stream_allow``: compute layers again from a window of frames in each step, and delay results for
+lookahead."""
 
 
 def stream(
@@ -437,7 +448,7 @@ def stream(
     if step_frames % least:
         hint = f"give a multiple of {least}: --hop {least * -(-step_frames // least)}"
         raise UsageError(
-            f"hop: got {step_frames} frames, expected a multiple of the strides, {least}", where=where, hint=hint
+            f"hop: got {step_frames} frames, expected a multiple of {least}, because of strides", where=where, hint=hint
         )
     return _build_step(graph, times, step_frames, allowed)
 
@@ -490,17 +501,19 @@ def _describe_output(writer: StepWriter, graph: Graph, name: str) -> StreamedOut
     """Return the description of the frames of an output that one step computes.
 
     Raise UnsupportedError if the stream cannot compute these frames."""
-    track, node = writer.track(name), graph.producer().get(name)
+    track, node = writer.find_track(name), graph.producer().get(name)
     if track is None:
         return StreamedOutput(-1, 0, 0, 0)
     if not isinstance(track, FrameTrack):
-        return StreamedOutput(-1, 0, 0, track.delay)
+        return StreamedOutput(-1, 0, 0, track.delay_steps)
     if node is not None and not track.is_complete and LOOKAHEAD not in writer.allowed:
         writer.refuse_lookahead(node, track)
-    if node is not None and track.delay < 0:
+    if node is not None and track.delay_frames < 0:
         writer.refuse(
             node,
-            f"adds {-track.delay} frames before the first frame of output {name!r}; expected none",
+            f"adds {-track.delay_frames} frames before the first frame of output {name!r}; expected none",
             "remove the padding from the model, and let the application pad",
         )
-    return StreamedOutput(track.axis, track.count, track.delay, -(-track.delay // track.count))
+    return StreamedOutput(
+        track.time_axis, track.frames_per_step, track.delay_frames, -(-track.delay_frames // track.frames_per_step)
+    )

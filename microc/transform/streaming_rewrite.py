@@ -21,8 +21,8 @@ from microc.ops.attributes import Rounding
 
 # ---- Arithmetic of the frames of a value in a step of a stream.
 #
-# A step takes some frames of the input. In a run over the whole sequence a value has ``length`` frames along its time axis. Step
-# n of the stream computes frames n * count - delay + i of them, 0 <= i < count. Frames with negative numbers, before the start
+# A step takes some frames of the input. In a run over the whole sequence a value has ``whole_run_frames`` frames along its time
+# axis. Step n of the stream computes frames n * frames_per_step - delay_frames + i of them, 0 <= i < frames_per_step. Frames with negative numbers, before the start
 # of the sequence, are meaningless; they are masked if a window has padding there.
 
 
@@ -30,45 +30,46 @@ from microc.ops.attributes import Rounding
 class FrameTrack:
     """Dependency on time of a value that has new frames in each step.
 
-    The whole run is the original network's run over the complete sequence. ``axis``: time axis. ``length``: number of
-    frames in the whole run. ``count``: number of frames per step. ``delay``: number of frames by which the stream is
-    late. ``frames_before_padding``: number of frames of the whole run that do not depend on padding after the end of
-    the sequence; ``padding_layer``: the layer that pads there. If ``delay`` is negative, the first -delay frames are
-    never computed; they would contain ``fill``."""
+    The whole run is the original network's run over the complete sequence. ``whole_run_frames``: number of
+    frames in the whole run. ``delay_frames``: number of frames by which the stream is late.
+    ``frames_before_padding``: number of frames of the whole run that do not depend on padding after the end of the
+    sequence; ``padding_layer``: the layer that pads there. If ``delay_frames`` is negative, the first -delay_frames
+    frames are never computed; they would contain ``front_padding_value``."""
 
-    axis: int
-    length: int
-    count: int
-    delay: int
+    time_axis: int
+    whole_run_frames: int
+    frames_per_step: int
+    delay_frames: int
     frames_before_padding: int
-    fill: float | None = None
+    front_padding_value: float | None = None
     padding_layer: str = ""
 
     def with_time_axis(self, axis: int) -> FrameTrack:
         """Return the same dependency along another time axis."""
-        return replace(self, axis=axis)
+        return replace(self, time_axis=axis)
 
     @property
     def is_complete(self) -> bool:
         """True if the stream computes every frame of the whole run."""
-        return self.frames_before_padding >= self.length
+        return self.frames_before_padding >= self.whole_run_frames
 
 
 @frozen
-class WholeTrack:
+class WholeValueTrack:
     """Dependency on time of a value that each step computes completely from the last frames, such as a classification.
 
-    ``delay``: index of the step whose value equals the value that a run over the whole sequence computes."""
+    ``delay_steps``: index of the step whose value equals the value that a run over the whole sequence computes."""
 
-    delay: int
+    delay_steps: int
 
 
-Track = FrameTrack | WholeTrack
+Track = FrameTrack | WholeValueTrack
 """Dependency of a value on time. A value that does not depend on time has no track."""
 
 
 class HopTooShortError(Exception):
-    """Error for a stride that does not divide the number of frames of a step. A step needs ``factor`` times as many frames."""
+    """Error for a stride that does not divide the number of frames of a step. A step needs ``factor`` times as many
+    frames."""
 
     def __init__(self, factor: int, where: str) -> None:
         super().__init__(factor)
@@ -77,52 +78,52 @@ class HopTooShortError(Exception):
 
 @frozen
 class FrameWindow:
-    """Frames of an operand that a sliding window reads in one step: ``size`` frames, followed by ``newest`` newer
-    frames that it does not read.
+    """Frames of an operand that a sliding window reads in one step: ``frame_count`` frames, followed by
+    ``unread_newest_frames`` newer frames that it does not read.
 
     ``track``: dependency on time of the window's result."""
 
     track: FrameTrack
-    size: int
-    newest: int
+    frame_count: int
+    unread_newest_frames: int
 
     @property
-    def back(self) -> int:
+    def frames_before_end(self) -> int:
         """Number of frames from the first one that the window reads to the newest one of the operand."""
-        return self.size + self.newest
+        return self.frame_count + self.unread_newest_frames
 
 
-def slide_window(
-    track: FrameTrack, window_frames: int, stride: int, padding_before: int, result_frames: int, where: str
+def slide_window_over_frames(
+    track: FrameTrack, window_frames: int, stride: int, front_padding_frames: int, total_result_frames: int, where: str
 ) -> FrameWindow:
     """Return the window of ``window_frames`` frames that slides over a value by ``stride`` frames.
 
-    ``padding_before``: number of padding frames in front; it is negative if frames are left out. ``result_frames``:
-    number of frames of the result in the whole run; if it is 1, ``stride`` has no meaning. Frame j of the result needs
-    frames up to j * stride + window_frames - 1 - padding_before. A step computes the frames whose operands exist. Raise
-    HopTooShortError if ``stride`` does not divide the frames of a step."""
-    stride = stride if result_frames > 1 else 1
-    if track.count % stride:
-        raise HopTooShortError(stride // gcd(stride, track.count), where)
-    ahead = window_frames - 1 - padding_before
-    missing = ahead + track.delay - stride + 1
+    ``front_padding_frames``: number of padding frames in front; it is negative if frames are left out.
+    ``total_result_frames``: number of frames of the result in the whole run; if it is 1, ``stride`` has no meaning.
+    Frame j of the result needs frames up to j * stride + window_frames - 1 - front_padding_frames. A step computes the
+    frames whose operands exist. Raise HopTooShortError if ``stride`` does not divide the frames of a step."""
+    stride = stride if total_result_frames > 1 else 1
+    if track.frames_per_step % stride:
+        raise HopTooShortError(stride // gcd(stride, track.frames_per_step), where)
+    ahead = window_frames - 1 - front_padding_frames
+    missing = ahead + track.delay_frames - stride + 1
     delay = max(0, -(-missing // stride))
-    clean = min(result_frames, (track.frames_before_padding - 1 - ahead) // stride + 1)
-    blame = track.padding_layer if clean >= result_frames or track.padding_layer else where
-    count = track.count // stride
-    result = FrameTrack(track.axis, result_frames, count, delay, clean, None, blame)
+    clean = min(total_result_frames, (track.frames_before_padding - 1 - ahead) // stride + 1)
+    blame = track.padding_layer if clean >= total_result_frames or track.padding_layer else where
+    count = track.frames_per_step // stride
+    result = FrameTrack(track.time_axis, total_result_frames, count, delay, clean, None, blame)
     return FrameWindow(result, (count - 1) * stride + window_frames, delay * stride - missing)
 
 
-def window_of_all_frames(track: FrameTrack, min_delay: int = 0) -> tuple[WholeTrack, FrameWindow]:
+def window_of_all_frames(track: FrameTrack, min_delay: int = 0) -> tuple[WholeValueTrack, FrameWindow]:
     """Return the track of a result that needs all frames of a value at once, and the window that reads these frames.
 
     ``min_delay``: least number of steps by which the result is delayed."""
-    late = -(track.length + track.delay) % track.count
-    while (track.length + track.delay + late) // track.count - 1 < min_delay:
-        late += track.count
-    delay = (track.length + track.delay + late) // track.count - 1
-    return WholeTrack(delay), FrameWindow(track, track.length, late)
+    late = -(track.whole_run_frames + track.delay_frames) % track.frames_per_step
+    while (track.whole_run_frames + track.delay_frames + late) // track.frames_per_step - 1 < min_delay:
+        late += track.frames_per_step
+    delay = (track.whole_run_frames + track.delay_frames + late) // track.frames_per_step - 1
+    return WholeValueTrack(delay), FrameWindow(track, track.whole_run_frames, late)
 
 
 # ---- History: the last frames of every value that later steps read, as state of the graph.
@@ -142,13 +143,13 @@ _LONGEST_CYCLE = 1 << 30
 
 @frozen
 class FrameRead:
-    """Read of earlier frames of a value: ``count`` frames, ``step`` frames apart. The first is ``back`` frames before
-    the end."""
+    """Read of earlier frames of a value: ``frame_count`` frames, ``frame_step`` frames apart. The first is
+    ``frames_before_end`` frames before the end."""
 
     result: str
-    back: int
-    step: int
-    count: int
+    frames_before_end: int
+    frame_step: int
+    frame_count: int
     loc: Loc
 
 
@@ -157,45 +158,47 @@ class FrameHistory:
     """Value whose frames are kept between steps, and the reads of these frames. ``fill``: content of the frames before
     the first one."""
 
-    value: str
-    kind: TensorType
-    axis: int
+    value_name: str
+    tensor_type: TensorType
+    time_axis: int
     fill: float
     reads: list[FrameRead] = field(default_factory=list)
 
     @property
     def frames_per_step(self) -> int:
         """Number of frames that each step adds."""
-        return self.kind.shape[self.axis]
+        return self.tensor_type.shape[self.time_axis]
 
     @property
-    def size(self) -> int:
+    def kept_frames(self) -> int:
         """Number of frames from the oldest one that is read to the newest one."""
-        return max(read.back for read in self.reads)
+        return max(read.frames_before_end for read in self.reads)
 
     @property
-    def slots(self) -> int:
+    def ring_slots(self) -> int:
         """Number of steps whose frames a ring buffer stores."""
-        return -(-(self.size - self.frames_per_step) // self.frames_per_step)
+        return -(-(self.kept_frames - self.frames_per_step) // self.frames_per_step)
 
     @property
-    def uses_ring(self) -> bool:
+    def uses_ring_buffer(self) -> bool:
         """True if a ring buffer copies fewer bytes per step than frames in order, by more than the ring's own cost."""
-        frame = self.kind.nbytes // self.frames_per_step
-        is_outermost = prod(self.kind.shape[: self.axis]) == 1
-        n_fetched = sum(read.count for read in self.reads)
+        frame = self.tensor_type.nbytes // self.frames_per_step
+        is_outermost = prod(self.tensor_type.shape[: self.time_axis]) == 1
+        n_fetched = sum(read.frame_count for read in self.reads)
         n_apart = sum(
-            read.count for read in self.reads if read.step > 1 or not (is_outermost or self.needs_all_frames(read))
+            read.frame_count
+            for read in self.reads
+            if read.frame_step > 1 or not (is_outermost or self.needs_all_frames(read))
         )
-        return frame * (self.size + _APART * n_apart - self.frames_per_step - n_fetched) > RING_COSTS
+        return frame * (self.kept_frames + _APART * n_apart - self.frames_per_step - n_fetched) > RING_COSTS
 
     def needs_all_frames(self, read: FrameRead) -> bool:
         """Test whether a read needs all frames of the history, in order."""
-        return read.step == 1 and read.back == read.count == self.size
+        return read.frame_step == 1 and read.frames_before_end == read.frame_count == self.kept_frames
 
     def shape(self, frames: int) -> tuple[int, ...]:
         """Return the shape of the value with another number of frames."""
-        return (*self.kind.shape[: self.axis], frames, *self.kind.shape[self.axis + 1 :])
+        return (*self.tensor_type.shape[: self.time_axis], frames, *self.tensor_type.shape[self.time_axis + 1 :])
 
 
 class StreamState:
@@ -245,66 +248,75 @@ class StreamState:
             history = owners[node.result]
             if id(history) not in stored:
                 stored[id(history)] = (
-                    self._keep_in_ring(history, node, at_end)
-                    if history.uses_ring
-                    else self._keep_in_order(history, node, expanded)
+                    self._add_ring_buffer(history, node, at_end)
+                    if history.uses_ring_buffer
+                    else self._emit_shifted_history(history, node, expanded)
                 )
-            expanded += self._emit_read(history, node, stored[id(history)])
+            expanded += self._emit_nodes_of_read(history, node, stored[id(history)])
         expanded += [*at_end, *self._advance_counters()]
         return [
             Node(n.op, tuple(self.renamed.get(i, i) for i in n.inputs), n.outputs, n.attrs, n.loc, n.group)
             for n in expanded
         ]
 
-    def _keep_in_order(self, history: FrameHistory, read: FrameRead, nodes: list[Node]) -> str:
-        """Emit the node that shifts a history and appends the new frames; return the value of the history after this step."""
-        kind = TensorType(history.shape(history.size), history.kind.dtype, history.kind.quant, history.kind.layout)
-        state = self.add_state(f"{history.value}.history", kind, history.fill)
-        line = self.new_value(f"{history.value}.line", kind)
-        nodes.append(Node("shift_in", (state, history.value), (line,), {"axis": history.axis}, read.loc))
+    def _emit_shifted_history(self, history: FrameHistory, read: FrameRead, nodes: list[Node]) -> str:
+        """Emit the node that shifts a history and appends the new frames; return the value of the history after this
+        step."""
+        kind = TensorType(
+            history.shape(history.kept_frames),
+            history.tensor_type.dtype,
+            history.tensor_type.quant,
+            history.tensor_type.layout,
+        )
+        state = self.add_state(f"{history.value_name}.history", kind, history.fill)
+        line = self.new_value(f"{history.value_name}.line", kind)
+        nodes.append(Node("shift_in", (state, history.value_name), (line,), {"axis": history.time_axis}, read.loc))
         self.updates[state] = line
         return line
 
-    def _keep_in_ring(self, history: FrameHistory, read: FrameRead, last: list[Node]) -> str:
-        """Add a ring buffer for a history, and the node that stores the new frames in it; return the ring before this step.
+    def _add_ring_buffer(self, history: FrameHistory, read: FrameRead, nodes_at_end_of_step: list[Node]) -> str:
+        """Add a ring buffer for a history, and the node that stores the new frames in it; return the ring before this
+        step.
 
-        The node is appended to ``last``: it runs at the end of the step, after all reads."""
-        frames = history.slots * history.frames_per_step
-        kind = TensorType(history.shape(frames), history.kind.dtype, history.kind.quant, history.kind.layout)
-        ring = self.add_state(f"{history.value}.ring", kind, history.fill)
-        written = self.new_value(f"{history.value}.written", kind)
-        inputs = (ring, self._step_counter(history.slots), history.value)
-        last.append(Node("ring_write", inputs, (written,), {"axis": history.axis}, read.loc))
+        The node is appended to ``nodes_at_end_of_step``: it runs at the end of the step, after all reads."""
+        frames = history.ring_slots * history.frames_per_step
+        kind = TensorType(
+            history.shape(frames), history.tensor_type.dtype, history.tensor_type.quant, history.tensor_type.layout
+        )
+        ring = self.add_state(f"{history.value_name}.ring", kind, history.fill)
+        written = self.new_value(f"{history.value_name}.written", kind)
+        inputs = (ring, self._find_or_add_step_counter(history.ring_slots), history.value_name)
+        nodes_at_end_of_step.append(Node("ring_write", inputs, (written,), {"axis": history.time_axis}, read.loc))
         self.updates[ring] = written
         return ring
 
-    def _step_counter(self, slots: int) -> str:
-        """Return the state that counts steps modulo a multiple of ``slots``. Several rings share one counter, modulo
-        the least common multiple of their slots."""
+    def _find_or_add_step_counter(self, ring_slots: int) -> str:
+        """Return the state that counts steps modulo a multiple of ``ring_slots``. Several rings share one counter,
+        modulo the least common multiple of their slots."""
         for name, cycle in self.cycles.items():
-            if lcm(cycle, slots) <= _LONGEST_CYCLE:
-                self.cycles[name] = lcm(cycle, slots)
+            if lcm(cycle, ring_slots) <= _LONGEST_CYCLE:
+                self.cycles[name] = lcm(cycle, ring_slots)
                 return name
         name = self.add_state("position", TensorType((1,), "int32"), 0)
-        self.cycles[name] = slots
+        self.cycles[name] = ring_slots
         return name
 
-    def _emit_read(self, history: FrameHistory, read: FrameRead, kept: str) -> list[Node]:
-        """Return the nodes that read frames from ``kept``, the state of the history."""
-        axis = history.axis
-        if history.uses_ring:
-            attrs = {"axis": axis, "back": read.back, "step": read.step, "count": read.count}
-            inputs = (kept, self._step_counter(history.slots), history.value)
+    def _emit_nodes_of_read(self, history: FrameHistory, read: FrameRead, kept_state: str) -> list[Node]:
+        """Return the nodes that read frames from ``kept_state``, the state of the history."""
+        axis = history.time_axis
+        if history.uses_ring_buffer:
+            attrs = {"axis": axis, "back": read.frames_before_end, "step": read.frame_step, "count": read.frame_count}
+            inputs = (kept_state, self._find_or_add_step_counter(history.ring_slots), history.value_name)
             return [Node("ring_slice", inputs, (read.result,), attrs, read.loc)]
         if history.needs_all_frames(read):
-            self.renamed[read.result] = kept
+            self.renamed[read.result] = kept_state
             return []
-        shape = history.shape(history.size)
+        shape = history.shape(history.kept_frames)
         begin, end, strides = [0] * len(shape), list(shape), [1] * len(shape)
-        begin[axis] = history.size - read.back
-        end[axis], strides[axis] = begin[axis] + (read.count - 1) * read.step + 1, read.step
+        begin[axis] = history.kept_frames - read.frames_before_end
+        end[axis], strides[axis] = begin[axis] + (read.frame_count - 1) * read.frame_step + 1, read.frame_step
         parts = {"begin": tuple(begin), "end": tuple(end), "strides": tuple(strides)}
-        return [Node("slice", (kept,), (read.result,), parts, read.loc)]
+        return [Node("slice", (kept_state,), (read.result,), parts, read.loc)]
 
     def _advance_counters(self) -> list[Node]:
         """Return the nodes that increment the step counters modulo their cycles."""
@@ -342,7 +354,8 @@ _WINDOW_HINT = "use stream_allow window: every step computes it, and all behind 
 
 
 class StepWriter:
-    """Writer of the graph of one step. Values keep their names; ``tracks`` maps each value to its dependency on time."""
+    """Writer of the graph of one step. Values keep their names; ``tracks`` maps each value to its dependency on
+    time."""
 
     def __init__(self, graph: Graph, tracks: Mapping[str, FrameTrack], allowed: frozenset[str]) -> None:
         self.graph, self.allowed = graph, allowed
@@ -358,54 +371,66 @@ class StepWriter:
 
     def with_frames(self, tensor_type: TensorType, track: FrameTrack) -> TensorType:
         """Return the type ``tensor_type`` with as many frames as the value has in one step."""
-        shape = (*tensor_type.shape[: track.axis], track.count, *tensor_type.shape[track.axis + 1 :])
+        shape = (
+            *tensor_type.shape[: track.time_axis],
+            track.frames_per_step,
+            *tensor_type.shape[track.time_axis + 1 :],
+        )
         return replace(tensor_type, shape=shape)
 
     def refuse(self, node: Node, reason: str, hint: str) -> NoReturn:
-        """Raise UnsupportedError because a step cannot compute the node. ``reason`` follows the name of its operator."""
+        """Raise UnsupportedError because a step cannot compute the node. ``reason`` follows the name of its
+        operator."""
         raise UnsupportedError(f"{node.op} {reason}", where=str(node.loc), hint=hint)
 
     # ------------------------------------------------------------ operands
 
-    def track(self, value: str) -> Track | None:
+    def find_track(self, value: str) -> Track | None:
         """Return the dependency of a value on time, or None if the value does not depend on time."""
         return self.tracks.get(value) if value else None
 
-    def frames(self, value: str) -> FrameTrack | None:
+    def find_frame_track(self, value: str) -> FrameTrack | None:
         """Return the dependency of a value on time if each step has new frames of it, else None."""
-        track = self.track(value)
+        track = self.find_track(value)
         return track if isinstance(track, FrameTrack) else None
 
-    def data_frames(self, node: Node) -> FrameTrack | None:
+    def find_frame_track_of_data(self, node: Node) -> FrameTrack | None:
         """Return the dependency of the first operand on time, or None if other operands depend on time, too, or the
         first does not."""
-        return None if any(map(self.track, node.inputs[1:])) else self.frames(node.inputs[0])
+        return None if any(map(self.find_track, node.inputs[1:])) else self.find_frame_track(node.inputs[0])
 
-    def stored_zero(self, value: str) -> int:
+    def zero_in_dtype_of(self, value: str) -> int:
         """Return the integer that represents zero in a value: the zero point of a quantised value, else 0."""
         quant = self.types[value].quant
         return quant.zero_point[0] if quant is not None and len(quant.zero_point) == 1 else 0
 
-    def read_window(
-        self, node: Node, value: str, track: FrameTrack, window: FrameWindow, fill: float | None, step: int = 1
+    def read_frames_of_window(
+        self, node: Node, value: str, track: FrameTrack, window: FrameWindow, fill: float | None, stride: int = 1
     ) -> str:
-        """Return the name of the frames of a value that a window reads in this step. With ``step`` > 1 these are only
-        every ``step``-th frame.
+        """Return the name of the value that holds the frames of ``value`` which a window reads in this step.
+
+        With ``stride`` > 1 it holds only every ``stride``-th of these frames.
 
         ``fill``: content of the frames before the start of the sequence; None if it does not matter."""
-        if fill is not None and track.delay > 0:
+        if fill is not None and track.delay_frames > 0:
             value = self.mask_before_start(node, value, track, fill)
-        start = fill if fill is not None else track.fill if track.fill is not None else float(self.stored_zero(value))
-        count = window.size if step == 1 else (window.size - 1) // step + 1
-        return self.read_frames(node, value, track.axis, start, window.back, step, count)
+        start = (
+            fill
+            if fill is not None
+            else track.front_padding_value
+            if track.front_padding_value is not None
+            else float(self.zero_in_dtype_of(value))
+        )
+        count = window.frame_count if stride == 1 else (window.frame_count - 1) // stride + 1
+        return self.read_frames(node, value, track.time_axis, start, window.frames_before_end, stride, count)
 
     def read_frames(
         self, node: Node, value: str, axis: int, fill: float, frames_before_end: int, frame_step: int, frame_count: int
     ) -> str:
-        """Return the name of ``frame_count`` frames of a value, ``frame_step`` frames apart. The first is
-        ``frames_before_end`` frames before the end.
+        """Return the name of the value that holds ``frame_count`` frames of ``value``, ``frame_step`` frames apart.
 
-        It is the value itself, a slice of this step's frames, or a read of the value's history."""
+        The first is ``frames_before_end`` frames before the end of this step. The result is ``value`` itself, a slice
+        of it, or a read of its history."""
         fresh = self.types[value].shape[axis]
         if (frames_before_end, frame_step, frame_count) == (fresh, 1, fresh):
             return value
@@ -420,14 +445,28 @@ class StepWriter:
         attrs: dict[str, Attr] = {"begin": tuple(begin), "end": tuple(end), "strides": tuple(strides)}
         return self.emit(node, "slice", (value,), attrs, self.types[value])
 
-    def delay_to(self, node: Node, value: str, delay: int) -> tuple[str, FrameTrack]:
-        """Delay a value that has new frames in each step to a delay of ``delay`` frames, which is at least its own;
-        return the delayed value and its track."""
-        track = self.frames(value)
+    def delay_frames_to(self, node: Node, value: str, delay_frames: int) -> tuple[str, FrameTrack]:
+        """Delay a value that has new frames in each step to a delay of ``delay_frames`` frames, which is at least its
+        own; return the delayed value and its track."""
+        track = self.find_frame_track(value)
         assert track is not None
-        fill = track.fill if track.fill is not None else float(self.stored_zero(value))
-        late = self.read_frames(node, value, track.axis, fill, track.count + delay - track.delay, 1, track.count)
-        return late, replace(track, delay=delay, fill=None if delay >= 0 else track.fill)
+        fill = (
+            track.front_padding_value if track.front_padding_value is not None else float(self.zero_in_dtype_of(value))
+        )
+        late = self.read_frames(
+            node,
+            value,
+            track.time_axis,
+            fill,
+            track.frames_per_step + delay_frames - track.delay_frames,
+            1,
+            track.frames_per_step,
+        )
+        return late, replace(
+            track,
+            delay_frames=delay_frames,
+            front_padding_value=None if delay_frames >= 0 else track.front_padding_value,
+        )
 
     def mask_before_start(self, node: Node, value: str, track: FrameTrack, fill: float) -> str:
         """Replace the frames of a value before the start of the sequence by ``fill``, for a reader that pads in front;
@@ -436,40 +475,49 @@ class StepWriter:
             return self.masked[value, fill]
         kind, memory = self.types[value], self.memory
         shape = [1] * len(kind.shape)
-        shape[track.axis] = track.count
+        shape[track.time_axis] = track.frames_per_step
         offsets = memory.new_value("places", TensorType(tuple(shape), "int32"))
-        self.consts[offsets] = np.arange(track.count, dtype=np.int32).reshape(shape)
-        delay = memory.add_constant(track.delay, TensorType((1,), "int32"))
-        position = self.emit(node, "add", (self.frame_counter_state(node, track.count, track.delay), offsets), _PLAIN)
+        self.consts[offsets] = np.arange(track.frames_per_step, dtype=np.int32).reshape(shape)
+        delay = memory.add_constant(track.delay_frames, TensorType((1,), "int32"))
+        position = self.emit(
+            node,
+            "add",
+            (self.add_frame_counter_state(node, track.frames_per_step, track.delay_frames), offsets),
+            _PLAIN,
+        )
         inside = self.emit(node, "greater_equal", (position, delay), {"rounding": Rounding.DOUBLE})
         result = self.emit(node, "where", (inside, value, memory.add_constant(fill, kind)), {}, kind)
         self.masked[value, fill] = result
         return result
 
-    def frame_counter_state(self, node: Node, count: int, delay: int) -> str:
-        """Return the state that counts the frames before this step, up to ``delay``."""
-        if (count, delay) not in self.ages:
+    def add_frame_counter_state(self, node: Node, frames_per_step: int, max_count: int) -> str:
+        """Return the state that counts the frames before this step, up to ``max_count``."""
+        if (frames_per_step, max_count) not in self.ages:
             memory, kind = self.memory, TensorType((1,), "int32")
             age = memory.add_state("age", kind, 0)
-            older = self.emit(node, "add", (age, memory.add_constant(count, kind)), _PLAIN)
-            memory.updates[age] = self.emit(node, "minimum", (older, memory.add_constant(delay, kind)), _PLAIN)
-            self.ages[count, delay] = age
-        return self.ages[count, delay]
+            older = self.emit(node, "add", (age, memory.add_constant(frames_per_step, kind)), _PLAIN)
+            memory.updates[age] = self.emit(node, "minimum", (older, memory.add_constant(max_count, kind)), _PLAIN)
+            self.ages[frames_per_step, max_count] = age
+        return self.ages[frames_per_step, max_count]
 
     def read_all_frames(self, node: Node, value: str, min_delay: int) -> str:
         """Return all frames that a value has in the whole sequence, delayed by at least ``min_delay`` steps.
 
         Raise UnsupportedError if that needs an option that is not allowed."""
         track = self.tracks[value]
-        if isinstance(track, WholeTrack):
-            return self.delay_steps(node, value, min_delay - track.delay)
+        if isinstance(track, WholeValueTrack):
+            return self.delay_steps(node, value, min_delay - track.delay_steps)
         if not track.is_complete and LOOKAHEAD not in self.allowed:
             self.refuse_lookahead(node, track)
         _, window = window_of_all_frames(track, min_delay)
-        if window.back > track.count and WINDOW not in self.allowed:
-            frames = f"all {track.length} frames of the sequence" if track.length > 1 else "frames of different times"
-            self.refuse(node, f"needs {frames} at once", _WINDOW_HINT.format(window.size))
-        return self.read_window(node, value, track, window, None)
+        if window.frames_before_end > track.frames_per_step and WINDOW not in self.allowed:
+            frames = (
+                f"all {track.whole_run_frames} frames of the sequence"
+                if track.whole_run_frames > 1
+                else "frames of different times"
+            )
+            self.refuse(node, f"needs {frames} at once", _WINDOW_HINT.format(window.frame_count))
+        return self.read_frames_of_window(node, value, track, window, None)
 
     def refuse_lookahead(self, node: Node, track: FrameTrack) -> NoReturn:
         """Raise UnsupportedError because a result depends on padding after the end of the sequence."""
@@ -484,7 +532,7 @@ class StepWriter:
         one = self.emit(
             node, "reshape", (value,), {"shape": (1, *kind.shape)}, replace(kind, quant=_per_tensor_quant(kind))
         )
-        late = self.read_frames(node, one, 0, float(self.stored_zero(value)), 1 + steps, 1, 1)
+        late = self.read_frames(node, one, 0, float(self.zero_in_dtype_of(value)), 1 + steps, 1, 1)
         return self.emit(node, "reshape", (late,), {"shape": kind.shape}, kind)
 
     # ------------------------------------------------------------ nodes
@@ -516,20 +564,20 @@ class StepWriter:
                     self.tracks[name] = track
         self.nodes.append(replace(node, inputs=tuple(inputs), attrs=attrs))
 
-    def write_whole(self, node: Node) -> None:
+    def write_on_whole_sequence(self, node: Node) -> None:
         """Write ``node`` unchanged, on all frames of its operands in the whole sequence."""
         least = 0
         for value in node.inputs:
-            track = self.track(value)
-            if isinstance(track, WholeTrack):
-                least = max(least, track.delay)
+            track = self.find_track(value)
+            if isinstance(track, WholeValueTrack):
+                least = max(least, track.delay_steps)
             elif track is not None:
-                least = max(least, window_of_all_frames(track)[0].delay)
+                least = max(least, window_of_all_frames(track)[0].delay_steps)
         inputs = [
-            self.read_all_frames(node, value, least) if self.track(value) is not None else value
+            self.read_all_frames(node, value, least) if self.find_track(value) is not None else value
             for value in node.inputs
         ]
-        self.write_node(node, inputs, node.attrs, (WholeTrack(least),) * len(node.outputs))
+        self.write_node(node, inputs, node.attrs, (WholeValueTrack(least),) * len(node.outputs))
 
 
 def _per_tensor_quant(tensor_type: TensorType) -> Quant | None:

@@ -29,14 +29,14 @@ def invert_axes(axes: Sequence[int]) -> Axes:
     return tuple(sorted(range(len(axes)), key=lambda i: axes[i]))
 
 
-def compose_axes(first: Sequence[int], second: Sequence[int]) -> Axes:
-    """Return the axis order that equals a transposition by ``first`` followed by one by ``second``."""
-    return tuple(first[axis] for axis in second)
+def compose_axes(first_axes: Sequence[int], second_axes: Sequence[int]) -> Axes:
+    """Return the axis order that equals a transposition by ``first_axes`` followed by one by ``second_axes``."""
+    return tuple(first_axes[axis] for axis in second_axes)
 
 
-def permute_items(shape: Sequence[T], axes: Sequence[int]) -> tuple[T, ...]:
+def permute_items(items: Sequence[T], axes: Sequence[int]) -> tuple[T, ...]:
     """Return the shape, or another sequence with one item per axis, after a transposition by ``axes``."""
-    return tuple(shape[axis] for axis in axes)
+    return tuple(items[axis] for axis in axes)
 
 
 def keeps_memory_order(shape: Sequence[int], axes: Sequence[int]) -> bool:
@@ -59,7 +59,8 @@ AXIS_KINDS = frozenset(("axis", "axes", "axes in order", "ints by axis", "pairs 
 
 
 def permute_attrs(declared: Attributes, attrs: Mapping[str, Attr], axes: Axes) -> dict[str, Attr] | None:
-    """Return attributes with which an operator on ``x`` computes the same as with ``attrs`` on ``x.transpose(axes)``, transposed.
+    """Return attributes with which an operator on ``x`` computes the same as with ``attrs`` on ``x.transpose(axes)``,
+    transposed.
 
     Return None if an ordered list of axes ("axes in order") would no longer be ascending, because float sums depend on
     this order."""
@@ -81,7 +82,7 @@ def permute_attrs(declared: Attributes, attrs: Mapping[str, Attr], axes: Axes) -
     return result
 
 
-def padded_shape(shape: Sequence[int], rank: int) -> Shape:
+def pad_shape_with_leading_ones(shape: Sequence[int], rank: int) -> Shape:
     """Return a shape with axes of extent 1 inserted in front up to ``rank`` axes, as broadcasting does."""
     return (1,) * (rank - len(shape)) + tuple(shape)
 
@@ -89,19 +90,19 @@ def padded_shape(shape: Sequence[int], rank: int) -> Shape:
 def transpose_array(array: Array, axes: Sequence[int]) -> Array:
     """Return a contiguous transposed copy of an array. The array may have fewer axes than ``axes``, as a broadcast
     operand may."""
-    return np.ascontiguousarray(array.reshape(padded_shape(array.shape, len(axes))).transpose(axes))
+    return np.ascontiguousarray(array.reshape(pad_shape_with_leading_ones(array.shape, len(axes))).transpose(axes))
 
 
-def move_through_reshape(shape: Shape, axes: Axes, reshaped: Shape) -> tuple[Axes, Shape, Axes] | None:
-    """Rewrite ``x.transpose(axes).reshape(reshaped)``, where x has ``shape``, as
+def move_transpose_through_reshape(shape: Shape, axes: Axes, reshaped_shape: Shape) -> tuple[Axes, Shape, Axes] | None:
+    """Rewrite ``x.transpose(axes).reshape(reshaped_shape)``, where x has ``shape``, as
     ``x.transpose(axes1).reshape(shape2).transpose(axes2)``.
 
     Return ``(axes1, shape2, axes2)``, or None if there is no such form. ``axes1`` makes those axes adjacent that the
     reshape merges, and otherwise keeps the order of x. It keeps the order in memory if these axes are already adjacent
     in x."""
     solid = [axis for axis in axes if shape[axis] != 1]
-    runs = _split_into_runs_of_equal_product(
-        [shape[axis] for axis in solid], [extent for extent in reshaped if extent != 1]
+    runs = _split_extents_into_equal_products(
+        [shape[axis] for axis in solid], [extent for extent in reshaped_shape if extent != 1]
     )
     if runs is None:
         return None
@@ -112,46 +113,47 @@ def move_through_reshape(shape: Shape, axes: Axes, reshaped: Shape) -> tuple[Axe
         solid = solid[before:]
     gathered = [axis for group, _ in sorted(merged, key=lambda item: min(item[0])) for axis in group]
     rest = [axis for axis in range(len(shape)) if shape[axis] == 1]
-    return (*rest, *gathered), *_sort_reshaped_axes(merged, reshaped)
+    return (*rest, *gathered), *_sort_reshaped_axes(merged, reshaped_shape)
 
 
-def _split_into_runs_of_equal_product(before: list[int], after: list[int]) -> list[tuple[int, int]] | None:
+def _split_extents_into_equal_products(old_extents: list[int], new_extents: list[int]) -> list[tuple[int, int]] | None:
     """Split two lists of extents into the shortest runs with equal products.
 
-    Return for each pair of runs the number of extents in ``before`` and in ``after``; None if there is no such split."""
+    Return for each pair of runs the number of extents in ``old_extents`` and in ``new_extents``; None if there is no
+    such split."""
     runs: list[tuple[int, int]] = []
     i = j = 0
-    while i < len(before) and j < len(after):
-        first, second, left, right = i + 1, j + 1, before[i], after[j]
+    while i < len(old_extents) and j < len(new_extents):
+        first, second, left, right = i + 1, j + 1, old_extents[i], new_extents[j]
         while left != right:
-            if left < right and first < len(before):
-                left *= before[first]
+            if left < right and first < len(old_extents):
+                left *= old_extents[first]
                 first += 1
-            elif right < left and second < len(after):
-                right *= after[second]
+            elif right < left and second < len(new_extents):
+                right *= new_extents[second]
                 second += 1
             else:
                 return None
         runs.append((first - i, second - j))
         i, j = first, second
-    return runs if (i, j) == (len(before), len(after)) else None
+    return runs if (i, j) == (len(old_extents), len(new_extents)) else None
 
 
-def _sort_reshaped_axes(merged_axes: Sequence[tuple[list[int], int]], reshaped: Shape) -> tuple[Shape, Axes]:
+def _sort_reshaped_axes(merged_axes: Sequence[tuple[list[int], int]], reshaped_shape: Shape) -> tuple[Shape, Axes]:
     """Sort the axes of the reshaped tensor by the positions of their sources in x. An axis of extent 1 follows the axis
     before it.
 
-    Return ``(shape2, axes2)`` of :func:`move_through_reshape`."""
+    Return ``(shape2, axes2)`` of :func:`move_transpose_through_reshape`."""
     run_of: list[int] = []
     runs = [number for number, (_, count) in enumerate(merged_axes) for _ in range(count)]
     current = -1
-    for extent in reshaped:
+    for extent in reshaped_shape:
         if extent != 1:
             current = runs.pop(0)
         run_of.append(current)
     first_axis = {number: min(group) for number, (group, _) in enumerate(merged_axes)}
-    order = sorted(range(len(reshaped)), key=lambda axis: (first_axis.get(run_of[axis], -1), axis))
-    return permute_items(reshaped, order), invert_axes(order)
+    order = sorted(range(len(reshaped_shape)), key=lambda axis: (first_axis.get(run_of[axis], -1), axis))
+    return permute_items(reshaped_shape, order), invert_axes(order)
 
 
 # ---- Rules that absorb transpositions into an integer ``matmul`` as its attributes ``axes_a`` and ``axes_b``.
@@ -163,10 +165,10 @@ _BYTES = ("int8", "uint8")
 
 def matmul_transpose_rules() -> tuple[Rule, ...]:
     """Return the rule that absorbs a transposition in an integer ``matmul``, if the ``matmul`` is its only reader."""
-    return ((P.op("matmul"), _absorb_transposes),)
+    return ((P.op("matmul"), _absorb_transposes_in_matmul),)
 
 
-def _absorb_transposes(match: Match) -> Replacement | None:
+def _absorb_transposes_in_matmul(match: Match) -> Replacement | None:
     """Absorb the transpositions of an integer ``matmul``'s operands in its attributes ``axes_a`` and ``axes_b``."""
     if match.type(match.output).dtype != "int32" or any(
         match.type(name).dtype not in _BYTES for name in match.root.inputs
@@ -198,17 +200,17 @@ _MOVED = P.op("transpose", P.any("x"), name="moved", shared=True)
 
 def transpose_merging_rules() -> tuple[Rule, ...]:
     """Return rules that merge two successive transpositions and remove transpositions that change nothing."""
-    return ((P.op("transpose", P.any("x")), _remove_identity), (P.op("transpose", _MOVED), _merge_transposes))
+    return ((P.op("transpose", P.any("x")), _remove_identity_transpose), (P.op("transpose", _MOVED), _merge_transposes))
 
 
 def transpose_rules() -> tuple[Rule, ...]:
     """Return rules that move, merge and absorb transpositions."""
     return (
         *transpose_merging_rules(),
-        (P.op("transpose", P.const("x")), _fold_constant),
-        (P.op("reshape", _MOVED), _sink_through_reshape),
-        (P.op(movable_operators()), _sink_operator),
-        (P.op("dense"), _fold_into_dense),
+        (P.op("transpose", P.const("x")), _transpose_constant),
+        (P.op("reshape", _MOVED), _sink_transpose_through_reshape),
+        (P.op(axis_independent_operators()), _sink_transpose_through_operator),
+        (P.op("dense"), _fold_transpose_into_dense_weight),
     )
 
 
@@ -223,13 +225,13 @@ def final_transpose_rules() -> tuple[Rule, ...]:
     )
 
 
-def _remove_identity(match: Match) -> Replacement | None:
+def _remove_identity_transpose(match: Match) -> Replacement | None:
     """Remove a transposition whose axes are in their original order."""
     axes = match.root.attr("axes")
     return match.same("x") if axes == tuple(range(len(axes))) and match.is_like("x") else None
 
 
-def _fold_constant(match: Match) -> Replacement | None:
+def _transpose_constant(match: Match) -> Replacement | None:
     """Transpose a constant at compile time. A graph output must stay computed."""
     if match.output in match.scope.kept:
         return None
@@ -266,7 +268,7 @@ def _move_before_dequantize(match: Match) -> Replacement | None:
     return match.replacement()
 
 
-def _sink_through_reshape(match: Match) -> Replacement | None:
+def _sink_transpose_through_reshape(match: Match) -> Replacement | None:
     """Rewrite reshape(transpose(x)) -> transpose(reshape(x)) if the reshape splits axes or merges adjacent ones.
 
     If the reshape merges axes that are not adjacent (depth to space), a transposition that makes them adjacent remains
@@ -276,10 +278,10 @@ def _sink_through_reshape(match: Match) -> Replacement | None:
     result = match.type(match.output)
     if any(t.quant is not None and t.quant.axis is not None for t in (source, result)):
         return None
-    rewritten = move_through_reshape(source.shape, axes, result.shape)
+    rewritten = move_transpose_through_reshape(source.shape, axes, result.shape)
     if rewritten is None:
         return None
-    axes1, shape, axes2 = rewritten  # the names of move_through_reshape
+    axes1, shape, axes2 = rewritten  # the names of move_transpose_through_reshape
     operand = match["x"]
     if not keeps_memory_order(source.shape, axes1):
         if axes2 != _CHANNELS_FIRST:
@@ -305,7 +307,7 @@ def _emit_with_transpose(
 # ---------------------------------------------------------------- any operator that can
 
 
-def movable_operators() -> frozenset[str]:
+def axis_independent_operators() -> frozenset[str]:
     """Return the names of the operators that support any order of axes, because their attributes name the axes."""
     operators = registry.registry().items()
     return frozenset(
@@ -315,14 +317,14 @@ def movable_operators() -> frozenset[str]:
     )
 
 
-def _sink_operator(match: Match) -> Replacement | None:
+def _sink_transpose_through_operator(match: Match) -> Replacement | None:
     """Rewrite op(transpose(x), ...) -> transpose(op(x, ...)).
 
     All operands that share axes with the result must be transposed equally, be constant, or be small enough to be
     permuted by a reshape. For an elementwise operator, the operands that are as large as its result determine the order
     of axes."""
     node, kind, inputs = match.root, match.type(match.output), list(match.root.inputs)
-    if all(_transpose_order(match, name, len(match.type(name).shape)) is None for name in inputs if name):
+    if all(_find_transpose_axes_of(match, name, len(match.type(name).shape)) is None for name in inputs if name):
         return None
     definition = registry.get(node.op)
     mapped = definition.axis_map(node, match.scope.types)
@@ -331,11 +333,11 @@ def _sink_operator(match: Match) -> Replacement | None:
         data_rank = len(match.type(inputs[0]).shape)
         positions = [k for k in positions if len(match.type(inputs[k]).shape) == data_rank]
     rank = max((len(match.type(inputs[k]).shape) for k in positions), default=0)
-    orders = {k: _transpose_order(match, inputs[k], rank) for k in positions}
+    orders = {k: _find_transpose_axes_of(match, inputs[k], rank) for k in positions}
     # A small broadcast operand must not determine the order of axes: a transposition of the large operand would be added.
     large = (o for k, o in orders.items() if not definition.elementwise or match.type(inputs[k]).size == kind.size)
     axes = next((order for order in large if order), None)
-    if axes is None or len([name for name in node.outputs if name]) != 1 or _rounds_by_axis(match, axes):
+    if axes is None or len([name for name in node.outputs if name]) != 1 or _does_rounding_depend_on_axis(match, axes):
         return None
     attrs = permute_attrs(definition.attrs, node.attrs, axes)
     if attrs is None:
@@ -351,7 +353,7 @@ def _sink_operator(match: Match) -> Replacement | None:
             return None
         inputs[k] = operand
     untransposed = replace(node, inputs=tuple(inputs), attrs=attrs)
-    order = axes if len(kind.shape) == rank else _result_axes(match, untransposed, axes)
+    order = axes if len(kind.shape) == rank else _find_axes_of_result(match, untransposed, axes)
     if order is None:
         return None
     if order == tuple(range(len(order))):
@@ -361,7 +363,7 @@ def _sink_operator(match: Match) -> Replacement | None:
     return match.replacement()
 
 
-def _result_axes(match: Match, moved_node: Node, axes: Axes) -> Axes | None:
+def _find_axes_of_result(match: Match, moved_node: Node, axes: Axes) -> Axes | None:
     """Return the axis order that transposes the result of ``moved_node`` to the result of the original node.
 
     The rank of the result may differ from the rank of the first operand. Return None if there is no such order."""
@@ -372,7 +374,7 @@ def _result_axes(match: Match, moved_node: Node, axes: Axes) -> Axes | None:
     return None if None in order else tuple(position for position in order if position is not None)
 
 
-def _rounds_by_axis(match: Match, axes: Axes) -> bool:
+def _does_rounding_depend_on_axis(match: Match, axes: Axes) -> bool:
     """Test whether moving an operator to other axes would change the rounding of its results.
 
     That is so for TFLite's quantised softmax: it is computed in fixed point along the last axis, and in floats along
@@ -387,38 +389,38 @@ def _rounds_by_axis(match: Match, axes: Axes) -> bool:
     return bool((axes[axis] == last) != (axis == last))
 
 
-def _transpose_order(match: Match, value: str, rank: int) -> Axes | None:
-    """Return the axis order by which ``value`` is transposed, or None if it is not computed by a transposition or has
-    another rank."""
-    producer = match.scope.producer(value)
-    if producer is None or producer.op != "transpose" or len(match.type(value).shape) != rank:
+def _find_transpose_axes_of(match: Match, value_name: str, rank: int) -> Axes | None:
+    """Return the axis order by which ``value_name`` is transposed, or None if it is not computed by a transposition or
+    has another rank."""
+    producer = match.scope.producer(value_name)
+    if producer is None or producer.op != "transpose" or len(match.type(value_name).shape) != rank:
         return None
     axes: Axes = producer.attr("axes")
     return axes
 
 
-def _untranspose_broadcast_operand(match: Match, value: str, axes: Axes, size: int) -> str:
+def _untranspose_broadcast_operand(match: Match, value_name: str, axes: Axes, result_size: int) -> str:
     """Return the name of a broadcast operand permuted by the inverse of ``axes``; empty if that would move elements at
     run time."""
-    kind, back = match.type(value), invert_axes(axes)
+    kind, back = match.type(value_name), invert_axes(axes)
     if kind.size == 1 and len(kind.shape) <= len(axes):
-        return value
-    padded = TensorType(padded_shape(kind.shape, len(axes)), kind.dtype, kind.quant)
+        return value_name
+    padded = TensorType(pad_shape_with_leading_ones(kind.shape, len(axes)), kind.dtype, kind.quant)
     if kind.quant is not None and kind.quant.axis is not None:
         return ""
     inverted = permute_type(padded, back)
-    data = match.scope.consts.get(value)
+    data = match.scope.consts.get(value_name)
     if data is not None:
-        return match.constant(f"{value}.moved", transpose_array(data, back), inverted)
-    if kind.size < size and keeps_memory_order(padded.shape, back):
-        return match.emit("reshape", (value,), {"shape": inverted.shape}, inverted, f"{value}.moved")
+        return match.constant(f"{value_name}.moved", transpose_array(data, back), inverted)
+    if kind.size < result_size and keeps_memory_order(padded.shape, back):
+        return match.emit("reshape", (value_name,), {"shape": inverted.shape}, inverted, f"{value_name}.moved")
     return ""
 
 
 # ---------------------------------------------------------------- dense layers
 
 
-def _fold_into_dense(match: Match) -> Replacement | None:
+def _fold_transpose_into_dense_weight(match: Match) -> Replacement | None:
     """Rewrite dense(reshape(transpose(x)), weight) -> dense(reshape(x), permuted weight), where the weight is constant.
 
     The columns of the weight are permuted to the order of the elements of x."""

@@ -11,7 +11,7 @@ import pytest
 from microc.base.dtypes import Array
 from microc.graph.ir import Node, TensorType
 from microc.ops.registry import AxisMap, Case, OpDef, registry
-from microc.transform.transposes import invert_axes, movable_operators, permute_attrs
+from microc.transform.transposes import axis_independent_operators, invert_axes, permute_attrs
 from tests.ops.edges import case_arrays
 from tests.ops.harness import attributes, named_cases, reference
 
@@ -48,7 +48,9 @@ def test_indices_of_a_shared_axis_are_independent_and_alike(definition: OpDef, c
                 _same(got, np.roll(want, 1, axis), case.tolerance)
 
 
-@pytest.mark.parametrize(("definition", "case"), [p for p in _mapped() if p.values[0].name in movable_operators()])
+@pytest.mark.parametrize(
+    ("definition", "case"), [p for p in _mapped() if p.values[0].name in axis_independent_operators()]
+)
 def test_attributes_follow_a_transposition(definition: OpDef, case: Case) -> None:
     """The operator on operands in another order of axes, its attributes permuted, gives the result in that order."""
     arrays, found = list(case_arrays(case)), _map(definition, case)

@@ -14,7 +14,7 @@ from microc.transform.transposes import (
     compose_axes,
     invert_axes,
     keeps_memory_order,
-    move_through_reshape,
+    move_transpose_through_reshape,
     permute_items,
     permute_type,
     transpose_array,
@@ -71,7 +71,7 @@ def test_a_transposition_moves_through_a_reshape(
 ) -> None:
     shape, axes, wanted = what
     x = numbers(shape)
-    found = move_through_reshape(shape, axes, wanted)
+    found = move_transpose_through_reshape(shape, axes, wanted)
     assert found is not None
     first, middle, second = found
     np.testing.assert_array_equal(
@@ -97,12 +97,12 @@ def test_a_transposition_moves_through_a_reshape(
 def test_what_networks_do(
     shape: tuple[int, ...], axes: tuple[int, ...], wanted: tuple[int, ...], found: tuple[object, ...]
 ) -> None:
-    assert move_through_reshape(shape, axes, wanted) == found
+    assert move_transpose_through_reshape(shape, axes, wanted) == found
 
 
 def test_a_reshape_that_mixes_axes_leaves_the_order_before_it() -> None:
-    assert move_through_reshape((2, 3), (1, 0), (2, 3)) == ((1, 0), (2, 3), (0, 1))
-    assert move_through_reshape((0,), (0,), (0, 5)) is None
+    assert move_transpose_through_reshape((2, 3), (1, 0), (2, 3)) == ((1, 0), (2, 3), (0, 1))
+    assert move_transpose_through_reshape((0,), (0,), (0, 5)) is None
 
 
 def test_scales_move_with_their_axis() -> None:

@@ -1,4 +1,5 @@
-"""Channels that are constant, or that nobody reads, go; every value that is left stays what it was, borders included."""
+"""Channels that are constant, or that nobody reads, go; every value that is left stays what it was, borders
+included."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.transform.channel_relations import channel_count
 from microc.transform.channel_removal import eliminate_dead_channels, fold_constant_channels, merge_duplicate_channels
 from microc.transform.pass_context import PassContext
-from microc.transform.quantised.integer_ranges import tighten_bounds, value_ranges
+from microc.transform.quantised.integer_ranges import compute_value_ranges, tighten_bounds
 from microc.transform.quantised.unary_functions import simplify_unary_functions
 from tests.transform.integer_network import IntegerNetwork, random_network
 from tests.transform.network import apply, check, ops, random_inputs
@@ -88,7 +89,7 @@ def run_all(graph: Graph) -> Graph:
 @given(st.integers(0, 2**32 - 1))
 def test_values_lie_in_their_ranges(seed: int) -> None:
     graph = random_network(seed).graph()
-    ranges = value_ranges(graph)
+    ranges = compute_value_ranges(graph)
     for k in range(2):
         for name, array in interp.run(graph, random_inputs(graph, k), apply).items():
             if name in ranges:
@@ -115,7 +116,7 @@ def test_scaling_that_may_drop_upper_bits_is_not_monotone(shift: int, reach: int
     }
     types = {"x": TensorType((4,), "int32"), "y": TensorType((4,), "int16")}
     graph = Graph("g", ("x",), ("y",), (Node("requantize", ("x",), ("y",), {**attrs, **target}),), types)
-    assert abs(int(value_ranges(graph)["y"].high.max()) - reach) <= 1
+    assert abs(int(compute_value_ranges(graph)["y"].high.max()) - reach) <= 1
 
 
 def test_random_networks_do_lose_channels() -> None:

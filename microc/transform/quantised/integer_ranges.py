@@ -34,13 +34,14 @@ from microc.transform.pass_context import Pass, PassContext
 
 @frozen
 class Range:
-    """Interval of integers for each channel of a value: two int64 arrays with the least and the greatest integer per channel."""
+    """Interval of integers for each channel of a value: two int64 arrays with the least and the greatest integer per
+    channel."""
 
     low: Array
     high: Array
 
     @property
-    def constant(self) -> Array:
+    def constant_channels(self) -> Array:
         """Mask of the channels whose interval contains only one integer."""
         return np.asarray(self.low == self.high)
 
@@ -52,7 +53,7 @@ Ranges = dict[str, Range]
 _Rule = Callable[[Graph, Node, Ranges], Range | None]
 
 
-def value_ranges(graph: Graph) -> Ranges:
+def compute_value_ranges(graph: Graph) -> Ranges:
     """Return the range of every value whose elements are integers of at most 32 bits. Scalars are not included.
 
     The result is empty for a graph with too many channels."""
@@ -64,18 +65,18 @@ def value_ranges(graph: Graph) -> Ranges:
             rows = array.reshape(-1, array.shape[-1])
             ranges[name] = Range(rows.min(axis=0).astype(np.int64), rows.max(axis=0).astype(np.int64))
     for name in (*graph.inputs, *graph.state):
-        _set_range(ranges, name, graph.types[name], None)
+        _record_range(ranges, name, graph.types[name], None)
     for node in graph.nodes:
         definition = registry.get(node.op)
-        rule = _RULES.get(node.op, _elementwise_range if definition.elementwise else None)
+        rule = _RULES.get(node.op, _range_of_elementwise if definition.elementwise else None)
         sole = rule is not None and len(node.outputs) == 1
         range_ = rule(graph, node, ranges) if rule is not None and sole else None
         for name in filter(None, node.outputs):
-            _set_range(ranges, name, graph.types[name], range_)
+            _record_range(ranges, name, graph.types[name], range_)
     return ranges
 
 
-def _set_range(ranges: Ranges, name: str, tensor_type: TensorType, range_: Range | None) -> None:
+def _record_range(ranges: Ranges, value_name: str, tensor_type: TensorType, range_: Range | None) -> None:
     """Record the range of a value.
 
     The whole range of the dtype is recorded if ``range_`` is None, and for channels whose sum could overflow and wrap
@@ -86,15 +87,16 @@ def _set_range(ranges: Ranges, name: str, tensor_type: TensorType, range_: Range
     if range_ is None:
         range_ = Range(np.full(tensor_type.shape[-1], least, np.int64), np.full(tensor_type.shape[-1], most, np.int64))
     wraps = (range_.low < least) | (range_.high > most)
-    ranges[name] = Range(np.where(wraps, least, range_.low), np.where(wraps, most, range_.high))
+    ranges[value_name] = Range(np.where(wraps, least, range_.low), np.where(wraps, most, range_.high))
 
 
 # ---------------------------------------------------------------- sums of products
 
 
-def tap_spans(geometry: Geometry) -> tuple[Array, Array]:
-    """Return the distinct spans (first tap, last tap + 1) of taps inside the data: an array (R, 2) for rows and one (S,
-    2) for columns."""
+def find_distinct_tap_spans(geometry: Geometry) -> tuple[Array, Array]:
+    """Return the distinct spans (first tap, last tap + 1) of kernel taps that windows read inside the data.
+
+    The result is an array (R, 2) for R spans of rows, and an array (S, 2) for S spans of columns."""
     axes = []
     for axis, (size, count) in enumerate(
         ((geometry.height, geometry.out_height), (geometry.width, geometry.out_width))
@@ -106,14 +108,15 @@ def tap_spans(geometry: Geometry) -> tuple[Array, Array]:
     return axes[0], axes[1]
 
 
-def has_every_tap_inside(geometry: Geometry) -> bool:
+def has_all_taps_inside_data(geometry: Geometry) -> bool:
     """Test whether no window of the convolution reads padding."""
     return all(
-        bool((spans == (0, count)).all()) for spans, count in zip(tap_spans(geometry), geometry.kernel, strict=True)
+        bool((spans == (0, count)).all())
+        for spans, count in zip(find_distinct_tap_spans(geometry), geometry.kernel, strict=True)
     )
 
 
-def _interval_sums(weights: Array, low: Array, high: Array) -> tuple[Array, Array]:
+def _bound_weighted_sums(weights: Array, low: Array, high: Array) -> tuple[Array, Array]:
     """Return the least and the greatest sum of weights * x over the last axis, where low <= x <= high.
 
     ``low`` and ``high`` must broadcast to the weights."""
@@ -121,7 +124,7 @@ def _interval_sums(weights: Array, low: Array, high: Array) -> tuple[Array, Arra
     return (positive * low + negative * high).sum(axis=-1), (positive * high + negative * low).sum(axis=-1)
 
 
-def _constant_bias(graph: Graph, node: Node) -> Array | int | None:
+def _find_constant_bias(graph: Graph, node: Node) -> Array | int | None:
     """Return the constant integer bias of a layer, 0 if there is none, or None if it is computed or not an integer."""
     name = node.inputs[2] if len(node.inputs) > 2 else ""
     if name and name not in graph.consts:
@@ -131,18 +134,18 @@ def _constant_bias(graph: Graph, node: Node) -> Array | int | None:
     return graph.consts[name].astype(np.int64).reshape(-1) if name else 0
 
 
-def _convolution_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+def _range_of_convolution(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
     """Return the range of a convolution's sums, from interval arithmetic for each set of taps that read data."""
-    data, bias = ranges.get(node.inputs[0]), _constant_bias(graph, node)
+    data, bias = ranges.get(node.inputs[0]), _find_constant_bias(graph, node)
     if node.inputs[1] not in graph.consts or data is None or bias is None or node.attrs.get("layout") == "NCHW":
         return None
     weights = graph.consts[node.inputs[1]].astype(np.int64)
     g = infer_geometry(node.attrs, graph.types[node.inputs[0]].shape, weights.shape)
     group = np.arange(g.out_channels) // (g.out_channels // g.groups)
     low, high = (x.reshape(g.groups, -1)[group][:, None, None] for x in (data.low, data.high))
-    inside = _interval_sums(weights, low, high)
+    inside = _bound_weighted_sums(weights, low, high)
     outside = weights.sum(axis=-1) * node.attrs.get("pad_value", 0)
-    spans = tap_spans(g)
+    spans = find_distinct_tap_spans(g)
     if math.prod(len(span) * count for span, count in zip(spans, g.kernel, strict=True)) > _MOST_TAPS:
         return None
     rows, columns = (
@@ -156,12 +159,12 @@ def _convolution_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None
     return Range(least.min(axis=0), most.max(axis=0))
 
 
-def _dense_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+def _range_of_dense(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
     """Return the range of the sums of a dense layer with constant weights, from interval arithmetic."""
-    data, bias = ranges.get(node.inputs[0]), _constant_bias(graph, node)
+    data, bias = ranges.get(node.inputs[0]), _find_constant_bias(graph, node)
     if node.inputs[1] not in graph.consts or data is None or bias is None:
         return None
-    least, most = _interval_sums(graph.consts[node.inputs[1]].astype(np.int64), data.low, data.high)
+    least, most = _bound_weighted_sums(graph.consts[node.inputs[1]].astype(np.int64), data.low, data.high)
     return Range(least + bias, most + bias)
 
 
@@ -173,7 +176,7 @@ _MONOTONE = _RESCALING | {"relu", "clip", "qadd", "maximum", "minimum"}
 scales are not negative, and every rounding is monotone."""
 
 
-def _elementwise_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+def _range_of_elementwise(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
     """Return the range of an elementwise operator.
 
     A monotone operator is evaluated at the ends of its operands' ranges. Others are evaluated for constant channels
@@ -181,20 +184,20 @@ def _elementwise_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None
     kind = graph.types[node.outputs[0]]
     if not dtypes.is_integer(kind.dtype) or not kind.shape:
         return None
-    operands = [_range_ends(graph, name, ranges) for name in node.inputs if name]
+    operands = [_find_range_ends_of_operand(graph, name, ranges) for name in node.inputs if name]
     parameters = operands[1:] if node.op in _RESCALING else []
     varied = any(pair is not None and (pair[0] != pair[1]).any() for pair in parameters)
-    if None in operands or varied or _may_wrap(node):
-        return _clamp_range(node, kind)
+    if None in operands or varied or _may_wrap_around(node):
+        return _range_of_clamp_attributes(node, kind)
     lows, highs = ([pair[end] for pair in operands if pair is not None] for end in (0, 1))
     if node.attrs.get("negate_b"):
         lows[1], highs[1] = highs[1], lows[1]
     if node.op in _MONOTONE:
         return Range(*(np.broadcast_to(_evaluate_reference(node, ends), kind.shape[-1:]) for ends in (lows, highs)))
-    return _constant_channels_range(node, lows, highs, kind)
+    return _range_of_constant_channels(node, lows, highs, kind)
 
 
-def _may_wrap(node: Node) -> bool:
+def _may_wrap_around(node: Node) -> bool:
     """Test whether results may lose upper bits and wrap around: with rounding ``wide`` and a multiplier above one."""
     attrs: Mapping[str, Any] = node.attrs
     if attrs.get("rounding") != Multiplier.WIDE:
@@ -202,9 +205,9 @@ def _may_wrap(node: Node) -> bool:
     return bool((max(attrs["shift_range"]) if attrs["shift"] is None else attrs["shift"]) > 0)
 
 
-def _constant_channels_range(node: Node, lows: list[Array], highs: list[Array], tensor_type: TensorType) -> Range:
-    """Return the range of a result that is computed for channels in which all operands are constant, and the dtype's
-    range for other channels."""
+def _range_of_constant_channels(node: Node, lows: list[Array], highs: list[Array], tensor_type: TensorType) -> Range:
+    """Return the range of an elementwise result: one number in channels whose operands are all constant, and the whole
+    range of the dtype in other channels."""
     whole = registry.get(node.op).whole
     pairs = {
         k: np.broadcast_arrays(low, high, np.empty(tensor_type.shape[-1:]))[:2]
@@ -219,14 +222,14 @@ def _constant_channels_range(node: Node, lows: list[Array], highs: list[Array], 
     return Range(least, most)
 
 
-def _range_ends(graph: Graph, name: str, ranges: Ranges) -> tuple[Array, Array] | None:
+def _find_range_ends_of_operand(graph: Graph, operand_name: str, ranges: Ranges) -> tuple[Array, Array] | None:
     """Return the least and greatest values of an operand per channel, in its own dtype; None if they are unknown.
 
     Constant floats have their values if they vary along the last axis only."""
-    if name in ranges:
-        dtype = dtypes.to_numpy(graph.types[name].dtype)
-        return ranges[name].low.astype(dtype), ranges[name].high.astype(dtype)
-    array = graph.consts.get(name)
+    if operand_name in ranges:
+        dtype = dtypes.to_numpy(graph.types[operand_name].dtype)
+        return ranges[operand_name].low.astype(dtype), ranges[operand_name].high.astype(dtype)
+    array = graph.consts.get(operand_name)
     if array is None or array.size != (array.shape[-1] if array.ndim else 1):
         return None
     return array.reshape(-1), array.reshape(-1)
@@ -240,7 +243,7 @@ def _evaluate_reference(node: Node, operands: list[Array]) -> Array:
     return np.asarray(made.astype(np.int64))
 
 
-def _clamp_range(node: Node, tensor_type: TensorType) -> Range | None:
+def _range_of_clamp_attributes(node: Node, tensor_type: TensorType) -> Range | None:
     """Return the range between a node's attributes ``minimum`` and ``maximum``, or None if it does not have both."""
     bounds = node.attrs.get("minimum"), node.attrs.get("maximum")
     if not all(isinstance(bound, int) for bound in bounds):
@@ -249,7 +252,7 @@ def _clamp_range(node: Node, tensor_type: TensorType) -> Range | None:
     return Range(low, high)
 
 
-def _lookup_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+def _range_of_lookup(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
     """Return the range of a table lookup: the least and greatest entry that each channel can read."""
     data, table = ranges.get(node.inputs[0]), graph.consts.get(node.inputs[1])
     if len(node.inputs) > 2 or data is None or table is None or table.dtype.kind not in "iu":
@@ -265,13 +268,13 @@ def _lookup_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
 # ---------------------------------------------------------------- pools, sums, shapes
 
 
-def _unchanged_data_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+def _range_of_average_or_maximum(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
     """Return the range of the data for averages and maxima, or None if padding contributes to them."""
     unknown = node.attrs.get("count_include_pad") or node.attrs.get("layout") == "NCHW"
     return None if unknown else ranges.get(node.inputs[0])
 
 
-def _sum_pool_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+def _range_of_sum_pool(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
     """Return the range of the sums of a pool's windows, from the range of its data."""
     data = ranges.get(node.inputs[0])
     if data is None or node.attrs.get("layout") == "NCHW":
@@ -283,7 +286,7 @@ def _sum_pool_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
     return Range(low * count + offset, high * count + offset)
 
 
-def _sum_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+def _range_of_reduce_sum(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
     """Return the range of sums over axes other than the channels, from the range of the data."""
     data, shape = ranges.get(node.inputs[0]), graph.types[node.inputs[0]].shape
     axes = {axis % len(shape) for axis in node.attr("axes")}
@@ -293,7 +296,7 @@ def _sum_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
     return Range(data.low * count + offset, data.high * count + offset)
 
 
-def _reshape_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+def _range_of_reshape(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
     """Return the range of a reshape.
 
     The range is repeated if axes before the channels become channels, too. Otherwise each channel gets the range of all
@@ -307,7 +310,7 @@ def _reshape_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
     return Range(np.full(channels, data.low.min()), np.full(channels, data.high.max()))
 
 
-def _concat_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+def _range_of_concat(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
     """Return the range of a concatenation along the channels or along another axis."""
     parts = [ranges.get(name) for name in node.inputs]
     known = [part for part in parts if part is not None]
@@ -321,15 +324,15 @@ def _concat_range(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
 
 _RULES: Mapping[str, _Rule] = MappingProxyType(
     {
-        "conv2d": _convolution_range,
-        "dense": _dense_range,
-        "lookup": _lookup_range,
-        "avg_pool2d": _unchanged_data_range,
-        "max_pool2d": _unchanged_data_range,
-        "sum_pool2d": _sum_pool_range,
-        "sum": _sum_range,
-        "reshape": _reshape_range,
-        "concat": _concat_range,
+        "conv2d": _range_of_convolution,
+        "dense": _range_of_dense,
+        "lookup": _range_of_lookup,
+        "avg_pool2d": _range_of_average_or_maximum,
+        "max_pool2d": _range_of_average_or_maximum,
+        "sum_pool2d": _range_of_sum_pool,
+        "sum": _range_of_reduce_sum,
+        "reshape": _range_of_reshape,
+        "concat": _range_of_concat,
     }
 )
 
@@ -344,7 +347,7 @@ _RULES: Mapping[str, _Rule] = MappingProxyType(
 def tighten_bounds(graph: Graph, context: PassContext) -> Graph:
     """Recompute ``bound`` and ``shift_range`` of every ``requantize``, and replace operands that contain only one
     number by attributes."""
-    ranges = value_ranges(graph)
+    ranges = compute_value_ranges(graph)
     return graph.with_nodes(
         _tighten_requantize(graph, node, ranges) if node.op == "requantize" else node for node in graph.nodes
     )
@@ -366,19 +369,19 @@ def _tighten_requantize(graph: Graph, node: Node, ranges: Ranges) -> Node:
             inputs.append(operand)
         if array is not None and array.size and name == "shift":
             attrs["shift_range"] = (int(array.min()), int(array.max()))
-    bound = _tighten_bound(node.inputs[0], attrs, ranges)
+    bound = _compute_tighter_bound(node.inputs[0], attrs, ranges)
     return replace(node, inputs=tuple(inputs), attrs={**attrs, "bound": bound})
 
 
-def _tighten_bound(value: str, attrs: Mapping[str, Attr], ranges: Ranges) -> int:
+def _compute_tighter_bound(input_name: str, attrs: Mapping[str, Attr], ranges: Ranges) -> int:
     """Return the largest distance of a value from the input's zero point.
 
     Return the present bound if that is smaller, or if the distance exceeds int32."""
     known, zero = attrs["bound"], attrs["input_zero_point"]
     assert isinstance(known, int) and isinstance(zero, int)
-    if value not in ranges:
+    if input_name not in ranges:
         return known
-    range_ = ranges[value]
+    range_ = ranges[input_name]
     bound = int(np.maximum(np.abs(range_.low - zero), np.abs(range_.high - zero)).max(initial=0))
     if bound > dtypes.int_range("int32")[1] or 0 <= known <= bound:
         return known

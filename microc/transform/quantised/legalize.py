@@ -1,4 +1,5 @@
-"""Legalisation of quantised operators to core operators with explicit integer parameters, and the choice of their rounding."""
+"""Legalisation of quantised operators to core operators with explicit integer parameters, and the choice of their
+rounding."""
 
 from __future__ import annotations
 
@@ -39,22 +40,22 @@ def set_rounding_attributes(graph: Graph, context: PassContext) -> Graph:
         return graph
 
     def set_rounding(node: Node) -> Node:
-        special = node.op in _OF_LITERT or (node.op in _INT16_OF_LITERT and _is_int16(graph, node))
+        special = node.op in _OF_LITERT or (node.op in _INT16_OF_LITERT and _has_int16_data_and_result(graph, node))
         changes = node.attrs.get("rounding") == Rounding.DOUBLE and (wanted == Rounding.SINGLE or special)
         return replace(node, attrs={**node.attrs, "rounding": wanted}) if changes else node
 
     rewritten = graph.with_nodes([set_rounding(node) for node in graph.nodes])
-    return _quantize_by_reciprocals(rewritten) if wanted == Rounding.LITERT else rewritten
+    return _quantize_by_reciprocal_of_scale(rewritten) if wanted == Rounding.LITERT else rewritten
 
 
-def _is_int16(graph: Graph, node: Node) -> bool:
+def _has_int16_data_and_result(graph: Graph, node: Node) -> bool:
     """Test whether data and result of a node are quantised int16 values."""
     return all(
         graph.types[name].dtype == "int16" and graph.types[name].quant for name in (node.inputs[0], node.outputs[0])
     )
 
 
-def _quantize_by_reciprocals(graph: Graph) -> Graph:
+def _quantize_by_reciprocal_of_scale(graph: Graph) -> Graph:
     """Quantise floats to int16 by multiplication with the reciprocal of their scale, ties to even, as LiteRT's
     optimised kernel does.
 
@@ -83,7 +84,7 @@ def _quantize_by_reciprocals(graph: Graph) -> Graph:
     return graph.with_nodes(nodes, types=types, consts=consts)
 
 
-def requantise_in_fixed_point(graph: Graph) -> Graph:
+def convert_requantisation_to_fixed_point(graph: Graph) -> Graph:
     """Let operators with ONNX's float requantisation use fixed-point multipliers that round once.
 
     Results differ only if they are near a tie, about one in millions.
@@ -91,11 +92,15 @@ def requantise_in_fixed_point(graph: Graph) -> Graph:
     Operators with zero points beyond the range of 8-bit dtypes are left unchanged. So are ``quantize`` of 8-bit data,
     which is a table, and 8-bit softmax, which already computes in integers for any scale."""
 
-    def use_fixed_point(node: Node) -> Node:
+    def requantise_in_fixed_point(node: Node) -> Node:
         """Return a node that requantises in fixed point, or the node itself if it is left unchanged."""
         if regions := registry.get(node.op).regions:
             return replace(
-                node, attrs={**node.attrs, **{name: requantise_in_fixed_point(node.attr(name)) for name in regions}}
+                node,
+                attrs={
+                    **node.attrs,
+                    **{name: convert_requantisation_to_fixed_point(node.attr(name)) for name in regions},
+                },
             )
         if node.attrs.get("rounding") != Rounding.EVEN or node.op == "dequantize":
             return node
@@ -109,7 +114,7 @@ def requantise_in_fixed_point(graph: Graph) -> Graph:
             return node
         return replace(node, attrs={**node.attrs, "rounding": Rounding.SINGLE})
 
-    return graph.with_nodes(use_fixed_point(node) for node in graph.nodes)
+    return graph.with_nodes(requantise_in_fixed_point(node) for node in graph.nodes)
 
 
 ROUNDING_PASS = Pass("rounding", set_rounding_attributes, 0, around=True)
@@ -127,23 +132,23 @@ def decompose_svdf(graph: Graph, context: PassContext) -> Graph:
     nodes, types, consts = list[Node](), dict(graph.types), dict(graph.consts)
     state, updates = dict(graph.state), dict(graph.updates)
     for node in graph.nodes:
-        if not _can_decompose(node, graph):
+        if not _can_decompose_svdf(node, graph):
             nodes.append(node)
             continue
-        step = _SvdfStep(node, graph)
+        step = _SvdfDecomposer(node, graph)
         step.emit_layers()
         nodes += step.rewrite.nodes
         types |= step.rewrite.types
         consts |= step.rewrite.consts
         old = node.inputs[4]
         del updates[old], types[old]
-        start = step.initial_image(state.pop(old))
+        start = step.convert_initial_state(state.pop(old))
         if step.memory > 1:
             state[step.image], updates[step.image] = start, step.line
     return graph.with_nodes(nodes, types=types, consts=consts, state=state, updates=updates)
 
 
-def _can_decompose(node: Node, graph: Graph) -> bool:
+def _can_decompose_svdf(node: Node, graph: Graph) -> bool:
     """Test whether a node is a float SVDF with constant weights whose state no other node reads or writes."""
     if node.op != "svdf" or graph.types[node.inputs[0]].dtype != "float32":
         return False
@@ -156,27 +161,29 @@ def _can_decompose(node: Node, graph: Graph) -> bool:
     )
 
 
-class _SvdfStep:
+class _SvdfDecomposer:
     """Builder of the layers that replace one SVDF node.
 
-    ``image``: name of the node's state in its new layout, which is not used if M = 1. ``line``: name of the next state."""
+    ``image``: name of the node's state in its new layout, which is not used if M = 1. ``line``: name of the next
+    state."""
 
     def __init__(self, node: Node, graph: Graph) -> None:
         self.node, self.rewrite = node, Rewrite(node, graph)
         self.time = graph.consts[node.inputs[2]]
         self.filters, self.memory = self.time.shape
         self.batch, self.rank = graph.types[node.inputs[0]].shape[0], int(node.attr("rank"))
-        self.image = self.rewrite.add_value("past", self.image_shape(self.memory), "float32")
+        self.image = self.rewrite.add_value("past", self.state_image_shape(self.memory), "float32")
         self.line = ""
 
-    def image_shape(self, rows: int) -> tuple[int, ...]:
-        """Return the shape (batch, rows, 1, filters) of an image that contains the last ``rows`` features of all filters."""
+    def state_image_shape(self, rows: int) -> tuple[int, ...]:
+        """Return the shape (batch, rows, 1, filters) of an image that contains the last ``rows`` features of all
+        filters."""
         return (self.batch, rows, 1, self.filters)
 
-    def initial_image(self, initial_state: Array) -> Array:
+    def convert_initial_state(self, initial_state: Array) -> Array:
         """Return the initial state in the new layout."""
         frames = initial_state.reshape(self.batch, self.filters, self.memory).transpose(0, 2, 1)
-        return np.ascontiguousarray(frames).reshape(self.image_shape(self.memory))
+        return np.ascontiguousarray(frames).reshape(self.state_image_shape(self.memory))
 
     def emit_layers(self) -> None:
         """Emit the layers: dense features, the image with the new features as a row, a grouped convolution over time,
@@ -184,8 +191,8 @@ class _SvdfStep:
         data, weights, _, bias, _ = self.node.inputs
         units = self.filters // self.rank
         features = self.emit_layer("dense", (data, weights), (self.batch, self.filters))
-        frame = self.emit_layer("reshape", (features,), self.image_shape(1), {"shape": self.image_shape(1)})
-        self.line = self.append_frame(frame) if self.memory > 1 else frame
+        frame = self.emit_layer("reshape", (features,), self.state_image_shape(1), {"shape": self.state_image_shape(1)})
+        self.line = self.append_row_to_image(frame) if self.memory > 1 else frame
         taps = np.ascontiguousarray(self.time.reshape(units, self.rank, self.memory).transpose(0, 2, 1))
         kernel = self.rewrite.add_constant("time", taps.reshape(units, self.memory, 1, self.rank))
         attrs: Mapping[str, Attr] = {"padding": (0, 0, 0, 0), "groups": units, "layout": "NHWC"}
@@ -196,11 +203,15 @@ class _SvdfStep:
             emit_activation(self.rewrite, activation, linear, sums)
         self.rewrite.emit("reshape", (sums,), self.node.outputs[0], {"shape": (self.batch, units)})
 
-    def append_frame(self, frame: str) -> str:
-        """Append the row ``frame`` to the image and drop the oldest row; return the result."""
-        cut: Mapping[str, Attr] = {"begin": (0, 1, 0, 0), "end": self.image_shape(self.memory), "strides": (1, 1, 1, 1)}
-        past = self.emit_layer("slice", (self.image,), self.image_shape(self.memory - 1), cut)
-        return self.emit_layer("concat", (past, frame), self.image_shape(self.memory), {"axis": 1})
+    def append_row_to_image(self, row_name: str) -> str:
+        """Append the row ``row_name`` to the image and drop the oldest row; return the result."""
+        cut: Mapping[str, Attr] = {
+            "begin": (0, 1, 0, 0),
+            "end": self.state_image_shape(self.memory),
+            "strides": (1, 1, 1, 1),
+        }
+        past = self.emit_layer("slice", (self.image,), self.state_image_shape(self.memory - 1), cut)
+        return self.emit_layer("concat", (past, row_name), self.state_image_shape(self.memory), {"axis": 1})
 
     def emit_layer(
         self, op: str, inputs: Sequence[str], shape: Sequence[int], attrs: Mapping[str, Any] | None = None
@@ -227,16 +238,16 @@ def legalize(graph: Graph, context: PassContext) -> Graph:
     With option ``requantize=fixed``, ONNX's float requantisation is converted to fixed point first. Raise
     UnsupportedError that lists all operators without a core form."""
     if context.options.get("requantize") == "fixed":
-        graph = requantise_in_fixed_point(graph)
+        graph = convert_requantisation_to_fixed_point(graph)
     for _ in range(ROUNDS):
-        rewritten = _legalize_once(graph)
+        rewritten = _legalize_each_operator_once(graph)
         if rewritten is graph:
             return graph
         graph = rewritten
-    raise InternalError(f"legalization of graph {graph.name} did not end; got {ROUNDS} rounds of rewriting")
+    raise InternalError(f"legalization of graph {graph.name} did not end after {ROUNDS} rounds of rewriting")
 
 
-def _legalize_once(graph: Graph) -> Graph:
+def _legalize_each_operator_once(graph: Graph) -> Graph:
     """Legalise every operator of the graph once; return the same object if nothing changes."""
     nodes: list[Node] = []
     types, consts = dict(graph.types), dict(graph.consts)
@@ -247,7 +258,7 @@ def _legalize_once(graph: Graph) -> Graph:
         try:
             legalized = rewrite(node, replace(graph, types=types, consts=consts)) if rewrite is not None else None
         except UnsupportedError as error:
-            refused.append(error if error.where else _add_location(error, node))
+            refused.append(error if error.where else _add_node_location_to_error(error, node))
             continue
         if legalized is None:
             nodes.append(node)
@@ -262,7 +273,7 @@ def _legalize_once(graph: Graph) -> Graph:
     return replace(graph, types=types, consts=consts).with_nodes(nodes) if changed else graph
 
 
-def _add_location(error: UnsupportedError, node: Node) -> UnsupportedError:
+def _add_node_location_to_error(error: UnsupportedError, node: Node) -> UnsupportedError:
     """Return the error with the node's name and location, which the functions that raise it do not know."""
     return UnsupportedError(
         f"{node.op} of {', '.join(map(repr, node.outputs))}: {error.what}", where=str(node.loc), hint=error.hint

@@ -21,13 +21,13 @@ from microc.transform.quantised.qdq_values import (
     CHOICES,
     EVEN,
     JOINS,
-    IntegerValues,
     LoopOperand,
+    QdqGraphBuilder,
     convert_loop,
     is_unary_function,
-    moves_elements,
-    quantisation_of,
-    spread_quantisation,
+    only_moves_elements,
+    propagate_quantisation_over_moves,
+    quant_and_dtype_of,
 )
 
 # ---- Biases of quantised layers: integers at the scale of the accumulator, which is data scale times weight scale.
@@ -37,7 +37,8 @@ from microc.transform.quantised.qdq_values import (
 # need it.
 
 _TOLERANCE = 2.0**-20
-"""Largest relative difference between the scale of a bias and that of the accumulator that float32 rounding can cause."""
+"""Largest relative difference between the scale of a bias and that of the accumulator that float32 rounding can
+cause."""
 
 
 _SHORT, _LONG = ("int32", dtypes.int_range("int32")), ("int64", (-(1 << 46), 1 << 46))
@@ -47,57 +48,61 @@ scaled in fixed point."""
 
 
 @frozen
-class ConstantSum:
-    """Node that adds a constant, described by the names of its values: ``output`` = ``operand`` + ``term``."""
+class ConstantAddition:
+    """Node that adds a constant, described by the names of its values: ``output`` = ``operand`` + ``constant_name``."""
 
     output: str
     operand: str
-    term: str
+    constant_name: str
 
 
-def accumulator_quant(data: Quant, weight: Quant) -> Quant:
-    """Return the quantisation of sums of products of data and weights: one scale, or one for each output channel along axis 0."""
-    scales = tuple(data.scale[0] * scale for scale in weight.scale)
-    return Quant(scales, (0,) * len(scales), None if weight.axis is None else 0)
+def compute_accumulator_quant(data_quant: Quant, weight_quant: Quant) -> Quant:
+    """Return the quantisation of sums of products of data and weights: one scale, or one for each output channel along
+    axis 0."""
+    scales = tuple(data_quant.scale[0] * scale for scale in weight_quant.scale)
+    return Quant(scales, (0,) * len(scales), None if weight_quant.axis is None else 0)
 
 
-def integer_bias(
-    terms: Sequence[tuple[Array, Quant | None]], accumulator: Quant, output_channels: int, data_dtype: str
+def sum_terms_as_integer_bias(
+    terms: Sequence[tuple[Array, Quant | None]], accumulator_quant: Quant, output_channel_count: int, data_dtype: str
 ) -> Array | None:
-    """Return the sum of constant ``terms`` as integer biases for ``output_channels`` channels.
+    """Return the sum of constant ``terms`` as integer biases for ``output_channel_count`` channels.
 
     A term consists of data and their quantisation, which is None for floats. If the only term is an int32 bias at the
     accumulator's scale, the same array is returned. Return None if a term is an integer without a suitable scale, or if
     the sum does not fit int32 (for 16-bit data, 2**46)."""
-    if len(terms) == 1 and _is_accumulator_bias(*terms[0], accumulator, output_channels):
+    if len(terms) == 1 and _is_accumulator_bias(*terms[0], accumulator_quant, output_channel_count):
         return terms[0][0]
-    total = np.zeros(output_channels, np.float64)
+    total = np.zeros(output_channel_count, np.float64)
     for data, quant in terms:
-        real = _to_real(data, quant)
-        if real is None or real.size not in (1, output_channels):
+        real = _dequantise_constant(data, quant)
+        if real is None or real.size not in (1, output_channel_count):
             return None
         total += real
-    levels = np.rint(total / np.array(accumulator.scale))
+    levels = np.rint(total / np.array(accumulator_quant.scale))
     for dtype, (low, high) in _RANGES[dtypes.nbytes(data_dtype)]:
         if np.isfinite(levels).all() and low <= levels.min() and levels.max() <= high:
             return np.asarray(levels, dtypes.to_numpy(dtype))
     return None
 
 
-def find_constant_sum_after(
-    node: Node, output_channels: int, types: Mapping[str, TensorType], only_user: Callable[[str], Node | None]
-) -> ConstantSum | None:
+def find_constant_addition_after(
+    node: Node,
+    output_channel_count: int,
+    types: Mapping[str, TensorType],
+    find_only_reader: Callable[[str], Node | None],
+) -> ConstantAddition | None:
     """Return the addition of a constant per output channel after a layer, or None.
 
-    The addition must be the only reader of the layer's result, or of its reshaped result. ``only_user`` returns the
-    only reader of a value, or None."""
+    The addition must be the only reader of the layer's result, or of its reshaped result. ``find_only_reader`` returns
+    the only reader of a value, or None."""
     value, axis = node.outputs[0], -1
-    user = only_user(value)
+    user = find_only_reader(value)
     if node.op == "conv2d":
         axis = {"NCHW": -3}.get(node.attr("layout"), -1)
-    elif user is not None and user.op == "reshape" and types[user.outputs[0]].shape[-1:] == (output_channels,):
+    elif user is not None and user.op == "reshape" and types[user.outputs[0]].shape[-1:] == (output_channel_count,):
         value = user.outputs[0]
-        user = only_user(value)
+        user = find_only_reader(value)
     if user is None or user.op != "add" or user.attrs.get("activation", "") or user.inputs.count(value) != 1:
         return None
     term = user.inputs[1 - user.inputs.index(value)]
@@ -105,18 +110,18 @@ def find_constant_sum_after(
     one_channel = all(extent == 1 for k, extent in enumerate(shape) if k != len(shape) + axis)
     if not one_channel or types[user.outputs[0]].shape != types[value].shape:
         return None
-    return ConstantSum(user.outputs[0], value, term)
+    return ConstantAddition(user.outputs[0], value, term)
 
 
-def _is_accumulator_bias(data: Array, quant: Quant | None, accumulator: Quant, output_channels: int) -> bool:
+def _is_accumulator_bias(data: Array, quant: Quant | None, accumulator_quant: Quant, output_channel_count: int) -> bool:
     """Test whether a bias is int32 with zero point 0 and the accumulator's scale (up to float32 rounding)."""
-    if quant is None or data.dtype != np.int32 or data.shape != (output_channels,) or any(quant.zero_point):
+    if quant is None or data.dtype != np.int32 or data.shape != (output_channel_count,) or any(quant.zero_point):
         return False
-    ratio = np.array(quant.scale) / np.array(accumulator.scale)
-    return len(quant.scale) in (1, output_channels) and bool((np.abs(ratio - 1) <= _TOLERANCE).all())
+    ratio = np.array(quant.scale) / np.array(accumulator_quant.scale)
+    return len(quant.scale) in (1, output_channel_count) and bool((np.abs(ratio - 1) <= _TOLERANCE).all())
 
 
-def _to_real(data: Array, quant: Quant | None) -> Array | None:
+def _dequantise_constant(data: Array, quant: Quant | None) -> Array | None:
     """Return the real numbers that constant data represent, as a flat array; None for integers without a suitable
     quantisation."""
     if quant is None:
@@ -175,14 +180,14 @@ def _find_equal_activation(graph: Graph, node: Node) -> str | None:
     kind, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     if kind.quant is None or kind.quant.axis is not None or (kind.quant, kind.dtype) != (result.quant, result.dtype):
         return None
-    limits = _integer_limits(node, kind)
+    limits = _find_clamp_limits_as_integers(node, kind)
     for name in _ACTIVATIONS:
         if activation_range(name, kind.quant, kind.dtype, Rounding.EVEN) == limits:
             return name
     return None
 
 
-def _integer_limits(node: Node, tensor_type: TensorType) -> tuple[int, int]:
+def _find_clamp_limits_as_integers(node: Node, tensor_type: TensorType) -> tuple[int, int]:
     """Return the least and the greatest stored integer of the result of a quantised relu or clip."""
     assert tensor_type.quant is not None
     low, high = dtypes.int_range(tensor_type.dtype)
@@ -190,10 +195,10 @@ def _integer_limits(node: Node, tensor_type: TensorType) -> tuple[int, int]:
     if node.op == "relu":
         return max(low, min(high, zero)), high
 
-    def quantise_limit(real: float) -> int:
+    def quantise_clamp_limit(real: float) -> int:
         return max(low, min(high, zero + int(np.rint(np.float32(real) / scale))))
 
-    return quantise_limit(node.attr("minimum")), quantise_limit(node.attr("maximum"))
+    return quantise_clamp_limit(node.attr("minimum")), quantise_clamp_limit(node.attr("maximum"))
 
 
 # ---- Recognition of quantised operators in ``dequantize -> operator -> quantize``, the form that ONNX quantisers write.
@@ -225,15 +230,16 @@ def recognise_quantised_layers(graph: Graph, context: PassContext) -> Graph:
     """Replace ``dequantize -> operator -> quantize`` by quantised operators."""
     if all(node.op not in ("dequantize", "loop") for node in graph.nodes):
         return graph
-    return _recognise_graph(graph)
+    return _recognise_layers_of_graph(graph)
 
 
 PASS = Pass("qdq", recognise_quantised_layers, 0, around=True)
 
 
-def _recognise_graph(graph: Graph) -> Graph:
-    """Recognise the quantised operators of a graph or of a loop's body, fuse clamps, and copy quantisation across moves."""
-    return spread_quantisation(fuse_clamps(_Recogniser(graph).recognise_operators()))
+def _recognise_layers_of_graph(graph: Graph) -> Graph:
+    """Recognise the quantised operators of a graph or of a loop's body, fuse clamps, and copy quantisation across
+    moves."""
+    return propagate_quantisation_over_moves(fuse_clamps(_QdqRecogniser(graph).recognise_operators()))
 
 
 def has_integer_form(node: Node, graph: Graph) -> bool:
@@ -244,7 +250,7 @@ def has_integer_form(node: Node, graph: Graph) -> bool:
     return node.op in _BINARY | _UNARY | CHOICES | JOINS | {"layer_norm"} or is_unary_function(node)
 
 
-class _Recogniser(IntegerValues):
+class _QdqRecogniser(QdqGraphBuilder):
     """Writer of the graph with quantised operators, in one walk over the old graph.
 
     ``alias`` maps integers to equal integers that replace them. ``biased`` maps a sum that has become part of a layer's
@@ -278,33 +284,36 @@ class _Recogniser(IntegerValues):
         elif node.outputs[0] in self.biased:  # this addition is already part of the bias of the preceding layer
             is_rewritten = self.record_dequantised(node.outputs[0], self.source[self.biased[node.outputs[0]]], node.loc)
         elif node.op in JOINS:
-            is_rewritten = self.visit_join(node)
+            is_rewritten = self.visit_concatenation(node)
         elif node.op == "loop":
             is_rewritten = self.visit_loop(node, sources)
         # Either operand may be a float constant, so binary operators come before the test of the first one.
         elif node.op in _BINARY:
-            is_rewritten = self.visit_computation(node, self.integer_operands(node, sources))
+            is_rewritten = self.visit_arithmetic_operator(node, self.find_integer_operands(node, sources))
         elif first is None:
             is_rewritten = False
         elif node.op in LAYERS:
-            is_rewritten = self.visit_product(node)
+            is_rewritten = self.visit_weighted_layer(node)
         elif node.op in _COMPARISONS | _SEARCHES:
-            is_rewritten = self.visit_ordering(node, [name for name in sources if name])
+            is_rewritten = self.visit_comparison_operator(node, [name for name in sources if name])
         # A choice that cannot keep its operand's quantisation, because of an activation, is computed.
-        elif moves_elements(node) or node.op in CHOICES:
-            is_rewritten = self.visit_move(node, first) or (
-                node.op in CHOICES and self.visit_computation(node, [first])
+        elif only_moves_elements(node) or node.op in CHOICES:
+            is_rewritten = self.visit_data_movement(node, first) or (
+                node.op in CHOICES and self.visit_arithmetic_operator(node, [first])
             )
         else:
-            is_rewritten = (is_unary_function(node) or node.op in _UNARY) and self.visit_computation(node, [first])
+            is_rewritten = (is_unary_function(node) or node.op in _UNARY) and self.visit_arithmetic_operator(
+                node, [first]
+            )
         if not is_rewritten:
             for name in node.inputs:
                 self.emit_dequantize(name)
             self.append(node)
 
     def visit_dequantize(self, node: Node) -> bool:
-        """Register the float result of a dequantize node; return False if its integers already have another quantisation."""
-        value, (quant, _) = node.inputs[0], quantisation_of(node)
+        """Register the float result of a dequantize node; return False if its integers already have another
+        quantisation."""
+        value, (quant, _) = node.inputs[0], quant_and_dtype_of(node)
         kind = self.types[value]
         if kind.quant not in (None, quant):
             return False
@@ -316,7 +325,7 @@ class _Recogniser(IntegerValues):
         scales differ.
 
         Return False if the operand is not dequantised from integers."""
-        quant, out_dtype = quantisation_of(node)
+        quant, out_dtype = quant_and_dtype_of(node)
         output, source = node.outputs[0], self.source.get(node.inputs[0])
         self.types[output] = replace(self.types[output], quant=quant)
         if source is None:
@@ -333,25 +342,26 @@ class _Recogniser(IntegerValues):
         self.append(replace(node, inputs=(source,)))
         return True
 
-    def integer_operands(self, node: Node, known: Sequence[str | None]) -> list[str]:
+    def find_integer_operands(self, node: Node, known_integers: Sequence[str | None]) -> list[str]:
         """Return the integers from which the operands are dequantised; return an empty list if an operand has none.
 
         A float constant whose elements are all equal is converted to exact integers."""
-        present = [source for source in known if source]
-        if not present or len(present) == len(known):
+        present = [source for source in known_integers if source]
+        if not present or len(present) == len(known_integers):
             return present
         dtype = self.types[present[0]].dtype
         completed = [
-            source or self.find_exact_integers(name, dtype) for name, source in zip(node.inputs, known, strict=True)
+            source or self.represent_constant_exactly(name, dtype)
+            for name, source in zip(node.inputs, known_integers, strict=True)
         ]
         return [source for source in completed if source] if None not in completed else []
 
-    def visit_computation(self, node: Node, sources: Sequence[str]) -> bool:
+    def visit_arithmetic_operator(self, node: Node, sources: Sequence[str]) -> bool:
         """Rewrite an operator that computes new numbers to one on integers. If the dtypes of operands differ, the
         narrower operands are widened.
 
         Return False if the result is not quantised."""
-        kind = self.find_target_type(node.outputs[0])
+        kind = self.find_type_after_quantize(node.outputs[0])
         if kind is None or not sources or not all(map(self.is_activation, sources)):
             return False
         mixed = len({self.types[source].dtype for source in sources}) > 1 and node.op not in _MIXED
@@ -359,7 +369,7 @@ class _Recogniser(IntegerValues):
         tables = node.inputs[1:] if registry.get(node.op).tables else ()
         return self.emit_integer_node(node, (*operands, *tables), kind, **EVEN)
 
-    def visit_ordering(self, node: Node, sources: Sequence[str]) -> bool:
+    def visit_comparison_operator(self, node: Node, sources: Sequence[str]) -> bool:
         """Rewrite an operator that depends only on the order of numbers. Return False if the operands have different
         quantisations."""
         kinds = {(self.types[source].quant, self.types[source].dtype) for source in sources}
@@ -369,21 +379,22 @@ class _Recogniser(IntegerValues):
         self.append(replace(node, inputs=tuple(sources), attrs=attrs))
         return True
 
-    def visit_move(self, node: Node, source: str) -> bool:
+    def visit_data_movement(self, node: Node, source: str) -> bool:
         """Rewrite an operator that only selects or moves elements to the same operator on integers. Return False if
         that is not equivalent."""
         kind, attrs = self.types[source], dict(EVEN) if node.op in CHOICES else {}
         if not self.is_activation(source) or node.attrs.get("activation", ""):
             return False
         if node.op == "pad":
-            value = self.find_padding_value(node, kind)
+            value = self.quantise_padding_value(node, kind)
             if value is None:
                 return False
             attrs["value"] = value
         return self.emit_integer_node(node, (source, *node.inputs[1:]), kind, **attrs)
 
-    def visit_join(self, node: Node) -> bool:
-        """Rewrite an operator that joins operands. Operands whose quantisation differs from the result's are requantised."""
+    def visit_concatenation(self, node: Node) -> bool:
+        """Rewrite an operator that joins operands. Operands whose quantisation differs from the result's are
+        requantised."""
         first = 1 if node.op == "where" else 0
         sources = [self.source.get(name, name) for name in node.inputs[first:]]
         integers = [source for source in sources if self.is_activation(source)]
@@ -395,7 +406,7 @@ class _Recogniser(IntegerValues):
         ):
             return False
         kinds = {(self.types[source].quant, self.types[source].dtype) for source in sources}
-        kind = self.types[integers[0]] if len(kinds) == 1 else self.find_target_type(node.outputs[0])
+        kind = self.types[integers[0]] if len(kinds) == 1 else self.find_type_after_quantize(node.outputs[0])
         if kind is None or node.attrs.get("activation", ""):
             return False
         operands = [self.requantise(source, kind, node.loc) for source in sources]
@@ -410,33 +421,35 @@ class _Recogniser(IntegerValues):
         loop_operands = [
             LoopOperand(kind, self.consts.get(name)) for kind, name in zip(types, node.inputs, strict=True)
         ]
-        integer_loop = convert_loop(node.attr("body"), node.attr("carried"), loop_operands, _recognise_graph)
-        if not any((*integer_loop.operands, *integer_loop.results)):
+        integer_loop = convert_loop(node.attr("body"), node.attr("carried"), loop_operands, _recognise_layers_of_graph)
+        if not any((*integer_loop.operand_types, *integer_loop.result_types)):
             return False
         operands = [
             self.convert_loop_operand(*each, node.loc)
-            for each in zip(node.inputs, sources, integer_loop.operands, strict=True)
+            for each in zip(node.inputs, sources, integer_loop.operand_types, strict=True)
         ]
         outputs = list(node.outputs)
-        for k, kind in enumerate(integer_loop.results):
+        for k, kind in enumerate(integer_loop.result_types):
             if kind is not None and outputs[k]:
                 kind = replace(kind, shape=self.types[outputs[k]].shape)
-                outputs[k] = self.integer_name(outputs[k], kind)
+                outputs[k] = self.name_of_integers(outputs[k], kind)
                 self.types[outputs[k]] = kind
                 self.record_dequantised(node.outputs[k], outputs[k], node.loc)
         attrs = {**node.attrs, "body": integer_loop.body}
         self.append(replace(node, inputs=tuple(operands), outputs=tuple(outputs), attrs=attrs))
         return True
 
-    def convert_loop_operand(self, name: str, source: str | None, tensor_type: TensorType | None, loc: Loc) -> str:
+    def convert_loop_operand(
+        self, value_name: str, integers_name: str | None, tensor_type: TensorType | None, loc: Loc
+    ) -> str:
         """Return the name of an operand as integers of type ``tensor_type``, or as floats if ``tensor_type`` is
         None."""
         if tensor_type is None:
-            self.emit_dequantize(name)
-            return name
-        return self.requantise(source or name, tensor_type, loc)
+            self.emit_dequantize(value_name)
+            return value_name
+        return self.requantise(integers_name or value_name, tensor_type, loc)
 
-    def visit_product(self, node: Node) -> bool:
+    def visit_weighted_layer(self, node: Node) -> bool:
         """Rewrite a convolution or dense layer with constant 8-bit weights to one on integers.
 
         A constant that is added directly after the layer becomes part of its bias."""
@@ -447,10 +460,12 @@ class _Recogniser(IntegerValues):
         if kind.dtype not in BYTES or kind.quant is None or kind.quant.axis not in (None, 0):
             return False
         terms = [name for name in node.inputs[2:] if name]
-        sum_ = find_constant_sum_after(node, kind.shape[0], self.types, self.only_user)
-        target = self.find_target_type(sum_.output if sum_ else node.outputs[0])
+        sum_ = find_constant_addition_after(node, kind.shape[0], self.types, self.only_user)
+        target = self.find_type_after_quantize(sum_.output if sum_ else node.outputs[0])
         bias = self.find_layer_bias(
-            node, terms + ([sum_.term] if sum_ else []), accumulator_quant(self.quant(data), kind.quant)
+            node,
+            terms + ([sum_.constant_name] if sum_ else []),
+            compute_accumulator_quant(self.quant(data), kind.quant),
         )
         if target is None or bias is None:
             return False
@@ -458,25 +473,30 @@ class _Recogniser(IntegerValues):
             self.biased[sum_.output] = sum_.operand
         return self.emit_integer_node(node, (data, weight, *bias), target, **EVEN)
 
-    def find_layer_bias(self, node: Node, terms: Sequence[str], quant: Quant) -> tuple[str, ...] | None:
-        """Return the operands of the layer that add the sum of ``terms``: an empty tuple without terms, None if the sum
-        is no integer bias.
+    def find_layer_bias(
+        self, node: Node, bias_terms: Sequence[str], accumulator_quant: Quant
+    ) -> tuple[str, ...] | None:
+        """Return the operands of the layer that add the sum of ``bias_terms``: an empty tuple without terms, None if
+        the sum is no integer bias.
 
-        ``quant``: quantisation of the accumulator."""
-        if not terms:
+        ``accumulator_quant``: quantisation of the accumulator."""
+        if not bias_terms:
             return ()
-        sources = [self.source.get(name, name) for name in terms]
+        sources = [self.source.get(name, name) for name in bias_terms]
         if any(source not in self.consts for source in sources):
             return None
         term_data = [(self.consts[source], self.types[source].quant) for source in sources]
-        data = integer_bias(
-            term_data, quant, self.types[node.inputs[1]].shape[0], self.types[self.source[node.inputs[0]]].dtype
+        data = sum_terms_as_integer_bias(
+            term_data,
+            accumulator_quant,
+            self.types[node.inputs[1]].shape[0],
+            self.types[self.source[node.inputs[0]]].dtype,
         )
         if data is None:
             return None
         if data is self.consts[sources[0]]:
             return (sources[0],)
         name = self.new_name(f"{node.outputs[0]}_bias")
-        self.types[name] = TensorType(data.shape, data.dtype.name, quant)
+        self.types[name] = TensorType(data.shape, data.dtype.name, accumulator_quant)
         self.consts[name] = data
         return (name,)

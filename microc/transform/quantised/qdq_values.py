@@ -21,23 +21,25 @@ from microc.ops.attributes import Rounding, Ties
 # read or compute these integers. Rules that reorder operators rely on it.
 
 
-def spread_quantisation(graph: Graph) -> Graph:
-    """Copy the per-tensor quantisation between operand and result of each move, if only one of them has a quantisation."""
+def propagate_quantisation_over_moves(graph: Graph) -> Graph:
+    """Copy the per-tensor quantisation between operand and result of each move, if only one of them has a
+    quantisation."""
     types = dict(graph.types)
     moves = [node for node in graph.nodes if registry.get(node.op).moves]
-    _copy_quantisation_over_moves(types, moves)
-    _copy_quantisation_over_moves(types, reversed(moves))
+    _propagate_in_order_of_moves(types, moves)
+    _propagate_in_order_of_moves(types, reversed(moves))
     return graph.with_nodes(graph.nodes, types=types)
 
 
-def _copy_quantisation_over_moves(types: dict[str, TensorType], moves: Iterable[Node]) -> None:
-    """Copy the per-tensor quantisation of one side of each move to the other side if that has none, in the order of ``moves``."""
+def _propagate_in_order_of_moves(types_by_value: dict[str, TensorType], moves: Iterable[Node]) -> None:
+    """Copy the per-tensor quantisation of one side of each move to the other side if that has none, in the order of
+    ``moves``."""
     for node in moves:
         ends = node.inputs[0], node.outputs[0]
         for known, other in (ends, ends[::-1]):
-            quant = types[known].quant
-            if quant is not None and quant.axis is None and types[other].quant is None:
-                types[other] = replace(types[other], quant=quant)
+            quant = types_by_value[known].quant
+            if quant is not None and quant.axis is None and types_by_value[other].quant is None:
+                types_by_value[other] = replace(types_by_value[other], quant=quant)
 
 
 def is_unary_function(node: Node) -> bool:
@@ -47,7 +49,7 @@ def is_unary_function(node: Node) -> bool:
     return definition.elementwise and len(node.inputs) == 1 and "rounding" in definition.attrs and node.op != "quantize"
 
 
-def moves_elements(node: Node) -> bool:
+def only_moves_elements(node: Node) -> bool:
     """Test whether all elements of a node's result are elements of its first operand or padding."""
     picks_elements = node.op == "resample" and len(node.inputs) == 1 + len(node.attr("axes"))
     return registry.get(node.op).moves or node.op == "pad" or picks_elements
@@ -55,7 +57,7 @@ def moves_elements(node: Node) -> bool:
 
 # ---- Values of the pass ``qdq``: the integers from which a float value is dequantised, and those to which it is quantised.
 #
-# :class:`IntegerValues` writes the new graph. For a float value that is dequantised from integers it records the integers
+# :class:`QdqGraphBuilder` writes the new graph. For a float value that is dequantised from integers it records the integers
 # (``source``). The new graph dequantises the integers only if a node reads the floats.
 
 BYTES = ("int8", "uint8")
@@ -73,13 +75,13 @@ CLAMPS = frozenset(("relu", "clip"))
 """Operators that clamp each element."""
 
 
-def quantisation_of(node: Node) -> tuple[Quant, Attr]:
+def quant_and_dtype_of(node: Node) -> tuple[Quant, Attr]:
     """Return the quantisation and the dtype of the integers of a quantize or dequantize node; the dtype is None for
     dequantize."""
     return Quant(node.attr("scale"), node.attr("zero_point"), node.attr("axis")), node.attrs.get("out_dtype")
 
 
-class IntegerValues:
+class QdqGraphBuilder:
     """Builder of the graph that the pass ``qdq`` returns: its ``nodes``, ``types`` and ``consts``.
 
     ``source`` maps a float value to the integers from which it is dequantised, and ``origin`` maps it to the location
@@ -128,12 +130,14 @@ class IntegerValues:
         return kind.dtype in ACTIVATIONS and kind.quant is not None and kind.quant.axis is None
 
     def only_user(self, value: str) -> Node | None:
-        """Return the only node that reads ``value``; None if there are several, or if the value is an output or a state."""
+        """Return the only node that reads ``value``; None if there are several, or if the value is an output or a
+        state."""
         users = self.consumers.get(value, ())
         return users[0] if len(users) == 1 and value not in self.kept else None
 
-    def find_target_type(self, value: str) -> TensorType | None:
-        """Return the quantised type to which ``value`` is converted after moves and clamps, with the shape of ``value``.
+    def find_type_after_quantize(self, value: str) -> TensorType | None:
+        """Return the quantised type to which ``value`` is converted after moves and clamps, with the shape of
+        ``value``.
 
         Return None if the value has other uses."""
         shape = self.types[value].shape
@@ -148,7 +152,7 @@ class IntegerValues:
                     return None
                 quant = Quant(user.attr("scale"), user.attr("zero_point"))
                 return TensorType(shape, user.attr("out_dtype"), quant, self.types[value].layout)
-            if len(users) > 1 or not (moves_elements(user) or user.op in CHOICES | CLAMPS | JOINS):
+            if len(users) > 1 or not (only_moves_elements(user) or user.op in CHOICES | CLAMPS | JOINS):
                 return None
             value = user.outputs[0]
         return None
@@ -159,7 +163,7 @@ class IntegerValues:
         self.names.add(name)
         return name
 
-    def integer_name(self, value: str, tensor_type: TensorType) -> str:
+    def name_of_integers(self, value: str, tensor_type: TensorType) -> str:
         """Return a name for the integers of type ``tensor_type`` that represent ``value``.
 
         It is the name of an existing quantize result with the same quantisation, or a new name."""
@@ -167,14 +171,14 @@ class IntegerValues:
             if (
                 user.op == "quantize"
                 and user.outputs[0] not in self.written
-                and quantisation_of(user) == (tensor_type.quant, tensor_type.dtype)
+                and quant_and_dtype_of(user) == (tensor_type.quant, tensor_type.dtype)
             ):
                 return user.outputs[0]
         return self.new_name(f"{value}_quantized")
 
     def emit_integer_node(self, node: Node, inputs: Sequence[str], tensor_type: TensorType, **attrs: Attr) -> bool:
         """Write ``node`` on the integers ``inputs``, with a result of type ``tensor_type``; return True."""
-        output = self.integer_name(node.outputs[0], tensor_type)
+        output = self.name_of_integers(node.outputs[0], tensor_type)
         self.types[output] = replace(tensor_type, shape=self.types[node.outputs[0]].shape)
         self.append(replace(node, inputs=tuple(inputs), outputs=(output,), attrs={**node.attrs, **attrs}))
         return self.record_dequantised(node.outputs[0], output, node.loc)
@@ -215,7 +219,7 @@ class IntegerValues:
             self.append(Node("cast", (source,), (output,), {"dtype": "int16"}, loc))
         return output
 
-    def find_exact_integers(self, value: str, dtype: str) -> str | None:
+    def represent_constant_exactly(self, value: str, dtype: str) -> str | None:
         """Return integers that represent a float constant exactly, if all its elements are the same number.
 
         Each integer is a power of two or its negative, in ``dtype``, with a scale chosen for it. Return None if the
@@ -232,7 +236,7 @@ class IntegerValues:
         self.types[output] = TensorType(data.shape, dtype, Quant((scale,), (0,)))
         return output
 
-    def find_padding_value(self, node: Node, tensor_type: TensorType) -> int | None:
+    def quantise_padding_value(self, node: Node, tensor_type: TensorType) -> int | None:
         """Return the integer with which a ``pad`` node pads its quantised operand of type ``tensor_type``.
 
         It represents the float's value exactly, or is its quantised value if the result is quantised in the same way.
@@ -242,7 +246,7 @@ class IntegerValues:
         low, high = dtypes.int_range(tensor_type.dtype)
         value = np.float32(node.attr("value"))
         level = int(np.clip(np.rint(value / scale) + zero, low, high))
-        target = self.find_target_type(node.outputs[0])
+        target = self.find_type_after_quantize(node.outputs[0])
         quantised = target is not None and (target.quant, target.dtype) == (tensor_type.quant, tensor_type.dtype)
         return level if quantised or np.float32(level - zero) * scale == value else None
 
@@ -257,10 +261,11 @@ class IntegerValues:
 
 @frozen
 class LoopOperand:
-    """Operand of a loop: the type of the integers from which it is dequantised, if any, and its data if it is constant."""
+    """Operand of a loop: the type of the integers from which it is dequantised, if any, and its data if it is
+    constant."""
 
-    integers: TensorType | None
-    data: Array | None
+    integer_type: TensorType | None
+    constant_data: Array | None
 
 
 @frozen
@@ -269,8 +274,8 @@ class IntegerLoop:
     values that do not change."""
 
     body: Graph
-    operands: tuple[TensorType | None, ...]
-    results: tuple[TensorType | None, ...]
+    operand_types: tuple[TensorType | None, ...]
+    result_types: tuple[TensorType | None, ...]
 
 
 def convert_loop(
@@ -279,9 +284,9 @@ def convert_loop(
     """Convert a loop's body such that it takes and returns integers instead of floats if that is equivalent.
 
     ``recognise``: function that converts the operators of the body to integer operators."""
-    operands = [None if k < carried_count else operand.integers for k, operand in enumerate(loop_operands)]
+    operands = [None if k < carried_count else operand.integer_type for k, operand in enumerate(loop_operands)]
     body = recognise(_replace_inputs_by_integers(body, operands))
-    results = [_type_before_dequantize(body, name) for name in body.outputs]
+    results = [_find_integer_type_of_output(body, name) for name in body.outputs]
     states: list[TensorType | None] = [None] * len(loop_operands)
     for k, kind in enumerate(results[:carried_count]):
         name = body.inputs[1 + k]
@@ -293,35 +298,35 @@ def convert_loop(
     return IntegerLoop(new_body, tuple(operands), tuple(results))
 
 
-def _type_before_dequantize(body: Graph, output: str) -> TensorType | None:
-    """Return the type of the integers from which a body dequantises ``output``, or None if it does not."""
-    node = body.producer().get(output)
+def _find_integer_type_of_output(body: Graph, output_name: str) -> TensorType | None:
+    """Return the type of the integers from which a body dequantises ``output_name``, or None if it does not."""
+    node = body.producer().get(output_name)
     if node is None or node.op != "dequantize" or node.attr("axis") is not None:
         return None
     kind = body.types[node.inputs[0]]
-    return replace(kind, quant=quantisation_of(node)[0]) if kind.dtype in ACTIVATIONS else None
+    return replace(kind, quant=quant_and_dtype_of(node)[0]) if kind.dtype in ACTIVATIONS else None
 
 
 def _has_exact_integer_start(operand: LoopOperand, tensor_type: TensorType) -> bool:
     """Test whether integers of type ``tensor_type`` represent the initial value of a carried operand exactly."""
     assert tensor_type.quant is not None
-    if operand.integers is not None:
-        return (operand.integers.quant, operand.integers.dtype) == (tensor_type.quant, tensor_type.dtype)
-    if operand.data is None:
+    if operand.integer_type is not None:
+        return (operand.integer_type.quant, operand.integer_type.dtype) == (tensor_type.quant, tensor_type.dtype)
+    if operand.constant_data is None:
         return False
     scale_attrs = {"scale": tensor_type.quant.scale, "zero_point": tensor_type.quant.zero_point, "axis": None}
     quantize_attrs = {**scale_attrs, "out_dtype": tensor_type.dtype, "rounding": Ties.EVEN}
-    levels = registry.get("quantize").reference(quantize_attrs, [operand.data])
-    return np.array_equal(registry.get("dequantize").reference(scale_attrs, levels)[0], operand.data)
+    levels = registry.get("quantize").reference(quantize_attrs, [operand.constant_data])
+    return np.array_equal(registry.get("dequantize").reference(scale_attrs, levels)[0], operand.constant_data)
 
 
-def _is_only_quantised_to(body: Graph, name: str, tensor_type: TensorType) -> bool:
+def _is_only_quantised_to(body: Graph, value_name: str, tensor_type: TensorType) -> bool:
     """Test whether iterations read a value only to quantise it to the type ``tensor_type``."""
-    users = body.consumers().get(name, ())
+    users = body.consumers().get(value_name, ())
     quantises_same = all(
-        user.op == "quantize" and quantisation_of(user) == (tensor_type.quant, tensor_type.dtype) for user in users
+        user.op == "quantize" and quant_and_dtype_of(user) == (tensor_type.quant, tensor_type.dtype) for user in users
     )
-    return quantises_same and name not in body.outputs
+    return quantises_same and value_name not in body.outputs
 
 
 def _replace_inputs_by_integers(body: Graph, tensor_types: Sequence[TensorType | None]) -> Graph:

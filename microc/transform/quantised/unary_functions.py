@@ -1,4 +1,5 @@
-"""Simplification of elementwise operators that depend on one 8-bit value: they become table lookups or clamps, or are removed.
+"""Simplification of elementwise operators that depend on one 8-bit value: they become table lookups or clamps, or are
+removed.
 
 A value is analysed as a function of its *root*: an 8-bit value that is not such a function itself, or that several
 nodes read. All nodes between root and value are elementwise, and their other operands are constants with one number.
@@ -34,7 +35,7 @@ from microc.graph.match import Match, P, Replacement, Rule, rewrite, without_dea
 from microc.ops import registry
 from microc.ops.attributes import Rounding
 from microc.transform.pass_context import Pass, PassContext
-from microc.transform.quantised.integer_ranges import Range, value_ranges
+from microc.transform.quantised.integer_ranges import Range, compute_value_ranges
 
 ENTRIES = 256
 """Number of entries of a table; also the least number of elements per table with which a tensor is worth a table."""
@@ -47,13 +48,13 @@ _RESCALERS = ("requantize", "requantize_float", "qadd", "qmul")
 
 def simplify_unary_functions(graph: Graph, context: PassContext) -> Graph:
     """Rewrite 8-bit functions of one 8-bit value to the identity, a clamp or a table lookup."""
-    simplified = _ByteFunctions(graph).simplify_graph()
-    return rewrite(simplified, _clamp_rules())
+    simplified = _ByteFunctionSimplifier(graph).simplify_graph()
+    return rewrite(simplified, _clamp_merging_rules())
 
 
-def byte_functions(graph: Graph) -> Mapping[str, ByteFunction]:
+def find_byte_functions(graph: Graph) -> Mapping[str, ByteFunction]:
     """Return the values that are functions of one 8-bit value each, with these functions."""
-    functions = _ByteFunctions(graph)
+    functions = _ByteFunctionSimplifier(graph)
     for node in graph.nodes:
         function = functions.find_function(node)
         if function is not None:
@@ -65,18 +66,18 @@ def byte_functions(graph: Graph) -> Mapping[str, ByteFunction]:
 class ByteFunction:
     """Function of the 8-bit value ``root`` that computes another value, as a table of shape (256, 1 or channels).
 
-    The table begins with the result for the least number of the root's dtype. ``depth``: number of nodes between root
-    and value. ``tabulated``: True if one of the nodes is a table lookup, which can be replaced. ``real``: True if one
-    of the values in between is a float."""
+    The table begins with the result for the least number of the root's dtype. ``node_count``: number of nodes between
+    root and value. ``contains_lookup``: True if one of the nodes is a table lookup, which can be replaced.
+    ``contains_floats``: True if one of the values in between is a float."""
 
     root: str
     table: Array
-    depth: int = 0
-    tabulated: bool = False
-    real: bool = False
+    node_count: int = 0
+    contains_lookup: bool = False
+    contains_floats: bool = False
 
 
-class _ByteFunctions:
+class _ByteFunctionSimplifier:
     """Finder and simplifier of the functions of one 8-bit value, in one walk over a graph.
 
     ``known``: functions found so far, by the value that they compute. ``alias`` maps values that equal their root to
@@ -84,7 +85,7 @@ class _ByteFunctions:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.ranges = value_ranges(graph)
+        self.ranges = compute_value_ranges(graph)
         self.readers = graph.consumers()
         self.kept = {*graph.outputs, *graph.updates.values()}
         self.known: dict[str, ByteFunction] = {}
@@ -106,7 +107,9 @@ class _ByteFunctions:
         definition = registry.get(node.op)
         if not definition.elementwise or len(node.outputs) != 1 or node.attrs.get("axis") is not None:
             return None
-        operands = [self.operand_table(node, k, k in definition.whole) for k, name in enumerate(node.inputs) if name]
+        operands = [
+            self.find_function_of_operand(node, k, k in definition.whole) for k, name in enumerate(node.inputs) if name
+        ]
         functions = [operand for operand in operands if isinstance(operand, ByteFunction)]
         if len({f.root for f in functions}) != 1 or any(operand is None for operand in operands):
             return None
@@ -117,59 +120,64 @@ class _ByteFunctions:
         # One column serves all channels if they turn out equal.
         if table.shape[1] > 1 and (table == table[:, :1]).all():
             table = table[:, :1]
-        depth = 1 + max(f.depth for f in functions)
-        tabulated = node.op == "lookup" or any(f.tabulated for f in functions)
-        real = table.dtype.kind == "f" or any(f.real for f in functions)
+        depth = 1 + max(f.node_count for f in functions)
+        tabulated = node.op == "lookup" or any(f.contains_lookup for f in functions)
+        real = table.dtype.kind == "f" or any(f.contains_floats for f in functions)
         return ByteFunction(functions[0].root, table, depth, tabulated, real)
 
-    def operand_table(self, node: Node, position: int, is_read_whole: bool) -> ByteFunction | Array | None:
+    def find_function_of_operand(
+        self, node: Node, operand_index: int, is_read_whole: bool
+    ) -> ByteFunction | Array | None:
         """Return an operand as a function of a root or as a constant; None if it is neither.
 
         A constant must have one number, or one per channel, unless the operator reads the operand as a whole
         (``is_read_whole``)."""
-        name = node.inputs[position]
+        name = node.inputs[operand_index]
         array, kind, shape = (
             self.graph.consts.get(name),
             self.graph.types[name],
             self.graph.types[node.outputs[0]].shape,
         )
         if array is not None and not is_read_whole:
-            return _numbers_by_channel(array, shape)
+            return _expand_constant_by_channel(array, shape)
         if array is not None:
             return array
         if is_read_whole or kind.shape != shape:
             return None
         # An 8-bit value that several nodes read is computed in any case, so that it is a root itself.
         shared = name in self.kept or len(self.readers[name]) > 1
-        if name in self.known and not (shared and _is_byte(kind.dtype)):
+        if name in self.known and not (shared and _is_8_bit_integer(kind.dtype)):
             return self.known[name]
-        return self.root_function(name, kind)
+        return self.identity_of_8_bit_value(name, kind)
 
-    def root_function(self, name: str, tensor_type: TensorType) -> ByteFunction | None:
+    def identity_of_8_bit_value(self, value_name: str, tensor_type: TensorType) -> ByteFunction | None:
         """Return the identity function of an 8-bit value; None for any other value."""
-        if not _is_byte(tensor_type.dtype) or name not in self.ranges or not tensor_type.size:
+        if not _is_8_bit_integer(tensor_type.dtype) or value_name not in self.ranges or not tensor_type.size:
             return None
-        return ByteFunction(name, _all_numbers(tensor_type.dtype))
+        return ByteFunction(value_name, _list_8_bit_numbers(tensor_type.dtype))
 
     def simplify_node(self, node: Node, function: ByteFunction) -> Node:
-        """Return the node, or a cheaper one that reads the root. If the result equals the root, that is recorded in ``alias``."""
+        """Return the node, or a cheaper one that reads the root. If the result equals the root, that is recorded in
+        ``alias``."""
         name, (root, table) = node.outputs[0], (function.root, function.table)
         source, kind = self.types[root], self.types[name]
-        if not _is_byte(kind.dtype):
+        if not _is_8_bit_integer(kind.dtype):
             return node
-        domain = _reachable_entries(self.ranges[root], source.dtype)
-        before, after = _all_numbers(source.dtype)[domain].astype(np.int64), table[domain].astype(np.int64)
+        domain = _slice_reachable_table_entries(self.ranges[root], source.dtype)
+        before, after = _list_8_bit_numbers(source.dtype)[domain].astype(np.int64), table[domain].astype(np.int64)
         if source.dtype == kind.dtype and name not in self.kept and np.array_equal(before, after):
-            self.alias[name], self.known[name] = root, replace(function, depth=0)
+            self.alias[name], self.known[name] = root, replace(function, node_count=0)
             return node
         low, high = int(after[0, 0]), int(after[-1, 0])
         if source.dtype == kind.dtype and low <= high and np.array_equal(np.clip(before, low, high), after):
             return replace(
                 node, op="clip", inputs=(root,), attrs={"minimum": low, "maximum": high, "rounding": Rounding.NONE}
             )
-        saves_nodes = function.depth > 1 or node.op in _FIXED
+        saves_nodes = function.node_count > 1 or node.op in _FIXED
         channels = table.shape[1]
-        is_worth_table = kind.size >= ENTRIES * channels or (channels == 1 and (function.tabulated or function.real))
+        is_worth_table = kind.size >= ENTRIES * channels or (
+            channels == 1 and (function.contains_lookup or function.contains_floats)
+        )
         if not saves_nodes or not is_worth_table:
             return node
         operands = {"table": np.ascontiguousarray(table.T).reshape(-1)}
@@ -182,39 +190,42 @@ class _ByteFunctions:
         return replace(node, op="lookup", inputs=tuple(inputs), attrs={})
 
 
-def _is_byte(dtype: str) -> bool:
+def _is_8_bit_integer(dtype: str) -> bool:
     return dtypes.is_integer(dtype) and dtypes.nbytes(dtype) == 1
 
 
-def _numbers_by_channel(array: Array, shape: Sequence[int]) -> Array | None:
-    """Return a constant operand as one number, or as one per channel of a result of ``shape``; None if it has more numbers."""
+def _expand_constant_by_channel(array: Array, result_shape: Sequence[int]) -> Array | None:
+    """Return a constant operand as one number, or as one per channel of a result of ``result_shape``; None if it has
+    more numbers."""
     first = array.reshape(-1)[:1]
     if (
         array.size and array.tobytes() == first.tobytes() * array.size
     ):  # as bytes, -0.0 differs from 0.0 and NaN equals NaN
         return first
-    along = bool(shape) and array.ndim and array.size == array.shape[-1] == shape[-1] <= COLOURS
+    along = bool(result_shape) and array.ndim and array.size == array.shape[-1] == result_shape[-1] <= COLOURS
     return array.reshape(-1) if along else None
 
 
-def _all_numbers(dtype: str) -> Array:
+def _list_8_bit_numbers(dtype: str) -> Array:
     """Return all numbers of an 8-bit dtype, in ascending order, as a column of that dtype."""
     low, high = dtypes.int_range(dtype)
     return np.arange(low, high + 1).astype(dtypes.to_numpy(dtype))[:, None]
 
 
-def _reachable_entries(range_: Range, dtype: str) -> slice:
+def _slice_reachable_table_entries(root_range: Range, dtype: str) -> slice:
     """Return the slice of the table entries that a channel of a value with this range can read."""
     lowest, _ = dtypes.int_range(dtype)
-    return slice(int(range_.low.min()) - lowest, int(range_.high.max()) - lowest + 1)
+    return slice(int(root_range.low.min()) - lowest, int(root_range.high.max()) - lowest + 1)
 
 
-def _clamp_rules() -> tuple[Rule, ...]:
+def _clamp_merging_rules() -> tuple[Rule, ...]:
     """Return the rule that merges a clamp of stored integers into the preceding rescaling."""
-    return ((P.op("clip", P.op(_RESCALERS, name="first"), attrs={"rounding": Rounding.NONE}), _merge_clamp),)
+    return (
+        (P.op("clip", P.op(_RESCALERS, name="first"), attrs={"rounding": Rounding.NONE}), _merge_clamp_into_rescaling),
+    )
 
 
-def _merge_clamp(match: Match) -> Replacement:
+def _merge_clamp_into_rescaling(match: Match) -> Replacement:
     """Narrow the clamp bounds of a rescaling to the bounds of the clamp that follows."""
     first, (low, high) = match.nodes["first"], (match.root.attr("minimum"), match.root.attr("maximum"))
     bounds = {side: min(max(first.attr(side), low), high) for side in ("minimum", "maximum")}

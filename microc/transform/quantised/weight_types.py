@@ -37,11 +37,11 @@ def quantise_dynamically(graph: Graph, context: PassContext) -> Graph:
         return graph
     makers = graph.producer()
     for node in graph.nodes:
-        _refuse_unmarked_layer(graph, node, makers)
-    return quantise_by_rows(graph)
+        _refuse_layer_without_dynamic(graph, node, makers)
+    return quantise_dynamic_layers_by_rows(graph)
 
 
-def quantise_by_rows(graph: Graph) -> Graph:
+def quantise_dynamic_layers_by_rows(graph: Graph) -> Graph:
     """Let layers with the attribute ``dynamic`` quantise their data row by row at run time. Layers inside loops are
     left unchanged."""
     makers, nodes = graph.producer(), list[Node]()
@@ -51,14 +51,14 @@ def quantise_by_rows(graph: Graph) -> Graph:
             nodes.append(node)
             continue
         rewrite = Rewrite(node, graph)
-        _rewrite_layer(rewrite, source)
+        _rewrite_dynamic_layer(rewrite, source)
         nodes += rewrite.nodes
         types, consts = {**graph.types, **rewrite.types}, {**graph.consts, **rewrite.consts}
         graph = replace(graph, types=types, consts=consts)
     return without_dead_nodes(graph.with_nodes(nodes))
 
 
-def _refuse_unmarked_layer(graph: Graph, node: Node, producers: Mapping[str, Node]) -> None:
+def _refuse_layer_without_dynamic(graph: Graph, node: Node, producers: Mapping[str, Node]) -> None:
     """Raise UnsupportedError for a float layer with integer weights that has no attribute ``dynamic``, because ONNX
     computes such layers in floats."""
     if "dynamic" not in registry.get(node.op).attrs or node.attrs.get("dynamic") or len(node.inputs) < 2:
@@ -80,12 +80,12 @@ def _refuse_unmarked_layer(graph: Graph, node: Node, producers: Mapping[str, Nod
         )
 
 
-def _rewrite_layer(rewrite: Rewrite, source: Node) -> None:
-    """Rewrite one layer such that it quantises its data at run time. ``source``: the node that dequantises the layer's
-    weights."""
+def _rewrite_dynamic_layer(rewrite: Rewrite, weight_dequantize: Node) -> None:
+    """Rewrite one layer such that it quantises its data at run time. ``weight_dequantize``: the node that dequantises
+    the layer's weights."""
     node, graph = rewrite.node, rewrite.graph
     if node.op == "svdf":
-        _rewrite_svdf(rewrite, source)
+        _rewrite_dynamic_svdf(rewrite, weight_dequantize)
         return
     attrs: dict[str, Any] = {name: value for name, value in node.attrs.items() if name not in ("dynamic", "activation")}
     shape, activation = graph.types[node.outputs[0]].shape, str(node.attr("activation"))
@@ -93,63 +93,68 @@ def _rewrite_layer(rewrite: Rewrite, source: Node) -> None:
     ends = [rewrite.add_value(stem, shape, "float32") for stem in ("product", "biased")[: len(bias) + 1]]
     if not activation:
         ends[-1] = node.outputs[0]
-    real = _emit_product(rewrite, source, ends[0], node.op, {**attrs, **_PLAIN})
+    real = _emit_dynamic_product(rewrite, weight_dequantize, ends[0], node.op, {**attrs, **_PLAIN})
     for name in bias:
         real = rewrite.emit("add", (real, name), ends[1], _PLAIN)
     if activation:
         emit_activation(rewrite, activation, real, node.outputs[0])
 
 
-def _rewrite_svdf(rewrite: Rewrite, source: Node) -> None:
+def _rewrite_dynamic_svdf(rewrite: Rewrite, weight_dequantize: Node) -> None:
     """Rewrite an SVDF: its dense layer of features quantises the data; the update of the state and the sums over time
     are in floats."""
     node, graph = rewrite.node, rewrite.graph
     data, time, state = (graph.types[node.inputs[position]] for position in (0, 2, 4))
     (filters, taps), batch, rank = time.shape, data.shape[0], int(node.attr("rank"))
-    features = _emit_product(
+    features = _emit_dynamic_product(
         rewrite,
-        source,
+        weight_dequantize,
         rewrite.add_value("features", (batch, filters), "float32"),
         "dense",
         {**registry.get("dense").defaults, **_PLAIN},
     )
 
-    def emit_step(op: str, inputs: Sequence[str], shape: Sequence[int], attrs: Mapping[str, Attr]) -> str:
+    def emit_float_operator(op: str, inputs: Sequence[str], shape: Sequence[int], attrs: Mapping[str, Attr]) -> str:
         return rewrite.emit(op, inputs, rewrite.add_value(op, shape, "float32"), {**registry.get(op).defaults, **attrs})
 
     memory = (batch, filters, taps)
-    past = emit_step("reshape", (node.inputs[4],), memory, {"shape": memory})
-    fresh = emit_step("reshape", (features,), (batch, filters, 1), {"shape": (batch, filters, 1)})
+    past = emit_float_operator("reshape", (node.inputs[4],), memory, {"shape": memory})
+    fresh = emit_float_operator("reshape", (features,), (batch, filters, 1), {"shape": (batch, filters, 1)})
     shift: Mapping[str, Attr] = {"begin": (0, 0, 1), "end": memory, "strides": (1, 1, 1)}
-    parts = [emit_step("slice", (past,), (batch, filters, taps - 1), shift), fresh] if taps > 1 else [fresh]
-    now = emit_step("concat", parts, memory, {"axis": 2, "rounding": Rounding.DOUBLE})
+    parts = [emit_float_operator("slice", (past,), (batch, filters, taps - 1), shift), fresh] if taps > 1 else [fresh]
+    now = emit_float_operator("concat", parts, memory, {"axis": 2, "rounding": Rounding.DOUBLE})
     rewrite.emit("reshape", (now,), node.outputs[1], {"shape": state.shape})
-    weighted = emit_step("mul", (now, node.inputs[2]), memory, _PLAIN)
+    weighted = emit_float_operator("mul", (now, node.inputs[2]), memory, _PLAIN)
     grouped = (batch, filters // rank, rank * taps)
-    reshaped = emit_step("reshape", (weighted,), grouped, {"shape": grouped})
+    reshaped = emit_float_operator("reshape", (weighted,), grouped, {"shape": grouped})
     axes: Mapping[str, Attr] = {"axes": (2,), "keepdims": False, "rounding": Rounding.NONE}
-    sums = emit_step("sum", (reshaped,), grouped[:2], axes)
+    sums = emit_float_operator("sum", (reshaped,), grouped[:2], axes)
     activation = str(node.attr("activation"))
     if activation:
         emit_activation(
-            rewrite, activation, emit_step("add", (sums, node.inputs[3]), grouped[:2], _PLAIN), node.outputs[0]
+            rewrite,
+            activation,
+            emit_float_operator("add", (sums, node.inputs[3]), grouped[:2], _PLAIN),
+            node.outputs[0],
         )
     else:
         rewrite.emit("add", (sums, node.inputs[3]), node.outputs[0], _PLAIN)
 
 
-def _emit_product(rewrite: Rewrite, source: Node, output: str, op: str, attrs: Mapping[str, Any]) -> str:
+def _emit_dynamic_product(
+    rewrite: Rewrite, weight_dequantize: Node, output_name: str, op: str, attrs: Mapping[str, Any]
+) -> str:
     """Emit the layer without bias and activation: quantisation of the data by rows, exact sums, and a scaling by the
     scales of row and channel.
 
-    ``output``: name of the result. ``op``: operator that computes the sums."""
+    ``output_name``: name of the result. ``op``: operator that computes the sums."""
     node, graph = rewrite.node, rewrite.graph
-    data, shape = graph.types[node.inputs[0]], rewrite.type(output).shape
+    data, shape = graph.types[node.inputs[0]], rewrite.type(output_name).shape
     symmetric, rows = node.attr("dynamic") == "symmetric", data.shape[0]
     values = rewrite.add_value("steps", data.shape, "int8" if symmetric else "int16")
     scales = rewrite.add_value("scales", (rows,), "float32")
     rewrite.emit("dynamic_quantize", node.inputs[:1], (values, scales), {"rows": rows, "symmetric": symmetric})
-    weight = rewrite.add_constant("weight", graph.consts[source.inputs[0]])
+    weight = rewrite.add_constant("weight", graph.consts[weight_dequantize.inputs[0]])
     sums = rewrite.add_value("sum", shape, "int32")
     rewrite.emit(op, (values, weight), sums, {**attrs, "out_dtype": "int32"})
     real = rewrite.emit("cast", (sums,), rewrite.add_value("real", shape, "float32"), {"dtype": "float32"})
@@ -157,9 +162,9 @@ def _emit_product(rewrite: Rewrite, source: Node, output: str, op: str, attrs: M
     row = rewrite.emit(
         "reshape", (scales,), rewrite.add_value("row_scales", row_shape, "float32"), {"shape": row_shape}
     )
-    channel = rewrite.add_constant("channel_scales", np.array(source.attr("scale"), np.float32))
+    channel = rewrite.add_constant("channel_scales", np.array(weight_dequantize.attr("scale"), np.float32))
     scaled = rewrite.emit("mul", (real, row), rewrite.add_value("scaled", shape, "float32"), _PLAIN)
-    return rewrite.emit("mul", (scaled, channel), output, _PLAIN)
+    return rewrite.emit("mul", (scaled, channel), output_name, _PLAIN)
 
 
 DYNAMIC_RANGE_PASS = Pass("dynamic_range", quantise_dynamically, 0, around=True)
@@ -211,7 +216,7 @@ def find_overflowing_weights(graph: Graph, dtype: str) -> tuple[str, ...]:
         n
         for subgraph in (graph, *nested_graphs(graph))
         for n in find_weight_constants(subgraph)
-        if _overflows(subgraph.consts[n], dtype)
+        if _overflows_16_bit_float(subgraph.consts[n], dtype)
     )
 
 
@@ -223,7 +228,7 @@ def count_16_bit_weights(graph: Graph) -> int:
     return sum(array.size for array in arrays if any(dtypes.is_exact_in(array, half) for half in dtypes.HALF))
 
 
-def _overflows(array: Array, dtype: str) -> bool:
+def _overflows_16_bit_float(array: Array, dtype: str) -> bool:
     """Test whether a finite number of an array becomes infinite in the 16-bit float ``dtype``."""
     return bool(
         (np.isfinite(array) & ~np.isfinite(dtypes.round_to_16_bit_float(array, dtype).astype(np.float32))).any()
@@ -240,7 +245,7 @@ def round_weights(graph: Graph, context: PassContext) -> Graph:
         array = consts[name]
         is_exact = any(dtypes.is_exact_in(array, half) for half in dtypes.HALF)
         has_levels = np.isfinite(array).all() and recover_quantised_weights(array.reshape(len(array), -1)) is not None
-        if not (is_exact or has_levels or np.isnan(array).any() or _overflows(array, dtype)):
+        if not (is_exact or has_levels or np.isnan(array).any() or _overflows_16_bit_float(array, dtype)):
             consts[name] = dtypes.round_to_16_bit_float(array, dtype).astype(np.float32)
     return replace(graph, consts=consts)
 
