@@ -540,8 +540,12 @@ class _GraphEnd:
             or fixed & set(values)
         ):
             raise self.make_error(
-                f"is {self.tensor_type.dtype} and cannot become an integer; expected a {op} operator with one scale "
-                + ("as its only reader" if self.side == "input" else "that computes it"),
+                f"is {self.tensor_type.dtype} and cannot become an integer; expected "
+                + (
+                    "equal quantize operators of one scale as its only readers"
+                    if self.side == "input"
+                    else "a dequantize operator of one scale that computes it"
+                ),
                 "leave out the dtype for this tensor",
             )
         kind = graph.types[values[0]]

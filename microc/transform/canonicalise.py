@@ -103,8 +103,8 @@ def _evaluate_constants(graph: Graph, node: Node, arrays: list[Array]) -> dict[s
         kind = graph.types[name]
         if (array.shape, str(array.dtype)) != (kind.shape, kind.dtype):
             raise InternalError(
-                f"{node.op}: the reference implementation computes {name!r} with a wrong type; got {array.dtype} {array.shape}, expected "
-                f"{kind.dtype} {kind.shape}",
+                f"{node.op}: the reference implementation computes {name!r} with a wrong type; "
+                f"got {array.dtype} {array.shape}, expected {kind.dtype} {kind.shape}",
                 where=str(node.loc),
             )
         results_by_name[name] = np.array(array, order="C")

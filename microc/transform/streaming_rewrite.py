@@ -22,8 +22,8 @@ from microc.ops.attributes import Rounding
 # ---- Arithmetic of the frames of a value in a step of a stream.
 #
 # A step takes some frames of the input. In a run over the whole sequence a value has ``whole_run_frames`` frames along its time
-# axis. Step n of the stream computes frames n * frames_per_step - delay_frames + i of them, 0 <= i < frames_per_step. Frames with negative numbers, before the start
-# of the sequence, are meaningless; they are masked if a window has padding there.
+# axis. Step n of the stream computes frames n * frames_per_step - delay_frames + i of them, 0 <= i < frames_per_step. Frames
+# with negative numbers, before the start of the sequence, are meaningless; they are masked if a window has padding there.
 
 
 @frozen
