@@ -70,7 +70,7 @@ def check_product(region: Region) -> str:
         g = infer_geometry(node.attrs, types[0].shape, types[1].shape)
         if not g.is_im2col_matrix or g.kernel != (1, 1) or g.groups > 1 or node.attr("layout") != "NHWC":
             return "it is no 1x1 convolution in NHWC, with one group, unit strides and no padding"
-    rows, units, depth = _product_extents(region)
+    rows, units, depth = _rows_units_and_depth(region)
     if rows * units * depth < MIN_MULTIPLICATIONS:
         return f"{rows * units * depth:,} products are fewer than {MIN_MULTIPLICATIONS:,}"
     return "" if depth <= MAX_DEPTH else f"sums of {depth:,} products have no bound here"
@@ -80,7 +80,7 @@ def generate_sgemm_call(region: Region) -> Code:
     """Generate the call of ``cblas_sgemm`` for a layer.
 
     A result is the product of a row of the data and a row of the weights; for ``matmul``, a column of the weights."""
-    node, (rows, units, depth) = region.root, _product_extents(region)
+    node, (rows, units, depth) = region.root, _rows_units_and_depth(region)
     data, operands = {}, list[str]()
     for name, role in zip(node.inputs, ("data", "weight", "bias"), strict=False):
         array = region.const(name) if name else None
@@ -107,7 +107,7 @@ def generate_sgemm_call(region: Region) -> Code:
     return Code((*(bias_fill if bias else ()), call, *(epilogue_loop if epilogue else ())), data, 0, cost, 200)
 
 
-def _product_extents(region: Region) -> tuple[int, int, int]:
+def _rows_units_and_depth(region: Region) -> tuple[int, int, int]:
     """Return the extents (rows, units, depth) of the matrix product of data (rows, depth) and weights (units,
     depth)."""
     units, weight = region.output_types[0].shape[-1], region.type(region.root.inputs[1])
@@ -120,16 +120,16 @@ def find_blas(folder: str, target: Target, functions: Iterable[str]) -> Sources:
     ``folder``: the folder that contains the BLAS; if empty, the BLAS installed on this computer is used. Raises
     ToolError if there is none, UsageError if the target is no computer."""
     if not FAMILIES[target.isa].threads:
-        raise UsageError(f"{NAME} supports computers only; got target {target.cpu}", hint="leave out external")
-    library, folders = _installed_library() if not folder else _library_in_folder(Path(folder))
+        raise UsageError(f"{NAME} runs on computers only; got target {target.cpu}", hint="leave out --external")
+    library, folders = _find_installed_library() if not folder else _find_library_in_folder(Path(folder))
     if not library:
         where = f"in {folder}" if folder else "on this computer"
         raise ToolError(f"there is no BLAS {where}", where=folder, hint=_INSTALL_HINT)
     return Sources(NAME, {HEADER: _DECLARED}, include=("",), libraries=(library,), folders=folders)
 
 
-def _installed_library() -> tuple[str, tuple[str, ...]]:
-    """Return the name by which the linker finds an installed BLAS, and an empty tuple: no folder must be searched.
+def _find_installed_library() -> tuple[str, tuple[str, ...]]:
+    """Return the linker's name of a BLAS installed on this computer, and an empty tuple of folders to search.
 
     The name has the form ``:file`` if only a file with a version in its name exists. It is empty if no BLAS is
     installed."""
@@ -140,8 +140,8 @@ def _installed_library() -> tuple[str, tuple[str, ...]]:
     return "", ()
 
 
-def _library_in_folder(folder: Path) -> tuple[str, tuple[str, ...]]:
-    """Return the name by which the linker finds the BLAS in a folder, and the folders to search, which is this folder.
+def _find_library_in_folder(folder: Path) -> tuple[str, tuple[str, ...]]:
+    """Return the linker's name of the BLAS in a folder, and the folders that the linker must search: this folder.
 
     The name is empty if the folder contains no BLAS. Raises UsageError if the folder's name contains characters that
     ``make`` or shells interpret."""

@@ -54,16 +54,24 @@ def extract_subgraph(graph: Graph, chosen_nodes: Sequence[Node]) -> Graph:
     return replace(graph, name="region", inputs=inputs, outputs=outputs, state={}, updates={}).with_nodes(nodes)
 
 
-def contract_region(graph: Graph, nodes: Sequence[Node], region: Graph, code: tuple[str, ...]) -> Graph:
+def replace_region_by_node(
+    graph: Graph, nodes: Sequence[Node], region_graph: Graph, code_attribute: tuple[str, ...]
+) -> Graph:
     """Replace the nodes of a convex region by one node of operator ``external``.
 
-    ``region``: a graph that computes the same values; it becomes the attribute ``body`` of the new node. ``code``:
-    value of the new node's attribute ``code``."""
+    ``region_graph``: a graph that computes the same values; it becomes the attribute ``body`` of the new node.
+    ``code_attribute``: value of the new node's attribute ``code``."""
     inside = {id(node) for node in nodes}
-    node = Node(EXTERNAL, region.inputs, region.outputs, {"body": region, "code": code}, region.nodes[-1].loc)
+    node = Node(
+        EXTERNAL,
+        region_graph.inputs,
+        region_graph.outputs,
+        {"body": region_graph, "code": code_attribute},
+        region_graph.nodes[-1].loc,
+    )
     before: list[Node] = []
     after: list[Node] = []
-    dependent = set(region.outputs)
+    dependent = set(region_graph.outputs)
     for other in graph.nodes:
         if id(other) in inside:
             continue
@@ -96,7 +104,7 @@ def find_span_regions(graph: Graph, span: Span, target: Target) -> tuple[list[Sp
     why = {node.outputs[0]: refusal for node in graph.nodes if (refusal := span.refuses(graph, node))}
     regions = list[SpanRegion]()
     for _ in range(MAX_SPAN_SEARCHES):
-        regions = [(nodes, region_of(graph, nodes, target)) for nodes in connected_regions(graph, why)]
+        regions = [(nodes, make_region_of_nodes(graph, nodes, target)) for nodes in find_connected_regions(graph, why)]
         left = {name: reason for _, region in regions for name, reason in span.leaves(region).items()}
         if not left:
             break
@@ -107,12 +115,12 @@ def find_span_regions(graph: Graph, span: Span, target: Target) -> tuple[list[Sp
     return sorted(regions, key=lambda each: -len(each[0])), [(locations[name], reason) for name, reason in why.items()]
 
 
-def region_of(graph: Graph, nodes: tuple[Node, ...], target: Target) -> Region:
+def make_region_of_nodes(graph: Graph, nodes: tuple[Node, ...], target: Target) -> Region:
     """Return a region of connected nodes. It has no captures, and its root is the last node."""
     return Region(extract_subgraph(graph, nodes), nodes[-1], {}, {}, target)
 
 
-def connected_regions(graph: Graph, excluded_outputs: Collection[str]) -> Iterator[tuple[Node, ...]]:
+def find_connected_regions(graph: Graph, excluded_outputs: Collection[str]) -> Iterator[tuple[Node, ...]]:
     """Yield the largest convex regions of connected nodes, the nodes of each in the order of the graph.
 
     ``excluded_outputs``: first outputs of the nodes that no region may contain."""
@@ -194,11 +202,11 @@ def partition(
             refused.append((str(region.root.loc), f"{backend.name} {entry.name}: {why}"))
             return
         taken.append(ClaimedRegion(backend, entry, region, entry.code(region)))
-        graph = contract_region(
+        graph = replace_region_by_node(
             graph, nodes, expand_composed_operator(region.graph), (backend.name, str(len(taken) - 1))
         )
 
-    for backend, entry, span in _span_entries(backends):
+    for backend, entry, span in _iterate_entries_with_span(backends):
         regions, left = find_span_regions(graph, span, target)
         refused += [(location, f"{backend.name} {entry.name}: {why}") for location, why in left]
         for nodes, region in regions:
@@ -206,7 +214,7 @@ def partition(
                 claim_region(backend, entry, region, nodes)
     candidates = [
         candidate
-        for candidate in _pattern_matches(graph, backends)
+        for candidate in _iterate_pattern_matches(graph, backends)
         if candidate.match.root.outputs[0] not in excluded_roots
     ]
     for candidate in sorted(candidates, key=lambda candidate: -len(candidate.nodes)):
@@ -219,7 +227,7 @@ def partition(
 
 
 @frozen
-class _Candidate:
+class _MatchCandidate:
     """A match of a backend's pattern that may be replaced by a node."""
 
     backend: Backend
@@ -231,7 +239,7 @@ class _Candidate:
         return self.match.whole
 
 
-def _pattern_matches(graph: Graph, backends: Sequence[Backend]) -> Iterator[_Candidate]:
+def _iterate_pattern_matches(graph: Graph, backends: Sequence[Backend]) -> Iterator[_MatchCandidate]:
     """Yield the matches of all patterns that are no spans, with every node as the root of a match.
 
     There is at most one match for each pattern and root."""
@@ -242,10 +250,10 @@ def _pattern_matches(graph: Graph, backends: Sequence[Backend]) -> Iterator[_Can
             for entry in backend.entries:
                 match = next(find_matches(entry.pattern, node, scope), None) if isinstance(entry.pattern, Op) else None
                 if match is not None:
-                    yield _Candidate(backend, entry, match)
+                    yield _MatchCandidate(backend, entry, match)
 
 
-def _span_entries(backends: Sequence[Backend]) -> Iterator[tuple[Backend, Entry, Span]]:
+def _iterate_entries_with_span(backends: Sequence[Backend]) -> Iterator[tuple[Backend, Entry, Span]]:
     """Yield the entries whose pattern is a span, each with its backend and its span."""
     for backend in backends:
         for entry in backend.entries:
@@ -264,22 +272,22 @@ _IDENTIFIER = re.compile("[a-z][a-z0-9_]*")
 _HEADER_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-+./]*")
 
 
-def region_function(claimed: ClaimedRegion) -> tuple[ir.PrimFunc, ExternalBody]:
+def build_region_function(claimed_region: ClaimedRegion) -> tuple[ir.PrimFunc, ExternalBody]:
     """Return the kernel of a region as a function of the loop IR, and the C code that replaces its body.
 
     The function's parameters are inputs, constants, outputs and workspace, in this order."""
-    code, region = claimed.code, claimed.region
-    _check_code(claimed)
-    reads = [_flat_buffer(f"in_{k}", kind) for k, kind in enumerate(region.input_types)]
+    code, region = claimed_region.code, claimed_region.region
+    _check_backend_code(claimed_region)
+    reads = [_make_flat_buffer(f"in_{k}", kind) for k, kind in enumerate(region.input_types)]
     consts = [ir.Buffer(name, (array.size,), str(array.dtype), "const") for name, array in code.data.items()]
-    writes = [_flat_buffer(f"out_{k}", kind) for k, kind in enumerate(region.output_types)]
+    writes = [_make_flat_buffer(f"out_{k}", kind) for k, kind in enumerate(region.output_types)]
     scratch = [ir.Buffer(SCRATCH, (code.workspace,), "uint8", "workspace")] if code.workspace else []
     buffers = (*reads, *consts, *writes, *scratch)
     start, written = ir.const(0, "int32"), {*writes, *scratch}
     pointers = tuple(ir.AddressOf(b, (start,), b.size, b in written) for b in buffers)
-    name = hashlib.sha256("\n".join((claimed.backend.name, *code.lines)).encode()).hexdigest()[:16]
+    name = hashlib.sha256("\n".join((claimed_region.backend.name, *code.lines)).encode()).hexdigest()[:16]
     body = ir.Evaluate(ir.Call(f"external_{name}", pointers, "int32"))
-    backend = claimed.backend
+    backend = claimed_region.backend
     instructions = round(code.instructions)
     external = ExternalBody(
         backend.name,
@@ -294,14 +302,14 @@ def region_function(claimed: ClaimedRegion) -> tuple[ir.PrimFunc, ExternalBody]:
     return ir.PrimFunc("external", buffers, body), external
 
 
-def _flat_buffer(name: str, tensor_type: TensorType) -> ir.Buffer:
+def _make_flat_buffer(name: str, tensor_type: TensorType) -> ir.Buffer:
     """Return a one-dimensional buffer with as many elements as a tensor, and its dtype."""
     return ir.Buffer(name, (tensor_type.size,), tensor_type.dtype)
 
 
-def _check_code(claimed: ClaimedRegion) -> None:
+def _check_backend_code(claimed_region: ClaimedRegion) -> None:
     """Raise ProgramError if the fields of the C code that a backend returned for a region are malformed."""
-    code, where = claimed.code, f"{claimed.backend.name}, pattern {claimed.entry.name}"
+    code, where = claimed_region.code, f"{claimed_region.backend.name}, pattern {claimed_region.entry.name}"
     data: Mapping[str, Array] = code.data
     for name in data:
         if not _IDENTIFIER.fullmatch(name) or name == SCRATCH or re.fullmatch(r"(in|out)_\d+", name):
@@ -310,7 +318,7 @@ def _check_code(claimed: ClaimedRegion) -> None:
                 where=where,
                 hint="choose a lower-case C identifier other than scratch, in_N and out_N",
             )
-    for header in claimed.backend.headers:
+    for header in claimed_region.backend.headers:
         if not _HEADER_PATH.fullmatch(header) or ".." in header:
             raise ProgramError(f"invalid path of a header; got {header!r}", where=where, hint="give a relative path")
     if not code.lines or code.workspace < 0 or code.instructions < 0:
@@ -321,7 +329,7 @@ def _check_code(claimed: ClaimedRegion) -> None:
         )
     if code.align < 4 or code.align & (code.align - 1):
         raise ProgramError(
-            f"wrong alignment of a region's code: nothing is aligned to {code.align} bytes",
+            f"wrong alignment of a region's data and scratch memory; got {code.align} bytes",
             where=where,
             hint="choose a power of two, 4 or more",
         )

@@ -29,7 +29,7 @@ from microc.compiler.lowering.module_builder import (
 from microc.compiler.options import make_options
 from microc.compiler.tuned.measured_regions import OURS, OwnCode, RegionTask, best_own_code, replay_own_code
 from microc.compiler.tuned.records import SOURCES, UNTUNED, Record, Task
-from microc.external.partition import region_function
+from microc.external.partition import build_region_function
 from microc.module import Call, Kernel, Module, Value, View
 from microc.ops.lowering import Param, node_macs
 from microc.plan.plan import plan_module
@@ -161,7 +161,7 @@ def own_code_candidate(task: RegionTask, ours: OwnCode, decisions: tuple[tuple[s
 def backend_code_candidate(task: RegionTask) -> Candidate:
     """Return the backend's code for a region as a candidate."""
     taken, code = task.taken, task.taken.code
-    func, external = region_function(taken)
+    func, external = build_region_function(taken)
     inputs = [Param(f"in_{k}", name) for k, name in enumerate(task.graph.nodes[0].inputs)]
     data = [Param(role, "", array.reshape(-1)) for role, array in code.data.items()]
     bound = inf if code.differs else taken.backend.bound

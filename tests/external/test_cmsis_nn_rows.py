@@ -11,7 +11,7 @@ import pytest
 
 import microc
 from microc.cli import main
-from microc.external.cmsis_nn.weighted_layers import misread_reason
+from microc.external.cmsis_nn.weighted_layers import wrong_convolution_reason
 from microc.ops.convolution.geometry import Geometry
 from tests.device.smoke import needs
 from tests.external.test_cmsis_nn import COPY, OUT, _layer, copied, parted
@@ -30,7 +30,8 @@ def meant(g: Geometry) -> list[Row]:
 
 
 def read(g: Geometry) -> list[Row] | None:
-    """What ``arm_convolve_1_x_n_s8`` reads with MVE; None where it returns an error. A number beyond the data stays one."""
+    """What ``arm_convolve_1_x_n_s8`` reads with MVE; None where it returns an error. A number beyond the data stays
+    one."""
     left, step, kernel = g.padding[1], g.strides[1], g.kernel[1]
     total = (g.out_width - 1) * step + kernel - g.width
     odd = int(math.fmod(total, 2))
@@ -59,21 +60,22 @@ def rows() -> Iterator[Geometry]:
 
 
 def test_rows_are_the_librarys_where_it_reads_what_is_meant() -> None:
-    wrong = [g for g in rows() if (not misread_reason(g, uses_mve=True)) != (read(g) == meant(g))]
+    wrong = [g for g in rows() if (not wrong_convolution_reason(g, uses_mve=True)) != (read(g) == meant(g))]
     assert not wrong
-    assert {bool(misread_reason(g, uses_mve=True)) for g in rows()} == {True, False}
-    assert not any(misread_reason(g, uses_mve=False) for g in rows())
+    assert {bool(wrong_convolution_reason(g, uses_mve=True)) for g in rows()} == {True, False}
+    assert not any(wrong_convolution_reason(g, uses_mve=False) for g in rows())
 
 
 def test_other_convolutions_are_the_librarys() -> None:
     tall = Geometry(1, 6, 20, 4, 8, (1, 3), (1, 1), (0, 2, 0, 0), (1, 1), 1)
     narrow = Geometry(1, 1, 20, 3, 8, (1, 3), (1, 1), (0, 2, 0, 0), (1, 1), 1)
-    assert not misread_reason(tall, uses_mve=True) and not misread_reason(narrow, uses_mve=True)
+    assert not wrong_convolution_reason(tall, uses_mve=True) and not wrong_convolution_reason(narrow, uses_mve=True)
     higher = Geometry(1, 1, 20, 4, 8, (1, 3), (1, 1), (1, 1, 0, 1), (1, 1), 1)
-    assert misread_reason(higher, uses_mve=True) and not misread_reason(higher, uses_mve=False)
+    assert wrong_convolution_reason(higher, uses_mve=True) and not wrong_convolution_reason(higher, uses_mve=False)
     one = Geometry(1, 6, 6, 4, 8, (1, 1), (1, 1), (0, 0, 1, 1), (1, 1), 1)
     assert (
-        misread_reason(one, uses_mve=False) == "it pads the end of an axis, which the version for 1x1 windows ignores"
+        wrong_convolution_reason(one, uses_mve=False)
+        == "it pads the end of an axis, which the version for 1x1 windows ignores"
     )
 
 
@@ -99,7 +101,7 @@ ROWS = [
 @needs("qemu-system-arm")
 def test_rows_agree_on_an_emulated_m55(case: tuple[tuple[int, ...], int, int, int, int], tmp_path: Path) -> None:
     x, kernel, step, left, right = case
-    assert not misread_reason(row(x[2], kernel, step, left, right), uses_mve=True)
+    assert not wrong_convolution_reason(row(x[2], kernel, step, left, right), uses_mve=True)
     graph = _layer("conv2d", x, (8, 1, kernel, 4), result=OUT, strides=(1, step), padding=(0, left, 0, right))
     program = microc.compile(graph, board="mps3-an547", external={"cmsis-nn": COPY}, external_choice="all")
     assert any("cmsis-nn" in call.rule for call in program.module.calls)

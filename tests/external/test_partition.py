@@ -8,7 +8,7 @@ import pytest
 from microc import GraphBuilder
 from microc.errors import ProgramError
 from microc.external.backend import Backend, Code, Entry, Region
-from microc.external.partition import is_convex, partition, region_function
+from microc.external.partition import build_region_function, is_convex, partition
 from microc.graph.ir import Graph
 from microc.graph.match import Op, P
 from microc.graph.verify import verify
@@ -116,7 +116,7 @@ def test_code_that_is_not_whole_is_refused(made: Code, said: str) -> None:
     entry = Entry("relu", P.op("dense"), lambda region: made)
     found = partition(network(), [Backend("acme", (entry,), open=lambda *_: Sources("acme", {}))], TARGET)
     with pytest.raises(ProgramError, match=said):
-        region_function(found.taken[0])
+        build_region_function(found.taken[0])
 
 
 def test_the_function_says_what_is_read_and_written() -> None:
@@ -130,7 +130,7 @@ def test_the_function_says_what_is_read_and_written() -> None:
         ],
         TARGET,
     )
-    func, external = region_function(found.taken[0])
+    func, external = build_region_function(found.taken[0])
     assert [(p.name, p.scope, p.size) for p in func.params] == [
         *(("in_0", "global", 8), ("w", "const", 12), ("out_0", "global", 12), ("scratch", "workspace", 64)),
     ]

@@ -9,7 +9,7 @@ import pytest
 
 from microc import GraphBuilder
 from microc.external.backend import Backend, Code, Entry, Region, Span, leave_out_no_layer
-from microc.external.partition import MAX_SPAN_SEARCHES, connected_regions, find_span_regions, is_convex, partition
+from microc.external.partition import MAX_SPAN_SEARCHES, find_connected_regions, find_span_regions, is_convex, partition
 from microc.graph.ir import Graph, Node
 from microc.graph.verify import verify
 from microc.module import Sources
@@ -79,7 +79,7 @@ def test_a_region_ends_where_another_layer_stands_between() -> None:
 def test_all_regions_are_convex_and_have_an_order(seed: int) -> None:
     graph = chance(seed, 40)
     others = {node.outputs[0] for node in graph.nodes if refuses(graph, node)}
-    regions = list(connected_regions(graph, others))
+    regions = list(find_connected_regions(graph, others))
     inside = [node.outputs[0] for nodes in regions for node in nodes]
     assert sorted((*inside, *others)) == sorted(node.outputs[0] for node in graph.nodes)
     assert all(is_convex(graph, nodes) for nodes in regions)

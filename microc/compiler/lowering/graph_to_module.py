@@ -25,7 +25,7 @@ from microc.compiler.lowering.module_builder import (
     order_groups,
     register_kernel,
 )
-from microc.external.partition import region_function
+from microc.external.partition import build_region_function
 from microc.graph.ir import Graph, Node
 from microc.module import Call, Kernel, Module, View
 from microc.ops import registry
@@ -255,7 +255,7 @@ def add_external_region(builder: ModuleBuilder, node: Node) -> None:
     """Add a region that external code computes to the module, as one kernel."""
     graph = builder.graph
     taken = builder.make.configuration.external[node.attr("code")]
-    func, external = region_function(taken)
+    func, external = build_region_function(taken)
     layers = "+".join(inner.op for inner in taken.region.graph.nodes)
     stem = c_identifier_of(node.loc.name or node.outputs[0])
     comment = (f"external code of {taken.backend.name}: {layers}",)

@@ -51,7 +51,7 @@ class RequantizeParams:
     maximum: int
 
 
-def core_operators(region: Region) -> dict[str, Node]:
+def legalised_nodes_by_operator(region: Region) -> dict[str, Node]:
     """Legalise a region to operators on integers; return its nodes by the name of the operator.
 
     The dictionary is empty if an operator occurs twice, or if the region cannot be legalised."""
@@ -82,9 +82,9 @@ def requantize_params(graph: Graph, node: Node) -> RequantizeParams:
     return RequantizeParams(multiplier, shift, node.attr("zero_point"), node.attr("minimum"), node.attr("maximum"))
 
 
-def zero_point(region: Region, value: str) -> int:
+def zero_point(region: Region, value_name: str) -> int:
     """Return the zero point of a value that is quantised per tensor."""
-    quant = region.type(value).quant
+    quant = region.type(value_name).quant
     assert quant is not None
     return quant.zero_point[0]
 
@@ -98,11 +98,11 @@ def function_suffix(region: Region) -> str:
     return SUFFIXES[region.output_types[0].dtype]
 
 
-def unsupported_reason(region: Region, ops: Sequence[str]) -> str:
+def unsupported_reason(region: Region, expected_operators: Sequence[str]) -> str:
     """Return why the library cannot compute a region with these dtypes, rounding and integer operators; empty if it
     can.
 
-    ``ops``: the integer operators to which the region must legalise, exactly."""
+    ``expected_operators``: the integer operators to which the region must legalise, exactly."""
     types = [region.type(name) for name in (region.root.inputs[0], region.root.outputs[0])]
     for type_ in types:
         if type_.dtype not in SUFFIXES or type_.dtype != types[0].dtype:
@@ -111,9 +111,9 @@ def unsupported_reason(region: Region, ops: Sequence[str]) -> str:
             return "its data are not quantised per tensor"
     if region.root.attrs.get("rounding", Rounding.DOUBLE) != Rounding.DOUBLE:
         return f"it is rounded as {region.root.attr('rounding')}, the library rounds twice, as TFLite Micro does"
-    core = core_operators(region)
-    if set(core) != set(ops):
-        return f"its integer operators are {' and '.join(core) or 'none'}, expected {' and '.join(ops)}"
+    core = legalised_nodes_by_operator(region)
+    if set(core) != set(expected_operators):
+        return f"its integer operators are {' and '.join(core) or 'none'}, expected {' and '.join(expected_operators)}"
     return ""
 
 
@@ -125,11 +125,11 @@ def format_structure(structure: str, constant_name: str, **fields: object) -> st
     return f"const {structure} {constant_name} = {{{members}}};"
 
 
-def _format_initialiser(value: object) -> str:
+def _format_initialiser(member_value: object) -> str:
     """Format a value as a C initialiser: a mapping as a structure with named members, any other value by ``str``."""
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'.{key} = {_format_initialiser(part)}' for key, part in value.items())}}}"
-    return str(value)
+    if isinstance(member_value, Mapping):
+        return f"{{{', '.join(f'.{key} = {_format_initialiser(part)}' for key, part in member_value.items())}}}"
+    return str(member_value)
 
 
 def format_dims(constant_name: str, *extents: int) -> str:
@@ -138,14 +138,16 @@ def format_dims(constant_name: str, *extents: int) -> str:
     return format_structure("cmsis_nn_dims", constant_name, **dict(zip("nhwc", extents, strict=True)))
 
 
-def tile_members(extents: Sequence[int]) -> dict[str, int]:
+def tile_members_of_extents(extents: Sequence[int]) -> dict[str, int]:
     """Return the members of a ``cmsis_nn_tile``, by name, for the extents (height, width)."""
     return {"w": extents[1], "h": extents[0]}
 
 
-def format_context(workspace: int) -> str:
-    """Format the ``cmsis_nn_context`` of a call, with ``workspace`` bytes of scratch memory."""
-    return format_structure("cmsis_nn_context", "context", buf="scratch" if workspace else "NULL", size=workspace)
+def format_workspace_context(workspace_bytes: int) -> str:
+    """Format the ``cmsis_nn_context`` of a call, with ``workspace_bytes`` bytes of scratch memory."""
+    return format_structure(
+        "cmsis_nn_context", "context", buf="scratch" if workspace_bytes else "NULL", size=workspace_bytes
+    )
 
 
 # ---- A copy of CMSIS-NN on disk: the check of its function signatures, and the source files that some functions need.
@@ -210,7 +212,7 @@ def collect_library_sources(folder: str, target: Target, functions: Iterable[str
     if FAMILIES[target.isa].flash_space:
         raise UsageError(
             f"{NAME} does not support {target.cpu}, whose constants are in a separate address space",
-            hint="leave out external",
+            hint="leave out --external",
         )
     functions = tuple(functions)
     root = _find_library_root(Path(folder))
@@ -226,7 +228,7 @@ def collect_library_sources(folder: str, target: Target, functions: Iterable[str
             hint=_NEWER_COPY_HINT,
         )
     files = _read_library_files(root)
-    chosen = _source_files(files, functions)
+    chosen = _find_files_that_define(files, functions)
     headers = {path: data for path, data in files.items() if path.endswith(".h")}
     licence = root / "LICENSE"
     kept = {"LICENSE": _read_inside_root(root, licence)} if licence.is_file() else {}
@@ -235,7 +237,7 @@ def collect_library_sources(folder: str, target: Target, functions: Iterable[str
         {**headers, **{path: files[path] for path in chosen}, **kept},
         include=("Include",),
         licence="Apache-2.0",
-        version=next(_pack_releases(root), ""),
+        version=next(_read_releases_of_pack(root), ""),
     )
 
 
@@ -294,11 +296,11 @@ def _read_inside_root(root: Path, path: Path) -> bytes:
     )
 
 
-def _source_files(files: Mapping[str, bytes], functions: Iterable[str]) -> list[str]:
+def _find_files_that_define(texts_by_path: Mapping[str, bytes], functions: Iterable[str]) -> list[str]:
     """Return the paths of the C files that define ``functions``, and everything that they call directly or
     indirectly."""
-    texts = {path: data.decode("utf-8", "replace") for path, data in files.items() if path.endswith(".c")}
-    definitions = {name: path for path, text in texts.items() for name in _defined_functions(text)}
+    texts = {path: data.decode("utf-8", "replace") for path, data in texts_by_path.items() if path.endswith(".c")}
+    definitions = {name: path for path, text in texts.items() for name in _find_defined_functions(text)}
     tables = [path for path in texts if path.endswith(_TABLES)]
     chosen: dict[str, None] = {}
     pending = [definitions[name] for name in functions if name in definitions]
@@ -306,23 +308,23 @@ def _source_files(files: Mapping[str, bytes], functions: Iterable[str]) -> list[
         path = pending.pop()
         if path not in chosen:
             chosen[path] = None
-            pending += [definitions[word] for word in _library_identifiers(texts[path]) if word in definitions]
+            pending += [definitions[word] for word in _find_library_identifiers(texts[path]) if word in definitions]
             pending += tables if "arm_nn_tables.h" in texts[path] else []
     return sorted(chosen)
 
 
 @lru_cache(maxsize=1024)
-def _defined_functions(text: str) -> tuple[str, ...]:
-    return tuple(_FUNCTION_DEFINITION.findall(text))
+def _find_defined_functions(c_source: str) -> tuple[str, ...]:
+    return tuple(_FUNCTION_DEFINITION.findall(c_source))
 
 
 @lru_cache(maxsize=1024)
-def _library_identifiers(text: str) -> frozenset[str]:
+def _find_library_identifiers(c_source: str) -> frozenset[str]:
     """Return the identifiers in a C text that contain ``arm_``."""
-    return frozenset(_WORD.findall(text))
+    return frozenset(_WORD.findall(c_source))
 
 
-def _pack_releases(root: Path) -> Iterator[str]:
+def _read_releases_of_pack(root: Path) -> Iterator[str]:
     """Yield the releases that the pack description (the ``.pdsc`` file) lists, in its order."""
     for path in sorted(root.glob("*CMSIS-NN.pdsc"))[:1]:
         yield from re.findall(
@@ -340,46 +342,46 @@ _MAX_WORKSPACE_WINDOW = 512
 """Number of elements of a window from which on an int16 depthwise layer needs no workspace."""
 
 
-def convolution_workspace(g: Geometry, variant: str, *, int16_data: bool) -> int:
+def convolution_workspace_bytes(geometry: Geometry, variant: str, *, int16_data: bool) -> int:
     """Return the number of workspace bytes of ``arm_convolve_wrapper_s8``, or of its ``_s16`` version for
     ``int16_data``.
 
-    ``variant``: the variant of the kernels (:func:`kernel_variant`). The workspace contains patches of the data (the
-    elements under one window): four with MVE, else two, stored as int16."""
-    depth = g.kernel[0] * g.kernel[1] * g.channels
+    ``variant``: the variant of the kernels (:func:`kernel_variant`). The workspace contains patches of the data
+    (the elements under one window): four with MVE, else two, stored as int16."""
+    depth = geometry.kernel[0] * geometry.kernel[1] * geometry.channels
     if int16_data:
         return 8 * _round_up(depth, 8) if variant == MVE else 4 * depth
-    if g.kernel == (1, 1) and g.dilation == (1, 1) and not any(g.padding[:2]):
+    if geometry.kernel == (1, 1) and geometry.dilation == (1, 1) and not any(geometry.padding[:2]):
         # Only one of the supported C compilers needs the DSP buffer.
-        return 4 * g.channels if variant == DSP and g.strides == (1, 1) else 0
+        return 4 * geometry.channels if variant == DSP and geometry.strides == (1, 1) else 0
     if variant != MVE:
         return 4 * _round_up(depth, 4)
-    row = (g.kernel[1] + g.padding[1]) * g.channels if g.height == 1 else 0
+    row = (geometry.kernel[1] + geometry.padding[1]) * geometry.channels if geometry.height == 1 else 0
     return _round_up(max(4 * _round_up(depth, 16), row), 4)
 
 
-def depthwise_workspace(g: Geometry, variant: str, *, int16_data: bool) -> int:
+def depthwise_workspace_bytes(geometry: Geometry, variant: str, *, int16_data: bool) -> int:
     """Return the number of workspace bytes of ``arm_depthwise_conv_wrapper_s8``, or of its ``_s16`` version for
     ``int16_data``.
 
     0 if the library has no fast version for the layer. The workspace contains one patch of the data (the elements under
     a window) as int16 or, with MVE and int8, four patches of ``BLOCK`` channels. ``variant``: the variant of the
     kernels (:func:`kernel_variant`)."""
-    taps = g.kernel[0] * g.kernel[1]
+    taps = geometry.kernel[0] * geometry.kernel[1]
     fast = (
-        g.out_channels == g.channels
-        and g.dilation == (1, 1)
-        and (taps < _MAX_WORKSPACE_WINDOW if int16_data else g.batch == 1)
+        geometry.out_channels == geometry.channels
+        and geometry.dilation == (1, 1)
+        and (taps < _MAX_WORKSPACE_WINDOW if int16_data else geometry.batch == 1)
     )
     if not fast or variant not in (MVE, DSP):
         return 0
     if variant == MVE:
-        return 8 * g.channels * taps + 8 if int16_data else 4 * BLOCK * taps
-    small = g.kernel == (3, 3) and max(g.padding[:2]) <= 1
-    return 0 if small and not int16_data else _round_up(2 * g.channels * taps, 4)
+        return 8 * geometry.channels * taps + 8 if int16_data else 4 * BLOCK * taps
+    small = geometry.kernel == (3, 3) and max(geometry.padding[:2]) <= 1
+    return 0 if small and not int16_data else _round_up(2 * geometry.channels * taps, 4)
 
 
-def average_pool_workspace(channels: int, variant: str) -> int:
+def average_pool_workspace_bytes(channels: int, variant: str) -> int:
     """Return the number of workspace bytes of ``arm_avgpool_s8`` and ``arm_avgpool_s16``: with DSP, an int32 sum for
     every channel."""
     return 4 * channels if variant == DSP else 0

@@ -13,11 +13,11 @@ from microc.external.backend import Code, Region
 from microc.external.cmsis_nn.cmsis_library import (
     MVE,
     RequantizeParams,
-    core_operators,
     format_dims,
     format_structure,
     function_suffix,
     kernel_variant,
+    legalised_nodes_by_operator,
     requantize_params,
     unsupported_reason,
     zero_point,
@@ -50,12 +50,12 @@ class _LoopBody:
 
     graph: Graph
 
-    def nodes(self, op: str) -> list[Node]:
+    def nodes_of_operator(self, op: str) -> list[Node]:
         """Return the body's nodes of operator ``op``."""
         return [node for node in self.graph.nodes if node.op == op]
 
     @property
-    def clip(self) -> int:
+    def cell_state_limit(self) -> int:
         """Limit to which the magnitude of the cell state is clipped; 0 if only the range of int16 limits it."""
         low, high = (self.nodes("clip")[1].attr(name) for name in ("minimum", "maximum"))
         return 0 if low < -high else int(high)
@@ -80,26 +80,28 @@ def check_lstm(region: Region) -> str:
     if region.type(hidden).quant != region.type(region.root.outputs[0]).quant:
         return "its rows and its hidden state have different scales or zero points"
     body = _legalised_loop_body(region)
-    products = body.nodes("requantize")
-    if len(products) != 2 or len(body.nodes("qmul")) != 3 or len(body.nodes("qsigmoid16")) != 5:
+    products = body.nodes_of_operator("requantize")
+    if len(products) != 2 or len(body.nodes_of_operator("qmul")) != 3 or len(body.nodes_of_operator("qsigmoid16")) != 5:
         return "its iteration is not two layers, five activations and three products"
-    return _sum_mismatch(region, body, products) or _cell_mismatch(region, body)
+    return _describe_gate_sum_mismatch(region, body, products) or _describe_cell_state_mismatch(region, body)
 
 
-def _sum_mismatch(region: Region, body: _LoopBody, products: list[Node]) -> str:
+def _describe_gate_sum_mismatch(region: Region, body: _LoopBody, products: list[Node]) -> str:
     """Return why the sums of an LSTM's gates would differ between the library and microc's kernels; empty if they
     agree."""
     for node in products:
         quant = requantize_params(body.graph, node)
-        by_gate = [array.reshape(4, -1) for array in _scales_by_row(quant, 4 * _lstm_units(region))]
+        by_gate = [
+            array.reshape(4, -1) for array in _multipliers_and_shifts_by_row(quant, 4 * _count_lstm_units(region))
+        ]
         if any((array != array[:, :1]).any() for array in by_gate):
             return "weights of a gate have several scales"
-        if node.attr("bound") >= 1 << 31 or node.attr("bound") * _largest_scale(quant) >= 1 << 30:
+        if node.attr("bound") >= 1 << 31 or node.attr("bound") * _largest_requantisation_scale(quant) >= 1 << 30:
             return "its sums do not fit into 32 bits"
     return ""
 
 
-def _gate_difference(region: Region, body: _LoopBody) -> str:
+def _describe_gate_difference(region: Region, body: _LoopBody) -> str:
     """Describe by how much LSTM gates may differ between the library and microc's kernels; empty if they are equal.
 
     They differ if a recurrent product (weights by hidden state) saturates in microc's kernels. The bound follows from
@@ -107,26 +109,26 @@ def _gate_difference(region: Region, body: _LoopBody) -> str:
     recurrent, hidden = (region.root.inputs[k] for k in (2, 3))
     low, high = dtypes.int_range(region.type(hidden).dtype)
     zero = zero_point(region, hidden)
-    most = np.abs(_lstm_const(region, recurrent).astype(np.int64)).sum(axis=1) * max(high - zero, zero - low)
-    multiplier, shift = _scales_by_row(
-        requantize_params(body.graph, body.nodes("requantize")[1]), 4 * _lstm_units(region)
+    most = np.abs(_data_of_lstm_constant(region, recurrent).astype(np.int64)).sum(axis=1) * max(high - zero, zero - low)
+    multiplier, shift = _multipliers_and_shifts_by_row(
+        requantize_params(body.graph, body.nodes_of_operator("requantize")[1]), 4 * _count_lstm_units(region)
     )
     product = most * np.ldexp(multiplier.astype(np.float64), shift - 31)
     over = (product.max() - (_INT16_SPAN - 1)) / (1 << 12)
     return f"ours cuts recurrent products off at 8, of which gates lack {over:.3g} at most" if over > 0 else ""
 
 
-def _cell_mismatch(region: Region, body: _LoopBody) -> str:
+def _describe_cell_state_mismatch(region: Region, body: _LoopBody) -> str:
     """Return why an LSTM's cell state would differ between the library and microc's kernels; empty if it is equal."""
     quant = region.type(region.root.inputs[4]).quant
     assert quant is not None
     scale, power = quant.scale[0], round(math.log2(quant.scale[0]))
     if scale != 2.0**power or not -15 <= power <= -1 or any(quant.zero_point):
         return "the scale of its cell state is no power of two from 2**-15 to 2**-1"
-    bent = body.nodes("qsigmoid16")[-1]
+    bent = body.nodes_of_operator("qsigmoid16")[-1]
     if math.ldexp(bent.attr("multiplier"), -bent.attr("shift")) != math.ldexp(3, power + 12):
         return "the scale of its cell state is rounded in the activation"
-    return "" if body.nodes("clip")[1].attr("maximum") >= 1 else "its cell state is clipped to 0"
+    return "" if body.nodes_of_operator("clip")[1].attr("maximum") >= 1 else "its cell state is clipped to 0"
 
 
 def generate_lstm_call(region: Region) -> Code:
@@ -137,12 +139,12 @@ def generate_lstm_call(region: Region) -> Code:
     steps = first if node.attr("time_major") else second
     kept = [f"in_{region.graph.inputs.index(name)}" for name in (hidden, cell)]
     rows, *last = (f"out_{region.graph.outputs.index(name)}" for name in node.outputs)
-    layers = [_gate_product(region, body, number) for number in range(2)]
+    layers = [_read_gate_product(region, body, number) for number in range(2)]
     gates: dict[str, object] = {}
     for k, gate in enumerate(GATES):
         fields: dict[str, object] = {}
         for name, layer in zip(("input", "hidden"), layers, strict=True):
-            multiplier, shift = (int(array[k * units]) for array in layer.rows)
+            multiplier, shift = (int(array[k * units]) for array in layer.multipliers_and_shifts)
             fields |= {
                 f"{name}_multiplier": multiplier,
                 f"{name}_shift": shift,
@@ -150,7 +152,7 @@ def generate_lstm_call(region: Region) -> Code:
                 f"{name}_effective_bias": f"&{name}_bias[{k * units}]",
             }
         gates[f"{gate}_gate"] = {**fields, "activation_type": "ARM_TANH" if gate == "cell" else "ARM_SIGMOID"}
-    forget, new, out = body.nodes("qmul")
+    forget, new, out = body.nodes_of_operator("qmul")
     function = f"arm_lstm_unidirectional_{function_suffix(region)}"
     part = -(-2 * batch * units // 4) * 4
     quant = region.type(cell).quant
@@ -165,7 +167,7 @@ def generate_lstm_call(region: Region) -> Code:
             time_steps=steps, input_size=depth, hidden_size=units, input_offset=-zero_point(region, data),
             forget_to_cell_multiplier=forget.attr("multiplier"), forget_to_cell_shift=forget.attr("shift"),
             input_to_cell_multiplier=new.attr("multiplier"), input_to_cell_shift=new.attr("shift"),
-            cell_clip=body.clip, cell_scale_power=round(math.log2(quant.scale[0])),
+            cell_clip=body.cell_state_limit, cell_scale_power=round(math.log2(quant.scale[0])),
             output_multiplier=out.attr("multiplier"), output_shift=out.attr("shift"),
             output_offset=out.attr("zero_point"), **gates,
         ),
@@ -180,49 +182,52 @@ def generate_lstm_call(region: Region) -> Code:
     }
     each = 4 * (ROW[kind] * (depth + units) + 2 * RESULT[kind]) + 5 * CURVE[kind] + 3 * ELEMENT[kind]
     cost = CALL + batch * steps * units * each
-    return Code(lines, constants, 2 * part, cost, 1800, (function,), fails=True, differs=_gate_difference(region, body))
+    return Code(
+        lines, constants, 2 * part, cost, 1800, (function,), fails=True, differs=_describe_gate_difference(region, body)
+    )
 
 
 @frozen
 class _GateProduct:
     """One of the two matrix products of an LSTM: weights of all gates by the input, or by the hidden state.
 
-    ``weights``: the matrix; ``bias``: the bias, with the terms that come from zero points added; ``rows``: multipliers
-    and shifts that requantise the sums, one of each for every row of the matrix."""
+    ``weights``: the matrix; ``bias``: the bias, with the terms that come from zero points added;
+    ``multipliers_and_shifts``: multipliers and shifts that requantise the sums, one of each for every row of the
+    matrix."""
 
     weights: Array
     bias: Array
-    rows: tuple[Array, Array]
+    multipliers_and_shifts: tuple[Array, Array]
 
 
-def _gate_product(region: Region, body: _LoopBody, product_index: int) -> _GateProduct:
+def _read_gate_product(region: Region, body: _LoopBody, product_index: int) -> _GateProduct:
     """Return the LSTM's matrix product by the input (``product_index`` 0) or by the hidden state (1)."""
-    weights = _lstm_const(region, region.root.inputs[1 + product_index])
+    weights = _data_of_lstm_constant(region, region.root.inputs[1 + product_index])
     dtype = np.int32 if region.output_types[0].dtype == "int8" else np.int64
-    dense = body.nodes("dense")[product_index]
+    dense = body.nodes_of_operator("dense")[product_index]
     bias = body.graph.consts[dense.inputs[2]] if len(dense.inputs) > 2 else np.zeros(len(weights))
-    found = requantize_params(body.graph, body.nodes("requantize")[product_index])
-    return _GateProduct(weights, bias.reshape(-1).astype(dtype), _scales_by_row(found, len(weights)))
+    found = requantize_params(body.graph, body.nodes_of_operator("requantize")[product_index])
+    return _GateProduct(weights, bias.reshape(-1).astype(dtype), _multipliers_and_shifts_by_row(found, len(weights)))
 
 
-def _scales_by_row(quant: RequantizeParams, rows: int) -> tuple[Array, Array]:
+def _multipliers_and_shifts_by_row(requantize: RequantizeParams, row_count: int) -> tuple[Array, Array]:
     """Return the multipliers and the shifts of a requantisation for every row, repeated if all rows share them."""
-    return np.broadcast_to(quant.multiplier, rows), np.broadcast_to(quant.shift, rows)
+    return np.broadcast_to(requantize.multiplier, row_count), np.broadcast_to(requantize.shift, row_count)
 
 
-def _largest_scale(quant: RequantizeParams) -> float:
+def _largest_requantisation_scale(requantize: RequantizeParams) -> float:
     """Return the largest scale of a requantisation, multiplier * 2**(shift - 31)."""
-    return float(np.ldexp(quant.multiplier.astype(np.float64), quant.shift - 31).max())
+    return float(np.ldexp(requantize.multiplier.astype(np.float64), requantize.shift - 31).max())
 
 
-def _lstm_units(region: Region) -> int:
+def _count_lstm_units(region: Region) -> int:
     """Return the number of an LSTM's units, from the shape of its hidden state."""
     return region.type(region.root.inputs[3]).shape[1]
 
 
-def _lstm_const(region: Region, name: str) -> Array:
+def _data_of_lstm_constant(region: Region, operand_name: str) -> Array:
     """Return the data of an LSTM's constant operand; :func:`check_lstm` has tested that the operand is constant."""
-    array = region.const(name)
+    array = region.const(operand_name)
     assert array is not None
     return array
 
@@ -253,9 +258,9 @@ def check_svdf(region: Region) -> str:
 
 def generate_svdf_call(region: Region) -> Code:
     """Generate the call of ``arm_svdf_s8`` or ``arm_svdf_state_s16_s8``."""
-    node, kind = core_operators(region)["qsvdf"], kernel_variant(region.target)
+    node, kind = legalised_nodes_by_operator(region)["qsvdf"], kernel_variant(region.target)
     data, *names, state = region.root.inputs
-    feature, time, bias = (_svdf_const(region, name) for name in names)
+    feature, time, bias = (_data_of_svdf_constant(region, name) for name in names)
     (batch, depth), (filters, memory) = region.type(data).shape, time.shape
     units, dtype = filters // node.attr("rank"), str(time.dtype)
     given, kept = (f"in_{region.graph.inputs.index(name)}" for name in (data, state))
@@ -294,8 +299,8 @@ def generate_svdf_call(region: Region) -> Code:
     return Code(lines, constants, 4 * batch * (filters + units), cost, 900, (FUNCTIONS[dtype],), fails=True)
 
 
-def _svdf_const(region: Region, name: str) -> Array:
+def _data_of_svdf_constant(region: Region, operand_name: str) -> Array:
     """Return the data of a constant operand of an SVDF."""
-    array = region.const(name)
+    array = region.const(operand_name)
     assert array is not None
     return array

@@ -12,15 +12,15 @@ from microc.external.cmsis_nn.cmsis_library import (
     DSP,
     MVE,
     PLAIN,
-    convolution_workspace,
-    depthwise_workspace,
-    format_context,
+    convolution_workspace_bytes,
+    depthwise_workspace_bytes,
     format_dims,
     format_structure,
+    format_workspace_context,
     function_suffix,
     kernel_variant,
     region_requantize_params,
-    tile_members,
+    tile_members_of_extents,
     unsupported_reason,
     zero_point,
 )
@@ -34,40 +34,43 @@ from microc.ops.convolution.geometry import Geometry, infer_geometry
 # padding only.
 
 
-def misread_reason(g: Geometry, *, uses_mve: bool) -> str:
+def wrong_convolution_reason(geometry: Geometry, *, uses_mve: bool) -> str:
     """Return why the library would compute wrong results for a convolution, or read out of bounds; empty if it would
     not.
 
     ``uses_mve``: True if the MVE variant of the library is compiled for the core."""
-    top, left, bottom, right = g.padding
-    if g.kernel == (1, 1) and g.dilation == (1, 1) and not (top or left):
+    top, left, bottom, right = geometry.padding
+    if geometry.kernel == (1, 1) and geometry.dilation == (1, 1) and not (top or left):
         return "it pads the end of an axis, which the version for 1x1 windows ignores" if bottom or right else ""
-    one_row = g.height == g.kernel[0] == g.dilation[1] == 1 and g.strides[1] * g.channels % 4 == 0
-    if uses_mve and one_row and (top or bottom or not _parts_cover_row(g)):
+    one_row = (
+        geometry.height == geometry.kernel[0] == geometry.dilation[1] == 1
+        and geometry.strides[1] * geometry.channels % 4 == 0
+    )
+    if uses_mve and one_row and (top or bottom or not _is_one_row_image_correct(geometry)):
         return "its windows over one row end where the MVE version does not expect it"
     return ""
 
 
-def _parts_cover_row(g: Geometry) -> bool:
+def _is_one_row_image_correct(geometry: Geometry) -> bool:
     """Test whether the library's MVE variant computes the results of a one-row image correctly.
 
     It computes them in three parts: left, middle and right. If the number of results of the parts does not add up to
     that of the row, the library uses its general version, which is correct: the test is then true as well.
     """
-    left, step, kernel = g.padding[1], g.strides[1], g.kernel[1]
-    total = (g.out_width - 1) * step + kernel - g.width
+    left, step, kernel = geometry.padding[1], geometry.strides[1], geometry.kernel[1]
+    total = (geometry.out_width - 1) * step + kernel - geometry.width
     more = int(math.fmod(total, 2))  # as C has it
     if 2 * left + more != total:
         return False
     first = max(1, -(-left // step)) if left else 0
     last = max(1, -(-(left + more) // step)) if left + more else 0
-    middle = max(g.out_width - first - last, 0)
-    if first + middle + last != g.out_width:
+    middle = max(geometry.out_width - first - last, 0)
+    if first + middle + last != geometry.out_width:
         return True
     begin = step * (first + middle) - left
-    within = (first - 1) * step - left + kernel <= g.width if first else True
+    within = (first - 1) * step - left + kernel <= geometry.width if first else True
     behind = last if more else left
-    ends = begin + kernel - 1 == g.width and (last - 1) * step + 1 <= behind if last else True
+    ends = begin + kernel - 1 == geometry.width and (last - 1) * step + 1 <= behind if last else True
     return within and ends
 
 
@@ -105,9 +108,9 @@ def check_convolution(region: Region) -> str:
         return f"it has {g.groups} groups of {g.channels} channels"
     if region.root.attr("layout") != "NHWC":
         return "its layout is not NHWC"
-    if _is_depthwise(region) or region.output_types[0].dtype == "int16":
+    if _is_depthwise_region(region) or region.output_types[0].dtype == "int16":
         return ""
-    return misread_reason(g, uses_mve=kernel_variant(region.target) == MVE)
+    return wrong_convolution_reason(g, uses_mve=kernel_variant(region.target) == MVE)
 
 
 def check_dense(region: Region) -> str:
@@ -131,14 +134,18 @@ def _check_weighted_layer(region: Region, op: str) -> str:
         return "its weights are not int8 with zero point 0"
     wide = region.output_types[0].dtype == "int16"
     biases = (
-        ("int32",) if not wide else ("int64", "int32") if op == "conv2d" and not _is_depthwise(region) else ("int64",)
+        ("int32",)
+        if not wide
+        else ("int64", "int32")
+        if op == "conv2d" and not _is_depthwise_region(region)
+        else ("int64",)
     )
     if len(names) > 1 and region.type(names[1]).dtype not in biases:
         return f"its bias is {region.type(names[1]).dtype}, not {' or '.join(biases)}"
     return ""
 
 
-def _is_depthwise(region: Region) -> bool:
+def _is_depthwise_region(region: Region) -> bool:
     """Test whether the region is a depthwise convolution: one of several groups. :func:`check_convolution` has refused
     convolutions of several groups that are not depthwise."""
     return region.root.op == "conv2d" and region.root.attr("groups") > 1
@@ -149,17 +156,17 @@ def generate_convolution_call(region: Region) -> Code:
 
     For int16 data these names end in ``_s16``."""
     g, quant, kind = _convolution_geometry(region), region_requantize_params(region), kernel_variant(region.target)
-    weight, bias = _weights_and_bias(region, g.out_channels)
-    depthwise, wide = _is_depthwise(region), region.output_types[0].dtype == "int16"
+    weight, bias = _find_weights_and_bias(region, g.out_channels)
+    depthwise, wide = _is_depthwise_region(region), region.output_types[0].dtype == "int16"
     name = f"arm_{'depthwise_conv_wrapper' if depthwise else 'convolve_wrapper'}_{function_suffix(region)}"
-    workspace = (depthwise_workspace if depthwise else convolution_workspace)(g, kind, int16_data=wide)
+    workspace = (depthwise_workspace_bytes if depthwise else convolution_workspace_bytes)(g, kind, int16_data=wide)
     fields: dict[str, object] = {
         "input_offset": -zero_point(region, region.root.inputs[0]),
         "output_offset": quant.zero_point,
         **({"ch_mult": g.out_channels // g.channels} if depthwise else {}),
-        "stride": tile_members(g.strides),
-        "padding": tile_members(g.padding[:2]),
-        "dilation": tile_members(g.dilation),
+        "stride": tile_members_of_extents(g.strides),
+        "padding": tile_members_of_extents(g.padding[:2]),
+        "dilation": tile_members_of_extents(g.dilation),
         "activation": {"min": quant.minimum, "max": quant.maximum},
     }
     kernel = (
@@ -168,7 +175,7 @@ def generate_convolution_call(region: Region) -> Code:
         else format_dims("filter", g.out_channels, *g.kernel, g.channels)
     )
     lines = (
-        format_context(workspace),
+        format_workspace_context(workspace),
         format_structure("cmsis_nn_dw_conv_params" if depthwise else "cmsis_nn_conv_params", "params", **fields),
         format_structure(
             "cmsis_nn_per_channel_quant_params", "quant", multiplier="(int32_t *)multiplier", shift="(int32_t *)shift"
@@ -203,7 +210,7 @@ def generate_dense_call(region: Region) -> Code:
     requant, kind = region_requantize_params(region), kernel_variant(region.target)
     x = region.input_types[0]
     units = region.output_types[0].shape[-1]
-    weight, bias = _weights_and_bias(region, units)
+    weight, bias = _find_weights_and_bias(region, units)
     depth = weight.shape[1]
     rows, offset = x.size // depth, -zero_point(region, region.root.inputs[0])
     data = {"weight": weight, "bias": bias}
@@ -250,13 +257,13 @@ def _format_bias(bias: Array) -> str:
     )
 
 
-def _weights_and_bias(region: Region, channels: int) -> tuple[Array, Array]:
-    """Return a layer's weights, and its bias for each of ``channels`` output channels: zeros if the layer has no
-    bias."""
+def _find_weights_and_bias(region: Region, output_channel_count: int) -> tuple[Array, Array]:
+    """Return a layer's weights, and its bias for each of ``output_channel_count`` output channels: zeros if the layer
+    has no bias."""
     weight, *bias = (region.const(name) for name in region.root.inputs[1:] if name)
     assert weight is not None
     dtype = np.int64 if region.output_types[0].dtype == "int16" else np.int32
-    array = bias[0] if bias and bias[0] is not None else np.zeros(channels, dtype)
+    array = bias[0] if bias and bias[0] is not None else np.zeros(output_channel_count, dtype)
     return weight, array.reshape(-1)
 
 

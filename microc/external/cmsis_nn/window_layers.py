@@ -11,14 +11,14 @@ from microc.external.cmsis_nn.cmsis_library import (
     DSP,
     MVE,
     PLAIN,
-    average_pool_workspace,
-    core_operators,
-    format_context,
+    average_pool_workspace_bytes,
     format_dims,
     format_structure,
+    format_workspace_context,
     function_suffix,
     kernel_variant,
-    tile_members,
+    legalised_nodes_by_operator,
+    tile_members_of_extents,
     unsupported_reason,
 )
 from microc.external.cmsis_nn.weighted_layers import CALL
@@ -59,14 +59,14 @@ def generate_pool_call(region: Region) -> Code:
     assert y.quant is not None
     low, high = activation_range(str(node.attr("activation")), y.quant, y.dtype)
     average = node.op == "avg_pool2d"
-    workspace = average_pool_workspace(x.shape[-1], kind) if average else 0
+    workspace = average_pool_workspace_bytes(x.shape[-1], kind) if average else 0
     kernel = node.attr("kernel")
     name = f"arm_{'avgpool' if average else 'max_pool'}_{function_suffix(region)}"
     lines = (
-        format_context(workspace),
+        format_workspace_context(workspace),
         format_structure(
-            "cmsis_nn_pool_params", "params", stride=tile_members(node.attr("strides")),
-            padding=tile_members(node.attr("padding")[:2]), activation={"min": low, "max": high},
+            "cmsis_nn_pool_params", "params", stride=tile_members_of_extents(node.attr("strides")),
+            padding=tile_members_of_extents(node.attr("padding")[:2]), activation={"min": low, "max": high},
         ),
         format_dims("input", *x.shape),
         format_dims("filter", 1, *kernel, 1),
@@ -87,7 +87,7 @@ def check_add(region: Region) -> str:
 
 def generate_add_call(region: Region) -> Code:
     """Generate the call of ``arm_elementwise_add_s8`` or ``arm_elementwise_add_s16``."""
-    node, kind = core_operators(region)["qadd"], kernel_variant(region.target)
+    node, kind = legalised_nodes_by_operator(region)["qadd"], kernel_variant(region.target)
     size, data, operands = region.output_types[0].size, {}, list[str]()
     for name, role in zip(region.root.inputs, ("left", "right"), strict=True):
         array = region.const(name)

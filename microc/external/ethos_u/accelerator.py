@@ -28,15 +28,15 @@ _WORD = re.compile(r"[A-Za-z0-9_]{1,64}")
 class Accelerator:
     """A model of Arm's Ethos-U accelerators.
 
-    ``product``: the number of its product family in payloads; ``log2_macs``: base-2 logarithm of its
-    multiply-accumulates per cycle; ``system``: Vela's system configuration (memories and clocks for its estimates) that
-    is used by default; ``dedicated``: the default for memory modes in which the accelerator has SRAM of its own in
-    front of DRAM, empty if the model supports no such mode."""
+    ``product_number``: the number of its product family in payloads; ``log2_macs``: base-2 logarithm of its
+    multiply-accumulates per cycle; ``default_system_config``: Vela's system configuration (memories and clocks for its
+    estimates) that is used by default; ``dedicated_sram_system_config``: the default for memory modes in which the
+    accelerator has SRAM of its own in front of DRAM, empty if the model supports no such mode."""
 
-    product: int
+    product_number: int
     log2_macs: int
-    system: str
-    dedicated: str = ""
+    default_system_config: str
+    dedicated_sram_system_config: str = ""
 
 
 _U55, _U65 = ("Ethos_U55_High_End_Embedded",), ("Ethos_U65_Embedded", "Ethos_U65_High_End")
@@ -59,23 +59,28 @@ SRAM of its own, which an Ethos-U65 may have."""
 class Configuration:
     """The parsed configuration of the backend.
 
-    ``accelerator``: Vela's name of the accelerator; ``memory``: name of Vela's memory mode; ``system``: name of Vela's
-    system configuration, empty for the default; ``driver``: a folder that contains Arm's driver, or empty."""
+    ``accelerator_name``: Vela's name of the accelerator; ``memory_mode``: name of Vela's memory mode;
+    ``system_config``: name of Vela's system configuration, empty for the default; ``driver_folder``: a folder that
+    contains Arm's driver, or empty."""
 
-    accelerator: str
-    memory: str = "Shared_Sram"
-    system: str = ""
-    driver: str = ""
-
-    @property
-    def target(self) -> Accelerator:
-        return ACCELERATORS[self.accelerator]
+    accelerator_name: str
+    memory_mode: str = "Shared_Sram"
+    system_config: str = ""
+    driver_folder: str = ""
 
     @property
-    def reckoned(self) -> str:
+    def accelerator_model(self) -> Accelerator:
+        return ACCELERATORS[self.accelerator_name]
+
+    @property
+    def system_config_for_estimates(self) -> str:
         """Name of the system configuration for Vela's estimates: the configured name, else the accelerator's
         default."""
-        return self.system or (self.target.dedicated if self.memory.startswith(_DEDICATED) else self.target.system)
+        return self.system_config or (
+            self.accelerator_model.dedicated_sram_system_config
+            if self.memory_mode.startswith(_DEDICATED)
+            else self.accelerator_model.default_system_config
+        )
 
 
 def add_board_facts(user_configuration: str, board_configuration: str) -> str:
@@ -133,21 +138,21 @@ def parse_configuration(configuration: str) -> Configuration:
         key, equals, value = word.partition("=")
         if key not in ("memory", "system") or not equals or not value or key in values:
             raise UsageError(
-                f"wrong word of a configuration; got {word!r}, expected memory=NAME or system=NAME, each at most once",
+                f"unknown item in the configuration; got {word!r}, expected memory=NAME or system=NAME, each at most once",
                 hint=_CONFIGURATION_HINT,
             )
         if key == "memory" and value not in MEMORY_MODES:
             raise UsageError(f"unknown memory mode; got {value!r}", hint=known_names_hint(value, MEMORY_MODES, "modes"))
         if key == "system" and not _WORD.fullmatch(value):
             raise UsageError(
-                f"invalid name of a system; got {value!r}",
+                f"invalid name of a system configuration; got {value!r}",
                 hint="choose one of Vela's list: vela --list-configs Arm/vela.ini",
             )
         values[key] = value
     chosen = Configuration(accelerator, values.get("memory", "Shared_Sram"), values.get("system", ""), driver)
-    if not chosen.target.dedicated and chosen.memory.startswith(_DEDICATED):
+    if not chosen.accelerator_model.dedicated_sram_system_config and chosen.memory_mode.startswith(_DEDICATED):
         raise UsageError(
-            f"{accelerator} has no memory of its own; got memory={chosen.memory}",
+            f"{accelerator} has no memory of its own; got memory={chosen.memory_mode}",
             hint="choose memory=Shared_Sram or memory=Sram_Only",
         )
     return chosen
@@ -190,8 +195,8 @@ def check_payload(payload: bytes, accelerator: Accelerator, region_sizes: Sequen
     ``region_sizes``: sizes in bytes of the memory regions that the payload may access: weights, scratch memory and fast
     scratch memory, in this order.
     """
-    for registers, operation in _operations_with_registers(_command_stream(payload, accelerator)):
-        for name, region, start, size, step in _memory_accesses(registers, operation):
+    for registers, operation in _iterate_operations_with_registers(_extract_command_stream(payload, accelerator)):
+        for name, region, start, size, step in _iterate_memory_accesses(registers, operation):
             if start % step:
                 raise _payload_error(
                     f"{name} begin at byte {start:,} of region {region}, expected a multiple of {step}"
@@ -206,11 +211,11 @@ def check_payload(payload: bytes, accelerator: Accelerator, region_sizes: Sequen
 def _payload_error(problem: str) -> ToolError:
     """Return the error for a payload of Vela that fails the check; ``problem`` describes the fault as a clause."""
     return ToolError(
-        f"Vela's output is not sound: {problem}", hint="install ethos-u-vela 5.2.0, which is known to work"
+        f"Vela's output fails the check: {problem}", hint="install ethos-u-vela 5.2.0, which is known to work"
     )
 
 
-def _command_stream(payload: bytes, accelerator: Accelerator) -> Array:
+def _extract_command_stream(payload: bytes, accelerator: Accelerator) -> Array:
     """Return the words of the only command stream in a payload.
 
     Raises ToolError if the payload is malformed, or is for another accelerator."""
@@ -237,7 +242,8 @@ def _command_stream(payload: bytes, accelerator: Accelerator) -> Array:
             raise _payload_error(f"driver action {action} at byte {4 * position} is unknown or cut off")
     if not is_configured or len(streams) != 1:
         raise _payload_error(
-            f"it has {len(streams)} streams and {'one' if is_configured else 'no'} configuration, expected one of each"
+            f"the payload has {len(streams)} command streams and {int(is_configured)} configurations of the accelerator, "
+            "expected 1 of each"
         )
     return streams[0]
 
@@ -246,15 +252,15 @@ def _configures_accelerator(word: int, accelerator: Accelerator) -> bool:
     """Return True if the payload's configuration word states this accelerator; raise ToolError if it states another
     one."""
     product, log2_macs = word >> 28, word & 0xF
-    if (product, log2_macs) != (accelerator.product, accelerator.log2_macs):
+    if (product, log2_macs) != (accelerator.product_number, accelerator.log2_macs):
         raise _payload_error(
-            f"it is for product {product} with {1 << log2_macs} products a cycle, expected {accelerator.product} "
-            f"with {1 << accelerator.log2_macs}"
+            f"the payload is for product family {product} with {1 << log2_macs} multiply-accumulates per cycle, "
+            f"expected family {accelerator.product_number} with {1 << accelerator.log2_macs}"
         )
     return True
 
 
-def _operations_with_registers(words: Array) -> Iterator[tuple[Registers, int]]:
+def _iterate_operations_with_registers(words: Array) -> Iterator[tuple[Registers, int]]:
     """Yield every operation of a command stream that accesses memory, in order, as a pair (registers, code).
 
     ``registers`` are the values that the commands before the operation have set; ``code`` is the operation's code.
@@ -280,10 +286,10 @@ def _operations_with_registers(words: Array) -> Iterator[tuple[Registers, int]]:
             if position != len(whole):
                 raise _payload_error(f"{len(whole) - position} words follow the end of the stream")
             return
-    raise _payload_error("the stream has no end")
+    raise _payload_error("the command stream has no command that ends it")
 
 
-def _memory_accesses(registers: Registers, operation: int) -> Iterator[MemoryAccess]:
+def _iterate_memory_accesses(registers: Registers, operation: int) -> Iterator[MemoryAccess]:
     """Yield the memory accesses of an operation: name for errors, region number, first byte, size in bytes, and the
     alignment that the first byte needs."""
     try:
@@ -294,17 +300,17 @@ def _memory_accesses(registers: Registers, operation: int) -> Iterator[MemoryAcc
             if not target & _INTERNAL:
                 yield "copies", target & 7, registers[_LONG_COMMAND | 0x31], length, 1
             return
-        yield from _feature_map_accesses("results", registers, _OFM, registers[0x112] + 1)
-        yield from _feature_map_accesses("data", registers, _IFM, 0)
+        yield from _iterate_feature_map_accesses("results", registers, _OFM, registers[0x112] + 1)
+        yield from _iterate_feature_map_accesses("data", registers, _IFM, 0)
         if operation == _ELEMENTWISE and not registers.get(0x180, 0) & 0x80:
-            yield from _feature_map_accesses("second operands", registers, _IFM2, 0)
+            yield from _iterate_feature_map_accesses("second operands", registers, _IFM2, 0)
         if operation in (_CONVOLUTION, _DEPTHWISE):
-            yield from _weight_accesses(registers)
+            yield from _iterate_weight_accesses(registers)
     except KeyError as error:
         raise _payload_error(f"register {error} is read before it is set") from error
 
 
-def _weight_accesses(registers: Registers) -> Iterator[MemoryAccess]:
+def _iterate_weight_accesses(registers: Registers) -> Iterator[MemoryAccess]:
     """Yield the memory accesses of an operation to weights and scales, also those of a second core if there is one."""
     for name, region, *cores in (("weights", 0x128, 0x20, 0x90), ("scales", 0x129, 0x22, 0x92)):
         for core in cores:
@@ -318,7 +324,7 @@ def _weight_accesses(registers: Registers) -> Iterator[MemoryAccess]:
                 )
 
 
-def _feature_map_accesses(
+def _iterate_feature_map_accesses(
     map_name: str, registers: Registers, register_base: int, height: int
 ) -> Iterator[MemoryAccess]:
     """Yield the memory accesses of an operation to a feature map.

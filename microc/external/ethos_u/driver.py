@@ -13,7 +13,7 @@ from microc.base.file_access import read_bytes
 from microc.errors import ToolError, UnsupportedError, UsageError
 from microc.external.backend import Backend, Code, Entry, Region, Span
 from microc.external.ethos_u.accelerator import ALIGN, NAME, Configuration, check_payload, parse_configuration
-from microc.external.ethos_u.vela import LeftOperators, VelaModel, compile_model, require_vela
+from microc.external.ethos_u.vela import OperatorsLeftToProcessor, VelaModel, compile_model, require_vela
 from microc.frontend.tflite.writer import convert_node, tflite_names, to_tflite
 from microc.graph.ir import Graph, Node
 from microc.module import Sources
@@ -154,21 +154,21 @@ def open_driver(configuration: Configuration, target: Target) -> Sources:
             f"{NAME} needs a Cortex-M as its host; got {target.cpu}",
             hint="choose a board with a Cortex-M",
         )
-    if not configuration.driver:
-        return Sources(NAME, _caller_sources(_ELSEWHERE), include=("",), licence=_LICENCE)
-    folder = Path(configuration.driver).resolve()
+    if not configuration.driver_folder:
+        return Sources(NAME, _generate_caller_files(_ELSEWHERE), include=("",), licence=_LICENCE)
+    folder = Path(configuration.driver_folder).resolve()
     header = next((folder / inner for inner in _HEADERS if (folder / inner / DRIVER).is_file()), None)
-    own = _caller_sources(_HERE if target.npu else _ELSEWHERE)
+    own = _generate_caller_files(_HERE if target.npu else _ELSEWHERE)
     if header is not None and all((folder / "src" / name).is_file() for name in SOURCES):
-        return _driver_sources(folder, header, own, _PRODUCTS[configuration.target.product])
+        return _collect_driver_sources(folder, header, own, _PRODUCTS[configuration.accelerator_model.product_number])
     if not (folder / f"lib{LIBRARY}.a").is_file():
         raise UsageError(
-            f"there is no lib{LIBRARY}.a in {folder}", where=configuration.driver, hint=f"name {_DRIVER_HINT}"
+            f"there is no lib{LIBRARY}.a in {folder}", where=configuration.driver_folder, hint=f"name {_DRIVER_HINT}"
         )
     if target.npu and header is None:
         raise UsageError(
             f"there is no {DRIVER} in {folder}, nor in its folder include",
-            where=configuration.driver,
+            where=configuration.driver_folder,
             hint=f"name {_DRIVER_HINT}",
         )
     if not re.fullmatch(r"[A-Za-z0-9_\-+./:=]+", str(folder)):
@@ -177,7 +177,7 @@ def open_driver(configuration: Configuration, target: Target) -> Sources:
             where=str(folder),
             hint="rename the folder",
         )
-    headers = dict(_driver_files(folder, header, "*.h")) if header is not None and target.npu else {}
+    headers = dict(_read_driver_files(folder, header, "*.h")) if header is not None and target.npu else {}
     return Sources(
         NAME,
         {**own, **headers},
@@ -188,14 +188,14 @@ def open_driver(configuration: Configuration, target: Target) -> Sources:
     )
 
 
-def _caller_sources(setup_code: str) -> dict[str, bytes]:
+def _generate_caller_files(setup_code: str) -> dict[str, bytes]:
     """Return the generated files that call the driver, by file name.
 
     ``setup_code``: the C code that defines ``set_up``, which the call runs first."""
     return {HEADER: _DECLARED, "microc_ethos_u.c": (_CALLED % setup_code).encode()}
 
 
-def _driver_sources(folder: Path, headers: Path, caller_files: dict[str, bytes], product_macro: str) -> Sources:
+def _collect_driver_sources(folder: Path, headers: Path, caller_files: dict[str, bytes], product_macro: str) -> Sources:
     """Return the source files of Arm's driver, with the files that call it and the macros for compiling both.
 
     The driver's logging is disabled, so that it does not write to a firmware's console. ``headers``: the folder that
@@ -204,9 +204,9 @@ def _driver_sources(folder: Path, headers: Path, caller_files: dict[str, bytes],
     files = {
         **caller_files,
         "cmsis_compiler.h": _CMSIS,
-        **dict(_driver_files(folder, headers, "*.h")),
-        **dict(_driver_files(folder, folder / "src", "*.h")),
-        **{path: text for name in SOURCES for path, text in _driver_files(folder, folder / "src", name)},
+        **dict(_read_driver_files(folder, headers, "*.h")),
+        **dict(_read_driver_files(folder, folder / "src", "*.h")),
+        **{path: text for name in SOURCES for path, text in _read_driver_files(folder, folder / "src", name)},
     }
     return Sources(
         NAME,
@@ -217,7 +217,7 @@ def _driver_sources(folder: Path, headers: Path, caller_files: dict[str, bytes],
     )
 
 
-def _driver_files(folder: Path, subfolder: Path, pattern: str) -> Iterator[tuple[str, bytes]]:
+def _read_driver_files(folder: Path, subfolder: Path, pattern: str) -> Iterator[tuple[str, bytes]]:
     """Yield path and content of the driver's files in the folder ``subfolder`` whose names match ``pattern``.
 
     Paths are relative to the sources of the C project. Raises UsageError if a file cannot be read, or is outside of
@@ -259,13 +259,13 @@ def configured_backend(configuration_text: str) -> Backend:
     """Return the backend for the accelerator that a configuration names (see :func:`parse_configuration`)."""
     configuration = parse_configuration(configuration_text)
 
-    def find_left_layers(region: Region) -> Mapping[str, str]:
+    def find_layers_left_to_processor(region: Region) -> Mapping[str, str]:
         """Compile a region by Vela; map the first output of each layer that Vela leaves to the processor to Vela's
         reason."""
         result = compile_model(to_tflite(region.graph), configuration) if not check_region_computes(region) else None
-        return _layers_left_out(region, result) if isinstance(result, LeftOperators) else {}
+        return _map_layers_left_to_processor(region, result) if isinstance(result, OperatorsLeftToProcessor) else {}
 
-    def open_sources(user_configuration: str, target: Target, functions: Iterable[str]) -> Sources:
+    def open_driver_sources(user_configuration: str, target: Target, functions: Iterable[str]) -> Sources:
         """Return the sources that call Arm's driver; ToolError if Vela is not installed."""
         driver_sources = open_driver(configuration, target)
         require_vela()
@@ -273,11 +273,11 @@ def configured_backend(configuration_text: str) -> Backend:
 
     entry = Entry(
         "region",
-        Span(layer_refusal_reason, find_left_layers),
+        Span(layer_refusal_reason, find_layers_left_to_processor),
         lambda region: generate_driver_call(region, configuration),
         check_region_computes,
     )
-    return Backend(NAME, (entry,), open=open_sources, headers=(HEADER,))
+    return Backend(NAME, (entry,), open=open_driver_sources, headers=(HEADER,))
 
 
 def require_configuration(user_configuration: str, target: Target, functions: Iterable[str]) -> Sources:
@@ -302,7 +302,7 @@ def check_region_computes(region: Region) -> str:
     return "" if any(node.op not in MOVES for node in region.graph.nodes) else "its layers only move data"
 
 
-def _layers_left_out(region: Region, left_operators: LeftOperators) -> Mapping[str, str]:
+def _map_layers_left_to_processor(region: Region, left_operators: OperatorsLeftToProcessor) -> Mapping[str, str]:
     """Map the first output of each layer that Vela leaves to the processor to the reason.
 
     Vela identifies operators by the names of their results. Raises ToolError if none of its names belongs to a layer of
@@ -318,7 +318,7 @@ def _layers_left_out(region: Region, left_operators: LeftOperators) -> Mapping[s
     if not left:
         raise ToolError(
             f"Vela leaves {', '.join(left_operators.reasons)[:100]} to the processor, expected results of layers in the region",
-            hint="leave out external",
+            hint="leave out --external",
         )
     return left
 
@@ -329,11 +329,13 @@ def generate_driver_call(region: Region, configuration: Configuration) -> Code:
     compiled = compile_model(to_tflite(region.graph), configuration)
     names = tflite_names(region.graph)
     ends = (*region.graph.inputs, *region.graph.outputs)
-    if not isinstance(compiled, VelaModel) or {names[value] for value in ends} != set(compiled.places):
+    if not isinstance(compiled, VelaModel) or {names[value] for value in ends} != set(compiled.offsets_by_tensor):
         raise ToolError("Vela's model has other inputs and outputs than the region", hint="install ethos-u-vela 5.2.0")
-    fast = compiled.fast or compiled.scratch
-    check_payload(compiled.payload, configuration.target, (len(compiled.weights), compiled.scratch, fast))
-    offsets = {value: compiled.places[names[value]] for value in ends}
+    fast = compiled.fast_scratch_bytes or compiled.scratch_bytes
+    check_payload(
+        compiled.payload, configuration.accelerator_model, (len(compiled.weights), compiled.scratch_bytes, fast)
+    )
+    offsets = {value: compiled.offsets_by_tensor[names[value]] for value in ends}
     sizes = {value: region.type(value).nbytes for value in ends}
     inside = [f"(void)memcpy(&scratch[{offsets[v]}], in_{k}, {sizes[v]});" for k, v in enumerate(region.graph.inputs)]
     outside = [
@@ -342,11 +344,20 @@ def generate_driver_call(region: Region, configuration: Configuration) -> Code:
     lines = (
         *inside,
         f"const int status = microc_ethos_u(commands, {len(compiled.payload)}, weights, {len(compiled.weights)}, "
-        f"scratch, {compiled.scratch}, &scratch[{compiled.scratch if compiled.fast else 0}], {fast});",
+        f"scratch, {compiled.scratch_bytes}, &scratch[{compiled.scratch_bytes if compiled.fast_scratch_bytes else 0}], {fast});",
         *outside,
         "return status;",
     )
     cost = CALL + WORD * sum(sizes.values()) / 4 + compiled.cycles
     data = {"commands": compiled.payload, "weights": compiled.weights or bytes(ALIGN)}
     arrays = {name: np.frombuffer(each, np.uint8) for name, each in data.items()}
-    return Code(lines, arrays, compiled.scratch + compiled.fast, cost, _CODE_BYTES, ("ethosu_invoke_v3",), ALIGN, True)
+    return Code(
+        lines,
+        arrays,
+        compiled.scratch_bytes + compiled.fast_scratch_bytes,
+        cost,
+        _CODE_BYTES,
+        ("ethosu_invoke_v3",),
+        ALIGN,
+        True,
+    )

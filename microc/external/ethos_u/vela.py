@@ -1,5 +1,5 @@
-"""Run Vela, Arm's compiler for Ethos-U, on a TFLite model, and read its output. Vela runs in a process of its own, bounded in
-time and memory."""
+"""Run Vela, Arm's compiler for Ethos-U, on a TFLite model, and read its output. Vela runs in a process of its own,
+bounded in time and memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ MAX_FILE_BYTES = 256 << 20  # largest size, in bytes, of a compiled model that i
 _LEFT_OPERATOR_MESSAGE = re.compile(
     r"^Warning \([^()\n]*\) operator: .*, ofm: '([^'\n]*)'\nReason: (.+(?:\n.*\S.*)*)", re.MULTILINE
 )
-"""Pattern of Vela's message that it leaves an operator to the processor, with the reason; an empty line ends the message."""
+"""Pattern of Vela's message that it leaves an operator to the processor, with the reason; an empty line ends the
+message."""
 _MAX_REASON_CHARACTERS = 200  # largest number of characters of a reason
 OPERATOR = b"ethos-u"
 _INSTALL_HINT = "pip install 'microc[ethos-u]'"
@@ -48,21 +49,21 @@ runpy.run_module("ethosu.vela", run_name="__main__", alter_sys=True)
 class VelaModel:
     """A region that Vela has compiled, as Arm's driver needs it.
 
-    ``payload``: the command stream with its headers; ``weights``: the encoded weights; ``scratch``: bytes of scratch
-    memory; ``fast``: bytes of fast scratch memory, 0 if it is the same as the scratch memory; ``places``: byte offsets of
-    inputs and outputs in scratch memory, by tensor name; ``cycles``: accelerator cycles of a run, by Vela's estimate.
-    """
+    ``payload``: the command stream with its headers; ``weights``: the encoded weights; ``scratch_bytes``: bytes of
+    scratch memory; ``fast_scratch_bytes``: bytes of fast scratch memory, 0 if it is the same as the scratch memory;
+    ``offsets_by_tensor``: byte offsets of inputs and outputs in scratch memory, by tensor name; ``cycles``: accelerator
+    cycles of a run, by Vela's estimate."""
 
     payload: bytes
     weights: bytes
-    scratch: int
-    fast: int
-    places: Mapping[str, int]
+    scratch_bytes: int
+    fast_scratch_bytes: int
+    offsets_by_tensor: Mapping[str, int]
     cycles: float
 
 
 @frozen
-class LeftOperators:
+class OperatorsLeftToProcessor:
     """The operators of a region that Vela leaves to the processor.
 
     ``reasons``: for every result of such an operator, Vela's reason by the result's name; empty if Vela prints none."""
@@ -81,7 +82,7 @@ def require_vela() -> None:
 
 
 @lru_cache(maxsize=16)
-def compile_model(model: bytes, configuration: Configuration) -> VelaModel | LeftOperators:
+def compile_model(model: bytes, configuration: Configuration) -> VelaModel | OperatorsLeftToProcessor:
     """Compile a TFLite model by Vela; return the compiled model, or the operators that Vela leaves to the processor.
 
     Raises ToolError if Vela is not installed, fails, takes too long, or writes malformed files."""
@@ -95,18 +96,20 @@ def compile_model(model: bytes, configuration: Configuration) -> VelaModel | Lef
             raise ToolError("Vela wrote no model, or no summary", hint="install ethos-u-vela 5.2.0")
         try:
             with guard_flatbuffer(model_file.name):
-                return _read_vela_model(model_file.read_bytes(), _read_total_cycles(summary), parse_reasons(output))
+                return _read_vela_model(
+                    model_file.read_bytes(), _read_total_cycles(summary), parse_refusal_reasons(output)
+                )
         except ModelError as error:
             raise ToolError(f"Vela's model cannot be read: {error.what}", hint="install ethos-u-vela 5.2.0") from error
 
 
-def parse_reasons(output: str) -> dict[str, str]:
+def parse_refusal_reasons(vela_output: str) -> dict[str, str]:
     """Parse Vela's messages; return why Vela leaves operators to the processor, by the names of the operators' results.
 
     Each reason is shortened to one line of printable characters."""
     warnings = (
         (name, "; ".join(line.strip(" -") for line in text.splitlines()))
-        for name, text in _LEFT_OPERATOR_MESSAGE.findall(output)
+        for name, text in _LEFT_OPERATOR_MESSAGE.findall(vela_output)
     )
     return {
         name: "".join(filter(str.isprintable, text.replace(":; ", ": ")))[:_MAX_REASON_CHARACTERS]
@@ -120,8 +123,8 @@ def _run_vela(folder: Path, configuration: Configuration) -> str:
     Raises ToolError if Vela fails, or takes longer than :data:`MAX_SECONDS`."""
     command = [
         sys.executable, "-P", "-c", _BOUNDED_PROGRAM, str(MAX_MEMORY_BYTES), "region.tflite", "--output-dir", "out",
-        "--accelerator-config", configuration.accelerator, "--config", "Arm/vela.ini",
-        "--system-config", configuration.reckoned, "--memory-mode", configuration.memory,
+        "--accelerator-config", configuration.accelerator_name, "--config", "Arm/vela.ini",
+        "--system-config", configuration.system_config_for_estimates, "--memory-mode", configuration.memory_mode,
         "--cop-format", "COP1",
     ]  # fmt: skip
     try:
@@ -129,14 +132,14 @@ def _run_vela(folder: Path, configuration: Configuration) -> str:
     except subprocess.TimeoutExpired as error:
         raise ToolError(
             f"Vela took more than {MAX_SECONDS} s",
-            hint="leave out external, or compile a part of the network (--inputs, --outputs)",
+            hint="leave out --external, or compile a part of the network (--inputs, --outputs)",
         ) from error
     if result.returncode:
         lines = (result.stdout + b"\n" + result.stderr).decode("utf-8", "replace").splitlines()
         last = next(filter(str.strip, reversed(lines)), "it says nothing")
         raise ToolError(
             f"Vela refuses a region: {''.join(filter(str.isprintable, last.strip()))[:200]}",
-            hint="leave out external, or name another memory mode or system",
+            hint="leave out --external, or name another memory mode or system configuration",
         )
     return result.stdout.decode("utf-8", "replace")
 
@@ -151,20 +154,23 @@ def _read_total_cycles(summary: Path) -> float:
         raise ToolError("Vela's summary has no cycles", hint="install ethos-u-vela 5.2.0") from error
 
 
-def _read_vela_model(data: bytes, cycles: float, reasons_by_name: Mapping[str, str]) -> VelaModel | LeftOperators:
+def _read_vela_model(
+    data: bytes, cycles: float, reasons_by_name: Mapping[str, str]
+) -> VelaModel | OperatorsLeftToProcessor:
     """Read the TFLite model that Vela wrote.
 
-    If Vela has compiled the whole region, the model consists of a single custom operator for the accelerator. The operands
-    of this operator are: command stream, weights, scratch memory, fast scratch memory, then the region's inputs. If the
-    model contains other operators, return these as the operators that Vela left to the processor. ``cycles``: the estimate
-    in Vela's summary; ``reasons_by_name``: Vela's reasons, by the names of the operators' results."""
+    If Vela has compiled the whole region, the model consists of a single custom operator for the accelerator. The
+    operands of this operator are: command stream, weights, scratch memory, fast scratch memory, then the region's
+    inputs. If the model contains other operators, return these as the operators that Vela left to the processor.
+    ``cycles``: the estimate in Vela's summary; ``reasons_by_name``: Vela's reasons, by the names of the operators'
+    results."""
     model = tflite.Model.GetRootAs(data, 0)
     graph = model.Subgraphs(0)
     operators = [graph.Operators(k) for k in range(graph.OperatorsLength())]
     names = [graph.Tensors(k).Name().decode("utf-8", "replace") for k in range(graph.TensorsLength())]
     left = [each for each in operators if model.OperatorCodes(each.OpcodeIndex()).CustomCode() != OPERATOR]
     if left:
-        return LeftOperators(
+        return OperatorsLeftToProcessor(
             {
                 name: reasons_by_name.get(name, "")
                 for each in left
@@ -172,18 +178,18 @@ def _read_vela_model(data: bytes, cycles: float, reasons_by_name: Mapping[str, s
             }
         )
     if len(operators) != 1:
-        raise ModelError(f"it has {len(operators)} operators for the accelerator, expected one")
+        raise ModelError(f"the model has {len(operators)} operators for the accelerator, expected one")
     (each,) = operators
     command, weights, scratch, fast, *inputs = (int(k) for k in each.InputsAsNumpy())
     outputs = [int(k) for k in each.OutputsAsNumpy()]
-    offsets = _tensor_arena_offsets(model, len(names))
+    offsets = _scratch_offsets_of_tensors(model, len(names))
     sizes = {k: int(np.prod(graph.Tensors(k).ShapeAsNumpy())) for k in (scratch, fast, *inputs, *outputs)}
     for k in (*inputs, *outputs):
         if not 0 <= offsets[k] <= sizes[scratch] - sizes[k]:
             raise ModelError(
                 f"{names[k]} begins at byte {offsets[k]}, outside of the {sizes[scratch]} bytes of the arena"
             )
-    payload, constants = (_tensor_data(model, graph.Tensors(k)) for k in (command, weights))
+    payload, constants = (_constant_data_of_tensor(model, graph.Tensors(k)) for k in (command, weights))
     fast_bytes = 0 if fast == scratch else -(-sizes[fast] // ALIGN) * ALIGN
     scratch_bytes = -(-sizes[scratch] // ALIGN) * ALIGN
     return VelaModel(
@@ -191,26 +197,26 @@ def _read_vela_model(data: bytes, cycles: float, reasons_by_name: Mapping[str, s
     )
 
 
-def _tensor_data(model: Any, tensor: Any) -> bytes:
+def _constant_data_of_tensor(model: Any, tensor: Any) -> bytes:
     """Return the constant data of a tensor in a TFLite model; empty if the tensor has none."""
     buffer = model.Buffers(tensor.Buffer())
     return bytes(buffer.DataAsNumpy()) if buffer.DataLength() else b""
 
 
-def _tensor_arena_offsets(model: Any, tensor_count: int) -> list[int]:
+def _scratch_offsets_of_tensors(model: Any, tensor_count: int) -> list[int]:
     """Return the byte offset of every tensor in scratch memory, -1 for a tensor that is not in scratch memory.
 
     The offsets come from the model's metadata entry ``OfflineMemoryAllocation``. It consists of int32 words: version,
     number of the subgraphs (1), number of the tensors, and an offset for each tensor. Raises ModelError if there is no
     such entry for ``tensor_count`` tensors."""
-    for data in _offline_allocations(model):
+    for data in _offline_allocation_entries(model):
         numbers = np.frombuffer(data, "<i4").tolist()
         if numbers[:3] == [0, 1, tensor_count] and len(numbers) == 3 + tensor_count:
             return [int(word) for word in numbers[3:]]
-    raise ModelError("it has no offsets of its tensors")
+    raise ModelError(f"the model has no offsets in scratch memory for its {tensor_count} tensors")
 
 
-def _offline_allocations(model: Any) -> Iterator[bytes]:
+def _offline_allocation_entries(model: Any) -> Iterator[bytes]:
     """Yield the data of every metadata entry ``OfflineMemoryAllocation`` in a TFLite model."""
     for k in range(model.MetadataLength()):
         each = model.Metadata(k)

@@ -1,6 +1,6 @@
-"""A stand-in for Arm's driver on an emulated board: it checks what it is given as the driver and the accelerator would, and
-computes regions in our own code, from and to the places of scratch memory that the commands mean. Where it was set up, a region
-is done when the accelerator's interrupt, which it raises itself, has come back to it."""
+"""A stand-in for Arm's driver on an emulated board: it checks what it is given as the driver and the accelerator would,
+and computes regions in our own code, from and to the places of scratch memory that the commands mean. Where it was set
+up, a region is done when the accelerator's interrupt, which it raises itself, has come back to it."""
 
 from __future__ import annotations
 
@@ -124,7 +124,8 @@ DONE, PRIVILEGED = 0x20, 0x1
 
 
 def driver(folder: Path, regions: Sequence[tuple[ClaimedRegion, VelaModel]], base: int = 0, irq: int = 0) -> Path:
-    """A folder with the library that stands for the driver, which knows some regions, and is to be set up for an accelerator."""
+    """A folder with the library that stands for the driver, which knows some regions, and is to be set up for an
+    accelerator."""
     folder.mkdir()
     (folder / "ethosu_driver.h").write_text(HEADER)
     flags = (f"-DBASE={base}u", f"-DIRQ={irq}u")
@@ -136,7 +137,7 @@ def driver(folder: Path, regions: Sequence[tuple[ClaimedRegion, VelaModel]], bas
         computing = _computing(home, name, taken, made)
         objects += [_compiled(home / file) for file in ("model.c", "model_data.c")]
         texts.append(f'#include "{name}/model.h"\n')
-        known = (_sum(made.payload), _sum(made.weights), made.scratch)
+        known = (_sum(made.payload), _sum(made.weights), made.scratch_bytes)
         cases.append(f"    if (known[0] == {known[0]}u && known[1] == {known[1]}u && known[2] == {known[2]}u) {{")
         cases += [*computing, "        return computed();", "    }"]
     (folder / "driver.c").write_text("".join(texts) + INVOKE % "\n".join(cases))
@@ -146,7 +147,8 @@ def driver(folder: Path, regions: Sequence[tuple[ClaimedRegion, VelaModel]], bas
 
 
 def accelerator(clone: Path, folder: Path, region: tuple[ClaimedRegion, VelaModel], base: int, irq: int) -> Path:
-    """A copy of Arm's own driver with an accelerator in C beside it, whose registers are memory, and which knows one region."""
+    """A copy of Arm's own driver with an accelerator in C beside it, whose registers are memory, and which knows one
+    region."""
     taken, made = region
     for inner in ("include", "src"):
         shutil.copytree(clone / inner, folder / inner)
@@ -200,15 +202,19 @@ def _computing(home: Path, name: str, taken: ClaimedRegion, made: VelaModel) -> 
     lines += [f"        static int8_t {theirs}[{region.type(value).nbytes}];" for value, theirs, _ in ends]
     for value, theirs, side in ends:
         if side == "inputs":
-            lines.append(f"        memcpy({theirs}, &scratch[{made.places[names[value]]}], sizeof {theirs});")
-    lines.append(f"        memset(scratch, 0x5A, {made.scratch});")
+            lines.append(
+                f"        memcpy({theirs}, &scratch[{made.offsets_by_tensor[names[value]]}], sizeof {theirs});"
+            )
+    lines.append(f"        memset(scratch, 0x5A, {made.scratch_bytes});")
     for side in ("inputs", "outputs"):
         members = ", ".join(f".{theirs} = {theirs}" for _, theirs, at in ends if at == side)
         lines.append(f"        const struct {name}_{side} the_{side} = {{ {members} }};")
     lines += [f"        {name}_reset(arena);", f"        {name}_run(arena, &the_inputs, &the_outputs);"]
     for value, theirs, side in ends:
         if side == "outputs":
-            lines.append(f"        memcpy(&scratch[{made.places[names[value]]}], {theirs}, sizeof {theirs});")
+            lines.append(
+                f"        memcpy(&scratch[{made.offsets_by_tensor[names[value]]}], {theirs}, sizeof {theirs});"
+            )
     return lines
 
 

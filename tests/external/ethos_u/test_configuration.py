@@ -21,14 +21,16 @@ from microc.external.ethos_u.accelerator import (
 
 def test_an_accelerator_is_enough() -> None:
     assert parse_configuration("ethos-u55-128") == Configuration("ethos-u55-128", "Shared_Sram", "", "")
-    assert parse_configuration("ethos-u55-128").reckoned == "Ethos_U55_High_End_Embedded"
-    assert parse_configuration("ethos-u65-256,memory=Dedicated_Sram").reckoned == "Ethos_U65_High_End"
+    assert parse_configuration("ethos-u55-128").system_config_for_estimates == "Ethos_U55_High_End_Embedded"
     assert (
-        parse_configuration("ethos-u55-64,system=Ethos_U55_Deep_Embedded,memory=Sram_Only").reckoned
+        parse_configuration("ethos-u65-256,memory=Dedicated_Sram").system_config_for_estimates == "Ethos_U65_High_End"
+    )
+    assert (
+        parse_configuration("ethos-u55-64,system=Ethos_U55_Deep_Embedded,memory=Sram_Only").system_config_for_estimates
         == "Ethos_U55_Deep_Embedded"
     )
-    assert parse_configuration("ethos-u65-512,driver=/a/b=c").driver == "/a/b=c"
-    assert len({(a.product, a.log2_macs) for a in ACCELERATORS.values()}) == len(ACCELERATORS)
+    assert parse_configuration("ethos-u65-512,driver=/a/b=c").driver_folder == "/a/b=c"
+    assert len({(a.product_number, a.log2_macs) for a in ACCELERATORS.values()}) == len(ACCELERATORS)
 
 
 def test_the_drivers_folder_lies_beside_a_file() -> None:
@@ -43,11 +45,11 @@ def test_the_drivers_folder_lies_beside_a_file() -> None:
         ("", "needs the name of an accelerator"),
         ("driver=d", "needs the name of an accelerator"),
         ("ethos-u85-256", "unknown accelerator; got 'ethos-u85-256'"),
-        ("ethos-u55-128,fast", "wrong word of a configuration; got 'fast'"),
+        ("ethos-u55-128,fast", "unknown item in the configuration; got 'fast'"),
         ("ethos-u55-128,driver=", "names no folder"),
-        ("ethos-u55-128,memory=Sram_Only,memory=Shared_Sram", "wrong word of a configuration"),
+        ("ethos-u55-128,memory=Sram_Only,memory=Shared_Sram", "unknown item in the configuration"),
         ("ethos-u55-128,memory=Fast", "unknown memory mode; got 'Fast'"),
-        ("ethos-u55-128,system=a b", "invalid name of a system; got 'a b'"),
+        ("ethos-u55-128,system=a b", "invalid name of a system configuration; got 'a b'"),
         ("ethos-u55-128,memory=Dedicated_Sram", "has no memory of its own"),
     ],
 )

@@ -1,4 +1,5 @@
-"""Regions for an Ethos-U: what Vela makes of them agrees with the C around it, and the C runs where a stand-in is the driver."""
+"""Regions for an Ethos-U: what Vela makes of them agrees with the C around it, and the C runs where a stand-in is the
+driver."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from microc.errors import ToolError, UsageError
 from microc.external.ethos_u import driver as regions
 from microc.external.ethos_u.accelerator import parse_configuration
 from microc.external.ethos_u.driver import LIBRARY, configured_backend
-from microc.external.ethos_u.vela import VelaModel, compile_model, parse_reasons
+from microc.external.ethos_u.vela import VelaModel, compile_model, parse_refusal_reasons
 from microc.external.partition import Partition, partition
 from microc.frontend.tflite.writer import tflite_names, to_tflite
 from microc.graph.verify import verify
@@ -55,13 +56,13 @@ def test_regions_are_what_vela_says_and_the_c_agrees(configuration: str) -> None
         graph, code = taken.region.graph, taken.code
         made, names = compile_model(to_tflite(graph), parse_configuration(configuration)), tflite_names(graph)
         assert isinstance(made, VelaModel)
-        places = [made.places[names[value]] for value in (*graph.inputs, *graph.outputs)]
+        places = [made.offsets_by_tensor[names[value]] for value in (*graph.inputs, *graph.outputs)]
         copies = [re.search(r"&scratch\[(\d+)\]", line) for line in code.lines if "memcpy" in line]
         assert [int(found[1]) for found in copies if found] == places
-        assert code.workspace == made.scratch + made.fast and code.align == 16 and code.fails
+        assert code.workspace == made.scratch_bytes + made.fast_scratch_bytes and code.align == 16 and code.fails
         assert code.data["commands"].tobytes() == made.payload and code.data["weights"].tobytes() == made.weights
         assert code.instructions > made.cycles > 100
-        assert bool(made.fast) == ("Dedicated" in configuration)
+        assert bool(made.fast_scratch_bytes) == ("Dedicated" in configuration)
 
 
 @installed
@@ -87,11 +88,11 @@ def test_what_vela_says_is_one_line_for_each_operator() -> None:
         "Constraints:\n  - IF padding=VALID:\n    - At most 256.\n \n"
         f"Warning (supported operators) operator: CONV_2D, ofm: 't2_'\nReason: a\x1b[31m{long}\n\nNetwork summary\n"
     )
-    assert parse_reasons(said) == {
+    assert parse_refusal_reasons(said) == {
         "t1_": "kernel height: 257; Constraints: IF padding=VALID: At most 256.",
         "t2_": f"a[31m{long}"[:200],
     }
-    assert parse_reasons("Warning: something else\nReason: none") == {}
+    assert parse_refusal_reasons("Warning: something else\nReason: none") == {}
 
 
 @installed
@@ -109,10 +110,10 @@ def test_what_is_not_sound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def spoilt(model: bytes, configuration: Any) -> Any:
         made = real(model, configuration)
         assert isinstance(made, VelaModel)
-        return replace(made, scratch=made.scratch // 2)
+        return replace(made, scratch_bytes=made.scratch_bytes // 2)
 
     monkeypatch.setattr(regions, "compile_model", spoilt)
-    with pytest.raises(ToolError, match=r"is not sound: .* of region 1"):
+    with pytest.raises(ToolError, match=r"fails the check: .* of region 1"):
         parted()
     nowhere = VelaModel(b"", b"", 16, 0, {}, 1.0)
     monkeypatch.setattr(regions, "compile_model", lambda model, configuration: nowhere)

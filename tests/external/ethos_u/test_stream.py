@@ -68,11 +68,11 @@ def test_what_is_whole_passes() -> None:
         (b"COP2" + payload(WHOLE)[4:], "expected b.COP1"),
         (payload(WHOLE)[:-4], "driver action 2"),
         (payload(WHOLE, [1, 0x1807, 0x10066001]), "begins at byte 20"),
-        (payload(WHOLE, [5] * 6), "no configuration"),
-        (payload(WHOLE, [1, 0x3008, 0x10066001, 5, 5, 5]), "product 0 with 256 products"),
+        (payload(WHOLE, [5] * 6), "0 configurations"),
+        (payload(WHOLE, [1, 0x3008, 0x10066001, 5, 5, 5]), "family 0 with 256 multiply"),
         (payload(WHOLE, [9, *CONFIG[1:]]), "driver action 9"),
-        (payload(WHOLE) + payload(WHOLE)[28:], "2 streams|driver action|begins at"),
-        (payload([*WHOLE[:-1]]), "has no end"),
+        (payload(WHOLE) + payload(WHOLE)[28:], "2 command streams|driver action|begins at"),
+        (payload([*WHOLE[:-1]]), "no command that ends it"),
         (payload([*STOP, *STOP]), "1 words follow the end"),
         (payload([0x00000004, *STOP]), "command 0x00000004"),
         (payload([0x00008100, *STOP]), "command 0x00008100"),
@@ -89,7 +89,7 @@ def test_what_is_whole_passes() -> None:
     ],
 )  # fmt: skip
 def test_every_defect_has_its_word(data: bytes, said: str) -> None:
-    with pytest.raises(ToolError, match=f"is not sound: .*({said})"):
+    with pytest.raises(ToolError, match=f"fails the check: .*({said})"):
         check_payload(data, U55, SIZES)
 
 
@@ -108,4 +108,4 @@ def test_random_damage_is_refused_or_harmless(seed: int) -> None:
     try:
         check_payload(bytes(whole), U55, SIZES)
     except ToolError as error:
-        assert "is not sound" in error.what
+        assert "fails the check" in error.what
