@@ -183,7 +183,7 @@ def _classification_paragraphs(classification: Mapping[str, Any], all_rows: bool
         matrix = show.confusion_table(classification["confusion"], classification["float_confusion"])
         yield f"answers, and by how many more than in floats\n\n{matrix}"
     else:
-        yield from _frequent_mistakes_paragraph(classification, all_rows)
+        yield from _list_frequent_confusions_paragraph(classification, all_rows)
     if classification["changed"]:
         shown = classification["changed"] if all_rows else classification["changed"][:_SHOWN_ROWS]
         rows = [(c["sample"], c["truth"], c["float"], c["quantised"]) for c in shown]
@@ -191,11 +191,11 @@ def _classification_paragraphs(classification: Mapping[str, Any], all_rows: bool
         yield _with_omission_note(table, classification["changed_count"] - len(shown), "answers changed")
 
 
-def _frequent_mistakes_paragraph(classification: Mapping[str, Any], all_rows: bool) -> Iterator[str]:
+def _list_frequent_confusions_paragraph(classification: Mapping[str, Any], all_rows: bool) -> Iterator[str]:
     """Yield a table of the most frequent mistakes of the classification, if there are any."""
-    from microc.quantization.quantised_page import frequent_mistakes
+    from microc.quantization.quantised_page import list_frequent_confusions
 
-    mistakes = frequent_mistakes(classification)
+    mistakes = list_frequent_confusions(classification)
     rows = mistakes if all_rows else mistakes[:_SHOWN_ROWS]
     if rows:
         yield _with_omission_note(

@@ -43,20 +43,20 @@ _AFFINE_TOLERANCE = 2.0**-10
 It allows for the rounding of floats."""
 
 
-def storage_of_byte_functions(graph: Graph) -> dict[str, Activation | None]:
+def storage_of_values_from_input_bytes(graph: Graph) -> dict[str, Activation | None]:
     """Map each float value that is a function of an input's byte to the quantisation with which the byte itself stores
     it.
 
     None for values that are no affine function of the byte."""
     functions: Mapping[str, ByteFunction] = find_byte_functions(graph)
     return {
-        name: _byte_storage(function, graph)
+        name: _storage_of_input_byte(function, graph)
         for name, function in functions.items()
         if graph.types[name].dtype == "float32"
     }
 
 
-def _byte_storage(function: ByteFunction, graph: Graph) -> Activation | None:
+def _storage_of_input_byte(function: ByteFunction, graph: Graph) -> Activation | None:
     """Return the affine quantisation of a function's byte that dequantises to the function's result; None if there is
     none."""
     dtype = graph.types[function.root].dtype
@@ -85,60 +85,64 @@ class FirstOfSequence(Row):
     """The first sample of a sequence, before which the state of the network is reset."""
 
 
-def state_before(graph: Graph, row: Row, current: State) -> State:
-    """Return the network's state before a sample: its initial state if the sample begins a sequence, else ``current``.
+def state_before(graph: Graph, row: Row, current_state: State) -> State:
+    """Return the network's state before a sample: its initial state if the sample begins a sequence, else
+    ``current_state``.
 
     ``row``: the sample, an array for each input."""
-    return graph.state if isinstance(row, FirstOfSequence) else current
+    return graph.state if isinstance(row, FirstOfSequence) else current_state
 
 
 @dataclass
 class Statistics:
     """Statistics of an activation over all samples.
 
-    ``lows`` and ``highs``: smallest and largest element of each sample. ``drawn``: arrays of random elements.
-    ``channels``: the largest magnitude for each index of the last axis. ``squares``: the sum of squares for each index
-    of the last axis, and ``count``: the number of terms in each of these sums. ``size``: number of elements in a
-    sample. ``reach``: bounds that no sample can exceed, because of the operator that computes the activation."""
+    ``sample_minima`` and ``sample_maxima``: smallest and largest element of each sample. ``random_elements``: arrays of
+    random elements. ``channel_magnitudes``: the largest magnitude for each index of the last axis.
+    ``channel_square_sums``: the sum of squares for each index of the last axis, and ``terms_per_square_sum``: the
+    number of terms in each of these sums. ``elements_per_sample``: number of elements in a sample. ``certain_bounds``:
+    bounds that no sample can exceed, because of the operator that computes the activation."""
 
-    lows: list[float] = field(default_factory=list)
-    highs: list[float] = field(default_factory=list)
-    drawn: list[Array] = field(default_factory=list)
-    channels: Array = field(default_factory=lambda: np.zeros(1))
-    squares: Array = field(default_factory=lambda: np.zeros(1))
-    count: int = 0
-    size: int = 0
-    reach: tuple[float, float] = (-np.inf, np.inf)
+    sample_minima: list[float] = field(default_factory=list)
+    sample_maxima: list[float] = field(default_factory=list)
+    random_elements: list[Array] = field(default_factory=list)
+    channel_magnitudes: Array = field(default_factory=lambda: np.zeros(1))
+    channel_square_sums: Array = field(default_factory=lambda: np.zeros(1))
+    terms_per_square_sum: int = 0
+    elements_per_sample: int = 0
+    certain_bounds: tuple[float, float] = (-np.inf, np.inf)
 
     @property
     def low(self) -> float:
-        return min(self.lows)
+        return min(self.sample_minima)
 
     @property
     def high(self) -> float:
-        return max(self.highs)
+        return max(self.sample_maxima)
 
     @property
     def elements(self) -> Array:
         """All elements that were drawn at random, in one array."""
-        return np.concatenate(self.drawn)
+        return np.concatenate(self.random_elements)
 
     @property
-    def power(self) -> Array:
+    def mean_squares(self) -> Array:
         """Mean of the squares of all elements, for each index of the last axis."""
-        return self.squares / max(1, self.count)
+        return self.channel_square_sums / max(1, self.terms_per_square_sum)
 
     def add(self, array: Array, max_elements: int, random: np.random.Generator) -> None:
         """Add the activation's values in one sample. At most ``max_elements`` random elements of it are kept."""
         flat = array.reshape(-1)
-        self.lows.append(float(flat.min()))
-        self.highs.append(float(flat.max()))
-        self.drawn.append(flat if flat.size <= max_elements else flat[random.integers(0, flat.size, max_elements)])
+        self.sample_minima.append(float(flat.min()))
+        self.sample_maxima.append(float(flat.max()))
+        self.random_elements.append(
+            flat if flat.size <= max_elements else flat[random.integers(0, flat.size, max_elements)]
+        )
         rows = array.reshape(-1, (1, *array.shape)[-1])
-        self.channels = np.maximum(self.channels, np.abs(rows).max(axis=0))
-        self.squares = self.squares + np.square(rows, dtype=np.float64).sum(axis=0)
-        self.count += len(rows)
-        self.size = array.size
+        self.channel_magnitudes = np.maximum(self.channel_magnitudes, np.abs(rows).max(axis=0))
+        self.channel_square_sums = self.channel_square_sums + np.square(rows, dtype=np.float64).sum(axis=0)
+        self.terms_per_square_sum += len(rows)
+        self.elements_per_sample = array.size
 
 
 def merge_statistics(statistics_of_values: Sequence[Statistics]) -> Statistics:
@@ -148,18 +152,25 @@ def merge_statistics(statistics_of_values: Sequence[Statistics]) -> Statistics:
     values."""
     if len(statistics_of_values) == 1:
         return statistics_of_values[0]
-    samples = range(max(len(statistics.lows) for statistics in statistics_of_values))
+    samples = range(max(len(statistics.sample_minima) for statistics in statistics_of_values))
     lows = [
-        min(statistics.lows[min(k, len(statistics.lows) - 1)] for statistics in statistics_of_values) for k in samples
+        min(statistics.sample_minima[min(k, len(statistics.sample_minima) - 1)] for statistics in statistics_of_values)
+        for k in samples
     ]
     highs = [
-        max(statistics.highs[min(k, len(statistics.highs) - 1)] for statistics in statistics_of_values) for k in samples
+        max(statistics.sample_maxima[min(k, len(statistics.sample_maxima) - 1)] for statistics in statistics_of_values)
+        for k in samples
     ]
-    drawn = [array for statistics in statistics_of_values for array in statistics.drawn]
-    return Statistics(lows, highs, drawn, size=sum(statistics.size for statistics in statistics_of_values))
+    drawn = [array for statistics in statistics_of_values for array in statistics.random_elements]
+    return Statistics(
+        lows,
+        highs,
+        drawn,
+        elements_per_sample=sum(statistics.elements_per_sample for statistics in statistics_of_values),
+    )
 
 
-def table_statistics(table: Array) -> Statistics:
+def statistics_of_table(table: Array) -> Statistics:
     """Return the statistics of a constant from which elements are selected at run time, as if a sample contained all of
     them."""
     flat = table.reshape(-1)
@@ -240,13 +251,14 @@ class SampleData:
     """Calibration or evaluation data, converted to samples.
 
     ``rows``: the samples, each with an array for every input. ``labels``: the number of the true class for each sample
-    or sequence; None without labels. ``notes``: texts about conversions that were made. ``steps``: number of samples in
-    each sequence; 1 without sequences. The label of a sequence is for the output of its last sample."""
+    or sequence; None without labels. ``conversion_notes``: texts about conversions that were made.
+    ``samples_per_sequence``: number of samples in each sequence; 1 without sequences. The label of a sequence is for
+    the output of its last sample."""
 
     rows: tuple[Row, ...]
     labels: Array | None
-    notes: tuple[str, ...]
-    steps: int = 1
+    conversion_notes: tuple[str, ...]
+    samples_per_sequence: int = 1
 
     def select_labelled(self, answers: Array) -> Array:
         """Return the outputs that labels are for: those of the last sample of each sequence.
@@ -255,15 +267,15 @@ class SampleData:
         return answers[self.steps - 1 :: self.steps]
 
 
-def input_tensors(graph: Graph, colours: Mapping[str, str] = NO_COLOURS) -> list[dict[str, Any]]:
+def describe_input_tensors(graph: Graph, colours: Mapping[str, str] = NO_COLOURS) -> list[dict[str, Any]]:
     """Return descriptions of a float graph's inputs, in the form in which a manifest describes tensors.
 
     ``colours``: the order of colour channels by name of an input; the name ``*`` is for all other inputs."""
     every = colours.get(EVERY, "")
-    return [{**_tensor_description(graph, name), "colour": colours.get(name, every)} for name in graph.inputs]
+    return [{**_describe_tensor(graph, name), "colour": colours.get(name, every)} for name in graph.inputs]
 
 
-def _tensor_description(graph: Graph, name: str) -> dict[str, Any]:
+def _describe_tensor(graph: Graph, name: str) -> dict[str, Any]:
     """Return the description of an input or output of a float graph, in the form in which a manifest describes
     tensors."""
     kind = graph.types[name]
@@ -289,14 +301,14 @@ def convert_to_samples(
         return user_data
     if isinstance(user_data, (str, os.PathLike)):
         path = validation.as_path("data", user_data)
-        outputs = [_tensor_description(graph, name) for name in graph.outputs]
-        samples = read_samples(input_tensors(graph, colours), outputs, path, labels, None, pixels)
-        return _to_sample_data(graph, samples.inputs, samples.labels, samples.notes, path)
+        outputs = [_describe_tensor(graph, name) for name in graph.outputs]
+        samples = read_samples(describe_input_tensors(graph, colours), outputs, path, labels, None, pixels)
+        return _check_and_convert_to_sample_data(graph, samples.inputs, samples.labels, samples.notes, path)
     converted = [
         convert_samples(array, tensor, _DATA_NAME)
-        for array, tensor in zip(_to_input_arrays(graph, user_data), input_tensors(graph), strict=True)
+        for array, tensor in zip(_convert_to_input_arrays(graph, user_data), describe_input_tensors(graph), strict=True)
     ]
-    return _to_sample_data(
+    return _check_and_convert_to_sample_data(
         graph, [array for array, _ in converted], None, [note for _, note in converted if note], _DATA_NAME
     )
 
@@ -314,7 +326,7 @@ def convert_calibration_data(
     return convert_to_samples(graph, user_data, labels, pixels, colours)
 
 
-def _to_input_arrays(graph: Graph, user_data: Any) -> list[Array]:
+def _convert_to_input_arrays(graph: Graph, user_data: Any) -> list[Array]:
     """Convert a user's arrays or samples to a list with one array for each input, which contains all samples.
 
     UsageError for data of other types."""
@@ -376,7 +388,7 @@ def _stack_samples(samples: Iterable[Any], input_count: int) -> list[Array]:
     return [np.stack([row[k] for row in rows]) for k in range(input_count)]
 
 
-def _to_sample_data(
+def _check_and_convert_to_sample_data(
     graph: Graph, arrays: Sequence[Array], labels: Array | None, notes: Iterable[str], path: Path
 ) -> SampleData:
     """Check the arrays of all samples, one for each input, and convert them to :class:`SampleData`.
@@ -414,17 +426,17 @@ def _to_sample_data(
 Score = Callable[[Graph], float]
 
 
-def choose_score(evaluate: Any, data: SampleData) -> Score | None:
+def choose_score(evaluate_argument: Any, data: SampleData) -> Score | None:
     """Return the function that scores a network; None if there is no score.
 
-    It is the caller's function ``evaluate`` if this argument is a function. Otherwise it is the accuracy on ``data``,
-    if the data has labels."""
-    if callable(evaluate):
-        return lambda graph: _user_score(evaluate, graph)
+    It is the caller's function ``evaluate_argument`` if this argument is a function. Otherwise it is the accuracy on
+    ``data``, if the data has labels."""
+    if callable(evaluate_argument):
+        return lambda graph: _compute_user_score(evaluate_argument, graph)
     return None if data.labels is None else lambda graph: _measure_accuracy(graph, data)
 
 
-def _user_score(evaluate: Callable[..., Any], graph: Graph) -> float:
+def _compute_user_score(evaluate: Callable[..., Any], graph: Graph) -> float:
     """Compile a network and return its score by the caller's function. UsageError if the score is no finite number."""
     result = evaluate(compile(graph, optimize="speed", check=False))
     if not isinstance(result, numbers.Real) or not math.isfinite(result):

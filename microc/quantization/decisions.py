@@ -24,7 +24,7 @@ from microc.quantization.calibration_data import (
     Statistics,
     merge_statistics,
     observe_activations,
-    table_statistics,
+    statistics_of_table,
 )
 from microc.quantization.integer_scheme import (
     WIDE,
@@ -77,26 +77,26 @@ _HISTOGRAM_BINS, _HISTOGRAM_LEVELS = 2048, 128
 reduced."""
 
 
-def minmax(statistics: Statistics, elements: Array, dtype: str) -> Range:
+def estimate_range_by_minmax(statistics: Statistics, elements: Array, dtype: str) -> Range:
     """Return the range from the smallest to the largest observed element."""
     return statistics.low, statistics.high
 
 
-def moving_average(statistics: Statistics, elements: Array, dtype: str) -> Range:
+def estimate_range_by_moving_average(statistics: Statistics, elements: Array, dtype: str) -> Range:
     """Return the exponential moving averages, over the samples, of each sample's minimum and maximum."""
-    low, high = statistics.lows[0], statistics.highs[0]
-    for a, b in zip(statistics.lows, statistics.highs, strict=True):
+    low, high = statistics.sample_minima[0], statistics.sample_maxima[0]
+    for a, b in zip(statistics.sample_minima, statistics.sample_maxima, strict=True):
         low, high = _AVERAGE_DECAY * low + (1 - _AVERAGE_DECAY) * a, _AVERAGE_DECAY * high + (1 - _AVERAGE_DECAY) * b
     return low, high
 
 
-def percentile(statistics: Statistics, elements: Array, dtype: str) -> Range:
+def estimate_range_by_percentile(statistics: Statistics, elements: Array, dtype: str) -> Range:
     """Return the range that excludes the smallest and the largest ten-thousandth of the elements."""
     low, high = np.quantile(elements, (0.0001, 0.9999))
     return float(low), float(high)
 
 
-def least_squared_error(statistics: Statistics, elements: Array, dtype: str) -> Range:
+def estimate_range_by_squared_error(statistics: Statistics, elements: Array, dtype: str) -> Range:
     """Return the range with the least expected squared error, found by coordinate descent over both ends of the range.
 
     Candidates for an end are the observed end multiplied by fixed factors above and below 1. Each end is chosen
@@ -104,12 +104,12 @@ def least_squared_error(statistics: Statistics, elements: Array, dtype: str) -> 
     low, high = min(statistics.low, 0.0), max(statistics.high, 0.0)
     highs, lows = np.unique(high * _RANGE_FACTORS), np.unique(low * _RANGE_FACTORS)
     for _ in range(2):
-        high = min(highs, key=lambda top: _expected_error(statistics, (low, top), elements, dtype))
-        low = min(lows, key=lambda bottom: _expected_error(statistics, (bottom, high), elements, dtype))
+        high = min(highs, key=lambda top: _expected_squared_error(statistics, (low, top), elements, dtype))
+        low = min(lows, key=lambda bottom: _expected_squared_error(statistics, (bottom, high), elements, dtype))
     return low, high
 
 
-def entropy(statistics: Statistics, elements: Array, dtype: str) -> Range:
+def estimate_range_by_entropy(statistics: Statistics, elements: Array, dtype: str) -> Range:
     """Return the observed range clipped at the threshold with the least loss of information.
 
     The loss is the Kullback-Leibler divergence between the histogram of magnitudes up to the threshold and its
@@ -145,11 +145,11 @@ def _histogram_divergence(counts: Array, bins: int) -> float:
 
 ESTIMATORS: Mapping[str, Estimator] = MappingProxyType(
     {
-        "minmax": minmax,
-        "percentile": percentile,
-        "mse": least_squared_error,
-        "entropy": entropy,
-        "moving-average": moving_average,
+        "minmax": estimate_range_by_minmax,
+        "percentile": estimate_range_by_percentile,
+        "mse": estimate_range_by_squared_error,
+        "entropy": estimate_range_by_entropy,
+        "moving-average": estimate_range_by_moving_average,
     }
 )
 AUTO = "auto"
@@ -166,35 +166,46 @@ def choose_storage(
     elements = statistics.elements.astype(np.float64)
     estimators = ESTIMATORS if method == AUTO else {method: ESTIMATORS[method]}
     ranges = {
-        name: _clip_to_reach(estimate(statistics, elements, dtype), statistics) for name, estimate in estimators.items()
+        name: _clip_to_certain_bounds(estimate(statistics, elements, dtype), statistics)
+        for name, estimate in estimators.items()
     }
     best = method
     if len(ranges) > 1:
-        best = min(ranges, key=lambda name: _expected_error(statistics, ranges[name], elements, dtype))
+        best = min(ranges, key=lambda name: _expected_squared_error(statistics, ranges[name], elements, dtype))
     return activation_for_range(*ranges[best], dtype, power_of_two), best
 
 
-def _clip_to_reach(span: Range, statistics: Statistics) -> Range:
+def _clip_to_certain_bounds(range_: Range, statistics: Statistics) -> Range:
     """Return a range without its part beyond the bounds that hold for any sample (``statistics.reach``).
 
     Observed elements always stay inside: they may exceed the bounds by the rounding of floats."""
-    low, high = statistics.reach
-    return max(span[0], min(low, statistics.low)), min(span[1], max(high, statistics.high))
+    low, high = statistics.certain_bounds
+    return max(range_[0], min(low, statistics.low)), min(range_[1], max(high, statistics.high))
 
 
-def _expected_error(statistics: Statistics, span: Range, elements: Array, dtype: str) -> float:
-    """Return the expected mean squared error if an activation is quantised with the range ``span``.
+def _expected_squared_error(statistics: Statistics, range_: Range, elements: Array, dtype: str) -> float:
+    """Return the expected mean squared error if an activation is quantised with the range ``range_``.
 
     It is the error on the drawn elements, plus the predicted error of other samples that exceed the range."""
-    how = activation_for_range(*span, dtype)
+    how = activation_for_range(*range_, dtype)
     first, last = ((end - how.zero_point) * how.scale for end in dtypes.int_range(dtype))
-    beyond = expected_excess(np.array(statistics.highs), last) if last < statistics.reach[1] else 0.0
-    beyond += expected_excess(-np.array(statistics.lows), -first) if first > statistics.reach[0] else 0.0
-    return float(np.mean(np.square(fake_quantise(elements, how) - elements))) + beyond / max(1, statistics.size)
+    beyond = (
+        expected_squared_excess(np.array(statistics.sample_maxima), last)
+        if last < statistics.certain_bounds[1]
+        else 0.0
+    )
+    beyond += (
+        expected_squared_excess(-np.array(statistics.sample_minima), -first)
+        if first > statistics.certain_bounds[0]
+        else 0.0
+    )
+    return float(np.mean(np.square(fake_quantise(elements, how) - elements))) + beyond / max(
+        1, statistics.elements_per_sample
+    )
 
 
-def expected_excess(extremes: Array, end: float) -> float:
-    """Return the expected square of the amount by which a new sample exceeds ``end``, the end of a range.
+def expected_squared_excess(extremes: Array, range_end: float) -> float:
+    """Return the expected square of the amount by which a new sample exceeds ``range_end``, the end of a range.
 
     ``extremes``: the largest element of each observed sample. The excess over a threshold is assumed to be
     exponentially distributed (peaks over threshold: Pickands, 1975, in its simplest case). This also predicts numbers
@@ -207,7 +218,7 @@ def expected_excess(extremes: Array, end: float) -> float:
     mean = float((ordered[-count:] - threshold).mean())
     if not mean > 0:
         return 0.0
-    return count / len(extremes) * float(np.exp(-max(end - threshold, 0.0) / mean)) * 2 * mean**2
+    return count / len(extremes) * float(np.exp(-max(range_end - threshold, 0.0) / mean)) * 2 * mean**2
 
 
 # ---- Layers by the names that users know: the name of the operator in the model, of its result, or of its weights.
@@ -222,7 +233,7 @@ ALL = "all"
 """Name that users write to select every layer."""
 
 
-def layer_labels(graph: Graph, weights: Iterable[str]) -> dict[str, str]:
+def unique_names_of_layers(graph: Graph, weights: Iterable[str]) -> dict[str, str]:
     """Map the name of each of ``weights`` to a name for its layer that no other layer has, for reports and errors."""
     readers = {node.inputs[1]: node for node in reversed(flatten_graph(graph).nodes) if node.op in LAYERS}
     named = {weight: readers[weight].loc.name or readers[weight].outputs[0] for weight in weights}
@@ -235,11 +246,11 @@ def bits_by_result(graph: Graph, weights: Sequence[str], bits_by_operator: Mappi
 
     ``weights``: names of the weights that become integers. UsageError for an operator that does not exist, or that
     cannot have this number of bits: an operator without such weights can only have 16."""
-    by_name = {name: node for node in reversed(flatten_graph(graph).nodes) for name in _layer_names(node)}
+    by_name = {name: node for node in reversed(flatten_graph(graph).nodes) for name in _possible_names_of_layer(node)}
     by_result: dict[str, int] = {}
-    for name, bits in validation.as_mapping_by_name("bits", bits_by_operator, _check_bits).items():
+    for name, bits in validation.as_mapping_by_name("bits", bits_by_operator, _check_bits_of_value).items():
         if name not in by_name:
-            raise _unknown_layer(name, layer_labels(graph, weights).values())
+            raise _unknown_layer_error(name, unique_names_of_layers(graph, weights).values())
         node = by_name[name]
         if bits != WIDE_BITS and (node.op not in LAYERS or node.inputs[1] not in weights):
             raise UsageError(
@@ -289,7 +300,7 @@ def results_with_bits(graph: Graph, operator_bits: Mapping[str, int], bits: int)
     )
 
 
-def names_of_readers(graph: Graph, value: str) -> list[str]:
+def names_of_operators_that_read(graph: Graph, value: str) -> list[str]:
     """Return the names of the operators to which a user must assign 16 bits so that a value is stored in 16 bits.
 
     They are the results of all operators that read the value's elements, directly or after operators that only move
@@ -297,7 +308,7 @@ def names_of_readers(graph: Graph, value: str) -> list[str]:
     flat = flatten_graph(graph)
     users = flat.consumers().get(value, ())
     names_by_reader = [
-        names_of_readers(flat, node.outputs[0])
+        names_of_operators_that_read(flat, node.outputs[0])
         if only_moves_elements(node) or node.op in CHOICES
         else [node.outputs[0]]
         for node in users
@@ -311,9 +322,9 @@ def find_float_results(graph: Graph, operator_names: Iterable[str]) -> frozenset
     ``operator_names``: names that the user listed. UsageError for the name of an unknown operator."""
     results: set[str] = set()
     for name in validation.as_names("float_layers", operator_names):
-        values = {node.outputs[0] for node in graph.nodes if name in _layer_names(node)}
+        values = {node.outputs[0] for node in graph.nodes if name in _possible_names_of_layer(node)}
         if not values:
-            raise _unknown_layer(name, (node.loc.name or node.outputs[0] for node in graph.nodes))
+            raise _unknown_layer_error(name, (node.loc.name or node.outputs[0] for node in graph.nodes))
         results |= values
     return frozenset(results)
 
@@ -349,13 +360,13 @@ def weights_of_layers(graph: Graph, results: Container[str]) -> frozenset[str]:
     )
 
 
-def all_float_values(graph: Graph, *given: Iterable[str]) -> frozenset[str]:
+def all_values_if_all_layers_listed(graph: Graph, *layer_lists: Iterable[str]) -> frozenset[str]:
     """Return the names of all values of a network if one of the user's lists of layers is ``["all"]``; else an empty
     set.
 
     The result is the set of values that stay floats: ``["all"]`` selects all layers that can have integer weights, and
     all other operators are then computed in floats."""
-    everything = any(list(names) == [ALL] for names in given)
+    everything = any(list(names) == [ALL] for names in layer_lists)
     return frozenset(flatten_graph(graph).types) if everything else frozenset()
 
 
@@ -372,11 +383,13 @@ def _select_layers(
         return frozenset(node.outputs[0] for node in candidates)
     results: set[str] = set()
     for name in names:
-        values = {node.outputs[0] for node in candidates if name in _layer_names(node)}
-        if not values and any(name in _layer_names(node) for node in flatten_graph(graph).nodes if node.op in LAYERS):
+        values = {node.outputs[0] for node in candidates if name in _possible_names_of_layer(node)}
+        if not values and any(
+            name in _possible_names_of_layer(node) for node in flatten_graph(graph).nodes if node.op in LAYERS
+        ):
             raise UsageError(refusal.format(name), hint=hint)
         if not values:
-            raise _unknown_layer(name, (node.loc.name or node.outputs[0] for node in candidates))
+            raise _unknown_layer_error(name, (node.loc.name or node.outputs[0] for node in candidates))
         results |= values
     return frozenset(results)
 
@@ -393,7 +406,7 @@ def _can_dequantise_weights(node: Node) -> bool:
     return node.op in ("conv2d", "dense") and node.attrs.get("groups", 1) == 1
 
 
-def _layer_names(node: Node) -> Iterator[str]:
+def _possible_names_of_layer(node: Node) -> Iterator[str]:
     """Yield the names that a user may write for an operator: its name in the model, that of its result, that of its
     weights."""
     if node.loc.name:
@@ -403,11 +416,11 @@ def _layer_names(node: Node) -> Iterator[str]:
         yield node.inputs[1]
 
 
-def _check_bits(value_name: str, value: Any) -> int:
+def _check_bits_of_value(value_name: str, value: Any) -> int:
     return int(validation.as_known_value(value_name, value, WIDTHS))
 
 
-def _unknown_layer(name: str, known: Iterable[str]) -> UsageError:
+def _unknown_layer_error(name: str, known: Iterable[str]) -> UsageError:
     return UsageError(f"there is no layer {name!r}", hint=known_names_hint(name, known, "layers"))
 
 
@@ -418,21 +431,21 @@ def _unknown_layer(name: str, known: Iterable[str]) -> UsageError:
 class QuantisationConfig:
     """Configuration of quantisation.
 
-    ``activations``: dtype of activations. ``weights``: number of bits of weights. ``block``: number of inputs that
-    share a multiplier if weights have few bits. ``power_of_two``: True if all scales are powers of two. ``ranges``:
-    name of the estimator of ranges. Operators are identified by the names of their results. ``floating``: operators
-    that are computed in floats. ``weight_only``: layers with integer weights and float arithmetic. ``by_rows``: the
-    layers of ``weight_only`` that quantise their data at run time, with a scale for each row. ``bits``: number of bits
-    of some operators."""
+    ``activation_dtype``: dtype of activations. ``weight_bits``: number of bits of weights. ``block_size``: number of
+    inputs that share a multiplier if weights have few bits. ``power_of_two``: True if all scales are powers of two.
+    ``range_estimator``: name of the estimator of ranges. Operators are identified by the names of their results.
+    ``float_results``: operators that are computed in floats. ``weight_only_results``: layers with integer weights and
+    float arithmetic. ``dynamic_range_results``: the layers of ``weight_only_results`` that quantise their data at run
+    time, with a scale for each row. ``bits``: number of bits of some operators."""
 
-    activations: str = "int8"
-    weights: int = 8
-    block: int = integer_scheme.NONE
+    activation_dtype: str = "int8"
+    weight_bits: int = 8
+    block_size: int = integer_scheme.NONE
     power_of_two: bool = False
-    ranges: str = "auto"
-    floating: frozenset[str] = frozenset()
-    weight_only: frozenset[str] = frozenset()
-    by_rows: frozenset[str] = frozenset()
+    range_estimator: str = "auto"
+    float_results: frozenset[str] = frozenset()
+    weight_only_results: frozenset[str] = frozenset()
+    dynamic_range_results: frozenset[str] = frozenset()
     bits: Mapping[str, int] = field(default_factory=dict)
 
     def find_points(self, graph: Graph, bits: Mapping[str, int]) -> QuantisationPoints:
@@ -441,7 +454,9 @@ class QuantisationConfig:
         ``bits``: number of bits by name of an operator's result or weights. Operators with 16 bits have 16-bit
         activations, and operators with 32 bits are computed in floats."""
         wide_results, float_results = (results_with_bits(graph, bits, width) for width in (WIDE_BITS, FLOAT_BITS))
-        return find_quantisation_points(graph, self.floating | float_results, wide_results, self.weight_only)
+        return find_quantisation_points(
+            graph, self.float_results | float_results, wide_results, self.weight_only_results
+        )
 
     def with_named_bits(self, graph: Graph, bits: Mapping[str, int]) -> QuantisationConfig:
         """Return the configuration with a user's numbers of bits added. ``bits``: number of bits by name of an
@@ -450,13 +465,15 @@ class QuantisationConfig:
         UsageError for an unknown operator, for an impossible number of bits, or if no value of the network becomes
         integers."""
         points = self.find_points(graph, {})
-        if not points.values and not points.opened:
+        if not points.values and not points.dequantised_weights:
             raise UsageError(
                 f"no operator of {graph.name} can be computed on integers",
                 hint="compare its operators with those listed by microc operators",
             )
-        by_result = bits_by_result(graph, (*points.weights, *points.opened), bits)
-        return replace(self, bits=by_result, floating=self.floating | results_with_bits(graph, by_result, FLOAT_BITS))
+        by_result = bits_by_result(graph, (*points.weights, *points.dequantised_weights), bits)
+        return replace(
+            self, bits=by_result, float_results=self.float_results | results_with_bits(graph, by_result, FLOAT_BITS)
+        )
 
 
 # ---- Recipe: the storage of every value of a network, decided by statistics of activations and by the elements of constants.
@@ -473,40 +490,46 @@ def decide_recipe(
 
     ``points``: the values that become integers. ``bits``: number of bits of each weight. The scale of activations that
     must share a scale follows from their common statistics."""
-    dtype, method, power_of_two = config.activations, config.ranges, config.power_of_two
+    dtype, method, power_of_two = config.activation_dtype, config.range_estimator, config.power_of_two
     activations: dict[str, Activation] = {}
     narrowed: dict[str, Activation] = {}
     flat = flatten_graph(graph)
-    tables = {value: table_statistics(flat.consts[name]) for name, value in points.tables.items()}
+    tables = {value: statistics_of_table(flat.consts[name]) for name, value in points.result_by_table.items()}
     for leader, values in points.groups().items():
         statistics = merge_statistics(
             [all_of[value] for all_of in (statistics_by_value, tables) for value in values if value in all_of]
         )
-        statistics = replace(statistics, reach=points.reach.get(leader, statistics.reach))
-        wide, storage = values[0] in points.wide, points.known.get(values[0])
+        statistics = replace(statistics, certain_bounds=points.bounds_by_leader.get(leader, statistics.certain_bounds))
+        wide, storage = values[0] in points.values_with_16_bits, points.storage_known_without_data.get(values[0])
         storage_dtype = WIDE if wide else dtype
         # 8-bit inputs keep their dtype, int8 or uint8, whatever the dtype of the other activations is.
         if storage is None or (storage.dtype == WIDE) != (storage_dtype == WIDE):
             storage = choose_storage(statistics, storage_dtype, method, wide or power_of_two)[0]
         activations |= dict.fromkeys(values, storage)
-        if dtype != WIDE and not points.narrowed.isdisjoint(values):
+        if dtype != WIDE and not points.values_read_in_8_bits.isdisjoint(values):
             narrowed |= dict.fromkeys(
-                points.narrowed.intersection(values), choose_storage(statistics, dtype, method, power_of_two)[0]
+                points.values_read_in_8_bits.intersection(values),
+                choose_storage(statistics, dtype, method, power_of_two)[0],
             )
     stored: dict[str, Weight] = {name: quantise_constant(flat.consts[name], power_of_two) for name in points.constants}
-    stored |= {name: quantise_like(flat.consts[name], activations[value]) for name, value in points.tables.items()}
     stored |= {
-        name: quantise_weights(flat.consts[name], bits[name], power_of_two=power_of_two) for name in points.opened
+        name: quantise_like(flat.consts[name], activations[value]) for name, value in points.result_by_table.items()
     }
-    opened, by_rows = frozenset(points.opened), weights_of_layers(graph, config.by_rows)
-    recipe = Recipe(activations, stored, narrowed, points.widened, config.block, opened, power_of_two, by_rows)
+    stored |= {
+        name: quantise_weights(flat.consts[name], bits[name], power_of_two=power_of_two)
+        for name in points.dequantised_weights
+    }
+    opened, by_rows = frozenset(points.dequantised_weights), weights_of_layers(graph, config.dynamic_range_results)
+    recipe = Recipe(
+        activations, stored, narrowed, points.results_with_16_bits, config.block_size, opened, power_of_two, by_rows
+    )
     for node in flat.nodes:
         if node.op in LAYERS and node.inputs[1] in points.weights:
             bias = flat.consts.get(node.inputs[2]) if len(node.inputs) > 2 else None
-            data = recipe.read(node)
+            data = recipe.storage_of_read_data(node)
             name = node.inputs[1]
             reals = flat.consts[name]
-            block = integer_scheme.usable_block_size(node, reals, config.block)
+            block = integer_scheme.usable_block_size(node, reals, config.block_size)
             stored[name] = integer_scheme.quantise_in_blocks(reals, bits[name], block, bias, data.scale, power_of_two)
     return recipe
 
@@ -554,66 +577,74 @@ def normalise_float_graph(graph: Graph, options: Options) -> Graph:
 class CalibratedNetwork:
     """A float network and the statistics of its values on calibration data.
 
-    ``found``: quantisation points, the values that become integers. ``rows``: the samples. ``seen``: statistics of
-    values on the samples. ``seed``: seed of random choices. ``reals``: compiled float networks (see
-    :class:`.network_noise.NetworkPair`). ``plains``: quantised networks without repairs, by numbers of bits of
-    weights."""
+    ``points``: quantisation points, the values that become integers. ``samples``: the samples. ``statistics_by_value``:
+    statistics of values on the samples. ``seed``: seed of random choices. ``float_libraries``: compiled float networks
+    (see :class:`.network_noise.NetworkPair`). ``trials_by_bits``: quantised networks without repairs, by numbers of
+    bits of weights."""
 
     graph: Graph
     config: QuantisationConfig
-    found: QuantisationPoints
-    rows: Sequence[Row]
-    seen: Mapping[str, Statistics]
+    points: QuantisationPoints
+    samples: Sequence[Row]
+    statistics_by_value: Mapping[str, Statistics]
     seed: int
     progress: Progress | None = None
-    reals: FloatLibraries = field(default_factory=dict, compare=False)
-    plains: dict[tuple[tuple[str, int], ...], Trial] = field(default_factory=dict, compare=False)
+    float_libraries: FloatLibraries = field(default_factory=dict, compare=False)
+    trials_by_bits: dict[tuple[tuple[str, int], ...], Trial] = field(default_factory=dict, compare=False)
 
     @property
-    def stored(self) -> tuple[str, ...]:
+    def weight_names(self) -> tuple[str, ...]:
         """Names of all weights of layers that become integers."""
-        return (*self.found.weights, *self.found.opened)
+        return (*self.points.weights, *self.points.dequantised_weights)
 
     @cached_property
-    def fixed(self) -> Mapping[str, int]:
+    def bits_set_by_user(self) -> Mapping[str, int]:
         """Numbers of bits that the user set for some weights, by name of the weights."""
         return bits_by_weight(self.graph, self.config.bits)
 
     @cached_property
-    def held(self) -> Sequence[Row]:
+    def held_back_samples(self) -> Sequence[Row]:
         """Samples that are not used for repairs, but to measure the noise of networks; all samples if there are too
         few."""
-        return split_samples(self.graph, self.rows, self.seed)[1] or self.rows
+        return split_samples(self.graph, self.samples, self.seed)[1] or self.samples
 
-    def recipe(self, bits: Mapping[str, int]) -> Recipe:
+    def make_recipe(self, bits: Mapping[str, int]) -> Recipe:
         """Return the recipe (storage of all values) of the network quantised with numbers of bits.
 
         ``bits``: number of bits by name of weights. Other weights have those of the configuration."""
         all_bits = self._default_bits | {**self.config.bits, **bits}
         points = self.config.find_points(self.graph, all_bits)
-        return decide_recipe(self.graph, points, self.seen, self.config, stored_weight_bits(all_bits))
+        return decide_recipe(self.graph, points, self.statistics_by_value, self.config, stored_weight_bits(all_bits))
 
-    def repair(self, bits: Mapping[str, int]) -> Repaired:
+    def quantise_and_repair(self, bits: Mapping[str, int]) -> Repaired:
         """Return the network quantised with numbers of bits and repaired (see :mod:`.repairs`), and a report on the
         repairs.
 
         ``bits``: number of bits by name of weights. Other weights have those of the configuration."""
-        all_bits = stored_weight_bits(self._default_bits | {**self.fixed, **bits})
-        return repair_network(self.graph, self.plain(bits), all_bits, self.rows, self.seed, self.reals, self.progress)
+        all_bits = stored_weight_bits(self._default_bits | {**self.bits_set_by_user, **bits})
+        return repair_network(
+            self.graph,
+            self.quantise_without_repairs(bits),
+            all_bits,
+            self.samples,
+            self.seed,
+            self.float_libraries,
+            self.progress,
+        )
 
-    def plain(self, bits: Mapping[str, int]) -> Trial:
+    def quantise_without_repairs(self, bits: Mapping[str, int]) -> Trial:
         """Return the network quantised with numbers of bits, without repairs. The result is memoised.
 
         ``bits``: number of bits by name of weights. Other weights have those of the configuration."""
         key = tuple(sorted(bits.items()))
-        if key not in self.plains:
-            self.plains[key] = Trial(self.graph, Attempt(self.recipe(bits)), self.reals)
-        return self.plains[key]
+        if key not in self.trials_by_bits:
+            self.trials_by_bits[key] = Trial(self.graph, Attempt(self.make_recipe(bits)), self.float_libraries)
+        return self.trials_by_bits[key]
 
     @cached_property
     def _default_bits(self) -> dict[str, int]:
         """Number of bits of each weight by the configuration's default alone, neither set by the user nor searched."""
-        return uniform_bits(self.graph, self.stored, self.config.weights)
+        return uniform_bits(self.graph, self.weight_names, self.config.weight_bits)
 
 
 def calibrate(
@@ -624,7 +655,13 @@ def calibrate(
     ``rows``: the samples. ``seed``: seed of random choices."""
     points = config.find_points(graph, config.bits)
     return CalibratedNetwork(
-        graph, config, points, rows, observe_activations(graph, points.seen, rows, seed, progress), seed, progress
+        graph,
+        config,
+        points,
+        rows,
+        observe_activations(graph, points.values_to_observe, rows, seed, progress),
+        seed,
+        progress,
     )
 
 
@@ -634,16 +671,19 @@ def equalise_network(network: CalibratedNetwork) -> tuple[CalibratedNetwork, lis
 
     Return the better network, and a report in the form of that on a repair. If there are too few samples to hold some
     back, the expected noise decides, and there is no report."""
-    better = equalise_channels(network.graph, network.seen, network.config.activations, network.config.weights)
+    better = equalise_channels(
+        network.graph, network.statistics_by_value, network.config.activation_dtype, network.config.weight_bits
+    )
     if better is network.graph:
         return network, []
     equalised_network = calibrate(
-        make_names_distinct(better), network.config, network.rows, network.seed, network.progress
+        make_names_distinct(better), network.config, network.samples, network.seed, network.progress
     )
-    if len(network.rows) < MIN_SAMPLES:
+    if len(network.samples) < MIN_SAMPLES:
         return equalised_network, []
     before, after = (
-        candidate.plain(candidate.fixed).decibels(network.held) for candidate in (network, equalised_network)
+        candidate.quantise_without_repairs(candidate.bits_set_by_user).decibels(network.held_back_samples)
+        for candidate in (network, equalised_network)
     )
     report = {"name": "cross-layer equalisation", "before": before, "after": after, "kept": after > before}
     return (equalised_network if after > before else network), [report]

@@ -83,7 +83,7 @@ def round_up_to_powers_of_two(scales: Array) -> Array:
     return np.asarray(np.exp2(np.ceil(np.log2(scales))))
 
 
-def weight_levels(bits: int) -> Span:
+def level_span_of_weights(bits: int) -> Span:
     """Return the smallest and the largest integer (level) of a weight with ``bits`` bits.
 
     They are symmetric, except that weights of 2 bits use all four levels, -2 to 1. The fourth level lowers the error of
@@ -135,29 +135,29 @@ def quantise_weights(
     with the scale of its channel times ``data_scale``. Scales are at least so large that the bias is far from the
     limits of int32."""
     rows = reals.reshape(len(reals), -1).astype(np.float64)
-    span = weight_levels(bits)
+    span = level_span_of_weights(bits)
     scales = np.abs(rows).max(axis=1, initial=0.0) / span[1]
     if bits < _MIN_FULL_RANGE_BITS:
-        scales = search_scales(rows, scales, span)
-    scales = allowed_scales(scales, bias, data_scale, power_of_two)
+        scales = search_row_scales(rows, scales, span)
+    scales = round_scales_for_biases(scales, bias, data_scale, power_of_two)
     quant = Quant(tuple(map(float, scales)), (0,) * len(scales), 0)
     return Weight(np.clip(quantise_array(reals, quant, "int8"), *span).astype(np.int8), quant)
 
 
-def allowed_scales(scales: Array, bias: Array | None, data_scale: float, power_of_two: bool = False) -> Array:
+def round_scales_for_biases(scales: Array, bias: Array | None, data_scale: float, power_of_two: bool = False) -> Array:
     """Round scales of weights (O) to float32. Scales that are too small for the channel's bias are raised, and 0
     becomes 1."""
     if bias is not None:
-        scales = np.maximum(scales, least_scales(bias, data_scale))
+        scales = np.maximum(scales, min_scales_for_biases(bias, data_scale))
     positive = np.where(scales > 0, np.maximum(scales, SMALLEST_SCALE), 1.0)
     return np.asarray(round_up_to_powers_of_two(positive) if power_of_two else positive, np.float32)
 
 
-def least_scales(bias: Array, data_scale: float) -> Array:
+def min_scales_for_biases(biases: Array, data_scale: float) -> Array:
     """Return the smallest scales of weights (O) for which the biases (O) are far from the limits of int32.
 
     A bias is stored with the scale of its weights times ``data_scale``."""
-    return np.asarray(np.abs(bias.astype(np.float64)) / (data_scale * _LARGEST_BIAS))
+    return np.asarray(np.abs(biases.astype(np.float64)) / (data_scale * _LARGEST_BIAS))
 
 
 def quantise_constant(reals: Array, power_of_two: bool = False) -> Weight:
@@ -165,7 +165,7 @@ def quantise_constant(reals: Array, power_of_two: bool = False) -> Weight:
 
     A constant with a single element is represented exactly, unless the scale must be a power of two."""
     top = float(np.abs(reals).max(initial=0.0))
-    scale = float(np.float32(max(top / weight_levels(8)[1], SMALLEST_SCALE))) if top > 0 else 1.0
+    scale = float(np.float32(max(top / level_span_of_weights(8)[1], SMALLEST_SCALE))) if top > 0 else 1.0
     quant = Quant((float(round_up_to_powers_of_two(np.array(scale))) if power_of_two else scale,), (0,))
     return Weight(quantise_array(reals, quant, "int8"), quant)
 
@@ -175,7 +175,7 @@ def quantise_like(reals: Array, storage: Activation) -> Weight:
     return Weight(quantise_array(reals, storage.quant, storage.dtype), storage.quant)
 
 
-def search_scales(rows: Array, scales: Array, span: Span) -> Array:
+def search_row_scales(rows: Array, scales: Array, span: Span) -> Array:
     """Return for each row of weights the scale with the least squared error, among fractions of its scale in
     ``scales``."""
     best, least = scales, np.full(len(rows), np.inf)
@@ -220,32 +220,32 @@ def quantise_in_blocks(
     rows = reals.reshape(len(reals), -1).astype(np.float64)
     if not has_block_multipliers(rows, bits, block):
         return quantise_weights(reals, bits, bias, data_scale, power_of_two)
-    span = weight_levels(bits)
-    scales = allowed_scales(channel_scales(rows, span, block), bias, data_scale, power_of_two)
-    factors = block_multipliers(rows, scales, span, block)
+    span = level_span_of_weights(bits)
+    scales = round_scales_for_biases(search_channel_scales(rows, span, block), bias, data_scale, power_of_two)
+    factors = choose_block_multipliers(rows, scales, span, block)
     numbers = np.clip(np.rint(rows / (scales[:, None] * factors)), *span) * factors
     quant = Quant(tuple(map(float, scales)), (0,) * len(scales), 0)
     return Weight(numbers.reshape(reals.shape).astype(np.int8), quant)
 
 
-def channel_scales(rows: Array, span: Span, block: int) -> Array:
+def search_channel_scales(rows: Array, span: Span, block: int) -> Array:
     """Return a scale for each channel's row of weights, rows (O, K), with the least squared error.
 
     Scales are tried for which the block that needs the largest scale has one of the multipliers
     ``_LARGEST_MULTIPLIERS``."""
-    wanted = _block_scales(rows, span, block)
+    wanted = _search_block_scales(rows, span, block)
     top = wanted.max(axis=1, initial=0.0)
     best: Array = top / MOST
     least = np.full(len(rows), np.inf)
     for multiplier in _LARGEST_MULTIPLIERS:
         scales = top / multiplier
         near = np.clip(np.rint(wanted / _replace_zero_scales(scales)[:, None]), 1, MOST)
-        error = squared_error(rows, scales[:, None] * _repeat_in_blocks(near, rows, block), span)
+        error = squared_error(rows, scales[:, None] * _repeat_for_weights_of_blocks(near, rows, block), span)
         best, least = np.where(error < least, scales, best), np.minimum(error, least)
     return best
 
 
-def block_multipliers(rows: Array, scales: Array, span: Span, block: int) -> Array:
+def choose_block_multipliers(rows: Array, scales: Array, span: Span, block: int) -> Array:
     """Return for each weight (O, K) the multiplier of its block: the one with the least squared error.
 
     ``scales`` (O): the scales of the channels."""
@@ -255,7 +255,7 @@ def block_multipliers(rows: Array, scales: Array, span: Span, block: int) -> Arr
     for multiplier in range(1, MOST + 1):
         error = squared_error(parts, (multiplier * scales)[:, None, None], span)
         best, least = np.where(error < least, multiplier, best), np.minimum(error, least)
-    return _repeat_in_blocks(best, rows, block)
+    return _repeat_for_weights_of_blocks(best, rows, block)
 
 
 def has_block_multipliers(rows: Array, bits: int, block: int) -> bool:
@@ -272,11 +272,11 @@ def squared_error(reals: Array, step_sizes: Array, span: Span) -> Array:
     return error
 
 
-def _block_scales(rows: Array, span: Span, block: int) -> Array:
+def _search_block_scales(rows: Array, span: Span, block: int) -> Array:
     """Return for every block of weights the scale with the least squared error, as an array (O, blocks)."""
     parts = _split_into_blocks(rows, block)
     flat = parts.reshape(-1, block)
-    return search_scales(flat, np.abs(flat).max(axis=1, initial=0.0) / span[1], span).reshape(parts.shape[:2])
+    return search_row_scales(flat, np.abs(flat).max(axis=1, initial=0.0) / span[1], span).reshape(parts.shape[:2])
 
 
 def _split_into_blocks(rows: Array, block: int) -> Array:
@@ -284,7 +284,7 @@ def _split_into_blocks(rows: Array, block: int) -> Array:
     return np.pad(rows, ((0, 0), (0, -rows.shape[1] % block))).reshape(len(rows), -1, block)
 
 
-def _repeat_in_blocks(by_block: Array, rows: Array, block: int) -> Array:
+def _repeat_for_weights_of_blocks(by_block: Array, rows: Array, block: int) -> Array:
     """Return for each weight (O, K) the number that ``by_block`` (O, blocks) contains for its block."""
     return np.asarray(np.repeat(by_block, block, axis=1)[:, : rows.shape[1]])
 
@@ -312,31 +312,31 @@ _COMPENSATED_COLUMNS = 64
 """Number of columns of weights whose rounding errors are applied to later columns in one matrix product."""
 
 
-def shrink_moments(square: Array, cross: Array, count: float) -> tuple[Array, Array]:
+def shrink_moments(second_moments: Array, cross_moments: Array, row_count: float) -> tuple[Array, Array]:
     """Shrink the second moments (groups, K, K) of factors, and cross moments, towards the moments of uncorrelated
     factors.
 
-    ``square``: second moments on ``count`` independent rows. ``cross``: cross moments of real by stored factors. The
-    results estimate the moments on all data ("Shrinkage Algorithms for MMSE Covariance Estimation", Chen et al., 2010,
-    OAS). The shrunk second moments are invertible, so that weights of factors that never occurred together do not
-    affect each other."""
-    depth = square.shape[-1]
-    trace, power = np.trace(square, axis1=-2, axis2=-1), np.square(square).sum(axis=(-2, -1))
-    denominator = (count + 1 - 2 / depth) * (power - trace**2 / depth)
+    ``second_moments``: second moments on ``row_count`` independent rows. ``cross_moments``: cross moments of real by
+    stored factors. The results estimate the moments on all data ("Shrinkage Algorithms for MMSE Covariance Estimation",
+    Chen et al., 2010, OAS). The shrunk second moments are invertible, so that weights of factors that never occurred
+    together do not affect each other."""
+    depth = second_moments.shape[-1]
+    trace, power = np.trace(second_moments, axis1=-2, axis2=-1), np.square(second_moments).sum(axis=(-2, -1))
+    denominator = (row_count + 1 - 2 / depth) * (power - trace**2 / depth)
     numerator = (1 - 2 / depth) * power + trace**2
     share = np.divide(numerator, denominator, out=np.ones_like(denominator), where=denominator > numerator)
     share = np.maximum(share, _LEAST_SHARE)[:, None, None]
     uncorrelated = share * np.where(trace > 0, trace / depth, 1.0)[:, None, None] * np.eye(depth)
-    return (1 - share) * square + uncorrelated, (1 - share) * cross + uncorrelated
+    return (1 - share) * second_moments + uncorrelated, (1 - share) * cross_moments + uncorrelated
 
 
-def fit_to_stored_factors(weights: Array, square: Array, cross: Array) -> Array:
+def compensate_for_data_quantisation(weights: Array, second_moments: Array, cross_moments: Array) -> Array:
     """Return real weights that compensate for the quantisation of the data that they are multiplied by.
 
     Multiplied by the stored (quantised) factors, the new weights (groups, outputs, K) approximate the products of
-    ``weights`` and the real factors, by least squares. ``square``: second moments of stored factors. ``cross``: cross
-    moments of real by stored factors."""
-    return np.asarray(np.linalg.solve(square, (weights @ cross).swapaxes(1, 2)).swapaxes(1, 2))
+    ``weights`` and the real factors, by least squares. ``second_moments``: second moments of stored factors.
+    ``cross_moments``: cross moments of real by stored factors."""
+    return np.asarray(np.linalg.solve(second_moments, (weights @ cross_moments).swapaxes(1, 2)).swapaxes(1, 2))
 
 
 def round_weights_for_output(
@@ -354,14 +354,14 @@ def round_weights_for_output(
     ``min_scales``: the smallest scale of each output that its bias permits. ``block``: number of inputs that share a
     multiplier. The result has the shape (all outputs, K) and a scale for each output."""
     groups, outputs, depth = real_weights.shape
-    span = weight_levels(bits)
+    span = level_span_of_weights(bits)
     rows = real_weights.reshape(-1, depth)
     factors = np.broadcast_to(1.0, real_weights.shape)
     if has_block_multipliers(rows, bits, block):
-        nearest = channel_scales(rows, span, block)
-        factors = block_multipliers(rows, nearest, span, block).reshape(real_weights.shape)
+        nearest = search_channel_scales(rows, span, block)
+        factors = choose_block_multipliers(rows, nearest, span, block).reshape(real_weights.shape)
     else:
-        nearest = search_scales(rows, np.abs(rows).max(axis=1, initial=0.0) / span[1], span)
+        nearest = search_row_scales(rows, np.abs(rows).max(axis=1, initial=0.0) / span[1], span)
     min_scales = np.maximum(min_scales, SMALLEST_SCALE)
     scales = np.maximum(_TRIED_SCALE_FACTORS[:, None] * np.where(nearest > 0, nearest, 1.0), min_scales)
     if power_of_two:
@@ -373,17 +373,17 @@ def round_weights_for_output(
         np.tile(real_weights, (1, len(_TRIED_SCALE_FACTORS), 1)),
         tried,
         second_moments,
-        _AllowedNumbers(tried_factors, span),
+        _AllowedIntegers(tried_factors, span),
     )
     trials_shape = (groups, len(_TRIED_SCALE_FACTORS), outputs)
-    error = _squared_norm(
+    error = _output_error_by_row(
         q * tried[..., None] - np.tile(real_weights, (1, len(_TRIED_SCALE_FACTORS), 1)), second_moments
     ).reshape(trials_shape)
     best = error.argmin(axis=1)[:, None]
     scale = np.take_along_axis(tried.reshape(trials_shape), best, axis=1)[:, 0]
     q = np.take_along_axis(q.reshape(*trials_shape, depth), best[..., None], axis=1)[:, 0]
     for _ in range(_SWEEPS):
-        q = _improve_levels(q, scale, real_weights, second_moments, _AllowedNumbers(factors, span))
+        q = _improve_rounded_weights(q, scale, real_weights, second_moments, _AllowedIntegers(factors, span))
         if not power_of_two:
             scale = np.maximum(_best_scale(q, scale, real_weights, second_moments), min_scales.reshape(scale.shape))
     stored = scale.reshape(-1).astype(np.float32)
@@ -392,22 +392,22 @@ def round_weights_for_output(
 
 
 @frozen
-class _AllowedNumbers:
-    """The integers that stored weights may have: levels within ``span``, times the multipliers ``factors`` (groups,
-    rows, K)."""
+class _AllowedIntegers:
+    """The integers that stored weights may have: levels within ``level_span``, times the multipliers ``multipliers``
+    (groups, rows, K)."""
 
-    factors: Array
-    span: Span
+    multipliers: Array
+    level_span: Span
 
-    def nearest(self, numbers: Array, column: int) -> Array:
+    def find_nearest(self, numbers: Array, column: int) -> Array:
         """Return the allowed integers nearest to ``numbers`` (groups, rows): weights of a column, divided by their
         scale."""
-        factors = self.factors[..., column]
-        return np.asarray(np.clip(np.rint(numbers / factors), *self.span) * factors)
+        factors = self.multipliers[..., column]
+        return np.asarray(np.clip(np.rint(numbers / factors), *self.level_span) * factors)
 
 
 def _round_with_compensation(
-    real_weights: Array, scales: Array, second_moments: Array, allowed: _AllowedNumbers
+    real_weights: Array, scales: Array, second_moments: Array, allowed: _AllowedIntegers
 ) -> Array:
     """Round weights column by column, and compensate the error of each column in the later columns (GPTQ).
 
@@ -420,15 +420,15 @@ def _round_with_compensation(
         end = min(start + _COMPENSATED_COLUMNS, real_weights.shape[-1])
         errors = np.empty((*real_weights.shape[:2], end - start))
         for k in range(start, end):
-            q[..., k] = allowed.nearest(left[..., k] / scales, k)
+            q[..., k] = allowed.find_nearest(left[..., k] / scales, k)
             errors[..., k - start] = (left[..., k] - q[..., k] * scales) / upper[:, k, k, None]
             left[..., k:end] -= errors[..., k - start, None] * upper[:, None, k, k:end]
         left[..., end:] -= errors @ upper[:, start:end, end:]
     return q
 
 
-def _improve_levels(
-    rounded: Array, scale: Array, real_weights: Array, second_moments: Array, allowed: _AllowedNumbers
+def _improve_rounded_weights(
+    rounded: Array, scale: Array, real_weights: Array, second_moments: Array, allowed: _AllowedIntegers
 ) -> Array:
     """Return rounded weights with a lower output error, by one pass of coordinate descent.
 
@@ -436,7 +436,7 @@ def _improve_levels(
     rounded = rounded.copy()
     slope = (rounded * scale[..., None] - real_weights) @ second_moments
     for k in range(rounded.shape[-1]):
-        better = allowed.nearest(rounded[..., k] - slope[..., k] / (second_moments[:, k, k, None] * scale), k)
+        better = allowed.find_nearest(rounded[..., k] - slope[..., k] / (second_moments[:, k, k, None] * scale), k)
         change = (better - rounded[..., k]) * scale
         changed_rows = np.flatnonzero(change.any(axis=0))
         slope[:, changed_rows] += change[:, changed_rows, None] * second_moments[:, None, k]
@@ -455,8 +455,9 @@ def _best_scale(rounded: Array, scale: Array, real_weights: Array, second_moment
     return np.asarray(np.where((square > 0) & (projection > 0), projection, scale))
 
 
-def _squared_norm(difference: Array, second_moments: Array) -> Array:
+def _output_error_by_row(weight_errors: Array, second_moments: Array) -> Array:
     """Return the mean squared output error (groups, rows) that each row of weight errors causes.
 
-    ``difference``: quantised less real weights. It is the squared norm of a row with respect to ``second_moments``."""
-    return np.asarray(((difference @ second_moments) * difference).sum(axis=-1))
+    ``weight_errors``: quantised less real weights. It is the squared norm of a row with respect to
+    ``second_moments``."""
+    return np.asarray(((weight_errors @ second_moments) * weight_errors).sum(axis=-1))

@@ -23,9 +23,9 @@ from microc.errors import FitError, InternalError, UsageError
 from microc.graph.ir import Graph, Loc
 from microc.module import Call, Module
 from microc.quantization.calibration_data import Score
-from microc.quantization.decisions import BITS, FLOAT_BITS, WIDE_BITS, CalibratedNetwork, layer_labels
+from microc.quantization.decisions import BITS, FLOAT_BITS, WIDE_BITS, CalibratedNetwork, unique_names_of_layers
 from microc.quantization.integer_scheme import WIDE
-from microc.quantization.network_noise import layer_changes, noise_by_change
+from microc.quantization.network_noise import build_layer_changes, measure_noise_of_changes
 from microc.quantization.repairs import Repaired
 from microc.quantization.write import Recipe, write_quantised_graph
 from microc.target import Board
@@ -44,18 +44,20 @@ class LayerPrice:
     cycles: int
 
 
-def load_board_of(board: Any) -> Board:
+def load_board_by_name_or_file(board: Any) -> Board:
     """Return ``board`` if it is a :class:`Board`, else load the board with this name or file."""
     return board if isinstance(board, Board) else load_board(validation.as_path("a board", board))
 
 
-def network_cost(graph: Graph, board: Board) -> dict[str, Any]:
+def estimate_network_cost(graph: Graph, board: Board) -> dict[str, Any]:
     """Return the cost of a network on a board: bytes of flash, RAM and arena, and estimated instructions and cycles of
     a run."""
-    return _total_cost(compile_model(graph, board.target, Options()), board)
+    return _cost_of_module(compile_model(graph, board.target, Options()), board)
 
 
-def price_layers(graph: Graph, board: Board, layers: Mapping[str, int]) -> tuple[dict[str, Any], dict[str, LayerPrice]]:
+def estimate_layer_prices(
+    graph: Graph, board: Board, layers: Mapping[str, int]
+) -> tuple[dict[str, Any], dict[str, LayerPrice]]:
     """Return the cost of a network on a board, and the price of each layer by its location.
 
     ``layers`` maps the location of each layer, the ``Loc`` of its operators as text, to the number of its weights. The
@@ -63,16 +65,16 @@ def price_layers(graph: Graph, board: Board, layers: Mapping[str, int]) -> tuple
     module = compile_model(graph, board.target, Options())
     parts: dict[str, list[float]] = {location: [0.0, 0.0, 0.0] for location in layers}
     for call in module.calls:
-        matching = [location for location in _step_locations(call) if location in parts]
+        matching = [location for location in _locations_of_call(call) if location in parts]
         size = sum(layers[location] for location in matching)
         for location in matching:
             share = layers[location] / max(1, size)
-            for k, amount in enumerate((_constant_bytes(call, module), call.instructions, call.cycles)):
+            for k, amount in enumerate((_constant_bytes_of_call(call, module), call.instructions, call.cycles)):
                 parts[location][k] += share * amount
-    return _total_cost(module, board), {location: LayerPrice(*map(round, part)) for location, part in parts.items()}
+    return _cost_of_module(module, board), {location: LayerPrice(*map(round, part)) for location, part in parts.items()}
 
 
-def price_locations(graph: Graph, board: Board) -> tuple[dict[str, Any], dict[str, LayerPrice]]:
+def estimate_price_by_location(graph: Graph, board: Board) -> tuple[dict[str, Any], dict[str, LayerPrice]]:
     """Return the cost of a network on a board, and the price of each location in the model, including the code of
     kernels.
 
@@ -86,14 +88,14 @@ def price_locations(graph: Graph, board: Board) -> tuple[dict[str, Any], dict[st
         constants = (module.values[name] for name in dict.fromkeys(call.args))
         flash = sum(value.nbytes / served[value.name] for value in constants if value.storage == "const")
         amounts = flash + code[call.kernel] / served[call.kernel], call.instructions, call.cycles
-        step_locations = _step_locations(call)
+        step_locations = _locations_of_call(call)
         for location in step_locations:
             part = parts.setdefault(location, [0.0, 0.0, 0.0])
             part[:] = (all_of + amount / len(step_locations) for all_of, amount in zip(part, amounts, strict=True))
-    return _total_cost(module, board), {location: LayerPrice(*map(round, part)) for location, part in parts.items()}
+    return _cost_of_module(module, board), {location: LayerPrice(*map(round, part)) for location, part in parts.items()}
 
 
-def _total_cost(module: Module, board: Board) -> dict[str, Any]:
+def _cost_of_module(module: Module, board: Board) -> dict[str, Any]:
     need, plan = firmware_footprint((module,), board), module.plan
     if plan is None:
         raise InternalError("the module has no memory plan")
@@ -107,12 +109,12 @@ def _total_cost(module: Module, board: Board) -> dict[str, Any]:
     }
 
 
-def _step_locations(call: Call) -> Sequence[str]:
+def _locations_of_call(call: Call) -> Sequence[str]:
     """Return the locations of the layers that a kernel call computes."""
     return call.streamed.layers if call.streamed else (call.layer,)
 
 
-def _constant_bytes(call: Call, module: Module) -> int:
+def _constant_bytes_of_call(call: Call, module: Module) -> int:
     """Return the number of bytes of all constants that a kernel call reads."""
     values = (module.values[name] for name in dict.fromkeys(call.args))
     return sum(value.nbytes for value in values if value.storage == "const")
@@ -153,7 +155,7 @@ def check_limits(
             "flash, ram, time and max_drop require board, whose kernels are estimated; got none",
             hint="name the board (--board): microc boards lists them",
         )
-    target = load_board_of(board)
+    target = load_board_by_name_or_file(board)
     return Limits(target, cycles=None if time is None else _time_to_cycles(target, time), max_drop=max_drop, **amounts)
 
 
@@ -195,7 +197,7 @@ class BitSearch:
     @cached_property
     def weights(self) -> list[str]:
         """Names of the weights whose number of bits is searched, or set by the user."""
-        return [name for name in self.network.found.weights if name in self.network.graph.consts]
+        return [name for name in self.network.points.weights if name in self.network.graph.consts]
 
     def bits_by_weights(self, bits: Bits) -> dict[str, int]:
         """Convert a choice of bits to a mapping from the names of weights to their numbers of bits."""
@@ -203,7 +205,7 @@ class BitSearch:
 
     def uniform_recipe(self, bits: int) -> Recipe:
         """Return the recipe (storage of all values) of the network whose weights all have ``bits`` bits."""
-        return self.network.recipe(dict.fromkeys(self.weights, bits))
+        return self.network.make_recipe(dict.fromkeys(self.weights, bits))
 
     def build(self, bits: Bits) -> Repaired:
         """Return the network quantised with a choice of bits and repaired, and a report on the repairs."""
@@ -222,23 +224,25 @@ class BitSearch:
             graph = (
                 self.build(bits)[0].written.graph
                 if is_repaired
-                else write_quantised_graph(self.network.graph, self.network.recipe(self.bits_by_weights(bits))).graph
+                else write_quantised_graph(
+                    self.network.graph, self.network.make_recipe(self.bits_by_weights(bits))
+                ).graph
             )
-            self.costs[key] = network_cost(graph, self.limits.board)
+            self.costs[key] = estimate_network_cost(graph, self.limits.board)
         return self.costs[key]
 
     def flash_and_cycles_over_limits(self, bits: Bits) -> tuple[int, int]:
         """Return the number of bytes of flash, and of cycles, by which a choice of bits exceeds the limits; 0 if it
         does not."""
         choice_cost, limits = self.cost(bits), self.limits
-        return _amount_over(choice_cost["flash"], limits.flash), _amount_over(
+        return _excess_over_limit(choice_cost["flash"], limits.flash), _excess_over_limit(
             choice_cost["estimated_cycles"], limits.cycles
         )
 
     def measure_decibels(self, bits: Bits) -> float:
         """Return the signal-to-noise ratio, in decibels, of the repaired network with a choice of bits."""
         if bits not in self.decibels:
-            self.decibels[bits] = self.build(bits)[0].decibels(self.network.held)
+            self.decibels[bits] = self.build(bits)[0].decibels(self.network.held_back_samples)
         return self.decibels[bits]
 
     def score_drop(self, bits: Bits) -> float:
@@ -265,20 +269,20 @@ class BitSearch:
         rounding = 2 * sys.float_info.epsilon * max(abs(self.float_score), abs(self.scores[bits]))
         return lost <= most + rounding
 
-    def with_progress(self, what: str, steps: Sequence[T]) -> Iterator[T]:
-        """Yield each of ``steps``, and report progress before each of them. ``what``: name of the stage."""
+    def iterate_with_progress(self, stage: str, steps: Sequence[T]) -> Iterator[T]:
+        """Yield each of ``steps``, and report progress before each of them. ``stage``: name of the stage."""
         for number, step in enumerate(steps):
-            self.report_progress(what, number, len(steps))
+            self.report_progress(stage, number, len(steps))
             yield step
-        self.report_progress(what, len(steps), len(steps))
+        self.report_progress(stage, len(steps), len(steps))
 
-    def report_progress(self, what: str, done: int, steps: int) -> None:
-        """Report that ``done`` of at most ``steps`` steps of the stage ``what`` are finished."""
+    def report_progress(self, stage: str, done: int, steps: int) -> None:
+        """Report that ``done`` of at most ``steps`` steps of the stage ``stage`` are finished."""
         if self.network.progress is not None:
-            self.network.progress(f"search: {what}", done, steps + 1)
+            self.network.progress(f"search: {stage}", done, steps + 1)
 
 
-def _amount_over(amount: int, limit: int | None) -> int:
+def _excess_over_limit(amount: int, limit: int | None) -> int:
     return 0 if limit is None else max(0, amount - limit)
 
 
@@ -319,22 +323,22 @@ def find_layer_options(task: BitSearch, bit_choices: Sequence[int], by_time: boo
     ``bit_choices``: the numbers of bits that are tried, which include 8. A layer whose number of bits the user set has
     only this option. ``by_time``: True to weigh noise against time, False to weigh it against flash."""
     network = task.network
-    bit_choices = tuple(dict.fromkeys((*bit_choices, *network.fixed.values())))
+    bit_choices = tuple(dict.fromkeys((*bit_choices, *network.bits_set_by_user.values())))
     recipes = {bits: task.uniform_recipe(bits) for bits in bit_choices if bits != FLOAT_BITS}
-    changes = layer_changes(network.graph, network.rows, recipes, task.weights, network.seed)
-    noise = noise_by_change(network.graph, network.rows, changes, progress=network.progress)
-    prices, base = _measure_prices(task, bit_choices)
+    changes = build_layer_changes(network.graph, network.samples, recipes, task.weights, network.seed)
+    noise = measure_noise_of_changes(network.graph, network.samples, changes, progress=network.progress)
+    prices, base = _measure_layer_prices(task, bit_choices)
     options = []
     for name in task.weights:
-        allowed = (network.fixed[name],) if name in network.fixed else bit_choices
-        noise_by_bits = _make_monotone({b: noise.get((name, b), 0.0) for b in allowed})
+        allowed = (network.bits_set_by_user[name],) if name in network.bits_set_by_user else bit_choices
+        noise_by_bits = _make_noise_monotone_in_bits({b: noise.get((name, b), 0.0) for b in allowed})
         options.append(
             [LayerOption(b, noise_by_bits[b], prices[b][name].flash, prices[b][name].cycles) for b in allowed]
         )
     return LayerOptions(options, base, by_time)
 
 
-def _make_monotone(noise_by_bits: Mapping[int, float]) -> dict[int, float]:
+def _make_noise_monotone_in_bits(noise_by_bits: Mapping[int, float]) -> dict[int, float]:
     """Return the noise of a layer by number of bits, corrected so that fewer bits always have at least 0.1 % more
     noise.
 
@@ -347,18 +351,18 @@ def _make_monotone(noise_by_bits: Mapping[int, float]) -> dict[int, float]:
     return rising
 
 
-def _measure_prices(
+def _measure_layer_prices(
     task: BitSearch, bit_choices: Sequence[int]
 ) -> tuple[dict[int, dict[str, LayerPrice]], dict[str, Any]]:
     """Measure the price of each layer with each number of bits, and the cost of the rest of the network with 8 bits.
 
     Prices are returned by number of bits and by name of the layer's weights."""
-    graph, places = _label_layers(task.network.graph, task.weights)
+    graph, places = _set_distinct_layer_locations(task.network.graph, task.weights)
     sizes = {str(place): task.network.graph.consts[name].size for name, place in places.items()}
     prices: dict[int, dict[str, LayerPrice]] = {}
     base: dict[str, Any] = {}
-    for bits in task.with_progress("prices", bit_choices):
-        total, parts = price_layers(
+    for bits in task.iterate_with_progress("prices", bit_choices):
+        total, parts = estimate_layer_prices(
             write_quantised_graph(graph, task.uniform_recipe(bits)).graph, task.limits.board, sizes
         )
         prices[bits] = {name: parts[str(place)] for name, place in places.items()}
@@ -369,7 +373,7 @@ def _measure_prices(
     return prices, base
 
 
-def _label_layers(graph: Graph, weights: Sequence[str]) -> tuple[Graph, dict[str, Loc]]:
+def _set_distinct_layer_locations(graph: Graph, weights: Sequence[str]) -> tuple[Graph, dict[str, Loc]]:
     """Return the graph with a distinct location for each layer, and a mapping from the names of weights to these
     locations.
 
@@ -413,19 +417,21 @@ def search_bits(task: BitSearch) -> tuple[Repaired, dict[str, Any]]:
     search for the report. FitError if every choice exceeds a limit."""
     options = find_layer_options(task, BITS, by_time=False)
     if task.limits.max_drop is None:
-        point = _choose_within_limits(task, options, _choose_least_noise)
+        point = _choose_within_limits(task, options, _choose_bits_with_least_noise)
     else:
-        point = _choose_within_limits(task, options, _choose_smallest)
+        point = _choose_within_limits(task, options, _choose_cheapest_bits)
         if point is None:
             wider = (
-                (FLOAT_BITS, BITS[0]) if task.network.config.activations == WIDE else (FLOAT_BITS, WIDE_BITS, BITS[0])
+                (FLOAT_BITS, BITS[0])
+                if task.network.config.activation_dtype == WIDE
+                else (FLOAT_BITS, WIDE_BITS, BITS[0])
             )
             options = find_layer_options(task, wider, by_time=True)
-            point = _choose_within_limits(task, options, _choose_smallest)
+            point = _choose_within_limits(task, options, _choose_cheapest_bits)
     if point is None:
         raise _accuracy_error(task)
-    _check_ram(task, point.picks)
-    return task.build(point.picks), _search_report(task, options, point)
+    _check_ram_of_choice(task, point.picks)
+    return task.build(point.picks), _build_search_report(task, options, point)
 
 
 def _choose_within_limits(
@@ -463,26 +469,26 @@ def _tighten_limit(limit: int | None, excess: int, predicted_cost: int) -> int |
     return limit if limit is None or not excess else min(limit - excess // 2, predicted_cost - 1)
 
 
-def _choose_least_noise(task: BitSearch, points: Sequence[Selection]) -> Selection:
+def _choose_bits_with_least_noise(task: BitSearch, points: Sequence[Selection]) -> Selection:
     """Return the choice of bits with the least noise after repairs, among those whose predicted noise is near the
     least.
 
     ``points``: the Pareto front, in the order of falling noise."""
     near = [point for point in points if point.loss <= _NEAR_RATIO * points[-1].loss]
-    candidates = [near[k] for k in _space_evenly(len(near), _CANDIDATES)]
+    candidates = [near[k] for k in _evenly_spaced_indices(len(near), _CANDIDATES)]
     fitting = [point for point in candidates if not any(task.flash_and_cycles_over_limits(point.picks))]
     if len(fitting) < 2:
         return (fitting or candidates)[-1]
-    decibels = {point: task.measure_decibels(point.picks) for point in task.with_progress("networks", fitting)}
+    decibels = {point: task.measure_decibels(point.picks) for point in task.iterate_with_progress("networks", fitting)}
     return max(decibels, key=lambda point: decibels[point])
 
 
-def _choose_smallest(task: BitSearch, points: Sequence[Selection]) -> Selection | None:
+def _choose_cheapest_bits(task: BitSearch, points: Sequence[Selection]) -> Selection | None:
     """Return the cheapest choice of bits that lowers the score by no more than permitted; None if there is none.
 
     ``points``: the Pareto front, in the order of falling noise. It is searched by bisection, on the assumption that
     less noise means a higher score."""
-    points = [points[k] for k in _space_evenly(len(points), _STEPS)]
+    points = [points[k] for k in _evenly_spaced_indices(len(points), _STEPS)]
     low, high, tries, limit = -1, len(points) - 1, 1, 1 + (len(points) - 1).bit_length()
     task.report_progress("networks", 0, limit)
     if not task.keeps_score(points[-1].picks):
@@ -499,13 +505,13 @@ def _choose_smallest(task: BitSearch, points: Sequence[Selection]) -> Selection 
     return points[high]
 
 
-def _space_evenly(count: int, max_count: int) -> list[int]:
+def _evenly_spaced_indices(count: int, max_count: int) -> list[int]:
     """Return at most ``max_count`` evenly spaced indices from 0 to ``count`` - 1. The last index is always among
     them."""
     return sorted({int(k) for k in np.linspace(count - 1, 0, min(max_count, count))})
 
 
-def _check_ram(task: BitSearch, bits: tuple[int, ...]) -> None:
+def _check_ram_of_choice(task: BitSearch, bits: tuple[int, ...]) -> None:
     """Raise FitError if the network with a choice of bits needs more RAM than permitted."""
     need, room = task.cost(bits)["ram"], task.limits.ram
     if room is not None and need > room:
@@ -540,7 +546,7 @@ def _limits_error(task: BitSearch, layer_options: LayerOptions) -> FitError:
         )
         if limit is not None
     ]
-    inside = set(task.network.found.weights) - set(task.weights)
+    inside = set(task.network.points.weights) - set(task.weights)
     return FitError(
         f"no bits for the weights of {task.network.graph.name} keep the limits: {'; '.join(least)}",
         where=task.limits.board.name,
@@ -553,13 +559,13 @@ def _limits_error(task: BitSearch, layer_options: LayerOptions) -> FitError:
     )
 
 
-def _search_report(task: BitSearch, layer_options: LayerOptions, chosen: Selection) -> dict[str, Any]:
+def _build_search_report(task: BitSearch, layer_options: LayerOptions, chosen: Selection) -> dict[str, Any]:
     """Return plain data about the search for the report.
 
     It contains the layers with their options, networks of the Pareto front without limits, and the scores and
     signal-to-noise ratios of the networks that were repaired and measured."""
-    points, names = layer_options.front(), layer_labels(task.network.graph, task.weights)
-    shown, measured = {*_space_evenly(len(points), _SHOWN)}, {chosen.picks, *task.scores, *task.decibels}
+    points, names = layer_options.front(), unique_names_of_layers(task.network.graph, task.weights)
+    shown, measured = {*_evenly_spaced_indices(len(points), _SHOWN)}, {chosen.picks, *task.scores, *task.decibels}
     return {
         "board": task.limits.board.name,
         "against": "cycles" if layer_options.by_time else "flash",

@@ -19,7 +19,7 @@ from microc.quantization.integer_scheme import (
     Activation,
     Weight,
     fake_quantise,
-    least_scales,
+    min_scales_for_biases,
     round_weights_for_output,
     shrink_moments,
 )
@@ -29,8 +29,8 @@ from microc.quantization.network_structure import (
     expose_values,
     find_matrix_layers,
     find_measured_ends,
+    find_quantisable_loop_body,
     flatten_graph,
-    quantisable_body_of,
 )
 from microc.quantization.write import QuantisedGraph, Recipe, SimulatedGraph
 from microc.run.desktop.library import Library
@@ -112,15 +112,15 @@ class Moments:
     """Sums for the moments of a layer's factors: the data that its weights are multiplied by.
 
     A layer has G groups of channels, and K factors in each sum of products. The float network computes the real
-    factors, the quantised network the stored factors. ``real`` and ``stored`` (G, K): sums for the means of real and
-    stored factors. ``square`` (G, K, K): sums for the second moments of stored factors. ``cross`` (G, K, K): sums for
-    the cross moments of real by stored factors. ``samples`` and ``rows``: number of samples, and number of rows of
-    factors in them."""
+    factors, the quantised network the stored factors. ``real_sums`` and ``stored_sums`` (G, K): sums for the means of
+    real and stored factors. ``stored_square_sums`` (G, K, K): sums for the second moments of stored factors.
+    ``cross_sums`` (G, K, K): sums for the cross moments of real by stored factors. ``samples`` and ``rows``: number of
+    samples, and number of rows of factors in them."""
 
-    real: Array
-    stored: Array
-    square: Array
-    cross: Array
+    real_sums: Array
+    stored_sums: Array
+    stored_square_sums: Array
+    cross_sums: Array
     samples: int = 0
     rows: int = 0
 
@@ -134,10 +134,10 @@ class Moments:
     def add(self, real: Array, stored: Array) -> None:
         """Add the factors of a layer in one sample: arrays (G, rows, K) of the float and of the quantised network."""
         share = 1 / real.shape[1]
-        self.real += share * real.sum(axis=1)
-        self.stored += share * stored.sum(axis=1)
-        self.square += share * (stored.swapaxes(1, 2) @ stored)
-        self.cross += share * (real.swapaxes(1, 2) @ stored)
+        self.real_sums += share * real.sum(axis=1)
+        self.stored_sums += share * stored.sum(axis=1)
+        self.stored_square_sums += share * (stored.swapaxes(1, 2) @ stored)
+        self.cross_sums += share * (real.swapaxes(1, 2) @ stored)
         self.samples += 1
         self.rows += real.shape[1]
 
@@ -151,9 +151,9 @@ class Moments:
 
     def central_moments(self) -> CentralMoments:
         """Return the means and covariances of all factors that were added."""
-        real, stored = self.real / self.samples, self.stored / self.samples
-        square = self.square / self.samples - stored[:, :, None] * stored[:, None]
-        cross = self.cross / self.samples - real[:, :, None] * stored[:, None]
+        real, stored = self.real_sums / self.samples, self.stored_sums / self.samples
+        square = self.stored_square_sums / self.samples - stored[:, :, None] * stored[:, None]
+        cross = self.cross_sums / self.samples - real[:, :, None] * stored[:, None]
         return CentralMoments(real, stored, square, cross)
 
 
@@ -182,12 +182,12 @@ class _NetworkRun:
                 self.nodes.append(node)
         self.compared_nodes = [k for k, node in enumerate(self.nodes) if node.op not in _QUANTISE_OPERATORS]
 
-    def evaluate_up_to(self, index: int) -> None:
+    def evaluate_nodes_before(self, compared_index: int) -> None:
         """Evaluate all nodes before a node, and delete the values that neither this node nor a later node reads.
 
-        ``index``: index of the node in ``compared_nodes``, which is the same in the float and in the quantised
+        ``compared_index``: index of the node in ``compared_nodes``, which is the same in the float and in the quantised
         network."""
-        end = self.compared_nodes[index]
+        end = self.compared_nodes[compared_index]
         needed = {name for node in self.nodes[end:] for name in node.inputs}
         for values in self.values:
             for node in self.nodes[self.next_node_index : end]:
@@ -196,12 +196,12 @@ class _NetworkRun:
                 del values[name]
         self.next_node_index = end
 
-    def values_at(self, index: int) -> Iterator[Mapping[str, Array]]:
+    def iterate_values_before(self, compared_index: int) -> Iterator[Mapping[str, Array]]:
         """Yield for each sample the values that exist before a node, by name. The run itself does not advance.
 
-        ``index``: index of the node in ``compared_nodes``; its length means after the last node. In a network with
-        state, the state before a sample is the state after the previous sample of the same sequence."""
-        end = self.compared_nodes[index] if index < len(self.compared_nodes) else len(self.nodes)
+        ``compared_index``: index of the node in ``compared_nodes``; its length means after the last node. In a network
+        with state, the state before a sample is the state after the previous sample of the same sequence."""
+        end = self.compared_nodes[compared_index] if compared_index < len(self.compared_nodes) else len(self.nodes)
         state = self.graph.state
         for row, values in zip(self.samples, self.values, strict=True):
             state = state_before(self.graph, row, state)
@@ -244,12 +244,12 @@ def fit_layers_in_order(
     data_names = [quantized.data[layer.name] for layer in fitted_layers]
     stored = _NetworkRun(expose_values(quantized.graph, data_names), samples)
     random, max_positions = np.random.default_rng(seed), max(1, _MAX_MOMENT_ROWS // len(samples))
-    for begin, end, stage in _fitting_stages(graph, fitted_layers):
+    for begin, end, stage in _iterate_fitting_stages(graph, fitted_layers):
         if begin:
-            reals.evaluate_up_to(begin)
-            stored.evaluate_up_to(begin)
+            reals.evaluate_nodes_before(begin)
+            stored.evaluate_nodes_before(begin)
         moments = [Moments.zero(layer) for layer in stage]
-        for a, b in zip(reals.values_at(end), stored.values_at(end), strict=True):
+        for a, b in zip(reals.iterate_values_before(end), stored.iterate_values_before(end), strict=True):
             for layer, layer_moments in zip(stage, moments, strict=True):
                 real, read = a[layer.data], b[quantized.data[layer.name]]
                 reads = layer.sample_reads(real, max_positions, random)
@@ -262,7 +262,7 @@ def fit_layers_in_order(
 def _count_node_evaluations(graph: Graph) -> int:
     """Return how many times nodes are evaluated in a run on one sample. A node in a loop counts once for each
     iteration."""
-    bodies = ((node, quantisable_body_of(node)) for node in graph.nodes)
+    bodies = ((node, find_quantisable_loop_body(node)) for node in graph.nodes)
     return sum(1 if body is None else node.attr("count") * _count_node_evaluations(body) for node, body in bodies)
 
 
@@ -277,7 +277,7 @@ class _FittingStage(NamedTuple):
     layers: list[Layer]
 
 
-def _fitting_stages(graph: Graph, fitted_layers: Sequence[Layer]) -> Iterator[_FittingStage]:
+def _iterate_fitting_stages(graph: Graph, fitted_layers: Sequence[Layer]) -> Iterator[_FittingStage]:
     """Yield the stages in which layers are fitted, in the order of the network.
 
     A layer outside of loops is fitted alone: its data exist before it, and the range of nodes is empty. The layers in
@@ -287,7 +287,7 @@ def _fitting_stages(graph: Graph, fitted_layers: Sequence[Layer]) -> Iterator[_F
         yield _FittingStage(0, len(graph.nodes), list(fitted_layers))
         return
     for index, node in enumerate(graph.nodes):
-        body = quantisable_body_of(node)
+        body = find_quantisable_loop_body(node)
         node_ids = {id(node)} if body is None else set(map(id, flatten_graph(body).nodes))
         stage = [layer for layer in fitted_layers if id(layer.node) in node_ids]
         if stage:
@@ -318,7 +318,7 @@ REPORT_SAMPLES = 4
 MIN_SAMPLES = 2
 
 
-def affordable_sample_count(graph: Graph, change_count: int, max_samples: int = MAX_SAMPLES) -> int:
+def sample_count_within_mac_limit(graph: Graph, change_count: int, max_samples: int = MAX_SAMPLES) -> int:
     """Return the number of samples on which the noise of ``change_count`` changes can be measured.
 
     The multiply-accumulates on these samples are at most :data:`MAX_NOISE_MACS`, unless that allows fewer than
@@ -326,7 +326,7 @@ def affordable_sample_count(graph: Graph, change_count: int, max_samples: int = 
     return int(np.clip(MAX_NOISE_MACS // max(1, count_macs(graph) * change_count), MIN_SAMPLES, max_samples))
 
 
-def noise_by_change(
+def measure_noise_of_changes(
     graph: Graph,
     rows: Sequence[Row],
     changes: Mapping[Key, ValueChange],
@@ -337,7 +337,7 @@ def noise_by_change(
 
     Noise is measured at the ends of the network (see :class:`End`) and in its next state, on at most ``max_samples``
     samples; the ratios of all ends are added. The state before each sample is the state of the float network."""
-    rows = rows[: affordable_sample_count(graph, len(changes), max_samples)]
+    rows = rows[: sample_count_within_mac_limit(graph, len(changes), max_samples)]
     measured_ends = dict.fromkeys(
         (*(End(name) for name in graph.updates.values()), *find_measured_ends(graph).values())
     )
@@ -352,7 +352,7 @@ def noise_by_change(
         for end in measured_ends:
             signal[end] += _sum_of_squares(end.measured_part(values[end.value]))
         for key, change in changes.items():
-            changed = _propagate_change(graph, apply_node, values, change(values))
+            changed = _evaluate_changed_values(graph, apply_node, values, change(values))
             for end in measured_ends:
                 if end.value in changed:
                     noise[key][end] += _sum_of_squares(end.measured_part(values[end.value] - changed[end.value]))
@@ -374,7 +374,7 @@ def activation_rounding_change(name: str, storage: Activation) -> ValueChange:
     return lambda values: {name: fake_quantise(values[name], storage).astype(np.float32)}
 
 
-def noise_by_value(
+def measure_noise_of_values(
     graph: Graph, rows: Sequence[Row], recipe: Recipe, progress: Progress | None = None
 ) -> dict[str, float]:
     """Return the noise that quantising each activation and each constant of a recipe causes alone, by name.
@@ -391,10 +391,10 @@ def noise_by_value(
     }
     if count_macs(graph) * len(changes) * MIN_SAMPLES > MAX_REPORT_MACS:
         return {}
-    return noise_by_change(graph, rows, changes, REPORT_SAMPLES, progress)
+    return measure_noise_of_changes(graph, rows, changes, REPORT_SAMPLES, progress)
 
 
-def _propagate_change(
+def _evaluate_changed_values(
     graph: Graph, apply_node: interp.Apply, values: Mapping[str, Array], initial_changes: Mapping[str, Array]
 ) -> dict[str, Array]:
     """Evaluate the nodes that depend on changed values. Return all changed values by name, including the first ones.
@@ -422,14 +422,14 @@ def _sum_of_squares(array: Array) -> float:
 # repairs. A layer of at most 8 bits reads quantised data. Its result is quantised if operators other than layers read it.
 
 
-def layer_changes(
+def build_layer_changes(
     graph: Graph, rows: Sequence[Row], recipes: Mapping[int, Recipe], weights: Sequence[str], seed: int
 ) -> dict[tuple[str, int], ValueChange]:
     """Return the change of values that quantises the layers of each weight, by name of the weight and number of bits.
 
     ``recipes``: for each number of bits the recipe in which the weights of all layers have this number of bits.
     ``weights``: names of the weights. ``seed``: seed for choosing the results to which weights are fitted."""
-    fitted = _fit_weights(graph, rows[: affordable_sample_count(graph, 1)], recipes, weights, seed)
+    fitted = _fit_weights_and_biases(graph, rows[: sample_count_within_mac_limit(graph, 1)], recipes, weights, seed)
     apply_node, consumers = reference_node_function(graph), graph.consumers()
     changes: dict[tuple[str, int], ValueChange] = {}
     for name in weights:
@@ -437,13 +437,13 @@ def layer_changes(
         fused_nodes = [_find_fused_nodes(graph, consumers, node, next(iter(recipes.values()))) for node in users]
         for width, recipe in recipes.items():
             weight, bias = fitted.get((name, width), (recipe.weights[name], None))
-            changes[name, width] = _layer_change(
+            changes[name, width] = _build_layer_change(
                 apply_node, recipe, list(zip(users, fused_nodes, strict=True)), weight, bias, consumers
             )
     return changes
 
 
-def _layer_change(
+def _build_layer_change(
     apply_node: interp.Apply,
     recipe: Recipe,
     layer_uses: Sequence[tuple[Node, Sequence[Node]]],
@@ -461,7 +461,10 @@ def _layer_change(
         changed: dict[str, Array] = {}
         for node, fused_nodes in layer_uses:
             arrays = [values[name] for name in node.inputs if name]
-            arrays[:2] = fake_quantise(arrays[0], recipe.read(node)).astype(np.float32), dequantised_weight
+            arrays[:2] = (
+                fake_quantise(arrays[0], recipe.storage_of_read_data(node)).astype(np.float32),
+                dequantised_weight,
+            )
             if bias is not None:
                 arrays[2:] = [bias.astype(np.float32)]
             result = node.outputs[0]
@@ -508,7 +511,7 @@ def _is_read_by_layers_only(value: str, consumers: Mapping[str, Sequence[Node]])
     )
 
 
-def _fit_weights(
+def _fit_weights_and_biases(
     graph: Graph, rows: Sequence[Row], recipes: Mapping[int, Recipe], weights: Sequence[str], seed: int
 ) -> dict[tuple[str, int], tuple[Weight, Array]]:
     """Round weights for the least output error, and correct biases; return both by name of the weight and number of
@@ -516,12 +519,12 @@ def _fit_weights(
 
     Layers that cannot be written as matrix products (see :func:`find_matrix_layers`) are left out."""
     fitted = {}
-    for layer, mean, covariance, count in _layer_means_and_covariances(graph, rows, frozenset(weights), seed):
+    for layer, mean, covariance, count in _iterate_layer_covariances(graph, rows, frozenset(weights), seed):
         square, _ = shrink_moments(covariance, covariance, count)
         for width, recipe in recipes.items():
-            least = least_scales(layer.bias, recipe.read(layer.node).scale)
+            least = min_scales_for_biases(layer.bias, recipe.storage_of_read_data(layer.node).scale)
             weight = round_weights_for_output(
-                layer.rows, square, least, min(8, width), recipe.block, recipe.power_of_two
+                layer.rows, square, least, min(8, width), recipe.block_size, recipe.power_of_two
             )
             error = ((layer.rows - weight.real.reshape(layer.rows.shape)) * mean[:, None]).sum(axis=2)
             stored = replace(weight, data=weight.data.reshape(layer.weights.shape))
@@ -529,7 +532,7 @@ def _fit_weights(
     return fitted
 
 
-def _layer_means_and_covariances(
+def _iterate_layer_covariances(
     graph: Graph, rows: Sequence[Row], weights: frozenset[str], seed: int
 ) -> Iterator[tuple[Layer, Array, Array, float]]:
     """Yield each layer with the means (G, K) and covariances (G, K, K) of its factors: the data that weights are

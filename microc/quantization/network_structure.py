@@ -28,7 +28,7 @@ from microc.transform.quantised.qdq_values import CHOICES, only_moves_elements
 # as a result of the loop, which stacks the value over the iterations.
 
 
-def quantisable_body_of(node: Node) -> Graph | None:
+def find_quantisable_loop_body(node: Node) -> Graph | None:
     """Return the body of a loop with a fixed trip count; None for any other node.
 
     The body of a loop without a fixed trip count cannot be quantised: such a loop cannot stack the values of its
@@ -45,7 +45,7 @@ def _rename_values_in_bodies(graph: Graph, taken_names: NameSet) -> Graph:
     """Give the values in bodies of loops names that are not in ``taken_names``, and add these names to it."""
 
     def rename_body(node: Node) -> Node:
-        body = quantisable_body_of(node)
+        body = find_quantisable_loop_body(node)
         if body is None:
             return node
         new_names = {name: taken_names.fresh(name) for name in body.types}
@@ -81,7 +81,7 @@ def flatten_graph(graph: Graph) -> Graph:
     inputs, outputs, types, consts = [*graph.inputs], [*graph.outputs], {**graph.types}, {**graph.consts}
     nodes: list[Node] = []
     for node in graph.nodes:
-        body = quantisable_body_of(node)
+        body = find_quantisable_loop_body(node)
         if body is not None:
             flat = flatten_graph(body)
             inputs += flat.inputs
@@ -108,7 +108,7 @@ def find_loop_invariants(node: Node) -> Iterator[ValueLink]:
     body.
 
     A node that is no loop has none."""
-    body = quantisable_body_of(node)
+    body = find_quantisable_loop_body(node)
     if body is not None:
         carried = node.attr("carried")
         yield from starmap(ValueLink, zip(node.inputs[carried:], body.inputs[1 + carried :], strict=True))
@@ -119,7 +119,7 @@ def find_loop_links(node: Node) -> Iterator[ValueLink]:
 
     The names are those outside of the loop and in its body, or in an iteration and the next one."""
     yield from find_loop_invariants(node)
-    body = quantisable_body_of(node)
+    body = find_quantisable_loop_body(node)
     if body is not None:
         carried = node.attr("carried")
         states = body.inputs[1 : 1 + carried]
@@ -137,7 +137,7 @@ def expose_values(graph: Graph, values: Iterable[str]) -> Graph:
     wanted = set(values)
     nodes, types = list[Node](), dict(graph.types)
     for node in graph.nodes:
-        body = quantisable_body_of(node)
+        body = find_quantisable_loop_body(node)
         if body is not None:
             body = expose_values(body, wanted)
             inside = [name for name in body.types if name in wanted and name not in types]
@@ -354,15 +354,19 @@ class Layer:
         ``data``: the layer's first operand. It may be stacked over the iterations of a loop, along an additional first
         axis."""
         if self.node.op == "dense":
-            return SampledReads(self, np.sort(_draw_indices(data.size // self.depth, max_positions, random)), ())
+            return SampledReads(self, np.sort(_draw_random_indices(data.size // self.depth, max_positions, random)), ())
         images = data.size // int(np.prod(data.shape[-3:]))
-        positions = np.sort(_draw_indices(images * self.output_size[0] * self.output_size[1], max_positions, random))
+        positions = np.sort(
+            _draw_random_indices(images * self.output_size[0] * self.output_size[1], max_positions, random)
+        )
         image, position = np.divmod(positions, self.output_size[0] * self.output_size[1])
         row, column = np.divmod(position, self.output_size[1])
-        rows, columns = (self._source_indices(k, index, data.shape[k - 3]) for k, index in enumerate((row, column)))
+        rows, columns = (
+            self._read_indices_along_axis(k, index, data.shape[k - 3]) for k, index in enumerate((row, column))
+        )
         return SampledReads(self, positions, (image[:, None, None], rows[:, :, None], columns[:, None, :]))
 
-    def _source_indices(self, axis: int, positions: Array, extent: int) -> Array:
+    def _read_indices_along_axis(self, axis: int, positions: Array, extent: int) -> Array:
         """Return the rows (``axis`` 0) or columns (``axis`` 1) of the data that results read, in the shape (positions,
         taps).
 
@@ -429,7 +433,7 @@ def find_matrix_layers(graph: Graph, weight_names: frozenset[str]) -> Iterator[L
             yield Layer(node, data, bias.reshape(-1), groups, (output_size[0], output_size[1]))
 
 
-def _draw_indices(count: int, max_count: int, random: np.random.Generator) -> Array:
+def _draw_random_indices(count: int, max_count: int, random: np.random.Generator) -> Array:
     """Return all indices below ``count``, or ``max_count`` random ones of them if there are more."""
     return np.arange(count) if count <= max_count else random.choice(count, max_count, replace=False)
 
@@ -470,13 +474,13 @@ class ChannelUnits:
         fixed = np.zeros(total, bool)
         for name in (*graph.inputs, *graph.outputs, *graph.state, *graph.updates.values()):
             if name in self._first_channels:
-                fixed[self._channels_of(name)] = True
+                fixed[self._channel_slice_of(name)] = True
         for node in graph.nodes:
-            if not self._tie_channels(node):
+            if not self._join_units_of_node_channels(node):
                 for name in (*node.inputs, *node.outputs):
                     if name in self._first_channels:
-                        fixed[self._channels_of(name)] = True
-        roots = np.array([self._find_root(channel) for channel in range(total)], np.int64)
+                        fixed[self._channel_slice_of(name)] = True
+        roots = np.array([self._find_root_channel(channel) for channel in range(total)], np.int64)
         _, self._unit_of_channel = np.unique(roots, return_inverse=True)
         self.count = int(self._unit_of_channel.max(initial=-1)) + 1
         self.free = np.ones(self.count, bool)
@@ -484,7 +488,7 @@ class ChannelUnits:
 
     def units_of_channels(self, value: str) -> Array:
         """Return the number of the unit of each channel of a value, as an array (channels,)."""
-        return np.asarray(self._unit_of_channel[self._channels_of(value)])
+        return np.asarray(self._unit_of_channel[self._channel_slice_of(value)])
 
     def group_by_common_unit(self, values: Sequence[str]) -> Iterator[list[str]]:
         """Group ``values`` so that values with a common unit are in the same list; yield the lists.
@@ -574,7 +578,7 @@ class ChannelUnits:
             for name, array in consts.items()
         }
 
-    def _tie_channels(self, node: Node) -> bool:
+    def _join_units_of_node_channels(self, node: Node) -> bool:
         """Join the units of channels that a node connects. Return False if the node requires fixed units.
 
         Layers and constant factors connect no channels, because they can convert units."""
@@ -607,12 +611,12 @@ class ChannelUnits:
         constants = [name for name in node.inputs if name in self.graph.consts]
         return len(constants) == 1 and all(channel_count(self.graph, name) == count for name in node.inputs)
 
-    def _channels_of(self, value: str) -> slice:
+    def _channel_slice_of(self, value: str) -> slice:
         """Return the range of a value's channels among the channels of all values."""
         start = self._first_channels[value]
         return slice(start, start + channel_count(self.graph, value))
 
-    def _find_root(self, channel: int) -> int:
+    def _find_root_channel(self, channel: int) -> int:
         """Return the channel that represents the unit of a channel in the union-find structure."""
         while self._parents[channel] != channel:
             self._parents[channel] = channel = self._parents[self._parents[channel]]
@@ -620,4 +624,4 @@ class ChannelUnits:
 
     def _join_units(self, channel: int, other_channel: int) -> None:
         """Join the units of two channels, given by their indices among all channels."""
-        self._parents[self._find_root(other_channel)] = self._find_root(channel)
+        self._parents[self._find_root_channel(other_channel)] = self._find_root_channel(channel)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from microc.base.immutable import frozen
 from microc.graph.ir import Graph, Node, Quant
 from microc.ops import registry
-from microc.quantization.calibration_data import storage_of_byte_functions
+from microc.quantization.calibration_data import storage_of_values_from_input_bytes
 from microc.quantization.integer_scheme import Activation
 from microc.quantization.network_structure import DataFlow, ValueLink, find_loop_invariants, flatten_graph
 from microc.transform.quantised.qdq import LAYERS, find_constant_addition_after, has_integer_form
@@ -23,41 +23,43 @@ from microc.transform.quantised.qdq_values import CHOICES, CLAMPS, JOINS, only_m
 class QuantisationPoints:
     """Quantisation points of a network: the values that become integers.
 
-    ``values``: activations that become integers, in the order of the network. ``leader``: for each of these values the
-    representative (leader) of the group of values that share its scale. ``weights``: constants with a scale for each
-    channel. ``constants``: constants with a single scale. ``tables``: constants whose elements an operator only moves
-    or selects, each mapped to the result of this operator. The constant has the scale of the result.
+    ``values``: activations that become integers, in the order of the network. ``leader_by_value``: for each of these
+    values the representative (leader) of the group of values that share its scale. ``weights``: constants with a scale
+    for each channel. ``constants``: constants with a single scale. ``result_by_table``: constants whose elements an
+    operator only moves or selects, each mapped to the result of this operator. The constant has the scale of the
+    result.
 
-    ``given``: values that a loop passes unchanged to all iterations, by their names in the loop's body. The same values
-    are in ``values`` under their names outside of the loop. ``wide``: values with 16 bits. ``narrowed``: 16-bit values
-    that layers read in 8 bits. ``widened``: results of operators that were chosen to have 16-bit activations.
-    ``known``: dtype, scale and zero point of values that require no calibration. ``reach``: bounds (low, high) that
-    hold for any sample, by leader. ``opened``: integer weights of layers that compute in floats."""
+    ``loop_invariants``: values that a loop passes unchanged to all iterations, by their names in the loop's body. The
+    same values are in ``values`` under their names outside of the loop. ``values_with_16_bits``: values with 16 bits.
+    ``values_read_in_8_bits``: 16-bit values that layers read in 8 bits. ``results_with_16_bits``: results of operators
+    that were chosen to have 16-bit activations. ``storage_known_without_data``: dtype, scale and zero point of values
+    that require no calibration. ``bounds_by_leader``: bounds (low, high) that hold for any sample, by leader.
+    ``dequantised_weights``: integer weights of layers that compute in floats."""
 
     values: tuple[str, ...]
-    leader: dict[str, str]
+    leader_by_value: dict[str, str]
     weights: tuple[str, ...]
     constants: tuple[str, ...]
-    tables: dict[str, str]
-    given: frozenset[str]
-    wide: frozenset[str]
-    narrowed: frozenset[str]
-    widened: frozenset[str]
-    known: dict[str, Activation]
-    reach: dict[str, tuple[float, float]]
-    opened: tuple[str, ...] = ()
+    result_by_table: dict[str, str]
+    loop_invariants: frozenset[str]
+    values_with_16_bits: frozenset[str]
+    values_read_in_8_bits: frozenset[str]
+    results_with_16_bits: frozenset[str]
+    storage_known_without_data: dict[str, Activation]
+    bounds_by_leader: dict[str, tuple[float, float]]
+    dequantised_weights: tuple[str, ...] = ()
 
     @property
-    def seen(self) -> list[str]:
-        """Names of the values for which calibration collects statistics: all but those in ``given``."""
-        return [value for value in self.values if value not in self.given]
+    def values_to_observe(self) -> list[str]:
+        """Names of the values for which calibration collects statistics: all but those in ``loop_invariants``."""
+        return [value for value in self.values if value not in self.loop_invariants]
 
     def groups(self) -> dict[str, list[str]]:
         """Return the groups of values that share a scale, by leader. The values of a group are in the order of
         ``values``."""
         by_leader: dict[str, list[str]] = {}
         for value in self.values:
-            by_leader.setdefault(self.leader[value], []).append(value)
+            by_leader.setdefault(self.leader_by_value[value], []).append(value)
         return by_leader
 
 
@@ -118,7 +120,7 @@ class ScaleGroups:
             self.join_groups(node.inputs[0], node.outputs[0])
         elif node.op in _ADDITIONS and node.outputs[0] in self.wide:
             for name in self.flow.activations(node):
-                if name in self.wide and not self.saturates(name):
+                if name in self.wide and not self.is_result_of_saturating_function(name):
                     self.join_groups(name, node.outputs[0])
         elif node.op == "concat":
             for name in node.inputs:
@@ -132,14 +134,14 @@ class ScaleGroups:
             value = self.leader[value]
         return value
 
-    def join_groups(self, a: str, b: str) -> None:
-        """Join the groups of the values ``a`` and ``b``, so that they share a scale, if both have the same number of
-        bits."""
-        if (a in self.wide) == (b in self.wide):
-            a, b = self.find_leader(a), self.find_leader(b)
-            self.leader[b] = a
+    def join_groups(self, value: str, other_value: str) -> None:
+        """Join the groups of the values ``value`` and ``other_value``, so that they share a scale, if both have the
+        same number of bits."""
+        if (value in self.wide) == (other_value in self.wide):
+            value, other_value = self.find_leader(value), self.find_leader(other_value)
+            self.leader[other_value] = value
 
-    def saturates(self, value: str) -> bool:
+    def is_result_of_saturating_function(self, value: str) -> bool:
         """Test whether a value is the result of a function that saturates, such as sigmoid."""
         return value in self.flow.makers and self.flow.makers[value].op in SATURATING_STORAGE
 
@@ -193,8 +195,8 @@ class ScaleGroups:
         """Return the storage of values that are functions of a byte of an input, and of values that are moved from such
         values.
 
-        ``byte_storage``: the storage of values that are functions of a byte, as :func:`storage_of_byte_functions`
-        returns it."""
+        ``byte_storage``: the storage of values that are functions of a byte, as
+        :func:`storage_of_values_from_input_bytes` returns it."""
         sources: dict[str, set[Activation | None]] = {}
         for value in self.values:
             maker = self.flow.makers.get(value)
@@ -228,23 +230,25 @@ def find_quantisation_points(
     weights that compute in floats."""
     points = _QuantisationPointFinder(graph, floating | weight_only, wide).find_points()
     opened = (node.inputs[1] for node in flatten_graph(graph).nodes if node.outputs[0] in weight_only)
-    return replace(points, opened=tuple(dict.fromkeys(name for name in opened if name not in points.weights)))
+    return replace(
+        points, dequantised_weights=tuple(dict.fromkeys(name for name in opened if name not in points.weights))
+    )
 
 
 class _QuantisationPointFinder(DataFlow):
     """Finder of the quantisation points of a network: the values that become integers.
 
     ``absorbed``: results of nodes that are fused with the preceding operator; such a node is not quantised on its own.
-    ``floating``: results of operators that are computed in floats. ``byte_storage``: storage of values that are
+    ``float_results``: results of operators that are computed in floats. ``byte_storage``: storage of values that are
     functions of a byte of an input. ``wide``: values with 16 bits. ``widened``: results of operators that were chosen
     to have 16-bit activations."""
 
     def __init__(self, graph: Graph, floating: frozenset[str], wide: frozenset[str]) -> None:
         super().__init__(graph)
         self.widened = wide
-        self.byte_storage = storage_of_byte_functions(self.graph)
+        self.byte_storage = storage_of_values_from_input_bytes(self.graph)
         self.absorbed: set[str] = set()
-        self.floating = self.add_fused_results(floating)
+        self.float_results = self.add_fused_results(floating)
         self.wide = self.find_16_bit_values()
 
     def find_points(self) -> QuantisationPoints:
@@ -255,10 +259,10 @@ class _QuantisationPointFinder(DataFlow):
         weights, constants = dict[str, None](), dict[str, None]()
         for node in self.graph.nodes:
             # A fused node belongs to the operator before it: only the result of the whole is a quantisation point.
-            if not self.becomes_integer(node) or node.outputs[0] in self.absorbed:
+            if not self.becomes_integer_operator(node) or node.outputs[0] in self.absorbed:
                 continue
             points.update(self.activations(node))
-            points.add(self.absorb_clamps(self.absorb_bias(node)))
+            points.add(self.absorb_following_clamps(self.absorb_fused_constants(node)))
             for operand_index, name in enumerate(node.inputs):
                 if name in self.graph.consts and self.is_float(name) and not self.is_bias_or_table(node, operand_index):
                     (weights if node.op in LAYERS else constants)[name] = None
@@ -272,18 +276,20 @@ class _QuantisationPointFinder(DataFlow):
         }
         return QuantisationPoints(
             values=tuple(values),
-            leader={value: scales.find_leader(value) for value in values},
+            leader_by_value={value: scales.find_leader(value) for value in values},
             weights=tuple(weights),
             constants=tuple(name for name in constants if name not in weights and name not in tables),
-            tables=tables,
-            given=frozenset(
+            result_by_table=tables,
+            loop_invariants=frozenset(
                 b for node in self.graph.nodes for a, b in find_loop_invariants(node) if self.is_activation(a)
             ),
-            wide=self.wide,
-            narrowed=frozenset(node.inputs[0] for node in self.graph.nodes if self.reads_8_bit_data(node)) & self.wide,
-            widened=self.widened,
-            known=scales.storage_without_calibration() | scales.storage_of_input_bytes(self.byte_storage),
-            reach=scales.bounds_by_leader(),
+            values_with_16_bits=self.wide,
+            values_read_in_8_bits=frozenset(node.inputs[0] for node in self.graph.nodes if self.reads_8_bit_data(node))
+            & self.wide,
+            results_with_16_bits=self.widened,
+            storage_known_without_data=scales.storage_without_calibration()
+            | scales.storage_of_input_bytes(self.byte_storage),
+            bounds_by_leader=scales.bounds_by_leader(),
         )
 
     def add_fused_results(self, floating: frozenset[str]) -> frozenset[str]:
@@ -291,20 +297,20 @@ class _QuantisationPointFinder(DataFlow):
 
         Fused nodes add or multiply a constant, or clamp. ``floating``: results of operators that are computed in
         floats."""
-        self.floating = frozenset()
+        self.float_results = frozenset()
         for node in self.graph.nodes:
             if node.outputs[0] in floating:
-                self.absorb_clamps(self.absorb_bias(node))
+                self.absorb_following_clamps(self.absorb_fused_constants(node))
         with_fused_results, self.absorbed = floating | self.absorbed, set()
         return with_fused_results
 
-    def becomes_integer(self, node: Node) -> bool:
+    def becomes_integer_operator(self, node: Node) -> bool:
         """Test whether an operator becomes an integer operator.
 
         It does if it has an integer form, if it is not computed in floats, and if its result is no function of a byte
         of an input."""
         return (
-            node.outputs[0] not in self.floating
+            node.outputs[0] not in self.float_results
             and node.outputs[0] not in self.byte_storage
             and self.is_float(node.outputs[0])
             and has_integer_form(node, self.graph)
@@ -317,25 +323,25 @@ class _QuantisationPointFinder(DataFlow):
         Neither has a scale of its own: a bias has the scale of the sums to which it is added."""
         return (node.op in LAYERS and operand_index == 2) or (operand_index > 0 and registry.get(node.op).tables)
 
-    def absorb_bias(self, node: Node) -> str:
+    def absorb_fused_constants(self, node: Node) -> str:
         """Return the result of an operator after the constants that are fused with it, and record these results as
         absorbed.
 
         A constant (bias) that is added is fused with a layer. A constant factor and a constant term are fused with a
         layer normalisation."""
         if node.op == "layer_norm":
-            return self.absorb_constants(node, "mul", "add")
+            return self.absorb_operators_with_constants(node, "mul", "add")
         if node.op not in LAYERS:
             return node.outputs[0]
         sum_ = find_constant_addition_after(
             node, self.graph.types[node.inputs[1]].shape[0], self.graph.types, self.only_user
         )
-        if sum_ is None or sum_.term not in self.graph.consts or sum_.output in self.floating:
+        if sum_ is None or sum_.constant_name not in self.graph.consts or sum_.output in self.float_results:
             return node.outputs[0]
         self.absorbed.add(sum_.output)
         return sum_.output
 
-    def absorb_constants(self, node: Node, *ops: str) -> str:
+    def absorb_operators_with_constants(self, node: Node, *ops: str) -> str:
         """Return the result of the operators with constants that follow a node, and record their results as absorbed.
 
         ``ops``: names of these operators, in order. The sequence ends early if the next operator is missing, or if its
@@ -343,7 +349,12 @@ class _QuantisationPointFinder(DataFlow):
         value = node.outputs[0]
         for op in ops:
             user = self.only_user(value)
-            if user is None or user.op != op or user.outputs[0] in self.floating or user.attrs.get("activation", ""):
+            if (
+                user is None
+                or user.op != op
+                or user.outputs[0] in self.float_results
+                or user.attrs.get("activation", "")
+            ):
                 break
             if not any(name in self.graph.consts for name in user.inputs):
                 break
@@ -351,34 +362,34 @@ class _QuantisationPointFinder(DataFlow):
             self.absorbed.add(value)
         return value
 
-    def absorb_clamps(self, value: str) -> str:
+    def absorb_following_clamps(self, value: str) -> str:
         """Return the result of the last clamp that follows ``value``, and record the results of the clamps as absorbed.
 
         A clamp must be the only reader of its operand. Without such a clamp, return ``value`` itself."""
         user = self.only_user(value)
-        if user is not None and user.op in CLAMPS and user.outputs[0] not in self.floating:
+        if user is not None and user.op in CLAMPS and user.outputs[0] not in self.float_results:
             self.absorbed.add(user.outputs[0])
-            return self.absorb_clamps(user.outputs[0])
+            return self.absorb_following_clamps(user.outputs[0])
         return value
 
-    def add_values_of_same_scale(self, wanted: set[str]) -> set[str]:
-        """Add to ``wanted`` all values that have the scale of one of its values, and return the set.
+    def add_values_of_same_scale(self, values: set[str]) -> set[str]:
+        """Add to ``values`` all values that have the scale of one of its values, and return the set.
 
         Such values are operands and results of operators that only move or choose elements, and other names of the same
         value: in the body of a loop, in the next iteration or in the next run."""
         count = -1
-        while count != len(wanted):
-            count = len(wanted)
+        while count != len(values):
+            count = len(values)
             for node in reversed(self.graph.nodes):
-                if self.keeps_scale(node) and node.outputs[0] in wanted:
-                    wanted.update(self.activations(node))
+                if self.keeps_scale(node) and node.outputs[0] in values:
+                    values.update(self.activations(node))
             for node in self.graph.nodes:
-                if self.keeps_scale(node) and any(name in wanted for name in node.inputs[:1]):
-                    wanted.add(node.outputs[0])
+                if self.keeps_scale(node) and any(name in values for name in node.inputs[:1]):
+                    values.add(node.outputs[0])
             for link in self.links:
-                if not wanted.isdisjoint(link):
-                    wanted.update(link)
-        return wanted
+                if not values.isdisjoint(link):
+                    values.update(link)
+        return values
 
     def find_16_bit_values(self) -> frozenset[str]:
         """Return the values with 16 bits.
@@ -406,9 +417,9 @@ class _QuantisationPointFinder(DataFlow):
         recurrent are included if all their operands have 16 bits. A result that only 8-bit layers read is left out."""
         wide_values = set[str]()
         for node in self.graph.nodes:
-            if not self.becomes_integer(node) or node.outputs[0] in self.absorbed or node.op == "loop":
+            if not self.becomes_integer_operator(node) or node.outputs[0] in self.absorbed or node.op == "loop":
                 continue
-            result, data = self.absorb_clamps(self.absorb_bias(node)), list(self.activations(node))
+            result, data = self.absorb_following_clamps(self.absorb_fused_constants(node)), list(self.activations(node))
             is_requested = node.outputs[0] in self.widened
             wide_values.update(data if is_requested else ())
             follows = (

@@ -94,7 +94,7 @@ def compare_networks(pair: NetworkPair, data: SampleData, progress: Progress | N
     return comparison
 
 
-def answers_report(comparison: NetworkComparison, data: SampleData) -> dict[str, Any]:
+def build_outputs_report(comparison: NetworkComparison, data: SampleData) -> dict[str, Any]:
     """Return the part of the report about the outputs of both networks: the signal-to-noise ratio of each output.
 
     If the data has labels, the accuracy of each network is added, and the samples that are now predicted
@@ -106,7 +106,7 @@ def answers_report(comparison: NetworkComparison, data: SampleData) -> dict[str,
                 "decibels": comparison.values[name].decibels,
                 "largest_difference": _largest_difference(comparison, name),
             }
-            | {"variation": _relative_variation(comparison.answers[0][name])}
+            | {"variation": _relative_variation_of_output(comparison.answers[0][name])}
             for name in comparison.answers[0]
         ]
     }
@@ -137,11 +137,11 @@ def answers_report(comparison: NetworkComparison, data: SampleData) -> dict[str,
     return report
 
 
-def _relative_variation(answers: Array) -> float:
+def _relative_variation_of_output(output_samples: Array) -> float:
     """Return how much an output of the float network varies over the samples.
 
     It is the root mean square of the difference from the mean over the samples, divided by that of the output."""
-    reals = answers.astype(np.float64)
+    reals = output_samples.astype(np.float64)
     size = float(np.square(reals).mean())
     return float(np.sqrt(np.square(reals - reals.mean(axis=0)).mean() / size)) if size > 0 else 0.0
 
@@ -152,7 +152,7 @@ def _largest_difference(comparison: NetworkComparison, name: str) -> float:
     return float(np.abs(a - b).max(initial=0.0))
 
 
-def values_report(comparison: NetworkComparison, recipe: Mapping[str, Activation]) -> list[dict[str, Any]]:
+def build_activations_report(comparison: NetworkComparison, recipe: Mapping[str, Activation]) -> list[dict[str, Any]]:
     """Return the part of the report about quantised activations, with an entry for each of them.
 
     An entry contains dtype, range, signal-to-noise ratio, and the fraction of elements that saturate."""
@@ -175,7 +175,7 @@ def values_report(comparison: NetworkComparison, recipe: Mapping[str, Activation
     return lines
 
 
-def weights_report(graph: Graph, recipe: Mapping[str, Weight]) -> list[dict[str, Any]]:
+def build_weights_report(graph: Graph, recipe: Mapping[str, Weight]) -> list[dict[str, Any]]:
     """Return the part of the report about quantised constants, with an entry for each of them.
 
     An entry contains the number of elements, the number of bits, and the signal-to-noise ratio."""
@@ -184,18 +184,18 @@ def weights_report(graph: Graph, recipe: Mapping[str, Weight]) -> list[dict[str,
         noise = Noise()
         reals = graph.consts[name].astype(np.float64)
         noise.signal, noise.noise = float(np.square(reals).sum()), float(np.square(weight.real - reals).sum())
-        bits = stored_bits(weight.data)
+        bits = min_bits_of_integers(weight.data)
         lines.append({"constant": name, "elements": reals.size, "bits": bits, "decibels": noise.decibels})
     return lines
 
 
-def stored_bits(data: Array) -> int:
+def min_bits_of_integers(data: Array) -> int:
     """Return the smallest number of bits, at least 2, in which all integers of an array can be stored."""
     low, high = int(data.min(initial=0)), int(data.max(initial=0))
     return max(2, high.bit_length() + 1, (~low).bit_length() + 1)
 
 
-def frequent_mistakes(classification: Mapping[str, Any]) -> list[tuple[int, int, int, int]]:
+def list_frequent_confusions(classification: Mapping[str, Any]) -> list[tuple[int, int, int, int]]:
     """Return the confusions of classes, the most frequent of the quantised network first.
 
     A confusion is a tuple: true class, predicted class, number of such predictions by the float network, and by the
@@ -206,10 +206,10 @@ def frequent_mistakes(classification: Mapping[str, Any]) -> list[tuple[int, int,
     return sorted(mistakes, key=lambda m: (-m[3], -m[2], m[0], m[1]))
 
 
-def noisiest_lines(lines: Sequence[Mapping[str, Any]], count: int) -> list[Mapping[str, Any]]:
-    """Return the ``count`` lines of a report with the lowest signal-to-noise ratios."""
-    known = [line for line in lines if line["decibels"] is not None]
-    return sorted(known, key=lambda line: float(line["decibels"]))[:count]
+def select_noisiest_entries(report_entries: Sequence[Mapping[str, Any]], max_count: int) -> list[Mapping[str, Any]]:
+    """Return the ``max_count`` lines of a report with the lowest signal-to-noise ratios."""
+    known = [line for line in report_entries if line["decibels"] is not None]
+    return sorted(known, key=lambda line: float(line["decibels"]))[:max_count]
 
 
 # ---- The report as a single HTML page, in the style of the page of ``microc profile``.
@@ -281,17 +281,19 @@ def to_html(report: Mapping[str, Any]) -> str:
     context = QuantizedContext(
         title=report["model"],
         board=report.get("board", ""),
-        facts=tuple(_page_facts(report)),
+        facts=tuple(_figures_at_top_of_page(report)),
         advice=tuple(report["advice"]),
         classified=classification is not None,
         matrix=draw_confusion(classification["confusion"], classification["float_confusion"])
         if classification is not None and small
         else None,
         confused=Table(("truth", "answer", "float", "quantised"), tuple(_confusion_rows(classification, small)), 0),
-        changed=Table(("sample", "truth", "float", "quantised"), tuple(_changed_rows(classification)), 0),
-        changed_note=_changed_note(classification),
+        changed=Table(
+            ("sample", "truth", "float", "quantised"), tuple(_rows_of_changed_predictions(classification)), 0
+        ),
+        changed_note=_describe_changed_predictions(classification),
         rows=tuple(_layer_table_rows(report["layers"])),
-        columns=tuple(_layer_columns(report["layers"])),
+        columns=tuple(_headings_of_number_columns(report["layers"])),
         plots=tuple(_noise_plots(report["mixed"])) if "mixed" in report else (),
         repairs=Table(("repair", "dB before", "dB after", "kept"), tuple(_repair_rows(report["repairs"])), 1),
         floats=Table(("value", "operator", "why", "MACs"), tuple(_float_operator_rows(floats["operators"])), 3),
@@ -301,7 +303,7 @@ def to_html(report: Mapping[str, Any]) -> str:
     return render_html("report/quantized.html.j2", context)
 
 
-def _page_facts(report: Mapping[str, Any]) -> Iterator[Fact]:
+def _figures_at_top_of_page(report: Mapping[str, Any]) -> Iterator[Fact]:
     """Yield the figures at the top of the page: accuracy or score, noise of outputs, cost, number of samples."""
     if "classification" in report:
         found = report["classification"]
@@ -337,18 +339,18 @@ def _confusion_rows(classification: Mapping[str, Any] | None, matrix_is_shown: b
     """Yield a row for each of the most frequent confusions of classes. There are none if the page shows a confusion
     matrix."""
     if classification is not None and not matrix_is_shown:
-        for mistake in frequent_mistakes(classification)[:_MAX_CONFUSIONS]:
+        for mistake in list_frequent_confusions(classification)[:_MAX_CONFUSIONS]:
             yield tuple(map(str, mistake))
 
 
-def _changed_rows(classification: Mapping[str, Any] | None) -> Iterator[tuple[str, ...]]:
+def _rows_of_changed_predictions(classification: Mapping[str, Any] | None) -> Iterator[tuple[str, ...]]:
     """Yield a table row for each sample for which the quantised network predicts another class than the float
     network."""
     for answer in classification["changed"] if classification is not None else ():
         yield tuple(str(answer[name]) for name in ("sample", "truth", "float", "quantised"))
 
 
-def _changed_note(classification: Mapping[str, Any] | None) -> str:
+def _describe_changed_predictions(classification: Mapping[str, Any] | None) -> str:
     """Return a sentence about the number of samples whose predicted class changed; empty without a classification."""
     if classification is None:
         return ""
@@ -357,7 +359,7 @@ def _changed_note(classification: Mapping[str, Any] | None) -> str:
     return f"Both networks answer {samples - count:,} of {samples:,} samples alike; {count:,} answers changed{shown}."
 
 
-def _layer_columns(layers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _headings_of_number_columns(layers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield the headings of the columns with numbers in the table of layers."""
     yield from ("bits", "dB", "% of noise", "from", "to", "scale", "% saturated")
     if any("cost" in layer for layer in layers):
@@ -367,7 +369,7 @@ def _layer_columns(layers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _layer_table_rows(layers: Sequence[Mapping[str, Any]]) -> Iterator[LayerTableRow]:
     """Yield the rows of the table of layers."""
     longest = max((layer["decibels"] for layer in layers if layer.get("decibels") is not None), default=1.0)
-    total = sum(_layer_noise(layer) for layer in layers)
+    total = sum(_noise_caused_by_layer(layer) for layer in layers)
     for number, layer in enumerate(layers):
         known = layer.get("decibels")
         yield LayerTableRow(
@@ -377,33 +379,33 @@ def _layer_table_rows(layers: Sequence[Mapping[str, Any]]) -> Iterator[LayerTabl
             stored=layer["dtype"],
             length=f"{100 * max(0.0, known) / max(longest, 1.0):.2f}" if known is not None else "0",
             decibels=f"{known:.1f} dB" if known is not None else "",
-            cells=tuple(_layer_cells(layer, total)),
+            cells=tuple(_number_cells_of_layer(layer, total)),
         )
 
 
-def _layer_cells(layer: Mapping[str, Any], total_noise: float) -> Iterator[Number]:
+def _number_cells_of_layer(layer: Mapping[str, Any], total_noise: float) -> Iterator[Number]:
     """Yield the cells with numbers in a layer's row. ``total_noise``: sum of the noises that each layer causes
     alone."""
     bits = layer["bits"]
     yield (min(bits), "/".join(map(str, bits))) if bits else (0, "")
-    yield _sortable_number(layer.get("decibels"), "{:.1f}")
-    yield _sortable_number(100 * _layer_noise(layer) / total_noise if total_noise > 0 else None, "{:.1f}")
+    yield _format_number_cell(layer.get("decibels"), "{:.1f}")
+    yield _format_number_cell(100 * _noise_caused_by_layer(layer) / total_noise if total_noise > 0 else None, "{:.1f}")
     for name, form in (("low", "{:.4g}"), ("high", "{:.4g}"), ("scale", "{:.3g}")):
-        yield _sortable_number(layer.get(name), form)
+        yield _format_number_cell(layer.get(name), form)
     clipped = layer.get("clipped")
-    yield _sortable_number(None if clipped is None else 100 * clipped, "{:.2f}")
+    yield _format_number_cell(None if clipped is None else 100 * clipped, "{:.2f}")
     for amount in ("flash", "instructions") if "cost" in layer else ():
         for network in ("float_cost", "cost"):
-            yield _sortable_number(None if layer[network] is None else layer[network][amount], "{:,}")
+            yield _format_number_cell(None if layer[network] is None else layer[network][amount], "{:,}")
 
 
-def _layer_noise(layer: Mapping[str, Any]) -> float:
+def _noise_caused_by_layer(layer: Mapping[str, Any]) -> float:
     """Return the noise at the outputs that quantising a layer's values and weights causes, all other layers being in
     floats."""
     return (layer["value_sensitivity"] or 0.0) + (layer["weight_sensitivity"] or 0.0)
 
 
-def _sortable_number(number: float | None, format_spec: str) -> Number:
+def _format_number_cell(number: float | None, format_spec: str) -> Number:
     """Return the table cell of a number with its text in the format ``format_spec``; -1 and an empty text for None."""
     return (-1, "") if number is None else (number, format_spec.format(number))
 
@@ -413,13 +415,15 @@ def _noise_plots(search_report: Mapping[str, Any]) -> Iterator[Plot]:
 
     A line connects the networks in the plot whose Pareto front was searched."""
     for key, label in (("flash", "bytes of flash"), ("cycles", "cycles, estimated")):
-        points = sorted((_plot_point(p, p[key]) for p in search_report["front"]), key=lambda point: (point.x, point.y))
+        points = sorted(
+            (_plot_point_of_network(p, p[key]) for p in search_report["front"]), key=lambda point: (point.x, point.y)
+        )
         if points:
             line = [(point.x, point.y) for point in points] if key == search_report.get("against", "flash") else []
             yield draw_plot(points, (label, "signal to noise, dB"), line)
 
 
-def _plot_point(front_entry: Mapping[str, Any], x: int) -> Point:
+def _plot_point_of_network(front_entry: Mapping[str, Any], x: int) -> Point:
     """Return the point of a network of the Pareto front in a plot.
 
     ``front_entry``: the network's entry in the report. ``x``: bytes of flash or cycles."""

@@ -14,18 +14,18 @@ from microc.compiler.interaction import Progress
 from microc.graph.ir import Graph, Loc, Node
 from microc.ops import registry
 from microc.quantization import decisions, mixed_bits
-from microc.quantization.calibration_data import Row, SampleData, Statistics, storage_of_byte_functions
+from microc.quantization.calibration_data import Row, SampleData, Statistics, storage_of_values_from_input_bytes
 from microc.quantization.decisions import CalibratedNetwork
-from microc.quantization.mixed_bits import load_board_of
-from microc.quantization.network_noise import noise_by_value
-from microc.quantization.network_structure import flatten_graph, quantisable_body_of
+from microc.quantization.mixed_bits import load_board_by_name_or_file
+from microc.quantization.network_noise import measure_noise_of_values
+from microc.quantization.network_structure import find_quantisable_loop_body, flatten_graph
 from microc.quantization.quantised_page import (
     NetworkComparison,
-    answers_report,
+    build_activations_report,
+    build_outputs_report,
+    build_weights_report,
     compare_networks,
-    stored_bits,
-    values_report,
-    weights_report,
+    min_bits_of_integers,
 )
 from microc.quantization.repairs import Trial
 from microc.quantization.write import Recipe, write_quantised_graph
@@ -51,16 +51,16 @@ class ReportedLayer:
     values: list[str] = field(default_factory=list)
 
     @property
-    def computing(self) -> list[Node]:
+    def computing_nodes(self) -> list[Node]:
         """Nodes of the layer that compute: all except those that only move elements."""
         return [node for node in self.nodes if not registry.get(node.op).moves]
 
     @property
-    def made(self) -> list[str]:
+    def result_names(self) -> list[str]:
         """Names of the results of the layer's computing nodes; the name of the input if there are none.
 
         Results of nodes that only move elements are left out, since their numbers are the same."""
-        return [name for node in self.computing for name in node.outputs if name] or self.values[:1]
+        return [name for node in self.computing_nodes for name in node.outputs if name] or self.values[:1]
 
     @property
     def weights(self) -> list[str]:
@@ -70,7 +70,7 @@ class ReportedLayer:
     @property
     def name(self) -> str:
         """Name of the layer in the model."""
-        nodes = self.computing
+        nodes = self.computing_nodes
         if not nodes:
             return self.values[0]
         main = next((node for node in nodes if node.op in LAYERS), nodes[0])
@@ -79,7 +79,7 @@ class ReportedLayer:
     @property
     def ops(self) -> str:
         """Names of the layer's operators, joined by ``+``."""
-        return "+".join(dict.fromkeys(node.op for node in self.computing)) or "input"
+        return "+".join(dict.fromkeys(node.op for node in self.computing_nodes)) or "input"
 
 
 def group_into_layers(graph: Graph, integer_values: Container[str]) -> list[ReportedLayer]:
@@ -96,7 +96,7 @@ def group_into_layers(graph: Graph, integer_values: Container[str]) -> list[Repo
         row.values += filter(None, node.outputs)
         owner |= dict.fromkeys(filter(None, node.outputs), row)
     for location, row in list(by_location.items()):
-        target = _find_owner(row, owner, integer_values)
+        target = _find_containing_layer(row, owner, integer_values)
         if target is not None and target is not row:
             target.nodes += row.nodes
             target.values += row.values
@@ -105,7 +105,7 @@ def group_into_layers(graph: Graph, integer_values: Container[str]) -> list[Repo
     return list(by_location.values())
 
 
-def _find_owner(
+def _find_containing_layer(
     row: ReportedLayer, owner: dict[str, ReportedLayer], integer_values: Container[str]
 ) -> ReportedLayer | None:
     """Return the layer that ``row``, a group of nodes with the same location, is a part of; None if it is a layer
@@ -114,12 +114,14 @@ def _find_owner(
     ``owner``: the group that computes each value. ``integer_values``: names of the values that become integers."""
     if not row.nodes:
         return None
-    if not row.computing:
+    if not row.computing_nodes:
         return owner.get(row.nodes[0].inputs[0])
-    if not all(registry.get(node.op).elementwise for node in row.computing):
+    if not all(registry.get(node.op).elementwise for node in row.computing_nodes):
         return None
     operands = (
-        name for name in row.nodes[0].inputs if name in owner and name not in integer_values and owner[name].computing
+        name
+        for name in row.nodes[0].inputs
+        if name in owner and name not in integer_values and owner[name].computing_nodes
     )
     return next((owner[name] for name in operands), None)
 
@@ -152,7 +154,7 @@ OPENED = "its weights alone are integers"
 BESIDE = "an operand or its result stays in floats"
 
 
-def floats_report(graph: Graph, requested_floats: Container[str] = ()) -> dict[str, Any]:
+def build_float_operators_report(graph: Graph, requested_floats: Container[str] = ()) -> dict[str, Any]:
     """Return the part of the report about the operators that a quantised ``graph`` computes in floats.
 
     ``requested_floats``: results of the operators for which the user requested floats. The entry ``operators`` lists
@@ -161,34 +163,34 @@ def floats_report(graph: Graph, requested_floats: Container[str] = ()) -> dict[s
     multiply-accumulates."""
     flat = flatten_graph(graph)
     by_rows = {node.loc for node in flat.nodes if node.op == "dynamic_quantize"}
-    tabulated = storage_of_byte_functions(flat)
+    tabulated = storage_of_values_from_input_bytes(flat)
     operators, all_macs, float_macs = list[dict[str, Any]](), 0, 0
-    for node, macs in _nodes_with_macs(graph, 1):
+    for node, macs in _iterate_nodes_with_macs(graph, 1):
         all_macs += macs
         result_dtypes = {flat.types[name].dtype for name in node.outputs if name}
         if node.op not in _CHANGING and "float32" in result_dtypes and node.outputs[0] not in tabulated:
             float_macs += macs
-            reason = ASKED if node.loc in by_rows else _float_reason(node, flat, requested_floats)
+            reason = ASKED if node.loc in by_rows else _explain_float_operator(node, flat, requested_floats)
             operators.append({"value": node.outputs[0], "op": node.op, "macs": macs, "reason": reason})
     return {"operators": operators, "share": float_macs / max(1, all_macs)}
 
 
-def _nodes_with_macs(graph: Graph, iterations: int) -> Iterator[tuple[Node, int]]:
+def _iterate_nodes_with_macs(graph: Graph, iterations: int) -> Iterator[tuple[Node, int]]:
     """Yield the operators of a graph with their numbers of multiply-accumulates in a run.
 
     A loop is replaced by the operators of its body. ``iterations``: number of times that the graph, a body itself,
     runs."""
     for node in graph.nodes:
-        body = quantisable_body_of(node)
+        body = find_quantisable_loop_body(node)
         if body is not None:
-            yield from _nodes_with_macs(body, iterations * node.attr("count"))
+            yield from _iterate_nodes_with_macs(body, iterations * node.attr("count"))
             continue
         count = registry.get(node.op).macs
         types = ([graph.types[name] for name in names if name] for names in (node.inputs, node.outputs))
         yield node, iterations * count(node.attrs, *types) if count is not None else 0
 
 
-def _float_reason(node: Node, flat: Graph, requested_floats: Container[str]) -> str:
+def _explain_float_operator(node: Node, flat: Graph, requested_floats: Container[str]) -> str:
     """Return the reason, as a text for the report, why a quantised network computes an operator in floats."""
     if node.outputs[0] in requested_floats:
         return ASKED
@@ -209,7 +211,9 @@ _LARGEST_PIXEL, _MIN_PIXEL_MAXIMUM = 255, 128
 _SCALING = frozenset(("add", "sub", "mul", "div"))
 
 
-def inputs_report(source: Graph, samples: Sequence[Row], comparison_samples: Sequence[Row]) -> list[dict[str, Any]]:
+def build_inputs_report(
+    source: Graph, samples: Sequence[Row], comparison_samples: Sequence[Row]
+) -> list[dict[str, Any]]:
     """Return the part of the report about the inputs of the network, with an entry for each of them.
 
     ``source``: the network as it was read. ``samples``: the calibration data. ``comparison_samples``: the samples on
@@ -218,9 +222,9 @@ def inputs_report(source: Graph, samples: Sequence[Row], comparison_samples: Seq
     ``pixels`` is True if the calibration data are integers up to 255 that the network does not scale."""
     inputs = []
     for number, name in enumerate(source.inputs):
-        low, high = _input_span(samples, number)
+        low, high = _smallest_and_largest_input(samples, number)
         compared_low, compared_high = (
-            (low, high) if comparison_samples is samples else _input_span(comparison_samples, number)
+            (low, high) if comparison_samples is samples else _smallest_and_largest_input(comparison_samples, number)
         )
         is_float = source.types[name].dtype == "float32"
         inputs.append(
@@ -230,32 +234,35 @@ def inputs_report(source: Graph, samples: Sequence[Row], comparison_samples: Seq
                 "high": high,
                 "compared_low": compared_low,
                 "compared_high": compared_high,
-                "pixels": is_float and _MIN_PIXEL_MAXIMUM <= high <= _LARGEST_PIXEL and low >= 0 and not _is_scaled(source, name)
+                "pixels": is_float
+                and _MIN_PIXEL_MAXIMUM <= high <= _LARGEST_PIXEL
+                and low >= 0
+                and not _is_input_scaled(source, name)
                 and all(bool((row[number] == np.rint(row[number])).all()) for row in samples),
             }
         )  # fmt: skip
     return inputs
 
 
-def _input_span(rows: Sequence[Row], position: int) -> tuple[float, float]:
+def _smallest_and_largest_input(rows: Sequence[Row], position: int) -> tuple[float, float]:
     """Return the smallest and the largest number of an input over all samples. ``position``: index of the input."""
     return min(float(row[position].min()) for row in rows), max(float(row[position].max()) for row in rows)
 
 
-def _is_scaled(graph: Graph, name: str) -> bool:
+def _is_input_scaled(graph: Graph, name: str) -> bool:
     """Test whether the network shifts or scales an input before other operators compute with it.
 
     It does if an operator that reads the input, directly or after operators that only move elements, adds, subtracts,
     multiplies or divides."""
     readers = [node for node in graph.nodes if name in node.inputs]
     moved = [node.outputs[0] for node in readers if registry.get(node.op).moves]
-    return any(node.op in _SCALING for node in readers) or any(_is_scaled(graph, result) for result in moved)
+    return any(node.op in _SCALING for node in readers) or any(_is_input_scaled(graph, result) for result in moved)
 
 
 # ---- Report on each layer: storage, noise compared with the float network, cost before and after quantisation.
 
 
-def layers_report(
+def build_layers_report(
     layers: Sequence[ReportedLayer],
     recipe: Recipe,
     comparison: NetworkComparison,
@@ -270,7 +277,7 @@ def layers_report(
     ``statistics_by_value``: statistics of activations, from which channels that are zero in all samples are counted as
     ``silent``."""
     return [
-        _layer_entry(row, recipe, comparison, noise_alone) | _count_silent_channels(row, statistics_by_value)
+        _build_layer_entry(row, recipe, comparison, noise_alone) | _count_silent_channels(row, statistics_by_value)
         for row in layers
     ]
 
@@ -281,17 +288,17 @@ def _count_silent_channels(row: ReportedLayer, statistics_by_value: Mapping[str,
     ``channels`` is the number of channels of the layer's clamped results. ``silent`` is the number of those that are
     zero in all samples."""
     clamped = [
-        node.outputs[0] for node in row.computing if node.op in CLAMPS and node.outputs[0] in statistics_by_value
+        node.outputs[0] for node in row.computing_nodes if node.op in CLAMPS and node.outputs[0] in statistics_by_value
     ]
-    highest = np.concatenate([np.zeros(0), *(statistics_by_value[value].channels for value in clamped)])
+    highest = np.concatenate([np.zeros(0), *(statistics_by_value[value].channel_magnitudes for value in clamped)])
     return {"silent": int((highest == 0).sum()), "channels": highest.size} if clamped else {}
 
 
-def _layer_entry(
+def _build_layer_entry(
     row: ReportedLayer, recipe: Recipe, comparison: NetworkComparison, noise_alone: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Return the entry of a layer in the report. ``noise_alone``: as in :func:`layers_report`."""
-    stored = [value for value in row.made if value in recipe.activations]
+    """Return the entry of a layer in the report. ``noise_alone``: as in :func:`build_layers_report`."""
+    stored = [value for value in row.result_names if value in recipe.activations]
     weights = [name for name in row.weights if name in recipe.weights]
     stored_values = [
         value for value in (*row.values, *stored) if value in comparison.values and value in recipe.activations
@@ -300,7 +307,7 @@ def _layer_entry(
         "layer": row.name,
         "ops": row.ops,
         "values": stored,
-        "bits": sorted({stored_bits(recipe.weights[name].data) for name in weights}),
+        "bits": sorted({min_bits_of_integers(recipe.weights[name].data) for name in weights}),
         "value_sensitivity": _sum_known_noise(stored, noise_alone),
         "weight_sensitivity": _sum_known_noise(weights, noise_alone),
         "dtype": "float32",
@@ -330,7 +337,7 @@ def _sum_known_noise(names: Sequence[str], noise_alone: Mapping[str, float]) -> 
     return sum(known) if known else None
 
 
-def costs_report(
+def build_costs_report(
     layers: Sequence[ReportedLayer],
     float_graph: Graph,
     integer_graph: Graph,
@@ -348,7 +355,7 @@ def costs_report(
     for step, (key, graph) in enumerate((("float_cost", float_graph), ("cost", integer_graph))):
         if progress is not None:
             progress(f"cost on {board.name}", step, 3)
-        totals[key], prices = mixed_bits.price_locations(graph, board)
+        totals[key], prices = mixed_bits.estimate_price_by_location(graph, board)
         for number, (row, line) in enumerate(zip(layers, layer_lines, strict=True)):
             layer_prices = [
                 prices[place]
@@ -491,7 +498,8 @@ def _advise_on_accuracy(report: Mapping[str, Any]) -> Iterator[str]:
     lost, gained, samples = result["lost"], result["gained"], result["samples"]
     if lost - gained > SIGNIFICANT_DEVIATIONS * math.sqrt(lost + gained):
         yield (
-            f"{lost} of {samples} answers became wrong and {gained} right, which is no chance: {_finer_setting(report)}, or "
+            f"{lost} of {samples} answers became wrong and {gained} right, which is no chance: "
+            f"{_recommend_finer_setting(report)}, or "
             f"calibrate with more samples."
         )
     else:
@@ -500,7 +508,7 @@ def _advise_on_accuracy(report: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _finer_setting(report: Mapping[str, Any]) -> str:
+def _recommend_finer_setting(report: Mapping[str, Any]) -> str:
     """Return a part of a sentence that recommends the option which lowers the noise of the network most."""
     if any(bits < 8 for layer in report["layers"] for bits in layer["bits"]):
         return "give weights more bits (--weights 8, or --max-drop 1%, which searches those that need them)"
@@ -522,7 +530,7 @@ def _advise_on_noise(report: Mapping[str, Any]) -> Iterator[str]:
         return
     top, name, what = max(shares)
     if top < DOMINANT_NOISE_SHARE * total:
-        yield f"Noise comes from many places: {_finer_setting(report)}, which helps more than any one layer."
+        yield f"Noise comes from many places: {_recommend_finer_setting(report)}, which helps more than any one layer."
     elif what == "weights":
         yield f"The weights of {name} alone cause {100 * top / total:.0f} % of the noise: give them 8 bits (--layer {name}=8)."
     elif what == "value" and report["settings"]["activations"] != "int16":
@@ -567,34 +575,39 @@ def build_report(
     comparison = compare_networks(best.pair, evaluation_data, progress)
     report: dict[str, Any] = {
         "model": graph.name,
-        "notes": [*samples.notes, *(evaluation_data.notes if evaluation_data is not samples else ())],
-        "samples": len(network.rows),
+        "notes": [
+            *samples.conversion_notes,
+            *(evaluation_data.conversion_notes if evaluation_data is not samples else ()),
+        ],
+        "samples": len(network.samples),
         "evaluated_samples": len(evaluation_data.rows),
-        "inputs": inputs_report(source, samples.rows, evaluation_data.rows),
-        **answers_report(comparison, evaluation_data),
-        "values": values_report(comparison, recipe.activations),
-        "weights": weights_report(flatten_graph(graph), recipe.weights),
-        "floats": floats_report(best.written.graph, config.floating),
+        "inputs": build_inputs_report(source, samples.rows, evaluation_data.rows),
+        **build_outputs_report(comparison, evaluation_data),
+        "values": build_activations_report(comparison, recipe.activations),
+        "weights": build_weights_report(flatten_graph(graph), recipe.weights),
+        "floats": build_float_operators_report(best.written.graph, config.float_results),
         "settings": {
-            "activations": config.activations,
-            "weights": config.weights,
-            "ranges": config.ranges,
+            "activations": config.activation_dtype,
+            "weights": config.weight_bits,
+            "ranges": config.range_estimator,
             "seed": network.seed,
         },
     }
     noise_alone, names = (
-        noise_by_value(graph, samples.rows, recipe, progress),
-        decisions.layer_labels(graph, network.stored),
+        measure_noise_of_values(graph, samples.rows, recipe, progress),
+        decisions.unique_names_of_layers(graph, network.weight_names),
     )
     layer_rows = group_into_layers(graph, recipe.activations)
-    report["layers"] = layers_report(layer_rows, recipe, comparison, noise_alone, network.seen)
+    report["layers"] = build_layers_report(layer_rows, recipe, comparison, noise_alone, network.statistics_by_value)
     if board:
         located = label_locations(graph, layer_rows)
         integer = write_quantised_graph(best.attempt.graph(located), recipe).graph
-        report |= costs_report(layer_rows, located, integer, load_board_of(board), report["layers"], progress)
+        report |= build_costs_report(
+            layer_rows, located, integer, load_board_by_name_or_file(board), report["layers"], progress
+        )
     for value in report["values"]:
         value["sensitivity"] = noise_alone.get(value["value"])
-        value["readers"] = decisions.names_of_readers(graph, value["value"])
+        value["readers"] = decisions.names_of_operators_that_read(graph, value["value"])
     for weight in report["weights"]:
         weight["sensitivity"] = noise_alone.get(weight["constant"])
         weight["layer"] = names.get(weight["constant"], weight["constant"])

@@ -49,13 +49,12 @@ if TYPE_CHECKING:
 class Quantized:
     """Result of quantisation.
 
-    ``graph``: the integer network, for :func:`microc.compile`. ``exact``: the same network with float scales, as ONNX defines
-    them, instead of fixed-point multipliers. ``float_graph``: the normalised float network. ``recipe``: the storage of each
-    value. ``report``: plain data about the quality of the network (:mod:`microc.quantization.quantised_report`). Its keys
-    include ``values``, ``weights`` and ``outputs``; ``classification`` if the data has labels; ``score`` and ``float_score``
-    if the caller passed a function that scores networks. ``biases``: biases that repairs changed, by the names of the layers'
-    results.
-    """
+    ``graph``: the integer network, for :func:`microc.compile`. ``exact``: the same network with float scales, as ONNX
+    defines them, instead of fixed-point multipliers. ``float_graph``: the normalised float network. ``recipe``: the
+    storage of each value. ``report``: plain data about the quality of the network
+    (:mod:`microc.quantization.quantised_report`). Its keys include ``values``, ``weights`` and ``outputs``;
+    ``classification`` if the data has labels; ``score`` and ``float_score`` if the caller passed a function that scores
+    networks. ``biases``: biases that repairs changed, by the names of the layers' results."""
 
     graph: Graph
     exact: Graph
@@ -135,36 +134,37 @@ def quantize(
 ) -> Quantized:
     """Quantise a float network after training. ``model``: anything that :func:`microc.compile` accepts, in float32.
 
-    ``data``: typical inputs, some tens to some hundreds (:func:`microc.quantization.calibration_data.convert_to_samples`). For a
-    network with state, they are the samples of one sequence, or sequences along an additional axis. ``activations``: dtype of
-    activations: int8, uint8 or int16. ``weights``: number of bits of weights: 8, 4 or 2. ``block``: for weights of 4 and 2
-    bits, the number of inputs (16, 32, 64) that share a multiplier of their channel's scale
-    (:mod:`microc.quantization.integer_scheme`). ``scales``: any, or power-of-two. ``ranges``: name of an estimator of ranges
-    (:mod:`microc.quantization.decisions`).
+    ``data``: typical inputs, some tens to some hundreds
+    (:func:`microc.quantization.calibration_data.convert_to_samples`). For a network with state, they are the samples of
+    one sequence, or sequences along an additional axis. ``activations``: dtype of activations: int8, uint8 or int16.
+    ``weights``: number of bits of weights: 8, 4 or 2. ``block``: for weights of 4 and 2 bits, the number of inputs (16,
+    32, 64) that share a multiplier of their channel's scale (:mod:`microc.quantization.integer_scheme`). ``scales``:
+    any, or power-of-two. ``ranges``: name of an estimator of ranges (:mod:`microc.quantization.decisions`).
 
-    ``bits``: numbers of bits of single operators, by name: 8, 4 or 2 are bits of the weights, 16 means int16 activations with
-    8-bit weights, and 32 means floats. ``float_layers``: operators that are computed in floats. ``weight_only``: layers that
-    compute in floats and have integer weights. ``dynamic_range``: layers that quantise their data at run time, with a scale for
-    each row, and scale their integer sums to floats. For ``weight_only`` and ``dynamic_range``, ``["all"]`` selects every layer
-    that supports it; all other operators are then computed in floats.
+    ``bits``: numbers of bits of single operators, by name: 8, 4 or 2 are bits of the weights, 16 means int16
+    activations with 8-bit weights, and 32 means floats. ``float_layers``: operators that are computed in floats.
+    ``weight_only``: layers that compute in floats and have integer weights. ``dynamic_range``: layers that quantise
+    their data at run time, with a scale for each row, and scale their integer sums to floats. For ``weight_only`` and
+    ``dynamic_range``, ``["all"]`` selects every layer that supports it; all other operators are then computed in
+    floats.
 
-    If limits are set, the numbers of bits of all other layers are searched (:mod:`microc.quantization.mixed_bits`). ``flash``
-    and ``ram`` limit bytes, and ``time`` limits a run in seconds, all estimated for ``board``; the network with the least
-    noise within these limits is chosen. ``max_drop`` limits the loss of accuracy (0.01 is one percentage point) or of the
-    score that ``evaluate`` returns; the network with the least flash within this limit is chosen. If weights of 8 bits lose
-    more, some layers get 16 bits or floats, and the fastest such network is chosen. Raises FitError if every choice of bits
-    exceeds a limit.
+    If limits are set, the numbers of bits of all other layers are searched (:mod:`microc.quantization.mixed_bits`).
+    ``flash`` and ``ram`` limit bytes, and ``time`` limits a run in seconds, all estimated for ``board``; the network
+    with the least noise within these limits is chosen. ``max_drop`` limits the loss of accuracy (0.01 is one percentage
+    point) or of the score that ``evaluate`` returns; the network with the least flash within this limit is chosen. If
+    weights of 8 bits lose more, some layers get 16 bits or floats, and the fastest such network is chosen. Raises
+    FitError if every choice of bits exceeds a limit.
 
-    Inputs and outputs have the dtypes of the float network, unless the options ``input_dtype`` and ``output_dtype`` are int8 or
-    uint8.
+    Inputs and outputs have the dtypes of the float network, unless the options ``input_dtype`` and ``output_dtype`` are
+    int8 or uint8.
 
-    ``evaluate``: data on which the float and the quantised network are compared, of the same types as ``data`` (default: the
-    calibration data); ``labels`` names its labels. Or a function that is called with a network, which is itself a function of
-    one array for each input, and returns a score; a larger score is better. ``pixels``: the real numbers for the pixel values
-    0 and 255 of pictures. ``seed``: seed of the random choice of held-back samples. ``progress``: True to show the stages; a
-    function is called with the stage, the number of finished steps and the number of all steps. ``options``: the reading
-    options of :class:`microc.CompileOptions`. Every error is a :class:`~microc.errors.MicrocError`.
-    """
+    ``evaluate``: data on which the float and the quantised network are compared, of the same types as ``data``
+    (default: the calibration data); ``labels`` names its labels. Or a function that is called with a network, which is
+    itself a function of one array for each input, and returns a score; a larger score is better. ``pixels``: the real
+    numbers for the pixel values 0 and 255 of pictures. ``seed``: seed of the random choice of held-back samples.
+    ``progress``: True to show the stages; a function is called with the stage, the number of finished steps and the
+    number of all steps. ``options``: the reading options of :class:`microc.CompileOptions`. Every error is a
+    :class:`~microc.errors.MicrocError`."""
     validation.as_known_value("activations", activations, ACTIVATIONS)
     validation.as_known_value("weights", weights, decisions.BITS)
     validation.as_known_value("block", block, integer_scheme.SIZES)
@@ -188,8 +188,8 @@ def quantize(
     samples = (convert_to_samples if same_data else convert_calibration_data)(graph, data, labels, pixels, colours)
     evaluation_data = samples if same_data else convert_to_samples(graph, evaluate, labels, pixels, colours)
     check_labels(graph, evaluation_data)
-    rows = samples.rows[: MOST_SAMPLES if samples.steps == 1 else MOST_STEPS]
-    float_results = decisions.find_float_results(graph, float_layers) | decisions.all_float_values(
+    rows = samples.rows[: MOST_SAMPLES if samples.samples_per_sequence == 1 else MOST_STEPS]
+    float_results = decisions.find_float_results(graph, float_layers) | decisions.all_values_if_all_layers_listed(
         graph, weight_only, dynamic_range
     )
     by_rows = decisions.find_dynamic_results(graph, dynamic_range)
@@ -212,7 +212,7 @@ def quantize(
     network, equalising = equalise_network(calibrate(graph, config, rows, seed, report_progress))
     score, search_report = choose_score(evaluate, evaluation_data), None
     if limits is None:
-        best, repairs = network.repair(network.fixed)
+        best, repairs = network.quantise_and_repair(network.bits_set_by_user)
     else:
         (best, repairs), search_report = search_bits(BitSearch(network, limits, score))
     report = build_report(source, network, best, samples, evaluation_data, board, report_progress)

@@ -18,14 +18,14 @@ from microc.quantization.calibration_data import Row, Statistics
 from microc.quantization.integer_scheme import (
     NONE,
     Weight,
-    fit_to_stored_factors,
-    least_scales,
+    compensate_for_data_quantisation,
+    level_span_of_weights,
+    min_scales_for_biases,
     round_weights_for_output,
     shrink_moments,
-    weight_levels,
 )
 from microc.quantization.network_noise import FitLayer, FloatLibraries, Moments, NetworkPair, fit_layers_in_order
-from microc.quantization.network_structure import ChannelUnits, Layer, find_matrix_layers, quantisable_body_of
+from microc.quantization.network_structure import ChannelUnits, Layer, find_matrix_layers, find_quantisable_loop_body
 from microc.quantization.quantised_page import Noise
 from microc.quantization.write import Recipe, write_quantised_graph, write_simulated_graph
 
@@ -46,7 +46,7 @@ _MAX_NOISE_RATIO = 0.9
 
 
 @frozen
-class _Reader:
+class _ReadingLayer:
     """A layer that reads a tensor which may be equalised.
 
     ``weights`` (outputs, kernel positions, channels): its weights, those of each output divided by the root mean square
@@ -69,12 +69,12 @@ def equalise_channels(
         return graph
     factors = np.ones(units.count)
     for tensors in units.group_by_common_unit([value for value in statistics_by_value if value in graph.types]):
-        block = _Block(graph, units, {value: statistics_by_value[value] for value in tensors}, dtype, bits)
-        factors = block.choose_factors(factors)
+        block = _CoupledTensors(graph, units, {value: statistics_by_value[value] for value in tensors}, dtype, bits)
+        factors = block.choose_unit_factors(factors)
     return graph if (factors == 1).all() else units.rescale_graph(factors)
 
 
-class _Block:
+class _CoupledTensors:
     """Tensors whose channels have common units (factors that must be chosen together), and the layers that read
     them."""
 
@@ -82,18 +82,18 @@ class _Block:
         self, graph: Graph, units: ChannelUnits, seen: Mapping[str, Statistics], dtype: str, bits: int
     ) -> None:
         self.units, self.seen = units, seen
-        self.steps, self.weight_steps = (1 << dtypes.dtype_parts(dtype).bits) - 1, weight_levels(bits)[1]
-        self.readers = {value: list(_layers_that_read(graph, units, value, seen[value])) for value in seen}
+        self.steps, self.weight_steps = (1 << dtypes.dtype_parts(dtype).bits) - 1, level_span_of_weights(bits)[1]
+        self.readers = {value: list(_iterate_reading_layers(graph, units, value, seen[value])) for value in seen}
         self.ranges, self.reach, self.weight = (np.zeros(units.count) for _ in range(3))
         for value, statistics in seen.items():
             own = units.units_of_channels(value)
-            np.maximum.at(self.ranges, own, statistics.channels)
+            np.maximum.at(self.ranges, own, statistics.channel_magnitudes)
             for reader in self.readers[value]:
                 np.maximum.at(self.weight, own, np.square(reader.weights).sum(axis=(0, 1)))
                 if not reader.depthwise:
                     np.maximum.at(self.reach, own, np.abs(reader.weights).max(axis=(0, 1)))
 
-    def choose_factors(self, factors: Array) -> Array:
+    def choose_unit_factors(self, factors: Array) -> Array:
         """Return the factors of all units, with the factors of the units of these tensors chosen."""
         is_used = self.ranges > 0
         free = self.units.free & is_used
@@ -126,26 +126,28 @@ class _Block:
         for value, statistics in self.seen.items():
             own = self.units.units_of_channels(value)
             s = factors[own]
-            step = float((statistics.channels / s).max()) / self.steps
+            step = float((statistics.channel_magnitudes / s).max()) / self.steps
             total += step**2 * float((np.square(s) * self.weight[own]).sum())
             for reader in self.readers[value]:
                 if not reader.depthwise:
                     steps = np.abs(reader.weights * s).max(axis=(1, 2)) / self.weight_steps
-                    power = float((statistics.power / np.square(s)).sum()) * reader.weights.shape[1]
+                    power = float((statistics.mean_squares / np.square(s)).sum()) * reader.weights.shape[1]
                     total += float(np.square(steps).sum()) * power
         return total
 
 
-def _layers_that_read(graph: Graph, units: ChannelUnits, value: str, statistics: Statistics) -> Iterator[_Reader]:
+def _iterate_reading_layers(
+    graph: Graph, units: ChannelUnits, value: str, statistics: Statistics
+) -> Iterator[_ReadingLayer]:
     """Yield the layers that read a tensor, with the weights of each output divided by the root mean square of the
     output.
 
     ``statistics``: statistics of the tensor."""
     for node in graph.nodes:
         if node.inputs[:1] == (value,) and units.can_convert_units(node):
-            weights, depthwise = _weights_by_channel(graph, node, len(statistics.power))
-            size = np.sqrt((np.square(weights) * statistics.power).sum(axis=(1, 2), keepdims=True))
-            yield _Reader(weights / np.where(size > 0, size, 1.0), depthwise)
+            weights, depthwise = _weights_by_channel(graph, node, len(statistics.mean_squares))
+            size = np.sqrt((np.square(weights) * statistics.mean_squares).sum(axis=(1, 2), keepdims=True))
+            yield _ReadingLayer(weights / np.where(size > 0, size, 1.0), depthwise)
 
 
 def _weights_by_channel(graph: Graph, node: Node, channels: int) -> tuple[Array, bool]:
@@ -193,7 +195,7 @@ class Attempt:
         names, types, consts = NameSet(graph.types), dict(graph.types), dict(graph.consts)
         nodes = []
         for node in graph.nodes:
-            bias, body = self.biases.get(node.outputs[0]), quantisable_body_of(node)
+            bias, body = self.biases.get(node.outputs[0]), find_quantisable_loop_body(node)
             if bias is not None:
                 name = names.fresh(f"{node.outputs[0]}_bias")
                 consts[name] = bias.astype(np.float32)
@@ -228,7 +230,7 @@ class Trial:
         return float(np.mean([ratio if ratio is not None else _NOISELESS_DECIBELS for ratio in ratios]))
 
 
-def round_for_outputs(
+def round_weights_and_correct_biases(
     graph: Graph, attempt: Attempt, samples: Sequence[Row], bits_by_weight: Widths, seed: int
 ) -> Attempt:
     """Return the attempt with weights rounded for the least output error (GPTQ), and with biases corrected.
@@ -239,15 +241,22 @@ def round_for_outputs(
 
     def round_and_correct_layer(layer: Layer, moments: Moments) -> None:
         real, read, square, cross = moments.central_moments()
-        is_float_layer = layer.weight in recipe.opened
-        least = np.zeros(layer.bias.size) if is_float_layer else least_scales(layer.bias, recipe.read(layer.node).scale)
+        is_float_layer = layer.weight in recipe.dequantised_weights
+        least = (
+            np.zeros(layer.bias.size)
+            if is_float_layer
+            else min_scales_for_biases(layer.bias, recipe.storage_of_read_data(layer.node).scale)
+        )
         square, cross = shrink_moments(square, cross, moments.independent_row_count)
-        fitted, block = fit_to_stored_factors(layer.rows, square, cross), NONE if is_float_layer else recipe.block
+        fitted, block = (
+            compensate_for_data_quantisation(layer.rows, square, cross),
+            NONE if is_float_layer else recipe.block_size,
+        )
         rounded_weight = round_weights_for_output(
             fitted, square, least, bits_by_weight[layer.weight], block, recipe.power_of_two
         )
         stored = weights[layer.weight] = replace(rounded_weight, data=rounded_weight.data.reshape(layer.weights.shape))
-        biases[layer.name] = _corrected_bias(layer, real, read, stored)
+        biases[layer.name] = _compute_corrected_bias(layer, real, read, stored)
 
     return _fit_layers(graph, weights, biases, recipe, samples, round_and_correct_layer, seed)
 
@@ -263,7 +272,7 @@ def correct_biases(
 
     def correct_layer_bias(layer: Layer, moments: Moments) -> None:
         real, read, _, _ = moments.central_moments()
-        biases[layer.name] = _corrected_bias(layer, real, read, recipe.weights[layer.weight])
+        biases[layer.name] = _compute_corrected_bias(layer, real, read, recipe.weights[layer.weight])
 
     return _fit_layers(graph, dict(recipe.weights), biases, recipe, samples, correct_layer_bias, seed)
 
@@ -277,7 +286,8 @@ def _fit_layers(
     fit_layer: FitLayer,
     seed: int,
 ) -> Attempt:
-    """Return the attempt with the weights and biases that ``fit_layer`` sets for each layer in the order of the network.
+    """Return the attempt with the weights and biases that ``fit_layer`` sets for each layer in the order of the
+    network.
 
     ``weights`` and ``biases``: the dicts in which ``fit_layer`` sets them. ``recipe``: storage of all other values."""
 
@@ -285,7 +295,7 @@ def _fit_layers(
         """Return an attempt with the weights and biases that were fitted so far."""
         return Attempt(replace(recipe, weights=dict(weights)), dict(biases))
 
-    stored = {*recipe.activations, *(layer.data for layer in find_matrix_layers(graph, recipe.opened))}
+    stored = {*recipe.activations, *(layer.data for layer in find_matrix_layers(graph, recipe.dequantised_weights))}
     fitted_layers = [layer for layer in find_matrix_layers(graph, frozenset(weights)) if layer.data in stored]
     fit_layers_in_order(
         graph,
@@ -298,7 +308,7 @@ def _fit_layers(
     return current_attempt()
 
 
-def _corrected_bias(layer: Layer, real_means: Array, stored_means: Array, stored_weight: Weight) -> Array:
+def _compute_corrected_bias(layer: Layer, real_means: Array, stored_means: Array, stored_weight: Weight) -> Array:
     """Return the bias of a layer for which the mean of its result is that of the float network.
 
     It is the float bias plus the mean error that quantisation causes in the sums of products. ``real_means`` and
@@ -310,7 +320,10 @@ def _corrected_bias(layer: Layer, real_means: Array, stored_means: Array, stored
 
 
 Repair = Callable[[Graph, Attempt, Sequence[Row], Widths, int], Attempt]
-REPAIRS: Mapping[str, Repair] = {"rounding by answers": round_for_outputs, "bias correction": correct_biases}
+REPAIRS: Mapping[str, Repair] = {
+    "rounding by answers": round_weights_and_correct_biases,
+    "bias correction": correct_biases,
+}
 """Repairs by name, in the order in which they are tried. Only the first repair that lowers the noise is applied,
 because it includes the repairs after it."""
 

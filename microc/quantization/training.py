@@ -26,9 +26,9 @@ from microc.quantization.integer_scheme import (
     SMALLEST_SCALE,
     Activation,
     Weight,
-    least_scales,
+    level_span_of_weights,
+    min_scales_for_biases,
     quantise_array,
-    weight_levels,
 )
 from microc.quantization.quantization_steps import Quantized
 from microc.quantization.repairs import Attempt
@@ -85,12 +85,14 @@ def max_pool2d(attrs: Mapping[str, Any], x: Tensor) -> Tensor:
 
 
 def avg_pool2d(attrs: Mapping[str, Any], x: Tensor) -> Tensor:
-    def means(image: Tensor) -> Tensor:
+    def average_windows(image: Tensor) -> Tensor:
         return _to_channels_last(
             functional.avg_pool2d(_pad_image(attrs, image, 0.0), attrs["kernel"], attrs["strides"])
         )
 
-    return means(x) if attrs["count_include_pad"] else means(x) / means(torch.ones_like(x))
+    return (
+        average_windows(x) if attrs["count_include_pad"] else average_windows(x) / average_windows(torch.ones_like(x))
+    )
 
 
 def layer_norm(attrs: Mapping[str, Any], x: Tensor) -> Tensor:
@@ -115,11 +117,11 @@ def _flatten_bias(bias: Tensor) -> Tensor:
     return None if bias is None else bias.reshape(-1)
 
 
-def elementwise_converter(torch_function: Callable[..., Tensor], *names: str) -> Converter:
+def elementwise_converter(torch_function: Callable[..., Tensor], *attribute_names: str) -> Converter:
     """Return the converter of an elementwise operator, which calls a PyTorch function.
 
-    ``names``: attributes of the operator that are passed to the function after the operands."""
-    return lambda attrs, *operands: torch_function(*operands, *(attrs[name] for name in names))
+    ``attribute_names``: attributes of the operator that are passed to the function after the operands."""
+    return lambda attrs, *operands: torch_function(*operands, *(attrs[name] for name in attribute_names))
 
 
 def reduction_converter(torch_reduction: Callable[..., Tensor]) -> Converter:
@@ -235,29 +237,29 @@ _EXACT = 1 << 24
 
 
 @frozen
-class Batch:
+class SampledValue:
     """A value of a graph for all samples.
 
-    If ``many`` is True, ``array`` has an additional first axis for the samples. If it is False, the array is the same
-    for all samples."""
+    If ``has_sample_axis`` is True, ``array`` has an additional first axis for the samples. If it is False, the array is
+    the same for all samples."""
 
     array: Array
-    many: bool
+    has_sample_axis: bool
 
 
-def run_samples(graph: Graph, rows: Mapping[str, Array]) -> dict[str, Batch]:
+def run_samples(graph: Graph, rows: Mapping[str, Array]) -> dict[str, SampledValue]:
     """Evaluate a graph without state on many samples at once, and return all its values by name.
 
     ``rows``: for each input an array of all samples."""
-    values = {name: Batch(data, False) for name, data in graph.consts.items()}
-    values |= {name: Batch(data, True) for name, data in rows.items()}
+    values = {name: SampledValue(data, False) for name, data in graph.consts.items()}
+    values |= {name: SampledValue(data, True) for name, data in rows.items()}
     for node in graph.nodes:
         results = _evaluate_node(graph, node, [values[name] for name in node.inputs if name])
         values |= {name: batch for name, batch in zip(node.outputs, results, strict=True) if name}
     return values
 
 
-def _evaluate_node(graph: Graph, node: Node, operands: Sequence[Batch]) -> Sequence[Batch]:
+def _evaluate_node(graph: Graph, node: Node, operands: Sequence[SampledValue]) -> Sequence[SampledValue]:
     """Evaluate a node on all samples. A quantised operator is first replaced by the core operators that define it."""
     definition = registry.get(node.op)
     legalized = definition.legalize(node, graph) if definition.legalize is not None else None
@@ -265,55 +267,59 @@ def _evaluate_node(graph: Graph, node: Node, operands: Sequence[Batch]) -> Seque
         return _evaluate_core(graph, node, operands)
     nodes, types, consts = legalized
     inner = replace(graph, types={**graph.types, **types}, consts={**graph.consts, **consts})
-    values = {name: Batch(data, False) for name, data in consts.items()}
+    values = {name: SampledValue(data, False) for name, data in consts.items()}
     values |= dict(zip((name for name in node.inputs if name), operands, strict=True))
     for part in nodes:
         for name in part.inputs:
             if name and name not in values:
-                values[name] = Batch(inner.consts[name], False)
+                values[name] = SampledValue(inner.consts[name], False)
         results = _evaluate_node(inner, part, [values[name] for name in part.inputs if name])
         values |= {name: batch for name, batch in zip(part.outputs, results, strict=True) if name}
     return [values[name] if name else operands[0] for name in node.outputs]
 
 
-def _evaluate_core(graph: Graph, node: Node, operands: Sequence[Batch]) -> Sequence[Batch]:
+def _evaluate_core(graph: Graph, node: Node, operands: Sequence[SampledValue]) -> Sequence[SampledValue]:
     """Evaluate a core operator by its reference implementation, for all samples at once if possible, else for each
     sample."""
     definition = registry.get(node.op)
     attrs = {**definition.defaults, **node.attrs}
-    if not any(operand.many for operand in operands):
-        return [Batch(array, False) for array in definition.reference(attrs, [operand.array for operand in operands])]
-    if node.op in _PRODUCTS:
-        return [Batch(_compute_product(graph, node, operands), True)]
-    if definition.elementwise:
-        rank = max(operand.array.ndim - operand.many for operand in operands)
+    if not any(operand.has_sample_axis for operand in operands):
         return [
-            Batch(array, True)
-            for array in definition.reference(attrs, [_align_rank(operand, rank) for operand in operands])
+            SampledValue(array, False) for array in definition.reference(attrs, [operand.array for operand in operands])
         ]
-    count = next(len(operand.array) for operand in operands if operand.many)
+    if node.op in _PRODUCTS:
+        return [SampledValue(_compute_product(graph, node, operands), True)]
+    if definition.elementwise:
+        rank = max(operand.array.ndim - operand.has_sample_axis for operand in operands)
+        return [
+            SampledValue(array, True)
+            for array in definition.reference(attrs, [_align_rank_for_broadcast(operand, rank) for operand in operands])
+        ]
+    count = next(len(operand.array) for operand in operands if operand.has_sample_axis)
     results = [
-        definition.reference(attrs, [operand.array[k] if operand.many else operand.array for operand in operands])
+        definition.reference(
+            attrs, [operand.array[k] if operand.has_sample_axis else operand.array for operand in operands]
+        )
         for k in range(count)
     ]
-    return [Batch(np.stack(arrays), True) for arrays in zip(*results, strict=True)]
+    return [SampledValue(np.stack(arrays), True) for arrays in zip(*results, strict=True)]
 
 
-def _align_rank(operand: Batch, rank: int) -> Array:
+def _align_rank_for_broadcast(operand: SampledValue, rank: int) -> Array:
     """Return an operand as an array that can be broadcast with operands of ``rank`` axes and an additional axis of
     samples."""
-    if not operand.many:
+    if not operand.has_sample_axis:
         return operand.array
     shape = operand.array.shape
     return operand.array.reshape(shape[0], *(1,) * (rank + 1 - len(shape)), *shape[1:])
 
 
-def _compute_product(graph: Graph, node: Node, operands: Sequence[Batch]) -> Array:
+def _compute_product(graph: Graph, node: Node, operands: Sequence[SampledValue]) -> Array:
     """Compute a convolution, dense layer or matrix product on all samples by PyTorch.
 
     It is computed in float32 if its result is float or if float32 represents all its sums exactly, else in float64."""
     kind = graph.types[node.outputs[0]]
-    is_exact_in_float32 = dtypes.is_float(kind.dtype) or _bound_sums(node, operands) < _EXACT
+    is_exact_in_float32 = dtypes.is_float(kind.dtype) or _bound_magnitude_of_sums(node, operands) < _EXACT
     dtype = (
         torch.float32 if is_exact_in_float32 and torch.get_float32_matmul_precision() == "highest" else torch.float64
     )
@@ -322,11 +328,13 @@ def _compute_product(graph: Graph, node: Node, operands: Sequence[Batch]) -> Arr
     def product(*operand_tensors: Any) -> Any:
         return compute_node(graph, node, list(operand_tensors))
 
-    result = torch.func.vmap(product, in_dims=tuple(0 if operand.many else None for operand in operands))(*tensors)
+    result = torch.func.vmap(product, in_dims=tuple(0 if operand.has_sample_axis else None for operand in operands))(
+        *tensors
+    )
     return np.asarray(result.numpy(), dtypes.to_numpy(kind.dtype))
 
 
-def _bound_sums(node: Node, operands: Sequence[Batch]) -> float:
+def _bound_magnitude_of_sums(node: Node, operands: Sequence[SampledValue]) -> float:
     """Return an upper bound of the magnitude of a layer's sums of products, including partial sums; infinite for
     ``matmul``."""
     if node.op == "matmul":
@@ -372,17 +380,17 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
         for name in self._layers:
             if name in self._recipe.weights:
                 scale = np.array(self._recipe.weights[name].quant.scale, np.float32)
-                self.register_parameter(self._scale_name(name), torch.nn.Parameter(torch.tensor(scale)))
+                self.register_parameter(self._name_of_scale_parameter(name), torch.nn.Parameter(torch.tensor(scale)))
 
     def forward(self, *inputs: Any) -> Any:
         """Return the outputs of the integer network of the present weights: one tensor, or a tuple of tensors."""
         rows = [self._check_samples(*each) for each in zip(self._graph.inputs, inputs, strict=True)]
-        recipe = self._present_recipe()
-        graph = self._present_graph()
+        recipe = self._current_recipe()
+        graph = self._current_float_graph()
         written = write_quantised_graph(graph, recipe)
         exact = self._run_integers(written, rows)
         if torch.is_grad_enabled():
-            constants = self._fake_constants(recipe)
+            constants = self._round_constants_with_gradients(recipe)
             made = torch.func.vmap(
                 lambda given, known: self._run_sample(graph, recipe, constants, given, known)
             )(rows, exact)  # fmt: skip
@@ -395,7 +403,7 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
         """Return the integer network that the present weights are quantised to. Its outputs equal those of the module.
 
         The report of the result is empty."""
-        graph, recipe = self._present_graph(), self._present_recipe()
+        graph, recipe = self._current_float_graph(), self._current_recipe()
         written = write_quantised_graph(graph, recipe)
         return Quantized(written.graph, written.exact, graph, recipe)
 
@@ -408,43 +416,45 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
 
     # ---------------------------------------------------------------- parameters
 
-    def _scale_name(self, weight: str) -> str:
+    def _name_of_scale_parameter(self, weight: str) -> str:
         """Return the name of the parameter that contains the scales of a layer's weights."""
         return f"{self._names[weight]}_scale"
 
-    def _parameter_array(self, parameter: str) -> Array:
+    def _parameter_as_array(self, parameter: str) -> Array:
         """Return a parameter of the module as a numpy array."""
         found: Array = getattr(self, parameter).detach().cpu().numpy()
         return found
 
-    def _present_graph(self) -> Graph:
+    def _current_float_graph(self) -> Graph:
         """Return the float graph with the present parameters as its constants."""
-        consts = {**self._graph.consts, **{name: self._parameter_array(own) for name, own in self._names.items()}}
+        consts = {**self._graph.consts, **{name: self._parameter_as_array(own) for name, own in self._names.items()}}
         return replace(self._graph, consts=consts)
 
-    def _present_recipe(self) -> Recipe:
+    def _current_recipe(self) -> Recipe:
         """Return the recipe (storage of all values) with the present weights, quantised with the present scales."""
         weights = dict(self._recipe.weights)
         for name, stored in weights.items():
             if name in self._names:
-                reals = self._parameter_array(self._names[name])
+                reals = self._parameter_as_array(self._names[name])
                 if name in self._layers:
-                    quant, span = self._present_quant(name), _stored_levels(stored)
+                    quant, span = self._current_weight_quant(name), _level_span_of_stored_weight(stored)
                     weights[name] = Weight(np.clip(quantise_array(reals, quant, "int8"), *span).astype(np.int8), quant)
                 else:
                     weights[name] = Weight(quantise_array(reals, stored.quant, stored.data.dtype.name), stored.quant)
         return replace(self._recipe, weights=weights)
 
-    def _present_quant(self, weight: str) -> Quant:
+    def _current_weight_quant(self, weight: str) -> Quant:
         """Return the quantisation of a layer's weights with the present scales, which are made positive.
 
         Scales that are too small to store the layer's bias are raised."""
         node = self._layers[weight]
-        scales = np.maximum(np.abs(self._parameter_array(self._scale_name(weight))), SMALLEST_SCALE)
+        scales = np.maximum(np.abs(self._parameter_as_array(self._name_of_scale_parameter(weight))), SMALLEST_SCALE)
         bias = node.inputs[2] if len(node.inputs) > 2 else ""
         if bias in self._names:
             data = self._recipe.read(node)
-            scales = np.maximum(scales, least_scales(self._parameter_array(self._names[bias]), data.scale).reshape(-1))
+            scales = np.maximum(
+                scales, min_scales_for_biases(self._parameter_as_array(self._names[bias]), data.scale).reshape(-1)
+            )
         return Quant(tuple(map(float, scales.astype(np.float32))), (0,) * len(scales), 0)
 
     # ---------------------------------------------------------------- values
@@ -473,42 +483,44 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
         device, dequantised = rows[0].device, dict[str, Tensor]()
         for name, stored in written.stored.items():
             quant = written.graph.types[stored].quant if stored in written.graph.types else None
-            if quant is not None and values[stored].many:
+            if quant is not None and values[stored].has_sample_axis:
                 steps = values[stored].array.astype(np.float32) - np.float32(quant.zero_point[0])
                 dequantised[name] = torch.from_numpy(steps * np.float32(quant.scale[0])).to(device)
         return dequantised | {name: torch.from_numpy(values[name].array).to(device) for name in self._graph.outputs}
 
-    def _fake_constants(self, recipe: Recipe) -> dict[str, Tensor]:
+    def _round_constants_with_gradients(self, recipe: Recipe) -> dict[str, Tensor]:
         """Return all constants of the float network, rounded as in the integer network, with gradients of the
         parameters."""
         device = next(self.parameters()).device
         constants = {name: torch.tensor(data, device=device) for name, data in self._graph.consts.items()}
         for name, parameter in self._names.items():
             reals, stored = getattr(self, parameter), recipe.weights.get(name)
-            constants[name] = reals if stored is None else self._fake_weight(name, reals, stored)
+            constants[name] = reals if stored is None else self._round_weight_with_gradients(name, reals, stored)
         return constants
 
-    def _fake_weight(self, name: str, reals: Tensor, stored: Weight) -> Tensor:
+    def _round_weight_with_gradients(self, name: str, reals: Tensor, stored: Weight) -> Tensor:
         """Return the dequantised numbers of a stored constant, with gradients of its real numbers and of its scale."""
         if name not in self._layers:
-            return _straight_through(reals, torch.tensor(stored.real, dtype=reals.dtype, device=reals.device))
+            return _with_straight_through_gradient(
+                reals, torch.tensor(stored.real, dtype=reals.dtype, device=reals.device)
+            )
         (least, largest), scale_parameter = (
-            _stored_levels(self._recipe.weights[name]),
-            getattr(self, self._scale_name(name)),
+            _level_span_of_stored_weight(self._recipe.weights[name]),
+            getattr(self, self._name_of_scale_parameter(name)),
         )
         # LSQ scales the gradient of a step size by 1 / sqrt(number of weights * largest level).
         scaled_parameter = _scale_gradient(scale_parameter, 1 / sqrt(reals[0].numel() * largest))
         present = torch.tensor(stored.quant.scale, dtype=reals.dtype, device=reals.device)
-        scales = _straight_through(scaled_parameter, present).reshape(-1, *(1,) * (reals.ndim - 1))
+        scales = _with_straight_through_gradient(scaled_parameter, present).reshape(-1, *(1,) * (reals.ndim - 1))
         steps = torch.tensor(stored.data, dtype=reals.dtype, device=reals.device)
-        return _straight_through((reals / scales).clamp(least, largest), steps) * scales
+        return _with_straight_through_gradient((reals / scales).clamp(least, largest), steps) * scales
 
     def _run_sample(
         self,
         graph: Graph,
         recipe: Recipe,
         constants: Mapping[str, Tensor],
-        input_tensors: Sequence[Tensor],
+        describe_input_tensors: Sequence[Tensor],
         integer_results: Mapping[str, Tensor],
     ) -> list[Tensor]:
         """Return the outputs for a single sample, with gradients.
@@ -516,7 +528,7 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
         The float network is computed, and each of its values is replaced by the value of the integer network.
         ``integer_results``: the integer network's values, dequantised, by their names in the float network."""
         values = dict(constants)
-        for name, row in zip(graph.inputs, input_tensors, strict=True):
+        for name, row in zip(graph.inputs, describe_input_tensors, strict=True):
             values[name] = _replace_value(row, integer_results.get(name), recipe.activations.get(name))
         for node in graph.nodes:
             result = compute_node(graph, node, [values[name] for name in node.inputs if name])
@@ -535,10 +547,10 @@ def _replace_value(computed: Tensor, integer_result: Tensor | None, storage: Act
     if storage is not None:
         low, high = ((end - storage.zero_point) * storage.scale for end in dtypes.int_range(storage.dtype))
         computed = computed.clamp(low, high)
-    return _straight_through(computed, integer_result)
+    return _with_straight_through_gradient(computed, integer_result)
 
 
-def _straight_through(computed: Tensor, integer_result: Tensor) -> Tensor:
+def _with_straight_through_gradient(computed: Tensor, integer_result: Tensor) -> Tensor:
     """Return ``integer_result`` with the gradients of ``computed`` (straight-through estimator)."""
     return integer_result + (computed - computed.detach())
 
@@ -548,10 +560,10 @@ def _scale_gradient(parameter: Tensor, factor: float) -> Tensor:
     return parameter.detach() + factor * (parameter - parameter.detach())
 
 
-def _stored_levels(stored_weight: Weight) -> tuple[int, int]:
+def _level_span_of_stored_weight(stored_weight: Weight) -> tuple[int, int]:
     """Return the smallest and the largest level of weights with the number of bits that stored weights need."""
     low, high = int(stored_weight.data.min(initial=0)), int(stored_weight.data.max(initial=0))
-    return next(span for span in map(weight_levels, sorted(BITS)) if span[0] <= low and high <= span[1])
+    return next(span for span in map(level_span_of_weights, sorted(BITS)) if span[0] <= low and high <= span[1])
 
 
 def _clip_to_storage(reals: Array, stored_weight: Weight) -> Array:

@@ -14,7 +14,7 @@ from microc.graph.ir import Attr, Graph, Loc, NameSet, Node, Quant, TensorType
 from microc.graph.match import without_dead_nodes
 from microc.ops.attributes import Ties
 from microc.quantization.integer_scheme import Activation, Weight, quantise_array
-from microc.quantization.network_structure import flatten_graph, quantisable_body_of
+from microc.quantization.network_structure import find_quantisable_loop_body, flatten_graph
 from microc.transform.canonicalise import rewrite_layer_norms_to_fixed_point
 from microc.transform.pass_context import PassContext, run_passes
 from microc.transform.quantised import qdq
@@ -29,28 +29,33 @@ class Recipe:
     """Recipe of a quantised network: the dtype and quantisation (storage) of values, by name. All other values stay in
     floats.
 
-    ``activations`` and ``weights``: storage of activations and of constants. ``narrowed``: activations that layers read
-    in fewer bits than they are stored in, with the storage in which they are read. Layers whose results are in ``wide``
-    read all bits. ``block``: number of inputs that share a multiplier in weights of few bits; 0 without multipliers.
-    ``opened``: weights whose layers compute in floats. ``by_rows``: those of the latter whose layers quantise their
-    data at run time, with a scale for each row. ``power_of_two``: True if all scales are powers of two."""
+    ``activations`` and ``weights``: storage of activations and of constants. ``storage_of_narrowed``: activations that
+    layers read in fewer bits than they are stored in, with the storage in which they are read. Layers whose results are
+    in ``wide_results`` read all bits. ``block_size``: number of inputs that share a multiplier in weights of few bits;
+    0 without multipliers. ``dequantised_weights``: weights whose layers compute in floats. ``dynamic_range_weights``:
+    those of the latter whose layers quantise their data at run time, with a scale for each row. ``power_of_two``: True
+    if all scales are powers of two."""
 
     activations: Mapping[str, Activation]
     weights: Mapping[str, Weight]
-    narrowed: Mapping[str, Activation] = field(default_factory=dict)
-    wide: frozenset[str] = frozenset()
-    block: int = 0
-    opened: frozenset[str] = frozenset()
+    storage_of_narrowed: Mapping[str, Activation] = field(default_factory=dict)
+    wide_results: frozenset[str] = frozenset()
+    block_size: int = 0
+    dequantised_weights: frozenset[str] = frozenset()
     power_of_two: bool = False
-    by_rows: frozenset[str] = frozenset()
+    dynamic_range_weights: frozenset[str] = frozenset()
 
-    def narrows(self, node: Node) -> bool:
+    def reads_narrowed_data(self, node: Node) -> bool:
         """Test whether a node is a layer that reads its first operand in fewer bits than the operand is stored in."""
-        return node.op in LAYERS and node.inputs[0] in self.narrowed and node.outputs[0] not in self.wide
+        return (
+            node.op in LAYERS
+            and node.inputs[0] in self.storage_of_narrowed
+            and node.outputs[0] not in self.wide_results
+        )
 
-    def read(self, node: Node) -> Activation:
+    def storage_of_read_data(self, node: Node) -> Activation:
         """Return the dtype and quantisation with which a layer reads its first operand."""
-        return (self.narrowed if self.narrows(node) else self.activations)[node.inputs[0]]
+        return (self.storage_of_narrowed if self.reads_narrowed_data(node) else self.activations)[node.inputs[0]]
 
 
 @frozen
@@ -81,20 +86,20 @@ def write_simulated_graph(graph: Graph, recipe: Recipe) -> SimulatedGraph:
     """Build the simulation of a quantised network in floats: every value that the recipe stores is rounded.
 
     It differs from the integer network only in the rounding inside of operators other than layers."""
-    writer = _Writer(graph, recipe, NameSet(flatten_graph(graph).types), {}, {})
-    return SimulatedGraph(writer.run(), writer.data)
+    writer = _QuantisedGraphBuilder(graph, recipe, NameSet(flatten_graph(graph).types), {}, {})
+    return SimulatedGraph(writer.build_graph(), writer.data)
 
 
 def write_quantised_graph(graph: Graph, recipe: Recipe) -> QuantisedGraph:
     """Build the quantised graph of a float graph and its recipe. Integers are scaled by fixed-point multipliers,
     rounded once."""
-    writer = _Writer(graph, recipe, NameSet(flatten_graph(graph).types), {}, {})
-    exact = _dequantise_weights(run_passes(writer.run(), (qdq.PASS,), PassContext()), recipe, writer.names)
+    writer = _QuantisedGraphBuilder(graph, recipe, NameSet(flatten_graph(graph).types), {}, {})
+    exact = _dequantise_weights(run_passes(writer.build_graph(), (qdq.PASS,), PassContext()), recipe, writer.names)
     fixed = convert_requantisation_to_fixed_point(rewrite_layer_norms_to_fixed_point(exact))
-    return QuantisedGraph(fixed, exact, {**writer.stored, **dict(writer.find_new_names(fixed))})
+    return QuantisedGraph(fixed, exact, {**writer.stored, **dict(writer.find_replacements_of_removed_integers(fixed))})
 
 
-class _Writer:
+class _QuantisedGraphBuilder:
     """Builder of the graph that quantises and dequantises every activation of the recipe.
 
     Constants and state are stored as integers and dequantised. Inputs and outputs of the graph stay floats. ``real``:
@@ -114,50 +119,52 @@ class _Writer:
         self.narrow: dict[str, str] = {}
         self.stored, self.data = stored, data
 
-    def run(self) -> Graph:
+    def build_graph(self) -> Graph:
         for name in self.graph.consts:
-            if name in self.recipe.weights and name not in self.recipe.opened:
+            if name in self.recipe.weights and name not in self.recipe.dequantised_weights:
                 self.write_weight(name, self.recipe.weights[name])
         for name in self.graph.inputs:
-            self.write_pair(name, name)
+            self.write_quantize_and_dequantize(name, name)
         state = dict(self.write_initial_state(name, start) for name, start in self.graph.state.items())
         for node in self.graph.nodes:
-            made = {name: self.result_name(name) for name in node.outputs}
+            made = {name: self.new_name_of_result(name) for name in node.outputs}
             self.nodes.append(
-                replace(self.with_quantised_body(node), inputs=self.read_operands(node), outputs=tuple(made.values()))
+                replace(self.quantise_body_of_loop(node), inputs=self.read_operands(node), outputs=tuple(made.values()))
             )
             for name, source in made.items():
-                self.write_pair(name, source)
+                self.write_quantize_and_dequantize(name, source)
         updates = dict(self.write_update(name, value) for name, value in self.graph.updates.items())
         return without_dead_nodes(
             self.graph.with_nodes(self.nodes, types=self.types, consts=self.consts, state=state, updates=updates)
         )
 
-    def with_quantised_body(self, node: Node) -> Node:
+    def quantise_body_of_loop(self, node: Node) -> Node:
         """Return a node; if it is a loop, with its body quantised by the recipe as well."""
-        body = quantisable_body_of(node)
+        body = find_quantisable_loop_body(node)
         if body is None:
             return node
-        inside = _Writer(body, self.recipe, self.names, self.stored, self.data)
-        return replace(node, attrs={**node.attrs, "body": inside.run()})
+        inside = _QuantisedGraphBuilder(body, self.recipe, self.names, self.stored, self.data)
+        return replace(node, attrs={**node.attrs, "body": inside.build_graph()})
 
     def read_operands(self, node: Node) -> tuple[str, ...]:
         """Return the names of the dequantised operands of a node. For a layer, record the first of them in ``data``."""
         inputs = [self.real.get(name, name) for name in node.inputs]
-        if self.recipe.narrows(node):
-            inputs[0] = self.narrow_value(node.inputs[0])
+        if self.recipe.reads_narrowed_data(node):
+            inputs[0] = self.name_of_narrowed_value(node.inputs[0])
         if node.op in LAYERS:
             self.data[node.outputs[0]] = inputs[0]
         return tuple(inputs)
 
-    def narrow_value(self, name: str) -> str:
+    def name_of_narrowed_value(self, name: str) -> str:
         """Return the name of the dequantised value that layers read instead of ``name``, with fewer bits."""
         if name not in self.narrow:
             self.narrow[name] = self.names.fresh(f"{name}_narrow")
-            self.write_through(name, self.real[name], self.recipe.narrowed[name], self.narrow[name])
+            self.write_rounding_of_value(
+                name, self.real[name], self.recipe.storage_of_narrowed[name], self.narrow[name]
+            )
         return self.narrow[name]
 
-    def result_name(self, name: str) -> str:
+    def new_name_of_result(self, name: str) -> str:
         """Return the new name of an operator's result.
 
         It is a new one for an output of the graph that the recipe stores: the dequantised value then has the output's
@@ -168,7 +175,7 @@ class _Writer:
         self.types[fresh] = self.types[name]
         return fresh
 
-    def find_new_names(self, integer_graph: Graph) -> Iterator[tuple[str, str]]:
+    def find_replacements_of_removed_integers(self, integer_graph: Graph) -> Iterator[tuple[str, str]]:
         """Yield values whose integers passes have removed, with the name of equal integers in ``integer_graph``.
 
         If a clamp was removed because saturation implies it, the integers are those of its operand. Otherwise they are
@@ -201,7 +208,7 @@ class _Writer:
         storage = self.recipe.activations.get(name)
         if storage is None:
             return name, initial_value
-        stored = self.stored[name] = self.integer_name(name, storage)
+        stored = self.stored[name] = self.add_integer_value(name, storage)
         self.real[name] = name
         self.write_dequantize(stored, name, storage.quant, name)
         return stored, quantise_array(initial_value, storage.quant, storage.dtype)
@@ -216,16 +223,16 @@ class _Writer:
             return self.stored[name], self.stored[value]
         return self.stored[name], self.write_quantize(name, self.real.get(value, value), storage)
 
-    def write_pair(self, name: str, source: str) -> None:
+    def write_quantize_and_dequantize(self, name: str, source: str) -> None:
         """Write the pair of nodes that quantises a value and dequantises it again, if the recipe stores the value.
 
         ``name``: the value's name in the float graph. ``source``: its name here before it is quantised."""
         storage = self.recipe.activations.get(name)
         if storage is not None:
             self.real[name] = name if source != name else self.names.fresh(f"{name}_dequantized")
-            self.stored[name] = self.write_through(name, source, storage, self.real[name])
+            self.stored[name] = self.write_rounding_of_value(name, source, storage, self.real[name])
 
-    def write_through(self, name: str, source: str, storage: Activation, real: str) -> str:
+    def write_rounding_of_value(self, name: str, source: str, storage: Activation, real: str) -> str:
         """Write a node that quantises ``source``, and a node that dequantises the integers to ``real``.
 
         Return the name of the integers. ``name``: the value's name in the float graph."""
@@ -238,15 +245,15 @@ class _Writer:
 
         ``name``: the value's name in the float graph."""
         stored, attrs = (
-            self.integer_name(name, storage),
-            {**_quant_attributes(storage.quant), "out_dtype": storage.dtype},
+            self.add_integer_value(name, storage),
+            {**_attrs_of_quantize_node(storage.quant), "out_dtype": storage.dtype},
         )
         self.nodes.append(
             Node("quantize", (source,), (stored,), {**attrs, "rounding": Ties.EVEN}, self.location_of(name))
         )
         return stored
 
-    def integer_name(self, name: str, storage: Activation) -> str:
+    def add_integer_value(self, name: str, storage: Activation) -> str:
         """Return a new name for the integers of a value, and record their type."""
         stored, kind = self.names.fresh(f"{name}_quantized"), self.graph.types[name]
         self.types[stored] = TensorType(kind.shape, storage.dtype, layout=kind.layout)
@@ -257,7 +264,9 @@ class _Writer:
 
         ``name``: the value's name in the float graph."""
         self.types[real] = replace(self.types[stored], dtype="float32")
-        self.nodes.append(Node("dequantize", (stored,), (real,), _quant_attributes(quant), self.location_of(name)))
+        self.nodes.append(
+            Node("dequantize", (stored,), (real,), _attrs_of_quantize_node(quant), self.location_of(name))
+        )
 
     def location_of(self, name: str) -> Loc:
         """Return the location in the model of the node that computes a value, or of the input or constant itself."""
@@ -271,22 +280,24 @@ def _dequantise_weights(graph: Graph, recipe: Recipe, names: NameSet) -> Graph:
     Layers in bodies of loops are included. Dynamic-range layers become products of integers. This must follow the qdq
     pass, which would convert such layers to integer layers if their operands and results were integers."""
     types, consts, dequantizers = dict(graph.types), dict(graph.consts), list[Node]()
-    for name in sorted(recipe.opened & consts.keys()):
+    for name in sorted(recipe.dequantised_weights & consts.keys()):
         weight, stored = recipe.weights[name], names.fresh(f"{name}_quantized")
         types[stored], consts[stored] = replace(types[name], dtype=str(weight.data.dtype)), weight.data
         del consts[name]
-        dequantizers.append(Node("dequantize", (stored,), (name,), _quant_attributes(weight.quant), graph.place(name)))
+        dequantizers.append(
+            Node("dequantize", (stored,), (name,), _attrs_of_quantize_node(weight.quant), graph.place(name))
+        )
     nodes = list(dequantizers)
     for node in graph.nodes:
-        body = quantisable_body_of(node)
+        body = find_quantisable_loop_body(node)
         if body is not None:
             node = replace(node, attrs={**node.attrs, "body": _dequantise_weights(body, recipe, names)})
-        if node.op in LAYERS and node.inputs[1] in recipe.by_rows:
+        if node.op in LAYERS and node.inputs[1] in recipe.dynamic_range_weights:
             node = replace(node, attrs={**node.attrs, "dynamic": "symmetric"})
         nodes.append(node)
     return quantise_dynamic_layers_by_rows(graph.with_nodes(nodes, types=types, consts=consts))
 
 
-def _quant_attributes(quant: Quant) -> dict[str, Attr]:
+def _attrs_of_quantize_node(quant: Quant) -> dict[str, Attr]:
     """Return a quantisation as the attributes of a ``quantize`` or ``dequantize`` node."""
     return {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}

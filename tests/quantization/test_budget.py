@@ -14,7 +14,7 @@ from microc.base.dtypes import Array
 from microc.base.knapsack import MAX_SUMS, LayerOption, Selection, pareto_front, pareto_front_by_time
 from microc.device.boards import load_board
 from microc.errors import FitError, MicrocError, UsageError
-from microc.quantization.mixed_bits import network_cost
+from microc.quantization.mixed_bits import estimate_network_cost
 from tests.quantization import recurrent
 from tests.quantization.networks import Net, classifier, images
 
@@ -97,9 +97,11 @@ def test_half_way_between_4_and_8_bits() -> None:
     """At most half of the noise of 4 bits, within the flash; near what was predicted, and what was measured of it is told."""
     graph, data, board = deep(), images(16), load_board(BOARD)
     fine, coarse = (microc.quantize(graph, data, weights=bits) for bits in (8, 4))
-    limit = (network_cost(fine.graph, board)["flash"] + network_cost(coarse.graph, board)["flash"]) // 2
+    limit = (
+        estimate_network_cost(fine.graph, board)["flash"] + estimate_network_cost(coarse.graph, board)["flash"]
+    ) // 2
     found = microc.quantize(graph, data, flash=limit, board=BOARD)
-    assert network_cost(found.graph, board)["flash"] <= limit
+    assert estimate_network_cost(found.graph, board)["flash"] <= limit
     measured = noise(graph, found.graph, images(8))
     assert measured < 0.5 * noise(graph, coarse.graph, images(8))
     chosen = next(point for point in found.report["mixed"]["front"] if point["chosen"])

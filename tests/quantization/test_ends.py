@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import microc
-from microc.quantization.network_noise import noise_by_change
+from microc.quantization.network_noise import measure_noise_of_changes
 from microc.quantization.network_structure import End, find_measured_ends
 from tests.quantization.networks import Net, images
 
@@ -46,7 +46,7 @@ def test_what_all_classes_share_is_no_noise() -> None:
     graph = network("softmax")
     (end,) = find_measured_ends(graph).values()
     row = np.array([[1.0, 0.0, 0.0, 0.0, 0.0]])
-    found = noise_by_change(
+    found = measure_noise_of_changes(
         graph,
         [(image,) for image in images(3)],
         {

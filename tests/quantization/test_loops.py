@@ -11,7 +11,12 @@ import pytest
 import microc
 from microc.graph.ir import Graph, Node
 from microc.ops.meaning import evaluate
-from microc.quantization.network_structure import expose_values, flatten_graph, make_names_distinct, quantisable_body_of
+from microc.quantization.network_structure import (
+    expose_values,
+    find_quantisable_loop_body,
+    flatten_graph,
+    make_names_distinct,
+)
 from tests.quantization.recurrent import DEPTH, UNITS, network, sequences
 from tests.support.campaign import in_turn
 
@@ -94,7 +99,10 @@ def test_bits_of_states() -> None:
 def test_every_value_has_its_name() -> None:
     graph = make_names_distinct(network("gru", layers=2))
     names = [
-        name for each in (graph, *map(quantisable_body_of, loops(graph))) if each is not None for name in each.types
+        name
+        for each in (graph, *map(find_quantisable_loop_body, loops(graph)))
+        if each is not None
+        for name in each.types
     ]
     assert len(names) == len(set(names))
 

@@ -17,7 +17,7 @@ from microc.compiler.options import Options
 from microc.graph.ir import Loc
 from microc.quantization.decisions import normalise_float_graph
 from microc.quantization.quantisation_points import find_quantisation_points
-from microc.quantization.quantised_page import stored_bits, to_html
+from microc.quantization.quantised_page import min_bits_of_integers, to_html
 from microc.quantization.quantised_report import group_into_layers
 from tests.quantization.networks import Net, classifier, images
 from tests.run.test_profile import EVIL, Page
@@ -71,7 +71,7 @@ def test_every_layer_is_told(report: dict[str, Any]) -> None:
     ("low", "high", "bits"), [(-1, 1, 2), (-2, 1, 2), (-7, 7, 4), (-128, 5, 8), (0, 128, 9), (0, 0, 2)]
 )
 def test_bits_that_integers_fit_in(low: int, high: int, bits: int) -> None:
-    assert stored_bits(np.array([low, high], np.int16)) == bits
+    assert min_bits_of_integers(np.array([low, high], np.int16)) == bits
 
 
 def test_page(report: dict[str, Any]) -> None:

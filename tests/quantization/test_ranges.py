@@ -9,7 +9,7 @@ import pytest
 
 import microc
 from microc.quantization.calibration_data import Statistics
-from microc.quantization.decisions import AUTO, ESTIMATORS, choose_storage, expected_excess
+from microc.quantization.decisions import AUTO, ESTIMATORS, choose_storage, expected_squared_excess
 from tests.quantization.networks import classifier, images
 
 
@@ -27,8 +27,8 @@ def test_what_others_exceed_is_foretold() -> None:
     for end in (8.0, 12.0):
         others = random.exponential(2.0, 1 << 20)
         expected = float(np.square(np.maximum(others - end, 0)).mean())
-        assert abs(expected_excess(extremes, end) / expected - 1) < 0.3
-    assert expected_excess(np.ones(100), 1.0) == 0
+        assert abs(expected_squared_excess(extremes, end) / expected - 1) < 0.3
+    assert expected_squared_excess(np.ones(100), 1.0) == 0
 
 
 def test_16_bits_have_room_to_spare() -> None:
@@ -45,7 +45,7 @@ def test_16_bits_have_room_to_spare() -> None:
 @pytest.mark.parametrize("method", [AUTO, *ESTIMATORS])
 def test_no_range_is_beyond_what_a_function_reaches(method: str) -> None:
     samples = np.random.default_rng(3).beta(1, 8, (50, 1, 40))
-    how, _ = choose_storage(replace(seen(samples), reach=(0.0, 1.0)), "int8", method)
+    how, _ = choose_storage(replace(seen(samples), certain_bounds=(0.0, 1.0)), "int8", method)
     assert (-128 - how.zero_point) * how.scale >= -1e-6 and (127 - how.zero_point) * how.scale <= 1 + 1e-6
 
 

@@ -31,7 +31,7 @@ def test_layers_in_loops_are_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network_noise, "_MAX_EVALUATION_MACS", 0)
     monkeypatch.setattr(network_noise, "_MIN_FITTING_SAMPLES", 10)
     bits = dict.fromkeys(recipe.weights, 4)
-    attempt = repairs.round_for_outputs(graph, repairs.Attempt(recipe), rows, bits, 0)
+    attempt = repairs.round_weights_and_correct_biases(graph, repairs.Attempt(recipe), rows, bits, 0)
     inside = {node.outputs[0] for node in flatten_graph(graph).nodes if node.op == "dense"}
     assert inside == set(attempt.biases) and inside - {node.outputs[0] for node in graph.nodes}
     again = repairs.correct_biases(graph, attempt, rows, bits, 0)

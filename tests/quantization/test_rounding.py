@@ -10,11 +10,11 @@ import pytest
 import microc
 from microc.graph.ir import Graph
 from microc.quantization.integer_scheme import (
-    fit_to_stored_factors,
+    compensate_for_data_quantisation,
+    level_span_of_weights,
     quantise_weights,
     round_weights_for_output,
     shrink_moments,
-    weight_levels,
 )
 from microc.quantization.network_structure import find_matrix_layers
 from tests.quantization.networks import Net
@@ -37,13 +37,15 @@ def test_rounding_lowers_the_noise_of_answers(bits: int, groups: int) -> None:
     w = np.random.default_rng(3).normal(size=(groups, outputs, depth))
     square = x.swapaxes(1, 2) @ x / 400
     square, cross = shrink_moments(square, square, 400)
-    found = round_weights_for_output(fit_to_stored_factors(w, square, cross), square, np.zeros(groups * outputs), bits)
+    found = round_weights_for_output(
+        compensate_for_data_quantisation(w, square, cross), square, np.zeros(groups * outputs), bits
+    )
     nearest = quantise_weights(w.reshape(-1, depth), bits)
 
     def noise(stored: np.ndarray) -> float:
         return float(np.square(x @ (stored.reshape(w.shape) - w).swapaxes(1, 2)).sum())
 
-    assert weight_levels(bits)[0] <= found.data.min() and found.data.max() <= weight_levels(bits)[1]
+    assert level_span_of_weights(bits)[0] <= found.data.min() and found.data.max() <= level_span_of_weights(bits)[1]
     assert noise(found.real) < noise(nearest.real) / 2
 
 
@@ -51,7 +53,7 @@ def test_factors_that_are_never_seen() -> None:
     """Constant factors leave no moments: the weights are the nearest, and none is lost."""
     w = np.array([[[0.5, -1.0, 0.25]]])
     square, cross = shrink_moments(np.zeros((1, 3, 3)), np.zeros((1, 3, 3)), 10)
-    found = round_weights_for_output(fit_to_stored_factors(w, square, cross), square, np.zeros(1), 8)
+    found = round_weights_for_output(compensate_for_data_quantisation(w, square, cross), square, np.zeros(1), 8)
     assert np.abs(found.real - w[0]).max() < 0.01
 
 
@@ -62,7 +64,7 @@ def test_weights_make_up_for_noise_that_hangs_together() -> None:
     stored[:, 0] += 0.1 * x[:, 1]
     w = np.random.default_rng(3).normal(size=(1, 5, 8))
     square, cross = shrink_moments((stored.T @ stored)[None] / 400, (x.T @ stored)[None] / 400, 400)
-    found = fit_to_stored_factors(w, square, cross)
+    found = compensate_for_data_quantisation(w, square, cross)
     wrong, left = (np.square(stored @ v[0].T - x @ w[0].T).sum() for v in (w, found))
     assert left < wrong / 10
 

@@ -13,7 +13,7 @@ from microc.base.dtypes import Array
 from microc.errors import UsageError
 from microc.graph import interp
 from microc.ops.meaning import reference_node_function
-from microc.quantization.decisions import names_of_readers
+from microc.quantization.decisions import names_of_operators_that_read
 from tests.quantization.networks import Net, classifier, images
 from tests.support.onnx_session import session
 
@@ -89,8 +89,8 @@ def test_all_layers_of_16_bits_are_as_good_as_int16() -> None:
 
 def test_what_advice_names_gives_16_bits() -> None:
     graph = chain()
-    assert names_of_readers(graph, "relu") == ["conv2d_1", "add"]
-    assert names_of_readers(graph, "y") == ["y"]
+    assert names_of_operators_that_read(graph, "relu") == ["conv2d_1", "add"]
+    assert names_of_operators_that_read(graph, "y") == ["y"]
 
 
 @pytest.mark.parametrize("bits", [{"add": 4}, {"mean": 32}, {"conv2d": 12}])

@@ -57,7 +57,7 @@ class _LoopBody:
     @property
     def cell_state_limit(self) -> int:
         """Limit to which the magnitude of the cell state is clipped; 0 if only the range of int16 limits it."""
-        low, high = (self.nodes("clip")[1].attr(name) for name in ("minimum", "maximum"))
+        low, high = (self.nodes_of_operator("clip")[1].attr(name) for name in ("minimum", "maximum"))
         return 0 if low < -high else int(high)
 
 
