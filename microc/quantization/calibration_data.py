@@ -264,7 +264,7 @@ class SampleData:
         """Return the outputs that labels are for: those of the last sample of each sequence.
 
         ``answers``: an output of the network, for all samples along the first axis."""
-        return answers[self.steps - 1 :: self.steps]
+        return answers[self.samples_per_sequence - 1 :: self.samples_per_sequence]
 
 
 def describe_input_tensors(graph: Graph, colours: Mapping[str, str] = NO_COLOURS) -> list[dict[str, Any]]:

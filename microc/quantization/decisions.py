@@ -176,7 +176,7 @@ def choose_storage(
 
 
 def _clip_to_certain_bounds(range_: Range, statistics: Statistics) -> Range:
-    """Return a range without its part beyond the bounds that hold for any sample (``statistics.reach``).
+    """Return a range without its part beyond the bounds that hold for any sample (``statistics.certain_bounds``).
 
     Observed elements always stay inside: they may exceed the bounds by the rounding of floats."""
     low, high = statistics.certain_bounds

@@ -210,7 +210,7 @@ class BitSearch:
     def build(self, bits: Bits) -> Repaired:
         """Return the network quantised with a choice of bits and repaired, and a report on the repairs."""
         if bits not in self.built:
-            self.built[bits] = replace(self.network, progress=None).repair(self.bits_by_weights(bits))
+            self.built[bits] = replace(self.network, progress=None).quantise_and_repair(self.bits_by_weights(bits))
         return self.built[bits]
 
     def cost(self, bits: Bits) -> dict[str, Any]:

@@ -451,7 +451,7 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
         scales = np.maximum(np.abs(self._parameter_as_array(self._name_of_scale_parameter(weight))), SMALLEST_SCALE)
         bias = node.inputs[2] if len(node.inputs) > 2 else ""
         if bias in self._names:
-            data = self._recipe.read(node)
+            data = self._recipe.storage_of_read_data(node)
             scales = np.maximum(
                 scales, min_scales_for_biases(self._parameter_as_array(self._names[bias]), data.scale).reshape(-1)
             )
