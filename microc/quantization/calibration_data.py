@@ -356,7 +356,7 @@ def _convert_to_input_arrays(graph: Graph, user_data: Any) -> list[Array]:
     if isinstance(user_data, Iterable) and not isinstance(user_data, (str, bytes)):
         return _stack_samples(user_data, count)
     raise UsageError(
-        f"data cannot be {validation.short_repr(user_data)}, expected a path, arrays or samples",
+        f"data: got {validation.short_repr(user_data)}, expected a path, arrays or samples",
         hint="give a path, arrays with the samples along the first axis, or samples one by one",
     )
 
@@ -376,7 +376,7 @@ def _stack_samples(samples: Iterable[Any], input_count: int) -> list[Array]:
         rows.append(tuple(np.asarray(array) for array in row))
     if not rows:
         raise UsageError(
-            "data: got no samples, expected one at least",
+            "data: got no samples, expected at least one",
             hint="give some tens to some hundreds of samples that are typical of the inputs in use",
         )
     if len({tuple(array.shape for array in row) for row in rows}) > 1:
@@ -410,7 +410,7 @@ def _check_and_convert_to_sample_data(
             raise UsageError(f"the samples for {name} contain infinities or NaN", where=str(path), hint=FINITE)
     if all(array.min() == array.max() for array in arrays if array.size):
         raise UsageError(
-            f"all samples are {float(arrays[0].flat[0]):g} throughout", where=str(path),
+            f"data: every element of every sample is {float(arrays[0].flat[0]):g}, expected different numbers", where=str(path),
             hint="calibrate with data that are typical of the inputs in use",
         )  # fmt: skip
     rows: list[Row] = list(zip(*([np.ascontiguousarray(a) for a in array] for array in arrays), strict=True))

@@ -152,7 +152,7 @@ def check_limits(
         return None
     if not board:
         raise UsageError(
-            "flash, ram, time and max_drop require board, whose kernels are estimated; got none",
+            "flash, ram, time and max_drop require board, for which costs are estimated; got none",
             hint="name the board (--board): microc boards lists them",
         )
     target = load_board_by_name_or_file(board)
@@ -516,7 +516,7 @@ def _check_ram_of_choice(task: BitSearch, bits: tuple[int, ...]) -> None:
     need, room = task.cost(bits)["ram"], task.limits.ram
     if room is not None and need > room:
         raise FitError(
-            f"{task.network.graph.name} needs {need} bytes of RAM, {room} are allowed ({need - room} too many)",
+            f"ram: {task.network.graph.name} needs {need} bytes, expected at most {room} ({need - room} too many)",
             where=f"{task.limits.board.name}: bits of weights hardly change RAM, that of activations is what counts",
             hint="use activations of int8, a smaller input, or a smaller network",
         )
@@ -526,7 +526,7 @@ def _accuracy_error(task: BitSearch) -> FitError:
     """Return the error for the case that every network that was tried lowers the score by more than permitted."""
     least = min(task.score_drop(bits) for bits in task.scores)
     return FitError(
-        f"max_drop: the score falls by {least:.4f} at least, {task.limits.max_drop:g} are allowed",
+        f"max_drop: the score falls by at least {least:.4f}, expected at most {task.limits.max_drop:g}",
         where=task.network.graph.name,
         hint="use 16 bits for all activations (int16), more data for calibration, or a larger max_drop",
     )
@@ -548,7 +548,7 @@ def _limits_error(task: BitSearch, layer_options: LayerOptions) -> FitError:
     ]
     inside = set(task.network.points.weights) - set(task.weights)
     return FitError(
-        f"no bits for the weights of {task.network.graph.name} keep the limits: {'; '.join(least)}",
+        f"no choice of bits for the weights of {task.network.graph.name} is within the limits: {'; '.join(least)}",
         where=task.limits.board.name,
         hint="use a larger limit, a smaller network, or another board"
         + (

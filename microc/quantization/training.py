@@ -221,7 +221,8 @@ def check_operators(graph: Graph) -> None:
     }
     if refused:
         raise UnsupportedError(
-            f"training: no gradient is known of {', '.join(sorted(refused))}", where=str(next(iter(refused.values())).loc),
+            f"training: no gradient is known of operators {', '.join(sorted(refused))}",
+            where=str(next(iter(refused.values())).loc),
             hint="quantise it without training: microc.quantize",
         )  # fmt: skip
 

@@ -163,7 +163,7 @@ def test_fixed_layers_stay_in_a_search() -> None:
 REFUSED: dict[str, tuple[dict[str, Any], type[MicrocError], str]] = {
     "too little flash": ({"flash": 5000, "board": BOARD}, FitError, "flash of at least [0-9]+, 5000 allowed"),
     "too little time": ({"time": 1e-5, "board": BOARD}, FitError, "cycles of at least [0-9]+, 800 allowed"),
-    "too little RAM": ({"ram": 100, "board": BOARD}, FitError, "100 are allowed"),
+    "too little RAM": ({"ram": 100, "board": BOARD}, FitError, "expected at most 100"),
     "no board": ({"flash": 5000}, UsageError, "require board"),
     "no clock": ({"time": 1.0, "board": "host"}, UsageError, "has no clock rate"),
     "no labels": ({"max_drop": 0.1, "board": BOARD}, UsageError, "max_drop requires labels"),

@@ -123,4 +123,4 @@ def _with(graph: Graph, output: str) -> Graph:
 
 def test_runs_are_repeatable() -> None:
     first, second = (microc.quantize(network("gru"), sequences(8), seed=2).recipe for _ in range(2))
-    assert first.activations == second.activations and first.narrowed == second.narrowed
+    assert first.activations == second.activations and first.storage_of_narrowed == second.storage_of_narrowed

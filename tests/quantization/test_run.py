@@ -117,13 +117,13 @@ def test_dead_channels_and_large_biases() -> None:
 
 REFUSED: dict[str, tuple[Any, type[MicrocError], str]] = {
     "none": (np.zeros((0, 1, 12, 12, 3), np.float32), UsageError, "no samples"),
-    "constant": (np.full((4, 1, 12, 12, 3), 2.0, np.float32), UsageError, "throughout"),
+    "constant": (np.full((4, 1, 12, 12, 3), 2.0, np.float32), UsageError, "every element of every sample is 2"),
     "NaN": (np.full((4, 1, 12, 12, 3), np.nan, np.float32), UsageError, "NaN"),
     "shape": (np.zeros((4, 1, 12, 12, 4), np.float32), UsageError, "samples of shape"),
     "empty generator": (iter(()), UsageError, "no samples"),
     "other names": ({"z": images(2)}, UsageError, "got arrays for z, expected x"),
     "another order": (np.zeros((4, 1, 3, 12, 12), np.float32), UsageError, "samples of shape"),
-    "a number": (3, UsageError, "data cannot be 3"),
+    "a number": (3, UsageError, "data: got 3"),
     "no file": ("nowhere.npz", UsageError, "cannot read"),
     "overflow": (np.float32(1e38) * images(2), ModelError, "got infinity or NaN"),
 }
