@@ -24,8 +24,8 @@ from microc.quantization.integer_scheme import (
     shrink_moments,
 )
 from microc.quantization.network_structure import (
-    End,
     Layer,
+    MeasuredEnd,
     expose_values,
     find_matrix_layers,
     find_measured_ends,
@@ -48,22 +48,22 @@ class NetworkPair:
 
     ``ends``: names of the network's outputs. ``names``: names in the float network of the values that both networks
     return: outputs, then all values that exist as integers in the quantised network. ``integer_types``: type of each
-    value in the quantised network. ``measured_ends``: the ends (see :class:`End`) at which noise is measured, by index
-    in ``names``. ``libraries``: cache of compiled float networks, to which this network is added."""
+    value in the quantised network. ``measured_ends``: the ends (see :class:`MeasuredEnd`) at which noise is measured,
+    by index in ``names``. ``libraries``: cache of compiled float networks, to which this network is added."""
 
     def __init__(self, graph: Graph, written: QuantisedGraph, libraries: FloatLibraries) -> None:
         types = flatten_graph(written.graph).types
         stored = {value: name for value, name in written.stored.items() if name in types}
         output_ends = find_measured_ends(graph)
         self.ends = list(output_ends)
-        floats = {end.value: end.value for end in output_ends.values() if end.value in types}
+        floats = {end.value_name: end.value_name for end in output_ends.values() if end.value_name in types}
         inner = [value for value in {**floats, **stored} if value not in {*graph.inputs, *self.ends}]
         self.names = [*self.ends, *inner]
         integer_names = [*self.ends, *({**floats, **stored}[value] for value in inner)]
-        self.measured_ends: dict[int, End] = {}
+        self.measured_ends: dict[int, MeasuredEnd] = {}
         for output, end in output_ends.items():
-            end = end if end.value in self.names else End(output)
-            self.measured_ends[self.names.index(end.value)] = end
+            end = end if end.value_name in self.names else MeasuredEnd(output)
+            self.measured_ends[self.names.index(end.value_name)] = end
         self.integer_types: list[TensorType] = [types[name] for name in integer_names]
         key = tuple(self.names)
         self._float_library = (
@@ -335,11 +335,12 @@ def measure_noise_of_changes(
 ) -> dict[Key, float]:
     """Return the noise that each change of values causes alone, as a ratio of noise power to signal power.
 
-    Noise is measured at the ends of the network (see :class:`End`) and in its next state, on at most ``max_samples``
-    samples; the ratios of all ends are added. The state before each sample is the state of the float network."""
+    Noise is measured at the ends of the network (see :class:`MeasuredEnd`) and in its next state, on at most
+    ``max_samples`` samples; the ratios of all ends are added. The state before each sample is the state of the float
+    network."""
     rows = rows[: sample_count_within_mac_limit(graph, len(changes), max_samples)]
     measured_ends = dict.fromkeys(
-        (*(End(name) for name in graph.updates.values()), *find_measured_ends(graph).values())
+        (*(MeasuredEnd(name) for name in graph.updates.values()), *find_measured_ends(graph).values())
     )
     signal = dict.fromkeys(measured_ends, 0.0)
     noise = {key: dict.fromkeys(measured_ends, 0.0) for key in changes}
@@ -350,12 +351,14 @@ def measure_noise_of_changes(
         before = state_before(graph, row, state)
         values = interp.run(graph, dict(zip(graph.inputs, row, strict=True)), apply_node, before)
         for end in measured_ends:
-            signal[end] += _sum_of_squares(end.measured_part(values[end.value]))
+            signal[end] += _sum_of_squares(end.measured_part(values[end.value_name]))
         for key, change in changes.items():
             changed = _evaluate_changed_values(graph, apply_node, values, change(values))
             for end in measured_ends:
-                if end.value in changed:
-                    noise[key][end] += _sum_of_squares(end.measured_part(values[end.value] - changed[end.value]))
+                if end.value_name in changed:
+                    noise[key][end] += _sum_of_squares(
+                        end.measured_part(values[end.value_name] - changed[end.value_name])
+                    )
         state = {name: values[value] for name, value in graph.updates.items()}
     return {
         key: sum(noise_at[end] / signal[end] for end in measured_ends if signal[end] > 0)

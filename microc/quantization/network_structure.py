@@ -260,22 +260,23 @@ None: the operator computes each element alone."""
 
 
 @frozen
-class End:
+class MeasuredEnd:
     """An end of a network: a value at which quantisation noise is measured.
 
-    ``axis``: the axis along which the mean is subtracted before noise is measured; None if no mean is subtracted."""
+    ``mean_axis``: the axis along which the mean is subtracted before noise is measured; None if no mean is
+    subtracted."""
 
-    value: str
-    axis: int | None = None
+    value_name: str
+    mean_axis: int | None = None
 
     def measured_part(self, array: Array) -> Array:
-        """Return the array in which noise is measured, as float64: ``array``, minus its mean along ``self.axis`` if
-        set."""
+        """Return the array in which noise is measured, as float64: ``array``, minus its mean along ``self.mean_axis``
+        if set."""
         measured = np.asarray(array, np.float64)
-        return measured if self.axis is None else measured - measured.mean(axis=self.axis, keepdims=True)
+        return measured if self.mean_axis is None else measured - measured.mean(axis=self.mean_axis, keepdims=True)
 
 
-def find_measured_ends(graph: Graph) -> dict[str, End]:
+def find_measured_ends(graph: Graph) -> dict[str, MeasuredEnd]:
     """Return for each output of a network the end at which the noise of the output is measured.
 
     The end is the output itself, or the operand of the operator that computes the output if this operator saturates."""
@@ -283,17 +284,17 @@ def find_measured_ends(graph: Graph) -> dict[str, End]:
     return {name: _find_measured_end(producers, name) for name in dict.fromkeys(graph.outputs)}
 
 
-def _find_measured_end(producers: Mapping[str, Node], output: str) -> End:
+def _find_measured_end(producers: Mapping[str, Node], output: str) -> MeasuredEnd:
     """Return the end at which the noise of an output is measured.
 
     The end is the output itself. If saturating operators compute the output, the end is the operand of the first of
     them. ``producers``: the node that computes each value."""
-    end, value = End(output), output
+    end, value = MeasuredEnd(output), output
     while value in producers:
         node = producers[value]
         if node.op in SATURATING:
             axis = SATURATING[node.op]
-            end = End(node.inputs[0], node.attr("axis") if "axis" in node.attrs else axis)
+            end = MeasuredEnd(node.inputs[0], node.attr("axis") if "axis" in node.attrs else axis)
         elif not registry.get(node.op).moves:
             break
         value = node.inputs[0]
@@ -433,9 +434,9 @@ def find_matrix_layers(graph: Graph, weight_names: frozenset[str]) -> Iterator[L
             yield Layer(node, data, bias.reshape(-1), groups, (output_size[0], output_size[1]))
 
 
-def _draw_random_indices(count: int, max_count: int, random: np.random.Generator) -> Array:
-    """Return all indices below ``count``, or ``max_count`` random ones of them if there are more."""
-    return np.arange(count) if count <= max_count else random.choice(count, max_count, replace=False)
+def _draw_random_indices(index_count: int, max_count: int, random: np.random.Generator) -> Array:
+    """Return all indices below ``index_count``, or ``max_count`` random ones of them if there are more."""
+    return np.arange(index_count) if index_count <= max_count else random.choice(index_count, max_count, replace=False)
 
 
 # ---- Units of channels, for cross-layer equalisation: a channel may be stored in another unit, which means divided by a factor.

@@ -20,7 +20,7 @@ from microc.graph.ir import Graph
 from microc.quantization.calibration_data import SampleData, classify_outputs
 from microc.quantization.integer_scheme import Activation, Weight
 from microc.quantization.network_noise import NetworkPair
-from microc.quantization.network_structure import End
+from microc.quantization.network_structure import MeasuredEnd
 from microc.reports.drawings import Matrix, Plot, Point, draw_confusion, draw_plot
 from microc.reports.page import Fact
 
@@ -37,15 +37,16 @@ _SHOWN_CHANGES = 100
 class Noise:
     """Sums over samples from which the noise of a value is computed.
 
-    ``signal``: sum of squares of the float network's elements. ``noise``: sum of squared differences of the quantised
-    network's elements. ``clipped``: number of elements that saturate. ``elements``: number of all elements. ``end``:
-    determines the part of the value in which noise is measured (see :class:`End`); by default the whole value."""
+    ``signal_square_sum``: sum of squares of the float network's elements. ``noise_square_sum``: sum of squared
+    differences of the quantised network's elements. ``saturated_elements``: number of elements that saturate.
+    ``element_count``: number of all elements. ``measured_end``: determines the part of the value in which noise is
+    measured (see :class:`MeasuredEnd`); by default the whole value."""
 
-    signal: float = 0.0
-    noise: float = 0.0
-    clipped: int = 0
-    elements: int = 0
-    end: End = field(default_factory=lambda: End(""))
+    signal_square_sum: float = 0.0
+    noise_square_sum: float = 0.0
+    saturated_elements: int = 0
+    element_count: int = 0
+    measured_end: MeasuredEnd = field(default_factory=lambda: MeasuredEnd(""))
 
     def add(self, real: Array, stored: Array, kind: Any) -> None:
         """Add the elements of one sample: ``real``, those of the float network, and ``stored``, those of the quantised
@@ -56,16 +57,20 @@ class Noise:
         if kind.quant is not None:
             scale, zero = kind.quant.scale[0], kind.quant.zero_point[0]
             low, high = ((end - zero) * scale for end in dtypes.int_range(kind.dtype))
-            self.clipped += int(((real < low - scale / 2) | (real > high + scale / 2)).sum())
+            self.saturated_elements += int(((real < low - scale / 2) | (real > high + scale / 2)).sum())
             values = (values - zero) * scale
-        self.signal += float(np.square(self.end.measured_part(real)).sum())
-        self.noise += float(np.square(self.end.measured_part(values - real)).sum())
-        self.elements += real.size
+        self.signal_square_sum += float(np.square(self.measured_end.measured_part(real)).sum())
+        self.noise_square_sum += float(np.square(self.measured_end.measured_part(values - real)).sum())
+        self.element_count += real.size
 
     @property
     def decibels(self) -> float | None:
         """Signal-to-noise ratio in decibels; None without noise or without signal."""
-        return 10 * float(np.log10(self.signal / self.noise)) if self.signal > 0 and self.noise > 0 else None
+        return (
+            10 * float(np.log10(self.signal_square_sum / self.noise_square_sum))
+            if self.signal_square_sum > 0 and self.noise_square_sum > 0
+            else None
+        )
 
 
 @dataclass
@@ -169,7 +174,7 @@ def build_activations_report(comparison: NetworkComparison, recipe: Mapping[str,
                 "low": low,
                 "high": high,
                 "decibels": noise.decibels,
-                "clipped": noise.clipped / max(1, noise.elements),
+                "clipped": noise.saturated_elements / max(1, noise.element_count),
             }
         )
     return lines
@@ -183,7 +188,10 @@ def build_weights_report(graph: Graph, recipe: Mapping[str, Weight]) -> list[dic
     for name, weight in recipe.items():
         noise = Noise()
         reals = graph.consts[name].astype(np.float64)
-        noise.signal, noise.noise = float(np.square(reals).sum()), float(np.square(weight.real - reals).sum())
+        noise.signal_square_sum, noise.noise_square_sum = (
+            float(np.square(reals).sum()),
+            float(np.square(weight.real - reals).sum()),
+        )
         bits = min_bits_of_integers(weight.data)
         lines.append({"constant": name, "elements": reals.size, "bits": bits, "decibels": noise.decibels})
     return lines

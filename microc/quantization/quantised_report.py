@@ -324,7 +324,7 @@ def _build_layer_entry(
         }
         line |= {
             "decibels": noise.decibels if noise is not None else None,
-            "clipped": noise.clipped / max(1, noise.elements) if noise is not None else None,
+            "clipped": noise.saturated_elements / max(1, noise.element_count) if noise is not None else None,
         }
     return line
 

@@ -222,7 +222,7 @@ class Trial:
         """Return the signal-to-noise ratio of the quantised network in decibels, as the mean over its outputs.
 
         ``held_back_samples``: samples on which both networks run; repairs were not fitted to them."""
-        noises = {number: Noise(end=end) for number, end in self.pair.measured_ends.items()}
+        noises = {number: Noise(measured_end=end) for number, end in self.pair.measured_ends.items()}
         for real, integer in self.pair.run_both(held_back_samples):
             for number, noise in noises.items():
                 noise.add(real[number], integer[number], self.pair.integer_types[number])
@@ -258,7 +258,7 @@ def round_weights_and_correct_biases(
         stored = weights[layer.weight] = replace(rounded_weight, data=rounded_weight.data.reshape(layer.weights.shape))
         biases[layer.name] = _compute_corrected_bias(layer, real, read, stored)
 
-    return _fit_layers(graph, weights, biases, recipe, samples, round_and_correct_layer, seed)
+    return _fit_layers_of_attempt(graph, weights, biases, recipe, samples, round_and_correct_layer, seed)
 
 
 def correct_biases(
@@ -274,10 +274,10 @@ def correct_biases(
         real, read, _, _ = moments.central_moments()
         biases[layer.name] = _compute_corrected_bias(layer, real, read, recipe.weights[layer.weight])
 
-    return _fit_layers(graph, dict(recipe.weights), biases, recipe, samples, correct_layer_bias, seed)
+    return _fit_layers_of_attempt(graph, dict(recipe.weights), biases, recipe, samples, correct_layer_bias, seed)
 
 
-def _fit_layers(
+def _fit_layers_of_attempt(
     graph: Graph,
     weights: dict[str, Weight],
     biases: dict[str, Array],

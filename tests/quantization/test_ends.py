@@ -9,7 +9,7 @@ import pytest
 
 import microc
 from microc.quantization.network_noise import measure_noise_of_changes
-from microc.quantization.network_structure import End, find_measured_ends
+from microc.quantization.network_structure import MeasuredEnd, find_measured_ends
 from tests.quantization.networks import Net, images
 
 
@@ -37,8 +37,8 @@ def test_the_end_is_in_front_of_what_saturates(last: tuple[str, ...], axis: int 
     graph = network(*last)
     (end,) = find_measured_ends(graph).values()
     saturates = axis is not None or "sigmoid" in last
-    assert graph.producer()[end.value].op == "dense" if saturates else end.value == graph.outputs[0]
-    assert end.axis == axis
+    assert graph.producer()[end.value_name].op == "dense" if saturates else end.value_name == graph.outputs[0]
+    assert end.mean_axis == axis
 
 
 def test_what_all_classes_share_is_no_noise() -> None:
@@ -50,12 +50,12 @@ def test_what_all_classes_share_is_no_noise() -> None:
         graph,
         [(image,) for image in images(3)],
         {
-            "all": lambda values: {end.value: values[end.value] + 3.0},
-            "one": lambda values: {end.value: values[end.value] + row},
+            "all": lambda values: {end.value_name: values[end.value_name] + 3.0},
+            "one": lambda values: {end.value_name: values[end.value_name] + row},
         },
     )
     assert found["all"] < 1e-9 < 1e-3 < found["one"]
-    assert End("x").measured_part(row).sum() == 1.0
+    assert MeasuredEnd("x").measured_part(row).sum() == 1.0
 
 
 def test_networks_of_a_last_function_in_floats() -> None:
