@@ -136,7 +136,7 @@ def make_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"microc {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
 
-    def add(name: str, summary: str, *examples: str) -> Parser:
+    def add_command(name: str, summary: str, *examples: str) -> Parser:
         return commands.add_parser(
             name,
             help=summary,
@@ -145,21 +145,21 @@ def make_parser() -> Parser:
             formatter_class=CommandHelpFormatter,
         )
 
-    _add_model_commands(add)
-    add_quantize_command(add, _MODEL)
-    add_tune_command(add, _MODEL)
-    _add_export_command(add)
-    add_project_commands(add, _MODEL)
-    add_measuring_commands(add)
-    add_report_commands(add)
-    _add_board_commands(add)
-    add_shell_commands(add)
+    _add_model_commands(add_command)
+    add_quantize_command(add_command, _MODEL)
+    add_tune_command(add_command, _MODEL)
+    _add_export_command(add_command)
+    add_project_commands(add_command)
+    add_measuring_commands(add_command)
+    add_report_commands(add_command)
+    _add_board_commands(add_command)
+    add_shell_commands(add_command)
     for command in commands.choices.values():  # last, so that the help of a command begins with its own options
         _add_global_options(command, argparse.SUPPRESS)
     return parser
 
 
-Adder = Callable[..., Parser]
+AddCommand = Callable[..., Parser]
 
 
 def _add_global_options(parser: Parser, default: object) -> None:
@@ -183,9 +183,9 @@ def _add_global_options(parser: Parser, default: object) -> None:
 _MODEL = "model file: .tflite, .onnx, .keras, .h5, .pt2, .mcg, LightGBM or XGBoost"
 
 
-def _add_model_commands(add: Adder) -> None:
+def _add_model_commands(add_command: AddCommand) -> None:
     """Add the parsers of ``compile``, ``check``, ``explain`` and ``import``."""
-    command = add(
+    command = add_command(
         "compile",
         "compile a model into a C project",
         "model.tflite -o firmware",
@@ -204,7 +204,7 @@ def _add_model_commands(add: Adder) -> None:
     )  # fmt: skip
     add_force_option(command)
     add_compile_options(command)
-    command = add(
+    command = add_command(
         "check",
         "check if a model can fit --board, --flash or --ram, without compiling it",
         "model.tflite",
@@ -223,7 +223,7 @@ def _add_model_commands(add: Adder) -> None:
         help="list of the model's tensors, by the names that --inputs and --outputs accept",
     )
     add_compile_options(command)
-    command = add(
+    command = add_command(
         "explain",
         "explain a layer's kernel: candidates with costs, schedule steps, C",
         "model.tflite --board mps2-an386",
@@ -249,7 +249,7 @@ def _add_model_commands(add: Adder) -> None:
         "--full", action="store_true", help="listings of the function after every schedule step and lowering pass"
     )
     add_compile_options(command)
-    command = add(
+    command = add_command(
         "import",
         "convert a model to microc's graph format (.mcg) or to ONNX",
         "model.onnx -o model.mcg",
@@ -275,9 +275,9 @@ def _add_model_commands(add: Adder) -> None:
     add_reading_options(command)
 
 
-def _add_export_command(add: Adder) -> None:
+def _add_export_command(add_command: AddCommand) -> None:
     """Add the parser of ``export``."""
-    command = add(
+    command = add_command(
         "export",
         "export a network for a build system: Arduino, CMake, Zephyr, Rust, ...",
         "--list",
@@ -306,9 +306,9 @@ def _add_export_command(add: Adder) -> None:
     add_compile_options(command)
 
 
-def _add_board_commands(add: Adder) -> None:
+def _add_board_commands(add_command: AddCommand) -> None:
     """Add the parsers of ``boards``, ``plugin``, ``operators``, ``options``, ``ports``, ``demo`` and ``doctor``."""
-    command = add("boards", "list, show or validate boards", "", "show netduinoplus2", "validate my_board.toml")
+    command = add_command("boards", "list, show or validate boards", "", "show netduinoplus2", "validate my_board.toml")
     command.add_argument(
         "action",
         nargs="?",
@@ -319,18 +319,22 @@ def _add_board_commands(add: Adder) -> None:
     command.add_argument(
         "subject", nargs="?", default="", metavar="NAME|FILE", help="name of a board, or path of a board file"
     )
-    command = add("plugin", "run the test cases of a plugin's operators", "check examples/custom_operator/operators.py")
+    command = add_command(
+        "plugin", "run the test cases of a plugin's operators", "check examples/custom_operator/operators.py"
+    )
     command.add_argument("action", choices=("check",), help="action: check is the only one")
     command.add_argument(
         "plugin_file", type=Path, metavar="FILE.py", help="plugin file (see microc.plugin); its code is executed"
     )
-    command = add("operators", "list the supported operators with their dtypes", "", "--plugin operators.py --json")
+    command = add_command(
+        "operators", "list the supported operators with their dtypes", "", "--plugin operators.py --json"
+    )
     command.add_argument("--markdown", action="store_true", help="output as Markdown, as in docs/operators.md")
     add_plugin_option(command)
-    command = add("options", "list the compilation options", "", "--json")
+    command = add_command("options", "list the compilation options", "", "--json")
     command.add_argument("--markdown", action="store_true", help="output as Markdown, as in docs/options.md")
-    add("ports", "list the serial ports of this computer", "")
-    command = add(
+    add_command("ports", "list the serial ports of this computer", "")
+    command = add_command(
         "demo",
         "run a demonstration network on an emulated microcontroller",
         "",
@@ -339,7 +343,7 @@ def _add_board_commands(add: Adder) -> None:
     command.add_argument(
         "--board", default="", help="board to run on (default: netduinoplus2, or host if its tools are missing)"
     )
-    command = add(
+    command = add_command(
         "doctor",
         "check for the tools that microc needs, and install missing ones",
         "",

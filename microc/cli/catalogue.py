@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # ---- Commands that list boards, operators, options and ports, and the command that checks a plugin.
 
 
-def boards(arguments: Arguments) -> show.Answer:
+def run_boards_command(arguments: Arguments) -> show.Answer:
     """Run ``microc boards``: list, show or validate boards."""
     from microc.device.boards import list_boards, load_board
 
@@ -119,7 +119,7 @@ def board_data(board: Board) -> dict[str, Any]:
     }
 
 
-def plugin(arguments: Arguments) -> show.Answer:
+def run_plugin_command(arguments: Arguments) -> show.Answer:
     """Run ``microc plugin check``: run the test cases of a plugin's operators."""
     from microc.plugin import load_plugin
     from microc.project.plugin_check import check_plugin
@@ -133,7 +133,7 @@ def plugin(arguments: Arguments) -> show.Answer:
     return show.Answer({"cases": [asdict(r) for r in results], "failed": failed}, text, 1 if failed else 0)
 
 
-def operators(arguments: Arguments) -> show.Answer:
+def run_operators_command(arguments: Arguments) -> show.Answer:
     """Run ``microc operators``: list the supported operators with their dtypes."""
     from microc.reports.reference_tables import (
         FORMATS,
@@ -156,7 +156,7 @@ def operators(arguments: Arguments) -> show.Answer:
     return show.Answer({"operators": [asdict(row) for row in rows]}, text)
 
 
-def options(arguments: Arguments) -> show.Answer:
+def run_options_command(arguments: Arguments) -> show.Answer:
     """Run ``microc options``: list the compilation options."""
     from microc.reports.reference_tables import compilation_option_rows, options_markdown
 
@@ -166,7 +166,7 @@ def options(arguments: Arguments) -> show.Answer:
     return show.Answer({"options": [asdict(row) for row in found]}, text)
 
 
-def ports(arguments: Arguments) -> show.Answer:
+def run_ports_command(arguments: Arguments) -> show.Answer:
     """Run ``microc ports``: list the serial ports of this computer, and the boards that may be connected to each port."""
     from microc.device.boards import list_boards, load_board
     from microc.device.transport import list_ports
@@ -191,7 +191,7 @@ def ports(arguments: Arguments) -> show.Answer:
 # ---- ``microc doctor``: list installed tools, and the command that installs missing tools.
 
 
-def doctor(arguments: Arguments) -> show.Answer:
+def run_doctor_command(arguments: Arguments) -> show.Answer:
     """Run ``microc doctor``: list the tools that microc needs, and install missing tools if the user has asked for it."""
     from microc.project.doctor import find_tools, list_install_commands, run_install_commands
 
@@ -253,7 +253,7 @@ _COMMON_GROUPS = ("everywhere",)
 """Groups of options that the manual page describes once, not again for each command."""
 
 
-def man(arguments: Arguments) -> show.Answer:
+def run_man_command(arguments: Arguments) -> show.Answer:
     """Run ``microc man``: print the manual page."""
     from microc.cli.arguments import describe_commands
 

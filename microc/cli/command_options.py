@@ -15,7 +15,7 @@ from microc.compiler.option_values import parse_names
 
 # ---- ``microc report``, ``compare`` and ``watch``.
 
-Adder = Callable[..., ArgumentParser]
+AddCommand = Callable[..., ArgumentParser]
 
 
 class ReportArguments(Namespace):
@@ -31,18 +31,18 @@ class ReportArguments(Namespace):
     browser: bool
 
 
-def add_report_commands(add: Adder) -> None:
+def add_report_commands(add_command: AddCommand) -> None:
     """Add the parsers of ``report``, ``compare`` and ``watch``.
 
-    ``add(name, summary, *examples)`` adds a command to the command line and returns the command's parser."""
-    _add_report_command(add)
-    _add_compare_command(add)
-    _add_watch_command(add)
+    ``add_command(name, summary, *examples)`` adds a command to the command line and returns the command's parser."""
+    _add_report_command(add_command)
+    _add_compare_command(add_command)
+    _add_watch_command(add_command)
 
 
-def _add_report_command(add: Adder) -> None:
+def _add_report_command(add_command: AddCommand) -> None:
     """Add the parser of ``report``."""
-    command = add(
+    command = add_command(
         "report",
         "estimate a network's costs on a board, layer by layer, without hardware",
         "model.tflite --board netduinoplus2",
@@ -70,9 +70,9 @@ def add_verified_option(command: ArgumentParser) -> None:
     )
 
 
-def _add_compare_command(add: Adder) -> None:
+def _add_compare_command(add_command: AddCommand) -> None:
     """Add the parser of ``compare``."""
-    command = add(
+    command = add_command(
         "compare",
         "compare two reports, projects or models: totals and layers",
         "before.json after.json",
@@ -90,9 +90,9 @@ def _add_compare_command(add: Adder) -> None:
     add_compile_options(command)
 
 
-def _add_watch_command(add: Adder) -> None:
+def _add_watch_command(add_command: AddCommand) -> None:
     """Add the parser of ``watch``."""
-    command = add(
+    command = add_command(
         "watch",
         "show inputs and outputs of a network on a board, live in a browser",
         "firmware --data test.npz --labels labels",
@@ -168,19 +168,19 @@ AGAINST = ("tflm", "litert", "onnxruntime", "torch", "keras", "sklearn", "lightg
 this module is slow."""
 
 
-def add_measuring_commands(add: Adder) -> None:
+def add_measuring_commands(add_command: AddCommand) -> None:
     """Add the parsers of ``profile``, ``size``, ``verify`` and ``bench``.
 
-    ``add(name, summary, *examples)`` adds a command to the command line and returns the command's parser."""
-    _add_profile_command(add)
-    _add_size_command(add)
-    _add_verify_command(add)
-    _add_bench_command(add)
+    ``add_command(name, summary, *examples)`` adds a command to the command line and returns the command's parser."""
+    _add_profile_command(add_command)
+    _add_size_command(add_command)
+    _add_verify_command(add_command)
+    _add_bench_command(add_command)
 
 
-def _add_bench_command(add: Adder) -> None:
+def _add_bench_command(add_command: AddCommand) -> None:
     """Add the parser of ``bench``."""
-    command = add(
+    command = add_command(
         "bench",
         "measure one network on several boards, attached or emulated",
         "model.tflite --boards microbit,mps2-an386,qemu-riscv32",
@@ -209,9 +209,9 @@ def _add_bench_command(add: Adder) -> None:
     add_compile_options(command, board=False)
 
 
-def _add_profile_command(add: Adder) -> None:
+def _add_profile_command(add_command: AddCommand) -> None:
     """Add the parser of ``profile``."""
-    command = add(
+    command = add_command(
         "profile",
         "measure every layer on a board: time, MACs, flash, memory",
         "firmware",
@@ -229,9 +229,9 @@ def _add_profile_command(add: Adder) -> None:
     command.add_argument("--seed", type=int, default=20, help="seed of the random inputs (default: 20)")
 
 
-def _add_size_command(add: Adder) -> None:
+def _add_size_command(add_command: AddCommand) -> None:
     """Add the parser of ``size``."""
-    command = add(
+    command = add_command(
         "size",
         "show flash and RAM of a linked firmware by part, layer and symbol",
         "firmware",
@@ -263,9 +263,9 @@ def _add_size_command(add: Adder) -> None:
     command.add_argument("--csv", type=Path, metavar="F.csv", help="CSV table of all symbols to write")
 
 
-def _add_verify_command(add: Adder) -> None:
+def _add_verify_command(add_command: AddCommand) -> None:
     """Add the parser of ``verify``."""
-    command = add(
+    command = add_command(
         "verify",
         "compare board and host bit by bit, and a network with its framework",
         "firmware",
@@ -337,12 +337,12 @@ def _add_verify_command(add: Adder) -> None:
 _DATA = ".npz, .npy, .csv, or a folder of samples"
 
 
-def add_quantize_command(add: Adder, model: str) -> None:
+def add_quantize_command(add_command: AddCommand, model_help: str) -> None:
     """Add the parser of ``quantize``.
 
-    ``add(name, summary, *examples)`` adds a command to the command line and returns the command's parser. ``model``: help
-    of the argument MODEL."""
-    command = add(
+    ``add_command(name, summary, *examples)`` adds a command to the command line and returns the command's parser.
+    ``model_help``: help of the argument MODEL."""
+    command = add_command(
         "quantize",
         "quantise a float network to integers, and measure the loss",
         "model.onnx --data calibration.npz -o model.mcg",
@@ -352,7 +352,7 @@ def add_quantize_command(add: Adder, model: str) -> None:
         "model.onnx --data calibration.npz --flash 48K --board nucleo-l476rg -o model.mcg",
         "model.onnx --data train.npz --eval test.npz --labels y --max-drop 1% --board nucleo-l476rg -o model.mcg",
     )
-    command.add_argument("model", type=Path, metavar="MODEL", help=model)
+    command.add_argument("model", type=Path, metavar="MODEL", help=model_help)
     command.add_argument(
         "--data", type=Path, required=True, metavar="DATA", help=f"typical inputs, tens to hundreds: {_DATA}"
     )
@@ -454,12 +454,12 @@ _PLAN_EPILOG = """tune --plan FILE writes an optimisation plan: for every layer,
 A plan may be edited by hand. compile --plan FILE then uses its schedules."""
 
 
-def add_tune_command(add: Adder, model: str) -> None:
+def add_tune_command(add_command: AddCommand, model_help: str) -> None:
     """Add the parser of ``tune``.
 
-    ``add(name, summary, *examples)`` adds a command to the command line and returns the command's parser. ``model``: help
-    of the argument MODEL."""
-    command = add(
+    ``add_command(name, summary, *examples)`` adds a command to the command line and returns the command's parser.
+    ``model_help``: help of the argument MODEL."""
+    command = add_command(
         "tune",
         "search for faster schedules by measuring kernels on a board",
         "model.tflite --board mps2-an386 --records tuned.jsonl",
@@ -474,7 +474,7 @@ def add_tune_command(add: Adder, model: str) -> None:
         "model.tflite --board mps2-an386 --records tuned.jsonl --repeat 0123456789ab",
         "--merge desk.jsonl lab.jsonl --records all.jsonl",
     )
-    command.add_argument("model", type=Path, nargs="?", default=None, metavar="MODEL", help=model)
+    command.add_argument("model", type=Path, nargs="?", default=None, metavar="MODEL", help=model_help)
     command.add_argument(
         "--records", type=Path, default=DEFAULT_RECORDS, metavar="FILE",
         help="file to which tuning records are appended (default: tuned.jsonl)",

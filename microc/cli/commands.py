@@ -139,7 +139,7 @@ def _guess_file_suffix(data: bytes) -> str:
 _SHOWN_SYMBOLS = 12
 
 
-def compile_(arguments: Arguments) -> show.Answer:
+def run_compile_command(arguments: Arguments) -> show.Answer:
     """Run ``microc compile``: compile one or several models into a C project, or one model into a relocatable network."""
     from microc.codegen.output_files import check_folder
     from microc.codegen.project.protocols import BLOB_SUFFIX
@@ -314,7 +314,7 @@ def _operator_counts_text(data: Mapping[str, Any]) -> str:
     return ", ".join(f"{n} {op}" for op, n in sorted(data["operators"].items(), key=lambda x: (-x[1], x[0])))
 
 
-def check(arguments: Arguments) -> show.Answer:
+def run_check_command(arguments: Arguments) -> show.Answer:
     """Run ``microc check``: test whether a model can fit a board or memory limits."""
     from microc.compiler.options import make_options
     from microc.device.boards import load_board
@@ -372,7 +372,7 @@ def _verdict_text(result: ModelCheck) -> str:
     return f"fits: {flash} bytes of flash{estimated}, and {ram} of RAM"
 
 
-def import_(arguments: Arguments) -> show.Answer:
+def run_import_command(arguments: Arguments) -> show.Answer:
     """Run ``microc import``: convert a model to microc's graph format or to ONNX."""
     from microc.compiler.model import load, save
     from microc.project.model_check import describe_graph
@@ -395,7 +395,7 @@ def import_(arguments: Arguments) -> show.Answer:
     return show.Answer({"file": str(path), **data}, show.facts(rows))
 
 
-def build(arguments: Arguments) -> show.Answer:
+def run_build_command(arguments: Arguments) -> show.Answer:
     """Run ``microc build``: build a project's firmware, and show its memory."""
     from microc.compiler.fit.budget import region_bytes
     from microc.run import board_project
@@ -422,7 +422,7 @@ def build(arguments: Arguments) -> show.Answer:
     return show.Answer(data, text)
 
 
-def flash(arguments: Arguments) -> show.Answer:
+def run_flash_command(arguments: Arguments) -> show.Answer:
     """Run ``microc flash``: flash a project's firmware, and ask the board whether it runs."""
     from microc.cli.project_context import serial_line_options
     from microc.reports import text_tables
@@ -455,34 +455,34 @@ Command = Callable[[Arguments], show.Answer]
 COMMANDS: Registry[Command] = Registry(
     "a command",
     {
-        "compile": compile_,
-        "check": check,
-        "explain": LazyEntry("microc.cli.reporting", "explain"),
-        "import": import_,
-        "quantize": LazyEntry("microc.cli.quantize", "quantize"),
-        "tune": LazyEntry("microc.cli.tune", "tune"),
-        "export": LazyEntry("microc.cli.projects", "export"),
-        "new": LazyEntry("microc.cli.projects", "new"),
-        "build": build,
-        "flash": flash,
-        "load": LazyEntry("microc.cli.projects", "load"),
-        "run": LazyEntry("microc.cli.project_context", "run"),
-        "profile": LazyEntry("microc.cli.reporting", "profile"),
-        "size": LazyEntry("microc.cli.reporting", "size"),
-        "verify": LazyEntry("microc.cli.verification", "verify"),
-        "bench": LazyEntry("microc.cli.reporting", "bench"),
-        "report": LazyEntry("microc.cli.reporting", "report"),
-        "compare": LazyEntry("microc.cli.reporting", "compare"),
-        "watch": LazyEntry("microc.cli.watch", "watch"),
-        "boards": LazyEntry("microc.cli.catalogue", "boards"),
-        "plugin": LazyEntry("microc.cli.catalogue", "plugin"),
-        "operators": LazyEntry("microc.cli.catalogue", "operators"),
-        "options": LazyEntry("microc.cli.catalogue", "options"),
-        "completion": LazyEntry("microc.cli.completion", "completion"),
-        "man": LazyEntry("microc.cli.catalogue", "man"),
-        "ports": LazyEntry("microc.cli.catalogue", "ports"),
-        "demo": LazyEntry("microc.cli.projects", "demo"),
-        "doctor": LazyEntry("microc.cli.catalogue", "doctor"),
+        "compile": run_compile_command,
+        "check": run_check_command,
+        "explain": LazyEntry("microc.cli.reporting", "run_explain_command"),
+        "import": run_import_command,
+        "quantize": LazyEntry("microc.cli.quantize", "run_quantize_command"),
+        "tune": LazyEntry("microc.cli.tune", "run_tune_command"),
+        "export": LazyEntry("microc.cli.projects", "run_export_command"),
+        "new": LazyEntry("microc.cli.projects", "run_new_command"),
+        "build": run_build_command,
+        "flash": run_flash_command,
+        "load": LazyEntry("microc.cli.projects", "run_load_command"),
+        "run": LazyEntry("microc.cli.project_context", "run_run_command"),
+        "profile": LazyEntry("microc.cli.reporting", "run_profile_command"),
+        "size": LazyEntry("microc.cli.reporting", "run_size_command"),
+        "verify": LazyEntry("microc.cli.verification", "run_verify_command"),
+        "bench": LazyEntry("microc.cli.reporting", "run_bench_command"),
+        "report": LazyEntry("microc.cli.reporting", "run_report_command"),
+        "compare": LazyEntry("microc.cli.reporting", "run_compare_command"),
+        "watch": LazyEntry("microc.cli.watch", "run_watch_command"),
+        "boards": LazyEntry("microc.cli.catalogue", "run_boards_command"),
+        "plugin": LazyEntry("microc.cli.catalogue", "run_plugin_command"),
+        "operators": LazyEntry("microc.cli.catalogue", "run_operators_command"),
+        "options": LazyEntry("microc.cli.catalogue", "run_options_command"),
+        "completion": LazyEntry("microc.cli.completion", "run_completion_command"),
+        "man": LazyEntry("microc.cli.catalogue", "run_man_command"),
+        "ports": LazyEntry("microc.cli.catalogue", "run_ports_command"),
+        "demo": LazyEntry("microc.cli.projects", "run_demo_command"),
+        "doctor": LazyEntry("microc.cli.catalogue", "run_doctor_command"),
     },
 )
 """Commands by name, in the order of the help."""

@@ -258,7 +258,7 @@ def _zsh_quote(text: str) -> str:
 # ---- ``microc completion SHELL`` prints a script that the shell sources.
 
 
-def completion(arguments: Arguments) -> show.Answer:
+def run_completion_command(arguments: Arguments) -> show.Answer:
     """Run ``microc completion SHELL``: print the completion script of a shell."""
     from microc.cli.arguments import describe_commands
 

@@ -322,7 +322,7 @@ def _require_trusted_config(arguments: Arguments, config: Config) -> None:
 # ---- ``microc run``, and functions that it shares with other commands on boards: project, serial line, inputs.
 
 
-def run(arguments: Arguments) -> show.Answer:
+def run_run_command(arguments: Arguments) -> show.Answer:
     """Run ``microc run``: run a network once on its board, print its outputs, and write them to files if asked."""
     import numpy as np
 

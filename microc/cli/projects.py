@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # ---- ``microc new``: create a project folder.
 
 
-def new(arguments: Arguments) -> show.Answer:
+def run_new_command(arguments: Arguments) -> show.Answer:
     """Run ``microc new``: create a project folder."""
     from microc.project.new_project import write_new_project
 
@@ -55,7 +55,7 @@ _SHADES, _PLAIN_SHADES = " ░▒▓█", " .+%@"
 _BAR_COLUMNS = 30
 
 
-def demo(arguments: Arguments) -> show.Answer:
+def run_demo_command(arguments: Arguments) -> show.Answer:
     """Run ``microc demo``: run the digits network on a board, and show its answers, accuracy and memory."""
     from microc.project.new_project import choose_demo_board, run_demonstration
 
@@ -150,7 +150,7 @@ def _demo_layer_row(name: str, width: int, clock_amount: int, macs: Any) -> str:
 # ---- ``microc export``: write a network as a package for a build system.
 
 
-def export(arguments: Arguments) -> show.Answer:
+def run_export_command(arguments: Arguments) -> show.Answer:
     """Run ``microc export``: write a network as a package for a build system."""
     from microc.codegen.exports import check_board, load_format
     from microc.codegen.output_files import check_folder
@@ -209,7 +209,7 @@ def _answer_with_formats() -> show.Answer:
 # ---- ``microc load``: send a network to a board, whose firmware is not changed.
 
 
-def load(arguments: Arguments) -> show.Answer:
+def run_load_command(arguments: Arguments) -> show.Answer:
     """Run ``microc load``: send a network to a board whose firmware loads networks."""
     blob, slots = _send_project_network(arguments) if arguments.folder.is_dir() else _send_network_file(arguments)
     data = blob.pack()

@@ -235,7 +235,7 @@ def _repair_table(repairs: Sequence[Mapping[str, Any]]) -> str:
 # ---- The command.
 
 
-def quantize(arguments: Arguments) -> show.Answer:
+def run_quantize_command(arguments: Arguments) -> show.Answer:
     """Run ``microc quantize``: quantise a float network to integers, and measure the loss of accuracy."""
     from microc import quantization
 

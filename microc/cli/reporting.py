@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # ---- ``microc report`` and ``microc compare``: estimates of a network on a board, and the changes between two reports.
 
 
-def report(arguments: Arguments) -> show.Answer:
+def run_report_command(arguments: Arguments) -> show.Answer:
     """Run ``microc report``: estimate a network's costs on a board."""
     from microc.reports.evidence import read_accuracy
 
@@ -49,7 +49,7 @@ def report(arguments: Arguments) -> show.Answer:
     return show.Answer(result.to_data(), text)
 
 
-def compare(arguments: Arguments) -> show.Answer:
+def run_compare_command(arguments: Arguments) -> show.Answer:
     """Run ``microc compare``: compare two reports, projects or models."""
     from microc.cli.project_context import write_text_file
     from microc.reports.saved_reports import compare_reports as changes
@@ -237,7 +237,7 @@ def _figure_text(value: float | None) -> str:
 # ---- ``microc explain``: explain how a layer's kernel was chosen and what it costs.
 
 
-def explain(arguments: Arguments) -> show.Answer:
+def run_explain_command(arguments: Arguments) -> show.Answer:
     """Run ``microc explain``: list the steps of a network, or explain the kernel of a layer."""
     from microc.device.boards import load_board
     from microc.reports import explain as explain_reports
@@ -274,7 +274,7 @@ _CSV_COLUMNS = (
 )  # fmt: skip
 
 
-def profile(arguments: Arguments) -> show.Answer:
+def run_profile_command(arguments: Arguments) -> show.Answer:
     """Run ``microc profile``: measure every layer on a board."""
     import numpy as np
 
@@ -368,7 +368,7 @@ _MILLIJOULES_FROM = 1e-3
 """Least energy, in joules, that is printed in millijoules; smaller energies are printed in microjoules."""
 
 
-def bench(arguments: Arguments) -> show.Answer:
+def run_bench_command(arguments: Arguments) -> show.Answer:
     """Run ``microc bench``: measure one network on several boards.
 
     If no board could be measured, the exit code is that of the first board's error."""
@@ -517,7 +517,7 @@ _SHOWN_SYMBOLS = 12
 _ELF = b"\x7fELF"
 
 
-def size(arguments: Arguments) -> show.Answer:
+def run_size_command(arguments: Arguments) -> show.Answer:
     """Run ``microc size``: show flash and RAM of a firmware by part, layer and symbol, and the growth since an earlier
     build."""
     from microc.cli.project_context import check_output_paths, write_csv

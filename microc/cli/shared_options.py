@@ -216,7 +216,7 @@ def add_device_options(command: ArgumentParser) -> None:
 
 # ---- Commands that create, build, flash, load and run a project.
 
-Adder = Callable[..., ArgumentParser]
+AddCommand = Callable[..., ArgumentParser]
 
 
 def add_force_option(command: ArgumentParser) -> None:
@@ -224,12 +224,11 @@ def add_force_option(command: ArgumentParser) -> None:
     command.add_argument("--force", action="store_true", help="permission to overwrite the project of another network")
 
 
-def add_project_commands(add: Adder, model: str) -> None:
+def add_project_commands(add_command: AddCommand) -> None:
     """Add the parsers of ``new``, ``build``, ``flash``, ``load`` and ``run``.
 
-    ``add(name, summary, *examples)`` adds a command to the command line and returns the command's parser. ``model``: help
-    of the argument MODEL."""
-    command = add(
+    ``add_command(name, summary, *examples)`` adds a command to the command line and returns the command's parser."""
+    command = add_command(
         "new",
         "create a project folder: microc.toml, the model and a README",
         "keywords --board nucleo-f446re --model model.tflite",
@@ -244,11 +243,11 @@ def add_project_commands(add: Adder, model: str) -> None:
         help="model file to copy into the project (default: digits, as in microc demo)",
     )
     add_compile_options(command)
-    command = add("build", "build a project's firmware and show its memory use", "firmware", "")
+    command = add_command("build", "build a project's firmware and show its memory use", "firmware", "")
     command.add_argument(
         "folder", type=Path, nargs="?", metavar="DIR", help="project folder (default: from microc.toml)"
     )
-    command = add("flash", "flash a project's firmware", "firmware", "firmware --runner openocd --dry-run")
+    command = add_command("flash", "flash a project's firmware", "firmware", "firmware --runner openocd --dry-run")
     command.add_argument(
         "folder", type=Path, nargs="?", metavar="DIR", help="built project folder (default: from microc.toml)"
     )
@@ -259,7 +258,7 @@ def add_project_commands(add: Adder, model: str) -> None:
     )
     command.add_argument("--dry-run", action="store_true", help="printed flashing command, without running it")
     add_device_options(command)
-    command = add(
+    command = add_command(
         "load",
         "send a relocatable network to a board whose firmware can load networks",
         "network --port /dev/ttyACM0",
@@ -271,7 +270,7 @@ def add_project_commands(add: Adder, model: str) -> None:
         help="project folder of compile --relocatable, or .bin file (default: microc.toml)",
     )  # fmt: skip
     add_device_options(command)
-    command = add(
+    command = add_command(
         "run",
         "run a network on its board or emulator, and show the outputs",
         "firmware --input x.npy --output y.npy",
@@ -291,15 +290,15 @@ def add_project_commands(add: Adder, model: str) -> None:
 # ---- Commands for shell completion and the manual page.
 
 
-def add_shell_commands(add: Callable[..., ArgumentParser]) -> None:
+def add_shell_commands(add_command: Callable[..., ArgumentParser]) -> None:
     """Add the parsers of ``completion`` and ``man``.
 
-    ``add(name, summary, *examples)`` adds a command to the command line and returns the command's parser."""
-    command = add(
+    ``add_command(name, summary, *examples)`` adds a command to the command line and returns the command's parser."""
+    command = add_command(
         "completion",
         "print the completion script for a shell",
         "bash > ~/.local/share/bash-completion/completions/microc",
         "fish > ~/.config/fish/completions/microc.fish",
     )
     command.add_argument("shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="shell: bash, zsh or fish")
-    add("man", "print the manual page", "> microc.1")
+    add_command("man", "print the manual page", "> microc.1")

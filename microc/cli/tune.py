@@ -284,7 +284,7 @@ def _live_table() -> Iterator[Watcher]:
 _SHOWN_VALUES = 12
 
 
-def tune(arguments: Arguments) -> show.Answer:
+def run_tune_command(arguments: Arguments) -> show.Answer:
     """Run ``microc tune``: search for faster schedules on a board, or manage files of tuning records."""
     if arguments.show is not None:
         return answer_with_records(arguments.show, arguments.html)

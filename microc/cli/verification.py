@@ -262,7 +262,7 @@ _SHOWN_CLASSES = 20
 _SHOWN_MISTAKES = 10
 
 
-def verify(arguments: Arguments) -> show.Answer:
+def run_verify_command(arguments: Arguments) -> show.Answer:
     """Run ``microc verify``: compare the board with the host, and evaluate both on the user's data.
 
     With ``--against``, also compare the compiled network with the framework of its model."""

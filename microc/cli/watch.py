@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Publish = Callable[[Mapping[str, Any]], None]
 
 
-def watch(arguments: Arguments) -> show.Answer:
+def run_watch_command(arguments: Arguments) -> show.Answer:
     """Run ``microc watch``: run a network on a board again and again, and show every run on a page or as JSON."""
     from microc.reports.live import iter_runs, run_event_data
     from microc.run.session import Device
