@@ -22,7 +22,7 @@ from microc.cli.project_context import (
     compile_with_arguments,
     progress_callback,
 )
-from microc.cli.reporting import estimate_rows, localise_advice, next_steps_text, state_rows
+from microc.cli.reporting import estimate_rows, next_steps_text, rewrite_advice_commands, state_rows
 from microc.cli.shared_options import compilation_options
 from microc.errors import ToolError, UsageError
 
@@ -190,7 +190,7 @@ def run_compile_command(arguments: Arguments) -> show.Answer:
         *next_command_rows(arguments, folder, report["board"]),
     ]
     about = {**json.loads(program.files()["manifest.json"]), "board": {"name": report["board"]}}
-    steps = localise_advice(select_printed_advice(report["next_steps"]), about, arguments, arguments.models[0])
+    steps = rewrite_advice_commands(select_printed_advice(report["next_steps"]), about, arguments, arguments.models[0])
     text = "\n\n".join(filter(None, (show.facts(rows), next_steps_text(steps))))
     return show.Answer({"folder": str(folder), "report": report}, text)
 

@@ -21,7 +21,7 @@ from microc.cli.project_context import (
 )
 from microc.cli.shared_options import command_line_options, compilation_option_words, compilation_options
 from microc.errors import UsageError
-from microc.reports.layers import tensor_unit_table
+from microc.reports.layers import format_tensor_unit_table
 
 if TYPE_CHECKING:
     from microc.reports.firmware_size import Growth, SizeReport
@@ -41,7 +41,7 @@ def run_report_command(arguments: Arguments) -> show.Answer:
     accuracy = None if arguments.verified is None else read_accuracy(arguments.verified)
     result = _report_of_source(arguments.source, arguments, accuracy)
     result = replace(
-        result, data={**result.data, "advice": localise_advice(result.data["advice"], result.data, arguments)}
+        result, data={**result.data, "advice": rewrite_advice_commands(result.data["advice"], result.data, arguments)}
     )
     text = _report_text(result.data)
     if arguments.output is not None:
@@ -113,7 +113,7 @@ def _report_text(data: Mapping[str, Any]) -> str:
     )
 
 
-def localise_advice(
+def rewrite_advice_commands(
     advice: Sequence[Mapping[str, Any]], data: Mapping[str, Any], arguments: Arguments, model: Path | None = None
 ) -> list[dict[str, Any]]:
     """Rewrite the commands in advice so that the user can run them in the current folder.
@@ -122,15 +122,15 @@ def localise_advice(
     report; ``model``: path of the model, None if it is the argument ``source``. If ``source`` is a project, its model is
     searched for in the folder that contains the project.
     """
-    from microc.reports.advice import rewrite_command
+    from microc.reports.advice import rewrite_command_of_advice
 
     source = model or arguments.source
     if not source.is_dir():
         options = compilation_option_words(arguments.words, arguments.board)
-        return [rewrite_command(item, data, str(source), options) for item in advice]
+        return [rewrite_command_of_advice(item, data, str(source), options) for item in advice]
     neighbour = source.parent / data["source"]
     path = str(neighbour) if not Path(data["source"]).exists() and neighbour.is_file() else data["source"]
-    return [rewrite_command(item, data, path or data["model"], None) for item in advice]
+    return [rewrite_command_of_advice(item, data, path or data["model"], None) for item in advice]
 
 
 def next_steps_text(advice: Sequence[Mapping[str, Any]]) -> str:
@@ -261,7 +261,7 @@ def run_explain_command(arguments: Arguments) -> show.Answer:
     )
     if explanation.kernel is None and arguments.board:
         report = report_module(explanation.module, load_board(arguments.board)).data
-        data["advice"] = localise_advice(report["advice"], report, arguments, arguments.model)
+        data["advice"] = rewrite_advice_commands(report["advice"], report, arguments, arguments.model)
         text = "\n\n".join(filter(None, (text, next_steps_text(data["advice"]))))
     return show.Answer(data, text)
 
@@ -294,7 +294,7 @@ def run_profile_command(arguments: Arguments) -> show.Answer:
             device.set_inputs(*(inputs or random_inputs(device.inputs, np.random.default_rng(arguments.seed))))
             result, stack = device.profile(), device.stats().stack_bytes
         report = report_profile(result, stack, accuracy)
-        advice = localise_advice(report.data["advice"], report.data, arguments)
+        advice = rewrite_advice_commands(report.data["advice"], report.data, arguments)
         data = {**result.to_data(), "advice": advice}
         if arguments.trace is not None:
             write_json_file(arguments.trace, profile_to_trace(result))
@@ -341,7 +341,7 @@ def _profile_text(result: Profile) -> str:
         f"{result.board}: {show.measured_time_text(result.clock, result.time)}",
         "flash: code and constants in bytes; arena: bytes in use during the step; cycles: estimated from the code, not measured",
     )
-    on_unit = tensor_unit_table({k.kernel: k.tensor_unit for k in result.kernels}, show.terminal_columns())
+    on_unit = format_tensor_unit_table({k.kernel: k.tensor_unit for k in result.kernels}, show.terminal_columns())
     return "\n\n".join((show.table(head, rows, 4), *([on_unit] if on_unit else []), "\n".join(notes)))
 
 
@@ -486,12 +486,12 @@ def answer_with_growth(arguments: Arguments, data: dict[str, Any], base: Any, te
     """Return the answer of ``microc size --against``: the growth since an earlier report, and an error if it exceeds a limit.
 
     ``data``: data of the new report; ``base``: data of the earlier report; ``text``: text to print below the growth."""
-    from microc.reports.firmware_size import compute_growth, growth_error, read_growth_figures
+    from microc.reports.firmware_size import compute_growth, make_growth_error, read_growth_figures
 
     assert arguments.base is not None
     before, after = read_growth_figures(base, str(arguments.base)), read_growth_figures(data, str(arguments.source))
     growths = compute_growth(before, after, dict(arguments.fail_over))
-    error = growth_error(growths, f"{arguments.source}, since {arguments.base}")
+    error = make_growth_error(growths, f"{arguments.source}, since {arguments.base}")
     parts = (_growth_table(growths), text)
     return show.Answer(
         {**data, "growth": [item.to_data() for item in growths]}, "\n\n".join(filter(None, parts)), error=error

@@ -177,9 +177,9 @@ class Program:
         Raises UsageError if the arrays do not match the network's inputs.
         """
         from microc.compiler.sizes.run_shapes import RunShapes, as_array
-        from microc.reports.summary import value_data
+        from microc.reports.summary import describe_value
 
-        tensors = [value_data(self.module, name) for name in self.module.inputs]
+        tensors = [describe_value(self.module, name) for name in self.module.inputs]
         arrays = [as_array(f"input {k}", array) for k, array in enumerate(inputs)]
         longer = [array.ndim == len(tensor["shape"]) + 1 for array, tensor in zip(arrays, tensors, strict=False)]
         if not self.module.state or not longer or not all(longer):
@@ -294,10 +294,10 @@ def compile(
     module = make()
     program = Program(module, found, chosen.plugins, entry)
     if compared:
-        from microc.reports.summary import value_data
+        from microc.reports.summary import describe_value
         from microc.run.against import check_against_framework
 
-        inputs = [value_data(program.module, name) for name in program.module.inputs]
+        inputs = [describe_value(program.module, name) for name in program.module.inputs]
         check_against_framework(model, None, inputs, compared, chosen)
     return program
 

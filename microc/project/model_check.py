@@ -31,7 +31,7 @@ from microc.errors import FitError
 from microc.graph.ir import Graph
 from microc.module import Arithmetic
 from microc.ops import registry
-from microc.reports.advice import arithmetic_advice, arithmetic_data
+from microc.reports.advice import advise_on_arithmetic, describe_arithmetic
 from microc.reports.summary import summarise_module
 from microc.run.board_project import link_and_read_sizes
 from microc.target import Board
@@ -105,7 +105,7 @@ class ModelCheck:
             "operators": dict(self.operators),
             "kernels": self.kernels,
             "macs": self.macs,
-            **arithmetic_data(self.arithmetic, self.advice),
+            **describe_arithmetic(self.arithmetic, self.advice),
             "weight_bytes": self.weight_bytes,
             "weights_lower_bound": self.least.weights,
             "arena_lower_bound": self.least.arena,
@@ -163,7 +163,7 @@ def check_model(
         reasons=reasons,
         tensors=tuple(_list_nameable_tensors(read)),
         arithmetic=arithmetic,
-        advice=arithmetic_advice(arithmetic, model_file_name(source), board.target, options.requantize)
+        advice=advise_on_arithmetic(arithmetic, model_file_name(source), board.target, options.requantize)
         if board
         else (),
         need=need,

@@ -21,7 +21,7 @@ from microc.quantization.calibration_data import SampleData, classify_outputs
 from microc.quantization.integer_scheme import Activation, Weight
 from microc.quantization.network_noise import NetworkPair
 from microc.quantization.network_structure import MeasuredEnd
-from microc.reports.drawings import Matrix, Plot, Point, draw_confusion, draw_plot
+from microc.reports.drawings import Matrix, Plot, Point, lay_out_confusion_matrix, lay_out_scatter_plot
 from microc.reports.page import Fact
 
 # ---- Quality of a quantised network: each value and each output is compared with that of the float network.
@@ -292,7 +292,7 @@ def to_html(report: Mapping[str, Any]) -> str:
         facts=tuple(_figures_at_top_of_page(report)),
         advice=tuple(report["advice"]),
         classified=classification is not None,
-        matrix=draw_confusion(classification["confusion"], classification["float_confusion"])
+        matrix=lay_out_confusion_matrix(classification["confusion"], classification["float_confusion"])
         if classification is not None and small
         else None,
         confused=Table(("truth", "answer", "float", "quantised"), tuple(_confusion_rows(classification, small)), 0),
@@ -428,7 +428,7 @@ def _noise_plots(search_report: Mapping[str, Any]) -> Iterator[Plot]:
         )
         if points:
             line = [(point.x, point.y) for point in points] if key == search_report.get("against", "flash") else []
-            yield draw_plot(points, (label, "signal to noise, dB"), line)
+            yield lay_out_scatter_plot(points, (label, "signal to noise, dB"), line)
 
 
 def _plot_point_of_network(front_entry: Mapping[str, Any], x: int) -> Point:

@@ -39,35 +39,36 @@ _PROBE_WEIGHT_SCALE = Quant((0.0113,), (0,))
 
 
 @frozen
-class Speeds:
-    """Estimated speeds of a core for floats and integers, from counted instructions.
+class FloatCosts:
+    """Estimated costs of floats on a core, compared with integers, from counted instructions.
 
-    ``times``: instructions of a convolution in floats, divided by the instructions of the same convolution in int8.
-    ``scaling``: additional instructions for each result that is scaled by a float instead of in fixed point.
-    ``dequantizing``: instructions for each element that is dequantised."""
+    ``int8_speedup``: instructions of a convolution in floats, divided by the instructions of the same convolution in int8.
+    ``instructions_per_scaled_result``: additional instructions for a result that is scaled by a float, not in fixed point.
+    ``instructions_per_dequantized_element``: instructions for each element that is dequantised."""
 
-    times: float
-    scaling: float
-    dequantizing: float
+    int8_speedup: float
+    instructions_per_scaled_result: float
+    instructions_per_dequantized_element: float
 
 
-def arithmetic_advice(arithmetic: Arithmetic, source: str, target: Target, requantize: str) -> tuple[str, ...]:
+def advise_on_arithmetic(arithmetic: Arithmetic, model_path: str, target: Target, requantize: str) -> tuple[str, ...]:
     """Return advice on the arithmetic of a network, as sentences; none for the host, where networks are only tried out.
 
-    ``source``: the model file to name in commands. ``requantize``: value of the option ``requantize`` under which the
+    ``model_path``: the model file to name in commands. ``requantize``: value of the option ``requantize`` under which the
     network is compiled.
     """
     if target.cpu == "host" or not (arithmetic.float_macs or arithmetic.float_scaled):
         return ()
-    speeds, sentences = estimate_speeds(target.cpu), list[str]()
-    if arithmetic.float_macs and speeds.times >= MIN_INT8_SPEEDUP:
+    float_costs, sentences = estimate_float_costs(target.cpu), list[str]()
+    speedup = float_costs.int8_speedup
+    if arithmetic.float_macs and speedup >= MIN_INT8_SPEEDUP:
         core = "this core has no FPU" if not target.has("fpu") else f"the core is a {target.cpu}"
         what = "int8" if arithmetic.float_macs == arithmetic.macs else "its float layers in int8"
         sentences.append(
-            f"{core}: {what} would be about {speeds.times:.{0 if speeds.times >= 9.5 else 1}f} times faster: "
-            f"microc quantize {shlex.quote(source)} --data SAMPLES -o {shlex.quote(str(Path(source).with_suffix('.mcg')))}"
+            f"{core}: {what} would be about {speedup:.{0 if speedup >= 9.5 else 1}f} times faster: "
+            f"microc quantize {shlex.quote(model_path)} --data SAMPLES -o {shlex.quote(str(Path(model_path).with_suffix('.mcg')))}"
         )
-    saved = round(arithmetic.float_scaled * speeds.scaling)
+    saved = round(arithmetic.float_scaled * float_costs.instructions_per_scaled_result)
     if saved > 0 and requantize == "float":
         sentences.append(
             f"{arithmetic.float_scaled:,} results are scaled by floats: --requantize fixed saves about {saved:,} instructions "
@@ -76,11 +77,11 @@ def arithmetic_advice(arithmetic: Arithmetic, source: str, target: Target, requa
     return tuple(sentences)
 
 
-def arithmetic_data(arithmetic: Arithmetic, sentences: tuple[str, ...]) -> dict[str, Any]:
+def describe_arithmetic(arithmetic: Arithmetic, advice_sentences: tuple[str, ...]) -> dict[str, Any]:
     """Describe a network's arithmetic as plain data, ready for JSON.
 
     The data are the number of multiply-accumulates in floats, their percentage, the reasons why they are in floats, and the
-    advice ``sentences``."""
+    advice ``advice_sentences``."""
     share = 100 * arithmetic.float_macs / max(1, arithmetic.macs)
     return {
         "float_macs": arithmetic.float_macs,
@@ -88,11 +89,11 @@ def arithmetic_data(arithmetic: Arithmetic, sentences: tuple[str, ...]) -> dict[
         "float_reasons": list(arithmetic.reasons),
         "half_weights": arithmetic.half_weights,
         "double_weights": arithmetic.double_weights,
-        "advice": [*sentences, *weight_notes(arithmetic)],
+        "advice": [*advice_sentences, *weight_storage_notes(arithmetic)],
     }
 
 
-def weight_notes(arithmetic: Arithmetic) -> tuple[str, ...]:
+def weight_storage_notes(arithmetic: Arithmetic) -> tuple[str, ...]:
     """Return sentences on weights that are stored in more bytes than they need."""
     return (*_two_byte_weights_note(arithmetic.double_weights), *map(_float32_weights_note, arithmetic.wide_weights))
 
@@ -115,27 +116,29 @@ def _float32_weights_note(constant_name: str) -> str:
 
 
 @cache
-def estimate_speeds(cpu: str) -> Speeds:
-    """Estimate the speeds of a core for floats and integers by compiling small networks."""
+def estimate_float_costs(cpu: str) -> FloatCosts:
+    """Estimate what floats cost on a core, compared with integers, by compiling small networks."""
     floats, exact, fixed = (
-        compile_model(_pointwise_convolution(integers), target_for(cpu), Options(requantize=requantize)).instructions
-        for integers, requantize in ((False, "float"), (True, "float"), (True, "fixed"))
+        compile_model(
+            _build_pointwise_convolution_graph(is_int8), target_for(cpu), Options(requantize=requantize)
+        ).instructions
+        for is_int8, requantize in ((False, "float"), (True, "float"), (True, "fixed"))
     )
     count = _PROBE_PIXELS * _PROBE_CHANNELS
     net = GraphBuilder()
     graph = net.graph("reals", {"y": _add_dequantize_operator(net, net.input("x", (1, count), "int8"), _PROBE_SCALE)})
     dequantized = compile_model(graph, target_for(cpu), Options()).instructions
-    return Speeds(floats / fixed, (exact - fixed) / count, dequantized / count)
+    return FloatCosts(floats / fixed, (exact - fixed) / count, dequantized / count)
 
 
-def _pointwise_convolution(integers: bool) -> Graph:
-    """Build a graph of a pointwise convolution: in floats or, if ``integers`` is true, in int8.
+def _build_pointwise_convolution_graph(is_int8: bool) -> Graph:
+    """Build a graph of a pointwise convolution: in floats or, if ``is_int8`` is true, in int8.
 
     The int8 graph has the quantise and dequantise operators that ONNX's quantisers insert."""
     net = GraphBuilder()
     weight = np.random.default_rng(0).integers(-127, 128, (_PROBE_CHANNELS, 1, 1, _PROBE_CHANNELS)).astype(np.int8)
-    x = net.input("x", (1, 1, _PROBE_PIXELS, _PROBE_CHANNELS), "int8" if integers else "float32")
-    if integers:
+    x = net.input("x", (1, 1, _PROBE_PIXELS, _PROBE_CHANNELS), "int8" if is_int8 else "float32")
+    if is_int8:
         stored_weight = net.new_constant("weight", weight)
         x, float_weight = (
             _add_dequantize_operator(net, x, _PROBE_SCALE),
@@ -144,7 +147,7 @@ def _pointwise_convolution(integers: bool) -> Graph:
     else:
         float_weight = net.new_constant("weight", weight.astype(np.float32))
     y = net.op("conv2d", x, float_weight, padding=(0, 0, 0, 0), layout="NHWC")
-    if integers:
+    if is_int8:
         scale, zero = _PROBE_SCALE.scale, _PROBE_SCALE.zero_point
         y = net.op("quantize", y, scale=scale, zero_point=zero, axis=None, out_dtype="int8", rounding=Ties.EVEN)
     return net.graph("layer", {"y": y})
@@ -217,7 +220,7 @@ class Advice:
 
 
 @frozen
-class Situation:
+class AdvisedNetwork:
     """A compiled network on a board, about which advice is given.
 
     ``data``: the data of the network's report (:class:`microc.reports.report.Report`); ``code_in_ram``: estimated share
@@ -259,24 +262,26 @@ class Situation:
         alone = len(self.data[f"{direction}s"]) == 1 and not self.option(f"{direction}_dtype", "")
         return shlex.quote(dtype if alone else f"{tensor['label']}={dtype}")
 
-    def compile_command(self, *extra_words: str) -> str:
+    def format_compile_command(self, *extra_words: str) -> str:
         """Return the ``microc compile`` command of this network with the additional options ``extra_words``, as text."""
-        words = f"{report_option_flags(self.data)} {' '.join(extra_words)} -o firmware"
-        return f"microc compile {model_argument(self.data)}{_join_flags(_group_flags(shlex.split(words)))}"
+        words = f"{format_option_flags_of_report(self.data)} {' '.join(extra_words)} -o firmware"
+        return f"microc compile {quoted_model_path(self.data)}{_join_flags(_group_flags(shlex.split(words)))}"
 
-    def command_text(self, name: str, *extra_words: str) -> str:
+    def format_command(self, name: str, *extra_words: str) -> str:
         """Return the command ``microc NAME`` for the network's model, with its board and compilation options, as text.
 
         ``extra_words``: words that follow the model."""
-        return " ".join((f"microc {name} {model_argument(self.data)}", *extra_words)) + report_option_flags(self.data)
+        return " ".join(
+            (f"microc {name} {quoted_model_path(self.data)}", *extra_words)
+        ) + format_option_flags_of_report(self.data)
 
 
-def advice_for(situation: Situation, notes: Sequence[str] = ()) -> list[dict[str, Any]]:
+def list_advice(network: AdvisedNetwork, notes: Sequence[str] = ()) -> list[dict[str, Any]]:
     """List the advice that applies to a network, ranked, as plain data.
 
     Each item has ``text``, ``command`` (may be empty) and ``gain`` (None if unknown). ``notes``: sentences to add at the
     end."""
-    advices = [item for condition in ADVICES for item in condition(situation)]
+    advices = [item for condition in ADVICES for item in condition(network)]
     relevant = [item for item in advices if item.gain is None or item.gain >= MIN_GAIN]
     return [item.to_data() for item in (*sorted(relevant, key=lambda item: item.rank), *map(Advice, notes))]
 
@@ -284,12 +289,12 @@ def advice_for(situation: Situation, notes: Sequence[str] = ()) -> list[dict[str
 # ---- Functions that yield advice for a network, each on one subject.
 
 
-def _memory_advice(situation: Situation) -> Iterator[Advice]:
+def _memory_advice(network: AdvisedNetwork) -> Iterator[Advice]:
     """Yield advice on flash and RAM.
 
     If the network exceeds the flash or the RAM, the advice is a larger board, because the compilation has already tried all
     options that save memory. Otherwise, for each memory that is nearly full, the advice is an option that saves bytes of it."""
-    totals, board = situation.data["totals"], situation.data["board"]
+    totals, board = network.data["totals"], network.data["board"]
     over = {
         memory: totals[memory] or 0 for memory in ("flash", "ram") if (totals[memory] or 0) > (board[memory] or inf)
     }
@@ -298,22 +303,22 @@ def _memory_advice(situation: Situation) -> Iterator[Advice]:
         yield Advice(
             f"{_MEMORY_NAMES[memory]} does not fit: {used:,} bytes of {board[memory]:,}; "
             + (f"{larger} has more" if larger else "no known board has more: choose a smaller network"),
-            situation.compile_command(f"--board {larger}") if larger else "",
+            network.format_compile_command(f"--board {larger}") if larger else "",
             inf,
         )
     if not over:
-        yield from _nearly_full_memory_advice(situation)
+        yield from _nearly_full_memory_advice(network)
 
 
-def _nearly_full_memory_advice(situation: Situation) -> Iterator[Advice]:
+def _nearly_full_memory_advice(network: AdvisedNetwork) -> Iterator[Advice]:
     """Yield, for each memory that is nearly full, the advice to compile with an option that saves bytes of it."""
-    totals, board = situation.data["totals"], situation.data["board"]
+    totals, board = network.data["totals"], network.data["board"]
     target_kib = 8 * totals["arena"] // 10240
     remedies = {
         "flash": (
             "--optimize size",
             "code optimised for size takes fewer bytes",
-            situation.option("optimize", "balanced") != "size",
+            network.option("optimize", "balanced") != "size",
         ),
         "ram": (
             f"--ram {target_kib}K",
@@ -326,159 +331,157 @@ def _nearly_full_memory_advice(situation: Situation) -> Iterator[Advice]:
         if possible and room and used > _NEARLY_FULL_SHARE * room:
             yield Advice(
                 f"{_MEMORY_NAMES[memory]} is {100 * used / room:.0f} % full; {reason}",
-                situation.compile_command(option),
+                network.format_compile_command(option),
             )
 
 
-def _input_dtype_advice(situation: Situation) -> Iterator[Advice]:
+def _input_dtype_advice(network: AdvisedNetwork) -> Iterator[Advice]:
     """Yield the advice to use ``--input-dtype`` for a float input whose only reader is a kernel that quantises it."""
-    for tensor in situation.data["inputs"]:
-        readers = [layer for layer in situation.layers if tensor["name"] in layer["inputs"]]
+    for tensor in network.data["inputs"]:
+        readers = [layer for layer in network.layers if tensor["name"] in layer["inputs"]]
         if len(readers) == 1 and readers[0]["op"] == "quantize" and len(readers[0]["outputs"]) == 1:
-            dtype = situation.dtype(readers[0]["outputs"][0])
+            dtype = network.dtype(readers[0]["outputs"][0])
             yield Advice(
                 f"input {tensor['label']} is {tensor['dtype']}, and the board quantises it to {dtype}: pass it as {dtype}",
-                situation.compile_command(f"--input-dtype {situation.dtype_option_value('input', tensor, dtype)}"),
+                network.format_compile_command(f"--input-dtype {network.dtype_option_value('input', tensor, dtype)}"),
                 readers[0]["share"],
             )
 
 
-def _output_dtype_advice(situation: Situation) -> Iterator[Advice]:
+def _output_dtype_advice(network: AdvisedNetwork) -> Iterator[Advice]:
     """Yield the advice to use ``--output-dtype`` for an output whose kernel dequantises it as the last operator."""
-    for tensor in situation.data["outputs"]:
-        writers = [layer for layer in situation.layers if tensor["name"] in layer["outputs"]]
-        used = any(tensor["name"] in layer["inputs"] for layer in situation.layers)
-        if situation.is_computer or used or len(writers) != 1 or writers[0]["op"].split("+")[-1] != "dequantize":
+    for tensor in network.data["outputs"]:
+        writers = [layer for layer in network.layers if tensor["name"] in layer["outputs"]]
+        used = any(tensor["name"] in layer["inputs"] for layer in network.layers)
+        if network.is_computer or used or len(writers) != 1 or writers[0]["op"].split("+")[-1] != "dequantize":
             continue
         saved = (
             prod(tensor["shape"])
-            * estimate_speeds(situation.cpu).dequantizing
-            / (situation.data["totals"]["instructions"] or 1)
+            * estimate_float_costs(network.cpu).instructions_per_dequantized_element
+            / (network.data["totals"]["instructions"] or 1)
         )
         is_separate = writers[0]["op"] == "dequantize"
         producer_attributes = (
             dict(writers[0]["operators"][-2]["attributes"]) if len(writers[0]["operators"]) > 1 else {}
         )
-        dtype = (
-            situation.dtype(writers[0]["inputs"][0]) if is_separate else producer_attributes.get("out_dtype", "int8")
-        )
+        dtype = network.dtype(writers[0]["inputs"][0]) if is_separate else producer_attributes.get("out_dtype", "int8")
         yield Advice(
             f"the board dequantises output {tensor['label']} from {dtype} to {tensor['dtype']}: read it as {dtype}",
-            situation.compile_command(f"--output-dtype {situation.dtype_option_value('output', tensor, dtype)}"),
+            network.format_compile_command(f"--output-dtype {network.dtype_option_value('output', tensor, dtype)}"),
             writers[0]["share"] if is_separate else min(saved, writers[0]["share"]),
         )
 
 
-def _quantization_advice(situation: Situation) -> Iterator[Advice]:
+def _quantization_advice(network: AdvisedNetwork) -> Iterator[Advice]:
     """Yield the advice to quantise the float layers, if int8 is estimated to be faster on this core."""
-    dtype_of = {tensor["name"]: tensor["dtype"] for tensor in situation.data["tensors"]}
+    dtype_of = {tensor["name"]: tensor["dtype"] for tensor in network.data["tensors"]}
     float_layers = [
         layer
-        for layer in situation.layers
+        for layer in network.layers
         if layer["macs"] and layer["inputs"] and dtypes.is_float(dtype_of[layer["inputs"][0]])
     ]
-    if situation.is_computer or not float_layers:
+    if network.is_computer or not float_layers:
         return
-    times = estimate_speeds(situation.cpu).times
+    times = estimate_float_costs(network.cpu).int8_speedup
     if times < MIN_INT8_SPEEDUP:
         return
-    core = f"the core is a {situation.cpu}" if "fpu" in CORES[situation.cpu].has else "this core has no FPU"
-    is_all_float = sum(layer["macs"] for layer in float_layers) == situation.data["totals"]["macs"]
+    core = f"the core is a {network.cpu}" if "fpu" in CORES[network.cpu].has else "this core has no FPU"
+    is_all_float = sum(layer["macs"] for layer in float_layers) == network.data["totals"]["macs"]
     what = "int8" if is_all_float else "its float layers in int8"
-    source = situation.data["source"] or situation.data["model"]
+    source = network.data["source"] or network.data["model"]
     yield Advice(
         f"{core}: {what} would be about {times:.{0 if times >= 9.5 else 1}f} times faster",
-        f"microc quantize {model_argument(situation.data)} --data SAMPLES -o "
+        f"microc quantize {quoted_model_path(network.data)} --data SAMPLES -o "
         f"{shlex.quote(str(Path(source).with_suffix('.mcg').name))}",
         sum(layer["share"] for layer in float_layers) * (1 - 1 / times),
     )
 
 
-def _fixed_point_scaling_advice(situation: Situation) -> Iterator[Advice]:
+def _fixed_point_scaling_advice(network: AdvisedNetwork) -> Iterator[Advice]:
     """Yield the advice to use ``--requantize fixed``, if integer results are scaled by floats."""
-    if situation.is_computer or situation.option("requantize", "float") != "float":
+    if network.is_computer or network.option("requantize", "float") != "float":
         return
-    sizes = {tensor["name"]: prod(tensor["shape"]) for tensor in situation.data["tensors"]}
-    scaled = [layer for layer in situation.layers if "requantize_float" in layer["op"].replace(" > ", "+").split("+")]
+    sizes = {tensor["name"]: prod(tensor["shape"]) for tensor in network.data["tensors"]}
+    scaled = [layer for layer in network.layers if "requantize_float" in layer["op"].replace(" > ", "+").split("+")]
     count = sum(sizes[name] for layer in scaled for name in layer["outputs"])
     if count:
-        saved_instructions = count * max(estimate_speeds(situation.cpu).scaling, 0)
+        saved_instructions = count * max(estimate_float_costs(network.cpu).instructions_per_scaled_result, 0)
         yield Advice(
             f"{count:,} results are scaled by floats: --requantize fixed rounds only ties differently, a few in a million",
-            situation.compile_command("--requantize fixed"),
+            network.format_compile_command("--requantize fixed"),
             min(
-                saved_instructions / (situation.data["totals"]["instructions"] or 1),
+                saved_instructions / (network.data["totals"]["instructions"] or 1),
                 sum(layer["share"] for layer in scaled),
             ),
         )
 
 
-def _optimize_speed_advice(situation: Situation) -> Iterator[Advice]:
+def _optimize_speed_advice(network: AdvisedNetwork) -> Iterator[Advice]:
     """Yield the advice to use ``--optimize speed``, if another goal is set and the option saves time on this core."""
-    goal = situation.option("optimize", "balanced")
+    goal = network.option("optimize", "balanced")
     gains = SPEED_GAINS.get(goal, {"": 0.0})
-    gain = 0.0 if situation.is_computer else gains.get(situation.cpu, gains[""])
+    gain = 0.0 if network.is_computer else gains.get(network.cpu, gains[""])
     if gain:
         yield Advice(
             f"the code is optimised for {'size' if goal == 'size' else 'a balance of speed and size'}: "
             "code optimised for speed takes more flash",
-            situation.compile_command("--optimize speed"),
+            network.format_compile_command("--optimize speed"),
             gain,
         )
 
 
-def _code_in_ram_advice(situation: Situation) -> Iterator[Advice]:
+def _code_in_ram_advice(network: AdvisedNetwork) -> Iterator[Advice]:
     """Yield the advice to use ``--code-in-ram``, if the core waits for code from flash."""
-    if situation.code_in_ram and situation.option("code_in_ram", "False") == "False":
+    if network.code_in_ram and network.option("code_in_ram", "False") == "False":
         yield Advice(
             "the core waits while it fetches the code of some kernels from flash: they can run from RAM",
-            situation.compile_command("--code-in-ram"),
-            situation.code_in_ram,
+            network.format_compile_command("--code-in-ram"),
+            network.code_in_ram,
         )
 
 
-def _tuning_advice(situation: Situation) -> Iterator[Advice]:
+def _tuning_advice(network: AdvisedNetwork) -> Iterator[Advice]:
     """Yield the advice to run ``microc tune``, for kernels whose schedule was not chosen by measuring."""
-    untuned = [k for k in situation.layers if not k.get("shipped") and not k["rule"].startswith("external")]
+    untuned = [k for k in network.layers if not k.get("shipped") and not k["rule"].startswith("external")]
     share = sum(k["share"] for k in untuned if ", tuned" not in k["rule"] and ", shipped" not in k["rule"])
-    if not situation.is_computer:
+    if not network.is_computer:
         yield Advice(
             f"kernels that take {_format_percent(share)} of the time have schedules that were not chosen by measuring: "
             "a search on the board or its emulator may find faster ones",
-            situation.command_text("tune", "--records tuned.jsonl"),
-            share * TUNING_GAINS.get(situation.cpu, TUNING_GAINS[""]),
+            network.format_command("tune", "--records tuned.jsonl"),
+            share * TUNING_GAINS.get(network.cpu, TUNING_GAINS[""]),
         )
 
 
-def _accelerator_advice(situation: Situation) -> Iterator[Advice]:
+def _accelerator_advice(network: AdvisedNetwork) -> Iterator[Advice]:
     """Yield the advice to use the board's accelerator, if it has one and no layer runs on it."""
-    if situation.board.target.npu and not any(layer["rule"].startswith("external") for layer in situation.layers):
+    if network.board.target.npu and not any(layer["rule"].startswith("external") for layer in network.layers):
         yield Advice(
-            f"the board's accelerator ({situation.board.target.npu}) is not used: it can run the layers that Vela compiles",
-            situation.compile_command("--external ethos-u"),
+            f"the board's accelerator ({network.board.target.npu}) is not used: it can run the layers that Vela compiles",
+            network.format_compile_command("--external ethos-u"),
         )
 
 
-def _slow_layer_advice(situation: Situation) -> Iterator[Advice]:
+def _slow_layer_advice(network: AdvisedNetwork) -> Iterator[Advice]:
     """Yield the advice to run ``microc explain`` for slow layers.
 
     These are the layer that takes most of the time, and the first layer whose cycles per multiply-accumulate are far above
     the median."""
-    if len(situation.layers) < 2:
+    if len(network.layers) < 2:
         return
-    (top,) = slowest_layers(situation.data, 1)
+    (top,) = slowest_layers(network.data, 1)
     if top["share"] > SLOW_SHARE:
         ms = (
             f" ({milliseconds_text(top['milliseconds'])}, estimated)"
-            if top["milliseconds"] is not None and situation.data["measured"] is None
+            if top["milliseconds"] is not None and network.data["measured"] is None
             else ""
         )
         yield Advice(
             f"step {top['step']}, {top['name']}, takes {_format_percent(top['share'])} of the time{ms}: "
             "list the schedules that were tried for it, and the cycles of its loops",
-            situation.command_text("explain", str(top["step"])),
+            network.format_command("explain", str(top["step"])),
         )
-    large = [layer for layer in situation.layers if layer["macs"] >= _MIN_COMPARED_MACS]
+    large = [layer for layer in network.layers if layer["macs"] >= _MIN_COMPARED_MACS]
     cycles_per_mac = sorted(layer["cycles"] / layer["macs"] for layer in large)
     median = cycles_per_mac[len(cycles_per_mac) // 2] if cycles_per_mac else 0
     expensive = [
@@ -489,7 +492,7 @@ def _slow_layer_advice(situation: Situation) -> Iterator[Advice]:
         yield Advice(
             f"step {layer['step']}, {layer['name']}, takes {layer['cycles'] / layer['macs']:.1f} cycles per "
             f"multiply-accumulate, the median layer {median:.1f}: find the reason",
-            situation.command_text("explain", str(layer["step"])),
+            network.format_command("explain", str(layer["step"])),
         )
 
 
@@ -516,7 +519,7 @@ _LIST_FLAGS = frozenset(
 _COMPILING_COMMANDS = frozenset({"compile", "explain", "tune"})
 """Commands in advice that accept compilation options."""
 
-ADVICES: tuple[Callable[[Situation], Iterator[Advice]], ...] = (
+ADVICES: tuple[Callable[[AdvisedNetwork], Iterator[Advice]], ...] = (
     _memory_advice,
     _input_dtype_advice,
     _output_dtype_advice,
@@ -534,7 +537,7 @@ ADVICES: tuple[Callable[[Situation], Iterator[Advice]], ...] = (
 # ---- Commands as text.
 
 
-def rewrite_command(
+def rewrite_command_of_advice(
     advice: Mapping[str, Any], data: Mapping[str, Any], model: str, options: Sequence[str] | None
 ) -> dict[str, Any]:
     """Return ``advice`` with a command that the user can run in the present folder.
@@ -544,7 +547,7 @@ def rewrite_command(
     if not advice["command"]:
         return dict(advice)
     _, name, _, *words = shlex.split(advice["command"])
-    report_flags = [] if options is None else _group_flags(shlex.split(report_option_flags(data)))
+    report_flags = [] if options is None else _group_flags(shlex.split(format_option_flags_of_report(data)))
     parts = [part for part in _group_flags(words) if part not in report_flags]
     first_flag = len([part for part in parts if not part[0].startswith("-")])
     user_flags = _group_flags(options or ()) if name in _COMPILING_COMMANDS else []
@@ -571,12 +574,14 @@ def _join_flags(flag_groups: Sequence[list[str]]) -> str:
 
     If a flag occurs several times, only the last occurrence is kept; for a flag whose values begin with names, the last
     occurrence for each name. Flags whose values are collected in a list are all kept."""
-    last = {_flag_key(part): part for part in flag_groups}
-    kept = [part for part in flag_groups if _flag_key(part)[0] in _LIST_FLAGS or last[_flag_key(part)] is part]
+    last = {_flag_group_key(part): part for part in flag_groups}
+    kept = [
+        part for part in flag_groups if _flag_group_key(part)[0] in _LIST_FLAGS or last[_flag_group_key(part)] is part
+    ]
     return "".join(f" {shlex.quote(word)}" for part in kept for word in part)
 
 
-def _flag_key(flag_group: Sequence[str]) -> tuple[str, str]:
+def _flag_group_key(flag_group: Sequence[str]) -> tuple[str, str]:
     """Return the key by which repeated flags are recognised, a pair (flag, name).
 
     The name is the one with which the flag's value begins (``NAME=``); it is empty if the value applies to all names."""
@@ -584,23 +589,23 @@ def _flag_key(flag_group: Sequence[str]) -> tuple[str, str]:
     return flag_group[0], name if flag_group[0] in _NAMED_FLAGS else ""
 
 
-def model_argument(data: Mapping[str, Any]) -> str:
+def quoted_model_path(data: Mapping[str, Any]) -> str:
     """Return the path of a report's model, or its name if the path is unknown, quoted as an argument of a command."""
     return shlex.quote(data["source"] or data["model"])
 
 
-def report_option_flags(data: Mapping[str, Any]) -> str:
+def format_option_flags_of_report(data: Mapping[str, Any]) -> str:
     """Return the board and the compilation options of a report as flags, in text that begins with a space.
 
     Options whose values the report does not store in command-line syntax are left out."""
     name = data["board"]["name"]
     words = [] if name == "host" else ["--board", name]
     for option, text in data["options"].items():
-        words += _option_flag(option, text)
+        words += _words_of_option(option, text)
     return "".join(f" {shlex.quote(word)}" for word in words)
 
 
-def _option_flag(name: str, text: str) -> list[str]:
+def _words_of_option(name: str, text: str) -> list[str]:
     """Return a compilation option of a report as a flag followed by its values.
 
     ``text``: the value in the report. The list is empty if the option has no flag, or if its value is not in command-line

@@ -64,7 +64,9 @@ class Plot:
     size: tuple[int, int] = (PLOT_WIDTH, PLOT_HEIGHT)
 
 
-def draw_plot(points: Sequence[Point], labels: tuple[str, str], line: Sequence[tuple[float, float]] = ()) -> Plot:
+def lay_out_scatter_plot(
+    points: Sequence[Point], labels: tuple[str, str], line: Sequence[tuple[float, float]] = ()
+) -> Plot:
     """Lay out a scatter plot of at least one point.
 
     ``labels``: texts of the horizontal and the vertical axis; ``line``: points of a polyline to draw as well."""
@@ -143,7 +145,7 @@ class Matrix:
     classes: tuple[tuple[int, str], ...]
 
 
-def draw_confusion(counts: Sequence[Sequence[int]], before: Sequence[Sequence[int]] | None = None) -> Matrix:
+def lay_out_confusion_matrix(counts: Sequence[Sequence[int]], before: Sequence[Sequence[int]] | None = None) -> Matrix:
     """Lay out a confusion matrix.
 
     ``counts``: number of samples, by true class (row) and answered class (column); ``before``: counts of an earlier
@@ -213,7 +215,8 @@ def lay_out_graph(box_count: int, edges: Sequence[tuple[int, int]], box_width: f
     x = {node: at - left for node, at in centres.items()}
     y = {node: ranks_of_all[node] * (box_height + _RANK_GAP) for node in range(total)}
     paths = tuple(
-        _edge_curve([(x[n], y[n], box_height if n < box_count else 0.0) for n in chain], box_height) for chain in chains
+        _edge_to_svg_path([(x[n], y[n], box_height if n < box_count else 0.0) for n in chain], box_height)
+        for chain in chains
     )
     right = max((x[n] + widths[n] / 2 for n in range(total)), default=0.0)
     bottom = max((y[n] + box_height for n in range(box_count)), default=0.0)
@@ -255,7 +258,7 @@ def _order_nodes_in_ranks(ranks: Sequence[int], links: Sequence[tuple[int, int]]
     rows: list[list[int]] = [[] for _ in range(max(ranks, default=-1) + 1)]
     for node, rank in enumerate(ranks):
         rows[rank].append(node)
-    above, below = _neighbours_above_and_below(links)
+    above, below = _list_neighbours_above_and_below(links)
     for sweep in range(_SWEEPS):
         neighbours = above if sweep % 2 == 0 else below
         for row in rows if sweep % 2 == 0 else reversed(rows):
@@ -278,7 +281,7 @@ def _horizontal_node_centres(
         for node in row:
             centres[node] = at + widths[node] / 2
             at += widths[node] + _BOX_GAP
-    above, below = _neighbours_above_and_below(links)
+    above, below = _list_neighbours_above_and_below(links)
     for sweep in range(2 * _SWEEPS):
         neighbours = above if sweep % 2 == 0 else below
         for row in rows if sweep % 2 == 0 else reversed(rows):
@@ -299,7 +302,7 @@ def _separate_node_centres(preferred_centres: Sequence[float], widths: Sequence[
     return [(a + b) / 2 for a, b in zip(right, left, strict=True)]
 
 
-def _neighbours_above_and_below(
+def _list_neighbours_above_and_below(
     links: Sequence[tuple[int, int]],
 ) -> tuple[Mapping[int, list[int]], Mapping[int, list[int]]]:
     """Return the neighbours in the rank above, and the neighbours in the rank below, of each node."""
@@ -316,7 +319,7 @@ def _mean_or_default(values: Sequence[float], default: float) -> float:
     return sum(values) / len(values) if values else default
 
 
-def _edge_curve(points: Sequence[tuple[float, float, float]], box_height: float) -> str:
+def _edge_to_svg_path(points: Sequence[tuple[float, float, float]], box_height: float) -> str:
     """Return an edge as a smooth curve, in the syntax of an SVG path.
 
     The curve leads from the bottom of the first box through the edge's points to the top of the last box. ``points``: x, y
@@ -371,7 +374,7 @@ class Picture:
     paths: tuple[str, ...]
 
 
-def draw_network_graph(data: Mapping[str, Any]) -> Picture:
+def lay_out_network_graph(data: Mapping[str, Any]) -> Picture:
     """Lay out the graph of the network that a report describes; ``data``: the report's data."""
     layers, tensors = data["layers"], {t["name"]: t for t in data["tensors"]}
     inputs, outputs = ([t["name"] for t in data[kind]] for kind in ("inputs", "outputs"))
@@ -409,7 +412,7 @@ def _tensor_box_fields(tensor: Mapping[str, Any], role: str) -> tuple[Any, ...]:
     lines = (role, *_tensor_type_lines(tensor))
     name = tensor["label"] or tensor["name"]
     return (
-        cut_text(name, _MAX_LINE_CHARACTERS),
+        cut_text_to_columns(name, _MAX_LINE_CHARACTERS),
         lines,
         "",
         f"{role} {name}: {', '.join(_tensor_type_lines(tensor))}",
@@ -430,10 +433,10 @@ def _layer_box_fields(
     share = f"{100 * layer['share']:.1f} %"
     operators = layer["op"].replace("+", " + ")
     title = ", ".join((f"step {layer['step']}: {layer['layer']}", operators, *kinds, share))
-    lines = tuple(cut_text(line, _MAX_LINE_CHARACTERS) for line in (operators, *kinds))
+    lines = tuple(cut_text_to_columns(line, _MAX_LINE_CHARACTERS) for line in (operators, *kinds))
     heat, length = round(_MAX_HEAT * layer["share"] / largest_share), PICTURE_WIDTH * layer["share"] / largest_share
     return (
-        cut_text(_shorten_layer_path(layer["name"]), _MAX_TITLE_CHARACTERS),
+        cut_text_to_columns(_shorten_layer_path(layer["name"]), _MAX_TITLE_CHARACTERS),
         lines,
         share,
         title,
@@ -461,7 +464,7 @@ def _shorten_layer_path(name: str) -> str:
     )
 
 
-def cut_text(text: str, max_columns: int) -> str:
+def cut_text_to_columns(text: str, max_columns: int) -> str:
     """Cut a text that is longer than ``max_columns`` columns, and end it with an ellipsis.
 
     East Asian wide characters count as two columns."""
@@ -548,7 +551,7 @@ class MemoryMap:
     kinds: tuple[str, ...]
 
 
-def draw_memory_map(manifest: Mapping[str, Any], step_names: Sequence[str]) -> MemoryMap:
+def lay_out_memory_map(manifest: Mapping[str, Any], step_names: Sequence[str]) -> MemoryMap:
     """Lay out the memory map of the arena that a manifest describes.
 
     The horizontal axis shows the steps of the network, the vertical axis addresses. ``step_names``: a name for each step."""
@@ -599,7 +602,7 @@ class _MemoryMapScale:
         height = _MAP_HEIGHT * value["bytes"] / max(self.size, 1)
         x, y = self.x(value["first"]), self.y(value["offset"] + value["bytes"])
         label = value["name"] if len(value["name"]) * _CHARACTER_WIDTH < width - 2 * INDENT and height >= 15 else ""
-        return Box(x, y, width, height, value["kind"], label, _value_tooltip(value, names))
+        return Box(x, y, width, height, value["kind"], label, _format_value_tooltip(value, names))
 
     def overlap(self, old: Mapping[str, Any], new: Mapping[str, Any], step: int) -> Box:
         """Return the rectangle of the bytes that two values share during a step."""
@@ -628,7 +631,7 @@ def _remove_hidden_labels(boxes: Sequence[Box]) -> tuple[Box, ...]:
     )
 
 
-def _value_tooltip(value: Mapping[str, Any], step_names: Sequence[str]) -> str:
+def _format_value_tooltip(value: Mapping[str, Any], step_names: Sequence[str]) -> str:
     """Return the tooltip of a value in the memory map: its name, kind, type, size, offset and lifetime."""
     shape = "x".join(map(str, value["shape"])) or "scalar"
     position = f"{value['bytes']:,} bytes at {value['offset']:,}"

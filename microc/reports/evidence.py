@@ -98,10 +98,12 @@ def _comparison_lines(comparison: Mapping[str, Any]) -> Iterator[str]:
         rows = comparison.get(kind) or ()
         if rows:
             yield ""
-            yield from _markdown_table((kind[:-1], *_comparison_columns(rows)), [_comparison_row(row) for row in rows])
+            yield from _markdown_table(
+                (kind[:-1], *_headings_of_comparison(rows)), [_cells_of_comparison_row(row) for row in rows]
+            )
 
 
-def _comparison_columns(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def _headings_of_comparison(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Return the headings of a table of outputs or layers, without the heading of the first column.
 
     A comparison with a framework counts differing elements, and its rows have a key ``wrong``. A comparison with the host
@@ -109,7 +111,7 @@ def _comparison_columns(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     return ("elements", "differing", "largest difference", "verdict") if "wrong" in rows[0] else ("elements", "error")
 
 
-def _comparison_row(row: Mapping[str, Any]) -> tuple[Any, ...]:
+def _cells_of_comparison_row(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the cells of a row for an output or a layer: its name, then its figures in the order of the headings."""
     name = f"{row.get('layer') or ''} {row.get('tensor') or ''}".strip()
     if "wrong" in row:

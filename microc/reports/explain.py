@@ -30,7 +30,7 @@ from microc.device.boards import load_board
 from microc.errors import UsageError, similar_names_hint
 from microc.graph.ir import shorten_text
 from microc.module import Call, Module, Trial
-from microc.reports.layers import memories_data, tensor_unit_table, tensor_unit_text
+from microc.reports.layers import describe_tensor_memories, describe_tensor_unit_use, format_tensor_unit_table
 from microc.reports.text_tables import facts, memory_usage_rows, table
 from microc.reports.text_tables import format_integer as format_integer
 from microc.schedule.cost.cost_model import Cost
@@ -84,9 +84,9 @@ class Explanation:
         ``full``: also print the kernel's function after every schedule step and every lowering pass, and the schedule steps
         of all candidates. ``width``: largest width of tables in characters, 0: unlimited. Code is not wrapped."""
         if self.kernel is None:
-            rows = memory_usage_rows(memories_data(self.module))
+            rows = memory_usage_rows(describe_tensor_memories(self.module))
             memories = f"\n\nmemories\n{facts(rows, width)}" if rows else ""
-            return _network_steps_table(self.module, width) + memories + _trials_text(self.module.trials, width)
+            return _network_steps_table(self.module, width) + memories + _trials_table(self.module.trials, width)
         return "\n\n".join(_kernel_paragraphs(self.kernel, self.target, full=full, line_width=width))
 
     @registers_own_plugins
@@ -95,14 +95,14 @@ class Explanation:
         price = None if isinf(self.goal.price) else self.goal.price
         data = {"model": self.module.name, "cpu": self.target.cpu, "goal": {"name": self.goal.name, "price": price}}
         if self.kernel is None:
-            memories = memories_data(self.module)
+            memories = describe_tensor_memories(self.module)
             return {
                 **data,
                 "memories": memories,
                 "trials": [asdict(trial) for trial in self.module.trials],
-                "layers": [_step_data(k, call) for k, call in enumerate(self.module.calls)],
+                "layers": [_describe_step(k, call) for k, call in enumerate(self.module.calls)],
             }
-        return {**data, "kernel": _kernel_data(self.kernel, full=full)}
+        return {**data, "kernel": _describe_kernel(self.kernel, full=full)}
 
 
 @with_python_errors
@@ -203,11 +203,11 @@ def _network_steps_table(module: Module, line_width: int) -> str:
     head = ("step", "kernel", "operators", "rule", "instructions", "cycles")
     numbers = table(head, [row[:-1] for row in rows], 4, line_width)
     text = _add_text_column(numbers, ("layer", *(row[-1] for row in rows)), line_width)
-    unit = tensor_unit_table({k: call.unit for k, call in enumerate(module.calls)}, line_width)
+    unit = format_tensor_unit_table({k: call.unit for k, call in enumerate(module.calls)}, line_width)
     return f"{text}\n\n{unit}" if unit else text
 
 
-def _trials_text(trials: Sequence[Trial], line_width: int) -> str:
+def _trials_table(trials: Sequence[Trial], line_width: int) -> str:
     """Format a table of the variants that the compiler has tried, with the memory and the instructions of each.
 
     The compiler tries variants of the requested network to fit memory limits, or to trade memory for time. The text is
@@ -259,21 +259,21 @@ def _kernel_paragraphs(kernel: DerivedKernel, target: Target, *, full: bool, lin
         ("function", call.kernel),
         ("operators", call.op),
         ("core", target.cpu),
-        *((("tensor unit", tensor_unit_text(call.unit)),) if call.unit else ()),
+        *((("tensor unit", describe_tensor_unit_use(call.unit)),) if call.unit else ()),
         *(("note", note) for note in kernel.notes),
     ]
     yield facts(rows, line_width)
     for number, part in enumerate(kernel.parts):
-        yield from _part_paragraphs(
+        yield from _kernel_part_paragraphs(
             part, f"part {number}, " if len(kernel.parts) > 1 else "", full=full, line_width=line_width
         )
-    yield f"cost of a call, estimated\n{_cost_text(kernel.cost, target)}"
+    yield f"cost of a call, estimated\n{_counted_operations_table(kernel.cost, target)}"
     if full:
         yield f"the function of the module\n{to_text(kernel.func)}".rstrip()
     yield f"C\n{kernel.c}"
 
 
-def _part_paragraphs(part: DerivedPart, heading_prefix: str, *, full: bool, line_width: int) -> Iterator[str]:
+def _kernel_part_paragraphs(part: DerivedPart, heading_prefix: str, *, full: bool, line_width: int) -> Iterator[str]:
     """Yield the paragraphs that explain one part of a kernel: tensor expressions, candidate schedules, schedule steps.
 
     ``heading_prefix``: beginning of each heading. ``full``: with all algorithms, schedule steps and lowering passes.
@@ -318,7 +318,7 @@ def _candidates_table(candidates: Sequence[DerivedCandidate], line_width: int) -
     return _add_text_column(numbers, ("verdict", *(c.verdict for c in candidates)), line_width)
 
 
-def _cost_text(cost: Cost, target: Target) -> str:
+def _counted_operations_table(cost: Cost, target: Target) -> str:
     """Format a table of the operations that the cost model counts, the most expensive first.
 
     Kinds of operations are those of ``isa/instruction_set.py``."""
@@ -338,7 +338,7 @@ def _cost_text(cost: Cost, target: Target) -> str:
 # ---- Data.
 
 
-def _step_data(step_index: int, call: Call) -> dict[str, Any]:
+def _describe_step(step_index: int, call: Call) -> dict[str, Any]:
     """Describe a step (call of a kernel) of the network as plain data."""
     return {
         "step": step_index,
@@ -352,22 +352,22 @@ def _step_data(step_index: int, call: Call) -> dict[str, Any]:
     }
 
 
-def _kernel_data(kernel: DerivedKernel, *, full: bool) -> dict[str, Any]:
+def _describe_kernel(kernel: DerivedKernel, *, full: bool) -> dict[str, Any]:
     """Describe a kernel as plain data: its step, notes, counted operations, parts, TIR and C; ``full``: see
     :meth:`Explanation.text`."""
     return {
-        **_step_data(kernel.number, kernel.call),
+        **_describe_step(kernel.number, kernel.call),
         "notes": list(kernel.notes),
         "operations": dict(kernel.cost.operations),
         "code_bytes": kernel.cost.code_bytes,
         "spilled": kernel.cost.spilled,
-        "parts": [_part_data(part, full=full) for part in kernel.parts],
+        "parts": [_describe_kernel_part(part, full=full) for part in kernel.parts],
         "tir": to_text(kernel.func),
         "c": kernel.c,
     }
 
 
-def _part_data(part: DerivedPart, *, full: bool) -> dict[str, Any]:
+def _describe_kernel_part(part: DerivedPart, *, full: bool) -> dict[str, Any]:
     """Describe one part of a kernel as plain data; ``full``: with all algorithms, schedule steps and lowering passes."""
     algorithms = [group for group in part.algorithms if full or group is part.start]
     data: dict[str, Any] = {
@@ -376,7 +376,7 @@ def _part_data(part: DerivedPart, *, full: bool) -> dict[str, Any]:
         "price": None if isinf(part.goal.price) else part.goal.price,
         "alike": part.uses,
         "algorithms": [{"name": g.algorithm, "te": g.text, "tir": to_text(g.func)} for g in algorithms],
-        "candidates": [_candidate_data(candidate) for candidate in part.candidates],
+        "candidates": [_describe_candidate(candidate) for candidate in part.candidates],
         "trace": [str(step) for step in part.schedule.trace],
     }
     if full:
@@ -385,7 +385,7 @@ def _part_data(part: DerivedPart, *, full: bool) -> dict[str, Any]:
     return data
 
 
-def _candidate_data(candidate: DerivedCandidate) -> dict[str, Any]:
+def _describe_candidate(candidate: DerivedCandidate) -> dict[str, Any]:
     """Describe a candidate schedule as plain data: its costs, why it was chosen or not, and its schedule steps."""
     return {
         "rule": candidate.schedule.rule,

@@ -90,7 +90,7 @@ class SymbolOwners:
     def symbols(self, pieces: Sequence[Piece]) -> tuple[SymbolSize, ...]:
         """List the sizes of all symbols with their owners; and, for every section, the size of bytes without a symbol."""
         network_index_by_unit = self._networks_of_object_files(pieces)
-        sizes = [self._sized_symbol(piece, network_index_by_unit) for piece in pieces if piece.names]
+        sizes = [self._measure_symbol(piece, network_index_by_unit) for piece in pieces if piece.names]
         own_sections = {s.section for s in sizes if s.part != self._foreign_part}
         unnamed: dict[tuple[str, str], int] = {}
         for piece in pieces:
@@ -123,14 +123,14 @@ class SymbolOwners:
                 network_index_by_unit[unit] = -k
         return network_index_by_unit
 
-    def _sized_symbol(self, piece: Piece, network_index_by_unit: Mapping[int, int]) -> SymbolSize:
+    def _measure_symbol(self, piece: Piece, network_index_by_unit: Mapping[int, int]) -> SymbolSize:
         """Return the size and the owner of a named piece (range of bytes) of the ELF file.
 
         ``network_index_by_unit``: index of the network by object file."""
-        part, network, steps = self._owner_of_piece(piece, network_index_by_unit)
+        part, network, steps = self._find_owner_of_piece(piece, network_index_by_unit)
         return SymbolSize(piece.names[0], part, network, steps, piece.source, piece.section, piece.kind, piece.size)
 
-    def _owner_of_piece(
+    def _find_owner_of_piece(
         self, piece: Piece, network_index_by_unit: Mapping[int, int]
     ) -> tuple[str, str, tuple[int, ...]]:
         """Return the owner of a piece of the ELF file: part of the firmware, network and steps.
@@ -246,7 +246,7 @@ class SizeReport:
         """Bytes of RAM that the program needs: static RAM, which includes the arena, and the deepest stack of a run."""
         return self.static_ram + self.stack
 
-    def of_network(self, name: str) -> tuple[LayerSize, ...]:
+    def layers_of_network(self, name: str) -> tuple[LayerSize, ...]:
         """Return the sizes of the layers of one network, by its name."""
         return tuple(layer for layer in self.layers if layer.network == name)
 
@@ -350,7 +350,7 @@ def compare_sizes(before: Mapping[str, Any], after: SizeReport) -> dict[str, Any
         {
             "part": part,
             "memory": memory,
-            **_size_change_data(_part_bytes(old_parts, part, kinds), _part_bytes(new_parts, part, kinds)),
+            **_size_change_data(_sum_part_bytes(old_parts, part, kinds), _sum_part_bytes(new_parts, part, kinds)),
         }
         for part in PARTS
         for memory, kinds in (("flash", ("text", "data")), ("ram", ("data", "bss")))
@@ -377,7 +377,7 @@ def _size_change_data(before: int, after: int) -> dict[str, int]:
     return {"before": before, "after": after, "change": after - before}
 
 
-def _part_bytes(parts: Mapping[str, Mapping[str, int]], part: str, memory_kinds: Sequence[str]) -> int:
+def _sum_part_bytes(parts: Mapping[str, Mapping[str, int]], part: str, memory_kinds: Sequence[str]) -> int:
     """Sum up the bytes of a part of the firmware over some kinds of memory (text, data, bss)."""
     return sum(parts.get(part, {}).get(kind, 0) for kind in memory_kinds)
 
@@ -471,7 +471,7 @@ def compute_growth(
     return tuple(Growth(name, before[name], after[name], allowed.get(name, default_limit)) for name in common)
 
 
-def growth_error(growths: Sequence[Growth], where: str) -> GrowthError | None:
+def make_growth_error(growths: Sequence[Growth], where: str) -> GrowthError | None:
     """Return the error that lists the figures whose growth exceeds its limit; None if no figure does."""
     exceeding = [item for item in growths if item.exceeds]
     if not exceeding:

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 # ---- The work of layers on a core's tensor unit (a matrix multiplier of the core), as text.
 
 
-def tensor_unit_text(use: UnitUse) -> str:
+def describe_tensor_unit_use(use: UnitUse) -> str:
     """Describe a layer's work on the tensor unit in one line of text."""
     busy = f"loads {use.load:,}, computing {use.compute:,}, stores {use.store:,}"
     return f"{use.cycles:,} cycles of the unit ({busy}), {100 * use.utilisation:.1f} % of its products used"
 
 
-def tensor_unit_table(uses: Mapping[int, UnitUse | None], width: int = 0) -> str:
+def format_tensor_unit_table(uses: Mapping[int, UnitUse | None], width: int = 0) -> str:
     """Format a table of the tensor unit's work: a row for every step that uses the unit, and a row of totals.
 
     The text is empty if no step uses the unit. ``uses``: work of each step by its number; ``width``: largest width of
@@ -36,7 +36,7 @@ def tensor_unit_table(uses: Mapping[int, UnitUse | None], width: int = 0) -> str
     used = {step: use for step, use in uses.items() if use is not None}
     if not used:
         return ""
-    rows = [(str(step), *_tensor_unit_cells(use)) for step, use in used.items()]
+    rows = [(str(step), *_cells_of_tensor_unit_use(use)) for step, use in used.items()]
     cycles = sum(use.cycles for use in used.values())
     parts = (sum(getattr(use, name) for use in used.values()) for name in ("load", "compute", "store", "macs"))
     share = sum(use.utilisation * use.cycles for use in used.values()) / (cycles or 1)
@@ -45,7 +45,7 @@ def tensor_unit_table(uses: Mapping[int, UnitUse | None], width: int = 0) -> str
     return f"{table(head, rows, 1, width)}\ncycles of the tensor unit by its rule, in which the processor takes no time"
 
 
-def _tensor_unit_cells(use: UnitUse) -> tuple[str, ...]:
+def _cells_of_tensor_unit_use(use: UnitUse) -> tuple[str, ...]:
     """Return the cells of the table row for a step's work on the tensor unit."""
     numbers = map(format_integer, (use.cycles, use.load, use.compute, use.store, use.macs))
     return (*numbers, f"{100 * use.utilisation:.1f}")
@@ -54,7 +54,7 @@ def _tensor_unit_cells(use: UnitUse) -> tuple[str, ...]:
 # ---- A network's use of the board's memories: number of values, bytes, accesses, wait cycles.
 
 
-def memories_data(module: Module) -> list[dict[str, Any]]:
+def describe_tensor_memories(module: Module) -> list[dict[str, Any]]:
     """Describe each memory of a board in which tensors are placed, as plain data; empty for boards with a single memory.
 
     ``bytes``: size of the arena in the memory; ``capacity``: largest possible size of this arena. ``accesses``: number of
@@ -78,10 +78,10 @@ def memories_data(module: Module) -> list[dict[str, Any]]:
                 "holds": dict(sorted(kinds.items())),
             }
         )
-    return [*rows, *([_code_in_ram_data(plan.code)] if plan.code else [])]
+    return [*rows, *([_describe_code_in_ram(plan.code)] if plan.code else [])]
 
 
-def _code_in_ram_data(code: HotCode) -> dict[str, Any]:
+def _describe_code_in_ram(code: HotCode) -> dict[str, Any]:
     """Describe the code that runs from RAM as plain data.
 
     ``waits``: cycles that all kernels wait for code in a run; ``saved``: cycles saved by running some kernels from RAM."""

@@ -31,25 +31,25 @@ _MIN_PICTURE_EDGE, _MAX_CURVES = 8, 7
 """Least height and width of an array that is shown as a picture; largest number of curves in one diagram."""
 
 
-def array_view(tensor: Mapping[str, Any], array: Array, *, output: bool = False) -> dict[str, Any]:
+def array_to_view_data(tensor: Mapping[str, Any], array: Array, *, output: bool = False) -> dict[str, Any]:
     """Convert an array to plain data that the page shows as a picture, curves, bars or numbers.
 
     ``kind`` of the view depends on the array's shape. A ``picture`` has ``pixels``, base64 of ``height`` x ``width`` x
     ``channels`` bytes. ``curves`` have ``series``, lists of numbers of the same length. ``bars`` (for an output's scores)
     and ``numbers`` have ``values``. Quantised integers are converted to reals; None replaces infinities and NaN."""
     header = {"name": tensor["label"] or tensor["name"], "dtype": tensor["dtype"], "shape": list(array.shape)}
-    plane = _as_picture(array)
+    plane = _to_picture_layout(array)
     if plane is not None and not output:
-        return {**header, "kind": "picture", **_picture_data(tensor, plane)}
+        return {**header, "kind": "picture", **_picture_to_view_data(tensor, plane)}
     reals = _dequantize_array(tensor, array)
     if output and 1 < array.size <= MAX_BARS:
-        return {**header, "kind": "bars", "values": _numbers_for_json(reals.reshape(-1))}
+        return {**header, "kind": "bars", "values": _round_numbers_for_json(reals.reshape(-1))}
     if array.size > MAX_NUMBERS:
-        return {**header, "kind": "curves", "series": _curve_series(reals)}
-    return {**header, "kind": "numbers", "values": _numbers_for_json(reals.reshape(-1))}
+        return {**header, "kind": "curves", "series": _split_into_curves(reals)}
+    return {**header, "kind": "numbers", "values": _round_numbers_for_json(reals.reshape(-1))}
 
 
-def _as_picture(array: Array) -> Array | None:
+def _to_picture_layout(array: Array) -> Array | None:
     """Return an array in the layout (rows, columns, channels) if its shape is that of a picture, else None."""
     shape = array.shape
     while len(shape) > 2 and shape[0] == 1:
@@ -64,7 +64,7 @@ def _as_picture(array: Array) -> Array | None:
     return None
 
 
-def _picture_data(tensor: Mapping[str, Any], plane: Array) -> dict[str, Any]:
+def _picture_to_view_data(tensor: Mapping[str, Any], plane: Array) -> dict[str, Any]:
     """Convert a picture (rows, columns, channels) to plain data with 8-bit pixels.
 
     The least value of an 8-bit dtype becomes 0, the largest 255. Other dtypes are scaled so that the picture's minimum
@@ -87,12 +87,12 @@ def _picture_data(tensor: Mapping[str, Any], plane: Array) -> dict[str, Any]:
     }
 
 
-def _curve_series(reals: Array) -> list[list[float | None]]:
+def _split_into_curves(reals: Array) -> list[list[float | None]]:
     """Return the curves that show an array: one for each channel if the last axis is short, else a single curve."""
     is_wide = reals.ndim > 1 and 1 < reals.shape[-1] <= _MAX_CURVES
     series = reals.reshape(-1, reals.shape[-1]).T if is_wide else reals.reshape(1, -1)
     step = math.ceil(series.shape[1] / MAX_POINTS)
-    return [_numbers_for_json(curve[::step]) for curve in series]
+    return [_round_numbers_for_json(curve[::step]) for curve in series]
 
 
 def _dequantize_array(tensor: Mapping[str, Any], array: Array) -> Array:
@@ -101,7 +101,7 @@ def _dequantize_array(tensor: Mapping[str, Any], array: Array) -> Array:
     return reals if tensor["scale"] is None else (reals - tensor["zero_point"]) * tensor["scale"]
 
 
-def _numbers_for_json(reals: Array) -> list[float | None]:
+def _round_numbers_for_json(reals: Array) -> list[float | None]:
     """Round numbers to six significant digits for JSON; replace infinities and NaN by None."""
     return [float(f"{number:.6g}") if math.isfinite(number) else None for number in reals.tolist()]
 
@@ -325,9 +325,10 @@ def run_event_data(device: Device, run: WatchedRun) -> dict[str, Any]:
         "seconds": clock.seconds(amount),
         "label": run.label,
         "answer": int(np.argmax(scores)) if scores is not None else None,
-        "inputs": [array_view(tensor, array) for tensor, array in zip(device.inputs, run.inputs, strict=True)],
+        "inputs": [array_to_view_data(tensor, array) for tensor, array in zip(device.inputs, run.inputs, strict=True)],
         "outputs": [
-            array_view(tensor, array, output=True) for tensor, array in zip(device.outputs, run.outputs, strict=True)
+            array_to_view_data(tensor, array, output=True)
+            for tensor, array in zip(device.outputs, run.outputs, strict=True)
         ],
     }
 

@@ -14,7 +14,7 @@ from microc.codegen.render import format_signature, html_table
 from microc.compiler import validation
 from microc.compiler.fit.budget import region_bytes
 from microc.errors import OutputError
-from microc.reports.advice import Situation, advice_for
+from microc.reports.advice import AdvisedNetwork, list_advice
 from microc.reports.layers import describe_layers, slowest_layers
 from microc.reports.text_tables import cycles_to_milliseconds, inference_time_text, peak_stack_text
 from microc.target import Board
@@ -232,7 +232,7 @@ def make_report(
     ``model_c``: the generated C, which contains the code of every layer. ``program_report``: result of
     :meth:`microc.Program.report`, which contains advice, and estimates of flash and RAM. ``profile``: measured times;
     ``size``: memory of the linked firmware; ``stack``: peak stack in bytes, measured on the board; ``accuracy``: result of
-    :func:`microc.reports.evidence.read_accuracy`. ``code_in_ram``: see :class:`microc.reports.advice.Situation`; ``notes``:
+    :func:`microc.reports.evidence.read_accuracy`. ``code_in_ram``: see :class:`microc.reports.advice.AdvisedNetwork`; ``notes``:
     sentences to add to the advice. Both are unknown for a project."""
     clock, estimates = board.raw.get("clock_hz"), program_report or {}
     layers = describe_layers(manifest, model_c, clock, profile)
@@ -283,7 +283,7 @@ def make_report(
         "firmware": size.parts() if size else None,
         "accuracy": dict(accuracy) if accuracy is not None else None,
     }
-    advice = estimates.get("next_steps") or advice_for(Situation(data, board, code_in_ram), notes)
+    advice = estimates.get("next_steps") or list_advice(AdvisedNetwork(data, board, code_in_ram), notes)
     return Report({**data, "advice": advice})
 
 

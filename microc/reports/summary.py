@@ -15,8 +15,8 @@ from microc.compiler.fit.footprint import board_capacity, firmware_footprint
 from microc.compiler.lowering.module_builder import code_in_ram_gain
 from microc.module import Call, Module
 from microc.plan.liveness import shared_bytes
-from microc.reports.advice import arithmetic_data, weight_notes
-from microc.reports.layers import memories_data
+from microc.reports.advice import describe_arithmetic, weight_storage_notes
+from microc.reports.layers import describe_tensor_memories
 from microc.reports.report import Report, make_report
 from microc.reports.text_tables import cycles_to_milliseconds
 from microc.target import Board
@@ -39,7 +39,7 @@ def summarise_module(module: Module, board: Board) -> dict[str, Any]:
         "kernels": len(module.calls),
         "functions": len(module.kernels),
         "macs": module.macs,
-        **arithmetic_data(module.arithmetic, ()),
+        **describe_arithmetic(module.arithmetic, ()),
         "optimize": module.options["optimize"],
         "estimated_instructions": module.instructions,
         "estimated_cycles": cycles,
@@ -48,7 +48,7 @@ def summarise_module(module: Module, board: Board) -> dict[str, Any]:
         "weight_bytes": module.const_bytes,
         "arena": plan.size,
         "arena_lower_bound": plan.lower_bound,
-        "memories": memories_data(module),
+        "memories": describe_tensor_memories(module),
         "streaming": None if module.streaming is None else streaming_data(module.streaming),
         "without_streams": asdict(module.plain) if module.plain else None,
         "planner": plan.planner,
@@ -60,11 +60,11 @@ def summarise_module(module: Module, board: Board) -> dict[str, Any]:
         "ram_taken": need.taken_ram,
         "board_flash": region_bytes(board, "flash"),
         "board_ram": region_bytes(board, "ram"),
-        "inputs": [value_data(module, name) for name in module.inputs],
+        "inputs": [describe_value(module, name) for name in module.inputs],
         "self_test": self_test_entry(module),
         "external": [asdict(decision) for decision in module.decisions],
-        "outputs": [value_data(module, name) for name in module.outputs],
-        "state": [{**value_data(module, name), "bytes": module.values[name].nbytes} for name in module.state],
+        "outputs": [describe_value(module, name) for name in module.outputs],
+        "state": [{**describe_value(module, name), "bytes": module.values[name].nbytes} for name in module.state],
         "layers": [
             {
                 "kernel": k,
@@ -98,7 +98,7 @@ def report_module(module: Module, board: Board, program_report: Mapping[str, Any
         board,
         program_report=program_report,
         code_in_ram=code_in_ram_gain(module, board_capacity(board)),
-        notes=weight_notes(module.arithmetic),
+        notes=weight_storage_notes(module.arithmetic),
     )
 
 
@@ -123,7 +123,7 @@ def _row_streaming_data(call: Call) -> dict[str, Any] | None:
     return {"layers": list(price.layers), "extra_macs": price.extra_macs, "moved_bytes": price.moved}
 
 
-def value_data(module: Module, name: str) -> dict[str, Any]:
+def describe_value(module: Module, name: str) -> dict[str, Any]:
     """Describe a value (tensor) of a module as plain data, with the same keys as in a manifest."""
     value = module.values[name]
     return {

@@ -81,7 +81,7 @@ def percent_change_text(before: float | None, after: float | None) -> str:
 def memory_usage_rows(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Return a row (name, description of its use) for each memory of a board.
 
-    ``rows``: result of :func:`microc.reports.layers.memories_data`."""
+    ``rows``: result of :func:`microc.reports.layers.describe_tensor_memories`."""
     return [(f"  {row['memory']}", _memory_usage_text(row)) for row in rows]
 
 

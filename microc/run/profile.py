@@ -330,7 +330,7 @@ def make_profile(project: Project, clock: Clock, ticks: tuple[int, ...], size: S
     times = [clock.amount(t) for t in ticks]
     total = sum(times) or 1
     arena = live_arena_bytes(project.manifest)
-    sizes = size.of_network(project.manifest["model"]) if size else ()
+    sizes = size.layers_of_network(project.manifest["model"]) if size else ()
     kernels = tuple(
         KernelTime(
             kernel=k,

@@ -34,7 +34,7 @@ from microc.device.toolchain import Symbol, compile_and_link_for_board, read_lin
 from microc.device.transport import find_board_port
 from microc.errors import DeviceError, FitError, UsageError, VerificationError, known_names_hint
 from microc.module import Module
-from microc.reports.summary import value_data
+from microc.reports.summary import describe_value
 from microc.run.board_project import (
     AUTO,
     BAUD,
@@ -235,8 +235,8 @@ class LoadedKernels:
     ) -> None:
         self.module, self.image, self.begin = module, image, begin
         self.last: Timing | None = None
-        self.inputs = tuple(value_data(module, name) for name in module.inputs)
-        self.outputs = tuple(value_data(module, name) for name in module.outputs)
+        self.inputs = tuple(describe_value(module, name) for name in module.inputs)
+        self.outputs = tuple(describe_value(module, name) for name in module.outputs)
         self._client, self._arena, self._buffers, self._symbols = loader.client, arena, buffers, symbols
         self._addresses = (
             arena,

@@ -12,7 +12,7 @@ from microc import __version__
 from microc.base.immutable import frozen
 from microc.codegen.render import render_html
 from microc.compiler.tuned.records import NETWORK, OK, UNTUNED, Database, Record
-from microc.reports.drawings import Plot, Point, draw_plot
+from microc.reports.drawings import Plot, Point, lay_out_scatter_plot
 from microc.reports.page import Fact
 from microc.run.profile import shorten_layer_name
 from microc.tuning.search_space import Point as SpacePoint
@@ -157,7 +157,7 @@ def _plot_progress(valid_records: Sequence[Record], marked_record: Record) -> Pl
     points.append(
         Point(len(valid_records), best / scale, "measured", f"{best:,.0f} after {len(valid_records):,} trials")
     )
-    return draw_plot(points, ("trials", unit), line)
+    return lay_out_scatter_plot(points, ("trials", unit), line)
 
 
 def _plot_time_against_flash(valid_records: Sequence[Record], marked_record: Record) -> Plot:
@@ -179,7 +179,7 @@ def _plot_time_against_flash(valid_records: Sequence[Record], marked_record: Rec
         Point(r.flash, r.ticks / scale, _point_kind(r, marked_record, r.id in front_ids), _record_tooltip(r))
         for r in shown
     ]
-    return draw_plot(points, ("bytes of flash", unit), [(r.flash, r.ticks / scale) for r in front])
+    return lay_out_scatter_plot(points, ("bytes of flash", unit), [(r.flash, r.ticks / scale) for r in front])
 
 
 def _point_kind(record: Record, marked_record: Record, is_highlighted: bool) -> str:

@@ -14,7 +14,7 @@ from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_model
 from microc.graph.ir import Graph
 from microc.module import Module
-from microc.reports.advice import weight_notes
+from microc.reports.advice import weight_storage_notes
 from microc.run.against import build_kernels_for_host
 from microc.schedule.schedule import Schedule
 from microc.target import target_for
@@ -107,7 +107,7 @@ def test_what_stays_wide_is_told() -> None:
     for dtype, wide in (("float16", (weight,)), ("bfloat16", ())):
         module = compile_model(graph, target, make_options(weight_dtype=dtype))
         assert module.arithmetic.wide_weights == wide
-        assert any("float16 cannot" in line for line in weight_notes(module.arithmetic)) == bool(wide)
+        assert any("float16 cannot" in line for line in weight_storage_notes(module.arithmetic)) == bool(wide)
         assert module.options["weight_dtype"] == dtype
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from microc.cli import main
 from microc.errors import GrowthError, UsageError
-from microc.reports.firmware_size import Growth, compute_growth, growth_error, read_growth_figures
+from microc.reports.firmware_size import Growth, compute_growth, make_growth_error, read_growth_figures
 
 SIZE = {"totals": {"flash": 1000, "ram": 200, "text": 5}}
 PROFILE = {"time": 50, "kernels": [], "flash": 1000, "ram": 200, "board": "b", "unit": "ticks"}
@@ -38,10 +38,10 @@ def test_bounds_are_shares_of_what_was() -> None:
     after = {"flash": 1020, "ram": 201}
     found = compute_growth({"flash": 1000, "ram": 200}, after, {"": 0.02, "ram": 0.0})
     assert [each.exceeds for each in found] == [False, True]
-    error = growth_error(found, "here")
+    error = make_growth_error(found, "here")
     assert isinstance(error, GrowthError) and error.exit_code == 7
     assert error.what == "ram grew from 200 to 201, by 0.50 %; allowed: 0.00 %"
-    assert growth_error(compute_growth(after, {"flash": 1, "ram": 1}, {"": 0.0}), "") is None
+    assert make_growth_error(compute_growth(after, {"flash": 1, "ram": 1}, {"": 0.0}), "") is None
     assert Growth("ram", 0, 1, 1e9).exceeds and not Growth("ram", 0, 0, 0.0).exceeds
     assert Growth("ram", 0, 1, None).to_data()["share"] is None
 

@@ -15,7 +15,13 @@ import microc
 from microc.cli import main
 from microc.compiler.model import load
 from microc.device.boards import load_board
-from microc.reports.advice import ADVICES, Situation, advice_for, report_option_flags, rewrite_command
+from microc.reports.advice import (
+    ADVICES,
+    AdvisedNetwork,
+    format_option_flags_of_report,
+    list_advice,
+    rewrite_command_of_advice,
+)
 from microc.reports.making import report
 from tests.graph.graphs import diamond
 from tests.support import digits
@@ -154,13 +160,13 @@ def test_options_are_repeated() -> None:
         "opt_level": 3,
     }
     data = report(digits.INT8, board="microbit", **options).data
-    words = shlex.split(report_option_flags(data))
+    words = shlex.split(format_option_flags_of_report(data))
     assert words[:2] == ["--board", "microbit"] and "--no-shipped" in words
     for pair in (["--opt-level", "3"], ["--ram", "65536"], ["--optimize", "size"], ["--input-dtype", "*=float32"]):
         assert words[words.index(pair[0]) + 1] == pair[1]
     (speed,) = [each for each in data["advice"] if "--optimize speed" in each["command"]]
     assert "--optimize size" not in speed["command"]
-    own = rewrite_command(speed, data, "models/x.tflite", ["--board", "microbit", "--optimize", "size"])
+    own = rewrite_command_of_advice(speed, data, "models/x.tflite", ["--board", "microbit", "--optimize", "size"])
     assert own["command"] == "microc compile models/x.tflite --board microbit --optimize speed -o firmware"
 
 
@@ -171,5 +177,5 @@ def test_every_network_is_advised() -> None:
     for graph in (load(digits.QDQ), diamond(), small):
         for board in ("host", "arduino-mega", "hazard3-sim"):
             found = report(graph, board=board)
-            assert advice_for(Situation(found.data, load_board(board))) == found.data["advice"] or board != "host"
+            assert list_advice(AdvisedNetwork(found.data, load_board(board))) == found.data["advice"] or board != "host"
     assert len(set(ADVICES)) == len(ADVICES)

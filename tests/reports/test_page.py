@@ -87,11 +87,13 @@ def test_a_page_is_read_back(made: microc.Report, tmp_path: Path) -> None:
 
 
 def test_long_and_wide_names_stay_in_their_boxes() -> None:
-    from microc.reports.drawings import cut_text
+    from microc.reports.drawings import cut_text_to_columns
     from microc.reports.layers import shorten_layer_names
 
-    assert cut_text("abcdef", 5) == "abcd\u2026" and cut_text("abcde", 5) == "abcde"
-    assert cut_text("\u6f22\u5b57\u6f22\u5b57", 6) == "\u6f22\u5b57\u2026" and cut_text("", 3) == ""
+    assert cut_text_to_columns("abcdef", 5) == "abcd\u2026" and cut_text_to_columns("abcde", 5) == "abcde"
+    assert (
+        cut_text_to_columns("\u6f22\u5b57\u6f22\u5b57", 6) == "\u6f22\u5b57\u2026" and cut_text_to_columns("", 3) == ""
+    )
     layers = ["m.tflite #0 model/block/conv", "m.tflite #1 model/block/relu;model/x", "m.tflite #2 out"]
     assert shorten_layer_names(layers) == ["#0 conv", "#1 relu", "#2 out"]
     assert shorten_layer_names(["m.onnx #0 a/b"]) == ["#0 a/b"]

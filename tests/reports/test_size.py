@@ -123,7 +123,7 @@ def test_several_networks(tmp_path: Path) -> None:
     code, weights = 0, 0
     for name in ("plain", "small", "real"):
         project = board_project.open_project(folder, name)
-        layers = report.of_network(name)
+        layers = report.layers_of_network(name)
         assert [layer.layer for layer in layers] == [k["layer"] for k in project.manifest["kernels"]]
         assert sum(layer.constants for layer in layers) == report_weights(project)
         objects = cut_program_into_pieces(folder / "build" / name / "model.o")

@@ -16,7 +16,7 @@ import pytest
 import microc
 from microc.base import file_access
 from microc.device.boards import load_board
-from microc.reports.drawings import draw_memory_map, lay_out_graph
+from microc.reports.drawings import lay_out_graph, lay_out_memory_map
 from microc.reports.firmware_size import measure_firmware
 from microc.reports.making import report_profile
 from microc.reports.saved_reports import profile_to_trace
@@ -137,7 +137,7 @@ def test_layers_of_several_kernels_are_one_span(profile: Profile) -> None:
 def test_memory_map(profile: Profile) -> None:
     """Rectangles stand where the plan puts the values, as long as they live."""
     manifest = profile.project.manifest
-    picture = draw_memory_map(manifest, [shorten_layer_name(k.layer) for k in profile.kernels])
+    picture = lay_out_memory_map(manifest, [shorten_layer_name(k.layer) for k in profile.kernels])
     assert len(picture.boxes) == len(manifest["memory"])
     floor = picture.levels[0].y
     scale = (floor - picture.arena.y) / manifest["arena_size"]

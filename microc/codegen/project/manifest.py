@@ -210,7 +210,7 @@ BEFORE = -1
 The caller reads outputs in the step after the last one."""
 
 
-def value_data(value: Value) -> dict[str, Any]:
+def describe_value(value: Value) -> dict[str, Any]:
     """Return the part of a manifest's entry that all lists of values have in common: name, label, kind, dtype, shape, bytes."""
     return {
         "name": value.name,
@@ -297,7 +297,7 @@ class MemoryMap:
         """Return the manifest's entry of a value in the arena.
 
         ``offset``: offset in the arena in bytes. ``first`` and ``last``: first and last step of the value's lifetime."""
-        return {**value_data(self.module.values[name]), "offset": offset, "first": first, "last": last}
+        return {**describe_value(self.module.values[name]), "offset": offset, "first": first, "last": last}
 
     def _arena_offset(self, name: str) -> int | None:
         """Return the offset of a value in the arena, in bytes; None if the value is not in the arena."""
@@ -470,7 +470,7 @@ def _tensor_entry(module: Module, name: str) -> dict[str, Any]:
     outside = module.values[base].storage in ("input", "output")
     names = {size.scalar.name: size.name for size in module.sizes}
     return {
-        **value_data(value),
+        **describe_value(value),
         **({"extents": [_extent_data(extent, names) for extent in value.extents]} if value.extents else {}),
         "scale": value.scale,
         "zero_point": value.zero_point,

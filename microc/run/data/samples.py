@@ -18,7 +18,7 @@ from microc.compiler import validation
 from microc.errors import UnsupportedError, UsageError, VerificationError, similar_names_hint
 from microc.module import Module, SelfTest, Value
 from microc.plugin import PORTABLE
-from microc.reports.summary import value_data
+from microc.reports.summary import describe_value
 from microc.run.data.array_files import CLASSES, ROWS, holds_pictures, is_table_file, read_arrays
 from microc.run.data.pictures import PictureReader, convert_samples, reshape_samples
 from microc.run.desktop.load import build_library
@@ -225,7 +225,7 @@ def with_self_test(module: Module, data_path: Path) -> Module:
 
 def _read_self_test_samples(module: Module, data_path: Path) -> Samples:
     """Read the samples of a self-test, with the expected outputs if the file contains outputs of the network."""
-    inputs, outputs = ([value_data(module, name) for name in names] for names in (module.inputs, module.outputs))
+    inputs, outputs = ([describe_value(module, name) for name in names] for names in (module.inputs, module.outputs))
     if not inputs:
         raise UsageError(
             "self_test: got a network without inputs, expected one input at least",
