@@ -39,7 +39,7 @@ from microc.codegen.project.firmware import project_files
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_model
 from microc.device.boards import list_boards, load_board
-from microc.device.toolchain import board_tools, find_compiler
+from microc.device.toolchain import find_compiler, list_tools_of_board
 from microc.errors import FitError, MicrocError, UsageError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph
@@ -133,7 +133,9 @@ def measure_core(board: Board) -> list[float]:
 
 def is_measurable(board: Board) -> bool:
     return (
-        board.target.isa != "host" and "framework" not in board.raw and all(map(shutil.which, board_tools(board)[:2]))
+        board.target.isa != "host"
+        and "framework" not in board.raw
+        and all(map(shutil.which, list_tools_of_board(board)[:2]))
     )
 
 

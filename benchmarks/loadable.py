@@ -50,7 +50,7 @@ def instructions(model: Path, board: str, folder: Path, *, relocatable: bool) ->
         project = open_project(microc.compile(model, board=board, relocatable=relocatable).write(folder))
         board_project.build_project(project)
         with Device(project) as device:
-            return device.clock.amount(device.time(1).min)
+            return device.clock.convert_ticks(device.time(1).min)
     except MicrocError:
         return None
 

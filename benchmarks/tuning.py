@@ -39,9 +39,9 @@ from microc.run.session import Device
 from microc.run.verification import random_inputs
 from microc.target import Board
 from microc.tuning.on_board import BoardRunner
-from microc.tuning.places import meter_for
+from microc.tuning.places import make_meter
 from microc.tuning.runner import Meter, Runner
-from microc.tuning.search_policies import SEARCHES, ranking_model_by_name
+from microc.tuning.search_policies import SEARCHES, make_ranking_model
 from microc.tuning.search_space import Candidate, Space
 from microc.tuning.tuner import SearchLimits, TunedKernel, Tuner, compile_for_tuning
 
@@ -71,7 +71,9 @@ def run(model: Path, board: Board, optimize: str, records: Path | None) -> Run:
             outputs = made if isinstance(made, tuple) else (made,)
             assert device.last is not None
             return Run(
-                device.clock.amount(device.last.min), sizes_of(project).flash, tuple(o.tobytes() for o in outputs)
+                device.clock.convert_ticks(device.last.min),
+                sizes_of(project).flash,
+                tuple(o.tobytes() for o in outputs),
             )
 
 
@@ -155,8 +157,8 @@ def _found(space: measured.PaperSpace, name: str, seeds: int) -> list[float]:
     """The best of a tenth of the trials over the best there is, for every seed."""
     found = []
     for seed in range(seeds):
-        made = SEARCHES[name](space, seed, ranking_model_by_name("auto"))
-        tuner = Tuner([], measured.Recorded(space), Database(), model=ranking_model_by_name("auto"))
+        made = SEARCHES[name](space, seed, make_ranking_model("auto"))
+        tuner = Tuner([], measured.Recorded(space), Database(), model=make_ranking_model("auto"))
         tuner.kernels = [TunedKernel(space.task, made)]
         tuner.run(SearchLimits(measured.trials_of(space)))
         found.append(tuner.kernels[0].best / space.best)
@@ -169,9 +171,9 @@ def rate(models: Sequence[Path], boards: Sequence[Board], arguments: argparse.Na
     print(f"{'layer':40} {'core':12} {'candidates':>10} {'flashed':>8} {'loaded':>8} {BAUD:>8}")
     for board in boards:
         places = [
-            meter_for(board, board.target, (), 1),
-            meter_for(board, board.target, (), 1, load_into_ram=True),
-            meter_for(board, board.target, (f"{paced} {board.name} {{elf}} {BAUD}",), 1, load_into_ram=True),
+            make_meter(board, board.target, (), 1),
+            make_meter(board, board.target, (), 1, load_into_ram=True),
+            make_meter(board, board.target, (f"{paced} {board.name} {{elf}} {BAUD}",), 1, load_into_ram=True),
         ]
         seconds, count = [0.0] * len(places), 0
         for model in models:

@@ -20,7 +20,7 @@ from microc.reports.live import iter_runs, render_watch_page, run_event_data
 from microc.reports.page import to_html as report_html
 from microc.reports.report import Report
 from microc.reports.saved_reports import compare_reports
-from microc.reports.text_tables import percent_change_text
+from microc.reports.text_tables import format_percent_change
 from microc.run.board_project import build_project, open_project
 from microc.run.data.samples import Samples
 from microc.tuning.tuning_page import to_html as tuned_html
@@ -256,13 +256,15 @@ def test_compared_in_the_browser_as_in_the_terminal(
     told = {row[0]: row[1:] for row in found["changes"]}
     for row in changes["layers"]:
         both = [(row[what]["before"], row[what]["after"]) for what in ("cycles", "flash")]
-        assert told[row["layer"]] == [text for a, b in both for text in (f"{a:,}", f"{b:,}", percent_change_text(a, b))]
+        assert told[row["layer"]] == [
+            text for a, b in both for text in (f"{a:,}", f"{b:,}", format_percent_change(a, b))
+        ]
     for row in changes["totals"]:
         if "ms" not in row["name"]:
             assert told[row["name"]] == [
                 f"{row['before']:,}",
                 f"{row['after']:,}",
-                percent_change_text(row["before"], row["after"]),
+                format_percent_change(row["before"], row["after"]),
             ]
 
 

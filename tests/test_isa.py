@@ -15,7 +15,7 @@ from microc.codegen.c.source import network_files
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_model
 from microc.device.boards import make_board_of_core
-from microc.device.toolchain import library_target
+from microc.device.toolchain import parse_library_target
 from microc.isa import ALIASES, CORES, FAMILIES, SCALAR, TENSOR
 from microc.target import GOALS, target_for
 from tests.support import digits
@@ -98,5 +98,5 @@ def test_tensor_intrinsics_are_made_of_the_vocabulary() -> None:
 @pytest.mark.parametrize("name", ALIASES)
 def test_another_name_is_the_same_core(name: str) -> None:
     assert name not in CORES
-    assert target_for(name) == target_for(ALIASES[name]) == library_target(name)
+    assert target_for(name) == target_for(ALIASES[name]) == parse_library_target(name)
     assert make_board_of_core(name) == make_board_of_core(ALIASES[name])

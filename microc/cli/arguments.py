@@ -416,7 +416,7 @@ class CommandSyntax:
 def describe_commands() -> tuple[CommandSyntax, ...]:
     """Describe the program itself, then its commands in the order of ``microc --help``."""
     parser = make_parser()
-    choices = _name_listers()
+    choices = _map_arguments_to_name_listers()
     converted = [_command_syntax("", parser.description or "", parser, choices)]
     for action in parser._subparsers._group_actions if parser._subparsers else ():
         assert isinstance(action, argparse._SubParsersAction)
@@ -428,7 +428,7 @@ def describe_commands() -> tuple[CommandSyntax, ...]:
     return tuple(converted)
 
 
-def _name_listers() -> Mapping[str, Callable[[], tuple[str, ...]]]:
+def _map_arguments_to_name_listers() -> Mapping[str, Callable[[], tuple[str, ...]]]:
     """Map the argparse destinations of arguments whose values are names to the functions that list these names."""
     from microc.codegen.exports import list_formats
     from microc.device.boards import list_boards

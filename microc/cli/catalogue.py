@@ -41,7 +41,7 @@ def run_boards_command(arguments: Arguments) -> show.Answer:
             for b in all_boards
         ]
         return show.Answer(
-            {"boards": all_boards}, show.table(("board", "core", "tried", "title", "flash", "RAM"), rows, 4)
+            {"boards": all_boards}, show.format_table(("board", "core", "tried", "title", "flash", "RAM"), rows, 4)
         )
     if not arguments.subject:
         raise UsageError(
@@ -69,7 +69,7 @@ def run_boards_command(arguments: Arguments) -> show.Answer:
         ("flash with", ", ".join(data["runners"]) or "nothing: it is a process"),
         ("ticks", f"{board.raw['timer']['hz']:,} a second"),
     ]
-    return show.Answer({"board": data}, show.facts(details))
+    return show.Answer({"board": data}, show.format_pairs(details))
 
 
 _TEST_LEVELS: Mapping[str, str] = MappingProxyType(
@@ -102,7 +102,7 @@ def _board_test_level(board: Board) -> str:
 
 def board_data(board: Board) -> dict[str, Any]:
     """Describe a board as plain data, as ``microc boards --json`` prints it."""
-    from microc.device.runners import board_runners
+    from microc.device.runners import list_runners_of_board
 
     return {
         "name": board.name,
@@ -115,7 +115,7 @@ def board_data(board: Board) -> dict[str, Any]:
         "emulated": "emulator" in board.raw,
         "tried": _board_test_level(board),
         "ids": dict(board.ids),
-        "runners": [runner.name for runner in board_runners(board)],
+        "runners": [runner.name for runner in list_runners_of_board(board)],
     }
 
 
@@ -128,7 +128,7 @@ def run_plugin_command(arguments: Arguments) -> show.Answer:
     results = check_plugin(found)
     failed = sum(bool(result.problem) for result in results)
     rows = [(r.operator, r.case, r.problem or "ok") for r in results]
-    text = show.table(("operator", "case", "result"), rows, 3)
+    text = show.format_table(("operator", "case", "result"), rows, 3)
     text += f"\n\n{len(results) - failed} of {len(results)} cases agree: reference, interpreted loops, compiled C"
     return show.Answer({"cases": [asdict(r) for r in results], "failed": failed}, text, 1 if failed else 0)
 
@@ -149,7 +149,7 @@ def run_operators_command(arguments: Arguments) -> show.Answer:
         format_rows = [row for row in rows if row.format == format_name]
         all_dtypes = longest_shared_dtypes(format_rows)
         cells = [(row.name, row.note, dtypes_cell(row.dtypes, all_dtypes)) for row in format_rows]
-        parts.append(show.table((f"{len(format_rows)} of {format_name}", "", "dtypes"), cells, 3))
+        parts.append(show.format_table((f"{len(format_rows)} of {format_name}", "", "dtypes"), cells, 3))
         if any(cell == "any" for *_, cell in cells):
             parts.append(f"any: {', '.join(all_dtypes)}")
     text = operators_markdown() if arguments.markdown else "\n\n".join(parts)
@@ -162,7 +162,7 @@ def run_options_command(arguments: Arguments) -> show.Answer:
 
     found = list(compilation_option_rows())
     cells = [(row.name, row.flag, row.help) for row in found]
-    text = options_markdown() if arguments.markdown else show.table(("Python", "command line", ""), cells, 3)
+    text = options_markdown() if arguments.markdown else show.format_table(("Python", "command line", ""), cells, 3)
     return show.Answer({"options": [asdict(row) for row in found]}, text)
 
 
@@ -185,7 +185,7 @@ def run_ports_command(arguments: Arguments) -> show.Answer:
     if not found:
         return show.Answer({"ports": []}, "this machine has no serial port")
     rows = [(p["port"], p["description"], p["usb"], ", ".join(p["boards"])) for p in found]
-    return show.Answer({"ports": found}, show.table(("port", "description", "USB", "may be"), rows, 4))
+    return show.Answer({"ports": found}, show.format_table(("port", "description", "USB", "may be"), rows, 4))
 
 
 # ---- ``microc doctor``: list installed tools, and the command that installs missing tools.
@@ -221,7 +221,7 @@ def run_doctor_command(arguments: Arguments) -> show.Answer:
         ("missing" if f.missing else "ok", f.name, f.purpose, f.version or ("needed" if f.essential else "optional"))
         for f in findings
     ]
-    text = show.table(("", "tool", "for", "version"), rows, 4)
+    text = show.format_table(("", "tool", "for", "version"), rows, 4)
     if commands:
         text += (
             f"\n\nto install what is missing (microc doctor --fix --yes does it):\n  {_join_shell_commands(commands)}"
@@ -274,7 +274,10 @@ def _manual_page_lines(commands: Sequence[CommandSyntax]) -> Iterator[str]:
     yield ".SH COMMANDS"
     described: set[str] = set()
     for command in commands:
-        yield from (f".SS {_escape_troff(command.usage.split(' [-h]')[0])}", _escape_troff(_as_sentence(command.help)))
+        yield from (
+            f".SS {_escape_troff(command.usage.split(' [-h]')[0])}",
+            _escape_troff(_format_as_sentence(command.help)),
+        )
         for word, help in command.words:
             yield from (
                 ".TP",
@@ -309,7 +312,7 @@ def _option_entries(options: Sequence[OptionSyntax]) -> Iterator[str]:
         yield from (".TP", flags + words, _escape_troff(option.help or "see above"))
 
 
-def _as_sentence(text: str) -> str:
+def _format_as_sentence(text: str) -> str:
     """Capitalise a text and end it with a full stop."""
     return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
 

@@ -22,7 +22,7 @@ from microc.cli.project_context import (
     compile_with_arguments,
     progress_callback,
 )
-from microc.cli.reporting import estimate_rows, next_steps_text, rewrite_advice_commands, state_rows
+from microc.cli.reporting import estimate_rows, format_next_steps, rewrite_advice_commands, state_rows
 from microc.cli.shared_options import compilation_options
 from microc.errors import ToolError, UsageError
 
@@ -159,7 +159,7 @@ def run_compile_command(arguments: Arguments) -> show.Answer:
     report_progress = progress_callback(arguments)
     if report_progress is not None:
         report_progress("C", 0, 2)
-    sizes = _sizes_after_linking(program)
+    sizes = _link_and_read_sizes(program)
     folder = program.write(arguments.output)
     if report_progress is not None:
         report_progress("report", 1, 2)
@@ -185,20 +185,20 @@ def run_compile_command(arguments: Arguments) -> show.Answer:
         *self_test_rows(report),
         ("in place", f"{sum(layer['in_place'] > 0 for layer in report['layers'])} kernels write over what they read"),
         _flash_row(report),
-        ("RAM", show.memory_usage_text(report["ram"], report["board_ram"])),
+        ("RAM", show.format_memory_usage(report["ram"], report["board_ram"])),
         *estimate_rows(report),
         *next_command_rows(arguments, folder, report["board"]),
     ]
     about = {**json.loads(program.files()["manifest.json"]), "board": {"name": report["board"]}}
     steps = rewrite_advice_commands(select_printed_advice(report["next_steps"]), about, arguments, arguments.models[0])
-    text = "\n\n".join(filter(None, (show.facts(rows), next_steps_text(steps))))
+    text = "\n\n".join(filter(None, (show.format_pairs(rows), format_next_steps(steps))))
     return show.Answer({"folder": str(folder), "report": report}, text)
 
 
 def _compile_several_networks(arguments: Arguments, output: Path) -> show.Answer:
     """Compile several networks into one firmware in the folder ``output``."""
     firmware = compile_bundle(arguments)
-    sizes = _sizes_after_linking(firmware)
+    sizes = _link_and_read_sizes(firmware)
     folder = firmware.write(output)
     report = _with_linked_sizes(firmware.report(), sizes)
     cells = [
@@ -217,13 +217,17 @@ def _compile_several_networks(arguments: Arguments, output: Path) -> show.Answer
             f"{show.format_integer(report['arena'])} bytes, {show.format_integer(report['shared_arena'])} of them shared",
         ),
         _flash_row(report),
-        ("RAM", show.memory_usage_text(report["ram"], report["board_ram"])),
+        ("RAM", show.format_memory_usage(report["ram"], report["board_ram"])),
     ]
-    text = show.table(("network", "model", "kernels", "MACs", "weights", "arena"), cells, 2) + "\n\n" + show.facts(rows)
+    text = (
+        show.format_table(("network", "model", "kernels", "MACs", "weights", "arena"), cells, 2)
+        + "\n\n"
+        + show.format_pairs(rows)
+    )
     return show.Answer({"folder": str(folder), "report": report}, text)
 
 
-def _sizes_after_linking(program: Program | Bundle) -> LinkedSizes | None:
+def _link_and_read_sizes(program: Program | Bundle) -> LinkedSizes | None:
     """Link the firmware before anything is written, and return its sizes.
 
     None for the host, if the board's compiler is not installed, or if the build fails, because ``microc build`` reports that
@@ -252,7 +256,7 @@ def _with_linked_sizes(report: Mapping[str, Any], sizes: LinkedSizes | None) -> 
 def _flash_row(report: Mapping[str, Any]) -> tuple[str, str]:
     """Return the summary row about flash; its name contains ``estimated`` if the firmware was not linked."""
     name = "flash" if report["flash_linked"] else "flash, estimated"
-    return name, show.memory_usage_text(report["flash"], report["board_flash"])
+    return name, show.format_memory_usage(report["flash"], report["board_flash"])
 
 
 def _low_memory_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
@@ -296,7 +300,7 @@ def _float_arithmetic_rows(data: Mapping[str, Any], sentences: Sequence[str]) ->
 def _input_output_rows(data: Mapping[str, Any]) -> list[tuple[str, object]]:
     """Return a summary row for each input and output of a network: name, dtype, shape, and formula of real values."""
     return [
-        (kind, f"{t['name']}  {t['dtype']} {show.shape_text(t['shape'])}{_real_value_formula(t)}")
+        (kind, f"{t['name']}  {t['dtype']} {show.format_shape(t['shape'])}{_real_value_formula(t)}")
         for kind in ("input", "output")
         for t in data[f"{kind}s"]
     ]
@@ -309,7 +313,7 @@ def _real_value_formula(tensor: Mapping[str, Any]) -> str:
     return f", real = {tensor['scale']:.9g} * (q - {tensor['zero_point']})"
 
 
-def _operator_counts_text(data: Mapping[str, Any]) -> str:
+def _format_operator_counts(data: Mapping[str, Any]) -> str:
     """Return the operators of a network as text: the number of occurrences of each, the most frequent first."""
     return ", ".join(f"{n} {op}" for op, n in sorted(data["operators"].items(), key=lambda x: (-x[1], x[0])))
 
@@ -329,7 +333,7 @@ def run_check_command(arguments: Arguments) -> show.Answer:
     rows = [
         ("model", result.source),
         *_input_output_rows(data),
-        ("operators", _operator_counts_text(data)),
+        ("operators", _format_operator_counts(data)),
         ("kernels", result.kernels),
         ("multiply-accumulates", show.format_integer(result.macs)),
         *_float_arithmetic_rows(data, data["advice"]),
@@ -349,16 +353,16 @@ def run_check_command(arguments: Arguments) -> show.Answer:
     if board and board.target.npu and not options.external:
         rows.append(("accelerator", f"{board.target.npu}: --external ethos-u gives it the layers that it takes"))
     if result.verdict:
-        rows.append((result.board or "budget", _verdict_text(result)))
-    text = show.facts(rows)
+        rows.append((result.board or "budget", _describe_verdict(result)))
+    text = show.format_pairs(rows)
     if arguments.tensors:
         data["tensors"] = list(result.tensors)
-        cells = [(t["name"], t["operator"], t["dtype"], show.shape_text(t["shape"])) for t in result.tensors]
-        text += "\n\n" + show.table(("tensor", "made by", "dtype", "shape"), cells, 4)
+        cells = [(t["name"], t["operator"], t["dtype"], show.format_shape(t["shape"])) for t in result.tensors]
+        text += "\n\n" + show.format_table(("tensor", "made by", "dtype", "shape"), cells, 4)
     return show.Answer(data, text, 4 if result.verdict == "no" else 0)
 
 
-def _verdict_text(result: ModelCheck) -> str:
+def _describe_verdict(result: ModelCheck) -> str:
     """Return the verdict of ``microc check`` in words: whether the model fits, and whether that is estimated or exact."""
     if result.verdict == "no":
         return "does not fit: " + "; ".join(result.reasons)
@@ -390,9 +394,9 @@ def run_import_command(arguments: Arguments) -> show.Answer:
     rows = [
         ("model", f"{arguments.model.name} -> {path}, {show.format_integer(path.stat().st_size)} bytes"),
         *_input_output_rows(data),
-        ("operators", _operator_counts_text(data)),
+        ("operators", _format_operator_counts(data)),
     ]
-    return show.Answer({"file": str(path), **data}, show.facts(rows))
+    return show.Answer({"file": str(path), **data}, show.format_pairs(rows))
 
 
 def run_build_command(arguments: Arguments) -> show.Answer:
@@ -405,8 +409,8 @@ def run_build_command(arguments: Arguments) -> show.Answer:
     sizes, ram = result.sizes, result.sizes.static_ram + project.peak_stack
     rows = [
         ("firmware", result.elf),
-        ("flash", show.memory_usage_text(sizes.flash, region_bytes(project.board, "flash"))),
-        ("RAM", show.memory_usage_text(ram, region_bytes(project.board, "ram"))),
+        ("flash", show.format_memory_usage(sizes.flash, region_bytes(project.board, "flash"))),
+        ("RAM", show.format_memory_usage(ram, region_bytes(project.board, "ram"))),
         ("  static and arena", f"{show.format_integer(sizes.static_ram)} bytes"),
         (
             "  stack",
@@ -417,7 +421,7 @@ def run_build_command(arguments: Arguments) -> show.Answer:
     if network is not None:
         rows.append(("network", f"{project.blob}, {show.format_integer(network)} bytes"))
     symbols = [(s.name, s.section, show.format_integer(s.size)) for s in sizes.symbols[:_SHOWN_SYMBOLS]]
-    text = show.facts(rows) + "\n\n" + show.table(("largest symbols", "section", "bytes"), symbols, 2)
+    text = show.format_pairs(rows) + "\n\n" + show.format_table(("largest symbols", "section", "bytes"), symbols, 2)
     data = {"elf": str(result.elf), "ram": ram, "sizes": asdict(sizes), "network_bytes": network}
     return show.Answer(data, text)
 

@@ -330,7 +330,7 @@ def run_run_command(arguments: Arguments) -> show.Answer:
     from microc.run.verification import random_inputs
 
     check_output_paths(**{"--output": arguments.outputs})
-    with open_source_project(arguments) as project:
+    with open_project_of_source(arguments) as project:
         inputs = load_inputs(arguments, project.manifest) if arguments.inputs else None
         _check_output_count(arguments.outputs, len(project.manifest["outputs"]))
         build_firmware(project, arguments)
@@ -346,11 +346,11 @@ def run_run_command(arguments: Arguments) -> show.Answer:
         "seed": None if inputs else arguments.seed,
         "unit": clock.unit,
         "unit_meaning": clock.meaning,
-        "time": clock.amount(ticks),
+        "time": clock.convert_ticks(ticks),
         "seconds": clock.seconds(ticks),
         "ticks": ticks,
         "tick_hz": clock.tick_hz,
-        "instructions": clock.amount(ticks) if clock.counts else None,
+        "instructions": clock.convert_ticks(ticks) if clock.counts_instructions else None,
         "self_test": self_test,
         "outputs": [
             {
@@ -363,12 +363,12 @@ def run_run_command(arguments: Arguments) -> show.Answer:
         ],
     }
     lines = [
-        f"{t['name']}  {t['dtype']} {show.shape_text(a.shape)}:  {show.leading_values_text(a.reshape(-1).tolist())}"
+        f"{t['name']}  {t['dtype']} {show.format_shape(a.shape)}:  {show.format_leading_values(a.reshape(-1).tolist())}"
         for t, a in zip(outputs, results, strict=True)
     ]
     if not inputs:
         lines.append(f"of random numbers (--seed {arguments.seed}); of your own: --input X.npy")
-    lines.append(show.measured_time_text(clock, clock.amount(ticks)))
+    lines.append(show.format_measured_time(clock, clock.convert_ticks(ticks)))
     return show.Answer(data, "\n".join([*lines, *([f"self-test {self_test}"] if self_test else [])]), error=failed)
 
 
@@ -379,7 +379,7 @@ def serial_line_options(arguments: Arguments) -> dict[str, Any]:
 
 
 @contextmanager
-def open_source_project(arguments: Arguments) -> Iterator[Project]:
+def open_project_of_source(arguments: Arguments) -> Iterator[Project]:
     """Open the project folder that the command line names, or compile its model into a temporary project.
 
     The firmware is not built: a command calls :func:`build_firmware`, which is slow, after it has checked its arguments."""
@@ -424,7 +424,7 @@ def load_inputs(arguments: Arguments, manifest: Mapping[str, Any]) -> list[Array
         if tensor is not None and is_picture(path):
             arrays.append(PictureReader(tensor, span).read(path))
         elif tensor is not None and is_table_file(path):
-            arrays.append(_read_table_as_input(path, tensor))
+            arrays.append(_read_csv_as_input(path, tensor))
         else:
             arrays.append(load_npy_file(path))
     return RunShapes(manifest).check_inputs(tensors, arrays)
@@ -449,7 +449,7 @@ def pixel_range(arguments: Arguments) -> tuple[float, float] | None:
     """Return the real values of pixels 0 and 255 that ``--pixels`` states; None without this option.
 
     Raises UsageError if a value is not finite, or if no input is a picture."""
-    from microc.run.data.array_files import holds_pictures
+    from microc.run.data.array_files import contains_pictures
 
     if arguments.pixels is None:
         return None
@@ -461,14 +461,14 @@ def pixel_range(arguments: Arguments) -> tuple[float, float] | None:
         )
     data_paths = (getattr(arguments, name, None) for name in ("data", "evaluation"))
     paths = [*getattr(arguments, "inputs", ()), *filter(None, data_paths)]
-    if not any(map(holds_pictures, paths)):
+    if not any(map(contains_pictures, paths)):
         raise UsageError(
             "--pixels requires pictures as inputs; got none", hint="give pictures: --input cat.png --pixels -1 1"
         )
     return low, high
 
 
-def _read_table_as_input(path: Path, tensor: Mapping[str, Any]) -> Array:
+def _read_csv_as_input(path: Path, tensor: Mapping[str, Any]) -> Array:
     """Read a .csv table as an array in the shape and dtype of an input.
 
     Raises UsageError if the dtype is an integer and cannot represent a number of the table exactly."""

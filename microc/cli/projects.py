@@ -75,7 +75,7 @@ def run_demo_command(arguments: Arguments) -> show.Answer:
         "arena": result.report["arena"],
         "stack": result.stats.stack_bytes or None,
         "unit": result.clock.unit,
-        "time": result.clock.amount(sum(result.ticks)),
+        "time": result.clock.convert_ticks(sum(result.ticks)),
         "seconds": result.line_seconds,
     }
     error = None
@@ -129,7 +129,7 @@ def _demo_layer_lines(result: Demonstration) -> Iterator[str]:
     """Yield the lines of a table with the time of each layer, in the unit of the board's clock.
 
     An emulator's clock counts instructions, not cycles."""
-    numbers = [result.clock.amount(t) for t in result.ticks]
+    numbers = [result.clock.convert_ticks(t) for t in result.ticks]
     layers = [k["layer"].split(" ", 1)[-1] for k in result.kernels]
     width = max(map(len, layers))
     yield f"  {'layer':{width}}  {result.clock.unit:>12}      MACs"
@@ -200,8 +200,9 @@ def _answer_with_formats() -> show.Answer:
 
     formats = [load_format(name) for name in list_formats()]
     rows = [(f.name, f.title, f.status) for f in formats]
-    text = show.table(("format", "what it is", "tried"), rows, 3)
-    text += "\n\n" + show.facts(list(TEST_STATUS.items())) + "\n\n" + show.facts([(f.name, f.checked) for f in formats])
+    text = show.format_table(("format", "what it is", "tried"), rows, 3)
+    text += "\n\n" + show.format_pairs(list(TEST_STATUS.items()))
+    text += "\n\n" + show.format_pairs([(f.name, f.checked) for f in formats])
     data = [{"name": f.name, "title": f.title, "status": f.status, "checked": f.checked} for f in formats]
     return show.Answer({"formats": data}, text)
 
@@ -228,11 +229,11 @@ def run_load_command(arguments: Arguments) -> show.Answer:
     rows = [
         ("network", f"{blob.name} for {blob.core}"),
         ("slot", f"{'AB'[slots.active or 0]}, commit {show.format_integer(slots.commits)}"),
-        ("  taken", show.memory_usage_text(len(data), slots.room)),
-        ("memory", show.memory_usage_text(blob.memory, slots.memory)),
+        ("  taken", show.format_memory_usage(len(data), slots.room)),
+        ("memory", show.format_memory_usage(blob.memory, slots.memory)),
         ("signature", f"{show.format_integer(len(blob.signature))} bytes" if blob.signature else "none"),
     ]
-    return show.Answer(fields, show.facts(rows))
+    return show.Answer(fields, show.format_pairs(rows))
 
 
 def _send_project_network(arguments: Arguments) -> tuple[Blob, Slots]:

@@ -25,28 +25,29 @@ def mixed_precision_paragraphs(mixed: Mapping[str, Any]) -> Iterator[str]:
     rows = [
         (
             show.fit_layer_name(layer["layer"]),
-            _bits_text(layer["bits"]),
-            *(_precision_option_text(option) for option in layer["options"]),
+            _format_layer_bits(layer["bits"]),
+            *(_describe_layer_precision(option) for option in layer["options"]),
         )
         for layer in mixed["layers"]
     ]
     columns = max((len(layer["options"]) for layer in mixed["layers"]), default=0)
     rows = [(*row, *("",) * (2 + columns - len(row))) for row in rows]
-    yield show.table(("layer", "bits", *("may be: bits, noise, bytes",) * columns), rows, 1 + columns)
+    yield show.format_table(("layer", "bits", *("may be: bits, noise, bytes",) * columns), rows, 1 + columns)
     yield "\n".join(_pareto_front_lines(mixed["front"], mixed["board"], mixed["against"]))
 
 
-def _precision_option_text(option: Mapping[str, Any]) -> str:
+def _describe_layer_precision(precision: Mapping[str, Any]) -> str:
     """Format one precision that a layer may have: number of bits, signal-to-noise ratio, bytes of flash."""
-    return f"{_bits_text(option['bits'])}: {signal_to_noise_text(option['noise'])} dB, {show.format_integer(option['flash'])}"
+    bits, ratio = _format_layer_bits(precision["bits"]), format_signal_to_noise(precision["noise"])
+    return f"{bits}: {ratio} dB, {show.format_integer(precision['flash'])}"
 
 
-def _bits_text(bits: int) -> str:
+def _format_layer_bits(bits: int) -> str:
     """Format the precision of a layer: its number of bits, or ``float``."""
     return "float" if bits == _FLOAT_BITS else str(bits)
 
 
-def signal_to_noise_text(noise: float) -> str:
+def format_signal_to_noise(noise: float) -> str:
     """Format noise power, relative to the signal, as a signal-to-noise ratio in decibels."""
     return f"{-10 * math.log10(noise):.1f}" if noise > 0 else "no noise"
 
@@ -66,8 +67,8 @@ def _pareto_front_lines(points: Sequence[Mapping[str, Any]], board: str, cost_na
         decibels_text = "" if p["decibels"] is None else f"{p['decibels']:.1f}"
         score = "" if p["score"] is None else f"{p['score']:.4f}"
         sizes = show.format_integer(p["flash"]), show.format_integer(p["cycles"])
-        rows.append(("*" if p["chosen"] else "", *sizes, signal_to_noise_text(p["noise"]), decibels_text, score, bar))
-    yield show.table(("", "flash", "cycles", "dB", "measured", "score", ""), rows)
+        rows.append(("*" if p["chosen"] else "", *sizes, format_signal_to_noise(p["noise"]), decibels_text, score, bar))
+    yield show.format_table(("", "flash", "cycles", "dB", "measured", "score", ""), rows)
 
 
 # ---- The report as text. The most important paragraphs come first; long tables are cut unless ``--full`` is given.
@@ -84,20 +85,20 @@ def quantization_paragraphs(report: Mapping[str, Any], model: str, output_path: 
 
     ``model``: name of the float model's file; ``output_path``: the file to which the quantised model was written;
     ``all_rows``: True if long tables are not cut."""
-    yield show.facts(list(_summary_rows(report, f"{model} -> {output_path}")))
+    yield show.format_pairs(list(_summary_rows(report, f"{model} -> {output_path}")))
     if "cost" in report:
-        yield _cost_table(report["board"], report["float_cost"], report["cost"])
+        yield _format_cost_table(report["board"], report["float_cost"], report["cost"])
     if report["advice"]:
         yield "what to try next\n" + "\n".join(f"- {line}" for line in report["advice"])
-    yield _noisiest_layers_table(report["layers"], all_rows)
+    yield _format_noisiest_layers_table(report["layers"], all_rows)
     if "classification" in report:
         yield from _classification_paragraphs(report["classification"], all_rows)
     if "mixed" in report:
         yield from mixed_precision_paragraphs(report["mixed"])
     if report["floats"]["operators"]:
-        yield _float_operators_text(report["floats"], all_rows)
+        yield _format_float_operators_table(report["floats"], all_rows)
     if report["repairs"]:
-        yield _repair_table(report["repairs"])
+        yield _format_repairs_table(report["repairs"])
 
 
 def _summary_rows(report: Mapping[str, Any], files: str) -> Iterator[tuple[str, object]]:
@@ -121,7 +122,7 @@ def _summary_rows(report: Mapping[str, Any], files: str) -> Iterator[tuple[str, 
         yield "score", f"{report['float_score']:.5g} -> {report['score']:.5g}"
 
 
-def _cost_table(board: str, before: Mapping[str, int], after: Mapping[str, int]) -> str:
+def _format_cost_table(board: str, before: Mapping[str, int], after: Mapping[str, int]) -> str:
     """Format a table of a network's costs on a board, before and after quantisation."""
     rows = []
     for name in _COSTS:
@@ -129,19 +130,21 @@ def _cost_table(board: str, before: Mapping[str, int], after: Mapping[str, int])
         rows.append(
             (name.replace("_", " "), show.format_integer(before[name]), show.format_integer(after[name]), ratio)
         )
-    return show.table((f"on {board}", "float", "quantised", "ratio"), rows)
+    return show.format_table((f"on {board}", "float", "quantised", "ratio"), rows)
 
 
-def _noisiest_layers_table(layers: Sequence[Mapping[str, Any]], all_rows: bool) -> str:
+def _format_noisiest_layers_table(layers: Sequence[Mapping[str, Any]], all_rows: bool) -> str:
     """Format a table of the layers that cause the most quantisation noise, in the order of the network."""
-    total = sum(map(_layer_noise, layers))
-    by_noise = sorted(range(len(layers)), key=lambda k: (-_layer_noise(layers[k]), layers[k].get("decibels") or 0.0))
+    total = sum(map(_own_noise_of_layer, layers))
+    by_noise = sorted(
+        range(len(layers)), key=lambda k: (-_own_noise_of_layer(layers[k]), layers[k].get("decibels") or 0.0)
+    )
     shown = sorted(by_noise if all_rows else by_noise[:_SHOWN_ROWS])
     costs = [(of, amount) for amount in _SHARES for of in ("float_cost", "cost")] if "cost" in layers[0] else []
     rows = []
     for layer in (layers[k] for k in shown):
         span = [_format_or_empty(layer.get(name), "{:.4g}") for name in ("low", "high")]
-        share = f"{100 * _layer_noise(layer) / total:.1f}" if total > 0 else ""
+        share = f"{100 * _own_noise_of_layer(layer) / total:.1f}" if total > 0 else ""
         clipped = layer.get("clipped")
         quality = (
             _format_or_empty(layer.get("decibels"), "{:.1f}"),
@@ -153,10 +156,12 @@ def _noisiest_layers_table(layers: Sequence[Mapping[str, Any]], all_rows: bool) 
         rows.append((show.fit_layer_name(layer["layer"]), layer["dtype"], bits, *span, *quality, *costs_text))
     prices = ("flash, float", "now", "instr., float", "now") if costs else ()
     head = ("layer", "stored", "bits", "from", "to", "dB", "% of noise", "% saturated", *prices)
-    return _with_omission_note(show.table(head, rows, 2), len(layers) - len(shown), "layers, which cause less noise")
+    return _add_note_on_omitted_rows(
+        show.format_table(head, rows, 2), len(layers) - len(shown), "layers, which cause less noise"
+    )
 
 
-def _layer_noise(layer: Mapping[str, Any]) -> float:
+def _own_noise_of_layer(layer: Mapping[str, Any]) -> float:
     """Return the quantisation noise that a layer causes by itself, from its activations and its weights."""
     return (layer["value_sensitivity"] or 0.0) + (layer["weight_sensitivity"] or 0.0)
 
@@ -166,7 +171,7 @@ def _format_or_empty(number: float | None, format_spec: str) -> str:
     return "" if number is None else format_spec.format(number)
 
 
-def _with_omission_note(text: str, omitted_rows: int, row_kind: str) -> str:
+def _add_note_on_omitted_rows(text: str, omitted_rows: int, row_kind: str) -> str:
     """Add a line to a formatted table that states the number of omitted rows, unless this number is 0.
 
     ``row_kind``: what the rows are, in the plural."""
@@ -187,8 +192,8 @@ def _classification_paragraphs(classification: Mapping[str, Any], all_rows: bool
     if classification["changed"]:
         shown = classification["changed"] if all_rows else classification["changed"][:_SHOWN_ROWS]
         rows = [(c["sample"], c["truth"], c["float"], c["quantised"]) for c in shown]
-        table = show.table(("changed sample", "truth", "float", "quantised"), rows, 0)
-        yield _with_omission_note(table, classification["changed_count"] - len(shown), "answers changed")
+        table = show.format_table(("changed sample", "truth", "float", "quantised"), rows, 0)
+        yield _add_note_on_omitted_rows(table, classification["changed_count"] - len(shown), "answers changed")
 
 
 def _list_frequent_confusions_paragraph(classification: Mapping[str, Any], all_rows: bool) -> Iterator[str]:
@@ -198,12 +203,12 @@ def _list_frequent_confusions_paragraph(classification: Mapping[str, Any], all_r
     mistakes = list_frequent_confusions(classification)
     rows = mistakes if all_rows else mistakes[:_SHOWN_ROWS]
     if rows:
-        yield _with_omission_note(
-            show.table(("truth", "answer", "float", "quantised"), rows, 0), len(mistakes) - len(rows), "mistakes"
+        yield _add_note_on_omitted_rows(
+            show.format_table(("truth", "answer", "float", "quantised"), rows, 0), len(mistakes) - len(rows), "mistakes"
         )
 
 
-def _float_operators_text(float_report: Mapping[str, Any], all_rows: bool) -> str:
+def _format_float_operators_table(float_report: Mapping[str, Any], all_rows: bool) -> str:
     """Format a table of the operators that still compute in floats, with the reasons."""
     operators = float_report["operators"] if all_rows else float_report["operators"][:_SHOWN_ROWS]
     rows = [
@@ -217,11 +222,11 @@ def _float_operators_text(float_report: Mapping[str, Any], all_rows: bool) -> st
     ]
     count = len(float_report["operators"])
     head = f"{count} operators compute in floats, {100 * float_report['share']:.1f} % of multiply-accumulates"
-    table = show.table(("value", "operator", "why", "MACs"), rows, 3)
-    return f"{head}\n\n{_with_omission_note(table, count - len(rows), 'operators')}"
+    table = show.format_table(("value", "operator", "why", "MACs"), rows, 3)
+    return f"{head}\n\n{_add_note_on_omitted_rows(table, count - len(rows), 'operators')}"
 
 
-def _repair_table(repairs: Sequence[Mapping[str, Any]]) -> str:
+def _format_repairs_table(repairs: Sequence[Mapping[str, Any]]) -> str:
     """Format a table of the accuracy repairs that were tried.
 
     It shows whether each repair was kept, and the signal-to-noise ratio before and after the repair."""
@@ -229,7 +234,7 @@ def _repair_table(repairs: Sequence[Mapping[str, Any]]) -> str:
         (repair["name"], "yes" if repair["kept"] else "no", f"{repair['before']:.2f}", f"{repair['after']:.2f}")
         for repair in repairs
     ]
-    return show.table(("repair", "kept", "dB before", "dB after"), rows, 2)
+    return show.format_table(("repair", "kept", "dB before", "dB after"), rows, 2)
 
 
 # ---- The command.

@@ -15,7 +15,7 @@ from microc.cli.project_context import (
     build_firmware,
     compile_with_arguments,
     load_inputs,
-    open_source_project,
+    open_project_of_source,
     progress_callback,
     serial_line_options,
 )
@@ -43,7 +43,7 @@ def run_report_command(arguments: Arguments) -> show.Answer:
     result = replace(
         result, data={**result.data, "advice": rewrite_advice_commands(result.data["advice"], result.data, arguments)}
     )
-    text = _report_text(result.data)
+    text = _format_report(result.data)
     if arguments.output is not None:
         text += f"\n\nreport: {result.save(arguments.output)}"
     return show.Answer(result.to_data(), text)
@@ -58,7 +58,7 @@ def run_compare_command(arguments: Arguments) -> show.Answer:
     data = changes(before, after)
     if arguments.html is not None:
         write_text_file(arguments.html, after.html(before))
-    return show.Answer(data, _comparison_text(data))
+    return show.Answer(data, _format_comparison(data))
 
 
 def _read_or_make_report(path: Path, arguments: Arguments) -> Report:
@@ -83,25 +83,25 @@ def _report_of_source(source: Path, arguments: Arguments, accuracy: Mapping[str,
     )
 
 
-def _report_text(data: Mapping[str, Any]) -> str:
+def _format_report(data: Mapping[str, Any]) -> str:
     """Format a report as text: totals, a table of layers, next steps."""
     from microc.reports.evidence import accuracy_sentences
-    from microc.reports.text_tables import inference_time_text, memory_usage_rows, peak_stack_text
+    from microc.reports.text_tables import format_inference_time, format_peak_stack, memory_usage_rows
 
     totals, board = data["totals"], data["board"]
-    state = ", ".join(f"{s['name']} {s['dtype']} {show.shape_text(s['shape'])}" for s in data["state"])
+    state = ", ".join(f"{s['name']} {s['dtype']} {show.format_shape(s['shape'])}" for s in data["state"])
     rows: list[tuple[str, object]] = [
         ("model", f"{data['source']} on {board['name']} ({board['cpu']})"),
-        ("one inference", inference_time_text(data)),
+        ("one inference", format_inference_time(data)),
         ("multiply-accumulates", show.format_integer(totals["macs"])),
         *(
-            (name, show.memory_usage_text(totals[key], board[key]))
+            (name, show.format_memory_usage(totals[key], board[key]))
             for name, key in (("flash" if data["firmware"] else "flash, estimated", "flash"), ("RAM", "ram"))
             if totals[key] is not None
         ),
         ("arena", f"{show.format_integer(totals['arena'])} bytes"),
         *memory_usage_rows(data.get("memories", ())),
-        ("peak stack", peak_stack_text(data)),
+        ("peak stack", format_peak_stack(data)),
         ("holds state", state or "no"),
         *(
             ("accuracy", line)
@@ -109,7 +109,14 @@ def _report_text(data: Mapping[str, Any]) -> str:
         ),
     ]
     return "\n\n".join(
-        filter(None, (show.facts(rows), estimated_layers_table(data["layers"]), next_steps_text(data["advice"])))
+        filter(
+            None,
+            (
+                show.format_pairs(rows),
+                estimated_layers_table(data["layers"]),
+                format_next_steps(data["advice"]),
+            ),
+        )
     )
 
 
@@ -133,7 +140,7 @@ def rewrite_advice_commands(
     return [rewrite_command_of_advice(item, data, path or data["model"], None) for item in advice]
 
 
-def next_steps_text(advice: Sequence[Mapping[str, Any]]) -> str:
+def format_next_steps(advice: Sequence[Mapping[str, Any]]) -> str:
     """Format advice and its commands as text; empty if there is no advice."""
     from microc.reports import text_tables
 
@@ -149,14 +156,14 @@ def estimate_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
 
     ``report``: result of :meth:`microc.Program.report`."""
     from microc.reports.layers import slowest_layers
-    from microc.reports.text_tables import estimated_time_text
+    from microc.reports.text_tables import format_estimated_time
     from microc.run.profile import shorten_layer_name
 
     layers = [{**layer, "step": layer["kernel"]} for layer in report["layers"]]
     parts = [f"{100 * k['share']:.0f} % {shorten_layer_name(k['layer'])}" for k in slowest_layers({"layers": layers})]
     state = sum(tensor["bytes"] for tensor in report["state"])
     return [
-        ("one inference", estimated_time_text(report["estimated_cycles"], report["estimated_milliseconds"])),
+        ("one inference", format_estimated_time(report["estimated_cycles"], report["estimated_milliseconds"])),
         ("  most of it", ", ".join(parts)),
         ("peak stack", f"{show.format_integer(report['stack_bound'])} bytes at most, estimated"),
         *state_rows(state),
@@ -203,10 +210,10 @@ def estimated_layers_table(layers: Sequence[Mapping[str, Any]]) -> str:
         "flash",
         "arena",
     )
-    return show.table(head, cells, 3)
+    return show.format_table(head, cells, 3)
 
 
-def _comparison_text(data: Mapping[str, Any]) -> str:
+def _format_comparison(data: Mapping[str, Any]) -> str:
     """Format a comparison of two reports as a table of totals and a table of layers."""
     rows = [(row["name"], *_comparison_cells(row)) for row in data["totals"]]
     layers = [
@@ -215,19 +222,23 @@ def _comparison_text(data: Mapping[str, Any]) -> str:
     head = ("layer", "cycles before", "after", "change", "flash before", "after", "change")
     subjects = [(what, f"{data[what]['source']} on {data[what]['board']}") for what in ("before", "after")]
     return "\n\n".join(
-        (show.facts(subjects), show.table(("", "before", "after", "change"), rows), show.table(head, layers))
+        (
+            show.format_pairs(subjects),
+            show.format_table(("", "before", "after", "change"), rows),
+            show.format_table(head, layers),
+        )
     )
 
 
 def _comparison_cells(row: Mapping[str, Any]) -> tuple[str, str, str]:
     """Return the cells for a compared figure: before, after, and change in percent."""
-    from microc.reports.text_tables import percent_change_text
+    from microc.reports.text_tables import format_percent_change
 
-    cells = [_figure_text(row[when]) for when in ("before", "after")]
-    return cells[0], cells[1], percent_change_text(row["before"], row["after"])
+    cells = [_format_figure(row[when]) for when in ("before", "after")]
+    return cells[0], cells[1], format_percent_change(row["before"], row["after"])
 
 
-def _figure_text(value: float | None) -> str:
+def _format_figure(value: float | None) -> str:
     """Format a figure of a report; empty if the figure is unknown."""
     if value is None:
         return ""
@@ -262,7 +273,7 @@ def run_explain_command(arguments: Arguments) -> show.Answer:
     if explanation.kernel is None and arguments.board:
         report = report_module(explanation.module, load_board(arguments.board)).data
         data["advice"] = rewrite_advice_commands(report["advice"], report, arguments, arguments.model)
-        text = "\n\n".join(filter(None, (text, next_steps_text(data["advice"]))))
+        text = "\n\n".join(filter(None, (text, format_next_steps(data["advice"]))))
     return show.Answer(data, text)
 
 
@@ -287,7 +298,7 @@ def run_profile_command(arguments: Arguments) -> show.Answer:
 
     check_output_paths(**{"--html": arguments.html, "--csv": arguments.csv, "--trace": arguments.trace})
     accuracy = None if arguments.verified is None else read_accuracy(arguments.verified)
-    with open_source_project(arguments) as project:
+    with open_project_of_source(arguments) as project:
         inputs = load_inputs(arguments, project.manifest) if arguments.inputs else None
         build_firmware(project, arguments)
         with Device(project, progress=progress_callback(arguments), **serial_line_options(arguments)) as device:
@@ -303,10 +314,10 @@ def run_profile_command(arguments: Arguments) -> show.Answer:
             write_csv(arguments.csv, _CSV_COLUMNS, [[row[name] for name in _CSV_COLUMNS] for row in rows])
         if arguments.html is not None:
             write_text_file(arguments.html, replace(report, data={**report.data, "advice": advice}).html())
-    return show.Answer(data, "\n\n".join(filter(None, (_profile_text(result), next_steps_text(advice)))))
+    return show.Answer(data, "\n\n".join(filter(None, (_format_profile(result), format_next_steps(advice)))))
 
 
-def _profile_text(result: Profile) -> str:
+def _format_profile(result: Profile) -> str:
     """Format a profile as text: a table of kernels with a row of totals, and the meaning of the figures."""
     unit = result.unit
     rows = []
@@ -338,11 +349,11 @@ def _profile_text(result: Profile) -> str:
         "est. cycles",
     )
     notes = (
-        f"{result.board}: {show.measured_time_text(result.clock, result.time)}",
+        f"{result.board}: {show.format_measured_time(result.clock, result.time)}",
         "flash: code and constants in bytes; arena: bytes in use during the step; cycles: estimated from the code, not measured",
     )
     on_unit = format_tensor_unit_table({k.kernel: k.tensor_unit for k in result.kernels}, show.terminal_columns())
-    return "\n\n".join((show.table(head, rows, 4), *([on_unit] if on_unit else []), "\n".join(notes)))
+    return "\n\n".join((show.format_table(head, rows, 4), *([on_unit] if on_unit else []), "\n".join(notes)))
 
 
 def _profile_cost_cells(
@@ -403,34 +414,34 @@ def run_bench_command(arguments: Arguments) -> show.Answer:
     )
     failed = [row.error for row in rows if row.error is not None]
     code = failed[0].exit_code if len(failed) == len(rows) else 0
-    return show.Answer({"boards": [row.to_data() for row in rows]}, _bench_text(rows), code)
+    return show.Answer({"boards": [row.to_data() for row in rows]}, _format_bench(rows), code)
 
 
 _METER_INFERENCES = 100
 """Default number of inferences that a meter measures."""
 
 
-def _bench_text(rows: tuple[BoardFigures, ...]) -> str:
+def _format_bench(rows: tuple[BoardFigures, ...]) -> str:
     """Format the measurements of boards: a table, then the errors of boards, then the meaning of the units."""
     metered = any(row.joules is not None for row in rows)
     head = ("board", "core", "time", "unit", "ms", "flash", "%", "RAM", "%", *(("energy",) if metered else ()))
     cells = [
         (
-            row.board, row.cpu, _count_or_dash(row.time), row.unit,
+            row.board, row.cpu, _format_count_or_dash(row.time), row.unit,
             "" if row.seconds is None else f"{1000 * row.seconds:.3f}",
-            _count_or_dash(row.flash), _percent_of_capacity(row.flash, row.room_flash),
-            _count_or_dash(row.ram), _percent_of_capacity(row.ram, row.room_ram),
-            *((_energy_text(row.joules),) if metered else ()),
+            _format_count_or_dash(row.flash), _percent_of_capacity(row.flash, row.room_flash),
+            _format_count_or_dash(row.ram), _percent_of_capacity(row.ram, row.room_ram),
+            *((_format_energy(row.joules),) if metered else ()),
         )
         for row in rows
     ]  # fmt: skip
     notes = dict.fromkeys(f"{row.unit or row.board}: {row.unit_meaning}" for row in rows if row.unit_meaning)
     why = [f"{row.board}: {row.error.what}" for row in rows if row.error is not None]
-    table = show.table(head, cells, 2)
+    table = show.format_table(head, cells, 2)
     return "\n\n".join(filter(None, (table, "\n".join(why), "\n".join(notes))))
 
 
-def _count_or_dash(count: int | None) -> str:
+def _format_count_or_dash(count: int | None) -> str:
     """Format an integer; ``-`` if it is unknown (None)."""
     return "-" if count is None else show.format_integer(count)
 
@@ -440,7 +451,7 @@ def _percent_of_capacity(byte_count: int | None, capacity: int) -> str:
     return f"{100 * byte_count / capacity:.1f}" if byte_count is not None and capacity else ""
 
 
-def _energy_text(joules: float | None) -> str:
+def _format_energy(joules: float | None) -> str:
     """Format an energy given in joules, with its unit; ``-`` if it was not measured."""
     if joules is None:
         return "-"
@@ -468,7 +479,7 @@ def read_json_report(path: Path) -> Any:
         raise UsageError(f"{path} is no JSON: {error}", where=str(path), hint=hint) from error
 
 
-def load_growth_base(path: Path) -> Any:
+def load_base_of_growth(path: Path) -> Any:
     """Return the data of the report since which growth is measured.
 
     ``path``: a saved report, or a project folder, whose firmware is built and measured."""
@@ -492,13 +503,13 @@ def answer_with_growth(arguments: Arguments, data: dict[str, Any], base: Any, te
     before, after = read_growth_figures(base, str(arguments.base)), read_growth_figures(data, str(arguments.source))
     growths = compute_growth(before, after, dict(arguments.fail_over))
     error = make_growth_error(growths, f"{arguments.source}, since {arguments.base}")
-    parts = (_growth_table(growths), text)
+    parts = (_format_growth_table(growths), text)
     return show.Answer(
         {**data, "growth": [item.to_data() for item in growths]}, "\n\n".join(filter(None, parts)), error=error
     )
 
 
-def _growth_table(growths: Sequence[Growth]) -> str:
+def _format_growth_table(growths: Sequence[Growth]) -> str:
     """Format a table of the growth of flash, RAM and time."""
     rows = [
         (
@@ -508,7 +519,7 @@ def _growth_table(growths: Sequence[Growth]) -> str:
         )
         for item in growths
     ]  # fmt: skip
-    return show.table(("", "before", "after", "change", "%", "allowed, %", ""), rows)
+    return show.format_table(("", "before", "after", "change", "%", "allowed, %", ""), rows)
 
 
 # ---- ``microc size``: flash and RAM by part, layer and symbol.
@@ -532,13 +543,13 @@ def run_size_command(arguments: Arguments) -> show.Answer:
         raise UsageError(
             "--compare cannot be combined with --against", hint="give --against alone, which shows changes and growth"
         )
-    base = load_growth_base(arguments.base) if arguments.base else None
+    base = load_base_of_growth(arguments.base) if arguments.base else None
     if base is not None and _is_json_report(arguments.source):
         return answer_with_growth(arguments, read_json_report(arguments.source), base, "")
     before = read_json_report(arguments.compare) if arguments.compare else base if _has_symbols(base) else None
     with _open_size_report(arguments) as report:
         data = report.to_data()
-        text = _size_text(report)
+        text = _format_size_report(report)
         if arguments.csv is not None:
             write_csv(
                 arguments.csv,
@@ -547,7 +558,7 @@ def run_size_command(arguments: Arguments) -> show.Answer:
             )
         if before is not None:
             data["changes"] = compare_sizes(before, report)
-            text = _size_changes_text(data["changes"])
+            text = _format_size_changes(data["changes"])
     return (
         show.Answer(data, text)
         if base is None
@@ -579,7 +590,7 @@ def _open_size_report(arguments: Arguments) -> Iterator[SizeReport]:
                 "--project requires an ELF file",
                 hint="give the ELF file of the firmware: microc size FIRMWARE.elf --project DIR",
             )
-        with open_source_project(arguments) as project:
+        with open_project_of_source(arguments) as project:
             build_firmware(project, arguments)
             yield measure_firmware(project)
         return
@@ -609,7 +620,7 @@ def _symbol_csv_rows(report: SizeReport) -> Iterator[tuple[object, ...]]:
         yield s.part, s.network, " ".join(map(str, s.steps)), s.name, s.source, s.section, s.kind, s.size
 
 
-def _size_text(report: SizeReport) -> str:
+def _format_size_report(report: SizeReport) -> str:
     """Format a size report as tables of the firmware's parts, of layers, and of the largest symbols."""
     from microc.reports.firmware_size import PARTS
 
@@ -627,9 +638,9 @@ def _size_text(report: SizeReport) -> str:
     rows.append(("stack", reserved, "0", show.format_integer(report.stack)))
     rows.append(("total", f"size(1): text {report.text}, data {report.data}, bss {report.bss}",
                  show.format_integer(report.flash), show.format_integer(report.ram)))  # fmt: skip
-    parts = show.table(("part", "what it is", "flash", "RAM"), rows, 2)
+    parts = show.format_table(("part", "what it is", "flash", "RAM"), rows, 2)
     several = len({layer.network for layer in report.layers}) > 1
-    layers = show.table(
+    layers = show.format_table(
         ("step", "layer", "operators", "code", "constants", "flash", "%", "arena"),
         [
             (
@@ -646,7 +657,7 @@ def _size_text(report: SizeReport) -> str:
         ],
         3,
     )
-    symbols = show.table(
+    symbols = show.format_table(
         ("largest symbols", "part", "source", "section", "bytes"),
         [(s.name, s.part, s.source, s.section, show.format_integer(s.size)) for s in report.symbols[:_SHOWN_SYMBOLS]],
         4,
@@ -657,16 +668,20 @@ def _size_text(report: SizeReport) -> str:
     return f"{parts}\n\n{layers}\n{note}\n\n{symbols}"
 
 
-def _size_changes_text(changes: dict[str, Any]) -> str:
+def _format_size_changes(changes: dict[str, Any]) -> str:
     """Format the changes of sizes since an earlier report: a table of parts and totals, then a table of symbols."""
     parts = [(row["part"], row["memory"], *_size_change_cells(row)) for row in changes["parts"] if row["change"]] + [
         ("total", row["memory"], *_size_change_cells(row))
         for row in changes["totals"]
         if row["memory"] in ("flash", "ram")
     ]
-    text = show.table(("part", "memory", "before", "after", "change"), parts, 2)
+    text = show.format_table(("part", "memory", "before", "after", "change"), parts, 2)
     symbols = [(s["symbol"], s["part"], *_size_change_cells(s)) for s in changes["symbols"][:_SHOWN_SYMBOLS]]
-    return f"{text}\n\n{show.table(('symbol', 'part', 'before', 'after', 'change'), symbols, 2)}" if symbols else text
+    return (
+        f"{text}\n\n{show.format_table(('symbol', 'part', 'before', 'after', 'change'), symbols, 2)}"
+        if symbols
+        else text
+    )
 
 
 def _size_change_cells(row: dict[str, Any]) -> tuple[str, str, str]:

@@ -45,17 +45,17 @@ class Answer:
     error: MicrocError | None = None
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[object]], text_columns: int = 1) -> str:
-    """Format a table by :func:`microc.reports.text_tables.table` for the width of the terminal.
+def format_table(header: Sequence[str], rows: Sequence[Sequence[object]], text_columns: int = 1) -> str:
+    """Format a table by :func:`microc.reports.text_tables.format_table` for the width of the terminal.
 
     ``text_columns``: number of columns of text, which are flush left; the others are numbers."""
     utf = (sys.stdout.encoding or "").lower().startswith("utf")
-    return text_tables.table(header, rows, text_columns, terminal_columns(), "…" if utf else "...")
+    return text_tables.format_table(header, rows, text_columns, terminal_columns(), "…" if utf else "...")
 
 
-def facts(rows: Sequence[tuple[str, object]]) -> str:
-    """Format rows of a name and a value by :func:`microc.reports.text_tables.facts` for the width of the terminal."""
-    return text_tables.facts(rows, terminal_columns())
+def format_pairs(rows: Sequence[tuple[str, object]]) -> str:
+    """Format rows of a name and a value by :func:`microc.reports.text_tables.format_pairs` for the width of the terminal."""
+    return text_tables.format_pairs(rows, terminal_columns())
 
 
 def terminal_columns() -> int:
@@ -92,12 +92,12 @@ def _wrap_prose_line(line: str, width: int) -> list[str]:
     )
 
 
-def memory_usage_text(nbytes: int, capacity: int) -> str:
+def format_memory_usage(nbytes: int, capacity: int) -> str:
     """Format a size in bytes, and its share of a memory's ``capacity`` in bytes (0 if unknown)."""
     return f"{nbytes:,} of {capacity:,} bytes ({100 * nbytes / capacity:.1f} %)" if capacity else f"{nbytes:,} bytes"
 
 
-def shape_text(dimensions: Sequence[int]) -> str:
+def format_shape(dimensions: Sequence[int]) -> str:
     """Format a tensor's shape, as in ``1x8x8x1``."""
     return "x".join(map(str, dimensions)) or "scalar"
 
@@ -183,7 +183,7 @@ def show_elapsed_time(command: str, silent: bool) -> Iterator[None]:
             clear_progress_line()
 
 
-def leading_values_text(numbers: Sequence[bool | int | float]) -> str:
+def format_leading_values(numbers: Sequence[bool | int | float]) -> str:
     """Format the first elements of an array as text; if there are more, also the number of all elements."""
     shown = [f"{x:.6g}" if isinstance(x, float) else str(x) for x in numbers[:_SHOWN_VALUES]]
     return " ".join(shown) + (f" ... ({len(numbers)} elements)" if len(numbers) > _SHOWN_VALUES else "")
@@ -196,7 +196,7 @@ def replace_non_finite(numbers: Any) -> Any:
     return str(numbers) if isinstance(numbers, float) and not math.isfinite(numbers) else numbers
 
 
-def measured_time_text(clock: Clock, amount: int) -> str:
+def format_measured_time(clock: Clock, amount: int) -> str:
     """Format a measured time of a board: the amount in the clock's unit, milliseconds if known, and the meaning of the unit."""
     seconds = clock.seconds(amount)
     time = "" if seconds is None else f", {1000 * seconds:.3f} ms"
@@ -216,4 +216,4 @@ def confusion_table(counts: Sequence[Sequence[int]], before: Sequence[Sequence[i
             cells = [f"{cell} {change:+d}" if change else cell for cell, change in zip(cells, changes, strict=True)]
         total = sum(row)
         rows.append((truth, *cells, f"{100 * row[truth] / total:.1f}" if total else ""))
-    return table(("truth \\ answer", *map(str, range(len(counts))), "% right"), rows, 0)
+    return format_table(("truth \\ answer", *map(str, range(len(counts))), "% right"), rows, 0)

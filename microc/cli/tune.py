@@ -54,7 +54,7 @@ def answer_with_records(path: Path, html: Path | None) -> show.Answer:
             show.format_integer(len(records)), show.format_integer(len(records) - len(good)),
             show.format_integer(round(best.ticks)) if best else "", unit, f"{best.algorithm}: {best.rule}" if best else "",
         ))  # fmt: skip
-        data.append(_kernel_records_data(key, path, records, best))
+        data.append(_describe_kernel_records(key, path, records, best))
     head = ("layer", "operators", "core", "board", "records", "failed", "best", "unit", "schedule")
     notes = _failed_record_paragraphs(database, path)
     if database.skipped:
@@ -65,7 +65,7 @@ def answer_with_records(path: Path, html: Path | None) -> show.Answer:
         write_text_file(html, to_html(database, path.name))
     return show.Answer(
         {"records": len(database), "skipped": database.skipped, "kernels": data},
-        "\n\n".join((show.table(head, rows, 4), *notes)),
+        "\n\n".join((show.format_table(head, rows, 4), *notes)),
     )
 
 
@@ -131,10 +131,10 @@ def answer_with_repeated_record(arguments: Arguments) -> show.Answer:
         "ticks": result.ticks,
         "detail": result.detail,
     }
-    return show.Answer(data, show.facts(rows), _EXIT_CODES[result.status])
+    return show.Answer(data, show.format_pairs(rows), _EXIT_CODES[result.status])
 
 
-def _kernel_records_data(kernel_key: str, path: Path, records: list[Any], fastest_record: Any) -> Mapping[str, Any]:
+def _describe_kernel_records(kernel_key: str, path: Path, records: list[Any], fastest_record: Any) -> Mapping[str, Any]:
     """Describe the tuning records of one kernel as plain data.
 
     ``kernel_key``: key of the kernel in the file; ``path``: path of the file; ``fastest_record``: the record with the fewest
@@ -202,7 +202,7 @@ def progress_watcher(arguments: Arguments) -> Iterator[Watcher | None]:
         yield _LineWatcher()
 
 
-def percent_gain_text(default: float | None, best: float) -> str:
+def format_percent_gain(default: float | None, best: float) -> str:
     """Format the change from the time ``default`` to the time ``best`` in percent; empty if one of them was not measured."""
     if not default or best == float("inf"):
         return ""
@@ -216,18 +216,18 @@ def kernel_progress_cells(kernel: TunedKernel) -> tuple[str, str, str, str]:
         show.fit_layer_name(kernel.task.name),
         show.format_integer(kernel.tried),
         best,
-        percent_gain_text(kernel.default, kernel.best),
+        format_percent_gain(kernel.default, kernel.best),
     )
 
 
-def search_progress_text(event: TuningEvent) -> str:
+def describe_search_progress(event: TuningEvent) -> str:
     """Describe the progress of a search in one line."""
-    remaining = f", {_seconds_or_minutes(event.left)} left" if event.left else ""
+    remaining = f", {_format_seconds_or_minutes(event.left)} left" if event.left else ""
     lost = f"; lost: {'; '.join(event.lost)}" if event.lost else ""
-    return f"{event.measured:,} of at most {event.trials:,} in {_seconds_or_minutes(event.seconds)}{remaining}{lost}"
+    return f"{event.measured:,} of at most {event.trials:,} in {_format_seconds_or_minutes(event.seconds)}{remaining}{lost}"
 
 
-def _seconds_or_minutes(seconds: float) -> str:
+def _format_seconds_or_minutes(seconds: float) -> str:
     """Format a number of seconds: as seconds or, from two minutes on, as minutes."""
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
@@ -251,7 +251,9 @@ class _LineWatcher:
         for lost in event.lost[self._lost :]:
             sys.stderr.write(f"lost {lost}\n")
         self._lost = len(event.lost)
-        sys.stderr.write(f"[{event.measured}/{event.trials}] {progress}, {_seconds_or_minutes(event.left)} left\n")
+        sys.stderr.write(
+            f"[{event.measured}/{event.trials}] {progress}, {_format_seconds_or_minutes(event.left)} left\n"
+        )
         sys.stderr.flush()
 
 
@@ -270,8 +272,8 @@ def _live_table() -> Iterator[Watcher]:
         rows = [
             kernel_progress_cells(kernel) for kernel in list(kernels.values())[-max(1, size.lines - _OTHER_LINES) :]
         ]
-        table = text_tables.table(PROGRESS_COLUMNS, rows, 1, size.columns - 1)
-        text = f"{table}\n{search_progress_text(event)[: size.columns - 1]}\n"
+        table = text_tables.format_table(PROGRESS_COLUMNS, rows, 1, size.columns - 1)
+        text = f"{table}\n{describe_search_progress(event)[: size.columns - 1]}\n"
         back = f"\x1b[{drawn_lines}A\x1b[J" if drawn_lines else ""
         write_control(back + escape_unprintable(text))
         drawn_lines = text.count("\n")
@@ -316,7 +318,7 @@ def _answer_with_search(arguments: Arguments) -> show.Answer:
     from microc.compiler.options import make_options
     from microc.compiler.tuned.optimisation_plan import write_plan
     from microc.tuning.tune import Interrupted, tune, tuning_plan
-    from microc.tuning.tuner import require_decided_code
+    from microc.tuning.tuner import reject_undecided_code
     from microc.tuning.tuning_page import to_html
 
     assert arguments.model is not None
@@ -325,7 +327,7 @@ def _answer_with_search(arguments: Arguments) -> show.Answer:
     plan = options.pop("plan", None)
     if plan is not None:
         # A plan cannot state whose code computes a region. This is refused before the search, which may take hours.
-        require_decided_code(make_options(**options))
+        reject_undecided_code(make_options(**options))
     if plan is not None and plan.exists():
         raise UsageError(
             f"--plan: {plan} exists already, and is not overwritten because it may have been edited",
@@ -354,10 +356,10 @@ def _answer_with_search(arguments: Arguments) -> show.Answer:
         except Interrupted as end:
             result, interrupted = end.tuning, True
     data = {"event": "end", "interrupted": interrupted, "records": str(arguments.records), **result.to_data()}
-    text = _search_result_text(result, arguments.records)
+    text = _format_search_result(result, arguments.records)
     if interrupted:
         text += f"\nended by Ctrl-C: {arguments.records} contains every finished batch; run the same command again to continue"
-    # If external code may compute regions, there is no plan (see require_decided_code). The page then shows the records without
+    # If external code may compute regions, there is no plan (see reject_undecided_code). The page then shows the records without
     # the schedules that a compilation would choose.
     elif arguments.html is not None and result.regions:
         keys = [each.task.key for each in (*result.kernels, *(region.tuned for region in result.regions))]
@@ -377,7 +379,7 @@ def _answer_with_search(arguments: Arguments) -> show.Answer:
     return show.Answer(data, text, INTERRUPTED if interrupted else 0)
 
 
-def _search_result_text(result: Tuning, records: Path) -> str:
+def _format_search_result(result: Tuning, records: Path) -> str:
     """Format the results of a search: a table of kernels, a table of regions for external code, then notes."""
     rows = [
         (
@@ -388,7 +390,7 @@ def _search_result_text(result: Tuning, records: Path) -> str:
             show.format_integer(k.tried),
             "" if k.default is None else show.format_integer(round(k.default)),
             "" if k.default is None else show.format_integer(round(k.best)),
-            percent_gain_text(k.default, k.best),
+            format_percent_gain(k.default, k.best),
             k.point,
         )
         for k in result.kernels
@@ -396,19 +398,19 @@ def _search_result_text(result: Tuning, records: Path) -> str:
     failed = sum(tuned.failed for tuned in (*result.kernels, *(region.tuned for region in result.regions)))
     notes = [
         f"tuned kernels: {show.format_integer(round(result.default))} -> {show.format_integer(round(result.best))} {result.unit} "
-        f"({percent_gain_text(result.default, result.best) or 'nothing measured'}), each by its fastest schedule",
-        *([whole_network_text(result.network, result.unit)] if result.network is not None else []),
+        f"({format_percent_gain(result.default, result.best) or 'nothing measured'}), each by its fastest schedule",
+        *([describe_whole_network(result.network, result.unit)] if result.network is not None else []),
         *([f"{failed} candidates failed: microc tune --show {records}"] if failed else []),
         f"use them: microc compile MODEL --tuned {records}",
     ]
     head = ("layer", "operators", "points", "tried", f"default, {result.unit}", "best", "", "schedule")
-    tables = [show.table(head, rows, 2)] if rows else []
+    tables = [show.format_table(head, rows, 2)] if rows else []
     if result.regions:
-        tables.append(_external_regions_table(result))
+        tables.append(_format_external_regions_table(result))
     return "\n\n".join((*tables, "\n".join(notes)))
 
 
-def whole_network_text(network: TunedNetwork, unit: str) -> str:
+def describe_whole_network(network: TunedNetwork, unit: str) -> str:
     """Describe the measurement of the whole network as text.
 
     The text states the time with default schedules, the best time, and the number of kernels that keep their default
@@ -422,7 +424,7 @@ def whole_network_text(network: TunedNetwork, unit: str) -> str:
     return f"whole network: {default} -> {best} {unit} ({network.best / network.default:.3f}){kept_text}"
 
 
-def _external_regions_table(result: Tuning) -> str:
+def _format_external_regions_table(result: Tuning) -> str:
     """Format a table that compares the time of microc's kernels with that of external code, for each region of the graph."""
     rows = [
         (
@@ -438,7 +440,7 @@ def _external_regions_table(result: Tuning) -> str:
         )
         for region in result.regions
     ]
-    return show.table(("layer", "external code", f"ours, {result.unit}", "theirs", "taken", ""), rows, 2)
+    return show.format_table(("layer", "external code", f"ours, {result.unit}", "theirs", "taken", ""), rows, 2)
 
 
 def _answer_with_search_spaces(arguments: Arguments) -> show.Answer:
@@ -455,15 +457,15 @@ def _answer_with_search_spaces(arguments: Arguments) -> show.Answer:
         head = f"{name}{more} ({kernel['op']}): {show.format_integer(kernel['points'])} points"
         rows: list[tuple[str, object]] = [("default", kernel["default"])]
         rows += [
-            (f"  {name}", _decision_values_text(values))
+            (f"  {name}", _format_decision_values(values))
             for name, values in kernel["decisions"].items()
             if len(values) > 1
         ]
-        parts.append(head + "\n" + show.facts(rows))
+        parts.append(head + "\n" + show.format_pairs(rows))
     return show.Answer({"kernels": kernels}, "\n\n".join(parts))
 
 
-def _decision_values_text(values: list[Any]) -> str:
+def _format_decision_values(values: list[Any]) -> str:
     """Format the values from which a decision of a schedule (such as a tile size) is chosen."""
     text = ", ".join(str(value) or "-" for value in values[:_SHOWN_VALUES])
     return text + (f", ... ({len(values)})" if len(values) > _SHOWN_VALUES else "")

@@ -15,7 +15,7 @@ from microc.cli.project_context import (
     build_firmware,
     load_inputs,
     load_samples,
-    open_source_project,
+    open_project_of_source,
     pixel_range,
     progress_callback,
     serial_line_options,
@@ -137,17 +137,23 @@ def compare_with_framework(
         "data_sha256": hash_input_sets(inputs),
         "agrees": comparison.agrees,
         "identical": comparison.identical,
-        "outputs": [_agreement_data(output) for output in comparison.outputs],
-        "layers": [_agreement_data(layer) for layer in comparison.layers],
+        "outputs": [_agreement_to_data(output) for output in comparison.outputs],
+        "layers": [_agreement_to_data(layer) for layer in comparison.layers],
         "first_differing_layer": None if comparison.first is None else comparison.first.layer,
         "uncompared_outputs": list(comparison.uncompared),
     }
     text = "\n\n".join(
-        filter(None, (_agreement_table("output", comparison.outputs), _agreement_table("layer", comparison.layers)))
+        filter(
+            None,
+            (
+                _format_agreement_table("output", comparison.outputs),
+                _format_agreement_table("layer", comparison.layers),
+            ),
+        )
     )
     if not comparison.agrees:
         return FrameworkComparison(
-            data, text, comparison.error(model.name, _difference_hint(comparison.reference, options))
+            data, text, comparison.error(model.name, _hint_about_difference(comparison.reference, options))
         )
     exact = "every bit" if comparison.identical else "within the tolerance"
     total = sum(output.elements for output in comparison.outputs)
@@ -198,7 +204,7 @@ def _model_and_options(arguments: Arguments, manifest: Mapping[str, Any]) -> tup
     return arguments.model_file, make_options(input_shapes=shapes, rounding=options.get("rounding", "tflm"))
 
 
-def _difference_hint(reference: str, options: Options) -> str:
+def _hint_about_difference(reference: str, options: Options) -> str:
     """Return the hint about the likely reason for a difference between a network and its framework ``reference``."""
     wanted = {"litert": "litert", "tflm": "tflm"}.get(reference)
     if wanted and options.rounding != wanted:
@@ -210,7 +216,7 @@ def _difference_hint(reference: str, options: Options) -> str:
     return "--tolerance and --quanta say what may differ; --json has every figure"
 
 
-def _agreement_data(agreement: Agreement) -> dict[str, Any]:
+def _agreement_to_data(agreement: Agreement) -> dict[str, Any]:
     """Describe the agreement of a tensor with the same tensor of the framework as plain data."""
     return {
         **{name: show.replace_non_finite(value) for name, value in asdict(agreement).items()},
@@ -218,7 +224,7 @@ def _agreement_data(agreement: Agreement) -> dict[str, Any]:
     }
 
 
-def _agreement_table(row_kind: str, rows: Sequence[Agreement]) -> str:
+def _format_agreement_table(row_kind: str, rows: Sequence[Agreement]) -> str:
     """Format a table that shows the agreement of a network's outputs or layers with the framework's; empty without rows.
 
     ``row_kind``: ``output`` or ``layer``."""
@@ -238,16 +244,16 @@ def _agreement_table(row_kind: str, rows: Sequence[Agreement]) -> str:
             f"{row.relative:.1e}" if "float" in row.dtype else "",
             "" if row.cosine is None else f"{row.cosine:.7f}",
             "" if row.top is None else f"{100 * row.top:.1f} %",
-            _agreement_verdict(row),
+            _describe_agreement(row),
         )
         for row in rows
     ]
     names = ("layer", "tensor") if layers else ("output",)
     header = (*names, "elements", "differ", "largest", "relative", "cosine", "top-1", "")
-    return show.table(header, cells, len(names))
+    return show.format_table(header, cells, len(names))
 
 
-def _agreement_verdict(row: Agreement) -> str:
+def _describe_agreement(row: Agreement) -> str:
     """Return the verdict on a compared tensor.
 
     It is the number of elements beyond the tolerance, ``within`` if all are within it, or ``identical``."""
@@ -274,7 +280,7 @@ def run_verify_command(arguments: Arguments) -> show.Answer:
         samples, inputs = _load_user_data(arguments, library.manifest)
         answer = _add_framework_comparison(arguments, library, _user_input_sets(inputs, samples), show.Answer({}, ""))
         return write_evidence(arguments, library.manifest, answer)
-    with open_source_project(arguments) as project:
+    with open_project_of_source(arguments) as project:
         samples, inputs = _load_user_data(arguments, project.manifest)
         build_firmware(project, arguments)
         library = build_host_library(project)
@@ -382,10 +388,10 @@ def _compare_kernels(
         raise difference.error(f"board {name}", details)
     end = f"{name} and host agree: {len(input_sets)} samples, {show.format_integer(data['elements'])} elements, "
     exact = "every bit" if data["identical"] else "floats within the tolerance"
-    return data, f"{_kernel_checks_table(layers)}\n\n{end}{exact}"
+    return data, f"{_format_kernel_checks_table(layers)}\n\n{end}{exact}"
 
 
-def _kernel_checks_table(layers: Sequence[LayerCheck]) -> str:
+def _format_kernel_checks_table(layers: Sequence[LayerCheck]) -> str:
     """Format a table of the kernels whose results were compared between board and host."""
     rows = [
         (
@@ -397,7 +403,7 @@ def _kernel_checks_table(layers: Sequence[LayerCheck]) -> str:
         )
         for c in layers
     ]
-    return show.table(("kernel", "layer", "operators", "elements", "bits"), rows, 3)
+    return show.format_table(("kernel", "layer", "operators", "elements", "bits"), rows, 3)
 
 
 def _evaluate_samples(
@@ -422,13 +428,13 @@ def _evaluate_samples(
         "notes": list(samples.notes),
         "differing_samples": list(answers.differing),
         "largest_deviation": answers.deviation,
-        "classification": _classification_data(classes) if classes else None,
+        "classification": _classification_to_data(classes) if classes else None,
         "outputs": [asdict(c) for c in closenesses],
     }
     return data, "\n\n".join(_evaluation_paragraphs(samples, answers, classes, closenesses))
 
 
-def _classification_data(result: Classification) -> dict[str, Any]:
+def _classification_to_data(result: Classification) -> dict[str, Any]:
     """Describe a classification of samples as plain data."""
     return {
         "output": result.output,
@@ -455,18 +461,18 @@ def _evaluation_paragraphs(
     yield "\n".join((*samples.notes, agreement))
     if classes is not None:
         share = f"{classes.correct} of {classes.total}, {100 * classes.accuracy:.2f} %"
-        yield f"accuracy  {share} ({classes.output})\n\n{_confusion_or_mistakes(classes)}".rstrip()
+        yield f"accuracy  {share} ({classes.output})\n\n{_format_confusion_or_mistakes(classes)}".rstrip()
     if closenesses:
         rows = [
             (c.output, f"{c.rmse:.6g}", f"{c.largest:.6g}", "" if c.cosine is None else f"{c.cosine:.9f}")
             for c in closenesses
         ]
-        yield show.table(("output", "RMSE", "largest difference", "cosine"), rows)
+        yield show.format_table(("output", "RMSE", "largest difference", "cosine"), rows)
 
 
-def _confusion_or_mistakes(result: Classification) -> str:
+def _format_confusion_or_mistakes(result: Classification) -> str:
     """Format the confusion matrix of a classification; for many classes, a table of the most frequent mistakes instead."""
     if len(result.confusion) > _SHOWN_CLASSES:
         rows = result.mistakes()[:_SHOWN_MISTAKES]
-        return show.table(("truth", "answer", "times"), rows, 0) if rows else ""
+        return show.format_table(("truth", "answer", "times"), rows, 0) if rows else ""
     return show.confusion_table(result.confusion.tolist())

@@ -17,7 +17,7 @@ from microc.cli.arguments import Arguments
 from microc.cli.project_context import (
     build_firmware,
     load_samples,
-    open_source_project,
+    open_project_of_source,
     pixel_range,
     progress_callback,
     serial_line_options,
@@ -45,7 +45,7 @@ def run_watch_command(arguments: Arguments) -> show.Answer:
         )
     pixel_range(arguments)
     run_count = 0
-    with open_source_project(arguments) as project:
+    with open_project_of_source(arguments) as project:
         samples = load_samples(arguments, project.manifest)
         build_firmware(project, arguments)
         with (

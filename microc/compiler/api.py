@@ -310,15 +310,17 @@ def _build_desktop_library(source: Path | Graph, target: str, options: Options, 
     """
     if "," in target:
         return _build_multi_target_library(source, target, options, progress)
-    from microc.device.toolchain import PORTABLE, THIS_COMPUTER, flags_if_machine_available, library_target
+    from microc.device.toolchain import PORTABLE, THIS_COMPUTER, flags_if_machine_available, parse_library_target
     from microc.run.desktop.load import build_library
 
-    core = library_target(target)
+    core = parse_library_target(target)
     flags = flags_if_machine_available(core.core.machine)
-    elsewhere = (
+    build_for_export = (
         partial(_build_desktop_library, source, PORTABLE, options, None) if flags and target in THIS_COMPUTER else None
     )
-    return build_library(_generate_desktop_sources(source, core, options, progress), *flags, elsewhere=elsewhere)
+    return build_library(
+        _generate_desktop_sources(source, core, options, progress), *flags, build_for_export=build_for_export
+    )
 
 
 def _build_multi_target_library(
@@ -326,22 +328,22 @@ def _build_multi_target_library(
 ) -> Library:
     """Build one library with a variant of the kernels for each of several cores. When the library is loaded, it selects
     the first variant that the computer supports."""
-    from microc.device.toolchain import library_targets
+    from microc.device.toolchain import parse_library_targets
 
     if options.external:
         raise UsageError(
             f"external: not possible in a library for several cores; got target {targets!r}, expected one core",
             hint="name one target, or leave out external",
         )
-    from microc.run.desktop.load import build_levels, merge_levels
+    from microc.run.desktop.load import build_library_for_cores, merge_sources_of_cores
 
-    cores = library_targets(targets)
+    cores = parse_library_targets(targets)
     name = network_name(options.name or (source.name if isinstance(source, Graph) else source.stem))
     variants = [
         _generate_desktop_sources(source, core, replace(options, name=f"level{level}_{name}"), progress)
         for level, core in enumerate(cores)
     ]
-    return build_levels(merge_levels(variants, name))
+    return build_library_for_cores(merge_sources_of_cores(variants, name))
 
 
 def _compile_for_board(source: Path | Graph, board: Board, options: Options, progress: Progress | None) -> Module:

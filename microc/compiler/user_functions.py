@@ -20,7 +20,7 @@ from microc.compiler.fit.footprint import compute_and_check_footprint
 from microc.compiler.single_function import compile_function, verify_function
 from microc.compiler.sizes.open_functions import compile_sized_function, make_specialiser
 from microc.device.boards import load_board
-from microc.device.toolchain import NATIVE, PORTABLE, flags_if_machine_available, library_target
+from microc.device.toolchain import NATIVE, PORTABLE, flags_if_machine_available, parse_library_target
 from microc.errors import ScheduleError, UsageError
 from microc.module import Module
 from microc.run import board_project
@@ -182,7 +182,7 @@ def _function_target(target: str) -> Target:
     """Return the target with the given name. ``host`` and ``portable``: this computer without vector instructions;
     ``native``: with them."""
     name = validation.as_text("a target", target)
-    return library_target(name) if name in (NATIVE, PORTABLE) else target_for(name)
+    return parse_library_target(name) if name in (NATIVE, PORTABLE) else target_for(name)
 
 
 def _compile_to_module(

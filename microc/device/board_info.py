@@ -235,7 +235,7 @@ def read_blob(path: Path) -> Blob:
     try:
         data = read_bytes(path, LARGEST)
     except OSError as error:
-        raise _invalid_blob_error(path, f"cannot read it: {error.strerror or error}") from error
+        raise _make_invalid_blob_error(path, f"cannot read it: {error.strerror or error}") from error
     return unpack_blob(data, path)
 
 
@@ -243,7 +243,7 @@ def unpack_blob(data: bytes, path: Path) -> Blob:
     """Decode the bytes of a blob's file, with the checks that the board makes. UsageError, which names ``path``, if one
     fails."""
     if len(data) < HEADER or not data.startswith(MAGIC):
-        raise _invalid_blob_error(path, f"it does not begin with {MAGIC.decode()}")
+        raise _make_invalid_blob_error(path, f"it does not begin with {MAGIC.decode()}")
     fields = _HEADER.unpack_from(data)
     _, version, size, crc, abi, memory, stack, run, reset, table, count, kernels, core, fingerprint, name = fields
     if version != FORMAT:
@@ -253,9 +253,9 @@ def unpack_blob(data: bytes, path: Path) -> Blob:
             hint="compile it again",
         )
     if not HEADER <= size <= len(data) or zlib.crc32(data[_CRC_START:size]) != crc:
-        raise _invalid_blob_error(path, "its CRC is wrong, or a part is missing")
+        raise _make_invalid_blob_error(path, "its CRC is wrong, or a part is missing")
     if not HEADER <= run < table or (reset and not HEADER <= reset < table) or table + count * _ENTRY.size > size:
-        raise _invalid_blob_error(path, "its header contradicts itself")
+        raise _make_invalid_blob_error(path, "its header contradicts itself")
     tensors = tuple(
         _unpack_blob_tensor(path, memory, entry)
         for entry in _ENTRY.iter_unpack(data[table : table + count * _ENTRY.size])
@@ -282,7 +282,7 @@ def _unpack_blob_tensor(path: Path, memory_bytes: int, tensor_fields: Sequence[i
     ``memory_bytes``: bytes of the network's memory, within which the tensor must be."""
     offset, nbytes, kernel, dtype, kind = tensor_fields
     if offset + nbytes > memory_bytes or dtype >= len(DTYPES) or kind >= len(KINDS):
-        raise _invalid_blob_error(path, "its table of tensors is damaged")
+        raise _make_invalid_blob_error(path, "its table of tensors is damaged")
     return BlobTensor(offset, nbytes, DTYPES[dtype], KINDS[kind], None if kernel == _NO_KERNEL else kernel)
 
 
@@ -291,7 +291,7 @@ def _decode_zero_terminated_string(field: bytes) -> str:
     return field.partition(b"\0")[0].decode(errors="replace")
 
 
-def _invalid_blob_error(path: Path, reason: str) -> UsageError:
+def _make_invalid_blob_error(path: Path, reason: str) -> UsageError:
     """Return the error for a file that is no valid blob. ``reason``: a clause, such as "its CRC is wrong"."""
     return UsageError(
         f"{path}: not a file of a loadable network: {reason}",

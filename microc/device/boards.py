@@ -56,7 +56,7 @@ def load_board(name_or_path: str | Path) -> Board:
             where=str(path),
             hint="correct it; boards/README.md explains the tables",
         ) from error
-    return _board_from_tables(path.stem, path, file_text, data)
+    return _make_board_from_tables(path.stem, path, file_text, data)
 
 
 def make_board_of_core(cpu: str) -> Board:
@@ -81,10 +81,10 @@ def load_board_copy(path: Path, name: str) -> Board:
         raise UsageError(
             f"cannot read the project's board: {error}", where=str(path), hint="compile the model again"
         ) from error
-    return _board_from_tables(name, path, file_text, data, core)
+    return _make_board_from_tables(name, path, file_text, data, core)
 
 
-def _board_from_tables(
+def _make_board_from_tables(
     name: str, path: Path, file_text: str, data: Mapping[str, Any], core: Target | None = None
 ) -> Board:
     """Check the tables of a board file and make a board; ``file_text``: the file's content, in which errors look up
@@ -100,7 +100,7 @@ def _board_from_tables(
     core = core or target_for(data["cpu"])
     _check_rules_beyond_schema(path, file_text, data, core.isa)
     regions = tuple(Region(m["name"], m["kind"], m["origin"], m["size"]) for m in data["memory"])
-    target = replace(core, flash_wait=_flash_wait_cycles_per_byte(data), npu=_npu_as_external_option(data))
+    target = replace(core, flash_wait=_flash_wait_cycles_per_byte(data), npu=_format_npu_as_external_option(data))
     return Board(name, data["title"], target, regions, data)
 
 
@@ -111,7 +111,7 @@ def _flash_wait_cycles_per_byte(data: Mapping[str, Any]) -> float:
     return float(flash.get("wait_states", 0)) / float(flash.get("line_bytes", 4))
 
 
-def _npu_as_external_option(data: Mapping[str, Any]) -> str:
+def _format_npu_as_external_option(data: Mapping[str, Any]) -> str:
     """Return a board's accelerator as a value of the option ``--external``; empty if it has none."""
     npu: Mapping[str, Any] = data.get("npu", {})
     settings = (f"{key}={npu[key]}" for key in ("memory", "system") if key in npu)
@@ -128,7 +128,7 @@ def _path_of_board_file(name_or_path: str) -> Path:
     if name_or_path not in known:
         hint = (
             similar_names_hint(name_or_path, known)
-            or _hint_of_boards_by_title(name_or_path, known)
+            or _hint_at_boards_by_title(name_or_path, known)
             or "choose one that microc boards lists"
         )
         raise UsageError(
@@ -137,7 +137,7 @@ def _path_of_board_file(name_or_path: str) -> Path:
     return file_access.boards_folder() / f"{name_or_path}.toml"
 
 
-def _hint_of_boards_by_title(search_word: str, board_names: Sequence[str]) -> str:
+def _hint_at_boards_by_title(search_word: str, board_names: Sequence[str]) -> str:
     """Return the hint with the boards whose titles contain ``search_word``, emulated boards first; empty without any.
 
     The word may be the name of a chip, core or vendor."""
@@ -163,13 +163,13 @@ def _check_board_schema(path: Path, file_text: str, data: Mapping[str, Any]) -> 
         keys = list(first.absolute_path)
         hint = f"{other_errors} more mistakes in this file" if other_errors else ""
         raise UsageError(
-            f"the board file breaks its schema: {_schema_message(first)}",
+            f"the board file breaks its schema: {_format_schema_violation(first)}",
             where=_file_and_line_of_key(path, file_text, keys),
             hint=hint,
         )
 
 
-def _schema_message(error: Any) -> str:
+def _format_schema_violation(error: Any) -> str:
     """Return the message about a violation of the schema: the key, then the validator's message.
 
     For patterns and alternatives, the schema's description replaces the validator's message. ``error``: from

@@ -136,7 +136,7 @@ class Client:
         """Write the bytes of tensor ``index``: little-endian elements in row-major order.
 
         ``allow_fewer_bytes``: accept fewer bytes than the tensor has, which are its first; else that is a UsageError."""
-        tensor = self._tensor_info(index)
+        tensor = self._find_tensor_info(index)
         if len(data) > tensor.nbytes or (len(data) < tensor.nbytes and not allow_fewer_bytes):
             raise UsageError(
                 f"tensor {index}: got {len(data)} bytes, expected {tensor.nbytes} ({tensor.dtype})",
@@ -150,7 +150,7 @@ class Client:
 
         An intermediate tensor is valid from its :attr:`TensorInfo.kernel` until a later kernel reuses its memory.
         """
-        tensor_bytes = self._tensor_info(index).nbytes
+        tensor_bytes = self._find_tensor_info(index).nbytes
         nbytes = tensor_bytes if nbytes is None else nbytes
         if not 0 <= nbytes <= min(tensor_bytes, _MAX_READ_BYTES):
             raise UsageError(
@@ -328,7 +328,7 @@ class Client:
         if self._progress is not None:
             self._progress(stage, done, total)
 
-    def _tensor_info(self, index: int) -> TensorInfo:
+    def _find_tensor_info(self, index: int) -> TensorInfo:
         """Return the description of tensor ``index``; UsageError if the index is out of range."""
         tensors = self.model.tensors
         if not 0 <= index < len(tensors):

@@ -272,7 +272,7 @@ ELF = "{elf}"
 SIMAVR = "simavr"
 
 
-def simulator_address(board: Board, elf: Path) -> str:
+def make_simulator_address(board: Board, elf: Path) -> str:
     """Return the transport address ``pipe:PROGRAM ARGUMENTS`` that starts a board's simulator with an image.
 
     UsageError if the image is missing, ToolError if the simulator is missing."""

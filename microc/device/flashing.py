@@ -17,7 +17,7 @@ from microc.codegen.output_files import replace_atomically
 from microc.device.board_info import make_printable
 from microc.device.emulators import Emulator, fill_placeholders
 from microc.device.images import FORMATS, convert_image
-from microc.device.runners import Runner, board_runners, select_runner
+from microc.device.runners import Runner, list_runners_of_board, select_runner
 from microc.errors import DeviceError, ToolError, UsageError
 from microc.target import Board
 
@@ -56,7 +56,7 @@ def _require_runner_program(board: Board, runner: Runner, *, only_selected: bool
         return
     if only_selected:
         raise ToolError(runner.missing_requirement, where=f"runner {runner.name}", hint=runner.install)
-    options = "\n".join(f"    {r.name}: {r.missing_requirement}; {r.install}" for r in board_runners(board))
+    options = "\n".join(f"    {r.name}: {r.missing_requirement}; {r.install}" for r in list_runners_of_board(board))
     raise ToolError(f"nothing here can flash {board.name}:\n{options}", where=board.name, hint="install one of them")
 
 
@@ -115,7 +115,7 @@ def load_image_into_emulator(emulator: Emulator, elf: Path) -> tuple[str, ...]:
     loaded it.
 
     Without gdb the emulator is restarted with the image, on new ports: read its ``url`` afterwards."""
-    usable = [r for r in board_runners(emulator.board) if r.emulated and shutil.which(r.argv[0])]
+    usable = [r for r in list_runners_of_board(emulator.board) if r.emulated and shutil.which(r.argv[0])]
     if usable:
         command = _fill_runner_commands(usable[0], {"elf": str(elf), "gdb": emulator.gdb})[0]
         output = _run_flashing_command(command, usable[0])

@@ -73,14 +73,14 @@ def encode_intel_hex(segments: Sequence[Segment]) -> str:
         while at < start + len(data):
             if at >> 16 != upper:
                 upper = at >> 16
-                lines.append(_intel_hex_record(4, 0, upper.to_bytes(2, "big")))
+                lines.append(_encode_intel_hex_record(4, 0, upper.to_bytes(2, "big")))
             count = min(_HEX_BYTES, start + len(data) - at, 0x10000 - (at & 0xFFFF))
-            lines.append(_intel_hex_record(0, at & 0xFFFF, data[at - start : at - start + count]))
+            lines.append(_encode_intel_hex_record(0, at & 0xFFFF, data[at - start : at - start + count]))
             at += count
-    return "\n".join([*lines, _intel_hex_record(1, 0, b""), ""])
+    return "\n".join([*lines, _encode_intel_hex_record(1, 0, b""), ""])
 
 
-def _intel_hex_record(record_type: int, address: int, data: bytes) -> str:
+def _encode_intel_hex_record(record_type: int, address: int, data: bytes) -> str:
     """Encode a record of Intel HEX.
 
     ``record_type``: 0 for data, 1 for the end of the file, 4 for the upper half of addresses."""
@@ -143,7 +143,7 @@ values."""
 
 
 @frozen
-class Piece:
+class ProgramPiece:
     """A range of a program's memory that belongs to one symbol, or to none.
 
     ``names``: the symbol and its aliases; empty between symbols. ``source``: base name of the source file, empty if
@@ -160,8 +160,8 @@ class Piece:
 
 
 @frozen
-class _SourcedSymbol:
-    """A symbol of an ELF file with its source file. ``unit``: as in :class:`Piece`. ``section``: index of its
+class _SymbolWithSourceFile:
+    """A symbol of an ELF file with its source file. ``unit``: as in :class:`ProgramPiece`. ``section``: index of its
     section."""
 
     name: str
@@ -172,7 +172,7 @@ class _SourcedSymbol:
     section: int
 
 
-def cut_program_into_pieces(elf: Path, objects: Iterable[Path] = ()) -> tuple[Piece, ...]:
+def cut_program_into_pieces(elf: Path, objects: Iterable[Path] = ()) -> tuple[ProgramPiece, ...]:
     """Cut all allocated sections of an ELF file into pieces at its symbols. Their sizes add up to those of size(1).
 
     ``objects``: the object files of the build, in which the source files of global symbols are looked up. An ELF file
@@ -213,7 +213,7 @@ def _iterate_global_symbols(elf: ELFFile) -> Iterator[Any]:
     )
 
 
-def _iterate_memory_symbols(elf: ELFFile, source_files: dict[str, str]) -> Iterator[_SourcedSymbol]:
+def _iterate_memory_symbols(elf: ELFFile, source_files: dict[str, str]) -> Iterator[_SymbolWithSourceFile]:
     """Yield the symbols of an ELF file that name memory: functions, objects, and global labels of assembler code.
 
     Labels have no size. ``source_files``: source files of global symbols by name."""
@@ -231,10 +231,10 @@ def _iterate_memory_symbols(elf: ELFFile, source_files: dict[str, str]) -> Itera
             source, unit = (
                 (source_file, file_counts[source_file] - 1) if local else (source_files.get(symbol.name, ""), 0)
             )
-            yield _SourcedSymbol(symbol.name, source, unit, address, symbol["st_size"], symbol["st_shndx"])
+            yield _SymbolWithSourceFile(symbol.name, source, unit, address, symbol["st_size"], symbol["st_shndx"])
 
 
-def _cut_sections_into_pieces(elf: ELFFile, source_files: dict[str, str]) -> Iterator[Piece]:
+def _cut_sections_into_pieces(elf: ELFFile, source_files: dict[str, str]) -> Iterator[ProgramPiece]:
     """Cut all allocated sections of an ELF file into pieces at their symbols.
 
     ``source_files``: source files of global symbols by name."""
@@ -255,12 +255,12 @@ def _cut_sections_into_pieces(elf: ELFFile, source_files: dict[str, str]) -> Ite
             sourced = next((s for s in same if s.source), None)
             source, unit = (sourced.source, sourced.unit) if sourced else ("", 0)
             names = tuple(dict.fromkeys(s.name for s in same))
-            yield Piece(names, source, unit, section.name, kind, begin, end - begin)
+            yield ProgramPiece(names, source, unit, section.name, kind, begin, end - begin)
 
 
 def _cut_address_range_at_symbols(
-    symbols: list[_SourcedSymbol], start: int, stop: int
-) -> Iterator[tuple[list[_SourcedSymbol], int, int]]:
+    symbols: list[_SymbolWithSourceFile], start: int, stop: int
+) -> Iterator[tuple[list[_SymbolWithSourceFile], int, int]]:
     """Cut the addresses from ``start`` to ``stop`` (exclusive) at the symbols in this range.
 
     Yields symbols, start and end (exclusive) of each piece; the list of symbols is empty between two symbols. A symbol

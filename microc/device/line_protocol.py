@@ -238,7 +238,7 @@ class ProtocolSession:
         reply = self._send_hello()
         if reply.status == Status.BAD_SEQUENCE:  # the random session number happened to be the board's current one
             reply = self._send_hello()
-        return self._payload_of_reply(Operation.HELLO, reply, 8)
+        return self._extract_payload_of_reply(Operation.HELLO, reply, 8)
 
     def _send_hello(self) -> Frame:
         """Send HELLO with a new random session number; return the reply."""
@@ -260,7 +260,7 @@ class ProtocolSession:
         DeviceError after ``retries`` unanswered repetitions and at least ``min_wait_seconds``, and if the board
         refuses.
         """
-        return self._payload_of_reply(
+        return self._extract_payload_of_reply(
             operation, self._send_with_next_sequence_number(operation, payload, model, min_wait_seconds), answer_bytes
         )
 
@@ -269,7 +269,7 @@ class ProtocolSession:
         what = f"the board's answer to {operation.name} is malformed"
         return DeviceError(what, where=self.where, hint="flash the firmware again")
 
-    def _payload_of_reply(self, operation: Operation, reply: Frame, answer_bytes: int | None) -> bytes:
+    def _extract_payload_of_reply(self, operation: Operation, reply: Frame, answer_bytes: int | None) -> bytes:
         """Return the payload of a reply to ``operation``. DeviceError if its protocol version, its status or its length
         ``answer_bytes`` (None: any) is wrong."""
         if reply.version != VERSION:
@@ -305,7 +305,7 @@ class ProtocolSession:
             if remaining <= 0:
                 name = Operation(request.operation).name
                 what = f"the board is too slow: no answer to {name} within the {self._limit:.1f} s for this operation"
-                raise DeviceError(what, where=self.where, hint=self._silence_hint(request))
+                raise DeviceError(what, where=self.where, hint=self._hint_about_silence(request))
             reply = self._send_once(request, data, min(wait, remaining))
             if reply is not None:
                 return reply
@@ -315,9 +315,9 @@ class ProtocolSession:
         what = (
             f"no answer to {Operation(request.operation).name} in {elapsed:.1f} s; the request was sent {attempt} times"
         )
-        raise DeviceError(what, where=self.where, hint=self._silence_hint(request))
+        raise DeviceError(what, where=self.where, hint=self._hint_about_silence(request))
 
-    def _silence_hint(self, request: Frame) -> str:
+    def _hint_about_silence(self, request: Frame) -> str:
         """Return the hint with the likely reason that a request got no reply."""
         if self._strays > _MANY_STRAYS:
             return (

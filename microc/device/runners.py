@@ -74,14 +74,14 @@ class Runner:
     @property
     def drive(self) -> Path | None:
         """Mount point of the drive that the options name; None if it is not mounted."""
-        return next((folder for folder in _mount_point_candidates(self._drive_name) if folder.is_dir()), None)
+        return next((folder for folder in _list_mount_point_candidates(self._drive_name) if folder.is_dir()), None)
 
     @property
     def _drive_name(self) -> str:
         return " ".join(self.options)
 
 
-def _mount_point_candidates(name: str) -> list[Path]:
+def _list_mount_point_candidates(name: str) -> list[Path]:
     """List the folders in which desktop systems mount a drive, by the drive's name."""
     user = os.environ.get("USER", "")
     roots = ["/Volumes"] if sys.platform == "darwin" else [f"/media/{user}", f"/run/media/{user}", "/media", "/mnt"]
@@ -99,7 +99,7 @@ def _runners_folder() -> Path:
     return file_access.boards_folder() / "runners"
 
 
-def board_runners(board: Board) -> tuple[Runner, ...]:
+def list_runners_of_board(board: Board) -> tuple[Runner, ...]:
     """List the runners of a board, best first; empty for the host, which is not flashed."""
     return tuple(_make_runner(entry) for entry in board.raw["flash"]["runner"])
 
@@ -136,7 +136,7 @@ def select_runner(board: Board, name: str = "") -> Runner:
     If none can work, it is the first of the board's runners.
     UsageError for a board without runners and for an unknown name.
     """
-    known = board_runners(board)
+    known = list_runners_of_board(board)
     if not known:
         raise UsageError(f"board {board.name!r} has nothing to flash", hint="run it on this computer: microc run DIR")
     if not name:

@@ -192,7 +192,7 @@ def require_program(program: str, install: str = "") -> str:
     return path
 
 
-def board_tools(board: Board) -> tuple[str, ...]:
+def list_tools_of_board(board: Board) -> tuple[str, ...]:
     """List the programs that build a board's firmware and run it in an emulator or simulator: the compiler first."""
     prefix = board.raw["build"]["prefix"]
     host_name = next((name for name in (os.environ.get("CC") or "", *_HOST_COMPILERS) if shutil.which(name)), "cc")
@@ -432,7 +432,7 @@ def native_core() -> str:
     return next((core.name for core in reversed(candidates) if is_machine_available(core.machine)), PLAIN)
 
 
-def library_target(core_name: str) -> Target:
+def parse_library_target(core_name: str) -> Target:
     """Return the target of a library by the name of a core.
 
     ``host`` and ``native`` stand for the most capable core that this computer can run, ``portable`` for any core.
@@ -445,12 +445,12 @@ def library_target(core_name: str) -> Target:
     return target_for(PLAIN if core_name == PORTABLE else core_name)
 
 
-def library_targets(comma_separated_names: str) -> tuple[Target, ...]:
+def parse_library_targets(comma_separated_names: str) -> tuple[Target, ...]:
     """Return the targets of a library for several cores, the preferred core first.
 
-    ``comma_separated_names``: names as for :func:`library_target`. UsageError for cores of other processor
+    ``comma_separated_names``: names as for :func:`parse_library_target`. UsageError for cores of other processor
     architectures, repeated cores, and more than :data:`MOST_CORES` cores."""
-    cores = tuple(library_target(name.strip()) for name in comma_separated_names.split(","))
+    cores = tuple(parse_library_target(name.strip()) for name in comma_separated_names.split(","))
     names_of_cores = [core.cpu for core in cores]
     if len(set(names_of_cores)) < len(names_of_cores) or len(names_of_cores) > MOST_CORES:
         raise UsageError(

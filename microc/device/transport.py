@@ -64,7 +64,7 @@ def list_ports() -> tuple[Port, ...]:
     )
 
 
-def candidate_ports(board: Board, ports: Sequence[Port]) -> tuple[Port, ...]:
+def select_candidate_ports(board: Board, ports: Sequence[Port]) -> tuple[Port, ...]:
     """List the ports with a board's USB ids; without any, the ports of common serial adapters."""
     ids: tuple[str, ...] = tuple(board.raw.get("usb", ()))
     return tuple(p for p in ports if p.usb in ids) or tuple(p for p in ports if p.usb in ADAPTERS)
@@ -73,7 +73,7 @@ def candidate_ports(board: Board, ports: Sequence[Port]) -> tuple[Port, ...]:
 def find_board_port(board: Board) -> str:
     """Find the serial port of a board by its USB ids; return its name. UsageError unless exactly one port matches."""
     ports = list_ports()
-    matches = candidate_ports(board, ports)
+    matches = select_candidate_ports(board, ports)
     if len(matches) == 1:
         return matches[0].name
     if matches:
@@ -85,11 +85,11 @@ def find_board_port(board: Board) -> str:
     port_names = ", ".join(p.name for p in ports) or "none"
     raise UsageError(
         f"board {board.name!r} is on no serial port that we recognise; the ports of this machine: {port_names}",
-        hint=f"plug it in, or name its port: --port /dev/ttyACM0{_hint_of_similar_emulated_board(board)}",
+        hint=f"plug it in, or name its port: --port /dev/ttyACM0{_hint_at_similar_emulated_board(board)}",
     )
 
 
-def _hint_of_similar_emulated_board(board: Board) -> str:
+def _hint_at_similar_emulated_board(board: Board) -> str:
     """Return the hint with the emulated board whose core is most similar; empty if none has a core of the same family.
 
     The most similar core has the fewest features in only one of both; the larger RAM breaks ties."""
@@ -256,16 +256,16 @@ class SocketTransport:
                 return b""
             data = self._socket.recv(_CHUNK)
         except (OSError, ValueError) as error:
-            raise self._lost_line_error(str(error)) from error
+            raise self._make_lost_line_error(str(error)) from error
         if not data:
-            raise self._lost_line_error("closed by the other side")
+            raise self._make_lost_line_error("closed by the other side")
         return data
 
     def write(self, data: bytes) -> None:
         try:
             self._socket.sendall(data)
         except OSError as error:
-            raise self._lost_line_error(str(error)) from error
+            raise self._make_lost_line_error(str(error)) from error
 
     def reopen(self) -> bool:
         self.close()
@@ -278,7 +278,7 @@ class SocketTransport:
     def close(self) -> None:
         self._socket.close()
 
-    def _lost_line_error(self, why: str) -> DeviceError:
+    def _make_lost_line_error(self, why: str) -> DeviceError:
         """Return the error for a lost connection."""
         return DeviceError(
             f"the connection is gone: {why}", where=self.description, hint="start the emulator or serial server again"
@@ -314,9 +314,9 @@ class PipeTransport:
                 return b""
             data = os.read(self._output.fileno(), _CHUNK)
         except (OSError, ValueError) as error:
-            raise self._lost_line_error() from error
+            raise self._make_lost_line_error() from error
         if not data:
-            raise self._lost_line_error()
+            raise self._make_lost_line_error()
         return data
 
     def write(self, data: bytes) -> None:
@@ -332,7 +332,7 @@ class PipeTransport:
                     )
                 data = data[self._input.write(data) or 0 :]
         except (OSError, ValueError) as error:
-            raise self._lost_line_error() from error
+            raise self._make_lost_line_error() from error
 
     def reopen(self) -> bool:
         """Return False, since the tensors of a program that has ended are lost."""
@@ -354,7 +354,7 @@ class PipeTransport:
             self._process.kill()
             return self._process.wait()
 
-    def _lost_line_error(self) -> DeviceError:
+    def _make_lost_line_error(self) -> DeviceError:
         """Return the error for a program that has ended, with its exit code and the first lines of its errors."""
         if self._errors.closed:
             return DeviceError("the pipe is closed", where=self.description)

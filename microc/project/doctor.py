@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from microc.base.immutable import frozen
 from microc.device.boards import load_board
 from microc.device.emulators import find_program_or_simulator
-from microc.device.runners import board_runners
-from microc.device.toolchain import board_tools, install_commands
+from microc.device.runners import list_runners_of_board
+from microc.device.toolchain import install_commands, list_tools_of_board
 from microc.errors import ToolError
 from microc.target import Board
 
@@ -88,8 +88,8 @@ def _programs_for_board(board: Board) -> list[tuple[str, str, bool]]:
     Essential are the programs that build and emulate its firmware. Of the programs that can flash the board only the
     first usable one is listed."""
     purposes = {name: purpose for name, purpose, _ in PROGRAMS}
-    programs = dict.fromkeys(board_tools(board), True)
-    flashers = board_runners(board)
+    programs = dict.fromkeys(list_tools_of_board(board), True)
+    flashers = list_runners_of_board(board)
     if flashers:
         best = next((flasher for flasher in flashers if not flasher.missing_requirement), flashers[0])
         programs.setdefault(best.argv[0], False)

@@ -23,7 +23,7 @@ from microc.compiler.interaction import Progress
 from microc.compiler.options import make_options
 from microc.device.board_info import Stats
 from microc.device.boards import load_board
-from microc.device.toolchain import LinkedSizes, board_tools
+from microc.device.toolchain import LinkedSizes, list_tools_of_board
 from microc.frontend.detect import read_model_bytes
 from microc.project.config import FOLDER, NAME, format_config
 from microc.run import board_project
@@ -143,7 +143,7 @@ def choose_demo_board() -> tuple[str, tuple[str, ...]]:
     """Choose the board of the demonstration; return its name and the tools that are missing.
 
     The board is the emulated board :data:`BOARD`, or ``host`` (this computer) if tools for that board are missing."""
-    missing = tuple(tool for tool in board_tools(load_board(BOARD)) if shutil.which(tool) is None)
+    missing = tuple(tool for tool in list_tools_of_board(load_board(BOARD)) if shutil.which(tool) is None)
     return ("host" if missing else BOARD), missing
 
 

@@ -23,7 +23,7 @@ from microc.isa import CORES
 from microc.module import Arithmetic
 from microc.ops.attributes import Ties
 from microc.reports.layers import slowest_layers
-from microc.reports.text_tables import milliseconds_text
+from microc.reports.text_tables import format_milliseconds
 from microc.target import Board, Target, target_for
 
 # ---- Advice on arithmetic (floats or integers), as sentences that contain the command to run.
@@ -51,10 +51,10 @@ class FloatCosts:
     instructions_per_dequantized_element: float
 
 
-def advise_on_arithmetic(arithmetic: Arithmetic, model_path: str, target: Target, requantize: str) -> tuple[str, ...]:
+def advise_on_arithmetic(arithmetic: Arithmetic, model: str, target: Target, requantize: str) -> tuple[str, ...]:
     """Return advice on the arithmetic of a network, as sentences; none for the host, where networks are only tried out.
 
-    ``model_path``: the model file to name in commands. ``requantize``: value of the option ``requantize`` under which the
+    ``model``: path of the model file to name in commands. ``requantize``: value of the option ``requantize`` under which the
     network is compiled.
     """
     if target.cpu == "host" or not (arithmetic.float_macs or arithmetic.float_scaled):
@@ -66,7 +66,7 @@ def advise_on_arithmetic(arithmetic: Arithmetic, model_path: str, target: Target
         what = "int8" if arithmetic.float_macs == arithmetic.macs else "its float layers in int8"
         sentences.append(
             f"{core}: {what} would be about {speedup:.{0 if speedup >= 9.5 else 1}f} times faster: "
-            f"microc quantize {shlex.quote(model_path)} --data SAMPLES -o {shlex.quote(str(Path(model_path).with_suffix('.mcg')))}"
+            f"microc quantize {shlex.quote(model)} --data SAMPLES -o {shlex.quote(str(Path(model).with_suffix('.mcg')))}"
         )
     saved = round(arithmetic.float_scaled * float_costs.instructions_per_scaled_result)
     if saved > 0 and requantize == "float":
@@ -80,8 +80,8 @@ def advise_on_arithmetic(arithmetic: Arithmetic, model_path: str, target: Target
 def describe_arithmetic(arithmetic: Arithmetic, advice_sentences: tuple[str, ...]) -> dict[str, Any]:
     """Describe a network's arithmetic as plain data, ready for JSON.
 
-    The data are the number of multiply-accumulates in floats, their percentage, the reasons why they are in floats, and the
-    advice ``advice_sentences``."""
+    The data are the number of multiply-accumulates in floats, their percentage, the reasons why they are in floats, and
+    ``advice_sentences``."""
     share = 100 * arithmetic.float_macs / max(1, arithmetic.macs)
     return {
         "float_macs": arithmetic.float_macs,
@@ -472,7 +472,7 @@ def _slow_layer_advice(network: AdvisedNetwork) -> Iterator[Advice]:
     (top,) = slowest_layers(network.data, 1)
     if top["share"] > SLOW_SHARE:
         ms = (
-            f" ({milliseconds_text(top['milliseconds'])}, estimated)"
+            f" ({format_milliseconds(top['milliseconds'])}, estimated)"
             if top["milliseconds"] is not None and network.data["measured"] is None
             else ""
         )

@@ -15,7 +15,7 @@ from typing import Any
 
 from microc.base.immutable import frozen
 from microc.reports.firmware_size import live_arena_bytes
-from microc.reports.text_tables import dequantization_formula, shape_with_times_signs
+from microc.reports.text_tables import format_dequantization_formula, format_shape_with_times_signs
 
 # ---- Scatter plots with an optional line.
 
@@ -450,7 +450,10 @@ def _tensor_type_lines(tensor: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the lines of text that describe a tensor's type.
 
     The first line contains dtype and shape; for a quantised tensor, a second line contains the formula of its real values."""
-    shape, quant = f"{tensor['dtype']} {shape_with_times_signs(tensor['shape'])}", dequantization_formula(tensor)
+    shape, quant = (
+        f"{tensor['dtype']} {format_shape_with_times_signs(tensor['shape'])}",
+        format_dequantization_formula(tensor),
+    )
     return (shape, f"= {quant}") if quant else (shape,)
 
 

@@ -31,8 +31,8 @@ from microc.errors import UsageError, similar_names_hint
 from microc.graph.ir import shorten_text
 from microc.module import Call, Module, Trial
 from microc.reports.layers import describe_tensor_memories, describe_tensor_unit_use, format_tensor_unit_table
-from microc.reports.text_tables import facts, memory_usage_rows, table
 from microc.reports.text_tables import format_integer as format_integer
+from microc.reports.text_tables import format_pairs, format_table, memory_usage_rows
 from microc.schedule.cost.cost_model import Cost
 from microc.target import Board, Goal, Target, target_for
 from microc.tir.text import to_text
@@ -85,7 +85,7 @@ class Explanation:
         of all candidates. ``width``: largest width of tables in characters, 0: unlimited. Code is not wrapped."""
         if self.kernel is None:
             rows = memory_usage_rows(describe_tensor_memories(self.module))
-            memories = f"\n\nmemories\n{facts(rows, width)}" if rows else ""
+            memories = f"\n\nmemories\n{format_pairs(rows, width)}" if rows else ""
             return _network_steps_table(self.module, width) + memories + _trials_table(self.module.trials, width)
         return "\n\n".join(_kernel_paragraphs(self.kernel, self.target, full=full, line_width=width))
 
@@ -201,7 +201,7 @@ def _network_steps_table(module: Module, line_width: int) -> str:
         for k, call in enumerate(module.calls)
     ]
     head = ("step", "kernel", "operators", "rule", "instructions", "cycles")
-    numbers = table(head, [row[:-1] for row in rows], 4, line_width)
+    numbers = format_table(head, [row[:-1] for row in rows], 4, line_width)
     text = _add_text_column(numbers, ("layer", *(row[-1] for row in rows)), line_width)
     unit = format_tensor_unit_table({k: call.unit for k, call in enumerate(module.calls)}, line_width)
     return f"{text}\n\n{unit}" if unit else text
@@ -218,7 +218,7 @@ def _trials_table(trials: Sequence[Trial], line_width: int) -> str:
         (each.change, *map(format_integer, (each.arena, each.flash, each.instructions)), "yes" if each.kept else "no")
         for each in trials
     ]
-    return f"\n\ntried\n{table(('change', 'arena', 'flash', 'instructions', 'kept'), rows, 1, line_width)}"
+    return f"\n\ntried\n{format_table(('change', 'arena', 'flash', 'instructions', 'kept'), rows, 1, line_width)}"
 
 
 def _add_text_column(table_text: str, last_column: Sequence[str], line_width: int) -> str:
@@ -229,7 +229,7 @@ def _add_text_column(table_text: str, last_column: Sequence[str], line_width: in
     if "\n\n" in table_text:  # the table was too wide and is split into several: list the texts below
         first = table_text.partition("\n\n")[0].splitlines()[2:]
         named = [(row.split(" ", 1)[0], words) for row, words in zip(first, last_column[1:], strict=False)]
-        return f"{table_text}\n\n{last_column[0]}\n{facts(named, line_width)}"
+        return f"{table_text}\n\n{last_column[0]}\n{format_pairs(named, line_width)}"
     head, line, *rows = table_text.splitlines()
     indent = max(map(len, (head, line, *rows))) + 2
     below = 0 < line_width < indent + _MIN_TEXT_WIDTH
@@ -262,7 +262,7 @@ def _kernel_paragraphs(kernel: DerivedKernel, target: Target, *, full: bool, lin
         *((("tensor unit", describe_tensor_unit_use(call.unit)),) if call.unit else ()),
         *(("note", note) for note in kernel.notes),
     ]
-    yield facts(rows, line_width)
+    yield format_pairs(rows, line_width)
     for number, part in enumerate(kernel.parts):
         yield from _kernel_part_paragraphs(
             part, f"part {number}, " if len(kernel.parts) > 1 else "", full=full, line_width=line_width
@@ -314,7 +314,7 @@ def _candidates_table(candidates: Sequence[DerivedCandidate], line_width: int) -
         for c in candidates
     ]
     head = ("rule", "algorithm", "instructions", "cycles", "code", "constants", "weighs")
-    numbers = table(head, rows, 2, line_width)
+    numbers = format_table(head, rows, 2, line_width)
     return _add_text_column(numbers, ("verdict", *(c.verdict for c in candidates)), line_width)
 
 
@@ -332,7 +332,7 @@ def _counted_operations_table(cost: Cost, target: Target) -> str:
     ]
     rows.append(("total", "", f"{cost.instructions:,.0f}", f"{cost.cycles:,.0f}"))
     beside = f"{cost.code_bytes:,} bytes of code; {cost.spilled:,.0f} accesses to values that registers do not hold"
-    return f"{table(('operation', 'count', 'instructions', 'cycles'), rows)}\n{beside}"
+    return f"{format_table(('operation', 'count', 'instructions', 'cycles'), rows)}\n{beside}"
 
 
 # ---- Data.

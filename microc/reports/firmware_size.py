@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from microc.base.immutable import frozen
-from microc.device.images import KINDS, Piece, cut_program_into_pieces
+from microc.device.images import KINDS, ProgramPiece, cut_program_into_pieces
 from microc.device.toolchain import STACK
 from microc.errors import GrowthError, UsageError
 from microc.plan.liveness import count_covered_addresses
@@ -87,7 +87,7 @@ class SymbolOwners:
         self._runtime = runtime | {path.name for path in folder.glob("*.c")}
         self._foreign_part = "library" if own else "rest"
 
-    def symbols(self, pieces: Sequence[Piece]) -> tuple[SymbolSize, ...]:
+    def symbols(self, pieces: Sequence[ProgramPiece]) -> tuple[SymbolSize, ...]:
         """List the sizes of all symbols with their owners; and, for every section, the size of bytes without a symbol."""
         network_index_by_unit = self._networks_of_object_files(pieces)
         sizes = [self._measure_symbol(piece, network_index_by_unit) for piece in pieces if piece.names]
@@ -102,10 +102,10 @@ class SymbolOwners:
             sizes.append(SymbolSize(f"({section})", part, *_NO_NETWORK, "", section, kind, size))
         return tuple(sizes)
 
-    def _networks_of_object_files(self, pieces: Sequence[Piece]) -> dict[int, int]:
+    def _networks_of_object_files(self, pieces: Sequence[ProgramPiece]) -> dict[int, int]:
         """Map the object files that were compiled from a ``model.c`` to the indices of their networks.
 
-        Object files are identified by :attr:`Piece.unit`. An object file is assigned to the network whose function names
+        Object files are identified by :attr:`ProgramPiece.unit`. An object file is assigned to the network whose function names
         are most similar to the function names in the file."""
         functions_of_unit: dict[int, set[str]] = {}
         for piece in pieces:
@@ -123,7 +123,7 @@ class SymbolOwners:
                 network_index_by_unit[unit] = -k
         return network_index_by_unit
 
-    def _measure_symbol(self, piece: Piece, network_index_by_unit: Mapping[int, int]) -> SymbolSize:
+    def _measure_symbol(self, piece: ProgramPiece, network_index_by_unit: Mapping[int, int]) -> SymbolSize:
         """Return the size and the owner of a named piece (range of bytes) of the ELF file.
 
         ``network_index_by_unit``: index of the network by object file."""
@@ -131,7 +131,7 @@ class SymbolOwners:
         return SymbolSize(piece.names[0], part, network, steps, piece.source, piece.section, piece.kind, piece.size)
 
     def _find_owner_of_piece(
-        self, piece: Piece, network_index_by_unit: Mapping[int, int]
+        self, piece: ProgramPiece, network_index_by_unit: Mapping[int, int]
     ) -> tuple[str, str, tuple[int, ...]]:
         """Return the owner of a piece of the ELF file: part of the firmware, network and steps.
 

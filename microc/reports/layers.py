@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from microc.module import HotCode, Module
 from microc.reports.firmware_size import divide_evenly, live_arena_bytes
-from microc.reports.text_tables import cycles_to_milliseconds, table
+from microc.reports.text_tables import cycles_to_milliseconds, format_table
 from microc.reports.text_tables import format_integer as format_integer
 from microc.run.profile import shorten_layer_name
 
@@ -42,7 +42,7 @@ def format_tensor_unit_table(uses: Mapping[int, UnitUse | None], width: int = 0)
     share = sum(use.utilisation * use.cycles for use in used.values()) / (cycles or 1)
     rows.append(("total", format_integer(cycles), *map(format_integer, parts), f"{100 * share:.1f}"))
     head = ("step", "unit cycles", "loads", "computing", "stores", "unit MACs", "used, %")
-    return f"{table(head, rows, 1, width)}\ncycles of the tensor unit by its rule, in which the processor takes no time"
+    return f"{format_table(head, rows, 1, width)}\ncycles of the tensor unit by its rule, in which the processor takes no time"
 
 
 def _cells_of_tensor_unit_use(use: UnitUse) -> tuple[str, ...]:

@@ -315,7 +315,7 @@ def run_event_data(device: Device, run: WatchedRun) -> dict[str, Any]:
 
     ``answer``: index of the largest element in the first output with several elements, None if there is no such output."""
     clock = device.clock
-    amount = clock.amount(run.ticks)
+    amount = clock.convert_ticks(run.ticks)
     scores = next((array for array in run.outputs if array.size > 1), None)
     return {
         "run": run.number,

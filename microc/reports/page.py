@@ -20,7 +20,12 @@ from microc.reports.drawings import (
 from microc.reports.evidence import accuracy_sentences
 from microc.reports.firmware_size import PARTS
 from microc.reports.layers import slowest_layers
-from microc.reports.text_tables import clock_rate_text, milliseconds_text, peak_stack_text, shape_with_times_signs
+from microc.reports.text_tables import (
+    format_clock_rate,
+    format_milliseconds,
+    format_peak_stack,
+    format_shape_with_times_signs,
+)
 
 _MAX_DRAWN_CLASSES = 32
 """Largest number of classes for which a confusion matrix is drawn."""
@@ -158,18 +163,20 @@ def _headline_facts(data: Mapping[str, Any]) -> Iterator[Fact]:
     """Yield the figures at the head of the page: time, multiply-accumulates, memories, state, accuracy."""
     measured, totals, board = data["measured"], data["totals"], data["board"]
     ms = totals["milliseconds"]
-    about = f"{totals['cycles']:,} cycles" + (f" at {clock_rate_text(board['clock_hz'])}" if ms is not None else "")
+    about = f"{totals['cycles']:,} cycles" + (f" at {format_clock_rate(board['clock_hz'])}" if ms is not None else "")
     if measured:
         seconds = measured["seconds"]
         note = (
-            f"{measured['unit']}, {milliseconds_text(1000 * seconds)}"
+            f"{measured['unit']}, {format_milliseconds(1000 * seconds)}"
             if seconds is not None
             else f"{measured['unit']}, emulated"
         )
         yield Fact("One inference", f"{measured['time']:,}", note)
     if ms is not None:
         yield Fact(
-            "Estimated" if measured else "One inference", milliseconds_text(ms), about if measured else f"about {about}"
+            "Estimated" if measured else "One inference",
+            format_milliseconds(ms),
+            about if measured else f"about {about}",
         )
     elif not measured:
         yield Fact("One inference", f"{totals['cycles']:,}", "cycles, about")
@@ -184,7 +191,7 @@ def _headline_facts(data: Mapping[str, Any]) -> Iterator[Fact]:
             estimated = "" if data["firmware"] or key == "ram" else ", estimated"
             yield Fact(name, f"{totals[key]:,}", f"bytes{_capacity_share_text(totals[key], board[key])}{estimated}")
     yield Fact("Arena", f"{totals['arena']:,}", f"bytes, lower bound {totals['arena_lower_bound']:,}")
-    stack, _, note = peak_stack_text(data).partition(" ")
+    stack, _, note = format_peak_stack(data).partition(" ")
     yield Fact("Peak stack", stack, note)
     state_bytes = sum(tensor["bytes"] for tensor in data["state"])
     yield Fact(
@@ -250,7 +257,7 @@ def _layer_rows(data: Mapping[str, Any], total_time: int) -> Iterator[LayerRow]:
             layer=layer["name"],
             full=layer["layer"],
             op=layer["op"].replace("+", " + "),
-            result=f"{results[0]['dtype']} {shape_with_times_signs(results[0]['shape'])}" if results else "",
+            result=f"{results[0]['dtype']} {format_shape_with_times_signs(results[0]['shape'])}" if results else "",
             rule=_schedule_text(layer),
             schedule=layer["schedule"],
             start=f"{100 * start / max(total_time, 1):.3f}",

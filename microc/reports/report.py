@@ -16,7 +16,7 @@ from microc.compiler.fit.budget import region_bytes
 from microc.errors import OutputError
 from microc.reports.advice import AdvisedNetwork, list_advice
 from microc.reports.layers import describe_layers, slowest_layers
-from microc.reports.text_tables import cycles_to_milliseconds, inference_time_text, peak_stack_text
+from microc.reports.text_tables import cycles_to_milliseconds, format_inference_time, format_peak_stack
 from microc.target import Board
 
 if TYPE_CHECKING:
@@ -195,15 +195,17 @@ class Report:
         return target
 
     def __repr__(self) -> str:
-        return f"<Report {self._network_signature()} on {self.data['board']['name']}: {inference_time_text(self.data)}>"
+        return (
+            f"<Report {self._network_signature()} on {self.data['board']['name']}: {format_inference_time(self.data)}>"
+        )
 
     def _repr_html_(self) -> str:
         totals, data = self.data["totals"], self.data
         rows: list[tuple[str, object]] = [
-            ("one inference", inference_time_text(data)),
+            ("one inference", format_inference_time(data)),
             ("multiply-accumulates", totals["macs"]),
             *((f"{name}, bytes", totals[name]) for name in ("flash", "ram", "arena") if totals[name] is not None),
-            ("stack", peak_stack_text(data)),
+            ("stack", format_peak_stack(data)),
             ("holds state", f"{sum(s['bytes'] for s in data['state']):,} bytes" if data["state"] else "no"),
             *((f"{100 * each['share']:.1f} %", each["name"]) for each in slowest_layers(data)),
         ]

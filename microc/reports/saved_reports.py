@@ -176,7 +176,9 @@ def profile_to_trace(profile: Profile) -> dict[str, Any]:
     clock, unit, model = profile.clock, profile.unit, profile.project.manifest["model"]
     events = [
         _metadata_trace_event("process_name", f"{model} on {profile.board}"),
-        _metadata_trace_event("thread_name", "1 ns stands for one instruction" if clock.counts else "kernels"),
+        _metadata_trace_event(
+            "thread_name", "1 ns stands for one instruction" if clock.counts_instructions else "kernels"
+        ),
         _complete_trace_event(clock, model, "inference", 0, profile.time, {"macs": profile.macs}),
     ]
     start = 0
@@ -221,7 +223,7 @@ def _complete_trace_event(
 
 def _to_nanoseconds(clock: Clock, amount: int) -> int:
     """Convert a time in the clock's unit to nanoseconds. If the clock counts instructions, each becomes a nanosecond."""
-    return amount if clock.counts else round(amount * 1e9 / clock.tick_hz)
+    return amount if clock.counts_instructions else round(amount * 1e9 / clock.tick_hz)
 
 
 def _metadata_trace_event(name: str, value: str) -> dict[str, Any]:

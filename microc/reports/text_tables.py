@@ -19,28 +19,30 @@ def cycles_to_milliseconds(cycles: float, clock_hz: int | None) -> float | None:
     return 1000 * cycles / clock_hz if clock_hz else None
 
 
-def milliseconds_text(value: float) -> str:
+def format_milliseconds(milliseconds: float) -> str:
     """Format a time given in milliseconds with three significant digits and its unit."""
-    return f"{value:,.0f} ms" if value >= 100 else f"{value:.3g} ms" if value >= 0.001 else f"{1000 * value:.3g} µs"
+    if milliseconds < 0.001:
+        return f"{1000 * milliseconds:.3g} µs"
+    return f"{milliseconds:,.0f} ms" if milliseconds >= 100 else f"{milliseconds:.3g} ms"
 
 
-def inference_time_text(data: Mapping[str, Any]) -> str:
+def format_inference_time(data: Mapping[str, Any]) -> str:
     """Format the time of one inference in a report: the measured time, else the estimated time."""
     measured, totals = data["measured"], data["totals"]
     if measured:
         seconds = measured["seconds"]
         return f"{measured['time']:,} {measured['unit']}" + (
-            f", {milliseconds_text(1000 * seconds)}" if seconds is not None else ""
+            f", {format_milliseconds(1000 * seconds)}" if seconds is not None else ""
         )
-    return estimated_time_text(totals["cycles"], totals["milliseconds"])
+    return format_estimated_time(totals["cycles"], totals["milliseconds"])
 
 
-def estimated_time_text(cycles: int, ms: float | None) -> str:
+def format_estimated_time(cycles: int, ms: float | None) -> str:
     """Format the estimated cycles of one inference, and the time in milliseconds if it is known."""
-    return f"about {cycles:,} cycles" + (f", {milliseconds_text(ms)}" if ms is not None else "")
+    return f"about {cycles:,} cycles" + (f", {format_milliseconds(ms)}" if ms is not None else "")
 
 
-def peak_stack_text(data: Mapping[str, Any]) -> str:
+def format_peak_stack(data: Mapping[str, Any]) -> str:
     """Format the peak stack in a report: bytes, and the remark whether they are measured or estimated."""
     stack = data["stack"]
     reserved = f"; {stack['reserved']:,} reserved" if stack.get("reserved") else ""
@@ -49,17 +51,17 @@ def peak_stack_text(data: Mapping[str, Any]) -> str:
     return f"{stack['bytes']:,} bytes at most, estimated{reserved}" if stack["bytes"] is not None else "unknown"
 
 
-def clock_rate_text(hertz: int | None) -> str:
+def format_clock_rate(hertz: int | None) -> str:
     """Format a clock rate, as in ``168 MHz``; empty if the rate is unknown."""
     return f"{hertz / 1e6:.4g} MHz" if hertz else ""
 
 
-def shape_with_times_signs(shape: Sequence[int]) -> str:
+def format_shape_with_times_signs(shape: Sequence[int]) -> str:
     """Format a shape, as in ``1x8x8x1`` but with multiplication signs instead of x."""
     return TIMES.join(map(str, shape)) or "scalar"
 
 
-def dequantization_formula(tensor: Mapping[str, Any]) -> str:
+def format_dequantization_formula(tensor: Mapping[str, Any]) -> str:
     """Format the formula of a tensor's real values, as in ``0.0111 (q + 128)``; empty if the tensor is not quantised."""
     if tensor["scale"] is None:
         return ""
@@ -67,7 +69,7 @@ def dequantization_formula(tensor: Mapping[str, Any]) -> str:
     return f"{tensor['scale']:.4g}" + (f" (q {MINUS if zero > 0 else '+'} {abs(zero)})" if zero else " q")
 
 
-def percent_change_text(before: float | None, after: float | None) -> str:
+def format_percent_change(before: float | None, after: float | None) -> str:
     """Format the change of a figure in percent; empty if the figure before or after is unknown."""
     if before is None or after is None:
         return ""
@@ -105,7 +107,7 @@ _MIN_TEXT_WIDTH = 12
 """Least width of a column of text in characters. A last column of text that is at least this wide is wrapped instead of cut."""
 
 
-def table(
+def format_table(
     header: Sequence[str],
     rows: Sequence[Sequence[object]],
     text_columns: int = 1,
@@ -192,7 +194,7 @@ def _format_row_lines(row: Sequence[str], widths: Sequence[int], text_columns: i
     ]
 
 
-def facts(rows: Sequence[tuple[str, object]], width: int = 0) -> str:
+def format_pairs(rows: Sequence[tuple[str, object]], width: int = 0) -> str:
     """Format names and values, one pair per line.
 
     ``width``: largest width of a line in characters, 0: unlimited. Longer values are wrapped beside their name."""

@@ -37,7 +37,7 @@ from microc.run.reference.agreement import (
     compare_with_reference,
 )
 from microc.run.reference.framework_choice import AGAINST, NATURAL, load_in_framework
-from microc.run.reference.frameworks import Reference, RuntimeRefusal, draw_input_arrays
+from microc.run.reference.frameworks import FrameworkRejectsInputs, Reference, draw_input_arrays
 from microc.target import Board, Target, target_for
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def check_against_framework(
     not take the inputs. If there are float outputs, these alone decide: the class of two equal scores depends on
     rounding.
     """
-    rows = _affordable_inference_count(graph, runs_compiled_code=network is not None)
+    rows = _count_affordable_inferences(graph, runs_compiled_code=network is not None)
     if not rows or options.bounds or any(getattr(options, name) for name in (*ENDS, "stream", "inputs", "outputs")):
         return
     run, tallies = network or _create_numpy_reference_runner(graph), _create_output_tallies(graph)
@@ -82,12 +82,12 @@ def check_against_framework(
         return
     # Of three sets, draws() makes one ordinary, one of extremes and one of zeros: keep the ordinary ones.
     inputs = draw_input_arrays({}, tensors, graph, 3 * rows, _SEED)[::3]
-    for arrays in [*inputs, *_training_like_rows(model, graph, rows)]:
+    for arrays in [*inputs, *_draw_rows_like_training_data(model, graph, rows)]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 answer = reference.run(arrays)
-        except RuntimeRefusal:
+        except FrameworkRejectsInputs:
             return
         for position, (tally, ours, theirs) in enumerate(zip(tallies, run(arrays), answer.outputs, strict=False)):
             if ours.size != theirs.size:
@@ -107,7 +107,7 @@ def check_against_framework(
         )
 
 
-def _training_like_rows(model: Any, graph: Graph, set_count: int) -> list[list[Array]]:
+def _draw_rows_like_training_data(model: Any, graph: Graph, set_count: int) -> list[list[Array]]:
     """Generate ``set_count`` sets of inputs that resemble an estimator's training rows; none for other models."""
     tensor_type = graph.types[graph.inputs[0]]
     if len(graph.inputs) != 1 or len(tensor_type.shape) != 2 or not hasattr(model, "get_params"):
@@ -118,7 +118,7 @@ def _training_like_rows(model: Any, graph: Graph, set_count: int) -> list[list[A
     return [[row] for row in np.split(rows, len(rows) // tensor_type.shape[0])] if len(rows) else []
 
 
-def _affordable_inference_count(graph: Graph, runs_compiled_code: bool) -> int:
+def _count_affordable_inferences(graph: Graph, runs_compiled_code: bool) -> int:
     """Return the number of inferences whose multiply-accumulates are within the limit, :data:`_MAX_ROWS` at most.
 
     ``runs_compiled_code``: use the limit of compiled code, else that of the operators' numpy references."""
@@ -242,9 +242,9 @@ def _rounded_weights_reference(model: Any, options: Options) -> Reference:
             f"weight_dtype: {options.weight_dtype} weights of a network with variable sizes have no reference",
             hint="name a framework: --against onnxruntime, for one",
         )
-    from microc.run.reference.engines import RoundedWeights
+    from microc.run.reference.engines import RoundedWeightsReference
 
-    return RoundedWeights(optimise_graph(read_model(resolve_model(model, options), options), options))
+    return RoundedWeightsReference(optimise_graph(read_model(resolve_model(model, options), options), options))
 
 
 def build_kernels_for_host(

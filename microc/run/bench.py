@@ -147,12 +147,12 @@ def _measure_board(
             else:
                 timing = device.time(repeat)
             clock = device.clock
-            if clock.counts or not clock.emulated:
-                amount = clock.amount(round(timing.mean))
+            if clock.counts_instructions or not clock.emulated:
+                amount = clock.convert_ticks(round(timing.mean))
                 row = replace(row, time=amount, unit=clock.unit, seconds=clock.seconds(amount))
             row = replace(row, unit_meaning=clock.meaning, self_test=device.self_test)
             if meter:
-                row = replace(row, joules=reading.per_inference(row.seconds))
+                row = replace(row, joules=reading.joules_per_inference(row.seconds))
             return replace(row, error=device.failed_self_test())
     except MicrocError as error:
         return replace(row, error=error)

@@ -25,9 +25,16 @@ from microc.compiler.fit.footprint import convert_link_overflow_error
 from microc.device.board_info import FORMAT, HEADER, Blob, BlobTensor, Slots, make_printable, read_blob
 from microc.device.boards import load_board_copy
 from microc.device.client import Client, query_slots, write_and_activate_slot
-from microc.device.emulators import Emulator, simulator_address
+from microc.device.emulators import Emulator, make_simulator_address
 from microc.device.images import Segment, read_segments
-from microc.device.toolchain import LinkedSizes, Symbol, board_tools, read_linked_sizes, require_program, run_make
+from microc.device.toolchain import (
+    LinkedSizes,
+    Symbol,
+    list_tools_of_board,
+    read_linked_sizes,
+    require_program,
+    run_make,
+)
 from microc.device.transport import Transport, find_board_port, open_transport
 from microc.errors import (
     DeviceError,
@@ -65,7 +72,9 @@ def pack_network(folder: Path, manifest: dict[str, Any], board: Board) -> Blob:
             (k for k, (a, b) in enumerate(zip(first_image, second_image, strict=False)) if a != b),
             min(len(first_image), len(second_image)),
         )
-        raise _position_dependence_error(folder, _function_name_at(symbols, min(LINK_ADDRESSES.values()) + mismatch))
+        raise _make_position_dependence_error(
+            folder, _find_function_at(symbols, min(LINK_ADDRESSES.values()) + mismatch)
+        )
     entries = {s.name: (s.address & ~1) - min(LINK_ADDRESSES.values()) for s in symbols}
     blob = Blob(
         name=manifest["model"],
@@ -102,12 +111,12 @@ def _read_linked_network(elf: Path, link_address: int) -> tuple[bytes, tuple[Sym
     return content[0][1], sizes.symbols
 
 
-def _function_name_at(symbols: tuple[Symbol, ...], address: int) -> str:
+def _find_function_at(symbols: tuple[Symbol, ...], address: int) -> str:
     """Return the name of the function that contains an address."""
     return next((s.name for s in symbols if s.address & ~1 <= address < (s.address & ~1) + s.size), "a function")
 
 
-def _position_dependence_error(folder: Path, function_name: str) -> ToolError:
+def _make_position_dependence_error(folder: Path, function_name: str) -> ToolError:
     """Return the error about a function whose code depends on the address that it is linked at."""
     return ToolError(
         f"{function_name} reads its constants at fixed addresses, so that the network cannot be loaded at any address",
@@ -284,7 +293,11 @@ def link_and_read_sizes(files: Mapping[str, str | bytes], board: Board) -> Linke
     data of its own), or if compiler or make are missing. FitError if the linker runs out of memory, ToolError if the C
     does not build.
     """
-    if board.target.isa == "host" or "framework" in board.raw or not all(map(shutil.which, board_tools(board)[:2])):
+    if (
+        board.target.isa == "host"
+        or "framework" in board.raw
+        or not all(map(shutil.which, list_tools_of_board(board)[:2]))
+    ):
         return None
     with tempfile.TemporaryDirectory(prefix="microc-") as folder:
         write_tree(Path(folder) / NEW, files)
@@ -375,19 +388,19 @@ def open_board_line(
             hint="compile it with --protocol rpc",
         )
     if project.board.simulated and not port:
-        return open_transport(simulator_address(project.board, project.elf)), 0.0, False
+        return open_transport(make_simulator_address(project.board, project.elf)), 0.0, False
     if port or not (project.emulated or project.board.target.isa == "host"):
         port = find_board_port(project.board) if port in ("", AUTO) else port
         return open_line_probing_rates(port, bauds, project.board.raw["console"].get("baud", BAUD)), patience, False
     address = (
         stack.enter_context(Emulator(project.board, project.elf)).url
         if project.emulated
-        else _host_program_address(project)
+        else _pipe_address_of_host_program(project)
     )
     return open_transport(address), 0.0, project.emulated
 
 
-def _host_program_address(project: Project) -> str:
+def _pipe_address_of_host_program(project: Project) -> str:
     """Return the ``pipe:`` address that runs a host project's program. UsageError if it is not built."""
     if not project.elf.is_file():
         raise UsageError(

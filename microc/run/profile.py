@@ -46,19 +46,19 @@ class Clock:
     emulated: bool
 
     @property
-    def counts(self) -> bool:
+    def counts_instructions(self) -> bool:
         """True if the unit is instructions, counted by an emulator."""
         return self.emulated and "ticks_per_instruction" in self.board.raw["emulator"]
 
     @property
     def unit(self) -> str:
         """``instructions`` or ``ticks``."""
-        return INSTRUCTIONS if self.counts else TICKS
+        return INSTRUCTIONS if self.counts_instructions else TICKS
 
     @property
     def meaning(self) -> str:
         """Meaning of the unit, as a phrase that follows the number."""
-        if self.counts:
+        if self.counts_instructions:
             return "counted by the emulator: neither cycles nor time"
         rate = f"{self.tick_hz:,} a second"
         if self.board.target.isa == "host":
@@ -69,9 +69,9 @@ class Clock:
             return f"{rate}, of the timer of a core that is simulated cycle by cycle"
         return f"{rate}, of the board's timer"
 
-    def amount(self, ticks: int) -> int:
+    def convert_ticks(self, ticks: int) -> int:
         """Convert ticks of the timer to :attr:`unit`: to instructions, or unchanged."""
-        return ticks_to_instructions(self.board, ticks) if self.counts else ticks
+        return ticks_to_instructions(self.board, ticks) if self.counts_instructions else ticks
 
     def seconds(self, amount: int) -> float | None:
         """Convert an amount in ticks to seconds. None if the board is emulated: its timer does not show the chip's
@@ -114,7 +114,7 @@ class MeterReading:
     watts: float | None = None
     inferences: int = field(default=1)
 
-    def per_inference(self, seconds: float | None) -> float:
+    def joules_per_inference(self, seconds: float | None) -> float:
         """Compute joules per inference. ``seconds``: duration of one inference, None if unknown.
 
         ToolError if the meter gave watts and the duration is unknown."""
@@ -311,7 +311,7 @@ class Profile:
             "emulated": self.clock.emulated,
             "ticks": self.ticks,
             "macs": self.macs,
-            "instructions": self.time if self.clock.counts else None,
+            "instructions": self.time if self.clock.counts_instructions else None,
             "estimated_cycles": self.estimated_cycles,
             "arena": self.project.manifest["arena_size"],
             "flash": self.size.flash if self.size else None,
@@ -327,7 +327,7 @@ def make_profile(project: Project, clock: Clock, ticks: tuple[int, ...], size: S
     """Build the profile of a project from the ticks of its kernels, in the order of execution.
 
     ``size``: flash and RAM of the linked firmware, None if there is none."""
-    times = [clock.amount(t) for t in ticks]
+    times = [clock.convert_ticks(t) for t in ticks]
     total = sum(times) or 1
     arena = live_arena_bytes(project.manifest)
     sizes = size.layers_of_network(project.manifest["model"]) if size else ()
@@ -340,7 +340,7 @@ def make_profile(project: Project, clock: Clock, ticks: tuple[int, ...], size: S
             time=times[k],
             ticks=ticks[k],
             share=times[k] / total,
-            instructions=times[k] if clock.counts else None,
+            instructions=times[k] if clock.counts_instructions else None,
             rule=kernel["rule"],
             schedule=kernel["schedule"],
             estimated_cycles=kernel["estimated_cycles"],

@@ -240,7 +240,7 @@ class LoadedKernels:
         self._client, self._arena, self._buffers, self._symbols = loader.client, arena, buffers, symbols
         self._addresses = (
             arena,
-            *(self._offset_of_value_in_code_memory(name) for name in (*module.inputs, *module.outputs)),
+            *(self._find_offset_in_code_memory(name) for name in (*module.inputs, *module.outputs)),
         )
 
     def __call__(self, *arrays: Any) -> Array | tuple[Array, ...]:
@@ -270,7 +270,7 @@ class LoadedKernels:
         """Send all inputs; shapes and dtypes must match."""
         for tensor, array in zip(self.inputs, RunShapes({}).check_inputs(self.inputs, arrays), strict=True):
             data = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes()
-            self._client.load(self._offset_of_value_in_code_memory(tensor["name"]), data)
+            self._client.load(self._find_offset_in_code_memory(tensor["name"]), data)
 
     def run(self, kernel: int | None = None, repeat: int = 1, timeout: float | None = None) -> Timing:
         """Execute one kernel by its position, or all in order if it is None; ``repeat`` times.
@@ -283,23 +283,23 @@ class LoadedKernels:
         """Read a value of the module from the board's memory, by its name."""
         value = self.module.values[name]
         dtype = dtypes.to_numpy(value.dtype)
-        data = self._client.fetch(self._offset_of_value_in_code_memory(name), prod(value.shape) * dtype.itemsize)
+        data = self._client.fetch(self._find_offset_in_code_memory(name), prod(value.shape) * dtype.itemsize)
         return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype).reshape(value.shape)
 
     def spoil(self, name: str, data: bytes) -> None:
         """Overwrite the first bytes of a value, so that a kernel that writes nothing is noticed."""
-        self._client.load(self._offset_of_value_in_code_memory(name), data)
+        self._client.load(self._find_offset_in_code_memory(name), data)
 
     def holds(self, name: str, array: Array) -> bool:
         """Test whether a value equals an array, bit by bit. The board returns a CRC-32 instead of the bytes."""
         data = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes()
-        return self._client.check(self._offset_of_value_in_code_memory(name), len(data)) == zlib.crc32(data)
+        return self._client.check(self._find_offset_in_code_memory(name), len(data)) == zlib.crc32(data)
 
     def code_bytes_of_kernel(self, kernel: str) -> int:
         """Return the number of bytes of code of the kernel's function with the name ``kernel``."""
         return sum(s.size for s in self._symbols if s.name.partition(".")[0] == kernel)
 
-    def _offset_of_value_in_code_memory(self, name: str) -> int:
+    def _find_offset_in_code_memory(self, name: str) -> int:
         """Return the byte offset of a value in the board's memory for code."""
         base, offset = self.module.base_of(name)
         assert self.module.plan is not None

@@ -238,7 +238,7 @@ class BoardAnswers:
 
 @frozen
 class Classification:
-    """Accuracy of a classifier. ``answers``: the class of each sample; ``confusion[truth, answer]`` counts samples."""
+    """Accuracy of a classifier. ``answers``: the class of each sample; ``confusion[true_class, answer]`` counts samples."""
 
     output: str
     correct: int
@@ -250,13 +250,13 @@ class Classification:
     def accuracy(self) -> float:
         return self.correct / self.total
 
-    def recall(self, truth: int) -> float | None:
-        """Compute the share of the samples of class ``truth`` that are recognised; None if there are none."""
-        count = int(self.confusion[truth].sum())
-        return float(self.confusion[truth, truth]) / count if count else None
+    def recall(self, true_class: int) -> float | None:
+        """Compute the share of the samples of class ``true_class`` that are recognised; None if there are none."""
+        count = int(self.confusion[true_class].sum())
+        return float(self.confusion[true_class, true_class]) / count if count else None
 
     def mistakes(self) -> list[tuple[int, int, int]]:
-        """List (truth, answer, count) of wrong answers, the most frequent first."""
+        """List (true_class, answer, count) of wrong answers, the most frequent first."""
         wrong = self.confusion * (1 - np.eye(len(self.confusion), dtype=np.int64))
         mistakes = [(int(t), int(a), int(wrong[t, a])) for t, a in np.argwhere(wrong)]
         return sorted(mistakes, key=lambda m: (-m[2], m[0], m[1]))
@@ -288,21 +288,21 @@ def run_samples_on_both(
         if progress is not None:
             progress(f"sample {number + 1} of {len(samples)}", number, len(samples))
         arrays = samples.sample(number)
-        board, host = (_as_output_tuple(run(*arrays)) for run in (device.run, library))
+        board, host = (_to_output_tuple(run(*arrays)) for run in (device.run, library))
         if any(a.tobytes() != b.tobytes() for a, b in zip(board, host, strict=True)):
             differing.append(number)
-            deviation = max(deviation, *(_largest_float_deviation(a, b) for a, b in zip(board, host, strict=True)))
+            deviation = max(deviation, *(_max_float_deviation(a, b) for a, b in zip(board, host, strict=True)))
         rows.append(board)
     outputs = {t["name"]: np.stack([row[k] for row in rows]) for k, t in enumerate(device.outputs)}
     return BoardAnswers(outputs, tuple(differing), deviation)
 
 
-def _as_output_tuple(result: Array | tuple[Array, ...]) -> tuple[Array, ...]:
+def _to_output_tuple(result: Array | tuple[Array, ...]) -> tuple[Array, ...]:
     """Return the outputs of a run as a tuple, also if there is only one."""
     return result if isinstance(result, tuple) else (result,)
 
 
-def _largest_float_deviation(board_output: Array, host_output: Array) -> float:
+def _max_float_deviation(board_output: Array, host_output: Array) -> float:
     """Compute the largest difference of finite floats in two arrays; 0 for integers."""
     if board_output.dtype.kind != "f":
         return 0.0

@@ -60,10 +60,10 @@ class RegionSpace:
     def __init__(self, task: RegionTask) -> None:
         self.task = task
         by_body: dict[object, Candidate] = {}
-        for ours in task.ours:
-            candidate = own_code_candidate(task, ours, ((UNTUNED, ours.goal.name),))
+        for own_code in task.ours:
+            candidate = make_own_code_candidate(task, own_code, ((UNTUNED, own_code.goal.name),))
             by_body.setdefault(candidate.choice.func.body, candidate)
-        self.candidates = [*by_body.values(), backend_code_candidate(task)]
+        self.candidates = [*by_body.values(), make_backend_code_candidate(task)]
 
     @property
     def points(self) -> Sequence[Point]:
@@ -85,10 +85,10 @@ class RegionSpace:
 
     def domains(self) -> Mapping[str, tuple[Any, ...]]:
         """Return the values of the only decision, ``code``, which decides whose code computes the region."""
-        return {"code": tuple(map(_candidate_text, self.candidates))}
+        return {"code": tuple(map(_describe_region_candidate, self.candidates))}
 
 
-def _candidate_text(candidate: Candidate) -> str:
+def _describe_region_candidate(candidate: Candidate) -> str:
     """Describe a candidate of a region. For microc's code with default schedules, the description contains their
     goal."""
     goal = dict(candidate.point.decisions).get(UNTUNED)
@@ -103,7 +103,7 @@ class RegionSearch:
         self.waiting = list(self.space.candidates)
 
     @property
-    def spent(self) -> bool:
+    def is_exhausted(self) -> bool:
         """True if every candidate has been proposed."""
         return not self.waiting
 
@@ -128,37 +128,37 @@ class RegionSearch:
         task = self.task
         best = best_own_code(task, records)
         if all(known.choice.schedule.trace != best.trace for known in self.space.candidates[:-1]):
-            candidate = own_code_candidate(task, best, _TUNED_DECISIONS)
+            candidate = make_own_code_candidate(task, best, _TUNED_DECISIONS)
             self.space.candidates.insert(-1, candidate)
             self.waiting.append(candidate)
 
 
-def candidate_of_region_record(task: RegionTask, record: Record) -> Candidate:
+def rebuild_candidate_of_region_record(task: RegionTask, record: Record) -> Candidate:
     """Return the candidate that a region's record measured, so that it can be measured again.
 
     Raises MicrocError if the schedule steps of the record can no longer be applied.
     """
     return (
-        backend_code_candidate(task)
+        make_backend_code_candidate(task)
         if record.theirs
-        else own_code_candidate(task, replay_own_code(task, record.trace), record.decisions)
+        else make_own_code_candidate(task, replay_own_code(task, record.trace), record.decisions)
     )
 
 
-def own_code_candidate(task: RegionTask, ours: OwnCode, decisions: tuple[tuple[str, Any], ...]) -> Candidate:
+def make_own_code_candidate(task: RegionTask, own_code: OwnCode, decisions: tuple[tuple[str, Any], ...]) -> Candidate:
     """Return microc's code for a region as a candidate. ``decisions``: the decisions that its record stores."""
-    func, params = ours.control.func, ours.control.params
+    func, params = own_code.control.func, own_code.control.params
     cost = estimate(func, task.target)
     scratch = func.params[len(params) + len(task.graph.outputs) :]
-    choice = Choice(Schedule(func, ours.trace, ours.rule), func)
+    choice = Choice(Schedule(func, own_code.trace, own_code.rule), func)
     workspace = sum(each.nbytes for each in scratch)
-    point = Point(OURS, ours.rule, decisions)
+    point = Point(OURS, own_code.rule, decisions)
     return Candidate(
-        point, 0, choice, cost.instructions, cost.code_bytes, ours.constants, workspace, RegionData(params)
+        point, 0, choice, cost.instructions, cost.code_bytes, own_code.constants, workspace, RegionData(params)
     )
 
 
-def backend_code_candidate(task: RegionTask) -> Candidate:
+def make_backend_code_candidate(task: RegionTask) -> Candidate:
     """Return the backend's code for a region as a candidate."""
     taken, code = task.taken, task.taken.code
     func, external = build_region_function(taken)
@@ -185,7 +185,7 @@ _MULTIPLIER = 0x01000193  # the prime of the hash function FNV-1a
 _WIPE_BYTE = 0x55  # value of every wiped element; the interpreter of TIR fills workspaces with it too
 
 
-def make_wipe_func(dtype: str, element_count: int) -> PrimFunc:
+def make_overwrite_func(dtype: str, element_count: int) -> PrimFunc:
     """Create a function that fills the buffer ``values`` with a pattern that a previous candidate is unlikely to have
     computed."""
     values, i = Buffer("values", (element_count,), dtype), Var("i")
@@ -204,7 +204,7 @@ def make_digest_func(dtype: str, element_count: int) -> PrimFunc:
     def add_word_to_digest(word: Expr) -> Stmt:
         return Store(digest, index, digest[index] * ir.const(_MULTIPLIER, WORD_DTYPE) + word)
 
-    steps = statements.seq(*map(add_word_to_digest, _element_words(values[i], dtype)))
+    steps = statements.seq(*map(add_word_to_digest, _split_element_into_words(values[i], dtype)))
     begin = Store(digest, index, ir.const(1, WORD_DTYPE))
     return PrimFunc("digest", (values, digest), statements.seq(begin, For(i, ir.const(element_count, "int32"), steps)))
 
@@ -220,7 +220,7 @@ def digest_of_array(values: Array) -> int:
     return int((terms * powers.cumprod(dtype=WORD_DTYPE)[::-1]).sum(dtype=WORD_DTYPE))
 
 
-def _element_words(value: Expr, dtype: str) -> list[Expr]:
+def _split_element_into_words(value: Expr, dtype: str) -> list[Expr]:
     """Return expressions for the bits of an element, as one or two 32-bit words."""
     bits = 8 * dtypes.nbytes(dtype)
     if dtypes.is_float(dtype):
@@ -296,7 +296,7 @@ def make_candidates_module(
     }
     last = -1 if with_digests else len(candidates) - 1
     calls = [
-        _candidate_call(builder, task, c, number, writes_module_outputs=number == last)
+        _add_candidate_call(builder, task, c, number, writes_module_outputs=number == last)
         for number, c in enumerate(candidates)
     ]
     outputs = calls[-1].writes
@@ -324,7 +324,7 @@ def make_candidates_module(
     return replace(module, fingerprint=firmware_fingerprint(module, target))
 
 
-def _candidate_call(
+def _add_candidate_call(
     builder: ModuleBuilder, task: Task, candidate: Candidate, candidate_number: int, *, writes_module_outputs: bool
 ) -> Call:
     """Return the call of the candidate with index ``candidate_number``. Its kernel and its outputs are added to the
@@ -384,7 +384,7 @@ def _add_wipe_and_digest_calls(builder: ModuleBuilder, calls: Sequence[Call]) ->
         for result in call.writes:
             value, digest = builder.values[result], digests[result]
             kind = value.dtype, prod(value.shape)
-            wipe = register_kernel(builder, Kernel(make_wipe_func(*kind)), "wipe")
+            wipe = register_kernel(builder, Kernel(make_overwrite_func(*kind)), "wipe")
             wipes.append(Call(wipe, (result,), (), (result,), op="wipe"))
             reading = register_kernel(builder, Kernel(make_digest_func(*kind)), "digest")
             digest_calls.append(Call(reading, (result, digest), (result,), (digest,), op="digest"))

@@ -39,8 +39,8 @@ def describe_worker_board(board: str) -> str:
     ``error``."""
     return _run_and_answer_as_json(
         lambda: {
-            "unit": _worker_board_runner(board).unit,
-            "toolchain": _worker_board_runner(board).toolchain,
+            "unit": _runner_of_worker_board(board).unit,
+            "toolchain": _runner_of_worker_board(board).toolchain,
             "version": __version__,
         }
     )
@@ -72,7 +72,7 @@ def _run_and_answer_as_json(work: Callable[[], Mapping[str, Any]]) -> str:
 
 def _measure_job(job: Mapping[str, Any], graph: bytes) -> list[dict[str, Any]]:
     """Measure the candidates of a batch on this worker, and return the results as plain data."""
-    runner, task = _worker_board_runner(job["board"]), _task_of_job(job, graph)
+    runner, task = _runner_of_worker_board(job["board"]), _rebuild_task_of_job(job, graph)
     candidates = [
         replay_candidate(
             task,
@@ -85,7 +85,7 @@ def _measure_job(job: Mapping[str, Any], graph: bytes) -> list[dict[str, Any]]:
     return [{"status": r.status, "ticks": r.ticks, "code": r.code, "detail": r.detail} for r in results]
 
 
-def _task_of_job(job: Mapping[str, Any], data: bytes) -> Task:
+def _rebuild_task_of_job(job: Mapping[str, Any], data: bytes) -> Task:
     """Return the kernel of a batch as a tuning task. ``data``: the kernel's graph as bytes.
 
     Raises UsageError if this version of microc lowers the kernel differently than the client's version.
@@ -103,7 +103,7 @@ def _task_of_job(job: Mapping[str, Any], data: bytes) -> Task:
 
 
 @cache
-def _worker_board_runner(board: str) -> BoardRunner:
+def _runner_of_worker_board(board: str) -> BoardRunner:
     """Return the runner that measures on a board of this worker. There is one for each process. UsageError for an
     unknown board."""
     if board not in list_boards():
@@ -148,11 +148,11 @@ class Fleet(Meter):
         self._failed: dict[str, str] = {}
         self._changing = Lock()
         self._stopped = False
-        workers = self._boards_by_worker()
+        workers = self._count_boards_by_worker()
         if not workers:
-            raise self._no_worker_error()
+            raise self._make_no_worker_error()
         self.places = sum(workers.values())
-        self.unit, self.toolchain = self._common_toolchain(list(workers))
+        self.unit, self.toolchain = self._query_common_unit_and_toolchain(list(workers))
 
     @property
     def lost(self) -> Sequence[str]:  # type: ignore[override]
@@ -160,11 +160,11 @@ class Fleet(Meter):
         return [f"{worker}: {why}" for worker, why in list(self._failed.items())]
 
     def measure(self, task: Task, candidates: Sequence[Candidate]) -> list[MeasuredResult]:
-        job, graph = self._job_json(task, candidates), to_bytes(task.graph)
+        job, graph = self._format_job_as_json(task, candidates), to_bytes(task.graph)
         while True:
             answer, worker = self._measure_on_some_worker(job, graph)
             if "error" not in answer:
-                return _checked_results(candidates, answer)
+                return _convert_worker_answer(candidates, answer)
             with self._changing:
                 self._failed[worker] = make_printable(str(answer["error"]), 200)
 
@@ -173,14 +173,14 @@ class Fleet(Meter):
         self._stopped = True
         self._client.close(timeout=CONNECT_SECONDS)
 
-    def _boards_by_worker(self) -> Mapping[str, int]:
+    def _count_boards_by_worker(self) -> Mapping[str, int]:
         """Return the number of boards that each worker offers, by the worker's address. Workers that failed are left
         out."""
         known = self._client.scheduler_info(n_workers=-1)["workers"]
         offers = {name: int(worker.get("resources", {}).get(self.board, 0)) for name, worker in known.items()}
         return {name: count for name, count in offers.items() if count and name not in self._failed}
 
-    def _common_toolchain(self, workers: Sequence[str]) -> tuple[str, str]:
+    def _query_common_unit_and_toolchain(self, workers: Sequence[str]) -> tuple[str, str]:
         """Query unit and toolchain from all workers, and return them; UsageError if workers differ or if a worker
         cannot measure."""
         futures = [
@@ -215,7 +215,7 @@ class Fleet(Meter):
         """
         last = time.monotonic()
         while not self._stopped:
-            workers = self._boards_by_worker()
+            workers = self._count_boards_by_worker()
             if workers:
                 text = self._wait_for_answer(workers, job, graph)
                 if text is not None:
@@ -223,7 +223,7 @@ class Fleet(Meter):
                     return answer, str(answer["worker"])
                 last = time.monotonic()
             elif time.monotonic() - last > GRACE_SECONDS:
-                raise self._no_worker_error()
+                raise self._make_no_worker_error()
             time.sleep(POLL_SECONDS)
         raise DeviceError("fleet: the search was stopped")
 
@@ -240,7 +240,7 @@ class Fleet(Meter):
             try:
                 return str(future.result(timeout=POLL_SECONDS))
             except Late:
-                if not self._stopped and workers.keys() & self._boards_by_worker().keys():
+                if not self._stopped and workers.keys() & self._count_boards_by_worker().keys():
                     continue
                 future.cancel()
                 return None
@@ -253,7 +253,7 @@ class Fleet(Meter):
                     hint="read their logs: they may have run out of memory",
                 ) from error
 
-    def _job_json(self, task: Task, candidates: Sequence[Candidate]) -> str:
+    def _format_job_as_json(self, task: Task, candidates: Sequence[Candidate]) -> str:
         """Return a batch of candidates as JSON for a worker."""
         candidate_data = [
             {
@@ -266,7 +266,7 @@ class Fleet(Meter):
         kernel = {"key": task.key, "name": task.name, "op": task.op, "features": sorted(task.target.features)}
         return json.dumps({"board": self.board, **kernel, "candidates": candidate_data})
 
-    def _no_worker_error(self) -> DeviceError:
+    def _make_no_worker_error(self) -> DeviceError:
         """Create the error that no worker of the fleet offers the board."""
         workers = f'dask worker ADDRESS --no-nanny --resources "{self.board}=1"'
         return DeviceError(
@@ -276,7 +276,7 @@ class Fleet(Meter):
         )
 
 
-def _checked_results(candidates: Sequence[Candidate], answer: Mapping[str, Any]) -> list[MeasuredResult]:
+def _convert_worker_answer(candidates: Sequence[Candidate], answer: Mapping[str, Any]) -> list[MeasuredResult]:
     """Convert a worker's answer to the results of a batch. The answer is checked, because a worker is not trusted."""
     answers = answer["results"]
     if len(answers) != len(candidates) or any(entry["status"] not in (OK, WRONG, FAILED) for entry in answers):

@@ -33,9 +33,9 @@ from microc.tuning.runner import (
     Runner,
     check_board_health,
     describe_disagreement,
-    float_tolerance_of,
+    draw_inputs_and_expected_outputs,
+    float_tolerance_of_candidate,
     invert_first_bytes,
-    sample_inputs_and_outputs,
 )
 from microc.tuning.search_space import Candidate
 
@@ -75,7 +75,7 @@ class BoardRunner(Runner):
 
     def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[MeasuredResult]:
         """Measure all candidates in one image."""
-        arrays, wanted = sample_inputs_and_outputs(task)
+        arrays, wanted = draw_inputs_and_expected_outputs(task)
         fits_flash = MIN_FLASH_PER_INPUT_BYTE * sum(array.nbytes for array in arrays) <= self._board.flash_bytes
         module = make_candidates_module(task, candidates, with_digests=True, input_data=arrays if fits_flash else ())
         with self._open_device_with_program(Program(module, self._board)) as (device, sizes):
@@ -124,7 +124,7 @@ class BoardRunner(Runner):
         verdicts: dict[tuple[float, ...], str] = {}
         results = []
         for candidate, number, digest in zip(candidates, numbers, map(tuple, digests), strict=True):
-            kernel, bound = device.kernels[number], float_tolerance_of(candidate)
+            kernel, bound = device.kernels[number], float_tolerance_of_candidate(candidate)
             verdict_key = (bound, *digest)
             is_known = verdict_key in verdicts or (digest == right and task.key in self._read)
             if not is_known:
@@ -132,7 +132,7 @@ class BoardRunner(Runner):
                 verdicts[verdict_key] = describe_disagreement(expected_outputs, kernel["outputs"], device.read, bound)
             if digest == right and not verdicts.get(verdict_key):
                 self._read.add(task.key)
-            mismatch, amount = verdicts.get(verdict_key, ""), float(device.clock.amount(ticks[number]))
+            mismatch, amount = verdicts.get(verdict_key, ""), float(device.clock.convert_ticks(ticks[number]))
             size = code.get(kernel["function"], 0)
             results.append(
                 MeasuredResult(candidate, WRONG, detail=mismatch)
@@ -190,7 +190,7 @@ class LoadRunner(BoardRunner):
         module = make_candidates_module(task, candidates)
         desk = self._open_tuning_board()
         loaded = desk.load(module)
-        arrays, wanted = sample_inputs_and_outputs(task)
+        arrays, wanted = draw_inputs_and_expected_outputs(task)
         loaded.set_inputs(*arrays)
         results = []
         for number, candidate in enumerate(candidates):
@@ -231,7 +231,10 @@ class LoadRunner(BoardRunner):
         if wrong:
             return MeasuredResult(candidate, WRONG, detail=wrong)
         return MeasuredResult(
-            candidate, OK, float(tuning_board.device.clock.amount(ticks)), loaded.code_bytes_of_kernel(call.kernel)
+            candidate,
+            OK,
+            float(tuning_board.device.clock.convert_ticks(ticks)),
+            loaded.code_bytes_of_kernel(call.kernel),
         )
 
     def _open_tuning_board(self) -> TuningBoard:

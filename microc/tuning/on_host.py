@@ -32,8 +32,8 @@ from microc.tuning.runner import (
     MeasuredResult,
     Runner,
     describe_disagreement,
-    float_tolerance_of,
-    sample_inputs_and_outputs,
+    draw_inputs_and_expected_outputs,
+    float_tolerance_of_candidate,
 )
 from microc.tuning.search_space import Candidate
 
@@ -76,38 +76,40 @@ class HostRunner(Runner):
             return self._time_image(
                 task, (yardstick, *candidates), lambda rounds: _ticks_relative_to_first(rounds, ticks)
             )[1:]
-        results = self._time_image(task, candidates, _minimum_per_kernel)
+        results = self._time_image(task, candidates, _minimum_times_of_kernels)
         correct = next((each for each in results if each.status == OK), None)
         if correct is not None:
             self._yardsticks.setdefault(task.key, (correct.candidate, correct.ticks))
         return results
 
     def _time_image(
-        self, task: Task, candidates: Sequence[Candidate], ticks_of: Callable[[Rounds], list[float]]
+        self, task: Task, candidates: Sequence[Candidate], compute_ticks: Callable[[Rounds], list[float]]
     ) -> list[MeasuredResult]:
         """Build an image of candidates, time it in another process, and check the outputs of the candidates.
 
-        ``ticks_of``: computes the ticks of each candidate from the nanoseconds of all rounds.
+        ``compute_ticks``: computes the ticks of each candidate from the nanoseconds of all rounds.
         """
         module = make_candidates_module(task, candidates)
-        arrays, wanted = sample_inputs_and_outputs(task)
+        arrays, wanted = draw_inputs_and_expected_outputs(task)
         with tempfile.TemporaryDirectory(prefix="microc-tune-") as name:
             folder = Path(name)
             compile_sources(shared_files(module, __version__), folder, LIBRARY_FILE, *self._flags)
             np.savez(folder / INPUTS_FILE, *arrays)
-            nanoseconds = ticks_of(_run_rounds(folder, self._place))
+            nanoseconds = compute_ticks(_time_rounds_in_process(folder, self._place))
             outputs = np.load(folder / OUTPUTS_FILE, allow_pickle=False)
             return [
-                _result_of_candidate(
+                _make_result(
                     candidate,
                     ticks,
-                    describe_disagreement(wanted, call.writes, outputs.__getitem__, float_tolerance_of(candidate)),
+                    describe_disagreement(
+                        wanted, call.writes, outputs.__getitem__, float_tolerance_of_candidate(candidate)
+                    ),
                 )
                 for candidate, call, ticks in zip(candidates, module.calls, nanoseconds, strict=True)
             ]
 
 
-def _minimum_per_kernel(rounds: Rounds) -> list[float]:
+def _minimum_times_of_kernels(rounds: Rounds) -> list[float]:
     """Return the minimum time of each kernel over all rounds, in nanoseconds. It is the time with the least
     disturbance."""
     return [min(times) for times in zip(*rounds, strict=True)]
@@ -122,7 +124,7 @@ def _ticks_relative_to_first(rounds: Rounds, first_ticks: float) -> list[float]:
     ]
 
 
-def _result_of_candidate(candidate: Candidate, ticks: float, disagreement: str) -> MeasuredResult:
+def _make_result(candidate: Candidate, ticks: float, disagreement: str) -> MeasuredResult:
     """Return the result of a timed candidate. ``disagreement``: describes how its outputs differ; empty if they are
     correct."""
     return (
@@ -132,7 +134,7 @@ def _result_of_candidate(candidate: Candidate, ticks: float, disagreement: str) 
     )
 
 
-def _run_rounds(folder: Path, place_index: int) -> Rounds:
+def _time_rounds_in_process(folder: Path, place_index: int) -> Rounds:
     """Time the kernels of the library in a folder in another process; return the nanoseconds of each kernel in each
     round.
 

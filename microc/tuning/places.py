@@ -15,12 +15,12 @@ from microc.compiler.tuned.records import FROM_RAM, Record, Task, open_records
 from microc.device.emulators import ELF
 from microc.errors import DeviceError, MicrocError, ToolError, UsageError
 from microc.target import Board, Target
-from microc.tuning.candidate_image import candidate_of_region_record
+from microc.tuning.candidate_image import rebuild_candidate_of_region_record
 from microc.tuning.on_board import BoardRunner, LoadRunner
 from microc.tuning.on_host import HostRunner, Yardsticks
 from microc.tuning.runner import MeasuredResult, Meter
 from microc.tuning.search_space import Candidate, Point, replay_candidate
-from microc.tuning.tuner import board_and_core_of, options_and_tasks, regions_open_to_external_code
+from microc.tuning.tuner import find_board_and_core, list_regions_for_external_code, parse_options_and_list_tasks
 
 # ---- Several places that measure in parallel: boards on several ports, several emulators, or several processes.
 #
@@ -61,7 +61,7 @@ class MeterPool(Meter):
             place = self._free.get()
             if place is None:
                 self._free.put(None)  # wakes the next waiting caller
-                raise self._none_left_error()
+                raise self._make_none_left_error()
             try:
                 found = self._runners[place][1].measure(task, candidates)
             except (DeviceError, ToolError, UsageError) as error:
@@ -86,7 +86,7 @@ class MeterPool(Meter):
             if not self._left:
                 self._free.put(None)
 
-    def _none_left_error(self) -> DeviceError:
+    def _make_none_left_error(self) -> DeviceError:
         """Create the error for a pool in which all places failed. It lists the reasons."""
         return DeviceError(
             f"all {self.places} boards or processes that measure have failed",
@@ -100,7 +100,7 @@ class MeterPool(Meter):
 # ---- The meter of a search: this computer, emulators of a board, or boards on ports.
 
 
-def meter_for(
+def make_meter(
     board: Board | None, target: Target, ports: Sequence[str], jobs: int, *, load_into_ram: bool = False
 ) -> Meter:
     """Return the meter that measures on ``board`` or, if it is None, on this computer compiled for ``target``.
@@ -120,9 +120,9 @@ def meter_for(
                 hint="name the board: --board BOARD --port PORT",
             )
         yardsticks = Yardsticks()
-        return _one_meter_or_pool([(f"process {k + 1}", HostRunner(target, yardsticks, k)) for k in range(jobs)])
+        return _combine_meters([(f"process {k + 1}", HostRunner(target, yardsticks, k)) for k in range(jobs)])
     if not lines:
-        return _one_meter_or_pool([(f"emulator {number}", runner_class(board)) for number in range(1, jobs + 1)])
+        return _combine_meters([(f"emulator {number}", runner_class(board)) for number in range(1, jobs + 1)])
     single = [line for line in lines if ELF not in line]
     if len(set(single)) < len(single):
         raise UsageError(
@@ -133,10 +133,10 @@ def meter_for(
             f"--jobs: got {jobs} for {', '.join(single)}, expected 1, since a port has one board",
             hint="name the port of each board: --port A --port B",
         )
-    return _one_meter_or_pool([(line, runner_class(board, line)) for line in lines for _ in range(jobs)])
+    return _combine_meters([(line, runner_class(board, line)) for line in lines for _ in range(jobs)])
 
 
-def _one_meter_or_pool(named_meters: Sequence[tuple[str, Meter]]) -> Meter:
+def _combine_meters(named_meters: Sequence[tuple[str, Meter]]) -> Meter:
     """Return the meter if there is only one, else a pool of all meters. ``named_meters``: each meter with its name for
     messages."""
     return MeterPool(named_meters) if len(named_meters) > 1 else named_meters[0][1]
@@ -168,9 +168,9 @@ def measure_record(
             where=str(records),
             hint=f"choose an id that this command lists: microc tune --show {shlex.quote(str(records))}",
         )
-    place, core = board_and_core_of(target, board)
-    chosen, tasks = options_and_tasks(model, core, place, options)
-    all_tasks = (*tasks, *regions_open_to_external_code(model, core, chosen))
+    place, core = find_board_and_core(target, board)
+    chosen, tasks = parse_options_and_list_tasks(model, core, place, options)
+    all_tasks = (*tasks, *list_regions_for_external_code(model, core, chosen))
     task = next((each for each in all_tasks if each.key == matching[-1].key), None)
     if task is None:
         raise UsageError(
@@ -178,13 +178,13 @@ def measure_record(
             where=str(records),
             hint="give the model, the board and the options with which it was tuned",
         )
-    meter = meter_for(place, core, [port], 1, load_into_ram=matching[-1].board.endswith(FROM_RAM))
-    (result,) = meter.measure(task, [_candidate_of_record(task, matching[-1])])
+    meter = make_meter(place, core, [port], 1, load_into_ram=matching[-1].board.endswith(FROM_RAM))
+    (result,) = meter.measure(task, [_rebuild_candidate_of_record(task, matching[-1])])
     return matching[-1], result, meter.unit
 
 
-def _candidate_of_record(task: Task, record: Record) -> Candidate:
+def _rebuild_candidate_of_record(task: Task, record: Record) -> Candidate:
     """Return the candidate that a record of a kernel or region measured, so that it can be measured again."""
     if isinstance(task, RegionTask):
-        return candidate_of_region_record(task, record)
+        return rebuild_candidate_of_region_record(task, record)
     return replay_candidate(task, Point(record.algorithm, record.rule, record.decisions), record.trace)

@@ -46,7 +46,7 @@ def is_external_code(candidate: Candidate) -> bool:
     return candidate.whole is not None and candidate.whole.external is not None
 
 
-def float_tolerance_of(candidate: Candidate) -> float:
+def float_tolerance_of_candidate(candidate: Candidate) -> float:
     """Return the tolerance of a candidate's float outputs: ``bound`` of its
     :class:`~microc.tuning.search_space.RegionData`.
 
@@ -130,20 +130,20 @@ class Runner(Meter):
         """Measure candidates in one image; FitError, ToolError or DeviceError if the image as a whole fails."""
 
 
-def sample_inputs_and_outputs(task: Task) -> tuple[list[Array], list[Array]]:
+def draw_inputs_and_expected_outputs(task: Task) -> tuple[list[Array], list[Array]]:
     """Return random inputs of a task, and the outputs that the reference implementations of the operators compute from
     them.
 
     The inputs are identical in every image.
     """
     graph = task.graph
-    tensors = [_input_description(graph.types[name]) for name in graph.inputs]
+    tensors = [_describe_input(graph.types[name]) for name in graph.inputs]
     arrays = draw_input_arrays({}, tensors, graph, 1, seed=0)[0]
     outputs, _ = evaluate(graph, dict(zip(graph.inputs, arrays, strict=True)))
     return arrays, outputs
 
 
-def _input_description(type_: TensorType) -> Mapping[str, Any]:
+def _describe_input(type_: TensorType) -> Mapping[str, Any]:
     """Return the description of an input tensor for :func:`microc.run.reference.frameworks.draw_input_arrays`."""
     spec = {
         "dtype": type_.dtype,
@@ -200,7 +200,7 @@ def check_board_health(
     data = np.arange(-HEALTH_CHECK_ELEMENTS // 2, HEALTH_CHECK_ELEMENTS // 2, dtype=np.int8).reshape(
         1, HEALTH_CHECK_ELEMENTS
     )
-    with open_device(_health_check_program(board)) as (device, _):
+    with open_device(_compile_health_check(board)) as (device, _):
         result = device.run(data)
     if not np.array_equal(result, np.maximum(data, 0)):
         wrong_count = np.count_nonzero(result != np.maximum(data, 0))
@@ -211,7 +211,7 @@ def check_board_health(
         )
 
 
-def _health_check_program(board: Board) -> Program:
+def _compile_health_check(board: Board) -> Program:
     """Compile the network of the health check, a single ReLU, for a board."""
     net = GraphBuilder()
     y = net.op("relu", net.input("x", (1, HEALTH_CHECK_ELEMENTS), "int8"))

@@ -74,7 +74,7 @@ class LearnedModel:
         self._trees: Any = None
 
     def predict(self, task: Task, candidate: Candidate) -> float:
-        row = np.array([self._linear.table([_candidate_features(task, candidate)])[0]])
+        row = np.array([self._linear.feature_matrix([_extract_features(task, candidate)])[0]])
         error = float(self._linear.predict(row)[0])
         if self._trees is not None:
             error += float(self._trees.predict(row)[0])
@@ -84,7 +84,7 @@ class LearnedModel:
         for candidate, ticks in measured:
             error = math.log(max(ticks, 1e-9) / max(candidate.instructions, 1.0))
             self._errors.setdefault(task, []).append((len(self._rows), error))
-            self._rows.append(_candidate_features(task, candidate))
+            self._rows.append(_extract_features(task, candidate))
         if len(self._rows) >= MIN_LINEAR_MEASUREMENTS and measured:
             self._train_on_measurements()
 
@@ -103,7 +103,7 @@ class LearnedModel:
         if self._with_trees and len(self._rows) >= MIN_TREE_MEASUREMENTS:
             import lightgbm
 
-            table = self._linear.table(self._rows)
+            table = self._linear.feature_matrix(self._rows)
             residuals = errors - self._linear.predict(table)
             self._trees = lightgbm.train(dict(_LIGHTGBM_SETTINGS), lightgbm.Dataset(table, residuals), _BOOSTING_ROUNDS)
 
@@ -126,7 +126,7 @@ class _LinearModel(NamedTuple):
         normal = table.T @ table + RIDGE_PENALTY * np.eye(len(names))
         return _LinearModel(names, means, np.linalg.solve(normal, table.T @ errors))
 
-    def table(self, rows: Sequence[Mapping[str, float]]) -> Array:
+    def feature_matrix(self, rows: Sequence[Mapping[str, float]]) -> Array:
         """Return the matrix of features, with a row for each candidate. Features that the model does not know are left
         out."""
         return np.array([[row.get(name, 0.0) for name in self.names] for row in rows])
@@ -136,7 +136,7 @@ class _LinearModel(NamedTuple):
         return (table - self.means) @ self.weights
 
 
-def _candidate_features(task: Task, candidate: Candidate) -> dict[str, float]:
+def _extract_features(task: Task, candidate: Candidate) -> dict[str, float]:
     """Return the features of a candidate by name: its decisions (one-hot if they are words) and the numbers of the cost
     model.
 
@@ -154,7 +154,7 @@ def _candidate_features(task: Task, candidate: Candidate) -> dict[str, float]:
     return features
 
 
-def fit_price_guess(prices: Mapping[Point, float]) -> Callable[[Point], float]:
+def fit_price_estimator(prices: Mapping[Point, float]) -> Callable[[Point], float]:
     """Fit a linear model over one-hot decisions to known prices (predicted ticks) of points. Return a function that
     estimates the logarithm of the price of any point, except for a constant.
 
@@ -162,18 +162,18 @@ def fit_price_guess(prices: Mapping[Point, float]) -> Callable[[Point], float]:
     """
     known = {point: math.log(max(price, 1.0)) for point, price in prices.items() if price < math.inf}
     line = _LinearModel.fit(
-        [_one_hot_decisions(point) for point in known], np.array([*known.values()]) - np.mean([*known.values()])
+        [_encode_decisions_one_hot(point) for point in known], np.array([*known.values()]) - np.mean([*known.values()])
     )
     weights = dict(zip(line.names, line.weights.tolist(), strict=True))
-    return lambda point: sum(weights.get(name, 0.0) for name in _one_hot_decisions(point))
+    return lambda point: sum(weights.get(name, 0.0) for name in _encode_decisions_one_hot(point))
 
 
-def _one_hot_decisions(point: Point) -> dict[str, float]:
+def _encode_decisions_one_hot(point: Point) -> dict[str, float]:
     """Return the decisions of a point as one-hot features."""
     return {f"{name} {value}": 1.0 for name, value in point.values}
 
 
-def ranking_model_by_name(name: str) -> RankingModel:
+def make_ranking_model(name: str) -> RankingModel:
     """Return the ranking model with the given name.
 
     ``analytic``: the cost model. ``learned``: the learned model with trees; UsageError if LightGBM is not installed.
@@ -232,7 +232,7 @@ class GridSearch:
         self.space, self.model = space, model
         self.draw = random.Random(f"{seed} {space.task.key}")
         self.untuned = list(space.untuned)
-        self.seen: set[object] = set(map(_kernel_identity, space.untuned))
+        self.seen: set[object] = set(map(_key_of_equal_kernels, space.untuned))
         self.left = list(space.points)
         self.ticks: dict[Point, float] = {}
 
@@ -244,12 +244,12 @@ class GridSearch:
 
     def add_earlier_measurement(self, candidate: Candidate, ticks: float) -> None:
         """Record a measurement of an earlier run, so that the candidate is not proposed."""
-        self.seen.add(_kernel_identity(candidate))
+        self.seen.add(_key_of_equal_kernels(candidate))
         self.untuned = [each for each in self.untuned if each is not candidate]
         self.tell([(candidate, ticks)])
 
     @property
-    def spent(self) -> bool:
+    def is_exhausted(self) -> bool:
         """True if every point has been proposed, and the fastest points have been proposed with all compiler
         options."""
         return not self.left and not self.untuned and not self._unproposed_compiler_options()
@@ -262,7 +262,7 @@ class GridSearch:
 
     def _propose_compiler_options(self, count: int) -> list[Candidate]:
         """Propose up to ``count`` candidates that are the fastest points with compiler options."""
-        return self._mark_and_verify(self._unproposed_compiler_options()[:count])
+        return self._mark_proposed_and_verify(self._unproposed_compiler_options()[:count])
 
     def _unproposed_compiler_options(self) -> list[Candidate]:
         """Return the fastest points and the default, with compiler options that have not been proposed yet.
@@ -281,7 +281,7 @@ class GridSearch:
         proposed: list[Candidate] = []
         while self.left and len(proposed) < count:
             candidate = self._unproposed_candidate(self._pop_next_point())
-            proposed += self._mark_and_verify([candidate] if candidate else [])
+            proposed += self._mark_proposed_and_verify([candidate] if candidate else [])
         return proposed
 
     def _pop_next_point(self) -> Point:
@@ -292,16 +292,16 @@ class GridSearch:
         """Return the candidate of a point; None if it has none, or if a candidate with the same loops has been
         proposed."""
         candidate = self.space.price_point(point)
-        if candidate is None or _kernel_identity(candidate) in self.seen:
+        if candidate is None or _key_of_equal_kernels(candidate) in self.seen:
             return None
         return candidate
 
-    def _mark_and_verify(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+    def _mark_proposed_and_verify(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Mark candidates as proposed; return those that the verifier accepts, without duplicates."""
         taken = []
         for candidate in candidates:
-            if _kernel_identity(candidate) not in self.seen:
-                self.seen.add(_kernel_identity(candidate))
+            if _key_of_equal_kernels(candidate) not in self.seen:
+                self.seen.add(_key_of_equal_kernels(candidate))
                 taken.append(self.space.candidate_at(candidate.point))
         return [candidate for candidate in taken if candidate is not None]
 
@@ -340,15 +340,15 @@ class EvolutionarySearch(RandomSearch):
         blind, late = max(1, round(RANDOM_FRACTION * count)), round(OPTIONS_FRACTION * count)
         options = self._propose_compiler_options(late) if self.idle >= IDLE_BATCHES else []
         for candidate in self._draw_children(count - len(options)):
-            self.priced.setdefault(_kernel_identity(candidate), candidate)
+            self.priced.setdefault(_key_of_equal_kernels(candidate), candidate)
         ranked = sorted(self.priced.values(), key=self._predicted_ticks)
         if 0 < self.idle < IDLE_BATCHES and self._predicts_no_gain(ranked):
             options = self._propose_compiler_options(late)
-        found = options + self._mark_and_verify(ranked[: max(0, count - blind - len(options))])
+        found = options + self._mark_proposed_and_verify(ranked[: max(0, count - blind - len(options))])
         found += super()._propose_points(count - len(found))
-        kept = (candidate for candidate in ranked if _kernel_identity(candidate) not in self.seen)
+        kept = (candidate for candidate in ranked if _key_of_equal_kernels(candidate) not in self.seen)
         self.priced = {
-            _kernel_identity(candidate): candidate for candidate in islice(kept, KEPT_PER_MEASUREMENT * count)
+            _key_of_equal_kernels(candidate): candidate for candidate in islice(kept, KEPT_PER_MEASUREMENT * count)
         }
         return found
 
@@ -375,13 +375,13 @@ class EvolutionarySearch(RandomSearch):
             prices = {
                 p: self._predicted_ticks(c) if c else inf for p, c in self.prices.items()
             }  # predicted again, because the model has learned since these points were priced
-            points = sorted(points, key=fit_price_guess(prices))
+            points = sorted(points, key=fit_price_estimator(prices))
         for point in points:
             if len(children) >= PRICED_PER_MEASUREMENT * count and len(self.prices) >= MIN_PRICED_CANDIDATES:
                 break
             candidate = self.prices[point] = self._unproposed_candidate(point)
-            if candidate is not None and _kernel_identity(candidate) not in self.priced:
-                children.setdefault(_kernel_identity(candidate), candidate)
+            if candidate is not None and _key_of_equal_kernels(candidate) not in self.priced:
+                children.setdefault(_key_of_equal_kernels(candidate), candidate)
         return list(children.values())
 
     def _draw_unpriced_points(self, max_points: int) -> list[Point]:
@@ -407,7 +407,7 @@ class EvolutionarySearch(RandomSearch):
         return self.space.mutate(one, self.draw)
 
 
-def _kernel_identity(candidate: Candidate) -> object:
+def _key_of_equal_kernels(candidate: Candidate) -> object:
     """Return a key that is equal for candidates that give the same kernel."""
     return candidate.number, candidate.choice.func.body, candidate.point.flags
 

@@ -45,7 +45,7 @@ def time_kernels(place: int, folder: Path) -> None:
         outputs.update({name: library.tensor(name) for name in kernel["outputs"]})
     np.savez(folder / OUTPUTS_FILE, **outputs)
     bind_process_to_core(place)
-    rounds = _time_rounds([_kernel_call(library, number) for number in range(len(kernels))])
+    rounds = _time_rounds([_bind_kernel_call(library, number) for number in range(len(kernels))])
     (folder / TIMES_FILE).write_text(json.dumps(rounds))
 
 
@@ -66,7 +66,7 @@ def _invert_output_bytes(library: Library, name: str) -> None:
     library.set_tensor(name, (~output.reshape(-1).view(np.uint8)).view(output.dtype).reshape(output.shape))
 
 
-def _kernel_call(library: Library, kernel_number: int) -> Callable[[], None]:
+def _bind_kernel_call(library: Library, kernel_number: int) -> Callable[[], None]:
     """Return a function that runs the kernel with index ``kernel_number`` of a library."""
     return lambda: library.run_kernel(kernel_number)
 
@@ -105,7 +105,7 @@ def time_networks(place: int, folders: Sequence[Path]) -> None:
     networks = [_load_network_with_inputs(folder) for folder in folders]
     if "threads" not in networks[0].manifest["options"]:  # several threads must not share one core
         bind_process_to_core(place)
-    counts = [_runs_per_visit(network) for network in networks]
+    counts = [_choose_runs_per_visit(network) for network in networks]
     end, rounds = time.perf_counter() + NETWORK_SECONDS, list[list[NetworkTimes]]()
     while len(rounds) < NETWORK_ROUNDS or time.perf_counter() < end:
         rounds.append([_time_visit(network, count) for network, count in zip(networks, counts, strict=True)])
@@ -120,7 +120,7 @@ def _load_network_with_inputs(folder: Path) -> Library:
     return library
 
 
-def _runs_per_visit(network: Library) -> int:
+def _choose_runs_per_visit(network: Library) -> int:
     """Return the number of runs of a network that take about MIN_VISIT_SECONDS seconds."""
     network.run()
     begin = time.perf_counter()

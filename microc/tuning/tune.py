@@ -20,9 +20,9 @@ from microc.compiler.tuned.records import Database, Task, list_tuning_tasks, ope
 from microc.errors import UsageError
 from microc.target import Board
 from microc.tuning.candidate_image import RegionSpace
-from microc.tuning.places import meter_for
+from microc.tuning.places import make_meter
 from microc.tuning.runner import Meter
-from microc.tuning.search_policies import SEARCHES, ranking_model_by_name
+from microc.tuning.search_policies import SEARCHES, make_ranking_model
 from microc.tuning.search_space import Space
 from microc.tuning.tuner import (
     SearchLimits,
@@ -31,11 +31,11 @@ from microc.tuning.tuner import (
     TunedRegion,
     Tuner,
     TuningEvent,
-    board_and_core_of,
     compile_for_tuning,
-    options_and_tasks,
-    regions_open_to_external_code,
-    require_decided_code,
+    find_board_and_core,
+    list_regions_for_external_code,
+    parse_options_and_list_tasks,
+    reject_undecided_code,
     select_layers,
     without_optional_external_code,
 )
@@ -176,11 +176,11 @@ def tune(
     _check_one_of("search", search, tuple(SEARCHES))
     _check_one_of("cost_model", cost_model, MODELS)
     validation.as_function_or_none("callback", callback)
-    board_, core = board_and_core_of(target, board)
+    board_, core = find_board_and_core(target, board)
     begin = monotonic()
-    resolved, all_tasks = options_and_tasks(model, core, board_, options)
+    resolved, all_tasks = parse_options_and_list_tasks(model, core, board_, options)
     compile_seconds, limit = monotonic() - begin, seconds or float("inf")
-    regions = regions_open_to_external_code(model, core, resolved)
+    regions = list_regions_for_external_code(model, core, resolved)
     key = compute_network_key(all_tasks, resolved.threads)
     # The network as a whole is timed only on this computer, and only if there are no regions whose code is not decided yet.
     measures_network = trials > 0 and board_ is None and runner is None and not regions
@@ -192,16 +192,16 @@ def tune(
             hint="leave out external, or name only the board and its ports",
         )
     if fleet:
-        runner = _meter_of_fleet(
+        runner = _make_meter_of_fleet(
             validation.as_text("a fleet", fleet), board_, bool(any(ports) or jobs > 1 or load), resolved
         )
-    runner = runner or meter_for(board_, core, ports, jobs, load_into_ram=load)
+    runner = runner or make_meter(board_, core, ports, jobs, load_into_ram=load)
     database = records if isinstance(records, Database) else Database(records)
     tuner = Tuner(
         tasks,
         runner,
         database,
-        model=ranking_model_by_name(cost_model),
+        model=make_ranking_model(cost_model),
         search=search,
         seed=seed,
         event=callback,
@@ -216,17 +216,17 @@ def tune(
             )
         )
         # The network is not measured again if there are no new measurements of kernels.
-        if measures_network and (tuner.spent or not database.of(key)) and monotonic() < begin + limit:
+        if measures_network and (tuner.proposed_count or not database.of(key)) and monotonic() < begin + limit:
             NetworkSearch(resolve_model(model, resolved), core, resolved, database, runner).run(begin + limit)
     except KeyboardInterrupt as end:
-        raise Interrupted(_tuning_results(tuner, all_tasks, key)) from end
+        raise Interrupted(_collect_tuning_results(tuner, all_tasks, key)) from end
     finally:
         if database is not records:
             database.close()
-    return _tuning_results(tuner, all_tasks, key)
+    return _collect_tuning_results(tuner, all_tasks, key)
 
 
-def _meter_of_fleet(address: str, board: Board | None, has_other_places: bool, options: Options) -> Meter:
+def _make_meter_of_fleet(address: str, board: Board | None, has_other_places: bool, options: Options) -> Meter:
     """Return the meter that measures on the boards of a fleet; UsageError for options that a fleet does not support.
 
     ``has_other_places``: ports, jobs or loading into RAM are requested too.
@@ -241,7 +241,7 @@ def _meter_of_fleet(address: str, board: Board | None, has_other_places: bool, o
     return Fleet(address, board)
 
 
-def _tuning_results(tuner: Tuner, all_tasks: Sequence[Task], key: str) -> Tuning:
+def _collect_tuning_results(tuner: Tuner, all_tasks: Sequence[Task], key: str) -> Tuning:
     """Return the results of a search. ``all_tasks``: all kernels of the network. ``key``: the key of the network's
     records."""
     runner = tuner.runner
@@ -272,8 +272,8 @@ def tuning_plan(
     """
     path = validation.as_path("records", records)
     chosen = make_options(**options, tuned=path)
-    require_decided_code(chosen)
-    board_, core = board_and_core_of(target, board)
+    reject_undecided_code(chosen)
+    board_, core = find_board_and_core(target, board)
     name = board_.name if board_ is not None else "host"
     compiled_network = compile_for_tuning(model, core, chosen, board_)
     return build_plan(compiled_network, open_records(path), board=name, optimize=chosen.optimize, records=path.name)
@@ -290,9 +290,9 @@ def describe_search_spaces(
     ``code``.
     """
     chosen = make_options(**options)
-    board_, core = board_and_core_of(target, board)
+    board_, core = find_board_and_core(target, board)
     compiled_network = compile_for_tuning(model, core, without_optional_external_code(chosen), board_)
-    tasks = (*list_tuning_tasks(compiled_network), *regions_open_to_external_code(model, core, chosen))
+    tasks = (*list_tuning_tasks(compiled_network), *list_regions_for_external_code(model, core, chosen))
     return [
         {
             "layers": list(task.layers),

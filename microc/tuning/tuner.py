@@ -36,7 +36,7 @@ from microc.tuning.search_space import Candidate, Point, Space
 # compute.
 
 
-def board_and_core_of(target: str, board: str | Path | Board | None) -> tuple[Board | None, Target]:
+def find_board_and_core(target: str, board: str | Path | Board | None) -> tuple[Board | None, Target]:
     """Return the board to measure on and its core; or None and the core of this computer that ``target`` names.
 
     Raises UsageError if both ``board`` and ``target`` are given.
@@ -59,7 +59,7 @@ def compile_for_tuning(model: Any, target: Target, options: Options, board: Boar
     return compile_network(resolve_model(model, options), target, options, capacity=room)
 
 
-def options_and_tasks(
+def parse_options_and_list_tasks(
     model: Any, target: Target, board: Board | None, options: Mapping[str, Any]
 ) -> tuple[Options, tuple[Task, ...]]:
     """Return the parsed options, and the kernels of a network as tuning tasks.
@@ -85,7 +85,7 @@ def without_optional_external_code(options: Options) -> Options:
     return replace(options, external={}) if is_code_chosen_by_measurements(options) else options
 
 
-def regions_open_to_external_code(model: Any, target: Target, options: Options) -> tuple[RegionTask, ...]:
+def list_regions_for_external_code(model: Any, target: Target, options: Options) -> tuple[RegionTask, ...]:
     """Return the regions of a network that external code can compute; none unless measurements decide whose code is
     used."""
     if not is_code_chosen_by_measurements(options):
@@ -117,7 +117,7 @@ def select_layers(
     return selected, selected_regions
 
 
-def require_decided_code(options: Options) -> None:
+def reject_undecided_code(options: Options) -> None:
     """Raise UsageError if measurements decide whose code computes a region, because a plan does not contain such
     decisions."""
     if is_code_chosen_by_measurements(options):
@@ -167,7 +167,7 @@ class SearchPolicy(Protocol):
     def space(self) -> CandidateSpace: ...
 
     @property
-    def spent(self) -> bool: ...
+    def is_exhausted(self) -> bool: ...
 
     def propose(self, count: int) -> list[Candidate]: ...
 
@@ -199,7 +199,7 @@ class TunedKernel:
 
         It is finished if its space is exhausted, its default candidate failed, or several batches brought no gain.
         """
-        if self.search.spent or (
+        if self.search.is_exhausted or (
             self.history and self.default is None
         ):  # without the default there is nothing to compare with
             return True
@@ -207,7 +207,7 @@ class TunedKernel:
         return len(last) > MAX_IDLE_BATCHES and last[0] <= (1 + MIN_GAIN) * last[-1]
 
     @property
-    def batch(self) -> int:
+    def next_batch_size(self) -> int:
         """The maximum number of measurements in the next batch.
 
         It grows with the number of measurements so far, because a search that knows little should learn from a small
@@ -223,7 +223,7 @@ class TunedKernel:
             self.best, self.point = ticks, str(candidate.point)
 
     @property
-    def worth(self) -> float:
+    def expected_savings(self) -> float:
         """The estimated number of ticks of the network that the kernel's next batch may save; infinite before the first
         batch."""
         if self.default is None:
@@ -398,7 +398,7 @@ class Tuner:
         self.kernels = [TunedKernel(task, SEARCHES[search](Space(task), seed, model)) for task in tasks]
         self._searches = [RegionSearch(task) for task in regions]
         self.regions = [TunedKernel(search.task, search) for search in self._searches]
-        self.spent = 0
+        self.proposed_count = 0
 
     def run(self, limits: SearchLimits) -> None:
         """Measure until a limit is reached, or until no further gain is expected.
@@ -412,7 +412,7 @@ class Tuner:
             self._renew_region_candidates()
             self._measure_batches(self.regions, limits, begin, limits.trials, limits.seconds)
             regions = time.monotonic() - begin  # as much time is reserved to measure the regions again
-            reserved = min(len(self.regions), limits.trials - self.spent)
+            reserved = min(len(self.regions), limits.trials - self.proposed_count)
             self._measure_batches(self.kernels, limits, begin, limits.trials - reserved, limits.seconds - regions)
             self._renew_region_candidates()
             self._measure_batches(self.regions, limits, begin, limits.trials, limits.seconds)
@@ -466,10 +466,10 @@ class Tuner:
     def _renew_region_candidates(self) -> None:
         """Add microc's code with the fastest known schedules to the candidates of every region."""
         for search, each in zip(self._searches, self.regions, strict=True):
-            search.add_fastest_own_code(self._records_here)
+            search.add_fastest_own_code(self._records_with_this_meter)
             self._recall_measurements(each)
 
-    def _records_here(self, key: str) -> list[Record]:
+    def _records_with_this_meter(self, key: str) -> list[Record]:
         """Return the records of a kernel that were measured with the current board, unit of time and compiler."""
         runner = self.runner
         where = (runner.board, runner.unit, runner.toolchain)
@@ -478,7 +478,7 @@ class Tuner:
     def _recall_measurements(self, tuned: TunedKernel) -> None:
         """Inform the search for a kernel of the measurements of earlier runs with the same board, unit of time and
         compiler."""
-        for record in self._records_here(tuned.task.key):
+        for record in self._records_with_this_meter(tuned.task.key):
             candidate = tuned.search.space.candidate_of(record) if record.status == OK else None
             if candidate is not None:
                 tuned.search.add_earlier_measurement(candidate, record.ticks)
@@ -492,20 +492,22 @@ class Tuner:
         ``busy``: the kernels that are being measured. If all places are busy, no further batch of such a kernel is
         proposed, because it could not learn from the running batch.
         """
-        if trials <= self.spent:
+        if trials <= self.proposed_count:
             return None
         ahead = len(busy) >= self.runner.places
         open_ = [k for k in kernels if not k.done and (k not in busy or (k.default is not None and not ahead))]
-        for tuned in sorted(open_, key=lambda k: (k in busy, -k.worth)):
-            candidates = tuned.search.propose(min(self.runner.batch, tuned.batch, trials - self.spent))
+        for tuned in sorted(open_, key=lambda k: (k in busy, -k.expected_savings)):
+            candidates = tuned.search.propose(
+                min(self.runner.batch, tuned.next_batch_size, trials - self.proposed_count)
+            )
             if candidates:
-                self.spent += len(candidates)
+                self.proposed_count += len(candidates)
                 return tuned, candidates
         return None
 
     def _keep_results(self, tuned: TunedKernel, results: Sequence[MeasuredResult]) -> None:
         """Store the results of a batch in the database, and update the search and the state of its kernel."""
-        self.database.add(self._record_of_result(tuned.task, result) for result in results)
+        self.database.add(self._make_record(tuned.task, result) for result in results)
         good = [result for result in results if result.status == OK]
         tuned.search.tell([(result.candidate, result.ticks) for result in good])
         tuned.tried += len(results)
@@ -522,7 +524,7 @@ class Tuner:
             left = max(0.0, min(left, limits.seconds - seconds))
             self.event(TuningEvent(tuned, measured, limits.trials, seconds, left, tuple(self.runner.lost)))
 
-    def _record_of_result(self, task: Task, result: MeasuredResult) -> Record:
+    def _make_record(self, task: Task, result: MeasuredResult) -> Record:
         """Create the record of a measured candidate."""
         candidate, runner = result.candidate, self.runner
         measured = 0 if is_external_code(candidate) else result.code  # the symbol of external code contains only a call

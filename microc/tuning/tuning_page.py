@@ -72,7 +72,7 @@ def to_html(
     for record in database:
         if not keys or record.key in keys:
             groups.setdefault((record.key, record.board, record.unit, record.toolchain), []).append(record)
-    rows = tuple(_kernel_row(number, records, chosen) for number, records in enumerate(groups.values(), 1))
+    rows = tuple(_make_kernel_row(number, records, chosen) for number, records in enumerate(groups.values(), 1))
     records = [record for group in groups.values() for record in group]
     context = TunedContext(
         title=title,
@@ -106,7 +106,7 @@ def _origin_rows(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
     yield "microc", __version__
 
 
-def _kernel_row(row_number: int, records: Sequence[Record], chosen: Mapping[str, str]) -> KernelRow:
+def _make_kernel_row(row_number: int, records: Sequence[Record], chosen: Mapping[str, str]) -> KernelRow:
     """Create the row of a kernel from its records. ``chosen``: as for :func:`to_html`."""
     good = [record for record in records if record.status == OK]
     first = records[0]
@@ -120,7 +120,7 @@ def _kernel_row(row_number: int, records: Sequence[Record], chosen: Mapping[str,
         full=first.layer,
         op=first.op,
         board=first.board,
-        schedule=_schedule_text(marked) if marked else "",
+        schedule=_format_schedule(marked) if marked else "",
         cells=tuple(_kernel_cells(records, good, default, fastest)),
         plots=(_plot_progress(good, marked), _plot_time_against_flash(good, marked)) if marked else (),
     )
@@ -145,13 +145,15 @@ def _kernel_cells(
 
 def _plot_progress(valid_records: Sequence[Record], marked_record: Record) -> Plot:
     """Create the plot of the best ticks so far after each valid measurement."""
-    scale, unit = _ticks_scale(valid_records)
+    scale, unit = _choose_tick_divisor_and_unit(valid_records)
     points, line, best = list[Point](), list[tuple[float, float]](), float("inf")
     for trial, record in enumerate(valid_records, 1):
         if record.ticks < best:
             line += [(trial, best / scale)] if line else []
             best = record.ticks
-            points.append(Point(trial, best / scale, _point_kind(record, marked_record, True), _record_tooltip(record)))
+            points.append(
+                Point(trial, best / scale, _kind_of_point(record, marked_record, True), _format_record_tooltip(record))
+            )
             line.append((trial, best / scale))
     line.append((len(valid_records), best / scale))
     points.append(
@@ -162,7 +164,7 @@ def _plot_progress(valid_records: Sequence[Record], marked_record: Record) -> Pl
 
 def _plot_time_against_flash(valid_records: Sequence[Record], marked_record: Record) -> Plot:
     """Create the plot of time against flash for all schedules of a kernel, with their Pareto front."""
-    scale, unit = _ticks_scale(valid_records)
+    scale, unit = _choose_tick_divisor_and_unit(valid_records)
     front, least = list[Record](), float("inf")
     for record in sorted(valid_records, key=lambda r: (r.flash, r.ticks)):
         if record.ticks < least:
@@ -176,30 +178,32 @@ def _plot_time_against_flash(valid_records: Sequence[Record], marked_record: Rec
         *([marked_record] if marked_record not in front else []),
     ]
     points = [
-        Point(r.flash, r.ticks / scale, _point_kind(r, marked_record, r.id in front_ids), _record_tooltip(r))
+        Point(r.flash, r.ticks / scale, _kind_of_point(r, marked_record, r.id in front_ids), _format_record_tooltip(r))
         for r in shown
     ]
     return lay_out_scatter_plot(points, ("bytes of flash", unit), [(r.flash, r.ticks / scale) for r in front])
 
 
-def _point_kind(record: Record, marked_record: Record, is_highlighted: bool) -> str:
+def _kind_of_point(record: Record, marked_record: Record, is_highlighted: bool) -> str:
     """Return the kind of a record's point, which selects its colour: the marked record, a highlighted record, or
     another."""
     return "chosen" if record is marked_record else "measured" if is_highlighted else "predicted"
 
 
-def _ticks_scale(valid_records: Sequence[Record]) -> tuple[int, str]:
+def _choose_tick_divisor_and_unit(valid_records: Sequence[Record]) -> tuple[int, str]:
     """Return the divisor of ticks on the axes, and the name of the resulting unit."""
     large = max(record.ticks for record in valid_records) >= _THOUSANDS_FROM
     return (1000, f"thousand {valid_records[0].unit}") if large else (1, valid_records[0].unit)
 
 
-def _record_tooltip(record: Record) -> str:
+def _format_record_tooltip(record: Record) -> str:
     """Return the tooltip of a record's point: id, ticks, bytes of flash, schedule."""
-    return f"{record.id}: {record.ticks:,.0f} {record.unit}, {record.flash:,} bytes of flash, {_schedule_text(record)}"
+    return (
+        f"{record.id}: {record.ticks:,.0f} {record.unit}, {record.flash:,} bytes of flash, {_format_schedule(record)}"
+    )
 
 
-def _schedule_text(record: Record) -> str:
+def _format_schedule(record: Record) -> str:
     """Return the schedule of a record as text. For a whole network it is the rule of the record."""
     if record.op == NETWORK:
         return record.rule

@@ -97,7 +97,7 @@ class NetworkSearch:
                     beaten.update(record for each in losing for record in self.database.of(each.task.key))
                 apart = choose_independently(self.untuned, self.tasks, self.database, self.meter.board, room, beaten)
                 chosen = [each for each in apart if each.record is not None]
-                parts = _combination_of_choices(chosen)
+                parts = _make_combination(chosen)
                 if not parts or parts in tried_combinations:
                     return
                 tried_combinations.add(parts)
@@ -114,8 +114,8 @@ class NetworkSearch:
         ``path``."""
         parts = [record for each in chosen for record in (each.default, each.record) if record is not None]
         whole = [
-            self._network_record(self.untuned, (), 1.0),
-            self._network_record(self.untuned, _combination_of_choices(chosen), 0.0),
+            self._make_network_record(self.untuned, (), 1.0),
+            self._make_network_record(self.untuned, _make_combination(chosen), 0.0),
         ]
         write_records(path, [*parts, *whole])
         return compile_network(self.source, self.target, replace(self.options, tuned=path))
@@ -129,7 +129,7 @@ class NetworkSearch:
 
     def _losing_records(self) -> set[Record]:
         """Return the records whose schedules were not part of the best combination in earlier searches."""
-        known = self._earlier_measurements()
+        known = self._find_earlier_measurements()
         ids = known.losing_record_ids if known else ()
         return {record for task in self.tasks for record in self.database.of(task.key) if record.id in ids}
 
@@ -141,15 +141,17 @@ class NetworkSearch:
         They are the median ratio of its time to the time with default schedules, multiplied by the first recorded ticks
         of the network with default schedules.
         """
-        known = self._earlier_measurements()
+        known = self._find_earlier_measurements()
         ratio = median(tuned[0] / plain[0] for plain, tuned in rounds)
         first = (
-            known.untuned if known else self._network_record(self.untuned, (), median(plain[0] for plain, _ in rounds))
+            known.untuned
+            if known
+            else self._make_network_record(self.untuned, (), median(plain[0] for plain, _ in rounds))
         )
-        record = self._network_record(combination_network, combination, first.ticks * ratio)
+        record = self._make_network_record(combination_network, combination, first.ticks * ratio)
         self.database.add([record] if known else [first, record])
 
-    def _earlier_measurements(self) -> NetworkMeasurements | None:
+    def _find_earlier_measurements(self) -> NetworkMeasurements | None:
         """Return earlier measurements of the network on this computer with this compiler; None if there are none."""
         meter, here = self.meter, Database()
         where = (meter.board, meter.unit, meter.toolchain)
@@ -158,14 +160,14 @@ class NetworkSearch:
 
     def _is_no_faster(self, compiled: CompiledNetwork, task: Task, rounds: Rounds) -> bool:
         """Test whether a kernel is not faster than with its default schedule, by the median over all rounds."""
-        before, after = (_call_numbers_of(task, each) for each in (self.untuned, compiled))
+        before, after = (_call_indices_of_kernel(task, each) for each in (self.untuned, compiled))
 
-        def kernel_time(taken: NetworkTimes, calls: Sequence[int]) -> float:
+        def sum_kernel_times(taken: NetworkTimes, calls: Sequence[int]) -> float:
             return sum(taken[1][number] for number in calls)
 
-        return bool(before) and median(kernel_time(t, after) / kernel_time(p, before) for p, t in rounds) >= 1
+        return bool(before) and median(sum_kernel_times(t, after) / sum_kernel_times(p, before) for p, t in rounds) >= 1
 
-    def _network_record(self, compiled: CompiledNetwork, combination: Combination, ticks: float) -> Record:
+    def _make_network_record(self, compiled: CompiledNetwork, combination: Combination, ticks: float) -> Record:
         """Create the record of a combination. ``combination`` is empty for the network with default schedules."""
         plan = compiled.module.plan
         assert plan is not None
@@ -189,12 +191,12 @@ class NetworkSearch:
         )
 
 
-def _combination_of_choices(chosen: Sequence[KernelChoice]) -> Combination:
+def _make_combination(chosen: Sequence[KernelChoice]) -> Combination:
     """Return the combination of the chosen records: the key of each tuned kernel, and the id of its record."""
     return tuple((each.task.key, each.record.id) for each in chosen if each.record is not None)
 
 
-def _call_numbers_of(task: Task, compiled: CompiledNetwork) -> list[int]:
+def _call_indices_of_kernel(task: Task, compiled: CompiledNetwork) -> list[int]:
     """Return the indices of the calls that run a kernel or a loop that contains the kernel."""
     layers = {layer.rsplit(PART, 1)[0] for layer in task.layers}
     return [number for number, call in enumerate(compiled.module.calls) if call.layer in layers]

@@ -10,7 +10,7 @@ import pytest
 from microc.device.boards import load_board
 from microc.device.emulators import Emulator
 from microc.device.flashing import flash_image, load_image_into_emulator
-from microc.device.runners import board_runners, select_runner
+from microc.device.runners import list_runners_of_board, select_runner
 from microc.errors import DeviceError, ToolError, UsageError
 from tests.device.smoke import FAMILIES, Line, build, needs
 
@@ -67,7 +67,7 @@ def test_first_found_wins(programs: Path) -> None:
     assert select_runner(board).name == "openocd"
     fake(programs, "gdb-multiarch", "true")
     assert select_runner(board).name == "gdb"
-    assert [r.name for r in board_runners(board)] == ["gdb", "openocd"]
+    assert [r.name for r in list_runners_of_board(board)] == ["gdb", "openocd"]
 
 
 def test_wrong_choices(tmp_path: Path) -> None:

@@ -14,7 +14,14 @@ from microc.device import transport
 from microc.device.boards import list_boards, load_board
 from microc.device.client import Client
 from microc.device.line_protocol import FrameDecoder, Operation
-from microc.device.transport import ADAPTERS, PipeTransport, Port, candidate_ports, find_board_port, open_transport
+from microc.device.transport import (
+    ADAPTERS,
+    PipeTransport,
+    Port,
+    find_board_port,
+    open_transport,
+    select_candidate_ports,
+)
 from microc.errors import DeviceError, UsageError
 from microc.run import board_project
 from tests.device.test_client import DAWDLE, TOTAL, A, first_of, ints, pipe
@@ -26,10 +33,10 @@ MODEM = Port("/dev/ttyS0", "ttyS0", "", "")
 
 def test_a_board_is_found_by_its_usb_ids_else_behind_an_adapter() -> None:
     every = (MODEM, ADAPTER, NUCLEO)
-    assert candidate_ports(load_board("nucleo-f401re"), every) == (NUCLEO,)
-    assert candidate_ports(load_board("nucleo-f401re"), (MODEM, ADAPTER)) == (ADAPTER,)
-    assert candidate_ports(load_board("raspberry-pi-pico"), every) == (ADAPTER,)
-    assert candidate_ports(load_board("raspberry-pi-pico"), (MODEM,)) == ()
+    assert select_candidate_ports(load_board("nucleo-f401re"), every) == (NUCLEO,)
+    assert select_candidate_ports(load_board("nucleo-f401re"), (MODEM, ADAPTER)) == (ADAPTER,)
+    assert select_candidate_ports(load_board("raspberry-pi-pico"), every) == (ADAPTER,)
+    assert select_candidate_ports(load_board("raspberry-pi-pico"), (MODEM,)) == ()
 
 
 def test_ids_of_boards_are_not_those_of_bare_adapters() -> None:

@@ -14,7 +14,7 @@ from microc.base import file_access
 from microc.device.boards import list_boards, load_board
 from microc.device.flashing import flash_image
 from microc.device.images import encode_intel_hex, join_segments, read_segments
-from microc.device.runners import board_runners, list_runners, select_runner
+from microc.device.runners import list_runners, list_runners_of_board, select_runner
 from microc.errors import DeviceError, ToolError, UsageError
 from microc.target import Board
 from tests.device.smoke import build, needs
@@ -95,7 +95,7 @@ def test_all_are_tried() -> None:
 
 @pytest.mark.parametrize("name", list_boards())
 def test_boards_fill_all_but_what_a_run_knows(name: str) -> None:
-    for runner in board_runners(load_board(name)):
+    for runner in list_runners_of_board(load_board(name)):
         for command in flash_image(load_board(name), Path("x.elf"), runner=runner.name, port="PORT", dry_run=True):
             left = [word for word in command if "{" in word]
             assert all(word in ("{drive}", "{gdb}", "target remote {gdb}") for word in left), left
@@ -198,7 +198,7 @@ def test_a_port_is_needed(programs: Fake, tmp_path: Path) -> None:
 
 def with_runner(name: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> Board:
     board = load_board(name)
-    hasty = tuple(replace(runner, seconds=seconds) for runner in board_runners(board))
+    hasty = tuple(replace(runner, seconds=seconds) for runner in list_runners_of_board(board))
     monkeypatch.setattr("microc.device.flashing.select_runner", lambda board, name: hasty[0])
     return board
 

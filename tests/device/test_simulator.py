@@ -12,7 +12,7 @@ import pytest
 import microc
 from microc.base import file_access
 from microc.device.boards import load_board
-from microc.device.emulators import simulator_address
+from microc.device.emulators import make_simulator_address
 from microc.device.transport import open_transport
 from microc.errors import ToolError, UsageError
 from microc.run.board_project import build_project, open_project
@@ -88,7 +88,7 @@ def test_ticks_of_an_avr_are_its_cycles(name: str, tmp_path: Path) -> None:
     program = tmp_path / "delay.c"
     program.write_text(DELAY)
     elf = smoke_firmware(board, tmp_path, program=[program])
-    transport = open_transport(simulator_address(board, elf))
+    transport = open_transport(make_simulator_address(board, elf))
     for turns in (1, 1, 10, 100, 250):
         transport.write(bytes([turns]))
         answer = b""

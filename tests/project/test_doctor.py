@@ -13,7 +13,7 @@ import pytest
 
 from microc.cli import main
 from microc.device.boards import list_boards, load_board
-from microc.device.toolchain import board_tools
+from microc.device.toolchain import list_tools_of_board
 from microc.errors import UsageError
 from microc.project.doctor import Finding, find_tools, list_install_commands
 
@@ -26,7 +26,7 @@ def test_a_board_asks_for_its_own_tools() -> None:
     with pytest.raises(UsageError, match="unknown board"):
         find_tools("nucleo")
     for name in list_boards():
-        assert board_tools(load_board(name))
+        assert list_tools_of_board(load_board(name))
 
 
 def test_pip_brings_packages_and_no_line_what_has_none() -> None:

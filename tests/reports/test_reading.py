@@ -13,7 +13,7 @@ from microc.errors import UsageError
 from microc.reports.evidence import accuracy_sentences, read_accuracy
 from microc.reports.making import report
 from microc.reports.saved_reports import compare_reports, is_report, read_report
-from microc.reports.text_tables import dequantization_formula, milliseconds_text, percent_change_text
+from microc.reports.text_tables import format_dequantization_formula, format_milliseconds, format_percent_change
 from tests.support import digits
 
 
@@ -150,13 +150,13 @@ def test_what_has_changed(made: microc.Report) -> None:
 
 
 def test_words() -> None:
-    assert [milliseconds_text(ms) for ms in (1234.5, 12.345, 0.361, 0.0000123)] == [
+    assert [format_milliseconds(ms) for ms in (1234.5, 12.345, 0.361, 0.0000123)] == [
         "1,234 ms",
         "12.3 ms",
         "0.361 ms",
         "0.0123 \u00b5s",
     ]
-    assert [percent_change_text(*pair) for pair in ((2, 3), (4, 3), (3, 3), (0, 2), (None, 1))] == [
+    assert [format_percent_change(*pair) for pair in ((2, 3), (4, 3), (3, 3), (0, 2), (None, 1))] == [
         "+50.0 %",
         "\u221225.0 %",
         "same",
@@ -164,7 +164,7 @@ def test_words() -> None:
         "",
     ]
     assert (
-        dequantization_formula({"scale": None}) == ""
-        and dequantization_formula({"scale": 0.5, "zero_point": 3}) == "0.5 (q \u2212 3)"
+        format_dequantization_formula({"scale": None}) == ""
+        and format_dequantization_formula({"scale": 0.5, "zero_point": 3}) == "0.5 (q \u2212 3)"
     )
-    assert dequantization_formula({"scale": 0.5, "zero_point": 0}) == "0.5 q"
+    assert format_dequantization_formula({"scale": 0.5, "zero_point": 0}) == "0.5 q"

@@ -102,6 +102,6 @@ def test_a_meter_that_measures_nothing_is_told(command: str, said: str) -> None:
 
 def test_power_without_a_time_is_no_energy() -> None:
     with pytest.raises(ToolError, match="measured power"):
-        MeterReading(watts=0.1).per_inference(None)
+        MeterReading(watts=0.1).joules_per_inference(None)
     with pytest.raises(UsageError, match="got no program"):
         split_meter_command(" ")

@@ -51,7 +51,7 @@ def test_run(device: microc.Device) -> None:
     for image in digits.images(10):
         assert np.array_equal(np.asarray(device.run(image)), np.asarray(library(image)))
     assert device.last is not None and device.last.max > 0
-    assert not device.clock.counts
+    assert not device.clock.counts_instructions
     assert device.time(3).count == 3
     assert device.stats().bad_frames == 0
 
@@ -287,7 +287,7 @@ def test_emulated_boards_agree(tmp_path: Path, board: str) -> None:
         stack = device.stats().stack_bytes
         assert stack is not None and 0 < stack < 2048
         products = 16 if project.board.target.has("lanes") else 1  # of bytes, in an instruction
-        assert device.clock.counts and device.clock.amount(sum(first)) > 30528 / products
+        assert device.clock.counts_instructions and device.clock.convert_ticks(sum(first)) > 30528 / products
 
 
 @needs("clang")

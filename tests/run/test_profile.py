@@ -68,7 +68,7 @@ def test_one_unit_in_all_places(profile: Profile) -> None:
 def test_clocks(board: str, emulated: bool, unit: str, words: str) -> None:
     clock = Clock(load_board(board), 25_000_000, emulated)
     assert clock.unit == unit and words in clock.meaning
-    assert clock.amount(16) == (10 if clock.counts else 16)
+    assert clock.convert_ticks(16) == (10 if clock.counts_instructions else 16)
     assert clock.seconds(25_000_000) == (None if emulated else 1.0)
 
 

@@ -8,7 +8,7 @@ import pytest
 from microc.base.dtypes import Array, to_numpy
 from microc.tir.interp import execute
 from microc.tir.verify import verify
-from microc.tuning.candidate_image import digest_of_array, make_digest_func, make_wipe_func
+from microc.tuning.candidate_image import digest_of_array, make_digest_func, make_overwrite_func
 
 DTYPES = ("bool", "int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64")
 
@@ -44,7 +44,7 @@ def test_the_upper_half_of_wide_integers_counts() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_nothing_stays_of_what_is_wiped(dtype: str) -> None:
-    func = make_wipe_func(dtype, 5)
+    func = make_overwrite_func(dtype, 5)
     verify(func)
     (found,) = execute(func, [np.zeros(5, to_numpy(dtype))])
     assert found.all()

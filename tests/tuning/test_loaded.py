@@ -14,9 +14,9 @@ from microc.target import target_for
 from microc.tir import ir
 from microc.tir.analysis.context import buffers_written
 from microc.tuning.on_board import BoardRunner, LoadRunner
-from microc.tuning.places import meter_for
+from microc.tuning.places import make_meter
 from microc.tuning.runner import Runner
-from microc.tuning.search_policies import ranking_model_by_name
+from microc.tuning.search_policies import make_ranking_model
 from microc.tuning.search_space import Candidate
 from microc.tuning.tuner import SearchLimits, Tuner
 from tests.tuning.test_runners import candidates, dense, emulated, wrong
@@ -95,8 +95,8 @@ def test_a_fault_costs_itself_alone(runner: Runner, task: Task) -> None:
 
 def test_a_search_writes_records_of_its_own(task: Task) -> None:
     database = Database()
-    runner = meter_for(load_board(BOARD), task.target, (), 1, load_into_ram=True)
-    Tuner([task], runner, database, model=ranking_model_by_name("analytic"), search="grid").run(SearchLimits(4))
+    runner = make_meter(load_board(BOARD), task.target, (), 1, load_into_ram=True)
+    Tuner([task], runner, database, model=make_ranking_model("analytic"), search="grid").run(SearchLimits(4))
     records = list(database)
     assert len(records) >= 4 and {(r.board, r.unit) for r in records} == {(BOARD + " (RAM)", "instructions")}
 
@@ -105,4 +105,4 @@ def test_what_takes_no_code_is_refused() -> None:
     with pytest.raises(UsageError, match="cannot load code"):
         LoadRunner(load_board("arduino-uno"), "/dev/null")
     with pytest.raises(UsageError, match="--load requires a board"):
-        meter_for(None, target_for("host"), (), 1, load_into_ram=True)
+        make_meter(None, target_for("host"), (), 1, load_into_ram=True)

@@ -14,7 +14,7 @@ import pytest
 
 import microc
 from microc.cli import main
-from microc.cli.tune import whole_network_text
+from microc.cli.tune import describe_whole_network
 from microc.compiler.lowering.kernel_builder import CompiledNetwork
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_network
@@ -29,7 +29,7 @@ from microc.target import target_for
 from microc.tuning import whole_network
 from microc.tuning.search_policies import AnalyticModel
 from microc.tuning.timing_process import NetworkTimes
-from microc.tuning.tuner import SearchLimits, TunedNetwork, Tuner, options_and_tasks
+from microc.tuning.tuner import SearchLimits, TunedNetwork, Tuner, parse_options_and_list_tasks
 from microc.tuning.whole_network import Combination, NetworkSearch
 from tests.tuning.networks import DIGITS, Estimating, space_of
 from tests.tuning.test_records import RECORD
@@ -133,7 +133,7 @@ def search(monkeypatch: pytest.MonkeyPatch, measured: list[Record]) -> Callable[
         combined = found._compile_combination
 
         def remembered(chosen: Any, path: Path) -> CompiledNetwork:
-            parts.append(whole_network._combination_of_choices(chosen))
+            parts.append(whole_network._make_combination(chosen))
             return combined(chosen, path)
 
         def turns(*_: Path) -> list[list[NetworkTimes]]:
@@ -172,7 +172,7 @@ def test_a_kernel_that_loses_in_place_gets_the_next_best_and_at_last_none(
     together = find_network_measurements(found.key, "host", found.database, "paper")
     assert together is not None and together.best is tried[-1] and together.kernels_kept_at_default == {one.key}
     shown = TunedNetwork(found.key, together, found.tasks)
-    assert whole_network_text(shown, "ns") == "whole network: 1.0 -> 0.9 us (0.950); 1 kernel stays as it was"
+    assert describe_whole_network(shown, "ns") == "whole network: 1.0 -> 0.9 us (0.950); 1 kernel stays as it was"
     assert shown.to_data()["kept"] == [one.name]
 
 
@@ -208,7 +208,7 @@ def test_some_time_is_left_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def searched(tuner: Tuner, limits: SearchLimits) -> None:
         seconds.append(limits.seconds)
-        tuner.spent = limits.trials
+        tuner.proposed_count = limits.trials
 
     monkeypatch.setattr(Tuner, "run", searched)
     monkeypatch.setattr(NetworkSearch, "run", lambda self, end: ends.append(end - monotonic()))
@@ -229,7 +229,7 @@ def test_this_computer(tmp_path: Path, capsys: pytest.CaptureFixture[str], monke
     assert main([*command, "--trials", "12", "--json", "--plan", str(plan), "--html", str(tmp_path / "p.html")]) == 0
     told = json.loads(capsys.readouterr().out.splitlines()[-1])["network"]
     core = told and target_for(microc.compile(DIGITS, "native").core)
-    key = compute_network_key(options_and_tasks(DIGITS, core, None, {})[1], 1)
+    key = compute_network_key(parse_options_and_list_tasks(DIGITS, core, None, {})[1], 1)
     together = find_network_measurements(key, core.cpu, Database(records), "host")
     assert together is not None and told["key"] == key and told["best"] == together.best.ticks <= told["default"]
     choices = {each["key"]: each["choice"] for each in json.loads(plan.read_text())["kernels"]}

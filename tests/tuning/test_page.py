@@ -99,7 +99,7 @@ def test_a_record_is_measured_again(
             return [replace(r, status=status, detail="why") for r in super().measure(task, candidates)]
 
     write_records(tmp_path / "r.jsonl", [record])
-    monkeypatch.setattr(places, "meter_for", lambda *_, **__: Paper())
+    monkeypatch.setattr(places, "make_meter", lambda *_, **__: Paper())
     words = ["tune", str(DIGITS), "--board", "mps2-an386", "--records", str(tmp_path / "r.jsonl"), "--repeat"]
     assert main([*words, record.id]) == code
     assert f"{status}: why" in capsys.readouterr().out

@@ -19,7 +19,7 @@ from microc.ops.convolution.geometry import DEFAULTS
 from microc.schedule.rules.rule import FAST_MATH
 from microc.target import SPEED, target_for
 from microc.tuning.on_host import HostRunner
-from microc.tuning.runner import sample_inputs_and_outputs
+from microc.tuning.runner import draw_inputs_and_expected_outputs
 from microc.tuning.search_space import Candidate, Point, Space
 from tests.tuning.networks import tasks
 
@@ -103,7 +103,7 @@ def test_wide_integers_between_layers_stay_in_their_dtype() -> None:
     weight = np.random.default_rng(0).integers(-255, 256, (48, 12)).astype(np.int32)
     attrs = {**default_attributes(matmul.attrs), "out_dtype": "int32"}
     task = task_of("matmul", attrs, TensorType((1, 48), "int32"), {"w": weight})
-    (given,), (wanted,) = sample_inputs_and_outputs(task)
+    (given,), (wanted,) = draw_inputs_and_expected_outputs(task)
     assert np.array_equal(wanted, given.astype(np.int64) @ weight)
     (result,) = HostRunner(target_for("x86-64-v2")).measure(task, [Space(task).default])
     assert result.status == OK

@@ -16,7 +16,7 @@ from microc.device.boards import load_board
 from microc.errors import DeviceError, UsageError
 from microc.target import target_for
 from microc.tuning.on_board import BoardRunner
-from microc.tuning.places import MeterPool, meter_for
+from microc.tuning.places import MeterPool, make_meter
 from microc.tuning.runner import MeasuredResult
 from microc.tuning.search_policies import AnalyticModel
 from microc.tuning.search_space import Candidate, Space
@@ -133,11 +133,11 @@ def test_lines_that_cannot_be_shared_are_refused() -> None:
     board, core = load_board("mps2-an386"), target_for("cortex-m4")
     for name, ports, jobs in (("twice", ["A", "A"], 1), ("got 2 for A, expected 1", ["A"], 2)):
         with pytest.raises(UsageError, match=name):
-            meter_for(board, core, ports, jobs)
+            make_meter(board, core, ports, jobs)
     with pytest.raises(UsageError, match="--port requires a board"):
-        meter_for(None, core, ["A"], 1)
-    assert meter_for(board, core, ["A", "B"], 1).places == 2
-    assert meter_for(board, core, ["pipe:x {elf}"], 3).places == 3
+        make_meter(None, core, ["A"], 1)
+    assert make_meter(board, core, ["A", "B"], 1).places == 2
+    assert make_meter(board, core, ["pipe:x {elf}"], 3).places == 3
 
 
 def test_ports_that_are_not_there_end_the_search_with_their_names() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from microc.compiler.tuned.records import Database
-from microc.tuning.search_policies import EvolutionarySearch, LearnedModel, fit_price_guess
+from microc.tuning.search_policies import EvolutionarySearch, LearnedModel, fit_price_estimator
 from microc.tuning.search_space import Point
 from microc.tuning.tuner import SearchLimits, Tuner
 
@@ -58,5 +58,5 @@ def test_a_guess_adds_what_decisions_cost() -> None:
         Point("direct", "tiles", (("rows", r), ("columns", c))): 100.0 * r * c for r in (1, 2, 4) for c in (1, 2, 4)
     }
     unknown = Point("direct", "tiles", (("rows", 4), ("columns", 4)))
-    guess = fit_price_guess({**points, unknown: float("inf")})
+    guess = fit_price_estimator({**points, unknown: float("inf")})
     assert max(points, key=guess) == unknown and min(points, key=guess).values[2:] == (("rows", 1), ("columns", 1))

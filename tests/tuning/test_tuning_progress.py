@@ -25,7 +25,7 @@ BOARD = "mps2-an386"
 @pytest.fixture(autouse=True)
 def paper(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command measures on paper."""
-    monkeypatch.setattr(api, "meter_for", lambda *_, **__: Estimating())
+    monkeypatch.setattr(api, "make_meter", lambda *_, **__: Estimating())
 
 
 def command(tmp_path: Path, *more: str) -> list[str]:
@@ -77,7 +77,7 @@ def test_ctrl_c_keeps_what_was_measured(
     assert "ended by Ctrl-C" in said.out and "run the same command again" in said.out
     assert len(Database(tmp_path / "r.jsonl")) == 8
     monkeypatch.undo()
-    monkeypatch.setattr(api, "meter_for", lambda *_, **__: Estimating())
+    monkeypatch.setattr(api, "make_meter", lambda *_, **__: Estimating())
     assert main(command(tmp_path, "--json")) == 0  # what is left of the space, and nothing twice
     records = list(Database(tmp_path / "r.jsonl"))
     assert len({(r.algorithm, r.rule, r.decisions) for r in records}) == len(records) > 8

@@ -204,7 +204,7 @@ def is_table_file(path: Path) -> bool:
     return path.suffix.lower() in _TABLES
 
 
-def holds_pictures(path: Path) -> bool:
+def contains_pictures(path: Path) -> bool:
     """Test whether a path is a picture, or a folder that contains some."""
     return (path.is_dir() and any(map(pictures.is_picture, path.rglob("*")))) or pictures.is_picture(path)
 
@@ -252,15 +252,15 @@ def _read_sample_folder(folder: Path, picture_reader: pictures.PictureReader | N
 
     The class numbers are the subfolders' names if all are decimal numbers, else their positions in alphabetical
     order."""
-    class_folders = sorted(path for path in folder.iterdir() if path.is_dir() and _sample_files(path))
+    class_folders = sorted(path for path in folder.iterdir() if path.is_dir() and _list_sample_files(path))
     numbers = (
         [int(k.name) for k in class_folders]
         if all(k.name.isdecimal() for k in class_folders)
         else list(range(len(class_folders)))
     )
     # In the order of ``files`` below: samples sorted within each class, classes in the order of their folders.
-    classes = [n for k, n in zip(class_folders, numbers, strict=True) for _ in _sample_files(k)]
-    files = _sample_files(folder) + [path for folder in class_folders for path in _sample_files(folder)]
+    classes = [n for k, n in zip(class_folders, numbers, strict=True) for _ in _list_sample_files(k)]
+    files = _list_sample_files(folder) + [path for folder in class_folders for path in _list_sample_files(folder)]
     # With classes every sample needs one, so that files beside the class folders are an error.
     if not files or (class_folders and len(classes) != len(files)):
         reason = "files beside folders of classes" if files else "no .npy files, pictures or sounds"
@@ -288,7 +288,7 @@ def _read_sample_folder(folder: Path, picture_reader: pictures.PictureReader | N
     return {**arrays_by_name, CLASSES: np.array(classes)} if class_folders else arrays_by_name
 
 
-def _sample_files(folder: Path) -> list[Path]:
+def _list_sample_files(folder: Path) -> list[Path]:
     """List the .npy files, pictures and sounds in a folder, sorted by name."""
     return sorted(
         path

@@ -76,18 +76,18 @@ def _axis_permutation(array_shape: tuple[int, ...], input_shape: tuple[int, ...]
 def _samples_shape_hint(array: Array, shape: tuple[int, ...]) -> str:
     """Return a hint how to convert an array to samples of a shape, derived from both shapes."""
 
-    def extents_above_one(shape: tuple[int, ...]) -> list[int]:
+    def list_extents_above_one(shape: tuple[int, ...]) -> list[int]:
         return [extent for extent in shape if extent != 1]
 
-    samples = extents_above_one(array.shape[1:])
+    samples = list_extents_above_one(array.shape[1:])
     if array.shape in (shape, shape[1:]) or (
-        array.ndim > 1 and sorted(extents_above_one(array.shape)) == sorted(extents_above_one(shape))
+        array.ndim > 1 and sorted(list_extents_above_one(array.shape)) == sorted(list_extents_above_one(shape))
     ):
         return "that is one sample: add an axis in front that counts samples, array[None]"
-    if array.ndim > 1 and samples == extents_above_one(shape):
+    if array.ndim > 1 and samples == list_extents_above_one(shape):
         wanted = ", ".join(map(str, (-1, *shape[shape[:1] == (1,) :])))
         return f"an axis of one element is missing or too many: array.reshape({wanted})"
-    if array.ndim > 1 and sorted(samples) == sorted(extents_above_one(shape)):
+    if array.ndim > 1 and sorted(samples) == sorted(list_extents_above_one(shape)):
         axes = (
             0,
             *(
@@ -215,12 +215,12 @@ def add_channel_orders(tensors: Iterable[Mapping[str, Any]], options: Mapping[st
 class PictureReader:
     """Reader of picture files for one input of a network.
 
-    ``tensor``: the input, whose ``colour`` is the order of channels. ``span``: the real numbers for pixel values 0 and
+    ``tensor``: the input, whose ``colour`` is the order of channels. ``pixel_range``: the real numbers for pixel values 0 and
     255. None: an 8-bit input takes pixel values, shifted so that 0 becomes its lowest integer; other inputs take 0 to
     1."""
 
     tensor: Mapping[str, Any]
-    span: tuple[float, float] | None = None
+    pixel_range: tuple[float, float] | None = None
 
     def read(self, path: Path) -> Array:
         """Read a picture file as an array in the tensor's shape and dtype; UsageError if it is no picture."""
@@ -238,7 +238,7 @@ class PictureReader:
         if self._takes_raw_pixels:
             lowest, highest = dtypes.int_range(self.tensor["dtype"])
             return f"{conversion} {lowest} to {highest}"
-        low, high = self.span or (0.0, 1.0)
+        low, high = self.pixel_range or (0.0, 1.0)
         return f"{conversion} {low:g} to {high:g}"
 
     @property
@@ -247,7 +247,7 @@ class PictureReader:
 
     @property
     def _takes_raw_pixels(self) -> bool:
-        return self.span is None and self.tensor["dtype"] in ("int8", "uint8")
+        return self.pixel_range is None and self.tensor["dtype"] in ("int8", "uint8")
 
     def _convert_pixels(self, pixels: Array) -> Array:
         """Convert pixels (0 to 255) to the range of numbers and the dtype of the input.
@@ -256,7 +256,7 @@ class PictureReader:
         dtype = dtypes.to_numpy(self.tensor["dtype"])
         if self._takes_raw_pixels:
             return (pixels.astype(np.int16) + dtypes.int_range(self.tensor["dtype"])[0]).astype(dtype)
-        low, high = self.span or (0.0, 1.0)
+        low, high = self.pixel_range or (0.0, 1.0)
         reals = (low + pixels.astype(np.float64) * ((high - low) / 255)).astype(np.float32)
         if dtype.kind == "f":
             return reals.astype(dtype)

@@ -19,7 +19,7 @@ from microc.errors import UnsupportedError, UsageError, VerificationError, simil
 from microc.module import Module, SelfTest, Value
 from microc.plugin import PORTABLE
 from microc.reports.summary import describe_value
-from microc.run.data.array_files import CLASSES, ROWS, holds_pictures, is_table_file, read_arrays
+from microc.run.data.array_files import CLASSES, ROWS, contains_pictures, is_table_file, read_arrays
 from microc.run.data.pictures import PictureReader, convert_samples, reshape_samples
 from microc.run.desktop.load import build_library
 
@@ -77,21 +77,21 @@ def read_samples(
     # Labels may be in the same file; they must not be mistaken for the only array of an input.
     input_arrays = {name: array for name, array in arrays.items() if name != (labels or CLASSES)}
     converted = [
-        convert_samples(_array_for_tensor(input_arrays, tensor, len(inputs), data_path), tensor, data_path)
+        convert_samples(_select_array_for_tensor(input_arrays, tensor, len(inputs), data_path), tensor, data_path)
         for tensor in inputs
     ]
     expected_arrays = read_arrays(expected) if expected else {}
     answers = {
         t["name"]: reshape_samples(
-            _array_for_tensor(expected_arrays, t, len(outputs), expected or data_path), t, expected or data_path
+            _select_array_for_tensor(expected_arrays, t, len(outputs), expected or data_path), t, expected or data_path
         )
         for t in outputs
-        if expected_arrays and (len(outputs) == 1 or _name_of_tensor_array(expected_arrays, t))
+        if expected_arrays and (len(outputs) == 1 or _find_name_of_tensor_array(expected_arrays, t))
     }
-    # If no name matches, _array_for_tensor raises the error that lists the names.
+    # If no name matches, _select_array_for_tensor raises the error that lists the names.
     if expected_arrays and not answers:
-        _array_for_tensor(expected_arrays, outputs[0], len(outputs), expected or data_path)
-    notes = [picture.note()] if picture and holds_pictures(data_path) else []
+        _select_array_for_tensor(expected_arrays, outputs[0], len(outputs), expected or data_path)
+    notes = [picture.note()] if picture and contains_pictures(data_path) else []
     notes += [note for _, note in converted if note]
     samples = Samples(tuple(array for array, _ in converted), truth, answers, tuple(notes))
     _check_sample_counts(samples, inputs, data_path)
@@ -130,16 +130,18 @@ def _pop_class_labels(arrays: dict[str, Array], labels: str, data_path: Path) ->
     return flat.astype(np.int64)
 
 
-def _name_of_tensor_array(arrays: Mapping[str, Array], tensor: Mapping[str, Any]) -> str:
+def _find_name_of_tensor_array(arrays: Mapping[str, Array], tensor: Mapping[str, Any]) -> str:
     """Return the name, or label, under which a tensor's array is stored; empty if it is not."""
     return next((name for name in (tensor["name"], tensor["label"]) if name and name in arrays), "")
 
 
-def _array_for_tensor(arrays: Mapping[str, Array], tensor: Mapping[str, Any], tensor_count: int, path: Path) -> Array:
+def _select_array_for_tensor(
+    arrays: Mapping[str, Array], tensor: Mapping[str, Any], tensor_count: int, path: Path
+) -> Array:
     """Return the array for a tensor: by the tensor's name, or the only array if there is only one such tensor.
 
     ``tensor_count``: number of inputs (or outputs) of the network. UsageError if there is no such array."""
-    name = _name_of_tensor_array(arrays, tensor)
+    name = _find_name_of_tensor_array(arrays, tensor)
     if name:
         return arrays[name]
     if tensor_count == 1 and ROWS in arrays:
@@ -278,15 +280,15 @@ def _choose_self_test_constant_names(module: Module) -> Mapping[str, str]:
     """Choose unused names for the self-test's constants, by the input or output that each holds."""
     taken = set(module.values)
 
-    def claim_name(stem: str) -> str:
-        name = next(candidate for candidate in _numbered_names(stem) if candidate not in taken)
+    def choose_unused_name(stem: str) -> str:
+        name = next(candidate for candidate in _iterate_numbered_names(stem) if candidate not in taken)
         taken.add(name)
         return name
 
-    return {name: claim_name(f"test_{name}") for name in (*module.inputs, *module.outputs)}
+    return {name: choose_unused_name(f"test_{name}") for name in (*module.inputs, *module.outputs)}
 
 
-def _numbered_names(stem: str) -> Iterable[str]:
+def _iterate_numbered_names(stem: str) -> Iterable[str]:
     """Yield a stem, then the stem with numbers from 2."""
     yield stem
     number = 2

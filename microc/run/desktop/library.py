@@ -1,6 +1,7 @@
 """The desktop backend: generated C as a shared library that is called with numpy arrays.
 
-A library may contain kernels for several cores, called levels. The first level that this computer can run is used.
+A library may contain the kernels of a network for several cores. Those of the first core whose instructions this
+computer has are used.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ from microc.errors import ModelError, OutputError, UsageError, known_names_hint
 # ---- Levels: the kernels in a library, one set for each core that it was compiled for.
 
 _ENTRIES = ("run", "run_kernel", "run_batch", "reset", "runs_here")
-"""Functions that each level exports."""
+"""Functions that a library exports for each core."""
 
 
 @frozen
-class KernelLevel:
-    """A level of a library: the kernels for one core.
+class CoreKernels:
+    """The kernels of a library for one core, and the C functions that run them.
 
     ``manifest``: of the network as compiled for the core. ``folder``: folder of its C sources in a source archive, with
-    a final slash, empty for the first level. ``run`` to ``runs_here``: the C functions that the level exports."""
+    a final slash, empty for the library's first core. ``run`` to ``runs_here``: C functions that the library exports."""
 
     manifest: dict[str, Any]
     folder: str
@@ -61,36 +62,36 @@ class KernelLevel:
         return PORTABLE if core == PLAIN else str(core)
 
 
-def select_level(library: ctypes.CDLL, path: Path, core: str = "") -> KernelLevel:
-    """Select the level of a library for ``core``; without a core, the first level that this computer can run.
+def select_core_kernels(library: ctypes.CDLL, path: Path, core: str = "") -> CoreKernels:
+    """Select the kernels of a library for ``core``; without a core, the first kernels that this computer can run.
 
     ``path``: of the library, for errors. ModelError if the file is no library of this version, or this computer can run
-    none of its levels; UsageError if the library was not compiled for ``core``."""
-    levels = _list_library_levels(library, path)
-    if core and core not in {level.core for level in levels}:
-        known = ", ".join(level.core for level in levels)
+    none of its kernels; UsageError if the library was not compiled for ``core``."""
+    all_kernels = _list_core_kernels(library, path)
+    if core and core not in {candidate.core for candidate in all_kernels}:
+        known = ", ".join(candidate.core for candidate in all_kernels)
         raise UsageError(
             f"{path.name} has no kernels for {core!r}, expected one of {known}",
             where=str(path),
             hint="name one of these cores, or leave out core",
         )
-    candidates = [level for level in levels if core in ("", level.core)]
-    level = next((level for level in candidates if level.runs_here()), None)
-    if level is None:
-        names = " or ".join(level.core for level in candidates)
+    candidates = [candidate for candidate in all_kernels if core in ("", candidate.core)]
+    selected = next((candidate for candidate in candidates if candidate.runs_here()), None)
+    if selected is None:
+        names = " or ".join(candidate.core for candidate in candidates)
         raise ModelError(
             f"{path.name} is made for {names}, whose instructions this computer does not have",
             where=str(path),
             hint=f'compile it with target="portable", or for both: target="{candidates[0].core},portable"',
         )
-    return level
+    return selected
 
 
-def _list_library_levels(library: ctypes.CDLL, path: Path) -> list[KernelLevel]:
-    """List all levels of a library in order, without calling its code.
+def _list_core_kernels(library: ctypes.CDLL, path: Path) -> list[CoreKernels]:
+    """List the kernels of a library for each of its cores, in order, without calling its code.
 
     ``path``: of the library, for errors. ModelError if the file is no library of this version."""
-    levels: list[KernelLevel] = []
+    all_kernels: list[CoreKernels] = []
     for number in range(MOST_CORES):
         suffix = entry_suffix(number)
         if number and not hasattr(library, f"microc_manifest{suffix}"):
@@ -112,8 +113,8 @@ def _list_library_levels(library: ctypes.CDLL, path: Path) -> list[KernelLevel]:
                 hint="export the network again",
             )
         folder = f"{number}/" if number else ""
-        levels.append(KernelLevel(manifest, folder, *entries))  # type: ignore[arg-type]  # none of them is None
-    return levels
+        all_kernels.append(CoreKernels(manifest, folder, *entries))  # type: ignore[arg-type]  # none of them is None
+    return all_kernels
 
 
 # ---- Exporting libraries as shared objects or source archives. Files are written completely or not at all.
@@ -240,7 +241,7 @@ class Library:
     thread (:meth:`instance`).
 
     ``path``: the shared library. ``sources``: its C files by name. ``folder``: a temporary folder to keep while the
-    library is in use. ``elsewhere``: builds the library to export, if this one uses instructions that only some
+    library is in use. ``build_for_export``: builds the library to export, if this one uses instructions that only some
     computers have. ``core``: core whose kernels run; empty for the first that this computer can run.
     """
 
@@ -249,18 +250,18 @@ class Library:
         path: Path,
         sources: Mapping[str, str] | None = None,
         folder: Any = None,
-        elsewhere: Callable[[], Library] | None = None,
+        build_for_export: Callable[[], Library] | None = None,
         core: str = "",
     ) -> None:
         self.path = path
-        self._elsewhere = elsewhere
+        self._build_for_export = build_for_export
         self._sources = dict(sources or {})
         self._folder = folder  # reference that keeps a temporary folder from being deleted
         try:
             library = ctypes.CDLL(str(path))
         except OSError as error:
-            raise _load_error(path, error) from error
-        self._level = select_level(library, path, core)
+            raise _make_load_error(path, error) from error
+        self._level = select_core_kernels(library, path, core)
         self.manifest: dict[str, Any] = self._level.manifest
         self._tensors: dict[str, dict[str, Any]] = {t["name"]: t for t in self.manifest["tensors"]}
         self.inputs = tuple(self._tensors[n] for n in self.manifest["inputs"])
@@ -276,11 +277,11 @@ class Library:
         self._shapes = RunShapes(self.manifest)
         self._input_shapes = [self._shapes.of(t) for t in self.inputs]
         self._memory = ctypes.c_void_p(self._arena.ctypes.data + self._start)
-        self._in_pointers, self._out_pointers = _pointer_array(self._in), _pointer_array(self._out)
+        self._in_pointers, self._out_pointers = _make_pointer_array(self._in), _make_pointer_array(self._out)
         self._input_types, self._output_types = (
             [(a.shape, a.dtype) for a in arrays] for arrays in (self._in, self._out)
         )
-        self._call_in, self._call_out = _pointer_array(self._in), _pointer_array(self._out)
+        self._call_in, self._call_out = _make_pointer_array(self._in), _make_pointer_array(self._out)
         # Inputs and outputs of the last call, until a step needs them and copies them.
         self._last_call: tuple[Sequence[Array], Sequence[Array]] | None = None
         self.reset()
@@ -357,11 +358,11 @@ class Library:
         """Return a copy of an output, by position or name."""
         index = find_tensor_position(key, self.outputs, "output")
         self._copy_last_call()
-        return _leading_elements(self._out[index], self._shapes.of(self.outputs[index])).copy()
+        return _reshape_leading_elements(self._out[index], self._shapes.of(self.outputs[index])).copy()
 
     def instance(self) -> Library:
         """Return the same network with memory and state of its own, for use in another thread."""
-        return Library(self.path, self._sources, self._folder, self._elsewhere, self.core)
+        return Library(self.path, self._sources, self._folder, self._build_for_export, self.core)
 
     def reset(self) -> None:
         """Reset the state of recurrent layers to its initial content."""
@@ -393,9 +394,9 @@ class Library:
             inputs = [np.require(a, requirements=("C", "A")) for a in self._shapes.check_inputs(self.inputs, arrays)]
             outputs = [np.empty(self._shapes.of(t), dtypes.to_numpy(t["dtype"])) for t in self.outputs]
         for k, array in enumerate(inputs):
-            self._call_in[k] = _array_address(array)
+            self._call_in[k] = _address_of_elements(array)
         for k, array in enumerate(outputs):
-            self._call_out[k] = _array_address(array)
+            self._call_out[k] = _address_of_elements(array)
         self._last_call = inputs, outputs
         self._check_status(self._level.run(self._memory, self._call_in, self._call_out, *self._sizes))
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
@@ -434,7 +435,7 @@ class Library:
         inputs = [np.require(array, requirements=("C", "A")) for array in inputs]
         outputs = [np.empty((count, *self._shapes.of(t)), dtypes.to_numpy(t["dtype"])) for t in self.outputs]
         steps = [(ctypes.c_size_t * max(1, len(group)))(*(a[:1].nbytes for a in group)) for group in (inputs, outputs)]
-        pointers = _pointer_array(inputs), steps[0], _pointer_array(outputs), steps[1], ctypes.c_size_t(count)
+        pointers = _make_pointer_array(inputs), steps[0], _make_pointer_array(outputs), steps[1], ctypes.c_size_t(count)
         self._check_status(self._level.run_batch(self._memory, *pointers, *self._sizes))
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
@@ -455,18 +456,18 @@ class Library:
         """Return a copy of any tensor of the manifest.
 
         An intermediate tensor is valid only until a later kernel reuses its memory."""
-        tensor, memory = self._tensor_memory(name)
-        return _leading_elements(
+        tensor, memory = self._find_tensor_memory(name)
+        return _reshape_leading_elements(
             np.frombuffer(memory.tobytes(), dtypes.to_numpy(tensor["dtype"])), self._shapes.of(tensor)
         )
 
     def set_tensor(self, name: str, value: Any) -> None:
         """Overwrite any tensor of the manifest, for verification."""
-        tensor, memory = self._tensor_memory(name)
+        tensor, memory = self._find_tensor_memory(name)
         data = np.ascontiguousarray(self._shapes.check_array(value, tensor)).reshape(-1).view(np.uint8)
         memory[: data.size] = data
 
-    def _tensor_memory(self, name: str) -> tuple[dict[str, Any], Array]:
+    def _find_tensor_memory(self, name: str) -> tuple[dict[str, Any], Array]:
         """Return the manifest's entry of a tensor and a view of its bytes in memory. UsageError if there is none."""
         tensor = self._tensors.get(validation.as_text("a tensor", name))
         if tensor is None:
@@ -500,7 +501,7 @@ class Library:
                 where=str(target),
                 hint="end the name in .so or .tar",
             )
-        exported = self._elsewhere() if self._elsewhere else self
+        exported = self._build_for_export() if self._build_for_export else self
         if exported.manifest["sha256"] != self.manifest["sha256"]:
             raise OutputError(
                 "the model's file has changed since it was compiled", where=str(target), hint="compile it again"
@@ -515,12 +516,12 @@ def _zeros_for_tensor(tensor: Mapping[str, Any]) -> Array:
     return np.zeros(tensor["shape"], dtype=dtypes.to_numpy(tensor["dtype"]))
 
 
-def _pointer_array(arrays: Sequence[Array]) -> Any:
+def _make_pointer_array(arrays: Sequence[Array]) -> Any:
     """Return the addresses of arrays as a C array of pointers, with at least one element."""
-    return (ctypes.c_void_p * max(1, len(arrays)))(*map(_array_address, arrays))
+    return (ctypes.c_void_p * max(1, len(arrays)))(*map(_address_of_elements, arrays))
 
 
-def _array_address(array: Any) -> int:
+def _address_of_elements(array: Any) -> int:
     """Return the address of an array's elements.
 
     ``ctypes.from_buffer`` works for writable arrays only. It is faster than numpy's ``ctypes.data``, which takes about
@@ -541,12 +542,12 @@ def _is_readable_in_place(array: Any, expected_shape_and_dtype: tuple[tuple[int,
     return bool(flags.c_contiguous and flags.aligned)
 
 
-def _leading_elements(array: Array, shape: tuple[int, ...]) -> Array:
+def _reshape_leading_elements(array: Array, shape: tuple[int, ...]) -> Array:
     """Return the first elements of an array in a shape, as many as the shape has."""
     return array.reshape(-1)[: prod(shape)].reshape(shape)
 
 
-def _load_error(path: Path, error: OSError) -> ModelError:
+def _make_load_error(path: Path, error: OSError) -> ModelError:
     """Return the error for a library that the system's loader rejects; it names a missing dependency."""
     text = str(error)
     missing = text.split(":")[0].strip()

@@ -44,7 +44,7 @@ def load_library(path: str | Path, core: str = "") -> Library:
         return Library(source.resolve(), core=core_name)
     sources = _read_tar(source)
     if any("/" in name for name in sources):
-        return build_levels(sources, core_name)
+        return build_library_for_cores(sources, core_name)
     return build_library(sources, *_compiler_flags_of_core(sources["manifest.json"], source), core=core_name)
 
 
@@ -95,18 +95,18 @@ def _read_tar(path: Path) -> dict[str, str]:
 
 
 def build_library(
-    sources: Mapping[str, str], *flags: str, elsewhere: Callable[[], Library] | None = None, core: str = ""
+    sources: Mapping[str, str], *flags: str, build_for_export: Callable[[], Library] | None = None, core: str = ""
 ) -> Library:
     """Compile C sources into a shared library in a temporary folder, and load it.
 
-    ``sources``: text of each file by name. ``flags``: more arguments for the compiler. ``elsewhere``, ``core``: see
+    ``sources``: text of each file by name. ``flags``: more arguments for the compiler. ``build_for_export``, ``core``: see
     :class:`Library`."""
     folder = tempfile.TemporaryDirectory(prefix="microc-")
     library = compile_sources(sources, Path(folder.name), "model.so", *flags)
-    return Library(library, sources, folder, elsewhere, core)
+    return Library(library, sources, folder, build_for_export, core)
 
 
-def merge_levels(sources_by_core: Sequence[Mapping[str, str]], network_name: str) -> dict[str, str]:
+def merge_sources_of_cores(sources_by_core: Sequence[Mapping[str, str]], network_name: str) -> dict[str, str]:
     """Merge the C sources for several cores into those of one library, which selects the kernels of a core at loading.
 
     ``sources_by_core``: for each core, the text of its files by name; C names differ between cores. ``network_name``:
@@ -120,9 +120,11 @@ def merge_levels(sources_by_core: Sequence[Mapping[str, str]], network_name: str
     return merged
 
 
-def build_levels(sources: Mapping[str, str], core: str = "") -> Library:
-    """Compile the result of :func:`merge_levels` into a library, each level with its core's compiler flags, and load
-    it. ``core``: core whose kernels run; empty for the first that this computer can run."""
+def build_library_for_cores(sources: Mapping[str, str], core: str = "") -> Library:
+    """Compile the result of :func:`merge_sources_of_cores` into a library, and load it.
+
+    The kernels of each core are compiled with its compiler flags. ``core``: core whose kernels run; empty for the first that
+    this computer can run."""
     folder = tempfile.TemporaryDirectory(prefix="microc-")
     root, objects = Path(folder.name), []
     for level in ("", *sorted({name.partition("/")[0] for name in sources if "/" in name})):

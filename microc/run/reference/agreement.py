@@ -17,7 +17,7 @@ from microc.codegen.render import html_table
 from microc.compiler.interaction import Progress
 from microc.errors import UsageError, VerificationError
 from microc.run.desktop.library import Library
-from microc.run.reference.frameworks import FrameworkAnswer, Reference, RuntimeRefusal
+from microc.run.reference.frameworks import FrameworkAnswer, FrameworkRejectsInputs, Reference
 
 # ---- Difference of two tensors, over all samples of a comparison.
 
@@ -307,7 +307,7 @@ def _run_reference(reference: Reference, arrays: Sequence[Array]) -> FrameworkAn
     """Run the framework; UsageError if it rejects the inputs."""
     try:
         return reference.run(arrays)
-    except RuntimeRefusal as error:
+    except FrameworkRejectsInputs as error:
         raise UsageError(
             f"{reference.name} rejects the inputs: {error}",
             hint="give inputs that it accepts: --data or --input",

@@ -29,7 +29,7 @@ from microc.graph.ir import Graph
 from microc.ops import registry
 from microc.run.reference.frameworks import (
     FrameworkAnswer,
-    RuntimeRefusal,
+    FrameworkRejectsInputs,
     flatten_results,
     import_framework,
     package_version,
@@ -40,7 +40,7 @@ from microc.run.reference.frameworks import (
 # No framework can run this network, since rounding comes after the passes that fold scales and normalisations into weights.
 
 
-class RoundedWeights:
+class RoundedWeightsReference:
     """Reference for a network with rounded weights: runs ``graph``, to which all passes were applied, by numpy, and
     shows every value."""
 
@@ -58,7 +58,7 @@ class RoundedWeights:
         try:
             values = run(self.graph, inputs, lambda n, a: registry.get(n.op).reference(n.attrs, a), self.state)
         except UsageError as error:
-            raise RuntimeRefusal(error.what) from error
+            raise FrameworkRejectsInputs(error.what) from error
         self.state = {name: values[value] for name, value in self.graph.updates.items()}
         return FrameworkAnswer(tuple(values[name] for name in self.graph.outputs), values)
 
@@ -66,7 +66,7 @@ class RoundedWeights:
 # ---- Fitted scikit-learn and LightGBM estimators, run by their own predict methods.
 
 
-class Estimator:
+class EstimatorReference:
     """A fitted scikit-learn or LightGBM estimator, or a LightGBM booster, as a reference: maps rows of features to a
     prediction, or to a label and probabilities."""
 
@@ -81,13 +81,13 @@ class Estimator:
         estimator = self._estimator
         try:
             if hasattr(estimator, "model_to_string"):
-                return self._answer_of_booster_scores(np.asarray(estimator.predict(x)))
+                return self._convert_booster_scores(np.asarray(estimator.predict(x)))
             outputs, undecided = predict_outputs_and_ties(estimator, x)
             return FrameworkAnswer(outputs, undecided=undecided)
         except Exception as error:
-            raise RuntimeRefusal(str(error)) from error
+            raise FrameworkRejectsInputs(str(error)) from error
 
-    def _answer_of_booster_scores(self, scores: Array) -> FrameworkAnswer:
+    def _convert_booster_scores(self, scores: Array) -> FrameworkAnswer:
         """Return the answer of a LightGBM booster from its scores, with the label added if the network computes one;
         the booster itself does not."""
         post = boosters.parse_lightgbm(self._estimator.model_to_string().encode(), self.name)[0].post_transform
@@ -102,11 +102,11 @@ class Estimator:
         """Do nothing: estimators have no state."""
 
 
-def load_lightgbm_booster(text: bytes, file_name: str) -> Estimator:
+def load_lightgbm_booster(text: bytes, file_name: str) -> EstimatorReference:
     """Load the booster of a LightGBM text model; ToolError if LightGBM is missing or rejects it."""
     package = import_framework("lightgbm", "LightGBM")
     try:
-        return Estimator(package.Booster(model_str=text.decode("utf-8", "replace")))
+        return EstimatorReference(package.Booster(model_str=text.decode("utf-8", "replace")))
     except package.basic.LightGBMError as error:
         raise ToolError(f"LightGBM does not load the model: {error}", where=file_name) from error
 
@@ -141,7 +141,7 @@ class XgboostBooster:
             margin = self._booster_objective == "multi:softmax"
             scores = self._booster.predict(rows, iteration_range=self._rounds, output_margin=margin)
         except (ValueError, self._package.core.XGBoostError) as error:
-            raise RuntimeRefusal(str(error)) from error
+            raise FrameworkRejectsInputs(str(error)) from error
         if self._booster_objective not in _CLASS_OBJECTIVES:
             return FrameworkAnswer((scores,))
         probabilities = _softmax_rows(scores) if margin else scores
@@ -213,7 +213,7 @@ class KerasModel:
                 outputs = tuple(map(_backend_tensor_to_numpy, flatten_results(self._model(inputs, training=False))))
                 layer_values: dict[str, Any] = {} if self._inside is None else self._inside(inputs, training=False)
         except Exception as error:
-            raise RuntimeRefusal(str(error)) from error
+            raise FrameworkRejectsInputs(str(error)) from error
         return FrameworkAnswer(outputs, {name: _backend_tensor_to_numpy(value) for name, value in layer_values.items()})
 
     def reset(self) -> None:
@@ -298,7 +298,7 @@ class TorchProgram:
                 if self._inside is not None:
                     _create_recording_interpreter(torch, self._inside, node_values).run(*tensors)
         except Exception as error:
-            raise RuntimeRefusal(str(error)) from error
+            raise FrameworkRejectsInputs(str(error)) from error
         outputs = tuple(
             _torch_tensor_to_numpy(torch, value) for value in flatten_results(outputs_tree) if value is not None
         )
@@ -396,14 +396,14 @@ class OnnxRuntime:
             state = self._state or {x.name: _zero_state_for_input(x) for x in inputs if x.name in self._feedback}
             values = session.run(None, {**dict(zip(names, arrays, strict=True)), **state})  # type: ignore[attr-defined]
         except Exception as error:
-            raise RuntimeRefusal(str(error)) from error
+            raise FrameworkRejectsInputs(str(error)) from error
         output_names = [output.name for output in session.get_outputs()]  # type: ignore[attr-defined]
         tensors = {
             name: value for name, value in zip(output_names, values, strict=True) if isinstance(value, np.ndarray)
         }
         missing = [name for name in self._outputs if name not in tensors]
         if missing:
-            raise RuntimeRefusal(f"output {missing[0]!r} is no tensor")
+            raise FrameworkRejectsInputs(f"output {missing[0]!r} is no tensor")
         self._state = {name: tensors[output] for name, output in self._feedback.items()}
         return FrameworkAnswer(tuple(tensors[name] for name in self._outputs), tensors)
 
@@ -467,7 +467,7 @@ class TfliteMicro:
                 self._interpreter.set_input(array, index)
             self._interpreter.invoke()
         except Exception as error:
-            raise RuntimeRefusal(str(error)) from error
+            raise FrameworkRejectsInputs(str(error)) from error
         outputs = tuple(np.asarray(self._interpreter.get_output(k)) for k in range(self._count))
         tensors = {}
         for index, name in self._names.items():
@@ -540,7 +540,7 @@ class LiteRT:
                 interpreter.set_tensor(detail["index"], array)
             interpreter.invoke()
         except Exception as error:
-            raise RuntimeRefusal(str(error)) from error
+            raise FrameworkRejectsInputs(str(error)) from error
         outputs = tuple(interpreter.get_tensor(detail["index"]) for detail in interpreter.get_output_details())
         tensors = {}
         for index, name in self._names.items():

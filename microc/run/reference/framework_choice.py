@@ -170,6 +170,6 @@ def _wrap_object_in_framework(
         from microc.run.reference.engines import XgboostBooster
 
         return XgboostBooster(model)
-    from microc.run.reference.engines import Estimator
+    from microc.run.reference.engines import EstimatorReference
 
-    return Estimator(model)
+    return EstimatorReference(model)

@@ -44,13 +44,13 @@ class Reference(Protocol):
     version: str
 
     def run(self, arrays: Sequence[Array]) -> FrameworkAnswer:
-        """Run one inference on inputs in the model's order. RuntimeRefusal if the framework rejects them."""
+        """Run one inference on inputs in the model's order. FrameworkRejectsInputs if the framework rejects them."""
 
     def reset(self) -> None:
         """Reset the state to its initial content."""
 
 
-class RuntimeRefusal(Exception):
+class FrameworkRejectsInputs(Exception):
     """Raised if a framework rejects the inputs of a run, with the framework's message."""
 
 
