@@ -254,14 +254,14 @@ def _fill_board(arguments: Arguments, config: Config) -> None:
 
 
 def _models_of_config(config: Config) -> list[Path]:
-    """Return the models that ``microc.toml`` names; UsageError if it names none."""
+    """Return the models that ``microc.toml`` names; raise UsageError if it names none."""
     if not config.models:
         raise UsageError("microc.toml names no model", where=str(config.path), hint='add it: model = "model.tflite"')
     return list(config.models)
 
 
 def _only_model_of_config(config: Config) -> Path:
-    """Return the only model that ``microc.toml`` names; UsageError if it names none or several."""
+    """Return the only model that ``microc.toml`` names; raise UsageError if it names none or several."""
     models = _models_of_config(config)
     if len(models) > 1:
         raise UsageError(
@@ -492,7 +492,8 @@ def _read_csv_as_input(path: Path, tensor: Mapping[str, Any]) -> Array:
 
 
 def load_npy_file(path: Path) -> Array:
-    """Load the array of a .npy file; UsageError if the file cannot be read, or contains anything but an array of numbers."""
+    """Load the array of a .npy file; raise UsageError if the file cannot be read, or contains anything but an array of
+    numbers."""
     import numpy as np
 
     from microc.device.board_info import make_printable

@@ -231,7 +231,7 @@ class Blob:
 
 
 def read_blob(path: Path) -> Blob:
-    """Read a blob from a file. UsageError if the file is no blob, is damaged, or has another format version."""
+    """Read a blob from a file. Raises UsageError if the file is no blob, is damaged, or has another format version."""
     try:
         data = read_bytes(path, LARGEST)
     except OSError as error:
@@ -277,7 +277,7 @@ def unpack_blob(data: bytes, path: Path) -> Blob:
 
 
 def _unpack_blob_tensor(path: Path, memory_bytes: int, tensor_fields: Sequence[int]) -> BlobTensor:
-    """Make a tensor from the fields of an entry in a blob's tensor table. UsageError if a field is out of range.
+    """Make a tensor from the fields of an entry in a blob's tensor table. Raises UsageError if a field is out of range.
 
     ``memory_bytes``: bytes of the network's memory, within which the tensor must be."""
     offset, nbytes, kernel, dtype, kind = tensor_fields

@@ -169,7 +169,8 @@ class Client:
     def load(self, offset: int, data: bytes, unit_bytes: int = 1) -> None:
         """Write bytes at ``offset`` of the board's RAM for code, or of the slot that was erased.
 
-        ``unit_bytes``: the length of each request is a multiple of it. DeviceError if the bytes exceed the memory."""
+        ``unit_bytes``: the length of each request is a multiple of it. Raises DeviceError if the bytes exceed the
+        memory."""
         self._send_in_pieces(Operation.LOAD, b"", offset, data, unit_bytes)
 
     def fetch(self, offset: int, nbytes: int) -> bytes:
@@ -195,8 +196,8 @@ class Client:
 
         ``kernel_number``: index of the kernel to execute, or the number of kernels to execute all in order.
         ``argument_offsets``: offsets in the board's RAM for code; the entry function gets the addresses there.
-        ``timeout``: seconds to wait, by default as for runs. DeviceError if the image is damaged, returns an error or does
-        not return in time. After such a time-out the board must be reset."""
+        ``timeout``: seconds to wait, by default as for runs. Raises DeviceError if the image is damaged, returns an
+        error or does not return in time. After such a time-out the board must be reset."""
         head = struct.pack("<6I", image.offset, image.nbytes, image.crc, image.entry, kernel_number, repeat)
         addresses = struct.pack(f"<{len(argument_offsets)}I", *argument_offsets)
         answer = self._request_for_model(
@@ -329,7 +330,7 @@ class Client:
             self._progress(stage, done, total)
 
     def _find_tensor_info(self, index: int) -> TensorInfo:
-        """Return the description of tensor ``index``; UsageError if the index is out of range."""
+        """Return the description of tensor ``index``; raise UsageError if the index is out of range."""
         tensors = self.model.tensors
         if not 0 <= index < len(tensors):
             raise UsageError(
@@ -354,7 +355,7 @@ class Client:
         return last
 
     def _request_model_info(self, model_index: int, max_payload: int, max_tensors: int) -> ModelInfo:
-        """Request the description of a model. DeviceError for an answer that violates the protocol.
+        """Request the description of a model. Raises DeviceError for an answer that violates the protocol.
 
         ``max_payload``: largest answer in bytes. ``max_tensors``: largest number of tensors to accept."""
         answer = self._link.request(Operation.MODEL, model=model_index)
@@ -392,7 +393,7 @@ _SLOTS, _MAX_UNIT_BYTES = struct.Struct("<HBB5I"), 64
 
 
 def query_slots(client: Client) -> Slots:
-    """Query a board's slots for loaded networks; DeviceError if its firmware has none."""
+    """Query a board's slots for loaded networks; raise DeviceError if its firmware has none."""
     answer = client.request(Operation.SLOTS)
     unit = answer[3] if len(answer) >= _SLOTS.size else 0
     if not 1 <= unit <= _MAX_UNIT_BYTES or unit & (unit - 1):
@@ -406,8 +407,8 @@ def write_and_activate_slot(client: Client, blob: bytes, unit_bytes: int) -> Non
     """Write a network's blob with its signature into the board's inactive slot, and let the board check and activate
     it.
 
-    ``unit_bytes``: bytes of one flash write. DeviceError if the board rejects the network; the previous network then
-    remains active."""
+    ``unit_bytes``: bytes of one flash write. Raises DeviceError if the board rejects the network; the previous network
+    then remains active."""
     client.request(Operation.ERASE, struct.pack("<I", len(blob)), 0, may_compute=True)
     client.load(0, blob + b"\xff" * (-len(blob) % unit_bytes), unit_bytes)
     client.request(Operation.COMMIT, struct.pack("<I", len(blob)), 0, may_compute=True)

@@ -44,7 +44,7 @@ end."""
 
 
 def _require_emulator_table(board: Board) -> dict[str, Any]:
-    """Return the table ``emulator`` of a board file; UsageError if the board has none."""
+    """Return the table ``emulator`` of a board file; raise UsageError if the board has none."""
     if "emulator" not in board.raw:
         raise UsageError(f"board {board.name!r} has no emulator", hint="use its serial port: --port")
     return cast(dict[str, Any], board.raw["emulator"])
@@ -54,7 +54,7 @@ class Emulator:
     """An emulated board, which runs in a ``with`` block.
 
     ``elf``: the image to boot; None, with ``debug`` only, for a board without an image. ``debug``: hold the board at
-    reset and serve gdb. ToolError if the emulator is missing or does not start.
+    reset and serve gdb. Raises ToolError if the emulator is missing or does not start.
     """
 
     def __init__(self, board: Board, elf: Path | None, *, debug: bool = False) -> None:
@@ -128,7 +128,7 @@ class Emulator:
 
     @property
     def gdb(self) -> str:
-        """``host:port`` of the gdb server; UsageError if it was started without ``debug``."""
+        """``host:port`` of the gdb server; raises UsageError if it was started without ``debug``."""
         if "gdb" not in self._parse_tcp_ports_by_label:
             raise UsageError("emulator: got no gdb server, expected debug=True", hint="start it with debug=True")
         return f"127.0.0.1:{self._parse_tcp_ports_by_label['gdb']}"
@@ -161,7 +161,7 @@ class Emulator:
         return self._control.command(command)
 
     def _connect_control(self) -> QmpSession:
-        """Wait for the control socket and connect to it. ToolError if the emulator ends or takes too long."""
+        """Wait for the control socket and connect to it. Raises ToolError if the emulator ends or takes too long."""
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
             if not self.running:
@@ -214,7 +214,7 @@ class QmpSession:
         raise DeviceError(f"the emulator does not answer {name} within {_REPLY_SECONDS:.0f} s")
 
     def _read_reply(self) -> dict[str, Any]:
-        """Read the next JSON object from the control socket; DeviceError if none comes."""
+        """Read the next JSON object from the control socket; raise DeviceError if none comes."""
         try:
             line = self._lines.readline(_LONGEST)
             reply = json.loads(line) if line else None

@@ -34,8 +34,8 @@ def flash_image(
     ``runner``: name of the runner; empty for the board's first that can work on this computer. ``port``: the serial
     port, for runners that use a boot loader. ``dry_run``: return the commands without running them. ``extra``:
     arguments added to the first command. On an emulated board the image is loaded and verified in a temporary emulator;
-    to keep the emulator, use :func:`load_image_into_emulator`. ToolError if the runner is missing or fails, DeviceError
-    if it does not finish or finds no board."""
+    to keep the emulator, use :func:`load_image_into_emulator`. Raises ToolError if the runner is missing or fails,
+    DeviceError if it does not finish or finds no board."""
     selected = select_runner(board, runner)
     if dry_run:
         return _fill_runner_commands(selected, _compute_placeholder_values(selected, board, elf, port), extra)

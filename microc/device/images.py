@@ -36,7 +36,7 @@ _UF2_HAS_FAMILY = 0x2000
 def read_segments(elf: Path) -> tuple[Segment, ...]:
     """Read the loadable segments with content from an ELF file, sorted by load address.
 
-    These are the bytes that a loader writes into flash. ToolError if the file is missing or no ELF file."""
+    These are the bytes that a loader writes into flash. Raises ToolError if the file is missing or no ELF file."""
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
 
@@ -103,7 +103,7 @@ def encode_uf2(segments: Sequence[Segment], family: int) -> bytes:
 
 
 def _encode_uf2_for_board(segments: Sequence[Segment], board: Board) -> bytes:
-    """Encode segments as UF2 for a board. UsageError if the board file names no ``uf2_family``."""
+    """Encode segments as UF2 for a board. Raises UsageError if the board file names no ``uf2_family``."""
     family = board.raw["flash"].get("uf2_family")
     if family is None:
         raise UsageError(f"board {board.name!r} names no UF2 family", hint="set uf2_family in its table [flash]")
@@ -176,7 +176,7 @@ def cut_program_into_pieces(elf: Path, objects: Iterable[Path] = ()) -> tuple[Pr
     """Cut all allocated sections of an ELF file into pieces at its symbols. Their sizes add up to those of size(1).
 
     ``objects``: the object files of the build, in which the source files of global symbols are looked up. An ELF file
-    itself has the source files of local symbols only. ToolError if the file is missing or no ELF file.
+    itself has the source files of local symbols only. Raises ToolError if the file is missing or no ELF file.
     """
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile

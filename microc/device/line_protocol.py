@@ -270,8 +270,8 @@ class ProtocolSession:
         return DeviceError(what, where=self.where, hint="flash the firmware again")
 
     def _extract_payload_of_reply(self, operation: Operation, reply: Frame, answer_bytes: int | None) -> bytes:
-        """Return the payload of a reply to ``operation``. DeviceError if its protocol version, its status or its length
-        ``answer_bytes`` (None: any) is wrong."""
+        """Return the payload of a reply to ``operation``. Raises DeviceError if its protocol version, its status or its
+        length ``answer_bytes`` (None: any) is wrong."""
         if reply.version != VERSION:
             raise DeviceError(
                 f"the firmware speaks protocol version {reply.version}, this host {VERSION}",

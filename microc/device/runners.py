@@ -133,8 +133,8 @@ def _replace_options_placeholder(argv: Sequence[str], options: tuple[str, ...]) 
 def select_runner(board: Board, name: str = "") -> Runner:
     """Return the runner ``name`` of a board; without a name the first that can work on this computer.
 
-    If none can work, it is the first of the board's runners.
-    UsageError for a board without runners and for an unknown name.
+    If none can work, it is the first of the board's runners. Raises UsageError for a board without runners and for an
+    unknown name.
     """
     known = list_runners_of_board(board)
     if not known:

@@ -183,7 +183,7 @@ class LinkedSizes:
 
 
 def require_program(program: str, install: str = "") -> str:
-    """Return the path of a program on PATH. ToolError if it is missing.
+    """Return the path of a program on PATH. Raises ToolError if it is missing.
 
     ``install``: the error's hint; by default the command of this computer's package manager."""
     path = shutil.which(program)
@@ -227,7 +227,7 @@ def host_compiler() -> str:
 
 
 def run_make(folder: Path, make_arguments: Sequence[str] = ()) -> None:
-    """Run ``make ARGS`` in a project folder. ToolError with the last lines of the output if it fails."""
+    """Run ``make ARGS`` in a project folder. Raises ToolError with the last lines of the output if it fails."""
     program = require_program("make")
     environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")} | {
         "LC_ALL": "C"
@@ -251,7 +251,7 @@ def run_make(folder: Path, make_arguments: Sequence[str] = ()) -> None:
 
 
 def read_linked_sizes(elf: Path) -> LinkedSizes:
-    """Read the memory sizes of a linked ELF file, its sections and its symbols. ToolError if it is missing or no
+    """Read the memory sizes of a linked ELF file, its sections and its symbols. Raises ToolError if it is missing or no
     ELF."""
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
@@ -334,7 +334,7 @@ def _run_host_compiler(
     """Run the host's compiler on ``inputs`` (sources, objects, flags) for position-independent code; return ``target``.
 
     ``output_flags``: flags that select the type of output, such as ``-shared``. ``trailing_arguments``: arguments after
-    the output's name. ToolError if the compiler fails."""
+    the output's name. Raises ToolError if the compiler fails."""
     run_compiler(
         (
             host_compiler(),
@@ -359,7 +359,8 @@ def compile_and_link_for_board(
 ) -> Path:
     """Compile C sources for a board and link them to ``image.elf`` in ``folder``; return its path.
 
-    ``source_names``, ``linker_script``: names of files in ``folder``. ToolError if the compiler or linker fails."""
+    ``source_names``, ``linker_script``: names of files in ``folder``. Raises ToolError if the compiler or linker
+    fails."""
     build = board.raw["build"]
     kind = ("-std=c99", *build["c_flags"], "-ffunction-sections", "-fdata-sections", f"-I{folder}")
     link = (f"-T{folder / linker_script}", *build["ld_flags"], "-lm", "-o", str(folder / "image.elf"))
@@ -371,7 +372,7 @@ def compile_and_link_for_board(
 
 
 def run_compiler(command: Sequence[str], folder: Path) -> None:
-    """Run a compiler ``command``. ToolError with the first lines of its messages if it fails. ``folder``: for
+    """Run a compiler ``command``. Raises ToolError with the first lines of its messages if it fails. ``folder``: for
     errors."""
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False)
@@ -436,7 +437,7 @@ def parse_library_target(core_name: str) -> Target:
     """Return the target of a library by the name of a core.
 
     ``host`` and ``native`` stand for the most capable core that this computer can run, ``portable`` for any core.
-    UsageError for an unknown name."""
+    Raises UsageError for an unknown name."""
     if core_name in THIS_COMPUTER:
         return target_for(native_core())
     if core_name != PORTABLE and core_name not in CORES and core_name not in ALIASES:
@@ -448,7 +449,7 @@ def parse_library_target(core_name: str) -> Target:
 def parse_library_targets(comma_separated_names: str) -> tuple[Target, ...]:
     """Return the targets of a library for several cores, the preferred core first.
 
-    ``comma_separated_names``: names as for :func:`parse_library_target`. UsageError for cores of other processor
+    ``comma_separated_names``: names as for :func:`parse_library_target`. Raises UsageError for cores of other processor
     architectures, repeated cores, and more than :data:`MOST_CORES` cores."""
     cores = tuple(parse_library_target(name.strip()) for name in comma_separated_names.split(","))
     names_of_cores = [core.cpu for core in cores]
@@ -476,8 +477,8 @@ _WASM_PACKAGES = "clang-19 lld-19 wasi-libc libclang-rt-19-dev-wasm32"
 def compile_webassembly_module(sources: Mapping[str, str], target: Target) -> bytes:
     """Compile C sources into a WebAssembly module for browsers and Node.js; return its bytes.
 
-    ``sources``: contents of the C files and headers by file name. ToolError if no suitable clang is installed or it
-    fails."""
+    ``sources``: contents of the C files and headers by file name. Raises ToolError if no suitable clang is installed or
+    it fails."""
     with tempfile.TemporaryDirectory(prefix="microc-") as folder:
         for name, text in sources.items():
             (Path(folder) / name).write_text(text)
@@ -491,7 +492,7 @@ def compile_webassembly_module(sources: Mapping[str, str], target: Target) -> by
 
 
 def _find_webassembly_clang() -> str:
-    """Return the name of a clang on PATH with a wasm-ld of the same version; ToolError if there is none."""
+    """Return the name of a clang on PATH with a wasm-ld of the same version; raise ToolError if there is none."""
     for end in ("", *(f"-{version}" for version in range(22, 13, -1))):
         if shutil.which(f"clang{end}") and shutil.which(f"wasm-ld{end}"):
             return f"clang{end}"

@@ -71,7 +71,8 @@ def select_candidate_ports(board: Board, ports: Sequence[Port]) -> tuple[Port, .
 
 
 def find_board_port(board: Board) -> str:
-    """Find the serial port of a board by its USB ids; return its name. UsageError unless exactly one port matches."""
+    """Find the serial port of a board by its USB ids; return its name. Raises UsageError unless exactly one port
+    matches."""
     ports = list_ports()
     matches = select_candidate_ports(board, ports)
     if len(matches) == 1:
@@ -244,7 +245,7 @@ class SocketTransport:
             ) from error
 
     def _connect_socket(self) -> socket.socket:
-        """Connect to the address; OSError if that fails."""
+        """Connect to the address; raise OSError if that fails."""
         connection = socket.create_connection(self._address, self._connect_timeout)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.settimeout(_WRITE_SECONDS)
@@ -391,7 +392,7 @@ def open_transport(address: str, baud: int = 115200) -> Transport:
 
 
 def _split_pipe_command(address: str) -> list[str]:
-    """Split the command of an address ``pipe:COMMAND`` into words. UsageError if it is malformed or empty."""
+    """Split the command of an address ``pipe:COMMAND`` into words. Raises UsageError if it is malformed or empty."""
     try:
         command = shlex.split(address.removeprefix("pipe:"))
     except ValueError as error:

@@ -435,7 +435,7 @@ def reject_json_constant(name: str) -> None:
 
 
 def _read_verification_json(path: Path) -> dict[str, Any]:
-    """Read a file that contains the output of ``microc verify --json``; UsageError if it cannot be read."""
+    """Read a file that contains the output of ``microc verify --json``; raise UsageError if it cannot be read."""
     try:
         data: dict[str, Any] = json.loads(read_text(path, MAX_JSON_BYTES), parse_constant=reject_json_constant)
     except OSError as error:

@@ -428,8 +428,8 @@ class Growth:
 def read_growth_figures(data: Any, where: str) -> dict[str, Any]:
     """Return the figures whose growth can be limited (:data:`FIGURES`), and the ``unit`` of the time.
 
-    ``data``: what ``microc size --json`` or ``microc profile --json`` printed; UsageError for any other data. ``where``:
-    the file of the data, for this error."""
+    ``data``: what ``microc size --json`` or ``microc profile --json`` printed; raises UsageError for any other data.
+    ``where``: the file of the data, for this error."""
     totals = data.get("totals") if isinstance(data, Mapping) else None
     if isinstance(totals, Mapping):
         figures = {name: totals.get(name) for name in ("flash", "ram")}

@@ -62,15 +62,16 @@ _SEED = 20
 def check_against_framework(
     model: Any, network: Run | None, tensors: Sequence[Mapping[str, Any]], graph: Graph, options: Options
 ) -> None:
-    """Compare a few answers of a compiled model with its framework. VerificationError if they differ by more than
-    rounding.
+    """Compare the outputs of a compiled model with those of its framework, for a few sets of inputs. Raises
+    VerificationError if they differ by more than rounding.
 
-    ``model``: the Python object. ``network``: runs the compiled code (None: run ``graph`` by the operators'
-    references). ``tensors``: the inputs as a manifest describes them. ``graph``: the model as it was read.
+    ``model``: the model as a Python object. ``network``: function that runs the compiled code; if it is None, numpy
+    runs ``graph`` by the reference implementations of its operators. ``tensors``: the network's inputs as its manifest
+    describes them. ``graph``: the model as the reader returned it, before any optimisation.
 
     The check is skipped if it would take long, if options change what the network computes, or if the framework does
-    not take the inputs. If there are float outputs, these alone decide: the class of two equal scores depends on
-    rounding.
+    not take the inputs. If there are float outputs, only these are compared, because the class of two equal scores
+    depends on rounding.
     """
     rows = _count_affordable_inferences(graph, runs_compiled_code=network is not None)
     if not rows or options.bounds or any(getattr(options, name) for name in (*ENDS, "stream", "inputs", "outputs")):
@@ -108,7 +109,8 @@ def check_against_framework(
 
 
 def _draw_rows_like_training_data(model: Any, graph: Graph, set_count: int) -> list[list[Array]]:
-    """Generate ``set_count`` sets of inputs that resemble an estimator's training rows; none for other models."""
+    """Generate ``set_count`` sets of inputs that resemble the rows on which an estimator was trained; none for other
+    models."""
     tensor_type = graph.types[graph.inputs[0]]
     if len(graph.inputs) != 1 or len(tensor_type.shape) != 2 or not hasattr(model, "get_params"):
         return []
@@ -119,15 +121,18 @@ def _draw_rows_like_training_data(model: Any, graph: Graph, set_count: int) -> l
 
 
 def _count_affordable_inferences(graph: Graph, runs_compiled_code: bool) -> int:
-    """Return the number of inferences whose multiply-accumulates are within the limit, :data:`_MAX_ROWS` at most.
+    """Return the number of inferences whose multiply-accumulates are within the limit for a quick comparison, at most
+    :data:`_MAX_ROWS`.
 
-    ``runs_compiled_code``: use the limit of compiled code, else that of the operators' numpy references."""
+    ``runs_compiled_code``: True for the limit of compiled code, False for the lower limit of the operators' numpy
+    references."""
     work = max(sum(_estimate_macs(graph, node) for node in graph.nodes), 1)
     return min(_MAX_ROWS, (_MAX_COMPILED_MACS if runs_compiled_code else _MAX_REFERENCE_MACS) // work)
 
 
 def _estimate_macs(graph: Graph, node: Node) -> int:
-    """Estimate the multiply-accumulates of an operator: elements of its result times the products of each element."""
+    """Estimate the multiply-accumulates of an operator: the elements of its result, multiplied by the products for each
+    element."""
     size = sum(graph.types[name].size for name in node.outputs if name)
     if node.op == "tree_ensemble":
         return graph.types[node.inputs[4]].size * int(node.attr("depth")) * graph.types[node.inputs[0]].shape[0] * 100
@@ -138,8 +143,8 @@ def _estimate_macs(graph: Graph, node: Node) -> int:
 
 
 def _create_numpy_reference_runner(graph: Graph) -> Run:
-    """Return a function that runs a graph by the numpy references of its operators, which define the results of
-    kernels."""
+    """Return a function that runs a graph by the numpy references of its operators. The references define the results
+    that kernels must compute."""
 
     def run_node_reference(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
         definition = registry.get(node.op)
@@ -199,7 +204,7 @@ def verify(
     for every stage. ``tolerance``: for floats, relative to the largest magnitude of a tensor (default 1e-4 for
     float32). ``quanta``: for integers.
 
-    The result's ``.agrees`` is True if all outputs agree. Raises ToolError if the framework is not installed;
+    The result's ``.agrees`` is True if all outputs agree. Raises ToolError if the framework is not installed; raises
     UsageError if it does not run such a model or the options change what the model computes; and what compiling raises.
     """
     parsed_options = make_options(**options)
@@ -234,7 +239,7 @@ def load_reference(model: Any, against: str, options: Options) -> Reference:
 
 
 def _rounded_weights_reference(model: Any, options: Options) -> Reference:
-    """Build the reference for a network with weights rounded to 16 bits: its optimised graph, run by numpy.
+    """Build the reference for a network whose weights are rounded to 16 bits: its optimised graph, which numpy runs.
 
     UsageError if sizes of the network vary."""
     if options.bounds:
@@ -250,14 +255,15 @@ def _rounded_weights_reference(model: Any, options: Options) -> Reference:
 def build_kernels_for_host(
     source: Path | Graph, options: Options, target: Target, progress: Progress | None = None
 ) -> Library:
-    """Compile the kernels that a network has on the core ``target`` as portable C; return a library for this
+    """Compile the kernels that a network has on the core ``target``, but as portable C; return a library for this
     computer."""
     module = compile_model(source, target, options, progress)
     return build_library(shared_files(module, __version__))
 
 
 def read_whole_graph(source: Path | Graph, options: Options) -> Graph | None:
-    """Read the whole model as a graph, without cutting it at ``options.outputs``; None if sizes vary.
+    """Read the whole model as a graph, without cutting it at ``options.outputs``; return None if sizes of the network
+    vary.
 
     A comparison takes the ranges of inputs and the names of layers from this graph."""
     return None if options.bounds else read_model(source, replace(options, outputs=()))
@@ -277,9 +283,9 @@ def compare_library(
 ) -> Comparison:
     """Compare a compiled network with its framework. ``graph``: the model as it was read (:func:`read_whole_graph`).
 
-    Unless ``tolerance`` is given, it is that of 16-bit floats if products are summed in float16, or if the network's
-    weights were rounded to 16 bits and the framework's were not. ONNX Runtime sums products of 16-bit integers in
-    float32: such networks may differ by :data:`WORD_QUANTA`.
+    If ``tolerance`` is None, the tolerance of 16-bit floats applies to networks that sum products in float16, and to
+    networks whose weights were rounded to 16 bits while the framework's were not. ONNX Runtime sums products of 16-bit
+    integers in float32: such networks may differ by :data:`WORD_QUANTA`.
     """
     word_quanta = WORD_QUANTA if reference.name == "onnxruntime" and _has_quantised_int16_kernel(library) else 0
     if tolerance is None and options.math == "half":
@@ -308,12 +314,12 @@ def _has_quantised_int16_kernel(library: Library) -> bool:
 
 
 def map_layers_to_values(graph: Graph | None) -> Mapping[str, str]:
-    """Map the name of each layer to the name of its output value, that of the last node with the layer's name."""
+    """Map the name of each layer to the name of its output value, which the last node with the layer's name computes."""
     return {node.loc.name: node.outputs[0] for node in graph.nodes if node.loc.name} if graph is not None else {}
 
 
 def draw_random_input_sets(library: Library, graph: Graph | None, set_count: int, seed: int) -> list[list[Array]]:
-    """Generate ``set_count`` random sets of inputs for a compiled network; UsageError if it is less than 1."""
+    """Generate ``set_count`` random sets of inputs for a compiled network; raise UsageError if it is less than 1."""
     if set_count < 1:
         raise UsageError(f"samples: got {set_count}, expected 1 at least", hint="give 1 or more")
     return draw_input_arrays(library.manifest, library.inputs, graph, set_count, seed)
@@ -322,7 +328,7 @@ def draw_random_input_sets(library: Library, graph: Graph | None, set_count: int
 def split_user_data(library: Library, data: Any) -> list[list[Array]]:
     """Split the user's data into one set of inputs for each sample.
 
-    ``data``: as for :func:`verify`. UsageError for data that do not fit the network's inputs."""
+    ``data``: as for :func:`verify`. Raises UsageError for data that do not fit the network's inputs."""
     if isinstance(data, (str, Path)):
         inputs = add_channel_orders(library.inputs, library.manifest["options"])
         dataset = read_samples(inputs, library.outputs, Path(data))
@@ -342,7 +348,8 @@ def split_user_data(library: Library, data: Any) -> list[list[Array]]:
 
 
 def _arrays_by_input_position(library: Library, data: Any) -> list[Array]:
-    """Return the user's arrays in the order of the network's inputs. UsageError if names or their number do not match.
+    """Return the user's arrays in the order of the network's inputs. Raises UsageError if names or their number do not
+    match.
 
     ``data``: an array, a list of arrays, or a mapping from input names to arrays."""
     if isinstance(data, Mapping):

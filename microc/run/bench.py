@@ -31,12 +31,12 @@ Write = Callable[[Board, Path], Path]
 
 @frozen
 class BoardFigures:
-    """Measurements of a network on one board; None for what is unknown, with the reason in ``error``.
+    """Measurements of a network on one board. A figure is None if it is unknown; ``error`` then states the reason.
 
-    ``time``: of one inference in ``unit`` (``instructions`` or ``ticks``). ``seconds``: None if the unit is no time of
-    the real chip. An emulator that does not count instructions gives neither, and ``unit_meaning`` says so. ``flash``,
-    ``ram``: bytes, stack included. ``room_flash``, ``room_ram``: the board's, 0 if unbounded. ``joules``: of one
-    inference, with a meter.
+    ``time``: duration of one inference in ``unit`` (``instructions`` or ``ticks``). ``seconds``: the same in seconds,
+    None if the unit does not measure time on the real chip. An emulator that does not count instructions gives neither,
+    as ``unit_meaning`` states. ``flash``, ``ram``: used bytes, stack included. ``room_flash``, ``room_ram``: bytes of
+    the board, 0 if unlimited. ``joules``: energy of one inference, None without a meter.
     """
 
     board: str
@@ -67,8 +67,8 @@ class BoardFigures:
 def select_boards(selectors: Sequence[str]) -> tuple[Board, ...]:
     """List the boards that ``selectors`` select, each once.
 
-    A selector is a name, the path of a board file, :data:`EMULATED` or :data:`ATTACHED`. UsageError for an unknown
-    board, or if no board is attached."""
+    A selector is a name, the path of a board file, :data:`EMULATED` or :data:`ATTACHED`. Raises UsageError for an
+    unknown board, or if no board is attached."""
     boards: dict[str, Board] = {}
     for word in selectors:
         for board in _boards_of_selector(word):
@@ -104,9 +104,9 @@ def measure_boards(
 ) -> tuple[BoardFigures, ...]:
     """Compile, build, flash and run one network on each board, one after the other, on the same random inputs.
 
-    ``write``: compiles the network for a board into a folder. ``repeat``: inferences, whose mean is reported.
-    ``meter``: a command (:mod:`microc.run.profile`) that measures their energy. ``patience``: seconds without an answer
-    before a board is given up. An error on a board is reported in its row."""
+    ``write``: function that compiles the network for a board into a folder. ``repeat``: number of inferences, whose
+    mean time is reported. ``meter``: a command (:mod:`microc.run.profile`) that measures their energy. ``patience``:
+    seconds without an answer after which a board is skipped. An error on a board is reported in its row."""
     rows = []
     for k, board in enumerate(boards):
         if progress is not None:
@@ -130,8 +130,8 @@ def _measure_board(
 ) -> BoardFigures:
     """Measure a network on one board; return the board's row with the figures, or with the error.
 
-    ``folder``: for the project. ``repeat``: inferences. ``answer_timeout``: seconds without an answer before an
-    error."""
+    ``folder``: folder to write the project to. ``repeat``: number of inferences. ``answer_timeout``: seconds without an
+    answer after which the measurement fails."""
     try:
         project = open_project(write(board, folder / "firmware"))
         sizes = build_project(project).sizes

@@ -60,10 +60,11 @@ _IMAGE, _THREAD = ".image", ".tbss"
 
 
 def pack_network(folder: Path, manifest: dict[str, Any], board: Board) -> Blob:
-    """Pack a relocatable network into a blob, write it to ``network.bin`` in ``folder``, and return it.
+    """Pack a relocatable network into a blob (a file that a board loads at run time), write it to ``network.bin`` in
+    ``folder``, and return it.
 
-    The two linked images of the project must be equal, which proves that the code runs at any address.
-    ToolError if code or constants depend on their address, or if the program has writable memory of its own.
+    The two linked images of the project must be equal, which proves that the code runs at any address. Raises ToolError
+    if code or constants depend on their address, or if the program has writable memory of its own.
     """
     first, second = (_read_linked_network(folder / name, address) for name, address in LINK_ADDRESSES.items())
     (first_image, symbols), (second_image, _) = first, second
@@ -146,8 +147,8 @@ _COMPILE_AGAIN = "compile again: microc compile MODEL --board BOARD -o {}"
 class Project:
     """One network of a project folder that ``microc compile`` wrote.
 
-    ``manifest``: the network's. ``index``: position of the network in the firmware. ``sources``: folder of its C
-    files."""
+    ``manifest``: manifest of the network. ``index``: position of the network in the firmware. ``sources``: folder of
+    its C files."""
 
     folder: Path
     manifest: dict[str, Any]
@@ -237,7 +238,8 @@ def open_project(folder: str | Path, model: str = "") -> Project:
 
 
 def _read_project_manifest(path: Path) -> dict[str, Any]:
-    """Read and check the manifest of a project. OutputError if it is damaged, of an export, or of another version."""
+    """Read and check the manifest of a project. Raises OutputError if it is damaged, of an export, or of another
+    version."""
     try:
         data: dict[str, Any] = json.loads(read_text(path))
         if "format" in data:
@@ -268,7 +270,7 @@ def _read_project_manifest(path: Path) -> dict[str, Any]:
 def build_project(project: Project) -> BuildResult:
     """Build a project's firmware with make.
 
-    FitError, with sizes, if the program exceeds the board's memory; ToolError for other failures."""
+    Raises FitError, with sizes, if the program exceeds the board's memory, and ToolError for other failures."""
     framework, compiler = project.board.raw.get("framework"), project.board.raw["build"]["prefix"]
     if framework:
         require_program(framework["tool"], framework["install"])
@@ -289,9 +291,9 @@ def build_project(project: Project) -> BuildResult:
 def link_and_read_sizes(files: Mapping[str, str | bytes], board: Board) -> LinkedSizes | None:
     """Link the firmware of a project's ``files`` in a temporary folder, and read its sizes.
 
-    None if the sizes would not describe the network on the board (it is loaded at run time, or external code brings
-    data of its own), or if compiler or make are missing. FitError if the linker runs out of memory, ToolError if the C
-    does not build.
+    Return None if the sizes would not describe the network on the board (it is loaded at run time, or external code
+    brings data of its own), or if compiler or make are missing. Raises FitError if the linker runs out of memory,
+    ToolError if the C does not build.
     """
     if (
         board.target.isa == "host"
@@ -308,9 +310,9 @@ def link_and_read_sizes(files: Mapping[str, str | bytes], board: Board) -> Linke
 
 
 def build_host_library(project: Project) -> Library:
-    """Compile a project's own network for this computer as a library.
-    External functions of plugins run by their Python meaning, and external code is replaced by our kernels, so that
-    both can be compared with the board."""
+    """Compile a project's own network for this computer as a library. External functions of plugins are replaced by
+    their Python implementations, and external code by microc's own kernels, so that both can be compared with the
+    board."""
     folder, manifest = project.sources, project.manifest
     try:
         if "external" in manifest:
@@ -340,7 +342,7 @@ _SCHEMES = ("socket://", "pipe:", "rfc2217://")
 
 
 def is_serial_line(source: Project | str | Path) -> bool:
-    """Test whether a source is a line to a board (a device file, port or URL), not a project folder."""
+    """Test whether ``source`` names a line to a board (a device file, serial port or URL) instead of a project folder."""
     if isinstance(source, Project) or Path(source).is_dir():
         return False
     text = str(source)
@@ -348,8 +350,10 @@ def is_serial_line(source: Project | str | Path) -> bool:
 
 
 def find_answering_project(transport: Transport, network: str) -> Project:
-    """Find the project whose firmware answers on a line, in the current folder and its subfolders; ``network``: its
-    name, or empty for any. UsageError if there is none; the line is closed then."""
+    """Find the project whose firmware answers on a line; search the current folder and its subfolders.
+
+    ``network``: name of the network, empty for any. If there is no such project, the line is closed, and UsageError is
+    raised."""
     try:
         board = Client(transport).hello()
         fingerprints = {model.fingerprint for model in board.models}
@@ -378,8 +382,8 @@ def open_board_line(
 ) -> tuple[Transport, float, bool]:
     """Open the line to a project's board: a serial port, simulator, emulator or host process.
 
-    Returns the transport, the seconds to wait if the line is lost, and True if microc started an emulator. ``stack``:
-    ends that emulator when it closes."""
+    Returns the transport, the seconds to wait if the line is lost, and True if microc started an emulator. When
+    ``stack`` closes, it ends this emulator."""
     protocol = project.manifest["options"]["protocol"]
     if protocol == "mlperf":
         raise UsageError(
@@ -401,7 +405,7 @@ def open_board_line(
 
 
 def _pipe_address_of_host_program(project: Project) -> str:
-    """Return the ``pipe:`` address that runs a host project's program. UsageError if it is not built."""
+    """Return the ``pipe:`` address that runs a host project's program. Raises UsageError if it is not built."""
     if not project.elf.is_file():
         raise UsageError(
             "the project is not built", where=str(project.folder), hint=f"build it: microc build {project.folder}"
@@ -412,7 +416,7 @@ def _pipe_address_of_host_program(project: Project) -> str:
 def open_line_probing_rates(port: str, bauds: Sequence[int], default_rate: int = BAUD) -> Transport:
     """Open a serial line at the first baud rate at which a board answers; a single rate is not probed.
 
-    ``default_rate``: the rate if ``bauds`` is empty. DeviceError if no rate is answered."""
+    ``default_rate``: the rate if ``bauds`` is empty. Raises DeviceError if no rate is answered."""
     rates = tuple(bauds) or (default_rate,)
     for rate in rates:
         transport = open_transport(port, rate)
@@ -440,7 +444,7 @@ _TENSOR_ENTRY, _ALIGN = 12, 16
 
 
 def read_network_blob(project: Project) -> Blob:
-    """Read the blob of a project. UsageError if the project is not relocatable or not built."""
+    """Read the blob of a project. Raises UsageError if the project is not relocatable or not built."""
     if not project.relocatable:
         raise UsageError(
             f"the network {project.manifest['model']!r} is part of its firmware",
@@ -467,11 +471,12 @@ def build_network_file(files: Mapping[str, str | bytes], target: Path) -> None:
 
 
 def send_network(client: Client, blob: Blob) -> Slots:
-    """Send a network into the board's inactive slot and activate it; return the board's slots afterwards.
+    """Send a network into the inactive one of the board's two flash slots, and activate it; return the new state of the
+    slots.
 
     The previous network stays active until the board has accepted the new one, and longer if it rejects it or the power
-    fails. FitError if the board has too little room, UsageError for a network for another core, DeviceError if the
-    board refuses or is gone.
+    fails. Raises FitError if the board has too little room, UsageError for a network for another core, DeviceError if
+    the board refuses or is gone.
     """
     data = blob.pack()
     slots = query_slots(client)

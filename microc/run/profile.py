@@ -37,9 +37,9 @@ class Clock:
     """Unit of a board's timings: ticks of a timer, or instructions.
 
     ``tick_hz``: ticks per second of the timer that the firmware reads. ``emulated``: True if microc started an emulator
-    that runs the board. An emulator that counts instructions advances the timer with them at a fixed, arbitrary pace.
-    Its ticks, and times computed from them, say nothing about the chip. The unit is then instructions, and no time is
-    reported."""
+    that runs the board. An emulator that counts instructions advances the timer by a fixed, arbitrary amount for each
+    instruction. Ticks of such a timer do not show how long the chip takes. The unit is then instructions, and no time
+    is reported."""
 
     board: Board
     tick_hz: int
@@ -52,7 +52,7 @@ class Clock:
 
     @property
     def unit(self) -> str:
-        """``instructions`` or ``ticks``."""
+        """Name of the unit: ``instructions`` or ``ticks``."""
         return INSTRUCTIONS if self.counts_instructions else TICKS
 
     @property
@@ -74,15 +74,16 @@ class Clock:
         return ticks_to_instructions(self.board, ticks) if self.counts_instructions else ticks
 
     def seconds(self, amount: int) -> float | None:
-        """Convert an amount in ticks to seconds. None if the board is emulated: its timer does not show the chip's
-        speed."""
+        """Convert an amount in ticks to seconds; return None if the board is emulated, because its timer does not show
+        the chip's speed."""
         return None if self.emulated else amount / self.tick_hz
 
 
 def ticks_to_instructions(board: Board, ticks: int) -> int:
     """Convert ticks of an emulated board's timer to instructions, rounded up.
 
-    The result is exact if a tick is no longer than an instruction. UsageError for a board without an emulator."""
+    The result is exact if a tick is no longer than an instruction. Raises UsageError for a board without an
+    emulator."""
     if "emulator" not in board.raw:
         raise UsageError(f"board {board.name!r} has no emulator", hint="name the serial port of the board: --port")
     ratio = Fraction(str(board.raw["emulator"]["ticks_per_instruction"]))
@@ -105,17 +106,17 @@ _HINT = "print a number and a unit: 1.25 mJ (all of it) or 18 mW (the mean power
 
 @dataclass
 class MeterReading:
-    """Result of an energy meter, complete after the ``with`` of :func:`run_meter`.
+    """Result of an energy meter; its fields are set when the ``with`` block of :func:`run_meter` ends.
 
-    ``joules``: energy of all inferences together; ``watts``: mean power. The meter gives one of them, the other is
-    None. ``inferences``: number of inferences that were measured."""
+    ``joules``: energy of all inferences together; ``watts``: mean power. The meter measures one of the two; the other
+    is None. ``inferences``: number of inferences that were measured."""
 
     joules: float | None = None
     watts: float | None = None
     inferences: int = field(default=1)
 
     def joules_per_inference(self, seconds: float | None) -> float:
-        """Compute joules per inference. ``seconds``: duration of one inference, None if unknown.
+        """Compute the energy of one inference in joules. ``seconds``: duration of one inference, None if unknown.
 
         ToolError if the meter gave watts and the duration is unknown."""
         if self.joules is not None:
@@ -129,7 +130,7 @@ class MeterReading:
 
 
 def split_meter_command(command: str) -> list[str]:
-    """Split the command of ``--meter`` into words as a shell does, without running a shell. UsageError if it is
+    """Split the command of ``--meter`` into words as a shell does, without running a shell. Raises UsageError if it is
     malformed or empty."""
     try:
         words = shlex.split(command)
@@ -149,8 +150,8 @@ def split_meter_command(command: str) -> list[str]:
 def run_meter(command: str, board: str, inferences: int) -> Iterator[MeterReading]:
     """Run the program of an energy meter while the body of a ``with`` statement runs, and yield its reading.
 
-    ``board``: name of the board; ``inferences``: number of inferences in the body. ToolError if the program cannot be
-    started, does not end, or prints no energy or power."""
+    ``board``: name of the board; ``inferences``: number of inferences in the body. Raises ToolError if the program
+    cannot be started, does not end, or prints no energy or power."""
     argv, reading = split_meter_command(command), MeterReading(inferences=inferences)
     environment = {**os.environ, "MICROC_BOARD": board, "MICROC_INFERENCES": str(inferences)}
     pipe = subprocess.PIPE
@@ -195,12 +196,13 @@ def run_meter(command: str, board: str, inferences: int) -> Iterator[MeterReadin
 class KernelTime:
     """Measurement of one kernel in one inference.
 
-    ``kernel``: its position in the order of execution. ``layer``, ``op``: its layer in the model and its operator.
-    ``time``: in the profile's unit, ticks or instructions. ``share``: ``time`` as a fraction of the total, 0 to 1.
-    ``ticks``: of the board's timer. ``instructions``: None unless an emulator counts them. ``rule``: name of the
-    schedule rule; ``schedule``: trace of the schedule. ``estimated_cycles``: by the cost model, for the board's core
-    and flash. ``code``, ``constants``: bytes of flash, None without a linked program. ``arena``: bytes of the arena in
-    use during the kernel. ``tensor_unit``: estimated work of a tensor unit, None if the kernel uses none.
+    ``kernel``: position of the kernel in the order of execution. ``layer``, ``op``: its layer in the model, and its
+    operator. ``time``: duration in the profile's unit, ticks or instructions. ``share``: ``time`` as a fraction of the
+    total, 0 to 1. ``ticks``: duration in ticks of the board's timer. ``instructions``: number of instructions, None
+    unless an emulator counts them. ``rule``: name of the schedule rule; ``schedule``: trace of the schedule.
+    ``estimated_cycles``: cycles that the cost model estimates for the board's core and flash. ``code``, ``constants``:
+    bytes of flash, None if no program was linked. ``arena``: bytes of the arena in use during the kernel.
+    ``tensor_unit``: estimated work of a tensor unit, None if the kernel uses none.
     """
 
     kernel: int
@@ -221,7 +223,7 @@ class KernelTime:
 
     @property
     def flash(self) -> int | None:
-        """Bytes of code and constants; None without a linked program."""
+        """Bytes of flash for code and constants; None if no program was linked."""
         return None if self.code is None or self.constants is None else self.code + self.constants
 
     @property
@@ -250,7 +252,7 @@ class Profile:
 
     @property
     def unit(self) -> str:
-        """``instructions`` or ``ticks``."""
+        """Name of the unit: ``instructions`` or ``ticks``."""
         return self.clock.unit
 
     @property

@@ -70,8 +70,8 @@ def load_kernel_on_device(device: Device, function_or_program: Any, constants: M
     """Load a kernel into the memory of a device's board; ``loaded(x)`` runs it there.
 
     ``function_or_program``: a PrimFunc or a Schedule, or a program that :func:`microc.build` or :func:`microc.compile`
-    made for a board with the same core. ``constants``: the data of a function's constants by name. UsageError if the
-    firmware was not built for tuning, or the network keeps state; FitError if no room is left.
+    made for a board with the same core. ``constants``: the data of a function's constants by name. Raises UsageError if
+    the firmware was not built for tuning, or the network keeps state; raises FitError if no room is left.
     """
     from microc.compiler.user_functions import build
 
@@ -103,8 +103,8 @@ def load_kernel_on_device(device: Device, function_or_program: Any, constants: M
 
 
 class CodeLoader:
-    """Loader of code into a board's RAM. It tracks the part of the RAM in use and the constants that are already
-    there."""
+    """Loader of code into a board's RAM. It tracks how much of this RAM is used, and which constants the RAM already
+    contains."""
 
     def __init__(self, client: Client, board: Board) -> None:
         self.client, self.board = client, board
@@ -113,7 +113,8 @@ class CodeLoader:
         self._top = 0
 
     def load(self, module: Module) -> LoadedKernels:
-        """Build a module that has a memory plan for the board's free memory, send it, and return the loaded kernels.
+        """Link a module for the free part of the board's RAM for code, send it, and return the loaded kernels. The
+        module must have a memory plan.
 
         FitError if no memory is left, ToolError if it does not build, UsageError if it keeps state or its sizes
         vary."""
@@ -126,7 +127,7 @@ class CodeLoader:
             raise
 
     def release(self, loaded: LoadedKernels) -> None:
-        """Free the memory of the module that was loaded last; constants stay."""
+        """Free the memory of the module that was loaded last, but not its constants."""
         self._top = loaded.begin
 
     def clear(self) -> None:
@@ -164,7 +165,7 @@ class CodeLoader:
         return self._constants[data]
 
     def _reserve_memory(self, nbytes: int) -> int:
-        """Allocate aligned memory of the board, and return its offset; FitError if there is too little."""
+        """Allocate aligned memory of the board, and return its offset; raise FitError if there is too little."""
         begin = -(-self._top // _ALIGN) * _ALIGN
         if begin + nbytes > self.region.nbytes:
             raise FitError(
@@ -254,7 +255,8 @@ class LoadedKernels:
         return f"<Loaded {self.module.name}: {self.image.nbytes} bytes of code, {len(self.module.calls)} kernels>"
 
     def time_evaluator(self, repeat: int = 10) -> Callable[..., Timing]:
-        """Return a function that sends arrays, executes ``repeat`` times and returns the ticks, as TVM's does.
+        """Return a function that sends arrays to the board, executes the kernels ``repeat`` times, and returns the
+        ticks, like ``time_evaluator`` in TVM.
 
         If inputs share memory with results, only the first execution computes from the arrays that were sent.
         """
@@ -273,7 +275,8 @@ class LoadedKernels:
             self._client.load(self._find_offset_in_code_memory(tensor["name"]), data)
 
     def run(self, kernel: int | None = None, repeat: int = 1, timeout: float | None = None) -> Timing:
-        """Execute one kernel by its position, or all in order if it is None; ``repeat`` times.
+        """Execute the kernel at position ``kernel``, or all kernels in order if ``kernel`` is None; do this ``repeat``
+        times.
 
         ``timeout``: seconds, see :meth:`Client.call`."""
         number = len(self.module.calls) if kernel is None else kernel
@@ -341,7 +344,7 @@ class Device:
     a project's board, or ``auto``. ``network``: name of one network of a project with several. ``bauds``: rates to try
     (default: the board's). ``patience``: seconds without an answer, or without the line, before giving up. ``load``:
     first send the network of a relocatable project, see :meth:`load_network`; an emulator of ours always gets it, since
-    it starts empty. DeviceError if nothing answers, or the board runs another build.
+    it starts empty. Raises DeviceError if nothing answers, or the board runs another build.
 
     ``last``: timing of the last :meth:`run`, in ticks, which :attr:`clock` converts. ``emulated``: we run its emulator.
     """
@@ -382,7 +385,7 @@ class Device:
 
     @classmethod
     def over(cls, project: Project, client: Client, *, emulated: bool = False) -> Device:
-        """Open a session with a project's board on a client that is connected already; the caller closes the client."""
+        """Open a session with a project's board over a client that is already connected. The caller closes the client."""
         device = cls.__new__(cls)
         device._attach_to_client(project, client, emulated)
         device._stack = ExitStack()
@@ -405,8 +408,8 @@ class Device:
         self.outputs = tuple(self._tensors[n] for n in project.manifest["outputs"])
 
     def _check_board_tables(self) -> None:
-        """Raise DeviceError unless the board's tensors and kernels are the manifest's. The fingerprint matched, so
-        firmware that differs here is faulty."""
+        """Raise DeviceError unless the board reports the same tensors and kernels as the manifest. Because the
+        fingerprint has matched before, a difference means that the firmware is faulty."""
         model = self.client.model
         sizes = [4 * len(self.shapes.sizes)] if self.shapes.sizes else []
         if [t.nbytes for t in model.tensors] != [t["bytes"] for t in self._tensors.values()] + sizes or (
@@ -427,7 +430,7 @@ class Device:
         self.close()
 
     def close(self) -> None:
-        """Close the line; end the emulator or process if it is ours."""
+        """Close the line; end the emulator or process if microc has started it."""
         self._stack.close()
 
     def __repr__(self) -> str:
@@ -534,9 +537,9 @@ class Device:
         """Send another network into the board's inactive slot, activate it, and continue the session with it.
 
         ``source``: a built project or its folder, or a result of :func:`microc.compile`; compiled with
-        ``relocatable=True`` for a board with the same core and compiler options. FitError if the board has no room,
-        UsageError if the network is for another core, DeviceError if the board refuses it; the previous network keeps
-        running then.
+        ``relocatable=True`` for a board with the same core and compiler options. Raises FitError if the board has no
+        room, UsageError if the network is for another core, DeviceError if the board refuses it; the previous network
+        keeps running then.
         """
         project = source if isinstance(source, Project) else self._open_project(source)
         send_network(self.client, read_network_blob(project))

@@ -33,7 +33,7 @@ TOLERANCE = 1e-6
 class LayerCheck:
     """Comparison of the outputs of one kernel on board and host, over all samples.
 
-    ``error``: largest tolerated difference, 0 if all bits agree."""
+    ``error``: largest difference within the tolerance, 0 if all bits agree."""
 
     kernel: int
     layer: str
@@ -47,7 +47,7 @@ class LayerCheck:
 class Difference:
     """The first difference between board and host, at ``index`` of ``tensor``.
 
-    ``count``: differing elements of the tensor's ``elements`` in this sample."""
+    ``count``: number of differing elements in this sample, of ``elements`` in the tensor."""
 
     sample: int
     kernel: int
@@ -77,7 +77,7 @@ def random_inputs(
 ) -> list[Array]:
     """Generate one array for each input of a manifest: integers over the whole dtype, standard normal floats.
 
-    ``shapes``: the sizes of the run, if they vary; None: the largest.
+    ``shapes``: shapes for the sizes of this run, if sizes of the network vary; None for the largest sizes.
     """
     return [_random_array(shapes.of(t) if shapes else t["shape"], t["dtype"], generator) for t in tensors]
 
@@ -95,7 +95,7 @@ def _random_array(shape: Sequence[int], dtype: str, generator: np.random.Generat
 def random_input_sets(device: Device, set_count: int, seed: int = SEED) -> list[list[Array]]:
     """Generate ``set_count`` sets of random inputs from a seed.
 
-    If sizes vary, the first set has the largest, the others random ones."""
+    If sizes of the network vary, the first set has the largest sizes, the others have random sizes."""
     if set_count < 1:
         raise UsageError(f"samples: got {set_count} samples, expected 1 at least", hint="give --samples 1 or more")
     generator = np.random.default_rng(seed)
@@ -113,11 +113,13 @@ def compare_board_with_host(
     progress: Progress | None = None,
     tolerance: float = TOLERANCE,
 ) -> tuple[tuple[LayerCheck, ...], Difference | None]:
-    """Run every kernel on both sides and compare its outputs immediately, before a later kernel reuses their memory.
+    """Run every kernel on board and host, and compare its outputs immediately, before a later kernel reuses their
+    memory.
 
-    ``inputs``: sets of arrays in the graph's order; state is reset once and continues from set to set. Stops at the
-    first difference; the checks before it are returned with it. ``tolerance``: for floats; 0 demands equal bits.
-    Kernels of external code may differ from ours by their backend's bound.
+    ``inputs``: sets of arrays in the graph's order; state is reset once and continues from set to set. The comparison
+    stops at the first difference; it is returned together with the checks before it. ``tolerance``: tolerance of
+    floats; 0 requires equal bits. Kernels with external code (a vendor library, for example) may differ by the bound
+    that their backend states.
     """
     tolerance = validation.as_number("a tolerance", tolerance, 0, 1)
     device.reset()
@@ -189,8 +191,8 @@ def _describe_first_difference(
 
 @dataclass(frozen=True, slots=True)
 class ArrayComparison:
-    """Result of comparing two arrays: number of wrong elements, position of the first (-1 if none), and the largest
-    tolerated difference."""
+    """Result of comparing two arrays: number of wrong elements, position of the first wrong element (-1 if none), and
+    the largest difference within the tolerance."""
 
     wrong: int
     first: int
@@ -313,11 +315,12 @@ def _max_float_deviation(board_output: Array, host_output: Array) -> float:
 def classify(
     outputs: Mapping[str, Array], tensors: Mapping[str, Mapping[str, Any]], labels: Array, answer: str = ""
 ) -> Classification:
-    """Evaluate a classifier: compare the classes in its outputs with the labels. ``answer``: the output with the class;
-    by default the first that is a class number, else the first.
+    """Evaluate a classifier: compare the classes in its outputs with the labels. ``answer``: name of the output that
+    contains the class; by default the first output that is a class number, else the first output.
 
-    An output of one integer without a scale is the class number. Another output of one element is the probability of
-    class 1. Of several elements the largest wins, the first of equals. UsageError if a label is beyond the classes."""
+    An output of one integer without a scale is the class number. Any other output of one element is the probability of
+    class 1. In an output of several elements, the index of the largest element is the class; if several are largest,
+    the first. Raises UsageError if a label is beyond the classes."""
     name = answer or next((n for n in outputs if _is_class_number(outputs[n], tensors[n])), next(iter(outputs)))
     if name not in outputs:
         raise UsageError(f"there is no output {name!r}", hint=known_names_hint(name, outputs, "outputs"))

@@ -104,8 +104,8 @@ def _rebuild_task_of_job(job: Mapping[str, Any], data: bytes) -> Task:
 
 @cache
 def _runner_of_worker_board(board: str) -> BoardRunner:
-    """Return the runner that measures on a board of this worker. There is one for each process. UsageError for an
-    unknown board."""
+    """Return the runner that measures on a board of this worker. There is one for each process. Raises UsageError for
+    an unknown board."""
     if board not in list_boards():
         raise UsageError(
             f"fleet: unknown board; got {make_printable(board)}, expected a board that comes with microc",
@@ -181,7 +181,7 @@ class Fleet(Meter):
         return {name: count for name, count in offers.items() if count and name not in self._failed}
 
     def _query_common_unit_and_toolchain(self, workers: Sequence[str]) -> tuple[str, str]:
-        """Query unit and toolchain from all workers, and return them; UsageError if workers differ or if a worker
+        """Query unit and toolchain from all workers, and return them; raise UsageError if workers differ or if a worker
         cannot measure."""
         futures = [
             self._client.submit(

@@ -86,7 +86,8 @@ class Meter(ABC):
 
     @abstractmethod
     def measure(self, task: Task, candidates: Sequence[Candidate]) -> list[MeasuredResult]:
-        """Return the result of every candidate of a task, in order; MicrocError if nothing can be measured at all."""
+        """Return the result of every candidate of a task, in order; raise MicrocError if nothing can be measured at
+        all."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -123,7 +124,8 @@ class Runner(Meter):
 
     @abstractmethod
     def check(self) -> None:
-        """Check that the place itself works, before a candidate counts as failed; MicrocError if it does not work."""
+        """Check that the place itself works, before a candidate counts as failed; raise MicrocError if it does not
+        work."""
 
     @abstractmethod
     def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[MeasuredResult]:
@@ -193,7 +195,7 @@ HEALTH_CHECK_ELEMENTS = 16
 def check_board_health(
     board: Board, open_device: Callable[[Program], AbstractContextManager[tuple[Device, LinkedSizes]]]
 ) -> None:
-    """Run a network of one operator on a board, as a health check; DeviceError unless the result is correct.
+    """Run a network of one operator on a board, as a health check; raise DeviceError unless the result is correct.
 
     ``open_device``: starts a program on the board.
     """

@@ -176,8 +176,8 @@ def _encode_decisions_one_hot(point: Point) -> dict[str, float]:
 def make_ranking_model(name: str) -> RankingModel:
     """Return the ranking model with the given name.
 
-    ``analytic``: the cost model. ``learned``: the learned model with trees; UsageError if LightGBM is not installed.
-    ``auto``: the learned model, without trees if LightGBM is not installed.
+    ``analytic``: the cost model. ``learned``: the learned model with trees; raise UsageError if LightGBM is not
+    installed. ``auto``: the learned model, without trees if LightGBM is not installed.
     """
     if name == "analytic":
         return AnalyticModel()

@@ -227,7 +227,8 @@ def tune(
 
 
 def _make_meter_of_fleet(address: str, board: Board | None, has_other_places: bool, options: Options) -> Meter:
-    """Return the meter that measures on the boards of a fleet; UsageError for options that a fleet does not support.
+    """Return the meter that measures on the boards of a fleet; raise UsageError for options that a fleet does not
+    support.
 
     ``has_other_places``: ports, jobs or loading into RAM are requested too.
     """

@@ -50,7 +50,7 @@ _ZIP64_LOCATOR = 20
 def load_numpy_file(file: BinaryIO) -> Array | dict[str, Array]:
     """Load the array of a .npy file, or the arrays of a .npz file by name.
 
-    ValueError for a file that is refused; an error of :data:`DAMAGED_FILE_ERRORS` for a damaged one."""
+    Raises ValueError for a file that is refused, and an error of :data:`DAMAGED_FILE_ERRORS` for a damaged file."""
     size = os.fstat(file.fileno()).st_size
     start = file.read(len(_MAGIC))
     file.seek(0)
@@ -108,8 +108,8 @@ def _check_archive_directory(file: BinaryIO, archive_bytes: int) -> None:
 def _load_npy(file: BinaryIO, available_bytes: int, array_name: str) -> Array:
     """Load an array in .npy format from a stream of ``available_bytes`` bytes, header included.
 
-    ``array_name``: its name in errors. ValueError if it does not hold numbers or text, or if its header declares more
-    elements than these bytes hold."""
+    ``array_name``: name of the array in errors. Raises ValueError if the array contains neither numbers nor text, or if
+    its header declares more elements than ``available_bytes`` can hold."""
     version = npy.read_magic(file)
     if version not in _HEADERS:  # version 3.0 is for records only
         raise ValueError(
@@ -140,7 +140,7 @@ def _load_npy(file: BinaryIO, available_bytes: int, array_name: str) -> Array:
 
 
 def _read_exactly(file: BinaryIO, byte_count: int) -> bytearray:
-    """Read the next ``byte_count`` bytes of a file; EOFError if there are fewer."""
+    """Read the next ``byte_count`` bytes of a file; raise EOFError if there are fewer."""
     data, step = bytearray(), 1 << 20
     while len(data) < byte_count:
         block = file.read(min(step, byte_count - len(data)))
@@ -205,15 +205,15 @@ def is_table_file(path: Path) -> bool:
 
 
 def contains_pictures(path: Path) -> bool:
-    """Test whether a path is a picture, or a folder that contains some."""
+    """Test whether a path is a picture, or a folder that contains pictures."""
     return (path.is_dir() and any(map(pictures.is_picture, path.rglob("*")))) or pictures.is_picture(path)
 
 
 def read_arrays(path: Path, picture_reader: pictures.PictureReader | None = None) -> dict[str, Array]:
     """Read arrays by name from a file or folder; an array without a name gets the name :data:`ROWS`.
 
-    ``picture_reader``: reader of pictures; None if the network's inputs take none. UsageError if the file or folder
-    cannot be read."""
+    ``picture_reader``: reader of pictures; None if no input of the network is a picture. Raises UsageError if the file
+    or folder cannot be read."""
     try:
         if path.is_dir():
             return _read_sample_folder(path, picture_reader)
@@ -239,7 +239,7 @@ def read_arrays(path: Path, picture_reader: pictures.PictureReader | None = None
 
 
 def _table_suffix_hint(path: Path) -> str:
-    """Return the hint to rename a file to ``.csv`` if it holds a table; empty if it holds none."""
+    """Return the hint to rename a file to ``.csv`` if its content is a table; else an empty text."""
     try:
         _read_number_table(path)
     except (OSError, ValueError, UsageError):
@@ -314,7 +314,7 @@ def _read_number_table(path: Path) -> dict[str, Array]:
     """Read a table of real numbers, one sample per row, with cells between commas, tabs or semicolons.
 
     The whole table has the name :data:`ROWS`. If the first row has names, each column is also returned under its name.
-    UsageError if a cell is no number."""
+    Raises UsageError if a cell is no number."""
     text = read_text(path, encoding="utf-8-sig")
     mark = next((m for m in "\t;" if m in text), ",")
     rows = [row for row in csv.reader(text.splitlines(), delimiter=mark) if row]

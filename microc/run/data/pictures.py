@@ -26,9 +26,9 @@ FINITE = "leave out the samples with such numbers: array[numpy.isfinite(array).r
 def reshape_samples(array: Array, tensor: Mapping[str, Any], path: Path) -> Array:
     """Reshape samples, counted by the first axis, to a tensor's shape.
 
-    A sample may lack the tensor's first axis if its extent is 1 (a batch of one), or may be a flat row. A tensor with
-    ``sequences`` also accepts sequences of samples, with one more axis. ``path``: file of the samples, for errors.
-    UsageError, with the reshape to do, for another shape."""
+    A sample may be a flat row. If the tensor's first axis has extent 1 (a batch of one), a sample may lack this axis. A
+    tensor with ``sequences`` also accepts sequences of samples, with one more axis. ``path``: file of the samples, for
+    errors. Raises UsageError for any other shape; its hint contains the ``reshape`` that is needed."""
     shape = tuple(tensor["shape"])
     if _is_batch_of(array, shape):
         return np.ascontiguousarray(array).reshape(len(array), *shape)
@@ -66,7 +66,7 @@ def reshape_expression(array_shape: tuple[int, ...], input_shape: tuple[int, ...
 
 
 def _axis_permutation(array_shape: tuple[int, ...], input_shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the permutation of axes from one shape to another; axes of equal extent keep their order."""
+    """Return the permutation of axes that converts one shape to the other; axes of equal extent keep their order."""
     remaining = list(enumerate(array_shape))
     return tuple(
         remaining.pop(next(k for k, (_, extent) in enumerate(remaining) if extent == size))[0] for size in input_shape
@@ -103,8 +103,8 @@ def convert_samples(array: Array, tensor: Mapping[str, Any], path: Path) -> tupl
     """Convert samples to a tensor's shape and dtype.
 
     Returns them with a note on the conversion of the dtype, empty if none was needed. ``path``: file of the samples,
-    for errors. UsageError for a shape or dtype that does not fit, infinities or NaN for integers, or numbers beyond the
-    dtype."""
+    for errors. Raises UsageError for a shape or dtype that does not fit, infinities or NaN for integers, or numbers
+    beyond the dtype."""
     array_in_shape, dtype = reshape_samples(array, tensor, path), dtypes.to_numpy(tensor["dtype"])
     name, given = tensor["name"], array_in_shape.dtype
     if given == dtype:
@@ -133,8 +133,8 @@ def convert_samples(array: Array, tensor: Mapping[str, Any], path: Path) -> tupl
 def quantise_to_tensor(reals: Array, tensor: Mapping[str, Any]) -> Array:
     """Quantise real numbers to a tensor's integers, saturated.
 
-    The result is round(x / scale) + zero point, divided in single precision and rounded half away from zero, as in
-    TFLite."""
+    The result is round(x / scale) + zero_point, as TFLite computes it: the division is in float32, and ties are rounded
+    away from zero."""
     low, high = dtypes.int_range(tensor["dtype"])
     steps = round_half_away(reals.astype(np.float32) / np.float32(tensor["scale"])).astype(np.float64)
     stored: Array = np.clip(steps + tensor["zero_point"], low, high).astype(dtypes.to_numpy(tensor["dtype"]))
@@ -180,8 +180,8 @@ class PictureLayout:
 
 
 def picture_layout_of(tensor: Mapping[str, Any]) -> PictureLayout:
-    """Derive the layout of a picture from a tensor's shape: HxW, HxWxC or CxHxW, with or without a batch of one.
-    UsageError for any other."""
+    """Derive the layout of a picture from a tensor's shape: HxW, HxWxC or CxHxW, with or without a batch of one. Raises
+    UsageError for any other shape."""
     shape = tuple(tensor["shape"])
     match shape[1:] if len(shape) in (3, 4) and shape[0] == 1 else shape:
         case (height, width, channels) if channels in _MODES:
@@ -215,15 +215,15 @@ def add_channel_orders(tensors: Iterable[Mapping[str, Any]], options: Mapping[st
 class PictureReader:
     """Reader of picture files for one input of a network.
 
-    ``tensor``: the input, whose ``colour`` is the order of channels. ``pixel_range``: the real numbers for pixel values 0 and
-    255. None: an 8-bit input takes pixel values, shifted so that 0 becomes its lowest integer; other inputs take 0 to
-    1."""
+    ``tensor``: the input, whose ``colour`` is the order of channels. ``pixel_range``: the real numbers for pixel values
+    0 and 255. If it is None, an 8-bit input takes pixel values, shifted so that 0 becomes its lowest integer, and other
+    inputs take numbers from 0 to 1."""
 
     tensor: Mapping[str, Any]
     pixel_range: tuple[float, float] | None = None
 
     def read(self, path: Path) -> Array:
-        """Read a picture file as an array in the tensor's shape and dtype; UsageError if it is no picture."""
+        """Read a picture file as an array in the tensor's shape and dtype; raise UsageError if it is no picture."""
         layout = picture_layout_of(self.tensor)
         pixels = _read_pixels(path, layout)
         if self._is_bgr:

@@ -36,9 +36,9 @@ _NUMBERED = "number the classes from 0 on: numpy.unique(labels, return_inverse=T
 class Samples:
     """Samples for a network.
 
-    ``inputs``: for each input an array of its dtype, of shape (samples, ...). ``labels``: the class number of each
-    sample, or None. ``expected``: for an output's name, an array of shape (samples, ...). ``notes``: texts that
-    describe the conversions of dtypes and pictures."""
+    ``inputs``: for each input of the network an array in its dtype, with shape (samples, ...). ``labels``: class number
+    of each sample, None if unknown. ``expected``: expected outputs, by the output's name, as arrays with shape
+    (samples, ...). ``notes``: texts that describe the conversions of dtypes and pictures."""
 
     inputs: tuple[Array, ...]
     labels: Array | None
@@ -67,8 +67,8 @@ def read_samples(
     folder of .npy files, pictures or sounds, one per sample, perhaps in subfolders by class. ``labels``: an array or
     column of ``data_path`` by name, or a file. ``expected``: a .npz file (arrays by the names of outputs), or a .npy
     file or table (one output). ``pixels``: the reals for pixels 0 and 255
-    (:class:`microc.run.data.pictures.PictureReader`). UsageError if names, shapes, dtypes or numbers of samples do not
-    match.
+    (:class:`microc.run.data.pictures.PictureReader`). Raises UsageError if names, shapes, dtypes or numbers of samples
+    do not match.
     """
     # A picture does not say which input it is for, so networks with several inputs do not take pictures.
     picture = PictureReader(inputs[0], pixels) if len(inputs) == 1 else None
@@ -102,7 +102,8 @@ def _pop_class_labels(arrays: dict[str, Array], labels: str, data_path: Path) ->
     """Return the class number of each sample; None if there are no labels.
 
     ``labels``: name of an array or column of the data, or a file; if it is empty, the names of subfolders give the
-    classes. A column of labels is removed from the table of samples. UsageError if a label is no integer from 0 on."""
+    classes. A column of labels is removed from the table of samples. Raises UsageError if a label is no integer from 0
+    on."""
     if not labels:
         return arrays.get(CLASSES)
     if labels in arrays:
@@ -131,7 +132,8 @@ def _pop_class_labels(arrays: dict[str, Array], labels: str, data_path: Path) ->
 
 
 def _find_name_of_tensor_array(arrays: Mapping[str, Array], tensor: Mapping[str, Any]) -> str:
-    """Return the name, or label, under which a tensor's array is stored; empty if it is not."""
+    """Return the name under which the array of a tensor is stored: the tensor's name or its label; empty if there is no
+    such array."""
     return next((name for name in (tensor["name"], tensor["label"]) if name and name in arrays), "")
 
 
@@ -140,7 +142,7 @@ def _select_array_for_tensor(
 ) -> Array:
     """Return the array for a tensor: by the tensor's name, or the only array if there is only one such tensor.
 
-    ``tensor_count``: number of inputs (or outputs) of the network. UsageError if there is no such array."""
+    ``tensor_count``: number of inputs (or outputs) of the network. Raises UsageError if there is no such array."""
     name = _find_name_of_tensor_array(arrays, tensor)
     if name:
         return arrays[name]
@@ -186,8 +188,8 @@ def with_self_test(module: Module, data_path: Path) -> Module:
     outputs that the network computes from them on this computer.
 
     For a network with state the samples are one sequence. If the file contains outputs, they must match the computed
-    ones, integers exactly and floats within :data:`SELF_TEST_TOLERANCE`; else VerificationError. UsageError for data
-    that do not fit the network or take more than :data:`MAX_SELF_TEST_BYTES`."""
+    ones, integers exactly and floats within :data:`SELF_TEST_TOLERANCE`; else VerificationError. Raises UsageError for
+    data that do not fit the network or take more than :data:`MAX_SELF_TEST_BYTES`."""
     if module.options["protocol"] == "mlperf":
         raise UsageError(
             "self_test cannot be combined with protocol mlperf, whose firmware has no self-test",
@@ -241,8 +243,8 @@ def _read_self_test_samples(module: Module, data_path: Path) -> Samples:
 
 
 def _run_samples_on_host(module: Module, samples: Samples) -> dict[str, Array]:
-    """Run all samples in order on this computer; return the outputs by name, samples along the first axis. UsageError
-    if an output is not finite."""
+    """Run all samples in order on this computer; return the outputs by name, samples along the first axis. Raises
+    UsageError if an output is not finite."""
     library = build_library(shared_files(module.own or module, __version__), f"-D{PORTABLE}")
     library.reset()
     rows: list[Sequence[Array]] = []
@@ -261,7 +263,8 @@ def _run_samples_on_host(module: Module, samples: Samples) -> dict[str, Array]:
 
 
 def _check_expected_output(name: str, expected: Array, computed: Array, data_path: Path) -> None:
-    """Raise VerificationError if the ``computed`` output is not the ``expected`` one from the file ``data_path``."""
+    """Raise VerificationError if the ``computed`` output differs from the ``expected`` output that the file
+    ``data_path`` contains."""
     if computed.dtype.kind == "f":
         near = np.abs(expected.astype(np.float64) - computed) <= SELF_TEST_TOLERANCE * np.abs(computed).max(initial=0)
     else:
@@ -277,7 +280,8 @@ def _check_expected_output(name: str, expected: Array, computed: Array, data_pat
 
 
 def _choose_self_test_constant_names(module: Module) -> Mapping[str, str]:
-    """Choose unused names for the self-test's constants, by the input or output that each holds."""
+    """Choose unused names for the constants of the self-test; return them by the name of the input or output whose data
+    the constant contains."""
     taken = set(module.values)
 
     def choose_unused_name(stem: str) -> str:
@@ -289,7 +293,7 @@ def _choose_self_test_constant_names(module: Module) -> Mapping[str, str]:
 
 
 def _iterate_numbered_names(stem: str) -> Iterable[str]:
-    """Yield a stem, then the stem with numbers from 2."""
+    """Yield ``stem``, then ``stem`` followed by the numbers 2, 3 ..."""
     yield stem
     number = 2
     while True:

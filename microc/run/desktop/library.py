@@ -44,8 +44,9 @@ _ENTRIES = ("run", "run_kernel", "run_batch", "reset", "runs_here")
 class CoreKernels:
     """The kernels of a library for one core, and the C functions that run them.
 
-    ``manifest``: of the network as compiled for the core. ``folder``: folder of its C sources in a source archive, with
-    a final slash, empty for the library's first core. ``run`` to ``runs_here``: C functions that the library exports."""
+    ``manifest``: manifest of the network as it was compiled for the core. ``folder``: folder of its C sources in a
+    source archive, with a final slash, empty for the library's first core. ``run`` to ``runs_here``: C functions that
+    the library exports."""
 
     manifest: dict[str, Any]
     folder: str
@@ -65,8 +66,8 @@ class CoreKernels:
 def select_core_kernels(library: ctypes.CDLL, path: Path, core: str = "") -> CoreKernels:
     """Select the kernels of a library for ``core``; without a core, the first kernels that this computer can run.
 
-    ``path``: of the library, for errors. ModelError if the file is no library of this version, or this computer can run
-    none of its kernels; UsageError if the library was not compiled for ``core``."""
+    ``path``: path of the library, for errors. Raises Raises ModelError if the file is no library of this version, or
+    this computer can run none of its kernels; raises UsageError if the library was not compiled for ``core``."""
     all_kernels = _list_core_kernels(library, path)
     if core and core not in {candidate.core for candidate in all_kernels}:
         known = ", ".join(candidate.core for candidate in all_kernels)
@@ -90,7 +91,7 @@ def select_core_kernels(library: ctypes.CDLL, path: Path, core: str = "") -> Cor
 def _list_core_kernels(library: ctypes.CDLL, path: Path) -> list[CoreKernels]:
     """List the kernels of a library for each of its cores, in order, without calling its code.
 
-    ``path``: of the library, for errors. ModelError if the file is no library of this version."""
+    ``path``: path of the library, for errors. Raises Raises ModelError if the file is no library of this version."""
     all_kernels: list[CoreKernels] = []
     for number in range(MOST_CORES):
         suffix = entry_suffix(number)
@@ -131,7 +132,7 @@ def export_shared(library: Path, target: Path) -> Path:
 def export_tar(sources: Mapping[str, str], target: Path) -> Path:
     """Write C sources as a tar archive at the path ``target``, and return that path.
 
-    ``sources``: text of each file by name. Owners and times are fixed, so that equal sources give equal bytes.
+    ``sources``: text of each file by name. Owners and times are fixed, so that equal sources give equal bytes. Raises
     OutputError for a library without sources or with external code."""
     if not sources:
         raise OutputError(
@@ -161,9 +162,9 @@ Tensors = Sequence[Mapping[str, Any]]
 
 
 def find_tensor_position(key: int | str, tensors: Tensors, tensor_kind: str) -> int:
-    """Return the position of the tensor that ``key`` names by position, C name or label.
+    """Return the position of the tensor that ``key`` selects: by its position, its C name or its label.
 
-    ``tensor_kind``: ``input`` or ``output``, for the error. UsageError if there is no such tensor."""
+    ``tensor_kind``: ``input`` or ``output``, for the error. Raises UsageError if there is no such tensor."""
     names = [t["name"] for t in tensors]
     labels = [t["label"] for t in tensors]
     if isinstance(key, str) and (key in names or key in labels):
@@ -179,7 +180,8 @@ def find_tensor_position(key: int | str, tensors: Tensors, tensor_kind: str) -> 
 def order_inputs(
     inputs: Tensors, positional_arrays: Sequence[Any], arrays_by_name: Mapping[str, Any]
 ) -> tuple[Any, ...]:
-    """Return the arrays of a call, some given by position and some by name, in the order of the network's inputs.
+    """Return the input arrays of a call in the order of the network's inputs; the caller may give some by position and
+    some by name.
 
     UsageError if an input is missing or given twice."""
     by_position: dict[int, Any] = dict(enumerate(positional_arrays))
@@ -241,8 +243,8 @@ class Library:
     thread (:meth:`instance`).
 
     ``path``: the shared library. ``sources``: its C files by name. ``folder``: a temporary folder to keep while the
-    library is in use. ``build_for_export``: builds the library to export, if this one uses instructions that only some
-    computers have. ``core``: core whose kernels run; empty for the first that this computer can run.
+    library is in use. ``build_for_export``: builds the library to export; None unless this library uses instructions
+    that only some computers have. ``core``: core whose kernels run; empty for the first that this computer can run.
     """
 
     def __init__(
@@ -293,7 +295,8 @@ class Library:
 
     @property
     def _sizes(self) -> tuple[Any, ...]:
-        """Sizes of the run as an additional argument of the C entry points; empty if no sizes vary."""
+        """Additional argument of the C entry points in a tuple: the sizes of this run. The tuple is empty if no sizes
+        vary."""
         return (self._shapes.vector.ctypes,) if self._shapes.sizes else ()
 
     def set_input(self, key: int | str, value: Any) -> None:
@@ -468,7 +471,8 @@ class Library:
         memory[: data.size] = data
 
     def _find_tensor_memory(self, name: str) -> tuple[dict[str, Any], Array]:
-        """Return the manifest's entry of a tensor and a view of its bytes in memory. UsageError if there is none."""
+        """Return the manifest's entry for a tensor, and an array that views the tensor's bytes in memory. Raises
+        UsageError if there is none."""
         tensor = self._tensors.get(validation.as_text("a tensor", name))
         if tensor is None:
             raise UsageError(f"there is no tensor {name!r}", hint=known_names_hint(name, self._tensors, "tensors"))
@@ -491,8 +495,8 @@ class Library:
         A network compiled for ``host`` is compiled again as portable C, so that it runs on any computer with this
         processor architecture; floats may differ in their last bits. A network compiled for a named core keeps its
         kernels, and computers without the core's instructions refuse to load the library. A network compiled for
-        several cores contains the kernels of each; loading selects one. OutputError if the model's file has changed
-        since it was compiled.
+        several cores contains the kernels of each; loading selects one. Raises OutputError if the model's file has
+        changed since it was compiled.
         """
         target = validation.as_path("a library", path)
         if target.suffix not in (".tar", ".so"):
@@ -533,9 +537,7 @@ def _address_of_elements(array: Any) -> int:
 
 
 def _is_readable_in_place(array: Any, expected_shape_and_dtype: tuple[tuple[int, ...], Any]) -> bool:
-    """Test whether C can read an array in place: it has the expected shape and dtype, is contiguous and aligned.
-
-    Other arrays need checks or a copy."""
+    """Test whether C can read an array without a copy: it has the expected shape and dtype, is contiguous and aligned."""
     if type(array) is not np.ndarray or (array.shape, array.dtype) != expected_shape_and_dtype:
         return False
     flags = array.flags
@@ -543,12 +545,13 @@ def _is_readable_in_place(array: Any, expected_shape_and_dtype: tuple[tuple[int,
 
 
 def _reshape_leading_elements(array: Array, shape: tuple[int, ...]) -> Array:
-    """Return the first elements of an array in a shape, as many as the shape has."""
+    """Return the first elements of an array, reshaped to ``shape``; the array may have more elements than ``shape``."""
     return array.reshape(-1)[: prod(shape)].reshape(shape)
 
 
 def _make_load_error(path: Path, error: OSError) -> ModelError:
-    """Return the error for a library that the system's loader rejects; it names a missing dependency."""
+    """Return the error for a library that the system's loader rejects. If a shared library that it needs is missing,
+    the error names this library."""
     text = str(error)
     missing = text.split(":")[0].strip()
     if "cannot open shared object file" in text and missing not in (str(path), path.name):

@@ -32,7 +32,7 @@ def load_library(path: str | Path, core: str = "") -> Library:
     """Load the library that :meth:`Library.export_library` wrote to ``path``; a source archive is compiled first.
 
     If the library has kernels for several cores, those for ``core`` run; without ``core``, those for the first core
-    whose instructions this computer has. ModelError if it can run none of them, or if the file is no library."""
+    whose instructions this computer has. Raises ModelError if it can run none of them, or if the file is no library."""
     source, core_name = validation.as_path("a library", path), validation.as_text("a core", core)
     if not source.is_file():
         raise OutputError(
@@ -52,7 +52,7 @@ def _compiler_flags_of_core(manifest_text: str, path: Path) -> tuple[str, ...]:
     """Return the compiler flags for the core that C sources were generated for.
 
     The result is empty if the core needs no flags, or if this computer does not have its instructions.
-    ``manifest_text``: text of ``manifest.json`` in the archive; ``path``: of the archive, for errors."""
+    ``manifest_text``: text of ``manifest.json`` in the archive; ``path``: path of the archive, for errors."""
     try:
         core = CORES.get(json.loads(manifest_text)["options"]["cpu"])
     except (ValueError, KeyError, TypeError) as error:
@@ -63,7 +63,8 @@ def _compiler_flags_of_core(manifest_text: str, path: Path) -> tuple[str, ...]:
 def _read_tar(path: Path) -> dict[str, str]:
     """Read the files of a source archive by name, and skip files that microc does not write.
 
-    Names are compared, never used as paths. ModelError if a file is missing."""
+    Names in the archive are compared with known names, but never used as paths. Raises ModelError if a file is
+    missing."""
     member_names = {*MEMBERS, *(f"{folder}/{name}" for folder in _FOLDERS for name in MEMBERS)}
     try:
         archive_size = path.stat().st_size

@@ -45,7 +45,7 @@ class BatchNetwork:
     folder: Any  # reference that keeps the temporary folder from being deleted
 
     def __call__(self, *arrays: Array) -> tuple[Array, ...]:
-        """Run once from the initial state. UsageError if shapes or dtypes do not match."""
+        """Run once from the initial state. Raises UsageError if shapes or dtypes do not match."""
         module = self.module
         if len(arrays) != len(module.inputs):
             raise UsageError(f"{module.name}: got {len(arrays)} inputs, expected {len(module.inputs)}")
@@ -154,7 +154,7 @@ def bind_inputs_as_constants(model: onnx.ModelProto, values: Mapping[str, Array]
 
 
 def compile_onnx_proto(model: onnx.ModelProto, name: str, cpu: str = "host") -> CompiledOnnxModel:
-    """Compile an ONNX model for a core under the C prefix ``name``; MicrocError if microc does not support it."""
+    """Compile an ONNX model for a core under the C prefix ``name``; raise MicrocError if microc does not support it."""
     constants = {tensor.name for tensor in model.graph.initializer}
     graph = onnx_reader.read_onnx(model.SerializeToString(), f"{name}.onnx", {})
     options = Options(name=name, io_in_arena=False)

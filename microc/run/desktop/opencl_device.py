@@ -28,7 +28,8 @@ class OpenCLFunction:
     each group along x, y and z.
 
     Call it with numpy arrays in the order of its inputs. It returns an array, or a tuple if there are several outputs.
-    The first call needs PyOpenCL and a driver. ToolError if they are missing or the driver rejects the kernel."""
+    The first call needs PyOpenCL and a driver. Raises ToolError if they are missing or the driver rejects the
+    kernel."""
 
     def __init__(self, schedule: Schedule, constants: Mapping[str, Any]) -> None:
         ends = make_boundary_graph(schedule, constants)
@@ -150,7 +151,7 @@ class OpenCLFunction:
 
 
 def _import_pyopencl() -> Any:
-    """Import PyOpenCL; ToolError if it is missing."""
+    """Import PyOpenCL; raise ToolError if it is missing."""
     try:
         import pyopencl
     except ImportError as error:

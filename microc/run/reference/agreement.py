@@ -43,16 +43,17 @@ differ by one quantum, which layers pass on. Measured: 5 quanta at most at the o
 
 @frozen
 class Agreement:
-    """Comparison of one tensor of the network with the framework's, over all samples.
+    """Comparison of one tensor of the network with the same tensor of the framework, over all samples.
 
     ``layer``, ``op``: the layer and operator of the kernel that writes the tensor; empty for an output of the network.
     ``elements``: number of compared elements. ``differing``: number of elements whose values differ. ``wrong``: number
-    of elements beyond ``tolerance``, except undecided ones. ``undecided``: number of elements beyond ``tolerance`` that
-    depend on rounding alone. ``largest``: the largest absolute difference, in quanta for integers. ``relative``: for
-    floats, ``largest`` divided by the largest magnitude of the framework's tensor; 0 for integers. ``cosine``: of the
-    angle between both tensors, None if one is all zeros. ``top``: share (0 to 1) of rows along the last axis whose
-    largest element has the same index in both, None if rows have one element. ``tolerance``: relative to the largest
-    magnitude for floats, in quanta for integers.
+    of elements whose difference exceeds ``tolerance``, without undecided elements. ``undecided``: number of elements
+    beyond ``tolerance`` that depend on rounding alone, such as the class of two equal scores. ``largest``: the largest
+    absolute difference; for integers, in quanta (quantisation steps). ``relative``: for floats, ``largest`` divided by
+    the largest magnitude of the framework's tensor; 0 for integers. ``cosine``: cosine of the angle between both
+    tensors, None if one is all zeros. ``top``: share (0 to 1) of rows along the last axis whose largest element has the
+    same index in both tensors, None if rows have a single element. ``tolerance``: relative to the largest magnitude for
+    floats, in quanta for integers.
     """
 
     tensor: str
@@ -77,7 +78,7 @@ class Agreement:
 
 @dataclass(slots=True)
 class DifferenceTally:
-    """Collector of the differences between a tensor of the network and the framework's.
+    """Collector of the differences between a tensor of the network and the same tensor of the framework.
 
     ``tolerance``: relative to the largest magnitude for floats, in quanta for integers. ``pairs``: for each sample the
     network's array, the framework's, and the mask of undecided elements or None."""
@@ -152,7 +153,7 @@ def _largest_finite_magnitude(array: Array) -> float:
 def _differences_and_mismatches(ours: Array, theirs: Array) -> tuple[Array, Array]:
     """Return the absolute differences of two arrays by element, and a mask of mismatches with NaN or infinities.
 
-    The difference is 0 if one of both elements is not finite. The mask is then True unless both are NaN, or the same
+    If one of two elements is not finite, their difference is 0, and the mask is True unless both are NaN or the same
     infinity."""
     if ours.dtype.kind != "f":
         return np.abs((ours - theirs).astype(np.float64)), np.zeros(ours.shape, bool)
@@ -174,10 +175,10 @@ _MOST_AXES = 5
 class Comparison:
     """Comparison of a network and its framework on ``samples`` sets of inputs.
 
-    ``reference``: name of the framework; ``version``: of its package. ``outputs``: agreement of each output; these
-    decide whether the network agrees. ``layers``: agreement of the kernels' results that have a name in the model, in
-    the order of execution; they show which layer differs first. ``uncompared``: outputs that the framework does not
-    return.
+    ``reference``: name of the framework; ``version``: version of its package. ``outputs``: agreement of each output;
+    these decide whether the network agrees. ``layers``: agreement of those results of kernels that have a name in the
+    model, in the order of execution; they show in which layer the first difference occurs. ``uncompared``: outputs that
+    the framework does not return.
     """
 
     reference: str
@@ -304,7 +305,7 @@ def compare_with_reference(
 
 
 def _run_reference(reference: Reference, arrays: Sequence[Array]) -> FrameworkAnswer:
-    """Run the framework; UsageError if it rejects the inputs."""
+    """Run the framework; raise UsageError if it rejects the inputs."""
     try:
         return reference.run(arrays)
     except FrameworkRejectsInputs as error:
@@ -320,7 +321,8 @@ def _select_framework_outputs(
     """Return the framework's values for the network's outputs, in order; fewer if it returns fewer.
 
     ``output_names``: names in the model of the network's outputs, if the network was cut out of the model; else empty.
-    ``output_count``: number of the network's outputs. UsageError if the framework has no value of such a name."""
+    ``output_count``: number of the network's outputs. Raises UsageError if the framework has no value of such a
+    name."""
     if not output_names:
         return answer.outputs[:output_count]
     missing = [name for name in output_names if name not in answer.tensors]
@@ -371,7 +373,8 @@ def _tally_kernel_outputs(
 
 
 def _strip_permutation_suffixes(label: str) -> tuple[str, bool]:
-    """Return a value's name without the suffixes that the compiler adds for permuted axes, and True if it had any."""
+    """Return a value's name without the suffixes that the compiler adds for permuted axes; and True if the name had
+    such suffixes."""
     is_permuted = False
     while label.endswith(_PERMUTED_SUFFIXES):
         label, is_permuted = label.rpartition(".")[0], True
@@ -381,8 +384,8 @@ def _strip_permutation_suffixes(label: str) -> tuple[str, bool]:
 def _permute_to_kernel_shape(theirs: Array, ours: Array, is_permuted: bool) -> Array | None:
     """Permute or reshape the framework's tensor to the shape of the kernel's tensor; None if the shapes do not fit.
 
-    ``is_permuted``: True if the compiler permuted the axes. If several permutations fit, the result is the one with the
-    least sum of differences."""
+    ``is_permuted``: True if the compiler permuted the axes. If several permutations fit, the permutation with the least
+    sum of absolute differences to the kernel's tensor is used."""
     if not is_permuted:
         return theirs.reshape(ours.shape) if theirs.size == ours.size else None
     if theirs.ndim != ours.ndim or theirs.ndim > _MOST_AXES:

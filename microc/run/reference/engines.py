@@ -41,8 +41,8 @@ from microc.run.reference.frameworks import (
 
 
 class RoundedWeightsReference:
-    """Reference for a network with rounded weights: runs ``graph``, to which all passes were applied, by numpy, and
-    shows every value."""
+    """Reference for a network with rounded weights: numpy runs the optimised ``graph``, and every value of the graph is
+    returned."""
 
     name, version = "the network of rounded weights", __version__
 
@@ -67,7 +67,7 @@ class RoundedWeightsReference:
 
 
 class EstimatorReference:
-    """A fitted scikit-learn or LightGBM estimator, or a LightGBM booster, as a reference: maps rows of features to a
+    """A fitted scikit-learn or LightGBM estimator, or a LightGBM booster, as a reference. It maps rows of features to a
     prediction, or to a label and probabilities."""
 
     def __init__(self, estimator: Any) -> None:
@@ -103,7 +103,7 @@ class EstimatorReference:
 
 
 def load_lightgbm_booster(text: bytes, file_name: str) -> EstimatorReference:
-    """Load the booster of a LightGBM text model; ToolError if LightGBM is missing or rejects it."""
+    """Load the booster of a LightGBM text model; raise ToolError if LightGBM is missing or rejects it."""
     package = import_framework("lightgbm", "LightGBM")
     try:
         return EstimatorReference(package.Booster(model_str=text.decode("utf-8", "replace")))
@@ -119,8 +119,8 @@ _CLASS_OBJECTIVES = ("binary:logistic", "multi:softprob", "multi:softmax")
 
 
 class XgboostBooster:
-    """An XGBoost booster as a reference, or that of a fitted estimator, with the number of rounds that the estimator
-    uses."""
+    """An XGBoost booster as a reference: a given booster, or the booster of a fitted estimator with the number of
+    boosting rounds that the estimator uses."""
 
     name = "xgboost"
 
@@ -168,7 +168,7 @@ def _softmax_rows(scores: Array) -> Array:
 
 
 def load_xgboost_booster(data: bytes, file_name: str) -> XgboostBooster:
-    """Load the booster of an XGBoost model file; ToolError if XGBoost is missing or rejects it."""
+    """Load the booster of an XGBoost model file; raise ToolError if XGBoost is missing or rejects it."""
     package = import_framework("xgboost", "XGBoost", XGBOOST_MODEL_EXTRA)
     try:
         booster = package.Booster()
@@ -184,7 +184,8 @@ KERAS_MODEL_EXTRA = "pip install keras and a backend (torch, jax or tensorflow)"
 
 
 class KerasModel:
-    """A Keras model as a reference. Shows the results of layers that are called once, under the layers' names."""
+    """A Keras model as a reference. It also returns the results of those layers that are called once, by the layers'
+    names."""
 
     name = "keras"
 
@@ -221,7 +222,7 @@ class KerasModel:
 
 
 def load_keras_model(data: bytes, file_name: str) -> KerasModel:
-    """Load a ``.keras`` file. ToolError for HDF5, ModelError if its configuration names anything but Keras's own
+    """Load a ``.keras`` file. Raises ToolError for HDF5, ModelError if its configuration names anything but Keras's own
     classes."""
     if data.startswith(HDF5_MAGIC):
         raise ToolError(
@@ -274,8 +275,8 @@ def _backend_tensor_to_numpy(tensor: Any) -> Array:
 
 
 class TorchProgram:
-    """An ``ExportedProgram`` of PyTorch as a reference. Outputs come from the program itself; intermediate values from
-    its decomposition, as the reader sees it."""
+    """An ``ExportedProgram`` of PyTorch as a reference. The program itself computes the outputs. Intermediate values
+    come from the decomposed program, which microc's reader converts, too."""
 
     name = "torch"
 
@@ -312,7 +313,7 @@ class TorchProgram:
 
 def load_torch_program(data: bytes, file_name: str) -> TorchProgram:
     """Load a ``.pt2`` file of PyTorch from an archive that the reader has sanitised, so that nothing is unpickled.
-    ToolError if PyTorch is missing or rejects it."""
+    Raises ToolError if PyTorch is missing or rejects it."""
     torch = import_framework("torch", "PyTorch", "pip install microc[torch]")
     importlib.import_module("torch.ao.quantization.fx._decomposed")  # the operators that quantised programs use
     checked = sanitise_archive(data, file_name)
@@ -349,11 +350,11 @@ def _torch_tensor_to_numpy(torch: Any, value: Any) -> Array:
 
 
 class OnnxRuntime:
-    """An ONNX model in a session of ONNX Runtime as a reference. Shows the values of operators, unless the runtime does
-    not know their types.
+    """An ONNX model in a session of ONNX Runtime as a reference. It also returns the results of operators, except those
+    whose types the runtime does not know.
 
-    ``state``: maps inputs to outputs. Such an input is zero at first, then the output's value of the previous run.
-    Neither is an input or output of the network."""
+    ``state``: maps inputs of the model to outputs that are fed back to them. Such an input is zero in the first run;
+    then it is the output's value of the previous run. The compiled network has neither this input nor this output."""
 
     name = "onnxruntime"
 
@@ -413,7 +414,7 @@ class OnnxRuntime:
 
 
 def _zero_state_for_input(info: Any) -> Array:
-    """Return zeros in the shape and dtype of a session's input; TypeError if its size is variable."""
+    """Return zeros in the shape and dtype of an input of the session; raise TypeError if its size is variable."""
     element = info.type.removeprefix("tensor(").removesuffix(")")
     return np.zeros(info.shape, {"float": "float32", "double": "float64", "float16": "float16"}.get(element, element))
 

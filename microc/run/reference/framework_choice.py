@@ -1,4 +1,5 @@
-"""Choose the framework to compare a model with: the framework that the user names, else the one that made the model."""
+"""Choose the framework that a compiled model is compared with: the framework that the user names, else the framework
+that made the model."""
 
 from __future__ import annotations
 
@@ -39,9 +40,9 @@ def load_in_framework(model: Any, against: str, options: Options, *, show_layers
     ``model``: the path of a model, or a Python object that a reader accepts. ``against``: a name of :data:`AGAINST`.
     ``show_layers``: the reference of an object also returns the values of layers.
 
-    For a TFLite file, :data:`NATURAL` selects the runtime whose rounding the options select; if that does not run the
-    model, the other runtime. UsageError if the framework cannot run this format, or none can; ToolError if it is not
-    installed or does not run this model."""
+    For a TFLite file, :data:`NATURAL` selects the runtime whose rounding the options select; if this runtime does not
+    support the model, the other runtime is selected. Raises UsageError if the framework cannot run this format, or none
+    can; raises ToolError if it is not installed or does not run this model."""
     if isinstance(model, Graph):
         raise UsageError("no framework runs a graph of microc", hint="give the model that it was read from")
     data = read_model_bytes(Path(model)) if isinstance(model, (str, Path)) else b""
@@ -69,7 +70,8 @@ def check_framework_for_file(model: Path, against: str) -> None:
 
 
 def _check_framework_runs_format(against: str, format_name: str, file_name: str) -> str:
-    """Check that the framework ``against`` can run a model's format, and return the format; UsageError if it cannot.
+    """Check that the framework ``against`` can run a model's format, and return the format; raise UsageError if it
+    cannot.
 
     ``file_name``: name of the model's file or class, for the error."""
     if against not in (NATURAL, *RUNTIMES[format_name]):
@@ -79,12 +81,12 @@ def _check_framework_runs_format(against: str, format_name: str, file_name: str)
 
 
 def _order_runtimes(format_name: str, options: Options) -> tuple[str, ...]:
-    """List the runtimes of a format, the one that :data:`NATURAL` selects first."""
+    """List the runtimes of a format; the first is the runtime that :data:`NATURAL` selects."""
     return RUNTIMES[format_name][:: -1 if format_name == "tflite" and options.rounding == "litert" else 1]
 
 
 def _format_of_file(data: bytes, file_name: str) -> str:
-    """Detect the format of a model file from its bytes; UsageError for a graph file of microc."""
+    """Detect the format of a model file from its bytes; raise UsageError for a graph file of microc."""
     if is_tflite(data):
         return "tflite"
     if is_graph_file(data):
@@ -103,7 +105,7 @@ def _format_of_file(data: bytes, file_name: str) -> str:
 
 
 def _format_of_object(model: Any) -> str:
-    """Detect the framework of a Python object from the modules of its base classes; UsageError if it is unknown."""
+    """Detect the framework of a Python object from the modules of its base classes; raise UsageError if it is unknown."""
     modules = {base.__module__.split(".")[0] for base in type(model).__mro__}
     framework = next((name for name in ("lightgbm", "xgboost", "sklearn", "keras", "torch") if name in modules), None)
     if framework is None:

@@ -28,9 +28,9 @@ EXTRA = "pip install microc[reference]"
 class FrameworkAnswer:
     """Results of one inference in a framework.
 
-    ``outputs``: in the model's order. ``tensors``: inner values and outputs that the framework returns, by their names
-    in the model. ``undecided``: for an output's position, a mask (bool, in the output's shape) of the elements that
-    depend on rounding alone, such as the class of two equal scores."""
+    ``outputs``: outputs in the model's order. ``tensors``: intermediate values and outputs, as far as the framework
+    returns them, by their names in the model. ``undecided``: for an output's position, a mask (bool, in the output's
+    shape) of the elements that depend on rounding alone, such as the class of two equal scores."""
 
     outputs: tuple[Array, ...]
     tensors: Mapping[str, Array] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class FrameworkAnswer:
 
 
 class Reference(Protocol):
-    """A model that is loaded in its framework. ``name``: of the framework; ``version``: of the framework's package."""
+    """A model that is loaded in its framework. ``name``: name of the framework; ``version``: version of its package."""
 
     name: str
     version: str
@@ -55,7 +55,7 @@ class FrameworkRejectsInputs(Exception):
 
 
 def import_framework(module: str, display_name: str, install_command: str = EXTRA) -> Any:
-    """Import and return a module of a framework; ToolError if it is not installed.
+    """Import and return a module of a framework; raise ToolError if it is not installed.
 
     ``display_name``: the framework's name in the error; ``install_command``: the error's hint."""
     try:
@@ -98,10 +98,12 @@ def draw_input_arrays(
 ) -> list[list[Array]]:
     """Generate ``set_count`` sets of inputs from a seed: for each set an array per input.
 
-    The sets cycle through three types. Floats are standard normal, then normal with deviation :data:`_WIDE`, then
-    zeros. Integers are random, then the lowest and highest of the dtype, then zeros; an input's ``range`` replaces that
-    of its dtype. If sizes of the network vary, the first set has the largest, the others random ones. ``inputs``: of
-    the manifest. ``graph``: the model as it was read, with inputs in the same order; None if unknown."""
+    Three kinds of sets alternate. Floats are standard normal in the first set, normal with standard deviation
+    :data:`_WIDE` in the second, and zeros in the third. Integers are random in the first set, the lowest and highest
+    integers of the dtype in the second, and zeros in the third; the ``range`` of an input replaces the range of its
+    dtype. If sizes of the network vary, the first set has the largest sizes, the others have random sizes. ``inputs``:
+    the network's inputs, as the manifest describes them. ``graph``: the model as it was read, with inputs in the same
+    order; None if unknown."""
     generator = np.random.default_rng(seed)
     shapes, sets = RunShapes(manifest), []
     rules = [
@@ -140,10 +142,11 @@ def _random_tensor(
 
 
 def _choose_generator_of_valid_inputs(graph: Graph, position: int) -> Draw | None:
-    """Return a generator of values for an input that indexes a table or is the features of trees; None for other
-    inputs.
+    """Return a generator of valid values for an input that indexes a table, or that contains features of decision
+    trees; None for other inputs.
 
-    Indices are valid in the table. Features are near the trees' thresholds. ``position``: of the input in the graph."""
+    Generated indices are within the table. Generated features are near the trees' thresholds. ``position``: position of
+    the input in the graph."""
     name = graph.inputs[position]
     trees = [node for node in graph.nodes if node.op == "tree_ensemble" and node.inputs[0] == name]
     if trees:
@@ -156,7 +159,8 @@ def _choose_generator_of_valid_inputs(graph: Graph, position: int) -> Draw | Non
 
 
 def _indexed_table_sizes(graph: Graph, value_name: str, visited_values: set[str]) -> list[int]:
-    """List the extents of the tables that a value indexes, also after operators that only move, cast or concatenate it.
+    """List the extents of the tables that a value indexes, directly or after operators that only move, cast or
+    concatenate it.
 
     ``visited_values``: names of the values that were visited, extended by this function."""
     extents = []
