@@ -429,7 +429,8 @@ def describe_commands() -> tuple[CommandSyntax, ...]:
 
 
 def _map_arguments_to_name_listers() -> Mapping[str, Callable[[], tuple[str, ...]]]:
-    """Map the argparse destinations of arguments whose values are names to the functions that list these names."""
+    """Map arguments whose values are names (of boards, for example) to the functions that list these names. Keys are
+    argparse destinations."""
     from microc.codegen.exports import list_formats
     from microc.device.boards import list_boards
     from microc.device.runners import list_runners

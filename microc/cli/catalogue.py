@@ -86,7 +86,7 @@ _TEST_LEVELS: Mapping[str, str] = MappingProxyType(
 
 
 def _board_test_level(board: Board) -> str:
-    """Return the level to which a board is tested, a key of :data:`_TEST_LEVELS`."""
+    """Return how thoroughly a board is tested, as a key of :data:`_TEST_LEVELS`."""
     from microc.device.boards import list_boards
 
     if board.name not in list_boards():

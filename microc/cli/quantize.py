@@ -162,7 +162,7 @@ def _format_noisiest_layers_table(layers: Sequence[Mapping[str, Any]], all_rows:
 
 
 def _own_noise_of_layer(layer: Mapping[str, Any]) -> float:
-    """Return the quantisation noise that a layer causes by itself, from its activations and its weights."""
+    """Return the quantisation noise that a layer itself causes: the sum for its activations and its weights."""
     return (layer["value_sensitivity"] or 0.0) + (layer["weight_sensitivity"] or 0.0)
 
 

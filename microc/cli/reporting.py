@@ -567,7 +567,8 @@ def run_size_command(arguments: Arguments) -> show.Answer:
 
 
 def _is_json_report(path: Path) -> bool:
-    """Test whether a path is a saved report: an existing file whose name ends in .json, as no model's name does."""
+    """Test whether a path is a saved report: an existing file whose name ends in .json, which is the suffix of no model
+    format."""
     return path.suffix == ".json" and path.is_file()
 
 

@@ -45,8 +45,8 @@ def make_printable(text: str, max_length: int = 64) -> str:
 class TensorInfo:
     """A tensor in the board's description of a model.
 
-    ``index``: its number in requests. ``kind``: one of :data:`KINDS`. ``kernel``: index of the kernel that completes
-    it; None if no kernel writes it."""
+    ``index``: number of the tensor in requests to the board. ``kind``: one of :data:`KINDS`. ``kernel``: index of the
+    last kernel that writes the tensor; None if no kernel writes it."""
 
     index: int
     nbytes: int
@@ -73,9 +73,9 @@ class ModelInfo:
 class DeviceInfo:
     """A board's description of itself.
 
-    ``version``: of the protocol. ``max_payload``: largest payload of a frame in bytes. ``tick_hz``: ticks per second of
-    its timings. ``self_test``: 0 without self-tests, 1 if all models passed at boot, 1 + k if model k, counted from 1,
-    is the first that failed."""
+    ``version``: version of the protocol. ``max_payload``: largest payload of a frame in bytes. ``tick_hz``: ticks per
+    second of its timings. ``self_test``: 0 without self-tests, 1 if all models passed at boot, 1 + k if model k,
+    counted from 1, is the first that failed."""
 
     version: int
     max_payload: int
@@ -96,10 +96,10 @@ class CodeRegion:
 class Slots:
     """The two flash slots for loaded networks on a board, and their capacity.
 
-    ``format``: version of the blobs that the board reads. ``active``: index of the slot whose network runs, or None.
-    ``unit``: bytes of one flash write. ``room``: bytes of a slot. ``memory``: bytes of RAM for tensors. ``stack``:
-    bytes of stack. ``commits``: commit number of the running network. ``core``, ``abi``: core and ABI checksum of the
-    firmware."""
+    ``format``: format version of the network files (blobs) that the board reads. ``active``: index of the slot whose
+    network runs, None if no network runs. ``unit``: number of bytes of one flash write. ``room``: size of a slot in
+    bytes. ``memory``: bytes of RAM for tensors. ``stack``: bytes of stack. ``commits``: commit number of the running
+    network. ``core``, ``abi``: core and ABI checksum of the firmware."""
 
     format: int
     active: int | None
@@ -114,8 +114,8 @@ class Slots:
 
 @frozen
 class LoadedImage:
-    """Code in a board's :class:`CodeRegion`: its offset, size in bytes and CRC-32, and the offset of its entry
-    function."""
+    """Code that was loaded into a board's :class:`CodeRegion`: its offset, its size in bytes, its CRC-32, and the
+    offset of its entry function."""
 
     offset: int
     nbytes: int
@@ -125,7 +125,8 @@ class LoadedImage:
 
 @frozen
 class Timing:
-    """Shortest, mean and longest time of ``count`` runs in ticks; divide by :attr:`DeviceInfo.tick_hz` for seconds."""
+    """Shortest, mean and longest time of ``count`` runs, in ticks; divided by :attr:`DeviceInfo.tick_hz`, they are
+    seconds."""
 
     min: int
     mean: float
@@ -137,8 +138,9 @@ class Timing:
 class Stats:
     """Counters of the board since its start.
 
-    ``stack_bytes``: largest stack use, None if unknown. ``frames``: intact frames received; ``bad_frames``: damaged
-    frames; ``repeats``: requests that the host repeated; ``refusals``: requests that the board refused."""
+    ``stack_bytes``: largest number of bytes of stack in use so far, None if unknown. ``frames``: intact frames
+    received; ``bad_frames``: damaged frames; ``repeats``: requests that the host repeated; ``refusals``: requests that
+    the board refused."""
 
     stack_bytes: int | None
     frames: int
@@ -165,7 +167,7 @@ _NO_KERNEL = 0xFFFF
 
 @frozen
 class BlobTensor:
-    """An entry of a blob's tensor table.
+    """A tensor in the table of a blob, the file of a network that a board loads at run time.
 
     ``offset``: bytes from the start of the network's memory. ``kernel``: index of the kernel that writes the tensor, or
     None."""
@@ -179,11 +181,12 @@ class BlobTensor:
 
 @frozen
 class Blob:
-    """A position-independent network that a board loads at run time.
+    """A blob: the file of a position-independent network that a board loads at run time.
 
     ``memory``: bytes of RAM for its tensors. ``stack``: bytes of stack of a run. ``kernels``: number of kernels.
-    ``image``: code and constants. ``run``, ``reset``: offsets of these functions in ``image``; ``reset`` is None
-    without state. ``signature``: bytes that follow the blob in its file."""
+    ``image``: code and constants. ``run``, ``reset``: offsets in ``image`` of the functions that run the network and
+    reset its state; ``reset`` is None for a network without state. ``signature``: bytes that follow the blob in its
+    file."""
 
     name: str
     fingerprint: str
@@ -240,7 +243,7 @@ def read_blob(path: Path) -> Blob:
 
 
 def unpack_blob(data: bytes, path: Path) -> Blob:
-    """Decode the bytes of a blob's file, with the checks that the board makes. UsageError, which names ``path``, if one
+    """Decode the bytes of a blob, and check them as the board does. Raises UsageError, which names ``path``, if a check
     fails."""
     if len(data) < HEADER or not data.startswith(MAGIC):
         raise _make_invalid_blob_error(path, f"it does not begin with {MAGIC.decode()}")
@@ -292,7 +295,8 @@ def _decode_zero_terminated_string(field: bytes) -> str:
 
 
 def _make_invalid_blob_error(path: Path, reason: str) -> UsageError:
-    """Return the error for a file that is no valid blob. ``reason``: a clause, such as "its CRC is wrong"."""
+    """Return the error for a file that is no valid blob. ``reason``: the reason as a clause, such as "its CRC is
+    wrong"."""
     return UsageError(
         f"{path}: not a file of a loadable network: {reason}",
         where=str(path),

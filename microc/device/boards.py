@@ -39,7 +39,7 @@ def list_boards() -> tuple[str, ...]:
 def load_board(name_or_path: str | Path) -> Board:
     """Load a board by its name, or by the path of a board file, which ends in ``.toml``.
 
-    UsageError, which names the file, the key and the line, if the file is missing or invalid."""
+    Raises UsageError, which names the file, the key and the line, if the file is missing or invalid."""
     path = _path_of_board_file(str(name_or_path))
     try:
         file_text = read_text(path, _LARGEST)
@@ -69,7 +69,7 @@ def make_board_of_core(cpu: str) -> Board:
 def load_board_copy(path: Path, name: str) -> Board:
     """Load the board ``name`` from the JSON copy of its board file in a generated project.
 
-    UsageError if the copy is missing or damaged."""
+    Raises UsageError if the copy is missing or damaged."""
     try:
         file_text = read_text(path, _LARGEST)
         data = {key: value for key, value in json.loads(file_text).items() if value not in _EMPTY.values()}
@@ -87,8 +87,8 @@ def load_board_copy(path: Path, name: str) -> Board:
 def _make_board_from_tables(
     name: str, path: Path, file_text: str, data: Mapping[str, Any], core: Target | None = None
 ) -> Board:
-    """Check the tables of a board file and make a board; ``file_text``: the file's content, in which errors look up
-    lines; ``core``: the board's core, if the file defines its own."""
+    """Check the tables of a board file and make a board; ``file_text``: content of the file, in which line numbers for
+    errors are looked up; ``core``: the board's core, if the file itself defines it; else None."""
     if path.parent != file_access.boards_folder():  # the tests validate those that come with microc
         _check_board_schema(path, file_text, data)
     data = {**_EMPTY, **data}
@@ -105,8 +105,8 @@ def _make_board_from_tables(
 
 
 def _flash_wait_cycles_per_byte(data: Mapping[str, Any]) -> float:
-    """Compute the wait cycles per byte of reading constants: ``wait_states`` cycles for each line of ``line_bytes``
-    bytes."""
+    """Compute the wait cycles for each byte of constants that the core reads from flash: ``wait_states`` cycles for
+    every line of ``line_bytes`` bytes."""
     flash: Mapping[str, Any] = next((m for m in data["memory"] if m["kind"] == "flash"), {})
     return float(flash.get("wait_states", 0)) / float(flash.get("line_bytes", 4))
 
@@ -121,7 +121,7 @@ def _format_npu_as_external_option(data: Mapping[str, Any]) -> str:
 def _path_of_board_file(name_or_path: str) -> Path:
     """Return the path of a board file from the name of a board, or from the path itself, which ends in ``.toml``.
 
-    UsageError, with similar names, for an unknown name."""
+    Raises UsageError, with similar names, for an unknown name."""
     if name_or_path.endswith(".toml"):
         return Path(name_or_path)
     known = list_boards()
@@ -187,7 +187,8 @@ def _format_schema_violation(error: Any) -> str:
 def _check_rules_beyond_schema(path: Path, file_text: str, data: Mapping[str, Any], isa: str) -> None:
     """Raise UsageError, with the line, for a violation of a rule that the schema of board files cannot express.
 
-    Port files must exist, memory regions must not overlap, and they must suit the core's instruction set ``isa``."""
+    Port files must exist. Memory regions must not overlap, and must be possible for the core's instruction set
+    ``isa``."""
     for table in ("build", "slots"):
         for source in data.get(table, {}).get("sources", ()):
             if not (file_access.runtime_c_folder() / source).is_file():
@@ -229,9 +230,10 @@ def _check_rules_beyond_schema(path: Path, file_text: str, data: Mapping[str, An
 
 
 def _check_tensor_memories(path: Path, file_text: str, data: Mapping[str, Any], isa: str) -> None:
-    """Raise UsageError unless every memory region that ``holds`` tensors, weights or code can do so.
+    """Raise UsageError unless every memory region with the key ``holds`` can contain what the key lists: tensors,
+    weights or code.
 
-    It must be RAM with a name that is valid in C, on a board whose linker script microc writes."""
+    Such a region must be RAM and have a name that is valid in C, and microc must write the board's linker script."""
     for i, region in enumerate(data["memory"]):
         if "fetch" in region and region["kind"] != "flash":
             hint = "give wait_states, line_bytes and cached instead: for RAM they apply to code, too"
@@ -306,8 +308,8 @@ def _check_network_slots(path: Path, file_text: str, data: Mapping[str, Any]) ->
 
 
 def _check_npu(path: Path, file_text: str, data: Mapping[str, Any], isa: str) -> None:
-    """Raise UsageError unless an accelerator is on an Arm board, with its constants in a flash region after the
-    first."""
+    """Raise UsageError for an accelerator (NPU) on a board without an Arm core, or with constants that are not in the
+    second or a later flash region."""
     npu = data.get("npu")
     if npu is None:
         return

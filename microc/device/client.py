@@ -39,7 +39,7 @@ _MAX_TICKS = 1 << 31  # of one execution: a 32-bit counter that goes backwards b
 
 
 class Client:
-    """A session with a board over a transport. As a context manager it closes the transport.
+    """A client of the board's RPC protocol over a transport. As a context manager it closes the transport.
 
     ``timeout``: seconds without an answer before a request is repeated. The wait grows with each of the ``retries``
     repetitions, up to four times as long (10 s in total with the defaults). Runs and profiles wait at least
@@ -47,8 +47,9 @@ class Client:
     line, such as an unplugged cable. ``max_payload``: largest payload of a frame in bytes, if the board accepts more.
     ``model``: index of the model in the firmware. ``progress``: called during long operations.
 
-    Every request takes effect exactly once, even on a line that loses bytes, or raises DeviceError. Its time is limited
-    whatever the board sends: a run or ``hello`` to ``run_timeout``, a transfer to the time of a line with 2400 baud.
+    Every request takes effect exactly once, even on a line that loses bytes, or raises DeviceError. Whatever the board
+    sends, a request ends after a limited time: a run or ``hello`` after ``run_timeout``, a transfer after the time that
+    a line with 2400 baud needs.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class Client:
     def hello(self) -> DeviceInfo:
         """Begin a new session with the board and request its description. Tensors and state do not change.
 
-        DeviceError if no board answers or the firmware has another protocol version."""
+        Raises DeviceError if no board answers or the firmware has another protocol version."""
         self._info = None
         with self._link.within(self._run_timeout):
             max_payload, count, self_test, tick_hz = struct.unpack("<HBBI", self._link.begin())
@@ -122,8 +123,8 @@ class Client:
         return self._info
 
     def check_fingerprint(self, fingerprint: str, hint: str = "build and flash the project again") -> None:
-        """Raise DeviceError unless the board's model has the fingerprint of a project's build. ``hint``: the error's
-        hint."""
+        """Raise DeviceError unless the fingerprint of the board's model is ``fingerprint``, that of a project's build.
+        ``hint``: hint of the error."""
         if self.model.fingerprint != fingerprint:
             raise DeviceError(
                 f"the board runs {self.model.name!r} of another build: got fingerprint {self.model.fingerprint}, "
@@ -135,7 +136,8 @@ class Client:
     def write_tensor(self, index: int, data: bytes, *, allow_fewer_bytes: bool = False) -> None:
         """Write the bytes of tensor ``index``: little-endian elements in row-major order.
 
-        ``allow_fewer_bytes``: accept fewer bytes than the tensor has, which are its first; else that is a UsageError."""
+        ``allow_fewer_bytes``: accept fewer bytes than the tensor has, and write its first bytes; otherwise, UsageError
+        is raised."""
         tensor = self._find_tensor_info(index)
         if len(data) > tensor.nbytes or (len(data) < tensor.nbytes and not allow_fewer_bytes):
             raise UsageError(
@@ -163,7 +165,7 @@ class Client:
     def region(self) -> CodeRegion:
         """Query the address and size of the board's RAM for code.
 
-        DeviceError if the firmware was not built with ``--protocol tuning``."""
+        Raises DeviceError if the firmware was not built with ``--protocol tuning``."""
         return CodeRegion(*struct.unpack("<QI", self._request_for_model(Operation.REGION, b"", 12)))
 
     def load(self, offset: int, data: bytes, unit_bytes: int = 1) -> None:
@@ -194,10 +196,10 @@ class Client:
     ) -> Timing:
         """Call the entry function of a loaded image ``repeat`` times; return the ticks.
 
-        ``kernel_number``: index of the kernel to execute, or the number of kernels to execute all in order.
-        ``argument_offsets``: offsets in the board's RAM for code; the entry function gets the addresses there.
-        ``timeout``: seconds to wait, by default as for runs. Raises DeviceError if the image is damaged, returns an
-        error or does not return in time. After such a time-out the board must be reset."""
+        ``kernel_number``: index of the kernel to execute; an index equal to the number of kernels executes all kernels
+        in order. ``argument_offsets``: offsets in the board's RAM for code, which are passed to the entry function as
+        addresses. ``timeout``: seconds to wait, by default as for runs. Raises DeviceError if the image is damaged,
+        returns an error or does not return in time. After such a time-out the board must be reset."""
         head = struct.pack("<6I", image.offset, image.nbytes, image.crc, image.entry, kernel_number, repeat)
         addresses = struct.pack(f"<{len(argument_offsets)}I", *argument_offsets)
         answer = self._request_for_model(
@@ -253,7 +255,8 @@ class Client:
         return tuple(ticks)
 
     def _check_ticks(self, max_ticks: int) -> None:
-        """Raise DeviceError if a measured time in ticks is too large to be a duration: the timer then ran over."""
+        """Raise DeviceError if a measured time in ticks is too large to be a duration, because the timer has then
+        overflowed."""
         if max_ticks >= _MAX_TICKS:
             raise DeviceError(
                 f"the board's timer: {max_ticks:,} ticks for one execution; expected fewer than {_MAX_TICKS:,}",
@@ -343,7 +346,7 @@ class Client:
     def _resolve_last_kernel_index(self, first: int, last: int | None) -> int:
         """Return the index of the last kernel of a range: ``last``, or the model's last kernel for None.
 
-        UsageError if the model does not have the kernels ``first`` to ``last``."""
+        Raises UsageError if the model does not have the kernels ``first`` to ``last``."""
         count = self.model.kernel_count
         last = count - 1 if last is None else last
         if not 0 <= first <= last < count:

@@ -96,7 +96,7 @@ class Emulator:
     def _start_process(self, elf: Path | None) -> None:
         """Start the emulator with an image, and connect to its control socket.
 
-        UsageError if the image is missing, ToolError if the emulator does not start."""
+        Raises UsageError if the image is missing, ToolError if the emulator does not start."""
         if elf is not None and not elf.is_file():
             raise UsageError("there is no such image", where=str(elf), hint="build the project first")
         table = _require_emulator_table(self.board)
@@ -135,7 +135,7 @@ class Emulator:
 
     @property
     def running(self) -> bool:
-        """True while the process lives."""
+        """True while the emulator's process runs."""
         return self._process is not None and self._process.poll() is None
 
     @property
@@ -155,7 +155,7 @@ class Emulator:
     def control(self, command: str) -> Any:
         """Execute a command of QEMU's machine protocol (QMP); return its result.
 
-        DeviceError if the emulator has ended or refuses the command."""
+        Raises DeviceError if the emulator has ended or refuses the command."""
         if self._control is None or not self.running:
             raise DeviceError("the emulator has ended", where=self.argv[0], hint=self.log)
         return self._control.command(command)
@@ -197,7 +197,7 @@ class QmpSession:
     def command(self, name: str) -> Any:
         """Execute the QMP command ``name`` without arguments; return its result. Events before the result are skipped.
 
-        DeviceError if the emulator refuses or does not answer."""
+        Raises DeviceError if the emulator refuses or does not answer."""
         try:
             self._socket.sendall(json.dumps({"execute": name}).encode() + b"\n")
         except OSError as error:
@@ -275,7 +275,7 @@ SIMAVR = "simavr"
 def make_simulator_address(board: Board, elf: Path) -> str:
     """Return the transport address ``pipe:PROGRAM ARGUMENTS`` that starts a board's simulator with an image.
 
-    UsageError if the image is missing, ToolError if the simulator is missing."""
+    Raises UsageError if the image is missing, ToolError if the simulator is missing."""
     table = board.raw["simulator"]
     if not elf.is_file():
         raise UsageError("there is no such image", where=str(elf), hint="build the project first")
@@ -298,7 +298,7 @@ def find_program_or_simulator(name: str) -> str:
 def build_simavr_console() -> str:
     """Compile the console program around libsimavr, once in each process; return its path.
 
-    ToolError if the library or its headers are missing."""
+    Raises ToolError if the library or its headers are missing."""
     return str(Path(_compile_simavr_console().name) / "console")
 
 

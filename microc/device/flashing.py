@@ -84,7 +84,8 @@ def _flash_hardware(
 
 
 def _compute_placeholder_values(runner: Runner, board: Board, elf: Path, port: str) -> dict[str, str]:
-    """Return the values of the placeholders in a runner's commands by name, except those known only at run time."""
+    """Return the values of the placeholders in a runner's commands, by the placeholder's name. Values that are known
+    only when a command runs are missing."""
     values = {"elf": str(elf), "folder": str(elf.parent), "commands": str(elf.with_suffix(".jlink"))}
     values |= {suffix: str(elf.with_suffix(f".{suffix}")) for suffix in FORMATS}
     start = next((region.origin for region in board.regions if region.kind == "flash"), 0)

@@ -123,7 +123,7 @@ FORMATS: Mapping[str, Callable[[Sequence[Segment], Board], bytes]] = MappingProx
 def convert_image(elf: Path, suffix: str, board: Board) -> Path:
     """Convert an ELF file to the format ``suffix`` of :data:`FORMATS`; return the path of the new file beside it.
 
-    ToolError if the ELF file has no segment to load."""
+    Raises ToolError if the ELF file has no segment to load."""
     parts = read_segments(elf)
     if not parts:
         raise ToolError(
@@ -146,9 +146,9 @@ values."""
 class ProgramPiece:
     """A range of a program's memory that belongs to one symbol, or to none.
 
-    ``names``: the symbol and its aliases; empty between symbols. ``source``: base name of the source file, empty if
-    unknown. ``unit``: index of this file among the files with its name, in link order; known for local symbols only.
-    ``kind``: one of :data:`KINDS`. ``size``: in bytes."""
+    ``names``: name of the symbol, and its aliases; empty for a range between symbols. ``source``: base name of the
+    source file, empty if unknown. ``unit``: index of the object file among those whose source file has the same name,
+    in link order; known for local symbols only. ``kind``: one of :data:`KINDS`. ``size``: in bytes."""
 
     names: tuple[str, ...]
     source: str

@@ -257,7 +257,7 @@ class ProtocolSession:
     ) -> bytes:
         """Send a request; return the answer, of ``answer_bytes`` bytes if given.
 
-        DeviceError after ``retries`` unanswered repetitions and at least ``min_wait_seconds``, and if the board
+        Raises DeviceError after ``retries`` unanswered repetitions and at least ``min_wait_seconds``, and if the board
         refuses.
         """
         return self._extract_payload_of_reply(
@@ -295,7 +295,7 @@ class ProtocolSession:
     def _repeat_until_reply(self, request: Frame, min_wait_seconds: float) -> Frame:
         """Send a request, repeat it until a reply comes, and return the reply.
 
-        DeviceError after the last repetition, but not before ``min_wait_seconds`` have passed."""
+        Raises DeviceError after the last repetition, but not before ``min_wait_seconds`` have passed."""
         data = encode_frame(request)
         start = time.monotonic()
         wait, attempt, elapsed = self._timeout, 0, 0.0
@@ -318,7 +318,7 @@ class ProtocolSession:
         raise DeviceError(what, where=self.where, hint=self._hint_about_silence(request))
 
     def _hint_about_silence(self, request: Frame) -> str:
-        """Return the hint with the likely reason that a request got no reply."""
+        """Return the hint about the likely reason why a request got no reply."""
         if self._strays > _MANY_STRAYS:
             return (
                 f"build and flash the firmware again with this microc: {self._strays} frames came without a request, "
@@ -358,7 +358,7 @@ class ProtocolSession:
     def _await_reply(self, request: Frame, deadline: float) -> Frame | None:
         """Wait for the reply to ``request``; None at the deadline.
 
-        Other frames are dropped: late replies, and our own requests on a line that echoes."""
+        Other frames are dropped: late replies, and the host's own requests on a line that echoes them."""
         expected = (request.operation | REPLY, request.session, request.sequence)
         while (remaining := deadline - time.monotonic()) > 0:
             for frame in self._decoder.feed(self.transport.read(remaining)):

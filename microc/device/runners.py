@@ -28,7 +28,8 @@ _OPTIONS = "{options}"
 
 @frozen
 class Failure:
-    """A known failure of a runner: the text ``says`` in its output, the error message ``means``, and a hint."""
+    """A known failure of a runner (a flashing program). ``says``: text in the runner's output by which the failure is
+    recognised; ``means``: error message for the user; ``hint``: hint of the error."""
 
     says: str
     means: str
@@ -39,9 +40,9 @@ class Failure:
 class Runner:
     """A program that flashes a board.
 
-    ``argv``: its command, with ``{placeholders}``. ``then``: a second command, or empty. ``commands``: lines of the
-    command file whose path replaces ``{commands}``. ``options``: the board's options, which ``argv`` already contains.
-    ``seconds``: time-out. ``install``: how to install the program.
+    ``argv``: command, with ``{placeholders}``. ``then``: second command, empty if there is none. ``commands``: lines of
+    the command file whose path replaces ``{commands}``. ``options``: options of the board, which ``argv`` already
+    contains. ``seconds``: time-out. ``install``: how to install the program.
     """
 
     name: str

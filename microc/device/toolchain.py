@@ -204,7 +204,7 @@ def list_tools_of_board(board: Board) -> tuple[str, ...]:
 def find_compiler(board: Board) -> Compiler:
     """Return a board's compiler with its version: ``<prefix>gcc``, or for the host :func:`host_compiler`.
 
-    ToolError if it is missing or does not run."""
+    Raises ToolError if it is missing or does not run."""
     prefix = board.raw["build"]["prefix"]
     program = require_program(prefix + "gcc") if prefix else host_compiler()
     try:
@@ -215,7 +215,8 @@ def find_compiler(board: Board) -> Compiler:
 
 
 def host_compiler() -> str:
-    """Return the path of this computer's C compiler: ``$CC``, else the first of cc, gcc and clang on PATH."""
+    """Return the path of this computer's C compiler: that of the environment variable CC, else the first of cc, gcc and
+    clang on PATH."""
     override = os.environ.get("CC")
     if override:
         return require_program(override)
@@ -305,8 +306,8 @@ def compile_shared_library(
 ) -> Path:
     """Compile C sources with the host's compiler into the shared library ``target``.
 
-    ``folder``: folder of the headers. ``flags``: further arguments of the compiler; they follow microc's own, so that
-    another ``-O`` overrides ours. ``libraries``: arguments after the sources, such as ``-lname``.
+    ``folder``: folder of the headers. ``flags``: further arguments of the compiler; they follow microc's own flags, so
+    that another ``-O`` takes precedence. ``libraries``: arguments after the sources, such as ``-lname``.
     """
     return _compile_and_link_shared_library(folder, [*flags, *map(str, sources), *libraries], target)
 

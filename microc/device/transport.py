@@ -93,7 +93,8 @@ def find_board_port(board: Board) -> str:
 def _hint_at_similar_emulated_board(board: Board) -> str:
     """Return the hint with the emulated board whose core is most similar; empty if none has a core of the same family.
 
-    The most similar core has the fewest features in only one of both; the larger RAM breaks ties."""
+    The most similar core has the fewest features that only one of the two cores has. Among equally similar boards, the
+    one with the largest RAM is chosen."""
     emulated = [b for b in map(load_board, list_boards()) if b.virtual and b.target.isa == board.target.isa]
     if not emulated:
         return ""
@@ -198,8 +199,8 @@ class SerialTransport:
 
 
 def _pyserial_error_types() -> tuple[type[Exception], ...]:
-    """List the exception types that pyserial raises if a port vanishes: its own, the system's, and TypeError after
-    ``close``."""
+    """List the exception types that pyserial raises if a port vanishes: its own type, that of the operating system, and
+    TypeError after ``close``."""
     import serial
 
     errors = (serial.SerialException, OSError, TypeError)

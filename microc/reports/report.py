@@ -233,9 +233,10 @@ def make_report(
 
     ``model_c``: the generated C, which contains the code of every layer. ``program_report``: result of
     :meth:`microc.Program.report`, which contains advice, and estimates of flash and RAM. ``profile``: measured times;
-    ``size``: memory of the linked firmware; ``stack``: peak stack in bytes, measured on the board; ``accuracy``: result of
-    :func:`microc.reports.evidence.read_accuracy`. ``code_in_ram``: see :class:`microc.reports.advice.AdvisedNetwork`; ``notes``:
-    sentences to add to the advice. Both are unknown for a project."""
+    ``size``: memory of the linked firmware; ``stack``: peak stack in bytes, measured on the board; ``accuracy``: result
+    of :func:`microc.reports.evidence.read_accuracy`. ``code_in_ram``: see
+    :class:`microc.reports.advice.AdvisedNetwork`; ``notes``: sentences to add to the advice. Neither of these two is
+    known for a project."""
     clock, estimates = board.raw.get("clock_hz"), program_report or {}
     layers = describe_layers(manifest, model_c, clock, profile)
     cycles = sum(layer["cycles"] for layer in layers)

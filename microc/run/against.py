@@ -226,7 +226,7 @@ def verify(
 def load_reference(model: Any, against: str, options: Options) -> Reference:
     """Load a model in the framework ``against``, as the reference of a comparison.
 
-    UsageError for options that change the inputs, the outputs or the result of the network."""
+    Raises UsageError for options that change the inputs, the outputs or the result of the network."""
     changed = [name for name in (*ENDS, "stream", "inputs") if getattr(options, name)]
     if changed:
         raise UsageError(
@@ -241,7 +241,7 @@ def load_reference(model: Any, against: str, options: Options) -> Reference:
 def _rounded_weights_reference(model: Any, options: Options) -> Reference:
     """Build the reference for a network whose weights are rounded to 16 bits: its optimised graph, which numpy runs.
 
-    UsageError if sizes of the network vary."""
+    Raises UsageError if sizes of the network vary."""
     if options.bounds:
         raise UsageError(
             f"weight_dtype: {options.weight_dtype} weights of a network with variable sizes have no reference",

@@ -98,7 +98,7 @@ def pack_network(folder: Path, manifest: dict[str, Any], board: Board) -> Blob:
 def _read_linked_network(elf: Path, link_address: int) -> tuple[bytes, tuple[Symbol, ...]]:
     """Read the bytes and the symbols of a relocatable network that is linked at ``link_address``.
 
-    ToolError if it has writable memory of its own."""
+    Raises ToolError if it has writable memory of its own."""
     content: tuple[Segment, ...] = read_segments(elf)
     sizes = read_linked_sizes(elf)
     foreign_sections = [name for name, _ in sizes.sections if name not in (_IMAGE, _THREAD)]

@@ -118,7 +118,7 @@ class MeterReading:
     def joules_per_inference(self, seconds: float | None) -> float:
         """Compute the energy of one inference in joules. ``seconds``: duration of one inference, None if unknown.
 
-        ToolError if the meter gave watts and the duration is unknown."""
+        Raises ToolError if the meter gave watts and the duration is unknown."""
         if self.joules is not None:
             return self.joules / self.inferences
         if self.watts is None or seconds is None:

@@ -116,7 +116,7 @@ class CodeLoader:
         """Link a module for the free part of the board's RAM for code, send it, and return the loaded kernels. The
         module must have a memory plan.
 
-        FitError if no memory is left, ToolError if it does not build, UsageError if it keeps state or its sizes
+        Raises FitError if no memory is left, ToolError if it does not build, UsageError if it keeps state or its sizes
         vary."""
         self._check_loadable(module)
         before = dict(self._constants), self._top

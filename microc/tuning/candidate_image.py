@@ -84,7 +84,8 @@ class RegionSpace:
         )
 
     def domains(self) -> Mapping[str, tuple[Any, ...]]:
-        """Return the values of the only decision, ``code``, which decides whose code computes the region."""
+        """Return the values of the space's only decision, ``code``: whose code computes the region, microc's or the
+        backend's."""
         return {"code": tuple(map(_describe_region_candidate, self.candidates))}
 
 
@@ -146,7 +147,8 @@ def rebuild_candidate_of_region_record(task: RegionTask, record: Record) -> Cand
 
 
 def make_own_code_candidate(task: RegionTask, own_code: OwnCode, decisions: tuple[tuple[str, Any], ...]) -> Candidate:
-    """Return microc's code for a region as a candidate. ``decisions``: the decisions that its record stores."""
+    """Return microc's code for a region as a candidate. ``decisions``: decisions to store in the candidate's tuning
+    record."""
     func, params = own_code.control.func, own_code.control.params
     cost = estimate(func, task.target)
     scratch = func.params[len(params) + len(task.graph.outputs) :]
@@ -256,7 +258,7 @@ class RuntimeObjectCache:
     def copy_from_project(self, project: Path) -> None:
         """Copy the object files of the first project that was built into the cache.
 
-        A project that a framework builds has no such files, and nothing is copied.
+        A project that is built by a framework (such as Arduino) has no such files, and nothing is copied.
         """
         if (project / RUNTIME_OBJECTS).is_dir() and not any(self._folder.iterdir()):
             shutil.copytree(project / RUNTIME_OBJECTS, self._folder, dirs_exist_ok=True)
@@ -277,11 +279,12 @@ DIGESTS = "digests"
 def make_candidates_module(
     task: Task, candidates: Sequence[Candidate], *, with_digests: bool = False, input_data: Sequence[Array] = ()
 ) -> Module:
-    """Create the planned module that calls every candidate once, in order.
+    """Create a module with a memory plan that calls every candidate once, in order.
 
-    ``with_digests``: each output is wiped before its candidate runs, and its digest is computed afterwards. The module
-    then has a single output, :data:`DIGESTS`, with all digests in order. ``input_data``: the contents of the inputs,
-    which are then stored in the image as states. If it is empty, the inputs are sent to the board.
+    ``with_digests``: each output is filled with a pattern before its candidate runs, and its digest (a hash) is
+    computed afterwards. The module then has a single output, :data:`DIGESTS`, with all digests in order.
+    ``input_data``: the contents of the inputs, which are then stored in the image as states. If it is empty, the inputs
+    are sent to the board.
     """
     graph, target = task.graph, task.target
     builder = ModuleBuilder(graph, KernelBuilder(Configuration(graph, SPEED), target))

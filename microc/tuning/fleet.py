@@ -126,7 +126,8 @@ CONNECT_SECONDS, GRACE_SECONDS, POLL_SECONDS = 10, 30.0, 1.0
 
 
 class Fleet(Meter):
-    """Meter that measures candidates on the boards of all workers of a Dask scheduler. ``board``: the kind of board."""
+    """Meter that measures candidates on the boards of all workers of a Dask scheduler. ``board``: the type of board to
+    measure on."""
 
     def __init__(self, address: str, board: Board) -> None:
         if find_spec("distributed") is None:

@@ -110,8 +110,8 @@ class HostRunner(Runner):
 
 
 def _minimum_times_of_kernels(rounds: Rounds) -> list[float]:
-    """Return the minimum time of each kernel over all rounds, in nanoseconds. It is the time with the least
-    disturbance."""
+    """Return the minimum time of each kernel over all rounds, in nanoseconds. The minimum is least disturbed by other
+    programs."""
     return [min(times) for times in zip(*rounds, strict=True)]
 
 

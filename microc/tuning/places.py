@@ -1,4 +1,5 @@
-"""Create the meter of a search, which measures at one place or at several in parallel; and measure one record again."""
+"""Create the meter of a search, which measures at one place (a board or a process) or at several in parallel; and
+measure one record again."""
 
 from __future__ import annotations
 
@@ -78,8 +79,8 @@ class MeterPool(Meter):
             runner.stop()
 
     def _drop_place(self, place_index: int, error: MicrocError) -> None:
-        """Remove a place that failed, so that it is not used again. If no place is left, all waiting callers are woken
-        to raise an error."""
+        """Remove a place (a board or process) that failed, so that it is not used again. If no place is left, all
+        waiting callers are woken to raise an error."""
         with self._changing:
             self._left.discard(place_index)
             self.lost.append(f"{self._runners[place_index][0]}: {error.what}")

@@ -73,8 +73,9 @@ class MeasuredResult:
 class Meter(ABC):
     """Base class of all objects that measure candidates.
 
-    ``board``, ``unit``, ``toolchain``: as in records. ``batch``: number of candidates that suit one image. ``places``:
-    number of batches that are measured in parallel. ``lost``: places that failed, with the reasons.
+    ``board``, ``unit``, ``toolchain``: as in records. ``batch``: best number of candidates for one image. ``places``:
+    number of batches that are measured in parallel, each at a place (a board or a process). ``lost``: places that
+    failed, with the reasons.
     """
 
     board: str
@@ -124,8 +125,8 @@ class Runner(Meter):
 
     @abstractmethod
     def check(self) -> None:
-        """Check that the place itself works, before a candidate counts as failed; raise MicrocError if it does not
-        work."""
+        """Check that the board or process itself works, before a candidate counts as failed; raise MicrocError if it
+        does not work."""
 
     @abstractmethod
     def _measure_image(self, task: Task, candidates: Sequence[Candidate]) -> list[MeasuredResult]:

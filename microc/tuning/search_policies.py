@@ -156,7 +156,7 @@ def _extract_features(task: Task, candidate: Candidate) -> dict[str, float]:
 
 def fit_price_estimator(prices: Mapping[Point, float]) -> Callable[[Point], float]:
     """Fit a linear model over one-hot decisions to known prices (predicted ticks) of points. Return a function that
-    estimates the logarithm of the price of any point, except for a constant.
+    estimates the logarithm of the price of any point, up to a constant.
 
     Points that give no kernel have an infinite price, and are left out.
     """
@@ -316,7 +316,8 @@ class RandomSearch(GridSearch):
 
 
 class EvolutionarySearch(RandomSearch):
-    """Search that mutates and crosses the fastest points, and proposes the resulting points that the model ranks best.
+    """Evolutionary search: it mutates and crosses the fastest points (choices of algorithm, rule and decisions), and
+    proposes those resulting points that the model ranks best.
 
     Candidates that were priced but not proposed are kept for later batches. To price a point means to lower it and
     predict its ticks. Known prices are used to estimate which points are worth pricing.
@@ -408,7 +409,7 @@ class EvolutionarySearch(RandomSearch):
 
 
 def _key_of_equal_kernels(candidate: Candidate) -> object:
-    """Return a key that is equal for candidates that give the same kernel."""
+    """Return a key that is equal for candidates whose kernels are identical."""
     return candidate.number, candidate.choice.func.body, candidate.point.flags
 
 

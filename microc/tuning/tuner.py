@@ -118,8 +118,8 @@ def select_layers(
 
 
 def reject_undecided_code(options: Options) -> None:
-    """Raise UsageError if measurements decide whose code computes a region, because a plan does not contain such
-    decisions."""
+    """Raise UsageError if measurements decide whose code, microc's or a backend's, computes a region; an optimisation
+    plan cannot contain such decisions."""
     if is_code_chosen_by_measurements(options):
         raise UsageError(
             "a plan cannot state whose code (microc's or a library's) computes a region; "
@@ -146,7 +146,8 @@ MIN_GAIN = 0.002
 
 
 class CandidateSpace(Protocol):
-    """Set of candidates among which a search chooses: the schedules of a kernel, or the codes for a region."""
+    """Interface of a set of candidates among which a search chooses: the schedules of a kernel; or, for a region, the
+    code of microc and of a backend."""
 
     @property
     def points(self) -> Sequence[Point]: ...
@@ -195,9 +196,9 @@ class TunedKernel:
 
     @property
     def done(self) -> bool:
-        """True if the search for this kernel is finished.
+        """True if the search for this kernel has ended.
 
-        It is finished if its space is exhausted, its default candidate failed, or several batches brought no gain.
+        It ends when its space is exhausted, its default candidate has failed, or several batches have brought no gain.
         """
         if self.search.is_exhausted or (
             self.history and self.default is None

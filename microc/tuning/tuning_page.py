@@ -64,8 +64,8 @@ def to_html(
 ) -> str:
     """Return the HTML page of a database of tuning records. Equal records give equal pages.
 
-    ``keys``: show only the kernels with these keys; all if empty. ``chosen``: for each kernel, by its key, the id of
-    the record that a compilation uses, or ``untuned``. The page marks these. If ``chosen`` is empty, the fastest
+    ``keys``: show only the kernels with these keys; all if empty. ``chosen``: by the key of each kernel, the id of the
+    record that a compilation uses, or ``untuned``. The page marks these records. If ``chosen`` is empty, the fastest
     schedules are marked.
     """
     groups: dict[tuple[str, str, str, str], list[Record]] = {}

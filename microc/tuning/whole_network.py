@@ -197,7 +197,7 @@ def _make_combination(chosen: Sequence[KernelChoice]) -> Combination:
 
 
 def _call_indices_of_kernel(task: Task, compiled: CompiledNetwork) -> list[int]:
-    """Return the indices of the calls that run a kernel or a loop that contains the kernel."""
+    """Return the indices of those calls of a network that run a kernel, or a loop that contains the kernel."""
     layers = {layer.rsplit(PART, 1)[0] for layer in task.layers}
     return [number for number, call in enumerate(compiled.module.calls) if call.layer in layers]
 

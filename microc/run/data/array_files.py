@@ -163,7 +163,7 @@ def is_sound_file(path: Path) -> bool:
 def read_sound_file(path: Path) -> Array:
     """Read the samples of a WAV file as float32 from -1 to 1, in shape (frames,) or (frames, channels).
 
-    UsageError for anything but linear PCM."""
+    Raises UsageError for anything but linear PCM."""
     try:
         with open_regular_file(path) as opened, wave.open(opened, "rb") as file:
             width, channels = file.getsampwidth(), file.getnchannels()

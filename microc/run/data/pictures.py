@@ -252,7 +252,7 @@ class PictureReader:
     def _convert_pixels(self, pixels: Array) -> Array:
         """Convert pixels (0 to 255) to the range of numbers and the dtype of the input.
 
-        UsageError if the input holds integers without a scale, unless it takes 8-bit pixels unchanged."""
+        Raises UsageError if the input holds integers without a scale, unless it takes 8-bit pixels unchanged."""
         dtype = dtypes.to_numpy(self.tensor["dtype"])
         if self._takes_raw_pixels:
             return (pixels.astype(np.int16) + dtypes.int_range(self.tensor["dtype"])[0]).astype(dtype)
@@ -273,7 +273,7 @@ class PictureReader:
 def _read_pixels(path: Path, layout: PictureLayout) -> Array:
     """Read the pixels of a picture file as uint8 (height, width, channels), resized to the layout if necessary.
 
-    ToolError if Pillow is not installed, UsageError for anything but a picture."""
+    Raises ToolError if Pillow is not installed, UsageError for anything but a picture."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:

@@ -183,7 +183,7 @@ def order_inputs(
     """Return the input arrays of a call in the order of the network's inputs; the caller may give some by position and
     some by name.
 
-    UsageError if an input is missing or given twice."""
+    Raises UsageError if an input is missing or given twice."""
     by_position: dict[int, Any] = dict(enumerate(positional_arrays))
     for name, array in arrays_by_name.items():
         position = find_tensor_position(name, inputs, "input")
@@ -422,7 +422,7 @@ class Library:
         """Run many samples in one call. The first axis of inputs and outputs counts the samples. State continues from
         sample to sample. Only samples that are not contiguous are copied.
 
-        UsageError if inputs have different numbers of samples, or the shape or dtype of a sample does not match.
+        Raises UsageError if inputs have different numbers of samples, or the shape or dtype of a sample does not match.
         """
         inputs = [as_array(f"input {k}", array) for k, array in enumerate(arrays)]
         counts = {len(array) if array.ndim else None for array in inputs}

@@ -252,7 +252,7 @@ def compare_with_reference(
     cut out of the model. ``layers``: compare layers, too. ``network_names``: maps the framework's names of values to
     the network's; None: they are the same.
 
-    UsageError if the framework rejects the inputs, or has no value with a name of ``output_names``."""
+    Raises UsageError if the framework rejects the inputs, or has no value with a name of ``output_names``."""
     library.reset()
     reference.reset()
     kernels = library.manifest["kernels"] if layers else []
@@ -337,7 +337,7 @@ def _select_framework_outputs(
 def _reshape_framework_output(theirs: Array, ours: Array, name: str, reference: Reference) -> Array:
     """Reshape an output of the framework to the shape of the network's output ``name``.
 
-    VerificationError if their numbers of elements differ."""
+    Raises VerificationError if their numbers of elements differ."""
     if theirs.size != ours.size:
         raise VerificationError(
             f"output {name}: got shape {ours.shape}, expected {theirs.shape} as in {reference.name}"

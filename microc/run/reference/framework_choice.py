@@ -117,7 +117,7 @@ def _format_of_object(model: Any) -> str:
 def _load_file_in_framework(runtime: str, data: bytes, file_name: str, options: Options) -> Reference:
     """Load the model of a file in a runtime. ``data``: bytes of the file; ``file_name``: its name, for errors.
 
-    UsageError if the options name ``--state`` and the runtime cannot feed outputs back to inputs."""
+    Raises UsageError if the options name ``--state`` and the runtime cannot feed outputs back to inputs."""
     if options.state and runtime != "onnxruntime":
         raise UsageError(
             f"--state: {runtime} cannot feed outputs back to inputs, expected onnxruntime",
