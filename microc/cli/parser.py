@@ -146,7 +146,7 @@ def parse_seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time in seconds: write 10 or 0.5")
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a number of seconds above 0: write 10 or 0.5")
     return seconds
 
 
@@ -159,7 +159,7 @@ def parse_duration(text: str) -> float:
     try:
         return parse_seconds(str(float(number) * unit))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time: write 90s, 10m or 2h") from None
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a duration: write 90s, 10m or 2h") from None
 
 
 BOUNDED_FIGURES = ("flash", "ram", "time")
@@ -220,7 +220,7 @@ def _parse_number_below(upper_limit: float, text: str, expected_form: str) -> fl
     except ValueError:
         number = -1.0
     if not 0 <= number < upper_limit:
-        raise argparse.ArgumentTypeError(f"{text!r} is no {expected_form}")
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a {expected_form}")
     return number
 
 

@@ -81,7 +81,9 @@ def run_demo_command(arguments: Arguments) -> show.Answer:
     error = None
     if not result.passed:
         error = VerificationError(
-            "the board is less accurate than the reference", where=board, hint="check the tools: microc doctor"
+            "demo: the accuracy on the board is below the reference accuracy",
+            where=board,
+            hint="check the tools: microc doctor",
         )
     return show.Answer(data, "\n".join(_demo_lines(result, missing)), error=error)
 

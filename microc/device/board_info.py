@@ -251,14 +251,14 @@ def unpack_blob(data: bytes, path: Path) -> Blob:
     _, version, size, crc, abi, memory, stack, run, reset, table, count, kernels, core, fingerprint, name = fields
     if version != FORMAT:
         raise UsageError(
-            f"the network file has format {version}, this microc reads only format {FORMAT}",
+            f"network file of another format version; got {version}, expected {FORMAT}",
             where=str(path),
-            hint="compile it again",
+            hint="compile the model again with this version of microc",
         )
     if not HEADER <= size <= len(data) or zlib.crc32(data[_CRC_START:size]) != crc:
         raise _make_invalid_blob_error(path, "its CRC is wrong, or a part is missing")
     if not HEADER <= run < table or (reset and not HEADER <= reset < table) or table + count * _ENTRY.size > size:
-        raise _make_invalid_blob_error(path, "its header contradicts itself")
+        raise _make_invalid_blob_error(path, "offsets in its header are out of range")
     tensors = tuple(
         _unpack_blob_tensor(path, memory, entry)
         for entry in _ENTRY.iter_unpack(data[table : table + count * _ENTRY.size])

@@ -238,7 +238,7 @@ def _check_tensor_memories(path: Path, file_text: str, data: Mapping[str, Any], 
         if "fetch" in region and region["kind"] != "flash":
             hint = "give wait_states, line_bytes and cached instead: for RAM they apply to code, too"
             raise UsageError(
-                "fetch applies to flash only",
+                f"memory region {region['name']!r}: fetch applies to flash only; got kind {region['kind']!r}",
                 where=_file_and_line_of_key(path, file_text, ["memory", i, "fetch"]),
                 hint=hint,
             )
@@ -247,9 +247,9 @@ def _check_tensor_memories(path: Path, file_text: str, data: Mapping[str, Any], 
         location, name = _file_and_line_of_key(path, file_text, ["memory", i, "holds"]), region["name"]
         if region["kind"] != "ram":
             raise UsageError(
-                f"memory region {name!r} is no RAM, and holds no {region['holds'][0]}; got kind {region['kind']!r}",
+                f"memory region {name!r} cannot hold {region['holds'][0]}; got kind {region['kind']!r}, expected 'ram'",
                 where=location,
-                hint="write holds in a region whose kind is ram",
+                hint="move the key holds to a region of kind ram",
             )
         if (
             "weights" in region["holds"]
@@ -257,20 +257,20 @@ def _check_tensor_memories(path: Path, file_text: str, data: Mapping[str, Any], 
             and any(other["kind"] == "ram" for other in data["memory"][:i])
         ):
             raise UsageError(
-                f"memory region {name!r}: holds: got weights only, expected tensors, too",
+                f"memory region {name!r}: got only weights in holds, expected tensors, too",
                 where=location,
                 hint='add "tensors" to holds',
             )
         if name in RESERVED_WORDS:
             raise UsageError(
-                f"memory region {name!r}: a word of C cannot be its name",
+                f"memory region {name!r}: the name is a reserved word of C",
                 where=location,
                 hint="rename the region",
             )
         has_own_script = "framework" not in data and isa in ("arm", "riscv")
         if not has_own_script and ("framework" not in data or region["holds"] != ["code"]):
-            hint = "leave out holds: its framework, or its compiler, places what is in RAM"
-            raise UsageError(f"memory region {name!r}: holds is not possible on this board", where=location, hint=hint)
+            hint = "leave out holds: the board's framework or compiler decides where data are in RAM"
+            raise UsageError(f"memory region {name!r}: holds is not supported on this board", where=location, hint=hint)
         if "code" in region["holds"]:
             _check_code_memory(data, i, location)
 
@@ -284,11 +284,11 @@ def _check_code_memory(data: Mapping[str, Any], region_index: int, location: str
         raise UsageError(
             f"memory regions {others[0]!r} and {data['memory'][region_index]['name']!r} both hold code",
             where=location,
-            hint="leave out code of the slower one",
+            hint='remove "code" from holds of the slower region',
         )
     if any("data_origin" in other for other in data["memory"]):
-        what = "holds: got code on a chip whose code and data have separate addresses, expected tensors or weights"
-        raise UsageError(what, where=location, hint="leave out code")
+        what = "holds: code cannot be in RAM on a chip with separate addresses for code and data; expected tensors or weights"
+        raise UsageError(what, where=location, hint='remove "code" from holds')
 
 
 def _check_network_slots(path: Path, file_text: str, data: Mapping[str, Any]) -> None:

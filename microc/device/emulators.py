@@ -98,7 +98,7 @@ class Emulator:
 
         Raises UsageError if the image is missing, ToolError if the emulator does not start."""
         if elf is not None and not elf.is_file():
-            raise UsageError("there is no such image", where=str(elf), hint="build the project first")
+            raise UsageError("the image does not exist", where=str(elf), hint="build the project first")
         table = _require_emulator_table(self.board)
         program = require_program(table["argv"][0])
         self._folder = Path(tempfile.mkdtemp(prefix="microc-"))
@@ -130,7 +130,10 @@ class Emulator:
     def gdb(self) -> str:
         """``host:port`` of the gdb server; raises UsageError if it was started without ``debug``."""
         if "gdb" not in self._parse_tcp_ports_by_label:
-            raise UsageError("emulator: got no gdb server, expected debug=True", hint="start it with debug=True")
+            raise UsageError(
+                "the emulator has no gdb server, because it was started without debug=True",
+                hint="start it with debug=True",
+            )
         return f"127.0.0.1:{self._parse_tcp_ports_by_label['gdb']}"
 
     @property
@@ -278,7 +281,7 @@ def make_simulator_address(board: Board, elf: Path) -> str:
     Raises UsageError if the image is missing, ToolError if the simulator is missing."""
     table = board.raw["simulator"]
     if not elf.is_file():
-        raise UsageError("there is no such image", where=str(elf), hint="build the project first")
+        raise UsageError("the image does not exist", where=str(elf), hint="build the project first")
     name = table["argv"][0]
     program = build_simavr_console() if name == SIMAVR else require_program(name, table.get("install", ""))
     arguments = [argument.replace(ELF, str(elf.resolve())) for argument in table["argv"][1:]]

@@ -40,7 +40,7 @@ def flash_image(
     if dry_run:
         return _fill_runner_commands(selected, _compute_placeholder_values(selected, board, elf, port), extra)
     if not elf.is_file():
-        raise UsageError("there is no such image", where=str(elf), hint="build the project first")
+        raise UsageError("the image does not exist", where=str(elf), hint="build the project first")
     _require_runner_program(board, selected, only_selected=bool(runner))
     if not selected.emulated:
         return _flash_hardware(board, selected, elf, port, extra)
@@ -57,7 +57,9 @@ def _require_runner_program(board: Board, runner: Runner, *, only_selected: bool
     if only_selected:
         raise ToolError(runner.missing_requirement, where=f"runner {runner.name}", hint=runner.install)
     options = "\n".join(f"    {r.name}: {r.missing_requirement}; {r.install}" for r in list_runners_of_board(board))
-    raise ToolError(f"nothing here can flash {board.name}:\n{options}", where=board.name, hint="install one of them")
+    raise ToolError(
+        f"no program that can flash {board.name} is installed:\n{options}", where=board.name, hint="install one of them"
+    )
 
 
 def _flash_hardware(

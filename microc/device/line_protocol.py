@@ -274,7 +274,7 @@ class ProtocolSession:
         length ``answer_bytes`` (None: any) is wrong."""
         if reply.version != VERSION:
             raise DeviceError(
-                f"the firmware speaks protocol version {reply.version}, this host {VERSION}",
+                f"the firmware has another protocol version; got {reply.version}, expected {VERSION}",
                 where=self.where,
                 hint="build and flash the project again with this microc",
             )

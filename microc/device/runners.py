@@ -139,7 +139,10 @@ def select_runner(board: Board, name: str = "") -> Runner:
     """
     known = list_runners_of_board(board)
     if not known:
-        raise UsageError(f"board {board.name!r} has nothing to flash", hint="run it on this computer: microc run DIR")
+        raise UsageError(
+            f"board {board.name!r} is not flashed: its programs run on this computer",
+            hint="run the project: microc run DIR",
+        )
     if not name:
         return next((runner for runner in known if not runner.missing_requirement), known[0])
     for runner in known:

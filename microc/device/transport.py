@@ -85,7 +85,7 @@ def find_board_port(board: Board) -> str:
         )
     port_names = ", ".join(p.name for p in ports) or "none"
     raise UsageError(
-        f"board {board.name!r} is on no serial port that we recognise; the ports of this machine: {port_names}",
+        f"board {board.name!r} is on no serial port that microc recognises; the ports of this computer: {port_names}",
         hint=f"plug it in, or name its port: --port /dev/ttyACM0{_hint_at_similar_emulated_board(board)}",
     )
 

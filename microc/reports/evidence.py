@@ -335,7 +335,9 @@ def read_evidence_bundle(folder: Path) -> dict[str, Any]:
         facts: dict[str, Any] = json.loads(read_text(folder / "evidence.json"))
     except (OSError, ValueError, RecursionError) as error:
         raise OutputError(
-            f"evidence: cannot read it: {error}", where=str(folder), hint="name a folder that --evidence wrote"
+            f"{folder}: cannot read the evidence: {error}",
+            where=str(folder),
+            hint="name a folder that microc verify --evidence wrote",
         ) from error
     return facts
 
@@ -441,7 +443,9 @@ def _read_verification_json(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=_HINT) from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is no JSON", where=str(path), hint=_HINT) from error
+        raise UsageError(
+            f"{path} is no JSON; expected the output of microc verify --json", where=str(path), hint=_HINT
+        ) from error
     return data
 
 

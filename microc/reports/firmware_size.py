@@ -465,7 +465,7 @@ def compute_growth(
     if "time" in common and before["unit"] != after["unit"]:
         raise UsageError(
             f"the reports measure time in different units, {before['unit']} and {after['unit']}, which cannot be compared",
-            hint="profile both on the same board, both emulated or both on hardware",
+            hint="measure both with microc profile on the same board, both emulated or both on hardware",
         )
     default_limit = allowed.get("")
     return tuple(Growth(name, before[name], after[name], allowed.get(name, default_limit)) for name in common)

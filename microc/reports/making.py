@@ -53,7 +53,7 @@ def report(
             raise UsageError(
                 "board and options cannot be given for a compiled network, which has its own; "
                 f"got {', '.join((*(('board',) if board is not None else ()), *options))}",
-                hint="leave them out, or give the model",
+                hint="leave out board and options, or give the model file instead of the compiled network",
             )
         if isinstance(model, api.Program):
             return report_program(model, accuracy)

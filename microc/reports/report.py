@@ -188,7 +188,9 @@ class Report:
         target = validation.as_path("a report", path)
         if target.suffix not in (".html", ".json"):
             raise OutputError(
-                f"cannot write a report to {target.name}", where=str(target), hint="end it in .html or .json"
+                f"{target.name}: unknown file type of a report; expected a name that ends in .html or .json",
+                where=str(target),
+                hint="end the name in .html (page) or .json (data)",
             )
         with replace_atomically(target) as temporary:
             temporary.write_text(self.html() if target.suffix == ".html" else self.json(), encoding="utf-8")

@@ -230,8 +230,8 @@ def load_reference(model: Any, against: str, options: Options) -> Reference:
     changed = [name for name in (*ENDS, "stream", "inputs") if getattr(options, name)]
     if changed:
         raise UsageError(
-            f"{changed[0]}: with it the network has other inputs or outputs than the framework's model",
-            hint="compare without it: it adds operators at inputs and outputs, or steps over a sequence",
+            f"{changed[0]}: this option changes inputs or outputs, which then differ from those of the framework's model",
+            hint=f"leave out {changed[0]} for the comparison",
         )
     if against == NATURAL and options.weight_dtype in dtypes.HALF:
         return _rounded_weights_reference(model, options)
@@ -245,7 +245,7 @@ def _rounded_weights_reference(model: Any, options: Options) -> Reference:
     if options.bounds:
         raise UsageError(
             f"weight_dtype: {options.weight_dtype} weights of a network with variable sizes have no reference",
-            hint="name a framework: --against onnxruntime, for one",
+            hint="compare with a framework instead: --against onnxruntime, for example",
         )
     from microc.run.reference.engines import RoundedWeightsReference
 
@@ -342,7 +342,7 @@ def split_user_data(library: Library, data: Any) -> list[list[Array]]:
     if len(counts) != 1 or 0 in counts:
         raise UsageError(
             f"the inputs hold {sorted(counts)} samples, expected one number, at least 1",
-            hint="give as many of each input",
+            hint="give the same number of samples for each input",
         )
     return [[array[k] for array in converted] for k in range(counts.pop())]
 

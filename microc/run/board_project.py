@@ -368,7 +368,7 @@ def find_answering_project(transport: Transport, network: str) -> Project:
                     return project
         names = ", ".join(model.name for model in board.models)
         raise UsageError(
-            f"the board runs {names}, and no project in this folder was compiled from that",
+            f"the board runs {names}, and no project in this folder or its subfolders was compiled from it",
             where=transport.description,
             hint="name the project's folder: microc.Device(folder, port)",
         )
@@ -387,7 +387,7 @@ def open_board_line(
     protocol = project.manifest["options"]["protocol"]
     if protocol == "mlperf":
         raise UsageError(
-            f"the firmware speaks to MLPerf Tiny's runner ({protocol}), not to microc",
+            f"the firmware uses the protocol of MLPerf Tiny's runner; got protocol {protocol}, expected rpc",
             where=str(project.folder),
             hint="compile it with --protocol rpc",
         )
@@ -508,7 +508,7 @@ def _check_network_core(blob: Blob, slots: Slots) -> None:
         )
     if blob.abi != slots.abi:
         raise UsageError(
-            f"the network {blob.name!r} and the board's firmware are for {blob.core}, with other options of the compiler",
+            f"the network {blob.name!r} and the board's firmware are for {blob.core}, compiled with other options of the compiler",
             hint="compile it for the board whose firmware is there; floats may be passed in other registers",
         )
 

@@ -96,8 +96,8 @@ def _rebuild_task_of_job(job: Mapping[str, Any], data: bytes) -> Task:
     task = Task(graph, (job["name"],), job["op"], target, 1, lowered, ())
     if task.key != job["key"]:
         raise UsageError(
-            f"{task.name}: microc {__version__} of this worker lowers the kernel differently",
-            hint="install the same version of microc everywhere",
+            f"{task.name}: microc {__version__} of this worker lowers the kernel to another function than the client",
+            hint="install the same version of microc on this computer and on all workers",
         )
     return task
 
@@ -282,8 +282,8 @@ def _convert_worker_answer(candidates: Sequence[Candidate], answer: Mapping[str,
     answers = answer["results"]
     if len(answers) != len(candidates) or any(entry["status"] not in (OK, WRONG, FAILED) for entry in answers):
         raise DeviceError(
-            "fleet: a worker gives results that do not belong to the batch",
-            hint="install the same version of microc everywhere",
+            "fleet: a worker returned results that do not belong to its batch of candidates",
+            hint="install the same version of microc on this computer and on all workers",
         )
     return [
         MeasuredResult(

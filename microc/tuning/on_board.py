@@ -290,7 +290,7 @@ class TuningBoard:
         try:
             if not self._hardware:
                 raise DeviceError(
-                    "the board is emulated: expected a restart of the emulator"
+                    "an emulated board cannot reset itself; expected a restart of the emulator"
                 )  # caught in this function
             self.device.client.hello()
             self._loader = CodeLoader(self.device.client, self._project.board)

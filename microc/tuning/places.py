@@ -175,7 +175,7 @@ def measure_record(
     task = next((each for each in all_tasks if each.key == matching[-1].key), None)
     if task is None:
         raise UsageError(
-            f"record {record}: the network has no such kernel: {matching[-1].layer}, {matching[-1].op}",
+            f"record {record}: the network has no such kernel as {matching[-1].op} of layer {matching[-1].layer}",
             where=str(records),
             hint="give the model, the board and the options with which it was tuned",
         )

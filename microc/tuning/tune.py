@@ -236,8 +236,8 @@ def _make_meter_of_fleet(address: str, board: Board | None, has_other_places: bo
 
     if board is None or has_other_places or options.plugins:
         raise UsageError(
-            "fleet: expected a board without ports, jobs, load and plugins, since the boards are those of its workers",
-            hint="name only the board" if board is not None else "name the board: --board BOARD",
+            "fleet requires a board, and cannot be combined with port, jobs, load or plugins, because its workers measure",
+            hint="leave out port, jobs, load and plugins" if board is not None else "name the board: --board BOARD",
         )
     return Fleet(address, board)
 

@@ -272,11 +272,11 @@ def test_memories_for_tensors() -> None:
     ("old", "new", "what"),
     [
         ('kind = "flash"', 'kind = "flash"\nholds = ["tensors"]', "no RAM"),
-        ('name = "data"', 'name = "register"\nholds = ["tensors"]', "a word of C"),
+        ('name = "data"', 'name = "register"\nholds = ["tensors"]', "a reserved word of C"),
         ('kind = "ram"', 'kind = "ram"\nholds = ["stack"]', "memory.1.holds.0"),
         ('kind = "ram"', 'kind = "ram"\nfetch = { wait_states = 2 }', "fetch applies to flash"),
         ('kind = "flash"', 'kind = "flash"\nfetch = { wait_states = -2 }', "memory.0.fetch.wait_states"),
-        ('kind = "flash"', 'kind = "flash"\nholds = ["code"]', "no RAM, and holds no code"),
+        ('kind = "flash"', 'kind = "flash"\nholds = ["code"]', "cannot hold code"),
         (
             "[link]",
             '[[memory]]\nname = "far"\nkind = "ram"\norigin = 0x21000000\nsize = 64\nholds = ["weights"]\n\n[link]',
@@ -309,4 +309,4 @@ def test_code_lies_in_one_memory(tmp_path: Path) -> None:
 
 def test_a_framework_places_what_is_in_ram(tmp_path: Path) -> None:
     text = (file_access.boards_folder() / "esp32-s3.toml").read_text().replace('["code"]', '["tensors", "code"]')
-    assert "holds is not possible on this board" in wrong(tmp_path, text).what
+    assert "holds is not supported on this board" in wrong(tmp_path, text).what

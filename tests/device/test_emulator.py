@@ -210,7 +210,7 @@ def test_wrong_use(tmp_path: Path) -> None:
         Emulator(load_board("host"), None, debug=True)
     with pytest.raises(UsageError, match="got no image"):
         Emulator(board, None)
-    with pytest.raises(UsageError, match="no such image"), Emulator(board, tmp_path / "none.elf"):
+    with pytest.raises(UsageError, match="the image does not exist"), Emulator(board, tmp_path / "none.elf"):
         pass
 
 

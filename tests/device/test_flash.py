@@ -76,7 +76,7 @@ def test_wrong_choices(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no runner 'jlink'") as caught:
         flash_image(load_board("microbit"), Path("x"), runner="jlink")
     assert caught.value.hint == "choose from: gdb, pyocd"
-    with pytest.raises(UsageError, match="no such image"):
+    with pytest.raises(UsageError, match="the image does not exist"):
         flash_image(load_board("microbit"), tmp_path / "x")
 
 

@@ -33,7 +33,7 @@ def simulated_host(*argv: str) -> Board:
 
 def test_the_program_is_started_with_the_image(tmp_path: Path) -> None:
     project = open_project(microc.compile(DIGITS, board=simulated_host("env", "{elf}")).write(tmp_path / "project"))
-    with pytest.raises(UsageError, match="no such image"):
+    with pytest.raises(UsageError, match="the image does not exist"):
         Device(project)
     build_project(project)
     with Device(project) as device:

@@ -233,7 +233,7 @@ def test_hardware_needs_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     path.write_text(text[: text.index("# The emulated TIM2 counts")])
     project = microc.open_project(microc.compile(digits.INT8, board=path).write(tmp_path / "out"))
     assert project.board.name == "small" and not project.emulated
-    with pytest.raises(UsageError, match="on no serial port that we recognise"), microc.Device(project):
+    with pytest.raises(UsageError, match="on no serial port that microc recognises"), microc.Device(project):
         pass
 
 

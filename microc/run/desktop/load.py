@@ -91,7 +91,11 @@ def _read_tar(path: Path) -> dict[str, str]:
     prefixes = ("", *(f"{folder}/" for folder in sorted(folders)))
     missing = [f"{prefix}{name}" for prefix in prefixes for name in MEMBERS if f"{prefix}{name}" not in texts]
     if missing:
-        raise ModelError(f"{path.name} lacks {', '.join(missing)}", where=str(path), hint="export the network again")
+        raise ModelError(
+            f"{path.name}: the archive lacks the files {', '.join(missing)}",
+            where=str(path),
+            hint="export the network again",
+        )
     return texts
 
 

@@ -80,7 +80,7 @@ def build_batch(modules: Sequence[Module], optimisation_flag: str = "-O1") -> Ma
     inside or outside of the arena."""
     names = [module.name for module in modules]
     if len(set(names)) != len(names):
-        raise UsageError(f"networks: two have one name; got {', '.join(names)}", hint="rename one")
+        raise UsageError(f"networks: two have the same name; got {', '.join(names)}", hint="rename one")
     folder = tempfile.TemporaryDirectory(prefix="microc-")
     sources = []
     for module in modules:
