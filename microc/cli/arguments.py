@@ -322,7 +322,7 @@ def _add_board_commands(add_command: AddCommand) -> None:
     command = add_command(
         "plugin", "run the test cases of a plugin's operators", "check examples/custom_operator/operators.py"
     )
-    command.add_argument("action", choices=("check",), help="action: check is the only one")
+    command.add_argument("action", choices=("check",), help="action to run: check")
     command.add_argument(
         "plugin_file", type=Path, metavar="FILE.py", help="plugin file (see microc.plugin); its code is executed"
     )
@@ -357,9 +357,11 @@ def _add_board_commands(add_command: AddCommand) -> None:
     command.add_argument(
         "--fix",
         action="store_true",
-        help="printed command line that installs the missing tools, run only with --yes",
+        help="command line that installs the missing tools: printed, and run only with --yes",
     )
-    command.add_argument("--yes", action="store_true", help="with --fix: execution of the printed command line")
+    command.add_argument(
+        "--yes", action="store_true", help="permission for --fix to run the command line that it prints"
+    )
 
 
 # ---- The command line as data, read from the argparse parsers, for shell completion and the manual page.

@@ -143,7 +143,7 @@ def _add_watch_command(add_command: AddCommand) -> None:
         "--no-browser",
         dest="browser",
         action="store_false",
-        help="printed address of the page, without opening a browser",
+        help="no browser window: the address of the page is only printed",
     )
 
 
@@ -200,11 +200,11 @@ def _add_bench_command(add_command: AddCommand) -> None:
         "--repeat",
         type=parser.parse_inference_count,
         metavar="N",
-        help="number of inferences to average (default: 1, with --meter 100)",
+        help="number of inferences to average (default: 1, or 100 if --meter is given)",
     )
     command.add_argument(
         "--timeout", type=parser.parse_seconds, default=10.0, metavar="SECONDS",
-        help="time without an answer before a board is given up (default: 10)",
+        help="seconds without an answer after which a board is skipped (default: 10)",
     )  # fmt: skip
     add_compile_options(command, board=False)
 
@@ -258,7 +258,7 @@ def _add_size_command(add_command: AddCommand) -> None:
     )  # fmt: skip
     command.add_argument(
         "--fail-over", type=parser.parse_growth_limit, action="append", default=[], metavar="[flash|ram|time=]SHARE",
-        help="maximum growth over --against, such as 2%% (exit code 7 above it); repeatable",
+        help="maximum growth since --against, such as 2%% (above: exit code 7); repeatable",
     )  # fmt: skip
     command.add_argument("--csv", type=Path, metavar="F.csv", help="CSV table of all symbols to write")
 
@@ -294,7 +294,7 @@ def _add_verify_command(add_command: AddCommand) -> None:
     group = command.add_argument_group("comparison with a framework", f"FRAMEWORK is one of {', '.join(AGAINST)}.")
     group.add_argument(
         "--against", choices=AGAINST, default="", metavar="FRAMEWORK",
-        help="framework to compare with (reference: the one that made the model)",
+        help="framework to compare with, or 'reference' for the one that made the model",
     )  # fmt: skip
     group.add_argument(
         "--model", dest="model_file", type=Path, metavar="FILE", help="model file from which the project was compiled"
@@ -308,7 +308,7 @@ def _add_verify_command(add_command: AddCommand) -> None:
     )
     command.add_argument(
         "--evidence", type=Path, metavar="DIR",
-        help="folder to write: page to sign, its data as JSON, and SHA256SUMS of both",
+        help="folder for the evidence: page to sign, its data as JSON, and SHA256SUMS of both",
     )  # fmt: skip
     add_input_options(command, "input array or picture, once per input, in order (default: random)")
     group = command.add_argument_group("evaluation on your data: every sample runs on the board")
@@ -324,11 +324,11 @@ def _add_verify_command(add_command: AddCommand) -> None:
         "--answer",
         default="",
         metavar="OUTPUT",
-        help="output with the class (default: first that has class numbers, else the first)",
+        help="output with the class (default: first with class numbers, else the first)",
     )
     group.add_argument(
         "--expected", type=Path, metavar="FILE",
-        help="expected outputs (.npz, .npy, .csv) for RMSE and cosine",
+        help="expected outputs (.npz, .npy, .csv) to compare with, by RMSE and cosine",
     )  # fmt: skip
 
 
@@ -382,7 +382,7 @@ def add_quantize_command(add_command: AddCommand, model_help: str) -> None:
     )
     command.add_argument(
         "--block", type=int, choices=(0, 16, 32, 64), default=0, metavar="INPUTS",
-        help="number of inputs per scale of 4- or 2-bit weights: 16, 32, 64 (default: 0, all)",
+        help="inputs per scale of 4- or 2-bit weights: 16, 32 or 64 (default: 0 for all)",
     )  # fmt: skip
     command.add_argument(
         "--scales", choices=("any", "power-of-two"), default="any", help="allowed quantisation scales (default: any)"
@@ -423,11 +423,11 @@ def _add_mixed_precision_options(command: ArgumentParser) -> None:
     )  # fmt: skip
     command.add_argument(
         "--weight-only", dest="weight_only", action="append", default=[], metavar="NAME|all",
-        help="layer with integer weights and float arithmetic, or all; repeatable",
+        help="layer with integer weights but float arithmetic, or 'all'; repeatable",
     )  # fmt: skip
     command.add_argument(
         "--dynamic-range", dest="dynamic_range", action="append", default=[], metavar="NAME|all",
-        help="layer that quantises its input at run time, or all; repeatable",
+        help="layer that quantises its input at run time, or 'all'; repeatable",
     )  # fmt: skip
     limits = command.add_argument_group("limits for the search of bits per layer (docs/quantisation.md)")
     limits.add_argument(

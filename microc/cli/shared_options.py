@@ -203,7 +203,7 @@ def add_device_options(command: ArgumentParser) -> None:
         type=parser.parse_baud_rates,
         default=(),
         metavar="RATE,...",
-        help="baud rates to try in order, or auto for the usual ones (default: the board's)",
+        help="baud rates to try in order, or auto for common rates (default: the board's)",
     )
     group.add_argument(
         "--timeout",
@@ -256,7 +256,7 @@ def add_project_commands(add_command: AddCommand) -> None:
         default="",
         help="flashing program (default: the first installed one that the board file lists)",
     )
-    command.add_argument("--dry-run", action="store_true", help="printed flashing command, without running it")
+    command.add_argument("--dry-run", action="store_true", help="command of the flashing program: printed, but not run")
     add_device_options(command)
     command = add_command(
         "load",

@@ -508,7 +508,8 @@ def _check_network_core(blob: Blob, slots: Slots) -> None:
         )
     if blob.abi != slots.abi:
         raise UsageError(
-            f"the network {blob.name!r} and the board's firmware are for {blob.core}, compiled with other options of the compiler",
+            f"the network {blob.name!r} and the board's firmware, both for {blob.core}, were compiled with different options "
+            "of the compiler",
             hint="compile it for the board whose firmware is there; floats may be passed in other registers",
         )
 

@@ -112,7 +112,7 @@ def test_what_does_not_fit_is_refused_on_both_sides(m4: Project) -> None:
     blob = read_network_blob(m4)
     wrong: list[tuple[dict[str, Any], type[Exception], str, str]] = [
         ({"core": "cortex-m7"}, UsageError, "is for cortex-m7, the board's firmware for cortex-m4", "another core"),
-        ({"abi": blob.abi ^ 1}, UsageError, "compiled with other options of the compiler", "another core"),
+        ({"abi": blob.abi ^ 1}, UsageError, "were compiled with different options of the compiler", "another core"),
         ({"memory": 1 << 30}, FitError, "1,073,741,824 bytes|of memory for tensors", "more flash, memory or stack"),
         (
             {"stack": 1 << 16},
