@@ -375,28 +375,28 @@ _FILE_SUFFIXES = (".npz", ".npy", ".csv", ".html", ".json", ".jsonl", ".py", ".t
 class ValueSyntax:
     """The syntax of an argument's value, for completion: which names, files or folders the value may be.
 
-    ``name``: the metavar; ``choices``: names that the value may be; ``kind``: :data:`FILES` or :data:`FOLDERS` if it may be
-    a path, else empty; ``ends``: suffixes of these files, empty for all files; ``list``: True if the value may be several
+    ``name``: the metavar; ``choices``: names that the value may be; ``path_type``: :data:`FILES` or :data:`FOLDERS` if it may be
+    a path, else empty; ``suffixes``: suffixes of these files, empty for all files; ``is_list``: True if the value may be several
     names, separated by commas."""
 
     name: str
     choices: tuple[str, ...] = ()
-    kind: str = ""
-    ends: tuple[str, ...] = ()
-    list: bool = False
+    path_type: str = ""
+    suffixes: tuple[str, ...] = ()
+    is_list: bool = False
 
 
 @frozen
 class OptionSyntax:
     """An option of a command, as the argument parser declares it.
 
-    ``help``: its help in one line; ``word``: syntax of its value, None for a switch; ``count``: number of its values;
+    ``help``: its help in one line; ``value``: syntax of its value, None for a switch; ``value_count``: number of its values;
     ``group``: title of its section in the command's help."""
 
     flags: tuple[str, ...]
     help: str
-    word: ValueSyntax | None
-    count: int
+    value: ValueSyntax | None
+    value_count: int
     group: str
 
 
@@ -411,7 +411,7 @@ class CommandSyntax:
     usage: str
     epilog: str
     options: tuple[OptionSyntax, ...]
-    words: tuple[tuple[ValueSyntax, str], ...]
+    positionals: tuple[tuple[ValueSyntax, str], ...]
     """Positional arguments: the syntax of each value, and its help."""
 
 
@@ -497,12 +497,12 @@ def _value_syntax(action: argparse.Action, name_listers: Mapping[str, Callable[[
         choices = tuple(map(str, action.choices))
         return ValueSyntax(action.metavar if isinstance(action.metavar, str) else "|".join(choices), choices)
     if action.dest in name_listers or action.dest == "option_board":
-        return ValueSyntax(metavar, name_listers[action.dest](), FILES, (".toml",), list=metavar.endswith(",..."))
+        return ValueSyntax(metavar, name_listers[action.dest](), FILES, (".toml",), is_list=metavar.endswith(",..."))
     value = metavar.removeprefix("[NAME=]")
     if "|" in value and value != metavar:
         return ValueSyntax(metavar, tuple(value.split("|")))
     if re.fullmatch("[a-z]+(,[a-z]+)+", metavar):
-        return ValueSyntax(metavar, tuple(metavar.split(",")), list=True)
+        return ValueSyntax(metavar, tuple(metavar.split(",")), is_list=True)
     upper = metavar.upper()
     if "MODEL" in upper and action.type is Path:
         return ValueSyntax(metavar, (), FILES, MODEL_SUFFIXES)

@@ -278,7 +278,7 @@ def _manual_page_lines(commands: Sequence[CommandSyntax]) -> Iterator[str]:
             f".SS {_escape_troff(command.usage.split(' [-h]')[0])}",
             _escape_troff(_format_as_sentence(command.help)),
         )
-        for word, help in command.words:
+        for word, help in command.positionals:
             yield from (
                 ".TP",
                 f".I {_escape_troff(word.name)}",
@@ -308,7 +308,7 @@ def _option_entries(options: Sequence[OptionSyntax]) -> Iterator[str]:
     """Yield the troff lines that describe options in the manual page."""
     for option in options:
         flags = ", ".join(f"\\fB{_escape_troff(flag)}\\fR" for flag in option.flags)
-        words = f" \\fI{_escape_troff(option.word.name)}\\fR" if option.word else ""
+        words = f" \\fI{_escape_troff(option.value.name)}\\fR" if option.value else ""
         yield from (".TP", flags + words, _escape_troff(option.help or "see above"))
 
 

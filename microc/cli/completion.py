@@ -73,7 +73,7 @@ def _bash_command_lines(command: CommandSyntax, command_names: Sequence[str]) ->
 
     Completed are flags, values of options, positional arguments and, for the program itself, the names of commands.
     ``command_names``: these names, empty for a command."""
-    valued = {flag: option.word for flag, option in iter_flags(command) if option.word is not None}
+    valued = {flag: option.value for flag, option in iter_flags(command) if option.value is not None}
     lines = []
     if valued:
         lines.append('        case "$prev" in')
@@ -83,7 +83,7 @@ def _bash_command_lines(command: CommandSyntax, command_names: Sequence[str]) ->
     lines.append(f"        if [[ $cur == -* ]]; then _microc_words {shlex.quote(flags)}; return; fi")
     if command_names:
         lines.append(f"        _microc_words {shlex.quote(' '.join(command_names))}")
-    lines += [f"        {_bash_value_completion(word)}" for word, _ in command.words]
+    lines += [f"        {_bash_value_completion(word)}" for word, _ in command.positionals]
     return lines
 
 
@@ -92,12 +92,12 @@ def _bash_value_completion(value_syntax: ValueSyntax) -> str:
     calls = []
     if value_syntax.choices:
         calls.append(
-            f"_microc_{'list' if value_syntax.list else 'words'} {shlex.quote(' '.join(value_syntax.choices))}"
+            f"_microc_{'list' if value_syntax.is_list else 'words'} {shlex.quote(' '.join(value_syntax.choices))}"
         )
-    if value_syntax.kind == FOLDERS:
+    if value_syntax.path_type == FOLDERS:
         calls.append("_microc_folders")
-    elif value_syntax.kind:
-        calls.append(" ".join(("_microc_files", *map(shlex.quote, value_syntax.ends))))
+    elif value_syntax.path_type:
+        calls.append(" ".join(("_microc_files", *map(shlex.quote, value_syntax.suffixes))))
     return "; ".join(calls) or ":"
 
 
@@ -123,7 +123,7 @@ def fish_script(commands: Sequence[CommandSyntax]) -> str:
         inside = f"__fish_seen_subcommand_from {command.name}"
         lines += [
             _fish_complete_line(inside, f"-a {_fish_quote(values)}")
-            for word, _ in command.words
+            for word, _ in command.positionals
             if (values := _fish_value_completion(word))
         ]
         lines += [_fish_complete_line(inside, *_fish_option_arguments(option)) for option in command.options]
@@ -133,9 +133,9 @@ def fish_script(commands: Sequence[CommandSyntax]) -> str:
 def _fish_option_arguments(option: OptionSyntax) -> list[str]:
     """Return the arguments with which fish's ``complete`` declares an option: flags, values and help."""
     parts = [f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}" for flag in option.flags]
-    if option.word is not None:
+    if option.value is not None:
         parts.append("-x")
-        values = _fish_value_completion(option.word)
+        values = _fish_value_completion(option.value)
         parts += [f"-a {_fish_quote(values)}"] if values else []
     return [*parts, *([f"-d {_fish_quote(option.help)}"] if option.help else [])]
 
@@ -143,14 +143,14 @@ def _fish_option_arguments(option: OptionSyntax) -> list[str]:
 def _fish_value_completion(value_syntax: ValueSyntax) -> str:
     """Return the text that fish evaluates to list the possible values of an argument."""
     choices = " ".join(value_syntax.choices)
-    if value_syntax.list and choices:
+    if value_syntax.is_list and choices:
         choices = f"(__fish_append , {choices})"
     files = ""
-    if value_syntax.kind == FOLDERS:
+    if value_syntax.path_type == FOLDERS:
         files = "(__fish_complete_directories)"
-    elif value_syntax.ends:
-        files = " ".join(f"(__fish_complete_suffix {end})" for end in value_syntax.ends)
-    elif value_syntax.kind:
+    elif value_syntax.suffixes:
+        files = " ".join(f"(__fish_complete_suffix {end})" for end in value_syntax.suffixes)
+    elif value_syntax.path_type:
         files = "(__fish_complete_path)"
     return " ".join(filter(None, (choices, files)))
 
@@ -191,7 +191,8 @@ def zsh_script(commands: Sequence[CommandSyntax]) -> str:
     for command in others:
         specs = [spec for option in command.options for spec in _zsh_option_specs(option)]
         specs += [
-            _zsh_positional_spec(k, word, last=k == len(command.words)) for k, (word, _) in enumerate(command.words, 1)
+            _zsh_positional_spec(k, word, last=k == len(command.positionals))
+            for k, (word, _) in enumerate(command.positionals, 1)
         ]
         lines += [f"        {command.name})", "            _arguments \\"]
         lines += [f"                {spec} \\" for spec in specs[:-1]]
@@ -213,10 +214,10 @@ def _zsh_option_specs(option: OptionSyntax) -> list[str]:
     help = _shorten_help(option.help).replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]")
     values = (
         ""
-        if option.word is None
-        else f":{_zsh_escape(option.word.name)}:{_zsh_value_action(option.word)}" * option.count
+        if option.value is None
+        else f":{_zsh_escape(option.value.name)}:{_zsh_value_action(option.value)}" * option.value_count
     )
-    equals = "=" if option.count == 1 and option.word is not None else ""
+    equals = "=" if option.value_count == 1 and option.value is not None else ""
     return [_zsh_quote(f"*{flag}{equals if flag.startswith('--') else ''}[{help}]{values}") for flag in option.flags]
 
 
@@ -230,14 +231,14 @@ def _zsh_positional_spec(position: int, value_syntax: ValueSyntax, *, last: bool
 def _zsh_value_action(value_syntax: ValueSyntax) -> str:
     """Return the action that completes the value of an argument, as part of a spec for zsh's ``_arguments``."""
     choices = " ".join(map(_zsh_escape, value_syntax.choices))
-    files = "_files -/" if value_syntax.kind == FOLDERS else "_files"
-    if value_syntax.ends:
-        files += ' -g "*.(' + "|".join(end[1:] for end in value_syntax.ends) + ')"'
-    if value_syntax.list:
+    files = "_files -/" if value_syntax.path_type == FOLDERS else "_files"
+    if value_syntax.suffixes:
+        files += ' -g "*.(' + "|".join(end[1:] for end in value_syntax.suffixes) + ')"'
+    if value_syntax.is_list:
         return f"_sequence compadd - {choices}"
-    if choices and value_syntax.kind:
+    if choices and value_syntax.path_type:
         return f"_microc_either {choices}"
-    return f"({choices})" if choices else files if value_syntax.kind else " "
+    return f"({choices})" if choices else files if value_syntax.path_type else " "
 
 
 def _shorten_help(text: str) -> str:

@@ -162,31 +162,31 @@ class Client:
             )
         return self._fetch_in_pieces(Operation.READ, struct.pack("<H", index), 0, nbytes)
 
-    def region(self) -> CodeRegion:
+    def query_code_region(self) -> CodeRegion:
         """Query the address and size of the board's RAM for code.
 
         Raises DeviceError if the firmware was not built with ``--protocol tuning``."""
         return CodeRegion(*struct.unpack("<QI", self._request_for_model(Operation.REGION, b"", 12)))
 
-    def load(self, offset: int, data: bytes, unit_bytes: int = 1) -> None:
+    def write_bytes(self, offset: int, data: bytes, unit_bytes: int = 1) -> None:
         """Write bytes at ``offset`` of the board's RAM for code, or of the slot that was erased.
 
         ``unit_bytes``: the length of each request is a multiple of it. Raises DeviceError if the bytes exceed the
         memory."""
         self._send_in_pieces(Operation.LOAD, b"", offset, data, unit_bytes)
 
-    def fetch(self, offset: int, nbytes: int) -> bytes:
+    def read_bytes(self, offset: int, nbytes: int) -> bytes:
         """Read ``nbytes`` bytes at ``offset`` of the board's RAM for code."""
         return self._fetch_in_pieces(Operation.FETCH, b"", offset, nbytes)
 
-    def check(self, offset: int, nbytes: int) -> int:
+    def compute_crc(self, offset: int, nbytes: int) -> int:
         """Return the CRC-32 of ``nbytes`` bytes at ``offset`` of the board's RAM for code. The board computes it."""
         answer: tuple[int] = struct.unpack(
             "<I", self._request_for_model(Operation.CHECK, struct.pack("<II", offset, nbytes), 4)
         )
         return answer[0]
 
-    def call(
+    def call_image(
         self,
         image: LoadedImage,
         kernel_number: int,
@@ -413,6 +413,6 @@ def write_and_activate_slot(client: Client, blob: bytes, unit_bytes: int) -> Non
     ``unit_bytes``: bytes of one flash write. Raises DeviceError if the board rejects the network; the previous network
     then remains active."""
     client.request(Operation.ERASE, struct.pack("<I", len(blob)), 0, may_compute=True)
-    client.load(0, blob + b"\xff" * (-len(blob) % unit_bytes), unit_bytes)
+    client.write_bytes(0, blob + b"\xff" * (-len(blob) % unit_bytes), unit_bytes)
     client.request(Operation.COMMIT, struct.pack("<I", len(blob)), 0, may_compute=True)
     client.hello()  # the board has another model now

@@ -146,7 +146,7 @@ class EventChannel:
             self.closed = True
             self._changed.notify_all()
 
-    def after(self, number: int) -> tuple[int, str]:
+    def wait_for_event_after(self, number: int) -> tuple[int, str]:
         """Wait for an event later than event ``number``; return the number and the text of the latest event.
 
         After a time-out, or if the channel is closed, return ``number`` and an empty text."""
@@ -253,7 +253,7 @@ class _PageRequestHandler(BaseHTTPRequestHandler):
             self.end_headers()
             number = 0
             while not self.server.channel.closed:
-                number, text = self.server.channel.after(number)
+                number, text = self.server.channel.wait_for_event_after(number)
                 self.wfile.write(f"data: {text}\n\n".encode() if text else b": still here\n\n")
                 self.wfile.flush()
         except OSError:  # the browser went away

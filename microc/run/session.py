@@ -108,7 +108,7 @@ class CodeLoader:
 
     def __init__(self, client: Client, board: Board) -> None:
         self.client, self.board = client, board
-        self.region = client.region()
+        self.region = client.query_code_region()
         self._constants: dict[bytes, int] = {}
         self._top = 0
 
@@ -151,7 +151,7 @@ class CodeLoader:
         code, entry, symbols = self._link_at_offset(module, constants, start)
         self._reserve_memory(len(code))
         for offset, data in (*fresh.items(), (start, code)):
-            self.client.load(offset, data)
+            self.client.write_bytes(offset, data)
         image = LoadedImage(start, len(code), zlib.crc32(code), entry)
         return LoadedKernels(self, module, image, begin, arena, buffers, symbols)
 
@@ -272,31 +272,31 @@ class LoadedKernels:
         """Send all inputs; shapes and dtypes must match."""
         for tensor, array in zip(self.inputs, RunShapes({}).check_inputs(self.inputs, arrays), strict=True):
             data = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes()
-            self._client.load(self._find_offset_in_code_memory(tensor["name"]), data)
+            self._client.write_bytes(self._find_offset_in_code_memory(tensor["name"]), data)
 
     def run(self, kernel: int | None = None, repeat: int = 1, timeout: float | None = None) -> Timing:
         """Execute the kernel at position ``kernel``, or all kernels in order if ``kernel`` is None; do this ``repeat``
         times.
 
-        ``timeout``: seconds, see :meth:`Client.call`."""
+        ``timeout``: seconds, see :meth:`Client.call_image`."""
         number = len(self.module.calls) if kernel is None else kernel
-        return self._client.call(self.image, number, self._addresses, repeat, timeout)
+        return self._client.call_image(self.image, number, self._addresses, repeat, timeout)
 
     def read(self, name: str) -> Array:
         """Read a value of the module from the board's memory, by its name."""
         value = self.module.values[name]
         dtype = dtypes.to_numpy(value.dtype)
-        data = self._client.fetch(self._find_offset_in_code_memory(name), prod(value.shape) * dtype.itemsize)
+        data = self._client.read_bytes(self._find_offset_in_code_memory(name), prod(value.shape) * dtype.itemsize)
         return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype).reshape(value.shape)
 
-    def spoil(self, name: str, data: bytes) -> None:
+    def overwrite_first_bytes(self, name: str, data: bytes) -> None:
         """Overwrite the first bytes of a value, so that a kernel that writes nothing is noticed."""
-        self._client.load(self._find_offset_in_code_memory(name), data)
+        self._client.write_bytes(self._find_offset_in_code_memory(name), data)
 
-    def holds(self, name: str, array: Array) -> bool:
+    def value_equals(self, name: str, array: Array) -> bool:
         """Test whether a value equals an array, bit by bit. The board returns a CRC-32 instead of the bytes."""
         data = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes()
-        return self._client.check(self._find_offset_in_code_memory(name), len(data)) == zlib.crc32(data)
+        return self._client.compute_crc(self._find_offset_in_code_memory(name), len(data)) == zlib.crc32(data)
 
     def code_bytes_of_kernel(self, kernel: str) -> int:
         """Return the number of bytes of code of the kernel's function with the name ``kernel``."""
@@ -513,7 +513,7 @@ class Device:
         data = self.client.read_tensor(self._index[name], prod(shape) * dtype.itemsize)
         return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype).reshape(shape)
 
-    def spoil(self, name: str, data: bytes) -> None:
+    def overwrite_first_bytes(self, name: str, data: bytes) -> None:
         """Overwrite the first bytes of a tensor, so that a kernel that writes nothing is noticed."""
         self.client.write_tensor(self._index[name], data, allow_fewer_bytes=True)
 

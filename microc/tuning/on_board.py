@@ -221,9 +221,11 @@ class LoadRunner(BoardRunner):
         call = loaded.module.calls[candidate_index]
         try:
             for name, array in zip(call.writes, expected_outputs, strict=True):
-                loaded.spoil(name, invert_first_bytes(array))
+                loaded.overwrite_first_bytes(name, invert_first_bytes(array))
             ticks = loaded.run(candidate_index, timeout=self._patience).min
-            equal = all(loaded.holds(name, array) for name, array in zip(call.writes, expected_outputs, strict=True))
+            equal = all(
+                loaded.value_equals(name, array) for name, array in zip(call.writes, expected_outputs, strict=True)
+            )
             wrong = "" if equal else describe_disagreement(expected_outputs, call.writes, loaded.read)
         except DeviceError as error:
             tuning_board.restart()

@@ -81,23 +81,23 @@ def test_constants_are_sent_once(device: Device, monkeypatch: pytest.MonkeyPatch
     weights = np.arange(64, dtype=np.int32)
     device.load(scaled(), w=weights)
     sent: list[int] = []
-    load = device.client.load
+    load = device.client.write_bytes
 
     def counted(offset: int, data: bytes) -> None:
         sent.append(len(data))
         load(offset, data)
 
-    monkeypatch.setattr(device.client, "load", counted)
+    monkeypatch.setattr(device.client, "write_bytes", counted)
     again = device.load(Schedule(scaled()).split("i", (None, 4)), w=weights)
     assert sent == [again.image.nbytes]
 
 
 def test_what_does_not_lie_in_the_region(device: Device) -> None:
-    region = device.client.region()
+    region = device.client.query_code_region()
     for action in (
-        lambda: device.client.load(region.nbytes - 1, b"ab"),
-        lambda: device.client.fetch(region.nbytes, 1),
-        lambda: device.client.call(LoadedImage(region.nbytes, 2, 0, region.nbytes), 0),
+        lambda: device.client.write_bytes(region.nbytes - 1, b"ab"),
+        lambda: device.client.read_bytes(region.nbytes, 1),
+        lambda: device.client.call_image(LoadedImage(region.nbytes, 2, 0, region.nbytes), 0),
     ):
         with pytest.raises(DeviceError, match="out of range"):
             action()
@@ -107,17 +107,17 @@ def test_damaged_code_is_not_entered(device: Device) -> None:
     device.unload()
     loaded = device.load(add())
     x = np.ones(64, np.float32)
-    device.client.load(loaded.image.offset + 2, b"\x12\x34")
+    device.client.write_bytes(loaded.image.offset + 2, b"\x12\x34")
     with pytest.raises(DeviceError, match="not there whole"):
         loaded(x, x)
     with pytest.raises(DeviceError, match="not there whole"):  # never loaded
-        device.client.call(LoadedImage(0, 64, 1, 0), 0)
+        device.client.call_image(LoadedImage(0, 64, 1, 0), 0)
     assert np.array_equal(np.asarray(device.load(add())(x, x)), x + x)
 
 
 def test_a_full_region(device: Device) -> None:
     device.unload()
-    many = device.client.region().nbytes // 4
+    many = device.client.query_code_region().nbytes // 4
     a = te.placeholder((many,), "int32", "a")
     with pytest.raises(FitError, match="more bytes are needed"):
         device.load(te.create_prim_func("copy", [a], [te.compute((many,), lambda i: a[i], "c", ("i",))]))
@@ -127,9 +127,9 @@ def test_a_full_region(device: Device) -> None:
 
 def test_a_fault_resets_a_cortex_m(tmp_path: Path) -> None:
     with Device(built(tmp_path, "mps2-an386"), patience=2.0) as device:
-        device.client.load(0, UDF)
+        device.client.write_bytes(0, UDF)
         with pytest.raises(DeviceError, match="restarted"):
-            device.client.call(LoadedImage(0, 2, zlib.crc32(UDF), 0), 0)
+            device.client.call_image(LoadedImage(0, 2, zlib.crc32(UDF), 0), 0)
         device.client.hello()
         device.unload()
         x = np.ones(64, np.float32)
@@ -143,11 +143,15 @@ def test_firmware_that_was_not_built_for_it(tmp_path: Path) -> None:
     with Device(project) as device:
         with pytest.raises(UsageError, match="cannot load code"):
             device.load(add())
-        for action in (device.client.region, lambda: device.client.load(0, b"a"), lambda: device.client.fetch(0, 1)):
+        for action in (
+            device.client.query_code_region,
+            lambda: device.client.write_bytes(0, b"a"),
+            lambda: device.client.read_bytes(0, 1),
+        ):
             with pytest.raises(DeviceError, match="does not know this operation"):
                 action()
         with pytest.raises(DeviceError, match="does not know this operation"):
-            device.client.call(LoadedImage(0, 1, 0, 0), 0)
+            device.client.call_image(LoadedImage(0, 1, 0, 0), 0)
 
 
 def test_what_cannot_be_loaded(tmp_path: Path) -> None:
