@@ -137,7 +137,7 @@ def run_operators_command(arguments: Arguments) -> show.Answer:
     """Run ``microc operators``: list the supported operators with their dtypes."""
     from microc.reports.reference_tables import (
         FORMATS,
-        dtypes_cell,
+        format_dtypes_cell,
         longest_shared_dtypes,
         operator_rows,
         operators_markdown,
@@ -148,7 +148,7 @@ def run_operators_command(arguments: Arguments) -> show.Answer:
     for format_name in FORMATS:
         format_rows = [row for row in rows if row.format == format_name]
         all_dtypes = longest_shared_dtypes(format_rows)
-        cells = [(row.name, row.note, dtypes_cell(row.dtypes, all_dtypes)) for row in format_rows]
+        cells = [(row.name, row.note, format_dtypes_cell(row.dtypes, all_dtypes)) for row in format_rows]
         parts.append(show.format_table((f"{len(format_rows)} of {format_name}", "", "dtypes"), cells, 3))
         if any(cell == "any" for *_, cell in cells):
             parts.append(f"any: {', '.join(all_dtypes)}")

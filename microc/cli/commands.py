@@ -147,9 +147,7 @@ def run_compile_command(arguments: Arguments) -> show.Answer:
     from microc.reports.text_tables import memory_usage_rows
 
     if arguments.output is None:
-        raise UsageError(
-            "compile needs the folder to write (-o); got none", hint="name the project folder to write: -o DIR"
-        )
+        raise UsageError("compile needs the folder to write (-o); got none", hint="add -o DIR")
     if arguments.output.suffix == BLOB_SUFFIX and compilation_options(arguments).get("relocatable"):
         check_output_paths(**{"-o": arguments.output})
     else:

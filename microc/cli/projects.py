@@ -225,14 +225,14 @@ def run_load_command(arguments: Arguments) -> show.Answer:
         "memory": blob.memory,
         "slot": slots.active,
         "commits": slots.commits,
-        "slot_bytes": slots.room,
-        "memory_bytes": slots.memory,
+        "slot_bytes": slots.slot_bytes,
+        "memory_bytes": slots.ram_bytes,
     }
     rows = [
         ("network", f"{blob.name} for {blob.core}"),
         ("slot", f"{'AB'[slots.active or 0]}, commit {show.format_integer(slots.commits)}"),
-        ("  taken", show.format_memory_usage(len(data), slots.room)),
-        ("memory", show.format_memory_usage(blob.memory, slots.memory)),
+        ("  taken", show.format_memory_usage(len(data), slots.slot_bytes)),
+        ("memory", show.format_memory_usage(blob.memory, slots.ram_bytes)),
         ("signature", f"{show.format_integer(len(blob.signature))} bytes" if blob.signature else "none"),
     ]
     return show.Answer(fields, show.format_pairs(rows))

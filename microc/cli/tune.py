@@ -317,7 +317,7 @@ def _answer_with_search(arguments: Arguments) -> show.Answer:
     Return the answer with the results."""
     from microc.compiler.options import make_options
     from microc.compiler.tuned.optimisation_plan import write_plan
-    from microc.tuning.tune import Interrupted, tune, tuning_plan
+    from microc.tuning.tune import Interrupted, make_tuning_plan, tune
     from microc.tuning.tuner import reject_undecided_code
     from microc.tuning.tuning_page import to_html
 
@@ -366,7 +366,7 @@ def _answer_with_search(arguments: Arguments) -> show.Answer:
         write_text_file(arguments.html, to_html(result.database, arguments.model.name, keys=keys))
     elif plan is not None or arguments.html is not None:
         board, records = arguments.board or None, arguments.records
-        plan_data = tuning_plan(arguments.model, arguments.target, board=board, records=records, **options)
+        plan_data = make_tuning_plan(arguments.model, arguments.target, board=board, records=records, **options)
         if plan is not None:
             write_plan(plan, plan_data)
             text += f"\nor what the plan chooses: microc compile MODEL --plan {plan}"

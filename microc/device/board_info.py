@@ -97,16 +97,16 @@ class Slots:
     """The two flash slots for loaded networks on a board, and their capacity.
 
     ``format``: format version of the network files (blobs) that the board reads. ``active``: index of the slot whose
-    network runs, None if no network runs. ``unit``: number of bytes of one flash write. ``room``: size of a slot in
-    bytes. ``memory``: bytes of RAM for tensors. ``stack``: bytes of stack. ``commits``: commit number of the running
-    network. ``core``, ``abi``: core and ABI checksum of the firmware."""
+    network runs, None if no network runs. ``flash_write_bytes``: number of bytes of one flash write. ``slot_bytes``: size
+    of a slot. ``ram_bytes``: RAM for tensors. ``stack_bytes``: size of the stack. ``commits``: commit number of the
+    running network. ``core``, ``abi``: core and ABI checksum of the firmware."""
 
     format: int
     active: int | None
-    unit: int
-    room: int
-    memory: int
-    stack: int
+    flash_write_bytes: int
+    slot_bytes: int
+    ram_bytes: int
+    stack_bytes: int
     commits: int
     abi: int
     core: str

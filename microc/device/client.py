@@ -111,8 +111,8 @@ class Client:
 
         Raises DeviceError if no board answers or the firmware has another protocol version."""
         self._info = None
-        with self._link.within(self._run_timeout):
-            max_payload, count, self_test, tick_hz = struct.unpack("<HBBI", self._link.begin())
+        with self._link.limit_time(self._run_timeout):
+            max_payload, count, self_test, tick_hz = struct.unpack("<HBBI", self._link.begin_session())
             if not 32 <= max_payload <= 4096 or tick_hz == 0 or self_test > count + 1:
                 raise self._link.invalid_answer_error(Operation.HELLO)
             models: list[ModelInfo] = []
@@ -325,7 +325,7 @@ class Client:
         """Limit the total time of the requests in a ``with`` block.
 
         ``nbytes``: bytes that they carry together. ``computing_seconds``: time that the board may compute."""
-        return self._link.within(computing_seconds + self._link.patience + nbytes / _MIN_BYTES_PER_SECOND)
+        return self._link.limit_time(computing_seconds + self._link.patience + nbytes / _MIN_BYTES_PER_SECOND)
 
     def _report_progress(self, stage: str, done: int, total: int) -> None:
         """Call the progress function, if there is one."""

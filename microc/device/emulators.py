@@ -68,7 +68,7 @@ class Emulator:
         self._folder = Path()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: QmpSession | None = None
-        self._parse_tcp_ports_by_label: dict[str, int] = {}
+        self._ports_by_label: dict[str, int] = {}
         self._cleanup: weakref.finalize[[subprocess.Popen[bytes], Path], Emulator] | None = None
 
     def __enter__(self) -> Emulator:
@@ -116,7 +116,7 @@ class Emulator:
         self._cleanup = weakref.finalize(self, _end_emulator, self._process, self._folder)
         try:
             self._control = self._connect_control()
-            self._parse_tcp_ports_by_label = _parse_tcp_ports_by_label(self._control.command("query-chardev"))
+            self._ports_by_label = _parse_tcp_ports_by_label(self._control.execute("query-chardev"))
         except BaseException:
             self.close()
             raise
@@ -124,17 +124,17 @@ class Emulator:
     @property
     def url(self) -> str:
         """Address of the console for :mod:`microc.device.transport`: ``socket://127.0.0.1:PORT``."""
-        return f"socket://127.0.0.1:{self._parse_tcp_ports_by_label['serial0']}"
+        return f"socket://127.0.0.1:{self._ports_by_label['serial0']}"
 
     @property
     def gdb(self) -> str:
         """``host:port`` of the gdb server; raises UsageError if it was started without ``debug``."""
-        if "gdb" not in self._parse_tcp_ports_by_label:
+        if "gdb" not in self._ports_by_label:
             raise UsageError(
                 "the emulator has no gdb server, because it was started without debug=True",
                 hint="start it with debug=True",
             )
-        return f"127.0.0.1:{self._parse_tcp_ports_by_label['gdb']}"
+        return f"127.0.0.1:{self._ports_by_label['gdb']}"
 
     @property
     def running(self) -> bool:
@@ -149,19 +149,19 @@ class Emulator:
 
     def resume(self) -> None:
         """Continue a board that is held at reset."""
-        self.control("cont")
+        self.execute_qmp_command("cont")
 
     def reset(self) -> None:
         """Reset the board; memory keeps what a debugger has loaded."""
-        self.control("system_reset")
+        self.execute_qmp_command("system_reset")
 
-    def control(self, command: str) -> Any:
+    def execute_qmp_command(self, command: str) -> Any:
         """Execute a command of QEMU's machine protocol (QMP); return its result.
 
         Raises DeviceError if the emulator has ended or refuses the command."""
         if self._control is None or not self.running:
             raise DeviceError("the emulator has ended", where=self.argv[0], hint=self.log)
-        return self._control.command(command)
+        return self._control.execute(command)
 
     def _connect_control(self) -> QmpSession:
         """Wait for the control socket and connect to it. Raises ToolError if the emulator ends or takes too long."""
@@ -191,13 +191,13 @@ class QmpSession:
             raise
         self._lines: IO[bytes] = self._socket.makefile("rb")
         self._read_reply()  # the greeting
-        self.command("qmp_capabilities")
+        self.execute("qmp_capabilities")
 
     def close(self) -> None:
         self._lines.close()
         self._socket.close()
 
-    def command(self, name: str) -> Any:
+    def execute(self, name: str) -> Any:
         """Execute the QMP command ``name`` without arguments; return its result. Events before the result are skipped.
 
         Raises DeviceError if the emulator refuses or does not answer."""

@@ -222,7 +222,7 @@ class ProtocolSession:
         return sum(waits) + self._reconnect
 
     @contextmanager
-    def within(self, seconds: float) -> Iterator[None]:
+    def limit_time(self, seconds: float) -> Iterator[None]:
         """Limit the total time of all requests in a ``with`` block to ``seconds``, else DeviceError.
 
         A board that answers each request at the last moment, or sends single bytes, therefore cannot block the host."""
@@ -233,7 +233,7 @@ class ProtocolSession:
         finally:
             self._deadline, self._limit = before
 
-    def begin(self) -> bytes:
+    def begin_session(self) -> bytes:
         """Begin a new session; return the board's answer to HELLO."""
         reply = self._send_hello()
         if reply.status == Status.BAD_SEQUENCE:  # the random session number happened to be the board's current one

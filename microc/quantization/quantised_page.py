@@ -21,7 +21,13 @@ from microc.quantization.calibration_data import SampleData, classify_outputs
 from microc.quantization.integer_scheme import Activation, Weight
 from microc.quantization.network_noise import NetworkPair
 from microc.quantization.network_structure import MeasuredEnd
-from microc.reports.drawings import Matrix, Plot, Point, lay_out_confusion_matrix, lay_out_scatter_plot
+from microc.reports.drawings import (
+    ConfusionMatrixLayout,
+    PlotPoint,
+    ScatterPlot,
+    lay_out_confusion_matrix,
+    lay_out_scatter_plot,
+)
 from microc.reports.page import Fact
 
 # ---- Quality of a quantised network: each value and each output is compared with that of the float network.
@@ -268,13 +274,13 @@ class QuantizedContext:
     facts: tuple[Fact, ...]
     advice: tuple[str, ...]
     classified: bool
-    matrix: Matrix | None
+    matrix: ConfusionMatrixLayout | None
     confused: Table
     changed: Table
     changed_note: str
     rows: tuple[LayerTableRow, ...]
     columns: tuple[str, ...]
-    plots: tuple[Plot, ...]
+    plots: tuple[ScatterPlot, ...]
     repairs: Table
     floats: Table
     floats_note: str
@@ -418,7 +424,7 @@ def _format_number_cell(number: float | None, format_spec: str) -> Number:
     return (-1, "") if number is None else (number, format_spec.format(number))
 
 
-def _noise_plots(search_report: Mapping[str, Any]) -> Iterator[Plot]:
+def _noise_plots(search_report: Mapping[str, Any]) -> Iterator[ScatterPlot]:
     """Yield the plots of the search for numbers of bits: noise against flash, and noise against time.
 
     A line connects the networks in the plot whose Pareto front was searched."""
@@ -431,7 +437,7 @@ def _noise_plots(search_report: Mapping[str, Any]) -> Iterator[Plot]:
             yield lay_out_scatter_plot(points, (label, "signal to noise, dB"), line)
 
 
-def _plot_point_of_network(front_entry: Mapping[str, Any], x: int) -> Point:
+def _plot_point_of_network(front_entry: Mapping[str, Any], x: int) -> PlotPoint:
     """Return the point of a network of the Pareto front in a plot.
 
     ``front_entry``: the network's entry in the report. ``x``: bytes of flash or cycles."""
@@ -440,7 +446,7 @@ def _plot_point_of_network(front_entry: Mapping[str, Any], x: int) -> Point:
     ]
     kind = "chosen" if front_entry["chosen"] else "measured" if measured else "predicted"
     ratio = -10 * math.log10(front_entry["noise"]) if front_entry["noise"] > 0 else _NOISELESS_DECIBELS
-    return Point(
+    return PlotPoint(
         x,
         ratio,
         kind,

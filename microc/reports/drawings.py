@@ -31,7 +31,7 @@ _AXIS_MARGIN = 0.05
 
 
 @frozen
-class Point:
+class PlotPoint:
     """A point of a scatter plot. ``kind`` selects its colour; ``title`` is its tooltip."""
 
     x: float
@@ -41,53 +41,53 @@ class Point:
 
 
 @frozen
-class Tick:
+class AxisTick:
     """A tick of an axis: its position along the axis in pixels, and its label."""
 
-    at: float
+    position: float
     label: str
 
 
 @frozen
-class Plot:
+class ScatterPlot:
     """A scatter plot with positions in pixels.
 
-    ``path``: SVG path of a line, empty if there is none; ``across``: ticks of the horizontal axis; ``up``: ticks of the
-    vertical axis; ``labels``: texts of the two axes; ``frame``: left, top, right and bottom of the plotting area."""
+    ``path``: SVG path of a line, empty if there is none; ``x_ticks``: ticks of the horizontal axis; ``y_ticks``: ticks
+    of the vertical axis; ``axis_labels``: texts of the two axes; ``frame``: left, top, right and bottom of the plotting area."""
 
-    points: tuple[Point, ...]
+    points: tuple[PlotPoint, ...]
     path: str
-    across: tuple[Tick, ...]
-    up: tuple[Tick, ...]
-    labels: tuple[str, str]
+    x_ticks: tuple[AxisTick, ...]
+    y_ticks: tuple[AxisTick, ...]
+    axis_labels: tuple[str, str]
     frame: tuple[int, int, int, int]
     size: tuple[int, int] = (PLOT_WIDTH, PLOT_HEIGHT)
 
 
 def lay_out_scatter_plot(
-    points: Sequence[Point], labels: tuple[str, str], line: Sequence[tuple[float, float]] = ()
-) -> Plot:
+    points: Sequence[PlotPoint], axis_labels: tuple[str, str], polyline: Sequence[tuple[float, float]] = ()
+) -> ScatterPlot:
     """Lay out a scatter plot of at least one point.
 
-    ``labels``: texts of the horizontal and the vertical axis; ``line``: points of a polyline to draw as well."""
-    y, up = _axis_scale_and_ticks([point.y for point in points], PLOT_HEIGHT - PLOT_BOTTOM, PLOT_TOP)
-    left = max(PLOT_LEFT, 10 + _DIGIT_WIDTH * max(len(tick.label) for tick in up))
-    x, across = _axis_scale_and_ticks([point.x for point in points], left, PLOT_WIDTH - PLOT_RIGHT)
-    points_in_pixels = tuple(Point(x(point.x), y(point.y), point.kind, point.title) for point in points)
-    path = "M" + "L".join(f"{x(right):.1f} {y(top):.1f}" for right, top in line) if line else ""
-    return Plot(
+    ``axis_labels``: texts of the horizontal and the vertical axis; ``polyline``: points of a line to draw as well."""
+    y, y_ticks = _axis_scale_and_ticks([point.y for point in points], PLOT_HEIGHT - PLOT_BOTTOM, PLOT_TOP)
+    left = max(PLOT_LEFT, 10 + _DIGIT_WIDTH * max(len(tick.label) for tick in y_ticks))
+    x, x_ticks = _axis_scale_and_ticks([point.x for point in points], left, PLOT_WIDTH - PLOT_RIGHT)
+    points_in_pixels = tuple(PlotPoint(x(point.x), y(point.y), point.kind, point.title) for point in points)
+    path = "M" + "L".join(f"{x(right):.1f} {y(top):.1f}" for right, top in polyline) if polyline else ""
+    return ScatterPlot(
         points_in_pixels,
         path,
-        across,
-        up,
-        labels,
+        x_ticks,
+        y_ticks,
+        axis_labels,
         frame=(left, PLOT_TOP, PLOT_WIDTH - PLOT_RIGHT, PLOT_HEIGHT - PLOT_BOTTOM),
     )
 
 
 def _axis_scale_and_ticks(
     coordinates: Sequence[float], start: int, end: int
-) -> tuple[Callable[[float], float], tuple[Tick, ...]]:
+) -> tuple[Callable[[float], float], tuple[AxisTick, ...]]:
     """Return the scale of an axis, a function that converts numbers to pixels, and the axis' ticks at round numbers.
 
     ``coordinates``: the numbers that the axis must cover; ``start``, ``end``: pixel positions of the axis' ends."""
@@ -100,7 +100,7 @@ def _axis_scale_and_ticks(
 
     step = _round_up_tick_distance((high - low) / _MAX_TICKS)
     first, last = math.ceil(low / step), math.floor(high / step)
-    return to_pixels, tuple(Tick(to_pixels(k * step), f"{k * step:,.10g}") for k in range(first, last + 1))
+    return to_pixels, tuple(AxisTick(to_pixels(k * step), f"{k * step:,.10g}") for k in range(first, last + 1))
 
 
 def _round_up_tick_distance(min_distance: float) -> float:
@@ -117,11 +117,11 @@ _MAX_HEAT = 5
 
 
 @frozen
-class Cell:
+class ConfusionCell:
     """A cell of a confusion matrix.
 
     ``x``, ``y``: upper left corner in pixels; ``count``: number of samples as text; ``change``: difference to an earlier
-    matrix as text; ``heat``: colour, 0 to 5 by the cell's share of the samples of the true class; ``right``: True on the
+    matrix as text; ``heat``: colour, 0 to 5 by the cell's share of the samples of the true class; ``is_correct``: True on the
     diagonal, where the answers are correct; ``title``: the tooltip."""
 
     x: int
@@ -129,23 +129,25 @@ class Cell:
     count: str
     change: str
     heat: int
-    right: bool
+    is_correct: bool
     title: str
 
 
 @frozen
-class Matrix:
+class ConfusionMatrixLayout:
     """A laid out confusion matrix.
 
-    ``size`` of the whole and ``side`` of a cell, in pixels; ``classes``: position along an edge and label of each class."""
+    ``size`` of the whole and ``cell_size`` of a cell, in pixels; ``classes``: position along an edge and label of each class."""
 
     size: int
-    side: int
-    cells: tuple[Cell, ...]
+    cell_size: int
+    cells: tuple[ConfusionCell, ...]
     classes: tuple[tuple[int, str], ...]
 
 
-def lay_out_confusion_matrix(counts: Sequence[Sequence[int]], before: Sequence[Sequence[int]] | None = None) -> Matrix:
+def lay_out_confusion_matrix(
+    counts: Sequence[Sequence[int]], before: Sequence[Sequence[int]] | None = None
+) -> ConfusionMatrixLayout:
     """Lay out a confusion matrix.
 
     ``counts``: number of samples, by true class (row) and answered class (column); ``before``: counts of an earlier
@@ -159,7 +161,7 @@ def lay_out_confusion_matrix(counts: Sequence[Sequence[int]], before: Sequence[S
                 f", {change:+,} against before" if change else ""
             )
             cells.append(
-                Cell(
+                ConfusionCell(
                     x=MARGIN + SIDE * answer,
                     y=MARGIN + SIDE * truth,
                     count=f"{count:,}" if count else "",
@@ -170,7 +172,7 @@ def lay_out_confusion_matrix(counts: Sequence[Sequence[int]], before: Sequence[S
                 )
             )
     places = tuple((MARGIN + SIDE * k + SIDE // 2, str(k)) for k in range(len(counts)))
-    return Matrix(MARGIN + SIDE * len(counts) + 1, SIDE, tuple(cells), places)
+    return ConfusionMatrixLayout(MARGIN + SIDE * len(counts) + 1, SIDE, tuple(cells), places)
 
 
 # ---- Layered layout of a directed acyclic graph, from top to bottom.
@@ -187,7 +189,7 @@ _SWEEPS = 6
 
 
 @frozen
-class Layout:
+class GraphLayout:
     """The layout of a graph, in pixels.
 
     ``corners``: upper left corners of the boxes, in the order of box numbers; ``paths``: an SVG path for every edge, in the
@@ -199,7 +201,7 @@ class Layout:
     height: float
 
 
-def lay_out_graph(box_count: int, edges: Sequence[tuple[int, int]], box_width: float, box_height: float) -> Layout:
+def lay_out_graph(box_count: int, edges: Sequence[tuple[int, int]], box_width: float, box_height: float) -> GraphLayout:
     """Lay out a directed acyclic graph in ranks from top to bottom.
 
     The graph has ``box_count`` boxes of the same size, ``box_width`` by ``box_height`` pixels. ``edges``: pairs of box
@@ -220,7 +222,7 @@ def lay_out_graph(box_count: int, edges: Sequence[tuple[int, int]], box_width: f
     )
     right = max((x[n] + widths[n] / 2 for n in range(total)), default=0.0)
     bottom = max((y[n] + box_height for n in range(box_count)), default=0.0)
-    return Layout(tuple((x[n] - box_width / 2, y[n]) for n in range(box_count)), paths, right, bottom)
+    return GraphLayout(tuple((x[n] - box_width / 2, y[n]) for n in range(box_count)), paths, right, bottom)
 
 
 def _box_ranks(box_count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
@@ -365,7 +367,7 @@ class LayerBox:
 
 
 @frozen
-class Picture:
+class NetworkDrawing:
     """The drawing of a network graph, in pixels: its size, its boxes, and the SVG paths of its edges."""
 
     width: float
@@ -374,7 +376,7 @@ class Picture:
     paths: tuple[str, ...]
 
 
-def lay_out_network_graph(data: Mapping[str, Any]) -> Picture:
+def lay_out_network_graph(data: Mapping[str, Any]) -> NetworkDrawing:
     """Lay out the graph of the network that a report describes; ``data``: the report's data."""
     layers, tensors = data["layers"], {t["name"]: t for t in data["tensors"]}
     inputs, outputs = ([t["name"] for t in data[kind]] for kind in ("inputs", "outputs"))
@@ -396,7 +398,7 @@ def lay_out_network_graph(data: Mapping[str, Any]) -> Picture:
         *(_tensor_box_fields(tensors[name], "output") for name in outputs),
     ]
     layer_boxes = (LayerBox(*corner, *box) for corner, box in zip(graph.corners, boxes, strict=True))
-    return Picture(graph.width, graph.height, tuple(layer_boxes), graph.paths)
+    return NetworkDrawing(graph.width, graph.height, tuple(layer_boxes), graph.paths)
 
 
 def _source_box_numbers(tensor: Mapping[str, Any], sources: Sequence[str]) -> list[int]:
@@ -496,7 +498,7 @@ _MAX_LEVELS = 6
 
 
 @frozen
-class Box:
+class MemoryBox:
     """A rectangle of the memory map, in pixels: a value, or an area that two values share.
 
     ``kind`` selects the colour; ``label``: the text in it, drawn ``INDENT`` pixels from the left, empty if it does not fit;
@@ -512,23 +514,23 @@ class Box:
 
 
 @frozen
-class Column:
+class StepLabels:
     """The labels of a step, below the memory map.
 
     ``x``: centre of the step's column in pixels; ``label``: the step's number as text, empty for some if columns are
-    narrow; ``title``: the tooltip; ``live``: bytes of the arena in use, as text; ``peak``: True if no step uses more bytes;
+    narrow; ``title``: the tooltip; ``live``: bytes of the arena in use, as text; ``is_peak``: True if no step uses more bytes;
     ``step``: the step's number, -1 for the columns before the first and after the last step."""
 
     x: float
     label: str
     title: str
     live: str
-    peak: bool
+    is_peak: bool
     step: int
 
 
 @frozen
-class Level:
+class OffsetLine:
     """A horizontal line of the memory map: its vertical position in pixels, and its arena offset in bytes as text."""
 
     y: float
@@ -539,18 +541,18 @@ class Level:
 class MemoryMap:
     """A memory map: the use of the arena over time, in pixels.
 
-    ``width``, ``height``: of the whole; ``column``: width of a step's column; ``overlaps``: areas where a step's result
+    ``width``, ``height``: of the whole; ``column_width``: width of a step's column; ``overlaps``: areas where a step's result
     overwrites an operand of the step, or where the step's workspace shares memory with a value; ``arena``: line at the
     arena's size; ``kinds``: kinds of values that occur, for the legend."""
 
     width: float
     height: float
-    column: float
-    boxes: tuple[Box, ...]
-    overlaps: tuple[Box, ...]
-    columns: tuple[Column, ...]
-    levels: tuple[Level, ...]
-    arena: Level
+    column_width: float
+    boxes: tuple[MemoryBox, ...]
+    overlaps: tuple[MemoryBox, ...]
+    columns: tuple[StepLabels, ...]
+    levels: tuple[OffsetLine, ...]
+    arena: OffsetLine
     kinds: tuple[str, ...]
 
 
@@ -560,7 +562,7 @@ def lay_out_memory_map(manifest: Mapping[str, Any], step_names: Sequence[str]) -
     The horizontal axis shows the steps of the network, the vertical axis addresses. ``step_names``: a name for each step."""
     steps = len(manifest["kernels"])
     column = min(max(_MAP_WIDTH / (steps + 2), _MIN_COLUMN_WIDTH), _MAX_COLUMN_WIDTH)
-    plot = _MemoryMapScale(column, manifest["arena_size"])
+    map_scale = _MemoryMapScale(column, manifest["arena_size"])
     # Drawn last, over others: outputs are often views of other values, and workspaces reuse memory that others free.
     drawn_last = ("output", "workspace")
     values = sorted(
@@ -572,12 +574,14 @@ def lay_out_memory_map(manifest: Mapping[str, Any], step_names: Sequence[str]) -
     return MemoryMap(
         width=MEMORY_MAP_LEFT + column * (steps + 2) + MEMORY_MAP_RIGHT,
         height=MEMORY_MAP_TOP + _MAP_HEIGHT + MEMORY_MAP_BOTTOM,
-        column=column,
-        boxes=_remove_hidden_labels([plot.box(m, step_names) for m in values]),
-        overlaps=tuple(plot.overlap(*both) for both in _overlapping_values(values)),
-        columns=tuple(_memory_map_columns(plot, step_names, live)),
-        levels=tuple(Level(plot.y(at), f"{at:,}") for at in _round_byte_levels(manifest["arena_size"])),
-        arena=Level(plot.y(manifest["arena_size"]), f"{manifest['arena_size']:,} bytes"),
+        column_width=column,
+        boxes=_remove_hidden_labels([map_scale.box(m, step_names) for m in values]),
+        overlaps=tuple(map_scale.overlap_box(*both) for both in _overlapping_values(values)),
+        columns=tuple(_memory_map_columns(map_scale, step_names, live)),
+        levels=tuple(
+            OffsetLine(map_scale.y_of_offset(at), f"{at:,}") for at in _round_byte_levels(manifest["arena_size"])
+        ),
+        arena=OffsetLine(map_scale.y_of_offset(manifest["arena_size"]), f"{manifest['arena_size']:,} bytes"),
         kinds=tuple(k for k in ("input", "intermediate", "workspace", "state", "const", "output") if k in kinds),
     )
 
@@ -586,50 +590,52 @@ def lay_out_memory_map(manifest: Mapping[str, Any], step_names: Sequence[str]) -
 class _MemoryMapScale:
     """The scale of a memory map, which converts steps and arena offsets to pixels.
 
-    ``column``: width of a step's column in pixels; ``size``: bytes of the arena."""
+    ``column_width``: width of a step's column in pixels; ``arena_bytes``: size of the arena."""
 
-    column: float
-    size: int
+    column_width: float
+    arena_bytes: int
 
-    def x(self, step: int) -> float:
+    def x_of_step(self, step: int) -> float:
         """Return the position of the left edge of a step's column, in pixels."""
-        return MEMORY_MAP_LEFT + self.column * (step + 1)
+        return MEMORY_MAP_LEFT + self.column_width * (step + 1)
 
-    def y(self, offset: int) -> float:
+    def y_of_offset(self, offset: int) -> float:
         """Return the vertical position of an arena offset (in bytes), in pixels."""
-        return MEMORY_MAP_TOP + _MAP_HEIGHT * (1 - offset / max(self.size, 1))
+        return MEMORY_MAP_TOP + _MAP_HEIGHT * (1 - offset / max(self.arena_bytes, 1))
 
-    def box(self, value: Mapping[str, Any], names: Sequence[str]) -> Box:
+    def box(self, value: Mapping[str, Any], names: Sequence[str]) -> MemoryBox:
         """Return the rectangle of a value: its lifetime on the horizontal axis, its addresses on the vertical axis."""
-        width = self.column * (value["last"] - value["first"] + 1)
-        height = _MAP_HEIGHT * value["bytes"] / max(self.size, 1)
-        x, y = self.x(value["first"]), self.y(value["offset"] + value["bytes"])
+        width = self.column_width * (value["last"] - value["first"] + 1)
+        height = _MAP_HEIGHT * value["bytes"] / max(self.arena_bytes, 1)
+        x, y = self.x_of_step(value["first"]), self.y_of_offset(value["offset"] + value["bytes"])
         label = value["name"] if len(value["name"]) * _CHARACTER_WIDTH < width - 2 * INDENT and height >= 15 else ""
-        return Box(x, y, width, height, value["kind"], label, _format_value_tooltip(value, names))
+        return MemoryBox(x, y, width, height, value["kind"], label, _format_value_tooltip(value, names))
 
-    def overlap(self, old: Mapping[str, Any], new: Mapping[str, Any], step: int) -> Box:
+    def overlap_box(self, old: Mapping[str, Any], new: Mapping[str, Any], step: int) -> MemoryBox:
         """Return the rectangle of the bytes that two values share during a step."""
         start = max(old["offset"], new["offset"])
         stop = min(old["offset"] + old["bytes"], new["offset"] + new["bytes"])
-        height = _MAP_HEIGHT * (stop - start) / max(self.size, 1)
+        height = _MAP_HEIGHT * (stop - start) / max(self.arena_bytes, 1)
         title = f"step {step}: {new['name']} lies over {stop - start:,} bytes of {old['name']}"
-        return Box(self.x(step), self.y(stop), self.column, height, "overlap", "", title)
+        return MemoryBox(self.x_of_step(step), self.y_of_offset(stop), self.column_width, height, "overlap", "", title)
 
 
-def _remove_hidden_labels(boxes: Sequence[Box]) -> tuple[Box, ...]:
+def _remove_hidden_labels(boxes: Sequence[MemoryBox]) -> tuple[MemoryBox, ...]:
     """Remove the labels of boxes that a box drawn later would cover; return all boxes."""
 
-    def is_label_covered(box: Box, by: Box) -> bool:
+    def is_label_covered(box: MemoryBox, later_box: MemoryBox) -> bool:
         right, middle = box.x + INDENT + len(box.label) * _CHARACTER_WIDTH, box.y + box.height / 2
         return (
-            box.x < by.x + by.width
-            and by.x < right
-            and by.y < middle + _CHARACTER_WIDTH
-            and middle - _CHARACTER_WIDTH < by.y + by.height
+            box.x < later_box.x + later_box.width
+            and later_box.x < right
+            and later_box.y < middle + _CHARACTER_WIDTH
+            and middle - _CHARACTER_WIDTH < later_box.y + later_box.height
         )
 
     return tuple(
-        replace(box, label="") if box.label and any(is_label_covered(box, by) for by in boxes[k + 1 :]) else box
+        replace(box, label="")
+        if box.label and any(is_label_covered(box, later_box) for later_box in boxes[k + 1 :])
+        else box
         for k, box in enumerate(boxes)
     )
 
@@ -667,16 +673,16 @@ def _overlapping_values(memory: Sequence[Mapping[str, Any]]) -> list[tuple[Mappi
 
 def _memory_map_columns(
     map_scale: _MemoryMapScale, step_names: Sequence[str], live_bytes: Sequence[int]
-) -> list[Column]:
+) -> list[StepLabels]:
     """List the labels of all columns of the memory map.
 
     If columns are narrow, only every second, fifth, tenth ... step has its number as label. ``live_bytes``: bytes of the
     arena in use during each step."""
-    label_step = next(n for n in (1, 2, 5, 10, 20, 50, 100, 1000) if n * map_scale.column >= 22)
-    is_wide = map_scale.column >= 46
+    label_step = next(n for n in (1, 2, 5, 10, 20, 50, 100, 1000) if n * map_scale.column_width >= 22)
+    is_wide = map_scale.column_width >= 46
     columns = [
-        Column(
-            map_scale.x(k) + map_scale.column / 2,
+        StepLabels(
+            map_scale.x_of_step(k) + map_scale.column_width / 2,
             str(k) if k % label_step == 0 else "",
             f"step {k}: {name}, {live_bytes[k]:,} bytes in use",
             f"{live_bytes[k]:,}" if is_wide else "",
@@ -688,7 +694,10 @@ def _memory_map_columns(
     ends = (("in", -1, "before the first step"), ("out", len(step_names), "after the last step"))
     return [
         *columns,
-        *(Column(map_scale.x(k) + map_scale.column / 2, label, title, "", False, -1) for label, k, title in ends),
+        *(
+            StepLabels(map_scale.x_of_step(k) + map_scale.column_width / 2, label, title, "", False, -1)
+            for label, k, title in ends
+        ),
     ]
 
 

@@ -10,9 +10,9 @@ from microc.codegen.render import Data, render_html
 from microc.reports.drawings import (
     PICTURE_HEIGHT,
     PICTURE_WIDTH,
-    Matrix,
+    ConfusionMatrixLayout,
     MemoryMap,
-    Picture,
+    NetworkDrawing,
     lay_out_confusion_matrix,
     lay_out_memory_map,
     lay_out_network_graph,
@@ -47,13 +47,13 @@ class Fact:
 class LayerRow:
     """A layer on the page: its bar in the timeline, and its row in the table of layers.
 
-    ``layer``: short name; ``full``: full location in the model; ``result``: type of its first output; ``rule``: name of
+    ``layer``: short name; ``full_name``: full location in the model; ``result``: type of its first output; ``rule``: name of
     its schedule; ``start`` and ``length``: of its bar, in percent of the total time; ``cells``: a pair for each column,
     the number to sort by and the text."""
 
     step: int
     layer: str
-    full: str
+    full_name: str
     op: str
     result: str
     rule: str
@@ -115,11 +115,11 @@ class ReportContext:
     columns: tuple[str, ...]
     totals: tuple[str, ...]
     marks: tuple[tuple[str, str], ...]
-    picture: Picture
+    picture: NetworkDrawing
     box: tuple[int, int]
     bars: tuple[MemoryBar, ...]
     accuracy: tuple[str, ...]
-    matrix: Matrix | None
+    matrix: ConfusionMatrixLayout | None
     first: int
     data: Data
     before: Data | None
@@ -255,7 +255,7 @@ def _layer_rows(data: Mapping[str, Any], total_time: int) -> Iterator[LayerRow]:
         yield LayerRow(
             step=layer["step"],
             layer=layer["name"],
-            full=layer["layer"],
+            full_name=layer["layer"],
             op=layer["op"].replace("+", " + "),
             result=f"{results[0]['dtype']} {format_shape_with_times_signs(results[0]['shape'])}" if results else "",
             rule=_schedule_text(layer),

@@ -112,7 +112,7 @@ def _operator_category(operator: OpDef) -> str:
     return "elementwise" if operator.elementwise else "expression"
 
 
-def dtypes_cell(dtypes: Sequence[str], all_dtypes: Sequence[str]) -> str:
+def format_dtypes_cell(dtypes: Sequence[str], all_dtypes: Sequence[str]) -> str:
     """Format the dtypes of an operator for a table cell; ``any`` if they are all dtypes that operators of its format accept."""
     return "any" if len(dtypes) >= _MIN_ABBREVIATED_DTYPES and tuple(dtypes) == tuple(all_dtypes) else ", ".join(dtypes)
 
@@ -178,10 +178,10 @@ def operators_markdown() -> str:
         title, text = _OPERATOR_SECTIONS[format_name]
         legend = (
             f" *any*: {', '.join(all_dtypes)}."
-            if any(dtypes_cell(row.dtypes, all_dtypes) == "any" for row in format_rows)
+            if any(format_dtypes_cell(row.dtypes, all_dtypes) == "any" for row in format_rows)
             else ""
         )
-        cells = [(f"`{row.name}`", dtypes_cell(row.dtypes, all_dtypes) or "-", row.note) for row in format_rows]
+        cells = [(f"`{row.name}`", format_dtypes_cell(row.dtypes, all_dtypes) or "-", row.note) for row in format_rows]
         has_notes = any(note for _, _, note in cells)
         lines = [
             f"| {len(format_rows)} operators | dtypes |" + (" |" if has_notes else ""),

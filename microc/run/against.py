@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 # ---- The quick check after compiling a Python object: a few random rows, compared with the object's own framework,
 # which is imported anyway.
 
-Run = Callable[[Sequence[Array]], Sequence[Array]]
+RunFunction = Callable[[Sequence[Array]], Sequence[Array]]
 
 _MAX_ROWS = 8
 _MAX_COMPILED_MACS, _MAX_REFERENCE_MACS = 100_000_000, 1_000_000
@@ -60,7 +60,7 @@ _SEED = 20
 
 
 def check_against_framework(
-    model: Any, network: Run | None, tensors: Sequence[Mapping[str, Any]], graph: Graph, options: Options
+    model: Any, network: RunFunction | None, tensors: Sequence[Mapping[str, Any]], graph: Graph, options: Options
 ) -> None:
     """Compare the outputs of a compiled model with those of its framework, for a few sets of inputs. Raises
     VerificationError if they differ by more than rounding.
@@ -142,7 +142,7 @@ def _estimate_macs(graph: Graph, node: Node) -> int:
     return size * max(1, max(weights, default=1) // max(graph.types[node.outputs[0]].shape[-1:] or (1,)))
 
 
-def _create_numpy_reference_runner(graph: Graph) -> Run:
+def _create_numpy_reference_runner(graph: Graph) -> RunFunction:
     """Return a function that runs a graph by the numpy references of its operators. The references define the results
     that kernels must compute."""
 

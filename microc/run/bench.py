@@ -25,7 +25,7 @@ from microc.target import Board
 EMULATED, ATTACHED = "all-emulated", "attached"
 """Names for all boards that an emulator or simulator can run, and for all boards found on serial ports by their USB
 ids."""
-Write = Callable[[Board, Path], Path]
+WriteProject = Callable[[Board, Path], Path]
 """Compiles for a board into a folder; returns the project's folder."""
 
 
@@ -94,7 +94,7 @@ def _boards_of_selector(selector: str) -> tuple[Board, ...]:
 
 
 def measure_boards(
-    write: Write,
+    write: WriteProject,
     boards: Sequence[Board],
     *,
     meter: str = "",
@@ -126,7 +126,7 @@ def measure_boards(
 
 
 def _measure_board(
-    row: BoardFigures, board: Board, write: Write, folder: Path, meter: str, repeat: int, answer_timeout: float
+    row: BoardFigures, board: Board, write: WriteProject, folder: Path, meter: str, repeat: int, answer_timeout: float
 ) -> BoardFigures:
     """Measure a network on one board; return the board's row with the figures, or with the error.
 

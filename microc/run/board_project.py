@@ -482,13 +482,13 @@ def send_network(client: Client, blob: Blob) -> Slots:
     slots = query_slots(client)
     _check_network_core(blob, slots)
     _check_network_fits(blob, len(data), slots)
-    if slots.unit > client.info.max_payload - 4:
+    if slots.flash_write_bytes > client.info.max_payload - 4:
         raise DeviceError(
-            f"the board writes flash in units of {slots.unit} bytes, which must fit a frame; got frames of "
+            f"the board writes flash in units of {slots.flash_write_bytes} bytes, which must fit a frame; got frames of "
             f"{client.info.max_payload - 4} bytes",
             hint="build its firmware with a larger MICROC_RPC_MAX_PAYLOAD",
         )
-    write_and_activate_slot(client, data, slots.unit)
+    write_and_activate_slot(client, data, slots.flash_write_bytes)
     return query_slots(client)
 
 
@@ -522,9 +522,9 @@ def _check_network_fits(blob: Blob, packed_bytes: int, slots: Slots) -> None:
     reasons = [
         f"takes {need:,} bytes of {what}, the board has {room:,}"
         for what, need, room in (
-            ("a slot", packed_bytes, slots.room),
-            ("memory for tensors", blob.memory + table, slots.memory),
-            ("stack", blob.stack, slots.stack),
+            ("a slot", packed_bytes, slots.slot_bytes),
+            ("memory for tensors", blob.memory + table, slots.ram_bytes),
+            ("stack", blob.stack, slots.stack_bytes),
         )
         if need > room
     ]

@@ -262,7 +262,7 @@ def _check_one_of(name: str, value: object, allowed_values: tuple[str, ...]) -> 
 
 
 @registers_plugins
-def tuning_plan(
+def make_tuning_plan(
     model: Any, target: str = "", *, board: str | Path | Board | None = None, records: str | Path, **options: Any
 ) -> dict[str, Any]:
     """Return the optimisation plan of a network, which ``write_plan`` writes to a file.

@@ -12,7 +12,7 @@ from microc import __version__
 from microc.base.immutable import frozen
 from microc.codegen.render import render_html
 from microc.compiler.tuned.records import NETWORK, OK, UNTUNED, Database, Record
-from microc.reports.drawings import Plot, Point, lay_out_scatter_plot
+from microc.reports.drawings import PlotPoint, ScatterPlot, lay_out_scatter_plot
 from microc.reports.page import Fact
 from microc.run.profile import shorten_layer_name
 from microc.tuning.search_space import Point as SpacePoint
@@ -29,17 +29,17 @@ class KernelRow:
     """A row of the page's table: a kernel on a board.
 
     ``number``: number of the row. ``cells``: each cell as a number, by which rows are sorted, and as text.
-    ``schedule``: the marked schedule, as text. ``full``: full name of the layer.
+    ``schedule``: the marked schedule, as text. ``full_name``: full name of the layer.
     """
 
     number: int
     layer: str
-    full: str
+    full_name: str
     op: str
     board: str
     schedule: str
     cells: tuple[tuple[float, str], ...]
-    plots: tuple[Plot, ...]
+    plots: tuple[ScatterPlot, ...]
 
 
 @frozen
@@ -96,7 +96,7 @@ def _headline_facts(records: Sequence[Record], rows: Sequence[KernelRow]) -> Ite
     if gains:
         yield Fact("Largest gain", f"{min(gains):+.1f} %", "of a kernel, by its fastest schedule")
     for row in wholes:
-        yield Fact("Whole network", f"{row.cells[4][0]:+.1f} %", f"{row.full}, {row.schedule}")
+        yield Fact("Whole network", f"{row.cells[4][0]:+.1f} %", f"{row.full_name}, {row.schedule}")
 
 
 def _origin_rows(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
@@ -117,7 +117,7 @@ def _make_kernel_row(row_number: int, records: Sequence[Record], chosen: Mapping
     return KernelRow(
         number=row_number,
         layer=shorten_layer_name(first.layer),
-        full=first.layer,
+        full_name=first.layer,
         op=first.op,
         board=first.board,
         schedule=_format_schedule(marked) if marked else "",
@@ -143,26 +143,28 @@ def _kernel_cells(
         yield size, f"{size:,}"
 
 
-def _plot_progress(valid_records: Sequence[Record], marked_record: Record) -> Plot:
+def _plot_progress(valid_records: Sequence[Record], marked_record: Record) -> ScatterPlot:
     """Create the plot of the best ticks so far after each valid measurement."""
     scale, unit = _choose_tick_divisor_and_unit(valid_records)
-    points, line, best = list[Point](), list[tuple[float, float]](), float("inf")
+    points, line, best = list[PlotPoint](), list[tuple[float, float]](), float("inf")
     for trial, record in enumerate(valid_records, 1):
         if record.ticks < best:
             line += [(trial, best / scale)] if line else []
             best = record.ticks
             points.append(
-                Point(trial, best / scale, _kind_of_point(record, marked_record, True), _format_record_tooltip(record))
+                PlotPoint(
+                    trial, best / scale, _kind_of_point(record, marked_record, True), _format_record_tooltip(record)
+                )
             )
             line.append((trial, best / scale))
     line.append((len(valid_records), best / scale))
     points.append(
-        Point(len(valid_records), best / scale, "measured", f"{best:,.0f} after {len(valid_records):,} trials")
+        PlotPoint(len(valid_records), best / scale, "measured", f"{best:,.0f} after {len(valid_records):,} trials")
     )
     return lay_out_scatter_plot(points, ("trials", unit), line)
 
 
-def _plot_time_against_flash(valid_records: Sequence[Record], marked_record: Record) -> Plot:
+def _plot_time_against_flash(valid_records: Sequence[Record], marked_record: Record) -> ScatterPlot:
     """Create the plot of time against flash for all schedules of a kernel, with their Pareto front."""
     scale, unit = _choose_tick_divisor_and_unit(valid_records)
     front, least = list[Record](), float("inf")
@@ -178,7 +180,9 @@ def _plot_time_against_flash(valid_records: Sequence[Record], marked_record: Rec
         *([marked_record] if marked_record not in front else []),
     ]
     points = [
-        Point(r.flash, r.ticks / scale, _kind_of_point(r, marked_record, r.id in front_ids), _format_record_tooltip(r))
+        PlotPoint(
+            r.flash, r.ticks / scale, _kind_of_point(r, marked_record, r.id in front_ids), _format_record_tooltip(r)
+        )
         for r in shown
     ]
     return lay_out_scatter_plot(points, ("bytes of flash", unit), [(r.flash, r.ticks / scale) for r in front])

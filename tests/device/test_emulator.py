@@ -166,12 +166,12 @@ class TestLife:
 
     def test_death_is_told(self, image: Path) -> None:
         with Emulator(load_board("mps2-an386"), image) as emulator:
-            emulator.control("quit")
+            emulator.execute_qmp_command("quit")
             end = time.monotonic() + 10
             while emulator.running and time.monotonic() < end:
                 time.sleep(0.01)
             with pytest.raises(DeviceError, match="has ended"):
-                emulator.control("cont")
+                emulator.execute_qmp_command("cont")
 
     def test_refusal_carries_its_words(self, image: Path) -> None:
         board = with_emulator(argv=["qemu-system-arm", "-M", "no-such-machine"])

@@ -197,7 +197,7 @@ def test_a_tensor_without_end() -> None:
     board = client(teller := Teller(1, 3, 1, 10_000, 64))
     board.hello()
     teller.delay = 0.02
-    with board._link.within(SECONDS):
+    with board._link.limit_time(SECONDS):
         error = bounded(lambda: board.read_tensor(0))
     assert error is not None and "too slow" in error.what
 

@@ -146,10 +146,10 @@ def test_memory_map(profile: Profile) -> None:
         value = by_name[box.title.partition(":")[0]]
         assert box.height == pytest.approx(value["bytes"] * scale)
         assert box.y + box.height == pytest.approx(floor - value["offset"] * scale)
-        assert box.width == pytest.approx((value["last"] - value["first"] + 1) * picture.column)
+        assert box.width == pytest.approx((value["last"] - value["first"] + 1) * picture.column_width)
         assert picture.arena.y - 1e-6 <= box.y and box.y + box.height <= floor + 1e-6
         assert box.x >= 0 and box.x + box.width <= picture.width
-    assert sum(c.peak for c in picture.columns) >= 1 and len(picture.columns) == len(profile.kernels) + 2
+    assert sum(c.is_peak for c in picture.columns) >= 1 and len(picture.columns) == len(profile.kernels) + 2
     assert any("lies over" in o.title for o in picture.overlaps)
 
 

@@ -94,7 +94,7 @@ def test_the_newer_network_is_there_after_a_reset(project: Project, tmp_path: Pa
         emulator.reset()
         assert client.hello().models[0].fingerprint == project.manifest["fingerprint"]
         assert query_slots(client) == slots
-        write_and_activate_slot(client, read_network_blob(other).pack(), slots.unit)
+        write_and_activate_slot(client, read_network_blob(other).pack(), slots.flash_write_bytes)
         assert client.model.name == "sum"
 
 
@@ -128,15 +128,15 @@ def test_what_does_not_fit_is_refused_on_both_sides(m4: Project) -> None:
             with pytest.raises(kind, match=host):
                 send_network(client, other)
             with pytest.raises(DeviceError, match=board):
-                write_and_activate_slot(client, other.pack(), slots.unit)
+                write_and_activate_slot(client, other.pack(), slots.flash_write_bytes)
         damaged = bytearray(blob.pack())
         damaged[1000] ^= 1
         with pytest.raises(DeviceError, match="not there whole"):
-            write_and_activate_slot(client, bytes(damaged), slots.unit)
+            write_and_activate_slot(client, bytes(damaged), slots.flash_write_bytes)
         with pytest.raises(FitError, match="bytes of a slot"):
-            send_network(client, replace(blob, image=bytes(slots.room)))
+            send_network(client, replace(blob, image=bytes(slots.slot_bytes)))
         with pytest.raises(DeviceError, match="more flash"):
-            write_and_activate_slot(client, bytes(slots.room + 1), slots.unit)
+            write_and_activate_slot(client, bytes(slots.slot_bytes + 1), slots.flash_write_bytes)
         assert query_slots(client) == slots  # what ran before still does
         with Device.over(m4, client, emulated=True) as device:
             assert answers_as_the_host(device, m4)

@@ -20,7 +20,7 @@ from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
 from microc.target import target_for
 from microc.tuning.search_space import Space
-from microc.tuning.tune import tuning_plan
+from microc.tuning.tune import make_tuning_plan
 from tests.tuning.networks import Estimating
 
 BOARD, TURNS = "mps2-an386", 7
@@ -84,7 +84,7 @@ def test_measured_kernels_are_taken_inside_of_a_loop(records: Path) -> None:
 
 
 def test_a_plan_chooses_kernels_inside_of_a_loop(tmp_path: Path, records: Path) -> None:
-    plan = tuning_plan(recurrent(), board=BOARD, records=records, optimize="speed")
+    plan = make_tuning_plan(recurrent(), board=BOARD, records=records, optimize="speed")
     path = tmp_path / "plan.json"
     write_plan(path, plan)
     assert source(plan=path) == source(tuned=records)

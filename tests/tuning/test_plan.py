@@ -14,7 +14,7 @@ import microc
 from microc.compiler.tuned.optimisation_plan import MAX_PLAN_BYTES, read_plan, write_plan
 from microc.compiler.tuned.records import Database
 from microc.errors import MicrocError, UsageError
-from microc.tuning.tune import tuning_plan
+from microc.tuning.tune import make_tuning_plan
 from tests.tuning.networks import DIGITS, Estimating
 
 BOARD = "mps2-an386"
@@ -34,7 +34,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def plan(records: Path) -> Plan:
-    return tuning_plan(DIGITS, board=BOARD, records=records, optimize="speed")
+    return make_tuning_plan(DIGITS, board=BOARD, records=records, optimize="speed")
 
 
 def schedule(**options: Any) -> str:

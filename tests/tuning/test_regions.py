@@ -323,7 +323,7 @@ def test_what_cannot_measure_theirs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="external cannot be combined with load"):
         tuned(None, None, plugin(), load=True)
     with pytest.raises(UsageError, match="a plan cannot state whose code"):
-        microc.tuning.tune.tuning_plan(
+        microc.tuning.tune.make_tuning_plan(
             network(), board=BOARD, records=tmp_path / "x", plugins=plugin(), external="acme"
         )
 

@@ -89,7 +89,7 @@ def flatten_results(results: Any) -> list[Any]:
 _WIDE = 8.0
 """Standard deviation of large floats: most activation functions saturate there."""
 
-Draw = Callable[[tuple[int, ...], np.random.Generator], Array]
+ValueGenerator = Callable[[tuple[int, ...], np.random.Generator], Array]
 """Generates an input's array of a shape."""
 
 
@@ -116,7 +116,7 @@ def draw_input_arrays(
             [
                 rule(shapes.of(t), generator).astype(dtypes.to_numpy(t["dtype"]))
                 if rule
-                else _random_tensor(t, shapes.of(t), number, generator)
+                else _generate_random_tensor(t, shapes.of(t), number, generator)
                 for t, rule in pairs
             ]
         )
@@ -124,7 +124,7 @@ def draw_input_arrays(
     return sets
 
 
-def _random_tensor(
+def _generate_random_tensor(
     tensor: Mapping[str, Any], shape: tuple[int, ...], set_number: int, generator: np.random.Generator
 ) -> Array:
     """Generate values of a tensor's dtype: random if ``set_number`` modulo 3 is 0, extremes if 1, zeros if 2."""
@@ -141,7 +141,7 @@ def _random_tensor(
     return generator.integers(low, high, shape, dtype=dtypes.to_numpy(dtype), endpoint=True)
 
 
-def _choose_generator_of_valid_inputs(graph: Graph, position: int) -> Draw | None:
+def _choose_generator_of_valid_inputs(graph: Graph, position: int) -> ValueGenerator | None:
     """Return a generator of valid values for an input that indexes a table, or that contains features of decision
     trees; None for other inputs.
 
@@ -151,7 +151,7 @@ def _choose_generator_of_valid_inputs(graph: Graph, position: int) -> Draw | Non
     trees = [node for node in graph.nodes if node.op == "tree_ensemble" and node.inputs[0] == name]
     if trees:
         thresholds = [(graph.consts[node.inputs[1]], graph.consts[node.inputs[2]]) for node in trees]
-        return _generator_near_thresholds(thresholds, graph.types[name].dtype)
+        return _make_generator_near_thresholds(thresholds, graph.types[name].dtype)
     if graph.types[name].quant is not None or not dtypes.is_integer(graph.types[name].dtype):
         return None
     least_extent = min(_indexed_table_sizes(graph, name, set()), default=None)
@@ -177,14 +177,14 @@ def _indexed_table_sizes(graph: Graph, value_name: str, visited_values: set[str]
     return extents
 
 
-def _generator_near_thresholds(trees: Sequence[tuple[Array, Array]], dtype: str) -> Draw:
+def _make_generator_near_thresholds(trees: Sequence[tuple[Array, Array]], dtype: str) -> ValueGenerator:
     """Return a generator that sets every feature to one of its thresholds, or to the next number below or above.
 
     A feature without thresholds is random. ``trees``: for each ensemble, arrays of feature numbers and thresholds."""
     feature, threshold = (np.concatenate([pair[k] for pair in trees]) for k in (0, 1))
 
     def draw(shape: tuple[int, ...], generator: np.random.Generator) -> Array:
-        x = _random_tensor({"dtype": dtype, "zero_point": 0}, shape, 0, generator)
+        x = _generate_random_tensor({"dtype": dtype, "zero_point": 0}, shape, 0, generator)
         for column in np.unique(feature).tolist():
             thresholds = threshold[feature == column]
             thresholds = thresholds[np.isfinite(thresholds)] if thresholds.dtype.kind == "f" else thresholds
