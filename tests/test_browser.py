@@ -16,7 +16,7 @@ from microc.cli import main
 from microc.compiler.tuned.records import Database
 from microc.graph.ir import Loc
 from microc.quantization.quantised_page import to_html as quantised_html
-from microc.reports.live import iter_runs, render_watch_page, run_event_data
+from microc.reports.live import iter_runs, render_watch_page, run_to_event_data
 from microc.reports.page import to_html as report_html
 from microc.reports.report import Report
 from microc.reports.saved_reports import compare_reports
@@ -166,7 +166,7 @@ def watched(folder: Path) -> tuple[Path, int]:
     ramp = np.arange(64, dtype=np.int8).reshape(1, 1, 8, 8, 1)
     with microc.Device(project) as device:
         (run,) = itertools.islice(iter_runs(device, Samples((ramp,), np.array([3]), {}, ())), 1)
-        data, page = run_event_data(device, run), render_watch_page(device, "a sample")
+        data, page = run_to_event_data(device, run), render_watch_page(device, "a sample")
     told = json.dumps(json.dumps(data)).replace("<", "\\u003c")
     stub = f"<script>class EventSource {{ addEventListener(kind, f) {{ if (kind === 'message') f({{ data: {told} }}); }} }}"
     path = folder / "watch.html"

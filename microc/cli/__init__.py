@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     atexit.register(gc.freeze)  # else the interpreter searches all objects for cycles once more at its exit
     try:
         with escape_all_output(), _record_interrupt_signals() as pressed, interaction.keep_flags_in_errors():
-            code = _run_reporting_errors(words, pressed)
+            code = _run_and_report_errors(words, pressed)
         if argv is None:  # about to exit, all is written: a late Ctrl-C must not change the exit code
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         return code
@@ -73,7 +73,7 @@ def _record_interrupt_signals() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _run_reporting_errors(command_words: list[str], received_signals: list[int]) -> int:
+def _run_and_report_errors(command_words: list[str], received_signals: list[int]) -> int:
     """Run a command, report its errors or its interruption by Ctrl-C, and return the exit code.
 
     ``command_words``: words of the command line; ``received_signals``: list to which :func:`_record_interrupt_signals`

@@ -184,7 +184,7 @@ _MODEL = "model file: .tflite, .onnx, .keras, .h5, .pt2, .mcg, LightGBM or XGBoo
 
 
 def _add_model_commands(add_command: AddCommand) -> None:
-    """Add the parsers of ``compile``, ``check``, ``explain`` and ``import``."""
+    """Add the argument parsers of the commands ``compile``, ``check``, ``explain`` and ``import``."""
     command = add_command(
         "compile",
         "compile a model into a C project",
@@ -276,7 +276,7 @@ def _add_model_commands(add_command: AddCommand) -> None:
 
 
 def _add_export_command(add_command: AddCommand) -> None:
-    """Add the parser of ``export``."""
+    """Add the argument parser of ``microc export``."""
     command = add_command(
         "export",
         "export a network for a build system: Arduino, CMake, Zephyr, Rust, ...",
@@ -307,7 +307,8 @@ def _add_export_command(add_command: AddCommand) -> None:
 
 
 def _add_board_commands(add_command: AddCommand) -> None:
-    """Add the parsers of ``boards``, ``plugin``, ``operators``, ``options``, ``ports``, ``demo`` and ``doctor``."""
+    """Add the argument parsers of the commands ``boards``, ``plugin``, ``operators``, ``options``, ``ports``, ``demo``
+    and ``doctor``."""
     command = add_command("boards", "list, show or validate boards", "", "show netduinoplus2", "validate my_board.toml")
     command.add_argument(
         "action",

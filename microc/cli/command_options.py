@@ -32,7 +32,7 @@ class ReportArguments(Namespace):
 
 
 def add_report_commands(add_command: AddCommand) -> None:
-    """Add the parsers of ``report``, ``compare`` and ``watch``.
+    """Add the argument parsers of the commands ``report``, ``compare`` and ``watch``.
 
     ``add_command(name, summary, *examples)`` adds a command to the command line and returns the command's parser."""
     _add_report_command(add_command)
@@ -41,7 +41,7 @@ def add_report_commands(add_command: AddCommand) -> None:
 
 
 def _add_report_command(add_command: AddCommand) -> None:
-    """Add the parser of ``report``."""
+    """Add the argument parser of ``microc report``."""
     command = add_command(
         "report",
         "estimate a network's costs on a board, layer by layer, without hardware",
@@ -71,7 +71,7 @@ def add_verified_option(command: ArgumentParser) -> None:
 
 
 def _add_compare_command(add_command: AddCommand) -> None:
-    """Add the parser of ``compare``."""
+    """Add the argument parser of ``microc compare``."""
     command = add_command(
         "compare",
         "compare two reports, projects or models: totals and layers",
@@ -91,7 +91,7 @@ def _add_compare_command(add_command: AddCommand) -> None:
 
 
 def _add_watch_command(add_command: AddCommand) -> None:
-    """Add the parser of ``watch``."""
+    """Add the argument parser of ``microc watch``."""
     command = add_command(
         "watch",
         "show inputs and outputs of a network on a board, live in a browser",
@@ -169,7 +169,7 @@ this module is slow."""
 
 
 def add_measuring_commands(add_command: AddCommand) -> None:
-    """Add the parsers of ``profile``, ``size``, ``verify`` and ``bench``.
+    """Add the argument parsers of the commands ``profile``, ``size``, ``verify`` and ``bench``.
 
     ``add_command(name, summary, *examples)`` adds a command to the command line and returns the command's parser."""
     _add_profile_command(add_command)
@@ -179,7 +179,7 @@ def add_measuring_commands(add_command: AddCommand) -> None:
 
 
 def _add_bench_command(add_command: AddCommand) -> None:
-    """Add the parser of ``bench``."""
+    """Add the argument parser of ``microc bench``."""
     command = add_command(
         "bench",
         "measure one network on several boards, attached or emulated",
@@ -210,7 +210,7 @@ def _add_bench_command(add_command: AddCommand) -> None:
 
 
 def _add_profile_command(add_command: AddCommand) -> None:
-    """Add the parser of ``profile``."""
+    """Add the argument parser of ``microc profile``."""
     command = add_command(
         "profile",
         "measure every layer on a board: time, MACs, flash, memory",
@@ -230,7 +230,7 @@ def _add_profile_command(add_command: AddCommand) -> None:
 
 
 def _add_size_command(add_command: AddCommand) -> None:
-    """Add the parser of ``size``."""
+    """Add the argument parser of ``microc size``."""
     command = add_command(
         "size",
         "show flash and RAM of a linked firmware by part, layer and symbol",
@@ -264,7 +264,7 @@ def _add_size_command(add_command: AddCommand) -> None:
 
 
 def _add_verify_command(add_command: AddCommand) -> None:
-    """Add the parser of ``verify``."""
+    """Add the argument parser of ``microc verify``."""
     command = add_command(
         "verify",
         "compare board and host bit by bit, and a network with its framework",
@@ -338,7 +338,7 @@ _DATA = ".npz, .npy, .csv, or a folder of samples"
 
 
 def add_quantize_command(add_command: AddCommand, model_help: str) -> None:
-    """Add the parser of ``quantize``.
+    """Add the argument parser of ``microc quantize``.
 
     ``add_command(name, summary, *examples)`` adds a command to the command line and returns the command's parser.
     ``model_help``: help of the argument MODEL."""
@@ -455,7 +455,7 @@ A plan may be edited by hand. compile --plan FILE then uses its schedules."""
 
 
 def add_tune_command(add_command: AddCommand, model_help: str) -> None:
-    """Add the parser of ``tune``.
+    """Add the argument parser of ``microc tune``.
 
     ``add_command(name, summary, *examples)`` adds a command to the command line and returns the command's parser.
     ``model_help``: help of the argument MODEL."""

@@ -225,7 +225,7 @@ def add_force_option(command: ArgumentParser) -> None:
 
 
 def add_project_commands(add_command: AddCommand) -> None:
-    """Add the parsers of ``new``, ``build``, ``flash``, ``load`` and ``run``.
+    """Add the argument parsers of the commands ``new``, ``build``, ``flash``, ``load`` and ``run``.
 
     ``add_command(name, summary, *examples)`` adds a command to the command line and returns the command's parser."""
     command = add_command(
@@ -291,7 +291,7 @@ def add_project_commands(add_command: AddCommand) -> None:
 
 
 def add_shell_commands(add_command: Callable[..., ArgumentParser]) -> None:
-    """Add the parsers of ``completion`` and ``man``.
+    """Add the argument parsers of the commands ``completion`` and ``man``.
 
     ``add_command(name, summary, *examples)`` adds a command to the command line and returns the command's parser."""
     command = add_command(

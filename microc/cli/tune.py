@@ -34,7 +34,7 @@ _EXIT_CODES = {"ok": 0, "wrong": 1, "failed": 6, "unbuilt": 6}
 built."""
 
 
-def answer_with_records(path: Path, html: Path | None) -> show.Answer:
+def show_records(path: Path, html: Path | None) -> show.Answer:
     """Return the answer of ``microc tune --show``: a table of the kernels in a file of tuning records.
 
     Failed records are listed with the commands that measure them again. ``html``: path of an HTML page to write as well."""
@@ -96,7 +96,7 @@ def _repeat_command(record: Record, path: Path) -> str:
     return f"microc tune MODEL {where}{external} --records {shlex.quote(str(path))} --repeat {record.id}"
 
 
-def answer_with_repeated_record(arguments: Arguments) -> show.Answer:
+def measure_record_again(arguments: Arguments) -> show.Answer:
     """Measure the tuning record of ``--repeat`` again; return the answer that compares the old and the new result."""
     from microc.tuning.places import measure_record
 
@@ -108,7 +108,7 @@ def answer_with_repeated_record(arguments: Arguments) -> show.Answer:
         arguments.target,
         board=arguments.board or None,
         records=arguments.records,
-        record=arguments.repeat,
+        record_id_prefix=arguments.repeat,
         port=arguments.ports[0] if arguments.ports else "",
         **options,
     )
@@ -289,7 +289,7 @@ _SHOWN_VALUES = 12
 def run_tune_command(arguments: Arguments) -> show.Answer:
     """Run ``microc tune``: search for faster schedules on a board, or manage files of tuning records."""
     if arguments.show is not None:
-        return answer_with_records(arguments.show, arguments.html)
+        return show_records(arguments.show, arguments.html)
     if arguments.merge or arguments.prune is not None:
         return merge_or_prune_records(arguments)
     if arguments.model is None:
@@ -307,7 +307,7 @@ def run_tune_command(arguments: Arguments) -> show.Answer:
     if arguments.space:
         return _answer_with_search_spaces(arguments)
     if arguments.repeat:
-        return answer_with_repeated_record(arguments)
+        return measure_record_again(arguments)
     return _answer_with_search(arguments)
 
 

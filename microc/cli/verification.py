@@ -426,8 +426,8 @@ def _evaluate_samples(
     data = {
         "samples": len(samples),
         "notes": list(samples.notes),
-        "differing_samples": list(answers.differing),
-        "largest_deviation": answers.deviation,
+        "differing_samples": list(answers.differing_samples),
+        "largest_deviation": answers.max_deviation,
         "classification": _classification_to_data(classes) if classes else None,
         "outputs": [asdict(c) for c in closenesses],
     }
@@ -452,12 +452,12 @@ def _evaluation_paragraphs(
     """Yield the paragraphs about the evaluation of the user's samples.
 
     They state the number of equal results, the accuracy, and the difference from expected outputs."""
-    equal_count = len(samples) - len(answers.differing)
+    equal_count = len(samples) - len(answers.differing_samples)
     agreement = (
         f"{show.format_integer(equal_count)} of {show.format_integer(len(samples))} answers are the host's in every bit"
     )
-    if answers.differing:
-        agreement += f"; the largest deviation of the others is {answers.deviation:.2g}"
+    if answers.differing_samples:
+        agreement += f"; the largest deviation of the others is {answers.max_deviation:.2g}"
     yield "\n".join((*samples.notes, agreement))
     if classes is not None:
         share = f"{classes.correct} of {classes.total}, {100 * classes.accuracy:.2f} %"

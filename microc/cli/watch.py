@@ -34,7 +34,7 @@ Publish = Callable[[Mapping[str, Any]], None]
 
 def run_watch_command(arguments: Arguments) -> show.Answer:
     """Run ``microc watch``: run a network on a board again and again, and show every run on a page or as JSON."""
-    from microc.reports.live import iter_runs, run_event_data
+    from microc.reports.live import iter_runs, run_to_event_data
     from microc.run.session import Device
 
     if arguments.from_board and arguments.data is not None:
@@ -55,7 +55,7 @@ def run_watch_command(arguments: Arguments) -> show.Answer:
             try:
                 due = time.monotonic()
                 for run in iter_runs(device, _watched_input_source(arguments, samples)):
-                    publish(run_event_data(device, run))
+                    publish(run_to_event_data(device, run))
                     run_count = run.number + 1
                     if run_count == arguments.runs:
                         break

@@ -197,24 +197,24 @@ class QmpSession:
         self._lines.close()
         self._socket.close()
 
-    def execute(self, name: str) -> Any:
-        """Execute the QMP command ``name`` without arguments; return its result. Events before the result are skipped.
+    def execute(self, command_name: str) -> Any:
+        """Execute the QMP command ``command_name`` without arguments; return its result. Events before the result are skipped.
 
         Raises DeviceError if the emulator refuses or does not answer."""
         try:
-            self._socket.sendall(json.dumps({"execute": name}).encode() + b"\n")
+            self._socket.sendall(json.dumps({"execute": command_name}).encode() + b"\n")
         except OSError as error:
-            raise DeviceError(f"the emulator does not accept the command {name}: {error}") from error
+            raise DeviceError(f"the emulator does not accept the command {command_name}: {error}") from error
         deadline = time.monotonic() + _REPLY_SECONDS
         while time.monotonic() < deadline:
             reply = self._read_reply()
             if "error" in reply:
                 refusal = reply["error"]
                 description = refusal.get("desc", "") if isinstance(refusal, dict) else refusal
-                raise DeviceError(f"the emulator refuses {name}: {make_printable(str(description), 200)}")
+                raise DeviceError(f"the emulator refuses {command_name}: {make_printable(str(description), 200)}")
             if "return" in reply:
                 return reply["return"]
-        raise DeviceError(f"the emulator does not answer {name} within {_REPLY_SECONDS:.0f} s")
+        raise DeviceError(f"the emulator does not answer {command_name} within {_REPLY_SECONDS:.0f} s")
 
     def _read_reply(self) -> dict[str, Any]:
         """Read the next JSON object from the control socket; raise DeviceError if none comes."""

@@ -127,7 +127,7 @@ class Transport(Protocol):
         came."""
 
     def write(self, data: bytes) -> None:
-        """Send all bytes."""
+        """Send all bytes of ``data``."""
 
     def reopen(self) -> bool:
         """Try once to reopen a lost line; return True on success."""

@@ -212,7 +212,7 @@ def lay_out_graph(box_count: int, edges: Sequence[tuple[int, int]], box_width: f
     segments = [link for chain in chains for link in pairwise(chain)]
     rows = _order_nodes_in_ranks(ranks_of_all, segments)
     widths = [box_width if node < box_count else _EDGE_POINT_WIDTH for node in range(total)]
-    centres = _horizontal_node_centres(rows, segments, widths)
+    centres = _compute_horizontal_node_centres(rows, segments, widths)
     left = min((centres[n] - widths[n] / 2 for n in range(total)), default=0.0)
     x = {node: at - left for node, at in centres.items()}
     y = {node: ranks_of_all[node] * (box_height + _RANK_GAP) for node in range(total)}
@@ -269,7 +269,7 @@ def _order_nodes_in_ranks(ranks: Sequence[int], links: Sequence[tuple[int, int]]
     return rows
 
 
-def _horizontal_node_centres(
+def _compute_horizontal_node_centres(
     rows: Sequence[Sequence[int]], links: Sequence[tuple[int, int]], widths: Sequence[float]
 ) -> dict[int, float]:
     """Compute the horizontal centre of each node, in pixels.

@@ -425,11 +425,12 @@ class Growth:
         return {**asdict(self), "change": self.after - self.before, "share": share, "exceeds": self.exceeds}
 
 
-def read_growth_figures(data: Any, where: str) -> dict[str, Any]:
+def read_growth_figures(data: Any, file_name: str) -> dict[str, Any]:
     """Return the figures whose growth can be limited (:data:`FIGURES`), and the ``unit`` of the time.
 
     ``data``: what ``microc size --json`` or ``microc profile --json`` printed; raises UsageError for any other data.
-    ``where``: the file of the data, for this error."""
+    ``file_name``: name of the file
+    that contains the data, for this error."""
     totals = data.get("totals") if isinstance(data, Mapping) else None
     if isinstance(totals, Mapping):
         figures = {name: totals.get(name) for name in ("flash", "ram")}
@@ -441,7 +442,7 @@ def read_growth_figures(data: Any, where: str) -> dict[str, Any]:
     if not available or not all(type(value) is int and value >= 0 for value in available.values()):
         raise UsageError(
             "report: expected numbers of flash, RAM or time of a firmware, got none",
-            where=where,
+            where=file_name,
             hint="write one: microc size DIR --json > FILE, or microc profile DIR --json > FILE for its time, too",
         )
     return {**available, "unit": f"{data.get('board')} {data.get('unit')}"} if "time" in available else available

@@ -310,7 +310,7 @@ def iter_runs(device: Device, source: Samples | str | int) -> Iterator[WatchedRu
         number += 1
 
 
-def run_event_data(device: Device, run: WatchedRun) -> dict[str, Any]:
+def run_to_event_data(device: Device, run: WatchedRun) -> dict[str, Any]:
     """Convert a run to the plain data of the event that the page receives.
 
     ``answer``: index of the largest element in the first output with several elements, None if there is no such output."""

@@ -245,7 +245,8 @@ class LoadedKernels:
         )
 
     def __call__(self, *arrays: Any) -> Array | tuple[Array, ...]:
-        """Run once on arrays in the function's order; returns an array, or a tuple if there are several outputs."""
+        """Run the loaded kernels once on input arrays in the order of the function's parameters; return an array, or a
+        tuple if there are several outputs."""
         self.set_inputs(*arrays)
         self.last = self.run()
         results = tuple(self.read(name) for name in self.module.outputs)
@@ -269,7 +270,7 @@ class LoadedKernels:
         return time_executions
 
     def set_inputs(self, *arrays: Any) -> None:
-        """Send all inputs; shapes and dtypes must match."""
+        """Send all inputs to the board; shapes and dtypes must match."""
         for tensor, array in zip(self.inputs, RunShapes({}).check_inputs(self.inputs, arrays), strict=True):
             data = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes()
             self._client.write_bytes(self._find_offset_in_code_memory(tensor["name"]), data)
@@ -481,8 +482,8 @@ class Device:
         return kernels
 
     def run(self, *arrays: Any) -> Array | tuple[Array, ...]:
-        """Run one inference on arrays in the graph's order; returns an array, or a tuple if there are several
-        outputs."""
+        """Run one inference on input arrays in the order of the network's inputs; return an array, or a tuple if there
+        are several outputs."""
         self.set_inputs(*arrays)
         self.last = self.client.run()
         results = tuple(self.read(t["name"]) for t in self.outputs)
@@ -518,7 +519,8 @@ class Device:
         self.client.write_tensor(self._index[name], data, allow_fewer_bytes=True)
 
     def profile(self) -> Profile:
-        """Measure every layer of one inference on the inputs in memory. The result prints as a table."""
+        """Measure every layer of one inference, on the inputs that are in the board's memory. ``print`` shows the
+        result as a table."""
         from microc.reports.firmware_size import measure_firmware
         from microc.run.profile import make_profile
 
@@ -526,7 +528,7 @@ class Device:
         return make_profile(self.project, self.clock, self.kernel_ticks(), size)
 
     def kernel_ticks(self) -> tuple[int, ...]:
-        """Run one inference on the inputs in memory; return the ticks of each kernel."""
+        """Run one inference on the inputs that are in the board's memory; return the ticks of each kernel."""
         return self.client.profile()
 
     def time(self, repeat: int = 10) -> Timing:
@@ -546,7 +548,8 @@ class Device:
         self._attach_to_client(project, self.client, self.emulated)
 
     def _open_project(self, source: Program | str | Path) -> Project:
-        """Open the project in a folder, or build a program in a temporary folder that lasts as long as the session."""
+        """Open the project in a folder; or build a compiled program in a temporary folder, which is deleted at the end
+        of the session."""
         from microc.compiler.api import Program
 
         if not isinstance(source, Program):

@@ -230,12 +230,12 @@ _MAX_CLASSES = 10_000
 class BoardAnswers:
     """The board's outputs for all samples, and their differences from the host's.
 
-    ``outputs``: arrays of shape (samples, ...) by name. ``differing``: indices of the samples whose outputs differ from
-    the host's in any bit. ``deviation``: largest difference of floats in these samples."""
+    ``outputs``: arrays of shape (samples, ...) by name. ``differing_samples``: indices of the samples whose outputs differ from
+    the host's in any bit. ``max_deviation``: largest difference of floats in these samples."""
 
     outputs: Mapping[str, Array]
-    differing: tuple[int, ...]
-    deviation: float
+    differing_samples: tuple[int, ...]
+    max_deviation: float
 
 
 @frozen

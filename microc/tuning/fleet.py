@@ -229,7 +229,8 @@ class Fleet(Meter):
         raise DeviceError("fleet: the search was stopped")
 
     def _wait_for_answer(self, workers: Mapping[str, int], job: str, graph: bytes) -> str | None:
-        """Send a batch to one of these workers, and return its answer; None if all of these workers are gone."""
+        """Send a batch to one of these workers, and return its answer; return None if all of these workers have left
+        the cluster."""
         from distributed import CancelledError, KilledWorker
         from distributed import TimeoutError as Late
 

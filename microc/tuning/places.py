@@ -153,19 +153,19 @@ def measure_record(
     *,
     board: str | Path | Board | None = None,
     records: Path,
-    record: str,
+    record_id_prefix: str,
     port: str = "",
     **options: Any,
 ) -> tuple[Record, MeasuredResult, str]:
-    """Measure the schedule of the record whose id begins with ``record`` again.
+    """Measure the schedule of the record whose id begins with ``record_id_prefix`` again.
 
     Return the record, the new result, and its unit of time. Raises UsageError if the file ``records`` contains no such
     record or if the network has no such kernel.
     """
-    matching = [each for each in open_records(records) if record and each.id.startswith(record)]
+    matching = [each for each in open_records(records) if record_id_prefix and each.id.startswith(record_id_prefix)]
     if not matching:
         raise UsageError(
-            f"--repeat: there is no record whose id begins with {record!r}",
+            f"--repeat: there is no record whose id begins with {record_id_prefix!r}",
             where=str(records),
             hint=f"choose an id that this command lists: microc tune --show {shlex.quote(str(records))}",
         )
@@ -175,7 +175,7 @@ def measure_record(
     task = next((each for each in all_tasks if each.key == matching[-1].key), None)
     if task is None:
         raise UsageError(
-            f"record {record}: the network has no such kernel as {matching[-1].op} of layer {matching[-1].layer}",
+            f"record {record_id_prefix}: the network has no such kernel as {matching[-1].op} of layer {matching[-1].layer}",
             where=str(records),
             hint="give the model, the board and the options with which it was tuned",
         )

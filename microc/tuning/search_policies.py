@@ -252,7 +252,7 @@ class GridSearch:
     def is_exhausted(self) -> bool:
         """True if every point has been proposed, and the fastest points have been proposed with all compiler
         options."""
-        return not self.left and not self.untuned and not self._unproposed_compiler_options()
+        return not self.left and not self.untuned and not self._candidates_with_new_compiler_options()
 
     def propose(self, count: int) -> list[Candidate]:
         """Return up to ``count`` candidates that have not been proposed yet; none if the space is exhausted."""
@@ -262,9 +262,9 @@ class GridSearch:
 
     def _propose_compiler_options(self, count: int) -> list[Candidate]:
         """Propose up to ``count`` candidates that are the fastest points with compiler options."""
-        return self._mark_proposed_and_verify(self._unproposed_compiler_options()[:count])
+        return self._mark_proposed_and_verify(self._candidates_with_new_compiler_options()[:count])
 
-    def _unproposed_compiler_options(self) -> list[Candidate]:
+    def _candidates_with_new_compiler_options(self) -> list[Candidate]:
         """Return the fastest points and the default, with compiler options that have not been proposed yet.
 
         The default is included because compiler options may improve its loops as much as other schedules do. Each

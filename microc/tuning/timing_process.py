@@ -101,7 +101,8 @@ NetworkTimes = tuple[float, list[float]]
 
 
 def time_networks(place: int, folders: Sequence[Path]) -> None:
-    """Time networks in rounds. Write the nanoseconds of every network in every round to the first folder."""
+    """Time networks alternately, in rounds. Write the nanoseconds of every network in every round to a file in the
+    first folder."""
     networks = [_load_network_with_inputs(folder) for folder in folders]
     if "threads" not in networks[0].manifest["options"]:  # several threads must not share one core
         bind_process_to_core(place)

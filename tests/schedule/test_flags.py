@@ -74,7 +74,7 @@ def test_a_search_tries_them_on_what_is_fast(search: str) -> None:
     task = next(task for task in tasks() if task.op == "quantize")
     found = SEARCHES[search](Space(task), 0, AnalyticModel())
     measured: list[Candidate] = []
-    while not found.spent:
+    while not found.is_exhausted:
         batch = found.propose(8)
         found.tell([(each, each.instructions) for each in batch])
         measured += batch

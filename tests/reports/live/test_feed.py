@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import microc
-from microc.reports.live import FROM_BOARD, iter_runs, render_watch_page, run_event_data
+from microc.reports.live import FROM_BOARD, iter_runs, render_watch_page, run_to_event_data
 from microc.run import board_project
 from microc.run.data.samples import Samples
 from tests.run.test_profile import Page
@@ -31,7 +31,7 @@ def test_samples_in_a_loop(project: board_project.Project) -> None:
     library = microc.compile(digits.INT8)
     with microc.Device(project) as device:
         found = list(itertools.islice(iter_runs(device, samples), 5))
-        data = [run_event_data(device, run) for run in found]
+        data = [run_to_event_data(device, run) for run in found]
     assert [run.sample for run in found] == [0, 1, 2, 0, 1] and [run.label for run in found] == [4, 5, 6, 4, 5]
     for run in found:
         assert np.array_equal(run.outputs[0], library(images[run.number % 3]))
