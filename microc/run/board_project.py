@@ -105,7 +105,8 @@ def _read_linked_network(elf: Path, link_address: int) -> tuple[bytes, tuple[Sym
     if foreign_sections or [at for at, _ in content] != [link_address]:
         names = [s.name for s in sizes.symbols if s.section in foreign_sections]
         raise ToolError(
-            f"a relocatable network cannot have writable static memory; got {', '.join(names[:4]) or ', '.join(foreign_sections)}",
+            "a relocatable network cannot have writable static memory; "
+            f"got {', '.join(names[:4]) or ', '.join(foreign_sections)}",
             where=str(elf),
             hint="leave out operators that call the C library; --math fast computes exp, tanh, erf and log without it",
         )
