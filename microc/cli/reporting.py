@@ -39,7 +39,7 @@ def run_report_command(arguments: Arguments) -> show.Answer:
     from microc.reports.evidence import read_accuracy
 
     accuracy = None if arguments.verified is None else read_accuracy(arguments.verified)
-    result = _report_of_source(arguments.source, arguments, accuracy)
+    result = _make_report_of_source(arguments.source, arguments, accuracy)
     result = replace(
         result, data={**result.data, "advice": rewrite_advice_commands(result.data["advice"], result.data, arguments)}
     )
@@ -65,10 +65,10 @@ def _read_or_make_report(path: Path, arguments: Arguments) -> Report:
     """Read the saved report at ``path``, or make the report of the model or project at ``path``."""
     from microc.reports.saved_reports import is_report, read_report
 
-    return read_report(path) if is_report(path) else _report_of_source(path, arguments)
+    return read_report(path) if is_report(path) else _make_report_of_source(path, arguments)
 
 
-def _report_of_source(source: Path, arguments: Arguments, accuracy: Mapping[str, Any] | None = None) -> Report:
+def _make_report_of_source(source: Path, arguments: Arguments, accuracy: Mapping[str, Any] | None = None) -> Report:
     """Make the report of a model or project folder; ``accuracy``: result of
     :func:`microc.reports.evidence.read_accuracy`."""
     from microc.codegen.output_files import PROJECT_MARKER

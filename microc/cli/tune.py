@@ -374,7 +374,10 @@ def _answer_with_search(arguments: Arguments) -> show.Answer:
             choices = {kernel["key"]: kernel["choice"] for kernel in plan_data["kernels"]}
             keys = [kernel.task.key for kernel in result.kernels]
             if result.network is not None:
-                keys, choices = [*keys, result.network.key], {**choices, result.network.key: result.network.taken}
+                keys, choices = (
+                    [*keys, result.network.key],
+                    {**choices, result.network.key: result.network.chosen_record_id},
+                )
             write_text_file(arguments.html, to_html(result.database, arguments.model.name, keys=keys, chosen=choices))
     return show.Answer(data, text, INTERRUPTED if interrupted else 0)
 
@@ -416,7 +419,7 @@ def describe_whole_network(network: TunedNetwork, unit: str) -> str:
     The text states the time with default schedules, the best time, and the number of kernels that keep their default
     schedule. ``unit``: unit of the times."""
     scale, unit = (1000, "us") if unit == "ns" else (1, unit)
-    kept_count = len(network.kept)
+    kept_count = len(network.kernels_kept_at_default)
     kept_text = (
         f"; {kept_count} kernel{'s stay as they were' if kept_count > 1 else ' stays as it was'}" if kept_count else ""
     )
@@ -435,7 +438,7 @@ def _format_external_regions_table(result: Tuning) -> str:
                 "" if ticks is None else show.format_integer(round(ticks))
                 for ticks in (region.verdict.ours, region.verdict.theirs)
             ),
-            region.taken or "by cost",
+            region.chosen_code or "by cost",
             region.why,
         )
         for region in result.regions

@@ -144,13 +144,13 @@ def _time_rounds_in_process(folder: Path, place_index: int) -> Rounds:
     return [[float(each) for each in times] for times in json.loads((folder / TIMES_FILE).read_text())]
 
 
-def run_timing_process(what: str, place_index: int, *folders: Path) -> None:
+def run_timing_process(timed_code: str, place_index: int, *folders: Path) -> None:
     """Time kernels or networks in a separate process (:mod:`microc.tuning.timing_process`).
 
-    ``what``: ``kernels`` or ``networks``. ``place_index``: determines the core of the computer. ``folders``: contain
+    ``timed_code``: ``kernels`` or ``networks``. ``place_index``: determines the core of the computer. ``folders``: contain
     the libraries. Raises DeviceError if the process fails or takes too long.
     """
-    command = [sys.executable, "-m", TIMING_PROCESS, what, str(place_index), *map(str, folders)]
+    command = [sys.executable, "-m", TIMING_PROCESS, timed_code, str(place_index), *map(str, folders)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     except subprocess.TimeoutExpired as error:

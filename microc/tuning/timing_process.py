@@ -30,7 +30,7 @@ MIN_MEASUREMENT_SECONDS = 300e-6
 little effect."""
 
 
-def time_kernels(place: int, folder: Path) -> None:
+def time_kernels(process_index: int, folder: Path) -> None:
     """Run every kernel once and save its outputs; then time all kernels, and save their nanoseconds in every round."""
     library = Library(folder / LIBRARY_FILE)
     with np.load(folder / INPUTS_FILE, allow_pickle=False) as inputs:
@@ -44,7 +44,7 @@ def time_kernels(place: int, folder: Path) -> None:
         library.run_kernel(number)
         outputs.update({name: library.tensor(name) for name in kernel["outputs"]})
     np.savez(folder / OUTPUTS_FILE, **outputs)
-    bind_process_to_core(place)
+    bind_process_to_core(process_index)
     rounds = _time_rounds([_bind_kernel_call(library, number) for number in range(len(kernels))])
     (folder / TIMES_FILE).write_text(json.dumps(rounds))
 
@@ -100,12 +100,12 @@ NetworkTimes = tuple[float, list[float]]
 """Nanoseconds of a run of a network, and nanoseconds of each of its kernels."""
 
 
-def time_networks(place: int, folders: Sequence[Path]) -> None:
+def time_networks(process_index: int, folders: Sequence[Path]) -> None:
     """Time networks alternately, in rounds. Write the nanoseconds of every network in every round to a file in the
     first folder."""
     networks = [_load_network_with_inputs(folder) for folder in folders]
     if "threads" not in networks[0].manifest["options"]:  # several threads must not share one core
-        bind_process_to_core(place)
+        bind_process_to_core(process_index)
     counts = [_choose_runs_per_visit(network) for network in networks]
     end, rounds = time.perf_counter() + NETWORK_SECONDS, list[list[NetworkTimes]]()
     while len(rounds) < NETWORK_ROUNDS or time.perf_counter() < end:

@@ -257,7 +257,7 @@ class TunedRegion:
     verdict: RegionVerdict
 
     @property
-    def taken(self) -> str:
+    def chosen_code(self) -> str:
         """Name of the code, microc's or the backend's, that a compilation with these measurements uses; empty if they
         do not decide."""
         if self.task.taken.code.differs:
@@ -284,7 +284,7 @@ class TunedRegion:
             "failed": self.tuned.failed,
             "ours": self.verdict.ours,
             "theirs": self.verdict.theirs,
-            "taken": self.taken,
+            "taken": self.chosen_code,
             "why": self.why,
         }
 
@@ -298,33 +298,33 @@ class TunedNetwork:
     """
 
     key: str
-    together: NetworkMeasurements
+    measurements: NetworkMeasurements
     kernels: Sequence[Task]
 
     @property
     def default(self) -> float:
         """Number of ticks of a run with default schedules."""
-        return self.together.untuned.ticks
+        return self.measurements.untuned.ticks
 
     @property
     def best(self) -> float:
         """Number of ticks of a run with the best combination of schedules."""
-        return self.together.best.ticks
+        return self.measurements.best.ticks
 
     @property
-    def kept(self) -> tuple[str, ...]:
+    def kernels_kept_at_default(self) -> tuple[str, ...]:
         """Names of the kernels that use their default schedule in the best combination, though another schedule was
         faster alone."""
-        return tuple(task.name for task in self.kernels if task.key in self.together.kernels_kept_at_default)
+        return tuple(task.name for task in self.kernels if task.key in self.measurements.kernels_kept_at_default)
 
     @property
-    def taken(self) -> str:
+    def chosen_record_id(self) -> str:
         """The id of the record of the best combination, or ``untuned`` if the default schedules are best."""
-        return UNTUNED if self.together.best.untuned else self.together.best.id
+        return UNTUNED if self.measurements.best.untuned else self.measurements.best.id
 
     def to_data(self) -> dict[str, Any]:
         """Return the measurements as plain data that can be written as JSON."""
-        return {"key": self.key, "default": self.default, "best": self.best, "kept": list(self.kept)}
+        return {"key": self.key, "default": self.default, "best": self.best, "kept": list(self.kernels_kept_at_default)}
 
 
 @frozen

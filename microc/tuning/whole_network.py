@@ -162,8 +162,8 @@ class NetworkSearch:
         """Test whether a kernel is not faster than with its default schedule, by the median over all rounds."""
         before, after = (_call_indices_of_kernel(task, each) for each in (self.untuned, compiled))
 
-        def sum_kernel_times(taken: NetworkTimes, calls: Sequence[int]) -> float:
-            return sum(taken[1][number] for number in calls)
+        def sum_kernel_times(network_times: NetworkTimes, call_indices: Sequence[int]) -> float:
+            return sum(network_times[1][index] for index in call_indices)
 
         return bool(before) and median(sum_kernel_times(t, after) / sum_kernel_times(p, before) for p, t in rounds) >= 1
 

@@ -101,7 +101,7 @@ def whose(program: microc.Program) -> list[str]:
 def test_theirs_is_taken_where_it_is_faster_whatever_it_was_said_to_cost(tmp_path: Path) -> None:
     records, dear = tmp_path / "tuned.jsonl", plugin(1e9)
     found = tuned(records, Paper(7.0), dear)
-    assert [region.taken for region in found.regions] == ["acme", "acme"]
+    assert [region.chosen_code for region in found.regions] == ["acme", "acme"]
     assert not whose(compiled(records, dear, tuned=None))
     program = compiled(records, dear, dump=tmp_path / "dump")
     assert whose(program) == ["external: acme dense", "external: acme scale_shift"]
@@ -130,7 +130,7 @@ def test_theirs_is_left_where_it_is_slower_however_little_it_was_said_to_cost(tm
 def test_what_is_wrong_or_breaks_is_left_and_told(tmp_path: Path, status: str, said: str) -> None:
     records, cheap = tmp_path / "tuned.jsonl", plugin(1.0)
     found = tuned(records, Paper(1.0, status), cheap)
-    assert {region.taken for region in found.regions} == {"ours"} and said in found.regions[0].why
+    assert {region.chosen_code for region in found.regions} == {"ours"} and said in found.regions[0].why
     program = compiled(records, cheap, dump=tmp_path / "dump")
     assert not whose(program) and f"acme {said}" in (tmp_path / "dump" / "external.txt").read_text()
     assert main(["tune", "--prune", str(records)]) == 0
@@ -180,7 +180,7 @@ def test_the_compiler_that_was_used_last_counts_and_the_board_before_all(tmp_pat
 def test_what_cannot_be_built_says_nothing(tmp_path: Path) -> None:
     records, cheap = tmp_path / "tuned.jsonl", plugin(1.0)
     found = tuned(records, Paper(1.0, UNBUILT), cheap)
-    assert {region.taken for region in found.regions} == {""} and "could not be built" in found.regions[0].why
+    assert {region.chosen_code for region in found.regions} == {""} and "could not be built" in found.regions[0].why
     program = compiled(records, cheap)
     assert len(whose(program)) == 2 and "could not be built" in program.report()["external"][0]["why"]
 
@@ -188,7 +188,9 @@ def test_what_cannot_be_built_says_nothing(tmp_path: Path) -> None:
 def test_results_that_differ_as_stated_are_measured_and_left(tmp_path: Path) -> None:
     records, loose = tmp_path / "tuned.jsonl", plugin(1.0, differs="it rounds elsewhere")
     found = tuned(records, Paper(1.0), loose)
-    assert {region.taken for region in found.regions} == {"ours"} and "it rounds elsewhere" in found.regions[0].why
+    assert {region.chosen_code for region in found.regions} == {"ours"} and "it rounds elsewhere" in found.regions[
+        0
+    ].why
     program = compiled(records, loose, dump=tmp_path / "dump")
     text = (tmp_path / "dump" / "external.txt").read_text()
     assert not whose(program) and "it rounds elsewhere; measured: ours" in text
@@ -242,7 +244,7 @@ def test_this_computer_measures_theirs_and_finds_what_is_wrong(tmp_path: Path) -
     assert dense.verdict.theirs is not None and "acme gave wrong results" in scaled.why
     ended = plugin(library=(b"float sum = b[u];", b"float sum = b[u]; *(volatile int *)0 = 1;"))
     found = microc.tune(network(), plugins=ended, records=records, **options).regions
-    assert {r.task.taken.entry.name: r.taken for r in found}["dense"] == "ours"
+    assert {r.task.taken.entry.name: r.chosen_code for r in found}["dense"] == "ours"
     assert any("acme did not run to its end" in region.why for region in found)
     failed = [record for record in Database(records) if record.status == FAILED]
     assert failed and all(record.theirs for record in failed)

@@ -48,7 +48,7 @@ def load_in_framework(model: Any, against: str, options: Options, *, show_layers
     data = read_model_bytes(Path(model)) if isinstance(model, (str, Path)) else b""
     file_name = Path(model).name if data else type(model).__name__
     format_name = _check_framework_runs_format(
-        against, _format_of_file(data, file_name) if data else _format_of_object(model), file_name
+        against, _detect_format_of_file(data, file_name) if data else _detect_format_of_object(model), file_name
     )
     first, *others = _order_runtimes(format_name, options) if against == NATURAL else (against,)
     try:
@@ -66,7 +66,7 @@ def load_in_framework(model: Any, against: str, options: Options, *, show_layers
 def check_framework_for_file(model: Path, against: str) -> None:
     """Raise UsageError if the framework ``against`` cannot run the model in a file. Called before the model is
     compiled."""
-    _check_framework_runs_format(against, _format_of_file(read_model_bytes(model), model.name), model.name)
+    _check_framework_runs_format(against, _detect_format_of_file(read_model_bytes(model), model.name), model.name)
 
 
 def _check_framework_runs_format(against: str, format_name: str, file_name: str) -> str:
@@ -85,7 +85,7 @@ def _order_runtimes(format_name: str, options: Options) -> tuple[str, ...]:
     return RUNTIMES[format_name][:: -1 if format_name == "tflite" and options.rounding == "litert" else 1]
 
 
-def _format_of_file(data: bytes, file_name: str) -> str:
+def _detect_format_of_file(data: bytes, file_name: str) -> str:
     """Detect the format of a model file from its bytes; raise UsageError for a graph file of microc."""
     if is_tflite(data):
         return "tflite"
@@ -104,7 +104,7 @@ def _format_of_file(data: bytes, file_name: str) -> str:
     return "lightgbm" if boosters.is_lightgbm(data) else "onnx"
 
 
-def _format_of_object(model: Any) -> str:
+def _detect_format_of_object(model: Any) -> str:
     """Detect the framework of a Python object from the modules of its base classes; raise UsageError if it is unknown."""
     modules = {base.__module__.split(".")[0] for base in type(model).__mro__}
     framework = next((name for name in ("lightgbm", "xgboost", "sklearn", "keras", "torch") if name in modules), None)
