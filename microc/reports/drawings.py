@@ -167,7 +167,7 @@ def lay_out_confusion_matrix(
                     count=f"{count:,}" if count else "",
                     change=f"{change:+d}" if change else "",
                     heat=math.ceil(_MAX_HEAT * count / total),
-                    right=truth == answer,
+                    is_correct=truth == answer,
                     title=title,
                 )
             )
