@@ -124,7 +124,7 @@ class MeterReading:
         if self.watts is None or seconds is None:
             raise ToolError(
                 "the meter measured power, but the time of an inference is unknown",
-                hint="let the meter print joules: an emulator gives no time of the chip",
+                hint="use a meter that prints joules, because an emulator does not measure the time of the chip",
             )
         return self.watts * seconds
 

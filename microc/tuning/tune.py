@@ -236,7 +236,7 @@ def _make_meter_of_fleet(address: str, board: Board | None, has_other_places: bo
 
     if board is None or has_other_places or options.plugins:
         raise UsageError(
-            "fleet requires a board, and cannot be combined with port, jobs, load or plugins, because its workers measure",
+            "fleet requires a board, and cannot be combined with port, jobs, load or plugins",
             hint="leave out port, jobs, load and plugins" if board is not None else "name the board: --board BOARD",
         )
     return Fleet(address, board)

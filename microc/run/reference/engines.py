@@ -276,7 +276,7 @@ def _backend_tensor_to_numpy(tensor: Any) -> Array:
 
 class TorchProgram:
     """An ``ExportedProgram`` of PyTorch as a reference. The program itself computes the outputs. Intermediate values
-    come from the decomposed program, which microc's reader converts, too."""
+    come from the decomposed program, the same that microc's reader converts."""
 
     name = "torch"
 
