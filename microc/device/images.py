@@ -148,7 +148,8 @@ class ProgramPiece:
 
     ``names``: name of the symbol, and its aliases; empty for a range between symbols. ``source``: base name of the
     source file, empty if unknown. ``unit``: index of the object file among those whose source file has the same name,
-    in link order; known for local symbols only. ``kind``: one of :data:`KINDS`. ``size``: in bytes."""
+    in link order; known for local symbols only. ``kind``: one of :data:`KINDS`. ``size``: size of the range in
+    bytes."""
 
     names: tuple[str, ...]
     source: str

@@ -159,7 +159,8 @@ class Compiler:
 
 @frozen
 class Symbol:
-    """A function or object of a linked program. ``size``: in bytes. ``address``: Thumb functions have bit 0 set."""
+    """A function or object of a linked program. ``size``: size in bytes. ``address``: address; that of a Thumb function
+    has bit 0 set."""
 
     name: str
     section: str

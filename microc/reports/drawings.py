@@ -192,8 +192,8 @@ _SWEEPS = 6
 class GraphLayout:
     """The layout of a graph, in pixels.
 
-    ``corners``: upper left corners of the boxes, in the order of box numbers; ``paths``: an SVG path for every edge, in the
-    order of the edges; ``width`` and ``height``: of the whole."""
+    ``corners``: upper left corners of the boxes, in the order of box numbers; ``paths``: an SVG path for every edge, in
+    the order of the edges; ``width`` and ``height``: size of the whole layout."""
 
     corners: tuple[tuple[float, float], ...]
     paths: tuple[str, ...]
@@ -274,8 +274,9 @@ def _compute_horizontal_node_centres(
 ) -> dict[int, float]:
     """Compute the horizontal centre of each node, in pixels.
 
-    It is as near to the mean of the centres of the node's neighbours as the order within the rank allows. ``rows``: nodes of
-    each rank, in order; ``links``: pairs of nodes in neighbouring ranks; ``widths``: of the nodes, in pixels."""
+    It is as near to the mean of the centres of the node's neighbours as the order within the rank allows. ``rows``:
+    nodes of each rank, in order; ``links``: pairs of nodes in neighbouring ranks; ``widths``: widths of the nodes, in
+    pixels."""
     centres: dict[int, float] = {}
     for row in rows:
         span = sum(widths[n] for n in row) + _BOX_GAP * (len(row) - 1)
@@ -350,10 +351,10 @@ _MAX_LINE_CHARACTERS, _MAX_TITLE_CHARACTERS = 36, 24
 class LayerBox:
     """A box of the network graph, for a layer, input, output or state.
 
-    ``x``, ``y``: upper left corner in pixels; ``lines``: up to three lines of text below the name; ``share``: the layer's
-    share of the time as text, on the right of the name; ``title``: the tooltip; ``step``: number of the layer's step, -1
-    for an input, output or state; ``heat``: colour, 0 to 5 by the share of time; ``length``: of the bar that shows the
-    share, in pixels."""
+    ``x``, ``y``: upper left corner in pixels; ``lines``: up to three lines of text below the name; ``share``: the
+    layer's share of the time as text, on the right of the name; ``title``: the tooltip; ``step``: number of the layer's
+    step, -1 for an input, output or state; ``heat``: colour, 0 to 5 by the share of time; ``length``: length of the bar
+    that shows the share, in pixels."""
 
     x: float
     y: float
@@ -541,9 +542,9 @@ class OffsetLine:
 class MemoryMap:
     """A memory map: the use of the arena over time, in pixels.
 
-    ``width``, ``height``: of the whole; ``column_width``: width of a step's column; ``overlaps``: areas where a step's result
-    overwrites an operand of the step, or where the step's workspace shares memory with a value; ``arena``: line at the
-    arena's size; ``kinds``: kinds of values that occur, for the legend."""
+    ``width``, ``height``: size of the whole map; ``column_width``: width of a step's column; ``overlaps``: areas where
+    a step's result overwrites an operand of the step, or where the step's workspace shares memory with a value;
+    ``arena``: line at the arena's size; ``kinds``: kinds of values that occur, for the legend."""
 
     width: float
     height: float

@@ -47,9 +47,9 @@ class Fact:
 class LayerRow:
     """A layer on the page: its bar in the timeline, and its row in the table of layers.
 
-    ``layer``: short name; ``full_name``: full location in the model; ``result``: type of its first output; ``rule``: name of
-    its schedule; ``start`` and ``length``: of its bar, in percent of the total time; ``cells``: a pair for each column,
-    the number to sort by and the text."""
+    ``layer``: short name; ``full_name``: full location in the model; ``result``: type of its first output; ``rule``:
+    name of its schedule; ``start`` and ``length``: start and length of its bar, in percent of the total time;
+    ``cells``: a pair for each column, the number to sort by and the text."""
 
     step: int
     layer: str

@@ -201,8 +201,8 @@ def verify(
     ``data``: a path (as for ``--data`` of the command), an array or one per input with the samples along the first
     axis, or a mapping from input names to such arrays. None: ``samples`` random sets generated from ``seed``
     (:mod:`microc.run.reference.frameworks`). ``layers``: compare layers, too. ``progress(what, done, total)`` is called
-    for every stage. ``tolerance``: for floats, relative to the largest magnitude of a tensor (default 1e-4 for
-    float32). ``quanta``: for integers.
+    for every stage. ``tolerance``: tolerance of floats, relative to the largest magnitude of a tensor (default 1e-4 for
+    float32). ``quanta``: tolerance of integers in quantisation steps.
 
     The result's ``.agrees`` is True if all outputs agree. Raises ToolError if the framework is not installed; raises
     UsageError if it does not run such a model or the options change what the model computes; and what compiling raises.

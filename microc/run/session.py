@@ -344,10 +344,11 @@ class Device:
     ``source``: a built project or its folder, or a line (a serial port, ``socket://HOST:PORT``). ``port``: the line of
     a project's board, or ``auto``. ``network``: name of one network of a project with several. ``bauds``: rates to try
     (default: the board's). ``patience``: seconds without an answer, or without the line, before giving up. ``load``:
-    first send the network of a relocatable project, see :meth:`load_network`; an emulator of ours always gets it, since
-    it starts empty. Raises DeviceError if nothing answers, or the board runs another build.
+    first send the network of a relocatable project, see :meth:`load_network`; an emulator that microc starts always
+    gets the network, because it starts empty. Raises DeviceError if nothing answers, or the board runs another build.
 
-    ``last``: timing of the last :meth:`run`, in ticks, which :attr:`clock` converts. ``emulated``: we run its emulator.
+    ``last``: timing of the last :meth:`run`, in ticks, which :attr:`clock` converts. ``emulated``: True if microc runs
+    the board's emulator.
     """
 
     def __init__(

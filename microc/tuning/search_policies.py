@@ -225,7 +225,8 @@ MAX_DRAWS = 20
 class GridSearch:
     """Search that proposes the default candidates of a kernel first, and then all points of its space in order.
 
-    ``seed``: of random choices; equal seeds propose equal points. ``model``: ranks candidates in subclasses.
+    ``seed``: seed of random choices; with equal seeds, equal points are proposed. ``model``: model by which subclasses
+    rank candidates.
     """
 
     def __init__(self, space: Space, seed: int, model: RankingModel) -> None:

@@ -90,25 +90,27 @@ class DifferenceTally:
     op: str = ""
     pairs: list[tuple[Array, Array, Array | None]] = field(default_factory=list)
 
-    def add(self, ours: Array, theirs: Array, undecided: Array | None = None) -> None:
+    def add(self, network_array: Array, framework_array: Array, undecided: Array | None = None) -> None:
         """Add the arrays of one sample, the network's and the framework's, in the same shape.
 
         ``undecided``: mask of the elements that depend on rounding alone, such as the class of two equal scores."""
-        self.pairs.append((ours, theirs, undecided))
+        self.pairs.append((network_array, framework_array, undecided))
 
     def agreement(self) -> Agreement:
         """Compute the agreement over all samples that were added."""
         is_float = dtypes.is_float(self.dtype)
         elements = differing = wrong = undecided_count = rows = same_count = 0
         largest = dot = our_square = their_square = 0.0
-        magnitude = max((_largest_finite_magnitude(theirs) for _, theirs, _ in self.pairs), default=0.0)
+        magnitude = max(
+            (_largest_finite_magnitude(framework_array) for _, framework_array, _ in self.pairs), default=0.0
+        )
         bound = self.tolerance * magnitude if is_float else self.tolerance
-        for ours, theirs, undecided in self.pairs:
+        for network_array, framework_array, undecided in self.pairs:
             a, b = (
                 x.astype(np.float64)
                 if is_float
                 else x.astype(object if x.dtype.kind == "u" and x.itemsize == 8 else np.int64)
-                for x in (ours, theirs)
+                for x in (network_array, framework_array)
             )
             distance, is_special = _differences_and_mismatches(a, b)
             beyond = is_special | (distance > bound)
@@ -121,8 +123,8 @@ class DifferenceTally:
             largest = max(largest, float(distance.max(initial=0.0)))
             x, y = (np.nan_to_num(v.astype(np.float64).reshape(-1), posinf=0.0, neginf=0.0) for v in (a, b))
             dot, our_square, their_square = dot + float(x @ y), our_square + float(x @ x), their_square + float(y @ y)
-            if ours.ndim and ours.shape[-1] > 1:
-                tops = [v.reshape(-1, ours.shape[-1]).argmax(axis=1) for v in (ours, theirs)]
+            if network_array.ndim and network_array.shape[-1] > 1:
+                tops = [v.reshape(-1, network_array.shape[-1]).argmax(axis=1) for v in (network_array, framework_array)]
                 rows, same_count = rows + len(tops[0]), same_count + int(np.count_nonzero(tops[0] == tops[1]))
         lengths = (our_square * their_square) ** 0.5
         return Agreement(
@@ -150,17 +152,17 @@ def _largest_finite_magnitude(array: Array) -> float:
     return float(wide[np.isfinite(wide)].max(initial=0.0))
 
 
-def _differences_and_mismatches(ours: Array, theirs: Array) -> tuple[Array, Array]:
+def _differences_and_mismatches(network_array: Array, framework_array: Array) -> tuple[Array, Array]:
     """Return the absolute differences of two arrays by element, and a mask of mismatches with NaN or infinities.
 
     If one of two elements is not finite, their difference is 0, and the mask is True unless both are NaN or the same
     infinity."""
-    if ours.dtype.kind != "f":
-        return np.abs((ours - theirs).astype(np.float64)), np.zeros(ours.shape, bool)
-    finite = np.isfinite(ours) & np.isfinite(theirs)
+    if network_array.dtype.kind != "f":
+        return np.abs((network_array - framework_array).astype(np.float64)), np.zeros(network_array.shape, bool)
+    finite = np.isfinite(network_array) & np.isfinite(framework_array)
     with np.errstate(invalid="ignore"):
-        distance = np.where(finite, np.abs(ours - theirs), 0.0)
-    is_same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+        distance = np.where(finite, np.abs(network_array - framework_array), 0.0)
+    is_same = (network_array == framework_array) | (np.isnan(network_array) & np.isnan(framework_array))
     return distance, ~finite & ~is_same
 
 
@@ -246,11 +248,11 @@ def compare_with_reference(
     """Run a compiled network and its framework on sets of inputs, and compare their tensors.
 
     ``inputs``: for each set the arrays in the order of the network's inputs. State is reset once and continues from set
-    to set. ``tolerance``: for floats, relative to the largest magnitude of a tensor; None: :data:`TOLERANCES`.
-    ``quanta``: tolerance of integers in quantisation steps. ``word_quanta``: lower bound of the tolerance of 16-bit
-    integers, in quantisation steps. ``output_names``: names in the model of the network's outputs, if the network was
-    cut out of the model. ``layers``: compare layers, too. ``network_names``: maps the framework's names of values to
-    the network's; None: they are the same.
+    to set. ``tolerance``: tolerance of floats, relative to the largest magnitude of a tensor; None for the values in
+    :data:`TOLERANCES`. ``quanta``: tolerance of integers in quantisation steps. ``word_quanta``: lower bound of the
+    tolerance of 16-bit integers, in quantisation steps. ``output_names``: names in the model of the network's outputs,
+    if the network was cut out of the model. ``layers``: compare layers, too. ``network_names``: maps the framework's
+    names of values to the network's; None: they are the same.
 
     Raises UsageError if the framework rejects the inputs, or has no value with a name of ``output_names``."""
     library.reset()
@@ -285,13 +287,13 @@ def compare_with_reference(
                 _tally_kernel_outputs(library, kernel, tensors, tallies, create_tally)
         else:
             library.run()
-        theirs = _select_framework_outputs(answer, output_names, len(outputs))
-        output_count = len(theirs)
-        for k, (tally, array) in enumerate(zip(outputs, theirs, strict=False)):
-            ours = library.get_output(k)
+        framework_outputs = _select_framework_outputs(answer, output_names, len(outputs))
+        output_count = len(framework_outputs)
+        for k, (tally, array) in enumerate(zip(outputs, framework_outputs, strict=False)):
+            network_array = library.get_output(k)
             tally.add(
-                ours,
-                _reshape_framework_output(array, ours, tally.tensor, reference),
+                network_array,
+                _reshape_framework_output(array, network_array, tally.tensor, reference),
                 answer.undecided.get(k) if not output_names else None,
             )
     return Comparison(
@@ -334,15 +336,15 @@ def _select_framework_outputs(
     return [answer.tensors[name] for name in output_names]
 
 
-def _reshape_framework_output(theirs: Array, ours: Array, name: str, reference: Reference) -> Array:
+def _reshape_framework_output(framework_array: Array, network_array: Array, name: str, reference: Reference) -> Array:
     """Reshape an output of the framework to the shape of the network's output ``name``.
 
     Raises VerificationError if their numbers of elements differ."""
-    if theirs.size != ours.size:
+    if framework_array.size != network_array.size:
         raise VerificationError(
-            f"output {name}: got shape {ours.shape}, expected {theirs.shape} as in {reference.name}"
+            f"output {name}: got shape {network_array.shape}, expected {framework_array.shape} as in {reference.name}"
         )
-    return np.asarray(theirs).reshape(ours.shape)
+    return np.asarray(framework_array).reshape(network_array.shape)
 
 
 def _tally_kernel_outputs(
@@ -354,22 +356,22 @@ def _tally_kernel_outputs(
 ) -> None:
     """Add a kernel's outputs to the tallies, if the framework has tensors of the same names.
 
-    ``tallies``: by the output's name in C; missing ones are added. Call it right after the kernel, before a later
-    kernel reuses the memory of its outputs."""
+    ``tallies``: tallies by the C name of the output; missing tallies are added. Call it right after the kernel, before
+    a later kernel reuses the memory of its outputs."""
     tensors_by_name = {tensor["name"]: tensor for tensor in library.manifest["tensors"]}
     for name in kernel["outputs"]:
         tensor = tensors_by_name[name]
         label, is_permuted = _strip_permutation_suffixes(tensor["label"])
-        theirs = framework_tensors.get(label)
-        if theirs is None:
+        framework_array = framework_tensors.get(label)
+        if framework_array is None:
             continue
-        ours = library.tensor(name)
-        permuted = _permute_to_kernel_shape(theirs, ours, is_permuted)
-        if permuted is None or (permuted.dtype.kind == "f") != (ours.dtype.kind not in "biu"):
+        network_array = library.tensor(name)
+        permuted = _permute_to_kernel_shape(framework_array, network_array, is_permuted)
+        if permuted is None or (permuted.dtype.kind == "f") != (network_array.dtype.kind not in "biu"):
             continue
         if name not in tallies:
             tallies[name] = create_tally({**tensor, "label": label}, kernel["layer"], kernel["op"])
-        tallies[name].add(ours, permuted)
+        tallies[name].add(network_array, permuted)
 
 
 def _strip_permutation_suffixes(label: str) -> tuple[str, bool]:
@@ -381,21 +383,21 @@ def _strip_permutation_suffixes(label: str) -> tuple[str, bool]:
     return label, is_permuted
 
 
-def _permute_to_kernel_shape(theirs: Array, ours: Array, is_permuted: bool) -> Array | None:
+def _permute_to_kernel_shape(framework_array: Array, network_array: Array, is_permuted: bool) -> Array | None:
     """Permute or reshape the framework's tensor to the shape of the kernel's tensor; None if the shapes do not fit.
 
     ``is_permuted``: True if the compiler permuted the axes. If several permutations fit, the permutation with the least
     sum of absolute differences to the kernel's tensor is used."""
     if not is_permuted:
-        return theirs.reshape(ours.shape) if theirs.size == ours.size else None
-    if theirs.ndim != ours.ndim or theirs.ndim > _MOST_AXES:
+        return framework_array.reshape(network_array.shape) if framework_array.size == network_array.size else None
+    if framework_array.ndim != network_array.ndim or framework_array.ndim > _MOST_AXES:
         return None
-    candidates = list(_permutations_with_shape(theirs, ours.shape))
-    return min(candidates, key=lambda x: float(np.nansum(np.abs(x.astype(np.float64) - ours))), default=None)
+    candidates = list(_permutations_with_shape(framework_array, network_array.shape))
+    return min(candidates, key=lambda x: float(np.nansum(np.abs(x.astype(np.float64) - network_array))), default=None)
 
 
-def _permutations_with_shape(theirs: Array, shape: tuple[int, ...]) -> Iterator[Array]:
+def _permutations_with_shape(framework_array: Array, shape: tuple[int, ...]) -> Iterator[Array]:
     """Yield the tensor with its axes permuted, for all permutations that result in ``shape``."""
-    for axes in permutations(range(theirs.ndim)):
-        if tuple(theirs.shape[axis] for axis in axes) == shape:
-            yield theirs.transpose(axes)
+    for axes in permutations(range(framework_array.ndim)):
+        if tuple(framework_array.shape[axis] for axis in axes) == shape:
+            yield framework_array.transpose(axes)
