@@ -394,7 +394,7 @@ def test_lines_that_fail(microc: Command, project: Path, image: Path) -> None:
 
 def test_flash_on_the_host(microc: Command, project: Path) -> None:
     said = microc("flash", project)
-    assert said.code == 2 and "nothing to flash" in said.err
+    assert said.code == 2 and "is not flashed" in said.err
 
 
 def test_boards(microc: Command, tmp_path: Path) -> None:

@@ -271,7 +271,7 @@ def test_memories_for_tensors() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "what"),
     [
-        ('kind = "flash"', 'kind = "flash"\nholds = ["tensors"]', "no RAM"),
+        ('kind = "flash"', 'kind = "flash"\nholds = ["tensors"]', "cannot hold tensors"),
         ('name = "data"', 'name = "register"\nholds = ["tensors"]', "a reserved word of C"),
         ('kind = "ram"', 'kind = "ram"\nholds = ["stack"]', "memory.1.holds.0"),
         ('kind = "ram"', 'kind = "ram"\nfetch = { wait_states = 2 }', "fetch applies to flash"),
@@ -280,7 +280,7 @@ def test_memories_for_tensors() -> None:
         (
             "[link]",
             '[[memory]]\nname = "far"\nkind = "ram"\norigin = 0x21000000\nsize = 64\nholds = ["weights"]\n\n[link]',
-            "weights only",
+            "only weights",
         ),
         ('kind = "ram"', 'kind = "ram"\ncached = 1', "memory.1.cached"),
     ],

@@ -276,7 +276,7 @@ class Puppet:
 
 def test_another_protocol_version_is_refused() -> None:
     board = Client(Puppet(lambda request: b"", version=2))
-    with pytest.raises(DeviceError, match=r"version 2, this host 1") as caught:
+    with pytest.raises(DeviceError, match=r"got 2, expected 1") as caught:
         board.hello()
     assert "flash" in caught.value.hint
 

@@ -71,7 +71,7 @@ def test_first_found_wins(programs: Path) -> None:
 
 
 def test_wrong_choices(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="nothing to flash"):
+    with pytest.raises(UsageError, match="is not flashed"):
         flash_image(load_board("host"), Path("x"))
     with pytest.raises(UsageError, match="no runner 'jlink'") as caught:
         flash_image(load_board("microbit"), Path("x"), runner="jlink")

@@ -190,7 +190,7 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     model = DIGITS / "digits_int8.tflite"
     refused: tuple[tuple[dict[str, Any], str], ...] = (
         ({"against": "onnxruntime"}, "does not run this model"),
-        ({"input_dtype": "float32"}, "has other inputs or outputs"),
+        ({"input_dtype": "float32"}, "changes inputs or outputs"),
         ({"samples": 0}, "got 0, expected 1 at least"),
         ({"data": np.zeros((3, 5), np.int8)}, "takes samples of shape"),
         ({"data": {"nothing": np.zeros((1, 8, 8, 1), np.int8)}}, "got arrays called nothing"),
