@@ -61,7 +61,7 @@ def test_a_network_that_does_not_fit_is_reported(capsys: pytest.CaptureFixture[s
     ("words", "code", "told"),
     [
         (["report", "absent.tflite"], 2, "absent.tflite"),
-        (["report", str(digits.INT8), "-o", "report.pdf"], 2, "end it in .html or .json"),
+        (["report", str(digits.INT8), "-o", "report.pdf"], 2, "end the name in .html"),
         (["report", str(digits.INT8), "--verified", "absent.json"], 2, "cannot read absent.json"),
         (["report", str(digits.INT8), "--verified", str(digits.INT8)], 2, "is no JSON"),
         (["compare", "a.json", "b.json"], 2, "a.json"),

@@ -216,7 +216,7 @@ def test_a_board_on_the_test_set(tmp_path: Path) -> None:
     samples = read_samples(inputs, outputs, tmp_path / "data.npz", "labels", tmp_path / "y.npy")
     with microc.Device(project) as device:
         answers = run_samples_on_both(device, board_project.build_host_library(project), samples)
-    assert answers.differing == () and answers.deviation == 0
+    assert answers.differing_samples == () and answers.max_deviation == 0
     found = classify(answers.outputs, project.tensors, digits.labels(60))
     assert found.accuracy > 0.95 and found.confusion.sum() == 60
     near = measure_closeness(
