@@ -65,7 +65,7 @@ def test_a_network_that_does_not_fit_is_reported(capsys: pytest.CaptureFixture[s
         (["report", str(digits.INT8), "--verified", "absent.json"], 2, "cannot read absent.json"),
         (["report", str(digits.INT8), "--verified", str(digits.INT8)], 2, "is no JSON"),
         (["compare", "a.json", "b.json"], 2, "a.json"),
-        (["watch", str(digits.INT8), "--every", "0"], 2, "no time in seconds"),
+        (["watch", str(digits.INT8), "--every", "0"], 2, "a number of seconds above 0"),
         (["watch", str(digits.INT8), "--http", "99999"], 2, "expected a TCP port"),
         (["watch", str(digits.INT8), "--labels", "y"], 2, "--labels requires --data"),
         (["watch", str(digits.INT8), "--from-board", "--data", "x.npz"], 2, "--from-board"),

@@ -120,7 +120,7 @@ def test_an_emulator_that_lies(answer: bytes, what: str, tmp_path: Path) -> None
         thread = threading.Thread(target=serve)
         thread.start()
         control = QmpSession(tmp_path / "qmp")
-        error = bounded(lambda: control.command("stop"))
+        error = bounded(lambda: control.execute("stop"))
         assert error is not None and re.search(what, error.what)
         control.close()
         thread.join(5)
