@@ -109,10 +109,10 @@ def models(cpu: str, part: str = "") -> list[Path]:
 def kernels(made: CompiledNetwork, network: str) -> Iterator[Met]:
     """Those of a compiled network that rules schedule."""
     for call in made.module.calls:
-        origin = made.make.origins.get(call.writes)
+        origin = made.kernel_builder.origins.get(call.writes)
         if isinstance(origin, KernelGroup) and not origin.in_place and not registry.get(origin.nodes[0].op).regions:
-            lowered = group_algorithms(made.make.graph, origin.nodes, made.make.target, "kernel")
-            yield Met(network, call.layer, lowered, origin.uses, made.make.goal)
+            lowered = group_algorithms(made.kernel_builder.graph, origin.nodes, made.kernel_builder.target, "kernel")
+            yield Met(network, call.layer, lowered, origin.uses, made.kernel_builder.goal)
 
 
 class Proposed:
@@ -204,7 +204,7 @@ def improved(
     workspace than ``room``; and for speed alone the fastest one, whatever flash it takes."""
     like = target_for(LIKE.get(target.cpu, target.cpu))
     gain = GAIN if like == target else GAIN_OF_LIKE
-    records = [r for r in database.of(tuning_key(met.lowered, like)) if r.status == OK]
+    records = [r for r in database.records_of(tuning_key(met.lowered, like)) if r.status == OK]
     plain = [each for each in known if not (each.measured and each.prices == (0.0, 0.0))]
     found = [_faster(each, met, records, gain, room, more=False) or each for each in plain]
     offers = shipped.shipped_candidates(plain, target, SPEED, 1)
@@ -242,7 +242,7 @@ def write(cpu: str, part: str) -> None:
     """The file of a core: what its rules choose."""
     target, begin, options = target_for(cpu), time.monotonic(), make_options(shipped=False)
     found = [(model, compile_network(model, target, options)) for model in models(cpu, part)]
-    prices = [step * made.make.goal.price for _, made in found for step in PRICE_STEPS]
+    prices = [step * made.kernel_builder.goal.price for _, made in found for step in PRICE_STEPS]
     lines: dict[str, ShippedKernel] = {}
     for model, made in found:
         for met in kernels(made, model.stem):

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from microc.cli import parser
-from microc.compiler.options import COMPILING, OPTIONS, READING, STREAMING, Option, Options, combine_words
+from microc.compiler.options import COMPILING, OPTIONS, READING, STREAMING, Option, Options, combine_option_words
 
 # ---- Compilation options: flags that are generated from the table in microc.compiler.options.
 
@@ -59,7 +59,7 @@ def command_line_options(arguments: argparse.Namespace) -> dict[str, Any]:
         value = getattr(arguments, _PREFIX + name, None)
         if value is not None:
             value = option.words[value] if option.words else value
-            options[name] = combine_words(getattr(_DEFAULT, name), value) if _is_repeatable(name) else value
+            options[name] = combine_option_words(getattr(_DEFAULT, name), value) if _is_repeatable(name) else value
     return options
 
 

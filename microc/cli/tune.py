@@ -436,7 +436,7 @@ def _format_external_regions_table(result: Tuning) -> str:
             region.task.backend_and_pattern,
             *(
                 "" if ticks is None else show.format_integer(round(ticks))
-                for ticks in (region.verdict.ours, region.verdict.theirs)
+                for ticks in (region.verdict.own_ticks, region.verdict.backend_ticks)
             ),
             region.chosen_code or "by cost",
             region.why,

@@ -15,8 +15,8 @@ from microc.codegen.output_files import write_tree
 from microc.codegen.project.protocols import BLOB_SUFFIX, RELOCATABLE_SCRIPT
 from microc.codegen.render import format_signature, html_table
 from microc.compiler import validation
-from microc.compiler.cache import CachedNetwork, CacheEntry, find_entry
-from microc.compiler.interaction import Progress, as_callback, with_python_errors
+from microc.compiler.cache import CachedNetwork, CacheEntry, find_cache_entry
+from microc.compiler.interaction import Progress, as_callback, convert_flags_in_errors
 from microc.compiler.model import registers_own_plugins, registers_plugins, resolve_model
 from microc.compiler.option_values import refuse_board_options, refuse_conflicting_board_options
 from microc.compiler.options import Options, make_options
@@ -127,7 +127,7 @@ class Program:
             self._cache_entry.write(files, self._module_report)
         return files
 
-    @with_python_errors
+    @convert_flags_in_errors
     @registers_own_plugins
     def write(self, folder: str | Path) -> Path:
         """Write the C project into a folder that is new, is empty, or contains a project that microc wrote before.
@@ -226,7 +226,7 @@ def compile(
     check: bool = True,
     **options: Unpack[CompileOptions],
 ) -> Program: ...
-@with_python_errors
+@convert_flags_in_errors
 @registers_plugins
 def compile(
     model: Any,
@@ -286,7 +286,7 @@ def compile(
         return library
     refuse_conflicting_board_options(chosen)
     found = board if isinstance(board, Board) else load_board(validation.as_path("a board", board))
-    entry = find_entry(source, found.target, chosen, {"name": found.name, **found.raw})
+    entry = find_cache_entry(source, found.target, chosen, {"name": found.name, **found.raw})
     known = entry.read() if entry else None
     make = partial(_compile_for_board, source, found, chosen, callback)
     if known is not None:
@@ -366,7 +366,7 @@ def _generate_desktop_sources(
     source: Path | Graph, target: Target, options: Options, progress: Progress | None
 ) -> dict[str, str]:
     """Generate the C sources of a library for this computer, by file name, or read them from the compilation cache."""
-    entry = find_entry(source, target, options)
+    entry = find_cache_entry(source, target, options)
     known = entry.read() if entry else None
     if known is not None:
         return {name: str(text) for name, text in known.files.items()}

@@ -15,7 +15,7 @@ from microc.codegen.render import html_table
 from microc.compiler import validation
 from microc.compiler.api import Program
 from microc.compiler.fit.budget import region_bytes
-from microc.compiler.fit.footprint import compute_and_check_footprint, firmware_footprint
+from microc.compiler.fit.footprint import compute_and_check_footprint, compute_firmware_footprint
 from microc.compiler.model import registers_own_plugins
 from microc.errors import UsageError
 from microc.graph.ir import shorten_text
@@ -63,14 +63,14 @@ class Bundle:
     def report(self) -> dict[str, Any]:
         """Return the memory that the firmware needs, in bytes, and the reports of its networks. Flash is an upper
         estimate."""
-        need = firmware_footprint(self.modules, self.board)
+        need = compute_firmware_footprint(self.modules, self.board)
         return {
             "board": self.board.name,
             "shared_arena": shared_arena(self.modules),
             "arena": need.arena,
             "flash": need.flash,
             "ram": need.ram,
-            "ram_taken": need.taken_ram,
+            "ram_taken": need.required_board_ram,
             "board_flash": region_bytes(self.board, "flash"),
             "board_ram": region_bytes(self.board, "ram"),
             "models": [

@@ -115,7 +115,7 @@ def _validated_relative_path(name: str) -> str:
     return name
 
 
-def find_entry(
+def find_cache_entry(
     source: object, target: Target, options: Options, board: Mapping[str, Any] | None = None
 ) -> CacheEntry | None:
     """Return the cache entry for a compilation, whether the entry exists or not; None if the compilation cannot be
@@ -128,20 +128,20 @@ def find_entry(
         return None
     assert isinstance(source, Path)
     chosen = {
-        f.name: _process_independent_repr(getattr(options, f.name))
+        f.name: _to_process_independent_value(getattr(options, f.name))
         for f in fields(options)
         if f.name not in _UNCACHED_OPTIONS
     }
     core = (target.cpu, target.isa, sorted(target.features), target.flash_wait)
     made_from = (
         hashlib.sha256(read_model_bytes(source)).hexdigest(), source.name, chosen, core, board,
-        os.environ.get("SOURCE_DATE_EPOCH", ""), _compiler_digest(),
+        os.environ.get("SOURCE_DATE_EPOCH", ""), _compute_compiler_digest(),
     )  # fmt: skip
     key = hashlib.sha256(json.dumps(made_from, sort_keys=True, default=repr).encode())
     return CacheEntry(folder / f"{key.hexdigest()[:40]}.entry")
 
 
-def _process_independent_repr(value: Any) -> Any:
+def _to_process_independent_value(value: Any) -> Any:
     """Return a representation of an option's value that is identical in every process."""
     if isinstance(value, Mapping):
         return sorted((str(key), repr(each)) for key, each in value.items())
@@ -149,7 +149,7 @@ def _process_independent_repr(value: Any) -> Any:
 
 
 @lru_cache(maxsize=1)
-def _compiler_digest() -> str:
+def _compute_compiler_digest() -> str:
     """Return a digest that identifies the compiler.
 
     It covers the sizes and modification times of the compiler's files, and the versions of Python and numpy.

@@ -41,7 +41,7 @@ def as_callback(progress: Progress | bool | None) -> Progress | None:
     if progress is None or progress is False:
         return None
     if progress is True:
-        return ProgressLine() if sys.stderr.isatty() else _StageLines()
+        return ProgressLine() if sys.stderr.isatty() else _StageLinePrinter()
     return cast(Progress, validation.as_function_or_none("progress", progress))
 
 
@@ -71,13 +71,13 @@ class ProgressLine:
         elif now >= self._next_update_seconds or not finished_steps:
             self._next_update_seconds = now + _UPDATE_SECONDS
             remaining = _format_remaining_time(now - self._begin_seconds, finished_steps, total_steps)
-            text_columns = max(0, _line_columns() - len(remaining))
+            text_columns = max(0, _progress_line_width() - len(remaining))
             draw_progress_line(
                 f"[{finished_steps + 1}/{total_steps}] {stage}"[:text_columns].ljust(text_columns) + remaining
             )
 
 
-class _StageLines:
+class _StageLinePrinter:
     """Progress callback that prints one line for each stage. A stage starts when ``finished_steps`` decreases or
     ``total_steps`` changes."""
 
@@ -106,16 +106,16 @@ def write_stderr(text: str) -> None:
 
 def draw_progress_line(line: str) -> None:
     """Overwrite the current line of standard error with ``line``."""
-    columns = _line_columns()
+    columns = _progress_line_width()
     write_control("\r" + escape_unprintable(line, "").ljust(columns)[:columns])
 
 
 def clear_progress_line() -> None:
     """Clear the line that :func:`draw_progress_line` drew."""
-    write_control("\r" + " " * _line_columns() + "\r")
+    write_control("\r" + " " * _progress_line_width() + "\r")
 
 
-def _line_columns() -> int:
+def _progress_line_width() -> int:
     """Return the width of the progress line in columns.
 
     The line must not wrap, because a carriage return would then not reach its start. Therefore the line is not wider
@@ -155,26 +155,26 @@ def keep_flags_in_errors() -> Iterator[None]:
         _ON_A_COMMAND_LINE.reset(before)
 
 
-def flags_to_keywords(text: str) -> str:
+def convert_flags_to_keywords(text: str) -> str:
     """Convert the command-line flags in a message to Python keywords: ``--ram 30K`` becomes ``ram="30K"``."""
     return _FLAG_OR_COMMAND.sub(_flag_to_keyword, text)
 
 
-def with_python_errors(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function of the Python API. Flags in its errors are converted to keywords, unless a command calls
-    it."""
+def convert_flags_in_errors(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function of the Python API so that command-line flags in its errors are converted to Python keywords,
+    unless a command calls the function."""
 
     @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+    def call_and_convert_errors(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
         except MicrocError as error:
             if not _ON_A_COMMAND_LINE.get():
-                error.what, error.hint = flags_to_keywords(error.what), flags_to_keywords(error.hint)
+                error.what, error.hint = convert_flags_to_keywords(error.what), convert_flags_to_keywords(error.hint)
                 error.args = (error.what,)
             raise
 
-    return call
+    return call_and_convert_errors
 
 
 def _flag_to_keyword(match: re.Match[str]) -> str:
@@ -190,12 +190,13 @@ def _flag_to_keyword(match: re.Match[str]) -> str:
     name = _FLAGS[flag]
     if flag == f"--no-{name}":
         return f"{name}=False"
-    value = _word_as_literal(OPTIONS[name], word) if word else None
+    value = _option_word_to_python_literal(OPTIONS[name], word) if word else None
     return f"{name}={value}" if value is not None else match.group().replace(flag, name)
 
 
-def _word_as_literal(option: Option, word: str) -> str | None:
-    """Convert the word after a flag to a Python literal; None if the word is not a value but continues the sentence."""
+def _option_word_to_python_literal(option: Option, word: str) -> str | None:
+    """Convert the word after a flag in a message to a Python literal; None if the option does not accept the word,
+    which then belongs to the sentence."""
     if option.words:
         return _python_literal(option.words[word]) if word in option.words else None
     if option.word is option_values.parse_bytes:

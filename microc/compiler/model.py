@@ -17,7 +17,7 @@ from microc import __version__
 from microc.codegen.c.identifiers import network_name
 from microc.codegen.output_files import replace_atomically
 from microc.compiler import option_values, validation
-from microc.compiler.interaction import with_python_errors
+from microc.compiler.interaction import convert_flags_in_errors
 from microc.compiler.options import PREPARATION, Options, make_options
 from microc.errors import UsageError
 from microc.graph.file import SUFFIX, to_bytes
@@ -64,14 +64,14 @@ def registers_plugins(function: Callable[P, R]) -> Callable[P, R]:
     rules among these options are registered while the function runs."""
 
     @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+    def call_with_plugins(*args: P.args, **kwargs: P.kwargs) -> R:
         chosen = next((each for each in (*args, *kwargs.values()) if isinstance(each, Options)), None)
         own = kwargs if chosen is None else {"plugins": chosen.plugins, "schedules": chosen.schedules}
         with register_plugins(own):
             return function(*args, **kwargs)
 
-    setattr(call, REGISTERS_PLUGINS, True)
-    return call
+    setattr(call_with_plugins, REGISTERS_PLUGINS, True)
+    return call_with_plugins
 
 
 def registers_own_plugins(method: Callable[P, R]) -> Callable[P, R]:
@@ -79,12 +79,12 @@ def registers_own_plugins(method: Callable[P, R]) -> Callable[P, R]:
     runs."""
 
     @wraps(method)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+    def call_with_plugins(*args: P.args, **kwargs: P.kwargs) -> R:
         own: Any = args[0]
         with register_plugins({"plugins": own.plugins}):
             return method(*args, **kwargs)
 
-    return call
+    return call_with_plugins
 
 
 # ---- Models as graphs: read from a file of any supported format, and saved with their parameters.
@@ -200,7 +200,7 @@ def model_file_name(source: Path | Graph) -> str:
     return source.name + SUFFIX if isinstance(source, Graph) else source.name
 
 
-@with_python_errors
+@convert_flags_in_errors
 @registers_plugins
 def load(model: Any, **options: Unpack[ReadingOptions]) -> Graph:
     """Read a model as a graph without running any graph pass. ``model`` is any model that :func:`microc.compile`

@@ -56,7 +56,7 @@ def make_byte_count_check(value_name: str) -> Check:
     ``value_name``: the name of the value in errors.
     """
 
-    def check(_: str, value: Any) -> int:
+    def check_byte_count(_option_name: str, value: Any) -> int:
         if isinstance(value, str):
             try:
                 return parse_byte_count(value)
@@ -68,7 +68,7 @@ def make_byte_count_check(value_name: str) -> Check:
             value_name, value, accepted_form="a number of bytes such as 30 * 1024 or '30K', or 0: what the board has"
         )
 
-    return check
+    return check_byte_count
 
 
 def parse_byte_count(text: str) -> int:
@@ -146,7 +146,7 @@ def validated_backends(value_name: str, value: Any) -> dict[str, str]:
 def make_subset_check(allowed_words: Sequence[str]) -> Check:
     """Return the check of an option whose value is a set of ``allowed_words``."""
 
-    def check(name: str, value: Any) -> frozenset[str]:
+    def check_subset(name: str, value: Any) -> frozenset[str]:
         found = validated_names(name, value)
         if not found <= set(allowed_words):
             raise UsageError(
@@ -155,7 +155,7 @@ def make_subset_check(allowed_words: Sequence[str]) -> Check:
             )
         return found
 
-    return check
+    return check_subset
 
 
 def make_choice_check(allowed_words: Sequence[str]) -> Check:
@@ -455,7 +455,7 @@ def parse_renaming(text: str) -> tuple[str, str]:
     return name, new
 
 
-def parse_feedback(text: str) -> tuple[str, str]:
+def parse_state_feedback(text: str) -> tuple[str, str]:
     """Parse an input that is stored as state, and the output that updates it: ``INPUT=OUTPUT``."""
     name, equals, output = text.rpartition("=")
     if not equals or not name or not output:
@@ -463,7 +463,7 @@ def parse_feedback(text: str) -> tuple[str, str]:
     return name, output
 
 
-def parse_external(text: str) -> tuple[str, str]:
+def parse_backend_and_library(text: str) -> tuple[str, str]:
     """Parse the name of a backend and the location of its library, ``NAME=PATH``, or the name alone."""
     name, _, place = text.partition("=")
     if not name:
@@ -492,7 +492,7 @@ def parse_path(text: str) -> tuple[Path, ...]:
     return (Path(text),)
 
 
-PATHS: frozenset[object] = frozenset({Path, parse_path, read_text_lines, parse_external})
+PATHS: frozenset[object] = frozenset({Path, parse_path, read_text_lines, parse_backend_and_library})
 """Parsers of words that are the path of a file or a folder."""
 
 

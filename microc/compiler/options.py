@@ -81,7 +81,8 @@ class Option:
 def option_field(default_value: Any, check: Check, help: str, **more: Any) -> Any:
     """Declare a field of :class:`Options` as an option.
 
-    ``default_value``: the default; ``dict`` for a new empty mapping. ``more``: further fields of :class:`Option`.
+    ``default_value``: the default; ``dict`` stands for a new empty mapping. ``more``: further fields of
+    :class:`Option`, by name.
     """
     described = {"option": Option(check, help, **more)}
     if (more.get("word") in option_values.PATHS) != (more.get("path") in (READ, WRITTEN, RUN)):
@@ -98,14 +99,14 @@ def choice_field(default_value: Any, allowed_values: Sequence[Any], help: str, o
     errors.
     """
 
-    def check(_: str, given: Any) -> Any:
+    def check(_option_name: str, given: Any) -> Any:
         return validation.as_known_value(option_name, given, allowed_values)
 
     words = {str(each): each for each in allowed_values}
     return option_field(default_value, check, help, words=words, default=str(default_value), **more)
 
 
-def combine_words(default: Any, parsed_words: Iterable[Any]) -> Any:
+def combine_option_words(default: Any, parsed_words: Iterable[Any]) -> Any:
     """Combine the parsed words of a flag that occurs several times on the command line.
 
     If ``default``, the default of the option, is a mapping, each parsed word is a pair of key and value, and the result
@@ -205,7 +206,7 @@ class Options:
         details="The state is zero at first, then the value of the output in the previous run.",
         group=READING,
         flag="--state",
-        word=option_values.parse_feedback,
+        word=option_values.parse_state_feedback,
         metavar="INPUT=OUTPUT",
     )
     input_dtype: Mapping[str, str] = _input_or_output_field(
@@ -544,7 +545,7 @@ class Options:
             "plugin's backend (docs/external.md)."
         ),
         flag="--external",
-        word=option_values.parse_external,
+        word=option_values.parse_backend_and_library,
         path=RUN,
         metavar="NAME[=PATH]",
     )
@@ -629,7 +630,7 @@ class Options:
         for name in ("input_shapes", "state", "rename", "bounds", "external", "stream", *ENDS):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
-    def changed_texts(self) -> dict[str, str]:
+    def format_changed_options(self) -> dict[str, str]:
         """Return the options that differ from their defaults, as text for reports. Options that name files are left
         out."""
         default = Options()

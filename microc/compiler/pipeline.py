@@ -223,7 +223,7 @@ def _compile_static_sizes(
     network = search.best
     if options.ram and arena_bytes(network.module) > options.ram:
         whole = builder.build(replace(network.configuration, chains=()))
-        raise make_ram_error(options.ram, network.module, builder.stripe_search(whole))
+        raise make_ram_error(options.ram, network.module, builder.make_stripe_search(whole))
     if options.plan is not None:
         from microc.compiler.tuned.optimisation_plan import refuse_unused_choices
 

@@ -83,7 +83,7 @@ def build_function_module(schedule: Schedule, lowered_func: ir.PrimFunc, kernel_
     layer = schedule.func.name
     call = Call(name, args, reads, writes, scratch, layer=layer, op="function", schedule=trace, rule=schedule.rule)
     chosen = {
-        **make_options().changed_texts(),
+        **make_options().format_changed_options(),
         "optimize": "speed",
         "cpu": kernel_builder.target.cpu,
         "protocol": "rpc",

@@ -17,7 +17,7 @@ from typing import Any
 from microc.base.file_access import TRUST, distrust_reason, is_trusted, read_bytes
 from microc.base.immutable import frozen
 from microc.compiler import option_values, validation
-from microc.compiler.options import OPTIONS, WRITTEN, Bound, Option, Options, combine_words
+from microc.compiler.options import OPTIONS, WRITTEN, Bound, Option, Options, combine_option_words
 from microc.errors import OutputError, UsageError, known_names_hint
 from microc.external.backend import BACKENDS
 
@@ -240,11 +240,11 @@ def _convert_option_value(name: str, option: Option, value: Any, folder: Path) -
     if isinstance(value, str) and option.words:
         value = option.words.get(value, value)
     elif option.flag and isinstance(default, Mapping) and _is_command_syntax(value):
-        value = combine_words(default, map(option.word, [value] if isinstance(value, str) else value))
+        value = combine_option_words(default, map(option.word, [value] if isinstance(value, str) else value))
     elif option.flag and isinstance(value, str) and not option.flag.startswith(_NEGATION):
         value = option.word(value)
     checked = option.check(name, value)
-    if option.word is option_values.parse_external:
+    if option.word is option_values.parse_backend_and_library:
         known = ((item, place, BACKENDS.get(item)) for item, place in checked.items())
         return {
             item: backend.beside(place, folder) if backend else str(folder / place) if place else ""

@@ -116,7 +116,7 @@ class ModelCheck:
             "reasons": list(self.reasons),
             "flash": self.need.flash if self.need else None,
             "ram": self.need.ram if self.need else None,
-            "ram_taken": self.need.taken_ram if self.need else None,
+            "ram_taken": self.need.required_board_ram if self.need else None,
             "arena": self.need.arena if self.need else None,
             "state": self.state,
             **{name: self.compiled[name] if self.compiled else None for name in _ESTIMATED},

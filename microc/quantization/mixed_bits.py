@@ -15,7 +15,7 @@ import numpy as np
 from microc.base.immutable import frozen
 from microc.base.knapsack import LayerOption, Selection, pareto_front, pareto_front_by_time
 from microc.compiler import validation
-from microc.compiler.fit.footprint import firmware_footprint
+from microc.compiler.fit.footprint import compute_firmware_footprint
 from microc.compiler.options import Options
 from microc.compiler.pipeline import compile_model
 from microc.device.boards import load_board
@@ -96,7 +96,7 @@ def estimate_price_by_location(graph: Graph, board: Board) -> tuple[dict[str, An
 
 
 def _cost_of_module(module: Module, board: Board) -> dict[str, Any]:
-    need, plan = firmware_footprint((module,), board), module.plan
+    need, plan = compute_firmware_footprint((module,), board), module.plan
     if plan is None:
         raise InternalError("the module has no memory plan")
     return {

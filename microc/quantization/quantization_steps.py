@@ -11,7 +11,7 @@ from microc.base.dtypes import Array
 from microc.codegen.output_files import replace_atomically
 from microc.codegen.render import format_signature, html_table
 from microc.compiler import validation
-from microc.compiler.interaction import Progress, as_callback, with_python_errors
+from microc.compiler.interaction import Progress, as_callback, convert_flags_in_errors
 from microc.compiler.model import ONNX, read_model, registers_plugins, resolve_model, save
 from microc.compiler.options import make_options
 from microc.errors import UsageError
@@ -105,7 +105,7 @@ MOST_SAMPLES, MOST_STEPS = 512, 4096
 """Maximum number of calibration samples that are used: without sequences, and if the samples form sequences."""
 
 
-@with_python_errors
+@convert_flags_in_errors
 @registers_plugins
 def quantize(
     model: Any,

@@ -500,7 +500,7 @@ _VERBATIM_CONVERTERS = (
     meaning.parse_named_word,
     meaning.parse_shape,
     meaning.parse_axis,
-    meaning.parse_feedback,
+    meaning.parse_state_feedback,
     meaning.parse_renaming,
 )
 """Converters of option values (:attr:`microc.compiler.options.Option.word`) whose input text a report stores unchanged."""
@@ -513,7 +513,7 @@ _NAMED_FLAGS = frozenset(
 _LIST_FLAGS = frozenset(
     option.flag
     for option in OPTIONS.values()
-    if option.word in (meaning.parse_names, meaning.parse_path, meaning.parse_external)
+    if option.word in (meaning.parse_names, meaning.parse_path, meaning.parse_backend_and_library)
 )
 """Flags that may be repeated, and whose values are collected in a list."""
 _COMPILING_COMMANDS = frozenset({"compile", "explain", "tune"})

@@ -14,14 +14,14 @@ from microc.base.terminal import escape_unprintable
 from microc.codegen.render import Label
 from microc.compiler import validation
 from microc.compiler.fit.footprint import board_capacity
-from microc.compiler.interaction import Progress, with_python_errors
+from microc.compiler.interaction import Progress, convert_flags_in_errors
 from microc.compiler.lowering.derivation import (
     DerivedCandidate,
     DerivedKernel,
     DerivedPart,
-    candidates_text,
     derive_kernel,
-    goal_text,
+    describe_candidates,
+    describe_goal,
 )
 from microc.compiler.model import registers_own_plugins, registers_plugins, resolve_model
 from microc.compiler.options import make_options
@@ -105,7 +105,7 @@ class Explanation:
         return {**data, "kernel": _describe_kernel(self.kernel, full=full)}
 
 
-@with_python_errors
+@convert_flags_in_errors
 @registers_plugins
 def explain(
     model: Any,
@@ -140,7 +140,7 @@ def explain(
         resolve_model(model, parsed_options), target_core, parsed_options, progress, capacity_limits
     )
     kernel = derive_kernel(compilation, find_step_of_layer(compilation.module, wanted)) if wanted else None
-    return Explanation(compilation.module, target_core, compilation.make.goal, kernel, parsed_options.plugins)
+    return Explanation(compilation.module, target_core, compilation.kernel_builder.goal, kernel, parsed_options.plugins)
 
 
 def find_step_of_layer(module: Module, layer_query: str) -> int:
@@ -285,9 +285,9 @@ def _kernel_part_paragraphs(part: DerivedPart, heading_prefix: str, *, full: boo
             yield f"{heading_prefix}tensor expressions, {group.algorithm}\n{group.text}".rstrip()
         if full:
             yield f"{heading_prefix}before scheduling, {group.algorithm}\n{to_text(group.func)}".rstrip()
-    yield f"{heading_prefix}candidates, {goal_text(part.goal, part.uses)}\n{_candidates_table(part.candidates, line_width)}"
+    yield f"{heading_prefix}candidates, {describe_goal(part.goal, part.uses)}\n{_candidates_table(part.candidates, line_width)}"
     if full:
-        yield f"{heading_prefix}steps of all candidates, {candidates_text(part)}".rstrip()
+        yield f"{heading_prefix}steps of all candidates, {describe_candidates(part)}".rstrip()
         for step, func in part.steps:
             yield f"{heading_prefix}after step {step}\n{to_text(func)}".rstrip()
         for name, func in part.stages:

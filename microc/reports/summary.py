@@ -11,7 +11,7 @@ from microc.codegen.c.resources import stack_bound
 from microc.codegen.project.manifest import manifest, streaming_data
 from microc.codegen.project.project_samples import self_test_entry
 from microc.compiler.fit.budget import region_bytes
-from microc.compiler.fit.footprint import board_capacity, firmware_footprint
+from microc.compiler.fit.footprint import board_capacity, compute_firmware_footprint
 from microc.compiler.lowering.module_builder import code_in_ram_gain
 from microc.module import Call, Module
 from microc.plan.liveness import shared_bytes
@@ -29,7 +29,7 @@ def summarise_module(module: Module, board: Board) -> dict[str, Any]:
     """Describe a module (compiled network) on a board as plain data; :meth:`microc.Program.report` documents the data."""
     plan = module.plan
     assert plan is not None
-    need, cycles = firmware_footprint((module,), board), sum(c.cycles for c in module.calls)
+    need, cycles = compute_firmware_footprint((module,), board), sum(c.cycles for c in module.calls)
     data = {
         "model": module.name,
         "source": module.source,
@@ -57,7 +57,7 @@ def summarise_module(module: Module, board: Board) -> dict[str, Any]:
         "stack_bound": stack_bound(module),
         "flash": need.flash,
         "ram": need.ram,
-        "ram_taken": need.taken_ram,
+        "ram_taken": need.required_board_ram,
         "board_flash": region_bytes(board, "flash"),
         "board_ram": region_bytes(board, "ram"),
         "inputs": [describe_value(module, name) for name in module.inputs],

@@ -14,7 +14,7 @@ from microc import __version__
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.codegen.c.source import shared_files
-from microc.compiler.interaction import Progress, with_python_errors
+from microc.compiler.interaction import Progress, convert_flags_in_errors
 from microc.compiler.model import read_model, registers_plugins, resolve_model
 from microc.compiler.options import ENDS, Options, make_options
 from microc.compiler.pipeline import compile_model, optimise_graph
@@ -174,7 +174,7 @@ SAMPLES = 4
 SEED = 20
 
 
-@with_python_errors
+@convert_flags_in_errors
 @registers_plugins
 def verify(
     model: Any,

@@ -511,7 +511,7 @@ class Device:
         if tensor is None:
             raise UsageError(f"there is no tensor {name!r}", hint=known_names_hint(name, self._tensors, "tensors"))
         dtype = dtypes.to_numpy(tensor["dtype"])
-        shape = self.shapes.of(tensor)
+        shape = self.shapes.shape_of(tensor)
         data = self.client.read_tensor(self._index[name], prod(shape) * dtype.itemsize)
         return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype).reshape(shape)
 

@@ -79,7 +79,7 @@ def random_inputs(
 
     ``shapes``: shapes for the sizes of this run, if sizes of the network vary; None for the largest sizes.
     """
-    return [_random_array(shapes.of(t) if shapes else t["shape"], t["dtype"], generator) for t in tensors]
+    return [_random_array(shapes.shape_of(t) if shapes else t["shape"], t["dtype"], generator) for t in tensors]
 
 
 def _random_array(shape: Sequence[int], dtype: str, generator: np.random.Generator) -> Array:

@@ -16,14 +16,14 @@ import numpy as np
 
 from microc.base import dtypes
 from microc.base.dtypes import Array
-from microc.compiler.lowering.graph_to_module import declare_argument, describe_loop_steps
+from microc.compiler.lowering.graph_to_module import declare_kernel_argument, describe_loop_steps
 from microc.compiler.lowering.kernel_builder import Configuration, KernelBuilder
 from microc.compiler.lowering.kernel_selection import add_estimates
 from microc.compiler.lowering.module_builder import (
     ModuleBuilder,
     declare_workspaces,
     firmware_fingerprint,
-    module_value,
+    make_module_value,
     register_kernel,
 )
 from microc.compiler.options import make_options
@@ -307,7 +307,7 @@ def make_candidates_module(
         calls, outputs = _add_wipe_and_digest_calls(builder, calls), (DIGESTS,)
     region = task if isinstance(task, RegionTask) else None  # its image is compiled for the goal of the network
     optimize = region.ours[0].goal.name if region is not None else "speed"
-    chosen = {**make_options().changed_texts(), "optimize": optimize, "cpu": target.cpu, "protocol": "rpc"}
+    chosen = {**make_options().format_changed_options(), "optimize": optimize, "cpu": target.cpu, "protocol": "rpc"}
     module = Module(
         graph.name,
         builder.values,
@@ -349,7 +349,7 @@ def _add_candidate_call(
     else:
         group = task.lowered[candidate.number]
         params, macs = group.params, group.macs
-        args = [declare_argument(builder, group, schedule, position, stem) for position in range(len(params))]
+        args = [declare_kernel_argument(builder, group, schedule, position, stem) for position in range(len(params))]
     results = []
     for k, output in enumerate(task.graph.outputs):
         result = (
@@ -358,7 +358,7 @@ def _add_candidate_call(
             else builder.make_internal_name(f"result_{candidate_number}_{k}")
         )
         storage = "output" if writes_module_outputs else "intermediate"
-        builder.values[result] = module_value(result, task.graph.types[output], storage, output)
+        builder.values[result] = make_module_value(result, task.graph.types[output], storage, output)
         results.append(result)
     scratch = declare_workspaces(builder, stem, func.params[len(args) + len(results) :], align)
     reads = tuple(dict.fromkeys(builder.name_of(p.value) for p in params if p.array is None))

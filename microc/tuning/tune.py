@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from microc.base.immutable import frozen
 from microc.codegen.render import html_table
 from microc.compiler import validation
-from microc.compiler.interaction import with_python_errors
+from microc.compiler.interaction import convert_flags_in_errors
 from microc.compiler.model import registers_plugins, resolve_model
 from microc.compiler.options import Options, make_options
 from microc.compiler.tuned.measured_choice import compute_network_key, find_network_measurements
@@ -113,7 +113,7 @@ class Interrupted(KeyboardInterrupt):
         self.tuning = tuning
 
 
-@with_python_errors
+@convert_flags_in_errors
 @registers_plugins
 def tune(
     model: Any,
@@ -216,7 +216,7 @@ def tune(
             )
         )
         # The network is not measured again if there are no new measurements of kernels.
-        if measures_network and (tuner.proposed_count or not database.of(key)) and monotonic() < begin + limit:
+        if measures_network and (tuner.proposed_count or not database.records_of(key)) and monotonic() < begin + limit:
             NetworkSearch(resolve_model(model, resolved), core, resolved, database, runner).run(begin + limit)
     except KeyboardInterrupt as end:
         raise Interrupted(_collect_tuning_results(tuner, all_tasks, key)) from end

@@ -70,7 +70,13 @@ def parse_options_and_list_tasks(
     compiled_network = compile_for_tuning(model, target, without_optional_external_code(chosen), board)
     return chosen, list_tuning_tasks(
         compiled_network,
-        (SPEED, list_goals_to_try(compiled_network.make.graph, make_options(), compiled_network.make.target)[0], SIZE),
+        (
+            SPEED,
+            list_goals_to_try(
+                compiled_network.kernel_builder.graph, make_options(), compiled_network.kernel_builder.target
+            )[0],
+            SIZE,
+        ),
     )
 
 
@@ -269,7 +275,7 @@ class TunedRegion:
     @property
     def why(self) -> str:
         """The reasons for the verdict, as text."""
-        why = "" if self.verdict.ours is not None else self.verdict.why
+        why = "" if self.verdict.own_ticks is not None else self.verdict.why
         return "; ".join(filter(None, (self.task.taken.code.differs, why)))
 
     def to_data(self) -> dict[str, Any]:
@@ -282,8 +288,8 @@ class TunedRegion:
             "pattern": self.task.taken.entry.name,
             "measured": self.tuned.tried,
             "failed": self.tuned.failed,
-            "ours": self.verdict.ours,
-            "theirs": self.verdict.theirs,
+            "ours": self.verdict.own_ticks,
+            "theirs": self.verdict.backend_ticks,
             "taken": self.chosen_code,
             "why": self.why,
         }
@@ -474,7 +480,7 @@ class Tuner:
         """Return the records of a kernel that were measured with the current board, unit of time and compiler."""
         runner = self.runner
         where = (runner.board, runner.unit, runner.toolchain)
-        return [r for r in self.database.of(key) if (r.board, r.unit, r.toolchain) == where]
+        return [r for r in self.database.records_of(key) if (r.board, r.unit, r.toolchain) == where]
 
     def _recall_measurements(self, tuned: TunedKernel) -> None:
         """Inform the search for a kernel of the measurements of earlier runs with the same board, unit of time and

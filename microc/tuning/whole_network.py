@@ -84,7 +84,9 @@ class NetworkSearch:
         No measurement is started that would probably not end before ``deadline`` (a time of ``monotonic``). Its
         duration is estimated by that of the measurement before.
         """
-        if self.untuned.make.goal.price > 0 or self.untuned.make.sizes:  # a compilation would ignore the measurements
+        if (
+            self.untuned.kernel_builder.goal.price > 0 or self.untuned.kernel_builder.sizes
+        ):  # a compilation would ignore the measurements
             return
         room = available_workspace_bytes(self.untuned.module, self.tasks, self.options.ram or 0)
         losing, beaten, tried_combinations = list[KernelChoice](), self._losing_records(), set[Combination]()
@@ -94,7 +96,7 @@ class NetworkSearch:
             for left in reversed(range(MAX_COMBINATIONS)):
                 beaten.update(each.record for each in losing if each.record is not None)
                 if left == 0:
-                    beaten.update(record for each in losing for record in self.database.of(each.task.key))
+                    beaten.update(record for each in losing for record in self.database.records_of(each.task.key))
                 apart = choose_independently(self.untuned, self.tasks, self.database, self.meter.board, room, beaten)
                 chosen = [each for each in apart if each.record is not None]
                 parts = _make_combination(chosen)
@@ -131,7 +133,7 @@ class NetworkSearch:
         """Return the records whose schedules were not part of the best combination in earlier searches."""
         known = self._find_earlier_measurements()
         ids = known.losing_record_ids if known else ()
-        return {record for task in self.tasks for record in self.database.of(task.key) if record.id in ids}
+        return {record for task in self.tasks for record in self.database.records_of(task.key) if record.id in ids}
 
     def _record_combination(
         self, combination_network: CompiledNetwork, combination: Combination, rounds: Rounds
@@ -155,7 +157,7 @@ class NetworkSearch:
         """Return earlier measurements of the network on this computer with this compiler; None if there are none."""
         meter, here = self.meter, Database()
         where = (meter.board, meter.unit, meter.toolchain)
-        here.add(r for r in self.database.of(self.key) if (r.board, r.unit, r.toolchain) == where)
+        here.add(r for r in self.database.records_of(self.key) if (r.board, r.unit, r.toolchain) == where)
         return find_network_measurements(self.key, self.target.cpu, here, meter.board)
 
     def _is_no_faster(self, compiled: CompiledNetwork, task: Task, rounds: Rounds) -> bool:
@@ -182,7 +184,7 @@ class NetworkSearch:
             status=OK,
             algorithm=NETWORK,
             rule=f"{len(combination)} kernels tuned" if combination else "as compiled",
-            decisions=combination or ((UNTUNED, self.untuned.make.goal.name),),
+            decisions=combination or ((UNTUNED, self.untuned.kernel_builder.goal.name),),
             trace=(),
             ticks=ticks,
             code=code_bytes(compiled.module),

@@ -17,7 +17,7 @@ from microc.codegen.c.resources import (
     library_bytes,
     min_and_max_flash_around_networks,
 )
-from microc.compiler.fit.footprint import firmware_footprint
+from microc.compiler.fit.footprint import compute_firmware_footprint
 from microc.compiler.options import Options, make_options
 from microc.compiler.pipeline import compile_model
 from microc.device.boards import list_boards, load_board
@@ -63,7 +63,7 @@ def test_boards_without_a_row_are_between_those_of_their_core() -> None:
 def test_float_support_is_the_library_s(board: str, least: int) -> None:
     """A core without an FPU links sums, products and comparisons of floats."""
     module = compiled(board)
-    need = firmware_footprint((module,), load_board(board))
+    need = compute_firmware_footprint((module,), load_board(board))
     assert library_bytes((module,)) >= least
     assert need.least_flash < need.flash
     assert need.code == min_and_max_flash_around_networks(load_board(board), "rpc")[1] + library_bytes(
@@ -88,7 +88,7 @@ def test_static_ram_is_estimated_as_it_is_linked(
     """The arena is aligned beyond its size: up to 8 bytes. On AVR, constants of some kernels are variables: up to 64."""
     program = microc.compile(digits.INT8, board=board, protocol=protocol)
     linked = build_project(open_project(program.write(tmp_path / board))).sizes.static_ram
-    estimated = firmware_footprint((program.module,), program.board).static_ram
+    estimated = compute_firmware_footprint((program.module,), program.board).static_ram
     assert 0 <= linked - estimated <= (64 if board == "arduino-mega" else 8)
 
 

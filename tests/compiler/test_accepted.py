@@ -59,13 +59,13 @@ def test_every_option_is_checked() -> None:
 @settings(max_examples=60, deadline=None)
 @given(value=VALUES)
 def test_options(name: str, value: Any) -> None:
-    harmless(lambda: make_options(**{name: value}).changed_texts())
+    harmless(lambda: make_options(**{name: value}).format_changed_options())
 
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_odd_options(name: str) -> None:
     for value in ODD:
-        harmless(lambda value=value: make_options(**{name: value}).changed_texts())  # type: ignore[misc]
+        harmless(lambda value=value: make_options(**{name: value}).format_changed_options())  # type: ignore[misc]
         harmless(lambda value=value: microc.load(awkward(), **{name: value}))  # type: ignore[misc]
 
 

@@ -32,7 +32,7 @@ def made(cpu: str = "rv32imc", source: Path = digits.INT8, **options: Any) -> Co
 
 def ladder(cpu: str) -> list[CompiledNetwork]:
     """The network at every price of flash, all of it at one."""
-    graph, target, options = made(cpu).make.graph, target_for(cpu), make_options()
+    graph, target, options = made(cpu).kernel_builder.graph, target_for(cpu), make_options()
     goals = list_goals_to_try(graph, options, target)
     return [build_network(Configuration(graph, goal), target, "", options) for goal in goals]
 

@@ -56,8 +56,10 @@ WEIGHTS = range(-128, 3)
 def test_promises_that_decide_alike_are_told_alike() -> None:
     """Functions of one text have one schedule: what constants promise is the same to all that ask."""
     made = compile_network(digits.INT8, target_for("cortex-m0"), make_options())
-    groups = [origin for origin in made.make.origins.values() if isinstance(origin, KernelGroup)]
-    lowered = (group_algorithms(made.make.graph, g.nodes, made.make.target, "kernel") for g in groups)
+    groups = [origin for origin in made.kernel_builder.origins.values() if isinstance(origin, KernelGroup)]
+    lowered = (
+        group_algorithms(made.kernel_builder.graph, g.nodes, made.kernel_builder.target, "kernel") for g in groups
+    )
     group = next(each for many in lowered for each in many if SUM_BOUND in memo_key([each])[0])
     decided: dict[tuple[str, ...], object] = {}
     for promise, numbers in ((SUM_BOUND, SUMS), (SMALLEST_WEIGHT, WEIGHTS), (BOUND, SUMS)):

@@ -6,7 +6,7 @@ import pytest
 
 import microc
 from microc.cli import main
-from microc.compiler.interaction import flags_to_keywords
+from microc.compiler.interaction import convert_flags_to_keywords
 from microc.compiler.options import make_options
 from microc.errors import FitError, UsageError
 from tests.support import digits
@@ -28,7 +28,7 @@ from tests.support import digits
     ],
 )
 def test_flags_become_keywords(flags: str, keywords: str) -> None:
-    assert flags_to_keywords(flags) == keywords == flags_to_keywords(keywords)
+    assert convert_flags_to_keywords(flags) == keywords == convert_flags_to_keywords(keywords)
 
 
 def test_whoever_asks_is_answered_in_kind(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ import pytest
 import microc
 from microc.cli import main
 from microc.compiler.fit.budget import workspace_limits
-from microc.compiler.fit.moves import ARENA_MOVES, shrink_workspaces
+from microc.compiler.fit.moves import ARENA_MOVES, propose_smaller_workspaces
 from microc.compiler.fit.search import Move, NetworkBuilder, Search
 from microc.compiler.lowering.external_layers import NetworkDivision
 from microc.compiler.lowering.kernel_builder import CompiledNetwork, Configuration, KernelGroup
@@ -42,14 +42,14 @@ def arena(network: CompiledNetwork) -> int:
 def test_kernels_keep_within_what_they_are_left(cpu: str) -> None:
     """Where any schedule does; the least of all where none does."""
     network = made(cpu)
-    for origin in network.make.origins.values():
+    for origin in network.kernel_builder.origins.values():
         if not isinstance(origin, KernelGroup):
             continue
-        lowered = group_algorithms(network.make.graph, origin.nodes, network.make.target, "kernel")
+        lowered = group_algorithms(network.kernel_builder.graph, origin.nodes, network.kernel_builder.target, "kernel")
 
         def taken(workspace: float, lowered: Any = lowered) -> int:
             _, choice = select_group_schedule(
-                lowered, network.make.target, network.make.goal, shipped=True, workspace=workspace
+                lowered, network.kernel_builder.target, network.kernel_builder.goal, shipped=True, workspace=workspace
             )
             return workspace_bytes(choice.func)
 
@@ -99,7 +99,7 @@ class Offers(NetworkBuilder):
     """A builder whose networks are given, the requested one first."""
 
     def __init__(self, networks: Sequence[CompiledNetwork], options: Options) -> None:
-        graph, target = networks[0].make.graph, networks[0].make.target
+        graph, target = networks[0].kernel_builder.graph, networks[0].kernel_builder.target
         super().__init__(graph, NetworkDivision(graph, None), "", target, options)
         self.networks = dict(zip(map(float, range(len(networks))), networks, strict=True))
 
@@ -119,7 +119,7 @@ def test_nothing_is_tried_where_no_step_has_a_workspace() -> None:
     search = Search(
         Offers([replace(network, module=bare)], make_options(ram=100)), optimise=lambda _: pytest.fail("optimised")
     )
-    search.try_moves([Move("workspaces", shrink_workspaces)])
+    search.try_moves([Move("workspaces", propose_smaller_workspaces)])
     assert len(search.trials) == 1
 
 

@@ -214,7 +214,12 @@ def test_what_is_written_stays_below_the_file(name: str, tmp_path: Path) -> None
 
 
 def test_an_option_that_names_a_file_says_what_is_done_with_it() -> None:
-    for word in (Path, option_values.parse_path, option_values.read_text_lines, option_values.parse_external):
+    for word in (
+        Path,
+        option_values.parse_path,
+        option_values.read_text_lines,
+        option_values.parse_backend_and_library,
+    ):
         with pytest.raises(TypeError, match="declares path"):
             option_field(None, option_values.validated_optional_path, "help", flag="--new", word=word)
     assert {n for n, o in OPTIONS.items() if o.path == WRITTEN} == {"dump", "plan"}

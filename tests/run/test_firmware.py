@@ -333,7 +333,7 @@ def test_compile_and_check_say_what_build_finds(board: str, tmp_path: Path, caps
     assert report["flash_linked"] and report["flash"] == sizes.flash
     found = check_model(digits.FLOAT, Options(), load_board(board), exact=True)
     assert found.verdict == "yes" and found.built and found.need is not None
-    assert (found.need.flash, found.need.taken_ram) == (sizes.flash, sizes.static_ram + sizes.reserved_stack)
+    assert (found.need.flash, found.need.required_board_ram) == (sizes.flash, sizes.static_ram + sizes.reserved_stack)
     assert found.need.ram == sizes.static_ram + report["stack_bound"]
 
 

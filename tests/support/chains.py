@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from microc.base.dtypes import Array
-from microc.compiler.fit.striping import Chain, ChainLowering, Group, find_runs
+from microc.compiler.fit.striping import Chain, ChainLowering, Group, find_layer_runs
 from microc.compiler.lowering.graph_to_module import build_module
 from microc.compiler.lowering.kernel_builder import Configuration, KernelBuilder
 from microc.compiler.lowering.kernel_selection import groups_of
@@ -117,7 +117,7 @@ def groups(graph: Graph) -> dict[str, Group]:
 
 def longest_chains(graph: Graph, height: int = 1) -> list[Chain]:
     """Everything that can be streamed."""
-    return [run.chain(0, len(run.groups), height) for run in find_runs(graph, groups(graph))]
+    return [run.chain(0, len(run.groups), height) for run in find_layer_runs(graph, groups(graph))]
 
 
 def module(graph: Graph, chains: Sequence[Chain] = (), cpu: str = "cortex-m4") -> Module:

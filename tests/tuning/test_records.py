@@ -35,7 +35,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     database = Database(tmp_path / "r.jsonl")
     database.add([RECORD, replace(RECORD, ticks=90.0)])
     again = Database(tmp_path / "r.jsonl")
-    assert list(again) == list(database) and again.of(RECORD.key) == [*database] and not again.of("1")
+    assert list(again) == list(database) and again.records_of(RECORD.key) == [*database] and not again.records_of("1")
     assert again.rows()[0]["decisions"] == {"tile.rows": 2, "tile.weights": ""}
 
 

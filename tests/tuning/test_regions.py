@@ -105,7 +105,7 @@ def test_theirs_is_taken_where_it_is_faster_whatever_it_was_said_to_cost(tmp_pat
     assert not whose(compiled(records, dear, tuned=None))
     program = compiled(records, dear, dump=tmp_path / "dump")
     assert whose(program) == ["external: acme dense", "external: acme scale_shift"]
-    (ours, *_) = (region.verdict.ours for region in found.regions)
+    (ours, *_) = (region.verdict.own_ticks for region in found.regions)
     line = f"acme dense; measured: ours {ours:,.0f}, theirs 7 instructions"
     assert line in (tmp_path / "dump" / "external.txt").read_text()
     first = program.report()["external"][0]
@@ -210,15 +210,15 @@ def test_ours_is_compared_at_its_best(tmp_path: Path) -> None:
     found = microc.tune(layer(), records=records, runner=Paper(400.0, gain=0.5), trials=12, search="random", **options)
     (kernel,), (region,) = found.kernels, found.regions
     assert kernel.default is not None and kernel.best < kernel.default
-    ours = {record.untuned: record for record in Database(records).of(region.task.key) if not record.theirs}
-    best = min(Database(records).of(kernel.task.key), key=lambda record: record.ticks)
+    ours = {record.untuned: record for record in Database(records).records_of(region.task.key) if not record.theirs}
+    best = min(Database(records).records_of(kernel.task.key), key=lambda record: record.ticks)
     assert ours[False].trace[1:] == best.trace and ours[False].trace != ours[True].trace
-    assert region.verdict.ours == min(ours[True].ticks, ours[False].ticks)
+    assert region.verdict.own_ticks == min(ours[True].ticks, ours[False].ticks)
 
     faster = replace(best, ticks=1.0, trace=best.trace[:1], rule="as a later search finds")
     Database(records).add([faster, replace(ours[False], ticks=2.0)])
     again = microc.tune(layer(), records=records, runner=Paper(400.0), trials=0, **options)
-    assert again.regions[0].verdict.ours == 2.0, "the newest measurement of a schedule counts"
+    assert again.regions[0].verdict.own_ticks == 2.0, "the newest measurement of a schedule counts"
     program = microc.compile(layer(), tuned=records, **options)
     assert isinstance(program, microc.Program) and program.report()["external"][0]["ours"] == 2.0
 
@@ -236,12 +236,14 @@ def test_this_computer_measures_theirs_and_finds_what_is_wrong(tmp_path: Path) -
     records = tmp_path / "tuned.jsonl"
     options: Any = {"board": None, "target": "host", "external": "acme", "trials": 9}
     good = microc.tune(network(), plugins=plugin(), records=records, **options)
-    assert all(region.verdict.theirs is not None and region.verdict.ours is not None for region in good.regions)
+    assert all(
+        region.verdict.backend_ticks is not None and region.verdict.own_ticks is not None for region in good.regions
+    )
     wrong = plugin(library=(b"+ shift[", b"- shift["))
     dense, scaled = microc.tune(network(), plugins=wrong, records=records, **options).regions
     if dense.task.taken.entry.name != "dense":
         dense, scaled = scaled, dense
-    assert dense.verdict.theirs is not None and "acme gave wrong results" in scaled.why
+    assert dense.verdict.backend_ticks is not None and "acme gave wrong results" in scaled.why
     ended = plugin(library=(b"float sum = b[u];", b"float sum = b[u]; *(volatile int *)0 = 1;"))
     found = microc.tune(network(), plugins=ended, records=records, **options).regions
     assert {r.task.taken.entry.name: r.chosen_code for r in found}["dense"] == "ours"
@@ -299,7 +301,7 @@ def test_options_of_the_compiler_are_those_of_the_best_kernel(tmp_path: Path) ->
 def test_cmsis_nn_is_measured_on_an_emulated_board(name: str) -> None:
     found = microc.tune(LAYERS[name](), board=BOARD, external={"cmsis-nn": COPY}, trials=4)
     (region,) = found.regions
-    assert region.verdict.theirs is not None and region.verdict.ours is not None and not region.why
+    assert region.verdict.backend_ticks is not None and region.verdict.own_ticks is not None and not region.why
 
 
 def test_spaces_list_regions(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

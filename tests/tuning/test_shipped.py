@@ -43,9 +43,12 @@ GOALS = (SPEED, Goal("balanced", 0.3), Goal("balanced", 16.0), Goal("balanced", 
 def groups(cpu: str, model: Path = DIGITS) -> Iterator[tuple[tuple[LoweredGroup, ...], int]]:
     """The kernels of a network, and how many are alike."""
     made = compile_network(model, target_for(cpu), make_options(shipped=False))
-    for origin in made.make.origins.values():
+    for origin in made.kernel_builder.origins.values():
         if isinstance(origin, KernelGroup):
-            yield group_algorithms(made.make.graph, origin.nodes, made.make.target, "kernel"), origin.uses
+            yield (
+                group_algorithms(made.kernel_builder.graph, origin.nodes, made.kernel_builder.target, "kernel"),
+                origin.uses,
+            )
 
 
 def test_a_wheel_has_room_for_them() -> None:
@@ -121,7 +124,7 @@ def test_networks_of_the_benchmark_take_them(name: str, cpu: str) -> None:
     """At the price that they are compiled at. Where rules come later than these files, networks take more time than without them,
     and nothing else tells."""
     model = (CORPUS or Path()) / "tflite" / f"mlperf_{name}_int8.tflite"
-    goal = compile_network(model, target_for(cpu), make_options()).make.goal
+    goal = compile_network(model, target_for(cpu), make_options()).kernel_builder.goal
     for lowered, uses in groups(cpu, model):
         assert_as_the_rules_choose(lowered, cpu, goal, uses)
 

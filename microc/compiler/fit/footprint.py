@@ -88,13 +88,13 @@ class Footprint:
         return self.static_ram + self.stack
 
     @property
-    def taken_ram(self) -> int:
+    def required_board_ram(self) -> int:
         """Number of bytes of RAM that the board must have: static RAM, and the larger of the reserved stack and the
         maximum stack of a run."""
         return self.static_ram + max(self.stack, self.reserved_stack)
 
 
-def firmware_footprint(modules: Sequence[Module], board: Board) -> Footprint:
+def compute_firmware_footprint(modules: Sequence[Module], board: Board) -> Footprint:
     """Return the memory that one firmware with all planned ``modules`` needs on ``board``."""
     own = [m for m in modules if len(modules) == 1 or m.state]
     protocol = modules[0].options["protocol"]
@@ -104,7 +104,7 @@ def firmware_footprint(modules: Sequence[Module], board: Board) -> Footprint:
     if region_bytes(board, "flash"):
         code = most + library_bytes(modules) + sum(map(code_bound, modules))
     return Footprint(
-        weights=sum(m.const_bytes - _accelerator_bytes(m, board) for m in modules),
+        weights=sum(m.const_bytes - _constant_bytes_in_accelerator_memory(m, board) for m in modules),
         self_test=sum(m.self_test.nbytes for m in modules if m.self_test),
         code=code,
         least_code=least + int(CERTAIN_CODE_SHARE * kernels),
@@ -112,7 +112,7 @@ def firmware_footprint(modules: Sequence[Module], board: Board) -> Footprint:
         buffers=sum(map(outside_arena_bytes, modules)),
         stack=max(map(stack_bound, modules)),
         reserved_stack=board.raw.get("link", {}).get("stack_bytes", 0),
-        runtime=_runtime_bytes(board, protocol),
+        runtime=_ram_bytes_of_runtime(board, protocol),
         hot_code=sum(
             m.plan.code.size for m in modules if m.plan and m.plan.code and _is_hot_code_in_stack_memory(board)
         ),
@@ -124,7 +124,7 @@ def _is_hot_code_in_stack_memory(board: Board) -> bool:
     return board.code_memory is not None and board.code_memory.main
 
 
-def _accelerator_bytes(module: Module, board: Board) -> int:
+def _constant_bytes_in_accelerator_memory(module: Module, board: Board) -> int:
     """Return the number of bytes of constants in the memory region of the board's accelerator; 0 if there is no such
     region."""
     if not board.npu_constants:
@@ -132,7 +132,7 @@ def _accelerator_bytes(module: Module, board: Board) -> int:
     return sum(v.nbytes for v in module.values.values() if v.storage == "const" and v.align > DEFAULT_ALIGNMENT)
 
 
-def _runtime_bytes(board: Board, protocol: str) -> int:
+def _ram_bytes_of_runtime(board: Board, protocol: str) -> int:
     """Return the number of bytes of RAM that the console and the RPC need."""
     measured = static_ram_around_networks(board, protocol)
     if measured is not None:
@@ -145,7 +145,7 @@ def board_capacity(board: Board, *, external: bool = False) -> BoardCapacity:
 
     ``external``: the network may use external code, so that constants may be in the memory region of the accelerator.
     """
-    fixed = board.raw.get("link", {}).get("stack_bytes", 0) + _runtime_bytes(board, "rpc")
+    fixed = board.raw.get("link", {}).get("stack_bytes", 0) + _ram_bytes_of_runtime(board, "rpc")
     ram = region_bytes(board, "ram")
     apart = sum(region.size for region in board.regions if external and region.name == board.npu_constants)
     flash, code = region_bytes(board, "flash") + apart, board.code_memory
@@ -201,7 +201,7 @@ def check_board_memory(
 
 def compute_and_check_footprint(modules: Sequence[Module], board: Board) -> Footprint:
     """Compute the footprint of a firmware with all ``modules``; FitError if the firmware does not fit the board."""
-    need = firmware_footprint(modules, board)
+    need = compute_firmware_footprint(modules, board)
     stack = max(need.stack, need.reserved_stack)
     details = (
         f"flash: weights {need.weights} + {f'self-test {need.self_test} + ' if need.self_test else ''}"
@@ -211,7 +211,7 @@ def compute_and_check_footprint(modules: Sequence[Module], board: Board) -> Foot
     )
     floats = any(module.arithmetic.float_macs for module in modules)
     source = " and ".join(m.source or m.name for m in modules)
-    check_board_memory(board, need.least_flash, need.taken_ram, source, details, computes_in_floats=floats)
+    check_board_memory(board, need.least_flash, need.required_board_ram, source, details, computes_in_floats=floats)
     return need
 
 

@@ -62,8 +62,9 @@ KNAPSACK_ROUNDS = 3
 counts constants twice that two kernels share."""
 
 
-def price_flash(search: Search) -> Proposals:
-    """Propose higher prices of flash if the network exceeds its flash limit.
+def propose_flash_prices(search: Search) -> Proposals:
+    """Propose higher prices of flash (the number of instructions that one byte is worth) if the network exceeds its
+    flash limit.
 
     Raises FitError if even a lower bound on the smallest network exceeds the flash budget of the options. A network
     that exceeds the flash of the board is not refused here:
@@ -80,16 +81,17 @@ def price_flash(search: Search) -> Proposals:
         candidates.append(search.last)
     if search.limits.fits_flash(search.best):
         # With dynamic sizes, the cost of the network is not a sum of costs of kernels.
-        yield from _propose_price_per_kernel(search, candidates) if search.builder.family is None else ()
+        yield from _propose_goal_per_kernel(search, candidates) if search.builder.family is None else ()
     elif search.options.flash and min_flash_bytes(search.best.module) > search.options.flash:
         raise make_flash_error(search.best.module, search.options.flash)
 
 
-def _propose_price_per_kernel(search: Search, candidates: Sequence[CompiledNetwork]) -> Proposals:
-    """Propose an optimisation goal for each kernel.
+def _propose_goal_per_kernel(search: Search, candidates: Sequence[CompiledNetwork]) -> Proposals:
+    """Propose configurations in which each kernel has an optimisation goal of its own.
 
-    ``candidates``: the network built at several prices of flash; at least one of them fits. The goal of the network as
-    a whole is the highest price of a kernel, except size alone, for which the C compiler is called with other options.
+    ``candidates``: the network built at several prices of flash (the number of instructions that one byte is worth); at
+    least one of them fits. The network as a whole gets the goal with the highest finite price among its kernels. An
+    infinite price (size alone) is avoided, because it changes the options of the C compiler.
     """
     fitting = search.best
     steps = [call.writes for call in fitting.module.calls]
@@ -108,7 +110,7 @@ def _propose_price_per_kernel(search: Search, candidates: Sequence[CompiledNetwo
         pareto = pareto_front(items, int(capacity))
         if not pareto or pareto[-1].loss >= start_loss:
             return
-        kernel_goals = [candidates[number].make.goal for number in pareto[-1].picks]
+        kernel_goals = [candidates[number].kernel_builder.goal for number in pareto[-1].picks]
         goal = max(kernel_goals, key=lambda goal: (goal.price < inf, goal.price))
         goals = {
             key: own
@@ -129,7 +131,9 @@ def _group_calls_sharing_kernels(candidates: Sequence[CompiledNetwork]) -> list[
     """
     first = candidates[0]
     scheduled = [
-        k for k, call in enumerate(first.module.calls) if isinstance(first.make.origins[call.writes], KernelGroup)
+        k
+        for k, call in enumerate(first.module.calls)
+        if isinstance(first.kernel_builder.origins[call.writes], KernelGroup)
     ]
     group = {index: [index] for index in scheduled}
     for candidate in candidates:
@@ -144,10 +148,10 @@ def _group_calls_sharing_kernels(candidates: Sequence[CompiledNetwork]) -> list[
 
 
 def _make_knapsack_option(candidate_index: int, module: Module, call_indices: Sequence[int]) -> LayerOption:
-    """Return the option to build a group of calls as in a candidate network.
+    """Return the knapsack option to build a group of calls as in the candidate network ``module``.
 
-    The number of the option is the index of the candidate. Its loss is the number of instructions of the calls. Its
-    size is the number of bytes of flash for the code and the constants of the calls.
+    The option has the number ``candidate_index``. Its loss is the number of instructions of the calls. Its size is the
+    number of bytes of flash for the code and the constants of the calls.
     """
     calls = [module.calls[index] for index in call_indices]
     kernels, operands = {call.kernel for call in calls}, {name for call in calls for name in call.args}
@@ -167,7 +171,7 @@ def _list_goal_keys(network: CompiledNetwork, call_indices: Sequence[int]) -> It
     The key of a call is the result of the last node that its kernel computes.
     """
     for index in call_indices:
-        origin = network.make.origins[network.module.calls[index].writes]
+        origin = network.kernel_builder.origins[network.module.calls[index].writes]
         assert isinstance(origin, KernelGroup)
         yield origin.nodes[-1].outputs[0]
 
@@ -175,7 +179,7 @@ def _list_goal_keys(network: CompiledNetwork, call_indices: Sequence[int]) -> It
 # ---- Recurrent layers that compute several iterations at a time (blocks), if the saved instructions are worth the memory.
 
 
-def block_loops(search: Search) -> Proposals:
+def propose_loop_blocking(search: Search) -> Proposals:
     """Propose to compute recurrent layers in blocks of iterations, unless the arena exceeds its limit already."""
     base, options = search.best, search.options
     loops = _count_loops(base.configuration.graph)
@@ -208,9 +212,9 @@ ATTENTION_ROWS = (64, 32, 16, 8)
 operands of a block would cost more than its products."""
 
 
-def block_attention_layers(search: Search) -> Proposals:
-    """Propose to compute attention in blocks of fewer and fewer queries, until a block size is worse than the size
-    before."""
+def propose_attention_blocking(search: Search) -> Proposals:
+    """Propose to compute attention in blocks of fewer and fewer queries, until a smaller block makes the network
+    worse."""
     base, options = search.best, search.options
     graph = base.configuration.graph
     layers = find_attention(graph)
@@ -237,22 +241,26 @@ def estimate_peak_live_bytes(graph: Graph, *, count_io: bool) -> int:
     """
     views = {node.outputs[0]: node.inputs[0] for node in graph.nodes if registry.get(node.op).view}
 
-    def viewed_tensor(name: str) -> str:
+    def find_tensor_behind_views(name: str) -> str:
         while name in views:
             name = views[name]
         return name
 
     groups = [nodes for nodes in groups_of(graph) if not registry.get(nodes[0].op).view]
     last = {
-        viewed_tensor(name): time for time, nodes in enumerate(groups) for node in nodes for name in node.inputs if name
+        find_tensor_behind_views(name): time
+        for time, nodes in enumerate(groups)
+        for node in nodes
+        for name in node.inputs
+        if name
     }
-    last |= {viewed_tensor(name): len(groups) for name in graph.outputs}
+    last |= {find_tensor_behind_views(name): len(groups) for name in graph.outputs}
     uncounted = {
         *graph.consts,
         *graph.state,
-        *(() if count_io else (*graph.inputs, *map(viewed_tensor, graph.outputs))),
+        *(() if count_io else (*graph.inputs, *map(find_tensor_behind_views, graph.outputs))),
     }
-    alive, most = {viewed_tensor(name) for name in graph.inputs}, 0
+    alive, most = {find_tensor_behind_views(name) for name in graph.inputs}, 0
     for time, nodes in enumerate(groups):
         alive |= {name for name in nodes[-1].outputs if name}
         bodies = [nodes[0].attr(name) for name in registry.get(nodes[0].op).regions]
@@ -271,10 +279,11 @@ largest weights take the most RAM, and often few rows of data are multiplied by 
 little."""
 
 
-def prewiden_packed_weights(search: Search) -> Proposals:
+def propose_prewidened_weights(search: Search) -> Proposals:
     """Propose to convert the packed weights of float layers to floats in RAM before the layers run.
 
-    First all weights are converted, then fewer and fewer without the largest, until this is no longer better.
+    The first proposal converts all of these weights. Each further proposal leaves out more of the largest weights. The
+    move ends when a proposal is not better than the one before it.
     """
     base = search.best
     graph = base.configuration.graph
@@ -305,13 +314,13 @@ def prewiden_packed_weights(search: Search) -> Proposals:
 # cost.
 
 
-def use_measured_schedules(search: Search) -> Proposals:
+def propose_measured_schedules(search: Search) -> Proposals:
     """Propose the measured schedules from the files that the options name."""
     if search.options.tuned is not None or search.options.plan is not None:
-        yield "measured schedules", _with_measured_schedules(search, search.best)
+        yield "measured schedules", _configure_measured_schedules(search, search.best)
 
 
-def _with_measured_schedules(search: Search, untuned: CompiledNetwork) -> Configuration:
+def _configure_measured_schedules(search: Search, untuned: CompiledNetwork) -> Configuration:
     """Return the configuration of ``untuned`` with the measured schedules from the files that the options name."""
     if search.options.tuned is None and search.options.plan is None:
         return untuned.configuration
@@ -331,7 +340,7 @@ WORKSPACE_ROUNDS = 4
 workspace may overlap less of the kernel's operands."""
 
 
-def shrink_workspaces(search: Search) -> Proposals:
+def propose_smaller_workspaces(search: Search) -> Proposals:
     """Propose kernels with smaller workspaces if the network exceeds its arena limit. Networks with several arenas are
     skipped."""
     if search.limits.fits_arena(search.best):
@@ -357,7 +366,7 @@ def shrink_workspaces(search: Search) -> Proposals:
         if search.limits.fits_arena(network):
             break
     if smallest is not untuned:
-        yield "smaller workspaces", _with_measured_schedules(search, smallest)
+        yield "smaller workspaces", _configure_measured_schedules(search, smallest)
 
 
 # ---- Arena: layers that are computed row by row.
@@ -370,8 +379,8 @@ PLAN_ROUNDS = 4
 call."""
 
 
-def compute_row_by_row(search: Search) -> Proposals:
-    """Propose chains of layers that are computed row by row, if the network exceeds its arena limit.
+def propose_row_by_row_chains(search: Search) -> Proposals:
+    """Propose chains (sequences of layers that one kernel computes row by row) if the network exceeds its arena limit.
 
     No chains are proposed if smaller workspaces suffice and cost at most a factor of
     :data:`SMALL_WORKSPACE_MAX_SLOWDOWN`. Chains together with smaller workspaces are proposed last.
@@ -384,28 +393,29 @@ def compute_row_by_row(search: Search) -> Proposals:
         return
     for base in (plain,) if lean is plain else (plain, lean):
         if base is plain or not search.limits.fits_arena(search.best):
-            yield from _propose_covering_chains(search, base)
+            yield from _propose_chains_within_limit(search, base)
 
 
-def _propose_covering_chains(search: Search, base: CompiledNetwork) -> Proposals:
-    """Propose chains of the layers of ``base`` until its arena is within the limit; at last, the chains with the
-    smallest arena."""
-    stripes, goal = search.builder.stripe_search(base), search.limits.arena
+def _propose_chains_within_limit(search: Search, base: CompiledNetwork) -> Proposals:
+    """Propose chains (layers that one kernel computes row by row) for the network ``base``, until its arena is within
+    the limit. The last proposal is the set of chains with the smallest arena."""
+    stripes, goal = search.builder.make_stripe_search(base), search.limits.arena
     for _ in range(PLAN_ROUNDS):
-        chains = stripes.cover_calls_above(int(goal))
+        chains = stripes.find_chains_within_limit(int(goal))
         if chains is None:
             break
         if chains:
-            yield _describe_chains(chains), _with_chains(base, chains)
+            yield _describe_chains(chains), _configure_chains(base, chains)
             if search.limits.fits_arena(search.last):
                 return
         goal = min(goal, stripes.peak_bytes(chains)) - 4
-    if smallest := stripes.chains_of_smallest_peak():
-        yield _describe_chains(smallest), _with_chains(base, smallest)
+    if smallest := stripes.find_chains_with_smallest_peak():
+        yield _describe_chains(smallest), _configure_chains(base, smallest)
 
 
-def _with_chains(base: CompiledNetwork, chains: Sequence[ChainCandidate]) -> Configuration:
-    """Return the configuration of ``base`` with the given chains."""
+def _configure_chains(base: CompiledNetwork, chains: Sequence[ChainCandidate]) -> Configuration:
+    """Return the configuration of ``base`` with the given chains (sequences of layers that one kernel computes row by
+    row)."""
     return replace(base.configuration, chains=tuple(each.chain for each in chains))
 
 
@@ -415,15 +425,15 @@ def _describe_chains(chains: Sequence[ChainCandidate]) -> str:
 
 
 MOVES = (
-    Move("flash", price_flash),
-    Move(LOOP_BLOCKING_PASS.name, block_loops),
-    Move("attention", block_attention_layers),
-    Move(PREWIDENED_WEIGHTS_PASS.name, prewiden_packed_weights),
-    Move("records", use_measured_schedules, measured=True),
+    Move("flash", propose_flash_prices),
+    Move(LOOP_BLOCKING_PASS.name, propose_loop_blocking),
+    Move("attention", propose_attention_blocking),
+    Move(PREWIDENED_WEIGHTS_PASS.name, propose_prewidened_weights),
+    Move("records", propose_measured_schedules, measured=True),
 )
 ARENA_MOVES = (
-    Move("workspaces", shrink_workspaces),
-    Move("rows", compute_row_by_row),
+    Move("workspaces", propose_smaller_workspaces),
+    Move("rows", propose_row_by_row_chains),
 )
 """Moves for a network whose arena exceeds its limit. The network before these moves is stored for reports
 (:attr:`.Search.unlimited`)."""

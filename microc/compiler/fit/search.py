@@ -77,7 +77,7 @@ class NetworkBuilder:
         """Return the planned network of a configuration."""
         key = configuration.key
         if key not in self._networks:
-            self._networks[key] = self._build(configuration)
+            self._networks[key] = self._build_and_plan(configuration)
         return self._networks[key]
 
     @property
@@ -86,10 +86,10 @@ class NetworkBuilder:
         return len(self._networks)
 
     def build_without_external_code(self, network: CompiledNetwork) -> Module:
-        """Build a network that has external kernels again with microc's code alone. The order of the calls stays the
-        same."""
-        ours = replace(network.make.configuration, external={})
-        return self._build(ours, call_order_of=network.module).module
+        """Build a network that has external kernels a second time, without external code. The order of the calls stays
+        the same."""
+        ours = replace(network.kernel_builder.configuration, external={})
+        return self._build_and_plan(ours, call_order_reference=network.module).module
 
     def chain_lowering(self, configuration: Configuration) -> ChainLowering:
         """Return the object that lowers chains of layers in the graph of a configuration. Equal requests share it."""
@@ -98,28 +98,32 @@ class NetworkBuilder:
             self._chain_lowerings[key] = ChainLowering(configuration.graph, self.target, configuration.goal)
         return self._chain_lowerings[key]
 
-    def stripe_search(self, network: CompiledNetwork) -> StripeSearch:
+    def make_stripe_search(self, network: CompiledNetwork) -> StripeSearch:
         """Return the search for chains of layers in a network that has no chains yet."""
-        configuration = network.make.configuration
+        configuration = network.kernel_builder.configuration
         if configuration.key not in self._stripe_searches:
             self._stripe_searches[configuration.key] = StripeSearch(
                 self.chain_lowering(configuration), network.module, io_in_arena=self.options.io_in_arena
             )
         return self._stripe_searches[configuration.key]
 
-    def _build(self, configuration: Configuration, call_order_of: Module | None = None) -> CompiledNetwork:
+    def _build_and_plan(
+        self, configuration: Configuration, call_order_reference: Module | None = None
+    ) -> CompiledNetwork:
         """Build and plan the network of a configuration.
 
-        ``call_order_of``: a planned module with the same calls, in whose order the calls run.
+        ``call_order_reference``: a planned module with the same calls, in whose order the calls run.
         """
         chains = [self.chain_lowering(configuration).lower(chain) for chain in configuration.chains]
         network = build_network(
             configuration, self.target, self.source, self.options, self.progress, chains, self.family
         )
-        return replace(network, module=self._plan(network.module, call_order_of))
+        return replace(network, module=self._plan_memory(network.module, call_order_reference))
 
-    def _plan(self, module: Module, call_order_of: Module | None) -> Module:
-        """Plan the memory of a module, and add the data for reports. ``call_order_of``: as in :meth:`_build`."""
+    def _plan_memory(self, module: Module, call_order_reference: Module | None) -> Module:
+        """Plan the memory of a module, and add the data for reports.
+
+        ``call_order_reference``: as in :meth:`_build_and_plan`."""
         if self.progress is not None:
             self.progress("memory plan", 0, 2)
         module = plan_module(
@@ -127,13 +131,13 @@ class NetworkBuilder:
             io_in_arena=self.options.io_in_arena,
             memories=arena_memories(module, self.options, self.capacity),
             flash_wait=self.target.flash_wait,
-            order_like=call_order_of,
+            order_like=call_order_reference,
         )
         module = place_hot_code(module, self.options, self.capacity)
         if self.progress is not None:
             self.progress("fingerprint", 1, 2)
         digest = firmware_fingerprint(module, self.target)
-        module_options = {**self.options.changed_texts(), **module.options, "protocol": self.options.protocol}
+        module_options = {**self.options.format_changed_options(), **module.options, "protocol": self.options.protocol}
         return replace(
             module,
             fingerprint=digest,
@@ -162,18 +166,18 @@ def build_network(
     if family is not None:
         from microc.compiler.sizes.general import GeneralKernelBuilder
 
-        make: KernelBuilder = GeneralKernelBuilder(family, target, configuration.goal)
+        kernel_builder: KernelBuilder = GeneralKernelBuilder(family, target, configuration.goal)
     else:
-        make = KernelBuilder(configuration, target, options.threads, shipped=options.shipped)
-    module = build_module(make, source, progress, lowered_chains)
+        kernel_builder = KernelBuilder(configuration, target, options.threads, shipped=options.shipped)
+    module = build_module(kernel_builder, source, progress, lowered_chains)
     # Merging equal kernels saves flash but costs an additional operand, so equal kernels are not merged if the price of flash
     # is 0. Kernels with dynamic sizes are skipped, because they already have parameters for their sizes.
-    merges = make.goal.price > 0 and not make.sizes
-    return CompiledNetwork(add_estimates(merge_kernels(module) if merges else module, target), make)
+    merges = kernel_builder.goal.price > 0 and not kernel_builder.sizes
+    return CompiledNetwork(add_estimates(merge_kernels(module) if merges else module, target), kernel_builder)
 
 
 def _rename_streaming_to_c_names(module: Module, streaming: Streaming | None) -> Streaming | None:
-    """Return the description of the streaming with the tensors' names in the generated C code."""
+    """Replace the tensors' names in the description of a streaming network by their names in the generated C code."""
     if streaming is None:
         return None
     inputs = {n: streaming.inputs[v.label] for n in module.inputs if (v := module.values[n]).label in streaming.inputs}
@@ -193,7 +197,7 @@ class Limits:
     arena: float = inf
     flash: float = inf
 
-    def count_and_sum_excesses(self, network: CompiledNetwork) -> tuple[int, float]:
+    def count_and_sum_limit_excesses(self, network: CompiledNetwork) -> tuple[int, float]:
         """Return the number of limits that a planned network exceeds, and the sum of its relative excesses.
 
         A relative excess is the number of bytes above a limit, divided by the limit.
@@ -268,10 +272,10 @@ class Search:
         # If two networks exceed the flash limit equally, the higher price wins, because the C compiler is called with options for
         # smaller code if the goal is size alone.
         price = 0.0 if self.limits.fits_flash(network) else network.configuration.goal.price
-        return *self.limits.count_and_sum_excesses(network), -price, *costs
+        return *self.limits.count_and_sum_limit_excesses(network), -price, *costs
 
     def try_moves(self, moves: Sequence[Move]) -> None:
-        """Try the moves one after another."""
+        """Try the changes of configuration that each of ``moves`` proposes, one move after another."""
         for move in moves:
             graph_before = self.best.configuration.graph
             for change, configuration in move.propose(self):

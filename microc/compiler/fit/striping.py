@@ -79,7 +79,7 @@ class LoweredChain:
 
 
 @frozen
-class _LayerRows:
+class _LoweredLayerRows:
     """A layer of a chain, lowered for a block of rows (the rows that it computes at a time)."""
 
     group: LoweredGroup
@@ -87,7 +87,7 @@ class _LayerRows:
     layer: Layer
 
 
-def group_result(group: Group) -> str:
+def result_name_of_group(group: Group) -> str:
     """Return the name of the value that a group of nodes computes."""
     return group[-1].outputs[0]
 
@@ -100,26 +100,26 @@ class ChainLowering:
         self.graph, self.target, self.goal = graph, target, goal
         self.groups = {nodes[0].group: nodes for nodes in groups_of(graph) if nodes[0].group}
         self._lowered_chains: dict[Chain, LoweredChain] = {}
-        self._rows: dict[tuple[str, LayerGeometry], _LayerRows] = {}
+        self._rows: dict[tuple[str, LayerGeometry], _LoweredLayerRows] = {}
 
-    def row_inputs(self, chain: Chain) -> tuple[str, ...]:
+    def list_row_inputs(self, chain: Chain) -> tuple[str, ...]:
         """Return the value that each group of a chain reads row by row."""
-        return chain.data, *(group_result(self.groups[name]) for name in chain.groups[:-1])
+        return chain.data, *(result_name_of_group(self.groups[name]) for name in chain.groups[:-1])
 
-    def layer_geometries(self, chain: Chain) -> tuple[LayerGeometry, ...]:
+    def list_layer_geometries(self, chain: Chain) -> tuple[LayerGeometry, ...]:
         """Return the geometry of each layer of a chain: the rows that its window stores and the rows that it computes
         at a time."""
-        pairs = zip(chain.groups, self.row_inputs(chain), strict=True)
+        pairs = zip(chain.groups, self.list_row_inputs(chain), strict=True)
         return choose_blocks(
             [_unblocked_layer_geometry(self.graph, self.groups[name], data) for name, data in pairs], chain.height
         )
 
-    def additional_work(self, chain: Chain) -> Streamed:
+    def compute_additional_work(self, chain: Chain) -> Streamed:
         """Return the additional work of a chain: multiply-accumulates for rows outside of the image, and bytes copied
         by windows."""
         extra = moved = 0
-        graph, shapes = self.graph, self.layer_geometries(chain)
-        for k, (name, data, shape) in enumerate(zip(chain.groups, self.row_inputs(chain), shapes, strict=True)):
+        graph, shapes = self.graph, self.list_layer_geometries(chain)
+        for k, (name, data, shape) in enumerate(zip(chain.groups, self.list_row_inputs(chain), shapes, strict=True)):
             if k or shape.window.padded:
                 row = shape.window.width * dtypes.nbytes(graph.types[data].dtype)
                 iterations = shape.computed // shape.block
@@ -136,40 +136,42 @@ class ChainLowering:
 
     def _lower_chain(self, chain: Chain) -> LoweredChain:
         """Lower a chain to one kernel: schedule each layer for a block of rows, and join the layers."""
-        triples = zip(chain.groups, self.row_inputs(chain), self.layer_geometries(chain), strict=True)
+        triples = zip(chain.groups, self.list_row_inputs(chain), self.list_layer_geometries(chain), strict=True)
         layers = [self._lower_layer_rows(name, data, shape) for name, data, shape in triples]
         height = self.graph.types[chain.data].shape[1]
         streamed = build_striped_function(
             "stream", [rows.layer for rows in layers], height, word_copies=self.target.has("unaligned")
         )
         params = tuple(_make_kernel_param(layers[layer], serves) for layer, serves in streamed.origins[:-1])
-        result, schedules = group_result(self.groups[chain.groups[-1]]), tuple(rows.schedule for rows in layers)
-        return LoweredChain(chain, streamed.func, params, result, schedules, self.additional_work(chain))
+        result, schedules = result_name_of_group(self.groups[chain.groups[-1]]), tuple(rows.schedule for rows in layers)
+        return LoweredChain(chain, streamed.func, params, result, schedules, self.compute_additional_work(chain))
 
-    def scheduling_tasks(self, chain: Chain) -> list[tuple[Graph, Group, Goal]]:
-        """Return the scheduling task of each group of a chain (:meth:`scheduling_task`), in the order of the groups."""
-        triples = zip(chain.groups, self.row_inputs(chain), self.layer_geometries(chain), strict=True)
-        return [self.scheduling_task(name, data, shape) for name, data, shape in triples]
+    def make_scheduling_tasks(self, chain: Chain) -> list[tuple[Graph, Group, Goal]]:
+        """Return the scheduling task (:meth:`make_scheduling_task`) of each group of a chain, in order."""
+        triples = zip(chain.groups, self.list_row_inputs(chain), self.list_layer_geometries(chain), strict=True)
+        return [self.make_scheduling_task(name, data, shape) for name, data, shape in triples]
 
-    def scheduling_task(self, name: str, data: str, shape: LayerGeometry) -> tuple[Graph, Group, Goal]:
+    def make_scheduling_task(
+        self, group_name: str, row_input: str, geometry: LayerGeometry
+    ) -> tuple[Graph, Group, Goal]:
         """Return the task to schedule a group for a block of rows: a graph that contains only the group, the nodes of
         the group, and the optimisation goal.
 
-        ``name``: the group. ``data``: the value that the group reads row by row.
+        ``group_name``: the group. ``row_input``: the value that the group reads row by row.
         """
-        window = window_of_one_output_row(self.graph, self.groups[name], data)
+        window = window_of_one_output_row(self.graph, self.groups[group_name], row_input)
         assert window is not None
-        alone, nodes = build_row_group(self.graph, self.groups[name], data, window, shape.block)
-        blocks = shape.computed // shape.block
+        alone, nodes = build_row_group(self.graph, self.groups[group_name], row_input, window, geometry.block)
+        blocks = geometry.computed // geometry.block
         # The estimate counts the instructions of one block. An inference executes `blocks` of them, but stores their code once.
         return alone, nodes, replace(self.goal, price=self.goal.price / blocks)
 
-    def _lower_layer_rows(self, name: str, data: str, shape: LayerGeometry) -> _LayerRows:
-        """Schedule and lower a group for a block of rows. ``data``: the value that the group reads row by row."""
-        if (name, shape) in self._rows:
-            return self._rows[name, shape]
-        graph, group = self.graph, self.groups[name]
-        alone, nodes, goal = self.scheduling_task(name, data, shape)
+    def _lower_layer_rows(self, group_name: str, row_input: str, geometry: LayerGeometry) -> _LoweredLayerRows:
+        """Schedule and lower a group for a block of rows. ``row_input``: the value that the group reads row by row."""
+        if (group_name, geometry) in self._rows:
+            return self._rows[group_name, geometry]
+        graph, group = self.graph, self.groups[group_name]
+        alone, nodes, goal = self.make_scheduling_task(group_name, row_input, geometry)
         lowered, choice = schedule_group(alone, nodes, self.target, goal, "rows")
         func = choice.func
         if not choice.verified:
@@ -177,40 +179,44 @@ class ChainLowering:
                 func, tables=lowered.tables
             )  # verified here, because the joined function does not show which constants are tables
         bound = dict(zip((p.value for p in lowered.params if p.array is None), func.params, strict=False))
-        by_row = tuple(bound[v] for v in other_inputs_read_by_row(graph, group, data))
-        layer = Layer(shape, func, bound[data], func.params[len(lowered.params)], by_row)
-        self._rows[name, shape] = _LayerRows(lowered, choice.schedule, layer)
-        return self._rows[name, shape]
+        by_row = tuple(bound[v] for v in other_inputs_read_by_row(graph, group, row_input))
+        layer = Layer(geometry, func, bound[row_input], func.params[len(lowered.params)], by_row)
+        self._rows[group_name, geometry] = _LoweredLayerRows(lowered, choice.schedule, layer)
+        return self._rows[group_name, geometry]
 
 
-def _unblocked_layer_geometry(graph: Graph, group: Group, data: str) -> LayerGeometry:
-    """Return the geometry of a group that reads ``data`` row by row, before blocks of rows are chosen.
+def _unblocked_layer_geometry(graph: Graph, group: Group, row_input: str) -> LayerGeometry:
+    """Return the geometry of a group that reads ``row_input`` row by row, before blocks of rows are chosen.
 
     Raises InternalError if the group cannot be computed row by row.
     """
-    reads = window_of_one_output_row(graph, group, data)
+    reads = window_of_one_output_row(graph, group, row_input)
     if reads is None:
         raise InternalError(
             "striping: got a group of nodes that cannot be computed row by row", where=str(group[0].loc)
         )
-    _, _, width, channels = graph.types[data].shape
+    _, _, width, channels = graph.types[row_input].shape
     top, _, bottom, _ = reads.padding
     window = Window(reads.dilated_extent(0), reads.strides[0], width * channels, top, bottom, reads.pad_value or 0)
     return LayerGeometry(
-        window, graph.types[group_result(group)].shape[1], whole=bool(other_inputs_read_by_row(graph, group, data))
+        window,
+        graph.types[result_name_of_group(group)].shape[1],
+        whole=bool(other_inputs_read_by_row(graph, group, row_input)),
     )
 
 
-def _make_kernel_param(row: _LayerRows, parameter: ir.Buffer) -> Param:
+def _make_kernel_param(layer_rows: _LoweredLayerRows, parameter: ir.Buffer) -> Param:
     """Return the value or the packed constant that a parameter of a layer's kernel refers to.
 
     A constant is packed in the layout that the layer's schedule requires.
     """
-    position = row.layer.func.params.index(parameter)
-    param = row.group.params[position]
+    position = layer_rows.layer.func.params.index(parameter)
+    param = layer_rows.group.params[position]
     if param.array is None:
         return param
-    return Param(param.role, param.value, row.schedule.packed(row.group.func.params[position], param.array))
+    return Param(
+        param.role, param.value, layer_rows.schedule.packed(layer_rows.group.func.params[position], param.array)
+    )
 
 
 # ---- Candidates: groups that can be computed row by row, and the memory and additional work of chains of them.
@@ -221,11 +227,11 @@ layout that the kernel reads."""
 
 
 @frozen
-class Run:
-    """A maximal sequence of groups, by name, that can be computed row by row. Chains are parts of it.
+class LayerRun:
+    """A maximal sequence of layers that can be computed row by row. Chains are contiguous parts of it.
 
-    Each group but the first is the only reader of the result of the group before it. ``sources``: the value that each
-    group reads row by row.
+    ``groups``: the names of the groups of nodes, one for each layer. Each group except the first is the only reader of
+    the result of the group before it. ``sources``: the name of the value that each group reads row by row.
     """
 
     groups: tuple[str, ...]
@@ -236,20 +242,20 @@ class Run:
         return Chain(self.sources[start], self.groups[start:stop], height)
 
 
-def find_runs(graph: Graph, groups: Mapping[str, Group]) -> tuple[Run, ...]:
+def find_layer_runs(graph: Graph, groups: Mapping[str, Group]) -> tuple[LayerRun, ...]:
     """Find the longest sequences of at least two groups that can be computed row by row. A group is in at most one
     sequence."""
     readers = {name: {node.group for node in nodes} for name, nodes in graph.consumers().items()}
     kept = {*graph.outputs, *graph.updates.values()}
-    runs: list[Run] = []
+    runs: list[LayerRun] = []
     used: set[str] = set()
     for name, group in groups.items():
         data = next((v for v in _variable_inputs(graph, group) if window_of_one_output_row(graph, group, v)), None)
         if name in used or data is None:
             continue
-        run = Run((name,), (data,))
+        run = LayerRun((name,), (data,))
         while True:
-            result = group_result(groups[run.groups[-1]])
+            result = result_name_of_group(groups[run.groups[-1]])
             after = next(iter(readers.get(result, ())), "")
             alone = result not in kept and len(readers.get(result, ())) == 1
             if (
@@ -259,7 +265,7 @@ def find_runs(graph: Graph, groups: Mapping[str, Group]) -> tuple[Run, ...]:
                 or not window_of_one_output_row(graph, groups[after], result)
             ):
                 break
-            run = Run((*run.groups, after), (*run.sources, result))
+            run = LayerRun((*run.groups, after), (*run.sources, result))
         used |= set(run.groups)
         runs.append(run)
     return tuple(run for run in runs if len(run.groups) > 1)
@@ -275,13 +281,14 @@ def _variable_inputs(graph: Graph, group: Group) -> list[str]:
 class ChainCandidate:
     """A chain with an estimate of its memory and its additional work.
 
-    ``need``: bytes of its kernel and of all other tensors that are live while it runs. ``work``: additional work in
-    multiply-accumulates. ``exact``: ``need`` includes the scratch of the kernel, not only its windows.
+    ``needed_bytes``: bytes of its kernel and of all other tensors that are live while it runs. ``additional_macs``: its
+    additional work in multiply-accumulates. ``exact``: ``needed_bytes`` includes the scratch of the kernel, not only
+    its windows.
     """
 
     chain: Chain
-    need: int
-    work: int
+    needed_bytes: int
+    additional_macs: int
     exact: bool = False
 
 
@@ -299,32 +306,41 @@ class ChainEstimator:
         self.needs = least_bytes_by_call(wanted, len(module.calls))[1:]
         self.names = {v.label: v.name for v in module.values.values() if v.storage not in ("const", "workspace")}
         writer = {name: time for time, call in enumerate(module.calls) for name in call.writes}
-        times = {name: writer.get(self.names.get(group_result(group), "")) for name, group in self.groups.items()}
+        times = {
+            name: writer.get(self.names.get(result_name_of_group(group), "")) for name, group in self.groups.items()
+        }
         self.times = {name: time for name, time in times.items() if time is not None}
 
     def estimate(self, chain: Chain) -> ChainCandidate:
         """Estimate the memory and the additional work of a chain. The scratch of its kernel is not included."""
-        shapes = self.chain_lowering.layer_geometries(chain)
+        shapes = self.chain_lowering.list_layer_geometries(chain)
         windows = [
             shape.held * shape.window.width * self._element_bytes(data)
-            for shape, data in zip(shapes, self.chain_lowering.row_inputs(chain), strict=True)
+            for shape, data in zip(shapes, self.chain_lowering.list_row_inputs(chain), strict=True)
         ]
         if not shapes[0].window.padded:
             del windows[0]
         need = (
-            self._live_bytes_during(chain)
+            self._count_live_bytes_during(chain)
             - self._overwritable_source_bytes(chain, shapes)
             + sum(map(_round_up_to_words, windows))
         )
-        price = self.chain_lowering.additional_work(chain)
+        price = self.chain_lowering.compute_additional_work(chain)
         return ChainCandidate(chain, need, price.extra_macs + MACS_PER_MOVED_BYTE * price.moved)
 
-    def with_scratch(self, rough: ChainCandidate) -> ChainCandidate:
-        """Add the scratch of the kernel to the estimate of a chain. The chain is lowered, because its scratch is known
-        only then."""
-        shapes, func = self.chain_lowering.layer_geometries(rough.chain), self.chain_lowering.lower(rough.chain).func
+    def add_kernel_scratch(self, estimate: ChainCandidate) -> ChainCandidate:
+        """Add the scratch memory of the kernel to the estimate of a chain. The chain is lowered for this, because the
+        size of the scratch is known only after lowering."""
+        shapes, func = (
+            self.chain_lowering.list_layer_geometries(estimate.chain),
+            self.chain_lowering.lower(estimate.chain).func,
+        )
         scratch = [p for p in func.params if p.scope == "workspace"][len(shapes) - (not shapes[0].window.padded) :]
-        return replace(rough, need=rough.need + sum(_round_up_to_words(p.nbytes) for p in scratch), exact=True)
+        return replace(
+            estimate,
+            needed_bytes=estimate.needed_bytes + sum(_round_up_to_words(p.nbytes) for p in scratch),
+            exact=True,
+        )
 
     def describe_chain(self, chain: Chain) -> str:
         """Describe a chain for messages by its first and its last layer."""
@@ -339,11 +355,11 @@ class ChainEstimator:
         """Return the tensor in which a value is stored: its own tensor, or the tensor that contains it."""
         return self.module.base_of(self.names[value])[0]
 
-    def _live_bytes_during(self, chain: Chain) -> int:
+    def _count_live_bytes_during(self, chain: Chain) -> int:
         """Return the number of bytes of all tensors that are live while a chain runs, including its source and its
         result."""
         now = self.times[chain.groups[-1]]
-        inner = {self._storage_tensor(group_result(self.groups[name])) for name in chain.groups[:-1]}
+        inner = {self._storage_tensor(result_name_of_group(self.groups[name])) for name in chain.groups[:-1]}
         late = {
             self._storage_tensor(v) for name in chain.groups for v in _variable_inputs(self.graph, self.groups[name])
         }
@@ -355,25 +371,25 @@ class ChainEstimator:
         values = [self.module.values[name] for name in here]
         return sum(_round_up_to_words(v.nbytes) for v in values if v.storage != "workspace")
 
-    def _overwritable_source_bytes(self, chain: Chain, shapes: tuple[LayerGeometry, ...]) -> int:
-        """Return the number of bytes of the source that the result may overwrite, because these rows have been read for
-        the last time."""
+    def _overwritable_source_bytes(self, chain: Chain, geometries: tuple[LayerGeometry, ...]) -> int:
+        """Return the number of bytes of the input of a chain that the result of the chain may overwrite, because the
+        chain no longer reads these rows."""
         source, result = (
             self._storage_tensor(chain.data),
-            self._storage_tensor(group_result(self.groups[chain.groups[-1]])),
+            self._storage_tensor(result_name_of_group(self.groups[chain.groups[-1]])),
         )
         last = max(self.times[name] for name in chain.groups)
         sizes = [self.module.values[name].nbytes for name in (source, result)]
-        whole = [self.graph.types[v].nbytes for v in (chain.data, group_result(self.groups[chain.groups[-1]]))]
+        whole = [self.graph.types[v].nbytes for v in (chain.data, result_name_of_group(self.groups[chain.groups[-1]]))]
         if sizes != whole or any(name not in self.alive for name in (source, result)) or self.alive[source][1] > last:
             return 0
-        pairs = zip(chain.groups, self.chain_lowering.row_inputs(chain), strict=True)
+        pairs = zip(chain.groups, self.chain_lowering.list_row_inputs(chain), strict=True)
         beside = {
             k
             for k, (name, v) in enumerate(pairs)
             if chain.data in other_inputs_read_by_row(self.graph, self.groups[name], v)
         }
-        read, written = row_access_times(shapes, self.graph.types[chain.data].shape[1], beside)
+        read, written = row_access_times(geometries, self.graph.types[chain.data].shape[1], beside)
         source_bytes, result_bytes = sizes
         last_touch = np.repeat(np.array(read), source_bytes // len(read))
         first_write = np.repeat(np.array(written), result_bytes // len(written))
@@ -406,17 +422,18 @@ class StripeSearch:
 
     def __init__(self, chain_lowering: ChainLowering, module: Module, *, io_in_arena: bool) -> None:
         self.estimator = ChainEstimator(chain_lowering, module, io_in_arena=io_in_arena)
-        self.runs = find_runs(chain_lowering.graph, chain_lowering.groups)
+        self.runs = find_layer_runs(chain_lowering.graph, chain_lowering.groups)
         self.known: dict[Chain, ChainCandidate] = {}
         self.lowered = 0
 
-    def cover_calls_above(self, limit_bytes: int) -> tuple[ChainCandidate, ...] | None:
-        """Return chains with which no call needs more than ``limit_bytes`` bytes; None if there are no such chains.
+    def find_chains_within_limit(self, limit_bytes: int) -> tuple[ChainCandidate, ...] | None:
+        """Return chains (layers that one kernel computes row by row) with which no call needs more than ``limit_bytes``
+        bytes of memory; None if there are no such chains.
 
         The numbers of bytes that the returned chains need are exact.
         """
         while True:
-            chains = self._least_work_chains(limit_bytes)
+            chains = self._find_least_work_chains(limit_bytes)
             rough = [c for c in chains or () if not c.exact]
             if not rough:
                 return chains
@@ -424,13 +441,13 @@ class StripeSearch:
                 # Lowering a chain takes long, so at most MAX_LOWERED_CHAINS chains are lowered to get an exact need.
                 affordable, self.lowered = self.lowered < MAX_LOWERED_CHAINS, self.lowered + 1
                 exact = (
-                    self.estimator.with_scratch(candidate)
+                    self.estimator.add_kernel_scratch(candidate)
                     if affordable
-                    else replace(candidate, need=UNAFFORDABLE, exact=True)
+                    else replace(candidate, needed_bytes=UNAFFORDABLE, exact=True)
                 )
                 self.known[candidate.chain] = exact
 
-    def chains_of_smallest_peak(self) -> tuple[ChainCandidate, ...]:
+    def find_chains_with_smallest_peak(self) -> tuple[ChainCandidate, ...]:
         """Return the chains that minimise the largest number of bytes that any call needs.
 
         The search stops when the number cannot be reduced by a fraction of 1 / :data:`PEAK_STEP_DIVISOR`.
@@ -438,64 +455,67 @@ class StripeSearch:
         chains: tuple[ChainCandidate, ...] = ()
         while True:
             peak = self.peak_bytes(chains)
-            smaller = self.cover_calls_above(peak - max(peak // PEAK_STEP_DIVISOR, 4))
+            smaller = self.find_chains_within_limit(peak - max(peak // PEAK_STEP_DIVISOR, 4))
             if smaller is None:
                 return chains
             chains = smaller
 
-    def peak_bytes(self, chosen: tuple[ChainCandidate, ...]) -> int:
+    def peak_bytes(self, chains: tuple[ChainCandidate, ...]) -> int:
         """Return the largest number of bytes that any call or chain needs if the given chains are used."""
-        return max([*self._needs_outside_chains(chosen).values(), *(c.need for c in chosen)], default=0)
+        return max([*self._needed_bytes_outside_chains(chains).values(), *(c.needed_bytes for c in chains)], default=0)
 
-    def find_largest_need(self, chosen: tuple[ChainCandidate, ...]) -> str:
+    def find_layer_with_largest_need(self, chains: tuple[ChainCandidate, ...]) -> str:
         """Return the name of the layer or chain that needs the most memory if the given chains are used."""
-        peak = self.peak_bytes(chosen)
-        for time, need in self._needs_outside_chains(chosen).items():
+        peak = self.peak_bytes(chains)
+        for time, need in self._needed_bytes_outside_chains(chains).items():
             if need == peak:
                 return self.estimator.module.calls[time].layer
-        return next(self.estimator.describe_chain(c.chain) for c in chosen if c.need == peak)
+        return next(self.estimator.describe_chain(c.chain) for c in chains if c.needed_bytes == peak)
 
-    def _needs_outside_chains(self, chosen: tuple[ChainCandidate, ...]) -> dict[int, int]:
+    def _needed_bytes_outside_chains(self, chains: tuple[ChainCandidate, ...]) -> dict[int, int]:
         """Return the number of bytes that each call outside of the given chains needs, by the index of the call."""
         times = self.estimator.times
-        covered = {times[name] for c in chosen for name in c.chain.groups}
+        covered = {times[name] for c in chains for name in c.chain.groups}
         return {time: need for time, need in enumerate(self.estimator.needs) if time not in covered}
 
-    def _least_work_chains(self, limit_bytes: int) -> tuple[ChainCandidate, ...] | None:
+    def _find_least_work_chains(self, limit_bytes: int) -> tuple[ChainCandidate, ...] | None:
         """Return the chains with the least work that cover all calls that need more than ``limit_bytes`` bytes; None if
         impossible."""
         chosen: list[ChainCandidate] = []
         large = {time for time, need in enumerate(self.estimator.needs) if need > limit_bytes}
         for run in self.runs:
             times = [self.estimator.times[name] for name in run.groups]
-            chains = self._partition_run(run, [time in large for time in times], limit_bytes)
+            chains = self._choose_chains_in_run(run, [time in large for time in times], limit_bytes)
             if chains is None:
                 return None
             chosen += chains
             large -= set(times)
         return None if large else tuple(chosen)
 
-    def _partition_run(self, run: Run, large: list[bool], limit_bytes: int) -> list[ChainCandidate] | None:
-        """Return the chains of a run with the least additional work that cover every ``large`` group; None if
+    def _choose_chains_in_run(
+        self, run: LayerRun, is_large: list[bool], limit_bytes: int
+    ) -> list[ChainCandidate] | None:
+        """Return the chains in a run of layers that cover all large groups with the least additional work; None if
         impossible.
 
-        The choice is made by dynamic programming over the ends of chains.
+        ``is_large``: for each group of the run, whether its call needs more than ``limit_bytes`` bytes. The algorithm
+        is dynamic programming over the ends of chains.
         """
         best: list[tuple[int, list[ChainCandidate]] | None] = [(0, [])]
         for stop in range(1, len(run.groups) + 1):
-            cheapest = best[stop - 1] if not large[stop - 1] else None
+            cheapest = best[stop - 1] if not is_large[stop - 1] else None
             for start in range(max(0, stop - MAX_CHAIN_LAYERS), stop - 1):
                 prefix = best[start]
-                if prefix is None or not any(large[start:stop]):
+                if prefix is None or not any(is_large[start:stop]):
                     continue
-                for candidate in self._chains_within(run, start, stop, limit_bytes):
-                    work = prefix[0] + candidate.work
+                for candidate in self._list_chains_within_limit(run, start, stop, limit_bytes):
+                    work = prefix[0] + candidate.additional_macs
                     if cheapest is None or work < cheapest[0]:
                         cheapest = work, [*prefix[1], candidate]
             best.append(cheapest)
         return best[-1][1] if best[-1] is not None else None
 
-    def _chains_within(self, run: Run, start: int, stop: int, limit_bytes: int) -> list[ChainCandidate]:
+    def _list_chains_within_limit(self, run: LayerRun, start: int, stop: int, limit_bytes: int) -> list[ChainCandidate]:
         """Return the chains of the groups ``start`` to ``stop`` (exclusive) of a run that need at most ``limit_bytes``
         bytes.
 
@@ -508,7 +528,7 @@ class StripeSearch:
         return [
             candidate
             for chain in chains
-            if (candidate := self.known.get(chain)) is not None and candidate.need <= limit_bytes
+            if (candidate := self.known.get(chain)) is not None and candidate.needed_bytes <= limit_bytes
         ]
 
 
@@ -517,7 +537,7 @@ def make_ram_error(arena_limit: int, smallest_module: Module, search: StripeSear
 
     ``arena_limit``: in bytes. ``smallest_module``: the planned module with the smallest arena found.
     """
-    closest = search.chains_of_smallest_peak()
+    closest = search.find_chains_with_smallest_peak()
     assert smallest_module.plan is not None
     ends = max(smallest_module.values[name].nbytes for name in (*smallest_module.inputs, *smallest_module.outputs))
     more = f"raise it to --ram {smallest_module.plan.main}"
@@ -526,5 +546,5 @@ def make_ram_error(arena_limit: int, smallest_module: Module, search: StripeSear
         f"an arena of {arena_limit} bytes cannot hold the network; the smallest found takes {smallest_module.plan.main}",
         where=smallest_module.source or smallest_module.name,
         hint=f"{more}, {apart if smallest_module.plan.io_in_arena and 2 * ends > arena_limit else ''}or shrink the "
-        f"layer that needs {search.peak_bytes(closest)} bytes: {search.find_largest_need(closest)}",
+        f"layer that needs {search.peak_bytes(closest)} bytes: {search.find_layer_with_largest_need(closest)}",
     )

@@ -74,7 +74,8 @@ class WorkspaceReuseCheck:
         self.reads += [location for location in locations if location.owner]
 
     def check_statement(self, reads: Iterable[BufferLocation], writes: Iterable[BufferLocation]) -> None:
-        """Check a statement whose operands must remain intact until all of its results are written."""
+        """Check that a statement reads intact values, even if it reads some operands only after all results are
+        written."""
         reads, writes = tuple(reads), tuple(writes)
         self.record_write(*writes)
         self.check_and_record_read(*reads, *writes)
@@ -89,18 +90,18 @@ class WorkspaceReuseCheck:
         self.reads = outer + self.reads
 
     @contextmanager
-    def check_branch(self, branch_ends: list[dict[ir.Buffer, int]]) -> Iterator[None]:
-        """Check one branch of a condition. The contents of the workspaces at its end are appended to
-        ``branch_ends``."""
+    def check_branch(self, contents_at_ends: list[dict[ir.Buffer, int]]) -> Iterator[None]:
+        """Check one branch of a condition, and append the contents of the workspaces at its end to
+        ``contents_at_ends``."""
         before = dict(self.contents)
         yield
-        branch_ends.append(self.contents)
+        contents_at_ends.append(self.contents)
         self.contents = before
 
-    def merge_branches(self, branch_ends: list[dict[ir.Buffer, int]]) -> None:
+    def merge_branches(self, contents_at_ends: list[dict[ir.Buffer, int]]) -> None:
         """Merge the contents of the workspaces at the ends of all branches of a condition."""
-        buffers = {buffer for end in branch_ends for buffer in end}
-        numbers = {buffer: {end.get(buffer, 0) for end in branch_ends} for buffer in buffers}
+        buffers = {buffer for end in contents_at_ends for buffer in end}
+        numbers = {buffer: {end.get(buffer, 0) for end in contents_at_ends} for buffer in buffers}
         self.contents = {buffer: owners.pop() if len(owners) == 1 else _EITHER for buffer, owners in numbers.items()}
 
 
@@ -124,9 +125,9 @@ class UniqueNames:
         self.used_names.add(name)
         return name
 
-    def rename_scoped(self, body: ir.Stmt) -> ir.Stmt:
-        """Rename the variables and local buffers of ``body`` that an earlier kernel declares too, since both may be in
-        one C scope."""
+    def rename_repeated_declarations(self, body: ir.Stmt) -> ir.Stmt:
+        """Rename the variables and local buffers of ``body`` that an earlier kernel declares too, because both
+        declarations may be in one C scope."""
         declared = set[str]()
         values: dict[ir.Var, ir.Var] = {}
         buffers: dict[ir.Buffer, ir.Buffer] = {}
@@ -144,12 +145,12 @@ class UniqueNames:
                     pass
         self.scoped |= declared
 
-        def on_stmt(stmt: ir.Stmt) -> ir.Stmt:
+        def rename_declaration(stmt: ir.Stmt) -> ir.Stmt:
             if isinstance(stmt, ir.Let) and stmt.var in values:
                 return replace(stmt, var=values[stmt.var])
             return stmt
 
-        return replace_buffers(map_stmt(substitute_stmt(body, values), on_stmt), buffers)
+        return replace_buffers(map_stmt(substitute_stmt(body, values), rename_declaration), buffers)
 
 
 @dataclass(slots=True, eq=False)
@@ -254,20 +255,23 @@ LocationsByName = dict[str, BufferLocation]
 
 @frozen
 class FlowStep:
-    """A group of nodes inside of control flow, lowered to one of three things.
+    """A group of nodes inside of control flow, lowered to a kernel, to a view, or to nested control flow.
 
-    ``kernel``: a kernel. ``start``: a view of the group's operand that begins at this element. ``inside``: control
-    flow, with the lowered groups of each graph inside of its node.
+    One of the fields is set. ``kernel``: the kernel. ``view_start``: the element of the group's operand at which the
+    view begins. ``inner_steps``: the lowered groups of each graph inside of a control-flow node, by the name of the
+    graph.
     """
 
     nodes: tuple[Node, ...]
     kernel: tuple[LoweredGroup, Choice] | None = None
-    start: int | None = None
-    inside: Mapping[str, tuple[FlowStep, ...]] | None = None
+    view_start: int | None = None
+    inner_steps: Mapping[str, tuple[FlowStep, ...]] | None = None
 
 
 class ControlFlowEmitter:
-    """Emits the statements for the graphs inside of a node. ``where``: the location of the node, for errors.
+    """Emits the statements for the graphs inside of a node: the body of a loop, or the branches of a condition.
+
+    ``where``: the location of the node, for errors.
 
     ``target``: the core, or None with dynamic sizes. Without a target, copies are emitted as plain loops, which are the
     same at all sizes.
@@ -277,25 +281,25 @@ class ControlFlowEmitter:
         self.names, self.memory, self.where, self.target = names, memory, where, target
 
     def emit_node(
-        self, step: FlowStep, places: LocationsByName, results: Sequence[BufferLocation], stem: str
+        self, step: FlowStep, locations_by_name: LocationsByName, results: Sequence[BufferLocation], stem: str
     ) -> ir.Stmt:
         """Emit the statements of a node with graphs inside: a loop, a condition, or a region that external code could
         compute."""
         node = step.nodes[0]
-        assert step.inside is not None
+        assert step.inner_steps is not None
         if node.op == "loop":
-            return self.emit_loop(node, step.inside["body"], places, results, stem)
+            return self.emit_loop(node, step.inner_steps["body"], locations_by_name, results, stem)
         if node.op == EXTERNAL:
-            return self.emit_external_region(node, step.inside["body"], places, results)
-        condition = places[node.inputs[0]]
+            return self.emit_external_region(node, step.inner_steps["body"], locations_by_name, results)
+        condition = locations_by_name[node.inputs[0]]
         assert condition.start is not None
         self.memory.workspaces.check_and_record_read(condition)
         sides, ends = [], list[dict[ir.Buffer, int]]()
         for name in ("then", "otherwise"):
             graph: Graph = node.attr(name)
-            bound = {own: places[given] for own, given in zip(graph.inputs, node.inputs[1:], strict=True)}
+            bound = {own: locations_by_name[given] for own, given in zip(graph.inputs, node.inputs[1:], strict=True)}
             with self.memory.workspaces.check_branch(ends):
-                made, found, kept = self.emit_graph(graph, step.inside[name], bound, {})
+                made, found, kept = self.emit_graph(graph, step.inner_steps[name], bound, {})
                 copies = [
                     self.emit_copy(result, found[value], graph.types[value].size)
                     for result, value in zip(results, graph.outputs, strict=True)
@@ -306,11 +310,15 @@ class ControlFlowEmitter:
         return ir.If(condition.buffer[condition.start], sides[0], sides[1])
 
     def emit_external_region(
-        self, node: Node, steps: Sequence[FlowStep], places: LocationsByName, results: Sequence[BufferLocation]
+        self,
+        node: Node,
+        steps: Sequence[FlowStep],
+        locations_by_name: LocationsByName,
+        results: Sequence[BufferLocation],
     ) -> ir.Stmt:
         """Emit the statements with which microc's own code computes a region that external code could compute."""
         graph: Graph = node.attr("body")
-        bound = {own: places[given] for own, given in zip(graph.inputs, node.inputs, strict=True)}
+        bound = {own: locations_by_name[given] for own, given in zip(graph.inputs, node.inputs, strict=True)}
         wanted = dict(zip(graph.outputs, results, strict=True))
         made, found, kept = self.emit_graph(graph, steps, bound, wanted)
         made += [
@@ -325,7 +333,7 @@ class ControlFlowEmitter:
         self,
         node: Node,
         steps: Sequence[FlowStep],
-        places: LocationsByName,
+        locations_by_name: LocationsByName,
         results: Sequence[BufferLocation],
         stem: str,
     ) -> ir.Stmt:
@@ -337,18 +345,22 @@ class ControlFlowEmitter:
         graph: Graph = node.attr("body")
         carried, count = int(node.attr("carried")), int(node.attr("count"))
         first = [
-            self.emit_copy(result, places[name], graph.types[own].size)
+            self.emit_copy(result, locations_by_name[name], graph.types[own].size)
             for result, name, own in zip(results[:carried], node.inputs, graph.inputs[1:], strict=False)
         ]
         iteration = ir.Var(self.names.make_unique(stem))
         number = self.memory.allocate_workspace("number", 1, "int32")
         bound = {graph.inputs[0]: number} | dict(zip(graph.inputs[1:], results[:carried], strict=False))
-        bound |= {own: places[n] for own, n in zip(graph.inputs[1 + carried :], node.inputs[carried:], strict=True)}
+        bound |= {
+            own: locations_by_name[n] for own, n in zip(graph.inputs[1 + carried :], node.inputs[carried:], strict=True)
+        }
         for name in graph.inputs[len(graph.inputs) - scanned_operand_count(node) :]:
-            bound[name] = replace(bound[name], start=_start_element(bound[name]) + iteration * graph.types[name].size)
+            bound[name] = replace(
+                bound[name], start=_first_element_index(bound[name]) + iteration * graph.types[name].size
+            )
         row_places: LocationsByName = {}
         for name, result in zip(graph.outputs[carried:], results[carried:], strict=True):
-            row_places[name] = replace(result, start=_start_element(result) + iteration * graph.types[name].size)
+            row_places[name] = replace(result, start=_first_element_index(result) + iteration * graph.types[name].size)
         with self.memory.workspaces.check_loop_body():
             self.memory.workspaces.record_write(number)
             body_statements, locations, kept = self.emit_graph(graph, steps, bound, row_places)
@@ -367,15 +379,17 @@ class ControlFlowEmitter:
                 self.emit_zero_fill(row, graph.types[name].size, graph.types[name].dtype)
                 for name, row in row_places.items()
             ]
-            body = ir.If(results[0].buffer[_start_element(results[0])], body, ir.seq(*zeros) if zeros else None)
+            body = ir.If(results[0].buffer[_first_element_index(results[0])], body, ir.seq(*zeros) if zeros else None)
             annotations = {GUARDED: 1}
         return ir.seq(*first, ir.For(iteration, ir.const(count, "int32"), body, annotations=tuple(annotations.items())))
 
-    def emit_zero_fill(self, into: BufferLocation, element_count: int, dtype: str) -> ir.Stmt:
-        """Emit a loop that fills ``element_count`` elements from the location ``into`` on with zeros."""
+    def emit_zero_fill(self, destination: BufferLocation, element_count: int, dtype: str) -> ir.Stmt:
+        """Emit a loop that fills ``element_count`` elements from the location ``destination`` on with zeros."""
         k = ir.Var(self.names.make_unique("k"))
         return ir.For(
-            k, ir.const(element_count, "int32"), ir.Store(into.buffer, (_start_element(into) + k,), ir.const(0, dtype))
+            k,
+            ir.const(element_count, "int32"),
+            ir.Store(destination.buffer, (_first_element_index(destination) + k,), ir.const(0, dtype)),
         )
 
     def emit_carried_copies(
@@ -412,54 +426,62 @@ class ControlFlowEmitter:
         ``known_locations``: locations of the inputs of the graph. ``preferred_locations``: locations that some values
         should have, if possible.
         """
-        places: LocationsByName = dict(known_locations)
-        last, own = _last_reading_steps(graph, steps), dict[str, BufferLocation]()
+        locations_by_name: LocationsByName = dict(known_locations)
+        last, own = _find_last_reading_steps(graph, steps), dict[str, BufferLocation]()
         for name in graph.outputs:
             if name in graph.consts:
-                self.locate_operand(graph, name, places)
+                self.locate_operand(graph, name, locations_by_name)
         made: list[ir.Stmt] = []
         for number, step in enumerate(steps):
             node = step.nodes[0]
-            if step.start is not None:
-                source = self.locate_operand(graph, node.inputs[0], places)
-                places[node.outputs[0]] = replace(source, start=_start_element(source) + step.start)
+            if step.view_start is not None:
+                source = self.locate_operand(graph, node.inputs[0], locations_by_name)
+                locations_by_name[node.outputs[0]] = replace(
+                    source, start=_first_element_index(source) + step.view_start
+                )
                 continue
             outputs = step.kernel[0].outputs if step.kernel is not None else node.outputs
             for name in outputs:
                 kind = graph.types[name]
                 if name not in preferred_locations:
                     own[name] = self.memory.allocate_workspace("value", kind.size, kind.dtype)
-                places[name] = preferred_locations.get(name) or own[name]
+                locations_by_name[name] = preferred_locations.get(name) or own[name]
             if step.kernel is not None:
-                made.append(self.emit_kernel(graph, *step.kernel, places))
+                made.append(self.emit_kernel(graph, *step.kernel, locations_by_name))
             else:
                 for name in node.inputs:
-                    self.locate_operand(graph, name, places)
-                made.append(self.emit_node(step, places, [places[name] for name in outputs], "turn"))
+                    self.locate_operand(graph, name, locations_by_name)
+                made.append(
+                    self.emit_node(step, locations_by_name, [locations_by_name[name] for name in outputs], "turn")
+                )
             self.memory.release_workspaces(own.pop(name) for name in list(own) if last.get(name, 0) <= number)
-        return made, places, list(own.values())
+        return made, locations_by_name, list(own.values())
 
-    def locate_operand(self, graph: Graph, name: str, places: LocationsByName) -> BufferLocation:
+    def locate_operand(self, graph: Graph, name: str, locations_by_name: LocationsByName) -> BufferLocation:
         """Return the location of an operand. A constant becomes a parameter of the function when it is first used."""
-        if name not in places:
+        if name not in locations_by_name:
             if name not in graph.consts:
                 raise InternalError(f"control flow: value {name!r} is read before a step computes it", where=self.where)
-            places[name] = BufferLocation(self.memory.add_constant("value", graph.consts[name].reshape(-1)), ZERO)
-        return places[name]
+            locations_by_name[name] = BufferLocation(
+                self.memory.add_constant("value", graph.consts[name].reshape(-1)), ZERO
+            )
+        return locations_by_name[name]
 
-    def emit_kernel(self, graph: Graph, group: LoweredGroup, choice: Choice, places: LocationsByName) -> ir.Stmt:
+    def emit_kernel(
+        self, graph: Graph, group: LoweredGroup, choice: Choice, locations_by_name: LocationsByName
+    ) -> ir.Stmt:
         """Emit the statements of a kernel inside of control flow. Its workspaces are released after it."""
         func, at = choice.func, dict[ir.Buffer, BufferLocation]()
         for position, param in enumerate(group.params):
             own = func.params[position]
             if param.array is None:
-                at[own] = self.locate_operand(graph, param.value, places)
+                at[own] = self.locate_operand(graph, param.value, locations_by_name)
             else:
                 packed = choice.schedule.packed(group.func.params[position], param.array)
                 at[own] = BufferLocation(self.memory.add_constant(param.role, packed), None)
         first = len(group.params)
         for own, name in zip(func.params[first:], group.outputs, strict=False):
-            at[own] = places[name]
+            at[own] = locations_by_name[name]
         scratch = func.params[first + len(group.outputs) :]
         for own in scratch:
             at[own] = self.memory.allocate_workspace("scratch", own.size, own.dtype)
@@ -467,18 +489,18 @@ class ControlFlowEmitter:
             (at[own] for own in func.params[:first]), (at[own] for own in func.params[first:])
         )
         self.memory.release_workspaces(at[own] for own in scratch)
-        return self.names.rename_scoped(rewrite_buffers(func.body, at))
+        return self.names.rename_repeated_declarations(rewrite_buffers(func.body, at))
 
-    def emit_copy(self, into: BufferLocation, source: BufferLocation, element_count: int) -> ir.Stmt:
-        """Emit a copy of ``element_count`` elements from the location ``source`` to the location ``into``."""
+    def emit_copy(self, destination: BufferLocation, source: BufferLocation, element_count: int) -> ir.Stmt:
+        """Emit a copy of ``element_count`` elements from the location ``source`` to the location ``destination``."""
         k = ir.Var(self.names.make_unique("k"))
-        assert into.start is not None and source.start is not None
-        self.memory.workspaces.check_statement((source,), (into,))
-        store = ir.Store(into.buffer, (into.start + k,), source.buffer[source.start + k])
+        assert destination.start is not None and source.start is not None
+        self.memory.workspaces.check_statement((source,), (destination,))
+        store = ir.Store(destination.buffer, (destination.start + k,), source.buffer[source.start + k])
         loop = ir.loops([(k, element_count)], store)
         if self.target is None:
             return loop
-        func = ir.PrimFunc("copy", (into.buffer, source.buffer), loop)
+        func = ir.PrimFunc("copy", (destination.buffer, source.buffer), loop)
         return lower_annotated_loops(vectorize_copy_loops(Schedule(func), self.target).func.body)
 
 
@@ -486,13 +508,13 @@ def _replace_counter_loads(body: ir.Stmt, iteration_buffer: ir.Buffer, iteration
     """Replace loads of the stored iteration number by the loop variable, so that later analysis knows the accessed
     ranges."""
 
-    def on_expr(e: ir.Expr) -> ir.Expr:
-        return iteration if isinstance(e, ir.Load) and e.buffer == iteration_buffer else e
+    def replace_counter_load(expr: ir.Expr) -> ir.Expr:
+        return iteration if isinstance(expr, ir.Load) and expr.buffer == iteration_buffer else expr
 
-    return map_stmt(body, lambda stmt: stmt, lambda e: map_expr(e, on_expr))
+    return map_stmt(body, lambda stmt: stmt, lambda e: map_expr(e, replace_counter_load))
 
 
-def _last_reading_steps(graph: Graph, steps: Sequence[FlowStep]) -> dict[str, int]:
+def _find_last_reading_steps(graph: Graph, steps: Sequence[FlowStep]) -> dict[str, int]:
     """Return the index of the last group that reads each value, directly or through views. Outputs are read after all
     groups."""
     root: dict[str, str] = {}
@@ -500,7 +522,7 @@ def _last_reading_steps(graph: Graph, steps: Sequence[FlowStep]) -> dict[str, in
     for number, step in enumerate(steps):
         for name in (name for node in step.nodes for name in node.inputs):
             last[root.get(name, name)] = number
-        if step.start is not None:
+        if step.view_start is not None:
             source, view = step.nodes[0].inputs[0], step.nodes[0].outputs[0]
             root[view] = root.get(source, source)
         for name in (name for node in step.nodes for name in node.outputs):
@@ -508,10 +530,10 @@ def _last_reading_steps(graph: Graph, steps: Sequence[FlowStep]) -> dict[str, in
     return last | {root.get(name, name): len(steps) for name in graph.outputs}
 
 
-def _start_element(place: BufferLocation) -> ir.Expr:
+def _first_element_index(location: BufferLocation) -> ir.Expr:
     """Return the index of the element at which a location starts. It must be known."""
-    assert place.start is not None
-    return place.start
+    assert location.start is not None
+    return location.start
 
 
 # ---- Entry points: a node with graphs inside becomes one function.
@@ -520,7 +542,7 @@ def _start_element(place: BufferLocation) -> ir.Expr:
 # emitted in order, with one-dimensional buffers. Values that are computed inside are stored in workspaces. Values that a loop
 # carries from iteration to iteration are stored in the results of the loop.
 
-ScheduleInside = Callable[[Graph, Sequence[Node], int], tuple[LoweredGroup, Choice]]
+ScheduleInnerGroup = Callable[[Graph, Sequence[Node], int], tuple[LoweredGroup, Choice]]
 """Function that schedules a group inside of a node. Its last argument is the number of times that the group runs in one
 run of the node."""
 
@@ -543,32 +565,38 @@ def goal_per_iteration(goal: Goal, iterations: int) -> Goal:
     return replace(goal, price=goal.price / iterations)
 
 
-def lower_control_flow(graph: Graph, node: Node, schedule: ScheduleInside, target: Target | None) -> LoweredControl:
-    """Lower a node with graphs inside to a function. ``schedule``: schedules the groups inside.
+def lower_control_flow(
+    graph: Graph, node: Node, schedule_inner_group: ScheduleInnerGroup, target: Target | None
+) -> LoweredControl:
+    """Lower a node with graphs inside (a loop, a condition or an external region) to a function.
+
+    ``schedule_inner_group``: schedules a group of nodes of these graphs.
 
     ``target`` is None if the network has dynamic sizes. Then values inside never share memory, and copies are plain
     loops, so that the function has the same structure at all sizes.
     """
-    step = _lower_flow_step(graph, (node,), schedule)
+    step = _lower_flow_step(graph, (node,), schedule_inner_group)
     taken = {name for func in _list_kernel_functions(step) for name in function_names(func)}
     names = UniqueNames(taken)
     memory = FunctionMemory(names, reuse=target is not None)
-    places: LocationsByName = {}
+    locations_by_name: LocationsByName = {}
     for name in dict.fromkeys(name for name in node.inputs if name):
         if name in graph.consts:
-            places[name] = BufferLocation(memory.add_constant("value", graph.consts[name].reshape(-1)), ZERO)
+            locations_by_name[name] = BufferLocation(memory.add_constant("value", graph.consts[name].reshape(-1)), ZERO)
         else:
-            places[name] = memory.add_data_param(name, graph.types[name].size, graph.types[name].dtype)
+            locations_by_name[name] = memory.add_data_param(name, graph.types[name].size, graph.types[name].dtype)
     types = [graph.types[name] for name in node.outputs]
     results = [ir.Buffer(names.make_unique("result"), (type_.size,), type_.dtype) for type_ in types]
     flow = ControlFlowEmitter(names, memory, str(node.loc), target)
-    body = flow.emit_node(step, places, [BufferLocation(buffer, ZERO) for buffer in results], "turn")
+    body = flow.emit_node(step, locations_by_name, [BufferLocation(buffer, ZERO) for buffer in results], "turn")
     body, buffers, params = memory.finish_function(body, results)
     return LoweredControl(ir.PrimFunc("control", buffers, simplify_stmt(body)), params)
 
 
-def list_groups_inside(graph: Graph, node: Node, iterations: int = 1) -> list[tuple[Graph, tuple[Node, ...], int]]:
-    """List the groups inside of a node that need kernels: their graph, their nodes, and how often they run.
+def list_groups_in_control_flow(
+    graph: Graph, node: Node, iterations: int = 1
+) -> list[tuple[Graph, tuple[Node, ...], int]]:
+    """List the groups inside of a node that need kernels: the graph, the nodes and the number of runs of each group.
 
     The groups are in the order in which they are scheduled. ``iterations``: how often the node itself runs.
     """
@@ -579,7 +607,9 @@ def list_groups_inside(graph: Graph, node: Node, iterations: int = 1) -> list[tu
         inner: Graph = node.attr(name)
         for nodes in groups_of(inner):
             groups += (
-                list_groups_inside(inner, nodes[0], iterations) if len(nodes) == 1 else [(inner, nodes, iterations)]
+                list_groups_in_control_flow(inner, nodes[0], iterations)
+                if len(nodes) == 1
+                else [(inner, nodes, iterations)]
             )
     return groups
 
@@ -592,7 +622,9 @@ def _find_view_start(graph: Graph, nodes: tuple[Node, ...]) -> int | None:
     return None if alias is None else alias.source
 
 
-def _lower_flow_step(graph: Graph, nodes: tuple[Node, ...], schedule: ScheduleInside, iterations: int = 1) -> FlowStep:
+def _lower_flow_step(
+    graph: Graph, nodes: tuple[Node, ...], schedule_inner_group: ScheduleInnerGroup, iterations: int = 1
+) -> FlowStep:
     """Lower a group of nodes: to a kernel, to a view, or to the lowered groups of the graphs inside."""
     first = nodes[0]
     definition = registry.get(first.op)
@@ -600,15 +632,16 @@ def _lower_flow_step(graph: Graph, nodes: tuple[Node, ...], schedule: ScheduleIn
         iterations *= max_iterations(first)
         inside = {
             name: tuple(
-                _lower_flow_step(first.attr(name), group, schedule, iterations) for group in groups_of(first.attr(name))
+                _lower_flow_step(first.attr(name), group, schedule_inner_group, iterations)
+                for group in groups_of(first.attr(name))
             )
             for name in definition.regions
         }
-        return FlowStep(nodes, inside=inside)
+        return FlowStep(nodes, inner_steps=inside)
     start = _find_view_start(graph, nodes)
     if start is not None:
-        return FlowStep(nodes, start=start)
-    group, choice = schedule(graph, nodes, iterations)
+        return FlowStep(nodes, view_start=start)
+    group, choice = schedule_inner_group(graph, nodes, iterations)
     if not choice.verified:
         verify(
             choice.func, tables=group.tables
@@ -618,6 +651,6 @@ def _lower_flow_step(graph: Graph, nodes: tuple[Node, ...], schedule: ScheduleIn
 
 def _list_kernel_functions(step: FlowStep) -> list[ir.PrimFunc]:
     """List the functions of all kernels of a lowered group, including those inside of control flow."""
-    if step.inside is not None:
-        return [func for steps in step.inside.values() for each in steps for func in _list_kernel_functions(each)]
+    if step.inner_steps is not None:
+        return [func for steps in step.inner_steps.values() for each in steps for func in _list_kernel_functions(each)]
     return [] if step.kernel is None else [step.kernel[1].func]

@@ -13,7 +13,7 @@ from microc.codegen.output_files import replace_folder_atomically
 from microc.codegen.render import Label, Name
 from microc.compiler.fit.striping import Chain, ChainLowering
 from microc.compiler.interaction import Progress
-from microc.compiler.lowering.control_flow import goal_per_iteration, list_groups_inside
+from microc.compiler.lowering.control_flow import goal_per_iteration, list_groups_in_control_flow
 from microc.compiler.lowering.kernel_builder import TABLE, CompiledNetwork, KernelBuilder, ValueCopy, lower_copy
 from microc.compiler.lowering.kernel_selection import (
     group_algorithms,
@@ -112,7 +112,7 @@ def derive_kernel(compiled: CompiledNetwork, call_index: int) -> DerivedKernel:
 
     The plugins with which the network was compiled must be registered.
     """
-    module, kernel_builder = compiled.module, compiled.make
+    module, kernel_builder = compiled.module, compiled.kernel_builder
     call = module.calls[call_index]
     func = next(kernel.func for kernel in module.kernels if kernel.name == call.kernel)
     cost = estimate(instantiate(func, {size.scalar.name: size.maximum for size in module.sizes}), kernel_builder.target)
@@ -137,9 +137,9 @@ def _derive_parts(kernel_builder: KernelBuilder, call: Call) -> Iterator[Derived
                 threads=kernel_builder.threads,
             )
         case Chain():
-            for alone, nodes, goal in ChainLowering(graph, kernel_builder.target, kernel_builder.goal).scheduling_tasks(
-                origin
-            ):
+            for alone, nodes, goal in ChainLowering(
+                graph, kernel_builder.target, kernel_builder.goal
+            ).make_scheduling_tasks(origin):
                 yield _derive_part(
                     kernel_builder, alone, nodes, group_algorithms(alone, nodes, kernel_builder.target, "rows"), goal
                 )
@@ -152,7 +152,7 @@ def _derive_parts(kernel_builder: KernelBuilder, call: Call) -> Iterator[Derived
             ):
                 yield _derive_general_part(kernel_builder, together, origin.uses, inside=bool(inside))
         case _ if registry.get(origin.nodes[0].op).regions:
-            for inner, nodes, iterations in list_groups_inside(graph, origin.nodes[0]):
+            for inner, nodes, iterations in list_groups_in_control_flow(graph, origin.nodes[0]):
                 lowered = group_algorithms(inner, nodes, kernel_builder.target, "kernel")
                 goal = goal_per_iteration(kernel_builder.goal_of(origin.nodes), iterations)
                 yield _derive_part(
@@ -338,7 +338,7 @@ def _list_call_notes(compiled: CompiledNetwork, call: Call) -> Iterator[str]:
     for decision in compiled.module.decisions:
         if decision.layer == call.layer and decision.why:
             yield f"{'external code' if decision.theirs else 'ours'}, {decision.why}"
-    origin = compiled.make.origins[call.writes]
+    origin = compiled.kernel_builder.origins[call.writes]
     others = [k for k, other in enumerate(compiled.module.calls) if other.kernel == call.kernel and other != call]
     if others:
         yield f"{call.kernel} is also the function of steps {', '.join(map(str, others))}"
@@ -436,7 +436,7 @@ def list_derivation_files(kernel: DerivedKernel) -> Iterator[tuple[str, str]]:
 def _list_part_files(part: DerivedPart, folder: str) -> Iterator[tuple[str, str]]:
     """Yield the path, below ``folder``, and the text of each file that shows one part of a kernel."""
     yield f"{folder}graph.txt", part.nodes
-    yield f"{folder}candidates.txt", candidates_text(part)
+    yield f"{folder}candidates.txt", describe_candidates(part)
     for group in part.algorithms:
         chosen = group.algorithm == part.start.algorithm
         suffix = "" if chosen else f"_other_{Name(group.algorithm)}"
@@ -450,7 +450,7 @@ def _list_part_files(part: DerivedPart, folder: str) -> Iterator[tuple[str, str]
         yield f"{folder}04_lower_{number:02}_{name}.tir", to_text(func)
 
 
-def goal_text(goal: Goal, uses: int) -> str:
+def describe_goal(goal: Goal, uses: int) -> str:
     """Describe the optimisation goal of the candidates. ``uses``: number of equal kernels, whose code is stored
     once."""
     alike = f", {uses} kernels alike share their code" if uses > 1 else ""
@@ -463,9 +463,9 @@ def goal_text(goal: Goal, uses: int) -> str:
             return f"{goal.name}: a byte of flash is worth {price:.4g} instructions{alike}"
 
 
-def candidates_text(part: DerivedPart) -> str:
+def describe_candidates(part: DerivedPart) -> str:
     """Describe every candidate: its rule, its cost, its verdict and the steps of its schedule."""
-    return f"{goal_text(part.goal, part.uses)}\n" + "".join(map(_format_candidate, part.candidates))
+    return f"{describe_goal(part.goal, part.uses)}\n" + "".join(map(_format_candidate, part.candidates))
 
 
 def _format_candidate(candidate: DerivedCandidate) -> str:

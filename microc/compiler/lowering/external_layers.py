@@ -59,8 +59,8 @@ class NetworkDivision:
         return replace(module, sources=sources, decisions=self.decisions)
 
     def attach_own_module(self, module: Module, build_own_module: Callable[[], Module]) -> Module:
-        """Attach a module that has the same calls but only microc's code. A module without external kernels is returned
-        unchanged.
+        """Attach to ``module`` a module that has the same calls but contains no external code. A module without
+        external kernels is returned unchanged.
 
         ``build_own_module``: builds the module that has only microc's code. It is stored in the field ``own``.
         """
@@ -89,13 +89,13 @@ def divide_network(passes: RunPasses, target: Target, options: Options, board: s
     while True:
         partition_, graph, streaming = _run_and_partition(passes, backends, target, kept_ours)
         decisions_by_key = {
-            each.key: _decision_by_user(each) for each in partition_.taken if options.external_choice == "all"
+            each.key: _make_decision_by_user(each) for each in partition_.taken if options.external_choice == "all"
         }
         if options.external_choice == "cost":
             measured_goals = (
                 measured_goals or list_goals_to_try(graph, options, target)[:1]
             )  # the goal of the first graph, because regions are measured with it
-            for task in _region_tasks(partition_, graph, target, library_paths, measured_goals):
+            for task in _make_region_tasks(partition_, graph, target, library_paths, measured_goals):
                 decisions_by_key[task.taken.key] = _decide_region(task, records, board)
         rejected = {key: decision for key, decision in decisions_by_key.items() if not decision.theirs}
         if not rejected:
@@ -104,21 +104,21 @@ def divide_network(passes: RunPasses, target: Target, options: Options, board: s
     sources = tuple(
         each
         for backend in backends
-        for each in _backend_sources(backend, partition_.taken, target, library_paths[backend.name])
+        for each in _collect_backend_sources(backend, partition_.taken, target, library_paths[backend.name])
     )
     decisions = (*decisions_by_key.values(), *kept_ours.values())
     if options.dump is not None:
         lines = (*map(str, decisions), *(f"{place}: ours, {why}" for place, why in partition_.refused))
         with replace_atomically(options.dump / REPORT) as temporary:
             temporary.write_text("".join(f"{Label(line)}\n" for line in lines), encoding="utf-8")
-    return NetworkDivision(graph, streaming, _regions_by_code(partition_), sources, decisions)
+    return NetworkDivision(graph, streaming, _claimed_regions_by_code(partition_), sources, decisions)
 
 
 def list_region_tasks(passes: RunPasses, target: Target, options: Options) -> tuple[RegionTask, ...]:
     """List the regions of a network that backends can compute, as tasks for measuring. Equal regions are listed once.
 
-    The regions of the first partition come first. Then follow regions that patterns match only if the former are left
-    out.
+    The regions of the first partition come first. They are followed by the regions that patterns match only if regions
+    of the first partition are left out.
     microc's code is built for the goal of the network, and for all goals with the same C compiler options.
     """
     (backends, library_paths), without = _open_backends(target, options), set[str]()
@@ -128,8 +128,8 @@ def list_region_tasks(passes: RunPasses, target: Target, options: Options) -> tu
         partition_, graph, _ = _run_and_partition(passes, backends, target, without)
         if not partition_.taken:
             return tuple(tasks.values())
-        measured_goals = measured_goals or tuple(_goals_with_same_flags(graph, target, options))
-        for task in _region_tasks(partition_, graph, target, library_paths, measured_goals):
+        measured_goals = measured_goals or tuple(_list_goals_with_same_c_flags(graph, target, options))
+        for task in _make_region_tasks(partition_, graph, target, library_paths, measured_goals):
             identity = task.key, task.digest, tuple(ours.trace for ours in task.ours)
             known_task = tasks.get(identity)
             tasks[identity] = (
@@ -138,15 +138,16 @@ def list_region_tasks(passes: RunPasses, target: Target, options: Options) -> tu
         without |= {taken.key for taken in partition_.taken}
 
 
-def _goals_with_same_flags(graph: Graph, target: Target, options: Options) -> Iterator[Goal]:
-    """Yield the goal of the network, then all other goals for which the C compiler is called with the same options."""
+def _list_goals_with_same_c_flags(graph: Graph, target: Target, options: Options) -> Iterator[Goal]:
+    """Yield the optimisation goal of the network, and all other goals with which the C compiler gets the same
+    options."""
     flags = FAMILIES[target.isa].options
     for name in dict.fromkeys((options.optimize, *flags)):
         if flags[name] == flags[options.optimize]:
             yield list_goals_to_try(graph, replace(options, optimize=name), target)[0]
 
 
-def _decision_by_user(claimed_region: ClaimedRegion) -> BackendDecision:
+def _make_decision_by_user(claimed_region: ClaimedRegion) -> BackendDecision:
     """Return the decision for a region that is external because the user requested external code for all supported
     regions."""
     return BackendDecision(
@@ -165,16 +166,25 @@ def _decide_region(task: RegionTask, records: Database | None, board: str) -> Ba
     microc's code is used if the results of the backend differ too much. Otherwise the code that is faster by
     measurement is used, or, without measurements, the code with fewer estimated instructions.
     """
-    code, chosen = task.taken.code, _decision_by_user(task.taken)
+    code, chosen = task.taken.code, _make_decision_by_user(task.taken)
     verdict = judge_region(task, records, board) if records is not None else RegionVerdict()
     measured = replace(
-        chosen, by="measurement", ours=verdict.ours, other=verdict.theirs, unit=verdict.unit, why=verdict.words
+        chosen,
+        by="measurement",
+        ours=verdict.own_ticks,
+        other=verdict.backend_ticks,
+        unit=verdict.unit,
+        why=verdict.description,
     )
     if code.differs:
-        words = f"{task.backend_and_pattern}: {code.differs}" + (f"; {verdict.words}" if verdict.words else "")
+        words = f"{task.backend_and_pattern}: {code.differs}" + (
+            f"; {verdict.description}" if verdict.description else ""
+        )
         return replace(measured, theirs=False, by="difference", why=words)
     if verdict.is_decisive:
-        words = verdict.words if verdict.ours is None else f"{task.backend_and_pattern} {verdict.words}"
+        words = (
+            verdict.description if verdict.own_ticks is None else f"{task.backend_and_pattern} {verdict.description}"
+        )
         return measured if verdict.is_backend_faster else replace(measured, theirs=False, why=words)
     ours = estimate(task.ours[0].control.func, task.target).instructions
     priced = replace(chosen, by="cost", ours=ours, other=code.instructions, why=verdict.why)
@@ -195,13 +205,13 @@ def _open_backends(target: Target, options: Options) -> tuple[tuple[Backend, ...
                 f"external: there is no backend {name!r}", hint=known_names_hint(name, sorted(BACKENDS), "backends")
             )
     library_paths = {name: BACKENDS[name].on(place, target) for name, place in options.external.items()}
-    backends = tuple(_with_library(BACKENDS[name], place) for name, place in library_paths.items())
+    backends = tuple(_configure_for_library(BACKENDS[name], place) for name, place in library_paths.items())
     for backend in backends:
         backend.open(library_paths[backend.name], target, ())
     return backends, library_paths
 
 
-def _with_library(backend: Backend, library_path: str) -> Backend:
+def _configure_for_library(backend: Backend, library_path: str) -> Backend:
     """Return the backend, configured for the library at ``library_path``."""
     return backend.given(library_path) if backend.given is not None else backend
 
@@ -216,21 +226,22 @@ def _run_and_partition(
     """
     result = Partition(Graph("", (), (), (), {}))
 
-    def partition_between(graph: Graph) -> Graph:
+    def partition_graph(graph: Graph) -> Graph:
         nonlocal result
         result = partition(graph, backends, target, excluded_regions)
         return result.graph
 
-    graph, streaming = passes(partition_between)
+    graph, streaming = passes(partition_graph)
     return result, graph, streaming
 
 
-def _regions_by_code(partition: Partition) -> dict[tuple[str, ...], ClaimedRegion]:
-    """Return the external regions of a partition by the attribute ``code`` of their nodes."""
+def _claimed_regions_by_code(partition: Partition) -> dict[tuple[str, ...], ClaimedRegion]:
+    """Return the external regions of a partition as a dict. The keys are the attributes ``code`` of the regions'
+    nodes."""
     return {(each.backend.name, str(k)): each for k, each in enumerate(partition.taken)}
 
 
-def _region_tasks(
+def _make_region_tasks(
     partition: Partition, graph: Graph, target: Target, library_paths: LibraryPaths, goals: Sequence[Goal]
 ) -> Iterator[RegionTask]:
     """Yield a task for measuring each external region that the graph still contains after all passes, in order of
@@ -238,7 +249,7 @@ def _region_tasks(
 
     microc's code for the region is built for each of ``goals``.
     """
-    by_code = _regions_by_code(partition)
+    by_code = _claimed_regions_by_code(partition)
     for node in graph.nodes:
         if node.op == EXTERNAL:
             taken = by_code[node.attr("code")]
@@ -246,7 +257,7 @@ def _region_tasks(
             yield make_region_task(graph, node, taken, opened, goals)
 
 
-def _backend_sources(
+def _collect_backend_sources(
     backend: Backend, claimed_regions: Sequence[ClaimedRegion], target: Target, library_path: str
 ) -> Iterator[Sources]:
     """Yield the C sources of a backend, if it computes any of ``claimed_regions``."""

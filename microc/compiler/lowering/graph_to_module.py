@@ -20,9 +20,9 @@ from microc.compiler.lowering.module_builder import (
     find_in_place_writes,
     find_partial_updates,
     has_equal_elements,
-    module_value,
-    order_copies,
+    make_module_value,
     order_groups,
+    order_state_copies,
     register_kernel,
 )
 from microc.external.partition import build_region_function
@@ -64,12 +64,12 @@ def make_kernel_comment(
     ``tensors``: the tensor expressions of the kernel.
     """
 
-    def shape_text(name: str) -> str:
+    def format_shape_of(name: str) -> str:
         type_ = graph.types[name]
         return "x".join(map(str, type_.shape)) + f" {type_.dtype}"
 
-    inputs = ", ".join(shape_text(i) for node in nodes[:1] for i in node.inputs[:2] if i)
-    result = shape_text(nodes[-1].outputs[0])
+    inputs = ", ".join(format_shape_of(i) for node in nodes[:1] for i in node.inputs[:2] if i)
+    result = format_shape_of(nodes[-1].outputs[0])
     stages = te.stages(tensors)
     remarks = (remark for step in schedule.trace for remark in _list_storage_remarks(step, stages))
     return (
@@ -168,7 +168,7 @@ def add_copy(
     that contains the data, if it differs from the name of ``source``.
     """
     copy = ValueCopy(source, constant is not None)
-    func = builder.make.lower_value_copy(copy)
+    func = builder.kernel_builder.lower_value_copy(copy)
     if constant is not None:
         origin = builder.add_constant(f"{target}_value", constant)
     origin = origin or builder.name_of(source)
@@ -183,8 +183,8 @@ def add_kernel(builder: ModuleBuilder, nodes: tuple[Node, ...], state: str = "")
     ``state``: the name of a state that the group partly updates in place; empty if there is none.
     """
     graph = builder.graph
-    uses = builder.alike[kernel_shape_key(graph, nodes)]
-    group, choice = builder.make.schedule_kernel(nodes, uses, in_place=bool(state))
+    uses = builder.group_count_by_shape_key[kernel_shape_key(graph, nodes)]
+    group, choice = builder.kernel_builder.schedule_kernel(nodes, uses, in_place=bool(state))
     schedule, func = choice.schedule, choice.func
     stem = c_identifier_of(nodes[-1].loc.name or nodes[-1].outputs[0])
     kernel = Kernel(
@@ -192,7 +192,7 @@ def add_kernel(builder: ModuleBuilder, nodes: tuple[Node, ...], state: str = "")
     )
     operator, is_verified = name_operator(graph, group.anchor), choice.verified
     name = register_kernel(builder, kernel, f"{operator}_{stem}", verified=is_verified, tables=group.tables)
-    args = [declare_argument(builder, group, schedule, k, stem) for k in range(len(group.params))]
+    args = [declare_kernel_argument(builder, group, schedule, k, stem) for k in range(len(group.params))]
     written = [builder.name_of(state)] if state else [builder.declare_value(o, "intermediate") for o in group.outputs]
     scratch = declare_workspaces(builder, stem, func.params[len(group.func.params) :])
     reads = tuple(dict.fromkeys(a for a, p in zip(args, group.params, strict=True) if p.array is None))
@@ -221,7 +221,7 @@ def add_control_flow(builder: ModuleBuilder, node: Node) -> None:
     A region for external code that microc's own code computes also becomes one kernel. Then both versions of a network
     have the same calls.
     """
-    lowered = builder.make.lower_control_node(node)
+    lowered = builder.kernel_builder.lower_control_node(node)
     stem = c_identifier_of(node.loc.name or node.outputs[0])
     name = register_kernel(
         builder,
@@ -254,7 +254,7 @@ def add_control_flow(builder: ModuleBuilder, node: Node) -> None:
 def add_external_region(builder: ModuleBuilder, node: Node) -> None:
     """Add a region that external code computes to the module, as one kernel."""
     graph = builder.graph
-    taken = builder.make.configuration.external[node.attr("code")]
+    taken = builder.kernel_builder.configuration.external[node.attr("code")]
     func, external = build_region_function(taken)
     layers = "+".join(inner.op for inner in taken.region.graph.nodes)
     stem = c_identifier_of(node.loc.name or node.outputs[0])
@@ -328,16 +328,18 @@ def add_row_by_row_kernel(builder: ModuleBuilder, lowered: LoweredChain, groups:
     )
 
 
-def declare_argument(builder: ModuleBuilder, group: LoweredGroup, schedule: Schedule, position: int, stem: str) -> str:
-    """Return the name of the module's value that is passed for the parameter with index ``position`` of a group's
+def declare_kernel_argument(
+    builder: ModuleBuilder, group: LoweredGroup, schedule: Schedule, parameter_index: int, stem: str
+) -> str:
+    """Return the name of the module's value that is passed for the parameter with index ``parameter_index`` of a group's
     kernel.
 
     A constant is added to the module first, packed in the layout that the schedule requires. ``stem``: the beginning of
     the constant's name.
     """
-    param = group.params[position]
+    param = group.params[parameter_index]
     if param.array is not None:
-        array = schedule.packed(group.func.params[position], param.array)
+        array = schedule.packed(group.func.params[parameter_index], param.array)
         return builder.add_constant(f"{stem}_{param.role}", array)
     return builder.name_of(param.value)
 
@@ -375,7 +377,7 @@ def build_module(
     partly = find_partial_updates(graph)
     groups = order_groups(graph, groups_of(graph), partly)
     # Groups of equal shapes share their code, which then takes flash once. So they are counted before any kernel is chosen.
-    builder.alike.update(kernel_shape_key(graph, nodes) for nodes in groups)
+    builder.group_count_by_shape_key.update(kernel_shape_key(graph, nodes) for nodes in groups)
     named = {nodes[0].group: nodes for nodes in groups if nodes[0].group}
     streamed = {name: stream for stream in lowered_chains for name in stream.chain.groups}
     for k, nodes in enumerate(groups):
@@ -388,14 +390,14 @@ def build_module(
             if stream.chain.groups[-1] == nodes[0].group:
                 add_row_by_row_kernel(builder, stream, [named[name] for name in stream.chain.groups])
         elif (
-            nodes[0].op == EXTERNAL and builder.make.configuration.external
+            nodes[0].op == EXTERNAL and builder.kernel_builder.configuration.external
         ):  # tested before the next condition, which is true for this operator too
             add_external_region(builder, nodes[0])
         elif registry.get(nodes[0].op).regions:
             add_control_flow(builder, nodes[0])
         elif nodes[0].outputs[0] in partly:
             add_kernel(builder, nodes, partly[nodes[0].outputs[0]])
-        elif len(nodes) > 1 or not _try_without_kernel(
+        elif len(nodes) > 1 or not _try_to_replace_by_placement(
             builder, nodes[0]
         ):  # only a single node can be replaced by placing its tensors
             add_kernel(builder, nodes)
@@ -412,7 +414,7 @@ def build_module(
         state=tuple(builder.name_of(n) for n in graph.state),
         views=tuple(builder.views),
         source=source,
-        sizes=builder.make.sizes,
+        sizes=builder.kernel_builder.sizes,
         options={"optimize": kernel_builder.goal.name, "cpu": kernel_builder.target.cpu},
     )
     _add_state_updates(builder, module, {s: value for s, value in graph.updates.items() if value not in partly})
@@ -447,14 +449,14 @@ def _add_state_updates(builder: ModuleBuilder, module: Module, updates: Mapping[
     bases = {s: "" if s in constants else module.base_of(builder.name_of(v))[0] for s, v in sources.items()}
     states = {builder.name_of(state): state for state in sources}
     saved: dict[str, str] = {}
-    for name, first in order_copies({builder.name_of(s): place for s, place in bases.items()}):
+    for name, first in order_state_copies({builder.name_of(s): place for s, place in bases.items()}):
         state = states[name]
         value = sources[state]
         if first:
             # The state is the source of another state's copy but is overwritten before it. So its next contents are saved first.
             kind = builder.graph.types[value]
             saved[state] = builder.make_internal_name(f"{name}_next")
-            builder.values[saved[state]] = module_value(saved[state], kind, "intermediate", value)
+            builder.values[saved[state]] = make_module_value(saved[state], kind, "intermediate", value)
             add_copy(builder, value, saved[state], "state")
         else:
             add_copy(builder, value, name, "state", builder.graph.consts.get(value), origin=saved.get(state, ""))
@@ -484,7 +486,7 @@ def _add_output_copies(builder: ModuleBuilder) -> None:
             add_copy(builder, name, value.name, "output", constant=graph.consts[name])
 
 
-def _try_without_kernel(builder: ModuleBuilder, node: Node) -> bool:
+def _try_to_replace_by_placement(builder: ModuleBuilder, node: Node) -> bool:
     """Replace a node by the placement of its tensors in memory if the operator and the storage of the tensors allow it.
 
     Return True if the node was replaced, so that it needs no kernel.
@@ -493,7 +495,7 @@ def _try_without_kernel(builder: ModuleBuilder, node: Node) -> bool:
     if registry.get(node.op).view:
         _add_view(builder, node, 0)
         return True
-    alias = builder.make.find_alias(node)
+    alias = builder.kernel_builder.find_alias(node)
     if alias is None:
         return False
     width = dtypes.nbytes(graph.types[node.inputs[0]].dtype)

@@ -220,7 +220,7 @@ class KernelBuilder:
         """Lower a node with graphs of its own to one function: a loop, a condition, or a region of the
         network for which an external backend provides the code."""
 
-        def schedule(inner: Graph, nodes: Sequence[Node], iterations: int) -> tuple[LoweredGroup, Choice]:
+        def schedule_inner_kernel(inner: Graph, nodes: Sequence[Node], iterations: int) -> tuple[LoweredGroup, Choice]:
             lowered, goal = (
                 group_algorithms(inner, nodes, self.target, "kernel"),
                 goal_per_iteration(self.goal_of((node,)), iterations),
@@ -228,7 +228,7 @@ class KernelBuilder:
             number, choice = self.choose_inner_schedule(lowered, goal)
             return lowered[number], with_16_bit_constants(lowered[number], choice, self.target, goal)
 
-        return lower_control_flow(self.graph, node, schedule, self.target)
+        return lower_control_flow(self.graph, node, schedule_inner_kernel, self.target)
 
     def lower_value_copy(self, copy: ValueCopy) -> ir.PrimFunc:
         """Lower a copy of a whole value to a function that uses the widest loads and stores of the core."""
@@ -247,14 +247,14 @@ class KernelBuilder:
 
 @frozen
 class CompiledNetwork:
-    """A compiled network: its module, and the builder of its kernels (``make``)."""
+    """A compiled network: its module, and the builder of its kernels (``kernel_builder``)."""
 
     module: Module
-    make: KernelBuilder
+    kernel_builder: KernelBuilder
 
     @property
     def configuration(self) -> Configuration:
-        return self.make.configuration
+        return self.kernel_builder.configuration
 
 
 # ---- Merging: kernels that differ only in a few integer literals become one C function, which reads the literals from a
@@ -289,8 +289,8 @@ def merge_kernels(module: Module) -> Module:
     return module
 
 
-def _map_literals(func: ir.PrimFunc, on_literal: Callable[[int], ir.Expr]) -> ir.PrimFunc:
-    """Replace the int32 literals that a function computes with by the results of ``on_literal``.
+def _map_literals(func: ir.PrimFunc, replace_literal: Callable[[int], ir.Expr]) -> ir.PrimFunc:
+    """Replace the int32 literals that a function computes with by the results of ``replace_literal``.
 
     Literals in memory indices stay the same. The name of the resulting function is empty.
     """
@@ -298,14 +298,14 @@ def _map_literals(func: ir.PrimFunc, on_literal: Callable[[int], ir.Expr]) -> ir
     def map_expr_literals(expr: ir.Expr) -> ir.Expr:
         match expr:
             case ir.Const(int() as value, "int32"):
-                return on_literal(value)
+                return replace_literal(value)
             case ir.Load() | ir.AddressOf():
                 return expr
             case _:
                 return map_children(expr, map_expr_literals)
 
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
-        match s:
+    def map_stmt_literals(stmt: ir.Stmt) -> ir.Stmt:
+        match stmt:
             case ir.Store(buffer, indices, value):
                 return ir.Store(buffer, indices, map_expr_literals(value))
             case ir.Let(var, value, body):
@@ -313,20 +313,20 @@ def _map_literals(func: ir.PrimFunc, on_literal: Callable[[int], ir.Expr]) -> ir
             case ir.Evaluate(value):
                 return ir.Evaluate(map_expr_literals(value))
             case _:
-                return s
+                return stmt
 
-    return replace(func, name="", body=map_stmt(func.body, on_stmt))
+    return replace(func, name="", body=map_stmt(func.body, map_stmt_literals))
 
 
 def _separate_literals(func: ir.PrimFunc) -> _LiteralFreeFunction:
     """Separate a function from the int32 literals that it computes with."""
     literals: list[int] = []
 
-    def collect(value: int) -> ir.Expr:
+    def collect_literal(value: int) -> ir.Expr:
         literals.append(value)
         return ir.const(0, "int32")
 
-    return _LiteralFreeFunction(_map_literals(func, collect), tuple(literals))
+    return _LiteralFreeFunction(_map_literals(func, collect_literal), tuple(literals))
 
 
 def _merge_family(module: Module, family: list[tuple[Kernel, _LiteralFreeFunction]]) -> Module:
@@ -347,11 +347,11 @@ def _merge_family(module: Module, family: list[tuple[Kernel, _LiteralFreeFunctio
     table = ir.Buffer(TABLE, (len(slots),), "int32", "const")
     remaining = iter(columns)
 
-    def load(value: int) -> ir.Expr:
+    def load_literal_from_table(value: int) -> ir.Expr:
         column = next(remaining)
         return table[slots[column]] if column in slots else ir.const(value, "int32")
 
-    body = _map_literals(first.func, load).body
+    body = _map_literals(first.func, load_literal_from_table).body
     func = ir.PrimFunc(first.name, (*first.func.params, table), body, first.func.annotations)
     verify(
         func, tables=constant_names(func)

@@ -338,7 +338,7 @@ def shipped_key(lowered: Sequence[LoweredGroup]) -> str:
     The key depends on the structure of the functions, and on whether the bounds of constants are below the limits with
     which schedule steps compare them.
     """
-    return shipped_schedules.shipped_line_key(
+    return shipped_schedules.compute_shipped_key(
         list_structure_texts(lowered, lambda name, number: str(number < _LIMITS.get(name, inf)))
     )
 

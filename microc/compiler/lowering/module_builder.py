@@ -108,15 +108,15 @@ def _list_called_functions(module: Module) -> set[str]:
 # ---- Builder of a module: values, views, functions and calls, with unique C names.
 
 
-def c_identifier_of(name: str, limit: int = 32) -> str:
+def c_identifier_of(name: str, max_length: int = 32) -> str:
     """Convert a name of the model to a short C identifier: the last two components of its path, in lower case."""
     path = [part for part in re.split(r"[/:]+", name.split(";")[0]) if part]
     words = "_".join(re.sub(r"[^0-9A-Za-z]+", "_", part).strip("_") for part in path[-2:])
-    short = re.sub(r"_+", "_", words).strip("_").lower()[-limit:].strip("_")
+    short = re.sub(r"_+", "_", words).strip("_").lower()[-max_length:].strip("_")
     return f"t_{short}" if not short or short[0].isdigit() or short.startswith("assert_") else short
 
 
-def list_derived_names(name: str) -> tuple[str, ...]:
+def list_derived_c_names(name: str) -> tuple[str, ...]:
     """Return all C identifiers that are derived from the name of an input or output, in all generated files."""
     behind = (*TENSOR_FUNCTION_SUFFIXES, "memory", "values")
     return (name, *(f"{name}_{word}" for word in behind), f"buffer_{name}", f"your_{name}")
@@ -127,13 +127,13 @@ class ModuleBuilder:
     """Collects the contents of a module while the graph is lowered: values, views, kernels and calls, with unique C
     names.
 
-    ``make``: builds the kernels. ``alike``: number of groups of equal shapes, by
-    :func:`.graph_to_module.kernel_shape_key`.
+    ``kernel_builder``: builds the kernels. ``group_count_by_shape_key``: number of groups of nodes that have equal
+    operators, shapes and dtypes, by :func:`.graph_to_module.kernel_shape_key`.
     """
 
     graph: Graph
-    make: KernelBuilder
-    alike: Counter[object] = field(default_factory=Counter)
+    kernel_builder: KernelBuilder
+    group_count_by_shape_key: Counter[object] = field(default_factory=Counter)
     values: dict[str, Value] = field(default_factory=dict)
     views: list[View] = field(default_factory=list)
     kernels: dict[tuple[object, ...], Kernel] = field(default_factory=dict)
@@ -154,24 +154,24 @@ class ModuleBuilder:
         )
 
     def make_io_name(self, stem: str) -> str:
-        """Make a new C name for an input or output. All identifiers derived from the name are free too."""
+        """Make a new C name for an input or output. No identifier derived from the name is in use either."""
 
-        def free(name: str) -> bool:
-            return is_free_in_network(self.graph.name, name) and self.end_names.isdisjoint(list_derived_names(name))
+        def is_name_and_its_derived_names_free(name: str) -> bool:
+            return is_free_in_network(self.graph.name, name) and self.end_names.isdisjoint(list_derived_c_names(name))
 
-        name = self._first_free_name(stem, free)
-        self.end_names.update(list_derived_names(name))
+        name = self._first_free_name(stem, is_name_and_its_derived_names_free)
+        self.end_names.update(list_derived_c_names(name))
         self.c_names.update(f"{name}_{word}" for word in TENSOR_FUNCTION_SUFFIXES)
         return name
 
-    def _first_free_name(self, stem: str, free: Callable[[str], bool]) -> str:
-        """Return the first of ``stem``, ``stem_2``, ``stem_3`` ... that is not used yet and for which ``free`` returns
+    def _first_free_name(self, stem: str, is_free: Callable[[str], bool]) -> str:
+        """Return the first of ``stem``, ``stem_2``, ``stem_3`` ... that is not used yet and for which ``is_free`` returns
         True.
 
         The name is then recorded as used.
         """
         name, number = stem, 2
-        while name in self.c_names or not free(name):
+        while name in self.c_names or not is_free(name):
             name, number = f"{stem}_{number}", number + 1
         self.c_names.add(name)
         return name
@@ -189,14 +189,14 @@ class ModuleBuilder:
         """Add a graph value to the module, unless the module contains it already; return its C name."""
         name = self.name_of(value)
         if name not in self.values:
-            made = module_value(name, self.graph.types[value], storage, value, data)
-            self.values[name] = replace(made, extents=self.make.dynamic_extents(value))
+            made = make_module_value(name, self.graph.types[value], storage, value, data)
+            self.values[name] = replace(made, extents=self.kernel_builder.dynamic_extents(value))
         return name
 
     def add_call(self, call: Call, origin: Origin) -> None:
         """Add a call to the module, and record the origin from which the call was made."""
         self.calls.append(call)
-        self.make.origins[call.writes] = origin
+        self.kernel_builder.origins[call.writes] = origin
 
     def add_constant(self, stem: str, array: Array, alignment: int = 0) -> str:
         """Add a constant array to the module, and return its C name.
@@ -215,7 +215,7 @@ class ModuleBuilder:
         return name
 
 
-def module_value(name: str, tensor_type: TensorType, storage: str, label: str, data: Array | None = None) -> Value:
+def make_module_value(name: str, tensor_type: TensorType, storage: str, label: str, data: Array | None = None) -> Value:
     """Create the module's value for a graph value of type ``tensor_type``. ``label``: the name of the graph value."""
     scale = zero_point = None
     if tensor_type.quant is not None and tensor_type.quant.axis is None:
@@ -315,12 +315,12 @@ def find_partial_updates(graph: Graph) -> dict[str, str]:
         if node is None or registry.get(node.op).update is None or node.inputs[0] != state or state in node.inputs[1:]:
             continue
         read = value in readers or value in graph.outputs or updated.count(value) > 1
-        if not read and not _views_of_state(graph, state) & {*updated, *graph.outputs}:
+        if not read and not _list_views_of_state(graph, state) & {*updated, *graph.outputs}:
             results[value] = state
     return results
 
 
-def _views_of_state(graph: Graph, state: str) -> set[str]:
+def _list_views_of_state(graph: Graph, state: str) -> set[str]:
     """Return a state and all values that may be views of it."""
     names = {state}
     for node in graph.nodes:
@@ -333,12 +333,11 @@ def _views_of_state(graph: Graph, state: str) -> set[str]:
 def order_groups(
     graph: Graph, groups: Sequence[tuple[Node, ...]], partial_updates: Mapping[str, str]
 ) -> list[tuple[Node, ...]]:
-    """Return the groups in an order in which a group that writes into a state follows all groups that read the
-    state."""
+    """Sort the groups of nodes so that a group that writes into a state follows all groups that read the state."""
     order = list(groups)
     for value, state in partial_updates.items():
         (node,) = own = next(nodes for nodes in order if nodes[-1].outputs[0] == value)
-        names = _views_of_state(graph, state)
+        names = _list_views_of_state(graph, state)
         order.remove(own)
         last = max((k for k, nodes in enumerate(order) if any(names & set(n.inputs) for n in nodes)), default=-1)
         ready = max(
@@ -387,11 +386,12 @@ def _list_base_values(module: Module, names: Sequence[str]) -> set[str]:
     return {module.base_of(name)[0] for name in names}
 
 
-def order_copies(sources: Mapping[str, str]) -> Iterable[tuple[str, bool]]:
-    """Yield the states in an order in which their next contents can be copied into them, each with a boolean.
+def order_state_copies(sources: Mapping[str, str]) -> Iterable[tuple[str, bool]]:
+    """Yield the names of the states in an order in which the next contents can be copied into them, each with a
+    boolean.
 
-    The boolean is True if the next contents must first be saved to another value, because another state is later copied
-    from this state.
+    The boolean is True if the next contents of the state must first be saved to another value, because the state that
+    holds them is overwritten earlier.
 
     ``sources``: for each state the memory of its next contents, which may be another state.
     """

@@ -128,7 +128,7 @@ _POINTS_FOR_ONE_SIZE, _POINTS_FOR_SEVERAL_SIZES = 5, 8
 """Number of points for one dynamic size, and for several: two more than a typical rule has terms."""
 
 
-def choose_points(readings: GraphsAtSizes, largest: Graph) -> tuple[Point, ...]:
+def choose_points(graphs_at_sizes: GraphsAtSizes, largest: Graph) -> tuple[Point, ...]:
     """Choose the points (combinations of sizes) at which the graph is read. The model must support them.
 
     Larger and larger sizes are tried, until no dynamic extent is small in any layer.
@@ -136,47 +136,50 @@ def choose_points(readings: GraphsAtSizes, largest: Graph) -> tuple[Point, ...]:
     static_extents = {extent for kind in largest.types.values() for extent in kind.shape}
     points: tuple[Point, ...] = ()
     for scale in _SCALES:
-        points = _choose_points_at_scale(readings, static_extents, scale) or points
-        if points and _find_smallest_dynamic_extent(readings, points) >= _MIN_DYNAMIC_EXTENT:
+        points = _choose_points_at_scale(graphs_at_sizes, static_extents, scale) or points
+        if points and _find_smallest_dynamic_extent(graphs_at_sizes, points) >= _MIN_DYNAMIC_EXTENT:
             break
     if len(points) < 2:
-        readings.read_graph(
-            tuple(_SMALLEST_POINT_STEPS * size.step for size in readings.sizes)
+        graphs_at_sizes.read_graph(
+            tuple(_SMALLEST_POINT_STEPS * size.step for size in graphs_at_sizes.sizes)
         )  # raises the error with the reason, if there is one
-        given = ", ".join(f"{size.label} = {size.minimum} to {size.maximum}" for size in readings.sizes)
+        given = ", ".join(f"{size.label} = {size.minimum} to {size.maximum}" for size in graphs_at_sizes.sizes)
         raise UsageError(
             f"bounds: the model supports too few sizes to derive rules for its shapes; got bounds {given}",
             hint="give a larger bound",
         )
-    maxima = tuple(size.maximum for size in readings.sizes)
-    if maxima not in points and _find_smallest_dynamic_extent(readings, (maxima, *points)) >= _MIN_DYNAMIC_EXTENT:
+    maxima = tuple(size.maximum for size in graphs_at_sizes.sizes)
+    if (
+        maxima not in points
+        and _find_smallest_dynamic_extent(graphs_at_sizes, (maxima, *points)) >= _MIN_DYNAMIC_EXTENT
+    ):
         return (*points, maxima)
     return points
 
 
-def _choose_points_at_scale(readings: GraphsAtSizes, static_extents: set[int], scale: int) -> tuple[Point, ...]:
+def _choose_points_at_scale(graphs_at_sizes: GraphsAtSizes, static_extents: set[int], scale: int) -> tuple[Point, ...]:
     """Choose points whose sizes are ``scale`` times the smallest ones. Return an empty tuple if too few are possible.
 
     At scale 1, points with small sizes are added if the model does not support enough large ones.
     """
-    wanted = _POINTS_FOR_ONE_SIZE if len(readings.sizes) == 1 else _POINTS_FOR_SEVERAL_SIZES
+    wanted = _POINTS_FOR_ONE_SIZE if len(graphs_at_sizes.sizes) == 1 else _POINTS_FOR_SEVERAL_SIZES
     large = [
         _list_large_sizes(size, static_extents, wanted, _SMALLEST_POINT_STEPS * scale + 16 * k)
-        for k, size in enumerate(readings.sizes)
+        for k, size in enumerate(graphs_at_sizes.sizes)
     ]  # far apart
-    available = [large[k] + _list_allowed_sizes(size) for k, size in enumerate(readings.sizes)]
+    available = [large[k] + _list_allowed_sizes(size) for k, size in enumerate(graphs_at_sizes.sizes)]
     points: dict[Point, None] = {}
-    for point in (*_shuffled_points(large), *_shuffled_points(available if scale == 1 else large)):
-        if readings.read_graph_or_none(point) is not None:
+    for point in (*_shuffle_points(large), *_shuffle_points(available if scale == 1 else large)):
+        if graphs_at_sizes.read_graph_or_none(point) is not None:
             points[point] = None
         if len(points) == wanted:
             return tuple(points)
     return tuple(points) if scale == 1 else ()
 
 
-def _find_smallest_dynamic_extent(readings: GraphsAtSizes, points: Sequence[Point]) -> int:
+def _find_smallest_dynamic_extent(graphs_at_sizes: GraphsAtSizes, points: Sequence[Point]) -> int:
     """Return the smallest of all extents that differ between the points."""
-    kinds = [graph.types for graph in map(readings.read_graph_or_none, points) if graph is not None]
+    kinds = [graph.types for graph in map(graphs_at_sizes.read_graph_or_none, points) if graph is not None]
     columns = (zip(*(k[name].shape for k in kinds), strict=False) for name in kinds[0] if all(name in k for k in kinds))
     return min(
         (min(column) for rows in columns for column in rows if len(set(column)) > 1), default=_MIN_DYNAMIC_EXTENT
@@ -200,15 +203,16 @@ def _list_allowed_sizes(size: Size) -> list[int]:
     return sizes[: 4 * _POINTS_FOR_SEVERAL_SIZES]
 
 
-def _shuffled_points(columns: Sequence[Sequence[int]]) -> Iterator[Point]:
-    """Yield combinations of sizes, shuffled so that no size determines another. ``columns``: the values of each
-    size."""
+def _shuffle_points(values_of_each_size: Sequence[Sequence[int]]) -> Iterator[Point]:
+    """Yield combinations of sizes, shuffled so that no size determines another.
+
+    ``values_of_each_size``: the values to combine, for each dynamic size."""
     shuffle = random.Random(0).shuffle
-    if len(columns) == 1:
-        yield from ((n,) for n in columns[0])
+    if len(values_of_each_size) == 1:
+        yield from ((n,) for n in values_of_each_size[0])
         return
     for _ in range(4):
-        orders = [list(column) for column in columns]
+        orders = [list(column) for column in values_of_each_size]
         for order in orders:
             shuffle(order)
         yield from zip(*orders, strict=False)
@@ -238,11 +242,11 @@ def instantiate_graph(graphs: Sequence[Graph], largest: Graph, fitter: Fitter, s
         largest,
         types=types,
         nodes=nodes,
-        consts={name: _leading_part(array, types[name].shape) for name, array in largest.consts.items()},
+        consts={name: _take_leading_part(array, types[name].shape) for name, array in largest.consts.items()},
     )
 
 
-def _leading_part(array: Array, shape: tuple[int, ...]) -> Array:
+def _take_leading_part(array: Array, shape: tuple[int, ...]) -> Array:
     """Return the first elements of a constant along each axis, so that the result has the shape ``shape``."""
     return array[tuple(slice(n) for n in shape)] if array.shape != shape else array
 
@@ -332,8 +336,8 @@ def add_mean_multipliers(graphs: Sequence[Graph]) -> tuple[Graph, ...]:
 
 
 def _with_multiplier_nodes(nodes_at_sizes: Nodes) -> list[tuple[Node, ...]]:
-    """Return a node at each size. If its multiplier depends on the sizes, the node that computes the multiplier
-    precedes it."""
+    """Return the nodes that replace a node, for each size. If the multiplier of the node depends on the sizes, a node
+    that computes the multiplier comes first."""
     averages: list[Any] = [node.attrs.get("average") for node in nodes_at_sizes]
     if len(set(averages)) > 1:
         if nodes_at_sizes[0].op == "requantize_float":
@@ -353,16 +357,16 @@ def _with_multiplier_nodes(nodes_at_sizes: Nodes) -> list[tuple[Node, ...]]:
 
 
 def _float_mean_nodes(node: Node, scale_in: float, scale_out: float, count: int) -> tuple[Node, Node]:
-    """Create the two nodes of a mean with float scale: one computes the scale, the other requantises with the scale as
-    operand."""
+    """Create the two nodes that replace a mean with float scale: the first computes the scale from the number of
+    elements, the second requantises with this scale as an operand."""
     name = f"{node.outputs[0]}.scale"
     maker = Node("mean_scale", (), (name,), {"scale_in": scale_in, "scale_out": scale_out, "count": count}, node.loc)
     return maker, _with_operands(node, (name,), {"scale": None})
 
 
 def _integer_mean_nodes(node: Node, lowest: int, multiplier: int, shift: int, count: int) -> tuple[Node, Node]:
-    """Create the two nodes of an integer mean: one computes multiplier and shift, the other requantises with both as
-    operands. ``lowest``: the smallest shift at any size."""
+    """Create the two nodes that replace an integer mean: the first computes multiplier and shift from the number of
+    elements, the second requantises with both as operands. ``lowest``: the smallest shift at any size."""
     names = f"{node.outputs[0]}.multiplier", f"{node.outputs[0]}.shift"
     attrs: dict[str, Attr] = {"multiplier": multiplier, "shift": shift, "count": count}
     given = {"multiplier": None, "shift": None, "shift_range": (lowest, shift)}
@@ -430,24 +434,25 @@ def read_family(sizes: Sequence[Size], read: ReadGraphAtSizes) -> NetworkFamily:
 class _FamilyReader:
     """Reads the graphs of a network family and derives the rules of its extents."""
 
-    def __init__(self, readings: GraphsAtSizes) -> None:
-        self.readings, self.sizes = readings, readings.sizes
+    def __init__(self, graphs_at_sizes: GraphsAtSizes) -> None:
+        self.graphs_at_sizes, self.sizes = graphs_at_sizes, graphs_at_sizes.sizes
 
     def read_family(self) -> NetworkFamily:
         """Read the graphs at all points, derive and check the rules of extents, and return the family."""
         maxima = tuple(size.maximum for size in self.sizes)
         largest = self.read_largest(maxima)
-        points = choose_points(self.readings, largest)
-        graphs = [g for g in map(self.readings.read_graph_or_none, points) if g is not None]
+        points = choose_points(self.graphs_at_sizes, largest)
+        graphs = [g for g in map(self.graphs_at_sizes.read_graph_or_none, points) if g is not None]
         for point, graph in zip(points, graphs, strict=True):
-            self.readings.check_same_structure(largest, maxima, graph, point)
+            self.graphs_at_sizes.check_same_structure(largest, maxima, graph, point)
         largest, *graphs = add_mean_multipliers((largest, *graphs))
         extents, fitter = self.derive_extent_rules(points, graphs)
         shapes = {name: rules for name, rules in extents.items() if any(not isinstance(e, ir.Const) for e in rules)}
         self.check_shapes(shapes, largest, maxima)
         sizes, starts = self.find_smallest_points(shapes, largest, maxima)
         small = tuple(
-            (at, instantiate_graph(graphs, largest, fitter, self.readings.sizes_by_scalar_name(at))) for at in starts
+            (at, instantiate_graph(graphs, largest, fitter, self.graphs_at_sizes.sizes_by_scalar_name(at)))
+            for at in starts
         )
         return NetworkFamily(sizes, points, tuple(graphs), largest, small, shapes, fitter)
 
@@ -457,7 +462,7 @@ class _FamilyReader:
         If the model does not support these sizes, the ModelError lists sizes that it supports.
         """
         try:
-            return self.readings.read_graph(maxima)
+            return self.graphs_at_sizes.read_graph(maxima)
         except ModelError as error:
             small = (
                 tuple(n if j == k else 1 for j in range(len(maxima)))
@@ -465,11 +470,13 @@ class _FamilyReader:
                 for k in range(len(maxima))
             )
             candidates = (point for point in dict.fromkeys(small) if _is_allowed(point, self.sizes))
-            possible = [point for point in candidates if self.readings.read_graph_or_none(point) is not None]
+            possible = [point for point in candidates if self.graphs_at_sizes.read_graph_or_none(point) is not None]
             if not possible:
                 raise
-            several = " or ".join(self.readings.format_sizes(point) for point in possible[-3:])
-            what = f"the model does not support {self.readings.format_sizes(maxima)}, only {several}: {error.what}"
+            several = " or ".join(self.graphs_at_sizes.format_sizes(point) for point in possible[-3:])
+            what = (
+                f"the model does not support {self.graphs_at_sizes.format_sizes(maxima)}, only {several}: {error.what}"
+            )
             raise ModelError(what, where=error.where, hint=_FIXED_SIZES_HINT) from error
 
     def derive_extent_rules(
@@ -500,7 +507,7 @@ class _FamilyReader:
             if None in rules:
                 axis = rules.index(None)
                 at = zip(points, columns[name, axis], strict=True)
-                observed = ", ".join(f"{n} at {self.readings.format_sizes(p)}" for p, n in at)
+                observed = ", ".join(f"{n} at {self.graphs_at_sizes.format_sizes(p)}" for p, n in at)
                 raise UsageError(
                     f"axis {axis} of {name}: no rule derives its extent from the sizes; got {observed}", hint=STEP_HINT
                 )
@@ -511,10 +518,10 @@ class _FamilyReader:
         many."""
         columns = [range(-(-s.minimum // s.step) * s.step, s.maximum + 1, s.step) for s in self.sizes]
         if prod(map(len, columns)) <= _MAX_TESTED_COMBINATIONS:
-            return [self.readings.sizes_by_scalar_name(point) for point in product(*columns)]
+            return [self.graphs_at_sizes.sizes_by_scalar_name(point) for point in product(*columns)]
         draw = random.Random(0).choice
         return [
-            self.readings.sizes_by_scalar_name(tuple(draw(column) for column in columns))
+            self.graphs_at_sizes.sizes_by_scalar_name(tuple(draw(column) for column in columns))
             for _ in range(_MAX_TESTED_COMBINATIONS)
         ]
 
@@ -533,15 +540,15 @@ class _FamilyReader:
                 rules = fit_strided_rules(size.scalar, pairs)
                 if not rules:
                     break
-                question = self.find_deciding_point(size, k, rules, pairs, points[0])
+                question = self.find_point_that_separates_rules(size, k, rules, pairs, points[0])
                 if question is None:
                     return rules[0][0]
-                graph = self.readings.read_graph_or_none(question)
+                graph = self.graphs_at_sizes.read_graph_or_none(question)
                 assert graph is not None
                 pairs[question[k]] = graph.types[name].shape[axis]
         return None
 
-    def find_deciding_point(
+    def find_point_that_separates_rules(
         self,
         size: Size,
         size_index: int,
@@ -558,18 +565,20 @@ class _FamilyReader:
         for n in range(start, size.maximum + 1, size.step):
             if n not in pairs and len({(a * n + b) // c for _, (a, b, c) in rules}) > 1:
                 point = (*base[:size_index], n, *base[size_index + 1 :])
-                if self.readings.read_graph_or_none(point) is not None:
+                if self.graphs_at_sizes.read_graph_or_none(point) is not None:
                     return point
         return None
 
     def check_shapes(self, extents: Mapping[str, tuple[ir.Expr, ...]], graph: Graph, point: Point) -> None:
         """Raise UsageError if the shape of a value in the graph at ``point`` differs from the shape by its rule."""
         for name, rules in extents.items():
-            expected = tuple(evaluate_at_sizes(rule, self.readings.sizes_by_scalar_name(point)) for rule in rules)
+            expected = tuple(
+                evaluate_at_sizes(rule, self.graphs_at_sizes.sizes_by_scalar_name(point)) for rule in rules
+            )
             if graph.types[name].shape != expected:
                 actual = graph.types[name].shape
                 raise UsageError(
-                    f"{name}: its shape at {self.readings.format_sizes(point)} violates the rule of the other sizes; "
+                    f"{name}: its shape at {self.graphs_at_sizes.format_sizes(point)} violates the rule of the other sizes; "
                     f"got {actual}, expected {expected}",
                     hint=STEP_HINT,
                 )
@@ -587,16 +596,16 @@ class _FamilyReader:
         for k, size in enumerate(sizes):
             first = -(-max(size.minimum, 1) // size.step) * size.step
             for n in range(first, size.maximum + 1, size.step):
-                if self.readings.read_graph_or_none((*maxima[:k], n, *maxima[k + 1 :])) is not None:
+                if self.graphs_at_sizes.read_graph_or_none((*maxima[:k], n, *maxima[k + 1 :])) is not None:
                     sizes[k] = Size(size.name, size.label, n, size.maximum, size.step)
                     break
         small = []
         for extra in range(3):
             point = tuple(min(s.minimum + extra * s.step, s.maximum) for s in sizes)
-            graph = self.readings.read_graph_or_none(point)
+            graph = self.graphs_at_sizes.read_graph_or_none(point)
             if graph is None:
                 raise UsageError(
-                    f"the model does not support {self.readings.format_sizes(point)}",
+                    f"the model does not support {self.graphs_at_sizes.format_sizes(point)}",
                     hint="give larger minima, for example --bound NAME=8:64",
                 )
             self.check_shapes({name: r for name, r in extents.items() if name in ends}, graph, point)

@@ -11,7 +11,7 @@ import numpy as np
 
 from microc.base.dtypes import Array, to_numpy
 from microc.base.immutable import frozen
-from microc.compiler.lowering.control_flow import LoweredControl, list_groups_inside, lower_control_flow
+from microc.compiler.lowering.control_flow import LoweredControl, list_groups_in_control_flow, lower_control_flow
 from microc.compiler.lowering.kernel_builder import Configuration, KernelBuilder, ValueCopy, lower_copy
 from microc.compiler.lowering.kernel_selection import (
     find_node_alias,
@@ -45,7 +45,7 @@ MAX_INTERPRETED_STORES = 200_000
 functions are only verified."""
 
 
-def compute_same_results(
+def have_same_results(
     general_func: ir.PrimFunc,
     general_constants: Sequence[Array],
     direct_func: ir.PrimFunc,
@@ -202,22 +202,21 @@ class GeneralKernelBuilder(KernelBuilder):
     # ------------------------------------------------------------ candidates
 
     def group_at_all_sizes(self, nodes: Nodes) -> list[tuple[Graph, Nodes]]:
-        """Return every graph of the family with the nodes of a group in it. ``nodes``: the nodes of the group at the
-        largest sizes."""
+        """Return the graph and the nodes of a group at every size. ``nodes``: the nodes of the group at the largest
+        sizes."""
         return [(g, self.groups[id(g)][nodes[-1].outputs]) for g in self.all_graphs]
 
     def inner_groups_at_all_sizes(self, node: Node) -> list[tuple[tuple[Graph, Nodes], ...]]:
-        """Return, for each group inside of a control-flow node, the group's graph and nodes in every graph of the
-        family."""
+        """Return, for each group of nodes inside of a control-flow node, the group's graph and nodes at every size."""
         own = [(g, self.nodes[id(g)][node.outputs]) for g in self.all_graphs]
-        inside = [[(inner, nodes) for inner, nodes, _ in list_groups_inside(g, mine)] for g, mine in own]
+        inside = [[(inner, nodes) for inner, nodes, _ in list_groups_in_control_flow(g, mine)] for g, mine in own]
         return list(zip(*inside, strict=True))
 
     def build_general_function(
         self, group_at_sizes: Sequence[tuple[Graph, Nodes]], uses: int, *, inside: bool = False
     ) -> GeneralFunction:
-        """Build the function of a group for all sizes, by the first candidate whose loops have the same structure at
-        all sizes."""
+        """Build the function of a group for all sizes from the first candidate (algorithm and schedule) whose loops
+        have the same structure at all sizes."""
         reason = ""
         for _, made in self.try_variants(group_at_sizes, uses, inside=inside):
             if isinstance(made, GeneralFunction):
@@ -284,7 +283,8 @@ class GeneralKernelBuilder(KernelBuilder):
         ) or (schedule,)
 
     def narrow_tiles(self, variant: FunctionVariant, group_at_sizes: Sequence[tuple[Graph, Nodes]]) -> FunctionVariant:
-        """Reduce the tile sizes in a candidate's schedule so that no tile leaves a tail at any point."""
+        """Reduce the tile sizes in a candidate's schedule so that they divide the loop extents at every combination of
+        sizes."""
         points = group_at_sizes[: len(self.family.graphs)]
         funcs = [
             replace(variant, schedule=Schedule(_NOTHING)).apply_to_group(g, nodes, self.target)[0].func
@@ -322,14 +322,14 @@ class GeneralKernelBuilder(KernelBuilder):
                     or count_executed_stores(small.body) + count_executed_stores(funcs[k].body) > MAX_INTERPRETED_STORES
                 ):
                     continue
-                if not compute_same_results(small, largest, funcs[k], arrays[k]):
+                if not have_same_results(small, largest, funcs[k], arrays[k]):
                     raise StructureMismatch(f"the function for all sizes gives other results at sizes {point}")
         return general.func
 
 
 def unify_bounds(group_at_sizes: Sequence[tuple[Graph, Nodes]]) -> list[tuple[Graph, Nodes]]:
-    """Assign the same bounds to the nodes of all sizes: the largest padding to first nodes, and the largest bound of
-    data."""
+    """Assign to each node of a group the same bounds at all sizes: the largest of its bounds on data values and, for
+    the first node, the largest padding."""
     columns = [
         _assign_common_bounds([nodes[k] for _, nodes in group_at_sizes], anchor=k == 0)
         for k in range(min(len(nodes) for _, nodes in group_at_sizes))
@@ -338,8 +338,9 @@ def unify_bounds(group_at_sizes: Sequence[tuple[Graph, Nodes]]) -> list[tuple[Gr
 
 
 def _assign_common_bounds(nodes: Nodes, *, anchor: bool) -> list[Node]:
-    """Assign the same bounds to a node at all sizes. ``nodes``: the node at every size. ``anchor``: it is the first
-    node of its group."""
+    """Assign the same bounds on data values and padding to a node at all sizes.
+
+    ``nodes``: the node at every size. ``anchor``: the node is the first node of its group."""
     bounds_attrs: dict[str, Attr] = {}
     if anchor and "open" in registry.get(nodes[0].op).attrs:
         paddings: list[Any] = [node.attr("padding") for node in nodes]

@@ -57,17 +57,17 @@ def open_dynamic_sizes(source: Path | Graph, options: Options) -> tuple[tuple[Si
                 hint=f"name one of its symbolic dimensions: {known}",
             )
 
-    def read(at: Mapping[str, int]) -> Graph:
+    def read_graph_at_sizes(sizes_by_label: Mapping[str, int]) -> Graph:
         given = dict(options.input_shapes)
         for name, shape in shapes.items():
-            if any(extent in at for extent in shape):
-                given[name] = _input_shape_at(name, shape, at, options)
+            if any(extent in sizes_by_label for extent in shape):
+                given[name] = _input_shape_at(name, shape, sizes_by_label, options)
         return read_model(source, replace(options, input_shapes=given))
 
-    return sizes_of_bounds(options.bounds), read
+    return make_sizes_from_bounds(options.bounds), read_graph_at_sizes
 
 
-def sizes_of_bounds(bounds: Mapping[str, Bound]) -> tuple[Size, ...]:
+def make_sizes_from_bounds(bounds: Mapping[str, Bound]) -> tuple[Size, ...]:
     """Create a dynamic size, with a C name, for every bound."""
     sizes: list[Size] = []
     for label, bound in bounds.items():
@@ -154,12 +154,12 @@ def compile_sized_function(
     """
     schedules: dict[Point, Schedule] = {}
 
-    def read(at: Mapping[str, int]) -> Graph:
-        point, schedule = tuple(at.values()), make_schedule(at)
+    def read_graph_at_sizes(sizes_by_label: Mapping[str, int]) -> Graph:
+        point, schedule = tuple(sizes_by_label.values()), make_schedule(sizes_by_label)
         schedules[point] = schedule
         return make_boundary_graph(schedule, constants)
 
-    family = read_family(sizes_of_bounds(bounds), read)
+    family = read_family(make_sizes_from_bounds(bounds), read_graph_at_sizes)
     _require_sizes_of_inputs(family)
     largest = schedules[tuple(size.maximum for size in family.sizes)]
     small = [Schedule(schedules[point].start) for point, _ in family.small]

@@ -50,7 +50,7 @@ class RunShapes:
         """The sizes as an array of int32, in the order in which the network expects them."""
         return np.array([self.sizes[size["name"]] for size in self._known], np.int32)
 
-    def of(self, tensor: Tensor) -> tuple[int, ...]:
+    def shape_of(self, tensor: Tensor) -> tuple[int, ...]:
         """Return the shape of a tensor of the manifest at the current sizes."""
         return tuple(_evaluate_extent(extent, self.sizes) for extent in tensor.get("extents", tensor["shape"]))
 
@@ -99,7 +99,7 @@ class RunShapes:
         """
         if len(arrays) != len(tensors):
             wanted = "; ".join(
-                f"{t['name']}: {t['dtype']} {'x'.join(map(str, self.of(t))) or 'scalar'}" for t in tensors
+                f"{t['name']}: {t['dtype']} {'x'.join(map(str, self.shape_of(t))) or 'scalar'}" for t in tensors
             )
             raise UsageError(
                 f"the network takes {len(tensors)} inputs, {len(arrays)} were given",
@@ -112,7 +112,7 @@ class RunShapes:
     def check_array(self, value: Any, tensor: Tensor) -> Array:
         """Convert ``value`` to an array; UsageError unless the array has the shape and the dtype of the tensor."""
         array = as_array(f"input {tensor['name']}", value)
-        shape, dtype = self.of(tensor), dtypes.to_numpy(tensor["dtype"])
+        shape, dtype = self.shape_of(tensor), dtypes.to_numpy(tensor["dtype"])
         if array.shape != shape:
             raise UsageError(
                 f"input {tensor['name']}: got shape {array.shape}, expected {shape}",

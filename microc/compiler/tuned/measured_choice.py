@@ -80,7 +80,7 @@ def find_network_measurements(key: str, cpu: str, database: Database, board: str
     ``board`` are preferred to those of other boards. Among other boards, the board measured last is preferred.
     """
     groups: dict[tuple[str, str, str], dict[object, Record]] = {}
-    for record in database.of(key):
+    for record in database.records_of(key):
         if record.cpu == cpu and record.status == OK:
             origin = (record.board, record.unit, record.toolchain)
             group = groups[origin] = groups.pop(
@@ -109,7 +109,7 @@ def list_measured_combinations(
             (task, record)
             for task in tasks
             if task.key in parts
-            for record in database.of(task.key)
+            for record in database.records_of(task.key)
             if record.id == parts[task.key]
         ]
         if len({task.key for task, _ in pairs}) == len(parts):
@@ -162,8 +162,8 @@ def _find_comparable_schedules(
     """
     schedules = {}
     for task in tasks:
-        records = _comparable_records(
-            [r for r in database.of(task.key) if r.status == OK and r.cpu == task.target.cpu], board
+        records = _select_comparable_records(
+            [r for r in database.records_of(task.key) if r.status == OK and r.cpu == task.target.cpu], board
         )
         default = find_default_record(task, records)
         if default is not None:
@@ -172,8 +172,8 @@ def _find_comparable_schedules(
     return schedules
 
 
-def _pareto_by_algorithm(records: Sequence[Record]) -> list[Record]:
-    """Return the Pareto front of each algorithm.
+def _select_pareto_records_per_algorithm(records: Sequence[Record]) -> list[Record]:
+    """Return the records on the Pareto fronts of ticks, flash and workspace, with a separate front for each algorithm.
 
     A slower schedule may be better than a faster one of another algorithm, if several kernels can share its function.
     """
@@ -212,15 +212,21 @@ def choose_records(
     """
     known = _find_comparable_schedules(tasks, database, board, workspace_bytes)
     measured = {
-        key: [default, *_pareto_by_algorithm([record for record in others if record not in excluded_records])]
+        key: [
+            default,
+            *_select_pareto_records_per_algorithm([record for record in others if record not in excluded_records]),
+        ]
         for key, (default, others) in known.items()
     }
     # Kernels with the same default schedule share its code, so the size of a kernel's code depends on the choice for the others.
     # Therefore such a group of kernels is one item of the knapsack.
     groups = _group_by_default_function([task for task in tasks if task.key in measured])
-    alternatives = [_group_choices(group, [measured[task.key] for task in group]) for group in groups]
+    alternatives = [_list_record_combinations(group, [measured[task.key] for task in group]) for group in groups]
     options = [
-        [_group_option(group, number, alternative) for number, alternative in enumerate(group_alternatives)]
+        [
+            _make_knapsack_option_of_group(group, number, alternative)
+            for number, alternative in enumerate(group_alternatives)
+        ]
         for group, group_alternatives in zip(groups, alternatives, strict=True)
     ]
     # The first alternative of a group are its default schedules. The growth is relative to them.
@@ -229,7 +235,7 @@ def choose_records(
         if flash_growth is None
         else flash_growth + sum(group_alternatives[0].flash for group_alternatives in options)
     )
-    points = pareto_front([_undominated_options(group_alternatives) for group_alternatives in options], limit)
+    points = pareto_front([_remove_dominated_options(group_alternatives) for group_alternatives in options], limit)
     weighed = (lambda point: (point.flash, point.loss)) if minimise_flash else (lambda point: (point.loss, point.flash))
     best = min(points, key=weighed) if points else None
     picks = best.picks if best is not None else (0,) * len(groups)
@@ -251,30 +257,37 @@ def _group_by_default_function(tasks: Sequence[Task]) -> list[list[Task]]:
     return list(groups.values())
 
 
-def _group_choices(group: Sequence[Task], measured: Sequence[Sequence[Record]]) -> list[tuple[Record, ...]]:
+def _list_record_combinations(
+    group: Sequence[Task], measured_records: Sequence[Sequence[Record]]
+) -> list[tuple[Record, ...]]:
     """Return the combinations of records that the kernels of a group may use. The first consists of the default
     schedules.
 
     If there are more than :data:`MAX_GROUP_COMBINATIONS` combinations, only two kinds are returned: those in which all
     kernels use the same schedule if they have it, and those in which only one kernel does not use its default.
     """
-    default = tuple(records[0] for records in measured)
-    if math.prod(map(len, measured)) <= MAX_GROUP_COMBINATIONS:
-        return list(product(*measured))
-    by_trace = [{(record.algorithm, record.trace): record for record in records} for records in measured]
+    default = tuple(records[0] for records in measured_records)
+    if math.prod(map(len, measured_records)) <= MAX_GROUP_COMBINATIONS:
+        return list(product(*measured_records))
+    by_trace = [{(record.algorithm, record.trace): record for record in records} for records in measured_records]
     uniform = [
-        tuple(kernel_records.get(trace, records[0]) for kernel_records, records in zip(by_trace, measured, strict=True))
+        tuple(
+            kernel_records.get(trace, records[0])
+            for kernel_records, records in zip(by_trace, measured_records, strict=True)
+        )
         for trace in by_trace[0]
     ]
     single = [
         (*default[:index], record, *default[index + 1 :])
-        for index, records in enumerate(measured)
+        for index, records in enumerate(measured_records)
         for record in records[1:]
     ]
     return list(dict.fromkeys((default, *uniform, *single)))
 
 
-def _group_option(group: Sequence[Task], index: int, records: Sequence[Record]) -> LayerOption:
+def _make_knapsack_option_of_group(
+    group: Sequence[Task], combination_index: int, records: Sequence[Record]
+) -> LayerOption:
     """Return the option of the knapsack for a combination of records of a group: its index, its ticks and its bytes of
     flash.
 
@@ -286,15 +299,15 @@ def _group_option(group: Sequence[Task], index: int, records: Sequence[Record]) 
         code[function] = max(code.get(function, 0), record.code)
     constants = sum(len(task.layers) * record.constants for task, record in zip(group, records, strict=True))
     ticks = sum(task.runs * record.ticks for task, record in zip(group, records, strict=True))
-    return LayerOption(index, ticks, round(sum(code.values()) + constants), 0)
+    return LayerOption(combination_index, ticks, round(sum(code.values()) + constants), 0)
 
 
-def _undominated_options(options: Sequence[LayerOption]) -> list[LayerOption]:
+def _remove_dominated_options(options: Sequence[LayerOption]) -> list[LayerOption]:
     """Return the options of a group to which no other option is superior in ticks and flash."""
     return [options[point.picks[0]] for point in pareto_front([options])]
 
 
-def _comparable_records(records: Sequence[Record], board: str) -> list[Record]:
+def _select_comparable_records(records: Sequence[Record], board: str) -> list[Record]:
     """Return records that can be compared: those of one board, unit of time and toolchain, and only the newest of each
     schedule.
 

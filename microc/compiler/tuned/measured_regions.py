@@ -66,7 +66,8 @@ class OwnCode:
 
 @dataclass(frozen=True, eq=False)
 class RegionTask(Task):
-    """A task to measure a region that a backend can compute.
+    """A task to measure a region of the graph that a backend can compute, with the backend's code and with microc's
+    code.
 
     ``taken``: the region with the backend's code. ``open_sources``: returns the sources of the backend's code.
     ``ours``: microc's own code with the schedules that the rules choose, for the network's goal and then for other
@@ -145,12 +146,14 @@ def build_own_code(
     rules.
     """
 
-    def pick_schedule(lowered: Sequence[LoweredGroup], inside: Goal, own: bool) -> tuple[int, Choice]:
-        found = tuned.get(tuning_key(lowered, target)) if tuned and own else None
+    def pick_schedule(
+        lowered: Sequence[LoweredGroup], goal_inside: Goal, are_records_usable: bool
+    ) -> tuple[int, Choice]:
+        found = tuned.get(tuning_key(lowered, target)) if tuned and are_records_usable else None
         if found is not None:
             with suppress(MicrocError):
                 return _replay_measured_schedule(lowered, found)
-        return select_group_schedule(lowered, target, inside)
+        return select_group_schedule(lowered, target, goal_inside)
 
     return _build_region_function(graph, node, target, goal, pick_schedule)
 
@@ -160,7 +163,9 @@ def replay_own_code(task: RegionTask, trace: Sequence[Step]) -> OwnCode:
     applied."""
     kernels = list(_list_schedules_in_trace(trace))
 
-    def pick_schedule(lowered: Sequence[LoweredGroup], inside: Goal, own: bool) -> tuple[int, Choice]:
+    def pick_schedule(
+        lowered: Sequence[LoweredGroup], goal_inside: Goal, are_records_usable: bool
+    ) -> tuple[int, Choice]:
         if not kernels:
             raise ScheduleError("record: the trace schedules fewer kernels than the region has")
         return _replay_measured_schedule(lowered, kernels.pop(0))
@@ -255,15 +260,15 @@ def _list_schedules_in_trace(trace: Sequence[Step]) -> Iterator[TunedSchedule]:
 
 @frozen
 class RegionVerdict:
-    """Result of the measurements of a region on ``board``.
+    """Result of measuring a region of the graph on ``board``, once with microc's code and once with a backend's code.
 
-    ``ours``: ticks of microc's fastest code that was measured. ``theirs``: ticks of the backend's code. Both are None
-    if the backend's code failed. ``why``: the reason for the failure. If ``board`` is empty, there is no valid
+    ``own_ticks``: ticks of microc's fastest code that was measured. ``backend_ticks``: ticks of the backend's code.
+    Both are None if the backend's code failed. ``why``: the reason for the failure. If ``board`` is empty, there is no valid
     measurement. In this case ``why`` may contain the reason.
     """
 
-    ours: float | None = None
-    theirs: float | None = None
+    own_ticks: float | None = None
+    backend_ticks: float | None = None
     unit: str = ""
     board: str = ""
     why: str = ""
@@ -275,14 +280,14 @@ class RegionVerdict:
 
     @property
     def is_backend_faster(self) -> bool:
-        return self.ours is not None and self.theirs is not None and self.theirs < self.ours
+        return self.own_ticks is not None and self.backend_ticks is not None and self.backend_ticks < self.own_ticks
 
     @property
-    def words(self) -> str:
-        """The verdict as text: the measured ticks of both, or the reason why there are none."""
-        if self.ours is None or self.theirs is None:
+    def description(self) -> str:
+        """The verdict as text: the ticks of microc's and of the backend's code, or the reason why there are none."""
+        if self.own_ticks is None or self.backend_ticks is None:
             return self.why
-        return f"measured: ours {self.ours:,.0f}, theirs {self.theirs:,.0f} {self.unit}"
+        return f"measured: ours {self.own_ticks:,.0f}, theirs {self.backend_ticks:,.0f} {self.unit}"
 
 
 def judge_region(task: RegionTask, database: Database, board: str) -> RegionVerdict:
@@ -295,7 +300,7 @@ def judge_region(task: RegionTask, database: Database, board: str) -> RegionVerd
     - The backend's code must have been built from the current sources of its library.
     """
     groups: dict[tuple[str, str, str], list[Record]] = {}
-    for record in database.of(task.key):
+    for record in database.records_of(task.key):
         if record.cpu == task.target.cpu:
             origin = (record.board, record.unit, record.toolchain)
             groups[origin] = [

@@ -92,13 +92,13 @@ def build_plan(
     records.
     """
     tasks = list_tuning_tasks(compiled)
-    measured_whole = bool(database.of(compute_network_key(tasks, compiled.make.threads)))
+    measured_whole = bool(database.records_of(compute_network_key(tasks, compiled.kernel_builder.threads)))
     candidates = kernel_pareto_fronts(tasks, database, board, None)
     first = next((records_[0] for records_ in candidates.values()), None)
     return {
         "microc_plan": 1,
         "model": compiled.module.source,
-        "core": compiled.make.target.cpu,
+        "core": compiled.kernel_builder.target.cpu,
         "board": first.board if first else board,
         "unit": first.unit if first else "",
         "optimize": optimize,
@@ -121,11 +121,13 @@ def _find_used_record(task: Task, compiled: CompiledNetwork, default: Record, da
 
     Only records with the same board, unit of time and toolchain as the record ``default`` count.
     """
-    taken = compiled.make.configuration.tuned.get(task.key)
+    taken = compiled.kernel_builder.configuration.tuned.get(task.key)
     if taken is None:
         return None
     origin = default.board, default.unit, default.toolchain
-    comparable = [r for r in database.of(task.key) if r.status == OK and (r.board, r.unit, r.toolchain) == origin]
+    comparable = [
+        r for r in database.records_of(task.key) if r.status == OK and (r.board, r.unit, r.toolchain) == origin
+    ]
     return next((r for r in reversed(comparable) if (r.algorithm, r.trace) == (taken.algorithm, taken.trace)), None)
 
 
@@ -259,9 +261,9 @@ def read_planned_schedules(compiled: CompiledNetwork, path: Path) -> Mapping[str
     """Return the schedules that a plan chooses, by the key of the kernel; UsageError if the plan does not match the
     network."""
     plan, tasks = read_plan(path), {task.key: task for task in list_tuning_tasks(compiled)}
-    if plan["core"] != compiled.make.target.cpu:
+    if plan["core"] != compiled.kernel_builder.target.cpu:
         raise UsageError(
-            f"plan: got a plan for core {make_printable(plan['core'])}, expected core {compiled.make.target.cpu}",
+            f"plan: got a plan for core {make_printable(plan['core'])}, expected core {compiled.kernel_builder.target.cpu}",
             where=str(path),
             hint="tune for this core, or compile for the core of the plan",
         )
@@ -323,8 +325,10 @@ def refuse_unused_choices(untuned: CompiledNetwork, compiled: CompiledNetwork, p
     rules = {call.layer: call.rule for call in compiled.module.calls}
     outer = {call.layer for call in untuned.module.calls}
     for task in list_tuning_tasks(untuned):
-        for layer in task.layers if task.key in compiled.make.configuration.tuned else ():
-            is_used = TUNED_SUFFIX in rules.get(layer, "") if layer in outer else task.key in compiled.make.taken
+        for layer in task.layers if task.key in compiled.kernel_builder.configuration.tuned else ():
+            is_used = (
+                TUNED_SUFFIX in rules.get(layer, "") if layer in outer else task.key in compiled.kernel_builder.taken
+            )
             if not is_used:
                 by_rows = layer in outer and layer not in rules
                 why = (
@@ -381,7 +385,7 @@ def choose_independently(
     ``excluded_records``: as in :func:`choose_records`. Records whose schedule can no longer be applied are excluded
     too.
     """
-    goal = compiled.make.goal
+    goal = compiled.kernel_builder.goal
     flash = None if goal.price == 0 else 0
     excluded = set(excluded_records)
     # A schedule that an earlier version of the compiler measured may not be applicable any more. Exclude it and choose again.
@@ -413,10 +417,10 @@ def _find_measured_combination(
 
     Combinations are measured for speed. Therefore None is returned if the goal has a price of flash.
     """
-    if compiled.make.goal.price > 0:
+    if compiled.kernel_builder.goal.price > 0:
         return None
     together = find_network_measurements(
-        compute_network_key(tasks, compiled.make.threads), compiled.make.target.cpu, database, board
+        compute_network_key(tasks, compiled.kernel_builder.threads), compiled.kernel_builder.target.cpu, database, board
     )
     combinations = list_measured_combinations(together, tasks, database) if together is not None else ()
     return next(

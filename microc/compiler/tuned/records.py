@@ -19,7 +19,7 @@ from microc.base.file_access import open_regular_file
 from microc.base.immutable import frozen
 from microc.codegen.output_files import replace_atomically
 from microc.codegen.render import html_table
-from microc.compiler.lowering.control_flow import goal_per_iteration, list_groups_inside
+from microc.compiler.lowering.control_flow import goal_per_iteration, list_groups_in_control_flow
 from microc.compiler.lowering.kernel_builder import CompiledNetwork, KernelGroup
 from microc.compiler.lowering.kernel_selection import (
     group_algorithms,
@@ -119,7 +119,7 @@ def list_tuning_tasks(compiled: CompiledNetwork, other_goals: Sequence[Goal] = (
     These are not listed: copies, in-place updates of a part of a state, layers computed row by row, and loops with
     dynamic sizes. ``other_goals``: goals for which the rules' choice is added to the default schedules.
     """
-    target, shipped = compiled.make.target, compiled.make.shipped
+    target, shipped = compiled.kernel_builder.target, compiled.kernel_builder.shipped
     tasks: dict[str, Task] = {}
     for site in _list_kernel_occurrences(compiled):
         lowered = group_algorithms(site.graph, site.nodes, target, NAME)
@@ -129,7 +129,7 @@ def list_tuning_tasks(compiled: CompiledNetwork, other_goals: Sequence[Goal] = (
             tasks[key] = task.with_layers((site.layer,), site.iterations, inside=site.inside)
             continue
         goals = [goal_per_iteration(goal, site.iterations) for goal in (site.goal, *other_goals)]
-        workspace = inf if site.inside else compiled.make.configuration.workspaces.get(key, inf)
+        workspace = inf if site.inside else compiled.kernel_builder.configuration.workspaces.get(key, inf)
         untuned = [
             DefaultSchedule(goal.name, *select_group_schedule(lowered, target, goal, site.uses, workspace=workspace))
             for goal in goals
@@ -177,16 +177,18 @@ class _KernelOccurrence(NamedTuple):
 
 def _list_kernel_occurrences(compiled: CompiledNetwork) -> Iterator[_KernelOccurrence]:
     """Yield the occurrences of kernels that rules schedule, in order of execution."""
-    graph = compiled.make.graph
+    graph = compiled.kernel_builder.graph
     for call in compiled.module.calls:
-        origin = compiled.make.origins.get(call.writes)
+        origin = compiled.kernel_builder.origins.get(call.writes)
         if not isinstance(origin, KernelGroup) or origin.in_place or origin.nodes[0].op == EXTERNAL:
             continue
         if not registry.get(origin.nodes[0].op).regions:
-            yield _KernelOccurrence(graph, origin.nodes, call.layer, compiled.make.goal_of(origin.nodes), origin.uses)
-        elif not compiled.make.sizes:
-            for number, (inner, nodes, iterations) in enumerate(list_groups_inside(graph, origin.nodes[0])):
-                goal = compiled.make.goal_of(origin.nodes)
+            yield _KernelOccurrence(
+                graph, origin.nodes, call.layer, compiled.kernel_builder.goal_of(origin.nodes), origin.uses
+            )
+        elif not compiled.kernel_builder.sizes:
+            for number, (inner, nodes, iterations) in enumerate(list_groups_in_control_flow(graph, origin.nodes[0])):
+                goal = compiled.kernel_builder.goal_of(origin.nodes)
                 yield _KernelOccurrence(
                     inner, nodes, f"{call.layer}{PART}{number}", goal, iterations=iterations, inside=True
                 )
@@ -275,7 +277,8 @@ class Record:
 
     @property
     def untuned(self) -> bool:
-        """True if the record is of the kernel's default schedule, with which other schedules are compared."""
+        """True if the record is a measurement of the kernel's default schedule, with which other schedules are
+        compared."""
         return dict(self.decisions).keys() == {UNTUNED}
 
     @property
@@ -332,8 +335,7 @@ def require_records_file(path: Path) -> None:
 
 
 class Database:
-    """The tuning records of a file. New records are appended to the file; without a file they are stored only in
-    memory.
+    """The tuning records of a file, in memory. New records are also appended to the file, if there is one.
 
     ``skipped``: number of lines in the file that are not valid records. Iteration yields :class:`Record` objects.
     ``pandas.DataFrame(database.rows())`` creates a table.
@@ -366,7 +368,7 @@ class Database:
     def __len__(self) -> int:
         return len(self._records)
 
-    def of(self, key: str) -> Sequence[Record]:
+    def records_of(self, key: str) -> Sequence[Record]:
         """Return the records of the kernel with the given key, in the order in which they were added."""
         return self._by_key.get(key, ())
 

@@ -83,12 +83,12 @@ class ShippedCandidate:
     cycles: float
 
 
-def shipped_line_key(texts: Sequence[tuple[str, str]]) -> str:
-    """Return the key of a kernel in the file of a core: 40 hex digits of a digest of ``texts``.
+def compute_shipped_key(operator_and_function_texts: Sequence[tuple[str, str]]) -> str:
+    """Return the key of a kernel in the file of a core: 40 hex digits of a digest of ``operator_and_function_texts``.
 
-    ``texts``: the operator and the function text of every algorithm of the kernel.
+    ``operator_and_function_texts``: the operator and the function text of every algorithm of the kernel.
     """
-    return hashlib.sha256(repr(list(texts)).encode()).hexdigest()[:40]
+    return hashlib.sha256(repr(list(operator_and_function_texts)).encode()).hexdigest()[:40]
 
 
 def has_shipped_schedules(target: Target) -> bool:
@@ -119,7 +119,8 @@ def list_shipped_cores() -> list[str]:
 def shipped_candidates(
     schedules: Iterable[ShippedSchedule], target: Target, goal: Goal, uses: int
 ) -> list[ShippedCandidate]:
-    """Return the bundled schedules that the rules propose at the goal's price of flash, as candidates.
+    """Return, as candidates, the bundled schedules that are valid at the price of flash (instructions that one byte is
+    worth) of ``goal``.
 
     ``uses``: as in :func:`microc.schedule.choose.choose_schedule`.
     """

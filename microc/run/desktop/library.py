@@ -277,7 +277,7 @@ class Library:
             for t, a in zip((*self.inputs, *self.outputs), (*self._in, *self._out), strict=True)
         }
         self._shapes = RunShapes(self.manifest)
-        self._input_shapes = [self._shapes.of(t) for t in self.inputs]
+        self._input_shapes = [self._shapes.shape_of(t) for t in self.inputs]
         self._memory = ctypes.c_void_p(self._arena.ctypes.data + self._start)
         self._in_pointers, self._out_pointers = _make_pointer_array(self._in), _make_pointer_array(self._out)
         self._input_types, self._output_types = (
@@ -328,10 +328,10 @@ class Library:
         """Run one inference on the inputs that were set."""
         self._copy_last_call()
         for tensor, shape in zip(self.inputs, self._input_shapes, strict=True) if self._shapes.sizes else ():
-            if shape != self._shapes.of(tensor):
+            if shape != self._shapes.shape_of(tensor):
                 raise UsageError(
                     f"input {tensor['name']}: its shape contradicts the sizes {self._shapes.sizes} of other inputs; "
-                    f"got {shape}, expected {self._shapes.of(tensor)}",
+                    f"got {shape}, expected {self._shapes.shape_of(tensor)}",
                     hint="set all inputs whose shapes change",
                 )
         self._check_status(self._level.run(self._memory, self._in_pointers, self._out_pointers, *self._sizes))
@@ -361,7 +361,7 @@ class Library:
         """Return a copy of an output, by position or name."""
         index = find_tensor_position(key, self.outputs, "output")
         self._copy_last_call()
-        return _reshape_leading_elements(self._out[index], self._shapes.of(self.outputs[index])).copy()
+        return _reshape_leading_elements(self._out[index], self._shapes.shape_of(self.outputs[index])).copy()
 
     def instance(self) -> Library:
         """Return the same network with memory and state of its own, for use in another thread."""
@@ -395,7 +395,7 @@ class Library:
         else:
             self._check_single_sample(arrays)
             inputs = [np.require(a, requirements=("C", "A")) for a in self._shapes.check_inputs(self.inputs, arrays)]
-            outputs = [np.empty(self._shapes.of(t), dtypes.to_numpy(t["dtype"])) for t in self.outputs]
+            outputs = [np.empty(self._shapes.shape_of(t), dtypes.to_numpy(t["dtype"])) for t in self.outputs]
         for k, array in enumerate(inputs):
             self._call_in[k] = _address_of_elements(array)
         for k, array in enumerate(outputs):
@@ -407,7 +407,7 @@ class Library:
     def _check_single_sample(self, arrays: Sequence[Any]) -> None:
         """Raise UsageError, which suggests :meth:`batch`, if a call's arrays hold several samples."""
         for tensor, array in zip(self.inputs, arrays, strict=False):
-            shape, given = self._shapes.of(tensor), tuple(getattr(array, "shape", ()))
+            shape, given = self._shapes.shape_of(tensor), tuple(getattr(array, "shape", ()))
             if self._shapes.sizes or given == shape or not given or given[0] < 2:
                 continue
             samples = given[1:] == shape or (shape[:1] == (1,) and given[1:] == shape[1:])
@@ -436,7 +436,7 @@ class Library:
             self._check_batch_shape(tensor, array)
         self._shapes.check_inputs(self.inputs, [a[0] if count else np.empty(a.shape[1:], a.dtype) for a in inputs])
         inputs = [np.require(array, requirements=("C", "A")) for array in inputs]
-        outputs = [np.empty((count, *self._shapes.of(t)), dtypes.to_numpy(t["dtype"])) for t in self.outputs]
+        outputs = [np.empty((count, *self._shapes.shape_of(t)), dtypes.to_numpy(t["dtype"])) for t in self.outputs]
         steps = [(ctypes.c_size_t * max(1, len(group)))(*(a[:1].nbytes for a in group)) for group in (inputs, outputs)]
         pointers = _make_pointer_array(inputs), steps[0], _make_pointer_array(outputs), steps[1], ctypes.c_size_t(count)
         self._check_status(self._level.run_batch(self._memory, *pointers, *self._sizes))
@@ -444,7 +444,7 @@ class Library:
 
     def _check_batch_shape(self, tensor: Mapping[str, Any], array: Array) -> None:
         """Raise UsageError, with the reshape to do, if the samples of a batch do not have the input's shape."""
-        shape = self._shapes.of(tensor)
+        shape = self._shapes.shape_of(tensor)
         if self._shapes.sizes or array.shape[1:] == shape:
             return
         fits = array.ndim and array[:1].size == np.prod(shape, dtype=int)
@@ -461,7 +461,7 @@ class Library:
         An intermediate tensor is valid only until a later kernel reuses its memory."""
         tensor, memory = self._find_tensor_memory(name)
         return _reshape_leading_elements(
-            np.frombuffer(memory.tobytes(), dtypes.to_numpy(tensor["dtype"])), self._shapes.of(tensor)
+            np.frombuffer(memory.tobytes(), dtypes.to_numpy(tensor["dtype"])), self._shapes.shape_of(tensor)
         )
 
     def set_tensor(self, name: str, value: Any) -> None:

@@ -114,9 +114,9 @@ def draw_input_arrays(
         pairs = zip(inputs, rules, strict=True)
         sets.append(
             [
-                rule(shapes.of(t), generator).astype(dtypes.to_numpy(t["dtype"]))
+                rule(shapes.shape_of(t), generator).astype(dtypes.to_numpy(t["dtype"]))
                 if rule
-                else _generate_random_tensor(t, shapes.of(t), number, generator)
+                else _generate_random_tensor(t, shapes.shape_of(t), number, generator)
                 for t, rule in pairs
             ]
         )

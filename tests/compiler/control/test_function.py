@@ -193,7 +193,7 @@ def test_workspaces_that_are_used_again_too_early_are_found(monkeypatch: pytest.
     graph, x = recurrence(), np.array([1, -2, 3, 0.5], np.float32)
     (got,) = results(graph, [x])
     np.testing.assert_allclose(got, evaluate_graph(graph, [x])[0], rtol=1e-5)
-    monkeypatch.setattr(control_flow, "_last_reading_steps", lambda graph, steps: {})
+    monkeypatch.setattr(control_flow, "_find_last_reading_steps", lambda graph, steps: {})
     with pytest.raises(InternalError, match="contains another"):
         compiled(graph)
 

@@ -45,7 +45,7 @@ def test_the_call_that_needs_too_much_is_covered() -> None:
     found = search()
     needs = found.estimator.needs
     largest = needs.index(max(needs))
-    chosen = found.cover_calls_above(max(needs) - 1)
+    chosen = found.find_chains_within_limit(max(needs) - 1)
     assert chosen is not None
     (candidate,) = chosen
     assert list(found.estimator.times.values())[largest] in [
@@ -56,15 +56,15 @@ def test_the_call_that_needs_too_much_is_covered() -> None:
 
 def test_no_limit_no_chains() -> None:
     found = search()
-    assert found.cover_calls_above(max(found.estimator.needs)) == ()
+    assert found.find_chains_within_limit(max(found.estimator.needs)) == ()
 
 
 def test_an_impossible_limit() -> None:
     found = search()
-    assert found.cover_calls_above(100) is None
-    smallest = found.chains_of_smallest_peak()
+    assert found.find_chains_within_limit(100) is None
+    smallest = found.find_chains_with_smallest_peak()
     assert found.peak_bytes(smallest) < max(found.estimator.needs)
-    assert found.find_largest_need(smallest)
+    assert found.find_layer_with_largest_need(smallest)
 
 
 @pytest.mark.parametrize(("chains", "lowered"), [(0, 0), (12, 1), (1000, 0), (1000, 2)])
@@ -73,10 +73,13 @@ def test_the_search_is_bounded(chains: int, lowered: int, monkeypatch: pytest.Mo
     monkeypatch.setattr(ram, "MAX_CHAINS", chains)
     monkeypatch.setattr(ram, "MAX_LOWERED_CHAINS", lowered)
     found, again = search(), search()
-    smallest = found.chains_of_smallest_peak()
-    assert smallest == again.chains_of_smallest_peak() and all(candidate.exact for candidate in smallest)
+    smallest = found.find_chains_with_smallest_peak()
+    assert smallest == again.find_chains_with_smallest_peak() and all(candidate.exact for candidate in smallest)
     assert len(found.known) <= chains
-    assert sum(candidate.exact and candidate.need < ram.UNAFFORDABLE for candidate in found.known.values()) <= lowered
+    assert (
+        sum(candidate.exact and candidate.needed_bytes < ram.UNAFFORDABLE for candidate in found.known.values())
+        <= lowered
+    )
     assert found.peak_bytes(smallest) <= max(found.estimator.needs)
 
 
@@ -87,7 +90,7 @@ def test_needs_are_what_plans_take(height: int) -> None:
     estimator, (run,) = found.estimator, found.runs
     for start, stop in ((1, 3), (0, 4)):
         chain = run.chain(start, stop, height)
-        candidate = estimator.with_scratch(estimator.estimate(chain))
+        candidate = estimator.add_kernel_scratch(estimator.estimate(chain))
         made = plan_module(module(estimator.graph, [chain]))
         assert made.plan is not None
         assert made.plan.size <= found.peak_bytes((candidate,)) * 1.05
