@@ -1,6 +1,6 @@
 """Liveness of values, and the distances at which two values may overlap in memory.
 
-1. :func:`lifetimes` computes the first and last call of each value. Values that no call needs together may share
+1. :func:`compute_lifetimes` computes the first and last call of each value. Values that no call needs together may share
    memory.
 2. A call may write a result over an operand whose last use is this call. Safe *distances* (differences of their
   offsets) follow from the order in which the loops of the call's kernel touch the bytes (:class:`Overlaps`,
@@ -41,42 +41,47 @@ _MAX_FULL_COMPARISONS = 256
 class SafeOffsets:
     """Allowed distances in bytes from the start of a first block of memory to the start of a second block.
 
-    ``under``: bytes of the first block; ``over``: bytes of the second block. At distances of at most ``-over`` or at
-    least ``under`` the blocks do not overlap, so these are allowed. ``safe``: the allowed distances at which the blocks
-    overlap, as rising disjoint ranges.
+    ``first_bytes``, ``second_bytes``: sizes of the two blocks in bytes. At distances of at most ``-second_bytes`` or at
+    least ``first_bytes`` the blocks do not overlap, so these are allowed. ``overlapping_distances``: the allowed
+    distances at which the blocks overlap, as rising disjoint ranges.
     """
 
-    under: int
-    over: int
-    safe: tuple[range, ...] = ()
+    first_bytes: int
+    second_bytes: int
+    overlapping_distances: tuple[range, ...] = ()
 
     def next_allowed(self, distance: int) -> int:
         """Return the smallest allowed distance that is at least ``distance``."""
-        if distance <= -self.over or distance >= self.under:
+        if distance <= -self.second_bytes or distance >= self.first_bytes:
             return distance
-        for span in self.safe:
+        for span in self.overlapping_distances:
             if distance <= span[-1]:
                 return max(span.start, span.start - (span.start - distance) // span.step * span.step)
-        return self.under
+        return self.first_bytes
 
     def reverse(self) -> SafeOffsets:
         """Return the allowed distances from the second block to the first."""
-        safe = tuple(range(-span[-1], -span.start + 1, span.step) for span in reversed(self.safe))
-        return SafeOffsets(self.over, self.under, safe)
+        overlapping_distances = tuple(
+            range(-span[-1], -span.start + 1, span.step) for span in reversed(self.overlapping_distances)
+        )
+        return SafeOffsets(self.second_bytes, self.first_bytes, overlapping_distances)
 
     @property
-    def shared(self) -> int:
+    def max_shared_bytes(self) -> int:
         """Most bytes that the two blocks may share at an allowed distance."""
-        inner = sorted((0, self.under - self.over))  # between these distances one block contains the other
+        inner = sorted(
+            (0, self.first_bytes - self.second_bytes)
+        )  # between these distances one block contains the other
         # The overlap rises up to `inner`, is constant within and falls behind it, so the maximum is at an allowed distance
         # nearest to `inner`.
-        tries = {span[k] for span in self.safe for k in (0, -1)}
+        tries = {span[k] for span in self.overlapping_distances for k in (0, -1)}
         tries |= {self.next_allowed(inner[0]), -self.reverse().next_allowed(-inner[1])}
-        return max(min(self.under, d + self.over) - max(0, d) for d in tries | {self.under})
+        return max(min(self.first_bytes, d + self.second_bytes) - max(0, d) for d in tries | {self.first_bytes})
 
 
 def safe_distances(first_write: Array, last_touch: Array) -> tuple[range, ...]:
-    """Return the safe distances from an old block of memory to a new block that is written over it.
+    """Return the safe distances (offset differences in bytes) from an old block of memory to a new block that is
+    written over it.
 
     The distances are multiples of :data:`GRAIN`. ``first_write``: times at which the bytes of the new block are first
     written; ``last_touch``: times at which the bytes of the old block are last accessed, on the same clock. A distance
@@ -122,54 +127,62 @@ def _has_uniform_rows(rows: Array) -> bool:
     return bool((rows[:, 1:] == rows[:, :1]).all())
 
 
-def _find_safe_distance_ends(new: Array, old: Array) -> tuple[int, int]:
-    """Return two distances (low, high) in grains: all distances d <= low and all d >= high are safe."""
+def _find_safe_distance_ends(first_writes: Array, last_touches: Array) -> tuple[int, int]:
+    """Return two distances (low, high) in grains (units of :data:`GRAIN` bytes): all distances d <= low and d >= high
+    are safe."""
     # The upper end is computed as the lower end of the reversed blocks.
-    low = min(_safe_prefix_end(new[:, k], old[:, k]) for k in range(new.shape[1]))
-    down = min(_safe_prefix_end(new[::-1, k], old[::-1, k]) for k in range(new.shape[1]))
-    if low >= len(old) - 1 or down >= len(old) - 1:
-        return len(old) - 1, len(old)
-    return low, len(old) - len(new) - down
+    low = min(_safe_prefix_end(first_writes[:, k], last_touches[:, k]) for k in range(first_writes.shape[1]))
+    down = min(_safe_prefix_end(first_writes[::-1, k], last_touches[::-1, k]) for k in range(first_writes.shape[1]))
+    if low >= len(last_touches) - 1 or down >= len(last_touches) - 1:
+        return len(last_touches) - 1, len(last_touches)
+    return low, len(last_touches) - len(first_writes) - down
 
 
-def _safe_prefix_end(new: Array, old: Array) -> int:
-    """Return the largest distance d such that d and all smaller distances are safe.
+def _safe_prefix_end(first_writes: Array, last_touches: Array) -> int:
+    """Return the largest distance d in grains such that d and all smaller distances between two blocks are safe.
 
     The old grains at y <= x + d must be last touched before the new grain x is first written. So the times of the old
     block are compared as a running maximum.
     """
     # `reached`: for each x, the first y such that an old grain up to y is still touched when x is written. So d < y - x.
-    reached = np.searchsorted(np.maximum.accumulate(old), new, side="left")
-    bound = reached < len(old)
-    return int((reached - np.arange(len(new)))[bound].min()) - 1 if bound.any() else len(old) - 1
+    reached = np.searchsorted(np.maximum.accumulate(last_touches), first_writes, side="left")
+    bound = reached < len(last_touches)
+    return int((reached - np.arange(len(first_writes)))[bound].min()) - 1 if bound.any() else len(last_touches) - 1
 
 
-def _find_single_safe_distances(new: Array, old: Array, candidates: range) -> list[int]:
-    """Return the safe distances among ``candidates``.
+def _find_single_safe_distances(first_writes: Array, last_touches: Array, candidates: range) -> list[int]:
+    """Return the safe distances in grains among ``candidates``.
+
+    ``first_writes``: for each grain (:data:`GRAIN` bytes) of the new block, the times at which its bytes are first
+    written. ``last_touches``: for each grain of the old block, the times at which its bytes are last accessed.
 
     Most unsafe distances are refuted at a few grains: at the old grain that is touched last, at the new grain that is
     written first, and at samples. Many of the remaining distances are proved at once if the accesses are periodic, as
     in a kernel that works channel by channel. Of the others, the :data:`_MAX_FULL_COMPARISONS` with the largest
     overlaps are tested one by one."""
     left = np.arange(candidates.start, candidates.stop)
-    latest, earliest = int(old.max(axis=1).argmax()), int(new.min(axis=1).argmin())
-    left = left[_is_below_limits(-new[::-1], left[:, None] + (len(new) - 1 - latest), -old[latest, None])]
-    ends = np.arange(min(_SAMPLES, len(new)))
-    dice = np.random.default_rng(0).integers(0, len(new), _SAMPLES)
-    samples = list(dict.fromkeys((earliest, *ends.tolist(), *(len(new) - 1 - ends).tolist(), *dice.tolist())))
+    latest, earliest = int(last_touches.max(axis=1).argmax()), int(first_writes.min(axis=1).argmin())
+    left = left[
+        _is_below_limits(
+            -first_writes[::-1], left[:, None] + (len(first_writes) - 1 - latest), -last_touches[latest, None]
+        )
+    ]
+    ends = np.arange(min(_SAMPLES, len(first_writes)))
+    dice = np.random.default_rng(0).integers(0, len(first_writes), _SAMPLES)
+    samples = list(dict.fromkeys((earliest, *ends.tolist(), *(len(first_writes) - 1 - ends).tolist(), *dice.tolist())))
     # Groups of samples double in size, since the first samples refute most distances.
     start, end = 0, 1
     while start < len(samples) and len(left):
         group = samples[start:end]
-        left = left[_is_below_limits(old, left[:, None] + group, new[group])]
+        left = left[_is_below_limits(last_touches, left[:, None] + group, first_writes[group])]
         start, end = end, 2 * end + 1
     if not len(left):
         return []
-    periodic = _find_periodic_safe_distances(new, old, left)
-    rest, level = np.setdiff1d(left, periodic, assume_unique=True), len(old) - len(new)
+    periodic = _find_periodic_safe_distances(first_writes, last_touches, left)
+    rest, level = np.setdiff1d(left, periodic, assume_unique=True), len(last_touches) - len(first_writes)
     # The blocks share most bytes at distances near 0 (equal starts) and near `level` (equal ends).
     nearest = rest[np.lexsort((rest, np.minimum(abs(rest), abs(rest - level))))][:_MAX_FULL_COMPARISONS]
-    return [*periodic.tolist(), *(d for d in nearest.tolist() if _is_safe_distance(new, old, d))]
+    return [*periodic.tolist(), *(d for d in nearest.tolist() if _is_safe_distance(first_writes, last_touches, d))]
 
 
 def _is_below_limits(times: Array, positions: Array, limits: Array) -> Array:
@@ -183,42 +196,45 @@ def _is_below_limits(times: Array, positions: Array, limits: Array) -> Array:
     return np.asarray((is_below | (positions < 0) | (positions >= len(times))).all(axis=1))
 
 
-def _is_safe_distance(new: Array, old: Array, distance: int) -> bool:
+def _is_safe_distance(first_writes: Array, last_touches: Array, distance: int) -> bool:
     """Test whether a distance in grains is safe. A sparse comparison first refutes most unsafe distances."""
-    first, last = max(0, -distance), min(len(new), len(old) - distance)
-    first_writes, last_touches = new[first:last], old[first + distance : last + distance]
-    is_sparsely_safe = (last_touches[::_SPARSE_STRIDE] < first_writes[::_SPARSE_STRIDE]).all()
-    return bool(is_sparsely_safe and (last_touches < first_writes).all())
+    first, last = max(0, -distance), min(len(first_writes), len(last_touches) - distance)
+    shared_first_writes, shared_last_touches = (
+        first_writes[first:last],
+        last_touches[first + distance : last + distance],
+    )
+    is_sparsely_safe = (shared_last_touches[::_SPARSE_STRIDE] < shared_first_writes[::_SPARSE_STRIDE]).all()
+    return bool(is_sparsely_safe and (shared_last_touches < shared_first_writes).all())
 
 
-def _find_periodic_safe_distances(new: Array, old: Array, distances: Array) -> Array:
-    """Return the distances that are safe because the accesses are periodic.
+def _find_periodic_safe_distances(first_writes: Array, last_touches: Array, distances: Array) -> Array:
+    """Return the distances that are safe because the accesses to both blocks are periodic.
 
-    ``distances``: rising candidates. Let grains be in one class if their indices are equal modulo a period. All
-    distances with one residue are safe if each class of old grains is last touched before the class of new grains at
-    that residue is first written."""
+    ``distances``: candidates in rising order, in grains (units of :data:`GRAIN` bytes). Let grains be in one class if
+    their indices are equal modulo a period. All distances with one residue are safe if each class of old grains is last
+    touched before the class of new grains at that residue is first written."""
     steps = np.diff(distances)
     if not len(steps):
         return distances[:0]
     # The period is the most frequent difference of neighbouring distances. Only the most frequent residue is tested.
     period = int(np.bincount(steps).argmax())
     residue = int(np.bincount(distances % period).argmax())
-    width = new.shape[1]
-    first_writes = _pad_to_rows(new.reshape(-1), NEVER_WRITTEN, period * width)
-    last_touches = _pad_to_rows(old.reshape(-1), NEVER_TOUCHED, period * width)
-    safe = (np.roll(last_touches.max(axis=0), -residue * width) < first_writes.min(axis=0)).all()
+    width = first_writes.shape[1]
+    first_writes_by_class = _pad_to_rows(first_writes.reshape(-1), NEVER_WRITTEN, period * width)
+    last_touches_by_class = _pad_to_rows(last_touches.reshape(-1), NEVER_TOUCHED, period * width)
+    safe = (np.roll(last_touches_by_class.max(axis=0), -residue * width) < first_writes_by_class.min(axis=0)).all()
     return distances[distances % period == residue] if safe else distances[:0]
 
 
-def _split_into_ranges(rising: Array) -> Iterable[range]:
+def _split_into_ranges(rising_numbers: Array) -> Iterable[range]:
     """Split rising numbers into ranges of constant step; each range is as long as possible."""
-    steps = np.diff(rising)
-    bends = np.append(np.flatnonzero(np.diff(steps)) + 1, len(rising) - 1)
+    steps = np.diff(rising_numbers)
+    bends = np.append(np.flatnonzero(np.diff(steps)) + 1, len(rising_numbers) - 1)
     start = 0
-    while start < len(rising):
+    while start < len(rising_numbers):
         step = int(steps[start]) if start < len(steps) else GRAIN
         end = int(bends[np.searchsorted(bends, start, side="right")]) if start < len(steps) else start
-        yield range(int(rising[start]), int(rising[end]) + 1, step)
+        yield range(int(rising_numbers[start]), int(rising_numbers[end]) + 1, step)
         start = end + 1
 
 
@@ -252,7 +268,7 @@ MAX_OVERLAPPING_BYTES = 1 << 23
 
 
 class Overlaps:
-    """Allowed distances between the operands of each call of a module.
+    """Allowed distances (differences of offsets in the arena) between the operands of each call of a module.
 
     Distances are computed on demand, once per kernel. They do not depend on the order of the calls.
     """
@@ -281,12 +297,12 @@ class Overlaps:
         key = (kernel.name, sizes, self._find_argument_positions(call, old), self._find_argument_positions(call, new))
         if key not in self._known:
             self._known[key] = SafeOffsets(*sizes, self._compute_safe_distances(kernel, call, old, new))
-        return self._known[key] if self._known[key].shared else None
+        return self._known[key] if self._known[key].max_shared_bytes else None
 
     def _find_argument_positions(self, call: Call, base: str) -> tuple[tuple[int, int], ...]:
-        """Return the positions of a value or its views among a call's arguments.
+        """Return a pair for each argument of a call that is the value ``base`` or a view of it.
 
-        Each position is paired with the byte offset of the argument in the value."""
+        A pair contains the position of the argument, and the offset of the argument in the value in bytes."""
         arguments = ((k, *self.module.base_of(name)) for k, name in enumerate(call.args))
         return tuple((k, offset) for k, owner, offset in arguments if owner == base)
 
@@ -357,7 +373,9 @@ def find_safe_offsets(module: Module, overlaps: Overlaps, alive: Lifetimes) -> S
         for old in ending:
             for new in starting:
                 room = overlaps.safe_offsets(call, old, new) if old != new else None
-                if room is not None and ((old, new) not in allowed or allowed[old, new].shared < room.shared):
+                if room is not None and (
+                    (old, new) not in allowed or allowed[old, new].max_shared_bytes < room.max_shared_bytes
+                ):
                     # Both orders are stored, since two workspaces of a call have no order.
                     allowed[old, new], allowed[new, old] = room, room.reverse()
     return allowed
@@ -396,9 +414,9 @@ def _find_dying_and_starting_values(
     return ending, [name for name in alive_values if alive[name][0] == time]
 
 
-def _may_alias(a: str, b: str) -> bool:
+def _may_alias(first_dtype: str, second_dtype: str) -> bool:
     """Test whether C allows accesses to the same memory with these two dtypes (strict aliasing)."""
-    return a == b or bool({a, b} & {"int8", "uint8"})
+    return first_dtype == second_dtype or bool({first_dtype, second_dtype} & {"int8", "uint8"})
 
 
 # ---- Lifetimes of the values in the arena, their conflicts, and the demand for memory.
@@ -432,7 +450,7 @@ def is_in_arena(module: Module, name: str, *, io_in_arena: bool) -> bool:
     return storage in ("intermediate", "workspace", "state") or (io_in_arena and storage in ("input", "output"))
 
 
-def lifetimes(module: Module, *, io_in_arena: bool) -> dict[str, tuple[int, int]]:
+def compute_lifetimes(module: Module, *, io_in_arena: bool) -> dict[str, tuple[int, int]]:
     """Return the indices of the first and last call that need each value of the arena.
 
     A use of a view counts as a use of the value that it views. Inputs and state are alive before the first call
@@ -470,7 +488,7 @@ class Demand:
 
 
 def make_demand(units: tuple[Unit, ...], overlapping: SafeOffsetsByPair = MappingProxyType({})) -> Demand:
-    """Create the demand of some units.
+    """Create the planning problem of placing ``units`` in memory.
 
     ``overlapping``: allowed distances of the pairs of units that may overlap although they conflict, by names, in both
     orders. All other units that conflict must not overlap."""
@@ -487,7 +505,7 @@ def count_conflicting_bytes(demand: Demand) -> dict[Unit, int]:
 
 
 def count_conflicts(demand: Demand) -> int:
-    """Count the pairs of units that are alive during a common call."""
+    """Count the pairs of units (values to place in memory) that are alive during a common call."""
     return int(_sum_over_conflicts(demand, np.ones(len(demand.units), np.int64)).sum()) // 2
 
 
@@ -507,7 +525,7 @@ def _sum_over_conflicts(demand: Demand, weights: Array) -> Array:
 Placement = dict[Unit, int]
 
 
-def placement_size(placement: Placement) -> int:
+def placement_byte_count(placement: Placement) -> int:
     """Return the bytes of memory that a placement needs: the end of its highest unit."""
     return max((at + unit.size for unit, at in placement.items()), default=0)
 
@@ -515,14 +533,14 @@ def placement_size(placement: Placement) -> int:
 def demand_of_module(module: Module, overlaps: Overlaps, *, io_in_arena: bool) -> Demand:
     """Return the demand for memory of a module: the values in its arena, and the distances at which they may
     overlap."""
-    alive = lifetimes(module, io_in_arena=io_in_arena)
+    alive = compute_lifetimes(module, io_in_arena=io_in_arena)
     values = module.values
     units = tuple(Unit(n, values[n].nbytes, values[n].align, first, last) for n, (first, last) in alive.items())
     return make_demand(units, find_safe_offsets(module, overlaps, alive))
 
 
 def placement_lower_bound(demand: Demand) -> int:
-    """Return a lower bound of the bytes of any placement: the most bytes that one call needs."""
+    """Return a lower bound on the bytes that any placement needs: the largest number of bytes that one call needs."""
     return max(least_bytes_by_call(demand, max((unit.last for unit in demand.units), default=BEFORE) + 1), default=0)
 
 
@@ -547,7 +565,9 @@ def least_bytes_by_call(demand: Demand, call_count: int) -> list[int]:
     pairs = (
         (a, b, room) for a, near in demand.allowed_distances.items() for b, room in near.items() if a.name < b.name
     )
-    shared = sum_alive_sizes((max(a.first, b.first), min(a.last, b.last), room.shared) for a, b, room in pairs)
+    shared = sum_alive_sizes(
+        (max(a.first, b.first), min(a.last, b.last), room.max_shared_bytes) for a, b, room in pairs
+    )
     # `before` sums the values alive when a call starts, `after` those alive when it returns. No two of these may overlap:
     # overlaps are between a value that dies with a call and one that starts with it.
     together = sum_alive_sizes((u.first, u.last, u.size) for u in units) - shared

@@ -1,6 +1,6 @@
 """Assignment of values, weights and hot kernels to the memories of a board.
 
-- :func:`with_hot_code` chooses the kernels that run from RAM, as a knapsack problem.
+- :func:`move_hot_code_to_memory` chooses the kernels that run from RAM, as a knapsack problem.
 - :func:`find_resident_copies` and :func:`find_copies_ahead` find the constants that are worth a copy in RAM.
 - :func:`assign_memories` chooses the memory of every value: first fit, then moves, then branch and bound.
 - :func:`plan_in_memories` combines these steps, and plans an arena for each memory.
@@ -19,7 +19,7 @@ from math import inf
 from microc.base.immutable import frozen
 from microc.base.knapsack import LayerOption, pareto_front
 from microc.module import Arena, Call, HotCode, Kernel, Module, Plan
-from microc.plan.liveness import BEFORE, Demand, Unit, placement_lower_bound, placement_size
+from microc.plan.liveness import BEFORE, Demand, Unit, placement_byte_count, placement_lower_bound
 from microc.plan.placement import (
     EXACT_LIMIT,
     FULL_PLACEMENTS,
@@ -46,8 +46,8 @@ CODE_SIZE_FACTOR, CODE_SIZE_EXTRA = 1.5, 48
 jumps to flash."""
 
 
-def with_hot_code(module: Module, memory: CodeMemory) -> Module:
-    """Return a planned module in which hot kernels run from ``memory``.
+def move_hot_code_to_memory(module: Module, memory: CodeMemory) -> Module:
+    """Return a planned module whose hot kernels (those that profit most) are copied to ``memory`` and run from there.
 
     The cycles that calls wait for instruction fetches are added to their estimates."""
     assert module.plan is not None
@@ -56,7 +56,7 @@ def with_hot_code(module: Module, memory: CodeMemory) -> Module:
     there = {k.name: memory.fetching.waits(k.fetches) for k in module.kernels}
     gains = {name: calls[name] * (linked[name] - there[name]) for name in linked}
     sizes = {k.name: reserved_code_bytes(k) for k in module.kernels if gains[k.name] > 0 and k.external is None}
-    inside = _choose_kernels(gains, sizes, memory.size)
+    inside = _choose_hot_kernels(gains, sizes, memory.size)
     waits = {name: there[name] if name in inside else linked[name] for name in linked}
     code = HotCode(
         memory.name,
@@ -74,7 +74,7 @@ def with_hot_code(module: Module, memory: CodeMemory) -> Module:
     return replace(module, calls=timed, plan=replace(module.plan, code=code))
 
 
-def _choose_kernels(gains: Mapping[str, float], sizes: Mapping[str, int], capacity: int) -> tuple[str, ...]:
+def _choose_hot_kernels(gains: Mapping[str, float], sizes: Mapping[str, int], capacity: int) -> tuple[str, ...]:
     """Choose the kernels with the largest total gain that fit into ``capacity`` bytes. Return their names, in the
     module's order.
 
@@ -119,17 +119,17 @@ class ConstantCopy:
 
     ``unit``: bytes and lifetime of the copy. ``step``: index of the call at whose start copying begins; :data:`BEFORE`
     for a resident copy, which is made at reset. ``waits``: for each memory, the cycles that a run waits for the
-    constant if its copy is in this memory, including the time for copying. ``flash``: cycles that a run waits for the
-    constant without a copy."""
+    constant if its copy is in this memory, including the time for copying. ``flash_wait_of_run``: cycles that a run
+    waits for the constant without a copy."""
 
     unit: Unit
     step: int
     waits: tuple[float, ...]
-    flash: float
+    flash_wait_of_run: float
 
 
 def find_resident_copies(module: Module, memories: Sequence[Memory], flash_wait: float) -> list[ConstantCopy]:
-    """Return the resident copies (made at reset) of constants that are read faster from RAM than from flash.
+    """Return the copies of constants in RAM that are made once, at reset, and save cycles in every run.
 
     ``flash_wait``: cycles that the core waits for a byte of flash."""
     end = len(module.calls)
@@ -139,13 +139,13 @@ def find_resident_copies(module: Module, memories: Sequence[Memory], flash_wait:
         unit = Unit(name, value.nbytes, value.align, BEFORE, end)
         waits = tuple(sum(m.waits(moved, value.nbytes) for _, moved in uses) if m.weights else inf for m in memories)
         copies.append(ConstantCopy(unit, BEFORE, waits, flash_wait * sum(moved.bytes_read for _, moved in uses)))
-    return [each for each in copies if min(each.waits) < each.flash]
+    return [each for each in copies if min(each.waits) < each.flash_wait_of_run]
 
 
 def find_copies_ahead(module: Module, memories: Sequence[Memory], flash_wait: float) -> list[ConstantCopy]:
-    """Return the copies ahead that save cycles although they are made in every run.
+    """Return the copies of constants in RAM that save cycles although they are made in every run, ahead of their use.
 
-    Only constants that a single call reads are copied ahead, while the call before runs. ``flash_wait``: cycles that
+    Only constants that a single call reads are copied in this way, while the preceding call runs. ``flash_wait``: cycles that
     the core waits for a byte of flash."""
     copies = []
     for name, uses in _list_constant_uses(module).items():
@@ -157,7 +157,7 @@ def find_copies_ahead(module: Module, memories: Sequence[Memory], flash_wait: fl
         written = Traffic.of(1, value.nbytes, writes=True)
         waits = tuple(copying + m.waits(moved + written, value.nbytes) if m.weights else inf for m in memories)
         copies.append(ConstantCopy(unit, max(call - 1, 0), waits, flash_wait * moved.bytes_read))
-    return [each for each in copies if min(each.waits) < each.flash]
+    return [each for each in copies if min(each.waits) < each.flash_wait_of_run]
 
 
 def _list_constant_uses(module: Module) -> dict[str, list[tuple[int, Traffic]]]:
@@ -191,7 +191,7 @@ Homes = dict[Unit, int]
 
 
 def assign_memories(demand: Demand, waits: Waits, memories: Sequence[Memory]) -> Homes:
-    """Return an assignment of all units to memories with few waits.
+    """Assign all units (values to place) to memories so that the core waits few cycles for them.
 
     If no assignment fits, the units for which there is no space are assigned to the first memory, which is then
     exceeded."""
@@ -222,7 +222,7 @@ def fits_side_by_side(byte_count: int, demand: Demand) -> bool:
 def _fits_greedily(byte_count: int, demand: Demand) -> bool:
     """Test whether a greedy planner finds a placement of all units within ``byte_count`` bytes."""
     return placement_lower_bound(demand) <= byte_count and any(
-        placement_size(planner(demand)) <= byte_count for planner in (greedy_by_size, greedy_by_conflicts)
+        placement_byte_count(planner(demand)) <= byte_count for planner in (greedy_by_size, greedy_by_conflicts)
     )
 
 
@@ -247,7 +247,7 @@ class _SplitSearch:
         large = (m for m in self.numbers if unit.size <= self.memories[m].size and self.waits[unit][m] < inf)
         return sorted(large, key=lambda m: (self.waits[unit][m], m))
 
-    def _least_waits(self, unit: Unit) -> float:
+    def _waits_in_best_memory(self, unit: Unit) -> float:
         """Return the cycles that a unit waits in its best memory."""
         return min((self.waits[unit][m] for m in self.usable_memories[unit]), default=inf)
 
@@ -262,23 +262,25 @@ class _SplitSearch:
         """Return the cycles that a run waits for all units, if they are assigned to memories as in ``homes``."""
         return sum(self.waits[unit][home] for unit, home in homes.items())
 
-    def can_hold(self, memory: int, units: Iterable[Unit], *, fully: bool) -> bool:
-        """Test whether planners find a placement of ``units`` in the memory with index ``memory``.
+    def can_hold(self, memory_index: int, units: Iterable[Unit], *, try_all_planners: bool) -> bool:
+        """Test whether planners find a placement of ``units`` in the memory with index ``memory_index``.
 
-        ``fully``: try all planners, not only the quick ones."""
+        ``try_all_planners``: try all planners, not only the quick ones."""
         chosen = frozenset(units)
-        key = memory, frozenset(unit.name for unit in chosen), fully
+        key = memory_index, frozenset(unit.name for unit in chosen), try_all_planners
         if key not in self._fits:
             self._fits[key] = self._is_placeable(
-                self.memories[memory].size, restrict_demand(self.demand, chosen), fully=fully
+                self.memories[memory_index].size,
+                restrict_demand(self.demand, chosen),
+                try_all_planners=try_all_planners,
             )
         return self._fits[key]
 
-    def _is_placeable(self, byte_count: int, demand: Demand, *, fully: bool) -> bool:
+    def _is_placeable(self, byte_count: int, demand: Demand, *, try_all_planners: bool) -> bool:
         """Test whether planners find a placement of all units within ``byte_count`` bytes, and within the effort
         limits.
 
-        ``fully``: try all planners, not only the quick ones."""
+        ``try_all_planners``: try all planners, not only the quick ones."""
         if fits_side_by_side(byte_count, demand):
             return True
         self._pairs += len(demand.units) ** 2
@@ -286,12 +288,12 @@ class _SplitSearch:
             return False
         if _fits_greedily(byte_count, demand):
             return True
-        if not fully or placement_lower_bound(demand) > byte_count:
+        if not try_all_planners or placement_lower_bound(demand) > byte_count:
             return False
         # Running all planners is slow, so this is done a limited number of times. Sets of few units are placed exactly and
         # do not count.
         small = len(demand.units) <= EXACT_LIMIT
-        return (small or next(self._placements) < FULL_PLACEMENTS) and placement_size(
+        return (small or next(self._placements) < FULL_PLACEMENTS) and placement_byte_count(
             place_units(demand)[1]
         ) <= byte_count
 
@@ -312,7 +314,7 @@ class _SplitSearch:
         ``homes``: assignment of the other units; ``excluded_memory``: index of a memory that is not considered."""
         for memory in self.usable_memories[unit]:
             inside = [other for other, home in homes.items() if home == memory]
-            if memory != excluded_memory and self.can_hold(memory, [*inside, unit], fully=False):
+            if memory != excluded_memory and self.can_hold(memory, [*inside, unit], try_all_planners=False):
                 return memory
         return None
 
@@ -325,7 +327,7 @@ class _SplitSearch:
         # Each pass starts with the units that wait longest compared with their best memory.
         while moved:
             moved = False
-            for unit in sorted(self.units, key=lambda u: self._least_waits(u) - self.waits[u][self.best[u]]):
+            for unit in sorted(self.units, key=lambda u: self._waits_in_best_memory(u) - self.waits[u][self.best[u]]):
                 for memory in self.usable_memories[unit]:
                     if self.waits[unit][memory] >= self.waits[unit][self.best[unit]]:
                         break
@@ -336,17 +338,17 @@ class _SplitSearch:
                         self.best, self.cost, moved = homes, self.total_waits(homes), True
                         break
 
-    def _move_unit(self, unit: Unit, memory: int) -> Homes | None:
-        """Return the best assignment so far, changed so that ``unit`` is in the memory with index ``memory``.
+    def _move_unit(self, unit: Unit, memory_index: int) -> Homes | None:
+        """Return the best assignment so far, changed so that ``unit`` is in the memory with index ``memory_index``.
 
-        Other units are moved out of ``memory`` to make space. None if these units fit into no other memory."""
-        homes = {**self.best, unit: memory}
+        Other units are moved out of this memory to make space. None if these units fit into no other memory."""
+        homes = {**self.best, unit: memory_index}
         evicted: list[Unit] = []
-        inside = [u for u, home in homes.items() if home == memory]
+        inside = [u for u, home in homes.items() if home == memory_index]
         for other in reversed(self.units):
-            if other is unit or homes[other] != memory or not other.conflicts(unit):
+            if other is unit or homes[other] != memory_index or not other.conflicts(unit):
                 continue
-            if self.can_hold(memory, inside, fully=False):
+            if self.can_hold(memory_index, inside, try_all_planners=False):
                 break
             inside.remove(other)
             evicted.append(other)
@@ -356,7 +358,13 @@ class _SplitSearch:
             if home is None:
                 return None
             homes[other] = home
-        return homes if self.can_hold(memory, [u for u, home in homes.items() if home == memory], fully=False) else None
+        return (
+            homes
+            if self.can_hold(
+                memory_index, [u for u, home in homes.items() if home == memory_index], try_all_planners=False
+            )
+            else None
+        )
 
     def branch_and_bound(self) -> None:
         """Improve ``best`` by branch and bound over all assignments, if there are at most :data:`MAX_BRANCH_VALUES`
@@ -365,30 +373,30 @@ class _SplitSearch:
             return
         least = [0.0]
         for unit in reversed(self.units):
-            least.append(least[-1] + self._least_waits(unit))
+            least.append(least[-1] + self._waits_in_best_memory(unit))
         least.reverse()  # least[k]: the least waits of units k, k + 1, ...
         steps, homes = count(), dict[Unit, int]()
         parts: list[list[Unit]] = [[] for _ in self.memories]
 
-        def search(number: int, cost: float) -> None:
-            if cost + least[number] >= self.cost:
+        def assign_units_from(unit_index: int, waits_so_far: float) -> None:
+            if waits_so_far + least[unit_index] >= self.cost:
                 return
-            if number == len(self.units):
-                if all(self.can_hold(m, parts[m], fully=True) for m in self.numbers):
-                    self.best, self.cost = dict(homes), cost
+            if unit_index == len(self.units):
+                if all(self.can_hold(m, parts[m], try_all_planners=True) for m in self.numbers):
+                    self.best, self.cost = dict(homes), waits_so_far
                 return
-            unit = self.units[number]
+            unit = self.units[unit_index]
             for memory in self.usable_memories[unit]:
                 if next(steps) >= SPLIT_EFFORT:
                     return
                 parts[memory].append(unit)
                 if placement_lower_bound(restrict_demand(self.demand, parts[memory])) <= self.memories[memory].size:
                     homes[unit] = memory
-                    search(number + 1, cost + self.waits[unit][memory])
+                    assign_units_from(unit_index + 1, waits_so_far + self.waits[unit][memory])
                     del homes[unit]
                 parts[memory].pop()
 
-        search(0, 0.0)
+        assign_units_from(0, 0.0)
 
 
 # ---- Plans with several arenas: a memory and an offset for every value and every copied weight.
@@ -419,10 +427,10 @@ def plan_in_memories(module: Module, demand: Demand, memories: Sequence[Memory],
         _split_with_copies(demand, waits, *order, memories)
         for order in ((resident_copies, ahead_copies), (ahead_copies, resident_copies))
     ]
-    linked = {each.unit.name: each.flash for each in (*resident_copies, *ahead_copies)}
+    linked = {each.unit.name: each.flash_wait_of_run for each in (*resident_copies, *ahead_copies)}
 
-    def total_waits_of_split(split_: tuple[Homes, dict[str, ConstantCopy]]) -> float:
-        homes, copied = split_
+    def total_waits_of_split(homes_and_copies: tuple[Homes, dict[str, ConstantCopy]]) -> float:
+        homes, copied = homes_and_copies
         own = sum((copied[u.name].waits if u.name in copied else waits[u])[home] for u, home in homes.items())
         return own + sum(cycles for name, cycles in linked.items() if name not in copied)
 
@@ -436,7 +444,7 @@ def _select_most_gainful_copies(copies: Sequence[ConstantCopy]) -> list[Constant
 
     The limit keeps the search fast for networks with many constants.
     """
-    return sorted(copies, key=lambda c: ((min(c.waits) - c.flash) / c.unit.size, c.unit.name))[:MAX_COPIES]
+    return sorted(copies, key=lambda c: ((min(c.waits) - c.flash_wait_of_run) / c.unit.size, c.unit.name))[:MAX_COPIES]
 
 
 def _add_units(demand: Demand, copies: Iterable[ConstantCopy]) -> Demand:
@@ -456,7 +464,7 @@ def _split_with_copies(
 
     Returns the assignment, and by name the copies of constants that are made."""
     choices = {unit: (*cycles, inf) for unit, cycles in waits.items()}
-    choices |= {each.unit: (*each.waits, each.flash) for each in copies}
+    choices |= {each.unit: (*each.waits, each.flash_wait_of_run) for each in copies}
     homes = assign_memories(_add_units(demand, copies), choices, (*memories, FLASH))
     homes = {unit: home for unit, home in homes.items() if home < len(memories)}
     return _add_copies(demand, homes, {c.unit.name: c for c in copies if c.unit in homes}, other_copies, memories)
@@ -478,7 +486,7 @@ def _add_copies(
     last_call = max((unit.last for unit in homes), default=0)
 
     def gain_density(copy: ConstantCopy) -> float:
-        return (copy.flash - min(copy.waits)) / (
+        return (copy.flash_wait_of_run - min(copy.waits)) / (
             copy.unit.size * (min(copy.unit.last, last_call) - copy.unit.first + 1)
         )
 
@@ -489,7 +497,7 @@ def _add_copies(
         for number in sorted(range(len(memories)), key=lambda n: (copy.waits[n], n)):
             inside = [unit for unit, home in homes.items() if home == number]
             units = (*inside, copy.unit)
-            if copy.waits[number] < copy.flash and fits_in_bytes(
+            if copy.waits[number] < copy.flash_wait_of_run and fits_in_bytes(
                 memories[number].size, restrict_demand(Demand(units, rooms), units)
             ):
                 homes[copy.unit], copies[copy.unit.name] = number, copy
@@ -514,13 +522,13 @@ def _make_plan(
     module: Module,
     demand: Demand,
     homes: Homes,
-    copied: Mapping[str, ConstantCopy],
+    copies_by_name: Mapping[str, ConstantCopy],
     waits: MemoryWaits,
     memories: Sequence[Memory],
 ) -> Plan:
     """Place the units of each memory in its arena, and return the plan.
 
-    ``homes``: index of each unit's memory; ``copied``: by name the copies of constants among the units."""
+    ``homes``: the index of the memory of each unit. ``copies_by_name``: the copies of constants among the units."""
     accesses = dict.fromkeys((unit.name for unit in demand.units), 0.0)
     for call in module.calls:
         for name, moved in zip(call.args, call.traffic, strict=True):
@@ -535,7 +543,7 @@ def _make_plan(
         own = [unit for unit in demand.units if homes[unit] == number]
         inside = restrict_demand(demand, own)
         name, best = place_units(inside)
-        size = -(-placement_size(best) // 4) * 4
+        size = -(-placement_byte_count(best) // 4) * 4
         offsets |= {unit.name: start + at for unit, at in best.items()}
         count, cycles = sum(accesses[unit.name] for unit in own), sum(waits[unit][number] for unit in own)
         arenas.append(Arena(memory.name, start, size, memory.size, round(count), round(cycles)))
@@ -548,7 +556,7 @@ def _make_plan(
         lower_bound=bound,
         planner=", ".join(dict.fromkeys(planners)),
         arenas=tuple(arenas),
-        copies={name: each.step for name, each in sorted(copied.items())},
+        copies={name: each.step for name, each in sorted(copies_by_name.items())},
     )
 
 
@@ -568,7 +576,7 @@ def add_operand_waits(module: Module, memories: Sequence[Memory], flash_wait: fl
 def _add_waits_to_call(
     module: Module, call: Call, memories: Sequence[Memory], flash_wait: float, ahead_copies: Mapping[str, ConstantCopy]
 ) -> Call:
-    """Return a call whose estimate includes the cycles that it waits for its operands.
+    """Return a call whose cycle estimate includes the cycles that the core waits for the call's operands.
 
     ``ahead_copies``: copies of constants that are made in every run, by name."""
     plan, cycles = module.plan, 0.0

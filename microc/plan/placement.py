@@ -27,8 +27,8 @@ from microc.plan.liveness import (
     Unit,
     count_conflicting_bytes,
     count_conflicts,
+    placement_byte_count,
     placement_lower_bound,
-    placement_size,
 )
 
 # ---- Interval index: placed units in numpy arrays, so that a gap among thousands of units is found without a Python loop.
@@ -78,14 +78,14 @@ class IntervalIndex:
                 offset += -offset % unit.align
         return offset
 
-    def _find_gaps(self, unit: Unit, without: list[int]) -> tuple[Array, Array]:
+    def _find_gaps(self, unit: Unit, ignored_unit_numbers: list[int]) -> tuple[Array, Array]:
         """Return two arrays: the end of each gap that is large enough for ``unit``, and the lowest offset for it in
         each gap.
 
-        Gaps are between units that conflict with ``unit``, except the units numbered in ``without``. The last gap has
-        no end."""
+        Gaps are between units that conflict with ``unit``, except the units whose numbers are in
+        ``ignored_unit_numbers``. The last gap has no end."""
         at, end, first, last, number = self.spans.T
-        conflicting = (first <= unit.last) & (unit.first <= last) & ~np.isin(number, without)
+        conflicting = (first <= unit.last) & (unit.first <= last) & ~np.isin(number, ignored_unit_numbers)
         begins = np.append(0, np.maximum.accumulate(end[conflicting]))
         begins += -begins % unit.align
         stops = np.append(at[conflicting], np.iinfo(np.int64).max)
@@ -139,9 +139,9 @@ MAX_LOWERED_CHAINS = 1 << 8
 """Most chains of layers that :mod:`microc.compiler.fit.striping` lowers to know the bytes of their scratch buffers."""
 
 
-def affordable_repeats(demand: Demand, max_comparisons: int, max_repeats: int) -> int:
-    """Return the number of times that all units can be compared with the units that they conflict with, within
-    ``max_comparisons`` comparisons.
+def count_affordable_repeats(demand: Demand, max_comparisons: int, max_repeats: int) -> int:
+    """Return how often a search may compare every unit with all units that it conflicts with, in ``max_comparisons``
+    comparisons of two units.
 
     The result is at most ``max_repeats``. A unit counts as conflicting with itself."""
     return min(max_repeats, max_comparisons // max(count_conflicts(demand) + len(demand.units), 1))
@@ -161,17 +161,17 @@ BEAM_WIDTH = 32
 class _PartialPlacement:
     """A partial placement of units in memory: a state of the beam search, as a linked list from the last placed unit.
 
-    ``low``, ``high``: the range of offsets in use. ``near``: offsets of the placed units that conflict with units that
-    are not placed yet. ``unit``, ``at``: the last placed unit and its offset. ``before``: the placement of the earlier
-    units.
+    ``low``, ``high``: the range of offsets in use. ``offsets_by_conflicting_unit``: offsets of the placed units that
+    conflict with units that are not placed yet. ``unit``, ``unit_offset``: the last placed unit and its offset.
+    ``previous_placement``: the placement of the units placed before it.
     """
 
     low: int
     high: int
-    near: dict[Unit, int]
+    offsets_by_conflicting_unit: dict[Unit, int]
     unit: Unit | None = None
-    at: int = 0
-    before: _PartialPlacement | None = None
+    unit_offset: int = 0
+    previous_placement: _PartialPlacement | None = None
 
     def used_range_with(self, offset: int, byte_count: int) -> tuple[int, int]:
         """Return the range of offsets (low, high) in use after ``byte_count`` more bytes are placed at ``offset``."""
@@ -184,7 +184,9 @@ class _PartialPlacement:
         """Key that is the same for partial placements that leave the same choices for all later units.
 
         It consists of the bytes in use, and of the relative offsets of the units that conflict with later units."""
-        return self.high - self.low, *[at - self.low for at in self.near.values()]
+        return self.high - self.low, *[
+            unit_offset - self.low for unit_offset in self.offsets_by_conflicting_unit.values()
+        ]
 
 
 def beam_search(demand: Demand) -> Placement | None:
@@ -192,27 +194,27 @@ def beam_search(demand: Demand) -> Placement | None:
 
     The units are ordered by their first call, by their last call backwards, and by distance in time from the largest
     unit. None if there are too many units for :data:`BEAM_EFFORT`, or if no placement is below the demand's limit."""
-    width = affordable_repeats(demand, BEAM_EFFORT, BEAM_WIDTH)
+    width = count_affordable_repeats(demand, BEAM_EFFORT, BEAM_WIDTH)
     if not width:
         return None
     if not demand.units:
         return {}
     start = min(demand.units, key=lambda u: (-u.size, u.first, u.name))
 
-    def time_from_start(unit: Unit) -> int:
+    def calls_between_start_and(unit: Unit) -> int:
         return max(unit.first - start.last, start.first - unit.last, 0)
 
     orders = (
         sorted(demand.units, key=lambda u: (u.first, -u.size, u.name)),
         sorted(demand.units, key=lambda u: (-u.last, -u.size, u.name)),
-        sorted(demand.units, key=lambda u: (time_from_start(u), -u.size, u.name)),
+        sorted(demand.units, key=lambda u: (calls_between_start_and(u), -u.size, u.name)),
     )
     bound, best = placement_lower_bound(demand), None
     for order in orders:
         placement = place_in_order(demand, order, width)
-        if placement is not None and placement_size(placement) < demand.limit:
+        if placement is not None and placement_byte_count(placement) < demand.limit:
             # Later orders only need to look for smaller placements.
-            best, demand = placement, replace(demand, limit=placement_size(placement))
+            best, demand = placement, replace(demand, limit=placement_byte_count(placement))
         if demand.limit <= bound:
             break
     return best
@@ -233,9 +235,15 @@ def place_in_order(demand: Demand, order: Sequence[Unit], beam_width: int = BEAM
         unfinished = [u for u in order[: k + 1] if last[u] > k]
         extensions: list[tuple[int, int, _PartialPlacement]] = []
         for state in states:
-            forbidden = _merge_intervals((state.near[u] - unit.size, state.near[u] + u.size) for u in disjoint)
+            forbidden = _merge_intervals(
+                (state.offsets_by_conflicting_unit[u] - unit.size, state.offsets_by_conflicting_unit[u] + u.size)
+                for u in disjoint
+            )
             for at in _list_offset_candidates(
-                state, unit, [(state.near[u], room, reverse_room) for u, room, reverse_room in near], forbidden
+                state,
+                unit,
+                [(state.offsets_by_conflicting_unit[u], room, reverse_room) for u, room, reverse_room in near],
+                forbidden,
             ):
                 low, high = state.used_range_with(at, unit.size)
                 if high - low < demand.limit:
@@ -253,7 +261,7 @@ def _keep_smallest(
     that conflict with later units."""
     partials: dict[tuple[int, ...], _PartialPlacement] = {}
     for _, at, state in sorted(extensions, key=itemgetter(0)):
-        near = {**state.near, unit: at}
+        near = {**state.offsets_by_conflicting_unit, unit: at}
         new = _PartialPlacement(
             *state.used_range_with(at, unit.size), {u: near[u] for u in unfinished}, unit, at, state
         )
@@ -274,7 +282,7 @@ class _Intervals:
     lows: list[int]
     highs: list[int]
 
-    def interval_ends_around(self, offset: int) -> tuple[int, int]:
+    def find_interval_ends(self, offset: int) -> tuple[int, int]:
         """Return both ends of the forbidden interval that contains an offset; if there is none, return the offset
         twice."""
         k = bisect_left(self.lows, offset) - 1
@@ -294,14 +302,14 @@ def _merge_intervals(overlapping: Iterable[tuple[int, int]]) -> _Intervals:
 
 
 def _list_offset_candidates(state: _PartialPlacement, unit: Unit, neighbours: Near, forbidden: _Intervals) -> list[int]:
-    """Return the offsets at which beam search tries to place a unit in a partial placement.
+    """Return the offsets in bytes at which beam search tries to place a unit in a partial placement.
 
     The candidates are next to both ends of the bytes in use, of the ``forbidden`` intervals, and of the allowed
     distances from the units ``neighbours`` that may be overlapped."""
     starts = {state.low, state.high - unit.size, *forbidden.lows, *forbidden.highs}
     for at, room, _ in neighbours:
-        starts |= {at - room.over, at + room.under, at, at + room.under - room.over}
-        starts |= {at + span[k] for span in room.safe for k in (0, -1)}
+        starts |= {at - room.second_bytes, at + room.first_bytes, at, at + room.first_bytes - room.second_bytes}
+        starts |= {at + span[k] for span in room.overlapping_distances for k in (0, -1)}
     candidates = set[int]()
     for start in {start - start % unit.align for start in starts}:
         above = _find_nearest_offset(start, unit, neighbours, forbidden, True)
@@ -318,7 +326,7 @@ def _find_nearest_offset(start: int, unit: Unit, neighbours: Near, forbidden: _I
     offset, previous = start, None
     while offset != previous:
         previous = offset
-        offset = forbidden.interval_ends_around(offset)[upwards]
+        offset = forbidden.find_interval_ends(offset)[upwards]
         offset += -offset % unit.align if upwards else -(offset % unit.align)
         for at, room, reverse_room in neighbours:
             if upwards:
@@ -337,8 +345,8 @@ def _shift_to_zero(state: _PartialPlacement) -> Placement:
     offsets: Placement = {}
     link: _PartialPlacement | None = state
     while link is not None and link.unit is not None:
-        offsets[link.unit] = link.at
-        link = link.before
+        offsets[link.unit] = link.unit_offset
+        link = link.previous_placement
     base = state.low - state.low % max((unit.align for unit in offsets), default=1)
     return {unit: at - base for unit, at in offsets.items()}
 
@@ -400,7 +408,8 @@ def find_lowest_gap(demand: Demand, unit: Unit, placed: Placement) -> int:
 
 
 def _find_gap_between(demand: Demand, unit: Unit, conflicting: list[tuple[int, Unit]]) -> int:
-    """Return the result of :func:`find_lowest_gap`, given the offsets of the placed units that conflict with ``unit``."""
+    """Return the result of :func:`find_lowest_gap`, given pairs (offset, unit) of the placed units that conflict with
+    ``unit``."""
     rooms, size, align = demand.allowed_distances[unit], unit.size, unit.align
     conflicting.sort(key=itemgetter(0))
     offset, settled = 0, -1
@@ -417,21 +426,21 @@ def _find_gap_between(demand: Demand, unit: Unit, conflicting: list[tuple[int, U
     return offset
 
 
-def _size_key(unit: Unit) -> tuple[int, int, str]:
+def _largest_first_key(unit: Unit) -> tuple[int, int, str]:
     """Return a sort key that orders units by size, the largest first."""
     return -unit.size, unit.first, unit.name
 
 
 def greedy_by_size(demand: Demand) -> Placement:
     """Return the first-fit placement of the units in order of their size, the largest first."""
-    return first_fit(demand, sorted(demand.units, key=_size_key))
+    return first_fit(demand, sorted(demand.units, key=_largest_first_key))
 
 
 def greedy_by_conflicts(demand: Demand) -> Placement:
     """Return the first-fit placement in which the units that are alive together with the most bytes are placed
     first."""
     pressure = count_conflicting_bytes(demand)
-    return first_fit(demand, sorted(demand.units, key=lambda u: (-pressure[u], *_size_key(u))))
+    return first_fit(demand, sorted(demand.units, key=lambda u: (-pressure[u], *_largest_first_key(u))))
 
 
 def hill_climbing(demand: Demand) -> Placement:
@@ -439,10 +448,10 @@ def hill_climbing(demand: Demand) -> Placement:
 
     It starts from the better greedy order and swaps two units of the order at a time. A swap is kept if the arena does
     not grow. The pseudo-random choice of units is deterministic."""
-    best = min((greedy_by_size(demand), greedy_by_conflicts(demand)), key=placement_size)
+    best = min((greedy_by_size(demand), greedy_by_conflicts(demand)), key=placement_byte_count)
     order = list(best)
-    size, bound, dice = placement_size(best), placement_lower_bound(demand), random.Random(0)
-    steps = affordable_repeats(demand, CLIMB_EFFORT, HILL_CLIMBING_STEPS) if len(order) > 1 else 0
+    size, bound, dice = placement_byte_count(best), placement_lower_bound(demand), random.Random(0)
+    steps = count_affordable_repeats(demand, CLIMB_EFFORT, HILL_CLIMBING_STEPS) if len(order) > 1 else 0
     near = {unit: [other for other in order if other.conflicts(unit)] for unit in order} if steps else None
     for _ in range(steps):
         if size == bound:
@@ -454,7 +463,7 @@ def hill_climbing(demand: Demand) -> Placement:
         trial[i], trial[j] = trial[j], trial[i]
         # Units before both swapped units in the order keep their offsets.
         placement = first_fit(demand, trial, size, {unit: best[unit] for unit in order[: min(i, j)]}, near)
-        if (trial_size := placement_size(placement)) <= size:
+        if (trial_size := placement_byte_count(placement)) <= size:
             order, best, size = trial, placement, trial_size
     return best
 
@@ -467,29 +476,31 @@ def place_exactly(demand: Demand) -> Placement:
     After :data:`EXACT_EFFORT` searches for a gap, the best placement so far is returned.
     """
     bound = placement_lower_bound(demand)
-    best = min((greedy_by_size(demand), greedy_by_conflicts(demand)), key=placement_size)
+    best = min((greedy_by_size(demand), greedy_by_conflicts(demand)), key=placement_byte_count)
     gaps = count()
 
-    def search(rising: Placement, left: tuple[Unit, ...], limit: int, lowest: float = -inf) -> Placement | None:
-        if not left:
-            return rising
+    def place_remaining(
+        placed: Placement, remaining: tuple[Unit, ...], limit: int, min_offset: float = -inf
+    ) -> Placement | None:
+        if not remaining:
+            return placed
         result = None
-        for unit in left:
+        for unit in remaining:
             if next(gaps) >= EXACT_EFFORT:
                 break
-            at = find_lowest_gap(demand, unit, rising)
-            if at + unit.size >= limit or at < lowest:
+            at = find_lowest_gap(demand, unit, placed)
+            if at + unit.size >= limit or at < min_offset:
                 continue
-            completed = search({**rising, unit: at}, tuple(u for u in left if u is not unit), limit, at)
+            completed = place_remaining({**placed, unit: at}, tuple(u for u in remaining if u is not unit), limit, at)
             if completed is not None:
-                result, limit = completed, placement_size(completed)
+                result, limit = completed, placement_byte_count(completed)
                 if limit == bound:
                     return result
         return result
 
-    if placement_size(best) == bound:
+    if placement_byte_count(best) == bound:
         return best
-    return search({}, tuple(sorted(demand.units, key=_size_key)), placement_size(best)) or best
+    return place_remaining({}, tuple(sorted(demand.units, key=_largest_first_key)), placement_byte_count(best)) or best
 
 
 PLANNERS: tuple[tuple[str, Planner], ...] = (
@@ -547,9 +558,9 @@ def _find_smallest_placement(demand: Demand) -> tuple[str, Placement]:
     bound, name, best = placement_lower_bound(demand), "", Placement()
     for tried, planner in planners:
         placement = planner(demand)
-        if placement is not None and placement_size(placement) < demand.limit:
+        if placement is not None and placement_byte_count(placement) < demand.limit:
             name, best = tried, placement
-            demand = replace(demand, limit=placement_size(placement))
+            demand = replace(demand, limit=placement_byte_count(placement))
         if demand.limit == bound:
             break
     assert name

@@ -12,7 +12,14 @@ from itertools import islice
 from microc.base.immutable import frozen
 from microc.errors import FitError
 from microc.module import Call, Module, Plan
-from microc.plan.liveness import Demand, Overlaps, demand_of_module, is_in_arena, placement_lower_bound, placement_size
+from microc.plan.liveness import (
+    Demand,
+    Overlaps,
+    demand_of_module,
+    is_in_arena,
+    placement_byte_count,
+    placement_lower_bound,
+)
 from microc.plan.memories import add_operand_waits, plan_in_memories
 from microc.plan.placement import ORDER_EFFORT, place_units
 from microc.plan.plan_check import check_plan
@@ -31,31 +38,31 @@ ORDER_BEAM_WIDTH = 64  # beam width: number of sets of calls that are kept at ea
 class _PartialOrder:
     """A set of finished calls, with the best order found for these calls: a state of the beam search.
 
-    ``peak``: the largest number of bytes needed so far. ``size``: bytes alive after the last call. ``call``: index of
-    the last call. ``done``, ``live``: bit sets of the finished calls and of the live values. ``before``: the partial
-    order without its last call. ``tie_rank``: index of ``before`` among the states of its level in lexicographic order,
-    which breaks ties."""
+    ``peak_bytes``: the largest number of bytes needed so far. ``live_bytes``: bytes alive after the last call.
+    ``last_call``: index of the last call. ``finished_calls``, ``live_values``: bit sets of the finished calls and of
+    the live values. ``previous_order``: the partial order without its last call. ``tie_rank``: index of
+    ``previous_order`` among the states of its level in lexicographic order, which breaks ties."""
 
-    peak: int
-    size: int
+    peak_bytes: int
+    live_bytes: int
     tie_rank: int
-    call: int
-    done: int
-    live: int
-    before: _PartialOrder | None = None
+    last_call: int
+    finished_calls: int
+    live_values: int
+    previous_order: _PartialOrder | None = None
 
     @property
     def rank(self) -> tuple[int, int, int, int]:
         """Sort key: a smaller peak first, then fewer bytes alive, then lexicographic order, which makes ties
         deterministic."""
-        return self.peak, self.size, self.tie_rank, self.call
+        return self.peak_bytes, self.live_bytes, self.tie_rank, self.last_call
 
     def order(self) -> tuple[int, ...]:
         """Return the indices of the finished calls, in the order in which they run."""
         found, state = list[int](), self
-        while state.before is not None:
-            found.append(state.call)
-            state = state.before
+        while state.previous_order is not None:
+            found.append(state.last_call)
+            state = state.previous_order
         return tuple(reversed(found))
 
 
@@ -68,7 +75,7 @@ def order_calls(module: Module, overlaps: Overlaps, *, io_in_arena: bool) -> Mod
     if all(k - 1 in earlier for k, earlier in enumerate(search.needs) if k):
         return module
     best = search.find_best_order()
-    if best.peak >= search.follow_order(range(len(module.calls))).peak:
+    if best.peak_bytes >= search.follow_order(range(len(module.calls))).peak_bytes:
         return module
     return replace(module, calls=tuple(module.calls[k] for k in best.order()))
 
@@ -122,12 +129,12 @@ class OrderSearch:
         self.sizes = [module.values[name].nbytes for name in self.names]
         numbers = {name: k for k, name in enumerate(self.names)}
 
-        def bases(names: Iterable[str]) -> frozenset[int]:
+        def numbers_of_base_values(names: Iterable[str]) -> frozenset[int]:
             return frozenset(numbers[base] for name in names if (base := module.base_of(name)[0]) in numbers)
 
-        self.accessed_values = [bases((*c.reads, *c.writes)) for c in module.calls]
+        self.accessed_values = [numbers_of_base_values((*c.reads, *c.writes)) for c in module.calls]
         self.scratch = [sum(self.sizes[numbers[n]] for n in c.workspace) for c in module.calls]
-        self.kept = bases((*module.outputs, *module.state))
+        self.kept = numbers_of_base_values((*module.outputs, *module.state))
         users: list[list[int]] = [[] for _ in self.names]
         for k, accessed in enumerate(self.accessed_values):
             for n in accessed:
@@ -138,7 +145,7 @@ class OrderSearch:
         for k, needed in enumerate(self.needs):
             for j in needed:
                 self.followers[j].append(k)
-        alive = bases((*module.inputs, *module.state))
+        alive = numbers_of_base_values((*module.inputs, *module.state))
         self.start = _PartialOrder(0, sum(self.sizes[n] for n in alive), 0, -1, 0, _to_bit_set(alive))
         self.overlaps = overlaps
         self.calls: tuple[Call, ...] = module.calls
@@ -146,15 +153,15 @@ class OrderSearch:
 
     def append_call(self, state: _PartialOrder, call_index: int, tie_rank: int = 0) -> _PartialOrder:
         """Return the partial order ``state`` with call ``call_index`` appended."""
-        done, accessed = state.done | 1 << call_index, self.accessed_values[call_index]
-        starting = frozenset(n for n in accessed if not state.live >> n & 1)
+        done, accessed = state.finished_calls | 1 << call_index, self.accessed_values[call_index]
+        starting = frozenset(n for n in accessed if not state.live_values >> n & 1)
         ending = frozenset(n for n in accessed if n not in self.kept and not self.users[n] & ~done)
-        during = state.size + sum(self.sizes[n] for n in starting)
+        during = state.live_bytes + sum(self.sizes[n] for n in starting)
         # A call's results may overlap operands whose last use is this call.
         need = during + self.scratch[call_index] - self._max_shared_bytes(call_index, ending - starting, starting)
         left = during - sum(self.sizes[n] for n in ending)
-        live = (state.live | _to_bit_set(starting)) & ~_to_bit_set(ending)
-        return _PartialOrder(max(state.peak, need), left, tie_rank, call_index, done, live, state)
+        live = (state.live_values | _to_bit_set(starting)) & ~_to_bit_set(ending)
+        return _PartialOrder(max(state.peak_bytes, need), left, tie_rank, call_index, done, live, state)
 
     def _max_shared_bytes(self, call_index: int, ending: frozenset[int], starting: frozenset[int]) -> int:
         """Return the most bytes that call ``call_index`` can save by sharing memory between values.
@@ -165,7 +172,7 @@ class OrderSearch:
             call = self.calls[call_index]
             old, new = (sorted({*(self.names[n] for n in some), *call.workspace}) for some in (ending, starting))
             rooms = (self.overlaps.safe_offsets(call, a, b) for a in old for b in new if a != b)
-            self._savings[key] = sum(room.shared for room in rooms if room is not None)
+            self._savings[key] = sum(room.max_shared_bytes for room in rooms if room is not None)
         return self._savings[key]
 
     def follow_order(self, order: Sequence[int]) -> _PartialOrder:
@@ -180,31 +187,35 @@ class OrderSearch:
         states, ready = [self.start], dict[int, list[int]]()
         share = max(ORDER_EFFORT // max(len(self.calls), 1), 1)
         for _ in self.calls:
-            places = {s.done: k for k, s in enumerate(sorted(states, key=lambda s: (s.tie_rank, s.call)))}
+            places = {
+                s.finished_calls: k for k, s in enumerate(sorted(states, key=lambda s: (s.tie_rank, s.last_call)))
+            }
             earlier, ready = ready, dict[int, list[int]]()
             best_by_set: dict[int, _PartialOrder] = {}
             for state, k in islice(self._list_extensions(states, earlier, ready), share):
-                new = self.append_call(state, k, places[state.done])
-                if new.done not in best_by_set or new.rank < best_by_set[new.done].rank:
-                    best_by_set[new.done] = new
+                new = self.append_call(state, k, places[state.finished_calls])
+                if new.finished_calls not in best_by_set or new.rank < best_by_set[new.finished_calls].rank:
+                    best_by_set[new.finished_calls] = new
             states = sorted(best_by_set.values(), key=lambda state: state.rank)[:ORDER_BEAM_WIDTH]
         return states[0]
 
     def _list_extensions(
         self, states: Iterable[_PartialOrder], earlier: Mapping[int, list[int]], ready: dict[int, list[int]]
     ) -> Iterator[tuple[_PartialOrder, int]]:
-        """Yield (partial order, index of a call that may run next), for all partial orders of a level.
+        """Yield pairs (partial order of calls, index of a call that may run next) for all partial orders in ``states``.
 
         The calls that may run next are stored in ``ready``, by set of finished calls. ``earlier``: contents of
         ``ready`` at the level before, from which this level is updated."""
         for state in states:
-            if state.before is None:
-                ready[state.done] = [k for k, needed in enumerate(self.needs) if not needed]
+            if state.previous_order is None:
+                ready[state.finished_calls] = [k for k, needed in enumerate(self.needs) if not needed]
             else:
                 # Only followers of the last call can have become ready.
-                freed = (k for k in self.followers[state.call] if not self.earlier[k] & ~state.done)
-                ready[state.done] = sorted({*earlier[state.before.done], *freed} - {state.call})
-            yield from ((state, k) for k in ready[state.done])
+                freed = (k for k in self.followers[state.last_call] if not self.earlier[k] & ~state.finished_calls)
+                ready[state.finished_calls] = sorted(
+                    {*earlier[state.previous_order.finished_calls], *freed} - {state.last_call}
+                )
+            yield from ((state, k) for k in ready[state.finished_calls])
 
 
 def _to_bit_set(members: Iterable[int]) -> int:
@@ -261,7 +272,8 @@ def plan_module(
 
 
 def plan_in_one_arena(module: Module, flash_wait: float = 0.0) -> Module:
-    """Replace the plan of several arenas by one of a single arena, for builds that can place only one.
+    """Replace a memory plan with several arenas by a plan with a single arena, for builds that can place only one
+    arena.
 
     The choice of hot code (kernels that run from RAM) is kept. A module without a plan, or with a single arena, is
     returned unchanged."""
@@ -277,4 +289,6 @@ def _plan_single_arena(demand: Demand) -> Plan:
     """Return the plan that places all values in one arena."""
     name, best = place_units(demand)
     offsets = {unit.name: at for unit, at in best.items()}
-    return Plan(dict(sorted(offsets.items())), -(-placement_size(best) // 4) * 4, placement_lower_bound(demand), name)
+    return Plan(
+        dict(sorted(offsets.items())), -(-placement_byte_count(best) // 4) * 4, placement_lower_bound(demand), name
+    )

@@ -32,26 +32,26 @@ from microc.tir.rewrite import accesses_of, free_vars
 
 @frozen
 class ClockAdvance:
-    """A step of an access path: the clock advances by ``start`` ticks, the duration of the statements before."""
+    """A step of an access path: the clock advances by ``ticks``, the duration of the preceding statements."""
 
-    start: int
+    ticks: int
 
 
 @frozen
 class LoopStep:
-    """A step of an access path: a loop of at most ``longest`` iterations. Each iteration lasts ``span`` ticks."""
+    """A step of an access path: a loop of at most ``max_iterations`` iterations of ``iteration_ticks`` ticks each."""
 
     loop: ir.For
-    span: int
-    longest: int
+    iteration_ticks: int
+    max_iterations: int
 
 
 @frozen
 class GuardStep:
-    """A step of an access path: a condition. The access happens only if its outcome is ``holds``."""
+    """A step of an access path: a condition. The access happens only if the condition evaluates to ``outcome``."""
 
     condition: ir.Expr
-    holds: bool
+    outcome: bool
 
 
 @frozen
@@ -70,15 +70,15 @@ AccessPath = tuple[Step, ...]
 class Access:
     """A memory access in a lowered function, with the path to it through loops, guards and bindings (``path``).
 
-    It touches ``extent`` elements of ``buffer``, ``step`` elements apart, starting at ``indices``. ``write`` is True
-    for a store, False for a read."""
+    It touches ``element_count`` elements of ``buffer``, ``element_stride`` elements apart, starting at ``indices``.
+    ``is_write`` is True for a store, False for a read."""
 
     path: AccessPath
     buffer: ir.Buffer
     indices: tuple[ir.Expr, ...]
-    extent: int
-    write: bool
-    step: int = 1
+    element_count: int
+    is_write: bool
+    element_stride: int = 1
 
 
 _ENDLESS = ir.const(ir.ENDLESS, "int32")
@@ -100,21 +100,23 @@ class _Durations:
         self._known: dict[int, tuple[ir.Stmt, int]] = {}
         self._reach: dict[ir.Var, tuple[int, int]] = {}
 
-    def statement_ticks(self, stmt: ir.Stmt) -> int:
+    def max_ticks_of_statement(self, stmt: ir.Stmt) -> int:
         """Return an upper bound of the duration of a statement in ticks."""
         if id(stmt) not in self._known:
-            self._known[id(stmt)] = (stmt, sum(self.item_ticks(item) for item in _list_items_in_order(stmt)))
+            self._known[id(stmt)] = (stmt, sum(self.max_ticks_of_item(item) for item in _list_items_in_order(stmt)))
         return self._known[id(stmt)][1]
 
-    def item_ticks(self, item: ir.Stmt | LetStep) -> int:
+    def max_ticks_of_item(self, item: ir.Stmt | LetStep) -> int:
         """Return an upper bound of the duration in ticks of one item of a sequence: a statement, or the binding of a
         let statement."""
         match item:
             case ir.For(_, _, body):
-                return self.max_iterations(item) * self.statement_ticks(body) + STATEMENT_TICKS
+                return self.max_iterations(item) * self.max_ticks_of_statement(body) + STATEMENT_TICKS
             case ir.If(_, then, otherwise):
                 return (
-                    STATEMENT_TICKS + self.statement_ticks(then) + (self.statement_ticks(otherwise) if otherwise else 0)
+                    STATEMENT_TICKS
+                    + self.max_ticks_of_statement(then)
+                    + (self.max_ticks_of_statement(otherwise) if otherwise else 0)
                 )
             case _:
                 return STATEMENT_TICKS
@@ -132,12 +134,12 @@ class _Durations:
         return max(most, 0)
 
 
-def _list_statement_accesses(stmt: ir.Stmt, path: AccessPath, ticks: _Durations) -> Iterator[Access]:
+def _list_statement_accesses(stmt: ir.Stmt, path: AccessPath, durations: _Durations) -> Iterator[Access]:
     """Yield the accesses of a statement. ``path``: the access path to the statement."""
     start = 0
     for item in _list_items_in_order(stmt):
         here = (*path, ClockAdvance(start))
-        start += ticks.item_ticks(item)
+        start += durations.max_ticks_of_item(item)
         match item:
             case ir.Store(buffer, indices, value):
                 yield from _list_operand_accesses((*indices, value), here)
@@ -147,19 +149,21 @@ def _list_statement_accesses(stmt: ir.Stmt, path: AccessPath, ticks: _Durations)
             case ir.If(condition, then, otherwise):
                 yield from _list_operand_accesses((condition,), here)
                 yield from _list_statement_accesses(
-                    then, (*here, ClockAdvance(STATEMENT_TICKS), GuardStep(condition, True)), ticks
+                    then, (*here, ClockAdvance(STATEMENT_TICKS), GuardStep(condition, True)), durations
                 )
                 if otherwise is not None:
-                    after_then = ClockAdvance(STATEMENT_TICKS + ticks.statement_ticks(then))
+                    after_then = ClockAdvance(STATEMENT_TICKS + durations.max_ticks_of_statement(then))
                     yield from _list_statement_accesses(
-                        otherwise, (*here, after_then, GuardStep(condition, False)), ticks
+                        otherwise, (*here, after_then, GuardStep(condition, False)), durations
                     )
             case ir.For(_, extent, body):
-                longest = ticks.max_iterations(item)
-                loop = LoopStep(item, ticks.statement_ticks(body), longest)
-                yield from _list_statement_accesses(body, (*here, loop), ticks)
+                longest = durations.max_iterations(item)
+                loop = LoopStep(item, durations.max_ticks_of_statement(body), longest)
+                yield from _list_statement_accesses(body, (*here, loop), durations)
                 # The extent of the loop is evaluated once more after the last iteration.
-                yield from _list_operand_accesses((extent,), (*here, ClockAdvance(loop.longest * loop.span)))
+                yield from _list_operand_accesses(
+                    (extent,), (*here, ClockAdvance(loop.max_iterations * loop.iteration_ticks))
+                )
             case LetStep():
                 yield from _list_operand_accesses((item.value,), here)
                 path = (*path, item)
@@ -186,55 +190,65 @@ def _list_items_in_order(stmt: ir.Stmt) -> Iterator[ir.Stmt | LetStep]:
 
 
 def _list_operand_accesses(exprs: tuple[ir.Expr, ...], path: AccessPath) -> Iterator[Access]:
-    """Yield the accesses of the expressions of one statement.
+    """Yield the memory accesses of the expressions of one statement.
 
     Reads are assumed to precede writes through pointers. A called function that gets pointers for both may read until
     it returns.
     """
     for expr in exprs:
-        yield from _list_expression_accesses(expr, path, during=False)
+        yield from _list_expression_accesses(expr, path, is_read_during_call=False)
 
 
-def _list_expression_accesses(expr: ir.Expr, path: AccessPath, *, during: bool) -> Iterator[Access]:
-    """Yield the accesses of an expression.
+def _list_expression_accesses(expr: ir.Expr, path: AccessPath, *, is_read_during_call: bool) -> Iterator[Access]:
+    """Yield the memory accesses of an expression.
 
-    ``during``: the expression is a pointer argument of a call that also writes, so it may be read while the call
+    ``is_read_during_call``: the expression is a pointer argument of a call that also writes, so it may be read while the call
     writes."""
     match expr:
         case ir.Load(buffer, indices):
-            yield Access((*path, ClockAdvance(2 if during else 0)), buffer, indices, 1, False)
-            yield from _list_index_accesses(indices, path, during=during)
+            yield Access((*path, ClockAdvance(2 if is_read_during_call else 0)), buffer, indices, 1, False)
+            yield from _list_index_accesses(indices, path, is_read_during_call=is_read_during_call)
         case ir.AddressOf(buffer, indices, extent, writes, step):
-            tick = 1 if writes else 2 if during else 0
+            tick = 1 if writes else 2 if is_read_during_call else 0
             yield Access((*path, ClockAdvance(tick)), buffer, indices, extent, writes, step)
-            yield from _list_index_accesses(indices, path, during=during)
+            yield from _list_index_accesses(indices, path, is_read_during_call=is_read_during_call)
         case ir.Call(_, args):
             stores = any(isinstance(a, ir.AddressOf) and a.writes for a in args)
             for a in args:
-                yield from _list_expression_accesses(a, path, during=during or (stores and isinstance(a, ir.AddressOf)))
+                yield from _list_expression_accesses(
+                    a, path, is_read_during_call=is_read_during_call or (stores and isinstance(a, ir.AddressOf))
+                )
         case ir.Select(condition, a, b):
-            yield from _list_expression_accesses(condition, path, during=during)
-            yield from _list_expression_accesses(a, (*path, GuardStep(condition, True)), during=during)
-            yield from _list_expression_accesses(b, (*path, GuardStep(condition, False)), during=during)
+            yield from _list_expression_accesses(condition, path, is_read_during_call=is_read_during_call)
+            yield from _list_expression_accesses(
+                a, (*path, GuardStep(condition, True)), is_read_during_call=is_read_during_call
+            )
+            yield from _list_expression_accesses(
+                b, (*path, GuardStep(condition, False)), is_read_during_call=is_read_during_call
+            )
         case ir.Bin(("and" | "or") as op, a, b):
-            yield from _list_expression_accesses(a, path, during=during)
-            yield from _list_expression_accesses(b, (*path, GuardStep(a, op == "and")), during=during)
+            yield from _list_expression_accesses(a, path, is_read_during_call=is_read_during_call)
+            yield from _list_expression_accesses(
+                b, (*path, GuardStep(a, op == "and")), is_read_during_call=is_read_during_call
+            )
         case ir.Bin(_, a, b):
-            yield from _list_expression_accesses(a, path, during=during)
-            yield from _list_expression_accesses(b, path, during=during)
+            yield from _list_expression_accesses(a, path, is_read_during_call=is_read_during_call)
+            yield from _list_expression_accesses(b, path, is_read_during_call=is_read_during_call)
         case ir.Un(_, a) | ir.Cast(_, a):
-            yield from _list_expression_accesses(a, path, during=during)
+            yield from _list_expression_accesses(a, path, is_read_during_call=is_read_during_call)
         case ir.Const() | ir.Var():
             return
         case _:
             raise InternalError(f"plan check: unknown type of expression; got {type(expr).__name__}")
 
 
-def _list_index_accesses(indices: tuple[ir.Expr, ...], path: AccessPath, *, during: bool) -> Iterator[Access]:
-    """Yield the accesses of the indices of an access. Most indices contain none."""
+def _list_index_accesses(
+    indices: tuple[ir.Expr, ...], path: AccessPath, *, is_read_during_call: bool
+) -> Iterator[Access]:
+    """Yield the memory accesses inside of the index expressions of another access. Most indices contain none."""
     for index in indices:
         if accesses_of(index):
-            yield from _list_expression_accesses(index, path, during=during)
+            yield from _list_expression_accesses(index, path, is_read_during_call=is_read_during_call)
 
 
 def find_deciding_variables(access: Access) -> set[ir.Var]:
@@ -300,7 +314,9 @@ class Replay:
                 inside &= (number >= 0) & (number < extent)
                 known = known + number * stride
         known, first, last = _find_first_and_last_times(known[inside], ticks[inside])
-        offsets = (np.arange(access.extent)[:, None] * access.step * width + np.arange(width)).reshape(-1)
+        offsets = (np.arange(access.element_count)[:, None] * access.element_stride * width + np.arange(width)).reshape(
+            -1
+        )
         for start in range(0, len(known), max(1, _MAX_EXECUTIONS_AT_ONCE // (len(unknown) * len(offsets)))):
             part = slice(start, start + max(1, _MAX_EXECUTIONS_AT_ONCE // (len(unknown) * len(offsets))))
             element = known[part, None, None] + unknown[:, None]
@@ -315,7 +331,7 @@ class Replay:
             part.reshape(-1) for part in np.broadcast_arrays(byte_positions, first_ticks, last_ticks)
         )
         np.maximum.at(self.last_touch[access.buffer], byte_positions, last_ticks)
-        if access.write:
+        if access.is_write:
             np.minimum.at(self.first_write[access.buffer], byte_positions, first_ticks)
 
 
@@ -339,8 +355,8 @@ def _list_executions(
         match step:
             case ClockAdvance(start):
                 ticks = ticks + start
-            case GuardStep(condition, holds):
-                values, ticks = _filter_by_guard(condition, holds, values, ticks)
+            case GuardStep(condition, outcome):
+                values, ticks = _filter_by_guard(condition, outcome, values, ticks)
             case LetStep(var, value) if var in needed_variables:
                 named = _evaluate(value, values)
                 values = {**values, var: None if named is None else np.broadcast_to(named, ticks.shape)}
@@ -351,19 +367,19 @@ def _list_executions(
     yield values, ticks
 
 
-def _filter_by_guard(condition: ir.Expr, holds: bool, values: Values, ticks: Array) -> tuple[Values, Array]:
-    """Return the values and ticks of the executions in which ``condition`` has the outcome ``holds``.
+def _filter_by_guard(condition: ir.Expr, outcome: bool, values: Values, ticks: Array) -> tuple[Values, Array]:
+    """Return the values and ticks of the executions in which ``condition`` evaluates to ``outcome``.
 
     If the condition depends on data, all executions are returned."""
     # `a and b` holds if both hold, and `a or b` fails if both fail. So each operand filters, even if the other depends on data.
-    if isinstance(condition, ir.Bin) and condition.op == ("and" if holds else "or"):
+    if isinstance(condition, ir.Bin) and condition.op == ("and" if outcome else "or"):
         for part in (condition.a, condition.b):
-            values, ticks = _filter_by_guard(part, holds, values, ticks)
+            values, ticks = _filter_by_guard(part, outcome, values, ticks)
         return values, ticks
-    outcome = _evaluate(condition, values)
-    if outcome is None:
+    results = _evaluate(condition, values)
+    if results is None:
         return values, ticks
-    chosen = np.broadcast_to(outcome.astype(bool) == holds, ticks.shape)
+    chosen = np.broadcast_to(results.astype(bool) == outcome, ticks.shape)
     return _select_executions(values, chosen), ticks[chosen]
 
 
@@ -380,10 +396,10 @@ def _iterate_loop(
             f"plan check: the order of accesses in loop {loop.var.name} is unknown: the loop is parallel or its "
             "extent depends on data"
         )
-    if step.longest < int(extents.max(initial=0)):
+    if step.max_iterations < int(extents.max(initial=0)):
         if loop.var in needed_variables:
             raise InternalError(f"plan check: loop {loop.var.name} has no bound, and addresses depend on its iteration")
-        extents = np.minimum(extents, step.longest)
+        extents = np.minimum(extents, step.max_iterations)
     extents = np.broadcast_to(extents, ticks.shape)
     count = int(extents.max(initial=0))
     iterations = np.arange(count if loop.var in needed_variables else min(count, 2))
@@ -395,11 +411,11 @@ def _iterate_loop(
             number = number * (extents[parent] - 1)
         is_run = (number >= 0) & (number < extents[parent])
         parent, number = parent[is_run], number[is_run]
-        yield {**_select_executions(values, parent), loop.var: number}, ticks[parent] + number * step.span
+        yield {**_select_executions(values, parent), loop.var: number}, ticks[parent] + number * step.iteration_ticks
 
 
 def _select_executions(values: Values, chosen: Array) -> dict[ir.Var, Array | None]:
-    """Return the values of variables in the executions selected by ``chosen``, a mask or an array of indices."""
+    """Return the values of variables in the executions that ``chosen``, a mask or an array of indices, selects."""
     return {var: None if array is None else array[chosen] for var, array in values.items()}
 
 
@@ -447,7 +463,12 @@ class _ArenaOwners:
         assert module.plan is not None
         self.module, self.plan = module, module.plan
         self.numbers = {name: k + 1 for k, name in enumerate(module.values)}
-        ends = {end for place in map(self.locate, module.values) if place for end in (place[0].start, place[0].stop)}
+        ends = {
+            end
+            for place in map(self.locate_bytes_and_owner, module.values)
+            if place
+            for end in (place[0].start, place[0].stop)
+        }
         self.edges = np.array(sorted(ends), dtype=np.int64)
         self.owner = np.zeros(len(self.edges), dtype=np.int32)
         self.replays: dict[tuple[object, ...], Replay] = {}
@@ -457,7 +478,7 @@ class _ArenaOwners:
         first, last = np.searchsorted(self.edges, (byte_range.start, byte_range.stop))
         return slice(int(first), int(last))
 
-    def locate(self, name: str) -> tuple[slice, int] | None:
+    def locate_bytes_and_owner(self, name: str) -> tuple[slice, int] | None:
         """Return the range of bytes of a value or view in the arena, and the number of the value that owns it.
 
         Return None if the value is not in the arena. Raises InternalError if its offset is outside of the arena or
@@ -494,20 +515,21 @@ class _ArenaOwners:
 
     def record_write(self, name: str) -> None:
         """Record that a value is written: it now owns its bytes."""
-        place = self.locate(name)
+        place = self.locate_bytes_and_owner(name)
         if place is not None:
             self.owner[self.owner_slice(place[0])] = place[1]
 
     def check_read(self, name: str, reader: str) -> None:
         """Raise InternalError unless a value still owns all of its bytes. ``reader``: name of the kernel that reads the
         value."""
-        place = self.locate(name)
+        place = self.locate_bytes_and_owner(name)
         if place is not None and not np.all(self.owner[self.owner_slice(place[0])] == place[1]):
             raise InternalError(f"plan check: {reader} reads {name}, whose memory was overwritten")
 
 
 def _intersect_byte_ranges(a: slice, b: slice) -> slice:
-    """Return the intersection of two ranges of bytes. If they are disjoint, its stop is at or before its start."""
+    """Return the intersection of two ranges of bytes. For disjoint ranges the ``stop`` of the result is at most its
+    ``start``."""
     return slice(max(a.start, b.start), min(a.stop, b.stop))
 
 
@@ -517,7 +539,11 @@ def _check_call(arena: _ArenaOwners, call: Call) -> None:
     Each shared byte must be last used by one operand before the other operand is first written there. A result must be
     written last, because later calls read it.
     """
-    ranges = {name: place[0] for name in (*call.reads, *call.writes, *call.workspace) if (place := arena.locate(name))}
+    ranges = {
+        name: place[0]
+        for name in (*call.reads, *call.writes, *call.workspace)
+        if (place := arena.locate_bytes_and_owner(name))
+    }
     pairs = [
         (one, other)
         for one in (*call.writes, *call.workspace)
@@ -577,14 +603,14 @@ def _list_replay_sizes(module: Module) -> list[dict[str, int]]:
 
 
 def _slice_length(byte_range: slice) -> int:
-    """Return the number of bytes in a range; negative or 0 if its stop is at or before its start."""
+    """Return the number of bytes in a range, ``stop - start``; 0 or negative for an empty range."""
     return int(byte_range.stop - byte_range.start)
 
 
-def _may_alias(one: set[str], other: set[str]) -> bool:
+def _may_alias(dtypes_of_one: set[str], dtypes_of_other: set[str]) -> bool:
     """Test whether C allows accesses to the same memory with all of these dtypes: only character types may alias
     others."""
-    return all(a == b or "int8" in (a, b) or "uint8" in (a, b) for a in one for b in other)
+    return all(a == b or "int8" in (a, b) or "uint8" in (a, b) for a in dtypes_of_one for b in dtypes_of_other)
 
 
 class _TouchTimes:
@@ -608,12 +634,12 @@ class _TouchTimes:
 
         ``byte_ranges``: range of bytes of each operand in the arena."""
 
-        def part(times: Mapping[Buffer, Array], name: str) -> list[Array]:
+        def slice_common_bytes(times: Mapping[Buffer, Array], name: str) -> list[Array]:
             base = byte_ranges[name].start
             return [times[p][common.start - base : common.stop - base] for p in self.params[name]]
 
-        last: Array = np.max(part(self.replay.last_touch, first), axis=0)
-        start: Array = np.min(part(self.replay.first_write, second), axis=0)
+        last: Array = np.max(slice_common_bytes(self.replay.last_touch, first), axis=0)
+        start: Array = np.min(slice_common_bytes(self.replay.first_write, second), axis=0)
         return last < start
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from microc.errors import InternalError
 from microc.module import Module, Plan, View
-from microc.plan.liveness import lifetimes
+from microc.plan.liveness import compute_lifetimes
 from microc.plan.plan import plan_module
 from microc.plan.plan_check import check_plan
 from tests.plan.modules import modules, residual
@@ -27,7 +27,7 @@ def moved(module: Module, **offsets: int) -> Module:
 def test_a_value_moved_onto_a_live_one_is_caught(module: Module, data: st.DataObject) -> None:
     planned = plan_module(module)
     assert planned.plan is not None
-    alive = lifetimes(planned, io_in_arena=True)
+    alive = compute_lifetimes(planned, io_in_arena=True)
     parted = {view.base for view in module.views}  # the rest of a value whose parts are read later may be written over
     whole = [name for name in alive if name not in parted]
     pairs = [(a, b) for a in whole for b in alive if alive[a][0] < alive[b][0] < alive[a][1] and a != b]

@@ -12,7 +12,7 @@ import pytest
 
 from microc.module import ExternalBody, Module, Plan
 from microc.plan import memories as hot
-from microc.plan.memories import reserved_code_bytes, with_hot_code
+from microc.plan.memories import move_hot_code_to_memory, reserved_code_bytes
 from microc.target import CodeMemory, Fetches, Fetching
 from tests.plan.modules import Sketch
 
@@ -100,7 +100,7 @@ def test_the_choice_is_the_best_of_all(seed: int) -> None:
     capacity = dice.randint(0, sum(sizes))
     sets = (each for count in range(10) for each in combinations(range(9), count))
     best = max(sum(gains[k] for k in each) for each in sets if sum(sizes[k] for k in each) <= capacity)
-    planned = with_hot_code(module, CodeMemory("itcm", capacity, FAST, FLASH))
+    planned = move_hot_code_to_memory(module, CodeMemory("itcm", capacity, FAST, FLASH))
     assert planned.plan is not None and planned.plan.code is not None
     code = planned.plan.code
     assert code.saved == round(best) and code.size <= capacity == code.capacity
@@ -113,7 +113,7 @@ def test_many_kernels_are_chosen_in_bounded_time(monkeypatch: pytest.MonkeyPatch
     module = network([(64, 10_000.0 - k) for k in range(40)])
     memory = CodeMemory("itcm", 20 * reserved_code_bytes(module.kernels[0]), FAST, FLASH)
     monkeypatch.setattr(hot, "MAX_HOT_KERNELS", 4)
-    plan = with_hot_code(module, memory).plan
+    plan = move_hot_code_to_memory(module, memory).plan
     assert plan is not None and plan.code is not None
     assert plan.code.kernels == tuple(kernel.name for kernel in module.kernels[:20])
 
@@ -121,9 +121,11 @@ def test_many_kernels_are_chosen_in_bounded_time(monkeypatch: pytest.MonkeyPatch
 def test_what_gains_nothing_stays() -> None:
     """Code that waits as long in RAM, and code that is not ours."""
     module = network([(64, 1000.0), (64, 1000.0)])
-    slow = with_hot_code(module, CodeMemory("sram", 1 << 16, FLASH, FLASH)).plan
+    slow = move_hot_code_to_memory(module, CodeMemory("sram", 1 << 16, FLASH, FLASH)).plan
     assert slow is not None and slow.code is not None and slow.code.kernels == () and slow.code.saved == 0
     foreign = replace(module.kernels[0], external=ExternalBody("acme", (), (), 0, 64))
-    mixed = with_hot_code(replace(module, kernels=(foreign, module.kernels[1])), CodeMemory("m", 1 << 16, FAST, FLASH))
+    mixed = move_hot_code_to_memory(
+        replace(module, kernels=(foreign, module.kernels[1])), CodeMemory("m", 1 << 16, FAST, FLASH)
+    )
     assert mixed.plan is not None and mixed.plan.code is not None
     assert mixed.plan.code.kernels == (module.kernels[1].name,)

@@ -19,8 +19,8 @@ from microc.plan.liveness import (
     count_conflicting_bytes,
     count_conflicts,
     make_demand,
+    placement_byte_count,
     placement_lower_bound,
-    placement_size,
 )
 from microc.target import target_for
 from tests.plan.modules import Sketch
@@ -76,7 +76,7 @@ def test_beam_search_is_bounded(count: int, monkeypatch: pytest.MonkeyPatch) -> 
     wanted = crowd(count)
     placement = beam.beam_search(wanted)
     assert looked <= 3 * effort.BEAM_EFFORT
-    assert (placement is None) == (effort.affordable_repeats(wanted, effort.BEAM_EFFORT, beam.BEAM_WIDTH) == 0)
+    assert (placement is None) == (effort.count_affordable_repeats(wanted, effort.BEAM_EFFORT, beam.BEAM_WIDTH) == 0)
     assert placement is None or is_right(wanted, placement)
 
 
@@ -96,7 +96,9 @@ def test_exact_search_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planners, "EXACT_EFFORT", 20)
     some = planners.place_exactly(wanted)
     assert looks <= 20 + 2 * len(wanted.units)  # two greedy placements come first
-    assert is_right(wanted, some) and placement_size(some) >= placement_size(best) >= placement_lower_bound(wanted)
+    assert is_right(wanted, some) and placement_byte_count(some) >= placement_byte_count(best) >= placement_lower_bound(
+        wanted
+    )
 
 
 @pytest.mark.parametrize("count", [10, 40, 200])
@@ -129,7 +131,7 @@ def test_a_smaller_share_leaves_a_good_order(monkeypatch: pytest.MonkeyPatch) ->
     module, peaks = sketch.module(), []
     for ways in (1, 64, 4096):
         monkeypatch.setattr(plan, "ORDER_EFFORT", ways * len(module.calls))
-        peaks.append(plan.OrderSearch(module, Overlaps(module), io_in_arena=True).find_best_order().peak)
+        peaks.append(plan.OrderSearch(module, Overlaps(module), io_in_arena=True).find_best_order().peak_bytes)
     assert peaks[0] > 2000 and peaks[1] == peaks[2] < 200
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from microc.base.dtypes import to_numpy
 from microc.errors import InternalError
 from microc.module import Module, Plan
-from microc.plan.liveness import GRAIN, Overlaps, SafeOffsets, find_safe_offsets, lifetimes
+from microc.plan.liveness import GRAIN, Overlaps, SafeOffsets, compute_lifetimes, find_safe_offsets
 from microc.plan.plan_check import check_plan
 from microc.schedule.intrinsic_meanings import intrinsic_functions
 from microc.schedule.rules.movement import vectorize_copy_loops
@@ -78,7 +78,7 @@ def one_step(func: ir.PrimFunc) -> Module:
 def room_of(func: ir.PrimFunc) -> SafeOffsets:
     """From the first parameter to ``out``."""
     module = one_step(func)
-    found = find_safe_offsets(module, Overlaps(module), lifetimes(module, io_in_arena=True))
+    found = find_safe_offsets(module, Overlaps(module), compute_lifetimes(module, io_in_arena=True))
     first, out = func.params[0], next(p for p in func.params if p.name == "out")
     return found.get((first.name, "out"), SafeOffsets(first.nbytes, out.nbytes))
 
@@ -111,7 +111,7 @@ def working(func: ir.PrimFunc) -> set[int]:
 def test_safe_distances_are_those_that_work(name: str) -> None:
     func = FUNCTIONS[name]()
     room, good = room_of(func), working(func)
-    distances = set(range(-room.over, room.under + GRAIN, GRAIN))
+    distances = set(range(-room.second_bytes, room.first_bytes + GRAIN, GRAIN))
     claimed = {d for d in distances if room.next_allowed(d) == d}
     assert claimed <= good
     if name not in CAREFUL:
@@ -132,13 +132,13 @@ EXPECTED = {
 def test_the_figures_one_expects(name: str) -> None:
     room = room_of(KERNELS[name](SIZE))
     low, high = EXPECTED[name]
-    inner = range(-room.over + GRAIN, room.under, GRAIN)
+    inner = range(-room.second_bytes + GRAIN, room.first_bytes, GRAIN)
     assert [d for d in inner if room.next_allowed(d) == d] == [d for d in inner if low <= d <= high]
 
 
 def test_planes_may_come_back_to_any_pixel() -> None:
     room = room_of(KERNELS["planes"](SIZE))
-    assert room.safe == (range(-SIZE + GRAIN, SIZE, GRAIN),)
+    assert room.overlapping_distances == (range(-SIZE + GRAIN, SIZE, GRAIN),)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -168,14 +168,17 @@ for i in T.serial(16):
 """
     module = one_step(kernel("x: 16 int8, out: 16 int8, work: 16 int8 workspace", body))
     check_plan(module.with_plan(Plan({"x": 0, "out": 0, "work": 0}, 16, 0, "by hand")))
-    found = find_safe_offsets(module, Overlaps(module), lifetimes(module, io_in_arena=True))
-    assert all(0 in [d for span in found[pair].safe for d in span] for pair in (("x", "work"), ("work", "out")))
+    found = find_safe_offsets(module, Overlaps(module), compute_lifetimes(module, io_in_arena=True))
+    assert all(
+        0 in [d for span in found[pair].overlapping_distances for d in span]
+        for pair in (("x", "work"), ("work", "out"))
+    )
 
 
 def test_other_types_do_not_overlap() -> None:
     """A float read and an integer written in one place: C's compilers may swap the two."""
-    assert not room_of(float_to_int(8)).safe
-    assert room_of(widen(8)).safe == (range(-28, -23, GRAIN),)
+    assert not room_of(float_to_int(8)).overlapping_distances
+    assert room_of(widen(8)).overlapping_distances == (range(-28, -23, GRAIN),)
     module = one_step(float_to_int(8))
     with pytest.raises(InternalError, match="another type"):
         check_plan(module.with_plan(Plan({"x": 0, "out": 0}, 32, 0, "by hand")))
@@ -185,7 +188,7 @@ def test_parallel_turns_have_no_order() -> None:
     func = KERNELS["forward"](SIZE)
     assert isinstance(func.body, ir.For)
     func = replace(func, body=replace(func.body, kind="parallel"))
-    assert not room_of(func).safe
+    assert not room_of(func).overlapping_distances
     with pytest.raises(InternalError, match="order"):
         check_plan(one_step(func).with_plan(Plan({"x": 0, "out": 0}, 64, 0, "by hand")))
 
@@ -195,8 +198,8 @@ def test_pointers_that_one_intrinsic_reads_and_writes() -> None:
     into = "T.address_of(out[0], extent=8, writes=True)"
     direct = f'T.evaluate(T.call("shuffle", {into}, T.address_of(x[0], extent=8), dtype="int32"))'
     loaded = f'T.evaluate(T.call("store", {into}, T.call("load", T.address_of(x[0], extent=8), dtype="int32"), dtype="int32"))'
-    assert not room_of(kernel("x: 8 int8, out: 8 int8", direct)).safe
-    assert room_of(kernel("x: 8 int8, out: 8 int8", loaded)).safe == (range(-GRAIN, GRAIN + 1, GRAIN),)
+    assert not room_of(kernel("x: 8 int8, out: 8 int8", direct)).overlapping_distances
+    assert room_of(kernel("x: 8 int8, out: 8 int8", loaded)).overlapping_distances == (range(-GRAIN, GRAIN + 1, GRAIN),)
     with pytest.raises(InternalError, match="overlaps"):
         check_plan(one_step(kernel("x: 8 int8, out: 8 int8", direct)).with_plan(Plan({"x": 0, "out": 0}, 8, 0, "")))
 
@@ -217,9 +220,9 @@ spans = st.lists(st.integers(-9, 14), unique=True).map(sorted)
 
 @given(spans, st.integers(-15, 25))
 def test_rooms(allowed: list[int], distance: int) -> None:
-    """``next``, ``reverse`` and ``shared`` against their definitions."""
+    """``next``, ``reverse`` and ``max_shared_bytes`` against their definitions."""
     room = SafeOffsets(15, 10, tuple(range(d, d + 1) for d in allowed))
     everything = {*range(-40, -9), *allowed, *range(15, 60)}
     assert room.next_allowed(distance) == min(d for d in everything if d >= distance)
     assert room.reverse().next_allowed(distance) == min(-d for d in everything if -d >= distance)
-    assert room.shared == max([min(15, d + 10) - max(0, d) for d in allowed], default=0)
+    assert room.max_shared_bytes == max([min(15, d + 10) - max(0, d) for d in allowed], default=0)

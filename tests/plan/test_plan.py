@@ -17,8 +17,8 @@ from microc.plan.liveness import (
     Unit,
     demand_of_module,
     make_demand,
+    placement_byte_count,
     placement_lower_bound,
-    placement_size,
 )
 from microc.plan.placement import (
     EXACT_LIMIT,
@@ -39,7 +39,7 @@ from tests.plan.modules import Sketch, modules, residual
 def planned(module: Module, placement: Placement) -> Module:
     """The module under a placement of its units."""
     offsets = {unit.name: at for unit, at in placement.items()}
-    return module.with_plan(Plan(offsets, placement_size(placement), 0, "test"))
+    return module.with_plan(Plan(offsets, placement_byte_count(placement), 0, "test"))
 
 
 @given(modules(), st.booleans())
@@ -62,7 +62,7 @@ def test_every_planner_is_correct(name: str, planner: Planner, module: Module) -
     wanted = demand_of_module(module, Overlaps(module), io_in_arena=True)
     placement = planner(wanted)
     assert placement is not None and set(placement) == set(wanted.units)
-    assert placement_size(placement) >= placement_lower_bound(wanted)
+    assert placement_byte_count(placement) >= placement_lower_bound(wanted)
     check_plan(planned(module, placement))
 
 
@@ -72,8 +72,8 @@ def test_beam_search_finds_the_same_below_a_limit(module: Module, more: int) -> 
     wanted = demand_of_module(module, Overlaps(module), io_in_arena=True)
     found = beam_search(wanted)
     assert found is not None
-    assert beam_search(replace(wanted, limit=placement_size(found) + 1 + more)) == found
-    assert beam_search(replace(wanted, limit=placement_size(found))) is None
+    assert beam_search(replace(wanted, limit=placement_byte_count(found) + 1 + more)) == found
+    assert beam_search(replace(wanted, limit=placement_byte_count(found))) is None
 
 
 def _unit(number: int, parts: tuple[int, int, int, int]) -> Unit:
@@ -90,10 +90,10 @@ unit_sets = st.lists(
 @settings(max_examples=150, deadline=None)
 def test_exact_is_the_best_of_all_orders(found: tuple[Unit, ...]) -> None:
     wanted = make_demand(found)
-    best = min((placement_size(first_fit(wanted, order)) for order in permutations(found)), default=0)
-    assert placement_size(place_exactly(wanted)) == best
+    best = min((placement_byte_count(first_fit(wanted, order)) for order in permutations(found)), default=0)
+    assert placement_byte_count(place_exactly(wanted)) == best
     for _, planner in PLANNERS:
-        assert placement_lower_bound(wanted) <= best <= placement_size(planner(wanted) or {})
+        assert placement_lower_bound(wanted) <= best <= placement_byte_count(planner(wanted) or {})
 
 
 @given(modules(calls=8), st.integers(0, 8))
@@ -134,7 +134,7 @@ def test_exact_is_correct(module: Module) -> None:
     if len(wanted.units) <= EXACT_LIMIT:
         placement = place_exactly(wanted)
         check_plan(planned(module, placement))
-        assert placement_size(placement) <= placement_size(greedy_by_size(wanted))
+        assert placement_byte_count(placement) <= placement_byte_count(greedy_by_size(wanted))
 
 
 def test_known_optimum() -> None:

@@ -25,7 +25,11 @@ POINTS = (23, 30, 37, 44, 51, 60)
 
 def allowed(room: SafeOffsets) -> set[int]:
     """All distances at which the blocks meet and may do so."""
-    return {d for d in range(GRAIN - room.over // GRAIN * GRAIN, room.under, GRAIN) if room.next_allowed(d) == d}
+    return {
+        d
+        for d in range(GRAIN - room.second_bytes // GRAIN * GRAIN, room.first_bytes, GRAIN)
+        if room.next_allowed(d) == d
+    }
 
 
 def transposed(n: int) -> ir.PrimFunc:
@@ -117,7 +121,7 @@ def test_safe_at_every_size(name: str) -> None:
         common = own if common is None else common & own
     assert common is not None and allowed(room) <= common
     if name in EXACT:
-        assert allowed(room) == common and room.shared
+        assert allowed(room) == common and room.max_shared_bytes
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -128,7 +132,7 @@ def test_of_one_size_as_the_other_analysis(name: str) -> None:
     conflicts = Precedence(expand_memory_calls(func), {}).conflicts(first, out)
     room = SafeOffsets(first.nbytes, out.nbytes, distances_without_conflicts(conflicts, first.nbytes, out.nbytes))
     assert allowed(room) <= allowed(room_of(func))
-    assert name == "words" or room.shared == room_of(func).shared
+    assert name == "words" or room.max_shared_bytes == room_of(func).max_shared_bytes
 
 
 @pytest.mark.parametrize("name", [name for name in OPEN if name != "words"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from microc.errors import InternalError
 from microc.module import Module
-from microc.plan.liveness import Demand, Unit, make_demand, placement_size
+from microc.plan.liveness import Demand, Unit, make_demand, placement_byte_count
 from microc.plan.memories import Homes, Waits, assign_memories, restrict_demand
 from microc.plan.placement import first_fit
 from microc.plan.plan import plan_in_one_arena, plan_module
@@ -39,7 +39,10 @@ def fitting(wanted: Demand, memories: list[Memory]) -> Iterator[Homes]:
         own = [[u for u, home in zip(wanted.units, homes, strict=True) if home == m] for m in range(len(memories))]
         if all(
             min(
-                (placement_size(first_fit(restrict_demand(wanted, units), order)) for order in permutations(units)),
+                (
+                    placement_byte_count(first_fit(restrict_demand(wanted, units), order))
+                    for order in permutations(units)
+                ),
                 default=0,
             )
             <= memory.size

@@ -24,7 +24,7 @@ from microc.module import Arithmetic, Module
 from microc.ops import registry
 from microc.ops.lowering import node_macs, window_of_one_output_row
 from microc.ops.matrix.gemm import recover_quantised_weights
-from microc.plan.liveness import count_covered_addresses, lifetimes
+from microc.plan.liveness import compute_lifetimes, count_covered_addresses
 from microc.schedule.rules.rule import FAST_MATH, HALF_FLOATS, HALF_MATH, HALF_WEIGHTS, THREADS
 from microc.target import SIZE, SPEED, Board, CodeMemory, Goal, Memory, Target
 from microc.transform.attention import block_attention, find_attention
@@ -387,7 +387,7 @@ def live_tensor_and_workspace_bytes(module: Module) -> list[tuple[int, int]]:
     while the call runs, and the workspaces of the call."""
     assert module.plan is not None
     live: list[list[tuple[int, int]]] = [[] for _ in module.calls]
-    for name, (first, last) in lifetimes(module, io_in_arena=module.plan.io_in_arena).items():
+    for name, (first, last) in compute_lifetimes(module, io_in_arena=module.plan.io_in_arena).items():
         offset = module.plan.offsets[name]
         for step in range(max(first, 0), min(last, len(live) - 1) + 1):
             live[step].append((offset, offset + module.values[name].nbytes))

@@ -28,7 +28,14 @@ from microc.ops.lowering import (
     other_inputs_read_by_row,
     window_of_one_output_row,
 )
-from microc.plan.liveness import Overlaps, SafeOffsets, demand_of_module, least_bytes_by_call, lifetimes, safe_distances
+from microc.plan.liveness import (
+    Overlaps,
+    SafeOffsets,
+    compute_lifetimes,
+    demand_of_module,
+    least_bytes_by_call,
+    safe_distances,
+)
 from microc.plan.placement import MAX_CHAINS, MAX_LOWERED_CHAINS
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
@@ -301,7 +308,7 @@ class ChainEstimator:
     def __init__(self, chain_lowering: ChainLowering, module: Module, *, io_in_arena: bool) -> None:
         self.chain_lowering, self.module = chain_lowering, module
         self.graph, self.groups = chain_lowering.graph, chain_lowering.groups
-        self.alive = lifetimes(module, io_in_arena=io_in_arena)
+        self.alive = compute_lifetimes(module, io_in_arena=io_in_arena)
         wanted = demand_of_module(module, Overlaps(module), io_in_arena=io_in_arena)
         self.needs = least_bytes_by_call(wanted, len(module.calls))[1:]
         self.names = {v.label: v.name for v in module.values.values() if v.storage not in ("const", "workspace")}
@@ -393,7 +400,7 @@ class ChainEstimator:
         source_bytes, result_bytes = sizes
         last_touch = np.repeat(np.array(read), source_bytes // len(read))
         first_write = np.repeat(np.array(written), result_bytes // len(written))
-        return SafeOffsets(source_bytes, result_bytes, safe_distances(first_write, last_touch)).shared
+        return SafeOffsets(source_bytes, result_bytes, safe_distances(first_write, last_touch)).max_shared_bytes
 
 
 def _round_up_to_words(nbytes: int) -> int:

@@ -24,7 +24,7 @@ from microc.isa import SCALAR
 from microc.module import AppliedOperator, Call, ConstantOperand, Kernel, Module, Value, View
 from microc.ops import registry
 from microc.plan.liveness import Overlaps
-from microc.plan.memories import with_hot_code
+from microc.plan.memories import move_hot_code_to_memory
 from microc.target import CodeMemory, Target
 from microc.tir import ir
 from microc.tir.rewrite import walk_all_exprs
@@ -432,7 +432,7 @@ def place_hot_code(module: Module, options: Options, capacity: BoardCapacity | N
     if not options.code_in_ram:
         return module
     assert capacity is not None and capacity.code is not None
-    return with_hot_code(module, _remaining_code_memory(module, capacity.code, options.io_in_arena))
+    return move_hot_code_to_memory(module, _remaining_code_memory(module, capacity.code, options.io_in_arena))
 
 
 def code_in_ram_gain(module: Module, capacity: BoardCapacity) -> float:
@@ -443,7 +443,7 @@ def code_in_ram_gain(module: Module, capacity: BoardCapacity) -> float:
     """
     if capacity.code is None or module.plan is None or module.plan.code is not None:
         return 0.0
-    with_code = with_hot_code(module, _remaining_code_memory(module, capacity.code, module.plan.io_in_arena))
+    with_code = move_hot_code_to_memory(module, _remaining_code_memory(module, capacity.code, module.plan.io_in_arena))
     saved = with_code.plan.code.saved if with_code.plan is not None and with_code.plan.code is not None else 0
     return saved / max(1, saved + sum(call.cycles for call in with_code.calls))
 
