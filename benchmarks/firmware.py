@@ -31,9 +31,9 @@ from microc import __version__
 from microc.codegen.c.resources import (
     FIRMWARE_TABLE,
     PARTS,
-    code_parts,
-    library_bytes,
-    min_and_max_flash_around_networks,
+    estimate_library_flash_bytes,
+    list_code_size_terms,
+    min_and_max_flash_without_networks,
 )
 from microc.codegen.project.firmware import project_files
 from microc.compiler.options import make_options
@@ -118,8 +118,12 @@ def measure_core(board: Board) -> list[float]:
             continue
         sizes = linked(module, board)
         if sizes is not None:
-            own = module.const_bytes + min_and_max_flash_around_networks(board, "rpc")[1] + library_bytes((module,))
-            rows.append(code_parts(module))
+            own = (
+                module.const_bytes
+                + min_and_max_flash_without_networks(board, "rpc")[1]
+                + estimate_library_flash_bytes((module,))
+            )
+            rows.append(list_code_size_terms(module))
             rest.append(sizes[0] - own)
             flash.append(sizes[0])
     parts, weights = np.array(rows, float), 1 / np.array(flash, float)

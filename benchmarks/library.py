@@ -32,7 +32,7 @@ from elftools.elf.relocation import RelocationSection
 from elftools.elf.sections import SymbolTableSection
 
 from microc.codegen.c.c_expressions import MATH_FUNCTIONS
-from microc.codegen.c.c_statements import helper_texts
+from microc.codegen.c.c_statements import print_helper_functions
 from microc.device.boards import load_board
 from microc.device.toolchain import find_compiler
 from microc.isa import FAMILIES
@@ -96,7 +96,7 @@ def linked(board: Board, folder: Path) -> tuple[Path, str, list[str]]:
     specs = [flag for flag in build.get("ld_flags", ()) if flag.startswith("--specs")]
     kept = [flag for flag in build["c_flags"] if flag != "-mcall-prologues"]  # a frame is what a function itself pushes
     own = FAMILIES[board.target.isa].own_math
-    texts = helper_texts([f"{name}_f32" for name in own], board.target.cpu).values()
+    texts = print_helper_functions([f"{name}_f32" for name in own], board.target.cpu).values()
     helpers = "\n".join(re.sub("^static", "__attribute__((noinline)) static", "\n".join(t), flags=re.M) for t in texts)
     names = {
         name: re.sub(rf"\b({'|'.join(own)})f?\(", r"\1_f32(", text) if own else text for name, text in names.items()

@@ -111,7 +111,7 @@ def own_bounds(module: Module) -> resources.StackBounds:
     """The bounds without library and callers."""
     nothing = dict.fromkeys(resources.CALLERS, 0)
     with (
-        patch.object(resources, "kernel_operations", lambda _: ()),
+        patch.object(resources, "list_kernel_library_operations", lambda _: ()),
         patch.object(resources, "CALLED_BYTES", 0),
         patch.object(resources, "CALLERS", nothing),
     ):

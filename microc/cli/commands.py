@@ -141,7 +141,7 @@ _SHOWN_SYMBOLS = 12
 
 def run_compile_command(arguments: Arguments) -> show.Answer:
     """Run ``microc compile``: compile one or several models into a C project, or one model into a relocatable network."""
-    from microc.codegen.output_files import check_folder
+    from microc.codegen.output_files import check_replaceable_folder
     from microc.codegen.project.protocols import BLOB_SUFFIX
     from microc.reports.summary import select_printed_advice
     from microc.reports.text_tables import memory_usage_rows
@@ -151,7 +151,7 @@ def run_compile_command(arguments: Arguments) -> show.Answer:
     if arguments.output.suffix == BLOB_SUFFIX and compilation_options(arguments).get("relocatable"):
         check_output_paths(**{"-o": arguments.output})
     else:
-        check_folder(arguments.output)
+        check_replaceable_folder(arguments.output)
         check_replaceable(arguments.output, arguments, arguments.models)
     if len(arguments.models) > 1:
         return _compile_several_networks(arguments, arguments.output)

@@ -155,7 +155,7 @@ def _demo_layer_row(name: str, width: int, clock_amount: int, macs: Any) -> str:
 def run_export_command(arguments: Arguments) -> show.Answer:
     """Run ``microc export``: write a network as a package for a build system."""
     from microc.codegen.exports import check_board, load_format
-    from microc.codegen.output_files import check_folder
+    from microc.codegen.output_files import check_replaceable_folder
     from microc.device.boards import load_board, make_board_of_core
 
     if arguments.listing:
@@ -176,7 +176,7 @@ def run_export_command(arguments: Arguments) -> show.Answer:
     export_format = load_format(arguments.format)  # raises for an unknown format before the slow compilation
     if arguments.board:
         check_board(export_format, load_board(arguments.board))
-    check_folder(arguments.output)
+    check_replaceable_folder(arguments.output)
     check_replaceable(arguments.output, arguments, [arguments.model], export_format.name)
     board = make_board_of_core(arguments.target or export_format.target) if not arguments.board else None
     inputs = [load_npy_file(path) for path in arguments.inputs] or None

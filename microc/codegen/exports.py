@@ -21,12 +21,12 @@ import jinja2
 from microc.base import file_access
 from microc.base.file_access import read_text
 from microc.base.immutable import frozen
-from microc.codegen.c.source import ModelContext, model_context, render_network
+from microc.codegen.c.source import ModelContext, make_model_context, render_network
 from microc.codegen.output_files import PROJECT_MARKER
-from microc.codegen.project.board_files import BuildSystemIds, board_ids
+from microc.codegen.project.board_files import BuildSystemIds, list_board_ids
 from microc.codegen.project.firmware import optimisation_options, webassembly_options
 from microc.codegen.project.manifest import manifest, to_json
-from microc.codegen.project.project_samples import Frame, sample_byte_literals, sample_definitions, sample_frames
+from microc.codegen.project.project_samples import Frame, print_sample_definitions, sample_byte_literals, sample_frames
 from microc.codegen.project.protocols import is_relocatable
 from microc.codegen.render import Code, Name, Text, Word, render, render_line
 from microc.errors import UsageError, known_names_hint
@@ -300,14 +300,14 @@ def _escape_texts(data: Any) -> Any:
             taken.add(escaped[text])
         return escaped[text]
 
-    def escape(value: Any) -> Any:
+    def escape_value(value: Any) -> Any:
         if isinstance(value, str):
             return escape_text(value)
         if isinstance(value, dict):
-            return {escape_text(key): escape(item) for key, item in value.items()}
-        return [escape(item) for item in value] if isinstance(value, list) else value
+            return {escape_text(key): escape_value(item) for key, item in value.items()}
+        return [escape_value(item) for item in value] if isinstance(value, list) else value
 
-    return escape(data)
+    return escape_value(data)
 
 
 def _join_folder_and_file(folder: str, file: str) -> str:
@@ -358,7 +358,7 @@ def _package_context(
     ``frames``: the frames of the sample; None for those of :func:`sample_frames`."""
     package = Name(PACKAGE.format(name=module.name))
     frames = sample_frames(module) if frames is None else frames
-    model = model_context(module, version, package)
+    model = make_model_context(module, version, package)
     context = PackageContext(
         model=model,
         format=FormatContext(Code(export_format.title), Code(export_format.status), Code(export_format.checked)),
@@ -366,10 +366,10 @@ def _package_context(
         cpu=Word(board.target.cpu),
         isa=Name(board.target.isa),
         board_title=Text(board.title),
-        ids=board_ids(board),
+        ids=list_board_ids(board),
         optimisation=Code(optimisation_options(board.target, module.options["optimize"])),
         compiling=Code(webassembly_options(board.target)),
-        samples=sample_definitions(module, frames, f"{model.upper}_FLASH " if model.flash_space else ""),
+        samples=print_sample_definitions(module, frames, f"{model.upper}_FLASH " if model.flash_space else ""),
         sample_bytes=sample_byte_literals(frames),
         manifest=Code(to_json(_escape_texts(manifest(module, version))).strip()),
         frames=len(frames) if module.state else 0,

@@ -9,7 +9,7 @@ from microc.base import dtypes
 from microc.base.immutable import frozen
 from microc.codegen.c.c_expressions import MATH_FUNCTIONS, ExprPrinter, dtype_abbreviation
 from microc.codegen.c.c_statements import INDENT, StmtPrinter, wrap_line
-from microc.codegen.c.identifiers import make_names_distinct, tile_names
+from microc.codegen.c.identifiers import list_tile_scalar_names, make_names_distinct
 from microc.codegen.render import Name
 from microc.errors import ScheduleError, UnsupportedError
 from microc.tir import ir
@@ -50,7 +50,7 @@ class DeviceKernel:
     items: tuple[int, int, int]
 
 
-def opencl_kernel(func: ir.PrimFunc) -> DeviceKernel:
+def print_opencl_kernel(func: ir.PrimFunc) -> DeviceKernel:
     """Print a TIR function as an OpenCL kernel.
 
     The kernel switches FP_CONTRACT off. Its results therefore equal those of C printed from the same schedule if both
@@ -170,7 +170,7 @@ class _OpenClStmtPrinter(StmtPrinter):
             return [f"__local {kind} {buffer.name}[{buffer.size}];"]
         if buffer.scope == "local":
             return [f"{kind} {buffer.name}[{buffer.size}];"]
-        names = tile_names(buffer, body)
+        names = list_tile_scalar_names(buffer, body)
         return [f"{kind} {', '.join(names)};"] if names else []
 
     def _print_vector_loop(self, loop: ir.For) -> list[str]:

@@ -198,7 +198,7 @@ def replace_folder_atomically(folder: Path, marker: str | None = PROJECT_MARKER,
     names the folder, for hints.
     """
     remove_leftovers(folder.parent, folder.name)
-    check_folder(folder, marker, option)
+    check_replaceable_folder(folder, marker, option)
     temporary = _temporary_sibling(folder, _NEW)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -284,7 +284,7 @@ def _contains_own_marker(folder: Path, marker: str | None) -> bool:
     return marker is not None and (folder / marker).is_file()
 
 
-def check_folder(folder: Path, marker: str | None = PROJECT_MARKER, option: str = "-o") -> None:
+def check_replaceable_folder(folder: Path, marker: str | None = PROJECT_MARKER, option: str = "-o") -> None:
     """Raise OutputError for a folder that :func:`replace_folder_atomically` would not replace.
 
     The check writes nothing, and therefore cannot detect every reason for which writing fails."""

@@ -182,7 +182,7 @@ class _TemplateCache(jinja2.BytecodeCache):
 
     def load_bytecode(self, bucket: Bucket) -> None:
         with suppress(OSError, EOFError, ValueError, TypeError):
-            head, cached = _cache_header(bucket), read_bytes(self.folder / f"{bucket.key}{self.file_suffix}")
+            head, cached = _make_cache_header(bucket), read_bytes(self.folder / f"{bucket.key}{self.file_suffix}")
             if cached.startswith(head):
                 bucket.code = marshal.loads(cached[len(head) :])
 
@@ -192,10 +192,10 @@ class _TemplateCache(jinja2.BytecodeCache):
                 suppress(OSError, OutputError),
                 replace_atomically(self.folder / f"{bucket.key}{self.file_suffix}") as temporary,
             ):
-                temporary.write_bytes(_cache_header(bucket) + marshal.dumps(bucket.code))
+                temporary.write_bytes(_make_cache_header(bucket) + marshal.dumps(bucket.code))
 
 
-def _cache_header(bucket: Bucket) -> bytes:
+def _make_cache_header(bucket: Bucket) -> bytes:
     """Return the first bytes of a cache entry, which identify Python's and Jinja's versions and the template's text."""
     return bc_magic + bucket.checksum.encode()
 
@@ -303,11 +303,11 @@ Tensor = Mapping[str, Any]
 
 def format_signature(model: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
     """Format the name, inputs and outputs of a network: ``digits(x: int8[1, 8, 8, 1] -> y: int8[1, 10])``."""
-    arrow = " -> ".join(", ".join(map(_tensor_text, tensors)) for tensors in (inputs, outputs))
+    arrow = " -> ".join(", ".join(map(_format_tensor, tensors)) for tensors in (inputs, outputs))
     return shorten_text(escape_unprintable(f"{model}({arrow})", ""))
 
 
-def _tensor_text(tensor: Tensor) -> str:
+def _format_tensor(tensor: Tensor) -> str:
     """Format the name, dtype and shape of a tensor: ``x: int8[1, 8, 8, 1]``."""
     return f"{tensor['name']}: {tensor['dtype']}[{', '.join(map(str, tensor['shape']))}]"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from microc import __version__
-from microc.codegen.c.identifiers import external_symbols
+from microc.codegen.c.identifiers import list_external_symbols
 from microc.codegen.output_files import write_tree
 from microc.codegen.project.firmware import RESERVED_FOLDERS, project_files, shared_arena
 from microc.codegen.render import html_table
@@ -138,7 +138,7 @@ def bundle(*programs: Program) -> Bundle:
     owners: dict[str, str] = {}
     for module in (program.module for program in programs):
         tables = (name for name, value in module.values.items() if value.storage == "const")
-        for name in sorted(external_symbols(module.name, tables)):
+        for name in sorted(list_external_symbols(module.name, tables)):
             if name in owners:
                 raise UsageError(
                     f"networks {owners[name]!r} and {module.name!r} both define the C name {name!r}",

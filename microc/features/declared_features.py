@@ -107,13 +107,13 @@ def _features_per_frame(front: Front) -> int:
 
 
 def _check_axis_order(
-    input_type: TensorType, frames: int, features_per_frame: int, bands_first: bool, where: str, input_name: str
+    input_type: TensorType, frame_count: int, features_per_frame: int, bands_first: bool, where: str, input_name: str
 ) -> None:
     """Raise UsageError if the axes of frames and features are in the opposite order in the input's shape."""
     found = [extent for extent in input_type.shape if extent != 1]
     expected = [
         extent
-        for extent in ((features_per_frame, frames) if bands_first else (frames, features_per_frame))
+        for extent in ((features_per_frame, frame_count) if bands_first else (frame_count, features_per_frame))
         if extent != 1
     ]
     if found == expected[::-1] and found != expected:

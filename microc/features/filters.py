@@ -46,25 +46,25 @@ class Signal:
     def is_float(self) -> bool:
         return self.dtype == "float32"
 
-    def op(self, op: str, *others: str, **attrs: Attr) -> Signal:
+    def op(self, op: str, *other_inputs: str, **attrs: Attr) -> Signal:
         """Append the operator ``op`` with the signal as its first input; return its output as a signal.
 
-        ``others``: names of its other inputs in the graph; ``attrs``: its attributes."""
+        ``other_inputs``: names of its other inputs in the graph; ``attrs``: its attributes."""
         self.net.at(len(self.net.types), op)
-        return replace(self, value=self.net.emit(op, (self.value, *others), attrs))
+        return replace(self, value=self.net.emit(op, (self.value, *other_inputs), attrs))
 
-    def constant(self, array: Array | float) -> str:
+    def declare_constant(self, array: Array | float) -> str:
         """Add a constant to the graph and return its name. Floats are stored as float32, integers in their dtype."""
         data: Array = np.asarray(array)
         return self.net.constant("constant", data.astype(np.float32) if data.dtype.kind == "f" else data)
 
     def multiply_by(self, factor: Array | float) -> Signal:
         """Return the signal multiplied by a float32 constant."""
-        return self.op("mul", self.constant(np.asarray(factor, np.float32)))
+        return self.op("mul", self.declare_constant(np.asarray(factor, np.float32)))
 
-    def add_constant(self, number: Array | float) -> Signal:
+    def add_number(self, number: Array | float) -> Signal:
         """Return the signal with a float32 constant added."""
-        return self.op("add", self.constant(np.asarray(number, np.float32)))
+        return self.op("add", self.declare_constant(np.asarray(number, np.float32)))
 
     def to_float32(self) -> Signal:
         """Return the signal as float32. Integers are multiplied by ``scale``."""
@@ -85,14 +85,14 @@ class Stage:
     """Base class of the stages of a pipeline, whose parameters are dataclass fields.
 
     :meth:`build` appends the stage's operators to the graph and returns their output signal. :meth:`needs` returns the
-    number of inputs (samples or frames) that ``count`` results require.
+    number of inputs (samples or frames) that ``result_count`` results require.
     """
 
     def build(self, signal: Signal) -> Signal:
         raise NotImplementedError(f"stage {type(self).__name__} must define build(signal)")
 
-    def needs(self, count: int) -> int:
-        return count
+    def needs(self, result_count: int) -> int:
+        return result_count
 
     def require_frames(self, signal: Signal, needs_spectra: bool = False) -> None:
         """Raise UsageError if the signal is not cut into frames, or if ``needs_spectra`` and the frames are no
@@ -173,17 +173,20 @@ KAISER_BETA, ZERO_CROSSINGS = 5.0, 10
 ``scipy.signal.resample_poly``."""
 
 
-def _apply_fir(signal: Signal, taps: Array, step: int, leading_zero_count: int) -> Signal:
-    """Apply an FIR filter of ``taps`` (phases, K) every ``step`` samples, after ``leading_zero_count`` zeros.
+def _apply_fir(signal: Signal, taps: Array, samples_per_result: int, leading_zero_count: int) -> Signal:
+    """Apply an FIR filter every ``samples_per_result`` samples, to the signal with ``leading_zero_count`` zeros in
+    front.
+
+    ``taps``: coefficients (phases, K) of the filter.
 
     For int16 samples the taps are stored as int16 with as many fractional bits as fit."""
     margin = ((0, 0), (leading_zero_count, 0), *((0, 0),) * (len(signal.shape) - 2))
     padded = signal.op("pad", padding=margin, value=0) if leading_zero_count else signal
     if signal.is_float:
-        return padded.op("fir", signal.constant(taps.astype(np.float32)), axis=1, down=step)
+        return padded.op("fir", signal.declare_constant(taps.astype(np.float32)), axis=1, down=samples_per_result)
     bits = max(0, min(15, floor(log2(32767 / max(np.abs(taps).max(), 0.5)))))
     stored = np.rint(taps * (1 << bits)).astype(np.int16)
-    return padded.op("fir", signal.constant(stored), axis=1, down=step, shift=bits)
+    return padded.op("fir", signal.declare_constant(stored), axis=1, down=samples_per_result, shift=bits)
 
 
 @dataclass(frozen=True)
@@ -256,7 +259,7 @@ class Biquads(Stage):
         start = np.zeros(biquad_state_shape(signal.shape, 1, len(rows), signal.dtype), stored.dtype)
         net = signal.net
         net.at(len(net.types), "biquads")
-        names = (signal.value, signal.constant(stored), signal.constant(start))
+        names = (signal.value, signal.declare_constant(stored), signal.declare_constant(start))
         return replace(signal, value=net.emit_all("biquads", names, {"axis": 1})[0])
 
 
@@ -310,6 +313,6 @@ class Resample(Stage):
             phases[phase, taps_before + offset - np.arange(phase_taps.size)] = phase_taps
         return replace(_apply_fir(signal, phases, down, taps_before), rate=signal.rate * up / down)
 
-    def needs(self, count: int) -> int:
+    def needs(self, result_count: int) -> int:
         up, down = self.ratio
-        return (-(-count // up) - 1) * down + 1 + (up - 1) * down // up
+        return (-(-result_count // up) - 1) * down + 1 + (up - 1) * down // up

@@ -86,7 +86,8 @@ class MicroFrontend:
 
     @property
     def lead(self) -> int:
-        """Number of frames before the first complete frame. The features of these frames are zeros."""
+        """Number of frames at the start of a recording whose windows are not yet full of samples. Their features are
+        zeros."""
         return -(-(self.length - self.step) // self.step)
 
     def samples(self, frames: int) -> int:
@@ -121,15 +122,21 @@ class MicroFrontend:
         return net.state(fresh_name(net.types, f"frontend_{name}"), initial_content)
 
     def _append_frame_operators(
-        self, samples: Signal, frame_index: int, tables: dict[str, str], noise: str, run_count: str, required_runs: int
+        self,
+        samples: Signal,
+        frame_index: int,
+        tables: dict[str, str],
+        noise_estimate: str,
+        earlier_run_count: str,
+        required_runs: int,
     ) -> tuple[str, str]:
         """Append the operators of one frame to the graph; return the names of its features and of the new noise
         estimate.
 
         ``frame_index``: position of the frame in the run. ``tables``: names of the constants of
-        :meth:`_append_constant_tables`. ``noise``: name of the noise estimate before the frame. ``run_count``: name of
-        the number of earlier runs; while it is below ``required_runs``, the features are zeros. It is empty if the
-        frame is always complete."""
+        :meth:`_append_constant_tables`. ``noise_estimate``: name of the value that holds the noise estimate before the
+        frame. ``earlier_run_count``: name of the value that holds the number of earlier runs; while this number is
+        below ``required_runs``, the features are zeros. The name is empty if the frame is always complete."""
         net, begin = samples.net, frame_index * self.step
         frame_samples = samples.op("slice", begin=(0, begin), end=(1, begin + self.length), strides=(1, 1))
         windowed = replace(frame_samples, value=net.reshape(frame_samples.value, (self.length,)))
@@ -142,9 +149,9 @@ class MicroFrontend:
         banks = [tables[name] for name in ("weights", "complements", "frequencies", "firsts", "widths")]
         sums = net.op("filter_bank", energy, *banks, channels=self.bands, name="filter_bank")
         signal = net.op("filter_bank_square_root", sums, scale, name="square_root")
-        if run_count:
+        if earlier_run_count:
             is_complete = net.op(
-                "greater_equal", run_count, net.constant("missing", np.array([required_runs], np.int32))
+                "greater_equal", earlier_run_count, net.constant("missing", np.array([required_runs], np.int32))
             )
             signal = net.op("where", is_complete, signal, net.constant("nothing", np.zeros(1, np.uint32)))
         shares = {"smoothing": self.even_smoothing, "alternate_smoothing": self.odd_smoothing}
@@ -155,14 +162,16 @@ class MicroFrontend:
             attrs[complement] = (1 << _NOISE_BITS) - int(_f(share) * _f(1 << _NOISE_BITS))
         attrs["min_signal_remaining"] = int(_f(self.least_remaining) * _f(1 << _NOISE_BITS))
         net.at(len(net.types), "spectral_subtraction")
-        signal, noise = net.emit_all("spectral_subtraction", (signal, noise), {**attrs, "clamping": False})
+        signal, noise_estimate = net.emit_all(
+            "spectral_subtraction", (signal, noise_estimate), {**attrs, "clamping": False}
+        )
         correction = self._correction_bits
         if self.pcan:
             right = _GAIN_BITS - correction - _SNR_BITS
-            signal = net.op("pcan", signal, noise, tables["gains"], snr_shift=right, name="pcan")
+            signal = net.op("pcan", signal, noise_estimate, tables["gains"], snr_shift=right, name="pcan")
         attrs = {"output_scale": 1 << _LOG_SHIFT, "input_correction_bits": correction}
         net.at(len(net.types), "filter_bank_log")
-        return net.emit("filter_bank_log", (signal,), attrs), noise
+        return net.emit("filter_bank_log", (signal,), attrs), noise_estimate
 
     @property
     def _fft_length(self) -> int:

@@ -35,7 +35,7 @@ COSINES: Mapping[str, tuple[float, ...]] = MappingProxyType(
 """Coefficients a of sum_j (-1)**j a[j] cos(2 pi j n / N)."""
 
 
-def window_samples(window_name: str, length: int, periodic: bool = True) -> Array:
+def make_window(window_name: str, length: int, periodic: bool = True) -> Array:
     """Return a window of ``length`` samples, float64. UsageError for a name that is not in :data:`COSINES`."""
     if window_name not in COSINES:
         raise UsageError(f"there is no window {window_name!r}", hint=known_names_hint(window_name, COSINES, "windows"))
@@ -58,7 +58,7 @@ NORMS = ("none", "slaney")
 _LINEAR, _KNEE, _STEP = 200 / 3, 1000.0, np.log(6.4) / 27
 
 
-def to_mel(hertz: Array, mel_scale: str) -> Array:
+def hertz_to_mel(hertz: Array, mel_scale: str) -> Array:
     """Convert frequencies in hertz to a mel scale: ``htk`` or ``slaney``."""
     f = np.asarray(hertz, np.float64)
     if mel_scale == "htk":
@@ -66,7 +66,7 @@ def to_mel(hertz: Array, mel_scale: str) -> Array:
     return np.where(f < _KNEE, f / _LINEAR, _KNEE / _LINEAR + np.log(np.maximum(f, _KNEE) / _KNEE) / _STEP)
 
 
-def to_hertz(mel: Array, mel_scale: str) -> Array:
+def mel_to_hertz(mel: Array, mel_scale: str) -> Array:
     """Convert frequencies of a mel scale, ``htk`` or ``slaney``, to hertz."""
     m = np.asarray(mel, np.float64)
     if mel_scale == "htk":
@@ -83,10 +83,10 @@ def compute_mel_weights(
     The bins are frequencies from 0 to half of ``sample_rate`` in hertz. The filters extend from ``fmin`` to
     ``fmax``."""
     frequencies = np.linspace(0, sample_rate / 2, bin_count)
-    first, last = (float(mel) for mel in to_mel(np.array([fmin, fmax]), scale))
+    first, last = (float(mel) for mel in hertz_to_mel(np.array([fmin, fmax]), scale))
     ends = np.linspace(first, last, band_count + 2)
-    corners = to_hertz(ends, scale)
-    positions, edges = (frequencies, corners) if triangles == "hertz" else (to_mel(frequencies, scale), ends)
+    corners = mel_to_hertz(ends, scale)
+    positions, edges = (frequencies, corners) if triangles == "hertz" else (hertz_to_mel(frequencies, scale), ends)
     rising = (positions - edges[:-2, None]) / (edges[1:-1] - edges[:-2])[:, None]
     falling = (edges[2:, None] - positions) / (edges[2:] - edges[1:-1])[:, None]
     weights: Array = np.maximum(0, np.minimum(rising, falling))
@@ -205,18 +205,20 @@ class Spectrogram(Stage):
         window_length = self.window_length or size
         front = (size - window_length) // 2
         padded_window = np.pad(
-            window_samples(self.window, window_length, self.periodic), (front, size - window_length - front)
+            make_window(self.window, window_length, self.periodic), (front, size - window_length - front)
         )
         if signal.is_float:
-            spectrum = signal.op("power_spectrum", signal.constant(padded_window.astype(np.float32)), fft_length=length)
+            spectrum = signal.op(
+                "power_spectrum", signal.declare_constant(padded_window.astype(np.float32)), fft_length=length
+            )
             return spectrum if self.power == 2 else spectrum.op("sqrt")
         shift = SQUARES_SHIFT if self.power == 2 else 0
-        stored = signal.constant(np.rint(padded_window * 32767).astype(np.int16))
+        stored = signal.declare_constant(np.rint(padded_window * 32767).astype(np.int16))
         spectrum = signal.op("power_spectrum", stored, fft_length=length, shift=shift)
         unit = signal.scale * length / 32767
         if self.power == 2:
             return replace(spectrum, scale=unit**2 * 2**shift)
-        root = spectrum.op("filter_bank_square_root", signal.constant(np.array(0, np.int32)))
+        root = spectrum.op("filter_bank_square_root", signal.declare_constant(np.array(0, np.int32)))
         return replace(root.op("cast", dtype="uint64"), scale=unit)
 
 
@@ -227,7 +229,7 @@ def _sum_bands(signal: Signal, weights: Array) -> Signal:
     flat, starts, widths = pack_nonzero_band_weights(weights)
     scale = float(flat.max(initial=0)) / MAX_WEIGHT or 1.0
     stored_weights = flat.astype(np.float32) if signal.is_float else np.rint(flat / scale).astype(np.uint16)
-    sums = signal.op("band_sums", signal.constant(stored_weights), starts=starts, widths=widths)
+    sums = signal.op("band_sums", signal.declare_constant(stored_weights), starts=starts, widths=widths)
     return sums if signal.is_float else replace(sums, scale=signal.scale * scale)
 
 
@@ -332,14 +334,14 @@ class Log(Stage):
         reference_level = factor * log(max(self.reference, self.floor))
         if signal.dtype != "uint64" or self.range:
             signal = signal.to_float32()
-            shifted = signal.add_constant(self.offset) if self.offset else signal
-            logarithm = shifted.op("maximum", signal.constant(self.floor)).op("log")
+            shifted = signal.add_number(self.offset) if self.offset else signal
+            logarithm = shifted.op("maximum", signal.declare_constant(self.floor)).op("log")
             logarithm = logarithm if factor == 1.0 else logarithm.multiply_by(factor)
-            logarithm = logarithm.add_constant(-reference_level) if reference_level else logarithm
+            logarithm = logarithm.add_number(-reference_level) if reference_level else logarithm
             if not self.range:
                 return logarithm
             axes = tuple(range(len(logarithm.shape)))
-            least = logarithm.op("max", axes=axes, keepdims=True).add_constant(-self.range)
+            least = logarithm.op("max", axes=axes, keepdims=True).add_number(-self.range)
             return logarithm.op("maximum", least.value)
         steps = [min(round(number / signal.scale), (1 << 62)) for number in (self.offset, self.floor)]
         unit = factor * log(2) / (1 << FRACTION)
@@ -378,9 +380,9 @@ class Dct(Stage):
             matrix *= 1 + self.lifter / 2 * np.sin(np.pi * (rows + 1) / self.lifter)
         if signal.dtype != "int16":
             signal = signal.to_float32()
-            return signal.op("fir", signal.constant(matrix.astype(np.float32)), axis=-1, down=size)
+            return signal.op("fir", signal.declare_constant(matrix.astype(np.float32)), axis=-1, down=size)
         bits = 14 - ceil(log2(np.abs(matrix).max()))
         headroom = max(0, ceil(log2(np.abs(matrix).sum(axis=1).max())))
         stored = np.rint(matrix * 2.0**bits).astype(np.int16)
-        made = signal.op("fir", signal.constant(stored), axis=-1, down=size, shift=bits + headroom)
+        made = signal.op("fir", signal.declare_constant(stored), axis=-1, down=size, shift=bits + headroom)
         return replace(made, scale=signal.scale * 2**headroom)

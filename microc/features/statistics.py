@@ -36,18 +36,18 @@ def _square(frames: Signal) -> Signal:
     return frames.op("mul", frames.value)
 
 
-def _variance(frames: Signal) -> Signal:
+def _compute_variance(frames: Signal) -> Signal:
     """Return the variance of the elements of each frame."""
     return _reduce_frame_content(_square(_subtract_frame_mean(frames)), "mean")
 
 
 def _compute_standardised_moment(frames: Signal, order: int) -> Signal:
     """Return the standardised moment of ``order`` 3 (skewness) or 4 (kurtosis) of each frame."""
-    deviation, variance = _subtract_frame_mean(frames), _variance(frames)
+    deviation, variance = _subtract_frame_mean(frames), _compute_variance(frames)
     raised = _square(deviation) if order == 4 else deviation
     total = _reduce_frame_content(raised.op("mul", _square(deviation).value), "mean")
     norm = _square(variance) if order == 4 else variance.op("mul", variance.op("sqrt").value)
-    return total.op("div", norm.add_constant(EPSILON).value)
+    return total.op("div", norm.add_number(EPSILON).value)
 
 
 def _count_zero_crossings(frames: Signal) -> Signal:
@@ -55,7 +55,7 @@ def _count_zero_crossings(frames: Signal) -> Signal:
     size = frames.shape[-1]
     if size < 2:
         raise UsageError(f"zero_crossings: got frames of {size} sample, expected 2 or more", hint="use longer frames")
-    negative = frames.op("less", frames.constant(0.0))
+    negative = frames.op("less", frames.declare_constant(0.0))
     changes = negative.slice_last_axis(1, size).op("not_equal", negative.slice_last_axis(0, size - 1).value)
     return _reduce_frame_content(changes.op("cast", dtype="float32"), "sum")
 
@@ -63,8 +63,8 @@ def _count_zero_crossings(frames: Signal) -> Signal:
 FRAME_STATISTICS: Mapping[str, Callable[[Signal], Signal]] = MappingProxyType(
     {
         "mean": lambda x: _reduce_frame_content(x, "mean"),
-        "std": lambda x: _variance(x).op("sqrt"),
-        "variance": _variance,
+        "std": lambda x: _compute_variance(x).op("sqrt"),
+        "variance": _compute_variance,
         "rms": lambda x: _reduce_frame_content(_square(x), "mean").op("sqrt"),
         "energy": lambda x: _reduce_frame_content(_square(x), "sum"),
         "min": lambda x: _reduce_frame_content(x, "min"),
@@ -88,7 +88,7 @@ def _bin_frequencies_in_hertz(spectrum: Signal) -> Any:
 
 def _divide_with_epsilon(dividend: Signal, divisor: Signal) -> Signal:
     """Return dividend / (divisor + EPSILON), so that silence gives 0."""
-    return dividend.op("div", divisor.add_constant(EPSILON).value)
+    return dividend.op("div", divisor.add_number(EPSILON).value)
 
 
 def _spectral_centroid(spectrum: Signal) -> Signal:
@@ -101,7 +101,9 @@ def _spectral_centroid(spectrum: Signal) -> Signal:
 
 def _spectral_bandwidth(spectrum: Signal) -> Signal:
     """Return the standard deviation of the frequencies in hertz around the centroid, weighted by the spectrum."""
-    distance = _square(_spectral_centroid(spectrum).op("sub", spectrum.constant(_bin_frequencies_in_hertz(spectrum))))
+    distance = _square(
+        _spectral_centroid(spectrum).op("sub", spectrum.declare_constant(_bin_frequencies_in_hertz(spectrum)))
+    )
     return _divide_with_epsilon(
         _reduce_frame_content(spectrum.op("mul", distance.value), "sum"), _reduce_frame_content(spectrum, "sum")
     ).op("sqrt")
@@ -118,7 +120,7 @@ def _rolloff_frequency(spectrum: Signal) -> Signal:
 
 def _spectral_flatness(spectrum: Signal) -> Signal:
     """Return the geometric mean of the spectrum divided by its arithmetic mean."""
-    floored = spectrum.op("maximum", spectrum.constant(1e-10))
+    floored = spectrum.op("maximum", spectrum.declare_constant(1e-10))
     return (
         _reduce_frame_content(floored.op("log"), "mean")
         .op("exp")
@@ -229,7 +231,7 @@ def _normalise(stage: Stage, signal: Signal, offset: Any, divisor: Any) -> Signa
     if not low.any() and not by.ndim and not signal.is_float:
         return replace(signal, scale=signal.scale / float(by))
     real = signal.to_float32()
-    shifted = real.op("sub", real.constant(low.astype(np.float32))) if low.any() else real
+    shifted = real.op("sub", real.declare_constant(low.astype(np.float32))) if low.any() else real
     return shifted.multiply_by(1 / by)
 
 
@@ -310,9 +312,9 @@ class Pcen(Stage):
         s = (sqrt(1 + 4 * squared) - 1) / (2 * squared)
         start = np.zeros(biquad_state_shape(x.shape, 1, 1, "float32"), np.float32)
         rows = np.array([[s, 0, 0, s - 1, 0]], np.float32)
-        names = (x.value, x.constant(rows), x.constant(start))
+        names = (x.value, x.declare_constant(rows), x.declare_constant(start))
         x.net.at(len(x.net.types), "biquads")
         smooth = replace(x, value=x.net.emit_all("biquads", names, {"axis": 1})[0])
-        gained = x.op("mul", smooth.add_constant(self.eps).op("pow", x.constant(-self.gain)).value)
-        powered = gained.add_constant(self.bias).op("pow", x.constant(self.power))
-        return powered.add_constant(-(self.bias**self.power)) if self.bias else powered
+        gained = x.op("mul", smooth.add_number(self.eps).op("pow", x.declare_constant(-self.gain)).value)
+        powered = gained.add_number(self.bias).op("pow", x.declare_constant(self.power))
+        return powered.add_number(-(self.bias**self.power)) if self.bias else powered

@@ -59,7 +59,7 @@ class Config:
         if self.board.endswith(".toml"):
             yield Path(self.board)
         for name, files in self.options.items():
-            if _names_files(OPTIONS[name]) and name != "dump":
+            if _is_path_option(OPTIONS[name]) and name != "dump":
                 yield from files if isinstance(files, tuple) else (files,)
 
 
@@ -173,15 +173,15 @@ def _resolve_output_folder(path: Path, folder: Any) -> Path:
     """Return the path of the C project's folder, which commands will replace.
 
     Raises UsageError if the folder is not below the folder of ``microc.toml``, so that nothing else is replaced."""
-    if isinstance(folder, str) and "\0" not in folder and _is_below(path.parent / folder, path.parent):
+    if isinstance(folder, str) and "\0" not in folder and _is_inside_folder(path.parent / folder, path.parent):
         return path.parent / folder
     raise _invalid_value_error(path, "folder", f"a folder below that of {path.name}: {FOLDER}")
 
 
-def _is_below(path: Path, folder: Path) -> bool:
-    """Test whether a path is below a folder, after links and ``..`` are resolved."""
+def _is_inside_folder(inner_path: Path, folder: Path) -> bool:
+    """Test whether a path is inside of a folder, after links and ``..`` are resolved."""
     try:
-        return folder.resolve() in path.resolve().parents
+        return folder.resolve() in inner_path.resolve().parents
     except (OSError, RuntimeError):  # links in a circle
         return False
 
@@ -224,13 +224,13 @@ def _convert_option_value(name: str, option: Option, value: Any, folder: Path) -
     if option.word is option_values.read_text_lines and isinstance(value, str):
         return option.check(name, option_values.read_text_lines(str(folder / value)))
     # Paths are resolved against the file's folder, not the current one: commands may run in a subfolder of the project.
-    if _names_files(option):
+    if _is_path_option(option):
         paths = value if isinstance(value, list) else [value]
         if not all(isinstance(item, str) for item in paths) or (isinstance(value, list) and default != ()):
             raise UsageError(f"{name} cannot be {value!r}", hint="write the path of a file")
         files = tuple(folder / item for item in paths)
         # microc.toml may come from somebody else, so it may not name output files outside of its folder.
-        if option.path == WRITTEN and not all(_is_below(folder / item, folder) for item in paths):
+        if option.path == WRITTEN and not all(_is_inside_folder(folder / item, folder) for item in paths):
             raise UsageError(
                 f"{name}: {value!r} is outside of the folder of microc.toml", hint="name a path inside of the folder"
             )
@@ -260,7 +260,7 @@ def _is_command_syntax(toml_value: Any) -> bool:
     )
 
 
-def _names_files(option: Option) -> bool:
+def _is_path_option(option: Option) -> bool:
     """Test whether the value of an option is a path."""
     return option.word in (Path, option_values.parse_path)
 

@@ -76,13 +76,13 @@ def find_tools(board: str = "") -> tuple[Finding, ...]:
         findings.append(Finding(name, "Python package", True, _package_version(name), ""))
     if not board:
         findings += [Finding(name, purpose, False, _package_version(name), "") for name, purpose in READERS]
-    for name, purpose, essential in _programs_for_board(load_board(board)) if board else PROGRAMS:
+    for name, purpose, essential in _list_programs_for_board(load_board(board)) if board else PROGRAMS:
         path = find_program_or_simulator(name)
         findings.append(Finding(name, purpose, essential, _program_version(path) if path else "", path))
     return tuple(findings)
 
 
-def _programs_for_board(board: Board) -> list[tuple[str, str, bool]]:
+def _list_programs_for_board(board: Board) -> list[tuple[str, str, bool]]:
     """List the programs for a board as (name, purpose, True if essential).
 
     Essential are the programs that build and emulate its firmware. Of the programs that can flash the board only the

@@ -156,7 +156,7 @@ def check_model(
         kernels=sum(not registry.get(nodes[0].op).view for nodes in groups_of(fused)),
         macs=count_macs(read),
         weight_bytes=sum(array.nbytes for array in fused.consts.values()),
-        live=peak_live_bytes_between_kernels(fused),
+        live=estimate_peak_live_bytes_between_kernels(fused),
         least=least,
         board=board.name if board else "",
         verdict="no" if reasons else "yes" if need and certain else "maybe" if bounded else "",
@@ -209,9 +209,9 @@ def _list_nameable_tensors(graph: Graph) -> Iterator[dict[str, Any]]:
         yield from ({**_describe_tensor(graph, name), "operator": node.op} for name in node.outputs if name)
 
 
-def peak_live_bytes_between_kernels(graph: Graph) -> int:
-    """Return the largest number of bytes of values that are live between two kernels of a fused graph, which run in the
-    order of its nodes.
+def estimate_peak_live_bytes_between_kernels(graph: Graph) -> int:
+    """Estimate the largest number of bytes of values that are live between two successive kernels of a fused graph, if
+    kernels run in the order of the graph's nodes.
 
     The bytes during a kernel are not counted, because its results may overwrite operands that are not read later."""
     groups = groups_of(graph)

@@ -64,7 +64,7 @@ def write_new_project(folder: Path, model: Path | None, board: str, options: Map
     start = ProjectTemplateValues(Text(folder.resolve().name), Text(copy), Text(board_name), Code(FOLDER))
     files: dict[str, bytes] = {
         NAME: format_config(
-            copy, board_name, {name: _resolve_paths(value) for name, value in options.items()}
+            copy, board_name, {name: _make_paths_absolute(value) for name, value in options.items()}
         ).encode(),
         copy: read_model_bytes(source),
         "README.md": render("new/README.md.j2", start).encode(),
@@ -76,12 +76,12 @@ def write_new_project(folder: Path, model: Path | None, board: str, options: Map
     return tuple(files)
 
 
-def _resolve_paths(value: Any) -> Any:
+def _make_paths_absolute(value: Any) -> Any:
     """Make the paths in an option's value absolute, because the project resolves relative paths against its own
     folder."""
     if isinstance(value, Path):
         return value.resolve()
-    return tuple(map(_resolve_paths, value)) if isinstance(value, tuple) else value
+    return tuple(map(_make_paths_absolute, value)) if isinstance(value, tuple) else value
 
 
 # ---- The demonstration: it compiles a model, boots the firmware on an emulated board, and reads results over the serial line.
@@ -152,7 +152,7 @@ def run_demonstration(board: str, progress: Progress | None = None) -> Demonstra
 
     Raises the errors of compiling, of building and of the serial line."""
     folder = file_access.examples_folder() / "digits"
-    images, labels = _load_digit_images()
+    images, labels = _load_digit_images_and_labels()
     reference = json.loads((folder / "reference.json").read_text(encoding="utf-8"))[MODEL]
     with tempfile.TemporaryDirectory(prefix="microc-demo-") as temporary:
         start = time.monotonic()
@@ -173,7 +173,7 @@ def run_demonstration(board: str, progress: Progress | None = None) -> Demonstra
             )  # fmt: skip
 
 
-def _load_digit_images() -> tuple[Array, Array]:
+def _load_digit_images_and_labels() -> tuple[Array, Array]:
     """Load the images of digits, shuffled and quantised to the network's input, and their labels in the same order."""
     with np.load(file_access.examples_folder() / "digits" / "digits_test.npz") as data:
         order = np.random.default_rng(_SEED).permutation(len(data["labels"]))

@@ -85,7 +85,9 @@ def _find_problems_of_case(operator: OpDef, case: Case, has_external_functions: 
         return
     graph = _build_single_node_graph(operator, case, attrs, inferred, arrays)
     runs = [("interpreted", _interpret_loops), ("in C", _compile_and_run_on_host)]
-    for run_name, run in (*runs, ("in C by meaning", _compile_and_run_by_meaning)) if has_external_functions else runs:
+    for run_name, run in (
+        (*runs, ("in C by meaning", _compile_and_run_python_definitions)) if has_external_functions else runs
+    ):
         try:
             results = run(graph, arrays)
         except MicrocError as error:
@@ -163,7 +165,7 @@ def _compile_and_run_on_host(graph: Graph, arrays: Sequence[Array], *flags: str)
     return list(outputs) if isinstance(outputs, tuple) else [outputs]
 
 
-def _compile_and_run_by_meaning(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
+def _compile_and_run_python_definitions(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
     """Compile a graph for this computer with external functions replaced by their Python definitions, run it, and
     return its outputs."""
     return _compile_and_run_on_host(graph, arrays, f"-D{PORTABLE}")

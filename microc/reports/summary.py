@@ -8,8 +8,8 @@ from typing import Any
 
 from microc import __version__
 from microc.codegen.c.resources import stack_bound
-from microc.codegen.project.manifest import manifest, streaming_data
-from microc.codegen.project.project_samples import self_test_entry
+from microc.codegen.project.manifest import describe_streaming, manifest
+from microc.codegen.project.project_samples import describe_self_test
 from microc.compiler.fit.budget import region_bytes
 from microc.compiler.fit.footprint import board_capacity, compute_firmware_footprint
 from microc.compiler.lowering.module_builder import code_in_ram_gain
@@ -49,7 +49,7 @@ def summarise_module(module: Module, board: Board) -> dict[str, Any]:
         "arena": plan.size,
         "arena_lower_bound": plan.lower_bound,
         "memories": describe_tensor_memories(module),
-        "streaming": None if module.streaming is None else streaming_data(module.streaming),
+        "streaming": None if module.streaming is None else describe_streaming(module.streaming),
         "without_streams": asdict(module.plain) if module.plain else None,
         "planner": plan.planner,
         "io_in_arena": plan.io_in_arena,
@@ -61,7 +61,7 @@ def summarise_module(module: Module, board: Board) -> dict[str, Any]:
         "board_flash": region_bytes(board, "flash"),
         "board_ram": region_bytes(board, "ram"),
         "inputs": [describe_value(module, name) for name in module.inputs],
-        "self_test": self_test_entry(module),
+        "self_test": describe_self_test(module),
         "external": [asdict(decision) for decision in module.decisions],
         "outputs": [describe_value(module, name) for name in module.outputs],
         "state": [{**describe_value(module, name), "bytes": module.values[name].nbytes} for name in module.state],

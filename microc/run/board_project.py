@@ -14,7 +14,7 @@ from typing import Any
 
 from microc.base.file_access import read_text
 from microc.base.immutable import frozen
-from microc.codegen.c.source import shared_source
+from microc.codegen.c.source import render_shared_library_source
 from microc.codegen.output_files import PROJECT_MARKER, replace_atomically, write_tree
 from microc.codegen.project.accelerators import OWN_CODE_FOLDER
 from microc.codegen.project.board_files import abi_checksum
@@ -329,7 +329,7 @@ def build_host_library(project: Project) -> Library:
             where=str(project.folder),
             hint=_COMPILE_AGAIN.format(shlex.quote(str(project.folder))),
         ) from error
-    return build_library({**sources, "shared.c": shared_source(manifest)}, f"-D{PORTABLE}")
+    return build_library({**sources, "shared.c": render_shared_library_source(manifest)}, f"-D{PORTABLE}")
 
 
 # ---- The line to a board: find it, choose its rate, and find the project whose firmware answers.

@@ -18,7 +18,7 @@ from microc import __version__
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.codegen.project.firmware import optimisation_options
-from microc.codegen.project.protocols import IMAGE_SOURCES, LOADING_SCRIPT, image_files
+from microc.codegen.project.protocols import IMAGE_SOURCES, LOADING_SCRIPT, render_linked_network_files
 from microc.codegen.render import format_signature, html_table
 from microc.compiler import validation
 from microc.compiler.api import Program
@@ -189,7 +189,7 @@ class CodeLoader:
         addresses = {name: base + at for name, at in constant_offsets.items()}
         with tempfile.TemporaryDirectory(prefix="microc-load-") as name:
             folder = Path(name)
-            for file, text in image_files(module, __version__, addresses, base + code_offset).items():
+            for file, text in render_linked_network_files(module, __version__, addresses, base + code_offset).items():
                 (folder / file).write_text(text, encoding="utf-8")
             flags = optimisation_options(self.board.target, module.options["optimize"]).split()
             elf = compile_and_link_for_board(self.board, folder, IMAGE_SOURCES, LOADING_SCRIPT, *flags)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from microc import te
 from microc.base.dtypes import Array
-from microc.codegen.project.firmware import runtime_sources
+from microc.codegen.project.firmware import list_runtime_sources
 from microc.compiler.api import Program
 from microc.compiler.lowering.module_builder import firmware_fingerprint
 from microc.compiler.single_function import compile_function
@@ -161,7 +161,7 @@ class LoadRunner(BoardRunner):
 
     def __init__(self, board: Board, port: str = "", *, patience: float = PATIENCE) -> None:
         super().__init__(board, port, patience=patience)
-        runtime_sources(board, PROTOCOL)
+        list_runtime_sources(board, PROTOCOL)
         self.board = board.name + FROM_RAM
         self._stack = ExitStack()
         self._desk: TuningBoard | None = None

@@ -12,10 +12,10 @@ import microc
 from microc.codegen.c.resources import (
     PARTS,
     _read_firmware_tables,
-    code_bound,
-    code_parts,
-    library_bytes,
-    min_and_max_flash_around_networks,
+    estimate_library_flash_bytes,
+    estimate_max_code_bytes,
+    list_code_size_terms,
+    min_and_max_flash_without_networks,
 )
 from microc.compiler.fit.footprint import compute_firmware_footprint
 from microc.compiler.options import Options, make_options
@@ -43,8 +43,8 @@ def test_every_board_has_a_row() -> None:
             assert row is not None and row["core"] == board.target.cpu.partition("+")[0]
             assert (
                 3000
-                < min_and_max_flash_around_networks(board, "rpc")[0]
-                == min_and_max_flash_around_networks(board, "rpc")[1]
+                < min_and_max_flash_without_networks(board, "rpc")[0]
+                == min_and_max_flash_without_networks(board, "rpc")[1]
                 < 12_000
             )
     assert all(len(row) == len(PARTS) and min(row) >= 0 for row in _read_firmware_tables()["cores"].values())
@@ -52,11 +52,11 @@ def test_every_board_has_a_row() -> None:
 
 def test_boards_without_a_row_are_between_those_of_their_core() -> None:
     """A framework's core has no row, and takes the bounds of all."""
-    least, most = min_and_max_flash_around_networks(load_board("esp32"), "rpc")
+    least, most = min_and_max_flash_without_networks(load_board("esp32"), "rpc")
     assert least < most
     module = compiled("esp32")
     rows = _read_firmware_tables()["cores"].values()
-    assert code_bound(module) >= max(np.array(list(rows)) @ code_parts(module)) - 1
+    assert estimate_max_code_bytes(module) >= max(np.array(list(rows)) @ list_code_size_terms(module)) - 1
 
 
 @pytest.mark.parametrize(("board", "least"), [("microbit", 2000), ("mps2-an386", 0)])
@@ -64,11 +64,11 @@ def test_float_support_is_the_library_s(board: str, least: int) -> None:
     """A core without an FPU links sums, products and comparisons of floats."""
     module = compiled(board)
     need = compute_firmware_footprint((module,), load_board(board))
-    assert library_bytes((module,)) >= least
+    assert estimate_library_flash_bytes((module,)) >= least
     assert need.least_flash < need.flash
-    assert need.code == min_and_max_flash_around_networks(load_board(board), "rpc")[1] + library_bytes(
+    assert need.code == min_and_max_flash_without_networks(load_board(board), "rpc")[1] + estimate_library_flash_bytes(
         (module,)
-    ) + code_bound(module)
+    ) + estimate_max_code_bytes(module)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from microc.base.dtypes import Array
-from microc.codegen.c.interface import constant_definition
+from microc.codegen.c.interface import print_constant_definition
 from microc.device.boards import load_board
 from microc.module import Value
 from microc.tir import ir
@@ -42,7 +42,7 @@ def test_instructions(cpu: str, board: str, tmp_path: Path) -> None:
     data, answers = [], []
     for name, given in (("widen", halves), ("narrow", floats)):
         value = Value(f"{name}_x", given.shape, str(given.dtype), "const", given)
-        data.append("static " + "\n".join(constant_definition(value)))
+        data.append("static " + "\n".join(print_constant_definition(value)))
         kind = "float" if name == "widen" else "uint16_t"
         data.append(f"static {kind} {name}_result[{COUNT}];")
         answers.append(f"test_{name}({name}_x, {name}_result);")

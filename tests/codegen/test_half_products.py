@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from microc.base.dtypes import Array
-from microc.codegen.c.interface import constant_definition
+from microc.codegen.c.interface import print_constant_definition
 from microc.device.boards import load_board
 from microc.isa.vocabulary.matrix_products import HALF_PRODUCTS_LANES, HALF_SHAPES, float16_product_name
 from microc.module import Value
@@ -83,7 +83,7 @@ def test_instructions(level: str, wanted: dict[str, Array], tmp_path: Path) -> N
     for name, want in wanted.items():
         for label, array in zip("ab", operands(name), strict=True):
             value = Value(f"{name}_{label}", array.shape, str(array.dtype), "const", array)
-            data.append("static " + "\n".join(constant_definition(value)))
+            data.append("static " + "\n".join(print_constant_definition(value)))
         answers.append("memset(result, 0, sizeof result);")
         answers.append(f"test_{name}({name}_a, {name}_b, result);")
         answers.append(f"(void)microc_port_write((const uint8_t *)result, {want.nbytes});")

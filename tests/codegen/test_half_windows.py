@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from microc.base.dtypes import Array
-from microc.codegen.c.interface import constant_definition
+from microc.codegen.c.interface import print_constant_definition
 from microc.device.boards import load_board
 from microc.isa.vocabulary.matrix_products import HALF_WINDOWS, HALF_WINDOWS_LANES, TAPS, float16_window_name
 from microc.module import Value
@@ -94,7 +94,7 @@ def test_instructions(level: str, wanted: dict[str, Array], tmp_path: Path) -> N
         for param, array in zip(function(name).params[:-1], operands(name), strict=True):
             labels.append(f"{name}_{param.name}")
             value = Value(labels[-1], array.shape, str(array.dtype), "const", array)
-            data.append("static " + "\n".join(constant_definition(value)))
+            data.append("static " + "\n".join(print_constant_definition(value)))
         answers.append("memset(result, 0, sizeof result);")
         answers.append(f"test_{name}({', '.join([*labels, 'result'])});")
         answers.append(f"(void)microc_port_write((const uint8_t *)result, {want.nbytes});")

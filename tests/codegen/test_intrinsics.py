@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from microc.base.dtypes import Array, c_name, to_numpy
-from microc.codegen.c.interface import constant_definition
+from microc.codegen.c.interface import print_constant_definition
 from microc.device.boards import load_board
 from microc.isa import SCALAR, TENSOR
 from microc.isa.instruction_set import ANY
@@ -112,7 +112,7 @@ def program(cpu: str) -> str:
         names = [f"{name}_{param.name}" for param in params]
         for label, array in zip(names, operands(name), strict=False):
             value = Value(label, array.shape, str(array.dtype), "const", array)
-            data.append("static " + "\n".join(constant_definition(value, ALIGNED)))
+            data.append("static " + "\n".join(print_constant_definition(value, ALIGNED)))
         out = params[-1]
         data.append(f"static {c_name(out.dtype)} {names[-1]}[{out.size}] {ALIGNED};")
         answers.append(f"test_{name}({', '.join(names)});")

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from microc.base.dtypes import Array
-from microc.codegen.c.c_statements import helper_texts
+from microc.codegen.c.c_statements import print_helper_functions
 from microc.codegen.c.libm import MATH_HELPERS, ULP_BOUNDS
 from microc.isa import FAMILIES
 from microc.ops.registry import get
@@ -123,7 +123,7 @@ def test_every_function_has_a_bound() -> None:
 @pytest.mark.parametrize("name", MATH_HELPERS)
 def test_a_function_brings_the_functions_that_it_calls_alone(name: str) -> None:
     """An unused static function is an error in the tests' builds: ``acosh_f32`` ends like ``cosh_f32``."""
-    texts = helper_texts([name], "avr")
+    texts = print_helper_functions([name], "avr")
     for needed in texts:
         callers = [
             other for other, lines in texts.items() if other != needed and needed in re.findall(r"\w+", str(lines))

@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import microc
-from microc.codegen.c.resources import SAME_LIBRARY_AS, kernel_operations, library_costs_of_core
+from microc.codegen.c.resources import SAME_LIBRARY_AS, library_costs_of_core, list_kernel_library_operations
 from microc.device.boards import list_boards, load_board
 
 
@@ -26,4 +26,4 @@ def test_operations_of_a_kernel() -> None:
     graph = helper.make_graph([helper.make_node("Sin", ["x"], ["y"])], "sin", value[:1], value[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     module = microc.compile(model, board="microbit").module
-    assert {"copy", "float32.sin"} <= kernel_operations(module.kernels[0].func)
+    assert {"copy", "float32.sin"} <= list_kernel_library_operations(module.kernels[0].func)

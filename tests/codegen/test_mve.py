@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from microc.base.dtypes import HALF, Array, is_vector, to_numpy
-from microc.codegen.c.c_statements import helper_texts
-from microc.codegen.c.interface import constant_definition
+from microc.codegen.c.c_statements import print_helper_functions
+from microc.codegen.c.interface import print_constant_definition
 from microc.device.boards import load_board
 from microc.isa import SCALAR
 from microc.isa.arm_mve import ARM_MVE, ARM_MVE_FLOAT
@@ -105,7 +105,8 @@ def program() -> str:
         labels = [f"{name}_{param.name}" for param in params]
         for label, array in zip(labels, operands(name), strict=True):
             data.append(
-                "static " + "\n".join(constant_definition(Value(label, array.shape, str(array.dtype), "const", array)))
+                "static "
+                + "\n".join(print_constant_definition(Value(label, array.shape, str(array.dtype), "const", array)))
             )
         answers.append("memset(result, 0, sizeof result);")
         answers.append(f"test_{name}({', '.join([*labels, '(void *)result'])});")
@@ -135,7 +136,7 @@ def test_what_has_no_vector_among_its_parameters_stands_alone(tmp_path: Path) ->
     assert "copy_strided_i8" in alone
     files = [tmp_path / f"{name}.c" for name in alone]
     for name, path in zip(alone, files, strict=True):
-        texts = helper_texts([name], "cortex-m55")
+        texts = print_helper_functions([name], "cortex-m55")
         lines = (line for lines in texts.values() for line in lines)
         path.write_text("\n".join(("#include <stdint.h>", "#include <string.h>", *lines, "")))
     flags = [flag for flag in load_board("mps3-an547").raw["build"]["c_flags"] if not flag.startswith("--specs")]

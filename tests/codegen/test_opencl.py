@@ -14,7 +14,7 @@ import pytest
 import microc
 from microc import te, tir
 from microc.base.dtypes import to_numpy
-from microc.codegen.opencl import opencl_kernel
+from microc.codegen.opencl import print_opencl_kernel
 from microc.errors import ScheduleError, UsageError
 from microc.schedule.schedule import Schedule
 from tests.codegen.accelerator import NESTS, bound, needs_driver, product, tiles
@@ -80,14 +80,14 @@ def test_names_that_are_words_of_opencl() -> None:
 
 
 def test_what_the_schedule_says_is_in_the_text() -> None:
-    source = opencl_kernel(bound(tiles(32, 8), *NESTS).func).source
+    source = print_opencl_kernel(bound(tiles(32, 8), *NESTS).func).source
     assert "reqd_work_group_size(8, 8, 1)" in source and source.count("__local float") == 2
     assert source.count("barrier(CLK_LOCAL_MEM_FENCE);") == 2  # before the copies, and between them and the sums
     assert "float C_register;" in source
 
 
 def test_a_double_buffer_waits_once() -> None:
-    kernel = opencl_kernel(bound(tiles(32, 8), *NESTS).prefetch("k_0").func)
+    kernel = print_opencl_kernel(bound(tiles(32, 8), *NESTS).prefetch("k_0").func)
     assert kernel.source.count("barrier(") == 1 and "[128]" in kernel.source
 
 
@@ -95,7 +95,7 @@ def test_items_that_have_no_loop_in_a_nest_stand_by() -> None:
     """A block that is bound along one axis alone is done by the first items of the other."""
     schedule = bound(tiles(16, 8), "C_init", "B_shared", "C_register")
     rows, _ = schedule.loops_of("A_shared")[-2:]
-    assert "if (get_local_id(0) == 0) {" in opencl_kernel(schedule.bind(rows, "threadIdx.y").func).source
+    assert "if (get_local_id(0) == 0) {" in print_opencl_kernel(schedule.bind(rows, "threadIdx.y").func).source
 
 
 def test_text_has_bound_loops() -> None:
@@ -138,7 +138,7 @@ REFUSED: dict[str, tuple[Callable[[], Schedule], str]] = {
 def test_what_is_refused(what: str) -> None:
     make, says = REFUSED[what]
     with pytest.raises(ScheduleError, match=says):
-        opencl_kernel(make().func)
+        print_opencl_kernel(make().func)
 
 
 def test_a_reduction_is_not_bound() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.codegen.c.c_statements import StmtPrinter, helper_texts
-from microc.codegen.c.identifiers import is_callable_name, loop_name, make_names_distinct
+from microc.codegen.c.c_statements import StmtPrinter, print_helper_functions
+from microc.codegen.c.identifiers import is_callable_name, make_names_distinct, shorten_loop_name
 from microc.tir import ir
 from tests.support.native import build, call
 
@@ -69,7 +69,7 @@ def test_names_side_by_side(tmp_path: Path, compiler: str) -> None:
     ],
 )  # fmt: skip
 def test_loops_are_called_like_axes(name: str, shown: str) -> None:
-    assert loop_name(name, {"acc", "data", "data_workspace", "out"}) == shown
+    assert shorten_loop_name(name, {"acc", "data", "data_workspace", "out"}) == shown
 
 
 def test_values_are_numbered_as_they_come() -> None:
@@ -102,7 +102,7 @@ def test_all_helpers_are_known(tmp_path: Path) -> None:
     """Functions that printed code calls are taken: no kernel and no value is called like one."""
     names = [f"{op}_{kind}" for op in ("min", "max", "floordiv", "floormod") for kind in ("i32", "i64", "u32", "f32")]
     names += ["i32_of_f32", "f64_of_u64", "float16_to_float", "float_to_bfloat16", "int32x4"]
-    texts = helper_texts([name for name in names if "floor" not in name or name[-3:] != "f32"])
+    texts = print_helper_functions([name for name in names if "floor" not in name or name[-3:] != "f32"])
     assert all(map(is_callable_name, texts))
     source = tmp_path / "helpers.c"
     lines = [line for text in texts.values() for line in text]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from microc.base import file_access
-from microc.codegen.project.board_files import board_header, linker_script
+from microc.codegen.project.board_files import linker_script, render_board_header
 from microc.device.boards import list_boards, load_board
 from microc.device.emulators import find_program_or_simulator
 from microc.target import Board
@@ -59,7 +59,7 @@ def build(board: Board, folder: Path, *flags: str, program: Sequence[Path] = (SM
     """Compile and link the smoke firmware, or another program, with the board's port, as a project does."""
     skip_without(board)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "microc_board.h").write_text(board_header(board))
+    (folder / "microc_board.h").write_text(render_board_header(board))
     (folder / "linker.ld").write_text(linker_script(board))
     options = board.raw["build"]
     runtime = file_access.runtime_c_folder()

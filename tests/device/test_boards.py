@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from microc.base import file_access
-from microc.codegen.project.board_files import board_header, linker_script
+from microc.codegen.project.board_files import linker_script, render_board_header
 from microc.device.boards import list_boards, load_board
 from microc.errors import UsageError
 from microc.target import CodeMemory, Fetching
@@ -210,8 +210,8 @@ def test_slots_lie_in_the_flash(tmp_path: Path) -> None:
     assert "LENGTH = 0x10000" in linker_script(board, loaded_code="networks") and "LENGTH = 0x40000" in linker_script(
         board
     )
-    assert "#define MICROC_SLOTS_BASE 0x00010000u" in board_header(board, loaded_code="networks")
-    assert "SLOTS" not in board_header(board)
+    assert "#define MICROC_SLOTS_BASE 0x00010000u" in render_board_header(board, loaded_code="networks")
+    assert "SLOTS" not in render_board_header(board)
 
 
 @pytest.mark.cross
@@ -246,7 +246,7 @@ def test_linker_script(tmp_path: Path) -> None:
 
 
 def test_board_header() -> None:
-    text = board_header(load_board("netduinoplus2"))
+    text = render_board_header(load_board("netduinoplus2"))
     for line in (
         "MICROC_PORT_TICK_HZ 1000000000u",
         "MICROC_CONSOLE_BASE 0x40011000u",
@@ -255,7 +255,7 @@ def test_board_header() -> None:
         "MICROC_TIMER_BASE 0x40000000u",
     ):
         assert f"#define {line}\n" in text
-    assert "MICROC_CONSOLE" not in board_header(load_board("host"))
+    assert "MICROC_CONSOLE" not in render_board_header(load_board("host"))
 
 
 def test_memories_for_tensors() -> None:

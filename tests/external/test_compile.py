@@ -14,7 +14,7 @@ import pytest
 
 import microc
 from microc.cli import main
-from microc.codegen.project.accelerators import external_code_sources
+from microc.codegen.project.accelerators import merge_external_code_sources
 from microc.errors import InternalError, OutputError, ProgramError, UsageError
 from microc.external.backend import BACKENDS, Code, Entry, Region
 from microc.module import Module
@@ -186,11 +186,11 @@ def test_the_command_line_takes_it(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_two_networks_of_one_firmware_share_a_library() -> None:
     one, two = (project(name=name).module for name in ("one", "two"))
-    (shared,) = external_code_sources((one, two))
+    (shared,) = merge_external_code_sources((one, two))
     assert shared.files == one.sources[0].files
     other = replace(two, sources=(replace(two.sources[0], files={"acme.c": b""}),))
     with pytest.raises(UsageError, match="different copies of acme"):
-        external_code_sources((one, other))
+        merge_external_code_sources((one, other))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from microc.base.dtypes import Array, to_numpy
-from microc.codegen.c.source import model_context, render_network
+from microc.codegen.c.source import make_model_context, render_network
 from microc.codegen.render import Name
 from microc.module import Module
 
@@ -84,7 +84,7 @@ def build(jobs: Sequence[Job], folder: Path, compiler: str = "gcc", flags: Seque
     """The program of all networks, whose names differ; BuildError where the compiler refuses one."""
     sources = []
     for job in jobs:
-        context = replace(model_context(job.module, "0"), stem=Name(job.module.name))
+        context = replace(make_model_context(job.module, "0"), stem=Name(job.module.name))
         files, stem = render_network(context), job.module.name
         for name in (f"{stem}.h", f"{stem}_data.h"):
             (folder / name).write_text(files[name])

@@ -10,7 +10,7 @@ import pytest
 from microc.base.dtypes import Array
 from microc.errors import UsageError
 from microc.features import Bands, Dct, Frames, Log, Mel, Pipeline, Spectrogram, log_mel, mfcc, spectrogram
-from microc.features.spectral import COSINES, window_samples
+from microc.features.spectral import COSINES, make_window
 from tests.features.sounds import compared, int16, sound
 
 fft: Any = pytest.importorskip("scipy.fft")
@@ -61,7 +61,7 @@ def test_windows_are_scipys(name: str) -> None:
     for length in (2, 9, 64):
         for periodic in (True, False):
             np.testing.assert_allclose(
-                window_samples(name, length, periodic), windows.get_window(scipys, length, periodic), atol=1e-9
+                make_window(name, length, periodic), windows.get_window(scipys, length, periodic), atol=1e-9
             )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from microc.base.dtypes import Array, to_numpy
 from microc.codegen.c.c_expressions import ExprPrinter
-from microc.codegen.c.c_statements import StmtPrinter, helper_texts
+from microc.codegen.c.c_statements import StmtPrinter, print_helper_functions
 from microc.isa import CORES, FAMILIES
 from microc.tir import ir
 
@@ -28,7 +28,7 @@ def kernels_source(funcs: Sequence[ir.PrimFunc], cpu: str = "host") -> str:
     """Headers, helpers for a core and the functions, all ``static``."""
     printer = StmtPrinter(ExprPrinter(own_math=FAMILIES[CORES[cpu].family].own_math))
     kernels = ["\n".join(printer.print_function(func)) for func in funcs]
-    texts = ["\n".join(lines) for lines in helper_texts(printer.expr.helpers, cpu).values()]
+    texts = ["\n".join(lines) for lines in print_helper_functions(printer.expr.helpers, cpu).values()]
     headers = [f"#include <{name}.h>" for name in ("math", "stdbool", "stdint", "string")]
     return "\n\n".join(["\n".join(headers), *texts, *kernels]) + "\n"
 

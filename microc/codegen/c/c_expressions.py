@@ -39,12 +39,12 @@ def flat_index(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], largest_literal:
     number = simplify(total)
     if len(strides) < 2:
         return number
-    offsets = [(_trailing_literal(index), stride) for index, stride in zip(indices, strides, strict=True)]
+    offsets = [(_find_trailing_literal(index), stride) for index, stride in zip(indices, strides, strict=True)]
     rows = [(count, stride) for count, stride in offsets if count]
     return _replace_literals_by_row_products(number, rows, {s for s in strides if s > 1}, largest_literal)
 
 
-def _trailing_literal(index: ir.Expr) -> int:
+def _find_trailing_literal(index: ir.Expr) -> int:
     """Return the value of the literal that is the last term of an index; 0 if its last term is no literal."""
     match index:
         case ir.Const(int(value)) | ir.Bin("add", _, ir.Const(int(value))):
@@ -306,13 +306,15 @@ class ExprPrinter:
             return self._print(ir.Un("neg", b))
         return self._print_infix(op, a, b)
 
-    def _print_infix(self, op: str, a: ir.Expr, b: ir.Expr) -> tuple[str, int]:
+    def _print_infix(self, op: str, left: ir.Expr, right: ir.Expr) -> tuple[str, int]:
         """Print two operands with an operator of C between them. Return the text and its precedence."""
         c_operator, precedence = _C_BINARY_OPERATORS[op]
-        left, right = self._print_operand(a, c_operator, precedence), self._print_operand(b, c_operator, precedence + 1)
-        if op in ("shl", "shr") and isinstance(a, ir.Const) and self.largest_literal == MAX_INT16:
-            left = f"({dtypes.c_name(a.dtype)}){left}"  # a shift has the type of its left operand: a literal may be a 16-bit int
-        return f"{left} {c_operator} {right}", precedence
+        left_text = self._print_operand(left, c_operator, precedence)
+        right_text = self._print_operand(right, c_operator, precedence + 1)
+        if op in ("shl", "shr") and isinstance(left, ir.Const) and self.largest_literal == MAX_INT16:
+            # A shift has the type of its left operand, and a literal may be a 16-bit int.
+            left_text = f"({dtypes.c_name(left.dtype)}){left_text}"
+        return f"{left_text} {c_operator} {right_text}", precedence
 
     def _print_operand(self, expr: ir.Expr, c_operator: str, precedence: int) -> str:
         """Print an operand of the C operator ``c_operator``, in brackets if they are needed.

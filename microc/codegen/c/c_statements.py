@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from microc.base import dtypes
 from microc.base.immutable import frozen
 from microc.codegen.c.c_expressions import Bounds, ExprPrinter
-from microc.codegen.c.identifiers import make_names_distinct, tile_names
+from microc.codegen.c.identifiers import list_tile_scalar_names, make_names_distinct
 from microc.codegen.c.libm import HALF_FLOAT_HELPERS, MATH_HELPERS
 from microc.errors import InternalError
 from microc.isa import CORES, FAMILIES, SCALAR, Intrin, c_bodies_of_intrinsic
@@ -57,7 +57,7 @@ class BlockComments:
         self.current = name
         text = self.descriptions.get(name, "")
         self.descriptions[name] = re.split(r"[:\[]", text)[0]
-        return comment_lines(text, BLOCK_COMMENT_WIDTH) if text else []
+        return wrap_comment(text, BLOCK_COMMENT_WIDTH) if text else []
 
     def _written_buffers(self, stmt: ir.Stmt) -> frozenset[ir.Buffer]:
         """Return the buffers that a statement writes.
@@ -96,7 +96,7 @@ def _first_non_declaration(stmt: ir.Stmt) -> ir.Stmt:
             return stmt
 
 
-def comment_lines(text: str, line_width: int) -> list[str]:
+def wrap_comment(text: str, line_width: int) -> list[str]:
     """Return a C comment with ``text``, wrapped into lines.
 
     A blank is inserted into ``/*`` and ``*/`` in the text, and ``//`` becomes ``/``, the operator of division in C."""
@@ -308,7 +308,7 @@ class StmtPrinter:
             raise InternalError(
                 f"buffer {buffer.name}: got scope {buffer.scope}, expected register or local after lowering"
             )
-        names = tile_names(buffer, body)
+        names = list_tile_scalar_names(buffer, body)
         return [f"{dtypes.c_name(buffer.dtype)} {', '.join(names)};"] if names else []
 
     def print_function(
@@ -366,13 +366,13 @@ def wrap_line(line: str) -> list[str]:
     after the last one that fits."""
     indent = line[: len(line) - len(line.lstrip())]
     lines = []
-    while len(line) > C_STMT_WIDTH and (cut := _break_position(line, len(indent) + 24)):
+    while len(line) > C_STMT_WIDTH and (cut := _find_break_column(line, len(indent) + 24)):
         lines.append(line[:cut])
         line = f"{indent}{INDENT}{line[cut:].lstrip()}"
     return [*lines, line]
 
 
-def _break_position(line: str, min_position: int) -> int:
+def _find_break_column(line: str, min_position: int) -> int:
     """Return the column at which a line of C that is too long is broken; 0 if it cannot be broken.
 
     It is the end of the last separator that the fewest brackets enclose, among those that end after ``min_position`` and before
@@ -409,7 +409,7 @@ _DTYPE_OF_LETTER = {"i": "int", "u": "uint", "f": "float"}
 """Beginning of a dtype by the first letter of its abbreviation in a helper's name: ``int`` for the ``i`` of ``i32``."""
 
 
-def helper_texts(
+def print_helper_functions(
     helper_names: Iterable[str], cpu: str = "host", file_printer: ExprPrinter | None = None
 ) -> dict[str, list[str]]:
     """Return the C of the helper functions ``helper_names`` and of all helpers that they call: lines by helper name.
@@ -425,7 +425,7 @@ def helper_texts(
     def add_with_dependencies(name: str) -> None:
         if name not in sources:
             printer = ExprPrinter(own_math=own_math)
-            lines = helper_source(name, printer, cpu)
+            lines = print_helper_definition(name, printer, cpu)
             if file_printer is not None and printer.needs_math:
                 file_printer.needs_math = True
             for dependency in sorted(printer.helpers):
@@ -437,17 +437,17 @@ def helper_texts(
     for name in sorted(always_used):
         add_with_dependencies(name)
     return {
-        name: lines if name in always_used or dtypes.is_vector(name) else [*_attribute_lines("unused"), *lines]
+        name: lines if name in always_used or dtypes.is_vector(name) else [*_print_attribute("unused"), *lines]
         for name, lines in sources.items()
     }
 
 
-def _attribute_lines(name: str) -> list[str]:
+def _print_attribute(name: str) -> list[str]:
     """Print the attribute ``name`` for the function that follows, for compilers that know gcc's attributes."""
     return ["#if defined(__GNUC__)", f"__attribute__(({name}))", "#endif"]
 
 
-def helper_source(name: str, printer: ExprPrinter, cpu: str) -> list[str]:
+def print_helper_definition(name: str, printer: ExprPrinter, cpu: str) -> list[str]:
     """Return the lines of the C definition of the helper ``name`` for the core ``cpu``.
 
     The helpers that it calls are added to ``printer.helpers``."""
@@ -527,7 +527,7 @@ def _print_intrinsic_function(intrin: Intrin, printer: ExprPrinter, cpu: str) ->
         if dtype and dtypes.is_vector(dtype):
             printer.helpers[dtype] = None
     is_out_of_line = any(body.apart for _, body in c_bodies_of_intrinsic(intrin.name, cpu))
-    attribute = _attribute_lines("noinline") if is_out_of_line else []
+    attribute = _print_attribute("noinline") if is_out_of_line else []
     storage_class = "static" if is_out_of_line else "static inline"
     head = f"{storage_class} {dtypes.c_name(intrin.result) if intrin.result else 'void'} {intrin.name}({params})"
     units = [(each.guard, each.unit) for each in CORES[cpu].sets if intrin.lanes]

@@ -105,7 +105,7 @@ def network_name(text: str) -> str:
     return f"m_{name}" if name[0].isdigit() or name in RESERVED_NETWORK_NAMES or name.startswith(_OWN_PREFIX) else name
 
 
-def external_symbols(network: str, tables: Iterable[str]) -> set[str]:
+def list_external_symbols(network: str, tables: Iterable[str]) -> set[str]:
     """Return the external symbols that a network's C defines: its public functions, and its arrays of constants.
 
     ``tables``: names of the arrays, without the network's name in front."""
@@ -114,11 +114,11 @@ def external_symbols(network: str, tables: Iterable[str]) -> set[str]:
 
 def is_callable_name(name: str) -> bool:
     """Test whether ``name`` is the name of a function that printed code may call, or of a vector type that it may use."""
-    may_call = name in SCALAR or name in HALF_FLOAT_HELPERS or name in MATH_HELPERS or is_mathematical(name)
+    may_call = name in SCALAR or name in HALF_FLOAT_HELPERS or name in MATH_HELPERS or is_math_h_function(name)
     return may_call or name in ("memcpy", "memset", "main") or _HELPER_NAME.fullmatch(name) is not None
 
 
-def is_mathematical(name: str) -> bool:
+def is_math_h_function(name: str) -> bool:
     """Test whether ``name`` is a function of ``<math.h>`` that printed code may call."""
     return name in MATH_FUNCTIONS or name.removesuffix("f") in MATH_FUNCTIONS
 
@@ -146,7 +146,7 @@ def is_free_in_network(network: str, name: str) -> bool:
 # and values are numbered in the order of the printed text.
 
 
-def tile_names(buffer: ir.Buffer, body: ir.Stmt) -> list[str]:
+def list_tile_scalar_names(buffer: ir.Buffer, body: ir.Stmt) -> list[str]:
     """Return the C names of the scalars of a register tile that ``body`` writes.
 
     A peeled remainder of a loop writes fewer scalars than the tile has elements. ScheduleError if an index of a store to the
@@ -178,14 +178,15 @@ _PASS_WORD = re.compile(r"\d+|init|fill|from|[a-z]+\d+")
 """Pattern of the words that TIR passes append to the name of a loop or buffer that they copy or split."""
 
 
-def loop_name(name: str, buffers: Iterable[str]) -> str:
+def shorten_loop_name(qualified_name: str, buffer_names: Iterable[str]) -> str:
     """Return a short name for a loop, without the words that passes appended to its name.
 
-    ``buffers``: names of the function's buffers, which also occur as such words. If ``acc`` is one of them, ``y_acc_1`` becomes
-    ``y``. The suffix ``_0`` is that of the outer loop of a split: ``y_acc_0`` becomes ``y_tile``."""
-    longest = max((b for b in buffers if name.startswith(f"{b}_i")), key=len, default=None)
-    words = (name.removeprefix(f"{longest}_") if longest else name).split("_")
-    buffer_words = {word for buffer in buffers for word in buffer.split("_")}
+    ``buffer_names``: names of the function's buffers, which also occur as such words. If ``acc`` is one of them,
+    ``y_acc_1`` becomes ``y``. The suffix ``_0`` is that of the outer loop of a split: ``y_acc_0`` becomes
+    ``y_tile``."""
+    longest = max((b for b in buffer_names if qualified_name.startswith(f"{b}_i")), key=len, default=None)
+    words = (qualified_name.removeprefix(f"{longest}_") if longest else qualified_name).split("_")
+    buffer_words = {word for buffer in buffer_names for word in buffer.split("_")}
     suffixes: list[str] = []
     while len(words) > 1 and words[0] and (_PASS_WORD.fullmatch(words[-1]) or words[-1] in buffer_words):
         suffixes.append(words.pop())
@@ -210,18 +211,18 @@ class _FunctionRenamer:
                 case ir.For(var) | ir.Let(var):
                     self.used_names.add(var.name)
                 case ir.Alloc(buffer, body):
-                    self.used_names.update(_declared_names(buffer, body))
+                    self.used_names.update(_list_declared_names(buffer, body))
                     self.buffer_names.add(buffer.name)
                 case _:
                     pass
         self.variables: dict[ir.Var, ir.Var] = {}
         self.buffers: dict[ir.Buffer, ir.Buffer] = {}
 
-    def declare_variable(self, var: ir.Var, preferred: str) -> ir.Var:
+    def declare_variable(self, var: ir.Var, preferred_name: str) -> ir.Var:
         """Declare a variable in the innermost scope, and return the renamed variable.
 
-        Its name is ``preferred`` or, if this name is taken, ``preferred`` with a number appended."""
-        name = preferred if self.are_declarable([preferred]) else self.make_fresh_name(preferred)
+        Its name is ``preferred_name`` or, if this name is taken, ``preferred_name`` with a number appended."""
+        name = preferred_name if self.can_declare([preferred_name]) else self.make_fresh_name(preferred_name)
         renamed_var = var if name == var.name else replace(var, name=name)
         self.add_to_scope([renamed_var.name])
         self.variables[var] = renamed_var
@@ -237,21 +238,21 @@ class _FunctionRenamer:
         if stem == preferred:
             return self.declare_variable(var, preferred)
         return self.declare_variable(
-            var, next(n for n in (f"{stem}_{k}" for k in itertools.count()) if self.are_declarable([n]))
+            var, next(n for n in (f"{stem}_{k}" for k in itertools.count()) if self.can_declare([n]))
         )
 
-    def rename_buffer(self, buffer: ir.Buffer, preferred: str, body: ir.Stmt | None = None) -> ir.Buffer:
+    def rename_buffer(self, buffer: ir.Buffer, preferred_name: str, body: ir.Stmt | None = None) -> ir.Buffer:
         """Declare a buffer in the innermost scope, and return the renamed buffer.
 
         A register tile is declared as several scalars in C: one for each element that ``body`` writes."""
-        renamed_buffer = buffer if preferred == buffer.name else replace(buffer, name=preferred)
-        while not self.are_declarable(parts := _declared_names(renamed_buffer, body, buffer)):
-            renamed_buffer = replace(buffer, name=self.make_fresh_name(preferred))
+        renamed_buffer = buffer if preferred_name == buffer.name else replace(buffer, name=preferred_name)
+        while not self.can_declare(parts := _list_declared_names(renamed_buffer, body, buffer)):
+            renamed_buffer = replace(buffer, name=self.make_fresh_name(preferred_name))
         self.add_to_scope(parts)
         self.buffers[buffer] = renamed_buffer
         return renamed_buffer
 
-    def are_declarable(self, names: Iterable[str]) -> bool:
+    def can_declare(self, names: Iterable[str]) -> bool:
         """Test whether all ``names`` may be declared in the innermost scope.
 
         None of them may be reserved, or declared in a block around the current statement."""
@@ -262,7 +263,7 @@ class _FunctionRenamer:
 
         The name of a mathematical function, such as ``log2``, is permitted if the renamed function does not call it.
         """
-        return name not in self.called_names if is_mathematical(name) else is_free_identifier(name)
+        return name not in self.called_names if is_math_h_function(name) else is_free_identifier(name)
 
     @cached_property
     def called_names(self) -> set[str]:
@@ -311,7 +312,7 @@ class _FunctionRenamer:
             case ir.For(var, extent, body, kind, annotations):
                 extent, outer = self.rename_expr(extent), self.variables.get(var)
                 self.scopes.append(set())
-                counter = self.declare_variable(var, loop_name(var.name, self.buffer_names))
+                counter = self.declare_variable(var, shorten_loop_name(var.name, self.buffer_names))
                 renamed_stmt: ir.Stmt = ir.For(counter, extent, self.rename_block(body), kind, annotations)
                 self.scopes.pop()
                 self.restore_outer_variable(var, outer)
@@ -357,7 +358,7 @@ class _FunctionRenamer:
                 return expr
 
 
-def _declared_names(buffer: ir.Buffer, body: ir.Stmt | None, original: ir.Buffer | None = None) -> list[str]:
+def _list_declared_names(buffer: ir.Buffer, body: ir.Stmt | None, original: ir.Buffer | None = None) -> list[str]:
     """Return the C names that the declaration of a buffer needs: the array's name, or the names of a register tile's scalars.
 
     ``body``: the statement in which the buffer is visible. ``original``: the buffer under the name that it has in ``body``;
@@ -365,4 +366,4 @@ def _declared_names(buffer: ir.Buffer, body: ir.Stmt | None, original: ir.Buffer
     if buffer.scope != "register" or body is None:
         return [buffer.name]
     before = (original or buffer).name
-    return [buffer.name + part.removeprefix(before) for part in tile_names(original or buffer, body)]
+    return [buffer.name + part.removeprefix(before) for part in list_tile_scalar_names(original or buffer, body)]

@@ -31,7 +31,7 @@ _INDENT_MARGIN = 3
 """Width of the indentation of a line of numbers, less 1: the text of each number includes a blank."""
 
 
-def constant_declaration(value: Value, address_space: str = "") -> str:
+def print_constant_declaration(value: Value, address_space: str = "") -> str:
     """Return the C declaration of a constant array, such as ``const int8_t name[24]``, without storage class and initialiser.
 
     ``address_space``: the qualifier of the address space for constants and a blank; empty if the core has a single address
@@ -39,7 +39,7 @@ def constant_declaration(value: Value, address_space: str = "") -> str:
     return f"const {address_space}{dtypes.c_name(value.dtype)} {value.name}[{max(1, np.prod(value.shape, dtype=int))}]"
 
 
-def aligned_declaration(value: Value, attribute: str, address_space: str = "") -> str:
+def print_aligned_declaration(value: Value, attribute: str, address_space: str = "") -> str:
     """Return the C declaration of a constant array with the attribute that aligns the array.
 
     Constants with elements below 4 bytes are aligned, because kernels load several elements at once as a word. External code may
@@ -49,19 +49,19 @@ def aligned_declaration(value: Value, attribute: str, address_space: str = "") -
     suffix = f" {attribute}" if dtypes.nbytes(value.dtype) < 4 else ""
     if value.align > DEFAULT_ALIGNMENT:
         suffix = f" {attribute}_TO({value.align})"
-    return constant_declaration(value, address_space) + suffix
+    return print_constant_declaration(value, address_space) + suffix
 
 
-def constant_definition(value: Value, attribute: str = "", address_space: str = "") -> list[str]:
+def print_constant_definition(value: Value, attribute: str = "", address_space: str = "") -> list[str]:
     """Print the C definition of a constant array with its initialiser, as lines.
 
-    If ``attribute`` is given, the array is aligned as by :func:`aligned_declaration`."""
+    If ``attribute`` is given, the array is aligned as by :func:`print_aligned_declaration`."""
     assert value.data is not None
     lines = _wrap_literals(*_distinct_literals_and_indices(np.ascontiguousarray(value.data).reshape(-1), value.dtype))
     declaration_text = (
-        aligned_declaration(value, attribute, address_space)
+        print_aligned_declaration(value, attribute, address_space)
         if attribute
-        else constant_declaration(value, address_space)
+        else print_constant_declaration(value, address_space)
     )
     return [f"{declaration_text} = {{", *lines, "};"]
 
@@ -151,7 +151,7 @@ class ArenaContext:
     aligned: Code
 
 
-def arena_context(module: Module) -> ArenaContext:
+def make_arena_context(module: Module) -> ArenaContext:
     """Return the template variables of the arenas of a module that has a memory plan."""
     plan = _memory_plan(module)
     members = tuple(
@@ -162,22 +162,22 @@ def arena_context(module: Module) -> ArenaContext:
             _arena_used_bytes(module, arena),
             _section_attribute(plan, arena),
         )
-        for arena in separate_arenas(plan)
+        for arena in list_separate_arenas(plan)
     )
     if members:
         declared = Code(f"const struct {module.name}_arenas *arenas")
-        return ArenaContext(declared, Name("arenas"), members, Code(""), alignment_attribute(plan.align))
+        return ArenaContext(declared, Name("arenas"), members, Code(""), print_alignment_attribute(plan.align))
     section = next((_section_attribute(plan, arena) for arena in plan.used), Code(""))
-    return ArenaContext(Code("void *arena"), Name("arena"), (), section, alignment_attribute(plan.align))
+    return ArenaContext(Code("void *arena"), Name("arena"), (), section, print_alignment_attribute(plan.align))
 
 
-def alignment_attribute(align: int) -> Code:
+def print_alignment_attribute(align: int) -> Code:
     """Return the C attribute that aligns an array of ``uint64_t`` to ``align`` bytes. It is empty if the type's own alignment,
     8 bytes, suffices."""
     return Code(f"__attribute__((aligned({align})))" if align > 8 else "")
 
 
-def separate_arenas(plan: Plan) -> tuple[Arena, ...]:
+def list_separate_arenas(plan: Plan) -> tuple[Arena, ...]:
     """Return the arenas that functions receive as members of a struct: all arenas in use, or none if only one is in use."""
     return plan.used if len(plan.used) > 1 else ()
 
@@ -227,7 +227,7 @@ def _print_copy_begin_call(module: Module, name: str) -> Code:
 
 def _arena_containing(plan: Plan, offset: int) -> Arena | None:
     """Return the arena that contains the byte at ``offset`` of the memory plan; None if the plan has a single arena."""
-    several = separate_arenas(plan)
+    several = list_separate_arenas(plan)
     return next((arena for arena in reversed(several) if arena.start <= offset), None)
 
 

@@ -31,8 +31,8 @@ GENERATED, RUNTIME, PORTS = "network", "runtime", "ports"
 class Deviation:
     """A MISRA rule that the C of some parts of a project does not follow.
 
-    ``parts`` are among :data:`GENERATED`, :data:`RUNTIME` and :data:`PORTS`. ``mistaken`` is True if the code does follow the
-    rule and cppcheck's addon reports it in error."""
+    ``parts`` are among :data:`GENERATED`, :data:`RUNTIME` and :data:`PORTS`. ``mistaken`` is True if the report of
+    cppcheck's addon is a false positive."""
 
     rule: str
     parts: tuple[str, ...]
@@ -171,7 +171,7 @@ def find_deviation(rule: str, code_part: str) -> Deviation | None:
     return next((d for d in REQUIRED_DEVIATIONS + ADVISORY_DEVIATIONS if d.rule == rule and code_part in d.parts), None)
 
 
-def misra_page() -> str:
+def render_misra_page() -> str:
     """Return the text of the page docs/misra.md, in Markdown."""
     lines = [
         "# MISRA C:2012",
@@ -184,9 +184,9 @@ def misra_page() -> str:
         "registers and start-up. A firmware that calls the network itself has the first only. All other required rules",
         "that the addon checks are kept.",
         "",
-        *_deviation_table("Required rules", REQUIRED_DEVIATIONS),
+        *_format_deviation_table("Required rules", REQUIRED_DEVIATIONS),
         "",
-        *_deviation_table("Advisory rules that are not applied", ADVISORY_DEVIATIONS),
+        *_format_deviation_table("Advisory rules that are not applied", ADVISORY_DEVIATIONS),
         "",
         "## Static analysers",
         "",
@@ -198,7 +198,7 @@ def misra_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _deviation_table(title: str, rows: tuple[Deviation, ...]) -> list[str]:
+def _format_deviation_table(title: str, rows: tuple[Deviation, ...]) -> list[str]:
     """Return the lines of a Markdown table of deviations, under a heading with the text ``title``."""
     lines = [f"## {title}", "", "| rule | where | |", "|---|---|---|"]
     for row in rows:

@@ -99,25 +99,29 @@ def library_costs_of_core(cpu: str) -> LibraryCosts:
     return LibraryCosts(rows, sections, 1.0 if name == "host" else UNMEASURED)
 
 
-def network_operations(module: Module) -> frozenset[str]:
-    """Return the operations of all kernels of a network, by their names in ``library.json``."""
-    return frozenset().union(*(kernel_operations(kernel.func) for kernel in module.kernels))
+def list_network_library_operations(module: Module) -> frozenset[str]:
+    """Return the operations of a network's kernels for which a compiler may call C library functions: their names in
+    ``library.json``."""
+    return frozenset().union(*(list_kernel_library_operations(kernel.func) for kernel in module.kernels))
 
 
-def kernel_operations(func: ir.PrimFunc) -> frozenset[str]:
-    """Return the names in ``library.json`` of a kernel's operations.
+def list_kernel_library_operations(func: ir.PrimFunc) -> frozenset[str]:
+    """Return the operations of a kernel for which a compiler may call C library functions: their names in
+    ``library.json``.
 
     "copy" is always among them, because compilers may call ``memcpy`` and ``memset`` anywhere."""
-    return frozenset({"copy", *_operation_counts(func.body, SCALAR.entries)})
+    return frozenset({"copy", *_count_operations_by_name(func.body, SCALAR.entries)})
 
 
-def operation_count(func: ir.PrimFunc, name_part: str) -> int:
+def count_library_operations(func: ir.PrimFunc, name_part: str) -> int:
     """Count the operations of a kernel whose names in ``library.json`` contain ``name_part``."""
-    return sum(count for name, count in _operation_counts(func.body, SCALAR.entries).items() if name_part in name)
+    return sum(
+        count for name, count in _count_operations_by_name(func.body, SCALAR.entries).items() if name_part in name
+    )
 
 
 @lru_cache(maxsize=CACHED_KERNELS)
-def _operation_counts(body: ir.Stmt, _intrinsics_key: object) -> Mapping[str, int]:
+def _count_operations_by_name(body: ir.Stmt, _intrinsics_key: object) -> Mapping[str, int]:
     """Count the operations of a kernel's body by their names in ``library.json``.
 
     The second argument, the table of intrinsics, is only a part of the cache's key: plugins may add intrinsics or change what
@@ -240,7 +244,8 @@ GCC: Mapping[str, FrameWeights] = MappingProxyType({
     "arm vectors": FrameWeights(32, 5, 28, 26, 1.2, loop=24, node=3.6),
     "64": FrameWeights(64, 8, 88, 10, 1.1, loop=24, node=0.9),
 })  # fmt: skip
-"""Weights of stack frames for gcc with -O1, -O2, -O3 or -Os, by the kind of core that :func:`_kind_of_core` returns."""
+"""Weights of stack frames for gcc with -O1, -O2, -O3 or -Os, by the key that :func:`_frame_weights_key_of_core`
+returns."""
 CLANG: Mapping[str, FrameWeights] = MappingProxyType({
     "avr": GCC["avr"],
     "32": FrameWeights(36, 4, 36, 6, 2.6, loop=20, node=0.3),
@@ -294,12 +299,12 @@ def stack_bounds(module: Module) -> StackBounds:
     """Return upper estimates of the stack of a run. The stack of external code is not included."""
     cpu = module.options["cpu"]
     core, library = CORES[cpu], library_costs_of_core(cpu)
-    kind = _kind_of_core(core)
+    kind = _frame_weights_key_of_core(core)
     inlined = core.family == "riscv" and "fpu" in core.has
     deepest, arguments = [0.0, 0.0, 0.0], 0
     for kernel in module.kernels:
         func, facts = kernel.func, _frame_facts(kernel.func.body)
-        below = max(library.stack_bytes(kernel_operations(func)), CALLED_BYTES if facts.math else 0)
+        below = max(library.stack_bytes(list_kernel_library_operations(func)), CALLED_BYTES if facts.math else 0)
         count = len(func.params) + len(func.scalars)
         frames = (
             _optimised_frame_bytes(GCC[kind], facts, count),
@@ -315,8 +320,9 @@ def stack_bounds(module: Module) -> StackBounds:
     return StackBounds(gcc, clang, max(gcc, unoptimised))
 
 
-def _kind_of_core(core: Core) -> str:
-    """Return the kind of core that selects the weights of stack frames: ``avr``, ``32``, ``arm``, ``arm vectors`` or ``64``."""
+def _frame_weights_key_of_core(core: Core) -> str:
+    """Return the key of a core in the tables of stack frame weights: ``avr``, ``32``, ``arm``, ``arm vectors`` or
+    ``64``."""
     if core.family in ("host", "x86", "aarch64") or core.name.startswith("rv64"):
         return "64"
     if core.family == "arm" and any(instructions.unit for instructions in core.sets):
@@ -439,7 +445,7 @@ def _read_firmware_tables() -> Mapping[str, Any]:
     return tables
 
 
-def min_and_max_flash_around_networks(board: Board, protocol: str) -> tuple[int, int]:
+def min_and_max_flash_without_networks(board: Board, protocol: str) -> tuple[int, int]:
     """Return the smallest and the largest number of bytes of flash that a board's firmware needs besides networks.
 
     For a measured board both numbers are the same. For a board that was not measured, they are the extremes over the measured
@@ -456,7 +462,7 @@ def min_and_max_flash_around_networks(board: Board, protocol: str) -> tuple[int,
     return min(flash_bytes), max(flash_bytes)
 
 
-def static_ram_around_networks(board: Board, protocol: str) -> int | None:
+def static_ram_without_networks(board: Board, protocol: str) -> int | None:
     """Return the measured bytes of static RAM that a board's firmware needs besides networks.
 
     None if the board was not measured with its core and with this protocol."""
@@ -466,39 +472,39 @@ def static_ram_around_networks(board: Board, protocol: str) -> int | None:
     return int(row[protocol][1])
 
 
-def code_parts(module: Module) -> tuple[float, ...]:
-    """Return the numbers from which a network's code size is estimated, one for each of :data:`PARTS`."""
+def list_code_size_terms(module: Module) -> tuple[float, ...]:
+    """Return the terms of the linear estimate of a network's code size, one for each of :data:`PARTS`."""
     integers = floats = operations = 0
     for kernel in module.kernels:
-        if any("float" in name for name in kernel_operations(kernel.func)):
+        if any("float" in name for name in list_kernel_library_operations(kernel.func)):
             floats += kernel.code_bytes
-            operations += operation_count(kernel.func, "float")
+            operations += count_library_operations(kernel.func, "float")
         else:
             integers += kernel.code_bytes
     values = sum(value.storage != "const" for value in module.values.values())
     library = library_costs_of_core(module.options["cpu"])
     lacking = {
-        name for name in network_operations(module) if name.partition(".")[2] in MATH_FUNCTIONS
+        name for name in list_network_library_operations(module) if name.partition(".")[2] in MATH_FUNCTIONS
     } - library.operations.keys()
     return 1, len(module.calls), values, integers, floats, operations, len(lacking)
 
 
-def code_bound(module: Module) -> int:
+def estimate_max_code_bytes(module: Module) -> int:
     """Return an upper estimate of the size of a network's code in bytes, without the library functions that it calls."""
     rows: Mapping[str, Sequence[float]] = _read_firmware_tables()["cores"]
     core = module.options["cpu"].partition("+")[0]
     row = rows.get(SAME_LIBRARY_AS.get(core, core)) or [max(column) for column in zip(*rows.values(), strict=True)]
-    return round(sum(factor * part for factor, part in zip(row, code_parts(module), strict=True)))
+    return round(sum(factor * part for factor, part in zip(row, list_code_size_terms(module), strict=True)))
 
 
-def library_bytes(modules: Sequence[Module]) -> int:
-    """Return the bytes of flash of the library functions that the networks' kernels call.
+def estimate_library_flash_bytes(modules: Sequence[Module]) -> int:
+    """Estimate the bytes of flash of the C library functions that the networks' kernels call.
 
     Functions for copying memory are not included, because every firmware contains them. If the core of the networks was not
     measured, the result is the maximum over all measured cores. If a network adds or subtracts floats, the functions for both
     operations are included, because compilers replace an addition of a negative constant by a subtraction.
     """
-    used = set().union(*map(network_operations, modules))
+    used = set().union(*map(list_network_library_operations, modules))
     for dtype in ("float32", "float64"):
         add_and_sub = {f"{dtype}.add", f"{dtype}.sub"}
         used |= add_and_sub if add_and_sub & used else set()

@@ -13,25 +13,25 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.immutable import frozen
 from microc.codegen.c.c_expressions import MAX_INT16, MAX_INT32, ExprPrinter
-from microc.codegen.c.c_statements import C_STMT_WIDTH, INDENT, StmtPrinter, helper_texts, wrap_line
+from microc.codegen.c.c_statements import C_STMT_WIDTH, INDENT, StmtPrinter, print_helper_functions, wrap_line
 from microc.codegen.c.interface import (
     DEFAULT_ALIGNMENT,
     ArenaContext,
     Classes,
     InterfaceTensor,
-    aligned_declaration,
-    arena_context,
     arena_variable_and_offset,
     caller_arena_and_offset,
-    constant_definition,
     interface_tensor_of,
+    make_arena_context,
     output_classes_of,
+    print_aligned_declaration,
+    print_constant_definition,
     print_weight_copy_calls,
 )
 from microc.codegen.c.resources import StackBounds, stack_bounds
-from microc.codegen.project.accelerators import UNIT_NAMES, UnitContext, external_files, tensor_unit_context
+from microc.codegen.project.accelerators import UNIT_NAMES, UnitContext, list_external_files, make_tensor_unit_context
 from microc.codegen.project.manifest import manifest, to_json
-from microc.codegen.project.project_samples import SelfTestContext, self_test_context
+from microc.codegen.project.project_samples import SelfTestContext, make_self_test_context
 from microc.codegen.render import Code, Name, Note, Text, Word, render
 from microc.errors import InternalError
 from microc.isa import CORES, FAMILIES
@@ -47,21 +47,21 @@ HOT_CODE = "MICROC_HOT_CODE"
 the macro as the attributes that place such a kernel."""
 
 
-def kernel_text(module: Module, name: str) -> Code:
+def print_kernel_by_name(module: Module, name: str) -> Code:
     """Return the C of the kernel ``name``, as it is printed in the network's source file."""
-    return print_kernel(module, printer_of(module), [kernel.name for kernel in module.kernels].index(name))
+    return print_kernel(module, make_statement_printer(module), [kernel.name for kernel in module.kernels].index(name))
 
 
-def printer_of(module: Module) -> StmtPrinter:
+def make_statement_printer(module: Module) -> StmtPrinter:
     """Build the statement printer for a network's kernels, with the ``int`` size and math functions of the network's core."""
     family = FAMILIES[CORES[module.options["cpu"]].family]
     space = f"{module.name.upper()}_FLASH " if family.flash_space else ""
-    expr = ExprPrinter(MAX_INT16 if int_bits(module) == 16 else MAX_INT32, family.own_math)
+    expr = ExprPrinter(MAX_INT16 if required_int_bits(module) == 16 else MAX_INT32, family.own_math)
     sizes = {size.scalar: (size.minimum, size.maximum) for size in module.sizes}
     return StmtPrinter(expr, space, sizes, has_thread_pool=thread_count_of(module) > 1)
 
 
-def int_bits(module: Module) -> int:
+def required_int_bits(module: Module) -> int:
     """Return the minimum number of bits of C's ``int`` for which a network's C is correct: 16 or 32.
 
     It is 16 for cores with a separate address space for flash (AVR), whose ``int`` has 16 bits, and for the target ``host``,
@@ -140,15 +140,15 @@ def _arena_range(module: Module, name: str) -> range:
     return range(0) if start is None else range(start + offset, start + offset + module.values[name].nbytes)
 
 
-def short_layer_name(module: Module, call: Call, limit: int = 100) -> str:
-    """Return the name of the layer that a call computes, shortened to ``limit`` letters, for comments.
+def short_layer_name(module: Module, call: Call, max_length: int = 100) -> str:
+    """Return the name of the layer that a call computes, shortened to at most ``max_length`` characters, for comments.
 
     Converters join the names of fused layers by ``;``. Of joined names that are too long only the first is returned."""
     layer = call.layer.removeprefix(f"{module.source} ")
-    if len(layer) <= limit:
+    if len(layer) <= max_length:
         return layer
     first = layer.partition(";")[0]
-    return f"{first};..." if len(first) < limit else layer[: limit - 3] + "..."
+    return f"{first};..." if len(first) < max_length else layer[: max_length - 3] + "..."
 
 
 def print_kernel_call(module: Module, call: Call) -> Code:
@@ -297,7 +297,7 @@ class StepContext:
     layer: Text
 
 
-def model_context(module: Module, version: str, file_stem: str = "model") -> ModelContext:
+def make_model_context(module: Module, version: str, file_stem: str = "model") -> ModelContext:
     """Print all parts of a module, and return them as the variables of the templates of the network's C files.
 
     ``file_stem``: the common beginning of the names of these files."""
@@ -306,7 +306,7 @@ def model_context(module: Module, version: str, file_stem: str = "model") -> Mod
         raise InternalError(f"module {module.name}: it has no memory plan; expected one before C is printed")
     # The printer records the helpers and headers that the printed code needs. Kernels are therefore printed first, then helpers,
     # then the parts that depend on both.
-    printer = printer_of(module)
+    printer = make_statement_printer(module)
     space = printer.address_space
     kernels = tuple(print_kernel(module, printer, k) for k in range(len(module.kernels)))
     helpers = _print_helpers(module, printer)
@@ -320,14 +320,14 @@ def model_context(module: Module, version: str, file_stem: str = "model") -> Mod
     )
     constants = [_with_public_name(module, v) for v in stored]
     attribute = f"{module.name.upper()}_ALIGNED"
-    resets = _reset_statements(module)
+    resets = _print_reset_statements(module)
     return ModelContext(
         name=Name(module.name),
         upper=Name(module.name.upper()),
         source=Text(module.source),
         fingerprint=Word(module.fingerprint),
         version=Word(version),
-        arenas=arena_context(module),
+        arenas=make_arena_context(module),
         arena_size=plan.size,
         arena_align=plan.align,
         lower_bound=plan.lower_bound,
@@ -347,25 +347,25 @@ def model_context(module: Module, version: str, file_stem: str = "model") -> Mod
         inputs=tuple(interface_tensor_of(module, n) for n in module.inputs),
         outputs=tuple(interface_tensor_of(module, n) for n in module.outputs),
         classes=output_classes_of(module),
-        self_test=self_test_context(module),
+        self_test=make_self_test_context(module),
         helpers=helpers,
         kernels=kernels,
         steps=steps,
         resets=resets,
         copies=any(step >= 0 for step in plan.copies.values()),
         kept=any(step < 0 for step in plan.copies.values()),
-        data_declarations=tuple(Code(f"extern {aligned_declaration(v, attribute, space)};") for v in constants),
+        data_declarations=tuple(Code(f"extern {print_aligned_declaration(v, attribute, space)};") for v in constants),
         data_definitions=tuple(
-            Code("\n".join(constant_definition(v, attribute, space))) for v in constants if v.data is not None
+            Code("\n".join(print_constant_definition(v, attribute, space))) for v in constants if v.data is not None
         ),
         flash_space=_flash_address_space(module) if space else None,
         data_needs_math=not all(np.isfinite(v.data).all() for v in constants if v.data is not None),
         arena_end=max((offset + module.values[name].nbytes for name, offset in plan.offsets.items()), default=0),
-        int_bits=int_bits(module),
+        int_bits=required_int_bits(module),
         stem=Name(file_stem),
         threads=thread_count_of(module),
-        unit=tensor_unit_context(module, printer.expr.helpers),
-        includes=tuple(Word(name) for name in dict.fromkeys(_external_headers(module))),
+        unit=make_tensor_unit_context(module, printer.expr.helpers),
+        includes=tuple(Word(name) for name in dict.fromkeys(_list_external_headers(module))),
         fails=any(kernel.external is not None and kernel.external.fails for kernel in module.kernels),
         aligned=any(value.align > DEFAULT_ALIGNMENT for value in stored),
         hot_code=plan.code is not None,
@@ -373,7 +373,7 @@ def model_context(module: Module, version: str, file_stem: str = "model") -> Mod
     )
 
 
-def _external_headers(module: Module) -> Iterator[str]:
+def _list_external_headers(module: Module) -> Iterator[str]:
     """Yield the names of the headers that the external code of kernels includes. A name may occur several times."""
     for kernel in module.kernels:
         if kernel.external is not None:
@@ -399,11 +399,11 @@ def _print_helpers(module: Module, printer: StmtPrinter) -> tuple[Code, ...]:
 
     Each definition follows those of the helpers that it calls."""
     names = (name for name in printer.expr.helpers if name not in UNIT_NAMES)
-    texts = helper_texts(names, module.options["cpu"], printer.expr).values()
+    texts = print_helper_functions(names, module.options["cpu"], printer.expr).values()
     return tuple(Code("\n".join(part for line in lines for part in wrap_line(line))) for lines in texts)
 
 
-def _reset_statements(module: Module) -> tuple[Code, ...]:
+def _print_reset_statements(module: Module) -> tuple[Code, ...]:
     """Print the statements that reset a network: they copy weights to RAM and initialise every state tensor.
 
     The initial content of a state tensor is printed in the shortest way: as a repeated byte, as a repeated number, or as a
@@ -488,7 +488,7 @@ def network_files(module: Module, version: str) -> dict[str, str]:
     """Return the text of a network's C files by name: ``model.c``, ``model.h``, ``model_data.c`` and ``model_data.h``.
 
     ``version``: microc's version, which the files state."""
-    return render_network(model_context(module, version))
+    return render_network(make_model_context(module, version))
 
 
 def render_network(context: ModelContext) -> dict[str, str]:
@@ -498,29 +498,36 @@ def render_network(context: ModelContext) -> dict[str, str]:
 
 
 def shared_files(module: Module, version: str) -> dict[str, str]:
-    """Return the files from which a network's shared library for a desktop computer is compiled: text by file name.
+    """Return the files from which a network's shared library (``.so``) for a desktop computer is compiled: text by file
+    name.
 
     They are the network's C files, the entry points (``shared.c``), the manifest, and the sources of external code."""
     data = manifest(module, version)
-    external_sources = {path: data.decode("utf-8", "replace") for path, data in external_files(module.sources).items()}
-    files = {**network_files(module, version), "shared.c": shared_source(data), "manifest.json": to_json(data)}
+    external_sources = {
+        path: data.decode("utf-8", "replace") for path, data in list_external_files(module.sources).items()
+    }
+    files = {
+        **network_files(module, version),
+        "shared.c": render_shared_library_source(data),
+        "manifest.json": to_json(data),
+    }
     return {**files, **external_sources}
 
 
-def desktop_files(module: Module, version: str) -> dict[str, str]:
-    """Return a network's C files and its manifest: text by file name.
+def network_files_and_manifest(module: Module, version: str) -> dict[str, str]:
+    """Return the text of a network's C files and of its manifest, by file name.
 
     They are compiled for this computer, to compare its results with those of a board."""
     return {**network_files(module, version), "manifest.json": to_json(manifest(module, version))}
 
 
-def shared_source(network_manifest: Mapping[str, Any], level_index: int = 0, model: str = "") -> str:
+def render_shared_library_source(network_manifest: Mapping[str, Any], level_index: int = 0, model: str = "") -> str:
     """Render ``shared.c``, the entry points of a network's shared library for a desktop computer.
 
     A library may contain the same network several times, compiled for different cores. ``level_index`` distinguishes
     their entry points. ``model`` is then the network's name in all their manifests; if it is empty, the manifest stays as
     it is."""
-    end, core = entry_suffix(level_index), CORES.get(network_manifest["options"]["cpu"])
+    end, core = entry_point_suffix(level_index), CORES.get(network_manifest["options"]["cpu"])
     probe = core.probe if core else None
     probe_parts = (probe.guard, probe.text, probe.header, probe.attribute) if probe else ("", "", "", "")
     sizes = tuple(Name(size["name"]) for size in network_manifest.get("sizes", ()))
@@ -536,7 +543,7 @@ def shared_source(network_manifest: Mapping[str, Any], level_index: int = 0, mod
         f"void microc_reset{end}(void *arena);",
     )
     renamed_manifest = {**network_manifest, "model": model or network_manifest["model"]}
-    manifest_lines = constant_definition(
+    manifest_lines = print_constant_definition(
         _text_constant(f"microc_manifest{end}", json.dumps(renamed_manifest, ensure_ascii=True))
     )
     context = SharedContext(
@@ -554,10 +561,10 @@ def shared_source(network_manifest: Mapping[str, Any], level_index: int = 0, mod
     return render("project/shared.c.j2", context)
 
 
-def entry_suffix(level_index: int) -> str:
-    """Return the suffix of the names of a desktop library's entry points.
+def entry_point_suffix(level_index: int) -> str:
+    """Return the suffix of the names of the entry points in a shared library for a desktop computer.
 
-    ``level_index``: index, in the library, of the compilation of the network. The suffix of index 0 is empty."""
+    ``level_index``: index of the core among the cores that the library has code for. The suffix of index 0 is empty."""
     return f"_{level_index}" if level_index else ""
 
 

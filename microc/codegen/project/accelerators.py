@@ -34,7 +34,7 @@ class ExternalContext:
     folders: tuple[Word, ...]
 
 
-def external_code_sources(modules: Sequence[Module]) -> tuple[Sources, ...]:
+def merge_external_code_sources(modules: Sequence[Module]) -> tuple[Sources, ...]:
     """Return the sources of the external code that some networks use: one merged entry for each backend.
 
     UsageError if two networks use different copies of a backend's code."""
@@ -65,7 +65,7 @@ def _merge_sources(first: Sources, second: Sources) -> Sources:
     )
 
 
-def external_context(all_sources: Sequence[Sources]) -> ExternalContext | None:
+def make_external_context(all_sources: Sequence[Sources]) -> ExternalContext | None:
     """Return the build settings of all backends of external code, for templates; None if there is no external code."""
     if not all_sources:
         return None
@@ -80,7 +80,7 @@ def external_context(all_sources: Sequence[Sources]) -> ExternalContext | None:
     )
 
 
-def external_files(all_sources: Sequence[Sources]) -> dict[str, bytes]:
+def list_external_files(all_sources: Sequence[Sources]) -> dict[str, bytes]:
     """Return the content of all files of external code, by path in the project."""
     return {
         f"{EXTERNAL_FOLDER}/{Word(each.name)}/{Word(path)}": data
@@ -89,11 +89,11 @@ def external_files(all_sources: Sequence[Sources]) -> dict[str, bytes]:
     }
 
 
-def external_manifest_entry(module: Module) -> dict[str, Any]:
+def describe_external_code(module: Module) -> dict[str, Any]:
     """Return the entry ``external`` of a manifest as a dict with this key; an empty dict if no kernel is external code.
 
     The entry contains the backends with version and licence, the build settings, and the steps that external code computes."""
-    context = external_context(module.sources)
+    context = make_external_context(module.sources)
     kernels = {kernel.name: kernel.external for kernel in module.kernels if kernel.external is not None}
     if not kernels:
         return {}
@@ -151,7 +151,7 @@ class UnitContext:
     macs: int
 
 
-def tensor_unit_context(module: Module, helpers: Collection[str]) -> UnitContext | None:
+def make_tensor_unit_context(module: Module, helpers: Collection[str]) -> UnitContext | None:
     """Return the parameters of the core's tensor unit for templates; None if no kernel uses the unit.
 
     ``helpers``: names of the helper functions that the module's kernels call."""

@@ -66,19 +66,23 @@ class BoardContext:
     npu_constants: Word
 
 
-def board_header(board: Board, *, loaded_code: str = "", self_test: bool = False, hot_code_region: str = "") -> str:
+def render_board_header(
+    board: Board, *, loaded_code: str = "", self_test: bool = False, hot_code_region: str = ""
+) -> str:
     """Render ``microc_board.h``, a header that the build includes before every C file. For the arguments see
-    :func:`board_context`."""
+    :func:`make_board_context`."""
     return render(
         "board/microc_board.h.j2",
-        board_context(board, loaded_code=loaded_code, self_test=self_test, hot_code_region=hot_code_region),
+        make_board_context(board, loaded_code=loaded_code, self_test=self_test, hot_code_region=hot_code_region),
     )
 
 
 def linker_script(board: Board, *, loaded_code: str = "", hot_code_region: str = "") -> str:
     """Render ``linker.ld``, the linker script of a board with a flash and a RAM region. For the arguments see
-    :func:`board_context`."""
-    return render("board/linker.ld.j2", board_context(board, loaded_code=loaded_code, hot_code_region=hot_code_region))
+    :func:`make_board_context`."""
+    return render(
+        "board/linker.ld.j2", make_board_context(board, loaded_code=loaded_code, hot_code_region=hot_code_region)
+    )
 
 
 def abi_checksum(board: Board) -> int:
@@ -88,7 +92,7 @@ def abi_checksum(board: Board) -> int:
     return zlib.crc32(" ".join(board.raw["build"]["c_flags"]).encode())
 
 
-def board_context(
+def make_board_context(
     board: Board, *, loaded_code: str = "", self_test: bool = False, hot_code_region: str = ""
 ) -> BoardContext:
     """Return the variables of the templates of a board's header and linker script.
@@ -200,7 +204,7 @@ class BuildSystemIds:
     emulated: bool
 
 
-def board_ids(board: Board) -> BuildSystemIds:
+def list_board_ids(board: Board) -> BuildSystemIds:
     """Return the names that build systems have for a board, from the board's file."""
     names = board.ids
     platformio, cmsis = names.get("platformio"), names.get("cmsis")
@@ -238,7 +242,7 @@ _SAMPLE_PROMPT = {
 }
 
 
-def tasks_json(networks: Sequence[Name], is_host: bool) -> str:
+def render_tasks_json(networks: Sequence[Name], is_host: bool) -> str:
     """Return the text of ``tasks.json``, the editor's tasks for a project with ``networks``.
 
     ``is_host``: True if the project runs on this computer, so that there is no task ``flash``. The editor has patterns of its own
@@ -253,16 +257,16 @@ def tasks_json(networks: Sequence[Name], is_host: bool) -> str:
         }
     ]
     if not is_host:
-        task_list.append(_command_task("flash", "build"))
+        task_list.append(_make_command_task("flash", "build"))
     for name in networks:
         arguments = ("--network", str(name)) if len(networks) > 1 else ()
         label = f" {name}" if arguments else ""
-        task_list.append(_command_task("run", "build", "--input", "${input:sample}", *arguments, label=label))
-        task_list.append({**_command_task("verify", "build", *arguments, label=label), "group": "test"})
+        task_list.append(_make_command_task("run", "build", "--input", "${input:sample}", *arguments, label=label))
+        task_list.append({**_make_command_task("verify", "build", *arguments, label=label), "group": "test"})
     return to_json({"version": "2.0.0", "tasks": task_list, "inputs": [_SAMPLE_PROMPT]})
 
 
-def _command_task(command: str, preceding_task: str, *words: str, label: str = "") -> dict[str, Any]:
+def _make_command_task(command: str, preceding_task: str, *words: str, label: str = "") -> dict[str, Any]:
     """Return an editor's task that runs the microc command ``command`` on the project, after ``preceding_task``.
 
     ``words``: further arguments of the command. ``label``: suffix of the task's label."""

@@ -9,25 +9,32 @@ from typing import Any
 
 from microc.base import file_access
 from microc.base.immutable import frozen
-from microc.codegen.c.interface import alignment_attribute
-from microc.codegen.c.source import ModelContext, desktop_files, model_context, render_network
+from microc.codegen.c.interface import print_alignment_attribute
+from microc.codegen.c.source import ModelContext, make_model_context, network_files_and_manifest, render_network
 from microc.codegen.project.accelerators import (
     OWN_CODE_FOLDER,
     ExternalContext,
-    external_code_sources,
-    external_context,
-    external_files,
+    list_external_files,
+    make_external_context,
+    merge_external_code_sources,
 )
-from microc.codegen.project.board_files import KERNELS, NETWORKS, TASKS_FILE, board_header, linker_script, tasks_json
-from microc.codegen.project.manifest import manifest, project_manifest, to_json
+from microc.codegen.project.board_files import (
+    KERNELS,
+    NETWORKS,
+    TASKS_FILE,
+    linker_script,
+    render_board_header,
+    render_tasks_json,
+)
+from microc.codegen.project.manifest import make_project_manifest, manifest, to_json
 from microc.codegen.project.protocols import (
     LINK_ADDRESSES,
     POSITION_INDEPENDENT,
-    benchmark_main,
-    buffer_size_macros,
     is_relocatable,
-    relocatable_entry_files,
-    rpc_context,
+    make_rpc_context,
+    print_buffer_size_macros,
+    render_mlperf_main,
+    render_relocatable_entry_files,
 )
 from microc.codegen.project.sbom import add_sbom
 from microc.codegen.render import Code, Name, Setting, Text, Word, render
@@ -157,13 +164,13 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
     All modules must be compiled for ``board`` with the same goal, and their names must differ."""
     several = len(modules) > 1
     networks = tuple(
-        Network(Word(f"{module.name}/" if several else ""), model_context(module, version)) for module in modules
+        Network(Word(f"{module.name}/" if several else ""), make_model_context(module, version)) for module in modules
     )
     loadable = is_relocatable(modules[0].options)
     protocol = SLOTS if loadable else modules[0].options["protocol"]
-    external = external_code_sources(modules)
+    external = merge_external_code_sources(modules)
     context = _project_context(
-        networks, shared_arena(modules), board, modules[0].options, protocol, external_context(external)
+        networks, shared_arena(modules), board, modules[0].options, protocol, make_external_context(external)
     )
     files: dict[str, str | bytes] = {}
     # The files of a single network are in the project's root folder. Several networks have a folder each, with a manifest. The
@@ -171,46 +178,46 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
     for network, module in zip(networks, modules, strict=True):
         network_files = render_network(network.model)
         if loadable:
-            network_files |= relocatable_entry_files(modules)
+            network_files |= render_relocatable_entry_files(modules)
         else:
-            network_files["rpc_model.c"] = render("project/rpc_model.c.j2", rpc_context(module, several))
+            network_files["rpc_model.c"] = render("project/rpc_model.c.j2", make_rpc_context(module, several))
         if several:
             network_files["manifest.json"] = to_json({**manifest(module, version), "board": board.name})
         if module.own is not None:
             files.update(
                 {
                     f"{network.folder}{OWN_CODE_FOLDER}/{name}": text
-                    for name, text in desktop_files(module.own, version).items()
+                    for name, text in network_files_and_manifest(module.own, version).items()
                 }
             )
         files.update({network.folder + name: text for name, text in network_files.items()})
     for name in ("Makefile", *(() if loadable else ("CMakeLists.txt",)), "README.md"):
         files[name] = render(f"project/{name}.j2", context)
-    files.update(_framework_files(context))
-    files[TASKS_FILE] = tasks_json([network.model.name for network in networks], context.is_host)
+    files.update(_render_framework_files(context))
+    files[TASKS_FILE] = render_tasks_json([network.model.name for network in networks], context.is_host)
     template_folder = "loading" if loadable else "project"
     files["main.c"] = (
-        benchmark_main(modules, board) if protocol == "mlperf" else render(f"{template_folder}/main.c.j2", context)
+        render_mlperf_main(modules, board) if protocol == "mlperf" else render(f"{template_folder}/main.c.j2", context)
     )
     takes = CODE_BY_PROTOCOL.get(protocol, "")
     hot = next((module.plan.code.memory for module in modules if module.plan and module.plan.code), "")
-    header = board_header(board, loaded_code=takes, self_test=context.self_test, hot_code_region=hot)
-    files["board/microc_board.h"] = header + buffer_size_macros(board)
+    header = render_board_header(board, loaded_code=takes, self_test=context.self_test, hot_code_region=hot)
+    files["board/microc_board.h"] = header + print_buffer_size_macros(board)
     if context.has_linker_script:
         files["board/linker.ld"] = linker_script(board, loaded_code=takes, hot_code_region=hot)
     runtime = file_access.runtime_c_folder()
-    for name in (*RUNTIME_HEADERS, *runtime_sources(board, protocol), *_port_headers(runtime)):
+    for name in (*RUNTIME_HEADERS, *list_runtime_sources(board, protocol), *_list_port_headers(runtime)):
         files[f"runtime/{name}"] = (runtime / name).read_bytes()
-    files.update(external_files(external))
-    files["board/board.json"] = to_json(_board_data(board))
+    files.update(list_external_files(external))
+    files["board/board.json"] = to_json(_board_data_for_project(board))
     files["manifest.json"] = to_json(
-        {**(project_manifest(modules, version) if several else manifest(modules[0], version)), "board": board.name}
+        {**(make_project_manifest(modules, version) if several else manifest(modules[0], version)), "board": board.name}
     )
     # Last, since the bill of materials has a hash of every other file.
     return add_sbom(files, modules, board, version)
 
 
-def _board_data(board: Board) -> dict[str, Any]:
+def _board_data_for_project(board: Board) -> dict[str, Any]:
     """Return the data of the project's copy of the board's file.
 
     If a plugin defines the board's core, the data also describes the core, so that commands on the project do not need the
@@ -222,7 +229,7 @@ def _board_data(board: Board) -> dict[str, Any]:
     return {**board.raw, PLUGIN_CORE_KEY: {"family": core.isa, "features": sorted(core.features)}}
 
 
-def _framework_files(context: ProjectContext) -> dict[str, str]:
+def _render_framework_files(context: ProjectContext) -> dict[str, str]:
     """Render the files that the build tool of a vendor's framework reads, and a Makefile that calls this tool."""
     if context.framework is None:
         return {}
@@ -234,14 +241,15 @@ def _framework_files(context: ProjectContext) -> dict[str, str]:
 
 
 def shared_arena(modules: Sequence[Module]) -> int:
-    """Return the number of bytes of the arena that the networks without state share: the largest that any of them needs.
+    """Return the number of bytes of the arena that the networks without state share: the size of the largest of their
+    arenas.
 
     Only one network runs at a time. The result is 0 for a project of a single network."""
     sizes = [m.plan.size for m in modules if m.plan is not None and not m.state]
     return max(sizes, default=0) if len(modules) > 1 else 0
 
 
-def runtime_sources(board: Board, protocol: str) -> tuple[str, ...]:
+def list_runtime_sources(board: Board, protocol: str) -> tuple[str, ...]:
     """Return the paths of the runtime's C files that are compiled into a firmware: protocol, drivers, start-up, loader.
 
     UsageError if the protocol loads code into RAM and the board cannot run code from RAM."""
@@ -262,7 +270,7 @@ def runtime_sources(board: Board, protocol: str) -> tuple[str, ...]:
     return (*RUNTIME_SOURCES[protocol], *board_sources, *loaders, *drivers)
 
 
-def _port_headers(runtime: Path) -> tuple[str, ...]:
+def _list_port_headers(runtime: Path) -> tuple[str, ...]:
     """Return the paths of all headers of the ports, relative to the runtime's folder."""
     return tuple(f"ports/{path.name}" for path in sorted((runtime / "ports").glob("*.h")))
 
@@ -291,13 +299,13 @@ def _project_context(
         version=networks[0].model.version,
         networks=networks,
         shared_arena=shared_arena_bytes,
-        shared_aligned=alignment_attribute(max(n.model.arena_align for n in networks)),
+        shared_aligned=print_alignment_attribute(max(n.model.arena_align for n in networks)),
         board_title=Text(board.title),
         prefix=Word(build["prefix"]),
         is_host=board.target.isa == "host",
         c_flags=tuple(map(Word, build["c_flags"])),
         ld_flags=tuple(map(Word, build["ld_flags"])),
-        sources=tuple(Word(f"runtime/{name}") for name in runtime_sources(board, protocol)),
+        sources=tuple(Word(f"runtime/{name}") for name in list_runtime_sources(board, protocol)),
         optimisation=Code(optimisation_options(board.target, options["optimize"])),
         runtime_optimisation=Code(RUNTIME_OPTIMISATION),
         has_linker_script=bool(board.regions)

@@ -11,8 +11,8 @@ from typing import Any
 
 from microc.base import dtypes
 from microc.codegen.c.resources import stack_bound
-from microc.codegen.project.accelerators import external_manifest_entry
-from microc.codegen.project.project_samples import self_test_entry
+from microc.codegen.project.accelerators import describe_external_code
+from microc.codegen.project.project_samples import describe_self_test
 from microc.errors import InternalError
 from microc.module import Call, Module, Streaming, Value
 from microc.tir import ir
@@ -323,11 +323,11 @@ class MemoryMap:
         first = BEFORE if name in self.module.inputs else min(writes, default=BEFORE)
         return first, max((first, *writes, *reads))
 
-    def _steps_that_access(self, uses: Mapping[str, Sequence[tuple[int, str]]], name: str) -> list[int]:
+    def _steps_that_access(self, accesses_by_step: Mapping[str, Sequence[tuple[int, str]]], name: str) -> list[int]:
         """Return the steps that access a value's memory, directly or through a view.
 
-        ``uses``: the writes or the reads of all steps, by base tensor."""
-        return [step for step, other in uses[self._spans[name][0]] if self._overlaps(name, other)]
+        ``accesses_by_step``: the writes or the reads of all steps, by base tensor."""
+        return [step for step, other in accesses_by_step[self._spans[name][0]] if self._overlaps(name, other)]
 
     def _overlaps(self, first_name: str, second_name: str) -> bool:
         """Test whether two tensors share memory, at least in part."""
@@ -382,7 +382,7 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
         "stack_bound": stack_bound(module),
         "macs": module.macs,
         **sizes,
-        **external_manifest_entry(module),
+        **describe_external_code(module),
         "nominal_macs": module.nominal_macs,
         "options": dict(module.options),
         "deviations": list(describe_deviations(module)),
@@ -390,8 +390,8 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
         "outputs": list(module.outputs),
         "ties": module.ties,
         "classes": {"output": module.class_output, "names": list(module.classes)} if module.classes else None,
-        "self_test": self_test_entry(module),
-        "streaming": None if module.streaming is None else streaming_data(module.streaming),
+        "self_test": describe_self_test(module),
+        "streaming": None if module.streaming is None else describe_streaming(module.streaming),
         "tensors": [
             {**_tensor_entry(module, name), "written_by": memory.steps_that_write(name)} for name in memory.names
         ],
@@ -446,7 +446,7 @@ def describe_deviations(module: Module) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def streaming_data(streaming: Streaming) -> dict[str, Any]:
+def describe_streaming(streaming: Streaming) -> dict[str, Any]:
     """Return the manifest's entry ``streaming``: how a network processes a sequence some frames at a time.
 
     See :class:`Streaming`."""
@@ -454,7 +454,7 @@ def streaming_data(streaming: Streaming) -> dict[str, Any]:
     return {"hop": streaming.hop, "inputs": dict(streaming.inputs), "outputs": outputs}
 
 
-def project_manifest(modules: Sequence[Module], version: str) -> dict[str, Any]:
+def make_project_manifest(modules: Sequence[Module], version: str) -> dict[str, Any]:
     """Return the manifest of a project with several networks as plain data for JSON.
 
     It contains the names of the networks in the order in which the board's firmware lists them. Each network has a manifest of
@@ -471,7 +471,7 @@ def _tensor_entry(module: Module, name: str) -> dict[str, Any]:
     names = {size.scalar.name: size.name for size in module.sizes}
     return {
         **describe_value(value),
-        **({"extents": [_extent_data(extent, names) for extent in value.extents]} if value.extents else {}),
+        **({"extents": [_extent_to_json_data(extent, names) for extent in value.extents]} if value.extents else {}),
         "scale": value.scale,
         "zero_point": value.zero_point,
         "buffer": base if outside else "arena",
@@ -479,7 +479,7 @@ def _tensor_entry(module: Module, name: str) -> dict[str, Any]:
     }
 
 
-def _extent_data(extent: ir.Expr, names: Mapping[str, str]) -> Any:
+def _extent_to_json_data(extent: ir.Expr, names: Mapping[str, str]) -> Any:
     """Return an extent as plain data for JSON: a number, the name of a size, or a list of an operator and two operands.
 
     ``names``: name of each size by the name of its variable."""
@@ -489,7 +489,7 @@ def _extent_data(extent: ir.Expr, names: Mapping[str, str]) -> Any:
         case ir.Var(name):
             return names[name]
         case ir.Bin(op, a, b):
-            return [op, _extent_data(a, names), _extent_data(b, names)]
+            return [op, _extent_to_json_data(a, names), _extent_to_json_data(b, names)]
         case _:
             raise InternalError(f"extent {extent}: expected a number, a size, or a binary operation on these")
 

@@ -12,7 +12,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.codegen.c.c_expressions import ExprPrinter
-from microc.codegen.c.interface import constant_definition
+from microc.codegen.c.interface import print_constant_definition
 from microc.codegen.render import Code, Name
 from microc.module import Module, Value
 
@@ -60,16 +60,18 @@ def _sample_array(value: Value, input_index: int, frame_index: int) -> Array:
     return steps.astype(dtypes.to_numpy(value.dtype)).reshape(value.shape)
 
 
-def sample_definitions(module: Module, frames: Sequence[Frame], address_space: str) -> tuple[Code, ...]:
+def print_sample_definitions(module: Module, frames: Sequence[Frame], address_space: str) -> tuple[Code, ...]:
     """Print the definitions of C arrays that contain a network's sample.
 
     There is one array for every input, which contains the input's data of all frames one after the other. ``address_space``:
-    see :func:`constant_definition`."""
+    see :func:`print_constant_definition`."""
     arrays = (np.stack(parts) for parts in zip(*frames, strict=True))
     return tuple(
         Code(
             "static "
-            + "\n".join(constant_definition(_to_constant_value(f"{name}_values", array), address_space=address_space))
+            + "\n".join(
+                print_constant_definition(_to_constant_value(f"{name}_values", array), address_space=address_space)
+            )
         )
         for name, array in zip(module.inputs, arrays, strict=bool(frames[0]))
     )
@@ -119,7 +121,7 @@ class SelfTestContext:
     outputs: tuple[SelfTestTensor, ...]
 
 
-def self_test_context(module: Module) -> SelfTestContext | None:
+def make_self_test_context(module: Module) -> SelfTestContext | None:
     """Return the variables of a network's self-test for templates; None if the network has no self-test."""
     self_test = module.self_test
     if self_test is None:
@@ -144,7 +146,7 @@ def _self_test_tensor(module: Module, name: str, value: Value) -> SelfTestTensor
     )
 
 
-def self_test_entry(module: Module) -> dict[str, Any] | None:
+def describe_self_test(module: Module) -> dict[str, Any] | None:
     """Return the manifest's entry ``self_test``; None if the network has no self-test.
 
     It contains the number of samples, their bytes of flash, the C names of the arrays of samples, and the largest permitted

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from microc.base.immutable import frozen
 from microc.codegen.c.c_expressions import ExprPrinter
-from microc.codegen.c.interface import ArenaContext, arena_context, arena_variable_and_offset
+from microc.codegen.c.interface import ArenaContext, arena_variable_and_offset, make_arena_context
 from microc.codegen.c.source import network_files
 from microc.codegen.project.manifest import MemoryMap
 from microc.codegen.render import Code, Name, Text, Word, render
@@ -73,7 +73,7 @@ class RpcContext:
     """C expressions of the addresses of all inputs and outputs if they are not in the arena; else empty."""
 
 
-def rpc_context(module: Module, is_one_of_several: bool) -> RpcContext:
+def make_rpc_context(module: Module, is_one_of_several: bool) -> RpcContext:
     """Return the template variables of a network's RPC descriptor. Tensors are in the order of the manifest.
 
     ``is_one_of_several``: True if the project has several networks. A network without state then shares an arena with the
@@ -94,7 +94,7 @@ def rpc_context(module: Module, is_one_of_several: bool) -> RpcContext:
         has_reset=bool(module.state) or any(step < 0 for step in module.plan.copies.values()),
         sizes=tuple(size.maximum for size in module.sizes),
         shares_arena=is_one_of_several and not module.state,
-        arenas=arena_context(module),
+        arenas=make_arena_context(module),
         self_test=module.self_test is not None,
         self_test_places=()
         if module.plan.io_in_arena
@@ -138,7 +138,7 @@ def receive_buffer_size(board: Board) -> int:
     return SMALL_RING if 0 < board.ram_bytes <= SMALLEST_RAM else RING
 
 
-def buffer_size_macros(board: Board) -> str:
+def print_buffer_size_macros(board: Board) -> str:
     """Print the C macros that define the sizes of a board's buffers for its serial line.
 
     Sizes that equal the runtime's default need no macro. The text is empty if there is no macro."""
@@ -171,7 +171,7 @@ class BenchmarkContext:
     error: int
 
 
-def benchmark_main(modules: Sequence[Module], board: Board) -> str:
+def render_mlperf_main(modules: Sequence[Module], board: Board) -> str:
     """Render ``main.c`` of a firmware that uses the protocol of MLPerf Tiny.
 
     A float autoencoder (a network whose output has the shape of its input) reports the mean squared error between output and
@@ -231,7 +231,7 @@ class ImageContext:
     start: Code
 
 
-def image_files(
+def render_linked_network_files(
     module: Module, version: str, constant_addresses: Mapping[str, int], start_address: int
 ) -> dict[str, str]:
     """Return the C files and the linker script of a network that is linked at ``start_address``, without its constants.
@@ -288,7 +288,7 @@ def is_relocatable(options: Mapping[str, str]) -> bool:
     return options.get("relocatable") == str(True)
 
 
-def relocatable_entry_files(modules: Sequence[Module]) -> dict[str, str]:
+def render_relocatable_entry_files(modules: Sequence[Module]) -> dict[str, str]:
     """Return the files from which a project's network is linked as a relocatable program, by name.
 
     UsageError if the project has several networks."""

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-from microc.codegen.project.accelerators import EXTERNAL_FOLDER, external_code_sources
+from microc.codegen.project.accelerators import EXTERNAL_FOLDER, merge_external_code_sources
 from microc.codegen.project.manifest import describe_deviations, to_json
 from microc.errors import UsageError
 from microc.module import Module
@@ -34,14 +34,14 @@ def add_sbom(
     files: Mapping[str, str | bytes], modules: Sequence[Module], board: Board, version: str
 ) -> dict[str, str | bytes]:
     """Return the files of a project together with its bill of materials: content by file name."""
-    return {**files, SBOM_FILE: _sbom_document(files, modules, board, version)}
+    return {**files, SBOM_FILE: _render_sbom(files, modules, board, version)}
 
 
-def _sbom_document(files: Mapping[str, str | bytes], modules: Sequence[Module], board: Board, version: str) -> str:
+def _render_sbom(files: Mapping[str, str | bytes], modules: Sequence[Module], board: Board, version: str) -> str:
     """Return a project's bill of materials as the text of an SPDX document in JSON."""
     title = "_".join(module.name for module in modules)
     contents = {name: text if isinstance(text, bytes) else text.encode() for name, text in sorted(files.items())}
-    licences = {f"{EXTERNAL_FOLDER}/{each.name}/": each.licence for each in external_code_sources(modules)} | {
+    licences = {f"{EXTERNAL_FOLDER}/{each.name}/": each.licence for each in merge_external_code_sources(modules)} | {
         "runtime/": _RUNTIME_LICENSE
     }
     file_entries = [_file_entry(k, name, data, licences) for k, (name, data) in enumerate(contents.items())]

@@ -12,11 +12,11 @@ from dataclasses import replace
 from microc.base.immutable import frozen
 from microc.codegen.c.interface import DEFAULT_ALIGNMENT
 from microc.codegen.c.resources import (
-    code_bound,
-    library_bytes,
-    min_and_max_flash_around_networks,
+    estimate_library_flash_bytes,
+    estimate_max_code_bytes,
+    min_and_max_flash_without_networks,
     stack_bound,
-    static_ram_around_networks,
+    static_ram_without_networks,
 )
 from microc.codegen.project.firmware import shared_arena
 from microc.codegen.project.protocols import max_payload, receive_buffer_size
@@ -98,11 +98,11 @@ def compute_firmware_footprint(modules: Sequence[Module], board: Board) -> Footp
     """Return the memory that one firmware with all planned ``modules`` needs on ``board``."""
     own = [m for m in modules if len(modules) == 1 or m.state]
     protocol = modules[0].options["protocol"]
-    least, most = min_and_max_flash_around_networks(board, protocol)
+    least, most = min_and_max_flash_without_networks(board, protocol)
     kernels = sum(map(code_bytes, modules))
     code = least + kernels
     if region_bytes(board, "flash"):
-        code = most + library_bytes(modules) + sum(map(code_bound, modules))
+        code = most + estimate_library_flash_bytes(modules) + sum(map(estimate_max_code_bytes, modules))
     return Footprint(
         weights=sum(m.const_bytes - _constant_bytes_in_accelerator_memory(m, board) for m in modules),
         self_test=sum(m.self_test.nbytes for m in modules if m.self_test),
@@ -134,7 +134,7 @@ def _constant_bytes_in_accelerator_memory(module: Module, board: Board) -> int:
 
 def _ram_bytes_of_runtime(board: Board, protocol: str) -> int:
     """Return the number of bytes of RAM that the console and the RPC need."""
-    measured = static_ram_around_networks(board, protocol)
+    measured = static_ram_without_networks(board, protocol)
     if measured is not None:
         return measured
     return RUNTIME_RAM + receive_buffer_size(board) + 2 * (max_payload(board) + FRAME_OVERHEAD)
@@ -149,7 +149,7 @@ def board_capacity(board: Board, *, external: bool = False) -> BoardCapacity:
     ram = region_bytes(board, "ram")
     apart = sum(region.size for region in board.regions if external and region.name == board.npu_constants)
     flash, code = region_bytes(board, "flash") + apart, board.code_memory
-    least, most = min_and_max_flash_around_networks(board, "rpc")
+    least, most = min_and_max_flash_without_networks(board, "rpc")
     return BoardCapacity(
         flash=max(flash - most, 0),
         ram=max(ram - fixed, 1) if ram else 0,

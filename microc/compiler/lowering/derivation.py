@@ -8,7 +8,7 @@ from math import inf
 from pathlib import Path
 
 from microc.base.immutable import frozen
-from microc.codegen.c.source import kernel_text
+from microc.codegen.c.source import print_kernel_by_name
 from microc.codegen.output_files import replace_folder_atomically
 from microc.codegen.render import Label, Name
 from microc.compiler.fit.striping import Chain, ChainLowering
@@ -118,7 +118,9 @@ def derive_kernel(compiled: CompiledNetwork, call_index: int) -> DerivedKernel:
     cost = estimate(instantiate(func, {size.scalar.name: size.maximum for size in module.sizes}), kernel_builder.target)
     parts = tuple(_derive_parts(kernel_builder, call))
     notes = [*_list_call_notes(compiled, call), *_verify_and_list_changes(kernel_builder, call, parts, func)]
-    return DerivedKernel(call_index, call, func, cost, tuple(notes), parts, str(kernel_text(module, call.kernel)))
+    return DerivedKernel(
+        call_index, call, func, cost, tuple(notes), parts, str(print_kernel_by_name(module, call.kernel))
+    )
 
 
 def _derive_parts(kernel_builder: KernelBuilder, call: Call) -> Iterator[DerivedPart]:

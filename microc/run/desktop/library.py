@@ -24,7 +24,7 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.codegen.c.source import entry_suffix
+from microc.codegen.c.source import entry_point_suffix
 from microc.codegen.output_files import replace_atomically
 from microc.codegen.project.accelerators import EXTERNAL_FOLDER
 from microc.codegen.project.manifest import SCHEMA_VERSION
@@ -94,7 +94,7 @@ def _list_core_kernels(library: ctypes.CDLL, path: Path) -> list[CoreKernels]:
     ``path``: path of the library, for errors. Raises Raises ModelError if the file is no library of this version."""
     all_kernels: list[CoreKernels] = []
     for number in range(MOST_CORES):
-        suffix = entry_suffix(number)
+        suffix = entry_point_suffix(number)
         if number and not hasattr(library, f"microc_manifest{suffix}"):
             break
         try:

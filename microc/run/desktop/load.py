@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from microc.base.file_access import open_regular_file
-from microc.codegen.c.source import shared_source
+from microc.codegen.c.source import render_shared_library_source
 from microc.compiler import validation
 from microc.device.toolchain import (
     MOST_CORES,
@@ -121,7 +121,7 @@ def merge_sources_of_cores(sources_by_core: Sequence[Mapping[str, str]], network
         prefix = f"{level}/" if level else ""
         manifest = json.loads(sources["manifest.json"])
         merged |= {f"{prefix}{name}": text for name, text in sources.items()}
-        merged[f"{prefix}shared.c"] = shared_source(manifest, level, network_name)
+        merged[f"{prefix}shared.c"] = render_shared_library_source(manifest, level, network_name)
     return merged
 
 

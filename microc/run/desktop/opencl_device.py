@@ -10,7 +10,7 @@ import numpy as np
 
 from microc.base import dtypes
 from microc.base.dtypes import Array
-from microc.codegen.opencl import DeviceKernel, opencl_kernel
+from microc.codegen.opencl import DeviceKernel, print_opencl_kernel
 from microc.codegen.render import format_signature, html_table
 from microc.compiler.single_function import make_boundary_graph
 from microc.compiler.sizes.run_shapes import as_array
@@ -33,7 +33,7 @@ class OpenCLFunction:
 
     def __init__(self, schedule: Schedule, constants: Mapping[str, Any]) -> None:
         ends = make_boundary_graph(schedule, constants)
-        self._kernel: DeviceKernel = opencl_kernel(schedule.func)
+        self._kernel: DeviceKernel = print_opencl_kernel(schedule.func)
         self._name, self._params = schedule.func.name, schedule.func.params
         self._constants = ends.consts
         self.inputs, self.outputs = ends.inputs, ends.outputs

@@ -14,7 +14,7 @@ import microc
 from microc import GraphBuilder
 from microc.base import file_access
 from microc.cli import main
-from microc.codegen.project.board_files import board_header
+from microc.codegen.project.board_files import render_board_header
 from microc.device.boards import list_boards, load_board
 from microc.errors import UsageError
 from microc.external.ethos_u.accelerator import parse_configuration
@@ -85,7 +85,7 @@ def test_files_stay_inside(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", BESIDE)
 def test_headers_tell_of_accelerators(name: str) -> None:
     board = load_board(name)
-    npu, said = board.raw["npu"], board_header(board)
+    npu, said = board.raw["npu"], render_board_header(board)
     assert f"#define MICROC_NPU_BASE {npu['base']:#010x}u" in said
     assert f"#define MICROC_NPU_IRQ {npu['irq']}u" in said and "#define MICROC_NPU_SECURE 1u" in said
     assert ("MICROC_NPU_CONSTANTS" in said) == ("constants" in npu)
