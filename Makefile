@@ -69,7 +69,7 @@ docs: $(VENV)/.test
 	@$(PYTHON) -m scripts.site
 	@$(PYTHON) -m microc operators --markdown > docs/operators.md
 	@$(PYTHON) -m microc options --markdown > docs/options.md
-	@$(PYTHON) -c "from microc.codegen.c.misra import misra_page; print(misra_page(), end='')" > docs/misra.md
+	@$(PYTHON) -c "from microc.codegen.c.misra import render_misra_page; print(render_misra_page(), end='')" > docs/misra.md
 	@$(PYTHON) -m tests.json_schemas
 
 wheel: $(VENV)/.test

@@ -262,7 +262,7 @@ def build_package(
         raise UsageError(
             f"format {export_format.name}: got a network whose sizes vary ({varying}), expected fixed sizes",
             where=module.source,
-            hint="bind them with --input-shape, or choose a format in C",
+            hint="fix the sizes with --input-shape, or choose an export format for C",
         )
     context = _package_context(module, board, export_format, version, frames)
     sources, headers = (
@@ -311,7 +311,8 @@ def _escape_texts(data: Any) -> Any:
 
 
 def _join_folder_and_file(folder: str, file: str) -> str:
-    """Return the path of a file in a folder of the package. An empty folder is the package's root."""
+    """Return the path of a file in a folder of the package. An empty ``folder`` stands for the package's root
+    folder."""
     return f"{folder}/{file}" if folder else file
 
 

@@ -68,7 +68,7 @@ class Text(SafeString):
 
 
 class Note(Text):
-    """A line of a comment that describes a kernel. It may contain untrusted names."""
+    """A comment line in generated C that describes a kernel. It may contain untrusted names."""
 
     __slots__ = ()
     LIMIT = 4000
@@ -138,7 +138,7 @@ class _PatternString(SafeString):
 
     def __new__(cls, text: str) -> Self:
         if not re.fullmatch(cls.PATTERN, text):
-            raise InternalError(f"{text!r} does not match the pattern of the class {cls.__name__}")
+            raise InternalError(f"template string {text!r}: expected a match of the pattern of class {cls.__name__}")
         return super().__new__(cls, text)
 
 

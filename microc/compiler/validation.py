@@ -106,7 +106,7 @@ def as_boolean(value_name: str, value: Any) -> bool:
 
 
 def as_known_value(value_name: str, value: Any, allowed_values: Sequence[Any]) -> Any:
-    """Return a value; UsageError unless it is one of ``allowed_values``, which all have the same type.
+    """Return a value unchanged; UsageError unless it is one of ``allowed_values``, which all have the same type.
 
     ``value_name``: the name of the value in errors.
     """
@@ -168,14 +168,14 @@ def as_integers(value_name: str, value: Any, least: int = 0) -> tuple[int, ...]:
 
 
 def as_function_or_none(value_name: str, value: Any) -> Any:
-    """Return a value; UsageError unless it is callable or None. ``value_name``: the name of the value in errors."""
+    """Return a value unchanged; UsageError unless it is callable or None. ``value_name``: the name of the value in errors."""
     if value is not None and not callable(value):
         raise invalid_value_error(value_name, value, "a function, or None")
     return value
 
 
 def as_instance(value_name: str, value: Any, type_: type, accepted_form: str) -> Any:
-    """Return a value; UsageError unless it is an instance of the class ``type_``. ``value_name``: the name of the value
+    """Return a value unchanged; UsageError unless it is an instance of the class ``type_``. ``value_name``: the name of the value
     in errors; ``accepted_form``: a noun phrase for the hint."""
     if not isinstance(value, type_):
         raise invalid_value_error(value_name, value, accepted_form)

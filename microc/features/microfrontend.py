@@ -263,7 +263,10 @@ class MicroFrontend:
     def graph(self, samples: int) -> Graph:
         """Return the graph of a run over ``samples`` new samples, a multiple of :attr:`step`, with its state."""
         if validation.as_integer("samples", samples, 1) % self.step:
-            raise UsageError(f"samples: got {samples}, expected a multiple of {self.step}", hint="give whole steps")
+            raise UsageError(
+                f"samples: got {samples}, expected a multiple of {self.step}",
+                hint=f"give a multiple, such as {self.step}",
+            )
         net = GraphBuilder(FEATURES)
         signal = self.write(net, samples)
         graph_ = net.graph(FEATURES, {FEATURES: signal.value})

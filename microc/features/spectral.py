@@ -150,7 +150,8 @@ class Frames(Stage):
     def build(self, signal: Signal) -> Signal:
         if signal.framed:
             raise self.stage_error(
-                f"expects samples, got frames of shape {list(signal.shape)}", "put one Frames into a pipeline"
+                f"expects samples, got frames of shape {list(signal.shape)}",
+                "keep only one Frames stage in the pipeline",
             )
         half = self.length // 2
         if self.center:

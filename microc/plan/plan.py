@@ -261,7 +261,7 @@ def plan_module(
         raise FitError(
             f"the network needs an arena of {plan.size:,} bytes; generated code indexes at most {MAX_ARENA_BYTES:,}",
             where=module.source,
-            hint="bind a smaller input shape: --input-shape NAME=1,...",
+            hint="fix symbolic dimensions to smaller sizes: --input-shape NAME=1,...",
         )
     align = max((ARENA_ALIGN, *(module.values[name].align for name in plan.offsets)))
     plan = replace(plan, io_in_arena=io_in_arena, align=align)

@@ -81,7 +81,7 @@ def make_external_context(all_sources: Sequence[Sources]) -> ExternalContext | N
 
 
 def list_external_files(all_sources: Sequence[Sources]) -> dict[str, bytes]:
-    """Return the content of all files of external code, by path in the project."""
+    """Return the content of all files of external code (kernels of vendors' libraries), by path in the project."""
     return {
         f"{EXTERNAL_FOLDER}/{Word(each.name)}/{Word(path)}": data
         for each in all_sources

@@ -234,7 +234,8 @@ class ImageContext:
 def render_linked_network_files(
     module: Module, version: str, constant_addresses: Mapping[str, int], start_address: int
 ) -> dict[str, str]:
-    """Return the C files and the linker script of a network that is linked at ``start_address``, without its constants.
+    """Return the C files and the linker script with which a network, without its constants, is linked at
+    ``start_address``: text by file name.
 
     The module must have a memory plan. ``constant_addresses``: the address of each constant by its name."""
     values = {n: replace(v, data=None) if v.storage == "const" else v for n, v in module.values.items()}
