@@ -23,7 +23,7 @@ from microc.ops import registry
 from microc.ops.registry import OpCall, OpDef, Operand
 from microc.tir import ir
 from microc.tir.ir import Expr
-from microc.tir.symbolic import sizes_in
+from microc.tir.symbolic import symbolic_sizes_in
 
 
 def apply(op: str, *tensors: te.Tensor, **attrs: Attr) -> Any:
@@ -39,7 +39,7 @@ def apply(op: str, *tensors: te.Tensor, **attrs: Attr) -> Any:
         )
     definition = known[op]
     for tensor in tensors:
-        if sizes_in(tensor.shape):
+        if symbolic_sizes_in(tensor.shape):
             raise ProgramError(
                 f"{op}: operands need constant extents; got {tensor.name} {tensor.shape}",
                 hint="write a Python function from sizes to a PrimFunc, and pass it to microc.build(function, bounds=...)",

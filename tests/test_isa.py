@@ -67,8 +67,10 @@ def test_sets_are_whole(cpu: str) -> None:
     for instructions in core.sets:
         assert set(instructions.bodies) <= {*SCALAR, *HALF_FLOAT_HELPERS}
         kinds = {p.name for name in instructions.bodies if name in SCALAR for p in SCALAR[name].params}
-        assert all(b.turns is None or b.turns.parameter in kinds for b in instructions.bodies.values())
-        counted = [(b.operations, b.turns.operations if b.turns else ()) for b in instructions.bodies.values()]
+        assert all(b.turns is None or b.turns.count_parameter in kinds for b in instructions.bodies.values())
+        counted = [
+            (b.operations, b.turns.operations_per_iteration if b.turns else ()) for b in instructions.bodies.values()
+        ]
         assert all(len(dict(each)) == len(each) for each in chain(*counted)), (
             "of a kind that is told twice the last counts"
         )
@@ -78,7 +80,7 @@ def test_sets_are_whole(cpu: str) -> None:
 def test_vectors_without_subscripts_have_all_words(cpu: str) -> None:
     """What has subscripts is printed lane by lane; others need a body. Schedules ask for words of pairs and bytes, for
     products by numbers, for stores of halves and for what saturates."""
-    types = {t for s in CORES[cpu].units if s.unit and not s.unit.elements for t in s.unit.types}
+    types = {t for s in CORES[cpu].units if s.unit and not s.unit.has_lane_subscripts for t in s.unit.c_types}
     kinds = {name: {i.result, *(p.dtype for p in i.params)} for name, i in SCALAR.items() if i.lanes}
     words = {name for name, found in kinds.items() if {kind for kind in found if is_vector(kind)} <= types}
     asked = re.compile(r"(dot\d_|(load|dup)_(i16x2|[iu]8x4)_|fma_n_|store_f16_|(store_)?saturated?_)\w+")
@@ -92,7 +94,7 @@ def test_words_of_the_vocabulary_are_whole(name: str) -> None:
 
 
 def test_tensor_intrinsics_are_made_of_the_vocabulary() -> None:
-    assert all(t.needs <= set(SCALAR) for t in TENSOR.values())
+    assert all(t.required_intrinsics <= set(SCALAR) for t in TENSOR.values())
 
 
 @pytest.mark.parametrize("name", ALIASES)

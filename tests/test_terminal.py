@@ -148,7 +148,7 @@ def test_whoever_writes_is_guarded(capsys: pytest.CaptureFixture[str]) -> None:
     """Libraries, too; what an encoding lacks is escaped, and nothing is guarded twice."""
     with terminal.escape_all_output(), terminal.escape_all_output():
         sys.stderr.writelines(["a\tb", EVIL])
-        terminal.write_control("\x1b[1mours\x1b[0m")
+        terminal.write_trusted_control_sequence("\x1b[1mours\x1b[0m")
     said = capsys.readouterr().err
     assert "\x1b[1mours\x1b[0m" in said and "a\tb" in said
     refuse_control(said.replace("\x1b[1mours\x1b[0m", ""))

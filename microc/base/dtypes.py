@@ -151,10 +151,10 @@ def is_exact_in(array: Array, dtype: str) -> bool:
 
     Signed zeros and infinities are exact, NaN never is."""
     numbers = array.reshape(-1)
-    return _keeps_bits_through(numbers[:SCREENED_ELEMENTS], dtype) and _keeps_bits_through(numbers, dtype)
+    return _survives_rounding_to(numbers[:SCREENED_ELEMENTS], dtype) and _survives_rounding_to(numbers, dtype)
 
 
-def _keeps_bits_through(numbers: Array, dtype: str) -> bool:
+def _survives_rounding_to(numbers: Array, dtype: str) -> bool:
     """Test whether all float32 numbers keep their bits when they are rounded to the 16-bit float ``dtype`` and
     converted back."""
     there: Array = round_to_16_bit_float(numbers, dtype).astype(np.float32)

@@ -61,10 +61,10 @@ def open_regular_file(path: str | Path) -> BinaryIO:
 
     The file's mode is tested twice: before opening, because opening alone may act on a device, and after opening,
     because the name may refer to another file by then."""
-    _refuse_irregular(os.stat(path).st_mode, path)
+    _check_is_regular_file(os.stat(path).st_mode, path)
     descriptor = os.open(path, _FLAGS)
     try:
-        _refuse_irregular(os.fstat(descriptor).st_mode, path)
+        _check_is_regular_file(os.fstat(descriptor).st_mode, path)
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
@@ -93,7 +93,7 @@ def read_text(
     return read_bytes(path, max_bytes).decode(encoding, errors).replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _refuse_irregular(file_mode: int, path: str | Path) -> None:
+def _check_is_regular_file(file_mode: int, path: str | Path) -> None:
     """Raise OSError unless ``file_mode`` is the mode of a regular file."""
     if stat.S_ISDIR(file_mode):
         raise IsADirectoryError(EISDIR, os.strerror(EISDIR), str(path))

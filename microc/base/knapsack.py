@@ -65,8 +65,8 @@ def pareto_front(
         rest = layers[number + 1 :]
         # What the remaining layers need at least bounds the sums so far: choices that cannot be completed are dropped at
         # once.
-        flash_left = _limit_for_chosen_layers(max_flash, sum(min(o.flash for o in layer) for layer in rest))
-        cycles_left = _limit_for_chosen_layers(max_cycles, sum(min(o.cycles for o in layer) for layer in rest))
+        flash_left = _limit_left_for_chosen_layers(max_flash, sum(min(o.flash for o in layer) for layer in rest))
+        cycles_left = _limit_left_for_chosen_layers(max_cycles, sum(min(o.cycles for o in layer) for layer in rest))
         candidates = [point.append(option) for point in points for option in options]
         candidates = [p for p in candidates if p.flash <= flash_left and p.cycles <= cycles_left]
         timed = max_cycles is not None and bool(rest)
@@ -86,11 +86,11 @@ def pareto_front_by_time(
     return tuple(replace(p, flash=p.cycles, cycles=p.flash) for p in pareto_front(swapped, max_cycles, max_flash))
 
 
-def _limit_for_chosen_layers(limit: int | None, least_needed: int) -> float:
+def _limit_left_for_chosen_layers(limit: int | None, needed_by_remaining_layers: int) -> float:
     """Return the bytes or cycles that a limit leaves for the layers so far; infinity without a limit.
 
-    ``least_needed``: least bytes or cycles that the remaining layers need."""
-    return float("inf") if limit is None else limit - least_needed
+    ``needed_by_remaining_layers``: least bytes or cycles that the remaining layers need."""
+    return float("inf") if limit is None else limit - needed_by_remaining_layers
 
 
 def _drop_dominated_selections(selections: Sequence[Selection], compare_time: bool) -> list[Selection]:

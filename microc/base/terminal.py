@@ -32,7 +32,7 @@ def escape_message_lines(text: str) -> str:
     return CONTINUATION.join(escape_unprintable(part, "\t") for part in text.split(CONTINUATION))
 
 
-def write_control(text: str) -> None:
+def write_trusted_control_sequence(text: str) -> None:
     """Write trusted text with control sequences to standard error at once, without escaping it."""
     write = getattr(sys.stderr, "write_control_sequences", sys.stderr.write)
     write(text)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from microc.base.immutable import frozen
 from microc.base.terminal import fit_layer_name as fit_layer_name
-from microc.base.terminal import write_control
+from microc.base.terminal import write_trusted_control_sequence
 from microc.compiler.interaction import Progress, ProgressLine, clear_progress_line, draw_progress_line, write_stderr
 from microc.errors import MicrocError
 from microc.reports import text_tables
@@ -127,7 +127,7 @@ def print_error(error: MicrocError) -> None:
     if sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
         head, _, rest = text.partition(":")
         text = f"\x1b[1;31m{head}\x1b[0m:{rest}".replace("\n  help:", "\n  \x1b[36mhelp\x1b[0m:")
-    write_control(text)
+    write_trusted_control_sequence(text)
 
 
 def _wrap_error_message(text: str) -> str:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from microc.base.terminal import escape_unprintable, write_control
+from microc.base.terminal import escape_unprintable, write_trusted_control_sequence
 from microc.cli import INTERRUPTED, SCHEMA_VERSION, show
 from microc.cli.arguments import Arguments
 from microc.cli.project_context import write_text_file
@@ -275,7 +275,7 @@ def _live_table() -> Iterator[Watcher]:
         table = text_tables.format_table(PROGRESS_COLUMNS, rows, 1, size.columns - 1)
         text = f"{table}\n{describe_search_progress(event)[: size.columns - 1]}\n"
         back = f"\x1b[{drawn_lines}A\x1b[J" if drawn_lines else ""
-        write_control(back + escape_unprintable(text))
+        write_trusted_control_sequence(back + escape_unprintable(text))
         drawn_lines = text.count("\n")
 
     yield redraw_table

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import ParamSpec, TypeVar, cast
 
-from microc.base.terminal import escape_unprintable, write_control
+from microc.base.terminal import escape_unprintable, write_trusted_control_sequence
 from microc.compiler import option_values
 from microc.compiler.options import OPTIONS, Bound, Option
 from microc.errors import MicrocError
@@ -101,18 +101,18 @@ def _format_remaining_time(elapsed_seconds: float, finished_steps: int, total_st
 
 def write_stderr(text: str) -> None:
     """Write text to standard error, with unprintable characters escaped, and flush it."""
-    write_control(escape_unprintable(text))
+    write_trusted_control_sequence(escape_unprintable(text))
 
 
 def draw_progress_line(line: str) -> None:
     """Overwrite the current line of standard error with ``line``."""
     columns = _progress_line_width()
-    write_control("\r" + escape_unprintable(line, "").ljust(columns)[:columns])
+    write_trusted_control_sequence("\r" + escape_unprintable(line, "").ljust(columns)[:columns])
 
 
 def clear_progress_line() -> None:
     """Clear the line that :func:`draw_progress_line` drew."""
-    write_control("\r" + " " * _progress_line_width() + "\r")
+    write_trusted_control_sequence("\r" + " " * _progress_line_width() + "\r")
 
 
 def _progress_line_width() -> int:

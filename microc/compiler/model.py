@@ -104,7 +104,7 @@ def read_model(source: Path | Graph, options: Options, *, stored_name: bool = Fa
     rename them. ``stored_name``: name the graph of a graph file (``.mcg``) as it was saved, instead of after the file.
     """
     from microc.frontend.detect import load_model_file as load_file
-    from microc.graph.cut import convert_to_state, cut_graph
+    from microc.graph.cut import convert_inputs_to_state, cut_graph
     from microc.transform.boundary import (
         Boundary,
         adapt_inputs_and_outputs,
@@ -120,7 +120,7 @@ def read_model(source: Path | Graph, options: Options, *, stored_name: bool = Fa
             stem = graph.name
     if options.inputs or options.outputs:
         graph = cut_graph(graph, options.inputs, options.outputs)
-    graph = convert_to_state(graph, options.state) if options.state else graph
+    graph = convert_inputs_to_state(graph, options.state) if options.state else graph
     raw = collect_preparations(**{name: getattr(options, f"input_{name}") for name in PREPARATION})
     ends = Boundary(options.input_dtype, options.output_dtype, options.input_layout, options.output_layout, raw)
     graph = rename_inputs_and_outputs(adapt_inputs_and_outputs(graph, ends), options.rename)

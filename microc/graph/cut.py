@@ -124,7 +124,7 @@ def _check_dependence_on_inputs(
 # ---- Conversion to state: an input that the caller would set to an output of the previous run becomes state of the graph.
 
 
-def convert_to_state(graph: Graph, output_by_input: Mapping[str, str]) -> Graph:
+def convert_inputs_to_state(graph: Graph, output_by_input: Mapping[str, str]) -> Graph:
     """Return the graph with pairs of an input and an output converted to state that persists across runs.
 
     ``output_by_input``: the name of each output by the name of its input. Each state has the input's name. It starts as

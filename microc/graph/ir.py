@@ -147,21 +147,24 @@ class Graph:
         """Return a summary with one line for each node, with shapes and without weights.
 
         :mod:`microc.graph.text` prints the complete graph."""
-        lines = [f"graph {self.name}({', '.join(map(self._with_type, self.inputs))})"]
+        lines = [f"graph {self.name}({', '.join(map(self._format_name_with_type, self.inputs))})"]
         for node in self.nodes:
-            made, read = ", ".join(map(self._with_type, node.outputs)), ", ".join(name or "_" for name in node.inputs)
+            made, read = (
+                ", ".join(map(self._format_name_with_type, node.outputs)),
+                ", ".join(name or "_" for name in node.inputs),
+            )
             lines.append(f"  {made} = {node.op}({read})")
         return "\n".join([*lines, f"  return {', '.join(self.outputs)}"])
 
     def __repr__(self) -> str:
         """Return one short line: name, inputs, outputs and number of operators."""
-        ends = " -> ".join(", ".join(map(self._with_type, names)) for names in (self.inputs, self.outputs))
+        ends = " -> ".join(", ".join(map(self._format_name_with_type, names)) for names in (self.inputs, self.outputs))
         return f"<Graph {shorten_text(f'{self.name}({ends})')}, {len(self.nodes)} operators>"
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
 
-    def _with_type(self, name: str) -> str:
+    def _format_name_with_type(self, name: str) -> str:
         """Return the name of a value as text, followed by its dtype and shape if it has a type."""
         kind = self.types.get(name)
         return f"{name}: {kind.dtype}{list(kind.shape)}" if kind else name

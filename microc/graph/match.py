@@ -128,7 +128,7 @@ class Scope:
         yet."""
         return self.producers.get(value)
 
-    def is_alone(self, value: str) -> bool:
+    def has_only_one_reader(self, value: str) -> bool:
         """Test whether at most one node reads a value, and the value is neither an output nor a state update of the
         graph."""
         return value not in self.kept and len(self.readers.get(value, ())) <= 1
@@ -170,7 +170,7 @@ class Match:
         """Return the type of a value of the graph, or of a new value of the replacement."""
         return self._types[value] if value in self._types else self.scope.types[value]
 
-    def is_like(self, capture: str) -> bool:
+    def has_type_of_root(self, capture: str) -> bool:
         """Test whether a captured value and the root's first output have the same shape, dtype and quantisation."""
         source, result = self.type(self[capture]), self.type(self.output)
         return (source.shape, source.dtype, source.quant) == (result.shape, result.dtype, result.quant)
@@ -264,7 +264,7 @@ def _match_value(pattern: Pattern, value: str, scope: Scope, captures: _Captures
             yield captured
         return
     node = scope.producer(value)
-    if node is not None and node.outputs[0] == value and (pattern.shared or scope.is_alone(value)):
+    if node is not None and node.outputs[0] == value and (pattern.shared or scope.has_only_one_reader(value)):
         yield from _match_node(pattern, node, scope, captures)
 
 

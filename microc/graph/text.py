@@ -401,7 +401,7 @@ class _LineReader(Scanner):
 
 # ---- Printer: one node per line.
 
-__all__ = ["from_text", "nested_graphs", "nodes_text", "to_text"]
+__all__ = ["format_nodes", "from_text", "nested_graphs", "to_text"]
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -417,7 +417,7 @@ def to_text(graph: Graph) -> str:
     return texts[0] + "".join(f"region {number}\n{text}" for number, text in enumerate(texts[1:]))
 
 
-def nodes_text(graph: Graph, nodes: Sequence[Node]) -> str:
+def format_nodes(graph: Graph, nodes: Sequence[Node]) -> str:
     """Return some nodes of a graph as text for people, after the types of the operands that these nodes read.
 
     Nested graphs are shown as ``$0``, ``$1`` ..."""

@@ -44,12 +44,12 @@ class _Verifier:
 
     def check_graph(self) -> None:
         """Check all rules, in the order in which they depend on each other."""
-        self.check_sources()
+        self.check_inputs_constants_and_states()
         for name, kind in self.graph.types.items():
             self.check_type(name, kind)
         for node in self.graph.nodes:
             self.check_node(node)
-        self.check_results()
+        self.check_outputs_and_updates()
         self.check_groups()
 
     def fail(self, problem: str, node: Node | None = None) -> NoReturn:
@@ -69,7 +69,7 @@ class _Verifier:
                 self.fail(f"{role} {name!r} has no type", node)
             self.defined.add(name)
 
-    def check_sources(self) -> None:
+    def check_inputs_constants_and_states(self) -> None:
         """Check that inputs, constants and state are defined once and have types, and that their data match these
         types."""
         graph = self.graph
@@ -129,7 +129,7 @@ class _Verifier:
                     f"result {name!r} has a wrong type; got {_format_type(mine)}, expected {_format_type(kind)}", node
                 )
 
-    def check_results(self) -> None:
+    def check_outputs_and_updates(self) -> None:
         """Check that outputs exist and are distinct, and that every state has an update of its shape and dtype."""
         graph = self.graph
         for name in graph.outputs:

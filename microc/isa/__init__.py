@@ -81,7 +81,7 @@ def find_four_product_intrinsic(a_dtype: str, b_dtype: str, cpu: str) -> TensorI
     candidates = (
         t
         for t in TENSOR.values()
-        if (t.a, t.b, t.order_a, t.order_b) == (a_dtype, b_dtype, NATURAL, NATURAL) and t.needs <= has
+        if (t.a, t.b, t.order_a, t.order_b) == (a_dtype, b_dtype, NATURAL, NATURAL) and t.required_intrinsics <= has
     )
     unaligned = (t for t in candidates if not t.aligned_a and not t.aligned_b)
     return min(unaligned, key=lambda t: len(t.steps), default=None)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from microc.isa.arm_mve import ARM_MVE, ARM_MVE_FLOAT, ARM_MVE_HALF
 from microc.isa.host import REFERENCE, with_unit
-from microc.isa.instruction_set import UNSCHEDULED, Body, Core, Costs, Family, InstructionSet, one_instruction_body
+from microc.isa.instruction_set import UNSCHEDULED, Body, Core, Costs, Family, InstructionSet, build_instruction_body
 from microc.isa.portable import ALIGNED_WORD, LIBRARY, SOFT_LIBRARY, THUMB_LIBRARY, UNALIGNED, WORD_MOVES
 
 # ---- Armv6-M: eight low registers, products of 32 bits. Signed bytes can only be loaded at a register offset, unsigned bytes at
@@ -36,8 +36,8 @@ ARM_SATURATION = InstructionSet(
     "Arm saturation",
     "defined(__ARM_FEATURE_SAT) && __ARM_FEATURE_SAT",
     {
-        **{name: one_instruction_body(text, "a") for name, text in _INSTRUCTIONS.items()},
-        **{f"{name}_half": one_instruction_body(f"{text}, asr #1", "a") for name, text in _INSTRUCTIONS.items()},
+        **{name: build_instruction_body(text, "a") for name, text in _INSTRUCTIONS.items()},
+        **{f"{name}_half": build_instruction_body(f"{text}, asr #1", "a") for name, text in _INSTRUCTIONS.items()},
     },
 )
 
@@ -59,7 +59,7 @@ ARM_FLOAT = InstructionSet(
 # ---- The DSP instructions of Armv7E-M and Armv8-M, on two int16 or four bytes that are packed in a word
 
 
-def _widening_body(signed: bool, subtracts_z: bool = False) -> Body:
+def _build_byte_widening_body(signed: bool, subtracts_z: bool = False) -> Body:
     """Build the C body that widens four bytes to int16 and stores them.
 
     ``subtracts_z``: subtract the parameter ``z`` from each widened byte."""
@@ -78,7 +78,7 @@ __asm__("pkhtb %0, %1, %2, asr #16" : "=r"(high) : "r"(odd), "r"(even));
     )
 
 
-def _lane_min_or_max_body(lane_type: str, *, minimum: bool) -> Body:
+def _build_lane_min_or_max_body(lane_type: str, *, minimum: bool) -> Body:
     """Build the C body of a lane-wise maximum, or of a lane-wise minimum if ``minimum``.
 
     A subtraction sets the GE flags of all lanes; SEL then selects lanes by these flags."""
@@ -112,20 +112,20 @@ ARM_DSP = InstructionSet(
     "Arm DSP",
     "defined(__ARM_FEATURE_DSP) && __ARM_FEATURE_DSP",
     {
-        **{f"max_{lane}": _lane_min_or_max_body(lane, minimum=False) for lane in ("i8x4", "u8x4", "i16x2")},
-        **{f"min_{lane}": _lane_min_or_max_body(lane, minimum=True) for lane in ("i8x4", "u8x4", "i16x2")},
+        **{f"max_{lane}": _build_lane_min_or_max_body(lane, minimum=False) for lane in ("i8x4", "u8x4", "i16x2")},
+        **{f"min_{lane}": _build_lane_min_or_max_body(lane, minimum=True) for lane in ("i8x4", "u8x4", "i16x2")},
         "hold": Body('__asm__("" : "+r"(a));\nreturn a;', (("alu", 0),)),
-        "widen_i8x4": _widening_body(signed=True),
-        "widen_u8x4": _widening_body(signed=False),
-        "widen_less_i8x4": _widening_body(signed=True, subtracts_z=True),
-        "widen_less_u8x4": _widening_body(signed=False, subtracts_z=True),
-        "evens_i8": one_instruction_body("sxtb16 %0, %1", "a"),
-        "odds_i8": one_instruction_body("sxtb16 %0, %1, ror #8", "a"),
-        "evens_u8": one_instruction_body("uxtb16 %0, %1", "a"),
-        "odds_u8": one_instruction_body("uxtb16 %0, %1, ror #8", "a"),
+        "widen_i8x4": _build_byte_widening_body(signed=True),
+        "widen_u8x4": _build_byte_widening_body(signed=False),
+        "widen_less_i8x4": _build_byte_widening_body(signed=True, subtracts_z=True),
+        "widen_less_u8x4": _build_byte_widening_body(signed=False, subtracts_z=True),
+        "evens_i8": build_instruction_body("sxtb16 %0, %1", "a"),
+        "odds_i8": build_instruction_body("sxtb16 %0, %1, ror #8", "a"),
+        "evens_u8": build_instruction_body("uxtb16 %0, %1", "a"),
+        "odds_u8": build_instruction_body("uxtb16 %0, %1, ror #8", "a"),
         "dot4_i16_aligned": _LOADED,
-        **{name: one_instruction_body(f"{text} %0, %1, %2", "ab") for name, text in _TWO.items()},
-        **{name: one_instruction_body(f"{text} %0, %1, %2, %3", "abc") for name, text in _THREE.items()},
+        **{name: build_instruction_body(f"{text} %0, %1, %2", "ab") for name, text in _TWO.items()},
+        **{name: build_instruction_body(f"{text} %0, %1, %2, %3", "abc") for name, text in _THREE.items()},
     },
     frozenset({"pairs"}),
 )
@@ -187,7 +187,7 @@ _LOW_REGISTERS = "-fira-algorithm=priority -fno-tree-ter"
 registers to the values that are used most."""
 
 
-def _cortex_m(
+def _build_cortex_m_core(
     name: str, costs: Costs, sets: tuple[InstructionSet, ...], *features: str, options: str = "", mcpu: str = ""
 ) -> Core:
     """Build a Cortex-M core. ``mcpu``: name of the core for gcc's ``-mcpu``, if it differs from ``name``."""
@@ -199,18 +199,18 @@ _V6M_OPTIONS = f"{_IN_ORDER} {_LOW_REGISTERS}"
 ARM = Family(
     "arm",
     (
-        _cortex_m("cortex-m0", _M0, (ARM_V6M, WORD_MOVES), "one_product", options=_V6M_OPTIONS),
-        _cortex_m("cortex-m0plus", _M0, (ARM_V6M, WORD_MOVES), "one_product", options=_V6M_OPTIONS),
-        _cortex_m("cortex-m3", _M3, _V7M, "mul64", "one_product", options=_IN_ORDER),
-        _cortex_m("cortex-m4", _M4, _V7EM, "mul64"),
-        with_unit(_cortex_m("cortex-m4", _M4, _V7EM, "mul64"), REFERENCE),
-        _cortex_m("cortex-m7", _M7, _V7EM, "mul64"),
-        _cortex_m("cortex-m33", _M4, _V7EM, "mul64"),
-        _cortex_m(
+        _build_cortex_m_core("cortex-m0", _M0, (ARM_V6M, WORD_MOVES), "one_product", options=_V6M_OPTIONS),
+        _build_cortex_m_core("cortex-m0plus", _M0, (ARM_V6M, WORD_MOVES), "one_product", options=_V6M_OPTIONS),
+        _build_cortex_m_core("cortex-m3", _M3, _V7M, "mul64", "one_product", options=_IN_ORDER),
+        _build_cortex_m_core("cortex-m4", _M4, _V7EM, "mul64"),
+        with_unit(_build_cortex_m_core("cortex-m4", _M4, _V7EM, "mul64"), REFERENCE),
+        _build_cortex_m_core("cortex-m7", _M7, _V7EM, "mul64"),
+        _build_cortex_m_core("cortex-m33", _M4, _V7EM, "mul64"),
+        _build_cortex_m_core(
             "cortex-m33-nodsp", _M3, _V7M, "mul64", "one_product", options=_IN_ORDER, mcpu="cortex-m33+nodsp+nofp"
         ),
         replace(
-            _cortex_m("cortex-m55", _M55, (*_V7EM, ARM_MVE, ARM_MVE_FLOAT, ARM_MVE_HALF), "mul64"),
+            _build_cortex_m_core("cortex-m55", _M55, (*_V7EM, ARM_MVE, ARM_MVE_FLOAT, ARM_MVE_HALF), "mul64"),
             lanes=(4,),
             vectors=8,
         ),

@@ -30,7 +30,7 @@ MAX_BYTE_STEP = ((1 << 8) - 1) // 15
 """Largest step at which the element offsets of 16 elements fit 8 bits."""
 
 
-def _arithmetic_bodies() -> Iterator[tuple[str, str]]:
+def _build_arithmetic_bodies() -> Iterator[tuple[str, str]]:
     """Iterate over the C bodies of arithmetic intrinsics on vectors of int32: (intrinsic, C body)."""
     for name, function in _LANEWISE.items():
         yield f"{name}_i32x4", f"return {function}_s32(a, b);"
@@ -43,7 +43,7 @@ def _arithmetic_bodies() -> Iterator[tuple[str, str]]:
         yield f"select_{op}_i32x4", f"return vpselq_s32(x, y, vcmp{op}q_s32(a, b));"
 
 
-def _memory_bodies() -> Iterator[tuple[str, str]]:
+def _build_memory_access_bodies() -> Iterator[tuple[str, str]]:
     """Iterate over the C bodies of widening loads and narrowing stores: (intrinsic, C body).
 
     There are bodies for contiguous elements and for elements at given offsets, and for all lanes and the first n
@@ -66,19 +66,19 @@ def _memory_bodies() -> Iterator[tuple[str, str]]:
         yield f"scatter_{short}_i32x4_first", f"{store}_scatter_{offset}_p_{sign}({at}, {b}, {first});"
 
 
-def _saturating_bodies() -> Iterator[tuple[str, Body]]:
+def _build_saturating_bodies() -> Iterator[tuple[str, Body]]:
     """Iterate over the bodies of saturating intrinsics: (intrinsic, C body).
 
     VQMOVN saturates each lane to 16 bits in its low half; a second VQMOVN saturates it to a byte. Unlike clamping,
     that needs no vector registers for the bounds. The bodies are inline assembly, because the high halves of the
     result may contain anything. The compiler's own intrinsic functions cannot express that: they read the high
     halves from another vector, which gcc would copy."""
-    halves = _narrow_lanes("int16x8_t h", "vqmovnb.s32", "a")
-    quarters = "\n".join((halves, _narrow_lanes("int8x16_t b", "vqmovnb.s16", "h")))
+    halves = _format_lane_narrowing("int16x8_t h", "vqmovnb.s32", "a")
+    quarters = "\n".join((halves, _format_lane_narrowing("int8x16_t b", "vqmovnb.s16", "h")))
     unsigned = "\n".join(
         (
-            _narrow_lanes("uint16x8_t h", "vqmovunb.s32", "a"),
-            _narrow_lanes("uint8x16_t b", "vqmovnb.u16", "h"),
+            _format_lane_narrowing("uint16x8_t h", "vqmovunb.s32", "a"),
+            _format_lane_narrowing("uint8x16_t b", "vqmovnb.u16", "h"),
         )
     )
     yield "saturate_i16_i32x4", Body(f"{halves}\nreturn vmovlbq_s16(h);", (("alu", 2),))
@@ -92,14 +92,14 @@ def _saturating_bodies() -> Iterator[tuple[str, Body]]:
         yield f"{name}_first", Body(f"{narrowing}\n{store}_p_{suffix}(p, {result}, vctp32q((uint32_t)n));", costs)
 
 
-def _narrow_lanes(declaration: str, instruction: str, source: str) -> str:
+def _format_lane_narrowing(declaration: str, instruction: str, source: str) -> str:
     """Return the C that declares a vector and saturates the lanes of the vector ``source`` into the low halves of
     its lanes."""
     name = declaration.split()[1]
     return f'{declaration};\n__asm__("{instruction} %q0, %q1" : "=w"({name}) : "w"({source}));'
 
 
-def _short_copy_lines(element_bits: int) -> Iterator[str]:
+def _format_short_copy_lines(element_bits: int) -> Iterator[str]:
     """Iterate over the C lines that copy few elements, if their number is known when the C is compiled: by words, or
     by vectors without a loop."""
     yield f"if (__builtin_constant_p(n) && n <= {WORDS * 8 // element_bits}) {{"
@@ -115,7 +115,7 @@ def _short_copy_lines(element_bits: int) -> Iterator[str]:
     yield "} else {"
 
 
-def _copy_and_fill_bodies() -> Iterator[tuple[str, Body]]:
+def _build_copy_and_fill_bodies() -> Iterator[tuple[str, Body]]:
     """Iterate over the bodies of copies and fills of contiguous memory: (intrinsic, C body). They are
     tail-predicated loops (DLSTP, LETP)."""
     for short in COPIED.values():
@@ -124,7 +124,7 @@ def _copy_and_fill_bodies() -> Iterator[tuple[str, Body]]:
         load = f"vldr{_WIDTH[str(size)]}.{size} q0, [%[q]], #16\\n"
         copying = loop.format(size, load, _WIDTH[str(size)])
         body = f'__asm__ volatile("{copying}" : [p] "+r"(p), [q] "+r"(q) : [n] "r"(n) : "lr", "memory", "q0");'
-        body = "\n".join((*_short_copy_lines(size), f"    {body}", "}"))
+        body = "\n".join((*_format_short_copy_lines(size), f"    {body}", "}"))
         iterations = BodyLoop("n", 128 // size, (("vector_load", 1), ("vector_store", 1), ("branch", 1)))
         yield f"copy_{short}", Body(body, (("alu", 4),), iterations)
         filling = loop.format(size, "", _WIDTH[str(size)]).replace("dlstp", f"vdup.{size} q0, %[value]\\ndlstp")
@@ -134,18 +134,18 @@ def _copy_and_fill_bodies() -> Iterator[tuple[str, Body]]:
             yield f"fill_{short}", Body(body, (("alu", 4),), iterations)
 
 
-def _strided_copy_bodies() -> Iterator[tuple[str, Body]]:
+def _build_strided_copy_bodies() -> Iterator[tuple[str, Body]]:
     """Iterate over the bodies of strided copies: (intrinsic, C body).
 
     They gather 16 bytes at once if the offsets fit 8 bits, else eight elements at once."""
     for short in MOVED.values():
-        byte_offsets = (f"if (step <= {MAX_BYTE_STEP}) {{", *_gather_lines(short, 8), "} else")
-        body = "\n".join((*(byte_offsets if short.endswith("8") else ()), "{", *_gather_lines(short, 16), "}"))
+        byte_offsets = (f"if (step <= {MAX_BYTE_STEP}) {{", *_format_gather_lines(short, 8), "} else")
+        body = "\n".join((*(byte_offsets if short.endswith("8") else ()), "{", *_format_gather_lines(short, 16), "}"))
         loop = BodyLoop("n", 8, (("alu", 1), ("vector_load", 1), ("vector_store", 1)))
         yield f"copy_strided_{short}", Body(body, (("alu", 2),), loop, types=("int32x4",))
 
 
-def _gather_lines(dtype_suffix: str, element_bits: int) -> Iterator[str]:
+def _format_gather_lines(dtype_suffix: str, element_bits: int) -> Iterator[str]:
     """Iterate over the C lines that gather vectors with lanes of ``element_bits`` bits: up to four vectors without a
     loop, else a loop, and then the remaining lanes under a predicate."""
     lanes, kind, width = (
@@ -155,7 +155,7 @@ def _gather_lines(dtype_suffix: str, element_bits: int) -> Iterator[str]:
     )
     gather = f"vldr{width}q_gather_{'offset' if width == 'b' else 'shifted_offset'}"
 
-    def gather_and_store_line(first_index: str) -> str:
+    def format_gather_and_store(first_index: str) -> str:
         return f"vstr{width}q_{kind}(p + {first_index}, {gather}_{kind}(q + {first_index} * step, at));"
 
     multiply, count = f"vmulq_n_u{element_bits}", f"vidupq_n_u{element_bits}(0u, 1)"
@@ -164,11 +164,11 @@ def _gather_lines(dtype_suffix: str, element_bits: int) -> Iterator[str]:
     yield f"    if (n < {(STRAIGHT + 1) * lanes}) {{"
     for k in range(STRAIGHT):
         yield f"        if (n >= {(k + 1) * lanes}) {{"
-        yield f"            {gather_and_store_line(str(k * lanes))}"
+        yield f"            {format_gather_and_store(str(k * lanes))}"
         yield "        }"
     yield "    } else {"
     yield f"        for (int32_t k = 0; k < n - rest; k += {lanes}) {{"
-    yield f"            {gather_and_store_line('k')}"
+    yield f"            {format_gather_and_store('k')}"
     yield "        }"
     yield "    }"
     yield "    if (rest > 0) {"
@@ -181,10 +181,10 @@ ARM_MVE = InstructionSet(
     "Arm MVE",
     "defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 1)",
     {
-        **{name: Body(text) for name, text in (*_arithmetic_bodies(), *_memory_bodies())},
-        **dict(_saturating_bodies()),
-        **dict(_copy_and_fill_bodies()),
-        **dict(_strided_copy_bodies()),
+        **{name: Body(text) for name, text in (*_build_arithmetic_bodies(), *_build_memory_access_bodies())},
+        **dict(_build_saturating_bodies()),
+        **dict(_build_copy_and_fill_bodies()),
+        **dict(_build_strided_copy_bodies()),
         **PRODUCT_BODIES,
         **ROW_BODIES,
     },
@@ -217,23 +217,23 @@ _COMPARED = {"lt": ("gt", "b, a"), "le": ("ge", "b, a"), "gt": ("gt", "a, b"), "
 }
 
 
-def _select_by_comparison(op: str, x: str, y: str) -> str:
+def _format_select_by_comparison(op: str, x: str, y: str) -> str:
     """Return the C that selects lanes of x or y by the comparison ``op`` of the lanes of a and b."""
     name, operands = _COMPARED[op]
     return f"return vpselq_f32({x}, {y}, vcmp{name}q_f32({operands}));"
 
 
-def _float_bodies() -> Iterator[tuple[str, str, str]]:
+def _build_float_vector_bodies() -> Iterator[tuple[str, str, str]]:
     """Iterate over (intrinsic, type of operation for the cost model, C body) of float32 vectors. The type is empty
     if the intrinsic needs no instruction."""
     for op in ("add", "sub", "mul"):
         yield f"{op}_f32x4", "vector", f"return v{op}q_f32(a, b);"
     yield "fma_f32x4", "vector", "return vfmaq_f32(c, a, b);"
     yield "fma_n_f32x4", "vector", "return vfmaq_n_f32(c, a, n);"
-    yield "min_f32x4", "vector", _select_by_comparison("lt", "a", "b")
-    yield "max_f32x4", "vector", _select_by_comparison("gt", "a", "b")
+    yield "min_f32x4", "vector", _format_select_by_comparison("lt", "a", "b")
+    yield "max_f32x4", "vector", _format_select_by_comparison("gt", "a", "b")
     for op in _COMPARED:
-        yield f"select_{op}_f32x4", "vector", _select_by_comparison(op, "x", "y")
+        yield f"select_{op}_f32x4", "vector", _format_select_by_comparison(op, "x", "y")
     for name, function in (("fabs", "vabsq"), ("rint", "vrndxq"), ("floor", "vrndmq")):
         yield f"{name}_f32x4", "vector", f"return {function}_f32(a);"
     for name, lane in (("div", "a[{0}] / b[{0}]"), ("sqrt", "sqrtf(a[{0}])")):
@@ -271,8 +271,8 @@ def _float_operation_counts(intrinsic_name: str, operation_type: str) -> tuple[t
 ARM_MVE_FLOAT = InstructionSet(
     "Arm MVE floating point",
     "defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2)",
-    {name: Body(text, _float_operation_counts(name, kind)) for name, kind, text in _float_bodies()},
-    unit=VectorUnit({"float32x4": "float32x4_t"}, "arm_mve.h", elements=True),
+    {name: Body(text, _float_operation_counts(name, kind)) for name, kind, text in _build_float_vector_bodies()},
+    unit=VectorUnit({"float32x4": "float32x4_t"}, "arm_mve.h", has_lane_subscripts=True),
 )
 
 
@@ -293,7 +293,7 @@ _COUNTED = 8
 """Number of terms in one iteration of the loop that the cost model assumes."""
 
 
-def _float16_to_float32_instruction(float32_register: int, float16_register: int, odd_lanes: int) -> str:
+def _format_float16_to_float32_instruction(float32_register: int, float16_register: int, odd_lanes: int) -> str:
     """Return the instruction that converts the even or odd float16 lanes of a vector register to float32.
 
     VCVTB converts even lanes, VCVTT (``odd_lanes`` is 1) odd lanes. The instruction is given by its encoding,
@@ -301,7 +301,7 @@ def _float16_to_float32_instruction(float32_register: int, float16_register: int
     return f".inst.w {0xFE3F0E01 | float32_register << 13 | odd_lanes << 12 | float16_register << 1:#x}"
 
 
-def _float32_to_float16_instruction(float16_register: int, float32_register: int, odd_lanes: int) -> str:
+def _format_float32_to_float16_instruction(float16_register: int, float32_register: int, odd_lanes: int) -> str:
     """Return the instruction that converts float32 lanes to the even or odd float16 lanes of a vector register.
 
     VCVTB writes even lanes, VCVTT (``odd_lanes`` is 1) odd lanes. The instruction is given by its encoding, because
@@ -309,7 +309,7 @@ def _float32_to_float16_instruction(float16_register: int, float32_register: int
     return f".inst.w {0xEE3F0E01 | float16_register << 13 | odd_lanes << 12 | float32_register << 1:#x}"
 
 
-def _term_instructions(row_count: int, vector_count: int) -> Iterator[str]:
+def _format_term_instructions(row_count: int, vector_count: int) -> Iterator[str]:
     """Iterate over the instructions that multiply and accumulate one term of K for a tile of ``row_count`` rows by
     ``vector_count`` vectors of columns."""
     for v in range(vector_count):
@@ -321,11 +321,11 @@ def _term_instructions(row_count: int, vector_count: int) -> Iterator[str]:
             yield f"vfma.f16 q{r * vector_count + v}, {weights}, {_NUMBERS[r]}"
 
 
-def _add_float16_sums_to_memory(sum_count: int) -> Iterator[str]:
+def _format_addition_to_float32_sums(sum_count: int) -> Iterator[str]:
     """Iterate over the instructions that add the float16 sums of some consecutive terms to the float32 sums in
     memory."""
     for n in range(sum_count):
-        yield from (_float16_to_float32_instruction(wide, n, odd) for odd, wide in enumerate(_SPARE))
+        yield from (_format_float16_to_float32_instruction(wide, n, odd) for odd, wide in enumerate(_SPARE))
         for odd, wide in enumerate(_SPARE):
             address = f"[%[sums], #{32 * n + 16 * odd}]"
             yield from (
@@ -335,7 +335,7 @@ def _add_float16_sums_to_memory(sum_count: int) -> Iterator[str]:
             )
 
 
-def _float16_product_lines(rows: int, vectors: int) -> Iterator[str]:
+def _format_float16_product_lines(rows: int, vectors: int) -> Iterator[str]:
     """Iterate over the C lines of a float16 matrix product of ``rows`` rows by ``vectors`` vectors of columns.
 
     All registers are fixed, because the register allocators of compilers would else run out of registers."""
@@ -354,9 +354,9 @@ def _float16_product_lines(rows: int, vectors: int) -> Iterator[str]:
         yield f"    turns = depth / runs{f' / {times}' if times > 1 else ''};"
         yield "    __asm__ volatile inline("
         zeros = [f"vmov.i32 q{n}, #0" for n in range(rows * vectors)]
-        iteration = [line for _ in range(times) for line in _term_instructions(rows, vectors)]
+        iteration = [line for _ in range(times) for line in _format_term_instructions(rows, vectors)]
         loop = ["1:", *zeros, "dls lr, %[turns]", "0:", *iteration, "le lr, 0b"]
-        lines = [*loop, *_add_float16_sums_to_memory(rows * vectors), "subs %[left], %[left], #1", "bne 1b"]
+        lines = [*loop, *_format_addition_to_float32_sums(rows * vectors), "subs %[left], %[left], #1", "bne 1b"]
         yield from (f'        "{line}\\n"' for line in lines)
         yield f'        : {moved}, [b] "+r"(next), [left] "+r"(left)'
         yield '        : [turns] "r"(turns), [sums] "r"(where)'
@@ -364,7 +364,7 @@ def _float16_product_lines(rows: int, vectors: int) -> Iterator[str]:
         yield "} else" if times > 1 else "}"
 
 
-def _float16_product_body(rows: int, vectors: int) -> Body:
+def _build_float16_product_body(rows: int, vectors: int) -> Body:
     """Build the body of a float16 matrix product of ``rows`` rows by ``vectors`` vectors of columns, with its
     operation counts."""
     sums = rows * vectors
@@ -373,14 +373,14 @@ def _float16_product_body(rows: int, vectors: int) -> Body:
     memory = (("vector_load", _COUNTED * vectors + sums // 2), ("vector_store", sums // 2))
     loop = BodyLoop("depth", _COUNTED, (vector, load, *memory, ("branch", 2)))
     edges = (("alu", 6 + rows), ("vector", sums), ("vector_load", sums), ("vector_store", sums))
-    return Body("\n".join(_float16_product_lines(rows, vectors)), edges, loop)
+    return Body("\n".join(_format_float16_product_lines(rows, vectors)), edges, loop)
 
 
 _EIGHT = (
     *("lsrs %[n], %[n], #3", "dls lr, %[n]", "0:", "vld20.32 {q0, q1}, [%[q]]", "vld21.32 {q0, q1}, [%[q]]!"),
     *(
-        _float32_to_float16_instruction(2, 0, 0),
-        _float32_to_float16_instruction(2, 1, 1),
+        _format_float32_to_float16_instruction(2, 0, 0),
+        _format_float32_to_float16_instruction(2, 1, 1),
         "vstrh.16 q2, [%[p]], #16",
         "le lr, 0b",
     ),
@@ -389,13 +389,13 @@ _FOUR = (
     "dlstp.32 lr, %[n]",
     "0:",
     "vldrw.u32 q0, [%[q]], #16",
-    _float32_to_float16_instruction(0, 0, 0),
+    _format_float32_to_float16_instruction(0, 0, 0),
     "vstrh.32 q0, [%[p]], #8",
     "letp lr, 0b",
 )
 
 
-def _round_to_float16_body() -> Body:
+def _build_round_to_float16_body() -> Body:
     """Build the body that rounds an array of float32 to float16.
 
     If 8 divides the number of elements, it converts eight at once, which VLD2 loads interleaved. Else it converts
@@ -408,7 +408,7 @@ def _round_to_float16_body() -> Body:
     return Body("\n".join((*text, "}")), (("alu", 4),), loop)
 
 
-def _store_zeros_body() -> Body:
+def _build_store_zeros_body() -> Body:
     """Build the body that fills contiguous float16 elements with zeros."""
     lines = ("vmov.i32 q0, #0", "dlstp.16 lr, %[n]", "0:", "vstrh.16 q0, [%[p]], #16", "letp lr, 0b")
     text = "\\n".join(lines)
@@ -421,10 +421,10 @@ ARM_MVE_HALF = InstructionSet(
     "Arm MVE half precision",
     "defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2)",
     {
-        **{float16_product_name(*shape): _float16_product_body(*shape) for shape in HALF_SHAPES},
+        **{float16_product_name(*shape): _build_float16_product_body(*shape) for shape in HALF_SHAPES},
         **WINDOW_BODIES,
-        "narrow_f32_f16": _round_to_float16_body(),
-        "zero_f16": _store_zeros_body(),
+        "narrow_f32_f16": _build_round_to_float16_body(),
+        "zero_f16": _build_store_zeros_body(),
     },
     frozenset({"half_floats"}),
 )

@@ -41,7 +41,7 @@ Widening loads need a register of r0 to r7."""
 _COUNT = '"+r"(count)'
 
 
-def _product_c_text(a_dtype: str, b_dtype: str, rows: int, columns: int) -> str:
+def _format_product_c_text(a_dtype: str, b_dtype: str, rows: int, columns: int) -> str:
     """Return the C body of a matrix product with ``rows`` by ``columns`` sums, of operands of dtypes ``a_dtype`` and
     ``b_dtype``. Each load is directly before the multiplications that use it, so that loads and products overlap.
 
@@ -50,9 +50,9 @@ def _product_c_text(a_dtype: str, b_dtype: str, rows: int, columns: int) -> str:
     # `start`, which it reads.
     form, size = BITS.get(b_dtype), 8 if a_dtype == "int8" and b_dtype != "int16" else 16
     lines = (
-        _multiply_vector_of_terms(a_dtype, b_dtype, rows, columns, size)
+        _format_products_of_term_vector(a_dtype, b_dtype, rows, columns, size)
         if form is None
-        else _multiply_bit_packed_terms(form, rows, columns)
+        else _format_bit_packed_products(form, rows, columns)
     )
     sums = [f"c{r}{c}" for r in range(rows) for c in range(columns)]
     pointers = [f"a{r}" for r in range(rows)] + [f"b{c}" for c in range(columns)]
@@ -80,13 +80,13 @@ def _product_c_text(a_dtype: str, b_dtype: str, rows: int, columns: int) -> str:
     # 3. The code of each depth. The function is inlined where `depth` is a literal, so that one branch of these remains: less
     # than a vector (predicated), a few whole vectors without a loop, else loops.
     if form is not None:
-        text += _bit_packed_loop_lines(form, lines, updated + advanced, clobbers)
+        text += _format_bit_packed_loop_lines(form, lines, updated + advanced, clobbers)
     else:
         inputs = [f'[{name}] "r"({name})' for name in pointers]
         fresh = rows * columns if rows > 1 else 0
         for times in range(1, STRAIGHT + 1):
             vectors, elements = (
-                [_multiply_vector_of_terms(a_dtype, b_dtype, rows, columns, size, k) for k in range(times)],
+                [_format_products_of_term_vector(a_dtype, b_dtype, rows, columns, size, k) for k in range(times)],
                 times * 128 // size,
             )
             part = _start_sums_at_zero(
@@ -94,18 +94,23 @@ def _product_c_text(a_dtype: str, b_dtype: str, rows: int, columns: int) -> str:
                 fresh,
             )
             text += [f"if (depth < {elements}) {{", f"    count = depth % {128 // size};"]
-            text += [*_assembly_statement_lines(part, written, [*inputs, '[count] "r"(count)'], clobbers), "} else"]
+            text += [
+                *_format_assembly_statement_lines(part, written, [*inputs, '[count] "r"(count)'], clobbers),
+                "} else",
+            ]
             straight = _start_sums_at_zero([line for lines in vectors for line in lines], fresh)
             text += [
                 f"if (depth == {elements}) {{",
-                *_assembly_statement_lines(straight, written, inputs, clobbers),
+                *_format_assembly_statement_lines(straight, written, inputs, clobbers),
                 "} else",
             ]
         if fresh:
-            text += _multiple_row_loop_lines(size, lines, updated + advanced, written + advanced, clobbers, fresh)
+            text += _format_multiple_row_loop_lines(
+                size, lines, updated + advanced, written + advanced, clobbers, fresh
+            )
         else:
             single = [f"c0{c} += (int32_t)*a0 * *b{c};" for c in range(columns)]
-            text += _single_row_loop_lines(size, lines, updated + advanced, clobbers, single)
+            text += _format_single_row_loop_lines(size, lines, updated + advanced, clobbers, single)
     # 4. Stores. Fields are weights times 2 ** (8 - bits): the sums are shifted back, and a single row's start is added only then.
     for name, result in results.items():
         if name == "c02":  # else a compiler collects the sums on the stack, to store them as a vector
@@ -115,7 +120,7 @@ def _product_c_text(a_dtype: str, b_dtype: str, rows: int, columns: int) -> str:
     return "\n".join(text)
 
 
-def _multiply_vector_of_terms(
+def _format_products_of_term_vector(
     a_dtype: str, b_dtype: str, rows: int, columns: int, element_bits: int, vector_index: int | None = None
 ) -> list[str]:
     """Return the instructions that load and multiply one vector of terms along K for all rows and columns.
@@ -125,19 +130,19 @@ def _multiply_vector_of_terms(
     load = {"int8": f"vldrb.{'8' if element_bits == 8 else 's16'}", "uint8": "vldrb.u16", "int16": "vldrh.u16"}
     advance = {"int8": 16 if element_bits == 8 else 8, "uint8": 8, "int16": 16}
 
-    def load_vector(dtype: str, register: int, pointer: str) -> str:
+    def format_vector_load(dtype: str, register: int, pointer: str) -> str:
         step = advance[dtype]
         address = f"], #{step}" if vector_index is None else f", #{step * vector_index}]"
         return f"{load[dtype]} q{register}, [%[{pointer}]{address}"
 
-    lines = [load_vector(a_dtype, r, f"a{r}") for r in range(rows)]
+    lines = [format_vector_load(a_dtype, r, f"a{r}") for r in range(rows)]
     for c in range(columns):
-        lines.append(load_vector(b_dtype, rows + c, f"b{c}"))
+        lines.append(format_vector_load(b_dtype, rows + c, f"b{c}"))
         lines += [f"vmladava.s{element_bits} %[c{r}{c}], q{r}, q{rows + c}" for r in range(rows)]
     return lines
 
 
-def _multiply_bit_packed_terms(packing: BitFields, rows: int, columns: int) -> list[str]:
+def _format_bit_packed_products(packing: BitFields, rows: int, columns: int) -> list[str]:
     """Return the instructions that multiply 16 bytes of bit-packed weights of every column. For each bit field of
     the bytes, the lowest first, a vector of every row is loaded and multiplied."""
     lines = [f"vldrb.8 q{rows + c}, [%[b{c}]], #{BIT_FIELDS_LANES}" for c in range(columns)]
@@ -152,7 +157,7 @@ def _multiply_bit_packed_terms(packing: BitFields, rows: int, columns: int) -> l
     return lines
 
 
-def _bit_packed_loop_lines(
+def _format_bit_packed_loop_lines(
     packing: BitFields, instructions: list[str], outputs: list[str], clobbers: str
 ) -> Iterator[str]:
     """Iterate over the C lines of the loop over bit-packed weights, which processes 16 bytes of every column in an
@@ -160,7 +165,7 @@ def _bit_packed_loop_lines(
     yield f"count = depth / {packing.group};"
     mask = (0xFF << 8 - packing.bits) & 0xFF
     loop = (f"vmov.i8 {_MASK}, #{mask}", "dls lr, lr", "0:", *instructions, "le lr, 0b")
-    yield from _assembly_statement_lines(loop, [*outputs, _COUNT], [], clobbers)
+    yield from _format_assembly_statement_lines(loop, [*outputs, _COUNT], [], clobbers)
 
 
 def _predicate_first_elements(instructions: list[str], element_bits: int) -> list[str]:
@@ -183,7 +188,7 @@ def _start_sums_at_zero(instructions: list[str], sum_count: int) -> list[str]:
     return [line.replace("vmladava", "vmladav") if k in first else line for k, line in enumerate(instructions)]
 
 
-def _multiple_row_loop_lines(
+def _format_multiple_row_loop_lines(
     element_bits: int,
     instructions: list[str],
     outputs: list[str],
@@ -200,21 +205,23 @@ def _multiple_row_loop_lines(
     iteration = instructions * few
     yield from (f"if (depth % {few * lanes} == 0) {{", f"    count = depth / {few * lanes} - 1;")
     text = [*_start_sums_at_zero(iteration, started_sums), "dls lr, lr", "0:", *iteration, "le lr, 0b"]
-    yield from _assembly_statement_lines(text, [*first_outputs, _COUNT], [], clobbers)
+    yield from _format_assembly_statement_lines(text, [*first_outputs, _COUNT], [], clobbers)
     iteration = instructions * most
     yield "} else {"
-    yield from _assembly_statement_lines(_start_sums_at_zero(iteration, started_sums), first_outputs, [], clobbers)
+    yield from _format_assembly_statement_lines(
+        _start_sums_at_zero(iteration, started_sums), first_outputs, [], clobbers
+    )
     yield from (f"    if (depth >= {2 * most * lanes}) {{", f"        count = depth / {most * lanes} - 1;")
-    yield from _assembly_statement_lines(
+    yield from _format_assembly_statement_lines(
         ("dls lr, lr", "0:", *iteration, "le lr, 0b"), [*outputs, _COUNT], [], clobbers
     )
     yield from ("    }", f"    if (depth % {most * lanes} > 0) {{", f"        count = depth % {most * lanes};")
     loop = (f"dlstp.{element_bits} lr, lr", "0:", *instructions, "letp lr, 0b")
-    yield from _assembly_statement_lines(loop, [*outputs, _COUNT], [], clobbers)
+    yield from _format_assembly_statement_lines(loop, [*outputs, _COUNT], [], clobbers)
     yield from ("    }", "}")
 
 
-def _single_row_loop_lines(
+def _format_single_row_loop_lines(
     element_bits: int, instructions: list[str], outputs: list[str], clobbers: str, last_element_lines: list[str]
 ) -> Iterator[str]:
     """Iterate over the C lines of the loops over K in a product of a single row.
@@ -224,29 +231,29 @@ def _single_row_loop_lines(
     without vectors."""
     lanes, most = 128 // element_bits, max(UNROLLED)
     yield from (f"if (depth % {UNROLLED[0] * lanes} == 0) {{", f"    count = depth / {UNROLLED[0] * lanes};")
-    yield from _assembly_statement_lines(
+    yield from _format_assembly_statement_lines(
         ("dls lr, lr", "0:", *instructions * UNROLLED[0], "le lr, 0b"), [*outputs, _COUNT], [], clobbers
     )
     yield from ("} else {", f"    if (depth / {most * lanes} == 1) {{")
-    yield from _assembly_statement_lines(instructions * most, outputs, [], clobbers)
+    yield from _format_assembly_statement_lines(instructions * most, outputs, [], clobbers)
     yield from ("    } else {", f"        count = depth / {most * lanes};")
-    yield from _assembly_statement_lines(
+    yield from _format_assembly_statement_lines(
         ("dls lr, lr", "0:", *instructions * most, "le lr, 0b"), [*outputs, _COUNT], [], clobbers
     )
     yield "    }"
     for times in range(1, most):
         yield f"    if (depth % {most * lanes} / {lanes} == {times}) {{"
-        yield from _assembly_statement_lines(instructions * times, outputs, [], clobbers)
+        yield from _format_assembly_statement_lines(instructions * times, outputs, [], clobbers)
         yield "    }"
     yield from (f"    if (depth % {lanes} == 1) {{", *(f"        {line}" for line in last_element_lines), "    }")
     yield from (f"    if (depth % {lanes} > 1) {{", f"        count = depth % {lanes};")
-    yield from _assembly_statement_lines(
+    yield from _format_assembly_statement_lines(
         _predicate_first_elements(instructions, element_bits), outputs, ['[count] "r"(count)'], clobbers
     )
     yield from ("    }", "}")
 
 
-def _assembly_statement_lines(
+def _format_assembly_statement_lines(
     instructions: Sequence[str], outputs: list[str], inputs: list[str], clobbers: str
 ) -> Iterator[str]:
     """Iterate over the lines of the C statement ``__asm__`` with these instructions.
@@ -260,26 +267,26 @@ def _assembly_statement_lines(
     yield f'        : "memory", {clobbers});'
 
 
-def _small_product_body(a_dtype: str, b_dtype: str, rows: int, columns: int) -> Body:
+def _build_small_product_body(a_dtype: str, b_dtype: str, rows: int, columns: int) -> Body:
     """Build the body of a matrix product with ``rows`` by ``columns`` sums, of operands of dtypes ``a_dtype`` and
     ``b_dtype``, with its operation counts."""
     form = BITS.get(b_dtype)
     half = (rows * columns + 1) // 2  # two neighbours are loaded, and stored, by one instruction
-    text = _product_c_text(a_dtype, b_dtype, rows, columns)
+    text = _format_product_c_text(a_dtype, b_dtype, rows, columns)
     edges, alu = (("load", half), ("store", half)), 3 + rows + columns
     if form is None:
         iteration = (("vector_load", rows + columns), ("vector", rows * columns), ("branch", 1))
         return Body(
             text, (*edges, ("alu", alu)), BodyLoop("depth", 16 if a_dtype == b_dtype == "int8" else 8, iteration)
         )
-    lines = _multiply_bit_packed_terms(form, rows, columns)
+    lines = _format_bit_packed_products(form, rows, columns)
     loads = sum(line.startswith("vldr") for line in lines)
     iteration = (("vector_load", loads), ("vector", len(lines) - loads), ("branch", 1))
     return Body(text, (*edges, ("alu", alu + 1 + 2 * rows * columns)), BodyLoop("depth", form.group, iteration))
 
 
 PRODUCT_BODIES: Mapping[str, Body] = MappingProxyType(
-    {product_name(*shape): _small_product_body(*shape) for shape in PRODUCT_SHAPES}
+    {product_name(*shape): _build_small_product_body(*shape) for shape in PRODUCT_SHAPES}
 )
 
 
@@ -296,15 +303,15 @@ _PAIR = ("c0", "c1")
 """Names of the two sums that an iteration computes."""
 
 
-def _row_product_body(depth: int) -> Body:
+def _build_row_product_body(depth: int) -> Body:
     """Build the body of the product of a row of ``depth`` bytes by many rows of weights, with its operation counts."""
     vectors = depth // LANES
     kept = vectors if vectors <= _ARM_MVE_ROWS_WEIGHTS else _AGAIN
-    lines = [_load_row_vector(k, k) for k in range(kept)]
+    lines = [_format_row_vector_load(k, k) for k in range(kept)]
     lines += ["dls lr, lr", "0:", "ldrd %[c0], %[c1], [%[start]], #8"]
     for total in _PAIR:
         for k in range(vectors):
-            again = [] if k < kept else [_load_row_vector(k, _AGAIN)]
+            again = [] if k < kept else [_format_row_vector_load(k, _AGAIN)]
             product = f"vmladava.s8 %[{total}], q{_AGAIN if again else k}, q{_ARM_MVE_ROWS_WEIGHTS}"
             lines += [*again, f"vldrb.8 q{_ARM_MVE_ROWS_WEIGHTS}, [%[b]], #{LANES}", product]
     lines += ["strd %[c0], %[c1], [%[sums]], #8", "le lr, 0b"]
@@ -327,13 +334,13 @@ def _row_product_body(depth: int) -> Body:
     return Body(text, (("vector_load", kept), ("alu", 4)), loop)
 
 
-def _load_row_vector(vector_index: int, register: int) -> str:
+def _format_row_vector_load(vector_index: int, register: int) -> str:
     """Return the instruction that loads the vector with index ``vector_index`` of the row."""
     return f"vldrb.8 q{register}, [%[a], #{LANES * vector_index}]"
 
 
 ROW_BODIES: Mapping[str, Body] = MappingProxyType(
-    {row_product_name(depth): _row_product_body(depth) for depth in ROW_DEPTHS}
+    {row_product_name(depth): _build_row_product_body(depth) for depth in ROW_DEPTHS}
 )
 
 
@@ -352,7 +359,7 @@ _REGISTERS = {
 }
 
 
-def _window_instructions(stride: int, pixels: int) -> Iterator[str]:
+def _format_window_instructions(stride: int, pixels: int) -> Iterator[str]:
     """Iterate over the instructions of a float16 convolution window of ``pixels`` output pixels: a loop over the
     rows of the filter."""
     yield from (f"vmov.i32 q{x}, #0" for x in range(pixels))
@@ -368,7 +375,7 @@ def _window_instructions(stride: int, pixels: int) -> Iterator[str]:
     yield from (f"vstrh.16 q{x}, [%[where], #{16 * x}]" for x in range(pixels))
 
 
-def _window_body(stride: int, pixels: int) -> Body:
+def _build_window_body(stride: int, pixels: int) -> Body:
     """Build the body of a float16 convolution window of ``pixels`` output pixels at ``stride``, with its operation
     counts."""
     values = {
@@ -384,7 +391,7 @@ def _window_body(stride: int, pixels: int) -> Body:
         f'register {types.get(name, "int32_t ")}{name} __asm__("{register}"){f" = {values[name]}" if name in values else ""};'
         for name, register in _REGISTERS.items()
     ]
-    lines = list(_window_instructions(stride, pixels))
+    lines = list(_format_window_instructions(stride, pixels))
     clobbers = ", ".join(
         f'"{name}"' for name in ("cc", "memory", *(f"q{x}" for x in range(pixels)), *_ARM_MVE_WINDOWS_WEIGHTS, _PIXEL)
     )
@@ -401,4 +408,4 @@ def _window_body(stride: int, pixels: int) -> Body:
     return Body("\n".join(text), edges, BodyLoop("rows", 1, iteration))
 
 
-WINDOW_BODIES = {float16_window_name(*shape): _window_body(*shape) for shape in HALF_WINDOWS}
+WINDOW_BODIES = {float16_window_name(*shape): _build_window_body(*shape) for shape in HALF_WINDOWS}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from microc.isa.gnu_vectors import gnu_vectors
+from microc.isa.gnu_vectors import build_gnu_vector_set
 from microc.isa.instruction_set import PLAIN, Body, Core, Costs, Family, InstructionSet, Probe
 from microc.isa.portable import LIBRARY, UNALIGNED
 
@@ -72,7 +72,7 @@ _MEMORY: Mapping[str, tuple[int, str]] = {
 loaded as a word, because gcc 12 would else extract them one by one in general registers."""
 
 
-def _neon_bodies() -> dict[str, Body]:
+def _build_neon_bodies() -> dict[str, Body]:
     """Build the C bodies of all Advanced SIMD intrinsics of this file, by name."""
     bodies = {name: Body(text, (("vector", count),)) for name, (count, text) in _TEXTS.items()}
     for name, (count, text) in _MEMORY.items():
@@ -80,13 +80,13 @@ def _neon_bodies() -> dict[str, Body]:
     return bodies
 
 
-NEON = InstructionSet("Advanced SIMD", _GUARD, _neon_bodies(), frozenset({"vectors", "fma"}))
+NEON = InstructionSet("Advanced SIMD", _GUARD, _build_neon_bodies(), frozenset({"vectors", "fma"}))
 DOT = InstructionSet(
     "Advanced SIMD dot product",
     f"defined(__ARM_FEATURE_DOTPROD) && {_GUARD}",
     {"dot4_i8_i32x4": Body("return vdotq_s32(c, vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(b));", (("vector", 1),))},
 )
-_UNIT = gnu_vectors("vectors of AArch64", _GUARD, "arm_neon.h")
+_UNIT = build_gnu_vector_set("vectors of AArch64", _GUARD, "arm_neon.h")
 _WORDS = InstructionSet("words of AArch64", _GUARD, UNALIGNED, frozenset({"unaligned"}))
 
 _FORMS = frozenset({"shifted", "accumulated", "indexed", "predicated"})
@@ -109,7 +109,7 @@ _CACHE = 1 << 19
 """Least size of the second-level cache of a Cortex-A72 or a Neoverse N1, in bytes."""
 
 
-def _aarch64_core(name: str, march: str, *sets: InstructionSet, probe: Probe | None = None) -> Core:
+def _build_aarch64_core(name: str, march: str, *sets: InstructionSet, probe: Probe | None = None) -> Core:
     """Build an AArch64 core that has the instruction sets ``sets`` in addition to the sets that all AArch64
     cores have.
 
@@ -134,7 +134,10 @@ def _aarch64_core(name: str, march: str, *sets: InstructionSet, probe: Probe | N
 
 AARCH64 = Family(
     "aarch64",
-    (_aarch64_core("aarch64", "armv8-a"), _aarch64_core("aarch64-dotprod", "armv8.2-a+dotprod", DOT, probe=_DOT_PROBE)),
+    (
+        _build_aarch64_core("aarch64", "armv8-a"),
+        _build_aarch64_core("aarch64-dotprod", "armv8.2-a+dotprod", DOT, probe=_DOT_PROBE),
+    ),
     PLAIN,
     threads=True,
     flags=("unroll-loops", "no-tree-vectorize", "O3"),

@@ -22,7 +22,7 @@ Errors in ulp, measured in simavr: sin, cos and tan have no correct digit for ar
 zero is negative."""
 
 
-def _byte_product_body(instruction: str, right: str, registers: str) -> Body:
+def _build_byte_product_body(instruction: str, right: str, registers: str) -> Body:
     """Build a C body that multiplies two bytes to 16 bits by one instruction. A 32-bit product would be a library
     call."""
     text = f'"{instruction} %1, %2\\n\\tmovw %0, r0\\n\\tclr __zero_reg__"'
@@ -33,7 +33,10 @@ def _byte_product_body(instruction: str, right: str, registers: str) -> Body:
 _MULTIPLIER = InstructionSet(
     "AVR multiplier",
     "defined(__AVR_HAVE_MUL__)",
-    {"mul_i8": _byte_product_body("muls", "int8_t", "d"), "mul_i8_u8": _byte_product_body("mulsu", "uint8_t", "a")},
+    {
+        "mul_i8": _build_byte_product_body("muls", "int8_t", "d"),
+        "mul_i8_u8": _build_byte_product_body("mulsu", "uint8_t", "a"),
+    },
 )
 
 AVR = Family(

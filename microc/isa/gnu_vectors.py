@@ -22,14 +22,14 @@ must not overflow."""
 _BYTES = "(size_t)n * sizeof *p"
 
 
-def _partial_access_bodies(element_dtype: str, name_suffix: str, vector_type: str) -> Iterator[tuple[str, str]]:
+def _build_partial_access_bodies(element_dtype: str, name_suffix: str, vector_type: str) -> Iterator[tuple[str, str]]:
     """Iterate over (intrinsic, C body) of the load and the store of the first n lanes. Elements in memory are as
     wide as a lane."""
     yield f"load_{element_dtype}_{name_suffix}_first", f"{vector_type} r = {{0}};\nmemcpy(&r, p, {_BYTES});\nreturn r;"
     yield f"store_{element_dtype}_{name_suffix}_first", f"memcpy(p, &a, {_BYTES});"
 
 
-def _shift_bodies(name_suffix: str, vector_type: str) -> Iterator[tuple[str, str]]:
+def _build_shift_bodies(name_suffix: str, vector_type: str) -> Iterator[tuple[str, str]]:
     """Iterate over (intrinsic, C body) of shifts to the left by b, or to the right by -b if b is negative, with and
     without rounding.
 
@@ -44,7 +44,7 @@ def _shift_bodies(name_suffix: str, vector_type: str) -> Iterator[tuple[str, str
     yield f"shift_round_n_{name_suffix}", f"{_UNSIGNED}\nif (b < 0) {{\n    {rounded}\n}}\nreturn {left};"
 
 
-def _integer_bodies(lanes: int) -> Iterator[tuple[str, str]]:
+def _build_int32_vector_bodies(lanes: int) -> Iterator[tuple[str, str]]:
     """Iterate over (intrinsic, C body) of all intrinsics on vectors of ``lanes`` int32 lanes."""
     end, vector = f"i32x{lanes}", f"int32x{lanes}"
     for name in ("add", "sub", "mul"):
@@ -56,7 +56,7 @@ def _integer_bodies(lanes: int) -> Iterator[tuple[str, str]]:
     for name, sign in (("min", "<"), ("max", ">")):
         yield f"{name}_{end}", f"const {vector} m = a {sign} b;\nreturn (a & m) | (b & ~m);"
     yield f"dup_{end}", f"return n - ({vector}){{0}};"
-    yield from _shift_bodies(end, vector)
+    yield from _build_shift_bodies(end, vector)
     for op, sign in _COMPARED.items():
         yield f"select_{op}_{end}", f"const {vector} m = a {sign} b;\nreturn (x & m) | (y & ~m);"
     for name in ("i32", *SHORT_WORDS):
@@ -64,7 +64,7 @@ def _integer_bodies(lanes: int) -> Iterator[tuple[str, str]]:
     for name in SHORT_WORDS:
         yield f"dup_{name}_{end}", f"int32_t n;\nmemcpy(&n, p, sizeof n);\nreturn n - ({vector}){{0}};"
     yield f"store_i32_{end}", "memcpy(p, &a, sizeof a);"
-    yield from _partial_access_bodies("i32", end, vector)
+    yield from _build_partial_access_bodies("i32", end, vector)
     for dtype, short in MOVED.items():
         narrow = f"typedef {dtype}_t t __attribute__((vector_size({lanes * dtypes.nbytes(dtype)})));\n"
         widened = f"return __builtin_convertvector(r, {vector});"
@@ -85,7 +85,7 @@ Exponent and fraction of the float16, moved to the fields of a float32, represen
 subnormals. The largest exponent represents infinity and NaN, and is set separately."""
 
 
-def _float_bodies(lanes: int) -> Iterator[tuple[str, str]]:
+def _build_float_vector_bodies(lanes: int) -> Iterator[tuple[str, str]]:
     """Iterate over (intrinsic, C body) of all intrinsics on vectors of ``lanes`` float32 lanes."""
     end, vector = f"f32x{lanes}", f"float32x{lanes}"
     chosen = "typedef int32_t v __attribute__((vector_size(sizeof a)));\n" + (
@@ -103,7 +103,7 @@ def _float_bodies(lanes: int) -> Iterator[tuple[str, str]]:
     yield f"bits_i32x{lanes}", f"return (int32x{lanes})a;"
     yield f"load_f32_{end}", f"{vector} r;\nmemcpy(&r, p, sizeof r);\nreturn r;"
     yield f"store_f32_{end}", "memcpy(p, &a, sizeof a);"
-    yield from _partial_access_bodies("f32", end, vector)
+    yield from _build_partial_access_bodies("f32", end, vector)
     types = f"typedef uint16_t t __attribute__((vector_size({2 * lanes})));\n"
     types += f"typedef uint32_t u __attribute__((vector_size({4 * lanes})));\n"
     for first, loaded in (
@@ -126,7 +126,7 @@ TYPES = {
 }
 
 
-def single_instruction_body(intrinsic_name: str, c_text: str) -> Body:
+def build_vector_instruction_body(intrinsic_name: str, c_text: str) -> Body:
     """Build a body that the cost model counts as one vector instruction: a load, a store or arithmetic, according to
     the intrinsic's name."""
     loads = intrinsic_name.startswith(("load", *(f"dup_{word}" for word in SHORT_WORDS)))
@@ -134,7 +134,7 @@ def single_instruction_body(intrinsic_name: str, c_text: str) -> Body:
     return Body(c_text, ((kind, 1),))
 
 
-def _contiguous_copy_bodies() -> Iterator[tuple[str, Body]]:
+def _build_contiguous_copy_bodies() -> Iterator[tuple[str, Body]]:
     """Iterate over (intrinsic, C body) of copies of contiguous memory, which call the C library."""
     for dtype, short in COPIED.items():
         size = dtypes.nbytes(dtype)
@@ -142,14 +142,16 @@ def _contiguous_copy_bodies() -> Iterator[tuple[str, Body]]:
         yield f"copy_{short}", Body(f"memmove(p, q, (size_t)n * {size}U);", (("alu", 2),), loop)
 
 
-_BODIES = dict(_contiguous_copy_bodies()) | {
-    name: single_instruction_body(name, text) for n in WIDTHS for name, text in (*_integer_bodies(n), *_float_bodies(n))
+_BODIES = dict(_build_contiguous_copy_bodies()) | {
+    name: build_vector_instruction_body(name, text)
+    for n in WIDTHS
+    for name, text in (*_build_int32_vector_bodies(n), *_build_float_vector_bodies(n))
 }
 
 
-def gnu_vectors(name: str, guard: str, header: str = "") -> InstructionSet:
+def build_gnu_vector_set(name: str, guard: str, header: str = "") -> InstructionSet:
     """Build the instruction set of a machine's vectors.
 
     ``guard``: C preprocessor condition under which compilers support the vectors. ``header``: header that declares
     functions which other instruction sets use on the same vectors."""
-    return InstructionSet(name, guard, _BODIES, unit=VectorUnit(TYPES, header, elements=True))
+    return InstructionSet(name, guard, _BODIES, unit=VectorUnit(TYPES, header, has_lane_subscripts=True))

@@ -32,12 +32,13 @@ VL = Var("vl")
 class BodyLoop:
     """A loop inside a C body.
 
-    ``parameter``: name of the intrinsic's parameter that is the number of elements to process. ``elements``: number of
-    elements that one iteration processes. ``operations``: operation counts of one iteration, by type of operation."""
+    ``count_parameter``: name of the intrinsic's parameter that is the number of elements to process.
+    ``elements_per_iteration``: number of elements that one iteration processes. ``operations_per_iteration``: operation
+    counts of one iteration, by type of operation."""
 
-    parameter: str
-    elements: int
-    operations: tuple[tuple[str, int], ...]
+    count_parameter: str
+    elements_per_iteration: int
+    operations_per_iteration: tuple[tuple[str, int], ...]
 
 
 @frozen
@@ -99,7 +100,7 @@ class Intrin:
         return vector_dtype(self.meaning.dtype, self.lanes, self.scalable) if self.lanes else self.meaning.dtype
 
     @property
-    def turns(self) -> Expr:
+    def active_lane_count(self) -> Expr:
         """The number of active lanes: the trip count of the loop over lanes in the meaning."""
         return VL if self.scalable else int32_constant(self.lanes)
 
@@ -135,7 +136,7 @@ def pack_halves(low: Expr, high: Expr) -> Expr:
     return (low & 0xFFFF) | (high * 65536)
 
 
-def one_instruction_body(text: str, inputs: str) -> Body:
+def build_instruction_body(text: str, inputs: str) -> Body:
     """Build the C body of the assembly instruction ``text``, whose result is ``%0``.
 
     ``inputs``: names of the parameters, one letter each; they are the general registers ``%1``, ``%2`` and so on."""
@@ -227,7 +228,7 @@ class TensorUnit:
                     or f"the {name} memory must consist of whole rows, each a multiple of 4 bytes; "
                     f"got {memory.nbytes} bytes in rows of {align}"
                 )
-            elif memory.nbytes < 2 * count * _divide_rounding_up(nbytes, align) * align or memory.nbytes > MOST:
+            elif memory.nbytes < 2 * count * _ceil_div(nbytes, align) * align or memory.nbytes > MOST:
                 fault = (
                     fault
                     or f"wrong size of the {name} memory; "
@@ -249,27 +250,19 @@ class TensorUnit:
         match instruction_name:
             case "unit_matmul":
                 depth = arguments[2]
-                tiles = (
-                    _divide_rounding_up(rows, self.rows)
-                    * _divide_rounding_up(columns, self.columns)
-                    * _divide_rounding_up(depth, self.depth)
-                )
+                tiles = _ceil_div(rows, self.rows) * _ceil_div(columns, self.columns) * _ceil_div(depth, self.depth)
                 return tiles * self.tile_cycles
             case "unit_set":
-                return rows * _divide_rounding_up(columns, self.columns)
+                return rows * _ceil_div(columns, self.columns)
             case "unit_load_input" | "unit_load_weight":
-                return self.start + rows * _divide_rounding_up(columns, self.bus)
+                return self.start + rows * _ceil_div(columns, self.bus)
             case "unit_load_sums" if arguments[3] == 0:
-                return (
-                    self.start
-                    + _divide_rounding_up(4 * columns, self.bus)
-                    + rows * _divide_rounding_up(columns, self.columns)
-                )
+                return self.start + _ceil_div(4 * columns, self.bus) + rows * _ceil_div(columns, self.columns)
             case _:
-                return self.start + rows * _divide_rounding_up(4 * columns, self.bus)
+                return self.start + rows * _ceil_div(4 * columns, self.bus)
 
 
-def _divide_rounding_up(dividend: int, divisor: int) -> int:
+def _ceil_div(dividend: int, divisor: int) -> int:
     """Return the quotient ``dividend / divisor``, rounded up."""
     return -(-dividend // divisor)
 
@@ -295,12 +288,12 @@ RISC-V."""
 class VectorUnit:
     """The vector registers of an instruction set.
 
-    ``types``: C type by vector dtype. ``header``: header that declares the C types, if necessary. ``elements``: True
-    if C can access lanes by subscripts."""
+    ``c_types``: C type by vector dtype. ``header``: header that declares the C types, if necessary. ``has_lane_subscripts``:
+    True if C can access lanes by subscripts."""
 
-    types: Mapping[str, str]
+    c_types: Mapping[str, str]
     header: str = ""
-    elements: bool = False
+    has_lane_subscripts: bool = False
 
 
 @frozen

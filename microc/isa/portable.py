@@ -102,7 +102,7 @@ for (; k < n; ++k) {
 they write, so that memory may be moved to a lower address that overlaps it."""
 
 
-def _word_move_body(elements_per_iteration: int) -> Body:
+def _build_word_move_body(elements_per_iteration: int) -> Body:
     """Build the C body that copies ``elements_per_iteration`` elements (four words) in an iteration."""
     loop = BodyLoop("n", elements_per_iteration, (("load", 4), ("store", 4), ("alu", 3), ("branch", 1)))
     return Body(_MOVE.replace("STEP", str(elements_per_iteration)), (("alu", 14), ("branch", 6)), loop, apart=True)
@@ -111,6 +111,6 @@ def _word_move_body(elements_per_iteration: int) -> Body:
 WORD_MOVES = InstructionSet(
     "word moves",
     "defined(__GNUC__)",
-    {f"move_{short}": _word_move_body(step) for short, step in (("i8", 16), ("u8", 16), ("i16", 8), ("u16", 8))},
+    {f"move_{short}": _build_word_move_body(step) for short, step in (("i8", 16), ("u8", 16), ("i16", 8), ("u16", 8))},
     frozenset({"words"}),
 )

@@ -41,7 +41,7 @@ CLIPPED = {
 instruction that clips negative numbers to 0."""
 
 
-def _packed_simd_body(intrinsic_name: str) -> Body:
+def _build_packed_simd_body(intrinsic_name: str) -> Body:
     """Build the C body of the packed SIMD instruction that computes the intrinsic ``intrinsic_name``. A dot product
     instruction adds to its result register."""
     _, funct7, funct3 = ENCODINGS[intrinsic_name]
@@ -51,7 +51,7 @@ def _packed_simd_body(intrinsic_name: str) -> Body:
     return Body(f'int32_t r;\n__asm__("{text}" : "=r"(r) : "r"(a), "r"(b));\nreturn r;')
 
 
-def _clip_body(intrinsic_name: str, *, halves_operand: bool) -> Body:
+def _build_clip_body(intrinsic_name: str, *, halves_operand: bool) -> Body:
     """Build the C body of the clipping instruction that computes the intrinsic ``intrinsic_name``.
 
     ``halves_operand``: shift the operand to the right by one first."""
@@ -72,9 +72,9 @@ XCV = InstructionSet(
     "XCVsimd, XCValu",
     GUARD,
     {
-        **{name: _packed_simd_body(name) for name in ENCODINGS},
-        **{name: _clip_body(name, halves_operand=False) for name in CLIPPED},
-        **{f"{name}_half": _clip_body(name, halves_operand=True) for name in CLIPPED},
+        **{name: _build_packed_simd_body(name) for name in ENCODINGS},
+        **{name: _build_clip_body(name, halves_operand=False) for name in CLIPPED},
+        **{f"{name}_half": _build_clip_body(name, halves_operand=True) for name in CLIPPED},
         **{f"load_{lanes}": _LOAD for lanes in ("i8x4", "u8x4", "i16x2", "i16x2_aligned")},
         **{f"store_{lanes}": _STORE for lanes in ("i8x4", "u8x4", "i16x2", "i16x2_aligned")},
     },
@@ -112,7 +112,7 @@ _FASTEST = "-O3 -fno-schedule-insns"
 """Compiler options for speed. -O3 needs half a percent to 3 % fewer cycles than -O2, for 15 to 25 % more code."""
 
 
-def _riscv_core(name: str, costs: Costs, *features: str, extra_sets: tuple[InstructionSet, ...] = ()) -> Core:
+def _build_riscv_core(name: str, costs: Costs, *features: str, extra_sets: tuple[InstructionSet, ...] = ()) -> Core:
     """Build a RISC-V core.
 
     ``extra_sets``: instruction sets that the libraries of boards do not use. If there are any, only the network's
@@ -132,13 +132,13 @@ def _riscv_core(name: str, costs: Costs, *features: str, extra_sets: tuple[Instr
 RISCV = Family(
     "riscv",
     (
-        _riscv_core("rv32imc", _INTEGER, "one_product"),
-        _riscv_core("rv32imac", _INTEGER, "one_product"),
-        _riscv_core("rv32imac_zba_zbb", _INTEGER, "one_product", extra_sets=(ZBA, ZBB)),
-        _riscv_core("rv32imafc", _FLOAT, "fpu", "fma"),
-        with_unit(_riscv_core("rv32imafc", _FLOAT, "fpu", "fma"), REFERENCE),
-        _riscv_core("rv64imac", _INTEGER),
-        _riscv_core("rv64imafdc", _FLOAT, "fpu", "fma"),
+        _build_riscv_core("rv32imc", _INTEGER, "one_product"),
+        _build_riscv_core("rv32imac", _INTEGER, "one_product"),
+        _build_riscv_core("rv32imac_zba_zbb", _INTEGER, "one_product", extra_sets=(ZBA, ZBB)),
+        _build_riscv_core("rv32imafc", _FLOAT, "fpu", "fma"),
+        with_unit(_build_riscv_core("rv32imafc", _FLOAT, "fpu", "fma"), REFERENCE),
+        _build_riscv_core("rv64imac", _INTEGER),
+        _build_riscv_core("rv64imafdc", _FLOAT, "fpu", "fma"),
         CV32E40P,
         *RVV_CORES,
     ),

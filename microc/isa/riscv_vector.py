@@ -46,7 +46,7 @@ def rvv_call(name: str, *operands: str | int | VectorWidth) -> str:
     return f"__riscv_v{name}({', '.join(map(str, operands))})"
 
 
-def register_group(width: VectorWidth, element_bits: int = 32) -> str:
+def register_group_suffix(width: VectorWidth, element_bits: int = 32) -> str:
     """Return the register group (LMUL) that a vector occupies, as in C names: ``m4`` for four registers, ``mf2`` for
     half a register.
 
@@ -57,20 +57,20 @@ def register_group(width: VectorWidth, element_bits: int = 32) -> str:
 
 def reinterpret_as_unsigned(vector: str, width: VectorWidth) -> str:
     """Return the C expression that reinterprets a vector of 32-bit lanes as uint32."""
-    return f"__riscv_vreinterpret_u32{register_group(width)}({vector})"
+    return f"__riscv_vreinterpret_u32{register_group_suffix(width)}({vector})"
 
 
 def reinterpret_as_signed(vector: str, width: VectorWidth) -> str:
     """Return the C expression that reinterprets a vector of 32-bit lanes as int32."""
-    return f"__riscv_vreinterpret_i32{register_group(width)}({vector})"
+    return f"__riscv_vreinterpret_i32{register_group_suffix(width)}({vector})"
 
 
-def mask_declaration(width: VectorWidth, condition: str) -> str:
+def format_mask_declaration(width: VectorWidth, condition: str) -> str:
     """Return the C declaration of a mask ``m`` that is initialised with the expression ``condition``."""
     return f"const vbool{128 // width.lanes}_t m = {condition};\n"
 
 
-def as_byte_offsets(width: VectorWidth, element_bits: int) -> str:
+def format_byte_offsets(width: VectorWidth, element_bits: int) -> str:
     """Return the C expression that converts the vector ``a`` of element offsets to byte offsets. Elements have
     ``element_bits`` bits."""
     elements = reinterpret_as_unsigned("a", width)
@@ -84,18 +84,18 @@ def vector_unit_of_dtypes(*element_dtypes: str) -> VectorUnit:
     """Return the vector unit with the C types of vectors of all widths whose elements have these dtypes."""
     bits = {element: dtypes.dtype_parts(element).bits for element in element_dtypes}
     names = {
-        n.vector(element): f"v{element}{register_group(n, bits[element])}_t"
+        n.vector(element): f"v{element}{register_group_suffix(n, bits[element])}_t"
         for n in ALL_WIDTHS
         for element in element_dtypes
     }
     return VectorUnit(names, "riscv_vector.h")
 
 
-def bodies_of_widths(list_bodies: Callable[[VectorWidth], CountedBodies]) -> dict[str, Body]:
-    """Build the bodies of the intrinsics that ``list_bodies`` yields for a vector width, for all widths.
+def build_bodies_of_all_widths(build_bodies_of_width: Callable[[VectorWidth], CountedBodies]) -> dict[str, Body]:
+    """Build the bodies of the intrinsics that ``build_bodies_of_width`` yields for a vector width, for all widths.
 
     Intrinsics ``..._first`` are omitted for scalable vectors, which pass the number of lanes as ``vl``."""
-    widths = ((n, *word) for n in ALL_WIDTHS for word in list_bodies(n))
+    widths = ((n, *word) for n in ALL_WIDTHS for word in build_bodies_of_width(n))
     return {
         name: _body_with_operation_counts(name, count, text)
         for n, name, count, text in widths
@@ -119,12 +119,17 @@ def _body_with_operation_counts(name: str, other_instructions: int, c_text: str)
 _FLOAT_GUARD = f"{GUARD} && __riscv_v_elen_fp >= 32"
 
 
-def _load_16_bit_float_bodies(width: VectorWidth) -> CountedBodies:
+def _build_load_16_bit_float_bodies(width: VectorWidth) -> CountedBodies:
     """Iterate over the bodies of loads that widen float16 and bfloat16, of all lanes or of the first n lanes.
 
     Exponent and fraction of a float16, moved to the fields of a float32, represent its number times 2**-112, also
     for subnormals. The largest exponent represents infinity and NaN, and is set separately."""
-    n, end, whole, half = width, width.vector("f32"), f"f32{register_group(width)}", f"u16{register_group(width, 16)}"
+    n, end, whole, half = (
+        width,
+        width.vector("f32"),
+        f"f32{register_group_suffix(width)}",
+        f"u16{register_group_suffix(width, 16)}",
+    )
     zero = rvv_call(f"mv_v_x_{half}", 0, n)
     for first, value in (
         ("", rvv_call(f"le16_v_{half}", "p", n)),
@@ -133,12 +138,12 @@ def _load_16_bit_float_bodies(width: VectorWidth) -> CountedBodies:
         wide = rvv_call("zext_vf2", value, n)
         shifted = f"__riscv_vreinterpret_{whole}({rvv_call('sll', wide, 16, n)})"
         yield f"load_bf16_{end}{first}", 2, f"return {shifted};"
-        unsigned_type = f"vuint32{register_group(n)}_t"
+        unsigned_type = f"vuint32{register_group_suffix(n)}_t"
         fields = rvv_call("sll", rvv_call("and", "x", "0x7FFF", n), 13, n)
         scaled = rvv_call("fmul", f"__riscv_vreinterpret_{whole}(m)", "5.192296858534828e33f", n)
-        number = f"const {unsigned_type} f = __riscv_vreinterpret_u32{register_group(n)}({scaled});\n"
+        number = f"const {unsigned_type} f = __riscv_vreinterpret_u32{register_group_suffix(n)}({scaled});\n"
         far = rvv_call("or_mu", "far", "f", "f", "0x7F800000", n)
-        ended = f"{mask_declaration(n, rvv_call('msgtu', 'm', '0x0F7FFFFF', n)).replace(' m =', ' far =')}"
+        ended = f"{format_mask_declaration(n, rvv_call('msgtu', 'm', '0x0F7FFFFF', n)).replace(' m =', ' far =')}"
         sign = rvv_call("sll", rvv_call("and", "x", "0x8000", n), 16, n)
         parts = f"const {unsigned_type} x = {wide};\nconst {unsigned_type} m = {fields};\n{number}{ended}"
         yield (
@@ -148,7 +153,7 @@ def _load_16_bit_float_bodies(width: VectorWidth) -> CountedBodies:
         )
 
 
-def _float_bodies(width: VectorWidth) -> CountedBodies:
+def _build_float_vector_bodies(width: VectorWidth) -> CountedBodies:
     """Iterate over the bodies of the intrinsics on vectors of float32."""
     end, n, whole = width.vector("f32"), width, width.vector("i32")
     for name in ("add", "sub", "mul", "div"):
@@ -163,20 +168,20 @@ def _float_bodies(width: VectorWidth) -> CountedBodies:
         fraction = rvv_call("mflt", rvv_call("fabs", "a", n), "8388608.0f", n)
         rounded = rvv_call("fcvt_f", rvv_call("fcvt_x", "a", *mode, n), n)
         restored = rvv_call("fsgnj_mu", "m", "a", rounded, "a", n)
-        yield f"{name}_{end}", 5, f"{mask_declaration(n, fraction)}return {restored};"
-    yield f"dup_{end}", 1, f"return {rvv_call(f'fmv_v_f_f32{register_group(n)}', 'n', n)};"
+        yield f"{name}_{end}", 5, f"{format_mask_declaration(n, fraction)}return {restored};"
+    yield f"dup_{end}", 1, f"return {rvv_call(f'fmv_v_f_f32{register_group_suffix(n)}', 'n', n)};"
     for op in COMPARED:
         yield f"select_{op}_{end}", 2, f"return {rvv_call('merge', 'y', 'x', rvv_call(f'mf{op}', 'a', 'b', n), n)};"
-    yield f"load_f32_{end}", 0, f"return {rvv_call(f'le32_v_f32{register_group(n)}', 'p', n)};"
-    zero = rvv_call(f"fmv_v_f_f32{register_group(n)}", "0.0f", n)
+    yield f"load_f32_{end}", 0, f"return {rvv_call(f'le32_v_f32{register_group_suffix(n)}', 'p', n)};"
+    zero = rvv_call(f"fmv_v_f_f32{register_group_suffix(n)}", "0.0f", n)
     yield f"load_f32_{end}_first", 1, f"return {rvv_call('le32_tu', zero, 'p', '(size_t)n')};"
-    yield from _load_16_bit_float_bodies(n)
+    yield from _build_load_16_bit_float_bodies(n)
     yield f"store_f32_{end}_first", 0, f"{rvv_call('se32', 'p', 'a', '(size_t)n')};"
-    yield f"gather_f32_{end}", 1, f"return {rvv_call('luxei32', 'p', as_byte_offsets(n, 32), n)};"
+    yield f"gather_f32_{end}", 1, f"return {rvv_call('luxei32', 'p', format_byte_offsets(n, 32), n)};"
     yield f"store_f32_{end}", 0, f"{rvv_call('se32', 'p', 'a', n)};"
     yield f"from_i32_{end}", 1, f"return {rvv_call('fcvt_f', 'a', n)};"
     unused = "(void)vl;\n" if n.scalable else ""
-    yield f"of_bits_{end}", 0, f"{unused}return __riscv_vreinterpret_f32{register_group(n)}(a);"
+    yield f"of_bits_{end}", 0, f"{unused}return __riscv_vreinterpret_f32{register_group_suffix(n)}(a);"
     yield f"bits_{whole}", 0, f"{unused}return {reinterpret_as_signed('a', n)};"
     yield f"nearest_{whole}", 1, f"return {rvv_call('fcvt_x', 'a', n)};"
     yield f"toward_zero_{whole}", 1, f"return {rvv_call('fcvt_rtz_x', 'a', n)};"
@@ -185,7 +190,7 @@ def _float_bodies(width: VectorWidth) -> CountedBodies:
 RVV_FLOAT = InstructionSet(
     "vectors of floats",
     _FLOAT_GUARD,
-    bodies_of_widths(_float_bodies),
+    build_bodies_of_all_widths(_build_float_vector_bodies),
     unit=vector_unit_of_dtypes("float32"),
 )
 
@@ -203,7 +208,7 @@ _STEPS = {32: 0, 16: 1, 8: 2}
 """Number of halving instructions that narrow an int32 to 32, 16 or 8 bits."""
 
 
-def _integer_arithmetic_bodies(width: VectorWidth) -> CountedBodies:
+def _build_integer_arithmetic_bodies(width: VectorWidth) -> CountedBodies:
     """Iterate over the bodies of arithmetic on vectors of int32."""
     end, n = width.vector("i32"), width
     for name in ("add", "sub", "mul", "min", "max", "and", "or", "xor"):
@@ -217,20 +222,20 @@ def _integer_arithmetic_bodies(width: VectorWidth) -> CountedBodies:
     yield f"high_product_{end}", 1, f"return {rvv_call('mulh', 'a', 'b', n)};"
     yield f"high_mul_round_{end}", 5, f"return {rvv_call('add', rvv_call('mulh', 'a', 'b', n), half, n)};"
     yield f"mac_n_{end}", 1, f"return {rvv_call('macc', 'a', 'n', 'b', n)};"
-    yield f"dup_{end}", 1, f"return {rvv_call(f'mv_v_x_i32{register_group(n)}', 'n', n)};"
-    numbered = reinterpret_as_signed(rvv_call(f"id_v_u32{register_group(n)}", n), n)
+    yield f"dup_{end}", 1, f"return {rvv_call(f'mv_v_x_i32{register_group_suffix(n)}', 'n', n)};"
+    numbered = reinterpret_as_signed(rvv_call(f"id_v_u32{register_group_suffix(n)}", n), n)
     yield f"ramp_{end}", 2, f"return {rvv_call('mul', numbered, 'n', n)};"
     for op in COMPARED:
         yield f"select_{op}_{end}", 2, f"return {rvv_call('merge', 'y', 'x', rvv_call(f'ms{op}', 'a', 'b', n), n)};"
 
 
-def _shift_bodies(width: VectorWidth) -> CountedBodies:
+def _build_shift_bodies(width: VectorWidth) -> CountedBodies:
     """Iterate over the bodies of shifts to the left, or to the right if the count is negative.
 
     The instructions take counts modulo 32. Rounding shifts by 32 to the right also occur; their result is 0."""
     end, n = width.vector("i32"), width
     left, right = reinterpret_as_unsigned("b", n), reinterpret_as_unsigned(rvv_call("neg", "b", n), n)
-    chosen = mask_declaration(n, rvv_call("mslt", "b", 0, n)), rvv_call("sll", "a", left, n)
+    chosen = format_mask_declaration(n, rvv_call("mslt", "b", 0, n)), rvv_call("sll", "a", left, n)
     yield f"shl_{end}", 4, f"{chosen[0]}return {rvv_call('sra_mu', 'm', chosen[1], 'a', right, n)};"
     rounded = f"const {n.vector('int32')} r = {rvv_call('ssra_mu', 'm', chosen[1], 'a', right, _UP, n)};\n"
     yield (
@@ -240,22 +245,27 @@ def _shift_bodies(width: VectorWidth) -> CountedBodies:
     )
     number = "if (b < 0) {{\n    return {};\n}}\n" + f"return {rvv_call('sll', 'a', '(size_t)b', n)};"
     yield f"shl_n_{end}", 1, number.format(rvv_call("sra", "a", "(size_t)-b", n))
-    nothing = f"if (b < -31) {{\n    return {rvv_call(f'mv_v_x_i32{register_group(n)}', 0, n)};\n}}\n"
+    nothing = f"if (b < -31) {{\n    return {rvv_call(f'mv_v_x_i32{register_group_suffix(n)}', 0, n)};\n}}\n"
     yield f"shift_round_n_{end}", 1, nothing + number.format(rvv_call("ssra", "a", "(size_t)-b", _UP, n))
 
 
-def _widening_load_bodies(width: VectorWidth) -> CountedBodies:
+def _build_widening_load_bodies(width: VectorWidth) -> CountedBodies:
     """Iterate over the bodies of widening loads, of contiguous elements or of elements at given offsets. Loads of
     the first n lanes set the others to zero."""
     end = width.vector("i32")
     for dtype, short in MEMORY.items():
-        bits, narrow = dtypes.dtype_parts(dtype).bits, f"{short}{register_group(width, dtypes.dtype_parts(dtype).bits)}"
+        bits, narrow = (
+            dtypes.dtype_parts(dtype).bits,
+            f"{short}{register_group_suffix(width, dtypes.dtype_parts(dtype).bits)}",
+        )
         zero = rvv_call(f"mv_v_x_{narrow}", 0, width)
         loads = {
             f"load_{short}_{end}": rvv_call(f"le{bits}_v_{narrow}", "p", width),
             f"load_{short}_{end}_first": rvv_call(f"le{bits}_tu", zero, "p", "(size_t)n"),
-            f"gather_{short}_{end}": rvv_call("luxei32", "p", as_byte_offsets(width, bits), width),
-            f"gather_{short}_{end}_first": rvv_call("luxei32_tu", zero, "p", as_byte_offsets(width, bits), "(size_t)n"),
+            f"gather_{short}_{end}": rvv_call("luxei32", "p", format_byte_offsets(width, bits), width),
+            f"gather_{short}_{end}_first": rvv_call(
+                "luxei32_tu", zero, "p", format_byte_offsets(width, bits), "(size_t)n"
+            ),
         }
         for name, value in loads.items():
             if short[0] == "i":
@@ -265,21 +275,21 @@ def _widening_load_bodies(width: VectorWidth) -> CountedBodies:
             yield name, int(bits < 32), f"return {widened};"
 
 
-def _narrowing_store_bodies(width: VectorWidth) -> CountedBodies:
+def _build_narrowing_store_bodies(width: VectorWidth) -> CountedBodies:
     """Iterate over the bodies of narrowing stores, to contiguous elements or to elements at given offsets, of all
     lanes or of the first n lanes. Lanes are stored in order."""
     end = width.vector("i32")
     for dtype, short in MEMORY.items():
         bits = dtypes.dtype_parts(dtype).bits
         p = "p" if short[0] == "i" else f"(int{bits}_t *)p"
-        values = {name: _narrowed_vector(name, width, bits) for name in ("a", "b")}
+        values = {name: _format_narrowed_vector(name, width, bits) for name in ("a", "b")}
         for suffix, count in (("", str(width)), ("_first", "(size_t)n")):
             yield f"store_{short}_{end}{suffix}", _STEPS[bits], f"{rvv_call(f'se{bits}', p, values['a'], count)};"
-            scattered = rvv_call("soxei32", p, as_byte_offsets(width, bits), values["b"], count)
+            scattered = rvv_call("soxei32", p, format_byte_offsets(width, bits), values["b"], count)
             yield f"scatter_{short}_{end}{suffix}", _STEPS[bits] + int(bits > 8), f"{scattered};"
 
 
-def _narrowed_vector(vector: str, width: VectorWidth, bits: int) -> str:
+def _format_narrowed_vector(vector: str, width: VectorWidth, bits: int) -> str:
     """Return the C expression of a vector of int32 narrowed to ``bits`` bits; each instruction halves the width."""
     for _ in range(_STEPS[bits]):
         vector = rvv_call("ncvt_x", vector, width)
@@ -314,7 +324,7 @@ _FILLED = """__asm__ volatile(
 writes, so that memory may be moved to a lower address that overlaps it."""
 
 
-def _copy_and_fill_bodies() -> Iterator[tuple[str, Body]]:
+def _build_copy_and_fill_bodies() -> Iterator[tuple[str, Body]]:
     """Iterate over (intrinsic, C body) of copies and fills of contiguous memory."""
     for dtype, short in COPIED.items():
         size = dtypes.nbytes(dtype)
@@ -327,7 +337,7 @@ def _copy_and_fill_bodies() -> Iterator[tuple[str, Body]]:
             yield f"fill_{short}", Body(_FILLED.format(**fields), (("alu", 3),), fill_loop)
 
 
-def _scalable_only_bodies(width: VectorWidth) -> CountedBodies:
+def _build_scalable_only_bodies(width: VectorWidth) -> CountedBodies:
     """Iterate over the bodies of intrinsics that exist for scalable vectors alone."""
     end, n = width.vector("i32"), width
     yield f"mac_{end}", 1, f"return {rvv_call('macc', 'a', 'b', 'c', n)};"
@@ -335,10 +345,10 @@ def _scalable_only_bodies(width: VectorWidth) -> CountedBodies:
     yield f"mac_short_{end}", 1, f"return {rvv_call('wmacc', 'a', 'b', 'c', n)};"
     yield f"mac_short_n_{end}", 1, f"return {rvv_call('wmacc', 'a', '(int16_t)n', 'b', n)};"
     for short, wide in (("i8", "sext"), ("u8", "zext")):
-        loaded = rvv_call(f"{wide}_vf2", rvv_call(f"le8_v_{short}{register_group(n, 8)}", "p", n), n)
-        signed_short = loaded if short == "i8" else f"__riscv_vreinterpret_i16{register_group(n, 16)}({loaded})"
+        loaded = rvv_call(f"{wide}_vf2", rvv_call(f"le8_v_{short}{register_group_suffix(n, 8)}", "p", n), n)
+        signed_short = loaded if short == "i8" else f"__riscv_vreinterpret_i16{register_group_suffix(n, 16)}({loaded})"
         yield f"load_{short}_{n.vector('i16')}", 1, f"return {signed_short};"
-    yield f"load_i16_{n.vector('i16')}", 0, f"return {rvv_call(f'le16_v_i16{register_group(n, 16)}', 'p', n)};"
+    yield f"load_i16_{n.vector('i16')}", 0, f"return {rvv_call(f'le16_v_i16{register_group_suffix(n, 16)}', 'p', n)};"
     for suffix, count in (("", reinterpret_as_unsigned("b", n)), ("_n", "(size_t)b")):
         yield f"right{suffix}_{end}", 1, f"return {rvv_call('sra', 'a', count, n)};"
         yield f"right_round{suffix}_{end}", 1, f"return {rvv_call('ssra', 'a', count, _UP, n)};"
@@ -349,28 +359,28 @@ def _scalable_only_bodies(width: VectorWidth) -> CountedBodies:
     yield f"store_saturated_i8_{end}", 2, f"{rvv_call('se8', 'p', rvv_call('nclip', halves, 0, _DOWN, n), n)};"
 
 
-def _int32_bodies(width: VectorWidth) -> CountedBodies:
+def _build_int32_vector_bodies(width: VectorWidth) -> CountedBodies:
     """Iterate over the bodies of all intrinsics on vectors of int32."""
     yield from (
-        *_integer_arithmetic_bodies(width),
-        *_shift_bodies(width),
-        *_widening_load_bodies(width),
-        *_narrowing_store_bodies(width),
+        *_build_integer_arithmetic_bodies(width),
+        *_build_shift_bodies(width),
+        *_build_widening_load_bodies(width),
+        *_build_narrowing_store_bodies(width),
     )
     if width.scalable:
-        yield from _scalable_only_bodies(width)
+        yield from _build_scalable_only_bodies(width)
 
 
 _LENGTHS = {
     f"{LENGTH}{n}": Body(
-        f"return (int32_t)__riscv_vsetvl_e32{register_group(VectorWidth(n))}((size_t)n);", (("alu", 1),)
+        f"return (int32_t)__riscv_vsetvl_e32{register_group_suffix(VectorWidth(n))}((size_t)n);", (("alu", 1),)
     )
     for n in LEAST
 }
 RVV = InstructionSet(
     "vectors of integers",
     GUARD,
-    {**bodies_of_widths(_int32_bodies), **_LENGTHS, **dict(_copy_and_fill_bodies())},
+    {**build_bodies_of_all_widths(_build_int32_vector_bodies), **_LENGTHS, **dict(_build_copy_and_fill_bodies())},
     frozenset({"vectors", "scalable"}),
     unit=vector_unit_of_dtypes("int32", "int16"),
 )
@@ -385,7 +395,7 @@ _PROBE = Probe(
 )
 
 
-def _rvv_core(name: str, costs: Costs, *features: str, floats: bool, register_extension: str = "") -> Core:
+def _build_rvv_core(name: str, costs: Costs, *features: str, floats: bool, register_extension: str = "") -> Core:
     """Build a RISC-V core with vectors.
 
     ``register_extension``: extension that guarantees registers of 128 bits, if ``name`` does not imply it."""
@@ -398,7 +408,7 @@ def _rvv_core(name: str, costs: Costs, *features: str, floats: bool, register_ex
 
 
 RVV_CORES = (
-    _rvv_core("rv32imc_zve32x", _INTEGER, floats=False, register_extension="_zvl128b"),
-    _rvv_core("rv32imafc_zve32f", _FLOAT, "fpu", "fma", floats=True, register_extension="_zvl128b"),
-    _rvv_core("rv64gcv", _FLOAT, "fpu", "fma", floats=True),
+    _build_rvv_core("rv32imc_zve32x", _INTEGER, floats=False, register_extension="_zvl128b"),
+    _build_rvv_core("rv32imafc_zve32f", _FLOAT, "fpu", "fma", floats=True, register_extension="_zvl128b"),
+    _build_rvv_core("rv64gcv", _FLOAT, "fpu", "fma", floats=True),
 )

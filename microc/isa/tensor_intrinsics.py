@@ -10,29 +10,29 @@ from microc.tir.ir import Call, Expr, Stmt
 
 @frozen
 class StepOperand:
-    """An operand of a step of a tensor intrinsic: intrinsics ``names``, innermost first, applied to the address of
-    ``width`` elements.
+    """An operand of a step of a tensor intrinsic: intrinsics ``intrinsic_names``, innermost first, applied to the address of
+    ``element_count`` elements.
 
-    ``offset``: distance in elements from the operand's first element. Without intrinsics, the operand is the element
-    itself, widened to int32, or the address if ``width`` is above 1."""
+    ``element_offset``: distance in elements from the operand's first element. Without intrinsics, the operand is the element
+    itself, widened to int32, or the address if ``element_count`` is above 1."""
 
-    offset: int
-    names: tuple[str, ...]
-    width: int
+    element_offset: int
+    intrinsic_names: tuple[str, ...]
+    element_count: int
 
-    def value(self, start: ir.Load) -> Expr:
-        """Build the operand, given the load of the first element ``start``. The value is an int32, often two packed
+    def build_operand(self, first_element: ir.Load) -> Expr:
+        """Build the operand, given the load of its first element, ``first_element``. The value is an int32, often two packed
         int16."""
-        indices = _offset_indices(start, self.offset)
-        if not self.names and self.width == 1:
-            return ir.cast("int32", ir.Load(start.buffer, indices))
-        value: Expr = ir.AddressOf(start.buffer, indices, self.width)
-        for name in self.names:
+        indices = _indices_at_offset(first_element, self.element_offset)
+        if not self.intrinsic_names and self.element_count == 1:
+            return ir.cast("int32", ir.Load(first_element.buffer, indices))
+        value: Expr = ir.AddressOf(first_element.buffer, indices, self.element_count)
+        for name in self.intrinsic_names:
             value = Call(name, (value,), "int32")
         return value
 
 
-def _offset_indices(start: ir.Load, offset: int) -> tuple[Expr, ...]:
+def _indices_at_offset(start: ir.Load, offset: int) -> tuple[Expr, ...]:
     """Return the indices of the element that is ``offset`` elements behind ``start`` in memory. An index beyond its
     axis is carried to the axis before it."""
     indices = list(start.indices)
@@ -45,24 +45,28 @@ def _offset_indices(start: ir.Load, offset: int) -> tuple[Expr, ...]:
 @frozen
 class IntrinsicStep:
     """A step of a tensor intrinsic: the call of a scalar intrinsic that multiplies two operands and adds the products
-    to the sum of output number ``output``.
+    to the sum of output number ``output_index``.
 
-    ``more``: additional left operands. If there are any, the intrinsic's first argument is the right operand, an
+    ``more_left_operands``: additional left operands. If there are any, the intrinsic's first argument is the right operand, an
     address, and all left operands follow."""
 
     left: StepOperand
     right: StepOperand
     name: str = "dot2"
-    output: int = 0
-    more: tuple[StepOperand, ...] = ()
+    output_index: int = 0
+    more_left_operands: tuple[StepOperand, ...] = ()
 
-    def value(self, a: ir.Load, b: ir.Load, previous_sum: Expr) -> Call:
+    def build_call(self, a: ir.Load, b: ir.Load, previous_sum: Expr) -> Call:
         """Build the call of the step's scalar intrinsic.
 
         ``a``, ``b``: loads of the first elements, at (0, 0). ``previous_sum``: sum to which the products are added."""
-        lefts = [part.value(a) for part in (self.left, *self.more)]
-        right = self.right.value(b)
-        return Call(self.name, (right, *lefts, previous_sum) if self.more else (*lefts, right, previous_sum), "int32")
+        lefts = [part.build_operand(a) for part in (self.left, *self.more_left_operands)]
+        right = self.right.build_operand(b)
+        return Call(
+            self.name,
+            (right, *lefts, previous_sum) if self.more_left_operands else (*lefts, right, previous_sum),
+            "int32",
+        )
 
 
 @frozen
@@ -97,19 +101,22 @@ class TensorIntrin:
         return (self.outputs, terms) if self.outputs > 1 else (terms,)
 
     @property
-    def needs(self) -> frozenset[str]:
+    def required_intrinsics(self) -> frozenset[str]:
         """The names of the scalar intrinsics that a core must have."""
-        parts = [(s.name, *(name for part in (s.left, s.right, *s.more) for name in part.names)) for s in self.steps]
+        parts = [
+            (s.name, *(name for part in (s.left, s.right, *s.more_left_operands) for name in part.intrinsic_names))
+            for s in self.steps
+        ]
         return frozenset(name for names in parts for name in names)
 
-    def body(self, a: ir.Load, b: ir.Load, sums: tuple[ir.Load, ...]) -> Stmt:
+    def build_body(self, a: ir.Load, b: ir.Load, sums: tuple[ir.Load, ...]) -> Stmt:
         """Build the statement that replaces the loops, given the loads of the operands at (0, 0) and of the sums.
 
         Successive steps that add to the same sum become one nested call."""
         stores: list[ir.Store] = []
         for step in self.steps:
-            total = sums[step.output]
+            total = sums[step.output_index]
             is_chained = bool(stores) and ir.Load(stores[-1].buffer, stores[-1].indices) == total
             old = stores.pop().value if is_chained else total
-            stores.append(ir.Store(total.buffer, total.indices, step.value(a, b, old)))
+            stores.append(ir.Store(total.buffer, total.indices, step.build_call(a, b, old)))
         return ir.seq(*stores)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from microc.isa.gnu_vectors import gnu_vectors
+from microc.isa.gnu_vectors import build_gnu_vector_set
 from microc.isa.instruction_set import PLAIN, Body, Core, Costs, Family, InstructionSet
 from microc.isa.portable import LIBRARY, UNALIGNED
 
@@ -53,7 +53,7 @@ SIMD128 = InstructionSet(
     {name: Body(text, (("vector", count),)) for name, (count, text) in _TEXTS.items()},
     frozenset({"vectors"}),
 )
-_UNIT = gnu_vectors("vectors of WebAssembly", _GUARD, "wasm_simd128.h")
+_UNIT = build_gnu_vector_set("vectors of WebAssembly", _GUARD, "wasm_simd128.h")
 _WORDS = InstructionSet("words of WebAssembly", "defined(__wasm__)", UNALIGNED, frozenset({"unaligned"}))
 
 _COSTS = Costs(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from microc.base import dtypes
-from microc.isa.gnu_vectors import gnu_vectors, single_instruction_body
+from microc.isa.gnu_vectors import build_gnu_vector_set, build_vector_instruction_body
 from microc.isa.instruction_set import PLAIN, Body, Core, Costs, Family, InstructionSet, Probe
 from microc.isa.portable import LIBRARY, UNALIGNED
 from microc.isa.vocabulary.scalar_words import COPIED, MOVED
@@ -41,7 +41,7 @@ _FUSED_BY = {
 """gcc's builtins of FMA by number of lanes. The argument 4 selects the current rounding mode."""
 
 
-def unary_instruction(mnemonic: str, c_type: str, operand: str, register_constraint: str = "v") -> str:
+def format_unary_instruction(mnemonic: str, c_type: str, operand: str, register_constraint: str = "v") -> str:
     """Return the C that declares ``r`` of type ``c_type`` as the result of an instruction with the operand ``operand``.
 
     ``register_constraint``: letter of the register constraint; ``x`` if the instruction has no form in AVX-512."""
@@ -50,7 +50,7 @@ def unary_instruction(mnemonic: str, c_type: str, operand: str, register_constra
     )
 
 
-def binary_instruction(mnemonic: str, c_type: str, a: str, b: str, result_name: str = "r") -> str:
+def format_binary_instruction(mnemonic: str, c_type: str, a: str, b: str, result_name: str = "r") -> str:
     """Return the C that declares ``result_name`` of type ``c_type`` as the result of an instruction with the operands
     ``a`` and ``b``.
 
@@ -60,34 +60,35 @@ def binary_instruction(mnemonic: str, c_type: str, a: str, b: str, result_name: 
     return f'{c_type} {result_name} = ({c_type}){a};\n__asm__("{mnemonic} %1, %0" : "+x"({result_name}) : "x"({b}));'
 
 
-def accumulating_instruction(mnemonic: str, a: str, b: str) -> str:
+def format_accumulating_instruction(mnemonic: str, a: str, b: str) -> str:
     """Return the C that adds the result of an instruction with the operands ``a`` and ``b`` to ``c``, and returns
     ``c``."""
     return f'__asm__("{mnemonic} %2, %1, %0" : "+v"(c) : "v"({a}), "v"({b}));\nreturn c;'
 
 
-def arithmetic_bodies(lanes: int, has_avx: bool) -> Iterator[tuple[str, str]]:
+def build_arithmetic_bodies(lanes: int, has_avx: bool) -> Iterator[tuple[str, str]]:
     """Iterate over (intrinsic, C body) of vector arithmetic. ``has_avx``: use the instructions of AVX2 or AVX-512."""
     v, floats, i = f"int32x{lanes}", f"float32x{lanes}", "v" if has_avx else ""
     if has_avx:
         yield f"fma_f32x{lanes}", _FUSED.format(_FUSED_BY[lanes])
-    yield f"sqrt_f32x{lanes}", f"{unary_instruction(f'{i}sqrtps', floats, 'a')}\nreturn r;"
+    yield f"sqrt_f32x{lanes}", f"{format_unary_instruction(f'{i}sqrtps', floats, 'a')}\nreturn r;"
     rounded = (
-        unary_instruction("vrndscaleps $4,", floats, "a")
+        format_unary_instruction("vrndscaleps $4,", floats, "a")
         if lanes == 16
-        else unary_instruction(f"{i}roundps $4,", floats, "a", "x")
+        else format_unary_instruction(f"{i}roundps $4,", floats, "a", "x")
     )
     yield f"rint_f32x{lanes}", f"{rounded}\nreturn r;"
-    yield f"nearest_i32x{lanes}", f"{unary_instruction(f'{i}cvtps2dq', v, 'a')}\nreturn r;"
+    yield f"nearest_i32x{lanes}", f"{format_unary_instruction(f'{i}cvtps2dq', v, 'a')}\nreturn r;"
     for name in ("min", "max"):
-        yield f"{name}_i32x{lanes}", f"{binary_instruction(f'{i}p{name}sd', v, 'a', 'b')}\nreturn r;"
-        yield f"{name}_f32x{lanes}", f"{binary_instruction(f'{i}{name}ps', floats, 'a', 'b')}\nreturn r;"
-    yield from _high_product_bodies(lanes, i)
-    products = f"typedef uint32_t u __attribute__((vector_size(sizeof a)));\n{binary_instruction(f'{i}pmaddwd', 'u', 'a', 'b')}"
+        yield f"{name}_i32x{lanes}", f"{format_binary_instruction(f'{i}p{name}sd', v, 'a', 'b')}\nreturn r;"
+        yield f"{name}_f32x{lanes}", f"{format_binary_instruction(f'{i}{name}ps', floats, 'a', 'b')}\nreturn r;"
+    yield from _build_high_product_bodies(lanes, i)
+    products = "typedef uint32_t u __attribute__((vector_size(sizeof a)));\n"
+    products += format_binary_instruction(f"{i}pmaddwd", "u", "a", "b")
     yield f"dot2_i32x{lanes}", f"{products}\nreturn ({v})((u)c + r);"
 
 
-def _high_product_bodies(lanes: int, mnemonic_prefix: str) -> Iterator[tuple[str, str]]:
+def _build_high_product_bodies(lanes: int, mnemonic_prefix: str) -> Iterator[tuple[str, str]]:
     """Iterate over (intrinsic, C body) of high parts of products, with a vector or with a broadcast scalar.
 
     The 64-bit products of even and of odd lanes are computed separately. The low 32 bits of each shifted product are
@@ -98,8 +99,8 @@ def _high_product_bodies(lanes: int, mnemonic_prefix: str) -> Iterator[tuple[str
             factors = [f"const {v} n = b - ({v}){{0}};"] if end else []
             even, odd = ("n", "n") if end else ("b", "(w)b >> 32")
             factors += [
-                binary_instruction(f"{mnemonic_prefix}pmuldq", "w", "a", even, "even"),
-                binary_instruction(f"{mnemonic_prefix}pmuldq", "w", "((w)a >> 32)", odd, "odd"),
+                format_binary_instruction(f"{mnemonic_prefix}pmuldq", "w", "a", even, "even"),
+                format_binary_instruction(f"{mnemonic_prefix}pmuldq", "w", "((w)a >> 32)", odd, "odd"),
             ]
             sums = [f"even += {half};", f"odd += {half};"] if half != "0" else []
             low = "even >> 32" if distance == 32 else "(even >> 31 & 0xFFFFFFFFU)"
@@ -120,15 +121,15 @@ _LOWER = {
 }
 """Shuffle masks that gather the low one or two bytes of four words."""
 _JOINED = {
-    1: binary_instruction("vpermd", "t", "((int32x8){0, 4, 0, 0, 0, 0, 0, 0})", "s"),
-    2: unary_instruction("vpermq $8,", "t", "s"),
+    1: format_binary_instruction("vpermd", "t", "((int32x8){0, 4, 0, 0, 0, 0, 0, 0})", "s"),
+    2: format_unary_instruction("vpermq $8,", "t", "s"),
 }
 """C statements that gather the results of both halves of a 256-bit vector, by bytes of an element."""
 _HALVES = '__asm__("vcvtph2ps %1, %0" : "=v"(r) : "m"(*(const uint16_t (*)[{}])p));'
 _FIRST = "const uint16_t m = (uint16_t)((1U << n) - 1U);"
 
 
-def memory_bodies(lanes: int, has_avx: bool, has_masks: bool) -> Iterator[tuple[str, str]]:
+def build_memory_access_bodies(lanes: int, has_avx: bool, has_masks: bool) -> Iterator[tuple[str, str]]:
     """Iterate over (intrinsic, C body) of loads and stores.
 
     ``has_avx``: use the instructions of AVX2 or AVX-512. ``has_masks``: use the masks of AVX-512."""
@@ -138,51 +139,55 @@ def memory_bodies(lanes: int, has_avx: bool, has_masks: bool) -> Iterator[tuple[
         loaded = f'__asm__("{widens} %1, %0" : "={kind}"(r) : "m"(*(const {dtypes.c_name(dtype)} (*)[{lanes}])p));'
         yield f"load_{word}", f"int32x{lanes} r;\n{loaded}\nreturn r;"
         narrowed = (
-            unary_instruction(f"vpmovd{_LETTERS[size]}", "t", "a")
+            format_unary_instruction(f"vpmovd{_LETTERS[size]}", "t", "a")
             if has_masks
-            else _narrow_by_shuffles(lanes, size, has_avx)
+            else _format_narrowing_by_shuffles(lanes, size, has_avx)
         )
         yield (
             f"store_{word}",
-            f"{_byte_register_type(lanes * (size if has_masks else 4))}\n{narrowed}\nmemcpy(p, &r, {lanes * size}U);",
+            f"{_format_register_type(lanes * (size if has_masks else 4))}\n{narrowed}\nmemcpy(p, &r, {lanes * size}U);",
         )
         if has_masks:
-            part = f"{_byte_register_type(lanes * size)}\nt q;\n{_masked_load(f'vmovdqu{8 * size}', dtype, 'q')}"
-            yield f"load_{word}_first", f"{part}\n{unary_instruction(widens, f'int32x{lanes}', 'q')}\nreturn r;"
-            yield f"store_{word}_first", _masked_store(f"vpmovd{_LETTERS[size]}", dtype)
+            part = (
+                f"{_format_register_type(lanes * size)}\nt q;\n{_format_masked_load(f'vmovdqu{8 * size}', dtype, 'q')}"
+            )
+            yield f"load_{word}_first", f"{part}\n{format_unary_instruction(widens, f'int32x{lanes}', 'q')}\nreturn r;"
+            yield f"store_{word}_first", _format_masked_store(f"vpmovd{_LETTERS[size]}", dtype)
     for name, (dtype, count) in SHORT_WORDS.items() if has_avx else ():  # gcc takes many through general registers
         text = f'__asm__("vpbroadcastd %1, %0" : "=v"(r) : "m"(*(const {dtypes.c_name(dtype)} (*)[{count}])p));'
         yield f"dup_{name}_i32x{lanes}", f"int32x{lanes} r;\n{text}\nreturn r;"
     if has_avx:
         yield f"load_f16_f32x{lanes}", f"float32x{lanes} r;\n{_HALVES.format(lanes)}\nreturn r;"
     for element, moves in (("float32", "vmovups"), ("int32", "vmovdqu32")) if has_masks else ():
-        word, loaded = f"{COPIED[element]}_{COPIED[element]}x{lanes}_first", _masked_load(moves, element, "r")
+        word, loaded = f"{COPIED[element]}_{COPIED[element]}x{lanes}_first", _format_masked_load(moves, element, "r")
         yield f"load_{word}", f"{element}x{lanes} r;\n{loaded}\nreturn r;"
-        yield f"store_{word}", _masked_store(moves, element)
+        yield f"store_{word}", _format_masked_store(moves, element)
 
 
-def _byte_register_type(byte_count: int) -> str:
+def _format_register_type(byte_count: int) -> str:
     """Return the C declaration of the type ``t`` of a vector register that contains ``byte_count`` bytes."""
     return f"typedef int8_t t __attribute__((vector_size({max(16, byte_count)})));"
 
 
-def _narrow_by_shuffles(lanes: int, element_bytes: int, has_avx: bool) -> str:
+def _format_narrowing_by_shuffles(lanes: int, element_bytes: int, has_avx: bool) -> str:
     """Return the C that gathers the low ``element_bytes`` bytes of all 32-bit lanes by shuffles."""
     if lanes == 4:
-        return binary_instruction("vpshufb" if has_avx else "pshufb", "t", "a", f"((t){{{_LOWER[element_bytes]}}})")
-    moved = binary_instruction(
+        return format_binary_instruction(
+            "vpshufb" if has_avx else "pshufb", "t", "a", f"((t){{{_LOWER[element_bytes]}}})"
+        )
+    moved = format_binary_instruction(
         "vpshufb", "t", "a", f"((t){{{_LOWER[element_bytes]},\n    {_LOWER[element_bytes]}}})", "s"
     )
     return f"{moved}\n{_JOINED[element_bytes]}"
 
 
-def _masked_load(mnemonic: str, dtype: str, result_name: str) -> str:
+def _format_masked_load(mnemonic: str, dtype: str, result_name: str) -> str:
     """Return the C that loads the first n elements at p into ``result_name``, by an AVX-512 mask."""
     source = f'"m"(*(const {dtypes.c_name(dtype)} (*)[n])p)'
     return f'{_FIRST}\n__asm__("{mnemonic} %1, %0%{{%2%}}%{{z%}}" : "=v"({result_name}) : {source}, "Yk"(m));'
 
 
-def _masked_store(mnemonic: str, dtype: str) -> str:
+def _format_masked_store(mnemonic: str, dtype: str) -> str:
     """Return the C that stores the first n lanes at p, by an AVX-512 mask. The elements in memory behind them are
     unchanged."""
     target = f'"+m"(*({dtypes.c_name(dtype)} (*)[n])p)'
@@ -208,7 +213,7 @@ COSTS = Costs(
 )
 
 
-def _level_instructions(
+def _build_x86_instruction_set(
     name: str,
     guard: str,
     lane_counts: tuple[int, ...],
@@ -222,16 +227,18 @@ def _level_instructions(
     words = (
         (word, text)
         for n in lane_counts
-        for word, text in (*arithmetic_bodies(n, has_avx), *memory_bodies(n, has_avx, has_masks))
+        for word, text in (*build_arithmetic_bodies(n, has_avx), *build_memory_access_bodies(n, has_avx, has_masks))
     )
-    return InstructionSet(name, guard, {word: single_instruction_body(word, text) for word, text in words}, features)
+    return InstructionSet(
+        name, guard, {word: build_vector_instruction_body(word, text) for word, text in words}, features
+    )
 
 
-def _vnni_bodies() -> Iterator[tuple[str, str]]:
+def _build_vnni_bodies() -> Iterator[tuple[str, str]]:
     """Iterate over (intrinsic, C body) of the dot products of VNNI."""
     for lanes in (4, 8, 16):
-        yield f"dot2_i32x{lanes}", accumulating_instruction("vpdpwssd", "a", "b")
-        yield f"dot4_u8_i32x{lanes}", accumulating_instruction("vpdpbusd", "a", "b")
+        yield f"dot2_i32x{lanes}", format_accumulating_instruction("vpdpwssd", "a", "b")
+        yield f"dot4_u8_i32x{lanes}", format_accumulating_instruction("vpdpbusd", "a", "b")
 
 
 _V2, _V3, _V4 = (
@@ -240,11 +247,13 @@ _V2, _V3, _V4 = (
     "defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)",
 )
 _VECTORS = frozenset({"vectors", "fma"})
-SSE4 = _level_instructions("SSE4.2", _V2, (4,), frozenset({"vectors"}), has_avx=False)
-AVX2 = _level_instructions("AVX2", _V3, (4, 8), _VECTORS)
-AVX512 = _level_instructions("AVX-512", _V4, (4, 8, 16), _VECTORS, has_masks=True)
+SSE4 = _build_x86_instruction_set("SSE4.2", _V2, (4,), frozenset({"vectors"}), has_avx=False)
+AVX2 = _build_x86_instruction_set("AVX2", _V3, (4, 8), _VECTORS)
+AVX512 = _build_x86_instruction_set("AVX-512", _V4, (4, 8, 16), _VECTORS, has_masks=True)
 VNNI = InstructionSet(
-    "AVX-512 VNNI", "defined(__AVX512VNNI__)", {name: Body(text, (("vector", 1),)) for name, text in _vnni_bodies()}
+    "AVX-512 VNNI",
+    "defined(__AVX512VNNI__)",
+    {name: Body(text, (("vector", 1),)) for name, text in _build_vnni_bodies()},
 )
 _FPU = frozenset({"fpu"})
 _PIPELINED = 10
@@ -262,9 +271,11 @@ _UNITS = {
 """CPU features that each level adds to the levels below. The probe tests a computer for these."""
 
 
-def _x86_core(name: str, machine: str, lanes: tuple[int, ...], vectors: int, guard: str, *sets: InstructionSet) -> Core:
+def _build_x86_core(
+    name: str, machine: str, lanes: tuple[int, ...], vectors: int, guard: str, *sets: InstructionSet
+) -> Core:
     """Build the core of a microarchitecture level, with its probe."""
-    units = gnu_vectors(f"vectors of {name}", guard)
+    units = build_gnu_vector_set(f"vectors of {name}", guard)
     test = " && ".join(f'__builtin_cpu_supports("{unit}")' for unit in _UNITS[name])
     probe = Probe(guard, test, attribute='__attribute__((target("arch=x86-64")))')
     every = (*sets, units, HOST_WORDS)
@@ -286,10 +297,10 @@ def _x86_core(name: str, machine: str, lanes: tuple[int, ...], vectors: int, gua
 X86 = Family(
     "x86",
     (
-        _x86_core("x86-64-v2", "-march=x86-64-v2", (4,), 16, _V2, SSE4),
-        _x86_core("x86-64-v3", "-march=x86-64-v3", (8, 4), 16, _V3, AVX2),
-        _x86_core("x86-64-v4", "-march=x86-64-v4", (16, 8, 4), 32, _V4, AVX512),
-        _x86_core("x86-64-v4-vnni", "-march=x86-64-v4 -mavx512vnni", (16, 8, 4), 32, _V4, VNNI, AVX512),
+        _build_x86_core("x86-64-v2", "-march=x86-64-v2", (4,), 16, _V2, SSE4),
+        _build_x86_core("x86-64-v3", "-march=x86-64-v3", (8, 4), 16, _V3, AVX2),
+        _build_x86_core("x86-64-v4", "-march=x86-64-v4", (16, 8, 4), 32, _V4, AVX512),
+        _build_x86_core("x86-64-v4-vnni", "-march=x86-64-v4 -mavx512vnni", (16, 8, 4), 32, _V4, VNNI, AVX512),
     ),
     PLAIN,
     threads=True,

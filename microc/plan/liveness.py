@@ -22,8 +22,8 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.module import Call, Kernel, Module
 from microc.schedule.cost.loop_region import expand_memory_calls
-from microc.tir.analysis.access_order import NEVER_TOUCHED, NEVER_WRITTEN, AccessTimes, Precedence, access_times
-from microc.tir.analysis.size_forms import Conflict
+from microc.tir.analysis.access_order import NEVER_TOUCHED, NEVER_WRITTEN, AccessTimes, Precedence, compute_access_times
+from microc.tir.analysis.size_forms import UnsafeDistances
 
 # ---- Safe distances between two blocks of memory that overlap.
 
@@ -101,7 +101,7 @@ def safe_distances(first_write: Array, last_touch: Array) -> tuple[range, ...]:
 
 
 def distances_without_conflicts(
-    conflicts: Iterable[Conflict], first_bytes: int, second_bytes: int
+    conflicts: Iterable[UnsafeDistances], first_bytes: int, second_bytes: int
 ) -> tuple[range, ...]:
     """Return the distances at which two blocks of memory overlap without any of the given access conflicts.
 
@@ -111,7 +111,9 @@ def distances_without_conflicts(
     safe = np.ones(len(distances), bool)
     for conflict in conflicts:
         first, end = np.searchsorted(distances, (conflict.low, conflict.high + 1))
-        safe[first:end] &= (distances[first:end] - conflict.first) % conflict.modulus > conflict.last - conflict.first
+        safe[first:end] &= (
+            distances[first:end] - conflict.first_remainder
+        ) % conflict.modulus > conflict.last_remainder - conflict.first_remainder
     return tuple(_split_into_ranges(distances[safe]))
 
 
@@ -315,7 +317,7 @@ class Overlaps:
             return self._safe_distances_at_all_sizes(kernel, call, old, new)
         if kernel.name not in self._clocks:
             self._clocks[kernel.name] = {
-                buffer.name: times for buffer, times in access_times(expand_memory_calls(kernel.func)).items()
+                buffer.name: times for buffer, times in compute_access_times(expand_memory_calls(kernel.func)).items()
             }
         dying, starting = (self._collect_accesses_in_call(kernel, call, name) for name in (old, new))
         if not all(_may_alias(a, b) for a in dying.dtypes for b in starting.dtypes):
@@ -328,7 +330,7 @@ class Overlaps:
             self._proofs[kernel.name] = Precedence(
                 expand_memory_calls(kernel.func), self._list_size_combinations(kernel) or {}
             )
-        params, conflicts = kernel.func.params, list[Conflict]()
+        params, conflicts = kernel.func.params, list[UnsafeDistances]()
         for a, start in self._find_argument_positions(call, old):
             for b, other in self._find_argument_positions(call, new):
                 if not _may_alias(params[a].dtype, params[b].dtype):

@@ -104,5 +104,5 @@ def _meaning_as_func(intrin: Intrin, sizes: tuple[int, ...]) -> ir.PrimFunc:
         body = ir.Store(params[-1], (LANE if intrin.lanes else ir.const(0, "int32"),), body)
     body = map_stmt(body, on_stmt, lambda x: map_expr(x, on_expr))
     if intrin.lanes:
-        body = ir.For(LANE, map_expr(intrin.turns, on_expr), body)
+        body = ir.For(LANE, map_expr(intrin.active_lane_count, on_expr), body)
     return ir.PrimFunc(intrin.name, tuple(params), body)

@@ -12,7 +12,7 @@ from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Var
 from microc.tir.names import EXTERN
 from microc.tir.rewrite import ExprMap, children, map_children
-from microc.tir.symbolic import sizes_in
+from microc.tir.symbolic import symbolic_sizes_in
 from microc.tir.text.print import ATOM, COMPARISON, INFIX, NAMED_BINARY, PREFIX
 
 # ---- Tensor expressions to loops: one block per computed tensor, in order of dependence, without optimisation.
@@ -159,7 +159,9 @@ class _Lowering:
         init: ir.Stmt | None = None
         if isinstance(body, Reduce):
             init = ir.Store(buffer, where, self.lower_expr(body.init, values))
-            value: Expr = combine_step(body.combine, ir.Load(buffer, where), self.lower_expr(body.value, values))
+            value: Expr = build_reduction_step(
+                body.combine, ir.Load(buffer, where), self.lower_expr(body.value, values)
+            )
         else:
             value = self.lower_expr(body, values)
         block = ir.Block(block_name, tuple(iters), ir.Store(buffer, where, value), init, annotations=definition.notes)
@@ -175,7 +177,9 @@ def create_prim_func(
     buffers that are allocated around the body. Each block is named after its tensor; a number is appended if names repeat.
     Symbolic sizes in extents become scalar parameters of the function."""
     order = stages(outputs)
-    scalars = sizes_in(extent for tensor in (*inputs, *consts, *order) for extent in _all_extents(tensor))
+    scalars = symbolic_sizes_in(
+        extent for tensor in (*inputs, *consts, *order) for extent in _spatial_and_reduction_extents(tensor)
+    )
     lowering = _Lowering([(t, "global") for t in inputs] + [(t, "const") for t in consts], outputs, scalars)
     body: list[ir.Stmt] = []
     workspaces: list[Buffer] = []
@@ -206,13 +210,13 @@ def create_prim_func(
     return ir.PrimFunc(name, params, result, scalars=scalars)
 
 
-def _all_extents(tensor: Tensor) -> tuple[int, ...]:
+def _spatial_and_reduction_extents(tensor: Tensor) -> tuple[int, ...]:
     """Return the extents of a tensor's axes, followed by the extents of its reduction axes."""
     body = tensor.definition.body if isinstance(tensor.definition, ComputeDef) else None
     return (*tensor.shape, *(axis.extent for axis in body.axes)) if isinstance(body, Reduce) else tensor.shape
 
 
-def combine_step(combine: str, total: Expr, value: Expr) -> Expr:
+def build_reduction_step(combine: str, total: Expr, value: Expr) -> Expr:
     """Return the result of one step of a reduction, which combines the running ``total`` with the next ``value``.
 
     ``max`` and ``min`` of floats ignore NaN values: these operators return their second operand in a comparison with NaN,
@@ -247,7 +251,7 @@ def to_text(outputs: Iterable[Tensor], consts: Sequence[Tensor] = ()) -> str:
 
     Placeholders in ``consts`` are marked as constant."""
     known = {id(tensor) for tensor in consts}
-    return "".join(f"{_tensor_text(tensor, constant=id(tensor) in known)}\n" for tensor in stages(outputs))
+    return "".join(f"{_format_tensor_definition(tensor, constant=id(tensor) in known)}\n" for tensor in stages(outputs))
 
 
 def formula(tensor: Tensor) -> str:
@@ -256,31 +260,33 @@ def formula(tensor: Tensor) -> str:
     An example is ``acc[p, o] = bias[o] + sum(x[p, k] * weight[o, k] for k < 9)``."""
     made = tensor.definition
     assert isinstance(made, ComputeDef)
-    return f"{tensor.name}[{', '.join(var.name for var in made.axes)}] = {_body_text(_drop_types(made.body))}"
+    return (
+        f"{tensor.name}[{', '.join(var.name for var in made.axes)}] = {_format_body(_simplify_for_display(made.body))}"
+    )
 
 
-def _drop_types(expr: Expr) -> Expr:
+def _simplify_for_display(expr: Expr) -> Expr:
     """Return an expression simplified for display: without casts between integers, and without the dtypes of literals."""
     match expr:
         case ir.Cast(dtype, a) if dtypes.is_integer(dtype) and dtypes.is_integer(a.dtype):
-            return _drop_types(a)
+            return _simplify_for_display(a)
         case ir.Const(value, dtype) if dtype != "bool":
             return ir.Const(float(f"{value:.9g}") if dtypes.is_float(dtype) else value, "int32")
         case Reduce(combine, value, axes, init):
-            return Reduce(combine, _drop_types(value), axes, _drop_types(init))
+            return Reduce(combine, _simplify_for_display(value), axes, _simplify_for_display(init))
         case TensorRead(tensor, indices):
-            return TensorRead(tensor, tuple(_drop_types(i) for i in indices))
+            return TensorRead(tensor, tuple(_simplify_for_display(i) for i in indices))
         case _:
-            return map_children(expr, _drop_types)
+            return map_children(expr, _simplify_for_display)
 
 
-def _tensor_text(tensor: Tensor, *, constant: bool) -> str:
+def _format_tensor_definition(tensor: Tensor, *, constant: bool) -> str:
     """Return the text of a tensor's definition: its expression, the name of its loops, or for a placeholder its type."""
-    shape = ", ".join(map(_extent_text, tensor.shape))
+    shape = ", ".join(map(_format_extent, tensor.shape))
     match tensor.definition:
         case ComputeDef(axes, body, notes):
-            axes_text = ", ".join(f"{v.name} < {_extent_text(n)}" for v, n in zip(axes, tensor.shape, strict=True))
-            head, value = f"{tensor.name}[{axes_text}]: {tensor.dtype} =", _body_text(body)
+            axes_text = ", ".join(f"{v.name} < {_format_extent(n)}" for v, n in zip(axes, tensor.shape, strict=True))
+            head, value = f"{tensor.name}[{axes_text}]: {tensor.dtype} =", _format_body(body)
             line = f"{head} {value}" if len(head) + len(value) < WIDTH else f"{head}\n    {value}"
             return line + "".join(f"\n    # {name} = {note}" for name, note in notes)
         case ExternDef(name, operands):
@@ -290,61 +296,61 @@ def _tensor_text(tensor: Tensor, *, constant: bool) -> str:
             return f"{tensor.name}: {tensor.dtype}[{shape}]{' constant' if constant else ''}"
 
 
-def _extent_text(extent: object) -> str:
-    return _bracketed_text(extent, COMPARISON + 1) if isinstance(extent, Expr) else str(extent)
+def _format_extent(extent: object) -> str:
+    return _format_operand(extent, COMPARISON + 1) if isinstance(extent, Expr) else str(extent)
 
 
-def _body_text(body: Expr) -> str:
+def _format_body(body: Expr) -> str:
     """Return the text of the expression that defines a tensor, which may be a reduction."""
     if not isinstance(body, Reduce):
-        return _text_and_precedence(body)[0]
-    over = ", ".join(f"{axis.var.name} < {_extent_text(axis.extent)}" for axis in body.axes)
+        return _format_with_precedence(body)[0]
+    over = ", ".join(f"{axis.var.name} < {_format_extent(axis.extent)}" for axis in body.axes)
     name, sign = _SUMS.get(body.combine, (body.combine, ""))
-    reduced = f"{name}({_text_and_precedence(body.value)[0]} for {over})"
+    reduced = f"{name}({_format_with_precedence(body.value)[0]} for {over})"
     if not sign:
-        return f"{name}({_text_and_precedence(body.init)[0]}, {reduced})"
+        return f"{name}({_format_with_precedence(body.init)[0]}, {reduced})"
     neutral = isinstance(body.init, ir.Const) and body.init.value == (0 if sign == "+" else 1)
-    return reduced if neutral else f"{_bracketed_text(body.init, INFIX[body.combine][1])} {sign} {reduced}"
+    return reduced if neutral else f"{_format_operand(body.init, INFIX[body.combine][1])} {sign} {reduced}"
 
 
-def _text_and_precedence(expr: Expr) -> tuple[str, int]:
+def _format_with_precedence(expr: Expr) -> tuple[str, int]:
     """Return the text of an expression, and the precedence of its outermost operator."""
     match expr:
         case ir.Const(value, dtype):
-            return _literal_text(value, dtype)
+            return _format_literal(value, dtype)
         case ir.Var(name):
             return name, ATOM
         case TensorRead(tensor, indices):
-            return f"{tensor.name}[{_join_texts(indices)}]", ATOM
+            return f"{tensor.name}[{_format_comma_separated(indices)}]", ATOM
         case ir.Bin(op, a, b) if op in NAMED_BINARY:
-            return f"{op}({_join_texts((a, b))})", ATOM
+            return f"{op}({_format_comma_separated((a, b))})", ATOM
         case ir.Bin(op, a, b):
             sign, level = INFIX[op]
-            return f"{_bracketed_text(a, level + (level == COMPARISON))} {sign} {_bracketed_text(b, level + 1)}", level
+            return f"{_format_operand(a, level + (level == COMPARISON))} {sign} {_format_operand(b, level + 1)}", level
         case ir.Un(op, a):
             sign, level = PREFIX[op]
-            return f"{sign}{_bracketed_text(a, level)}", level
+            return f"{sign}{_format_operand(a, level)}", level
         case ir.Cast(dtype, a):
-            return f"{dtype}({_text_and_precedence(a)[0]})", ATOM
+            return f"{dtype}({_format_with_precedence(a)[0]})", ATOM
         case ir.Select(condition, a, b):
-            return f"select({_join_texts((condition, a, b))})", ATOM
+            return f"select({_format_comma_separated((condition, a, b))})", ATOM
         case ir.Call(name, args):
-            return f"{name}({_join_texts(args)})", ATOM
+            return f"{name}({_format_comma_separated(args)})", ATOM
         case _:
             return f"<{type(expr).__name__}>", ATOM
 
 
-def _bracketed_text(expr: Expr, level: int) -> str:
+def _format_operand(expr: Expr, level: int) -> str:
     """Return the text of an operand, in brackets if its operator's precedence is below ``level``."""
-    text, binds = _text_and_precedence(expr)
+    text, binds = _format_with_precedence(expr)
     return text if binds >= level else f"({text})"
 
 
-def _join_texts(exprs: Iterable[Expr]) -> str:
-    return ", ".join(_text_and_precedence(e)[0] for e in exprs)
+def _format_comma_separated(exprs: Iterable[Expr]) -> str:
+    return ", ".join(_format_with_precedence(e)[0] for e in exprs)
 
 
-def _literal_text(value: int | float | bool, dtype: str) -> tuple[str, int]:
+def _format_literal(value: int | float | bool, dtype: str) -> tuple[str, int]:
     """Return the text of a literal, and its precedence."""
     if dtype == "bool":
         return str(bool(value)), ATOM

@@ -42,7 +42,7 @@ class Reduce(Expr):
 
     ``combine`` is ``add``, ``mul``, ``fma`` (a sum of products; a product and its addition are rounded once), ``max``,
     ``min``, ``maximum`` or ``minimum``. The last two differ from ``max`` and ``min`` for NaN
-    (:func:`microc.te.lower.combine_step`). A reduction must be the whole expression of a :func:`compute`. ``init`` may
+    (:func:`microc.te.lower.build_reduction_step`). A reduction must be the whole expression of a :func:`compute`. ``init`` may
     depend on the spatial axes, for example a bias.
     """
 

@@ -94,7 +94,7 @@ def _max_distinct_values(rows: Array) -> int:
     return 1 + int(changes.sum(axis=1).max())
 
 
-def value_tables(rows: Array, bits: int, tables: int) -> Array:
+def build_value_tables(rows: Array, bits: int, tables: int) -> Array:
     """Return the tables of values for a packing of ``rows`` with tables: shape (tables, 2**bits).
 
     The values of each table are in ascending order and padded with zeros."""
@@ -186,7 +186,7 @@ class BitFields:
     def pack(self, array: Array) -> Array:
         """Return rows (N, K) of numbers in packed form: an array of the shape of :meth:`shape`, padded with zeros."""
         if self.tables:
-            tables = value_tables(array, self.bits, self.tables)
+            tables = build_value_tables(array, self.bits, self.tables)
             indices = (array[:, :, None] == tables[:, None, :]).argmax(axis=2)
             elements = BitFields(self.bits, self.order).pack(indices)
             return np.concatenate((elements.reshape(-1), tables.reshape(-1)))

@@ -16,7 +16,7 @@ from microc.tir.analysis import intervals
 from microc.tir.analysis.context import early_exit_branch
 from microc.tir.analysis.intervals import Interval
 from microc.tir.operators import BINARY, FUNCTIONS
-from microc.tir.symbolic import active_lanes_let, require_constant_sizes
+from microc.tir.symbolic import find_active_lanes_let, require_constant_sizes
 
 # ---- Translation of expressions to Python source. The range of each expression is tracked, to omit checks that cannot fail.
 
@@ -24,7 +24,7 @@ _INFIX = {name: each.text[0] for name, each in BINARY.items() if each.text}
 _DEEPEST = 40  # most nested brackets in one Python expression (the parser allows 200, of which other code needs some)
 
 
-class Code(NamedTuple):
+class SourceOfExpr(NamedTuple):
     """Python source of an expression, with the interval of its integer value and the nesting depth of its brackets."""
 
     text: str
@@ -65,7 +65,7 @@ class ExpressionWriter:
 
     # ------------------------------------------------------------ expressions
 
-    def translate_value(self, expr: ir.Expr) -> Code:
+    def translate_value(self, expr: ir.Expr) -> SourceOfExpr:
         """Translate an expression.
 
         A deeply nested expression becomes the body of a local function, because Python's parser limits the nesting depth.
@@ -75,22 +75,22 @@ class ExpressionWriter:
             return code
         name = self.fresh_name("part")
         self.append_line(f"def {name}(): return {code.text}")
-        return Code(f"{name}()", code.range, 1)
+        return SourceOfExpr(f"{name}()", code.range, 1)
 
-    def _translate_expr(self, expr: ir.Expr) -> Code:
+    def _translate_expr(self, expr: ir.Expr) -> SourceOfExpr:
         match expr:
             case ir.Const():
                 return self._translate_literal(expr)
             case ir.Var():
                 if expr not in self.names:
                     raise InternalError(f"variable {expr.name} is not defined where it is used", where=self.func.name)
-                return Code(self.names[expr], self.ranges[expr])
+                return SourceOfExpr(self.names[expr], self.ranges[expr])
             case ir.Load(buffer, indices):
                 element = self.element_source(buffer, indices)
-                return Code(element.text, _dtype_interval(buffer.dtype), element.depth)
+                return SourceOfExpr(element.text, _dtype_interval(buffer.dtype), element.depth)
             case ir.Bin(("and" | "or") as op, a, b):
                 x, y = self.translate_value(a), self.translate_value(b)
-                return Code(f"({x.text} {op} {y.text})", intervals.BOOLEAN, _enclosing_depth(x, y))
+                return SourceOfExpr(f"({x.text} {op} {y.text})", intervals.BOOLEAN, _bracket_depth_around(x, y))
             case ir.Bin():
                 return self._translate_binary(expr)
             case ir.Un(op, a):
@@ -100,7 +100,7 @@ class ExpressionWriter:
             case ir.Select(condition, a, b):
                 c, x, y = self.translate_value(condition), self.translate_value(a), self.translate_value(b)
                 text = f"({x.text} if {c.text} else {y.text})"
-                return Code(text, intervals.union(x.range, y.range), _enclosing_depth(c, x, y))
+                return SourceOfExpr(text, intervals.union(x.range, y.range), _bracket_depth_around(c, x, y))
             case ir.Call(name, args, dtype):
                 return self._translate_call(name, args, dtype)
             case _:
@@ -108,16 +108,16 @@ class ExpressionWriter:
                     f"{type(expr).__name__} has no value: it may only be an argument of a call", where=self.func.name
                 )
 
-    def _translate_literal(self, expr: ir.Const) -> Code:
+    def _translate_literal(self, expr: ir.Const) -> SourceOfExpr:
         """Translate a literal. A float becomes a named constant of its numpy dtype."""
         if isinstance(expr.value, int) and not dtypes.is_float(expr.dtype):
             text = str(expr.value) if expr.value >= 0 else f"({expr.value})"
-            return Code(text, (expr.value, expr.value))
+            return SourceOfExpr(text, (expr.value, expr.value))
         name = self.fresh_name("k")
         self.constants[name] = dtypes.to_numpy(expr.dtype).type(expr.value)
-        return Code(name)
+        return SourceOfExpr(name)
 
-    def _translate_binary(self, expr: ir.Bin) -> Code:
+    def _translate_binary(self, expr: ir.Bin) -> SourceOfExpr:
         """Translate a binary operation on operands of equal dtype. Signed results are checked, unsigned results wrap."""
         op, dtype = expr.op, expr.a.dtype
         if dtype != expr.b.dtype:
@@ -125,17 +125,17 @@ class ExpressionWriter:
                 f"{op}: operands have different dtypes; got {dtype} and {expr.b.dtype}", where=self.func.name
             )
         x, y = self.translate_value(expr.a), self.translate_value(expr.b)
-        depth = _enclosing_depth(x, y)
+        depth = _bracket_depth_around(x, y)
         if op in ("min", "max"):
             first, second = self.fresh_name("t"), self.fresh_name("t")
             sign = "<" if op == "min" else ">"
             text = f"({first} if ({first} := {x.text}) {sign} ({second} := {y.text}) else {second})"
-            return Code(text, intervals.binary(op, x.range, y.range), depth + 1)
+            return SourceOfExpr(text, intervals.binary(op, x.range, y.range), depth + 1)
         if op in ir.COMPARISONS or dtypes.is_float(dtype):
             if op not in ir.COMPARISONS and op not in ("add", "sub", "mul", "div"):
                 raise InternalError(f"operator {op} is not defined for {dtype}", where=self.func.name)
             bounds = intervals.BOOLEAN if op in ir.COMPARISONS else intervals.UNKNOWN
-            return Code(f"({x.text} {_INFIX[op]} {y.text})", bounds, depth)
+            return SourceOfExpr(f"({x.text} {_INFIX[op]} {y.text})", bounds, depth)
         if op == "div":
             raise InternalError(
                 f"operator div is not defined for integers; got {dtype}, expected floordiv or truncdiv",
@@ -146,9 +146,11 @@ class ExpressionWriter:
         if op in ("floormod", "truncmod"):
             x, y = self._checked_remainder_operands(op, dtype, x, y)
         text = f"{op}({x.text}, {y.text})" if op not in _INFIX else f"({x.text} {_INFIX[op]} {y.text})"
-        return self._check_range(op, dtype, Code(text, intervals.binary(op, x.range, y.range), depth))
+        return self._check_range(op, dtype, SourceOfExpr(text, intervals.binary(op, x.range, y.range), depth))
 
-    def _checked_remainder_operands(self, op: str, dtype: str, x: Code, y: Code) -> tuple[Code, Code]:
+    def _checked_remainder_operands(
+        self, op: str, dtype: str, x: SourceOfExpr, y: SourceOfExpr
+    ) -> tuple[SourceOfExpr, SourceOfExpr]:
         """Return the operands of a remainder operation, with a check at run time if it is needed.
 
         The remainder of the lowest integer and -1 is an error: C also computes their quotient, which overflows."""
@@ -158,18 +160,18 @@ class ExpressionWriter:
         a, b = self.fresh_name("t"), self.fresh_name("t")
         fits = f"(({a} := {x.text}) != {low}) | (({b} := {y.text}) != -1)"
         text = f"({a} if {fits} else overflow(_func, {op!r}, {dtype!r}, -{a}))"
-        return Code(text, x.range, _enclosing_depth(x, y) + 3), Code(b, y.range)
+        return SourceOfExpr(text, x.range, _bracket_depth_around(x, y) + 3), SourceOfExpr(b, y.range)
 
-    def _checked_shift_count(self, op: str, dtype: str, y: Code) -> Code:
+    def _checked_shift_count(self, op: str, dtype: str, y: SourceOfExpr) -> SourceOfExpr:
         """Return the count of a shift, with a check at run time unless it is known to be from 0 to the bit width - 1."""
         bits = dtypes.dtype_parts(dtype).bits
         if intervals.within(y.range, (0, bits - 1)):
             return y
         t = self.fresh_name("t")
         text = f"({t} if 0 <= ({t} := {y.text}) < {bits} else bad_shift(_func, {op!r}, {dtype!r}, {t}))"
-        return Code(text, (0, bits - 1), y.depth + 2)
+        return SourceOfExpr(text, (0, bits - 1), y.depth + 2)
 
-    def _check_range(self, op: str, dtype: str, code: Code) -> Code:
+    def _check_range(self, op: str, dtype: str, code: SourceOfExpr) -> SourceOfExpr:
         """Return the code of an integer result, extended to keep the result within its dtype.
 
         An unsigned result is wrapped; a signed result is checked at run time. Neither is needed if its range fits."""
@@ -177,22 +179,22 @@ class ExpressionWriter:
         if intervals.within(code.range, (low, high)):
             return code
         if dtypes.dtype_parts(dtype).kind == "uint":
-            return Code(f"({code.text} & {high})", (low, high), code.depth + 1)
+            return SourceOfExpr(f"({code.text} & {high})", (low, high), code.depth + 1)
         t = self.fresh_name("t")
         text = f"({t} if {low} <= ({t} := {code.text}) <= {high} else overflow(_func, {op!r}, {dtype!r}, {t}))"
-        return Code(text, (max(low, code.range[0]), min(high, code.range[1])), code.depth + 2)
+        return SourceOfExpr(text, (max(low, code.range[0]), min(high, code.range[1])), code.depth + 2)
 
-    def _translate_unary(self, op: str, a: ir.Expr) -> Code:
+    def _translate_unary(self, op: str, a: ir.Expr) -> SourceOfExpr:
         x = self.translate_value(a)
         if op == "not":
-            return Code(f"(not {x.text})", intervals.BOOLEAN, x.depth + 1)
+            return SourceOfExpr(f"(not {x.text})", intervals.BOOLEAN, x.depth + 1)
         if dtypes.is_float(a.dtype):
-            return Code(f"(-{x.text})", depth=x.depth + 1)
+            return SourceOfExpr(f"(-{x.text})", depth=x.depth + 1)
         low, high = x.range
         text, bounds = (f"(-{x.text})", (-high, -low)) if op == "neg" else (f"(~{x.text})", (-high - 1, -low - 1))
-        return self._check_range(op, a.dtype, Code(text, bounds, x.depth + 1))
+        return self._check_range(op, a.dtype, SourceOfExpr(text, bounds, x.depth + 1))
 
-    def _translate_cast(self, dtype: str, a: ir.Expr) -> Code:
+    def _translate_cast(self, dtype: str, a: ir.Expr) -> SourceOfExpr:
         x, source = self.translate_value(a), a.dtype
         kind, bits, lanes = dtypes.dtype_parts(dtype)
         if lanes > 1 or dtypes.dtype_parts(source).lanes > 1:
@@ -201,26 +203,26 @@ class ExpressionWriter:
         if kind == "float":
             exact = dtypes.is_float(source) or dtypes.dtype_parts(source).bits < 64 or bits == 64
             name = "bf16" if dtype == "bfloat16" else f"f{bits}"
-            return Code(f"{name if exact else 'int_to_float32'}({x.text})", depth=depth)
+            return SourceOfExpr(f"{name if exact else 'int_to_float32'}({x.text})", depth=depth)
         if kind == "bool":
-            return Code(f"({x.text} != 0)", intervals.BOOLEAN, depth)
+            return SourceOfExpr(f"({x.text} != 0)", intervals.BOOLEAN, depth)
         low, high = dtypes.int_range(dtype)
         if dtypes.is_float(source):
-            return Code(f"float_to_int(_func, {dtype!r}, {low}, {high}, {x.text})", (low, high), depth)
+            return SourceOfExpr(f"float_to_int(_func, {dtype!r}, {low}, {high}, {x.text})", (low, high), depth)
         if source == "bool":
-            return Code(f"int({x.text})", intervals.BOOLEAN, depth)
+            return SourceOfExpr(f"int({x.text})", intervals.BOOLEAN, depth)
         if intervals.within(x.range, (low, high)):
             return x
         mask = (1 << bits) - 1
         text = f"(({x.text} + {-low} & {mask}) - {-low})" if low else f"({x.text} & {mask})"
-        return Code(text, (low, high), depth)
+        return SourceOfExpr(text, (low, high), depth)
 
     # ------------------------------------------------------------ memory and calls
 
-    def element_source(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> Code:
+    def element_source(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> SourceOfExpr:
         """Return the source of an element of a buffer, as an expression that can be read or assigned."""
         flat = self._flat_index(buffer, indices)
-        return Code(f"{self._buffer_name(buffer)}[{flat.text}]", flat.range, flat.depth + 1)
+        return SourceOfExpr(f"{self._buffer_name(buffer)}[{flat.text}]", flat.range, flat.depth + 1)
 
     def _buffer_name(self, buffer: ir.Buffer) -> str:
         """Return the name of a buffer in the source. InternalError if the buffer is not in scope."""
@@ -228,7 +230,7 @@ class ExpressionWriter:
             raise InternalError(f"{buffer.name} is neither a parameter nor allocated", where=self.func.name)
         return self.buffers[buffer]
 
-    def _flat_index(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> Code:
+    def _flat_index(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> SourceOfExpr:
         """Return the row-major index of an element.
 
         The index along an axis is checked at run time unless its range is known to be within bounds."""
@@ -248,17 +250,19 @@ class ExpressionWriter:
                 text = f"({t} if 0 <= ({t} := {text}) < {extent} else {fault})"
             if text != "0" or stride == 1:
                 parts.append(f"{text} * {stride}" if stride != 1 else text)
-        return Code(" + ".join(parts) or "0", intervals.UNKNOWN, _enclosing_depth(*codes) + 2)
+        return SourceOfExpr(" + ".join(parts) or "0", intervals.UNKNOWN, _bracket_depth_around(*codes) + 2)
 
-    def _translate_call(self, name: str, args: tuple[ir.Expr, ...], dtype: str) -> Code:
+    def _translate_call(self, name: str, args: tuple[ir.Expr, ...], dtype: str) -> SourceOfExpr:
         if name in FUNCTIONS:
             codes = [self.translate_value(a) for a in args]
             text = f"_math[{name!r}]({', '.join(c.text for c in codes)})"
-            code = Code(text, depth=_enclosing_depth(*codes) + 1)
+            code = SourceOfExpr(text, depth=_bracket_depth_around(*codes) + 1)
             return code if dtypes.is_float(dtype) else self._check_range(name, dtype, code)
         if name == ir.REINTERPRET:
             (x,) = (self.translate_value(a) for a in args)
-            return Code(f"reinterpret({args[0].dtype!r}, {dtype!r}, {x.text})", _dtype_interval(dtype), x.depth + 1)
+            return SourceOfExpr(
+                f"reinterpret({args[0].dtype!r}, {dtype!r}, {x.text})", _dtype_interval(dtype), x.depth + 1
+            )
         self.intrinsics.add(name)
         texts, deepest = [], 0
         for a in args:
@@ -266,9 +270,9 @@ class ExpressionWriter:
             texts.append(code.text)
             deepest = max(deepest, code.depth)
         text = f"intrinsics[{name!r}]([{', '.join(texts)}])"
-        return Code(text, _dtype_interval(dtype), deepest + 2)
+        return SourceOfExpr(text, _dtype_interval(dtype), deepest + 2)
 
-    def _translate_address(self, a: ir.AddressOf) -> Code:
+    def _translate_address(self, a: ir.AddressOf) -> SourceOfExpr:
         """Translate an address to a pair: the flat array of the buffer, and the index of the element, which is checked."""
         if a.writes and a.buffer.scope == "const":
             raise InternalError(f"store to constant {a.buffer.name}", where=self.func.name)
@@ -277,10 +281,10 @@ class ExpressionWriter:
         last = a.buffer.size - a.reach
         fault = f"out_of_bounds(_func, {a.buffer.name!r}, {a.buffer.shape!r}, ({t} + {a.reach - 1},))"
         text = f"({self._buffer_name(a.buffer)}_array, {t} if ({t} := {flat.text}) <= {last} else {fault})"
-        return Code(text, depth=flat.depth + 2)
+        return SourceOfExpr(text, depth=flat.depth + 2)
 
 
-def _enclosing_depth(*codes: Code) -> int:
+def _bracket_depth_around(*codes: SourceOfExpr) -> int:
     """Return the nesting depth of brackets in an expression whose operands are ``codes``."""
     return 1 + max((code.depth for code in codes), default=0)
 
@@ -387,7 +391,7 @@ class SourceWriter(ExpressionWriter):
             self.indent += 1
             self.blocks = 0
         self.blocks += 1
-        strip = active_lanes_let(loop) if loop.kind == "scalable" else None
+        strip = find_active_lanes_let(loop) if loop.kind == "scalable" else None
         if strip is not None:
             self.append_line(f"{name} = 0")
             self.append_line(f"while {name} < {extent.text}:")

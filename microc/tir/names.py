@@ -140,7 +140,7 @@ QUEUES = MappingProxyType(
 )
 
 
-def unit_instruction(stmt: ir.Stmt) -> ir.Call | None:
+def match_unit_instruction(stmt: ir.Stmt) -> ir.Call | None:
     """Return the call if a statement is a tensor unit instruction that waits in one of the :data:`QUEUES`; else None."""
     match stmt:
         case ir.Evaluate(ir.Call(name) as call) if name in QUEUES:
@@ -149,6 +149,6 @@ def unit_instruction(stmt: ir.Stmt) -> ir.Call | None:
             return None
 
 
-def unit_instructions(stmt: ir.Stmt) -> list[ir.Call]:
+def collect_unit_instructions(stmt: ir.Stmt) -> list[ir.Call]:
     """Return the calls of all tensor unit instructions in a statement and its sub-statements, in order."""
-    return [call for s in walk_stmt(stmt) if (call := unit_instruction(s)) is not None]
+    return [call for s in walk_stmt(stmt) if (call := match_unit_instruction(s)) is not None]

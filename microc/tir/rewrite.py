@@ -280,14 +280,14 @@ def _no_parts(_: Stmt) -> tuple[Stmt, ...]:
     return ()
 
 
-def _sole_body(stmt: Any) -> tuple[Stmt, ...]:
+def _body_as_tuple(stmt: Any) -> tuple[Stmt, ...]:
     return (stmt.body,)
 
 
 _PARTS: Mapping[type[Stmt], Callable[[Any], tuple[Stmt, ...]]] = {
-    ir.For: _sole_body,
-    ir.Let: _sole_body,
-    ir.Alloc: _sole_body,
+    ir.For: _body_as_tuple,
+    ir.Let: _body_as_tuple,
+    ir.Alloc: _body_as_tuple,
     ir.If: lambda s: (s.then, s.otherwise) if s.otherwise else (s.then,),
     ir.Seq: attrgetter("body"),
     ir.Block: lambda s: (s.init, s.body) if s.init else (s.body,),

@@ -59,22 +59,22 @@ class LayerGeometry:
         return self.block * self.window.stride
 
     @property
-    def held(self) -> int:
+    def window_rows(self) -> int:
         """Number of rows in the window. If the stride exceeds the reach, some of these rows are not read."""
         return max((self.block - 1) * self.window.stride + self.window.reach, self.step)
 
     @property
-    def lead(self) -> int:
+    def rows_before_first_request(self) -> int:
         """Number of rows of the previous layer that must exist before the layer requests more rows to compute its row 0."""
-        return self.held - self.step - self.window.top
+        return self.window_rows - self.step - self.window.top
 
     @property
-    def inside(self) -> bool:
+    def has_only_inside_blocks(self) -> bool:
         """True if no block is partly outside of the image."""
         return self.phase == 0 and self.rows % self.block == 0
 
     @property
-    def computed(self) -> int:
+    def computed_row_count(self) -> int:
         """Number of computed rows, including those outside the image."""
         return self.block * len(range(self.phase - self.block if self.phase else 0, self.rows, self.block))
 
@@ -84,7 +84,7 @@ class LayerGeometry:
         ``next_layer``: geometry of the next layer; None if this is the last layer."""
         phase = 0
         if next_layer is not None:
-            phase = (next_layer.phase * next_layer.window.stride + next_layer.lead) % block_rows
+            phase = (next_layer.phase * next_layer.window.stride + next_layer.rows_before_first_request) % block_rows
         return replace(self, block=block_rows, phase=phase)
 
 
@@ -104,7 +104,7 @@ def choose_blocks(geometries: Sequence[LayerGeometry], max_block_rows: int) -> t
             if requested_rows % block_rows == 0
         )
         candidates = (geometry.with_blocks_for(next_layer, block_rows) for block_rows in block_sizes)
-        chosen.insert(0, next(s for s in candidates if s.inside or not must_be_inside))
+        chosen.insert(0, next(s for s in candidates if s.has_only_inside_blocks or not must_be_inside))
     return tuple(chosen)
 
 
@@ -117,7 +117,7 @@ def warm_up_rows(geometries: Sequence[LayerGeometry], layer_index: int) -> int:
     if layer_index == 0 and not geometry.window.padded:
         return 0
     before = warm_up_rows(geometries, layer_index - 1) if layer_index else 0
-    return max(0, -(-(geometry.lead + before) // geometry.window.stride))
+    return max(0, -(-(geometry.rows_before_first_request + before) // geometry.window.stride))
 
 
 def row_access_times(
@@ -152,13 +152,15 @@ class _BlockOrder:
     def compute_block(self, layer_index: int, row: int) -> None:
         """Simulate the computation of a layer's block at ``row``, after the blocks of earlier layers that it needs."""
         geometry = self.geometries[layer_index]
-        first_new_row = row * geometry.window.stride + geometry.lead
+        first_new_row = row * geometry.window.stride + geometry.rows_before_first_request
         if layer_index:
             for start in range(first_new_row, first_new_row + geometry.step, self.geometries[layer_index - 1].block):
                 self.compute_block(layer_index - 1, start)
         else:
             self.set_times(
-                self.last_read_times, first_new_row + geometry.step - geometry.held, first_new_row + geometry.step
+                self.last_read_times,
+                first_new_row + geometry.step - geometry.window_rows,
+                first_new_row + geometry.step,
             )
         if layer_index in self.input_readers:
             self.set_times(self.last_read_times, row, row + geometry.block)
@@ -244,7 +246,7 @@ class _StripedFunctionBuilder:
     def __init__(self, name: str, layers: tuple[Layer, ...], input_rows: int, word_copies: bool) -> None:
         self.name, self.layers, self.source_rows = name, layers, input_rows
         self.copying = "vectorized" if word_copies else "serial"
-        self.taken = {name for layer in layers for name in function_names(layer.func)}
+        self.taken = {name for layer in layers for name in names_in_function(layer.func)}
         self.origins: dict[ir.Buffer, tuple[int, ir.Buffer]] = {}
         first, last = layers[0], layers[-1]
         self.source = self.add_parameter("data", 0, first.data, input_rows * first.shape.window.width)
@@ -255,7 +257,7 @@ class _StripedFunctionBuilder:
         self.scratch = self.shared_workspaces()
         for layer, places in zip(layers, self.places, strict=True):
             places |= {own: BufferLocation(self.scratch[key], _ZERO) for key, own in _numbered_workspaces(layer)}
-        self.windows = {k: self.allocate_window(k) for k in range(len(layers)) if k or first.shape.window.padded}
+        self.windows = {k: self.create_window_buffer(k) for k in range(len(layers)) if k or first.shape.window.padded}
 
     def build(self) -> StripedFunction:
         """Build the function. It fills all windows with padding, then loops over the blocks of the last layer."""
@@ -270,7 +272,7 @@ class _StripedFunctionBuilder:
             self.build_next_block(last, (step - early) * shape.block, self.result_location, None),
         )
         whole = simplify_stmt(
-            unroll_loops(lower_vectorized(ir.seq(*(self.fill_window(k) for k in self.windows), body)))
+            unroll_loops(lower_vectorized(ir.seq(*(self.build_window_fill(k) for k in self.windows), body)))
         )
         params = (*self.origins, *self.windows.values(), *self.scratch.values())
         return StripedFunction(ir.PrimFunc(self.name, params, whole), tuple(self.origins.values()))
@@ -319,12 +321,12 @@ class _StripedFunctionBuilder:
                 sizes[key] = max(sizes.get(key, 0), own.size)
         return {key: ir.Buffer(self.fresh_name("scratch"), (n,), key[0], "workspace") for key, n in sizes.items()}
 
-    def allocate_window(self, layer_index: int) -> ir.Buffer:
+    def create_window_buffer(self, layer_index: int) -> ir.Buffer:
         """Create the buffer for the window of a layer."""
         shape = self.layers[layer_index].shape
         return ir.Buffer(
             self.fresh_name("rows"),
-            (shape.held * shape.window.width,),
+            (shape.window_rows * shape.window.width,),
             self.layers[layer_index].data.dtype,
             "workspace",
         )
@@ -345,42 +347,44 @@ class _StripedFunctionBuilder:
         layer, shape = self.layers[layer_index], self.layers[layer_index].shape
         index = ir.Var(self.fresh_name("row"))
         if layer_index in self.windows:
-            window: ir.Stmt | None = self.advance_window(layer_index, index)
+            window: ir.Stmt | None = self.build_window_advance(layer_index, index)
             data = BufferLocation(self.windows[layer_index], _ZERO)
         else:
             window, data = None, BufferLocation(self.source, index * (shape.window.stride * shape.window.width))
         places = self.places[layer_index] | {layer.data: data, layer.result: locate_rows(index)}
         places |= {b: BufferLocation(places[b].buffer, index * _row_size(layer, b)) for b in layer.by_row}
-        outside = 0 if shape.inside else shape.block - 1
+        outside = 0 if shape.has_only_inside_blocks else shape.block - 1
         touches_image = ir.Bin("and", index >= -outside, index <= shape.rows - shape.block + outside)
-        computed = ir.If(touches_image, rewrite_buffers(layer.func.body, places))
-        border = self.fill_border(locate_rows(index), index, shape.rows, shape.block, next_layer)
+        computed = ir.If(touches_image, redirect_to_locations(layer.func.body, places))
+        border = self.build_border_fill(locate_rows(index), index, shape.rows, shape.block, next_layer)
         return ir.Let(index, row, ir.seq(window, computed, border))
 
-    def advance_window(self, layer_index: int, row: ir.Expr) -> ir.Stmt:
+    def build_window_advance(self, layer_index: int, row: ir.Expr) -> ir.Stmt:
         """Return statements that move a layer's window down, and compute or copy the new rows for the block at ``row``."""
         geometry, buffer = self.layers[layer_index].shape, self.windows[layer_index]
-        width, kept = geometry.window.width, geometry.held - geometry.step
-        shift = self.copy_ascending(buffer, _ZERO, buffer, ir.const(geometry.step * width, "int32"), kept * width)
+        width, kept = geometry.window.width, geometry.window_rows - geometry.step
+        shift = self.build_ascending_copy(buffer, _ZERO, buffer, ir.const(geometry.step * width, "int32"), kept * width)
         block = self.layers[layer_index - 1].shape.block if layer_index else 1
         iteration = ir.Var(self.fresh_name("turn"))
         location = BufferLocation(buffer, (iteration * block + kept) * width)
-        first_new_row = row * geometry.window.stride + geometry.lead + iteration * block
-        source = self.copy_source_row(first_new_row, location, geometry) if not layer_index else None
+        first_new_row = row * geometry.window.stride + geometry.rows_before_first_request + iteration * block
+        source = self.build_source_row_copy(first_new_row, location, geometry) if not layer_index else None
         new_rows = source or self.build_next_block(layer_index - 1, first_new_row, lambda _: location, geometry)
         return ir.seq(shift if kept else None, ir.For(iteration, ir.const(geometry.step // block, "int32"), new_rows))
 
-    def copy_source_row(self, row: ir.Expr, target: BufferLocation, reader: LayerGeometry) -> ir.Stmt:
+    def build_source_row_copy(self, row: ir.Expr, target: BufferLocation, reader: LayerGeometry) -> ir.Stmt:
         """Return statements that copy a row of the source into a window, or padding if the row is outside of the image.
 
         ``target``: location of the row in the window. ``reader``: geometry of the layer to which the window belongs."""
         index, width = ir.Var(self.fresh_name("row")), reader.window.width
         assert target.start is not None
-        copy = self.copy_ascending(target.buffer, target.start, self.source, index * width, width)
-        copy_if_inside = ir.If(_inside_condition(index, self.source_rows), copy)
-        return ir.Let(index, row, ir.seq(copy_if_inside, self.fill_border(target, index, self.source_rows, 1, reader)))
+        copy = self.build_ascending_copy(target.buffer, target.start, self.source, index * width, width)
+        copy_if_inside = ir.If(_build_inside_image_condition(index, self.source_rows), copy)
+        return ir.Let(
+            index, row, ir.seq(copy_if_inside, self.build_border_fill(target, index, self.source_rows, 1, reader))
+        )
 
-    def fill_border(
+    def build_border_fill(
         self,
         block_location: BufferLocation,
         first_row: ir.Var,
@@ -396,13 +400,17 @@ class _StripedFunctionBuilder:
             return None
         k, width = ir.Var(self.fresh_name("k")), next_layer.window.width
         assert block_location.start is not None
-        fill = self.fill_with_padding(block_location.buffer, block_location.start + k * width, width, next_layer.window)
+        fill = self.build_padding_fill(
+            block_location.buffer, block_location.start + k * width, width, next_layer.window
+        )
         each = ir.For(
-            k, ir.const(block_rows, "int32"), ir.If(ir.Un("not", _inside_condition(first_row + k, image_rows)), fill)
+            k,
+            ir.const(block_rows, "int32"),
+            ir.If(ir.Un("not", _build_inside_image_condition(first_row + k, image_rows)), fill),
         )
         return ir.If(ir.Bin("or", first_row < 0, first_row > image_rows - block_rows), each)
 
-    def copy_ascending(
+    def build_ascending_copy(
         self,
         target_buffer: ir.Buffer,
         target_start: ir.Expr,
@@ -421,7 +429,7 @@ class _StripedFunctionBuilder:
             self.copying,
         )
 
-    def fill_with_padding(
+    def build_padding_fill(
         self, target_buffer: ir.Buffer, first_element: ir.Expr, element_count: int, window: Window
     ) -> ir.Stmt:
         """Return a loop that fills ``element_count`` elements with the padding value of a window."""
@@ -431,16 +439,16 @@ class _StripedFunctionBuilder:
             k, ir.const(element_count, "int32"), ir.Store(target_buffer, (first_element + k,), value), self.copying
         )
 
-    def fill_window(self, layer_index: int) -> ir.Stmt:
+    def build_window_fill(self, layer_index: int) -> ir.Stmt:
         """Return a loop that fills a layer's window with padding before the first block is computed.
 
         So all elements are defined that layers read from rows above the image."""
-        return self.fill_with_padding(
+        return self.build_padding_fill(
             self.windows[layer_index], _ZERO, self.windows[layer_index].size, self.layers[layer_index].shape.window
         )
 
 
-def function_names(func: ir.PrimFunc) -> set[str]:
+def names_in_function(func: ir.PrimFunc) -> set[str]:
     """Return the names of all parameters, variables and buffers of a function."""
     found = {p.name for p in func.params}
     for stmt in walk_stmt(func.body):
@@ -471,12 +479,12 @@ def _row_size(layer: Layer, buffer: ir.Buffer) -> int:
     return buffer.size // layer.shape.block
 
 
-def _inside_condition(row: ir.Expr, rows: int) -> ir.Expr:
+def _build_inside_image_condition(row: ir.Expr, rows: int) -> ir.Expr:
     """Return an expression for the condition that ``row`` is inside an image of ``rows`` rows."""
     return ir.Bin("and", row >= 0, row < rows)
 
 
-def rewrite_buffers(body: ir.Stmt, locations: Mapping[ir.Buffer, BufferLocation]) -> ir.Stmt:
+def redirect_to_locations(body: ir.Stmt, locations: Mapping[ir.Buffer, BufferLocation]) -> ir.Stmt:
     """Return a layer's statements with the accesses to its buffers redirected to the locations of these buffers."""
 
     def indices_at_location(

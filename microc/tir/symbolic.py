@@ -48,7 +48,7 @@ def convert_extent(value: object, owner: str) -> Any:
         ) from error
 
 
-def sizes_in(extents: Iterable[object]) -> tuple[ir.Var, ...]:
+def symbolic_sizes_in(extents: Iterable[object]) -> tuple[ir.Var, ...]:
     """Return the variables for symbolic sizes that occur in ``extents``, in order of appearance."""
     exprs = (x for extent in extents if isinstance(extent, ir.Expr) for x in walk_expr(extent))
     return tuple(dict.fromkeys(x for x in exprs if isinstance(x, ir.Var)))
@@ -102,7 +102,7 @@ def specialize(func: ir.PrimFunc, sizes: Mapping[str, int]) -> ir.PrimFunc:
                 return stmt
 
     allocated = (s.buffer for s in walk_stmt(func.body) if isinstance(s, ir.Alloc))
-    open_ = [b for b in (*func.params, *allocated) if sizes_in(b.shape)]
+    open_ = [b for b in (*func.params, *allocated) if symbolic_sizes_in(b.shape)]
     buffers = {b: replace(b, shape=tuple(map(specialised_extent, b.shape))) for b in open_}
     body = map_stmt(replace_buffers(func.body, buffers), specialise_statement, lambda x: substitute(x, values))
     return replace(func, params=tuple(buffers.get(p, p) for p in func.params), body=body, scalars=())
@@ -117,13 +117,13 @@ def specialize(func: ir.PrimFunc, sizes: Mapping[str, int]) -> ir.PrimFunc:
 # ``i`` advances by ``vl``, the number of active lanes of the strip. ``lanes`` is the number of lanes of the shortest vectors. An
 # address is the address of a single lane, and all analyses treat the loop as one iteration for each lane. At run time a strip
 # executes each statement for all of its lanes before the next statement. The two orders are equivalent, for any number of
-# lanes, if the body reads all of its operands before it writes (:func:`scalable_loop_fault` checks this).
+# lanes, if the body reads all of its operands before it writes (:func:`explain_scalable_loop_fault` checks this).
 
 LENGTH = "vector_length_x"
 """Prefix of the intrinsics that return the number of active lanes, given the number of remaining iterations."""
 
 
-def active_lanes_let(loop: ir.For) -> ir.Let | None:
+def find_active_lanes_let(loop: ir.For) -> ir.Let | None:
     """Return the let statement that binds the number of active lanes at the start of a scalable loop's body.
 
     None if there is no such statement."""
@@ -135,10 +135,10 @@ def active_lanes_let(loop: ir.For) -> ir.Let | None:
     return None
 
 
-def scalable_loop_fault(loop: ir.For) -> str:
+def explain_scalable_loop_fault(loop: ir.For) -> str:
     """Return the reason why a scalable loop is ill-formed; an empty string if it is well-formed."""
     name = f"scalable loop {loop.var.name}"
-    if active_lanes_let(loop) is None or _remaining_iterations(loop) != linear(loop.extent - loop.var):
+    if find_active_lanes_let(loop) is None or _remaining_iterations(loop) != linear(loop.extent - loop.var):
         return f"{name} does not begin with the number of active lanes for the remaining iterations"
     if not reads_before_writes(loop.body):
         return f"{name} reads memory after a write"
@@ -151,7 +151,7 @@ def _remaining_iterations(loop: ir.For) -> tuple[Mapping[ir.Expr, int], int] | N
     The argument should be the number of remaining iterations. None if the loop does not call such an intrinsic."""
     known, stmt = LetScope({}), loop.body
     while isinstance(stmt, ir.Let):
-        if stmt == active_lanes_let(loop) and isinstance(stmt.value, ir.Call):
+        if stmt == find_active_lanes_let(loop) and isinstance(stmt.value, ir.Call):
             return linear(known.substitute(stmt.value.args[0]))
         known.bind(stmt.var, stmt.value)
         stmt = stmt.body
@@ -163,14 +163,14 @@ def reads_before_writes(body: ir.Stmt) -> bool:
 
     These are the scopes of buffers whose memory operands and results may share."""
     written = False
-    for reads, writes in _memory_effects(body):
+    for reads, writes in _reads_and_writes_in_order(body):
         if reads and written:
             return False
         written = written or writes
     return True
 
 
-def _memory_effects(stmt: ir.Stmt) -> Iterator[tuple[bool, bool]]:
+def _reads_and_writes_in_order(stmt: ir.Stmt) -> Iterator[tuple[bool, bool]]:
     """Yield (reads, writes) for a statement and its sub-statements in program order.
 
     The two booleans state whether the statement itself reads or writes a buffer of the :data:`FOLLOWED` scopes. The body of
@@ -184,4 +184,4 @@ def _memory_effects(stmt: ir.Stmt) -> Iterator[tuple[bool, bool]]:
     )
     for _ in range(1 + isinstance(stmt, ir.For)):
         for child in stmt_children(stmt):
-            yield from _memory_effects(child)
+            yield from _reads_and_writes_in_order(child)

@@ -19,7 +19,7 @@ from microc.base import dtypes
 from microc.errors import ProgramError
 from microc.tir import ir, rewrite, symbolic
 from microc.tir.analysis import context, intervals, simplification
-from microc.tir.analysis.cover import domain_coverage_failure
+from microc.tir.analysis.cover import explain_incomplete_coverage
 from microc.tir.analysis.simplification import (
     IllFormedError,
     Names,
@@ -70,7 +70,7 @@ def verify(
     _Verifier(func, tables, numbers or {}).check_statement(func.body, WalkPosition(names, Simplifier(), ()))
 
 
-def find_fault(func: ir.PrimFunc, *, tables: Container[str] | None = None) -> str:
+def explain_fault(func: ir.PrimFunc, *, tables: Container[str] | None = None) -> str:
     """Return the error message of :func:`verify` for a function; an empty string if the function is well-formed.
 
     For callers that can continue without the function."""
@@ -167,7 +167,7 @@ class _Verifier:
                 f"loop {loop.var.name}: dtypes of variable and extent; got {loop.var.dtype} and {loop.extent.dtype}, "
                 "expected one integer dtype"
             )
-        if loop.kind == "scalable" and (wrong := symbolic.scalable_loop_fault(loop)):
+        if loop.kind == "scalable" and (wrong := symbolic.explain_scalable_loop_fault(loop)):
             self.fail(wrong)
         names = declare(position.names, loop.var, self.where)
         self.check_statement(loop.body, position.inside_of(names, loop_context(loop, position.known), loop))
@@ -192,7 +192,7 @@ class _Verifier:
             known = known.with_variable(i.var, reach, kept=True)
             self.bound[i.var] = rewrite.substitute(i.binding, self.bound)
         if any(b.scope == "global" for b in context.buffers_written(block)):
-            missing = domain_coverage_failure(block, position.around)
+            missing = explain_incomplete_coverage(block, position.around)
             if missing:
                 self.fail(f"the bindings do not provably cover the block's domain: {missing}")
         body = WalkPosition(
@@ -319,7 +319,7 @@ class _Verifier:
             self.check_expr(index, position)
             if index.dtype != "int32":
                 self.fail(f"index {expr_text(index)} of {buffer.name}: wrong dtype; got {index.dtype}, expected int32")
-            self.prove_index_within(index, extent, position, partial(_axis_text, axis, buffer))
+            self.prove_index_within(index, extent, position, partial(_format_axis, axis, buffer))
 
     def check_address(self, a: ir.AddressOf, position: WalkPosition) -> None:
         """Check an address: its element is valid, constants are not written, and all accessed elements are in the buffer."""
@@ -355,14 +355,18 @@ class _Verifier:
             if self.tables is not None and self.depends_on_data(index):
                 if constant := self.find_unchecked_constant(index, through=True):
                     known, bounds = constant in self.numbers, f"expected 0..{extent - 1}"
-                    what_is_known = f" and may be {_range_text(reach)}" if known else ", whose numbers are not checked"
+                    what_is_known = (
+                        f" and may be {_format_range(reach)}" if known else ", whose numbers are not checked"
+                    )
                     raise ProgramError(
                         f"{describe_access()}: {expr_text(index)} is loaded from {constant}{what_is_known}, {bounds}",
                         hint="bound it: min(max(index, 0), size - 1)" if known else _CHECK_HINT,
                         where=self.where,
                     )
                 return allowed
-            self.fail(f"{describe_access()}: {expr_text(index)} may be {_range_text(reach)}, expected 0..{extent - 1}")
+            self.fail(
+                f"{describe_access()}: {expr_text(index)} may be {_format_range(reach)}, expected 0..{extent - 1}"
+            )
         return reach
 
     def range_of_value(self, value: ir.Expr, position: WalkPosition) -> intervals.Interval:
@@ -447,12 +451,12 @@ def _saturated_range(x: ir.Expr) -> intervals.Interval | None:
     return SATURATED.get(x.name.removesuffix("_half")) if isinstance(x, ir.Call) else None
 
 
-def _axis_text(axis: int, buffer: ir.Buffer) -> str:
+def _format_axis(axis: int, buffer: ir.Buffer) -> str:
     """Return the description of an axis of a buffer for an error."""
     return f"axis {axis} of {buffer.name}{list(buffer.shape)}"
 
 
-def _range_text(value_range: intervals.Interval) -> str:
+def _format_range(value_range: intervals.Interval) -> str:
     """Return the text of a range for an error, with ``?`` for an unknown end."""
     low, high = ("?" if isinstance(end, float) else str(end) for end in value_range)
     return f"{low}..{high}"

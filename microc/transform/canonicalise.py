@@ -373,7 +373,7 @@ def _merging_rules() -> tuple[Rule, ...]:
 def _remove_identity(match: Match) -> Replacement | None:
     """Remove an operator that only selects elements, if its result has the type of its operand: then it selects all
     elements in order."""
-    return match.same("x") if match.is_like("x") else None
+    return match.same("x") if match.has_type_of_root("x") else None
 
 
 def _replace_reduction_by_reshape(match: Match) -> Replacement | None:
@@ -400,7 +400,7 @@ def _remove_neutral_operand(match: Match, neutral_element: int) -> Replacement |
     quantised = match.type(match["c"]).quant is not None
     return (
         match.same("x")
-        if match.is_like("x") and not quantised and (match.const("c") == neutral_element).all()
+        if match.has_type_of_root("x") and not quantised and (match.const("c") == neutral_element).all()
         else None
     )
 

@@ -94,10 +94,10 @@ def _find_gathered_dense(body: Graph, carried_value_count: int, iteration_count:
         kind = body.types[data]
         # Inside a block the iteration index restarts at 0, and the products replace ``data``: nothing else may read the index or
         # the data.
-        is_alone = all(users[name] == [gather] for name in (iteration, data)) and users[row] == [dense]
+        has_only_one_reader = all(users[name] == [gather] for name in (iteration, data)) and users[row] == [dense]
         is_one_row = body.types[row].shape == (1, kind.shape[-1]) and kind.size == iteration_count * kind.shape[-1]
         is_constant = all(name in body.consts for name in dense.inputs[1:] if name)
-        if is_alone and is_one_row and is_constant and not {row, *dense.outputs}.intersection(body.outputs):
+        if has_only_one_reader and is_one_row and is_constant and not {row, *dense.outputs}.intersection(body.outputs):
             return _GatheredDense(data, gather, dense)
     return None
 
@@ -235,8 +235,8 @@ def _find_row_gathers(
         data = node.inputs[0]
         shape, size = body.types[data].shape, body.types[node.outputs[0]].size
         outer = shape[: node.attr("axis") % len(shape)]
-        is_alone = sum(other.inputs.count(data) for other in body.nodes) == 1 and data not in body.outputs
-        if is_alone and prod(outer) == 1 and size * iteration_count == body.types[data].size:
+        has_only_one_reader = sum(other.inputs.count(data) for other in body.nodes) == 1 and data not in body.outputs
+        if has_only_one_reader and prod(outer) == 1 and size * iteration_count == body.types[data].size:
             gathers.append(node)
     return gathers
 

@@ -78,7 +78,7 @@ def _fold_into_layer(match: Match, factor: Array | float, term: Array | float) -
         return None
     inputs = [data, weight]
     if not (scale == 1).all():
-        if not match.scope.is_alone(weight):
+        if not match.scope.has_only_one_reader(weight):
             return None
         inputs[1] = match.constant(f"{weight}.scaled", new_weights, match.type(weight))
     if bias or new_bias.any():
@@ -184,7 +184,9 @@ def _can_scale_weights(match: Match) -> bool:
     weights = consts[name]
     if any(array.shape == weights.shape and np.array_equal(array, weights) for k, array in consts.items() if k != name):
         return False
-    return match.scope.is_alone(name) and recover_quantised_weights(weights.reshape(len(weights), -1)) is None
+    return (
+        match.scope.has_only_one_reader(name) and recover_quantised_weights(weights.reshape(len(weights), -1)) is None
+    )
 
 
 # ---------------------------------------------------------------- from a constant to the layer
@@ -205,7 +207,7 @@ def find_constant_path(match: Match, combining_operators: Sequence[str], passed_
     path: list[Node] = []
     value = layer.inputs[0]
     while True:
-        node = scope.producer(value) if scope.is_alone(value) else None
+        node = scope.producer(value) if scope.has_only_one_reader(value) else None
         if node is None or node.attrs.get("activation") or node.op not in (*combining_operators, *passed_operators):
             return []
         path.insert(0, node)
@@ -420,7 +422,7 @@ def _find_path_from_raw_input(match: Match, op: str) -> list[Node]:
 
 def _producer_of_value_read_once(scope: Scope, value: str) -> Node | None:
     """Return the node that computes a value, if the value has at most one reader and is no output of the graph."""
-    return scope.producer(value) if scope.is_alone(value) else None
+    return scope.producer(value) if scope.has_only_one_reader(value) else None
 
 
 def _is_raw_input(scope: Scope, value: str) -> bool:
@@ -487,7 +489,7 @@ def _can_reverse_weights(scope: Scope, layer: Node) -> bool:
     reads_all_channels = layer.op == "dense" or (
         layer.attrs.get("layout") == "NHWC" and layer.attrs.get("groups", 1) == 1
     )
-    return reads_all_channels and layer.inputs[1] in scope.consts and scope.is_alone(layer.inputs[1])
+    return reads_all_channels and layer.inputs[1] in scope.consts and scope.has_only_one_reader(layer.inputs[1])
 
 
 def _reaches_reversible_layer(match: Match, value: str) -> bool:
@@ -495,7 +497,7 @@ def _reaches_reversible_layer(match: Match, value: str) -> bool:
     absorb a reversal."""
     scope = match.scope
     readers = scope.readers.get(value, ())
-    if len(readers) != 1 or not scope.is_alone(value) or readers[0].inputs[0] != value:
+    if len(readers) != 1 or not scope.has_only_one_reader(value) or readers[0].inputs[0] != value:
         return False
     if readers[0].op in FOLDED_LAYERS:
         return _can_reverse_weights(scope, readers[0])

@@ -177,7 +177,7 @@ def _absorb_transposes_in_matmul(match: Match) -> Replacement | None:
     inputs, attrs = list(match.root.inputs), dict(match.root.attrs)
     for position, name in enumerate("ab"):
         transpose = match.scope.producer(inputs[position])
-        if transpose is None or transpose.op != "transpose" or not match.scope.is_alone(inputs[position]):
+        if transpose is None or transpose.op != "transpose" or not match.scope.has_only_one_reader(inputs[position]):
             continue
         axes = transpose.attr("axes")
         inputs[position] = transpose.inputs[0]
@@ -228,7 +228,7 @@ def final_transpose_rules() -> tuple[Rule, ...]:
 def _remove_identity_transpose(match: Match) -> Replacement | None:
     """Remove a transposition whose axes are in their original order."""
     axes = match.root.attr("axes")
-    return match.same("x") if axes == tuple(range(len(axes))) and match.is_like("x") else None
+    return match.same("x") if axes == tuple(range(len(axes))) and match.has_type_of_root("x") else None
 
 
 def _transpose_constant(match: Match) -> Replacement | None:

@@ -146,7 +146,7 @@ def test_tensor_intrinsics(name: str) -> None:
         arrays.append(dice.integers(low, high, order.max() + 2, endpoint=True).astype(kind.dtype))
     a, b = (ir.Buffer(n, x.shape, d) for n, x, d in zip("ab", arrays, (intrin.a, intrin.b), strict=True))
     out = ir.Buffer("result", (intrin.outputs,), "int32")
-    body = intrin.body(a[0], b[0], tuple(out[n] for n in range(intrin.outputs)))
+    body = intrin.build_body(a[0], b[0], tuple(out[n] for n in range(intrin.outputs)))
     start = np.full(intrin.outputs, 5, np.int32)
     got = execute(ir.PrimFunc("dot", (a, b, out), body), [*arrays, start], intrinsic_functions())[-1]
     left, right = (x.astype(int)[order] for x, order in zip(arrays, orders, strict=True))

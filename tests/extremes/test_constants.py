@@ -19,7 +19,7 @@ from microc.ops.constants import CheckedNode, NumberUse, OperandBounds, stored_r
 from microc.ops.lowering import lower_group
 from microc.ops.registry import ONES, OpCall, OpDef, get, node_constant_error_message, registry
 from microc.plugin import Plugin, active
-from microc.tir.verify import find_fault
+from microc.tir.verify import explain_fault
 from tests.extremes.constants import campaign
 from tests.ops.compiled import one_node
 from tests.ops.edges import case_arrays
@@ -54,7 +54,7 @@ def test_known_numbers_become_indices_where_they_are_declared(name: str) -> None
         changed = replace(case, consts=tuple(sorted({*case.consts, *known})))
         graph, node = one_node(get(name), changed, case_arrays(case))
         group = lower_group(graph, (node,), ONES, "f")
-        assert "are not checked" not in find_fault(group.func, tables=group.tables)
+        assert "are not checked" not in explain_fault(group.func, tables=group.tables)
 
 
 def hostile(name: str, operand: int, place: int, value: int, **attrs: Any) -> Graph:

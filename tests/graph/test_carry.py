@@ -10,7 +10,7 @@ import pytest
 import microc
 from microc.base.dtypes import Array
 from microc.errors import UsageError
-from microc.graph.cut import convert_to_state
+from microc.graph.cut import convert_inputs_to_state
 from microc.graph.ir import Graph
 from tests.frontend.onnx_model import node, onnx, proto, read
 
@@ -38,7 +38,7 @@ def graph() -> Graph:
 
 
 def test_ends_become_state() -> None:
-    made = convert_to_state(graph(), STATE)
+    made = convert_inputs_to_state(graph(), STATE)
     assert (made.inputs, made.outputs, made.updates) == (("x",), ("y",), STATE)
     assert {name: data.sum() for name, data in made.state.items()} == {"past": 0, "count": 0}
 
@@ -76,4 +76,4 @@ def test_held_against_the_runtime_of_the_model(tmp_path: Path) -> None:
 )
 def test_pairs_that_do_not_fit_are_refused(pairs: dict[str, str], what: str) -> None:
     with pytest.raises(UsageError, match=what):
-        convert_to_state(graph(), pairs)
+        convert_inputs_to_state(graph(), pairs)

@@ -15,7 +15,7 @@ from microc.schedule.cost.loop_region import expand_memory_calls
 from microc.tir import ir
 from microc.tir.analysis.access_order import Precedence
 from microc.tir.analysis.generalise import generalise, instantiate
-from microc.tir.analysis.size_forms import FittedExtent, Fitter
+from microc.tir.analysis.size_forms import FittedExtent, RuleFitter
 from tests.plan.kernels import KERNELS, half, kernel, wide
 from tests.plan.test_overlap import FUNCTIONS, one_step, room_of
 
@@ -98,7 +98,9 @@ EXACT = {
 
 def open_function(make: Callable[[int], ir.PrimFunc]) -> ir.PrimFunc:
     """One function for all sizes."""
-    fitter = Fitter([FittedExtent(SIZE.scalar, POINTS)], [{SIZE.scalar.name: n} for n in range(1, SIZE.maximum + 1)])
+    fitter = RuleFitter(
+        [FittedExtent(SIZE.scalar, POINTS)], [{SIZE.scalar.name: n} for n in range(1, SIZE.maximum + 1)]
+    )
     return generalise([make(n) for n in POINTS], fitter, [], {SIZE.scalar.name: SIZE.maximum}).func
 
 

@@ -20,7 +20,7 @@ from microc.target import SPEED, Target, target_for
 from microc.tir import ir
 from microc.tir.interp import run
 from microc.tir.lower import lower
-from microc.tir.names import SIGNAL, unit_instructions
+from microc.tir.names import SIGNAL, collect_unit_instructions
 from microc.tir.rewrite import map_stmt, walk_stmt
 from microc.tir.text import from_text, to_text
 from microc.tir.verify import verify
@@ -106,7 +106,7 @@ def test_what_is_no_product_of_bytes_stays_with_the_processor() -> None:
     _, group = layer.group()
     found = candidate_schedules(group.func, "conv2d", M4, SPEED)
     assert found and not any(s.rule.startswith("matrix unit") for s in found)
-    assert tensor_unit_use(lower(found[0].func), REFERENCE, 1) is None and not unit_instructions(
+    assert tensor_unit_use(lower(found[0].func), REFERENCE, 1) is None and not collect_unit_instructions(
         lower(found[0].func).body
     )
 

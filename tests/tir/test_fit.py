@@ -11,7 +11,7 @@ from microc import te
 from microc.schedule.schedule import Schedule, generalise_trace
 from microc.tir import ir
 from microc.tir.analysis.generalise import StructureMismatch, generalise, lower_with_hidden_sizes
-from microc.tir.analysis.size_forms import FittedExtent, Fitter, evaluate_at_sizes, fit_strided_rules
+from microc.tir.analysis.size_forms import FittedExtent, RuleFitter, evaluate_at_sizes, fit_strided_rules
 from microc.tir.interp import execute
 from microc.tir.lower import lower
 from microc.tir.verify import verify
@@ -20,9 +20,11 @@ N, M = ir.Var("size_n"), ir.Var("size_m")
 POINTS = ((19, 40), (26, 54), (33, 35), (40, 68), (47, 61), (54, 47))
 
 
-def fitter(points: tuple[tuple[int, int], ...] = POINTS) -> Fitter:
+def fitter(points: tuple[tuple[int, int], ...] = POINTS) -> RuleFitter:
     domain = [{"size_n": n, "size_m": m} for n in range(1, 60) for m in range(1, 70, 5)]
-    return Fitter([FittedExtent(N, tuple(n for n, _ in points)), FittedExtent(M, tuple(m for _, m in points))], domain)
+    return RuleFitter(
+        [FittedExtent(N, tuple(n for n, _ in points)), FittedExtent(M, tuple(m for _, m in points))], domain
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,9 @@ def test_divisions_are_exact_at_all_sizes() -> None:
     even = tuple((2 * n, m) for n, m in POINTS)
     assert fitter(even).fit_integer([n // 2 for n, _ in even]) is None
     assert fitter().fit_integer([4 * n * m // 2 for n, m in POINTS]) is not None
-    assert not fitter(even).divides([n for n, _ in even], 2) and fitter().divides([6 * n for n, _ in POINTS], 3)
+    assert not fitter(even).has_rule_divisible_by([n for n, _ in even], 2) and fitter().has_rule_divisible_by(
+        [6 * n for n, _ in POINTS], 3
+    )
 
 
 def test_strided_extents_are_told_apart() -> None:

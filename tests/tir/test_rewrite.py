@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from microc.tir import ir
-from microc.tir.analysis.context import blocks_in, buffers_read, buffers_written, is_index
+from microc.tir.analysis.context import block_names_in, buffers_read, buffers_written, is_index
 from microc.tir.rewrite import map_expr, map_stmt, substitute, substitute_stmt, walk_expr
 
 DATA, OUT = ir.Buffer("data", (64,), "int32"), ir.Buffer("out", (64,), "int32")
@@ -67,7 +67,7 @@ def test_statements_know_what_they_touch() -> None:
     assert buffers_written(stmt) == {OUT, DATA}
     assert buffers_read(stmt) == {OUT, DATA}
     assert buffers_read(nest(ir.const(0, "int32"))) == {DATA}
-    assert blocks_in(stmt) == {"sum"}
+    assert block_names_in(stmt) == {"sum"}
 
 
 def test_index_arithmetic_reads_nothing() -> None:

@@ -16,7 +16,7 @@ from microc.tir.interp import execute
 from microc.tir.lower import lower
 from microc.tir.lower.lanes import lower_lanes
 from microc.tir.names import LANES, SCALABLE
-from microc.tir.symbolic import LENGTH, active_lanes_let
+from microc.tir.symbolic import LENGTH, find_active_lanes_let
 from microc.tir.text import from_text, to_text
 from microc.tir.verify import verify
 
@@ -103,7 +103,7 @@ def test_the_verifier_refuses() -> None:
 
     good = loop(8 - I, stored)
     verify(good)
-    assert isinstance(good.body, ir.For) and active_lanes_let(good.body) == good.body.body
+    assert isinstance(good.body, ir.For) and find_active_lanes_let(good.body) == good.body.body
     with pytest.raises(InternalError, match="number of active lanes"):
         verify(loop(9 - I, stored))
     with pytest.raises(InternalError, match="reads memory after a write"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from microc.tir import ir
 from microc.tir.lower.loop_splitting import double_buffer_loops
-from microc.tir.lower.work_groups import with_barriers
+from microc.tir.lower.work_groups import add_barriers
 from microc.tir.names import DOUBLE_BUFFER
 from microc.tir.rewrite import accesses_of, walk_all_exprs
 
@@ -34,4 +34,4 @@ def test_barriers_around_scalars() -> None:
     writes = ir.For(ir.Var("i"), ir.const(4, "int32"), ir.Store(scalar, (), ZERO), "threadIdx.x")
     item = ir.Var("j")
     reads = ir.For(item, ir.const(4, "int32"), ir.Store(out, (item,), scalar[()]), "threadIdx.x")
-    assert "barrier" in str(with_barriers(ir.Alloc(scalar, ir.seq(writes, reads)), (out,)))
+    assert "barrier" in str(add_barriers(ir.Alloc(scalar, ir.seq(writes, reads)), (out,)))

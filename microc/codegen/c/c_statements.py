@@ -20,7 +20,7 @@ from microc.tir.analysis.cover import has_disjoint_iterations
 from microc.tir.analysis.simplification import bounds_of
 from microc.tir.operators import BINARY
 from microc.tir.rewrite import map_expr, map_stmt, stmt_children, walk_all_exprs, walk_stmt
-from microc.tir.symbolic import active_lanes_let
+from microc.tir.symbolic import find_active_lanes_let
 
 # ---- Comments in printed loops, which describe what the following statements compute.
 #
@@ -271,7 +271,7 @@ class StmtPrinter:
             end, inside = f"{end} && {self.expr(ends.condition)}", ends.then
         head = f"for ({kind} {name} = 0; {end}; ++{name}) {{"
         body = _indent_lines(self.print_statement(inside))
-        strip = active_lanes_let(loop) if loop.kind == "scalable" else None
+        strip = find_active_lanes_let(loop) if loop.kind == "scalable" else None
         if strip is not None:
             return [f"for ({kind} {name} = 0; {end};) {{", *body, f"{INDENT}{name} += {strip.var.name};", "}"]
         lines = [head, *body, "}"]
@@ -502,10 +502,10 @@ def _print_vector_typedef(name: str, cpu: str) -> list[str]:
     kind, bits, lanes = dtypes.dtype_parts(name)
     lines = ["typedef struct {", f"    {dtypes.c_name(f'{kind}{bits}')} lane[{lanes}];", f"}} {name};"]
     for instructions in CORES[cpu].sets:
-        if instructions.unit is not None and name in instructions.unit.types:
+        if instructions.unit is not None and name in instructions.unit.c_types:
             unit = instructions.unit
             types = [f"#include <{unit.header}>"] if unit.header else []
-            types.append(f"typedef {unit.types[name]} {name};")
+            types.append(f"typedef {unit.c_types[name]} {name};")
             lines = [f"#if {instructions.guard}", *types, "#else", *lines, "#endif"]
     return lines
 
@@ -531,7 +531,9 @@ def _print_intrinsic_function(intrin: Intrin, printer: ExprPrinter, cpu: str) ->
     storage_class = "static" if is_out_of_line else "static inline"
     head = f"{storage_class} {dtypes.c_name(intrin.result) if intrin.result else 'void'} {intrin.name}({params})"
     units = [(each.guard, each.unit) for each in CORES[cpu].sets if intrin.lanes]
-    own = [(guard, _print_portable_body(intrin, printer, "")) for guard, unit in units if unit and unit.elements]
+    own = [
+        (guard, _print_portable_body(intrin, printer, "")) for guard, unit in units if unit and unit.has_lane_subscripts
+    ]
     return [
         *attribute,
         head,
@@ -578,6 +580,6 @@ def _print_portable_body(intrin: Intrin, printer: ExprPrinter, lane_suffix: str 
     if isinstance(body, ir.Expr):
         body = ir.Store(ir.Buffer(f"r{lane_suffix}", (intrin.lanes,), body.dtype), (LANE,), body)
     body = map_stmt(body, lambda s: s, lambda e: map_expr(e, lambda x: vectors.get(x, x)))
-    lines = statements.print_statement(ir.For(LANE, intrin.turns, body))
+    lines = statements.print_statement(ir.For(LANE, intrin.active_lane_count, body))
     initializer = "" if lane_suffix else " = {0}"  # compilers do not see that subscripts set all of a vector
     return [f"{intrin.result} r{initializer};", *lines, "return r;"] if intrin.result else lines

@@ -129,10 +129,12 @@ class ChainLowering:
         for k, (name, data, shape) in enumerate(zip(chain.groups, self.list_row_inputs(chain), shapes, strict=True)):
             if k or shape.window.padded:
                 row = shape.window.width * dtypes.nbytes(graph.types[data].dtype)
-                iterations = shape.computed // shape.block
-                moved += row * (iterations * (shape.held - shape.step) + (0 if k else graph.types[data].shape[1]))
+                iterations = shape.computed_row_count // shape.block
+                moved += row * (
+                    iterations * (shape.window_rows - shape.step) + (0 if k else graph.types[data].shape[1])
+                )
             macs = sum(node_macs(graph, node) for node in self.groups[name])
-            extra += macs * (shape.computed - shape.rows) // shape.rows
+            extra += macs * (shape.computed_row_count - shape.rows) // shape.rows
         return Streamed(tuple(str(self.groups[name][0].loc) for name in chain.groups), extra, moved)
 
     def lower(self, chain: Chain) -> LoweredChain:
@@ -169,7 +171,7 @@ class ChainLowering:
         window = window_of_one_output_row(self.graph, self.groups[group_name], row_input)
         assert window is not None
         alone, nodes = build_row_group(self.graph, self.groups[group_name], row_input, window, geometry.block)
-        blocks = geometry.computed // geometry.block
+        blocks = geometry.computed_row_count // geometry.block
         # The estimate counts the instructions of one block. An inference executes `blocks` of them, but stores their code once.
         return alone, nodes, replace(self.goal, price=self.goal.price / blocks)
 
@@ -322,7 +324,7 @@ class ChainEstimator:
         """Estimate the memory and the additional work of a chain. The scratch of its kernel is not included."""
         shapes = self.chain_lowering.list_layer_geometries(chain)
         windows = [
-            shape.held * shape.window.width * self._element_bytes(data)
+            shape.window_rows * shape.window.width * self._element_bytes(data)
             for shape, data in zip(shapes, self.chain_lowering.list_row_inputs(chain), strict=True)
         ]
         if not shapes[0].window.padded:

@@ -26,7 +26,7 @@ from microc.tir.analysis.simplification import simplify_stmt
 from microc.tir.lower import lower_annotated_loops
 from microc.tir.names import GUARDED
 from microc.tir.rewrite import map_expr, map_stmt, replace_buffers, substitute_stmt, walk_stmt
-from microc.tir.striped_layers import BufferLocation, function_names, rewrite_buffers
+from microc.tir.striped_layers import BufferLocation, names_in_function, redirect_to_locations
 from microc.tir.verify import verify
 
 # ---- A check that no workspace is overwritten too early inside control flow. It is independent of the code that assigns
@@ -242,7 +242,7 @@ class FunctionMemory:
             )
             for slot in self.slots
         }
-        body = rewrite_buffers(body, {key: BufferLocation(buffer, ZERO) for key, buffer in workspaces.items()})
+        body = redirect_to_locations(body, {key: BufferLocation(buffer, ZERO) for key, buffer in workspaces.items()})
         buffers = (*(buffer for buffer, _ in params), *results, *workspaces.values())
         return body, buffers, tuple(param for _, param in params)
 
@@ -489,7 +489,7 @@ class ControlFlowEmitter:
             (at[own] for own in func.params[:first]), (at[own] for own in func.params[first:])
         )
         self.memory.release_workspaces(at[own] for own in scratch)
-        return self.names.rename_repeated_declarations(rewrite_buffers(func.body, at))
+        return self.names.rename_repeated_declarations(redirect_to_locations(func.body, at))
 
     def emit_copy(self, destination: BufferLocation, source: BufferLocation, element_count: int) -> ir.Stmt:
         """Emit a copy of ``element_count`` elements from the location ``source`` to the location ``destination``."""
@@ -576,7 +576,7 @@ def lower_control_flow(
     loops, so that the function has the same structure at all sizes.
     """
     step = _lower_flow_step(graph, (node,), schedule_inner_group)
-    taken = {name for func in _list_kernel_functions(step) for name in function_names(func)}
+    taken = {name for func in _list_kernel_functions(step) for name in names_in_function(func)}
     names = UniqueNames(taken)
     memory = FunctionMemory(names, reuse=target is not None)
     locations_by_name: LocationsByName = {}

@@ -23,7 +23,7 @@ from microc.compiler.lowering.kernel_selection import (
 from microc.compiler.sizes.general import GeneralFunction, GeneralKernelBuilder, unify_bounds
 from microc.errors import InternalError
 from microc.graph.ir import Graph, Node
-from microc.graph.text import nodes_text
+from microc.graph.text import format_nodes
 from microc.module import Call
 from microc.ops import registry
 from microc.ops.external_region import EXTERNAL
@@ -216,7 +216,7 @@ def _derive_part(
         for group, rival in weighed_groups
     )
     start = next(group for group, rival in weighed_groups if rival is best)
-    text = nodes_text(graph, nodes)
+    text = format_nodes(graph, nodes)
     choice = with_16_bit_constants(start, best.choice, kernel_builder.target, goal, uses) if nodes else best.choice
     schedule = split_across_threads(choice, kernel_builder.target, threads).schedule
     return _build_part(text, lowered, candidates, start, schedule, goal, uses)
@@ -314,7 +314,7 @@ def _derive_general_part(
         )
         for group, schedule in weighed
     )
-    text, schedule = nodes_text(graph, nodes), chosen.choices[0].schedule
+    text, schedule = format_nodes(graph, nodes), chosen.choices[0].schedule
     return _build_part(text, lowered, candidates, chosen.groups[0], schedule, kernel_builder.goal, uses)
 
 

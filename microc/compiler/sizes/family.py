@@ -1,7 +1,7 @@
 """Read a network at several sizes, and derive rules by which its extents and attributes depend on the sizes.
 
 The graph is read at the largest sizes, at the smallest sizes, and at several points, which are combinations of sizes
-(:func:`choose_points`). All of these graphs must have the same structure. :class:`Fitter` derives an expression for
+(:func:`choose_points`). All of these graphs must have the same structure. :class:`RuleFitter` derives an expression for
 every extent from its values at the points. :func:`instantiate_graph` evaluates the expressions at other sizes.
 """
 
@@ -21,7 +21,7 @@ from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.module import Size
 from microc.ops import registry
 from microc.tir import ir
-from microc.tir.analysis.size_forms import FittedExtent, Fitter, Point, evaluate_at_sizes, fit_strided_rules
+from microc.tir.analysis.size_forms import FittedExtent, Point, RuleFitter, evaluate_at_sizes, fit_strided_rules
 
 # ---- Reading: the graph at several sizes, each of which is read once, and the comparison of the graphs' structure.
 
@@ -224,7 +224,7 @@ def _shuffle_points(values_of_each_size: Sequence[Sequence[int]]) -> Iterator[Po
 # for all sizes) are compared with functions of instances.
 
 
-def instantiate_graph(graphs: Sequence[Graph], largest: Graph, fitter: Fitter, sizes: Sizes) -> Graph:
+def instantiate_graph(graphs: Sequence[Graph], largest: Graph, fitter: RuleFitter, sizes: Sizes) -> Graph:
     """Derive the network at other sizes: its extents and attributes follow the derived rules.
 
     ``graphs``: the network at the points of the fitter. ``largest``: the network at the largest sizes, whose constants
@@ -252,7 +252,7 @@ def _take_leading_part(array: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _derive_type(
-    largest_type: TensorType, types_at_points: Sequence[TensorType], fitter: Fitter, sizes: Sizes, where: str
+    largest_type: TensorType, types_at_points: Sequence[TensorType], fitter: RuleFitter, sizes: Sizes, where: str
 ) -> TensorType:
     """Derive the type of a value at given sizes from its types at the points. ``where``: the name of the value."""
     columns = zip(*(t.shape for t in types_at_points), strict=True)
@@ -262,7 +262,7 @@ def _derive_type(
     )
 
 
-def _derive_node(node: Node, nodes_at_points: Sequence[Node], fitter: Fitter, sizes: Sizes) -> Node:
+def _derive_node(node: Node, nodes_at_points: Sequence[Node], fitter: RuleFitter, sizes: Sizes) -> Node:
     """Derive a node at given sizes from the same node at each of the points."""
     attrs = {
         key: _derive_attribute(key, [n.attrs[key] for n in nodes_at_points], fitter, sizes, str(node.loc), value)
@@ -272,7 +272,7 @@ def _derive_node(node: Node, nodes_at_points: Sequence[Node], fitter: Fitter, si
 
 
 def _derive_attribute(
-    name: str, values: Sequence[Attr], fitter: Fitter, sizes: Sizes, where: str, largest: Attr
+    name: str, values: Sequence[Attr], fitter: RuleFitter, sizes: Sizes, where: str, largest: Attr
 ) -> Any:
     """Derive the value of an attribute at given sizes from its values at the points.
 
@@ -291,7 +291,7 @@ def _derive_attribute(
     raise _no_rule_error(f"its {name}", values, where)
 
 
-def _derive_integer(values: Sequence[int], fitter: Fitter, sizes: Sizes, number_name: str, where: str) -> int:
+def _derive_integer(values: Sequence[int], fitter: RuleFitter, sizes: Sizes, number_name: str, where: str) -> int:
     """Derive an integer at given sizes from its values at the points; UnsupportedError if these follow no rule."""
     rule = fitter.fit_integer(values)
     if rule is None:
@@ -411,7 +411,7 @@ class NetworkFamily:
     largest: Graph
     small: tuple[tuple[Point, Graph], ...]
     extents: Mapping[str, tuple[ir.Expr, ...]]
-    fitter: Fitter
+    fitter: RuleFitter
 
     @property
     def maxima(self) -> dict[str, int]:
@@ -481,7 +481,7 @@ class _FamilyReader:
 
     def derive_extent_rules(
         self, points: tuple[Point, ...], graphs: Sequence[Graph]
-    ) -> tuple[dict[str, tuple[ir.Expr, ...]], Fitter]:
+    ) -> tuple[dict[str, tuple[ir.Expr, ...]], RuleFitter]:
         """Derive the shape of every value as expressions, and return the shapes and the fitter that derived them."""
         extents = [FittedExtent(size.scalar, tuple(p[k] for p in points)) for k, size in enumerate(self.sizes)]
         columns = {
@@ -490,7 +490,7 @@ class _FamilyReader:
             for axis in range(len(kind.shape))
         }
         domain = self.sample_allowed_sizes()
-        fitter = Fitter(extents, domain)
+        fitter = RuleFitter(extents, domain)
         for (
             name,
             axis,
@@ -499,7 +499,7 @@ class _FamilyReader:
                 rule = self.derive_strided_rule(points, values, name, axis)
                 if rule is not None:
                     extents.append(FittedExtent(rule, values))
-                    fitter = Fitter(extents, domain)
+                    fitter = RuleFitter(extents, domain)
         shapes: dict[str, tuple[ir.Expr, ...]] = {}
         for name, kind in graphs[0].types.items():
             rules = [fitter.fit_integer(columns[name, axis]) for axis in range(len(kind.shape))]

@@ -36,7 +36,7 @@ from microc.tir.analysis.generalise import StructureMismatch, generalise, lower_
 from microc.tir.interp import execute
 from microc.tir.lower import lower
 from microc.tir.rewrite import stmt_children
-from microc.tir.verify import constant_names, find_fault
+from microc.tir.verify import constant_names, explain_fault
 
 # ---- Comparison of two functions by running both in the interpreter of TIR.
 
@@ -290,7 +290,7 @@ class GeneralKernelBuilder(KernelBuilder):
             replace(variant, schedule=Schedule(_NOTHING)).apply_to_group(g, nodes, self.target)[0].func
             for g, nodes in points
         ]
-        trace = generalise_trace(variant.schedule.trace, funcs, self.family.fitter.divides)
+        trace = generalise_trace(variant.schedule.trace, funcs, self.family.fitter.has_rule_divisible_by)
         return replace(variant, schedule=replace(variant.schedule, trace=trace))
 
     def generalise_functions(
@@ -374,7 +374,7 @@ def _require_valid(func: ir.PrimFunc, size_description: str, tables: Container[s
     ``size_description``: the sizes, for the message. ``tables``: names of the constants whose elements may be used as
     indices.
     """
-    if wrong := find_fault(func, tables=tables):
+    if wrong := explain_fault(func, tables=tables):
         raise StructureMismatch(f"{size_description} {wrong}")
     return func
 

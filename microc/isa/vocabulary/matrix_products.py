@@ -47,7 +47,7 @@ def product_name(a_dtype: str, b_dtype: str, rows: int, columns: int) -> str:
     return f"dot_{_SHORT[a_dtype]}_{f'i{BITS[b_dtype].bits}' if b_dtype in BITS else _SHORT[b_dtype]}_{rows}x{columns}"
 
 
-def _product_meaning(
+def _build_product_meaning(
     a: Buffer, b: Buffer, packing: BitFields | None, start: Buffer, sums: Buffer, rows: int, columns: int
 ) -> ir.Stmt:
     """Build the meaning of a small product: sums[r, c] += a[r, k] b[c, k] for k below ``depth``. The sums begin with
@@ -57,13 +57,13 @@ def _product_meaning(
     for r, c in itertools.product(range(rows), range(columns)):
         index = (Var("stride_sums") * r + c if r else int32_constant(c),)
         left = a[Var("stride_a") * r + k if r else k].astype("int32")
-        right = _unpacked_weight(b, Var("stride_b") * c if c else int32_constant(0), k, packing)
+        right = _build_unpacked_weight(b, Var("stride_b") * c if c else int32_constant(0), k, packing)
         first.append(ir.Store(sums, index, start[c] if rows == 1 else int32_constant(0)))
         body.append(ir.Store(sums, index, ir.Load(sums, index) + left * right))
     return ir.seq(*first, ir.For(k, Var("depth"), ir.seq(*body)))
 
 
-def _unpacked_weight(b: Buffer, row_start: Expr, k: Var, packing: BitFields | None) -> Expr:
+def _build_unpacked_weight(b: Buffer, row_start: Expr, k: Var, packing: BitFields | None) -> Expr:
     """Build the expression of weight ``k`` of the row that starts at element ``row_start``. If ``packing`` is given,
     the weight is unpacked from its bit fields."""
     if packing is None:
@@ -72,7 +72,7 @@ def _unpacked_weight(b: Buffer, row_start: Expr, k: Var, packing: BitFields | No
     return packing.unpack_number(b[row_start + element if ir.int_value(row_start) is None else element], bit)
 
 
-def _product_intrinsic(a_dtype: str, b_dtype: str, rows: int, columns: int) -> Intrin:
+def _build_product_intrinsic(a_dtype: str, b_dtype: str, rows: int, columns: int) -> Intrin:
     """Build the intrinsic of a matrix product with ``rows`` by ``columns`` sums, of operands of dtypes ``a_dtype`` and
     ``b_dtype``."""
     packing = BITS.get(b_dtype)
@@ -89,7 +89,7 @@ def _product_intrinsic(a_dtype: str, b_dtype: str, rows: int, columns: int) -> I
     return Intrin(
         product_name(a_dtype, b_dtype, rows, columns),
         params,
-        _product_meaning(left, right, packing, start, sums, rows, columns),
+        _build_product_meaning(left, right, packing, start, sums, rows, columns),
     )
 
 
@@ -98,7 +98,7 @@ def row_product_name(depth: int) -> str:
     return f"row_i8_i8_{depth}"
 
 
-def _row_product_intrinsic(depth: int) -> Intrin:
+def _build_row_product_intrinsic(depth: int) -> Intrin:
     """Build the intrinsic that multiplies a row of ``depth`` bytes by many rows of weights."""
     c, k, columns = Var("c"), Var("k"), Var("columns")
     a, b = Buffer("a", (ANY,), "int8"), Buffer("b", (ANY,), "int8")
@@ -109,7 +109,10 @@ def _row_product_intrinsic(depth: int) -> Intrin:
     return Intrin(row_product_name(depth), (a, b, start, sums, columns), body)
 
 
-PRODUCTS = (*(_product_intrinsic(*shape) for shape in PRODUCT_SHAPES), *map(_row_product_intrinsic, ROW_DEPTHS))
+PRODUCTS = (
+    *(_build_product_intrinsic(*shape) for shape in PRODUCT_SHAPES),
+    *map(_build_row_product_intrinsic, ROW_DEPTHS),
+)
 
 
 # ---- Products of small matrices of float16, added to sums of float32
@@ -132,7 +135,7 @@ def float16_product_name(rows: int, vectors: int) -> str:
     return f"half_product_{rows}x{vectors}"
 
 
-def _float16_product_intrinsic(rows: int, vectors: int) -> Intrin:
+def _build_float16_product_intrinsic(rows: int, vectors: int) -> Intrin:
     """Build the intrinsic of a float16 matrix product of ``rows`` rows by ``vectors`` vectors of columns."""
     a, b = (Buffer(name, (ANY,), "float16") for name in "ab")
     sums, total = Buffer("sums", (ANY,), "float32"), Buffer("total", (1,), "float16", "register")
@@ -151,15 +154,15 @@ def _float16_product_intrinsic(rows: int, vectors: int) -> Intrin:
     return Intrin(float16_product_name(rows, vectors), params, nest)
 
 
-def _float16_array_intrinsics() -> tuple[Intrin, Intrin]:
+def _build_float16_array_intrinsics() -> tuple[Intrin, Intrin]:
     """Build two intrinsics on n contiguous elements: one rounds float32 to float16, the other stores float16 zeros."""
     p, q, n, k = Buffer("p", (ANY,), "float16"), Buffer("q", (ANY,), "float32"), Var("n"), Var("k")
     narrowed, zero = ir.Store(p, (k,), ir.cast("float16", q[k])), ir.Store(p, (k,), ir.const(0.0, "float16"))
     return Intrin("narrow_f32_f16", (p, q, n), ir.For(k, n, narrowed)), Intrin("zero_f16", (p, n), ir.For(k, n, zero))
 
 
-HALF_RUNS = _float16_array_intrinsics()
-HALF_PRODUCTS = tuple(_float16_product_intrinsic(*shape) for shape in HALF_SHAPES)
+HALF_RUNS = _build_float16_array_intrinsics()
+HALF_PRODUCTS = tuple(_build_float16_product_intrinsic(*shape) for shape in HALF_SHAPES)
 
 
 # ---- Windows that slide over a row of pixels of float16, eight channels at once
@@ -179,7 +182,7 @@ def float16_window_name(stride: int, pixels: int) -> str:
     return f"half_window_{stride}_{pixels}"
 
 
-def _float16_window_intrinsic(stride: int, pixels: int) -> Intrin:
+def _build_float16_window_intrinsic(stride: int, pixels: int) -> Intrin:
     """Build the intrinsic of a float16 convolution window of ``pixels`` output pixels at ``stride``."""
     a, b, sums = (Buffer(name, (ANY,), "float16") for name in ("a", "b", "sums"))
     rows, row_step, step = Var("rows"), Var("row_step"), Var("step")
@@ -193,7 +196,7 @@ def _float16_window_intrinsic(stride: int, pixels: int) -> Intrin:
     return Intrin(float16_window_name(stride, pixels), (a, b, sums, rows, row_step, step), nest)
 
 
-WINDOWS = tuple(_float16_window_intrinsic(*shape) for shape in HALF_WINDOWS)
+WINDOWS = tuple(_build_float16_window_intrinsic(*shape) for shape in HALF_WINDOWS)
 
 
 # ---- Correlations along a row of 16-bit numbers by ``dot2``: several outputs from one pass over the row
@@ -221,14 +224,14 @@ def correlation_name(output_count: int, tap_count: int, stride: int) -> str:
 
 
 @cache
-def _aligned_row_word_operand(element_index: int) -> StepOperand:
+def _build_aligned_row_word_operand(element_index: int) -> StepOperand:
     """Return the operand that loads the two int16 of an aligned word: the row's element ``element_index`` and its
     neighbour."""
     return StepOperand(element_index - element_index % 2, ("load_i16x2_aligned",), 2)
 
 
 @cache
-def _weight_pair_operand(tap_index: int) -> StepOperand:
+def _build_weight_pair_operand(tap_index: int) -> StepOperand:
     """Return the operand that loads the int16 weights of taps ``tap_index`` and ``tap_index + 1`` as one word."""
     return StepOperand(tap_index, ("load_i16x2",), 2)
 
@@ -239,7 +242,7 @@ def _mac_intrinsic_name(left_element: int, right_element: int) -> str:
     return f"mac_{_HALVES[left_element % 2]}_{_HALVES[right_element % 2]}"
 
 
-def _single_tap_correlation_intrinsic(output_count: int) -> TensorIntrin:
+def _build_single_tap_correlation_intrinsic(output_count: int) -> TensorIntrin:
     """Build the tensor intrinsic of a correlation with a single tap, which multiplies neighbouring elements, one for
     each output."""
     weight = StepOperand(0, (), 1)
@@ -253,61 +256,68 @@ def _single_tap_correlation_intrinsic(output_count: int) -> TensorIntrin:
     )
 
 
-def _single_product_step(output_index: int, element_index: int, tap_index: int, tap_count: int) -> IntrinsicStep:
+def _build_single_product_step(output_index: int, element_index: int, tap_index: int, tap_count: int) -> IntrinsicStep:
     """Return the step that multiplies a single element by a single tap, for one output.
 
     A word of weights starts at the tap itself, except for the last tap, which is the upper half of the previous
     word."""
     top = tap_index == tap_count - 1
     return IntrinsicStep(
-        _aligned_row_word_operand(element_index),
-        _weight_pair_operand(tap_index - 1 if top else tap_index),
+        _build_aligned_row_word_operand(element_index),
+        _build_weight_pair_operand(tap_index - 1 if top else tap_index),
         _mac_intrinsic_name(element_index, top),
         output_index,
     )
 
 
-def _output_steps(output_index: int, first_element: int, tap_count: int) -> list[IntrinsicStep]:
+def _build_steps_of_output(output_index: int, first_element: int, tap_count: int) -> list[IntrinsicStep]:
     """Return the steps that compute one output, whose first element is ``first_element``. They compute two products at
     once where both elements are in one aligned word."""
     steps, tap = [], 0
     if first_element % 2:
-        steps.append(_single_product_step(output_index, first_element, 0, tap_count))
+        steps.append(_build_single_product_step(output_index, first_element, 0, tap_count))
         tap = 1
     while tap + 1 < tap_count:
         steps.append(
             IntrinsicStep(
-                _aligned_row_word_operand(first_element + tap), _weight_pair_operand(tap), "dot2", output_index
+                _build_aligned_row_word_operand(first_element + tap),
+                _build_weight_pair_operand(tap),
+                "dot2",
+                output_index,
             )
         )
         tap += 2
     if tap < tap_count:
-        steps.append(_single_product_step(output_index, first_element + tap, tap, tap_count))
+        steps.append(_build_single_product_step(output_index, first_element + tap, tap, tap_count))
     return steps
 
 
-def _correlation_intrinsic(output_count: int, tap_count: int, stride: int) -> TensorIntrin:
+def _build_correlation_intrinsic(output_count: int, tap_count: int, stride: int) -> TensorIntrin:
     """Build the tensor intrinsic of a correlation.
 
     Its steps are sorted by position in the row, in units of two words that one instruction can load, so that few
     words are live at once."""
     points = [(n, k) for n in range(output_count) for k in range(tap_count)]
-    steps = [step for n in range(output_count) for step in _output_steps(n, n * stride, tap_count)]
+    steps = [step for n in range(output_count) for step in _build_steps_of_output(n, n * stride, tap_count)]
     return TensorIntrin(
         correlation_name(output_count, tap_count, stride),
         "int16",
         "int16",
         tuple(n * stride + k for n, k in points),
         tuple(k for _, k in points),
-        tuple(sorted(steps, key=lambda step: (step.left.offset // 4, step.output))),
+        tuple(sorted(steps, key=lambda step: (step.left.element_offset // 4, step.output_index))),
         aligned_a=True,
         outputs=output_count,
     )
 
 
 CORRELATIONS = (
-    *(_single_tap_correlation_intrinsic(outputs) for outputs, stride in SHAPES if stride == 1 and outputs > 1),
-    *(_correlation_intrinsic(outputs, taps, stride) for outputs, stride in SHAPES for taps in range(2, MOST_TAPS + 1)),
+    *(_build_single_tap_correlation_intrinsic(outputs) for outputs, stride in SHAPES if stride == 1 and outputs > 1),
+    *(
+        _build_correlation_intrinsic(outputs, taps, stride)
+        for outputs, stride in SHAPES
+        for taps in range(2, MOST_TAPS + 1)
+    ),
 )
 
 
@@ -327,27 +337,29 @@ _TO_STRIDE, _SOURCE_STRIDE = Var("stride_to"), Var("stride_source")
 _R, _C, _K = Var("r"), Var("c"), Var("k")
 
 
-def _for_rows_and_columns(body: Stmt) -> Stmt:
+def _repeat_over_rows_and_columns(body: Stmt) -> Stmt:
     """Repeat a statement for every element of a matrix of ``rows`` by ``columns``."""
     return ir.For(_R, _ROWS, ir.For(_C, _COLUMNS, body))
 
 
-def _unit_copy_instruction(name: str, target: Buffer, source: Buffer) -> Intrin:
+def _build_unit_copy_instruction(name: str, target: Buffer, source: Buffer) -> Intrin:
     """Build the tensor unit's instruction ``name`` that copies a matrix of ``rows`` by ``columns`` elements. The
     distances between rows are ``stride_to`` and ``stride_source`` elements."""
     store = ir.Store(target, (_R * _TO_STRIDE + _C,), source[_R * _SOURCE_STRIDE + _C])
-    return Intrin(name, (target, source, _ROWS, _COLUMNS, _TO_STRIDE, _SOURCE_STRIDE), _for_rows_and_columns(store))
+    return Intrin(
+        name, (target, source, _ROWS, _COLUMNS, _TO_STRIDE, _SOURCE_STRIDE), _repeat_over_rows_and_columns(store)
+    )
 
 
-def _unit_fill_instruction() -> Intrin:
+def _build_unit_fill_instruction() -> Intrin:
     """Build the tensor unit's instruction that fills a matrix of ``rows`` by ``columns`` sums with ``value``. The
     distance between rows is ``stride_to`` elements."""
     to, value = Buffer("to", (ANY,), "int32", _SUMS), Var("value")
     store = ir.Store(to, (_R * _TO_STRIDE + _C,), value)
-    return Intrin("unit_set", (to, value, _ROWS, _COLUMNS, _TO_STRIDE), _for_rows_and_columns(store))
+    return Intrin("unit_set", (to, value, _ROWS, _COLUMNS, _TO_STRIDE), _repeat_over_rows_and_columns(store))
 
 
-def _unit_matmul_instruction() -> Intrin:
+def _build_unit_matmul_instruction() -> Intrin:
     """Build the tensor unit's matrix product instruction: sums[r, c] += input[r, k] * weight[c, k]."""
     sums = Buffer("sums", (ANY,), "int32", _SUMS)
     data, weight = Buffer("input", (ANY,), "int8", _INPUT), Buffer("weight", (ANY,), "int8", _WEIGHT)
@@ -356,23 +368,31 @@ def _unit_matmul_instruction() -> Intrin:
     product = data[_R * stride["input"] + _K].astype("int32") * weight[_C * stride["weight"] + _K].astype("int32")
     add = ir.For(_K, _DEPTH, ir.Store(sums, index, ir.Load(sums, index) + product))
     params: tuple[Var | Buffer, ...] = (sums, data, weight, _ROWS, _COLUMNS, _DEPTH, *stride.values())
-    return Intrin("unit_matmul", params, _for_rows_and_columns(add))
+    return Intrin("unit_matmul", params, _repeat_over_rows_and_columns(add))
 
 
-def _token_instruction(name: str) -> Intrin:
+def _build_token_instruction(name: str) -> Intrin:
     """Build a token instruction of the tensor unit: send ``count`` synchronisation tokens of kind ``event`` from queue
     ``before`` to queue ``after``, or wait for them."""
     return Intrin(name, tuple(map(Var, ("before", "after", "event", "count"))), ir.Seq(()))
 
 
 UNIT_WORDS: tuple[Intrin, ...] = (
-    _unit_copy_instruction("unit_load_input", Buffer("to", (ANY,), "int8", _INPUT), Buffer("source", (ANY,), "int8")),
-    _unit_copy_instruction("unit_load_weight", Buffer("to", (ANY,), "int8", _WEIGHT), Buffer("source", (ANY,), "int8")),
-    _unit_copy_instruction("unit_load_sums", Buffer("to", (ANY,), "int32", _SUMS), Buffer("source", (ANY,), "int32")),
-    _unit_fill_instruction(),
-    _unit_matmul_instruction(),
-    _unit_copy_instruction("unit_store_sums", Buffer("to", (ANY,), "int32"), Buffer("source", (ANY,), "int32", _SUMS)),
-    _token_instruction(SIGNAL),
-    _token_instruction(WAIT),
+    _build_unit_copy_instruction(
+        "unit_load_input", Buffer("to", (ANY,), "int8", _INPUT), Buffer("source", (ANY,), "int8")
+    ),
+    _build_unit_copy_instruction(
+        "unit_load_weight", Buffer("to", (ANY,), "int8", _WEIGHT), Buffer("source", (ANY,), "int8")
+    ),
+    _build_unit_copy_instruction(
+        "unit_load_sums", Buffer("to", (ANY,), "int32", _SUMS), Buffer("source", (ANY,), "int32")
+    ),
+    _build_unit_fill_instruction(),
+    _build_unit_matmul_instruction(),
+    _build_unit_copy_instruction(
+        "unit_store_sums", Buffer("to", (ANY,), "int32"), Buffer("source", (ANY,), "int32", _SUMS)
+    ),
+    _build_token_instruction(SIGNAL),
+    _build_token_instruction(WAIT),
     Intrin(BARRIER, (), ir.Seq(())),
 )

@@ -56,7 +56,7 @@ _NEAREST = ir.select(
 it."""
 
 
-def _saturation_intrinsics() -> Iterator[Intrin]:
+def _build_saturation_intrinsics() -> Iterator[Intrin]:
     """Iterate over the intrinsics that clamp a number to the range of a dtype, with and without a right shift by one
     before it."""
     for name, (low, high) in SATURATED.items():
@@ -73,7 +73,7 @@ def _float16_bits_to_float32(bits: ir.Expr) -> ir.Expr:
 
 
 SCALARS = (
-    *_saturation_intrinsics(),
+    *_build_saturation_intrinsics(),
     Intrin("clamp8", (A,), ir.clamp(A, -128, 127)),
     Intrin("nearest_i32", (_F,), _NEAREST),
     Intrin("hold", (A,), A),
@@ -117,16 +117,16 @@ def _load_four_bytes(p: Buffer) -> Expr:
     return parts[0] | (parts[1] * 256) | (parts[2] * 65536) | (top * 16777216)
 
 
-def _low_byte(x: Expr, dtype: str) -> Expr:
+def _convert_low_byte(x: Expr, dtype: str) -> Expr:
     """Build the conversion of the low byte of a word to the byte dtype ``dtype``."""
     return ir.cast(dtype, sign_extend_8(x) if dtype == "int8" else x & 0xFF)
 
 
-def _word_access_intrinsics() -> Iterator[Intrin]:
+def _build_word_access_intrinsics() -> Iterator[Intrin]:
     """Iterate over the intrinsics that load and store a word of four bytes or of two 16-bit numbers."""
     for dtype in ("int8", "uint8"):
         p = Buffer("p", (4,), dtype)
-        stored = (ir.Store(p, (int32_constant(k),), _low_byte(A >> (8 * k), dtype)) for k in range(4))
+        stored = (ir.Store(p, (int32_constant(k),), _convert_low_byte(A >> (8 * k), dtype)) for k in range(4))
         yield Intrin(f"load_{MOVED[dtype]}x4", (p,), _load_four_bytes(p))
         yield Intrin(f"store_{MOVED[dtype]}x4", (p, A), ir.seq(*stored))
     for suffix in ("", "_aligned"):
@@ -136,7 +136,7 @@ def _word_access_intrinsics() -> Iterator[Intrin]:
         yield Intrin(f"store_i16x2{suffix}", (p, A), ir.seq(*stored))
 
 
-def _copy_and_fill_intrinsics() -> Iterator[Intrin]:
+def _build_copy_and_fill_intrinsics() -> Iterator[Intrin]:
     """Iterate over the intrinsics that copy or fill contiguous memory, or copy elements at a constant distance."""
     k, n, value, step = Var("k"), Var("n"), Var("value"), Var("step")
     for dtype, short in COPIED.items():
@@ -151,7 +151,7 @@ def _copy_and_fill_intrinsics() -> Iterator[Intrin]:
             yield Intrin(f"fill_{short}", (p, value, n), ir.For(k, n, ir.Store(p, (k,), ir.cast(dtype, value))))
 
 
-WORDS = (*_word_access_intrinsics(), *_copy_and_fill_intrinsics())
+WORDS = (*_build_word_access_intrinsics(), *_build_copy_and_fill_intrinsics())
 
 
 # ---- Lanes of a 32-bit word: pairs of 16-bit numbers, four bytes
@@ -168,7 +168,7 @@ _PRODUCTS = tuple(a * b for a, b in _PAIRS_HALVES.values())
 _FOUR = Buffer("p", (4,), "int16")
 
 
-def _byte_widening_intrinsic(name: str, signed: bool, subtracts_z: bool = False) -> Intrin:
+def _build_byte_widening_intrinsic(name: str, signed: bool, subtracts_z: bool = False) -> Intrin:
     """Build the intrinsic that widens the four bytes of a word to four int16 in memory, in the same order.
 
     The address ``p`` is a multiple of four bytes. If ``subtracts_z``, the number that is in both halves of the word
@@ -184,7 +184,7 @@ def _byte_widening_intrinsic(name: str, signed: bool, subtracts_z: bool = False)
     return Intrin(name, (pointer, A, *((_Z,) if subtracts_z else ())), ir.seq(*stores))
 
 
-def _lane_min_or_max_intrinsic(name: str, lanes: int, *, signed: bool, minimum: bool) -> Intrin:
+def _build_lane_min_or_max_intrinsic(name: str, lanes: int, *, signed: bool, minimum: bool) -> Intrin:
     """Build the intrinsic of the lane-wise maximum of two words of ``lanes`` lanes, or of their lane-wise minimum if
     ``minimum``."""
     bits = 32 // lanes
@@ -203,12 +203,12 @@ def _lane_min_or_max_intrinsic(name: str, lanes: int, *, signed: bool, minimum: 
     return Intrin(name, (A, B), total)
 
 
-def _widening_intrinsics() -> Iterator[Intrin]:
+def _build_byte_widening_intrinsics() -> Iterator[Intrin]:
     """Iterate over the intrinsics that widen bytes to int16: all four bytes of a word to memory, or two of them to a
     word."""
     for short, signed in (("i8", True), ("u8", False)):
-        yield _byte_widening_intrinsic(f"widen_{short}x4", signed)
-        yield _byte_widening_intrinsic(f"widen_less_{short}x4", signed, subtracts_z=True)
+        yield _build_byte_widening_intrinsic(f"widen_{short}x4", signed)
+        yield _build_byte_widening_intrinsic(f"widen_less_{short}x4", signed, subtracts_z=True)
         for name, first in (("evens", 0), ("odds", 8)):
             word = A >> first if first else A
             pair = pack_halves(sign_extend_8(word), sign_extend_8(A >> (first + 16))) if signed else word & 0x00FF00FF
@@ -231,7 +231,7 @@ def _add_four_byte_products_to_c(a_is_signed: bool) -> Expr:
 
 PAIRS = (
     *(
-        _lane_min_or_max_intrinsic(
+        _build_lane_min_or_max_intrinsic(
             f"{name}_{letter}{bits}x{32 // bits}", 32 // bits, signed=letter == "i", minimum=name == "min"
         )
         for name in ("max", "min")
@@ -243,7 +243,7 @@ PAIRS = (
     Intrin(
         "sub_i16x2", (A, B), pack_halves(sign_extend_16(A) - sign_extend_16(B), sign_extend_16((A >> 16) - (B >> 16)))
     ),
-    *_widening_intrinsics(),
+    *_build_byte_widening_intrinsics(),
     Intrin("dot2", (A, B, C), C + _PRODUCTS[0] + _PRODUCTS[1], limits=INSTRUCTION_SET_SUMS),
     Intrin("dot2_wrapping", (A, B, C), _add_products_to_c(*_PRODUCTS)),
     Intrin(
@@ -288,7 +288,7 @@ _CROSSED_BYTES = tuple(StepOperand(0, names, 4) for names in WIDENED["int8"])
 _WORD = StepOperand(0, ("load_i8x4",), 4)
 
 
-def _dot4_bytes_intrinsic(a_dtype: str) -> TensorIntrin:
+def _build_dot4_bytes_intrinsic(a_dtype: str) -> TensorIntrin:
     """Build the tensor intrinsic that multiplies four bytes of dtype ``a_dtype`` by four int8. Both operands are
     widened to the pairs (0, 2) and (1, 3), so that neither operand has to be repacked."""
     steps = tuple(
@@ -298,7 +298,7 @@ def _dot4_bytes_intrinsic(a_dtype: str) -> TensorIntrin:
     return TensorIntrin(f"dot4_{a_dtype}_int8", a_dtype, "int8", NATURAL, NATURAL, steps)
 
 
-def _dot4_int16_intrinsic(name: str, element_order: tuple[int, ...]) -> TensorIntrin:
+def _build_dot4_int16_intrinsic(name: str, element_order: tuple[int, ...]) -> TensorIntrin:
     """Build the tensor intrinsic that multiplies four int16 by four int16. Both operands are stored in
     ``element_order``."""
     steps = tuple(map(IntrinsicStep, _PAIRS, _PAIRS))
@@ -317,8 +317,8 @@ SUMS = (
         NATURAL,
         (IntrinsicStep(StepOperand(0, ("load_u8x4",), 4), _WORD, "dot4_u8"),),
     ),
-    _dot4_bytes_intrinsic("int8"),
-    _dot4_bytes_intrinsic("uint8"),
+    _build_dot4_bytes_intrinsic("int8"),
+    _build_dot4_bytes_intrinsic("uint8"),
     TensorIntrin(
         "dot4_int16_crossed_int8",
         "int16",
@@ -328,15 +328,15 @@ SUMS = (
         tuple(map(IntrinsicStep, _PAIRS, _CROSSED_BYTES)),
         aligned_a=True,
     ),
-    _dot4_int16_intrinsic("dot4_int16_int16", NATURAL),
-    _dot4_int16_intrinsic("dot4_crossed_int16_int16", CROSSED),
+    _build_dot4_int16_intrinsic("dot4_int16_int16", NATURAL),
+    _build_dot4_int16_intrinsic("dot4_crossed_int16_int16", CROSSED),
     TensorIntrin(
         "dot4_int16_int16_loaded",
         "int16",
         "int16",
         NATURAL,
         NATURAL,
-        (IntrinsicStep(_PAIRS[0], StepOperand(0, (), 4), "dot4_i16_aligned", more=_PAIRS[1:]),),
+        (IntrinsicStep(_PAIRS[0], StepOperand(0, (), 4), "dot4_i16_aligned", more_left_operands=_PAIRS[1:]),),
         aligned_a=True,
         aligned_b=True,
     ),

@@ -44,7 +44,7 @@ def _as_int64(x: Expr) -> Expr:
     return x.astype("int64")
 
 
-def wrapping_operation(op: str, a: Expr, b: Expr) -> Expr:
+def build_wrapping_operation(op: str, a: Expr, b: Expr) -> Expr:
     """Build the operation ``op`` on two int32 values modulo 2**32. Signed arithmetic would overflow, because
     inactive lanes contain undefined values."""
     return ir.binary(op, a.astype("uint32"), b.astype("uint32")).astype("int32")
@@ -62,12 +62,12 @@ def _doubling_high_floor(a: Expr, b: Expr) -> Expr:
     return ir.minimum(_as_int64(a) * _as_int64(b) >> 31, (1 << 31) - 1).astype("int32")
 
 
-def _high_word(a: Expr, b: Expr, addend: int = 0) -> Expr:
+def _high_word_of_product(a: Expr, b: Expr, addend: int = 0) -> Expr:
     """Build the high word of a product plus an addend: (a b + addend) >> 32."""
     return ((_as_int64(a) * _as_int64(b) + addend) >> 32).astype("int32")
 
 
-def _right_shift_count(s: Expr) -> Expr:
+def _clamped_right_shift_count(s: Expr) -> Expr:
     """Build the count ``-s`` of a right shift, replaced by 0 if negative, because C leaves shifts by negative counts
     undefined."""
     return ir.maximum(-s, 0)
@@ -77,29 +77,29 @@ def _signed_shift(a: Expr, s: Expr) -> Expr:
     """Build the shift of ``a`` by ``s`` in -31 .. 31. A positive count shifts to the left and drops bits beyond the
     word; a negative count shifts to the right."""
     left = ir.reinterpret("uint32", a) << ir.maximum(s, 0).astype("uint32")
-    return ir.select(s < 0, a >> _right_shift_count(s), ir.reinterpret("int32", left))
+    return ir.select(s < 0, a >> _clamped_right_shift_count(s), ir.reinterpret("int32", left))
 
 
-def _signed_shift_rounding(a: Expr, s: Expr) -> Expr:
+def _rounding_signed_shift(a: Expr, s: Expr) -> Expr:
     """Build the shift of :func:`_signed_shift`, but with rounding half up to the right. ``s`` is at least -32, for
     which the result is 0."""
-    right = _as_int64(_right_shift_count(s))
+    right = _as_int64(_clamped_right_shift_count(s))
     half = (ir.const(1, "int64") << right) >> 1
     return ir.select(s < 0, ((_as_int64(a) + half) >> right).astype("int32"), a << ir.maximum(s, 0))
 
 
-def arithmetic_intrinsics(lanes: int) -> Iterator[Intrin]:
+def build_arithmetic_intrinsics(lanes: int) -> Iterator[Intrin]:
     """Iterate over the arithmetic intrinsics on two vectors of int32, or on a vector and a scalar."""
     end = f"i32x{lanes}"
     wide_a, wide_b, wide_x, wide_y = (Var(name, f"int32x{lanes}") for name in "abxy")
     table: dict[str, Expr] = {
-        **{op: wrapping_operation(op, _a, _b) for op in ("add", "sub", "mul")},
+        **{op: build_wrapping_operation(op, _a, _b) for op in ("add", "sub", "mul")},
         "doubling_high_mul": _doubling_high_mul(_a, _b),
         "doubling_high_floor": _doubling_high_floor(_a, _b),
-        "high_product": _high_word(_a, _b),
-        "high_mul_round": _high_word(_a, _b, 1 << 31),
+        "high_product": _high_word_of_product(_a, _b),
+        "high_mul_round": _high_word_of_product(_a, _b, 1 << 31),
         "shl": _signed_shift(_a, _b),
-        "shift_round": _signed_shift_rounding(_a, _b),
+        "shift_round": _rounding_signed_shift(_a, _b),
         "min": ir.minimum(_a, _b),
         "max": ir.maximum(_a, _b),
         "and": _a & _b,
@@ -111,7 +111,10 @@ def arithmetic_intrinsics(lanes: int) -> Iterator[Intrin]:
         if name in NUMBERED:
             yield Intrin(f"{name}_n_{end}", (wide_a, _b), meaning, lanes)
     yield Intrin(
-        f"mac_n_{end}", (wide_a, wide_b, _n), wrapping_operation("add", _a, wrapping_operation("mul", _b, _n)), lanes
+        f"mac_n_{end}",
+        (wide_a, wide_b, _n),
+        build_wrapping_operation("add", _a, build_wrapping_operation("mul", _b, _n)),
+        lanes,
     )
     yield Intrin(f"dup_{end}", (_n,), _n, lanes)
     yield Intrin(f"ramp_{end}", (_n,), LANE * _n, lanes)
@@ -120,7 +123,7 @@ def arithmetic_intrinsics(lanes: int) -> Iterator[Intrin]:
         yield Intrin(f"select_{op}_{end}", (wide_a, wide_b, wide_x, wide_y), selected, lanes)
 
 
-def memory_intrinsics(lanes: int) -> Iterator[Intrin]:
+def build_memory_intrinsics(lanes: int) -> Iterator[Intrin]:
     """Iterate over the intrinsics that load and store vectors of int32. The elements are contiguous or at given
     offsets; all lanes or the first n lanes access memory."""
     end = f"i32x{lanes}"
@@ -145,7 +148,7 @@ def memory_intrinsics(lanes: int) -> Iterator[Intrin]:
             yield Intrin(f"{name}_{short}_{end}_first", (*params, _n), ir.If(_n > LANE, store), lanes)
 
 
-def _saturating_intrinsics(lanes: int) -> Iterator[Intrin]:
+def _build_saturating_intrinsics(lanes: int) -> Iterator[Intrin]:
     """Iterate over the intrinsics that clamp the lanes of an int32 vector to the range of a dtype, with and without a
     store of the result."""
     end, a = f"i32x{lanes}", Var("a", f"int32x{lanes}")
@@ -166,7 +169,7 @@ def _packed_word(p: Buffer, first: Expr, count: int, bits: int) -> Expr:
     return word.astype("int32")
 
 
-def _packed_word_intrinsics(lanes: int) -> Iterator[Intrin]:
+def _build_packed_word_intrinsics(lanes: int) -> Iterator[Intrin]:
     """Iterate over the intrinsics on packed words: loads of one word for each lane, loads of one word for all lanes
     (``dup``), and dot products."""
     end, vector = f"i32x{lanes}", f"int32x{lanes}"
@@ -185,10 +188,10 @@ LANEWISE = tuple(
     intrin
     for lanes in WIDTHS
     for intrin in (
-        *arithmetic_intrinsics(lanes),
-        *memory_intrinsics(lanes),
-        *_saturating_intrinsics(lanes),
-        *_packed_word_intrinsics(lanes),
+        *build_arithmetic_intrinsics(lanes),
+        *build_memory_intrinsics(lanes),
+        *_build_saturating_intrinsics(lanes),
+        *_build_packed_word_intrinsics(lanes),
     )
 )
 
@@ -209,7 +212,7 @@ _float_lanes_a, _float_lanes_b, _c, _float_lanes_x, _float_lanes_y, _float_lanes
 )
 
 
-def float_intrinsics(lanes: int) -> Iterator[Intrin]:
+def build_float_intrinsics(lanes: int) -> Iterator[Intrin]:
     """Iterate over all intrinsics on vectors of ``lanes`` float32 lanes."""
     end, vector, integers = f"f32x{lanes}", f"float32x{lanes}", f"int32x{lanes}"
     a, b, c, x, y = (Var(name, vector) for name in "abcxy")
@@ -250,7 +253,7 @@ def float_intrinsics(lanes: int) -> Iterator[Intrin]:
     yield Intrin(f"toward_zero_i32x{lanes}", (a,), ir.cast("int32", _float_lanes_a), lanes)
 
 
-FLOAT_LANES = tuple(intrin for lanes in WIDTHS for intrin in float_intrinsics(lanes))
+FLOAT_LANES = tuple(intrin for lanes in WIDTHS for intrin in build_float_intrinsics(lanes))
 
 
 # ---- Scalable vectors (RVV), which the lowering of loops to strips (``tir/lower/lanes.py``) uses
@@ -270,28 +273,30 @@ _ROUNDED = (_A.astype("int64") + ((ir.const(1, "int64") << _B.astype("int64")) >
 _RIGHT: Mapping[str, Expr] = MappingProxyType({"right": _A >> _B, "right_round": _ROUNDED})
 
 
-def _scalable_intrinsics(lanes: int) -> Iterator[Intrin]:
+def _build_scalable_intrinsics(lanes: int) -> Iterator[Intrin]:
     """Iterate over the intrinsics on scalable vectors of ``lanes`` lanes or a multiple."""
     for word in (
-        *arithmetic_intrinsics(lanes),
-        *memory_intrinsics(lanes),
-        *float_intrinsics(lanes),
-        *_scalable_only_intrinsics(lanes),
+        *build_arithmetic_intrinsics(lanes),
+        *build_memory_intrinsics(lanes),
+        *build_float_intrinsics(lanes),
+        *_build_scalable_only_intrinsics(lanes),
     ):
         if not word.name.endswith("_first"):
             name = word.name.replace(f"x{lanes}", f"xvscalex{lanes}")
-            params = (*(_scalable_param(p, lanes) for p in word.params), VL)
+            params = (*(_to_scalable_param(p, lanes) for p in word.params), VL)
             yield replace(word, name=name, params=params, scalable=True)
     yield Intrin(f"{LENGTH}{lanes}", (_N,), ir.minimum(_N, lanes))
 
 
-def _scalable_only_intrinsics(lanes: int) -> Iterator[Intrin]:
+def _build_scalable_only_intrinsics(lanes: int) -> Iterator[Intrin]:
     """Iterate over the intrinsics that exist for scalable vectors alone."""
     end = vector_dtype("i32", lanes)
     a, b, c = (Var(name, vector_dtype("int32", lanes)) for name in "abc")
-    yield Intrin(f"neg_{end}", (a,), wrapping_operation("sub", ir.const(0, "int32"), _A), lanes)
-    yield Intrin(f"mac_{end}", (a, b, c), wrapping_operation("add", _A, wrapping_operation("mul", _B, _C)), lanes)
-    yield from _int16_factor_intrinsics(lanes)
+    yield Intrin(f"neg_{end}", (a,), build_wrapping_operation("sub", ir.const(0, "int32"), _A), lanes)
+    yield Intrin(
+        f"mac_{end}", (a, b, c), build_wrapping_operation("add", _A, build_wrapping_operation("mul", _B, _C)), lanes
+    )
+    yield from _build_int16_factor_intrinsics(lanes)
     for name, meaning in _RIGHT.items():
         yield Intrin(f"{name}_{end}", (a, b), meaning, lanes, _PLACES)
         yield Intrin(f"{name}_n_{end}", (a, _B), meaning, lanes, _PLACES)
@@ -303,7 +308,7 @@ def _scalable_only_intrinsics(lanes: int) -> Iterator[Intrin]:
         yield Intrin(f"store_saturated_{MEMORY[dtype]}_{end}", (p, a), stored, lanes)
 
 
-def _int16_factor_intrinsics(lanes: int) -> Iterator[Intrin]:
+def _build_int16_factor_intrinsics(lanes: int) -> Iterator[Intrin]:
     """Iterate over the intrinsics that load vectors of int16, or add products of int16 vectors to an int32 vector."""
     a, b, c = (
         Var("a", vector_dtype("int32", lanes)),
@@ -314,22 +319,24 @@ def _int16_factor_intrinsics(lanes: int) -> Iterator[Intrin]:
         p = Buffer("p", (lanes,), dtype)
         yield Intrin(f"load_{MEMORY[dtype]}_{vector_dtype('i16', lanes)}", (p,), ir.cast(SHORT, p[LANE]), lanes)
     product = Var("b", SHORT).astype("int32") * Var("c", SHORT).astype("int32")
-    yield Intrin(f"mac_short_{vector_dtype('i32', lanes)}", (a, b, c), wrapping_operation("add", _A, product), lanes)
+    yield Intrin(
+        f"mac_short_{vector_dtype('i32', lanes)}", (a, b, c), build_wrapping_operation("add", _A, product), lanes
+    )
     scaled = Var("b", SHORT).astype("int32") * _N
     yield Intrin(
         f"mac_short_n_{vector_dtype('i32', lanes)}",
         (a, b, _N),
-        wrapping_operation("add", _A, scaled),
+        build_wrapping_operation("add", _A, scaled),
         lanes,
         (("n", -(1 << 15), (1 << 15) - 1),),
     )
 
 
-def _scalable_param(param: Var | Buffer, lanes: int) -> Var | Buffer:
+def _to_scalable_param(param: Var | Buffer, lanes: int) -> Var | Buffer:
     """Convert a vector parameter of an intrinsic to a scalable vector. Other parameters are returned unchanged."""
     if isinstance(param, Buffer) or not dtypes.is_vector(param.dtype):
         return param
     return Var(param.name, vector_dtype(param.dtype.partition("x")[0], lanes, scalable=True))
 
 
-SCALABLE = tuple(intrin for lanes in LEAST for intrin in _scalable_intrinsics(lanes))
+SCALABLE = tuple(intrin for lanes in LEAST for intrin in _build_scalable_intrinsics(lanes))

@@ -189,8 +189,8 @@ class Selector:
         if body is None or body.turns is None:
             return (), 1
         names = [param.name for param in SCALAR[name].params]
-        elements = ir.int_value(args[names.index(body.turns.parameter)]) or 1
-        return body.turns.operations, -(-elements // body.turns.elements)
+        elements = ir.int_value(args[names.index(body.turns.count_parameter)]) or 1
+        return body.turns.operations_per_iteration, -(-elements // body.turns.elements_per_iteration)
 
     def _count_math_function(self, name: str, dtype: str) -> Operations:
         """Count the operations of a mathematical function: an instruction of the FPU, or a library call."""

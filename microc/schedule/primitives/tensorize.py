@@ -197,7 +197,7 @@ def tensorize(func: ir.PrimFunc, loop: str, intrin: str) -> ir.PrimFunc:
         raise _tensorize_error(
             loop, what, f"{store.buffer.name!r} is not written at one index for each of {what.outputs} outputs"
         )
-    body = what.body(a, b, tuple(ir.Load(store.buffer, indices) for indices in outputs))
+    body = what.build_body(a, b, tuple(ir.Load(store.buffer, indices) for indices in outputs))
     return replace(func, body=replace_stmt(func.body, old, replace(block, iters=iters, body=body)))
 
 
@@ -373,10 +373,10 @@ def _build_pair_updates(product: ByteProduct, weight_pairs: ir.Buffer) -> ir.Stm
     even, both = ir.Load(store.buffer, store.indices), _load_odd_sum(store)
     sums: list[ir.Expr] = [even, both]
     for half in (0, 1):
-        left = _activation_operand(product.data.dtype, half).value(product.data)
+        left = _activation_operand(product.data.dtype, half).build_operand(product.data)
         word = ("load_i16x2_aligned",)
         for output, names, name in ((0, (*word, "evens_i8"), "dot2"), (1, word, "dot2_wrapping")):
-            right = StepOperand(2 * half, names, 2).value(start)
+            right = StepOperand(2 * half, names, 2).build_operand(start)
             sums[output] = ir.Call(name, (left, right, sums[output]), "int32")
     return ir.seq(ir.Store(store.buffer, even.indices, sums[0]), ir.Store(store.buffer, both.indices, sums[1]))
 

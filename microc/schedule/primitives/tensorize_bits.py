@@ -139,7 +139,7 @@ def _build_update_by_two_products(
     of ``packed_words``."""
     indices, (row, k) = product.store.indices, product.weight.indices
     word = ir.Load(packed_words, (row, simplify(packing.element_and_bit(k)[0])))
-    left = StepOperand(0, ("load_i16x2_aligned",), BIT_PAIRS_TERMS).value(product.data)
+    left = StepOperand(0, ("load_i16x2_aligned",), BIT_PAIRS_TERMS).build_operand(product.data)
     total = ir.Load(sums, indices)
     return ir.Store(sums, indices, ir.Call("dot2_wrapping", (left, packing.unpack_pair(word, k), total), "int32"))
 
@@ -246,7 +246,7 @@ def _build_column_updates(product: ByteProduct, packed_words: ir.Buffer) -> ir.S
     """Build the updates of the sums of four columns by two products each."""
     column, k = product.weight.indices
     word = ir.Load(packed_words, (simplify(column // COLUMNS), simplify(k // BIT_COLUMNS_TERMS)))
-    activations = StepOperand(0, ("load_i16x2_aligned",), BIT_COLUMNS_TERMS).value(product.data)
+    activations = StepOperand(0, ("load_i16x2_aligned",), BIT_COLUMNS_TERMS).build_operand(product.data)
     unpacked = (_shift_and_mask(word, 12, 0xF000), ir.call("evens_i8", word), _shift_and_mask(word, 4, 0xFFF0), word)
     stores = []
     for total, weights in zip(_load_column_sums(product.store), unpacked, strict=True):

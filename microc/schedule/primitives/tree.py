@@ -9,7 +9,7 @@ from typing import Any
 from microc.base.immutable import frozen
 from microc.errors import ScheduleError
 from microc.tir import ir
-from microc.tir.analysis.context import blocks_in, is_index
+from microc.tir.analysis.context import block_names_in, is_index
 from microc.tir.rewrite import BottomUpRewriter, ExprMap, map_stmt, stmt_children, walk_stmt
 from microc.tir.text.print import expr_text
 
@@ -97,20 +97,20 @@ def find_block(body: ir.Stmt, name: str, *, nested: bool = False) -> ir.Block:
 
 def has_block(body: ir.Stmt, name: str) -> bool:
     """Test whether a statement contains a block of this name, at any depth."""
-    return name in blocks_in(body)
+    return name in block_names_in(body)
 
 
 def loops_around(body: ir.Stmt, target: ir.Stmt) -> tuple[ir.For, ...]:
     """Return the loops around the statement ``target`` (compared by identity), outermost first. If it is inside a
     block, only the loops inside that block are returned."""
-    target_blocks = blocks_in(target)  # the statements around the target contain these blocks, too
+    target_blocks = block_names_in(target)  # the statements around the target contain these blocks, too
     stack: list[tuple[ir.Stmt, tuple[ir.For, ...]]] = [(body, ())]
     while stack:
         s, loops = stack.pop()
         if s is target:
             return loops
         inner = (*loops, s) if isinstance(s, ir.For) else () if isinstance(s, ir.Block) else loops
-        stack += [(child, inner) for child in stmt_children(s)[::-1] if target_blocks <= blocks_in(child)]
+        stack += [(child, inner) for child in stmt_children(s)[::-1] if target_blocks <= block_names_in(child)]
     raise ScheduleError(
         "the statement is not part of the function",
         hint="give a statement of this function's body, as find_block and find_loop return it",
@@ -131,12 +131,12 @@ def extent_of(loop: ir.For) -> int:
 def replace_stmt(body: ir.Stmt, old: ir.Stmt, new: ir.Stmt | None) -> ir.Stmt:
     """Replace the statement ``old`` (compared by identity) in ``body`` by ``new``. If ``new`` is None, remove it,
     and remove loops and conditions that become empty."""
-    old_blocks = blocks_in(old)
+    old_blocks = block_names_in(old)
 
     def replace_in_statement(stmt: ir.Stmt) -> ir.Stmt | None:
         if stmt is old:
             return new
-        if not old_blocks <= blocks_in(stmt):  # the statement does not contain ``old``
+        if not old_blocks <= block_names_in(stmt):  # the statement does not contain ``old``
             return stmt
         match stmt:
             case ir.For(var, extent, inner, kind, annotations):

@@ -24,7 +24,7 @@ from microc.tir.analysis.cover import has_disjoint_iterations
 from microc.tir.lower import lower
 from microc.tir.names import ACC, OUT, PART, UNTILE
 from microc.tir.rewrite import free_vars, walk_expr, walk_stmt
-from microc.tir.verify import constant_names, find_fault
+from microc.tir.verify import constant_names, explain_fault
 
 # ---- User functions get the block names that rules look for: the sum of products along one axis becomes ``acc``, its elementwise
 # epilogue ``out``. If there is no epilogue, a copy of the sums becomes one.
@@ -172,7 +172,7 @@ def _split_loop_in_chunks(choice: Choice, name: str, threads: int) -> Choice:
     except ScheduleError as refusal:
         return replace(choice, schedule=schedule.without(f"parallel({name})", refusal))
     lowered, chunks = lower(parallel.func), find_loop(parallel.func.body, f"{name}_0")
-    if not _are_chunks_independent(parallel.func, chunks) or find_fault(lowered, tables=constant_names(lowered)):
+    if not _are_chunks_independent(parallel.func, chunks) or explain_fault(lowered, tables=constant_names(lowered)):
         return choice
     return Choice(parallel, lowered)
 

@@ -1,8 +1,8 @@
 """Memory accesses of a lowered function and their order in time.
 
-:func:`access_times` computes the times at which each element of a buffer is first written and last accessed, in a function
-without symbolic sizes. :class:`Precedence` proves, for many sizes at once, at which distances two buffers must not overlap in
-memory.
+:func:`compute_access_times` computes when each element of a buffer is first written and last accessed, in a function without
+symbolic sizes. :class:`Precedence` proves, for many sizes at once, at which distances between their addresses two buffers must
+not overlap in memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import InternalError
 from microc.tir import ir
-from microc.tir.analysis.size_forms import Conflict, Form, FormConverter, FormRanges
+from microc.tir.analysis.size_forms import Form, FormConverter, FormRanges, UnsafeDistances
 from microc.tir.rewrite import accesses_of, free_vars, substitute, walk_expr, walk_stmt
 
 # ---- Accesses of single statements of a lowered function, their order within a statement, and the walk over a sequence.
@@ -35,16 +35,16 @@ FOLLOWED = ("global", "workspace")
 
 
 @frozen
-class Touch:
+class BufferAccess:
     """A memory access in a statement, without the loops around it.
 
-    It touches ``extent`` elements of ``buffer``, ``step`` elements apart, from ``indices`` on. ``tick``: time of the access in
-    ticks after the start of the statement."""
+    It touches ``extent`` elements of ``buffer``, ``step`` elements apart, from ``indices`` on. ``tick_in_statement``: time of the
+    access in ticks after the start of the statement."""
 
     buffer: ir.Buffer
     indices: tuple[ir.Expr, ...]
-    write: bool
-    tick: int
+    writes: bool
+    tick_in_statement: int
     extent: int = 1
     step: int = 1
 
@@ -89,30 +89,34 @@ def statements_in_order(stmt: ir.Stmt) -> Iterator[ir.Stmt]:
                 yield other
 
 
-def direct_touches(stmt: ir.Stmt, scope: LetScope) -> list[Touch]:
+def accesses_of_statement(stmt: ir.Stmt, scope: LetScope) -> list[BufferAccess]:
     """Return the memory accesses of a statement, without those of its sub-statements.
 
     For a loop these are the accesses in its extent, for an ``If`` those in its condition. A variable that a ``Let`` binds is
     added to ``scope``."""
     match stmt:
         case ir.Store(buffer, indices, value):
-            written = [Touch(buffer, scope.substitute_in_indices(indices), True, 1)] if buffer.scope in FOLLOWED else []
-            return _expression_touches((*indices, value), scope) + written
+            written = (
+                [BufferAccess(buffer, scope.substitute_in_indices(indices), True, 1)]
+                if buffer.scope in FOLLOWED
+                else []
+            )
+            return _accesses_in_expressions((*indices, value), scope) + written
         case ir.Evaluate(value):
-            return _expression_touches((value,), scope)
+            return _accesses_in_expressions((value,), scope)
         case ir.Let(var, value):
-            found = _expression_touches((value,), scope)
+            found = _accesses_in_expressions((value,), scope)
             scope.bind(var, value)
             return found
         case ir.If(condition):
-            return _expression_touches((condition,), scope)
+            return _accesses_in_expressions((condition,), scope)
         case ir.For(_, extent):
-            return _expression_touches((extent,), scope)
+            return _accesses_in_expressions((extent,), scope)
         case _:
             raise InternalError(f"access order: unexpected {type(stmt).__name__}; expected a lowered function")
 
 
-def _expression_touches(exprs: tuple[ir.Expr, ...], scope: LetScope) -> list[Touch]:
+def _accesses_in_expressions(exprs: tuple[ir.Expr, ...], scope: LetScope) -> list[BufferAccess]:
     """Return the memory accesses in the expressions of one statement.
 
     The operands of a call are read before the call starts to write."""
@@ -121,10 +125,10 @@ def _expression_touches(exprs: tuple[ir.Expr, ...], scope: LetScope) -> list[Tou
         indices = scope.substitute_in_indices(access.indices)
         match access:
             case ir.AddressOf(buffer, _, extent, write, step):
-                found.append(Touch(buffer, indices, write, 1 if write else 0, extent, step))
+                found.append(BufferAccess(buffer, indices, write, 1 if write else 0, extent, step))
                 writes = writes or write
             case ir.Load(buffer):
-                found.append(Touch(buffer, indices, False, 0))
+                found.append(BufferAccess(buffer, indices, False, 0))
     if not writes:
         return found
     # A call may read through a pointer until it returns, since the order of accesses inside of it is unknown. Operands that
@@ -132,7 +136,9 @@ def _expression_touches(exprs: tuple[ir.Expr, ...], scope: LetScope) -> list[Tou
     call = exprs[0]
     outermost = isinstance(call, ir.Call) and any(isinstance(a, ir.AddressOf) and a.writes for a in call.args)
     pointed = {a.buffer for a in call.args if isinstance(a, ir.AddressOf)} if isinstance(call, ir.Call) else set()
-    return [a if a.write or (outermost and a.buffer not in pointed) else replace(a, tick=2) for a in found]
+    return [
+        a if a.writes or (outermost and a.buffer not in pointed) else replace(a, tick_in_statement=2) for a in found
+    ]
 
 
 # ---- Times of the first write and the last access of every element, on one clock.
@@ -171,25 +177,25 @@ class AccessTimes:
 
 @frozen
 class _TimedLoop:
-    """A loop around an access, with its duration. ``span``: duration of an iteration in ticks."""
+    """A loop around an access, with its duration. ``iteration_ticks``: duration of an iteration."""
 
     var: ir.Var
     extent: int
-    span: int
+    iteration_ticks: int
 
 
 @frozen
-class _TimedAccess:
-    """An access with its time: ``at`` ticks, plus the index of the iteration times ``span`` for every enclosing loop.
+class _AccessWithTime:
+    """An access with its time: ``start_tick``, plus iteration index times ``iteration_ticks`` for every enclosing loop.
 
     ``loops``: the enclosing loops, innermost first."""
 
-    touch: Touch
-    at: int
+    touch: BufferAccess
+    start_tick: int
     loops: tuple[_TimedLoop, ...] = ()
 
 
-def access_times(func: ir.PrimFunc) -> dict[ir.Buffer, AccessTimes]:
+def compute_access_times(func: ir.PrimFunc) -> dict[ir.Buffer, AccessTimes]:
     """Return the times of the first write and the last access of every element of a lowered function's parameters.
 
     Constants are left out."""
@@ -201,7 +207,7 @@ def access_times(func: ir.PrimFunc) -> dict[ir.Buffer, AccessTimes]:
     loops = [s for s in walk_stmt(func.body) if isinstance(s, ir.For)]
     if any(loop.kind == "parallel" or _max_trip_count(loop.extent) is None for loop in loops):
         return {b: AccessTimes(np.zeros_like(t.first_write), np.zeros_like(t.last_touch)) for b, t in found.items()}
-    _, accesses = _timed_accesses(func.body, LetScope({}))
+    _, accesses = _compute_timed_accesses(func.body, LetScope({}))
     for access in accesses:
         if access.touch.buffer in found:
             _record_access(access, found[access.touch.buffer])
@@ -210,44 +216,47 @@ def access_times(func: ir.PrimFunc) -> dict[ir.Buffer, AccessTimes]:
 
 # ---------------------------------------------------------------- all accesses of a function, with their loops
 
-Timed = tuple[int, list[_TimedAccess]]
+Timed = tuple[int, list[_AccessWithTime]]
 
 
-def _timed_accesses(stmt: ir.Stmt, outer_scope: LetScope) -> Timed:
+def _compute_timed_accesses(stmt: ir.Stmt, outer_scope: LetScope) -> Timed:
     """Return the duration of a statement in ticks, and its accesses with their times after the start of the statement."""
     scope = LetScope(dict(outer_scope.names))
     parts: list[Timed] = []
     for item in statements_in_order(stmt):
-        own: Timed = TICKS, [_TimedAccess(touch, touch.tick) for touch in direct_touches(item, scope)]
+        own: Timed = (
+            TICKS,
+            [_AccessWithTime(touch, touch.tick_in_statement) for touch in accesses_of_statement(item, scope)],
+        )
         match item:
             case ir.If(_, then, otherwise):
-                parts += [own, _timed_accesses(then, scope)]
-                parts += [_timed_accesses(otherwise, scope)] if otherwise else []
+                parts += [own, _compute_timed_accesses(then, scope)]
+                parts += [_compute_timed_accesses(otherwise, scope)] if otherwise else []
             case ir.For():
                 parts += [
-                    _timed_loop_accesses(item, scope),
+                    _compute_timed_accesses_of_loop(item, scope),
                     own,
                 ]  # C evaluates the extent before every iteration, and for the last time after the last iteration
             case _:
                 parts.append(own)
-    return _concatenate_with_times(parts)
+    return _concatenate_timed_accesses(parts)
 
 
-def _concatenate_with_times(parts: Iterable[Timed]) -> Timed:
+def _concatenate_timed_accesses(parts: Iterable[Timed]) -> Timed:
     """Return the duration and the accesses of a sequence, given those of its statements.
 
     The times of a statement's accesses are increased by the duration of the statements before it."""
     total, found = 0, []
     for duration, accesses in parts:
-        found += [replace(access, at=access.at + total) for access in accesses] if total else accesses
+        found += [replace(access, start_tick=access.start_tick + total) for access in accesses] if total else accesses
         total += duration
     return total, found
 
 
-def _timed_loop_accesses(loop: ir.For, scope: LetScope) -> Timed:
+def _compute_timed_accesses_of_loop(loop: ir.For, scope: LetScope) -> Timed:
     """Return the duration of a loop in ticks, and the accesses in its body with their times."""
     extent = _max_trip_count(loop.extent) or 0
-    span, inner = _timed_accesses(loop.body, LetScope({**scope.names, loop.var: loop.var}))
+    span, inner = _compute_timed_accesses(loop.body, LetScope({**scope.names, loop.var: loop.var}))
     timed = _TimedLoop(loop.var, extent, span)
     return extent * span, [replace(access, loops=(*access.loops, timed)) for access in inner] if extent else []
 
@@ -265,10 +274,10 @@ def _max_trip_count(extent: ir.Expr) -> int | None:
 # ---------------------------------------------------------------- addresses and times as arrays
 
 
-def _record_access(access: _TimedAccess, times: AccessTimes) -> None:
+def _record_access(access: _AccessWithTime, times: AccessTimes) -> None:
     """Update ``times`` by one access: the first write of elements by its earliest time, their last touch by its latest time."""
     touch, buffer = access.touch, access.touch.buffer
-    for grid, rank in _index_grids(access):
+    for grid, rank in _iterate_grids_of_loop_values(access):
         flat: Array = _reshape_to_axis(np.arange(touch.extent) * touch.step, rank - 1, rank)
         inside: Array = np.ones((1,) * rank, bool)
         for axis, (index, size, stride) in enumerate(zip(touch.indices, buffer.shape, buffer.strides, strict=True)):
@@ -278,15 +287,17 @@ def _record_access(access: _TimedAccess, times: AccessTimes) -> None:
             inside = inside & (value >= 0) & (value < size)
             flat = flat + value * stride
         inside = inside & (flat < buffer.size)
-        if touch.write:
-            _update_times(times.first_write, np.minimum, flat, inside, _access_ticks(access, grid or {}, last=False))
-        _update_times(times.last_touch, np.maximum, flat, inside, _access_ticks(access, grid or {}, last=True))
+        if touch.writes:
+            _update_times(
+                times.first_write, np.minimum, flat, inside, _compute_access_ticks(access, grid or {}, last=False)
+            )
+        _update_times(times.last_touch, np.maximum, flat, inside, _compute_access_ticks(access, grid or {}, last=True))
 
 
 Grid = Mapping[ir.Var, Array]
 
 
-def _index_grids(access: _TimedAccess) -> Iterator[tuple[Grid | None, int]]:
+def _iterate_grids_of_loop_values(access: _AccessWithTime) -> Iterator[tuple[Grid | None, int]]:
     """Yield pairs (grid, rank), in pieces of bounded size, for the computation of all addresses of an access.
 
     A grid contains the values of each loop variable in the address, as an array of ``rank`` axes that varies along an axis of
@@ -295,7 +306,9 @@ def _index_grids(access: _TimedAccess) -> Iterator[tuple[Grid | None, int]]:
     names = {var for index in access.touch.indices for var in free_vars(index)}
     used = [loop for loop in reversed(access.loops) if loop.var in names]
     rank = len(used) + len(access.touch.indices) + 1
-    points = prod(loop.extent for loop in used) * access.touch.extent * _unknown_element_count(access.touch, used)
+    points = (
+        prod(loop.extent for loop in used) * access.touch.extent * _count_elements_at_unknown_index(access.touch, used)
+    )
     if points > _MOST:
         yield None, rank
         return
@@ -308,7 +321,7 @@ def _index_grids(access: _TimedAccess) -> Iterator[tuple[Grid | None, int]]:
         yield {**fixed, **piece}, rank
 
 
-def _unknown_element_count(touch: Touch, address_loops: Iterable[_TimedLoop]) -> int:
+def _count_elements_at_unknown_index(touch: BufferAccess, address_loops: Iterable[_TimedLoop]) -> int:
     """Return the number of elements along all axes whose index depends on data.
 
     Each of these elements may be accessed in every iteration of ``address_loops``."""
@@ -317,16 +330,16 @@ def _unknown_element_count(touch: Touch, address_loops: Iterable[_TimedLoop]) ->
     return prod(size for index, size in axes if _evaluate_index(index, start) is None)
 
 
-def _access_ticks(access: _TimedAccess, grid: Grid, *, last: bool) -> Array:
+def _compute_access_ticks(access: _AccessWithTime, grid: Grid, *, last: bool) -> Array:
     """Return the times of an access at every point of the grid of loop variables.
 
     Loops on which the address does not depend are in their last iteration if ``last`` is True, else in their first."""
-    when: Array = np.array(access.at, np.int64)
+    when: Array = np.array(access.start_tick, np.int64)
     for loop in access.loops:
         if loop.var in grid:
-            when = when + grid[loop.var] * loop.span
+            when = when + grid[loop.var] * loop.iteration_ticks
         elif last:
-            when = when + (loop.extent - 1) * loop.span
+            when = when + (loop.extent - 1) * loop.iteration_ticks
     return when
 
 
@@ -384,7 +397,7 @@ _OPERATORS: Mapping[str, Callable[[Array, Array], Array]] = MappingProxyType(
 # of loops. An execution of one statement is later than an execution of another in two cases: all common loops are in the same
 # iteration and the statement is later in program order; or the outermost common loop whose iterations differ is in a later
 # iteration. In each case the distance of the two addresses is a sum over loop variables, whose range is known at every size
-# (:mod:`microc.tir.analysis.size_forms`). The result is a list of :class:`Conflict`.
+# (:mod:`microc.tir.analysis.size_forms`). The result is a list of :class:`UnsafeDistances`.
 
 _ZERO = np.zeros(1, np.int64)
 Guard = tuple[ir.Expr, bool]
@@ -392,15 +405,15 @@ Guard = tuple[ir.Expr, bool]
 
 
 @frozen
-class _LocatedTouch:
+class _LocatedAccess:
     """A memory access with its position in the function.
 
-    ``loops``: variables of the enclosing loops. ``number``: number of its statement in program order. ``guards``: the
+    ``loops``: variables of the enclosing loops. ``statement_number``: number of its statement in program order. ``guards``: the
     conditions under which it runs."""
 
-    touch: Touch
+    touch: BufferAccess
     loops: tuple[ir.Var, ...]
-    number: int
+    statement_number: int
     guards: tuple[Guard, ...]
 
 
@@ -408,14 +421,14 @@ class _LocatedTouch:
 class _AccessForms:
     """A memory access as linear forms over loop variables.
 
-    ``bytes``: addresses of the accessed bytes. ``facts``: forms that are non-negative whenever the access runs. ``loops``:
-    variables of the enclosing loops. ``order``: position in program order."""
+    ``byte_addresses``: addresses of the accessed bytes. ``nonnegative_forms``: forms that are non-negative whenever the access
+    runs. ``loops``: variables of the enclosing loops. ``program_order``: position in program order."""
 
-    bytes: Form
-    facts: tuple[Form, ...]
+    byte_addresses: Form
+    nonnegative_forms: tuple[Form, ...]
     loops: tuple[ir.Var, ...]
-    order: tuple[int, int]
-    write: bool
+    program_order: tuple[int, int]
+    writes: bool
 
 
 class Precedence:
@@ -425,11 +438,13 @@ class Precedence:
 
     def __init__(self, func: ir.PrimFunc, sizes: Mapping[str, Array]) -> None:
         self.forms = FormConverter(sizes)
-        self._form_of_variable = 0
+        self._statement_number = 0
         loops = (s for s in walk_stmt(func.body) if isinstance(s, ir.For))
         self._ordered = all(loop.kind != "parallel" for loop in loops)
         followed = {b for b in func.params if b.scope in FOLLOWED}
-        found = [x for x in self._located_touches(func.body, LetScope({}), (), ()) if x.touch.buffer in followed]
+        found = [
+            x for x in self._iterate_located_accesses(func.body, LetScope({}), (), ()) if x.touch.buffer in followed
+        ]
         self._places: dict[ir.Buffer, list[_AccessForms]] = {}
         # The conversion of an address may split a loop variable into two digits, which changes the forms of other addresses.
         # So the conversion is repeated until no further variable is split.
@@ -440,60 +455,61 @@ class Precedence:
             for x in found:
                 self._places[x.touch.buffer].append(self._access_forms(x))
 
-    def conflicts(self, old: ir.Buffer, new: ir.Buffer) -> list[Conflict]:
+    def conflicts(self, old: ir.Buffer, new: ir.Buffer) -> list[UnsafeDistances]:
         """Return the unsafe distances from ``old`` to ``new``.
 
         At these distances some byte of ``old`` is accessed after ``new`` has been written to the same memory."""
         if not self._ordered:
-            return [Conflict(-new.nbytes, old.nbytes)]
-        touched, written = self._places[old], [place for place in self._places[new] if place.write]
+            return [UnsafeDistances(-new.nbytes, old.nbytes)]
+        touched, written = self._places[old], [place for place in self._places[new] if place.writes]
         found = [
-            self._access_conflict(a, b, _common_loops(a, b), None)
+            self._find_conflict_of_accesses(a, b, _loops_around_both(a, b), None)
             for a in touched
             for b in written
-            if a.order >= b.order
+            if a.program_order >= b.program_order
         ]
-        for a in self._merge_unrolled_copies(touched, old.name):
-            for b in self._merge_unrolled_copies(written, new.name):
-                common = _common_loops(a, b)
-                found += [self._access_conflict(a, b, common[:k], var) for k, var in enumerate(common)]
+        for a in self._merge_accesses_of_unrolled_loop(touched, old.name):
+            for b in self._merge_accesses_of_unrolled_loop(written, new.name):
+                common = _loops_around_both(a, b)
+                found += [self._find_conflict_of_accesses(a, b, common[:k], var) for k, var in enumerate(common)]
         return list(dict.fromkeys(conflict for conflict in found if conflict is not None))
 
     # ------------------------------------------------------------ touches
 
-    def _located_touches(
+    def _iterate_located_accesses(
         self, stmt: ir.Stmt, around: LetScope, loops: tuple[ir.Var, ...], guards: tuple[Guard, ...]
-    ) -> Iterator[_LocatedTouch]:
+    ) -> Iterator[_LocatedAccess]:
         """Yield all accesses of a statement and its sub-statements, with their positions. Loop variables get unique names."""
         scope = LetScope(dict(around.names))
         for item in statements_in_order(stmt):
-            self._form_of_variable += 1
-            own, number = direct_touches(item, scope), self._form_of_variable
+            self._statement_number += 1
+            own, number = accesses_of_statement(item, scope), self._statement_number
             match item:
                 case ir.If(condition, then, otherwise):
                     decided = scope.substitute(condition)
-                    yield from self._located_touches(then, scope, loops, (*guards, (decided, True)))
+                    yield from self._iterate_located_accesses(then, scope, loops, (*guards, (decided, True)))
                     if otherwise is not None:
-                        yield from self._located_touches(otherwise, scope, loops, (*guards, (decided, False)))
+                        yield from self._iterate_located_accesses(otherwise, scope, loops, (*guards, (decided, False)))
                 case ir.For(var, extent, body):
                     unique, count = ir.Var(f"{var.name}.{number}"), scope.substitute(extent)
                     self.forms.record_loop(unique, count)
                     inner = LetScope({**scope.names, var: unique})
-                    yield from self._located_touches(body, inner, (*loops, unique), (*guards, (unique < count, True)))
-                    self._form_of_variable = number = (
-                        self._form_of_variable + 1
-                    )  # C evaluates the extent for the last time after the last iteration
+                    yield from self._iterate_located_accesses(
+                        body, inner, (*loops, unique), (*guards, (unique < count, True))
+                    )
+                    # C evaluates the extent for the last time after the last iteration.
+                    self._statement_number = number = self._statement_number + 1
             for touch in own:
-                yield _LocatedTouch(touch, loops, number, guards)
+                yield _LocatedAccess(touch, loops, number, guards)
 
-    def _access_forms(self, located: _LocatedTouch) -> _AccessForms:
+    def _access_forms(self, located: _LocatedAccess) -> _AccessForms:
         """Return an access as linear forms."""
         loops = tuple(digit for var in located.loops for digit in self.forms.digit_variables(var))
         facts = tuple(fact for guard in located.guards for fact in self.forms.facts_of_condition(*guard) if fact.terms)
-        order = located.number, located.touch.tick
-        return _AccessForms(self._byte_addresses(located.touch), facts, loops, order, located.touch.write)
+        order = located.statement_number, located.touch.tick_in_statement
+        return _AccessForms(self._byte_addresses(located.touch), facts, loops, order, located.touch.writes)
 
-    def _byte_addresses(self, touch: Touch) -> Form:
+    def _byte_addresses(self, touch: BufferAccess) -> Form:
         """Return the byte addresses of an access as a linear form. If they depend on data, the form covers the whole buffer."""
         buffer, width = touch.buffer, dtypes.nbytes(touch.buffer.dtype)
         total = Form({}, _ZERO, _ZERO + (touch.extent - 1) * touch.step * width + width - 1)
@@ -506,22 +522,26 @@ class Precedence:
 
     # ------------------------------------------------------------ distances
 
-    def _merge_unrolled_copies(self, accesses: Sequence[_AccessForms], loop_name: str) -> Iterator[_AccessForms]:
+    def _merge_accesses_of_unrolled_loop(
+        self, accesses: Sequence[_AccessForms], loop_name: str
+    ) -> Iterator[_AccessForms]:
         """Yield the accesses, with those in the same loops that differ only by a constant merged into one.
 
         The merged access is in an additional loop, as if the loop had not been unrolled. ``loop_name``: part of the name of
         this loop's variable."""
         found: dict[object, list[_AccessForms]] = {}
         for place in accesses:
-            found.setdefault((place.loops, place.bytes.slopes, frozenset(f.key for f in place.facts)), []).append(place)
+            found.setdefault(
+                (place.loops, place.byte_addresses.slopes, frozenset(f.key for f in place.nonnegative_forms)), []
+            ).append(place)
         for k, group in enumerate(found.values()):
             unrolled = ir.Var(f"{k} of {loop_name}")
-            bytes_, self.forms.extents[unrolled] = Form.cover_forms([place.bytes for place in group], unrolled)
-            yield replace(group[0], bytes=bytes_, loops=(*group[0].loops, unrolled))
+            bytes_, self.forms.extents[unrolled] = Form.cover_forms([place.byte_addresses for place in group], unrolled)
+            yield replace(group[0], byte_addresses=bytes_, loops=(*group[0].loops, unrolled))
 
-    def _access_conflict(
+    def _find_conflict_of_accesses(
         self, a: _AccessForms, b: _AccessForms, shared_loops: tuple[ir.Var, ...], later_loop: ir.Var | None
-    ) -> Conflict | None:
+    ) -> UnsafeDistances | None:
         """Return the unsafe distances that follow from two accesses; None if there are none.
 
         Both accesses are in the same iterations of ``shared_loops``. If ``later_loop`` is not None, access ``a`` is in a later
@@ -539,9 +559,14 @@ class Precedence:
                     reach[ir.Var(var.name + mark)] = self.forms.largest_value(var)
         ranges = FormRanges(reach)
         if later_loop is not None and (extent := extents[later_loop]) is not None:
-            mine[later_loop], other[later_loop] = ranges.later_and_earlier(later_loop, extent)
-        facts = [*(f.substitute(mine) for f in a.facts), *(f.substitute(other) for f in b.facts)]
-        return ranges.unsafe_distances(a.bytes.substitute(mine).plus(b.bytes.substitute(other).times(_ZERO - 1)), facts)
+            mine[later_loop], other[later_loop] = ranges.later_and_earlier_iteration(later_loop, extent)
+        facts = [
+            *(f.substitute(mine) for f in a.nonnegative_forms),
+            *(f.substitute(other) for f in b.nonnegative_forms),
+        ]
+        return ranges.unsafe_distances(
+            a.byte_addresses.substitute(mine).plus(b.byte_addresses.substitute(other).times(_ZERO - 1)), facts
+        )
 
 
 def _form_of_variable(var: ir.Var) -> Form:
@@ -549,7 +574,7 @@ def _form_of_variable(var: ir.Var) -> Form:
     return Form({var: _ZERO + 1}, _ZERO, _ZERO)
 
 
-def _common_loops(a: _AccessForms, b: _AccessForms) -> tuple[ir.Var, ...]:
+def _loops_around_both(a: _AccessForms, b: _AccessForms) -> tuple[ir.Var, ...]:
     """Return the variables of the loops that enclose both accesses, outermost first."""
     pairs = zip(a.loops, b.loops, strict=False)
     return tuple(x for x, y in takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -13,10 +13,10 @@ from microc.tir.analysis import intervals
 from microc.tir.analysis.intervals import Interval
 from microc.tir.analysis.linear_forms import (
     AtomTable,
-    Division,
     Fact,
     Int32Overflow,
     Linear,
+    LinearFormDivider,
     cancelling_factors,
     inequality_facts,
     split_by_divisor,
@@ -91,13 +91,13 @@ def buffers_written(stmt: Stmt) -> frozenset[ir.Buffer]:
         return found
 
 
-def blocks_in(stmt: Stmt) -> frozenset[str]:
+def block_names_in(stmt: Stmt) -> frozenset[str]:
     """Return the names of all blocks in ``stmt``, including ``stmt`` itself. The result is cached in the statement."""
     try:
         return stmt.known_blocks
     except AttributeError:
         own = (stmt.name,) if isinstance(stmt, ir.Block) else ()
-        stmt.known_blocks = found = frozenset(own).union(*map(blocks_in, stmt_children(stmt)))
+        stmt.known_blocks = found = frozenset(own).union(*map(block_names_in, stmt_children(stmt)))
         return found
 
 
@@ -127,7 +127,7 @@ _FACTS_COMBINED = 2
 """Most facts that are combined to bound one linear form."""
 
 
-class Context(Division):
+class Context(LinearFormDivider):
     """Knowledge about values at a point of a function, from which linear forms and ranges of expressions are derived.
 
     ``bounds``: intervals of variables. ``facts``: linear forms that are at most zero. ``opaque``: variables bound to data,
@@ -404,12 +404,12 @@ class Context(Division):
                 return max(low, intervals.floordiv(self.range_of(a + b), (2, 2))[0]), high
             case Bin(op, a, b):
                 found = intervals.binary(op, self.range_of(a), self.range_of(b))
-                return intervals.BOOLEAN if expr.dtype == "bool" else _range_with_wrap(found, expr.dtype)
+                return intervals.BOOLEAN if expr.dtype == "bool" else _range_after_wraparound(found, expr.dtype)
             case ir.Un(op, a):
                 if op == "not":
                     return intervals.BOOLEAN
                 low, high = self.range_of(a)
-                return _range_with_wrap((-high, -low) if op == "neg" else (-high - 1, -low - 1), expr.dtype)
+                return _range_after_wraparound((-high, -low) if op == "neg" else (-high - 1, -low - 1), expr.dtype)
             case ir.Select(c, a, b):
                 return intervals.union(self.assuming(c).range_of(a), self.assuming(c, False).range_of(b))
             case ir.Cast(dtype, a):
@@ -433,7 +433,7 @@ def is_scalar_int(dtype: str) -> bool:
     return kind in ("int", "uint") and lanes == 1
 
 
-def _range_with_wrap(interval: Interval, dtype: str) -> Interval:
+def _range_after_wraparound(interval: Interval, dtype: str) -> Interval:
     """Return ``interval``, or the whole range of ``dtype`` if unsigned arithmetic may wrap around."""
     kind, _, lanes = dtypes.dtype_parts(dtype)
     if kind == "uint" and lanes == 1 and not intervals.within(interval, dtypes.int_range(dtype)):

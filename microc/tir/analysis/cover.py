@@ -8,7 +8,7 @@ from typing import NamedTuple
 from microc.tir import ir
 from microc.tir.analysis import simplification
 from microc.tir.analysis.linear_forms import Atom, Int32Overflow, Linear
-from microc.tir.analysis.simplification import Simplifier, linear, simplify, simplify_stmt, tail_conditions
+from microc.tir.analysis.simplification import Simplifier, conditions_below_extent, linear, simplify, simplify_stmt
 from microc.tir.lower.cleanup import drop_blocks
 from microc.tir.lower.region import Access, accesses, loop_bounds, split_index
 from microc.tir.rewrite import free_vars, walk_all_exprs, walk_stmt
@@ -25,7 +25,7 @@ from microc.tir.text.print import expr_text
 _Base = frozenset[tuple[Atom, int]]
 
 
-class _Digit(NamedTuple):
+class _MixedRadixDigit(NamedTuple):
     """A digit of a sum of loop variables in mixed radix: ``base // lower % (upper / lower)``.
 
     ``base``: terms of the sum. ``upper`` is None for the most significant digit, ``base // lower``."""
@@ -35,7 +35,7 @@ class _Digit(NamedTuple):
     upper: int | None
 
 
-def domain_coverage_failure(block: ir.Block, outer_loops_and_conditions: Sequence[ir.For | ir.Expr]) -> str:
+def explain_incomplete_coverage(block: ir.Block, outer_loops_and_conditions: Sequence[ir.For | ir.Expr]) -> str:
     """Return the reason why the enclosing loops may not cover the whole domain of a block; an empty string if they do.
 
     ``outer_loops_and_conditions``: the enclosing loops, and the conditions under which the block runs, outermost first."""
@@ -48,14 +48,18 @@ def domain_coverage_failure(block: ir.Block, outer_loops_and_conditions: Sequenc
         if not isinstance(high, int):
             return f"loop {loop.var.name} has no known extent"
         bounds[loop.var] = (0, max(high - 1, 0))
-        conditions += tail_conditions(loop.var, loop.extent)
+        conditions += conditions_below_extent(loop.var, loop.extent)
     try:
-        return _failing_condition(block, bounds, conditions) or _CoverageProof(bounds).binding_failure(block)
+        return _explain_excluding_condition(block, bounds, conditions) or _CoverageProof(
+            bounds
+        ).explain_uncovered_binding(block)
     except Int32Overflow:
         return "a number in the bindings does not fit int32"
 
 
-def _failing_condition(block: ir.Block, bounds: dict[ir.Var, tuple[int, int]], conditions: list[ir.Expr]) -> str:
+def _explain_excluding_condition(
+    block: ir.Block, bounds: dict[ir.Var, tuple[int, int]], conditions: list[ir.Expr]
+) -> str:
     """Return the reason why a condition may exclude instances of a block; an empty string if it excludes none."""
     inside = Simplifier(bounds)
     for i in block.iters:
@@ -77,17 +81,17 @@ class _CoverageProof:
         self.bounds = bounds
         self.extents: dict[_Base, int] = {}
 
-    def binding_failure(self, block: ir.Block) -> str:
+    def explain_uncovered_binding(self, block: ir.Block) -> str:
         """Return the reason why the bindings of a block's iterators may not cover its domain; an empty string if they do."""
         forms = [self.engine.join_quotients_and_remainders(self.engine.linear_form(i.binding)) for i in block.iters]
-        digits: dict[Atom, _Digit] = {}
+        digits: dict[Atom, _MixedRadixDigit] = {}
         for i, form in zip(block.iters, forms, strict=True):
             for atom in form.terms:
                 digit = self.match_digit(atom)
                 if digit is None or atom in digits:
                     return f"{i.var.name} = {expr_text(i.binding)} is no independent mixed-radix digit of the loops"
                 digits[atom] = digit
-        sizes = self.independent_digit_sizes(digits)
+        sizes = self.count_values_of_independent_digits(digits)
         if sizes is None:
             return "two iterators share the same part of a loop"
         holds_blocks = any(isinstance(s, ir.Block) for s in walk_stmt(block.body))  # which are checked themselves
@@ -98,7 +102,7 @@ class _CoverageProof:
                 return f"{i.var.name} = {expr_text(i.binding)} does not take every value of 0..{i.extent - 1}"
         return ""
 
-    def match_digit(self, atom: Atom) -> _Digit | None:
+    def match_digit(self, atom: Atom) -> _MixedRadixDigit | None:
         """Return ``atom`` as a mixed-radix digit of a sum of loop variables, and record the extent of the sum.
 
         None if the atom is no such digit."""
@@ -111,9 +115,9 @@ class _CoverageProof:
         lower = self.engine.match_quotient_or_remainder(inner.single_atom) if inner.single_atom is not None else None
         dividend, step = lower[1:] if lower is not None and lower[0] == "floordiv" else (inner, 1)
         digit = self.match_leading_digit(dividend, step)
-        return None if digit is None else _Digit(digit.base, digit.lower, digit.lower * divisor)
+        return None if digit is None else _MixedRadixDigit(digit.base, digit.lower, digit.lower * divisor)
 
-    def match_leading_digit(self, form: Linear, lower: int) -> _Digit | None:
+    def match_leading_digit(self, form: Linear, lower: int) -> _MixedRadixDigit | None:
         """Return ``form // lower`` as the most significant digit of ``form``, and record the extent of ``form``.
 
         None unless ``form`` is a sum of multiples of loop variables, without a constant."""
@@ -121,10 +125,10 @@ class _CoverageProof:
             return None
         extents = {v: self.bounds[v.expr][1] + 1 for v in form.terms if isinstance(v.expr, ir.Var)}
         base = frozenset(form.terms.items())
-        self.extents[base] = _covered_interval(form, extents)[1]
-        return _Digit(base, lower, None)
+        self.extents[base] = _covered_start_and_length(form, extents)[1]
+        return _MixedRadixDigit(base, lower, None)
 
-    def independent_digit_sizes(self, digits: dict[Atom, _Digit]) -> dict[Atom, int] | None:
+    def count_values_of_independent_digits(self, digits: dict[Atom, _MixedRadixDigit]) -> dict[Atom, int] | None:
         """Return the number of values that each mixed-radix digit takes, independently of the other digits.
 
         None if some digits are not independent of each other."""
@@ -147,7 +151,7 @@ class _CoverageProof:
         return found
 
 
-def _covered_interval(form: Linear, digit_sizes: dict[Atom, int], step: int = 1) -> tuple[int, int]:
+def _covered_start_and_length(form: Linear, digit_sizes: dict[Atom, int], step: int = 1) -> tuple[int, int]:
     """Return (start, length) of the interval that a sum of independent mixed-radix digits covers without a gap.
 
     The interval starts at the lowest value of the sum. ``step``: number of consecutive values that each value covers, because
@@ -167,13 +171,13 @@ def _covers_extent(form: Linear, digit_sizes: dict[Atom, int], extent: int, step
     """Test whether a sum of independent mixed-radix digits covers all values 0..extent-1.
 
     ``step``: number of consecutive values that each value covers."""
-    start, length = _covered_interval(form, digit_sizes, step)
+    start, length = _covered_start_and_length(form, digit_sizes, step)
     return start <= 0 and start + length >= extent
 
 
 # ---- Independence: do the iterations of a parallel loop access disjoint elements of a buffer that they write?
 
-Part = tuple[ir.Expr, int, int, int]
+IndexParts = tuple[ir.Expr, int, int, int]
 """Decomposition of an index in a parallel loop: (part that is the same in all iterations, lowest and highest value of the part
 that depends on inner loops, stride of the parallel loop)."""
 
@@ -186,11 +190,11 @@ def has_disjoint_iterations(loop: ir.For, buffer: ir.Buffer) -> bool:
     found = [a for a in accesses(simplify_stmt(drop_blocks(loop))) if a.buffer == buffer]
     if all(_stays_within_row(access) for access in found):
         axes = ([(a, a.indices[axis], 1) for a in found] for axis in range(len(buffer.shape) - 1))
-        if any(_are_disjoint(loop, touches) for touches in axes) or _are_disjoint(
+        if any(_are_iterations_disjoint(loop, touches) for touches in axes) or _are_iterations_disjoint(
             loop, [(a, a.indices[-1], a.extent) for a in found]
         ):
             return True
-    return _are_disjoint(loop, [(a, _element_offset(buffer, a.indices), a.extent) for a in found])
+    return _are_iterations_disjoint(loop, [(a, _element_offset(buffer, a.indices), a.extent) for a in found])
 
 
 def _element_offset(buffer: ir.Buffer, indices: Sequence[ir.Expr]) -> ir.Expr:
@@ -209,13 +213,14 @@ def _stays_within_row(access: Access) -> bool:
     return reach is not None and ir.int_value(reach[0]) == 0 and reach[2] + access.extent <= access.buffer.shape[-1]
 
 
-def _are_disjoint(loop: ir.For, touches: Iterable[tuple[Access, ir.Expr, int]]) -> bool:
+def _are_iterations_disjoint(loop: ir.For, touches: Iterable[tuple[Access, ir.Expr, int]]) -> bool:
     """Test whether the range of indices that an iteration accesses ends before the range of the next iteration begins.
 
     ``touches``: triples (access, index, number of elements accessed from this index on).
     """
     parts = [
-        (_split_parallel_index(index, a, loop.var, _loops_inside(a, loop)), extent) for a, index, extent in touches
+        (_split_parallel_index(index, a, loop.var, _loops_around_access_inside(a, loop)), extent)
+        for a, index, extent in touches
     ]
     known = [(part, extent) for part, extent in parts if part is not None]
     if len(known) < len(parts) or len({(part[0], part[3]) for part, _ in known}) != 1:
@@ -224,7 +229,7 @@ def _are_disjoint(loop: ir.For, touches: Iterable[tuple[Access, ir.Expr, int]]) 
     return high - low < known[0][0][3]
 
 
-def _loops_inside(access: Access, loop: ir.For) -> tuple[ir.For, ...]:
+def _loops_around_access_inside(access: Access, loop: ir.For) -> tuple[ir.For, ...]:
     """Return the loops around an access that are inside of ``loop``."""
     variables = [each.var for each in access.loops]
     if loop.var not in variables:  # a loop of one iteration, which simplification has replaced by its body
@@ -234,7 +239,7 @@ def _loops_inside(access: Access, loop: ir.For) -> tuple[ir.For, ...]:
 
 def _split_parallel_index(
     index: ir.Expr, access: Access, parallel_var: ir.Var, inner_loops: tuple[ir.For, ...]
-) -> Part | None:
+) -> IndexParts | None:
     """Decompose an index in a parallel loop: (part common to all iterations, lowest and highest value of the rest, stride).
 
     The stride is the coefficient of the parallel loop's variable. None if the stride is not constant, or if the range of the

@@ -12,7 +12,7 @@ from microc.base.immutable import frozen
 from microc.errors import InternalError
 from microc.tir import ir
 from microc.tir.analysis.simplification import linear, simplify_stmt
-from microc.tir.analysis.size_forms import Fitter, evaluate_at_sizes
+from microc.tir.analysis.size_forms import RuleFitter, evaluate_at_sizes
 from microc.tir.rewrite import (
     children,
     free_vars,
@@ -68,7 +68,7 @@ def replace_operands(expr: ir.Expr, operands: Sequence[ir.Expr]) -> ir.Expr:
             raise InternalError(f"generalise: unknown type of expression; got {type(expr).__name__}")
 
 
-def text_without_numbers(expr: ir.Expr) -> str:
+def format_without_numbers(expr: ir.Expr) -> str:
     """Return the text of an expression with ``#`` in place of every literal."""
     match expr:
         case ir.Const():
@@ -76,9 +76,9 @@ def text_without_numbers(expr: ir.Expr) -> str:
         case ir.Var(name):
             return name
         case ir.Load(buffer, indices):
-            return f"{buffer.name}[{', '.join(map(text_without_numbers, indices))}]"
+            return f"{buffer.name}[{', '.join(map(format_without_numbers, indices))}]"
         case _:
-            return f"{operator_key(expr)}({', '.join(map(text_without_numbers, children(expr)))})"
+            return f"{operator_key(expr)}({', '.join(map(format_without_numbers, children(expr)))})"
 
 
 # ---- Lowering with hidden numbers: numbers that differ between the functions are replaced by variables while the functions are
@@ -240,7 +240,7 @@ class SizeGenericFunction:
 
 
 def generalise(
-    funcs: Sequence[ir.PrimFunc], fitter: Fitter, constants: Sequence[tuple[int, ...]], bounds: Mapping[str, int]
+    funcs: Sequence[ir.PrimFunc], fitter: RuleFitter, constants: Sequence[tuple[int, ...]], bounds: Mapping[str, int]
 ) -> SizeGenericFunction:
     """Return a function with symbolic sizes that equals ``funcs[k]`` at the k-th point (combination of sizes) of ``fitter``.
 
@@ -263,7 +263,7 @@ class _Generaliser:
 
     Counterparts are the statements or expressions at the same position in all functions."""
 
-    def __init__(self, fitter: Fitter, bounds: Mapping[str, int]) -> None:
+    def __init__(self, fitter: RuleFitter, bounds: Mapping[str, int]) -> None:
         self.fitter, self.bounds = fitter, bounds
         self.flat: dict[str, ir.Buffer] = {}
         self.shaped: dict[str, ir.Buffer] = {}
@@ -470,7 +470,7 @@ class _Generaliser:
         if any(x.dtype != "int32" or not is_sum_or_term(x) for x in counterparts):
             raise _mismatch_error(counterparts)
         forms = [linear(x) for x in counterparts]
-        terms = [{text_without_numbers(atom): (atom, factor) for atom, factor in form[0].items()} for form in forms]
+        terms = [{format_without_numbers(atom): (atom, factor) for atom, factor in form[0].items()} for form in forms]
         # Two terms with the same structure cannot be matched. In this case there are fewer keys than terms.
         alike = all(len(t) == len(f[0]) and t.keys() == terms[0].keys() for t, f in zip(terms, forms, strict=True))
         if not alike or any(x in free_vars(a) for a in forms[0][0] for x in _size_symbols(self.fitter)):
@@ -496,14 +496,14 @@ def _mismatch_error(counterparts: Sequence[ir.Expr]) -> StructureMismatch:
     other = next(
         x
         for x in counterparts
-        if text_without_numbers(x) != text_without_numbers(counterparts[0]) or x is counterparts[-1]
+        if format_without_numbers(x) != format_without_numbers(counterparts[0]) or x is counterparts[-1]
     )
     return StructureMismatch(
         f"its expressions differ from size to size: {expr_text(counterparts[0])} and {expr_text(other)}"
     )
 
 
-def _size_symbols(fitter: Fitter) -> tuple[ir.Var, ...]:
+def _size_symbols(fitter: RuleFitter) -> tuple[ir.Var, ...]:
     """Return the variables for the symbolic sizes."""
     return tuple(e.expr for e in fitter.extents if isinstance(e.expr, ir.Var))
 

@@ -1,7 +1,8 @@
 """Linear forms of index expressions, and their floored division by constants.
 
 A linear form is a sum of integer multiples of atoms, plus a constant. An atom is a variable or a non-linear expression.
-:class:`Emitter` converts forms to expressions in a canonical order; :class:`Division` divides forms by constants.
+:class:`LinearFormEmitter` converts forms to expressions in a canonical order. :class:`LinearFormDivider` divides forms by
+constants.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ def inequality_facts(op: str, form: Linear) -> Iterable[Fact]:
             yield form.times(-1)
 
 
-class Emitter:
+class LinearFormEmitter:
     """Converter of linear forms to int32 expressions."""
 
     def __init__(self, atoms: AtomTable | None = None) -> None:
@@ -223,7 +224,7 @@ class Emitter:
 # A digit is an atom that is a quotient or a remainder by a constant, as in a mixed-radix number.
 
 
-class Division(Emitter):
+class LinearFormDivider(LinearFormEmitter):
     """Floored division of linear forms by constants. Subclasses provide the linear forms and the ranges of expressions."""
 
     def __init__(self, atoms: AtomTable | None = None) -> None:
@@ -255,12 +256,12 @@ class Division(Emitter):
         if reduced is not None:
             inner, _, g = reduced
             return quotient.plus(self.divide(inner, divisor // g))
-        nested = self._divide_quotient_or_remainder(rest, divisor)
+        nested = self._divide_nested_quotient_or_remainder(rest, divisor)
         if nested is not None:
             return quotient.plus(nested)
         return quotient.plus(self.form_of_atom(Bin("floordiv", self.to_expr(rest), index_literal(divisor))))
 
-    def _divide_quotient_or_remainder(self, rest: Linear, divisor: int) -> Linear | None:
+    def _divide_nested_quotient_or_remainder(self, rest: Linear, divisor: int) -> Linear | None:
         """Return ``rest // divisor`` if ``rest`` is a single quotient or remainder plus a constant; else None.
 
         With c for the divisor, ``(x // a + d) // c`` is ``(x + d a) // (a c)``. If c divides a, ``x % a // c`` is

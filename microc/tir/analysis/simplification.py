@@ -46,7 +46,7 @@ def fits_dtype(value: int, dtype: str) -> bool:
     return low <= value <= high
 
 
-def _fold_integer(value: int, dtype: str) -> Const | None:
+def _make_integer_literal(value: int, dtype: str) -> Const | None:
     """Return the literal of an integer result. An unsigned result is wrapped to its dtype.
 
     None if a signed result overflows: the operation then stays in the program."""
@@ -85,7 +85,7 @@ def fold_binary(op: str, a: Const, b: Const) -> Const | None:
         return None
     if op in ("shl", "shr") and not 0 <= y < dtypes.dtype_parts(a.dtype).bits:
         return None
-    return _fold_integer(ARITHMETIC[op].value(x, y), a.dtype)
+    return _make_integer_literal(ARITHMETIC[op].value(x, y), a.dtype)
 
 
 def fold_unary(op: str, a: Const) -> Const | None:
@@ -93,9 +93,9 @@ def fold_unary(op: str, a: Const) -> Const | None:
     if op == "not":
         return bool_literal(not a.value)
     if op == "neg":
-        return Const(-a.value, a.dtype) if isinstance(a.value, float) else _fold_integer(-a.value, a.dtype)
+        return Const(-a.value, a.dtype) if isinstance(a.value, float) else _make_integer_literal(-a.value, a.dtype)
     if op == "bitnot" and isinstance(a.value, int):
-        return _fold_integer(~a.value, a.dtype)
+        return _make_integer_literal(~a.value, a.dtype)
     return None
 
 
@@ -490,17 +490,17 @@ def loop_context(loop: ir.For, context: Simplifier) -> Simplifier:
     The loop variable is in 0..extent-1. If the extent is a ``min``, it is less than each operand."""
     _, high = context.range_of(loop.extent)
     inner = context.with_variable(loop.var, (0, max(high - 1, 0)))
-    for condition in tail_conditions(loop.var, loop.extent):
+    for condition in conditions_below_extent(loop.var, loop.extent):
         inner = inner.assuming(condition)
     return inner
 
 
-def tail_conditions(var: Var, extent: Expr) -> tuple[Expr, ...]:
+def conditions_below_extent(var: Var, extent: Expr) -> tuple[Expr, ...]:
     """Return the conditions ``var < extent`` that hold in a loop over ``var`` of variable extent.
 
     An extent that is a ``min`` gives a condition for each operand; a literal extent gives no condition."""
     if isinstance(extent, ir.Bin) and extent.op == "min":
-        return tail_conditions(var, extent.a) + tail_conditions(var, extent.b)
+        return conditions_below_extent(var, extent.a) + conditions_below_extent(var, extent.b)
     return () if isinstance(extent, ir.Const) else (ir.Bin("lt", var, extent),)
 
 

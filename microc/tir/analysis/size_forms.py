@@ -254,47 +254,47 @@ _ZERO = np.zeros(1, np.int64)
 
 
 @frozen
-class Conflict:
+class UnsafeDistances:
     """A set of unsafe distances between two buffers, in bytes, at which two accesses conflict.
 
-    It contains the distances from ``low`` to ``high`` whose remainder modulo ``modulus`` is between ``first`` and ``last``
-    (modulo ``modulus``). With modulus 1 it contains all distances from ``low`` to ``high``."""
+    It contains the distances from ``low`` to ``high`` whose remainder modulo ``modulus`` is between ``first_remainder`` and
+    ``last_remainder`` (modulo ``modulus``). With modulus 1 it contains all distances from ``low`` to ``high``."""
 
     low: int
     high: int
     modulus: int = 1
-    first: int = 0
-    last: int = 0
+    first_remainder: int = 0
+    last_remainder: int = 0
 
-    def shifted_by(self, byte_offset: int) -> Conflict:
+    def shifted_by(self, byte_offset: int) -> UnsafeDistances:
         """Return the conflict with all distances increased by ``byte_offset`` bytes."""
-        return Conflict(
+        return UnsafeDistances(
             self.low + byte_offset,
             self.high + byte_offset,
             self.modulus,
-            self.first + byte_offset,
-            self.last + byte_offset,
+            self.first_remainder + byte_offset,
+            self.last_remainder + byte_offset,
         )
 
 
 class FormRanges:
     """Ranges of linear forms over all iterations of loops.
 
-    ``reach``: largest value of each loop variable. ``tied``: two variables whose sum is bounded
-    (:meth:`later_and_earlier`)."""
+    ``largest_values``: largest value of each loop variable. ``bounded_pair``: two variables whose sum is bounded
+    (:meth:`later_and_earlier_iteration`)."""
 
-    def __init__(self, reach: dict[ir.Var, Array]) -> None:
-        self.reach = reach
-        self.tied: tuple[ir.Var, ...] = ()
+    def __init__(self, largest_values: dict[ir.Var, Array]) -> None:
+        self.largest_values = largest_values
+        self.bounded_pair: tuple[ir.Var, ...] = ()
         self.possible: Array = np.ones(1, bool)
 
-    def later_and_earlier(self, var: ir.Var, extent: Array) -> tuple[Form, Form]:
+    def later_and_earlier_iteration(self, var: ir.Var, extent: Array) -> tuple[Form, Form]:
         """Return a later and an earlier iteration of a loop as linear forms in two new variables.
 
         They are k + 1 + n and k, where k + n is at most the extent minus 2."""
         earlier, more = ir.Var(f"{var.name} earlier"), ir.Var(f"{var.name} more")
-        self.tied, self.possible = (earlier, more), extent > 1
-        self.reach |= dict.fromkeys(self.tied, np.maximum(extent - 2, 0))
+        self.bounded_pair, self.possible = (earlier, more), extent > 1
+        self.largest_values |= dict.fromkeys(self.bounded_pair, np.maximum(extent - 2, 0))
         one = _ZERO + 1
         return Form({earlier: one, more: one}, one, one), Form({earlier: one}, _ZERO, _ZERO)
 
@@ -302,12 +302,12 @@ class FormRanges:
         """Return the smallest value of a form for every size."""
         # The sum of the two tied variables is at most the reach of one. A linear function of them is smallest if both are 0, or
         # if one is at its reach and the other is 0.
-        ends = [_ZERO, *(form.terms[var] * self.reach[var] for var in self.tied if var in form.terms)]
-        free = (factor * self.reach[var] for var, factor in form.terms.items() if var not in self.tied)
+        ends = [_ZERO, *(form.terms[var] * self.largest_values[var] for var in self.bounded_pair if var in form.terms)]
+        free = (factor * self.largest_values[var] for var, factor in form.terms.items() if var not in self.bounded_pair)
         total: Array = form.low + np.minimum.reduce(np.broadcast_arrays(*ends))
         return sum((np.minimum(end, 0) for end in free), total)
 
-    def lower_bound_where(self, form: Form, facts: Sequence[Form]) -> Array:
+    def lower_bound_under_facts(self, form: Form, facts: Sequence[Form]) -> Array:
         """Return a lower bound of a form over the iterations in which all ``facts`` are non-negative.
 
         If a non-negative multiple of a fact is subtracted from the form, the result is at most the form. So the smallest
@@ -327,7 +327,7 @@ class FormRanges:
                 best = np.maximum(best, least)
         return best
 
-    def unsafe_distances(self, distance: Form, facts: Sequence[Form]) -> Conflict | None:
+    def unsafe_distances(self, distance: Form, facts: Sequence[Form]) -> UnsafeDistances | None:
         """Return the unsafe distances, given the linear form of the distance; None if no size has such iterations.
 
         The result has the range of the distance over all sizes, and the modulus whose remainders exclude the most
@@ -336,11 +336,11 @@ class FormRanges:
         """
         opposite = distance.times(_ZERO - 1)
         possible, low, high = np.broadcast_arrays(
-            self.possible, self.lower_bound_where(distance, facts), -self.lower_bound_where(opposite, facts)
+            self.possible, self.lower_bound_under_facts(distance, facts), -self.lower_bound_under_facts(opposite, facts)
         )
         if not possible.any():
             return None
-        found, share = Conflict(int(low[possible].min()), int(high[possible].max())), 1.0
+        found, share = UnsafeDistances(int(low[possible].min()), int(high[possible].max())), 1.0
         divisors = {var: int(np.gcd.reduce(factor)) for var, factor in distance.terms.items()}
         for modulus in sorted({divisor for divisor in divisors.values() if divisor > 1}):
             rest = {var: factor for var, factor in distance.terms.items() if divisors[var] % modulus}
@@ -348,7 +348,7 @@ class FormRanges:
             last = -int(self.smallest_value(Form(rest, distance.low, distance.high).times(_ZERO - 1)).min())
             if (last - first + 1) / modulus < share:
                 share = (last - first + 1) / modulus
-                found = Conflict(found.low, found.high, modulus, first, last)
+                found = UnsafeDistances(found.low, found.high, modulus, first, last)
         return found
 
 
@@ -376,7 +376,7 @@ class FittedExtent:
     values: Point
 
 
-class Fitter:
+class RuleFitter:
     """Search for rules: expressions over ``extents`` that have given values at all points.
 
     Methods return None if there is no such rule. ``domain``: combinations of sizes that may occur at run time, all or many
@@ -406,7 +406,7 @@ class Fitter:
             self._memo[key, terms] = self._find_fitting_rule(key, terms)
         return self._memo[key, terms]
 
-    def divides(self, values: Sequence[int], factor: int) -> bool:
+    def has_rule_divisible_by(self, values: Sequence[int], factor: int) -> bool:
         """Test whether there is a rule for ``values`` that is a multiple of ``factor`` for all sizes."""
         rule = self.fit_integer(values)
         return rule is not None and all(evaluate_at_sizes(rule, sizes) % factor == 0 for sizes in self.domain)
@@ -438,14 +438,14 @@ class Fitter:
         for count in range(1, terms + 1):
             if count + 1 + _SPARE > self.points:
                 return None
-            usable = self.products if count < 3 else [p for p in self.products if _factor_count(p.expr) < _DEGREE]
+            usable = self.products if count < 3 else [p for p in self.products if _count_factors(p.expr) < _DEGREE]
             for chosen in combinations(usable, count):
                 factors = _solve_integer_factors([p.values for p in chosen], values)
                 if factors is not None:
                     return _weighted_sum([p.expr for p in chosen], factors)
-        return self._fraction_of_product(values)
+        return self._fit_fraction_of_product(values)
 
-    def _fraction_of_product(self, values: Point) -> ir.Expr | None:
+    def _fit_fraction_of_product(self, values: Point) -> ir.Expr | None:
         """Return a rule that is a product times a fraction, if its division is exact for all sizes; else None."""
         for product in self.products:
             part = Fraction(values[0], product.values[0]) if product.values[0] else Fraction(0)
@@ -480,9 +480,9 @@ def _solve_integer_factors(columns: Sequence[Point], values: Point) -> tuple[int
     return factors
 
 
-def _factor_count(expr: ir.Expr) -> int:
+def _count_factors(expr: ir.Expr) -> int:
     """Return the number of factors of an expression that is a product of extents."""
-    return _factor_count(expr.a) + 1 if isinstance(expr, ir.Bin) and expr.op == "mul" else 1
+    return _count_factors(expr.a) + 1 if isinstance(expr, ir.Bin) and expr.op == "mul" else 1
 
 
 def _product_of_extents(parts: Sequence[FittedExtent]) -> ir.Expr:

@@ -19,7 +19,7 @@ from microc.tir.lower.lanes import lower_lanes
 from microc.tir.lower.loop_splitting import partition_loops, unswitch_loops
 from microc.tir.lower.matrix_intrinsics import lower_float16_products, lower_float16_windows, lower_products
 from microc.tir.lower.shared_values import share_values
-from microc.tir.lower.unit_lowering import lower_unit
+from microc.tir.lower.unit_lowering import lower_tensor_unit
 from microc.tir.lower.vectorize import lower_vectorized
 from microc.tir.lower.work_groups import unbind_loops
 from microc.tir.rewrite import map_stmt
@@ -28,9 +28,9 @@ from microc.tir.symbolic import require_constant_sizes
 Pass = Callable[[ir.PrimFunc], ir.PrimFunc]
 
 
-def _body_pass(change: Callable[[ir.Stmt], ir.Stmt]) -> Pass:
-    """Return a pass that rewrites the body of a function by ``change`` and keeps its parameters."""
-    return lambda func: replace(func, body=change(func.body))
+def _make_body_pass(rewrite_body: Callable[[ir.Stmt], ir.Stmt]) -> Pass:
+    """Return a pass that rewrites the body of a function by ``rewrite_body`` and keeps its parameters."""
+    return lambda func: replace(func, body=rewrite_body(func.body))
 
 
 def lift_workspaces(func: ir.PrimFunc) -> ir.PrimFunc:
@@ -58,20 +58,20 @@ _KINDS: tuple[tuple[str, Callable[[ir.Stmt], ir.Stmt]], ...] = (
 """Names and functions of the passes that lower annotated loops: lanes, vectorized, unrolled."""
 
 PASSES: tuple[tuple[str, Pass], ...] = (
-    ("blocks", _body_pass(drop_blocks)),
-    ("simplify", _body_pass(simplify_stmt)),
-    ("compact", _body_pass(compact_buffers)),
-    ("hoist", _body_pass(hoist_fills)),
-    ("partition", _body_pass(partition_loops)),
-    ("unswitch", _body_pass(unswitch_loops)),
-    ("invariant", _body_pass(hoist_index_lookups)),
-    ("halves", _body_pass(lambda body: lower_float16_windows(lower_float16_products(body)))),
-    ("products", _body_pass(lower_products)),
-    ("unit", _body_pass(lower_unit)),
-    *((name, _body_pass(change)) for name, change in _KINDS),
-    ("dead", _body_pass(drop_dead_register_stores)),
+    ("blocks", _make_body_pass(drop_blocks)),
+    ("simplify", _make_body_pass(simplify_stmt)),
+    ("compact", _make_body_pass(compact_buffers)),
+    ("hoist", _make_body_pass(hoist_fills)),
+    ("partition", _make_body_pass(partition_loops)),
+    ("unswitch", _make_body_pass(unswitch_loops)),
+    ("invariant", _make_body_pass(hoist_index_lookups)),
+    ("halves", _make_body_pass(lambda body: lower_float16_windows(lower_float16_products(body)))),
+    ("products", _make_body_pass(lower_products)),
+    ("unit", _make_body_pass(lower_tensor_unit)),
+    *((name, _make_body_pass(rewrite_body)) for name, rewrite_body in _KINDS),
+    ("dead", _make_body_pass(drop_dead_register_stores)),
     ("workspaces", lift_workspaces),
-    ("share", _body_pass(share_values)),
+    ("share", _make_body_pass(share_values)),
 )
 """Names and functions of all lowering passes, in order. Several passes may have the same name."""
 
@@ -79,8 +79,8 @@ PASSES: tuple[tuple[str, Pass], ...] = (
 def lowering_stages(func: ir.PrimFunc) -> Iterator[tuple[str, ir.PrimFunc]]:
     """Yield (name of the pass, function after the pass) for every lowering pass, in order."""
     func = unbind_loops(func)  # a processor runs the threads of a group one after another
-    for name, change in PASSES:
-        func = change(func)
+    for name, lower_func in PASSES:
+        func = lower_func(func)
         yield name, func
 
 
@@ -96,6 +96,6 @@ def lower(func: ir.PrimFunc) -> ir.PrimFunc:
 
 def lower_annotated_loops(body: ir.Stmt) -> ir.Stmt:
     """Lower the loops in ``body`` that are annotated ``lanes``, or are of kind ``vectorized`` or ``unrolled``."""
-    for _, change in _KINDS:
-        body = change(body)
+    for _, rewrite_body in _KINDS:
+        body = rewrite_body(body)
     return body

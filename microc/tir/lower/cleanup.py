@@ -86,10 +86,10 @@ def unroll_loops(stmt: ir.Stmt) -> ir.Stmt:
 def compact_buffers(stmt: ir.Stmt) -> ir.Stmt:
     """Return a statement with every allocated buffer shrunk to the tile that is live at once."""
 
-    def compact_if_allocation(s: ir.Stmt) -> ir.Stmt:
+    def compact_allocated_buffer(s: ir.Stmt) -> ir.Stmt:
         return _compact_allocation(s) if isinstance(s, ir.Alloc) else s
 
-    return map_stmt(stmt, compact_if_allocation)
+    return map_stmt(stmt, compact_allocated_buffer)
 
 
 def _common_loop_count(all_accesses: list[Access]) -> int:
@@ -116,7 +116,7 @@ def _compact_allocation(alloc: ir.Alloc) -> ir.Stmt:
             starts.append(ir.const(0, "int32"))
             shape.append(extent)
             continue
-        start, size = _touched_range_of_axis(
+        start, size = _accessed_range_along_axis(
             accesses_of_buffer, scopes, axis, extent, is_last_axis=axis == len(buffer.shape) - 1
         )
         starts.append(start)
@@ -163,7 +163,7 @@ def _sink_allocation(buffer: ir.Buffer, body: ir.Stmt, common_loop: ir.For | Non
     return map_stmt(body, allocate_in_loop)
 
 
-def _touched_range_of_axis(
+def _accessed_range_along_axis(
     all_accesses: list[Access],
     scopes: list[tuple[list[ir.Var], dict[ir.Var, tuple[int, int]]]],
     axis: int,
@@ -204,10 +204,10 @@ _NOTHING = ir.Seq(())
 def drop_dead_register_stores(stmt: ir.Stmt) -> ir.Stmt:
     """Return a statement without the stores to elements of register tiles that affect no memory, condition or call."""
 
-    def drop_if_register_tile(s: ir.Stmt) -> ir.Stmt:
+    def drop_dead_stores_of_register_tile(s: ir.Stmt) -> ir.Stmt:
         return _drop_dead_stores(s) if isinstance(s, ir.Alloc) and s.buffer.scope == "register" else s
 
-    return map_stmt(stmt, drop_if_register_tile)
+    return map_stmt(stmt, drop_dead_stores_of_register_tile)
 
 
 def _drop_dead_stores(alloc: ir.Alloc) -> ir.Stmt:
@@ -234,12 +234,12 @@ def _drop_dead_stores(alloc: ir.Alloc) -> ir.Stmt:
     if needed >= feeds.keys():
         return alloc
 
-    def drop_if_dead(s: ir.Stmt) -> ir.Stmt:
+    def drop_if_dead_store(s: ir.Stmt) -> ir.Stmt:
         dead = isinstance(s, ir.Store) and s.buffer == buffer and s.indices not in needed
         inside = stmt_children(s)
         return _NOTHING if dead or (inside and all(child == _NOTHING for child in inside)) else s
 
-    return ir.Alloc(buffer, map_stmt(alloc.body, drop_if_dead))
+    return ir.Alloc(buffer, map_stmt(alloc.body, drop_if_dead_store))
 
 
 # ---- Hoisting of fills: a fill with a constant is moved out of a loop that repeats it.
@@ -252,10 +252,10 @@ def _drop_dead_stores(alloc: ir.Alloc) -> ir.Stmt:
 def hoist_fills(stmt: ir.Stmt) -> ir.Stmt:
     """Return a statement with repeated fills moved in front of their loops, innermost loops first."""
 
-    def hoist_if_loop(s: ir.Stmt) -> ir.Stmt:
+    def hoist_fill_of_loop(s: ir.Stmt) -> ir.Stmt:
         return _hoist_fill(s) if isinstance(s, ir.For) else s
 
-    return map_stmt(stmt, hoist_if_loop)
+    return map_stmt(stmt, hoist_fill_of_loop)
 
 
 def _hoist_fill(loop: ir.For) -> ir.Stmt:
@@ -264,7 +264,7 @@ def _hoist_fill(loop: ir.For) -> ir.Stmt:
         return loop
     body = loop.body.body
     for k, (fill, copy) in enumerate(itertools.pairwise(body)):
-        filled, copied = _match_single_store_nest(fill), _match_single_store_nest(copy)
+        filled, copied = _match_loop_nest_of_one_store(fill), _match_loop_nest_of_one_store(copy)
         if filled is None or copied is None or not isinstance(filled[1].value, ir.Const):
             continue
         buffer = filled[1].buffer
@@ -274,12 +274,14 @@ def _hoist_fill(loop: ir.For) -> ir.Stmt:
             continue
         if any(buffer in buffers_written(s) | buffers_read(s) for s in body[:k]):
             continue
-        if all(loop.var not in free_vars(index) for index in filled[1].indices) and _stores_to_whole_box(*copied):
+        if all(loop.var not in free_vars(index) for index in filled[1].indices) and _stores_to_every_element_of_box(
+            *copied
+        ):
             return ir.seq(fill, ir.For(loop.var, loop.extent, ir.seq(*body[:k], *body[k + 1 :]), loop.kind))
     return loop
 
 
-def _match_single_store_nest(stmt: ir.Stmt) -> tuple[dict[ir.Var, int], ir.Store] | None:
+def _match_loop_nest_of_one_store(stmt: ir.Stmt) -> tuple[dict[ir.Var, int], ir.Store] | None:
     """Return a nest of loops around a single store as (extents by loop variable, store).
 
     None for other statements, and if an extent is not constant."""
@@ -292,7 +294,7 @@ def _match_single_store_nest(stmt: ir.Stmt) -> tuple[dict[ir.Var, int], ir.Store
     return (loops, stmt) if isinstance(stmt, ir.Store) else None
 
 
-def _stores_to_whole_box(loops: dict[ir.Var, int], store: ir.Store) -> bool:
+def _stores_to_every_element_of_box(loops: dict[ir.Var, int], store: ir.Store) -> bool:
     """Test whether a loop nest stores to every element of a fixed box.
 
     Each index of the store must be a constant, or a constant plus the variable of one loop."""

@@ -1,7 +1,8 @@
 """Rewriting of the body of a loop over lanes with vector intrinsics.
 
 :class:`LaneCode` walks statements and expressions. :class:`LaneOperations` provides operations whose intrinsic depends on which
-operands are uniform (equal in all lanes): products, shifts, saturation. A body that cannot be vectorised raises NoLanesError.
+operands are uniform (equal in all lanes): products, shifts, saturation. A body that cannot be vectorised raises
+NotVectorizableError.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from microc.tir.lower.lane_scope import (
     SHORT,
     WORD_LOADS,
     LaneScope,
-    NoLanesError,
+    NotVectorizableError,
     divide_by_constant,
     match_doubling_multiply,
     match_rounded_product,
@@ -62,16 +63,16 @@ class LaneOperations(LaneScope):
     def to_vector(self, expr: ir.Expr) -> ir.Expr:
         """Return an int32 or float32 expression as a vector of its values in all lanes."""
 
-    def convert_rounding(self, expr: ir.Expr) -> ir.Expr | None:
+    def convert_rounding_operation(self, expr: ir.Expr) -> ir.Expr | None:
         """Return a rounding multiplication or rounding right shift as vector intrinsics; None for other expressions."""
         product = match_doubling_multiply(expr)
         if product is not None:
-            return self.build_operation("doubling_high_mul", *product, has_scalar_form=True)
+            return self.call_vector_operation("doubling_high_mul", *product, has_scalar_form=True)
         once = match_rounded_product(expr)
         if once is not None:
             x, m, distance, addend = once
             rounded = self.shift_right(
-                self.build_operation("doubling_high_floor", x, m, has_scalar_form=True), distance, rounds=True
+                self.call_vector_operation("doubling_high_floor", x, m, has_scalar_form=True), distance, rounds=True
             )
         else:
             found = match_rounding_shift(expr)
@@ -116,7 +117,7 @@ class LaneOperations(LaneScope):
             case _:
                 return None
 
-    def build_operation(self, name: str, a: ir.Expr, b: ir.Expr, *, has_scalar_form: bool = False) -> ir.Expr:
+    def call_vector_operation(self, name: str, a: ir.Expr, b: ir.Expr, *, has_scalar_form: bool = False) -> ir.Expr:
         """Return the vector operation ``name`` on the operands ``a`` and ``b``.
 
         If an operand is uniform, the intrinsic with the suffix ``_n`` is used, whose second operand is a scalar.
@@ -154,12 +155,12 @@ class LaneOperations(LaneScope):
         places = self.call_intrinsic("neg", self.to_vector(negate_sum(distance))) if left else self.to_vector(distance)
         return self.call_intrinsic(name, vector, places)
 
-    def wrap_to(self, narrow_dtype: str, a: ir.Expr) -> ir.Expr:
+    def wrap_to_dtype(self, narrow_dtype: str, a: ir.Expr) -> ir.Expr:
         """Return the vector of an int32 value that is cast to ``narrow_dtype`` and back to int32.
 
         The value is unchanged if its bounds fit the dtype. Otherwise it is reduced modulo 2**bits: by a mask if the dtype is
         unsigned, by two shifts if it is signed."""
-        reach, room = bounds_of(simplify(_expand_saturation(a))), dtypes.int_range(narrow_dtype)
+        reach, room = bounds_of(simplify(_saturation_to_clamp(a))), dtypes.int_range(narrow_dtype)
         if reach is not None and room[0] <= reach[0] and reach[1] <= room[1]:
             return self.to_vector(a)
         if not room[0]:
@@ -168,7 +169,7 @@ class LaneOperations(LaneScope):
         return self.shift_right(self.shift_left(self.to_vector(a), up, rounds=False), up, rounds=False)
 
 
-def _expand_saturation(expr: ir.Expr) -> ir.Expr:
+def _saturation_to_clamp(expr: ir.Expr) -> ir.Expr:
     """Return a clamp with the same range in place of a saturating intrinsic, so that the range can be derived."""
     if isinstance(expr, ir.Call) and expr.name in CLAMPS:
         low, high, _ = CLAMPS[expr.name]
@@ -235,7 +236,7 @@ class LaneCode(LaneOperations):
     """Rewriter of the body of a loop with vector intrinsics. Each iteration becomes a lane."""
 
     def rewrite_statement(self, stmt: ir.Stmt) -> ir.Stmt:
-        """Return a statement rewritten with vector intrinsics. NoLanesError if it cannot be vectorised."""
+        """Return a statement rewritten with vector intrinsics. NotVectorizableError if it cannot be vectorised."""
         match stmt:
             case ir.Store(buffer, indices, value):
                 return self.rewrite_store(buffer, indices, value)
@@ -256,7 +257,7 @@ class LaneCode(LaneOperations):
                 self.vector_of_variable[var] = ir.Var(var.name, self.vector_dtype(var.dtype))
                 return ir.Let(self.vector_of_variable[var], self.to_vector(value), self.rewrite_statement(body))
             case _:
-                raise NoLanesError
+                raise NotVectorizableError
 
     def rewrite_store(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], value: ir.Expr) -> ir.Stmt:
         """Return the vector statement for a store to a register, to consecutive elements, or to elements at a constant stride."""
@@ -266,7 +267,7 @@ class LaneCode(LaneOperations):
             return ir.Store(self.vector_tiles[buffer], self.vector_index(indices), self.to_vector(value))
         if buffer.dtype == "float32":
             if buffer.scope == "register" or memory_stride(buffer, indices, self.var) != 1:
-                raise NoLanesError
+                raise NotVectorizableError
             target = self.first_lane_address(buffer, indices, 1, writes=True)
             stored = self.partial_access(
                 f"store_f32_{self.intrinsic_suffix('float32')}", (target, self.to_vector(value))
@@ -278,7 +279,7 @@ class LaneCode(LaneOperations):
                 or buffer.scope == "register"
                 or memory_stride(buffer, indices, self.var) != 1
             ):
-                raise NoLanesError
+                raise NotVectorizableError
             target = self.first_lane_address(buffer, indices, 1, writes=True)
             stored = self.partial_access(
                 f"store_f16_{self.intrinsic_suffix('float32')}", (target, self.to_vector(value.a))
@@ -286,7 +287,7 @@ class LaneCode(LaneOperations):
             return ir.Evaluate(ir.Call(*stored, "int32"))
         kind, step = TYPES.get(buffer.dtype), memory_stride(buffer, indices, self.var)
         if buffer.scope == "register" or kind is None or step is None or step < 1:
-            raise NoLanesError
+            raise NotVectorizableError
         # Vector stores keep the low bits of int32 lanes, as the cast does: the cast itself needs no instruction.
         narrow = value.a if isinstance(value, ir.Cast) and value.a.dtype == "int32" else value
         if narrow.dtype != "int32":
@@ -321,7 +322,7 @@ class LaneCode(LaneOperations):
         match expr:
             case ir.Load(buffer, indices):
                 if buffer.scope == "register" or self.lane_stride(expr) != 1:
-                    raise NoLanesError
+                    raise NotVectorizableError
                 source = self.first_lane_address(buffer, indices, 1, writes=False)
                 return ir.Call(
                     *self.partial_access(f"load_f32_{self.intrinsic_suffix('float32')}", (source,)),
@@ -329,7 +330,7 @@ class LaneCode(LaneOperations):
                 )
             case ir.Cast("float32", ir.Load(buffer, indices) as load) if buffer.dtype in HALVES:
                 if self.lane_stride(load) != 1:
-                    raise NoLanesError
+                    raise NotVectorizableError
                 name = f"load_{HALVES[buffer.dtype]}_{self.intrinsic_suffix('float32')}"
                 source = self.first_lane_address(buffer, indices, 1, writes=False)
                 return ir.Call(*self.partial_access(name, (source,)), self.vector_dtype("float32"))
@@ -364,7 +365,7 @@ class LaneCode(LaneOperations):
             case ir.Cast("float32", a) if a.dtype in ("int32", *TYPES):
                 return self.call_intrinsic("from_i32", self.to_vector(ir.cast("int32", a)), element="float32")
             case _:
-                raise NoLanesError
+                raise NotVectorizableError
 
     def convert_integer(self, expr: ir.Expr) -> ir.Expr:
         """Return the vector of an int32 expression that differs between lanes.
@@ -372,7 +373,7 @@ class LaneCode(LaneOperations):
         The order of the cases matters: rounding operations precede the shifts and products that they contain, widened loads
         precede other casts, and multiply-adds precede additions.
         """
-        special = self.convert_rounding(expr)
+        special = self.convert_rounding_operation(expr)
         if special is not None:
             return special
         match expr:
@@ -384,7 +385,7 @@ class LaneCode(LaneOperations):
             case ir.Cast("int32", ir.Cast(wider, a)) if a.dtype in TYPES and dtypes.contains_range_of(wider, a.dtype):
                 return self.to_vector(ir.cast("int32", a))
             case ir.Cast("int32", ir.Cast(narrow, a)) if a.dtype == "int32":
-                return self.wrap_to(narrow, a)
+                return self.wrap_to_dtype(narrow, a)
             case ir.Cast("int32", ir.Select(condition, a, b)):
                 return self.to_vector(ir.Select(condition, ir.cast("int32", a), ir.cast("int32", b)))
             # uint32 arithmetic modulo 2**32 has the same bits in int32 lanes, which wrap around, too.
@@ -402,7 +403,7 @@ class LaneCode(LaneOperations):
                     "mac_n", self.to_vector(a), self.to_vector(vector), self.to_uniform_scalar(number)
                 )
             case ir.Bin(op, a, b) if op in _OPS and expr.dtype == "int32":
-                return self.build_operation(_OPS[op], a, b)
+                return self.call_vector_operation(_OPS[op], a, b)
             case ir.Bin("truncdiv", a, ir.Const(int() as divisor)) if expr.dtype == "int32" and divisor > 1:
                 return self.to_vector(divide_by_constant(a, divisor))
             case ir.Bin(("shl" | "shr") as op, a, b) if expr.dtype == "int32":
@@ -433,8 +434,8 @@ class LaneCode(LaneOperations):
                 return self.call_intrinsic(name, *map(self.to_vector, args))
             case ir.Call(name, (ir.AddressOf() as place,)) if name in WORD_LOADS:
                 # Lanes must read adjacent words, so that one vector load reads all of them; there is no predicated form.
-                if not self.is_whole() or memory_stride(place.buffer, place.indices, self.var) != place.extent:
-                    raise NoLanesError
+                if not self.uses_all_lanes() or memory_stride(place.buffer, place.indices, self.var) != place.extent:
+                    raise NotVectorizableError
                 elements = self.first_lane_address(place.buffer, place.indices, 1, writes=False)
                 return self.call_intrinsic(name, replace(elements, extent=place.extent * self.lane_count))
             case ir.Call(ir.REINTERPRET, (a,)) if (a.dtype, expr.dtype) == ("float32", "int32"):
@@ -445,7 +446,7 @@ class LaneCode(LaneOperations):
                 number = self.to_vector(a.args[0] if rounds and isinstance(a, ir.Call) else a)
                 return self.call_intrinsic("nearest" if rounds else "toward_zero", number)
             case _:
-                raise NoLanesError
+                raise NotVectorizableError
 
     def rewrite_load(self, load: ir.Load) -> ir.Expr:
         """Return the vector of a load whose element differs between lanes.
@@ -453,7 +454,7 @@ class LaneCode(LaneOperations):
         Elements are consecutive, at a constant stride, or looked up in a table by computed indices."""
         kind = TYPES.get(load.dtype)
         if kind is None or load.buffer.scope == "register":
-            raise NoLanesError
+            raise NotVectorizableError
         step = self.lane_stride(load)
         if step is not None and step > 0:
             where = (self.first_lane_address(load.buffer, load.indices, step, writes=False),)
@@ -463,7 +464,7 @@ class LaneCode(LaneOperations):
             table = ir.AddressOf(load.buffer, (ir.const(0, "int32"),), load.buffer.size)
             args = (table, self.to_vector(load.indices[0]))
             return ir.Call(*self.partial_access(f"gather_{kind}_{self.intrinsic_suffix()}", args), self.vector_dtype())
-        raise NoLanesError
+        raise NotVectorizableError
 
     def clamp_table_indices(self, expr: ir.Expr) -> ir.Expr:
         """Return an operand of a select with the indices of table lookups clamped to the table.

@@ -158,7 +158,7 @@ SHORT = "int16"
 """Dtype of the factors of multiply-adds whose sums are int32."""
 
 
-class NoLanesError(Exception):
+class NotVectorizableError(Exception):
     """Raised if a loop over lanes cannot be expressed by vector intrinsics."""
 
 
@@ -194,7 +194,7 @@ class LaneScope:
     hoisted_values: dict[ir.Expr, ir.Var] = field(default_factory=dict)
     uniform_variables: set[ir.Expr] = field(default_factory=set)
 
-    def start_at(self, start: int) -> Self:
+    def starting_at_iteration(self, start: int) -> Self:
         """Return the state for the iterations from ``start`` on, which shares the values computed before the loop."""
         return replace(
             self, start=ir.const(start, "int32"), name_suffix="_end", vector_of_register_array={}, vector_of_variable={}
@@ -213,12 +213,12 @@ class LaneScope:
     def vector_dtype(self, element: str = "int32") -> str:
         """Return the dtype of vectors whose elements have the dtype ``element``, such as ``int32x4``.
 
-        Raises NoLanesError for float elements if vectors of floats are not allowed."""
+        Raises NotVectorizableError for float elements if vectors of floats are not allowed."""
         if element == "float32" and not self.float_level:
-            raise NoLanesError
-        return f"{element}x{self._lane_count_text()}"
+            raise NotVectorizableError
+        return f"{element}x{self._format_lane_count()}"
 
-    def _lane_count_text(self) -> str:
+    def _format_lane_count(self) -> str:
         """Return the number of lanes as it is written in the names of vector types and intrinsics."""
         return f"{'' if self.active is None else 'vscalex'}{self.lane_count}"
 
@@ -227,7 +227,7 @@ class LaneScope:
 
         Vectors of int16 have as many lanes as vectors of int32."""
         self.vector_dtype(element)
-        return f"{ELEMENTS.get(element, 'i16')}x{self._lane_count_text()}"
+        return f"{ELEMENTS.get(element, 'i16')}x{self._format_lane_count()}"
 
     def call_intrinsic(self, name: str, *args: ir.Expr, element: str = "int32", before_loop: bool = False) -> ir.Expr:
         (
@@ -241,7 +241,7 @@ class LaneScope:
         all_args = args if lanes is None else (*args, lanes)
         return ir.Call(f"{name}_{self.intrinsic_suffix(element)}", all_args, self.vector_dtype(element))
 
-    def is_whole(self) -> bool:
+    def uses_all_lanes(self) -> bool:
         """Test whether all lanes of the vectors are used."""
         return self.used_lane_count == self.lane_count
 
@@ -264,7 +264,11 @@ class LaneScope:
         Its ``_first`` form is used if only the first ``used_lane_count`` lanes are active."""
         if self.active is not None:
             return name, (*args, self.active)
-        return (name, args) if self.is_whole() else (f"{name}_first", (*args, ir.const(self.used_lane_count, "int32")))
+        return (
+            (name, args)
+            if self.uses_all_lanes()
+            else (f"{name}_first", (*args, ir.const(self.used_lane_count, "int32")))
+        )
 
     def first_lane_address(
         self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], step: int, *, writes: bool
@@ -287,9 +291,10 @@ class LaneScope:
     def to_uniform_scalar(self, expr: ir.Expr) -> ir.Expr:
         """Return the scalar expression for a value that is equal in all lanes.
 
-        If it loads only from constant memory, it is computed before the loop. NoLanesError if its dtype is not supported."""
+        If it loads only from constant memory, it is computed before the loop. Raises NotVectorizableError if its dtype is
+        not supported."""
         if expr.dtype not in ("bool", *ELEMENTS):
-            raise NoLanesError
+            raise NotVectorizableError
         loads = [x for x in walk_expr(expr) if isinstance(x, ir.Load)]
         if not loads or not is_constant(expr) or any(x in self.uniform_variables for x in walk_expr(expr)):
             return expr

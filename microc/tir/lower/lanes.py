@@ -10,7 +10,7 @@ accesses are predicated.
 Expressions: int32 and float32 expressions that vary along ``i`` become calls of intrinsics such as ``add_i32x4`` and
 ``add_f32x4``. Loads widen and stores narrow, for consecutive or strided elements. Register buffers inside the loop become
 vector registers. A register tile of sums around such loops becomes vector registers, too, if all of its elements are accessed
-by whole vectors (:func:`_vector_tiles`). Literals and constants that all iterations share are loaded before the loop.
+by whole vectors (:func:`_find_vector_tiles`). Literals and constants that all iterations share are loaded before the loop.
 
 Runs: a run is a range of consecutive elements. A loop that only copies or fills a run becomes one call, and calls on adjacent
 runs are joined. With the annotation ``strided``, elements at a constant stride may be copied to a run. With the annotation
@@ -31,7 +31,7 @@ from microc.tir.analysis.context import buffers_read
 from microc.tir.analysis.simplification import linear, simplify, simplify_stmt
 from microc.tir.lower.cleanup import unroll_loops
 from microc.tir.lower.lane_code import NARROWED, TYPES, LaneCode
-from microc.tir.lower.lane_scope import ELEMENTS, NoLanesError, is_constant
+from microc.tir.lower.lane_scope import ELEMENTS, NotVectorizableError, is_constant
 from microc.tir.lower.region import Access, accesses, address, is_consecutive, memory_stride
 from microc.tir.rewrite import free_vars, map_stmt, walk_stmt
 from microc.tir.symbolic import LENGTH, reads_before_writes
@@ -54,7 +54,7 @@ def lower_lanes(stmt: ir.Stmt) -> ir.Stmt:
     # is repeated without the tiles of that loop. Each attempt adds a loop to ``plain``, so there are at most as many as loops.
     while True:
         try:
-            return _lower_loops(stmt, _vector_tiles(stmt, plain), plain)
+            return _lower_loops(stmt, _find_vector_tiles(stmt, plain), plain)
         except _UnvectorisableTileError as shared:
             plain.add(shared.loop)
 
@@ -78,7 +78,7 @@ def _lower_loops(stmt: ir.Stmt, vector_tiles: Mapping[ir.Buffer, ir.Buffer], sca
             return s
         notes, extent = dict(s.annotations), ir.int_value(s.extent)
         if names.MOVED not in notes and (names.LANES not in notes or s.kind == "scalable"):
-            return _join_runs(s) or _hoist_constant_lets(s)
+            return _join_adjacent_runs(s) or _hoist_constant_lets(s)
         serial = replace(
             s,
             kind="serial",
@@ -99,13 +99,17 @@ def _lower_loops(stmt: ir.Stmt, vector_tiles: Mapping[ir.Buffer, ir.Buffer], sca
             body = simplify_stmt(unroll_loops(s.body))
             lane_count, float_level = int(notes[names.LANES]), int(notes.get(names.FLOATS, 0))
             return (
-                _to_run_call(s, extent)
+                _to_copy_or_fill_call(s, extent)
                 or (_to_float16_store(s, extent) if float_level >= NARROWED else None)
                 or _to_strided_copy(s, extent, lane_count, int(notes.get(names.STRIDED, 0)))
-                or (_to_strip_loop(replace(s, body=body), lane_count, float_level) if names.SCALABLE in notes else None)
+                or (
+                    _to_scalable_loop(replace(s, body=body), lane_count, float_level)
+                    if names.SCALABLE in notes
+                    else None
+                )
                 or _to_vector_loop(replace(s, body=body), extent, lane_count, vector_tiles, float_level)
             )
-        except NoLanesError:
+        except NotVectorizableError:
             if any(buffer in vector_tiles for buffer in _accessed_register_arrays(s)):
                 raise _UnvectorisableTileError(s) from None
             return serial
@@ -127,7 +131,7 @@ def _accessed_register_arrays(loop: ir.For) -> set[ir.Buffer]:
     return {a.buffer for a in accesses(loop) if a.buffer.scope == "register"}
 
 
-def _vector_tiles(stmt: ir.Stmt, scalar_loops: Set[ir.Stmt]) -> dict[ir.Buffer, ir.Buffer]:
+def _find_vector_tiles(stmt: ir.Stmt, scalar_loops: Set[ir.Stmt]) -> dict[ir.Buffer, ir.Buffer]:
     """Return the register arrays that are accessed by whole vectors only, each with the array of vectors that replaces it.
 
     ``scalar_loops``: loops that are not vectorised."""
@@ -136,7 +140,7 @@ def _vector_tiles(stmt: ir.Stmt, scalar_loops: Set[ir.Stmt]) -> dict[ir.Buffer, 
     widths: dict[ir.Buffer, set[int]] = {}
     for access in accesses(stmt):
         if access.buffer.scope == "register" and access.buffer.dtype in ELEMENTS:
-            widths.setdefault(access.buffer, set()).add(_whole_vector_lanes(access, scalar_loops))
+            widths.setdefault(access.buffer, set()).add(_lane_count_of_whole_vectors(access, scalar_loops))
     return {
         buffer: replace(buffer, shape=(*buffer.shape[:-1], buffer.shape[-1] // n), dtype=f"{buffer.dtype}x{n}")
         for buffer, lane_counts in widths.items()
@@ -144,7 +148,7 @@ def _vector_tiles(stmt: ir.Stmt, scalar_loops: Set[ir.Stmt]) -> dict[ir.Buffer, 
     }
 
 
-def _whole_vector_lanes(access: Access, scalar_loops: Set[ir.Stmt]) -> int:
+def _lane_count_of_whole_vectors(access: Access, scalar_loops: Set[ir.Stmt]) -> int:
     """Return the number of lanes if an access in a loop annotated ``lanes`` is to whole, aligned vectors; else 0.
 
     The iterations must access consecutive elements, and the first index must be a multiple of the number of lanes."""
@@ -157,7 +161,7 @@ def _whole_vector_lanes(access: Access, scalar_loops: Set[ir.Stmt]) -> int:
     return lanes if first and ir.int_value(loop.extent) and is_consecutive(access.indices, loop.var) else 0
 
 
-def _to_run_call(loop: ir.For, extent: int) -> ir.Stmt | None:
+def _to_copy_or_fill_call(loop: ir.For, extent: int) -> ir.Stmt | None:
     """Return a call of the intrinsic that copies or fills the run of elements that a loop does; None for other loops."""
     store = loop.body
     copied = _to_copy_call(loop, extent, "copy")
@@ -256,7 +260,7 @@ def _stores_consecutively(store: ir.Store, var: ir.Var) -> bool:
     return store.buffer.scope != "register" and is_consecutive(store.indices, var)
 
 
-def _join_runs(loop: ir.For) -> ir.Stmt | None:
+def _join_adjacent_runs(loop: ir.For) -> ir.Stmt | None:
     """Return one call for a loop whose iterations copy or fill adjacent runs of elements; None for other loops."""
     match loop.body:
         case ir.Evaluate(ir.Call(name, (*places, ir.Const(int() as size)), dtype)) if name in _RUN_CALLS:
@@ -311,7 +315,9 @@ def _to_vector_loop(
         if rest and _is_repeatable(loop.body) and _accessed_register_arrays(loop).isdisjoint(vector_tiles):
             # The additional vector ends at the last element and overlaps the vector before. So it must not access a tile of
             # sums, to which some terms would be added twice.
-            return whole.hoist_constants(ir.seq(body, whole.start_at(extent - lane_count).rewrite_statement(loop.body)))
+            return whole.hoist_constants(
+                ir.seq(body, whole.starting_at_iteration(extent - lane_count).rewrite_statement(loop.body))
+            )
         parts.append(whole.hoist_constants(body))
     if rest:
         part = LaneCode(
@@ -321,7 +327,7 @@ def _to_vector_loop(
     return ir.seq(*parts)
 
 
-def _to_strip_loop(loop: ir.For, lane_count: int, float_level: int) -> ir.Stmt | None:
+def _to_scalable_loop(loop: ir.For, lane_count: int, float_level: int) -> ir.Stmt | None:
     """Return a scalable loop over strips of as many iterations as the machine has lanes, in place of a loop over elements.
 
     None if the body would read memory after writing (:func:`~microc.tir.symbolic.reads_before_writes`)."""

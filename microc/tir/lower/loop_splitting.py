@@ -35,7 +35,7 @@ def unswitch_loops(stmt: ir.Stmt) -> ir.Stmt:
     """Return a statement with the invariant conditions of guarded copies moved out of their loops, innermost loops first."""
 
     def unswitch_loop(s: ir.Stmt) -> ir.Stmt:
-        return _unswitch(s) if isinstance(s, ir.For) else s
+        return _move_guard_out_of_loop(s) if isinstance(s, ir.For) else s
 
     return map_stmt(stmt, unswitch_loop)
 
@@ -60,7 +60,7 @@ def _divide_where_condition_changes(loop: ir.For) -> ir.Stmt | None:
     variable alone.
     """
     match loop.body:
-        case ir.Store(buffer, indices, ir.Select(condition, a, b)) if _only_moves(a) and _only_moves(b):
+        case ir.Store(buffer, indices, ir.Select(condition, a, b)) if _only_moves_data(a) and _only_moves_data(b):
             pass
         case _:
             return None
@@ -78,7 +78,7 @@ def _divide_where_condition_changes(loop: ir.For) -> ir.Stmt | None:
             var = ir.Var(f"{loop.var.name}_from_{first}", loop.var.dtype) if first else loop.var
             store = substitute_stmt(ir.Store(buffer, indices, value), {loop.var: var + first} if first else {})
             part = replace(loop, var=var, extent=ir.const(last - first, "int32"), body=simplify_stmt(store))
-            parts.append(_unswitch(part))
+            parts.append(_move_guard_out_of_loop(part))
     return ir.seq(*parts)
 
 
@@ -95,20 +95,20 @@ def _range_where_true(condition: ir.Expr, var: ir.Var) -> tuple[int, int] | None
     return (-FAR, -slack) if terms[var] == 1 else (slack + 1, FAR)
 
 
-def _only_moves(value: ir.Expr) -> bool:
+def _only_moves_data(value: ir.Expr) -> bool:
     """Test whether a value is only loaded, cast and selected.
 
     A loop that computes more is not divided, because that would duplicate the code of the computation."""
     match value:
         case ir.Select(_, a, b):
-            return _only_moves(a) and _only_moves(b)
+            return _only_moves_data(a) and _only_moves_data(b)
         case ir.Cast(_, inner):
-            return _only_moves(inner)
+            return _only_moves_data(inner)
         case _:
             return isinstance(value, (ir.Load, ir.Const))
 
 
-def _unswitch(loop: ir.For) -> ir.Stmt:
+def _move_guard_out_of_loop(loop: ir.For) -> ir.Stmt:
     """Return a loop with the invariant part of its guard moved out of it; ``loop`` itself if there is none."""
     divided = _divide_where_condition_changes(loop)
     if divided is not None:
@@ -139,7 +139,9 @@ def _guard_whole_loop(loop: ir.For, condition: ir.Expr, copying: ir.Stmt, guarde
     """
     extent = ir.int_value(loop.extent)
     terms = ir.conjuncts(condition)
-    if extent is None or not (_copies_run(copying) or (extent >= LONG and isinstance(loop.body, ir.Store))):
+    if extent is None or not (
+        _copies_consecutive_elements(copying) or (extent >= LONG and isinstance(loop.body, ir.Store))
+    ):
         return guarded
     if not all(_is_affine_comparison(t, loop.var) for t in terms):
         return guarded
@@ -147,10 +149,10 @@ def _guard_whole_loop(loop: ir.For, condition: ir.Expr, copying: ir.Stmt, guarde
     checks = (simplify(substitute(t, {loop.var: end})) for t in terms for end in ends)
     always = ir.all_of(dict.fromkeys(checks))
     assert always is not None
-    return ir.If(always, _unswitch(copying) if isinstance(copying, ir.For) else copying, guarded)
+    return ir.If(always, _move_guard_out_of_loop(copying) if isinstance(copying, ir.For) else copying, guarded)
 
 
-def _copies_run(loop: ir.Stmt) -> bool:
+def _copies_consecutive_elements(loop: ir.Stmt) -> bool:
     """Test whether the body of ``loop``, possibly under a condition, is a vector loop that copies consecutive elements."""
     match loop:
         case ir.For(body=ir.If(then=ir.For() as run)) | ir.For(body=ir.For() as run) if isinstance(run.body, ir.Store):
@@ -278,7 +280,7 @@ def _contains_var(expr: ir.Expr, var: ir.Var) -> bool:
 
 def _match_upper_limit(var: ir.Var, condition: ir.Expr) -> int | None:
     """Return n if the condition is equivalent to ``var < n`` for a constant n; else None."""
-    form = _as_less_than(condition)
+    form = _match_less_than(condition)
     if form is None:
         return None
     terms, limit_offset = form
@@ -287,7 +289,7 @@ def _match_upper_limit(var: ir.Var, condition: ir.Expr) -> int | None:
     return max(0, -(-limit_offset // terms[var]))
 
 
-def _as_less_than(condition: ir.Expr) -> tuple[dict[ir.Expr, int], int] | None:
+def _match_less_than(condition: ir.Expr) -> tuple[dict[ir.Expr, int], int] | None:
     """Return an int32 comparison as (terms, limit), with the meaning ``sum(factor * term) < limit``; None for other conditions.
 
     ``terms``: factors by term."""
@@ -319,7 +321,7 @@ def _first_failing_iteration(var: ir.Var, count: int, body: ir.Stmt, bounds: Bou
         if not isinstance(s, ir.If):
             continue
         for condition in ir.conjuncts(s.condition):
-            form = _as_less_than(condition)
+            form = _match_less_than(condition)
             if form is None or form[0].get(var, 0) <= 0:
                 continue
             terms, limit_offset = form

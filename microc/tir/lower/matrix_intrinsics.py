@@ -64,13 +64,13 @@ def _replace_products(stmt: ir.Stmt) -> ir.Stmt:
         case ir.Seq(body):
             done: list[ir.Stmt] = []
             for child in _merge_equal_guards(body):
-                if isinstance(child, ir.For) and _is_product(child):
-                    done[-1:] = _product_call(child, done[-1:])
+                if isinstance(child, ir.For) and _accumulates_product(child):
+                    done[-1:] = _build_product_call(child, done[-1:])
                 else:
                     done.append(_replace_products(child))
             return ir.seq(*done)
-        case ir.For() if _is_product(stmt):
-            return ir.seq(*_product_call(stmt, []))
+        case ir.For() if _accumulates_product(stmt):
+            return ir.seq(*_build_product_call(stmt, []))
         case ir.Alloc(buffer, body):
             return ir.Alloc(buffer, _replace_products(body))
         case ir.Let(var, value, body):
@@ -97,7 +97,7 @@ def _merge_equal_guards(body: tuple[ir.Stmt, ...]) -> list[ir.Stmt]:
     return found
 
 
-def _annotated_nest(stmt: ir.Stmt) -> tuple[list[ir.For], ir.Stmt]:
+def _collect_product_loops(stmt: ir.Stmt) -> tuple[list[ir.For], ir.Stmt]:
     """Return the nested loops annotated ``product`` that begin at ``stmt``, outermost first, and their body."""
     loops: list[ir.For] = []
     while isinstance(stmt, ir.For) and _is_product_loop(stmt):
@@ -106,9 +106,9 @@ def _annotated_nest(stmt: ir.Stmt) -> tuple[list[ir.For], ir.Stmt]:
     return loops, stmt
 
 
-def _is_product(nest: ir.For) -> bool:
+def _accumulates_product(nest: ir.For) -> bool:
     """Test whether loops annotated ``product`` accumulate a product; others initialise its sums."""
-    loops, inner = _annotated_nest(nest)
+    loops, inner = _collect_product_loops(nest)
     return bool(loops) and isinstance(inner, ir.Store) and isinstance(inner.value, ir.Bin)
 
 
@@ -117,14 +117,14 @@ def _raise_no_product(loop: ir.For, reason: str) -> NoReturn:
     raise InternalError(f"loop nest {loop.var.name}: annotated 'product' but no matrix product: {reason}")
 
 
-def _product_call(nest: ir.For, previous_statement: list[ir.Stmt]) -> list[ir.Stmt]:
+def _build_product_call(nest: ir.For, previous_statement: list[ir.Stmt]) -> list[ir.Stmt]:
     """Return the statement before a product, and the call of the intrinsic that computes the product.
 
     ``previous_statement``: the statement before the product, or an empty list. If it initialises the sums, the intrinsic does
     this itself, and only the call is returned. The role of each loop follows from its strides: a loop over rows moves a and
     sums, a loop over columns moves b and sums, a loop over terms moves a and b.
     """
-    loops, inner = _annotated_nest(nest)
+    loops, inner = _collect_product_loops(nest)
     match inner:
         case ir.Store(sums, place, ir.Bin("add", total, ir.Bin("mul", ir.Cast(_, ir.Load() as a), weight))) if (
             total == ir.Load(sums, place) and sums.dtype == "int32"
@@ -236,7 +236,7 @@ def _initial_sums_address(
     """Return the address of the values with which a statement initialises a row of ``column_count`` sums.
 
     ``previous_statement``: the statement before the product, or an empty list. None if it does anything else."""
-    loops, store = _annotated_nest(previous_statement[0]) if previous_statement else ([], None)
+    loops, store = _collect_product_loops(previous_statement[0]) if previous_statement else ([], None)
     match store:
         case ir.Store(buffer, indices, ir.Load(source, where)) if buffer == sums and source.dtype == "int32":
             pass
@@ -256,7 +256,7 @@ def _zeroed_sum_count(previous_statement: list[ir.Stmt], sums: ir.Buffer, first_
     """Return the number of sums from ``first_indices`` on that a statement sets to zero; 0 if it does anything else.
 
     ``previous_statement``: the statement before the product, or an empty list."""
-    loops, store = _annotated_nest(previous_statement[0]) if previous_statement else ([], None)
+    loops, store = _collect_product_loops(previous_statement[0]) if previous_statement else ([], None)
     if not isinstance(store, ir.Store) or store.buffer != sums or store.value != ir.const(0, "int32"):
         return 0
     first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32") for loop in loops}
@@ -296,7 +296,7 @@ def lower_float16_products(stmt: ir.Stmt) -> ir.Stmt:
 
     def replace_product(s: ir.Stmt) -> ir.Stmt:
         return (
-            _float16_product_call(s)
+            _build_float16_product_call(s)
             if isinstance(s, ir.For) and PRODUCT in dict(s.annotations) and _multiplies_float16(s)
             else s
         )
@@ -314,11 +314,11 @@ def _raise_no_float16_product(nest: ir.For, reason: str) -> NoReturn:
     raise InternalError(f"loop nest {nest.var.name}: annotated 'product' but no float16 matrix product: {reason}")
 
 
-def _float16_product_call(nest: ir.For) -> ir.Stmt:
+def _build_float16_product_call(nest: ir.For) -> ir.Stmt:
     """Return the call of the intrinsic that computes a loop nest of float16 products.
 
     Loops may be in any order. The role of each loop is derived from its strides in ``a``, ``b`` and ``sums``
-    (:func:`_loop_role`). Then all of its strides are compared with those of the role.
+    (:func:`_role_of_loop`). Then all of its strides are compared with those of the role.
     """
     stores = [s for s in walk_stmt(nest) if isinstance(s, ir.Store)]
     factors = [s.value.args[:2] for s in stores if isinstance(s.value, ir.Call)]
@@ -332,7 +332,7 @@ def _float16_product_call(nest: ir.For) -> ir.Stmt:
     if loops is None:
         _raise_no_float16_product(nest, "it contains a condition other than the bound of a loop")
     steps = {var: tuple(memory_stride(*place, var) for place in places) for var in loops}
-    roles = {_loop_role(steps[var]): var for var, extent in loops.items() if extent != 1}
+    roles = {_role_of_loop(steps[var]): var for var, extent in loops.items() if extent != 1}
     counts = {role: loops[roles[role]] if role in roles else 1 for role in ("row", "vector", "run", "term")}
     width, depth, rows = HALF_PRODUCT_LANES * counts["vector"], counts["run"] * counts["term"], counts["row"]
     stride = steps[roles["row"]][0] if rows > 1 else 0
@@ -368,7 +368,7 @@ def iteration_counts(nest: ir.For) -> dict[ir.Var, int] | None:
     return found
 
 
-def _loop_role(steps: tuple[int | None, ...]) -> str:
+def _role_of_loop(steps: tuple[int | None, ...]) -> str:
     """Return the role of a loop in a float16 product, such as ``row`` or ``term``.
 
     ``steps``: strides of the loop in ``a``, ``b`` and ``sums``."""
@@ -398,7 +398,7 @@ HALF_WINDOW_LANES, TAPS = 8, 3
 def lower_float16_windows(stmt: ir.Stmt) -> ir.Stmt:
     """Return a statement with every loop nest annotated ``window`` replaced by a call."""
     return map_stmt(
-        stmt, lambda s: _float16_window_call(s) if isinstance(s, ir.For) and WINDOW in dict(s.annotations) else s
+        stmt, lambda s: _build_float16_window_call(s) if isinstance(s, ir.For) and WINDOW in dict(s.annotations) else s
     )
 
 
@@ -407,7 +407,7 @@ def _raise_no_window(nest: ir.For, reason: str) -> NoReturn:
     raise InternalError(f"loop nest {nest.var.name}: annotated 'window' but no float16 depthwise convolution: {reason}")
 
 
-def _float16_window_call(nest: ir.For) -> ir.Stmt:
+def _build_float16_window_call(nest: ir.For) -> ir.Stmt:
     """Return the call of the intrinsic that computes a loop nest annotated ``window``.
 
     The outermost loop is over lanes. The role of the other loops follows from their strides. Loops that do not move ``sums``

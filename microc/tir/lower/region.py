@@ -31,7 +31,7 @@ def accesses(stmt: ir.Stmt, loops: tuple[ir.For, ...] = ()) -> Iterator[Access]:
     ``loops``: loops around ``stmt``, outermost first."""
     for expr in stmt_exprs(stmt):
         for part in accesses_of(expr):
-            yield _as_access(part, loops)
+            yield _convert_to_access(part, loops)
     if isinstance(stmt, ir.Store):
         yield Access(stmt.buffer, stmt.indices, 1, loops, True)
     inner = (*loops, stmt) if isinstance(stmt, ir.For) else loops
@@ -50,7 +50,7 @@ def accesses_to(stmt: ir.Stmt, buffer: ir.Buffer, loops: tuple[ir.For, ...] = ()
         for expr in stmt_exprs(s):
             for part in accesses_of(expr):
                 if part.buffer == buffer:
-                    found.append(_as_access(part, around))
+                    found.append(_convert_to_access(part, around))
         if isinstance(s, ir.Store) and s.buffer == buffer:
             found.append(Access(buffer, s.indices, 1, around, True))
         inner = (*around, s) if isinstance(s, ir.For) else around
@@ -58,7 +58,7 @@ def accesses_to(stmt: ir.Stmt, buffer: ir.Buffer, loops: tuple[ir.For, ...] = ()
     return found
 
 
-def _as_access(part: ir.Load | ir.AddressOf, loops: tuple[ir.For, ...]) -> Access:
+def _convert_to_access(part: ir.Load | ir.AddressOf, loops: tuple[ir.For, ...]) -> Access:
     """Return the access that a load or an address makes. ``loops``: its enclosing loops."""
     if isinstance(part, ir.Load):
         return Access(part.buffer, part.indices, 1, loops, False)

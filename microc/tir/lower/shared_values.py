@@ -194,12 +194,16 @@ class _ValueSharing:
             if not facts.computed:
                 return expr
             if not facts.nameable:
-                return expr if isinstance(expr, (ir.Load, ir.AddressOf)) else _map_strict(expr, replace_repeated)
-            key = _versioned_key(facts, versions)
+                return (
+                    expr
+                    if isinstance(expr, (ir.Load, ir.AddressOf))
+                    else _map_always_evaluated_operands(expr, replace_repeated)
+                )
+            key = _key_with_buffer_versions(facts, versions)
             if counts.get(key, 0) < 2:
-                return expr if isinstance(expr, ir.Load) else _map_strict(expr, replace_repeated)
+                return expr if isinstance(expr, ir.Load) else _map_always_evaluated_operands(expr, replace_repeated)
             if key not in names:
-                value = expr if isinstance(expr, ir.Load) else _map_strict(expr, replace_repeated)
+                value = expr if isinstance(expr, ir.Load) else _map_always_evaluated_operands(expr, replace_repeated)
                 names[key] = self.fresh_variable(expr)
                 lets.append(ir.Let(names[key], value, _HOLE))
             return names[key]
@@ -208,7 +212,7 @@ class _ValueSharing:
             case ir.Store(buffer, indices, value):
                 stored: ir.Stmt = ir.Store(buffer, indices, replace_repeated(value))
             case ir.Evaluate(value):
-                stored = ir.Evaluate(_map_strict(value, replace_repeated))
+                stored = ir.Evaluate(_map_always_evaluated_operands(value, replace_repeated))
             case _:
                 stored = stmt
         return [*_sort_by_address(lets), stored]
@@ -219,12 +223,12 @@ class _ValueSharing:
         if not facts.computed:
             return
         if facts.nameable:
-            key = _versioned_key(facts, versions)
+            key = _key_with_buffer_versions(facts, versions)
             counts[key] = count = counts.get(key, 0) + 1
             # Operands of a repeated value are computed once, with it: they are counted at its first occurrence only.
             if count > 1 or isinstance(expr, ir.Load):
                 return
-        for child in _strict_children(expr):
+        for child in _always_evaluated_operands(expr):
             self.count_values(child, counts, versions)
 
 
@@ -246,7 +250,7 @@ def _is_worth_naming(expr: ir.Expr) -> bool:
             return False
 
 
-def _versioned_key(facts: ValueFacts, versions: Versions) -> Key:
+def _key_with_buffer_versions(facts: ValueFacts, versions: Versions) -> Key:
     """Return the key of a value, given the current versions of the buffers that it reads."""
     return facts.number, tuple(map(versions.get, facts.buffers))
 
@@ -307,7 +311,7 @@ def _computed_values(stmt: ir.Stmt) -> tuple[ir.Expr, ...]:
             return ()
 
 
-def _strict_children(expr: ir.Expr) -> tuple[ir.Expr, ...]:
+def _always_evaluated_operands(expr: ir.Expr) -> tuple[ir.Expr, ...]:
     """Return the operands of an expression that are always evaluated, without indices of loads.
 
     Other operands may be guarded loads, which must not be moved in front of their guards."""
@@ -322,7 +326,7 @@ def _strict_children(expr: ir.Expr) -> tuple[ir.Expr, ...]:
             return children(expr)
 
 
-def _map_strict(expr: ir.Expr, transform: ExprMap) -> ir.Expr:
+def _map_always_evaluated_operands(expr: ir.Expr, transform: ExprMap) -> ir.Expr:
     """Return an expression with ``transform`` applied to the operands that are always evaluated."""
     match expr:
         case ir.Bin(op, a, b) if op in ir.LOGICAL:

@@ -13,7 +13,7 @@ from microc.base.immutable import frozen
 from microc.errors import InternalError, ScheduleError
 from microc.tir import ir
 from microc.tir.lower.region import address, memory_stride
-from microc.tir.names import BARRIER, QUEUES, SIGNAL, UNIT, WAIT, unit_instructions
+from microc.tir.names import BARRIER, QUEUES, SIGNAL, UNIT, WAIT, collect_unit_instructions
 from microc.tir.rewrite import map_expr, map_stmt, replace_buffers, stmt_exprs, walk_expr, walk_stmt
 
 # ---- Tokens between the instruction queues of a tensor unit, and barriers before accesses by the processor.
@@ -26,7 +26,7 @@ from microc.tir.rewrite import map_expr, map_stmt, replace_buffers, stmt_exprs, 
 
 
 @frozen
-class _BufferEvent:
+class _BufferSynchronisation:
     """Event of a buffer in a tensor unit's memories, by which the queue that fills the buffer and the one that reads it
     synchronise.
 
@@ -41,23 +41,29 @@ class _BufferEvent:
 
     def fills_and_empties(self, stmt: ir.Stmt) -> tuple[bool, bool]:
         """Return two booleans: True if a statement fills the buffer, and True if it empties (reads) the buffer."""
-        queues = {QUEUES[call.name] for call in unit_instructions(stmt) if self.buffer in _accessed_buffers(call)}
+        queues = {
+            QUEUES[call.name] for call in collect_unit_instructions(stmt) if self.buffer in _accessed_buffers(call)
+        }
         return self.filling_queue in queues, self.emptying_queue in queues
 
-    def token_from_filler(self, instruction_name: str, token_count: int = 1) -> ir.Stmt:
+    def token_call_to_emptying_queue(self, instruction_name: str, token_count: int = 1) -> ir.Stmt:
         """Return a call that sends, or waits for, tokens from the queue that fills the buffer to the queue that empties it.
 
         ``instruction_name``: ``SIGNAL`` (send) or ``WAIT``."""
-        return _token_call(instruction_name, self.filling_queue, self.emptying_queue, self.event_number, token_count)
+        return _build_token_call(
+            instruction_name, self.filling_queue, self.emptying_queue, self.event_number, token_count
+        )
 
-    def token_from_reader(self, instruction_name: str, token_count: int = 1) -> ir.Stmt:
+    def token_call_to_filling_queue(self, instruction_name: str, token_count: int = 1) -> ir.Stmt:
         """Return a call that sends, or waits for, tokens from the queue that empties the buffer to the queue that fills it.
 
         ``instruction_name``: ``SIGNAL`` (send) or ``WAIT``."""
-        return _token_call(instruction_name, self.emptying_queue, self.filling_queue, self.event_number, token_count)
+        return _build_token_call(
+            instruction_name, self.emptying_queue, self.filling_queue, self.event_number, token_count
+        )
 
 
-def _token_call(
+def _build_token_call(
     instruction_name: str, source_queue: int, target_queue: int, event_number: int, token_count: int
 ) -> ir.Stmt:
     """Return a call that sends, or waits for, tokens of an event from one instruction queue to another.
@@ -77,7 +83,7 @@ def _accessed_buffers(call: ir.Call) -> tuple[ir.Buffer, ...]:
     return tuple(a.buffer for a in call.args if isinstance(a, ir.AddressOf))
 
 
-def add_tokens(stmt: ir.Stmt, unit_buffers: Sequence[ir.Buffer]) -> ir.Stmt:
+def add_synchronisation_tokens(stmt: ir.Stmt, unit_buffers: Sequence[ir.Buffer]) -> ir.Stmt:
     """Return a statement with tokens between the queues of a tensor unit, and barriers, added.
 
     The instructions of the unit must be calls already. ``unit_buffers``: the buffers in the unit's memories."""
@@ -86,9 +92,9 @@ def add_tokens(stmt: ir.Stmt, unit_buffers: Sequence[ir.Buffer]) -> ir.Stmt:
     while isinstance(inner, ir.Alloc):
         allocs.append(inner.buffer)
         inner = inner.body
-    body = _insert_barriers(_insert_tokens(inner, events), [False])
-    first = [event.token_from_reader(SIGNAL, event.slot_count) for event in events]
-    last = [event.token_from_reader(WAIT, event.slot_count) for event in events]
+    body = _insert_barriers(_add_tokens_around_instructions(inner, events), [False])
+    first = [event.token_call_to_filling_queue(SIGNAL, event.slot_count) for event in events]
+    last = [event.token_call_to_filling_queue(WAIT, event.slot_count) for event in events]
     whole = ir.seq(*first, body, *last, _BARRIER)
     for buffer in reversed(allocs):
         whole = ir.Alloc(buffer, whole)
@@ -98,45 +104,49 @@ def add_tokens(stmt: ir.Stmt, unit_buffers: Sequence[ir.Buffer]) -> ir.Stmt:
 _BARRIER = ir.Evaluate(ir.Call(BARRIER, (), "int32"))
 
 
-def _buffer_events(stmt: ir.Stmt, unit_buffers: Sequence[ir.Buffer]) -> Iterator[_BufferEvent]:
+def _buffer_events(stmt: ir.Stmt, unit_buffers: Sequence[ir.Buffer]) -> Iterator[_BufferSynchronisation]:
     """Yield the event of each buffer in the unit's memories.
 
     Its two queues are the queues of the instructions that write and that read the buffer."""
     for number, buffer in enumerate(unit_buffers):
         queues = {True: set[int](), False: set[int]()}
-        for call in unit_instructions(stmt):
+        for call in collect_unit_instructions(stmt):
             for a in call.args:
                 if isinstance(a, ir.AddressOf) and a.buffer == buffer:
                     queues[a.writes].add(QUEUES[call.name])
         (fills,), (empties,) = queues[True], queues[False] - queues[True]
-        yield _BufferEvent(number, buffer, fills, empties, max(1, buffer.slots))
+        yield _BufferSynchronisation(number, buffer, fills, empties, max(1, buffer.slots))
 
 
-def _insert_tokens(stmt: ir.Stmt, events: Sequence[_BufferEvent]) -> ir.Stmt:
+def _add_tokens_around_instructions(stmt: ir.Stmt, events: Sequence[_BufferSynchronisation]) -> ir.Stmt:
     """Return a statement with tokens added around the instructions that fill or empty the buffers of ``events``."""
     match stmt:
         case ir.Seq(body):
             before, after = defaultdict[int, list[ir.Stmt]](list), defaultdict[int, list[ir.Stmt]](list)
             for event in events:
                 _exchange_tokens(event, body, before, after)
-            done = ([*before[k], _insert_tokens(child, events), *after[k]] for k, child in enumerate(body))
+            done = (
+                [*before[k], _add_tokens_around_instructions(child, events), *after[k]] for k, child in enumerate(body)
+            )
             return ir.seq(*(s for part in done for s in part))
         case ir.For(var, extent, body, kind, annotations):
-            return ir.For(var, extent, _insert_tokens(body, events), kind, annotations)
+            return ir.For(var, extent, _add_tokens_around_instructions(body, events), kind, annotations)
         case ir.Alloc(buffer, body):
-            return ir.Alloc(buffer, _insert_tokens(body, events))
+            return ir.Alloc(buffer, _add_tokens_around_instructions(body, events))
         case ir.Let(var, value, body):
-            return ir.Let(var, value, _insert_tokens(body, events))
+            return ir.Let(var, value, _add_tokens_around_instructions(body, events))
         case ir.If(condition, then, otherwise):
             return ir.If(
-                condition, _insert_tokens(then, events), _insert_tokens(otherwise, events) if otherwise else None
+                condition,
+                _add_tokens_around_instructions(then, events),
+                _add_tokens_around_instructions(otherwise, events) if otherwise else None,
             )
         case _:
             return stmt
 
 
 def _exchange_tokens(
-    event: _BufferEvent,
+    event: _BufferSynchronisation,
     statements: Sequence[ir.Stmt],
     tokens_before: dict[int, list[ir.Stmt]],
     tokens_after: dict[int, list[ir.Stmt]],
@@ -160,13 +170,13 @@ def _exchange_tokens(
         left = single[position - 1] if position else None
         right = single[position + 1] if position + 1 < len(single) else None
         if k in fills and (left is None or left in empties):
-            tokens_before[k].append(event.token_from_reader(WAIT))
+            tokens_before[k].append(event.token_call_to_filling_queue(WAIT))
         if k in fills and right in empties:
-            tokens_after[k].append(event.token_from_filler(SIGNAL))
+            tokens_after[k].append(event.token_call_to_emptying_queue(SIGNAL))
         if k in empties and left in fills:
-            tokens_before[k].append(event.token_from_filler(WAIT))
+            tokens_before[k].append(event.token_call_to_emptying_queue(WAIT))
         if k in empties and (right is None or right in fills):
-            tokens_after[k].append(event.token_from_reader(SIGNAL))
+            tokens_after[k].append(event.token_call_to_filling_queue(SIGNAL))
 
 
 def _insert_barriers(stmt: ir.Stmt, pending: list[bool]) -> ir.Stmt:
@@ -174,8 +184,10 @@ def _insert_barriers(stmt: ir.Stmt, pending: list[bool]) -> ir.Stmt:
 
     A barrier is added before every statement that the processor runs itself while instructions may be pending. ``pending``: a
     list of one boolean, True if instructions may be pending, which is updated."""
-    if unit_instructions(stmt) == []:
-        waits = pending[0] and any(isinstance(s, (ir.Store, ir.Evaluate)) and not _is_token(s) for s in walk_stmt(stmt))
+    if collect_unit_instructions(stmt) == []:
+        waits = pending[0] and any(
+            isinstance(s, (ir.Store, ir.Evaluate)) and not _is_token_call(s) for s in walk_stmt(stmt)
+        )
         pending[0] = pending[0] and not waits
         return ir.seq(_BARRIER, stmt) if waits else stmt
     match stmt:
@@ -201,7 +213,7 @@ def _insert_barriers(stmt: ir.Stmt, pending: list[bool]) -> ir.Stmt:
             return stmt
 
 
-def _is_token(stmt: ir.Stmt) -> bool:
+def _is_token_call(stmt: ir.Stmt) -> bool:
     return isinstance(stmt, ir.Evaluate) and isinstance(stmt.value, ir.Call) and stmt.value.name in (SIGNAL, WAIT)
 
 
@@ -216,7 +228,7 @@ Loops = list[tuple[ir.Var, int]]
 """Variables and extents of nested loops, outermost first."""
 
 
-def lower_unit(stmt: ir.Stmt) -> ir.Stmt:
+def lower_tensor_unit(stmt: ir.Stmt) -> ir.Stmt:
     """Return a statement with loops annotated ``unit`` replaced by tensor unit instructions, synchronised by tokens.
 
     If no buffer is in the unit's memories, the statement is returned unchanged. Raises ScheduleError if the processor accesses
@@ -235,7 +247,7 @@ def lower_unit(stmt: ir.Stmt) -> ir.Stmt:
                     f"the scope {buffer.scope!r}",
                     hint="tensorize every block that reads or writes it, or cache_read it for the other blocks",
                 )
-    return _combine_unit_buffers(add_tokens(called, tuple(held.values())), tuple(held.values()))
+    return _combine_unit_buffers(add_synchronisation_tokens(called, tuple(held.values())), tuple(held.values()))
 
 
 def _align_rows(buffer: ir.Buffer) -> ir.Buffer:
@@ -253,7 +265,7 @@ def _replace_nests(stmt: ir.Stmt) -> ir.Stmt:
     """Return a statement with every loop nest annotated ``unit`` replaced by a call of its instruction."""
     match stmt:
         case ir.For() if _instruction_name(stmt):
-            return _instruction_call(stmt)
+            return _build_instruction_call(stmt)
         case ir.For(var, extent, body, kind, annotations):
             return ir.For(var, extent, _replace_nests(body), kind, annotations)
         case ir.Seq(body):
@@ -268,7 +280,7 @@ def _replace_nests(stmt: ir.Stmt) -> ir.Stmt:
             return stmt
 
 
-def _instruction_call(nest: ir.For) -> ir.Stmt:
+def _build_instruction_call(nest: ir.For) -> ir.Stmt:
     """Return the call of a tensor unit instruction (a product, a fill, or a copy) for an annotated loop nest."""
     word, loops, inner = _instruction_name(nest), list[tuple[ir.Var, int]](), ir.seq(nest)
     while isinstance(inner, ir.For) and _instruction_name(inner) == word:
@@ -283,16 +295,16 @@ def _instruction_call(nest: ir.For) -> ir.Stmt:
         case "unit_matmul", ir.Store(sums, place, ir.Bin("add", old, ir.Bin("mul", ir.Cast(_, a), ir.Cast(_, b)))) if (
             old == ir.Load(sums, place) and isinstance(a, ir.Load) and isinstance(b, ir.Load)
         ):
-            args = _matmul_arguments(nest, loops, first, ir.Load(sums, place), *_input_and_weight(a, b))
+            args = _build_matmul_arguments(nest, loops, first, ir.Load(sums, place), *_order_as_input_and_weight(a, b))
         case "unit_set", ir.Store(to, place, ir.Const() as value):
             rows, columns, strides = _row_count_length_and_strides(nest, loops, (ir.Load(to, place),))
-            args = (_rows_address(to, place, first, rows, columns, strides[0], writes=True), value)
+            args = (_build_address_of_rows(to, place, first, rows, columns, strides[0], writes=True), value)
             args += _int32_literals(rows, columns, *strides)
         case _, ir.Store(to, place, ir.Load(source, where) as load):
             rows, columns, strides = _row_count_length_and_strides(nest, loops, (ir.Load(to, place), load))
             args = (
-                _rows_address(to, place, first, rows, columns, strides[0], writes=True),
-                _rows_address(source, where, first, rows, columns, strides[1]),
+                _build_address_of_rows(to, place, first, rows, columns, strides[0], writes=True),
+                _build_address_of_rows(source, where, first, rows, columns, strides[1]),
             )
             args += _int32_literals(rows, columns, *strides)
         case _:
@@ -307,7 +319,7 @@ def _raise_no_instruction(nest: ir.For, reason: str) -> NoReturn:
     )
 
 
-def _input_and_weight(a: ir.Load, b: ir.Load) -> tuple[ir.Load, ir.Load]:
+def _order_as_input_and_weight(a: ir.Load, b: ir.Load) -> tuple[ir.Load, ir.Load]:
     """Return the two factors of a product in the order (input, weight). The input is in the first of the unit's memories."""
     return (a, b) if a.buffer.scope == ir.UNIT_SCOPES[0] else (b, a)
 
@@ -340,7 +352,7 @@ def _row_count_length_and_strides(
     return (extents[0] if extents else 1), columns, (strides[0] if strides else alone)
 
 
-def _matmul_arguments(
+def _build_matmul_arguments(
     nest: ir.For, loops: Loops, start_values: dict[ir.Var, ir.Expr], sums: ir.Load, data: ir.Load, weight: ir.Load
 ) -> tuple[ir.Expr, ...]:
     """Return the arguments of the instruction that computes a matrix product.
@@ -359,14 +371,14 @@ def _matmul_arguments(
         else:
             _raise_no_instruction(nest, f"{var.name} is no loop over rows, columns or terms")
     return (
-        _rows_address(sums.buffer, sums.indices, start_values, rows, columns, row[0], writes=True),
-        _rows_address(data.buffer, data.indices, start_values, rows, depth, row[1]),
-        _rows_address(weight.buffer, weight.indices, start_values, columns, depth, column[1]),
+        _build_address_of_rows(sums.buffer, sums.indices, start_values, rows, columns, row[0], writes=True),
+        _build_address_of_rows(data.buffer, data.indices, start_values, rows, depth, row[1]),
+        _build_address_of_rows(weight.buffer, weight.indices, start_values, columns, depth, column[1]),
         *_int32_literals(rows, columns, depth, row[0], row[1], column[1]),
     )
 
 
-def _rows_address(
+def _build_address_of_rows(
     buffer: ir.Buffer, indices: tuple[ir.Expr, ...], start_values: dict[ir.Var, ir.Expr], rows: int, row_length: int, stride: int,
     *, writes: bool = False,
 ) -> ir.AddressOf:  # fmt: skip
@@ -386,10 +398,12 @@ def _combine_unit_buffers(stmt: ir.Stmt, unit_buffers: tuple[ir.Buffer, ...]) ->
     places: dict[ir.Buffer, tuple[ir.Buffer, int]] = {}
     for scope in ir.UNIT_SCOPES:
         inside = [b for b in unit_buffers if b.scope == scope]
-        memory = ir.Buffer(scope, (sum(map(_padded_size, inside)),), inside[0].dtype, scope) if inside else None
+        memory = (
+            ir.Buffer(scope, (sum(map(_padded_element_count, inside)),), inside[0].dtype, scope) if inside else None
+        )
         for k, buffer in enumerate(inside):
             assert memory is not None
-            places[buffer] = memory, sum(map(_padded_size, inside[:k]))
+            places[buffer] = memory, sum(map(_padded_element_count, inside[:k]))
 
     def redirect_address(expr: ir.Expr) -> ir.Expr:
         if not isinstance(expr, ir.AddressOf) or expr.buffer not in places:
@@ -409,7 +423,7 @@ def _combine_unit_buffers(stmt: ir.Stmt, unit_buffers: tuple[ir.Buffer, ...]) ->
     return body
 
 
-def _padded_size(buffer: ir.Buffer) -> int:
+def _padded_element_count(buffer: ir.Buffer) -> int:
     """Return the number of elements that a buffer occupies in the unit's memory, including padding to its alignment."""
     step = max(1, buffer.align // dtypes.nbytes(buffer.dtype))
     return -(-prod(buffer.shape) // step) * step

@@ -135,20 +135,20 @@ def convert_to_pair_stores(loop: ir.For) -> ir.Stmt | None:
     """Return two stores of int16 pairs in place of a loop that stores sums of four widened bytes; None for other loops."""
     if ir.int_value(loop.extent) != LANES:
         return None
-    halves = [_pair_store(loop.body, loop.var, half) for half in (0, 1)]
+    halves = [_build_pair_store(loop.body, loop.var, half) for half in (0, 1)]
     return ir.seq(*halves) if None not in halves else None
 
 
-def _pair_store(stmt: ir.Stmt, var: ir.Var, first_element: int) -> ir.Stmt | None:
+def _build_pair_store(stmt: ir.Stmt, var: ir.Var, first_element: int) -> ir.Stmt | None:
     """Return the store of elements ``first_element`` and ``first_element + 2`` of a loop as a pair of int16.
 
     These elements are adjacent in the destination. None if the loop's body ``stmt`` has another form."""
     match stmt:
         case ir.For(inner, extent, body, "unrolled", annotations):
-            part = _pair_store(body, var, first_element)
+            part = _build_pair_store(body, var, first_element)
             return None if part is None else ir.For(inner, extent, part, "unrolled", annotations)
         case ir.Store(buffer, indices, ir.Cast("int16", value)) if buffer.dtype == "int16":
-            pair = _pair_value(value, var, first_element)
+            pair = _build_pair_value(value, var, first_element)
             places = [
                 simplify(_element_offset(buffer, indices, var, k) - _element_offset(buffer, indices, var, 0))
                 for k in range(LANES)
@@ -166,16 +166,16 @@ def _pair_store(stmt: ir.Stmt, var: ir.Var, first_element: int) -> ir.Stmt | Non
             return None
 
 
-def _pair_value(value: ir.Expr, var: ir.Var, first_element: int) -> ir.Expr | None:
+def _build_pair_value(value: ir.Expr, var: ir.Var, first_element: int) -> ir.Expr | None:
     """Return the values in iterations ``first_element`` and ``first_element + 2`` of ``var`` as a pair of int16.
 
     None if the pair cannot be computed."""
     match value:
         case ir.Bin(("add" | "sub") as op, a, b):
-            first, second = _pair_value(a, var, first_element), _pair_value(b, var, first_element)
+            first, second = _build_pair_value(a, var, first_element), _build_pair_value(b, var, first_element)
             return None if first is None or second is None else ir.Call(_LANEWISE[op], (first, second), "int32")
         case ir.Select(condition, a, b) if var not in free_vars(condition):
-            first, second = _pair_value(a, var, first_element), _pair_value(b, var, first_element)
+            first, second = _build_pair_value(a, var, first_element), _build_pair_value(b, var, first_element)
             return None if first is None or second is None else ir.Select(condition, first, second)
         case ir.Cast("int32", ir.Load(buffer, indices)) if buffer.dtype in _WIDENED:
             if memory_stride(buffer, indices, var) != 1:
@@ -260,7 +260,7 @@ def _to_word_loop(loop: ir.For) -> ir.Stmt | None:
     if found is not None and extent >= found[0]:
         lanes, move = found
         return ir.seq(
-            _move_words(word, extent // lanes, move), _unroll_iterations(loop, extent // lanes * lanes, extent)
+            _build_word_loop(word, extent // lanes, move), _unroll_iterations(loop, extent // lanes * lanes, extent)
         )
     return (
         _copy_several_elements_per_iteration(loop, store, word, extent)
@@ -277,7 +277,7 @@ def _unroll_guarded_loop(loop: ir.For) -> ir.Stmt | None:
     return _unroll_iterations(loop, 0, extent)
 
 
-def _move_words(word: ir.Var, count: int, move: ir.Stmt) -> ir.Stmt:
+def _build_word_loop(word: ir.Var, count: int, move: ir.Stmt) -> ir.Stmt:
     """Return a loop that moves ``count`` words, by the statement ``move`` for each ``word``.
 
     A loop over few words is unrolled. If words are only moved, an iteration of a long loop moves several words."""

@@ -41,7 +41,7 @@ class _BufferUse:
         return (
             self.first_axis_index is None
             or other.first_axis_index is None
-            or not _certainly_differ(self.first_axis_index, other.first_axis_index)
+            or not _are_certainly_different_indices(self.first_axis_index, other.first_axis_index)
         )
 
 
@@ -49,7 +49,7 @@ Uses = frozenset[_BufferUse]
 """Uses of buffers by one or several nests of loops over items."""
 
 
-def with_barriers(stmt: ir.Stmt, params: Collection[ir.Buffer]) -> ir.Stmt:
+def add_barriers(stmt: ir.Stmt, params: Collection[ir.Buffer]) -> ir.Stmt:
     """Return a statement with barrier calls inserted between nests of loops over items whose accesses conflict.
 
     ``params``: parameters of the function, which are in global memory. Raises ScheduleError for a nest that both reads and
@@ -92,7 +92,7 @@ def _insert_barriers(stmt: ir.Stmt, earlier_uses: Uses, conflicting: set[ir.Buff
             if _any_conflict(_buffer_uses(stmt, conflicting), earlier_uses):
                 # The barrier is inserted before the test, since all items must reach it.
                 part, after = _insert_barriers(stmt, frozenset(), conflicting)
-                return ir.seq(_barrier_call(_buffer_uses(stmt, conflicting), earlier_uses), part), after
+                return ir.seq(_build_barrier_call(_buffer_uses(stmt, conflicting), earlier_uses), part), after
             first, after = _insert_barriers(then, earlier_uses, conflicting)
             second, other = (
                 _insert_barriers(otherwise, earlier_uses, conflicting)
@@ -101,7 +101,7 @@ def _insert_barriers(stmt: ir.Stmt, earlier_uses: Uses, conflicting: set[ir.Buff
             )
             return replace(stmt, then=first, otherwise=second), after | other
         case _:
-            return _guard_item_nest(stmt, earlier_uses, conflicting)
+            return _add_barrier_before_item_nest(stmt, earlier_uses, conflicting)
 
 
 def _contains_item_loops(stmt: ir.Stmt) -> bool:
@@ -111,7 +111,9 @@ def _contains_item_loops(stmt: ir.Stmt) -> bool:
     return any(isinstance(s, ir.For) and s.kind in ir.ITEMS for s in walk_stmt(stmt))
 
 
-def _guard_item_nest(stmt: ir.Stmt, earlier_uses: Uses, conflicting: set[ir.Buffer]) -> tuple[ir.Stmt, Uses]:
+def _add_barrier_before_item_nest(
+    stmt: ir.Stmt, earlier_uses: Uses, conflicting: set[ir.Buffer]
+) -> tuple[ir.Stmt, Uses]:
     """Insert a barrier before one nest of loops over items if it conflicts with earlier uses of buffers.
 
     Returns the statement, and the uses since the last barrier. Raises ScheduleError if the nest conflicts with itself."""
@@ -126,7 +128,7 @@ def _guard_item_nest(stmt: ir.Stmt, earlier_uses: Uses, conflicting: set[ir.Buff
             )
     if not _any_conflict(uses, earlier_uses):
         return stmt, earlier_uses | uses
-    return ir.seq(_barrier_call(uses, earlier_uses), stmt), uses
+    return ir.seq(_build_barrier_call(uses, earlier_uses), stmt), uses
 
 
 def _any_conflict(uses: Uses, earlier_uses: Uses) -> bool:
@@ -134,7 +136,7 @@ def _any_conflict(uses: Uses, earlier_uses: Uses) -> bool:
     return any(u.conflicts_with(v) for u in uses for v in earlier_uses)
 
 
-def _barrier_call(uses: Uses, earlier_uses: Uses) -> ir.Stmt:
+def _build_barrier_call(uses: Uses, earlier_uses: Uses) -> ir.Stmt:
     """Return a call of the barrier for the memory in which the uses conflict: shared memory of the group, or global memory."""
     scope = (
         GLOBAL if any(u.conflicts_with(v) and u.buffer.scope != "shared" for u in uses for v in earlier_uses) else LOCAL
@@ -156,7 +158,7 @@ def _buffer_uses(stmt: ir.Stmt, conflicting: set[ir.Buffer]) -> Uses:
     )
 
 
-def _certainly_differ(a: ir.Expr, b: ir.Expr) -> bool:
+def _are_certainly_different_indices(a: ir.Expr, b: ir.Expr) -> bool:
     """Test whether two indices, which may select halves of a double buffer, certainly differ.
 
     Indices x and y, or x % 2 and y % 2, are known to differ if x - y is an odd constant."""
@@ -205,7 +207,7 @@ def _shrink_to_item(alloc: ir.Alloc) -> ir.Stmt:
     kinds = {loop.kind for access in found for loop in access.loops if loop.kind in ir.ITEMS and loop.extent != _ONE}
     steps: dict[int, tuple[str, int]] = {}
     for kind in sorted(kinds):
-        axis, step = _axis_and_elements_per_item(buffer, found, kind)
+        axis, step = _find_axis_and_elements_per_item(buffer, found, kind)
         steps[axis] = kind, step
     shape = tuple(steps[axis][1] if axis in steps else extent for axis, extent in enumerate(buffer.shape))
     part = replace(buffer, shape=shape)
@@ -243,7 +245,9 @@ def _subtract_item_offset(index: ir.Expr, thread_axis_by_variable: dict[ir.Var, 
     return index
 
 
-def _axis_and_elements_per_item(buffer: ir.Buffer, all_accesses: list[Access], thread_axis: str) -> tuple[int, int]:
+def _find_axis_and_elements_per_item(
+    buffer: ir.Buffer, all_accesses: list[Access], thread_axis: str
+) -> tuple[int, int]:
     """Return (buffer axis, number of elements along it that an item owns) for the items along ``thread_axis``.
 
     Raises ScheduleError if the accesses disagree."""
@@ -359,7 +363,7 @@ def lower_grid(func: ir.PrimFunc) -> Grid:
         kind: [_constant_extent(s) for s in walk_stmt(body) if isinstance(s, ir.For) and s.kind == kind]
         for kind in ir.ITEMS
     }
-    body = with_barriers(shrink_buffers_to_item(body), func.params)
+    body = add_barriers(shrink_buffers_to_item(body), func.params)
     for loop in reversed(groups.values()):
         body = replace(loop, body=body)
     counts = {kind: _constant_extent(loop) for kind, loop in groups.items()}

@@ -25,7 +25,7 @@ def raise_parse_error(node: ast.AST, problem: str, hint: str = "") -> NoReturn:
     raise ModelError(problem, where=f"line {getattr(node, 'lineno', 1)}", hint=hint)
 
 
-def _excerpt(node: ast.AST) -> str:
+def _format_excerpt(node: ast.AST) -> str:
     """Return the text of a syntax tree node for an error, shortened to 60 characters."""
     text = ast.unparse(node)
     return text if len(text) <= 60 else f"{text[:60]}..."
@@ -39,7 +39,7 @@ class CallParts:
 
     def __init__(self, node: ast.AST) -> None:
         if not isinstance(node, ast.Call):
-            raise_parse_error(node, f"got {_excerpt(node)}, expected a call of a function of T")
+            raise_parse_error(node, f"got {_format_excerpt(node)}, expected a call of a function of T")
         self.node = node
         self.name = _dotted_name(node.func)
         self.args = node.args
@@ -72,7 +72,7 @@ def _dotted_name(node: ast.expr) -> str:
         parts.append(node.attr)
         node = node.value
     if not isinstance(node, ast.Name) or node.id != "T" or not parts:
-        raise_parse_error(node, f"wrong call; got {_excerpt(node)}, expected one of the functions of T")
+        raise_parse_error(node, f"wrong call; got {_format_excerpt(node)}, expected one of the functions of T")
     return ".".join(reversed(parts))
 
 
@@ -82,21 +82,21 @@ def integer_literal(node: ast.expr) -> int:
         return -integer_literal(node.operand)
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return node.value
-    raise_parse_error(node, f"got {_excerpt(node)}, expected an integer literal")
+    raise_parse_error(node, f"got {_format_excerpt(node)}, expected an integer literal")
 
 
 def string_literal(node: ast.expr) -> str:
     """Return the value of a string literal. ModelError if the node is no string literal."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
-    raise_parse_error(node, f"got {_excerpt(node)}, expected a string literal")
+    raise_parse_error(node, f"got {_format_excerpt(node)}, expected a string literal")
 
 
 def boolean_literal(node: ast.expr) -> bool:
     """Return the value of the literal ``True`` or ``False``. ModelError if the node is neither."""
     if isinstance(node, ast.Constant) and isinstance(node.value, bool):
         return node.value
-    raise_parse_error(node, f"got {_excerpt(node)}, expected True or False")
+    raise_parse_error(node, f"got {_format_excerpt(node)}, expected True or False")
 
 
 def dtype_name(node: ast.expr) -> str:
@@ -126,14 +126,14 @@ def _float_literal(node: ast.expr, dtype: str) -> float:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         sign, inner = -1.0, node.operand
     if not isinstance(inner, ast.Constant) or not isinstance(inner.value, (int, float)) or dtype not in _LARGEST:
-        raise_parse_error(node, f"got {_excerpt(node)}, expected a literal of {dtype}")
+        raise_parse_error(node, f"got {_format_excerpt(node)}, expected a literal of {dtype}")
     try:
         value = sign * float(inner.value)
     except OverflowError:
-        raise_parse_error(node, f"the literal {_excerpt(node)} does not fit {dtype}")
+        raise_parse_error(node, f"the literal {_format_excerpt(node)} does not fit {dtype}")
     rounded = float(ir.const(value, dtype).value) if abs(value) <= _LARGEST[dtype] else math.inf
     if not math.isfinite(rounded):
-        raise_parse_error(node, f"the literal {_excerpt(node)} does not fit {dtype}")
+        raise_parse_error(node, f"the literal {_format_excerpt(node)} does not fit {dtype}")
     return rounded
 
 
@@ -197,7 +197,7 @@ class ExprReader:
 
         Raises ModelError if the buffer is unknown or has another number of axes."""
         if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
-            raise_parse_error(node, f"got {_excerpt(node)}, expected buffer[indices]")
+            raise_parse_error(node, f"got {_format_excerpt(node)}, expected buffer[indices]")
         buffer = self.names.get(unescape_keyword(node.value.id))
         if not isinstance(buffer, ir.Buffer):
             raise_parse_error(node, f"{node.value.id} is not a buffer that is declared here")
@@ -272,11 +272,11 @@ Annotations = tuple[tuple[str, int | str], ...]
 def _read_annotations(node: ast.expr) -> Annotations:
     """Return the annotations in a dictionary literal, whose values are integers or strings."""
     if not isinstance(node, ast.Dict):
-        raise_parse_error(node, f"annotations: got {_excerpt(node)}, expected {{'key': value}}")
+        raise_parse_error(node, f"annotations: got {_format_excerpt(node)}, expected {{'key': value}}")
     pairs: list[tuple[str, int | str]] = []
     for key, value in zip(node.keys, node.values, strict=True):
         if key is None:
-            raise_parse_error(node, f"annotations: got {_excerpt(node)}, expected {{'key': value}}")
+            raise_parse_error(node, f"annotations: got {_format_excerpt(node)}, expected {{'key': value}}")
         is_text = isinstance(value, ast.Constant) and isinstance(value.value, str)
         pairs.append((string_literal(key), string_literal(value) if is_text else integer_literal(value)))
     return tuple(pairs)
@@ -299,7 +299,7 @@ def _thread_axis(parts: CallParts) -> str:
 def _target_name(node: ast.expr) -> str:
     """Return the name in the target of an assignment or of a loop. ModelError if the target is no single name."""
     if not isinstance(node, ast.Name):
-        raise_parse_error(node, f"got {_excerpt(node)}, expected a name")
+        raise_parse_error(node, f"got {_format_excerpt(node)}, expected a name")
     return unescape_keyword(node.id)
 
 
@@ -346,7 +346,7 @@ class NameScope(ExprReader):
                 f"wrong extent; got {ast.unparse(node)}, expected an integer or an expression over symbolic sizes",
                 "write an integer literal, or an expression over the scalar parameters",
             )
-        return _int_or_expr(value)
+        return _simplify_extent(value)
 
     def depends_on_sizes_only(self, extent: ir.Expr) -> bool:
         """Test whether an extent depends only on literals and on the symbolic sizes of the function."""
@@ -359,7 +359,9 @@ class NameScope(ExprReader):
         parts.check_arguments(2, 2, "scope", "align", "slots")
         shape = parts.args[0]
         if not isinstance(shape, ast.Tuple):
-            raise_parse_error(shape, f"buffer {name}: wrong shape; got {_excerpt(shape)}, expected a tuple of extents")
+            raise_parse_error(
+                shape, f"buffer {name}: wrong shape; got {_format_excerpt(shape)}, expected a tuple of extents"
+            )
         found = string_literal(parts.options["scope"]) if "scope" in parts.options else scope
         if found not in ir.SCOPES:
             raise_parse_error(
@@ -544,10 +546,10 @@ class NameScope(ExprReader):
 
         ``counts``: extents of the loops over ``variables``."""
         pairs = zip(variables, counts, strict=True)
-        return {var.name: _int_or_expr(count) for var, count in pairs if self.depends_on_sizes_only(count)}
+        return {var.name: _simplify_extent(count) for var, count in pairs if self.depends_on_sizes_only(count)}
 
 
-def _int_or_expr(extent: ir.Expr) -> Any:
+def _simplify_extent(extent: ir.Expr) -> Any:
     """Return the value of an extent that is an integer literal; any other extent is returned unchanged.
 
     That is an expression over symbolic sizes (:mod:`microc.tir.symbolic`)."""

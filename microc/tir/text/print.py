@@ -62,32 +62,36 @@ Annotations = tuple[tuple[str, int | str], ...]
 
 def to_text(func: ir.PrimFunc) -> str:
     """Return a function as text, which :func:`microc.tir.text.from_text` parses to an equal function."""
-    params = [f"    {_identifier(p.name)}: T.Buffer({_buffer_arguments(p, 'global')}),\n" for p in func.params]
-    params += [f"    {_identifier(v.name)}: T.{v.dtype},\n" for v in func.scalars]
+    params = [
+        f"    {_format_identifier(p.name)}: T.Buffer({_format_buffer_arguments(p, 'global')}),\n" for p in func.params
+    ]
+    params += [f"    {_format_identifier(v.name)}: T.{v.dtype},\n" for v in func.scalars]
     printer = _StatementPrinter()
     printer.lines = [
         "@T.prim_func",
-        f"def {_identifier(func.name)}(\n{''.join(params)}):" if params else f"def {_identifier(func.name)}():",
+        f"def {_format_identifier(func.name)}(\n{''.join(params)}):"
+        if params
+        else f"def {_format_identifier(func.name)}():",
     ]
     if func.annotations:
-        printer.print_line(f"T.func_attr({_annotations_text(func.annotations)})")
+        printer.print_line(f"T.func_attr({_format_annotations(func.annotations)})")
     printer.print_suite(func.body)
     return "\n".join(printer.lines) + "\n"
 
 
 def expr_text(expr: ir.Expr) -> str:
     """Return the text of an expression in TIR text."""
-    return _text_and_precedence(expr)[0]
+    return _format_with_precedence(expr)[0]
 
 
-def _identifier(name: str) -> str:
+def _format_identifier(name: str) -> str:
     """Return a name as it is written in TIR text. InternalError if it is no identifier."""
     if not name.isidentifier():
         raise InternalError(f"TIR text cannot contain the name {name!r}: it is no identifier")
     return escape_keyword(name)
 
 
-def _annotations_text(pairs: Annotations) -> str:
+def _format_annotations(pairs: Annotations) -> str:
     return "{" + ", ".join(f"{_quote(key)}: {_quote(v) if isinstance(v, str) else int(v)}" for key, v in pairs) + "}"
 
 
@@ -96,12 +100,12 @@ def _quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _tuple_text(items: list[str]) -> str:
+def _format_tuple(items: list[str]) -> str:
     return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
 
 
-def _buffer_arguments(buffer: ir.Buffer, default_scope: str | None) -> str:
-    parts = [_tuple_text([_extent_text(n) for n in buffer.shape]), f'"{buffer.dtype}"']
+def _format_buffer_arguments(buffer: ir.Buffer, default_scope: str | None) -> str:
+    parts = [_format_tuple([_format_extent(n) for n in buffer.shape]), f'"{buffer.dtype}"']
     if buffer.scope != default_scope:
         parts.append(f'scope="{buffer.scope}"')
     if buffer.align:
@@ -111,7 +115,7 @@ def _buffer_arguments(buffer: ir.Buffer, default_scope: str | None) -> str:
     return ", ".join(parts)
 
 
-def _extent_text(extent: object) -> str:
+def _format_extent(extent: object) -> str:
     """Return the text of an extent: a number, or an expression over symbolic sizes."""
     return expr_text(extent) if isinstance(extent, ir.Expr) else str(extent)
 
@@ -149,7 +153,7 @@ class _StatementPrinter:
     def print_statement(self, stmt: ir.Stmt) -> None:
         match stmt:
             case ir.Store(buffer, indices, value):
-                self.print_line(f"{_element_text(buffer, indices)} = {expr_text(value)}")
+                self.print_line(f"{_format_element(buffer, indices)} = {expr_text(value)}")
             case ir.For():
                 self._print_loop(stmt)
             case ir.If(condition, then, otherwise):
@@ -168,10 +172,12 @@ class _StatementPrinter:
                     self.print_line("pass")
                 self.indent -= 1
             case ir.Let(var, value, body):
-                self.print_line(f"{_identifier(var.name)}: T.{var.dtype} = {expr_text(value)}")
+                self.print_line(f"{_format_identifier(var.name)}: T.{var.dtype} = {expr_text(value)}")
                 self.print_suite(body)
             case ir.Alloc(buffer, body):
-                self.print_line(f"{_identifier(buffer.name)} = T.alloc_buffer({_buffer_arguments(buffer, None)})")
+                self.print_line(
+                    f"{_format_identifier(buffer.name)} = T.alloc_buffer({_format_buffer_arguments(buffer, None)})"
+                )
                 self.print_suite(body)
             case ir.Evaluate(value):
                 self.print_line(f"T.evaluate({expr_text(value)})")
@@ -186,7 +192,7 @@ class _StatementPrinter:
             chain.append(body)
             body = body.body
         if len(chain) > 1:
-            names = ", ".join(_identifier(f.var.name) for f in chain)
+            names = ", ".join(_format_identifier(f.var.name) for f in chain)
             extents = ", ".join(expr_text(f.extent) for f in chain)
             self.print_nested(f"for {names} in T.grid({extents}):", body)
             return
@@ -196,21 +202,20 @@ class _StatementPrinter:
         if loop.var.dtype != "int32":
             arguments.append(f'dtype="{loop.var.dtype}"')
         if loop.annotations:
-            arguments.append(f"annotations={_annotations_text(loop.annotations)}")
-        self.print_nested(f"for {_identifier(loop.var.name)} in T.{word}({', '.join(arguments)}):", loop.body)
+            arguments.append(f"annotations={_format_annotations(loop.annotations)}")
+        self.print_nested(f"for {_format_identifier(loop.var.name)} in T.{word}({', '.join(arguments)}):", loop.body)
 
     def _print_block(self, block: ir.Block) -> None:
         self.print_line(f"with T.block({_quote(block.name)}):")
         self.indent += 1
         for i in block.iters:
             dtype = "" if i.var.dtype == "int32" else f', dtype="{i.var.dtype}"'
-            self.print_line(
-                f"{_identifier(i.var.name)} = T.axis.{AXES[i.kind]}({_extent_text(i.extent)}, {expr_text(i.binding)}{dtype})"
-            )
+            name, extent = _format_identifier(i.var.name), _format_extent(i.extent)
+            self.print_line(f"{name} = T.axis.{AXES[i.kind]}({extent}, {expr_text(i.binding)}{dtype})")
         if block.predicate is not None:
             self.print_line(f"T.where({expr_text(block.predicate)})")
         if block.annotations:
-            self.print_line(f"T.block_attr({_annotations_text(block.annotations)})")
+            self.print_line(f"T.block_attr({_format_annotations(block.annotations)})")
         if block.init is not None:
             self.print_nested("with T.init():", block.init)
         self.print_suite(block.body)
@@ -223,55 +228,55 @@ def _can_join_grid(loop: ir.For) -> bool:
     return plain and isinstance(loop.extent, ir.Const) and loop.extent.dtype == "int32"
 
 
-def _element_text(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> str:
-    return f"{_identifier(buffer.name)}[{', '.join(expr_text(i) for i in indices) or '()'}]"
+def _format_element(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> str:
+    return f"{_format_identifier(buffer.name)}[{', '.join(expr_text(i) for i in indices) or '()'}]"
 
 
-def _text_and_precedence(expr: ir.Expr) -> tuple[str, int]:
+def _format_with_precedence(expr: ir.Expr) -> tuple[str, int]:
     """Return the text of an expression, and the precedence of its outermost operator."""
     match expr:
         case ir.Const():
-            return _literal_text(expr)
+            return _format_literal(expr)
         case ir.Var(name):
-            return _identifier(name), ATOM
+            return _format_identifier(name), ATOM
         case ir.Bin(op, a, b) if op in NAMED_BINARY:
             return f"T.{op}({expr_text(a)}, {expr_text(b)})", ATOM
         case ir.Bin(op, a, b):
             if op not in INFIX:
                 raise InternalError(f"unknown operator {op!r}")
             sign, level = INFIX[op]
-            left = _bracketed_text(a, level + (level == COMPARISON))
-            return f"{left} {sign} {_bracketed_text(b, level + 1)}", level
+            left = _format_operand(a, level + (level == COMPARISON))
+            return f"{left} {sign} {_format_operand(b, level + 1)}", level
         case ir.Un("neg", ir.Const() as a):
             return f"T.neg({expr_text(a)})", ATOM
         case ir.Un(op, a):
             if op not in PREFIX:
                 raise InternalError(f"unknown operator {op!r}")
             sign, level = PREFIX[op]
-            return f"{sign}{_bracketed_text(a, level)}", level
+            return f"{sign}{_format_operand(a, level)}", level
         case ir.Cast(dtype, a):
             return f'T.Cast("{dtype}", {expr_text(a)})', ATOM
         case ir.Select(c, a, b):
             return f"T.Select({expr_text(c)}, {expr_text(a)}, {expr_text(b)})", ATOM
         case ir.Load(buffer, indices):
-            return _element_text(buffer, indices), ATOM
+            return _format_element(buffer, indices), ATOM
         case ir.AddressOf(buffer, indices, extent, writes, step):
             options = (f", extent={extent}" if extent != 1 else "") + (", writes=True" if writes else "")
             options += f", step={step}" if step != 1 else ""
-            return f"T.address_of({_element_text(buffer, indices)}{options})", ATOM
+            return f"T.address_of({_format_element(buffer, indices)}{options})", ATOM
         case ir.Call():
-            return _call_text(expr), ATOM
+            return _format_call(expr), ATOM
         case _:
             raise InternalError(f"TIR text: unknown type of expression; got {type(expr).__name__}")
 
 
-def _bracketed_text(expr: ir.Expr, level: int) -> str:
+def _format_operand(expr: ir.Expr, level: int) -> str:
     """Return the text of an operand, in brackets if its operator's precedence is below ``level``."""
-    text, binds = _text_and_precedence(expr)
+    text, binds = _format_with_precedence(expr)
     return text if binds >= level else f"({text})"
 
 
-def _call_text(expr: ir.Call) -> str:
+def _format_call(expr: ir.Call) -> str:
     arguments = ", ".join(expr_text(a) for a in expr.args)
     plain = expr.name.isidentifier() and expr.name not in RESERVED and not dtypes.is_valid(expr.name)
     if plain and escape_keyword(expr.name) == expr.name and expr.args and expr.args[0].dtype == expr.dtype:
@@ -279,7 +284,7 @@ def _call_text(expr: ir.Call) -> str:
     return f'T.call({", ".join(part for part in (_quote(expr.name), arguments) if part)}, dtype="{expr.dtype}")'
 
 
-def _literal_text(expr: ir.Const) -> tuple[str, int]:
+def _format_literal(expr: ir.Const) -> tuple[str, int]:
     """Return the text of a literal, and its precedence."""
     value = expr.value
     if expr.dtype == "bool":

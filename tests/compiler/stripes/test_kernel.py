@@ -111,6 +111,6 @@ def test_blocks_divide_what_the_next_layer_asks_for() -> None:
     assert [s.block for s in choose_blocks((down, last), 4)] == [3, 3]
     first, second = choose_blocks((down, LayerGeometry(window, 13)), 13)
     assert (first.block, second.block, first.phase) == (13, 13, 1)
-    assert first.computed == 26  # from row -12 on
+    assert first.computed_row_count == 26  # from row -12 on
     reading = LayerGeometry(window, 13, whole=True)
     assert choose_blocks((reading, LayerGeometry(window, 13)), 13)[0].block == 1
