@@ -159,7 +159,7 @@ def similar_names_hint(requested_name: str, known_names: Iterable[str]) -> str:
         for low, name in names.items()
         if len(requested_name) > 1 and requested_name.lower() in low and name not in close
     ]
-    return f"did you mean {' or '.join(map(_quote_words, close[:NEAREST]))}?" if close else ""
+    return f"did you mean {' or '.join(map(_quote_if_needed, close[:NEAREST]))}?" if close else ""
 
 
 def similar_files_hint(path: Path) -> str:
@@ -181,11 +181,11 @@ def known_names_hint(requested_name: str, known_names: Iterable[str], plural_nou
 
     ``plural_noun``: noun before that list, such as "layers"."""
     names = list(known_names)
-    listed = ", ".join(map(_quote_words, names[:LISTED])) or "none"
+    listed = ", ".join(map(_quote_if_needed, names[:LISTED])) or "none"
     more = f", and {len(names) - LISTED} more" if len(names) > LISTED else ""
     return similar_names_hint(requested_name, names) or f"{plural_noun}: {listed}{more}"
 
 
-def _quote_words(name: str) -> str:
+def _quote_if_needed(name: str) -> str:
     """Quote a name for a message if it contains spaces or unprintable characters."""
     return name if name.isprintable() and " " not in name else repr(name)

@@ -501,7 +501,7 @@ class Module:
         """Return the module with a memory plan."""
         return replace(self, plan=plan)
 
-    def base_of(self, name: str) -> tuple[str, int]:
+    def base_and_offset(self, name: str) -> tuple[str, int]:
         """Follow views from a value to the value that owns the memory. Return the owner's name, and the byte offset
         in its memory."""
         views, offset = {view.name: view for view in self.views}, 0

@@ -294,9 +294,9 @@ def _check_plugin(plugin: Plugin, file_name: str) -> None:
             )
         if not tuple(operator.cases()):
             raise UsageError(
-                f"operator {operator.name!r} has no cases, which are its tests",
+                f"operator {operator.name!r} has no test cases",
                 where=file_name,
-                hint="yield one Case at least",
+                hint="return at least one Case from OpDef.cases",
             )
     for name in plugin.onnx:
         if not all(name.partition("::")[::2]):
@@ -319,7 +319,7 @@ def _check_plugin(plugin: Plugin, file_name: str) -> None:
                 raise UsageError(
                     f"instruction set {s.name!r} has bodies of unknown intrinsics: {', '.join(strange)}",
                     where=file_name,
-                    hint="use those of microc/isa/vocabulary, or give their meanings as intrinsics",
+                    hint="use intrinsics of microc/isa/vocabulary, or define new ones in InstructionSet(intrinsics=...)",
                 )
     for intrinsic in plugin.externs:
         if (

@@ -37,7 +37,7 @@ class Target:
         """Test whether the core has a feature."""
         return feature in self.features
 
-    def having(self, *features: str) -> Target:
+    def with_features(self, *features: str) -> Target:
         """Return the target with additional features."""
         return replace(self, features=self.features.union(features))
 
@@ -168,7 +168,7 @@ class Fetches:
     entries: float = 1.0
     inside: tuple[Fetches, ...] = ()
 
-    def missed(self, cache_bytes: int) -> float:
+    def count_missed_bytes(self, cache_bytes: int) -> float:
         """Return the number of bytes that a call fetches from memory if there is an instruction cache of
         ``cache_bytes`` bytes, which is empty at the start of the call.
 
@@ -179,7 +179,7 @@ class Fetches:
         if self.nbytes <= cache_bytes:
             return min(self.nbytes * self.entries, self.executed)
         own = self.executed - sum(loop.executed for loop in self.inside)
-        return own + sum(loop.missed(cache_bytes) for loop in self.inside)
+        return own + sum(loop.count_missed_bytes(cache_bytes) for loop in self.inside)
 
 
 NOTHING = Fetches()
@@ -200,7 +200,7 @@ class Fetching:
 
     def waits(self, code: Fetches) -> float:
         """Return the number of cycles that one call waits for its instructions."""
-        return self.wait_states * code.missed(self.cache_bytes) / self.line_bytes
+        return self.wait_states * code.count_missed_bytes(self.cache_bytes) / self.line_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,10 +278,12 @@ class Board:
         if own is None:
             return None
         flash = next(m for m in regions if m["kind"] == "flash")
-        linked = Fetching(**{**_access_speed(flash), **flash.get("fetch", {})})
+        linked = Fetching(**{**_read_access_speed(flash), **flash.get("fetch", {})})
         cache = linked.cache_bytes if own.get("cached") else 0
         main = own is next(m for m in regions if m["kind"] == "ram")
-        return CodeMemory(own["name"], own["size"], Fetching(**_access_speed(own), cache_bytes=cache), linked, main)
+        return CodeMemory(
+            own["name"], own["size"], Fetching(**_read_access_speed(own), cache_bytes=cache), linked, main
+        )
 
     @property
     def npu_constants(self) -> str:
@@ -301,7 +303,7 @@ class Board:
         return sum(r.size for r in self.regions if r.kind == "ram")
 
 
-def _access_speed(region: Mapping[str, Any]) -> dict[str, int]:
+def _read_access_speed(region: Mapping[str, Any]) -> dict[str, int]:
     """Return the wait states and the line length, in bytes, from the TOML table of a memory region, if the table
     contains them."""
     return {key: region[key] for key in ("wait_states", "line_bytes") if key in region}

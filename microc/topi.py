@@ -48,9 +48,9 @@ def apply(op: str, *tensors: te.Tensor, **attrs: Attr) -> Any:
     made = registry.infer(op, attrs, kinds)
     whole = {**definition.defaults, **attrs}
     if definition.scalar is not None:
-        return _elementwise(definition, whole, tensors, made[0])
+        return _build_elementwise_tensor(definition, whole, tensors, made[0])
     operands = tuple(
-        Operand(kind, None, _make_reshaping_getter(tensor), _raise_for_constant)
+        Operand(kind, None, _make_reshaping_getter(tensor), _refuse_constant)
         for kind, tensor in zip(kinds, tensors, strict=True)
     )
     assert definition.compute is not None
@@ -89,7 +89,7 @@ def reshape_view(tensor: te.Tensor, shape: Sequence[int]) -> te.Tensor:
     return te.compute(wanted, element, f"{tensor.name}_view")
 
 
-def _elementwise(
+def _build_elementwise_tensor(
     definition: OpDef, attrs: dict[str, Attr], tensors: Sequence[te.Tensor], kind: TensorType
 ) -> te.Tensor:
     """Build the result of an elementwise operator: each element is computed from one element of each operand,
@@ -113,7 +113,7 @@ def _make_reshaping_getter(tensor: te.Tensor) -> Callable[..., te.Tensor]:
     return lambda shape=None: tensor if shape is None else reshape_view(tensor, shape)
 
 
-def _raise_for_constant(array: Array) -> te.Tensor:
+def _refuse_constant(array: Array) -> te.Tensor:
     """Raise ProgramError, because a tensor expression cannot contain a constant array."""
     raise ProgramError(
         "the operator needs constant tables, which a tensor expression cannot contain",

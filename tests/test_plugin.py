@@ -227,7 +227,7 @@ def test_an_extern_that_does_it_all() -> None:
         ("x = (", "fails: SyntaxError"),
         ("x = 1", "defines no plugin"),
         ("from microc.plugin import *\nPLUGIN = Plugin(operators=(OpDef('a', None, None),))", "needs either scalar or compute"),
-        ("from microc.plugin import *\nPLUGIN = Plugin(operators=(OpDef('a', None, None, scalar=print),))", "has no cases"),
+        ("from microc.plugin import *\nPLUGIN = Plugin(operators=(OpDef('a', None, None, scalar=print),))", "has no test cases"),
         ("from microc.plugin import *\nPLUGIN = Plugin(onnx={'Snake': print})", "domain::operator"),
         ("from microc.plugin import *\nPLUGIN = Plugin(externs=(extern('sin', (), ir.const(1, 'int32'), ''),))", "'sin'"),
     ],

@@ -97,12 +97,12 @@ class _OpenClExprPrinter(ExprPrinter):
         kinds = {dtype_abbreviation(dtype): dtypes.c_name(dtype) for dtype in _OPENCL_SCALAR_TYPES}
         for name in self.helpers:
             op, _, short = name.rpartition("_")
-            if op not in BINARY or not BINARY[op].body:
+            if op not in BINARY or not BINARY[op].c_helper_body:
                 raise UnsupportedError(
                     f"intrinsic {name}: it has no definition in OpenCL C",
                     hint="replace the intrinsic by arithmetic operators",
                 )
-            body = BINARY[op].body.replace("{type}", kinds[short]).splitlines()
+            body = BINARY[op].c_helper_body.replace("{type}", kinds[short]).splitlines()
             head = f"static inline {kinds[short]} {name}({kinds[short]} a, {kinds[short]} b)"
             lines += [head, "{", *(INDENT + line for line in body), "}"]
         return lines
@@ -228,7 +228,7 @@ class _OpenClStmtPrinter(StmtPrinter):
 
 def _operator_token(op: str) -> str:
     """Return the token of C and OpenCL C for a binary operator of TIR: ``+`` for ``add``."""
-    c_operator = BINARY[op].c
+    c_operator = BINARY[op].c_notation
     assert c_operator is not None
     return c_operator[0]
 

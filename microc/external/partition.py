@@ -236,7 +236,7 @@ class _MatchCandidate:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        return self.match.whole
+        return self.match.covered_nodes
 
 
 def _iterate_pattern_matches(graph: Graph, backends: Sequence[Backend]) -> Iterator[_MatchCandidate]:

@@ -117,7 +117,7 @@ def _check_dependence_on_inputs(
         raise UsageError(
             f"output {', '.join(map(repr, outputs))} also depends on the input {missing[0]!r}",
             where=graph.name,
-            hint="name it as an input too, or name tensors after it on every path",
+            hint="name it as an input too, or name a tensor on every path from it to the output",
         )
 
 

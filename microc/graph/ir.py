@@ -55,7 +55,9 @@ class Quant:
                 "expected equal numbers, at least 1"
             )
         if self.axis is None and len(self.scale) != 1:
-            raise InternalError(f"Quant: got {len(self.scale)} scales without an axis, expected one")
+            raise InternalError(
+                f"Quant: got {len(self.scale)} scales without an axis, expected an axis or a single scale"
+            )
 
 
 @dataclass(frozen=True, slots=True)

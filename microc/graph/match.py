@@ -93,16 +93,16 @@ class P:
 class Replacement:
     """Replacement of a match.
 
-    It consists of ``nodes`` that compute the outputs of the root, or of an existing value ``same`` that the root's
-    output is replaced by. ``types``, ``consts``: types and data of the new values and constants."""
+    It consists of ``nodes`` that compute the outputs of the root. Or ``existing_value`` names the value that replaces the
+    root's output. ``types``, ``consts``: types and data of the new values and constants."""
 
     nodes: tuple[Node, ...] = ()
     types: Mapping[str, TensorType] = field(default_factory=dict)
     consts: Mapping[str, Array] = field(default_factory=dict)
-    same: str = ""
+    existing_value: str = ""
 
     def __repr__(self) -> str:
-        return f"<Replacement: {self.same or f'{len(self.nodes)} operators'}>"
+        return f"<Replacement: {self.existing_value or f'{len(self.nodes)} operators'}>"
 
 
 class Scope:
@@ -143,14 +143,14 @@ class Match:
     """A match of a pattern, from which a rule's function builds the replacement.
 
     ``root``: the node whose output the pattern describes. ``values``, ``nodes``: captured values and nodes by name.
-    ``whole``: all nodes that the pattern covers. :meth:`emit` and :meth:`constant` collect new nodes and constants;
+    ``covered_nodes``: all nodes that the pattern covers. :meth:`emit` and :meth:`constant` collect new nodes and constants;
     :meth:`replacement` returns them."""
 
     scope: Scope
     root: Node
     values: Mapping[str, str]
     nodes: Mapping[str, Node]
-    whole: tuple[Node, ...] = ()
+    covered_nodes: tuple[Node, ...] = ()
     _nodes: list[Node] = field(default_factory=list)
     _types: dict[str, TensorType] = field(default_factory=dict)
     _consts: dict[str, Array] = field(default_factory=dict)
@@ -229,11 +229,11 @@ Rule = tuple[Op, Callable[[Match], Replacement | None]]
 
 @dataclass(frozen=True, slots=True)
 class _Captures:
-    """Values and nodes that a partial match has captured, by name. ``whole``: all nodes that the match covers."""
+    """Values and nodes that a partial match has captured, by name. ``covered_nodes``: all nodes that the match covers."""
 
     values: Mapping[str, str]
     nodes: Mapping[str, Node]
-    whole: tuple[Node, ...] = ()
+    covered_nodes: tuple[Node, ...] = ()
 
     def with_value(self, name: str, value: str) -> _Captures | None:
         """Return the captures with ``value`` added under ``name``; None if another value is already captured as
@@ -242,18 +242,18 @@ class _Captures:
             return self
         if self.values.get(name, value) != value:
             return None
-        return _Captures({**self.values, name: value}, self.nodes, self.whole)
+        return _Captures({**self.values, name: value}, self.nodes, self.covered_nodes)
 
     def with_node(self, name: str, node: Node) -> _Captures:
         """Return the captures with ``node`` added, under ``name`` unless the name is empty."""
-        whole = self.whole if any(node is each for each in self.whole) else (*self.whole, node)
+        whole = self.covered_nodes if any(node is each for each in self.covered_nodes) else (*self.covered_nodes, node)
         return _Captures(self.values, {**self.nodes, name: node} if name else self.nodes, whole)
 
 
 def find_matches(pattern: Op, node: Node, scope: Scope) -> Iterator[Match]:
     """Yield every match of a pattern that has ``node`` as its root."""
     for found in _match_node(pattern, node, scope, _Captures({}, {})):
-        yield Match(scope, node, found.values, found.nodes, found.whole)
+        yield Match(scope, node, found.values, found.nodes, found.covered_nodes)
 
 
 def _match_value(pattern: Pattern, value: str, scope: Scope, captures: _Captures) -> Iterator[_Captures]:
@@ -365,10 +365,10 @@ class _Sweep:
     def apply_replacement(self, node: Node, replacement: Replacement) -> bool:
         """Apply the replacement of a node. Returns False if it is impossible, because graph outputs must keep their
         names."""
-        if replacement.same and not self.alias_output(node.outputs[0], replacement.same):
+        if replacement.existing_value and not self.alias_output(node.outputs[0], replacement.existing_value):
             return False
         made = {name for new in replacement.nodes for name in new.outputs}
-        if not replacement.same and not made.issuperset(name for name in node.outputs if name):
+        if not replacement.existing_value and not made.issuperset(name for name in node.outputs if name):
             raise InternalError(
                 f"rewrite: a replacement of {node.op} does not compute all of its outputs; got {sorted(made)}, "
                 f"expected {sorted(name for name in node.outputs if name)}",

@@ -147,16 +147,16 @@ class _GraphParts:
 class _DataSource:
     """Source of the data of one graph's constants and state.
 
-    ``consts``, ``state``: arrays by name. If ``numbered`` is False, their names are the names of the values after
-    ``prefix``. If ``numbered`` is True, their names are numbers in the order of declaration; the first constant of this
-    graph has number ``first``. ``graphs``: the nested graphs read so far, by number."""
+    ``consts``, ``state``: arrays by name. If ``has_numbers_as_names`` is False, their names are the names of the values
+    after ``name_prefix``. If it is True, their names are numbers in the order of declaration; the first constant of this
+    graph has number ``first_constant_number``. ``nested_graph_by_number``: the nested graphs read so far."""
 
     consts: Mapping[str, Array]
     state: Mapping[str, Array]
-    numbered: bool
-    first: int
-    prefix: str
-    graphs: Mapping[int, Graph]
+    has_numbers_as_names: bool
+    first_constant_number: int
+    name_prefix: str
+    nested_graph_by_number: Mapping[int, Graph]
 
 
 def from_text(text: str, consts: Mapping[str, Array], state: Mapping[str, Array], *, numbered: bool = False) -> Graph:
@@ -307,9 +307,9 @@ class _LineReader(Scanner):
     def read_region(self) -> Graph:
         """Read the number of a nested graph; return the graph."""
         number = self.read_integer()
-        if number not in self.source.graphs:
+        if number not in self.source.nested_graph_by_number:
             self.fail(f"region {number} is not defined after this graph")
-        return self.source.graphs[number]
+        return self.source.nested_graph_by_number[number]
 
     def read_location(self) -> Loc:
         self.expect_next("(")
@@ -370,8 +370,10 @@ class _LineReader(Scanner):
 
         ``keyword``: ``const`` or ``state``; ``position``: number of earlier constants (or states) in the graph."""
         source = self.source
-        data, first = (source.consts, source.first) if keyword == "const" else (source.state, 0)
-        array = data.get(f"{keyword}{first + position}" if source.numbered else f"{source.prefix}{name}")
+        data, first = (source.consts, source.first_constant_number) if keyword == "const" else (source.state, 0)
+        array = data.get(
+            f"{keyword}{first + position}" if source.has_numbers_as_names else f"{source.name_prefix}{name}"
+        )
         kind = self.parts.types[name]
         if array is None:
             self.fail(f"the data of {keyword} {name!r} are missing")

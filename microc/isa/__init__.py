@@ -59,7 +59,7 @@ __all__ = [
 
 
 def c_bodies_of_intrinsic(intrinsic_name: str, cpu: str) -> Iterator[tuple[str, Body]]:
-    """Iterate over (C preprocessor condition, C body) of an intrinsic, or of a conversion of 16-bit floats, on the core
+    """Yield (C preprocessor condition, C body) of an intrinsic, or of a conversion of 16-bit floats, on the core
     ``cpu``.
 
     Bodies of the core's instruction sets come first, in order of preference, then bodies that suit any core."""

@@ -31,7 +31,7 @@ MAX_BYTE_STEP = ((1 << 8) - 1) // 15
 
 
 def _build_arithmetic_bodies() -> Iterator[tuple[str, str]]:
-    """Iterate over the C bodies of arithmetic intrinsics on vectors of int32: (intrinsic, C body)."""
+    """Yield the C bodies of arithmetic intrinsics on vectors of int32: (intrinsic, C body)."""
     for name, function in _LANEWISE.items():
         yield f"{name}_i32x4", f"return {function}_s32(a, b);"
     for name in NUMBERED:
@@ -44,7 +44,7 @@ def _build_arithmetic_bodies() -> Iterator[tuple[str, str]]:
 
 
 def _build_memory_access_bodies() -> Iterator[tuple[str, str]]:
-    """Iterate over the C bodies of widening loads and narrowing stores: (intrinsic, C body).
+    """Yield the C bodies of widening loads and narrowing stores: (intrinsic, C body).
 
     There are bodies for contiguous elements and for elements at given offsets, and for all lanes and the first n
     lanes."""
@@ -67,7 +67,7 @@ def _build_memory_access_bodies() -> Iterator[tuple[str, str]]:
 
 
 def _build_saturating_bodies() -> Iterator[tuple[str, Body]]:
-    """Iterate over the bodies of saturating intrinsics: (intrinsic, C body).
+    """Yield the bodies of saturating intrinsics: (intrinsic, C body).
 
     VQMOVN saturates each lane to 16 bits in its low half; a second VQMOVN saturates it to a byte. Unlike clamping,
     that needs no vector registers for the bounds. The bodies are inline assembly, because the high halves of the
@@ -100,7 +100,7 @@ def _format_lane_narrowing(declaration: str, instruction: str, source: str) -> s
 
 
 def _format_short_copy_lines(element_bits: int) -> Iterator[str]:
-    """Iterate over the C lines that copy few elements, if their number is known when the C is compiled: by words, or
+    """Yield the C lines that copy few elements, if their number is known when the C is compiled: by words, or
     by vectors without a loop."""
     yield f"if (__builtin_constant_p(n) && n <= {WORDS * 8 // element_bits}) {{"
     yield f"    (void)memcpy(p, q, (size_t)n * {element_bits // 8}U);"
@@ -116,7 +116,7 @@ def _format_short_copy_lines(element_bits: int) -> Iterator[str]:
 
 
 def _build_copy_and_fill_bodies() -> Iterator[tuple[str, Body]]:
-    """Iterate over the bodies of copies and fills of contiguous memory: (intrinsic, C body). They are
+    """Yield the bodies of copies and fills of contiguous memory: (intrinsic, C body). They are
     tail-predicated loops (DLSTP, LETP)."""
     for short in COPIED.values():
         size = int(short[1:])
@@ -135,7 +135,7 @@ def _build_copy_and_fill_bodies() -> Iterator[tuple[str, Body]]:
 
 
 def _build_strided_copy_bodies() -> Iterator[tuple[str, Body]]:
-    """Iterate over the bodies of strided copies: (intrinsic, C body).
+    """Yield the bodies of strided copies: (intrinsic, C body).
 
     They gather 16 bytes at once if the offsets fit 8 bits, else eight elements at once."""
     for short in MOVED.values():
@@ -146,7 +146,7 @@ def _build_strided_copy_bodies() -> Iterator[tuple[str, Body]]:
 
 
 def _format_gather_lines(dtype_suffix: str, element_bits: int) -> Iterator[str]:
-    """Iterate over the C lines that gather vectors with lanes of ``element_bits`` bits: up to four vectors without a
+    """Yield the C lines that gather vectors with lanes of ``element_bits`` bits: up to four vectors without a
     loop, else a loop, and then the remaining lanes under a predicate."""
     lanes, kind, width = (
         128 // element_bits,
@@ -224,7 +224,7 @@ def _format_select_by_comparison(op: str, x: str, y: str) -> str:
 
 
 def _build_float_vector_bodies() -> Iterator[tuple[str, str, str]]:
-    """Iterate over (intrinsic, type of operation for the cost model, C body) of float32 vectors. The type is empty
+    """Yield (intrinsic, type of operation for the cost model, C body) of float32 vectors. The type is empty
     if the intrinsic needs no instruction."""
     for op in ("add", "sub", "mul"):
         yield f"{op}_f32x4", "vector", f"return v{op}q_f32(a, b);"
@@ -310,7 +310,7 @@ def _format_float32_to_float16_instruction(float16_register: int, float32_regist
 
 
 def _format_term_instructions(row_count: int, vector_count: int) -> Iterator[str]:
-    """Iterate over the instructions that multiply and accumulate one term of K for a tile of ``row_count`` rows by
+    """Yield the instructions that multiply and accumulate one term of K for a tile of ``row_count`` rows by
     ``vector_count`` vectors of columns."""
     for v in range(vector_count):
         weights = f"q{_SPARE[v % 2]}"
@@ -322,7 +322,7 @@ def _format_term_instructions(row_count: int, vector_count: int) -> Iterator[str
 
 
 def _format_addition_to_float32_sums(sum_count: int) -> Iterator[str]:
-    """Iterate over the instructions that add the float16 sums of some consecutive terms to the float32 sums in
+    """Yield the instructions that add the float16 sums of some consecutive terms to the float32 sums in
     memory."""
     for n in range(sum_count):
         yield from (_format_float16_to_float32_instruction(wide, n, odd) for odd, wide in enumerate(_SPARE))
@@ -336,7 +336,7 @@ def _format_addition_to_float32_sums(sum_count: int) -> Iterator[str]:
 
 
 def _format_float16_product_lines(rows: int, vectors: int) -> Iterator[str]:
-    """Iterate over the C lines of a float16 matrix product of ``rows`` rows by ``vectors`` vectors of columns.
+    """Yield the C lines of a float16 matrix product of ``rows`` rows by ``vectors`` vectors of columns.
 
     All registers are fixed, because the register allocators of compilers would else run out of registers."""
     pointers = [f"a{r}" for r in range(rows)]

@@ -160,7 +160,7 @@ def _format_bit_packed_products(packing: BitFields, rows: int, columns: int) -> 
 def _format_bit_packed_loop_lines(
     packing: BitFields, instructions: list[str], outputs: list[str], clobbers: str
 ) -> Iterator[str]:
-    """Iterate over the C lines of the loop over bit-packed weights, which processes 16 bytes of every column in an
+    """Yield the C lines of the loop over bit-packed weights, which processes 16 bytes of every column in an
     iteration."""
     yield f"count = depth / {packing.group};"
     mask = (0xFF << 8 - packing.bits) & 0xFF
@@ -196,7 +196,7 @@ def _format_multiple_row_loop_lines(
     clobbers: str,
     started_sums: int,
 ) -> Iterator[str]:
-    """Iterate over the C lines of the loops over K in a product of several rows.
+    """Yield the C lines of the loops over K in a product of several rows.
 
     The loops process three vectors at once if 3 divides the number of vectors; else four, with a tail-predicated
     remainder. The first iteration is copied before the loop, where it starts ``started_sums`` sums.
@@ -224,7 +224,7 @@ def _format_multiple_row_loop_lines(
 def _format_single_row_loop_lines(
     element_bits: int, instructions: list[str], outputs: list[str], clobbers: str, last_element_lines: list[str]
 ) -> Iterator[str]:
-    """Iterate over the C lines of the loops over K in a product of a single row.
+    """Yield the C lines of the loops over K in a product of a single row.
 
     The loops process three vectors at once if 3 divides the number of vectors. Else they process four at once, then
     up to three more, then a predicated vector. ``last_element_lines``: C lines for a single remaining element,
@@ -256,7 +256,7 @@ def _format_single_row_loop_lines(
 def _format_assembly_statement_lines(
     instructions: Sequence[str], outputs: list[str], inputs: list[str], clobbers: str
 ) -> Iterator[str]:
-    """Iterate over the lines of the C statement ``__asm__`` with these instructions.
+    """Yield the lines of the C statement ``__asm__`` with these instructions.
 
     The statement is ``inline``. Without that, compilers count its lines and do not inline the function, so that
     ``depth`` would not be a literal."""
@@ -360,7 +360,7 @@ _REGISTERS = {
 
 
 def _format_window_instructions(stride: int, pixels: int) -> Iterator[str]:
-    """Iterate over the instructions of a float16 convolution window of ``pixels`` output pixels: a loop over the
+    """Yield the instructions of a float16 convolution window of ``pixels`` output pixels: a loop over the
     rows of the filter."""
     yield from (f"vmov.i32 q{x}, #0" for x in range(pixels))
     yield from ("0:", "mov %[next], %[row]", "add %[row], %[row], %[row_bytes]")

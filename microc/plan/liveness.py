@@ -305,7 +305,7 @@ class Overlaps:
         """Return a pair for each argument of a call that is the value ``base`` or a view of it.
 
         A pair contains the position of the argument, and the offset of the argument in the value in bytes."""
-        arguments = ((k, *self.module.base_of(name)) for k, name in enumerate(call.args))
+        arguments = ((k, *self.module.base_and_offset(name)) for k, name in enumerate(call.args))
         return tuple((k, offset) for k, owner, offset in arguments if owner == base)
 
     def _compute_safe_distances(self, kernel: Kernel, call: Call, old: str, new: str) -> tuple[range, ...]:
@@ -397,7 +397,7 @@ def shared_bytes(module: Module, call: Call) -> int:
 
 def _arena_byte_range(module: Module, name: str) -> range | None:
     """Return the range of bytes that a value occupies in the arena; None if it is not in the arena."""
-    base, offset = module.base_of(name)
+    base, offset = module.base_and_offset(name)
     start = module.plan.offsets.get(base) if module.plan is not None else None
     return None if start is None else range(start + offset, start + offset + module.values[name].nbytes)
 
@@ -409,9 +409,9 @@ def _find_dying_and_starting_values(
     with it.
 
     Workspaces of the call are in both lists. ``time``: index of the call."""
-    touched = dict.fromkeys(module.base_of(name)[0] for name in (*call.reads, *call.writes, *call.workspace))
+    touched = dict.fromkeys(module.base_and_offset(name)[0] for name in (*call.reads, *call.writes, *call.workspace))
     alive_values = [name for name in touched if name in alive]
-    written = {module.base_of(name)[0] for name in call.writes}
+    written = {module.base_and_offset(name)[0] for name in call.writes}
     ending = [name for name in alive_values if alive[name][1] == time and name not in written]
     return ending, [name for name in alive_values if alive[name][0] == time]
 
@@ -461,7 +461,7 @@ def compute_lifetimes(module: Module, *, io_in_arena: bool) -> dict[str, tuple[i
     spans: dict[str, tuple[int, int]] = {}
 
     def extend_lifetime(name: str, time: int) -> None:
-        base, _ = module.base_of(name)
+        base, _ = module.base_and_offset(name)
         if is_in_arena(module, base, io_in_arena=io_in_arena):
             first, last = spans.get(base, (time, time))
             spans[base] = min(first, time), max(last, time)

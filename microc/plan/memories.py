@@ -166,7 +166,7 @@ def _list_constant_uses(module: Module) -> dict[str, list[tuple[int, Traffic]]]:
 
     Constants that have views are left out."""
     uses: dict[str, list[tuple[int, Traffic]]] = {}
-    viewed = {module.base_of(view.name)[0] for view in module.views}
+    viewed = {module.base_and_offset(view.name)[0] for view in module.views}
     for number, call in enumerate(module.calls):
         for name, moved in zip(call.args, call.traffic, strict=True):
             value = module.values[name]
@@ -511,7 +511,7 @@ def _compute_tensor_waits(module: Module, demand: Demand, memories: Sequence[Mem
     waits = {unit: [0.0] * len(memories) for unit in demand.units}
     for call in module.calls:
         for name, moved in zip(call.args, call.traffic, strict=True):
-            unit = by_name.get(module.base_of(name)[0])
+            unit = by_name.get(module.base_and_offset(name)[0])
             if unit is not None:
                 for number, memory in enumerate(memories):
                     waits[unit][number] += memory.waits(moved, module.values[name].nbytes)
@@ -532,7 +532,7 @@ def _make_plan(
     accesses = dict.fromkeys((unit.name for unit in demand.units), 0.0)
     for call in module.calls:
         for name, moved in zip(call.args, call.traffic, strict=True):
-            base, _ = module.base_of(name)
+            base, _ = module.base_and_offset(name)
             if base in accesses:
                 accesses[base] += moved.reads + moved.writes
     offsets: dict[str, int] = {}
@@ -582,7 +582,7 @@ def _add_waits_to_call(
     plan, cycles = module.plan, 0.0
     assert plan is not None
     for name, moved in zip(call.args, call.traffic, strict=True):
-        base, _ = module.base_of(name)
+        base, _ = module.base_and_offset(name)
         at, nbytes = plan.offsets.get(base), module.values[name].nbytes
         if at is not None and plan.arenas:
             number = max(k for k, arena in enumerate(plan.arenas) if arena.size and arena.start <= at)

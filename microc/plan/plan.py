@@ -96,7 +96,7 @@ def _find_predecessors(module: Module) -> list[set[int]]:
     These calls write a value that the call reads, or read or write a value that the call writes. Views of one
     concatenated value may be written in any order, because they are disjoint.
     """
-    bases = {name: module.base_of(name)[0] for name in module.values}
+    bases = {name: module.base_and_offset(name)[0] for name in module.values}
     readers, writers, writers_by_name = (defaultdict[str, set[int]](set) for _ in range(3))
     dependences: list[set[int]] = []
     for k, call in enumerate(module.calls):
@@ -130,7 +130,7 @@ class OrderSearch:
         numbers = {name: k for k, name in enumerate(self.names)}
 
         def numbers_of_base_values(names: Iterable[str]) -> frozenset[int]:
-            return frozenset(numbers[base] for name in names if (base := module.base_of(name)[0]) in numbers)
+            return frozenset(numbers[base] for name in names if (base := module.base_and_offset(name)[0]) in numbers)
 
         self.accessed_values = [numbers_of_base_values((*c.reads, *c.writes)) for c in module.calls]
         self.scratch = [sum(self.sizes[numbers[n]] for n in c.workspace) for c in module.calls]

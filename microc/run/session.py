@@ -305,7 +305,7 @@ class LoadedKernels:
 
     def _find_offset_in_code_memory(self, name: str) -> int:
         """Return the byte offset of a value in the board's memory for code."""
-        base, offset = self.module.base_of(name)
+        base, offset = self.module.base_and_offset(name)
         assert self.module.plan is not None
         if base in self._buffers:
             return self._buffers[base] + offset

@@ -1,6 +1,6 @@
 """Tensor expressions: a tensor is defined by an expression of one element. :func:`create_prim_func` lowers tensors to loops."""
 
-from microc.te.lower import create_prim_func, formula, stages, tensor_reads, to_text
+from microc.te.lower import collect_tensors, create_prim_func, format_formula, tensor_reads, to_text
 from microc.te.tensor import (
     ComputeDef,
     ExternDef,
@@ -26,16 +26,16 @@ __all__ = [
     "ReduceAxis",
     "Tensor",
     "TensorRead",
+    "collect_tensors",
     "compute",
     "create_prim_func",
     "extern",
     "fma_reduce",
-    "formula",
+    "format_formula",
     "max_reduce",
     "min_reduce",
     "placeholder",
     "reduce_axis",
-    "stages",
     "sum_reduce",
     "tensor_reads",
     "to_text",

@@ -18,7 +18,7 @@ from microc.tir.text.print import ATOM, COMPARISON, INFIX, NAMED_BINARY, PREFIX
 # ---- Tensor expressions to loops: one block per computed tensor, in order of dependence, without optimisation.
 
 
-def stages(outputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
+def collect_tensors(outputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
     """Return ``outputs`` and all tensors on which they depend, including placeholders; producers precede their readers."""
     order: dict[int, Tensor] = {}
 
@@ -85,7 +85,7 @@ class _Lowering:
             if tensor.definition is None:
                 raise ProgramError(
                     f"placeholder {tensor.name} is read, but is no parameter of the function",
-                    hint="name it among the inputs or constants of create_prim_func",
+                    hint="pass it to te.create_prim_func in inputs or consts",
                 )
             name = self.unused_name(tensor.name)
             self.buffers[id(tensor)] = Buffer(name, tensor.shape, tensor.dtype, "workspace")
@@ -112,7 +112,7 @@ class _Lowering:
                 return ir.Load(self.get_buffer(tensor), tuple([lower_operand(i) for i in indices]))
             case Reduce():
                 raise ProgramError(
-                    "a reduction must not be part of an expression; expected the whole body of a compute",
+                    "a reduction is part of a larger expression; expected it as the whole expression of a te.compute",
                     hint="compute it by itself, and the rest in a compute that reads it",
                 )
             case _:
@@ -176,7 +176,7 @@ def create_prim_func(
     Its parameters are the inputs, the constants and the outputs, in this order. Intermediate tensors become ``workspace``
     buffers that are allocated around the body. Each block is named after its tensor; a number is appended if names repeat.
     Symbolic sizes in extents become scalar parameters of the function."""
-    order = stages(outputs)
+    order = collect_tensors(outputs)
     scalars = symbolic_sizes_in(
         extent for tensor in (*inputs, *consts, *order) for extent in _spatial_and_reduction_extents(tensor)
     )
@@ -251,10 +251,12 @@ def to_text(outputs: Iterable[Tensor], consts: Sequence[Tensor] = ()) -> str:
 
     Placeholders in ``consts`` are marked as constant."""
     known = {id(tensor) for tensor in consts}
-    return "".join(f"{_format_tensor_definition(tensor, constant=id(tensor) in known)}\n" for tensor in stages(outputs))
+    return "".join(
+        f"{_format_tensor_definition(tensor, constant=id(tensor) in known)}\n" for tensor in collect_tensors(outputs)
+    )
 
 
-def formula(tensor: Tensor) -> str:
+def format_formula(tensor: Tensor) -> str:
     """Return the definition of a computed tensor as text without types, for comments in generated code.
 
     An example is ``acc[p, o] = bias[o] + sum(x[p, k] * weight[o, k] for k < 9)``."""

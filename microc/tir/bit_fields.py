@@ -56,10 +56,10 @@ def smallest_bits_and_block(rows: Array) -> tuple[int, int]:
     bits = smallest_bit_width(rows)
     forms = [(few, block) for few in FEW if few < bits for block in BLOCKS]
     parts = (rows[:1], rows)  # the first row refutes most forms
-    return next((form for form in forms if all(multipliers(part, *form).all() for part in parts)), (bits, 0))
+    return next((form for form in forms if all(find_block_multipliers(part, *form).all() for part in parts)), (bits, 0))
 
 
-def multipliers(rows: Array, bits: int, block: int) -> Array:
+def find_block_multipliers(rows: Array, bits: int, block: int) -> Array:
     """Return the smallest multiplier of every block of consecutive numbers in rows (N, K): shape (N, ceil(K / block)).
 
     All numbers of a block, divided by its multiplier, fit ``bits`` bits. The result is 0 for a block without such a
@@ -194,7 +194,7 @@ class BitFields:
         elements, bits = self.element_and_bit(np.arange(depth))
         found = np.zeros((rows, self.size(depth)), np.int64)
         if self.block:
-            factors = multipliers(array, self.bits, self.block)
+            factors = find_block_multipliers(array, self.bits, self.block)
             array = array // np.repeat(factors, self.block, axis=1)[:, :depth]
             each = 4 if self.order == HALVES else 1
             for k in range(factors.shape[1]):

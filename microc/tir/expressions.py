@@ -24,7 +24,7 @@ class Node:
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def node(cls: type[_Class]) -> type[_Class]:
+def immutable_node(cls: type[_Class]) -> type[_Class]:
     """Class decorator: make a subclass of :class:`Node` a dataclass that compares by its fields and caches its hash.
 
     Only the type checker enforces that fields are not assigned. A check at run time would make the creation of an object
@@ -142,7 +142,7 @@ class Expr(Node):
         return cast(dtype, self)
 
 
-@node
+@immutable_node
 class Const(Expr):
     """A literal, whose value is representable in ``dtype``. 0.0 and -0.0 are different literals."""
 
@@ -158,7 +158,7 @@ class Const(Expr):
         return hash((self.value, self.dtype))
 
 
-@node
+@immutable_node
 class Var(Expr):
     """A scalar variable: a loop variable, block iterator, let-bound variable or scalar parameter.
 
@@ -168,7 +168,7 @@ class Var(Expr):
     dtype: str = "int32"
 
 
-@node
+@immutable_node
 class Bin(Expr):
     """The binary operation ``a op b`` on operands of equal dtype.
 
@@ -183,7 +183,7 @@ class Bin(Expr):
         return "bool" if self.op in COMPARISONS or self.op in LOGICAL else self.a.dtype
 
 
-@node
+@immutable_node
 class Un(Expr):
     """A unary operation: ``neg``, ``not`` (of bool) or ``bitnot``."""
 
@@ -195,7 +195,7 @@ class Un(Expr):
         return self.a.dtype
 
 
-@node
+@immutable_node
 class Cast(Expr):
     """Conversion to ``dtype``."""
 
@@ -203,7 +203,7 @@ class Cast(Expr):
     a: Expr
 
 
-@node
+@immutable_node
 class Select(Expr):
     """The conditional expression ``condition ? a : b``. Only the selected operand is evaluated.
 
@@ -218,7 +218,7 @@ class Select(Expr):
         return self.a.dtype
 
 
-@node
+@immutable_node
 class Buffer(Node):
     """A tensor in memory, in row-major order.
 
@@ -258,7 +258,7 @@ class Buffer(Node):
         return Load(self, tuple(as_index(item) for item in items))
 
 
-@node
+@immutable_node
 class Load(Expr):
     """A load: the value of one element of a buffer."""
 
@@ -270,7 +270,7 @@ class Load(Expr):
         return self.buffer.dtype
 
 
-@node
+@immutable_node
 class AddressOf(Expr):
     """The address of an element, as an argument of a :class:`Call` of an intrinsic that accesses memory.
 
@@ -294,7 +294,7 @@ class AddressOf(Expr):
         return self.buffer.dtype
 
 
-@node
+@immutable_node
 class Call(Expr):
     """A call of a mathematical function (``exp``, ``sqrt`` ...) or of a scalar intrinsic (``dot2`` ...).
 
@@ -320,7 +320,7 @@ def const(value: int | float | bool, dtype: str) -> Const:
     low, high = dtypes.int_range(dtype)
     number = int(value)
     if number != value or not low <= number <= high:
-        raise ProgramError(f"{value} does not fit {dtype}; expected a whole number of {low}..{high}")
+        raise ProgramError(f"{value} does not fit {dtype}; expected an integer from {low} to {high}")
     return Const(number, dtype)
 
 

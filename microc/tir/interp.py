@@ -20,7 +20,7 @@ from microc.tir.symbolic import find_active_lanes_let, require_constant_sizes
 
 # ---- Translation of expressions to Python source. The range of each expression is tracked, to omit checks that cannot fail.
 
-_INFIX = {name: each.text[0] for name, each in BINARY.items() if each.text}
+_INFIX = {name: each.text_notation[0] for name, each in BINARY.items() if each.text_notation}
 _DEEPEST = 40  # most nested brackets in one Python expression (the parser allows 200, of which other code needs some)
 
 
@@ -275,7 +275,9 @@ class ExpressionWriter:
     def _translate_address(self, a: ir.AddressOf) -> SourceOfExpr:
         """Translate an address to a pair: the flat array of the buffer, and the index of the element, which is checked."""
         if a.writes and a.buffer.scope == "const":
-            raise InternalError(f"store to constant {a.buffer.name}", where=self.func.name)
+            raise InternalError(
+                f"store to constant {a.buffer.name}; expected only reads of a constant", where=self.func.name
+            )
         flat = self._flat_index(a.buffer, a.indices)
         t = self.fresh_name("t")
         last = a.buffer.size - a.reach
@@ -340,7 +342,9 @@ class SourceWriter(ExpressionWriter):
         match stmt:
             case ir.Store(buffer, indices, value):
                 if buffer.scope == "const":
-                    raise InternalError(f"store to constant {buffer.name}", where=self.func.name)
+                    raise InternalError(
+                        f"store to constant {buffer.name}; expected only reads of a constant", where=self.func.name
+                    )
                 if buffer.dtype != value.dtype:
                     raise InternalError(
                         f"wrong dtype of a value stored to {buffer.name}; got {value.dtype}, expected {buffer.dtype}",
@@ -479,7 +483,9 @@ def compile_func(func: ir.PrimFunc) -> Callable[[Sequence[Array], Intrinsics], N
     def run_compiled(args: Sequence[Array], intrinsics: Intrinsics = _NONE) -> None:
         missing = sorted(writer.intrinsics - set(intrinsics))
         if missing:
-            raise InternalError(f"intrinsics without a definition: {', '.join(missing)}", where=func.name)
+            raise InternalError(
+                f"the function calls intrinsics without a definition: {', '.join(missing)}", where=func.name
+            )
         _check_arguments(func, args)
         try:
             with np.errstate(all="ignore"):
@@ -568,7 +574,7 @@ _ENVIRONMENT: Mapping[str, Any] = MappingProxyType(
         "int_to_float32": _int_to_float32,
         "reinterpret": _reinterpret,
         "allocate": _allocate,
-        **{name: each.value for name, each in operators.BINARY.items() if not each.text},
+        **{name: each.scalar_function for name, each in operators.BINARY.items() if not each.text_notation},
         "f16": np.float16,
         "bf16": lambda x: dtypes.to_numpy("bfloat16").type(x),
         "f32": np.float32,

@@ -46,17 +46,18 @@ return (r != 0 && (r < 0) != (b < 0)) ? r + b : r;"""
 class Operator:
     """An operator of TIR: its semantics, and its notation in TIR text and in C.
 
-    ``value``: function that computes the operator exactly on Python numbers. ``array``: function for numpy arrays; None if
-    ``value`` also computes on arrays. ``text``: sign in TIR text and in Python; None if it is written as a function call.
-    ``c``: sign in C; None if C calls a helper function, whose ``body`` computes the result from a and b. ``integers``: True
-    if the operator is defined for integers only."""
+    ``scalar_function``: computes the operator exactly on Python numbers. ``array_function``: computes it on numpy arrays; None
+    if ``scalar_function`` also does. ``text_notation``: sign in TIR text and in Python, and its precedence; None if the
+    operator is written as a function call. ``c_notation``: sign and precedence in C; None if C calls a helper function.
+    ``c_helper_body``: C statements of this function, which compute the result from a and b. ``is_integer_only``: True if the
+    operator is defined for integers only."""
 
-    value: Callable[..., Any]
-    text: Notation | None = None
-    c: Notation | None = None
-    integers: bool = False
-    array: Callable[[Array, Array], Array] | None = None
-    body: str = ""
+    scalar_function: Callable[..., Any]
+    text_notation: Notation | None = None
+    c_notation: Notation | None = None
+    is_integer_only: bool = False
+    array_function: Callable[[Array, Array], Array] | None = None
+    c_helper_body: str = ""
 
 
 ARITHMETIC: Mapping[str, Operator] = MappingProxyType(
@@ -70,13 +71,13 @@ ARITHMETIC: Mapping[str, Operator] = MappingProxyType(
             ("//", 10),
             None,
             True,
-            body=_FLOORDIV,
+            c_helper_body=_FLOORDIV,
         ),
-        "floormod": Operator(operator.mod, ("%", 10), None, True, body=_FLOORMOD),
+        "floormod": Operator(operator.mod, ("%", 10), None, True, c_helper_body=_FLOORMOD),
         "truncdiv": Operator(truncdiv, None, ("/", 13), True, _truncate_quotient),
         "truncmod": Operator(truncmod, None, ("%", 13), True, lambda a, b: a - b * _truncate_quotient(a, b)),
-        "min": Operator(min, array=np.minimum, body="return a < b ? a : b;"),
-        "max": Operator(max, array=np.maximum, body="return a > b ? a : b;"),
+        "min": Operator(min, array_function=np.minimum, c_helper_body="return a < b ? a : b;"),
+        "max": Operator(max, array_function=np.maximum, c_helper_body="return a > b ? a : b;"),
         "bitand": Operator(operator.and_, ("&", 7), ("&", 8), True),
         "bitor": Operator(operator.or_, ("|", 5), ("|", 6), True),
         "bitxor": Operator(operator.xor, ("^", 6), ("^", 7), True),
@@ -96,13 +97,13 @@ COMPARISONS: Mapping[str, Operator] = MappingProxyType(
 )
 LOGICAL: Mapping[str, Operator] = MappingProxyType(
     {
-        "and": Operator(lambda a, b: a and b, ("and", 2), ("&&", 5), array=np.logical_and),
-        "or": Operator(lambda a, b: a or b, ("or", 1), ("||", 4), array=np.logical_or),
+        "and": Operator(lambda a, b: a and b, ("and", 2), ("&&", 5), array_function=np.logical_and),
+        "or": Operator(lambda a, b: a or b, ("or", 1), ("||", 4), array_function=np.logical_or),
     }
 )
 BINARY: Mapping[str, Operator] = MappingProxyType({**ARITHMETIC, **COMPARISONS, **LOGICAL})
 ARRAYS: Mapping[str, Callable[[Array, Array], Array]] = MappingProxyType(
-    {name: each.array or each.value for name, each in BINARY.items() if name != "div"}
+    {name: each.array_function or each.scalar_function for name, each in BINARY.items() if name != "div"}
 )
 """Functions that compute the binary operators on numpy arrays of integers and booleans, by the name of the operator."""
 UNARY: Mapping[str, Operator] = MappingProxyType(
@@ -123,10 +124,10 @@ def _syntax_class(text: str) -> type[ast.AST]:
 
 TOKENS: Mapping[type[ast.AST], str] = MappingProxyType(
     {
-        _syntax_class(f"{first}{each.text[0]} b"): name
+        _syntax_class(f"{first}{each.text_notation[0]} b"): name
         for first, table in (("a ", BINARY), ("", UNARY))
         for name, each in table.items()
-        if each.text is not None
+        if each.text_notation is not None
     }
 )
 """Names of the operators by their classes in Python's syntax tree, for the parser of TIR text."""

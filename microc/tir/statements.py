@@ -6,7 +6,20 @@ from collections.abc import Callable, Iterable
 from dataclasses import field
 
 from microc.errors import ProgramError
-from microc.tir.expressions import REINTERPRET, Bin, Buffer, Call, Const, Expr, Node, Select, Var, as_expr, binary, node
+from microc.tir.expressions import (
+    REINTERPRET,
+    Bin,
+    Buffer,
+    Call,
+    Const,
+    Expr,
+    Node,
+    Select,
+    Var,
+    as_expr,
+    binary,
+    immutable_node,
+)
 
 # ---- Statements, blocks and functions of the loop IR. The docstring of :mod:`microc.tir.ir` defines their semantics.
 
@@ -28,7 +41,7 @@ class Stmt(Node):
     known_written: frozenset[Buffer]  # all three are computed on demand: microc.tir.analysis.context
 
 
-@node
+@immutable_node
 class Store(Stmt):
     """The store ``buffer[indices] = value``. ``value`` has the buffer's dtype."""
 
@@ -41,7 +54,7 @@ ENDLESS = (1 << 31) - 1
 """Extent of an endless loop: a condition in its body ends it, and no address depends on its loop variable."""
 
 
-@node
+@immutable_node
 class For(Stmt):
     """The loop ``for var in range(extent): body``.
 
@@ -54,7 +67,7 @@ class For(Stmt):
     annotations: tuple[tuple[str, int | str], ...] = ()
 
 
-@node
+@immutable_node
 class If(Stmt):
     """The branch ``if condition: then``, followed by ``else: otherwise`` unless ``otherwise`` is None."""
 
@@ -63,14 +76,14 @@ class If(Stmt):
     otherwise: Stmt | None = None
 
 
-@node
+@immutable_node
 class Seq(Stmt):
     """A sequence of statements. Its statements are not sequences themselves, because :func:`seq` flattens them."""
 
     body: tuple[Stmt, ...]
 
 
-@node
+@immutable_node
 class Let(Stmt):
     """A let statement: binds a variable to a value in ``body``."""
 
@@ -79,7 +92,7 @@ class Let(Stmt):
     body: Stmt
 
 
-@node
+@immutable_node
 class Alloc(Stmt):
     """Allocation of a buffer that exists while ``body`` runs."""
 
@@ -87,14 +100,14 @@ class Alloc(Stmt):
     body: Stmt
 
 
-@node
+@immutable_node
 class Evaluate(Stmt):
     """A call as a statement, for its side effect: an intrinsic that writes through :class:`.expressions.AddressOf`."""
 
     value: Expr
 
 
-@node
+@immutable_node
 class IterVar(Node):
     """A block iterator, as in TensorIR.
 
@@ -107,7 +120,7 @@ class IterVar(Node):
     binding: Expr
 
 
-@node
+@immutable_node
 class Block(Stmt):
     """A block of computation, as in TensorIR. Its instances are independent along ``space`` iterators.
 
@@ -124,7 +137,7 @@ class Block(Stmt):
     annotations: tuple[tuple[str, int | str], ...] = ()
 
 
-@node
+@immutable_node
 class PrimFunc(Node):
     """A function of the loop IR: buffer parameters (of scope ``global`` or ``const``) and a body.
 

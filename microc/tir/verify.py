@@ -27,11 +27,11 @@ from microc.tir.analysis.simplification import (
     WalkPosition,
     branch_context,
     check_name,
-    declare,
-    declare_buffer,
     let_context,
     loop_context,
     raise_ill_formed,
+    with_declared_buffer,
+    with_declared_name,
 )
 from microc.tir.names import SATURATED
 from microc.tir.operators import BINARY, FUNCTIONS, UNARY
@@ -39,7 +39,7 @@ from microc.tir.symbolic import require_constant_sizes
 from microc.tir.text.print import expr_text
 
 COMPUTE = frozenset({"int32", "int64", "uint32", "uint64", "float32", "float64"})
-_INTEGER_ONLY = {name for name, each in {**BINARY, **UNARY}.items() if each.integers}
+_INTEGER_ONLY = {name for name, each in {**BINARY, **UNARY}.items() if each.is_integer_only}
 _OWN = ("workspace", "shared", "register", "local")
 _CHECK_HINT = (
     "bound the index, declare the operand in OpDef.constants, or pack what the operator has checked as a table"
@@ -66,7 +66,7 @@ def verify(
     for buffer in func.params:
         if buffer.scope in ("shared", "register", "local", *ir.UNIT_SCOPES):
             raise_ill_formed(func.name, f"parameter {buffer.name} has scope {buffer.scope}")
-        names = declare_buffer(names, buffer, func.name)
+        names = with_declared_buffer(names, buffer, func.name)
     _Verifier(func, tables, numbers or {}).check_statement(func.body, WalkPosition(names, Simplifier(), ()))
 
 
@@ -132,7 +132,7 @@ class _Verifier:
                 self.check_expr(value, position)
                 if var.dtype != value.dtype:
                     self.fail(f"let {var.name}: wrong dtype of the value; got {value.dtype}, expected {var.dtype}")
-                names = declare(position.names, var, self.where)
+                names = with_declared_name(position.names, var, self.where)
                 self.looked_up |= {var} if self.depends_on_data(value) else set()
                 if constant := self.find_unchecked_constant(value):
                     self.unchecked[var] = constant
@@ -145,7 +145,7 @@ class _Verifier:
             case ir.Alloc(buffer, body):
                 if buffer.scope not in ("workspace", "shared", "register", "local", *ir.UNIT_SCOPES):
                     self.fail(f"allocation of {buffer.name}: only parameters may have the scope {buffer.scope}")
-                names = declare_buffer(position.names, buffer, self.where)
+                names = with_declared_buffer(position.names, buffer, self.where)
                 self.check_statement(body, WalkPosition(names, position.known, position.around))
             case ir.Evaluate(value):
                 if not isinstance(value, ir.Call):
@@ -169,7 +169,7 @@ class _Verifier:
             )
         if loop.kind == "scalable" and (wrong := symbolic.explain_scalable_loop_fault(loop)):
             self.fail(wrong)
-        names = declare(position.names, loop.var, self.where)
+        names = with_declared_name(position.names, loop.var, self.where)
         self.check_statement(loop.body, position.inside_of(names, loop_context(loop, position.known), loop))
 
     def check_branch(self, condition: ir.Expr, holds: bool, body: ir.Stmt, position: WalkPosition) -> None:
@@ -188,7 +188,7 @@ class _Verifier:
         names, known = position.names, inside.known
         for i in block.iters:
             reach = self.check_binding(i, inside)
-            names = declare(names, i.var, self.where)
+            names = with_declared_name(names, i.var, self.where)
             known = known.with_variable(i.var, reach, kept=True)
             self.bound[i.var] = rewrite.substitute(i.binding, self.bound)
         if any(b.scope == "global" for b in context.buffers_written(block)):
@@ -249,7 +249,9 @@ class _Verifier:
                 if op != "not":
                     self.check_operator(op, a.dtype, expr)
                 elif a.dtype != "bool":
-                    self.fail(f"wrong operand of a negation; got not of {a.dtype}: {expr_text(expr)}, expected bool")
+                    self.fail(
+                        f"operator not: wrong dtype of the operand; got {a.dtype}, expected bool: {expr_text(expr)}"
+                    )
             case ir.Select(c, a, b):
                 self.check_condition(c, position)
                 self.check_expr(a, position.with_knowledge(position.known.assuming(c)))

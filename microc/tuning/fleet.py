@@ -91,7 +91,7 @@ def _rebuild_task_of_job(job: Mapping[str, Any], data: bytes) -> Task:
     Raises UsageError if this version of microc lowers the kernel differently than the client's version.
     """
     graph = read_graph_file(data, "kernel", {})
-    target = load_board(job["board"]).target.having(*job["features"])
+    target = load_board(job["board"]).target.with_features(*job["features"])
     lowered = group_algorithms(graph, graph.nodes, target, NAME)
     task = Task(graph, (job["name"],), job["op"], target, 1, lowered, ())
     if task.key != job["key"]:

@@ -50,7 +50,7 @@ def test_the_plan_keeps_external_operands_apart() -> None:
     check_plan(module)
     assert module.plan is not None
     first, second = module.calls[:2]
-    places = {name: module.plan.offsets[module.base_of(name)[0]] for name in (*second.reads, *second.writes)}
+    places = {name: module.plan.offsets[module.base_and_offset(name)[0]] for name in (*second.reads, *second.writes)}
     assert places[first.writes[0]] != places[second.writes[0]]
     together = module.with_plan(
         replace(module.plan, offsets={**module.plan.offsets, second.writes[0]: places[first.writes[0]]})

@@ -79,12 +79,12 @@ def misses(addresses: Iterator[int], cache: int) -> int:
 def test_fetches_are_those_of_a_cache_that_drops_what_is_oldest(cache: int) -> None:
     """Loops in loops, held against the addresses one by one."""
     nest: Loop = (3, 10, ((5, 8, ()), (4, 12, ((6, 20, ()),))))
-    assert described(nest).missed(cache) == misses(fetched(nest), cache)
+    assert described(nest).count_missed_bytes(cache) == misses(fetched(nest), cache)
 
 
 def test_code_under_conditions_comes_at_most_as_often_as_it_runs() -> None:
     """A loop of 100 bytes, ten of which run each of the four times that it is entered."""
-    assert Fetches(100, 40, 4).missed(256) == 40
+    assert Fetches(100, 40, 4).count_missed_bytes(256) == 40
     assert Fetching(wait_states=5, line_bytes=16, cache_bytes=256).waits(Fetches(100, 4000, 4)) == 5 * 400 / 16
 
 

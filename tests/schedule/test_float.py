@@ -150,7 +150,7 @@ def test_weights_within_a_cache_serve_a_tile_of_rows_first() -> None:
 def test_threads_get_tiles_that_are_alike() -> None:
     """Of 100 rows 6 at a time leave a part of a tile, which is nobody's turn."""
     start, alone = Schedule(product(100, 64, 32)), target_for("x86-64-v3")
-    rows = [vector_product_tiles(start, target, SPEED)[0].rows for target in (alone, alone.having(THREADS))]
+    rows = [vector_product_tiles(start, target, SPEED)[0].rows for target in (alone, alone.with_features(THREADS))]
     assert rows == [6, 5]
 
 

@@ -105,5 +105,5 @@ def test_fast_floats_call_no_library(name: str, cpu: str, calls: bool) -> None:
     body = ir.For(i, ir.const(64, "int32"), ir.Store(out, (i,), ir.call(name, data[i])))
     func = ir.PrimFunc("function", (data, out), body)
     target = target_for(cpu)
-    assert (f"'{name}'" in str(canonicalise_for_target(func, target.having(FAST_MATH)).func)) == calls
+    assert (f"'{name}'" in str(canonicalise_for_target(func, target.with_features(FAST_MATH)).func)) == calls
     assert f"'{name}'" in str(canonicalise_for_target(func, target).func)

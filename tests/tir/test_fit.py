@@ -86,7 +86,7 @@ def test_one_function_of_several() -> None:
     general = generalise(lowered, fitter(), [], {"size_n": 60, "size_m": 70})
     assert general.func.scalars == (N, M) and general.func.params[0].shape == (4200,)
     for n, m in ((1, 1), (2, 9), (60, 70)):
-        func = general.at({"size_n": n, "size_m": m})
+        func = general.specialised_to({"size_n": n, "size_m": m})
         verify(func)
         x = np.arange(n * m, dtype=np.float32).reshape(n, m)
         scratch = [np.zeros(b.shape, np.float32) for b in func.params[2:]]

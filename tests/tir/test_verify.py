@@ -154,7 +154,7 @@ WRONG: dict[str, tuple[ir.Stmt, str]] = {
         "floordiv is not defined for float32",
     ),
     "unknown operator": (store(Bin("xnor", ONE, ONE)), "xnor of int32"),
-    "not of a number": (store(Un("not", ONE)), "not of int32"),
+    "not of a number": (store(Un("not", ONE)), "operator not: wrong dtype of the operand; got int32"),
     "literal": (store(Const(1 << 40, "int32")), "1099511627776 cannot be represented in int32"),
     "inexact literal": (ir.Store(R, (ONE,), Const(0.1, "float32")), "0.1 cannot be represented in float32"),
     "let dtype": (ir.Let(Var("v", "int64"), ONE, store(ONE)), "let v: .* got int32, expected int64"),

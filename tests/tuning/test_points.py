@@ -62,7 +62,7 @@ def task_of(op: str, attrs: dict[str, Any], x: TensorType, consts: dict[str, Arr
     types = {"x": x} | {name: TensorType(array.shape, str(array.dtype)) for name, array in consts.items()}
     types["y"] = registry.get(op).infer(attrs, tuple(types.values()))[0]
     nodes = (Node(op, ("x", *consts), ("y",), attrs),)
-    graph, target = Graph("net", ("x",), ("y",), nodes, types, consts), target_for("cortex-m4").having(FAST_MATH)
+    graph, target = Graph("net", ("x",), ("y",), nodes, types, consts), target_for("cortex-m4").with_features(FAST_MATH)
     lowered = group_algorithms(graph, nodes, target, NAME)
     untuned = (DefaultSchedule("speed", *select_group_schedule(lowered, target, SPEED, 1)),)
     return Task(extract_kernel_graph(graph, nodes, lowered), ("y",), op, target, 1, lowered, untuned)

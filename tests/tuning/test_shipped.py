@@ -150,7 +150,7 @@ def test_rules_of_the_user_compete() -> None:
     assert find_shipped_choice(lowered, target, SPEED, uses) is not None
     with RULES.extend({"mine": ScheduleRule("mine", lambda *_: ())}):
         assert find_shipped_choice(lowered, target, SPEED, uses) is None
-    assert find_shipped_choice(lowered, target.having("threads"), SPEED, uses) is None
+    assert find_shipped_choice(lowered, target.with_features("threads"), SPEED, uses) is None
     assert find_shipped_choice(lowered, target_for("avr"), SPEED, uses) is None
 
 

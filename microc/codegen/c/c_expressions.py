@@ -107,8 +107,8 @@ def _sum_row_products(counts_and_strides: list[tuple[int, int]]) -> ir.Expr:
 Bounds = dict[ir.Var, tuple[int, int]]
 """The smallest and the largest value of each integer variable."""
 
-_C_BINARY_OPERATORS = {name: operator.c for name, operator in BINARY.items() if operator.c}
-_C_UNARY_OPERATORS = {name: operator.c[0] for name, operator in UNARY.items() if operator.c}
+_C_BINARY_OPERATORS = {name: operator.c_notation for name, operator in BINARY.items() if operator.c_notation}
+_C_UNARY_OPERATORS = {name: operator.c_notation[0] for name, operator in UNARY.items() if operator.c_notation}
 _PRIMARY_PRECEDENCE, _PREFIX_PRECEDENCE, _TERNARY_PRECEDENCE = 16, 14, 3
 _OPERATORS_WITHOUT_BRACKETS = frozenset({"+", "-", "*"})  # operators that are nested without brackets
 _UNBRACKETED_ABOVE = {"&&": 5, "||": 5, "==": 10, "!=": 10, "<": 10, "<=": 10, ">": 10, ">=": 10}

@@ -470,11 +470,11 @@ def print_helper_definition(name: str, printer: ExprPrinter, cpu: str) -> list[s
     if match is not None:
         return _print_reinterpret_helper(name, _c_type_of_abbreviation(match[1]), _c_type_of_abbreviation(match[2]))
     op, _, short = name.rpartition("_")
-    if op not in BINARY or not BINARY[op].body:
+    if op not in BINARY or not BINARY[op].c_helper_body:
         raise InternalError(f"helper function {name!r}: it has no definition in C")
     kind = _c_type_of_abbreviation(short)
     head = f"static inline {kind} {name}({kind} a, {kind} b)"
-    body = BINARY[op].body.replace("{type}", kind).splitlines()
+    body = BINARY[op].c_helper_body.replace("{type}", kind).splitlines()
     return [head, "{", *(f"    {line}" for line in body), "}"]
 
 

@@ -135,7 +135,7 @@ def _in_place_notes(module: Module, kernel: Kernel, numbered_calls: list[tuple[i
 def _arena_range(module: Module, name: str) -> range:
     """Return the range of the bytes that a value occupies in the memory plan. It is empty if the value is not in an arena."""
     assert module.plan is not None
-    base, offset = module.base_of(name)
+    base, offset = module.base_and_offset(name)
     start = module.plan.offsets.get(base)
     return range(0) if start is None else range(start + offset, start + offset + module.values[name].nbytes)
 
@@ -183,7 +183,7 @@ def external_error_name(module: Module) -> Name:
 
 def print_value_pointer(module: Module, name: str, dtype: str, *, const: bool) -> str:
     """Print the address of the value ``name`` as a C expression, whose type is a pointer to ``dtype``."""
-    base, offset = module.base_of(name)
+    base, offset = module.base_and_offset(name)
     value = module.values[base]
     kind = dtypes.c_name(dtype)
     qualifier = "const " if const else ""

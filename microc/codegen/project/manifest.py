@@ -465,7 +465,7 @@ def make_project_manifest(modules: Sequence[Module], version: str) -> dict[str, 
 def _tensor_entry(module: Module, name: str) -> dict[str, Any]:
     """Return the manifest's entry of a tensor: dtype, extents, quantisation, the buffer that contains it and its offset there."""
     value = module.values[name]
-    base, offset = module.base_of(name)
+    base, offset = module.base_and_offset(name)
     assert module.plan is not None
     outside = module.values[base].storage in ("input", "output")
     names = {size.scalar.name: size.name for size in module.sizes}

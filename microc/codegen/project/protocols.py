@@ -104,7 +104,7 @@ def make_rpc_context(module: Module, is_one_of_several: bool) -> RpcContext:
 
 def _print_tensor_address(module: Module, name: str) -> Code:
     """Print the address of a tensor as a constant expression of C. The tensor is in the arena, or in a buffer of its own."""
-    base, offset = module.base_of(name)
+    base, offset = module.base_and_offset(name)
     assert module.plan is not None
     if base in module.plan.offsets:
         arena, at = arena_variable_and_offset(module, module.plan.offsets[base] + offset)
@@ -311,6 +311,6 @@ def render_relocatable_entry_files(modules: Sequence[Module]) -> dict[str, str]:
 
 def _tensor_arena_offset(module: Module, name: str) -> int:
     """Return the offset of a tensor in its network's arena, in bytes."""
-    base, offset = module.base_of(name)
+    base, offset = module.base_and_offset(name)
     assert module.plan is not None
     return offset + module.plan.offsets[base]

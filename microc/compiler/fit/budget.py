@@ -147,7 +147,7 @@ def with_math_features(target: Target, options: Options) -> Target:
         HALF_WEIGHTS: options.weight_dtype in dtypes.HALF,
         THREADS: options.threads > 1,
     }
-    return target.having(*(name for name, wanted in features.items() if wanted))
+    return target.with_features(*(name for name, wanted in features.items() if wanted))
 
 
 def summarise_arithmetic(graph: Graph, weight_dtype: str = "") -> Arithmetic:

@@ -362,7 +362,7 @@ class ChainEstimator:
 
     def _storage_tensor(self, value: str) -> str:
         """Return the tensor in which a value is stored: its own tensor, or the tensor that contains it."""
-        return self.module.base_of(self.names[value])[0]
+        return self.module.base_and_offset(self.names[value])[0]
 
     def _count_live_bytes_during(self, chain: Chain) -> int:
         """Return the number of bytes of all tensors that are live while a chain runs, including its source and its

@@ -70,7 +70,7 @@ def make_kernel_comment(
 
     inputs = ", ".join(format_shape_of(i) for node in nodes[:1] for i in node.inputs[:2] if i)
     result = format_shape_of(nodes[-1].outputs[0])
-    stages = te.stages(tensors)
+    stages = te.collect_tensors(tensors)
     remarks = (remark for step in schedule.trace for remark in _list_storage_remarks(step, stages))
     return (
         f"{' + '.join(name_operator(graph, node) for node in nodes)}: {inputs} -> {result}",
@@ -126,10 +126,10 @@ def make_block_comments(group: LoweredGroup, nodes: tuple[Node, ...]) -> tuple[t
     epilogue = nodes if registry.get(nodes[0].op).elementwise else nodes[1:]
     results = {id(tensor) for tensor in group.tensors}
     comments: list[tuple[str, str]] = []
-    for tensor in te.stages(group.tensors):
+    for tensor in te.collect_tensors(group.tensors):
         if not isinstance(tensor.definition, te.ComputeDef):
             continue
-        title, formula = _TITLES.get(tensor.name, ""), te.formula(tensor)
+        title, formula = _TITLES.get(tensor.name, ""), te.format_formula(tensor)
         if epilogue and id(tensor) in results:
             text = "; ".join(_describe_epilogue(epilogue, comments[-1][0] if comments else "x"))
         elif len(formula) > _MAX_FORMULA_LENGTH:
@@ -446,7 +446,7 @@ def _add_state_updates(builder: ModuleBuilder, module: Module, updates: Mapping[
         for state, value in updates.items()
         if in_place.get(builder.name_of(value)) != builder.name_of(state)
     }
-    bases = {s: "" if s in constants else module.base_of(builder.name_of(v))[0] for s, v in sources.items()}
+    bases = {s: "" if s in constants else module.base_and_offset(builder.name_of(v))[0] for s, v in sources.items()}
     states = {builder.name_of(state): state for state in sources}
     saved: dict[str, str] = {}
     for name, first in order_state_copies({builder.name_of(s): place for s, place in bases.items()}):

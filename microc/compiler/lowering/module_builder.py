@@ -357,11 +357,14 @@ def find_in_place_writes(module: Module, updates: Mapping[str, str]) -> dict[str
     overlaps, values_in_place = Overlaps(module), dict[str, str]()
     for state, value in sorted(updates.items()):
         makers = [k for k, call in enumerate(module.calls) if value in call.writes]
-        is_whole_intermediate = module.values[value].storage == "intermediate" and module.base_of(value) == (value, 0)
-        has_other_writer = any(
-            module.base_of(name)[0] == value for call in module.calls for name in call.writes if name != value
+        is_whole_intermediate = module.values[value].storage == "intermediate" and module.base_and_offset(value) == (
+            value,
+            0,
         )
-        is_next_of_other = any(module.base_of(other)[0] == state for other in updates.values())
+        has_other_writer = any(
+            module.base_and_offset(name)[0] == value for call in module.calls for name in call.writes if name != value
+        )
+        is_next_of_other = any(module.base_and_offset(other)[0] == state for other in updates.values())
         if (
             not is_whole_intermediate
             or has_other_writer
@@ -383,7 +386,7 @@ def find_in_place_writes(module: Module, updates: Mapping[str, str]) -> dict[str
 
 def _list_base_values(module: Module, names: Sequence[str]) -> set[str]:
     """Return the values in whose memory the named values are stored."""
-    return {module.base_of(name)[0] for name in names}
+    return {module.base_and_offset(name)[0] for name in names}
 
 
 def order_state_copies(sources: Mapping[str, str]) -> Iterable[tuple[str, bool]]:

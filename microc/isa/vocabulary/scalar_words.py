@@ -57,7 +57,7 @@ it."""
 
 
 def _build_saturation_intrinsics() -> Iterator[Intrin]:
-    """Iterate over the intrinsics that clamp a number to the range of a dtype, with and without a right shift by one
+    """Yield the intrinsics that clamp a number to the range of a dtype, with and without a right shift by one
     before it."""
     for name, (low, high) in SATURATED.items():
         yield Intrin(name, (A,), ir.clamp(A, low, high))
@@ -123,7 +123,7 @@ def _convert_low_byte(x: Expr, dtype: str) -> Expr:
 
 
 def _build_word_access_intrinsics() -> Iterator[Intrin]:
-    """Iterate over the intrinsics that load and store a word of four bytes or of two 16-bit numbers."""
+    """Yield the intrinsics that load and store a word of four bytes or of two 16-bit numbers."""
     for dtype in ("int8", "uint8"):
         p = Buffer("p", (4,), dtype)
         stored = (ir.Store(p, (int32_constant(k),), _convert_low_byte(A >> (8 * k), dtype)) for k in range(4))
@@ -137,7 +137,7 @@ def _build_word_access_intrinsics() -> Iterator[Intrin]:
 
 
 def _build_copy_and_fill_intrinsics() -> Iterator[Intrin]:
-    """Iterate over the intrinsics that copy or fill contiguous memory, or copy elements at a constant distance."""
+    """Yield the intrinsics that copy or fill contiguous memory, or copy elements at a constant distance."""
     k, n, value, step = Var("k"), Var("n"), Var("value"), Var("step")
     for dtype, short in COPIED.items():
         p, q = Buffer("p", (ANY,), dtype), Buffer("q", (ANY,), dtype)
@@ -204,7 +204,7 @@ def _build_lane_min_or_max_intrinsic(name: str, lanes: int, *, signed: bool, min
 
 
 def _build_byte_widening_intrinsics() -> Iterator[Intrin]:
-    """Iterate over the intrinsics that widen bytes to int16: all four bytes of a word to memory, or two of them to a
+    """Yield the intrinsics that widen bytes to int16: all four bytes of a word to memory, or two of them to a
     word."""
     for short, signed in (("i8", True), ("u8", False)):
         yield _build_byte_widening_intrinsic(f"widen_{short}x4", signed)

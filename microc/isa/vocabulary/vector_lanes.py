@@ -89,7 +89,7 @@ def _rounding_signed_shift(a: Expr, s: Expr) -> Expr:
 
 
 def build_arithmetic_intrinsics(lanes: int) -> Iterator[Intrin]:
-    """Iterate over the arithmetic intrinsics on two vectors of int32, or on a vector and a scalar."""
+    """Yield the arithmetic intrinsics on two vectors of int32, or on a vector and a scalar."""
     end = f"i32x{lanes}"
     wide_a, wide_b, wide_x, wide_y = (Var(name, f"int32x{lanes}") for name in "abxy")
     table: dict[str, Expr] = {
@@ -124,7 +124,7 @@ def build_arithmetic_intrinsics(lanes: int) -> Iterator[Intrin]:
 
 
 def build_memory_intrinsics(lanes: int) -> Iterator[Intrin]:
-    """Iterate over the intrinsics that load and store vectors of int32. The elements are contiguous or at given
+    """Yield the intrinsics that load and store vectors of int32. The elements are contiguous or at given
     offsets; all lanes or the first n lanes access memory."""
     end = f"i32x{lanes}"
     wide_a, wide_b = (Var(name, f"int32x{lanes}") for name in "ab")
@@ -149,7 +149,7 @@ def build_memory_intrinsics(lanes: int) -> Iterator[Intrin]:
 
 
 def _build_saturating_intrinsics(lanes: int) -> Iterator[Intrin]:
-    """Iterate over the intrinsics that clamp the lanes of an int32 vector to the range of a dtype, with and without a
+    """Yield the intrinsics that clamp the lanes of an int32 vector to the range of a dtype, with and without a
     store of the result."""
     end, a = f"i32x{lanes}", Var("a", f"int32x{lanes}")
     yield Intrin(f"saturate_i16_{end}", (a,), ir.clamp(_a, *dtypes.int_range("int16")), lanes)
@@ -170,7 +170,7 @@ def _packed_word(p: Buffer, first: Expr, count: int, bits: int) -> Expr:
 
 
 def _build_packed_word_intrinsics(lanes: int) -> Iterator[Intrin]:
-    """Iterate over the intrinsics on packed words: loads of one word for each lane, loads of one word for all lanes
+    """Yield the intrinsics on packed words: loads of one word for each lane, loads of one word for all lanes
     (``dup``), and dot products."""
     end, vector = f"i32x{lanes}", f"int32x{lanes}"
     for short, (dtype, count) in SHORT_WORDS.items():
@@ -213,7 +213,7 @@ _float_lanes_a, _float_lanes_b, _c, _float_lanes_x, _float_lanes_y, _float_lanes
 
 
 def build_float_intrinsics(lanes: int) -> Iterator[Intrin]:
-    """Iterate over all intrinsics on vectors of ``lanes`` float32 lanes."""
+    """Yield all intrinsics on vectors of ``lanes`` float32 lanes."""
     end, vector, integers = f"f32x{lanes}", f"float32x{lanes}", f"int32x{lanes}"
     a, b, c, x, y = (Var(name, vector) for name in "abcxy")
     p, table = Buffer("p", (lanes,), "float32"), Buffer("p", (ANY,), "float32")
@@ -274,7 +274,7 @@ _RIGHT: Mapping[str, Expr] = MappingProxyType({"right": _A >> _B, "right_round":
 
 
 def _build_scalable_intrinsics(lanes: int) -> Iterator[Intrin]:
-    """Iterate over the intrinsics on scalable vectors of ``lanes`` lanes or a multiple."""
+    """Yield the intrinsics on scalable vectors of ``lanes`` lanes or a multiple."""
     for word in (
         *build_arithmetic_intrinsics(lanes),
         *build_memory_intrinsics(lanes),
@@ -289,7 +289,7 @@ def _build_scalable_intrinsics(lanes: int) -> Iterator[Intrin]:
 
 
 def _build_scalable_only_intrinsics(lanes: int) -> Iterator[Intrin]:
-    """Iterate over the intrinsics that exist for scalable vectors alone."""
+    """Yield the intrinsics that exist for scalable vectors alone."""
     end = vector_dtype("i32", lanes)
     a, b, c = (Var(name, vector_dtype("int32", lanes)) for name in "abc")
     yield Intrin(f"neg_{end}", (a,), build_wrapping_operation("sub", ir.const(0, "int32"), _A), lanes)
@@ -309,7 +309,7 @@ def _build_scalable_only_intrinsics(lanes: int) -> Iterator[Intrin]:
 
 
 def _build_int16_factor_intrinsics(lanes: int) -> Iterator[Intrin]:
-    """Iterate over the intrinsics that load vectors of int16, or add products of int16 vectors to an int32 vector."""
+    """Yield the intrinsics that load vectors of int16, or add products of int16 vectors to an int32 vector."""
     a, b, c = (
         Var("a", vector_dtype("int32", lanes)),
         Var("b", vector_dtype(SHORT, lanes)),

@@ -92,8 +92,8 @@ def statements_in_order(stmt: ir.Stmt) -> Iterator[ir.Stmt]:
 def accesses_of_statement(stmt: ir.Stmt, scope: LetScope) -> list[BufferAccess]:
     """Return the memory accesses of a statement, without those of its sub-statements.
 
-    For a loop these are the accesses in its extent, for an ``If`` those in its condition. A variable that a ``Let`` binds is
-    added to ``scope``."""
+    For a loop these are the accesses in its extent, for an ``If`` those in its condition. ``scope``: the enclosing
+    let-bound variables, to which the variable of a ``Let`` is added."""
     match stmt:
         case ir.Store(buffer, indices, value):
             written = (
@@ -298,11 +298,11 @@ Grid = Mapping[ir.Var, Array]
 
 
 def _iterate_grids_of_loop_values(access: _AccessWithTime) -> Iterator[tuple[Grid | None, int]]:
-    """Yield pairs (grid, rank), in pieces of bounded size, for the computation of all addresses of an access.
+    """Yield pairs (grid, rank) that together describe all addresses of an access, in pieces of bounded size.
 
-    A grid contains the values of each loop variable in the address, as an array of ``rank`` axes that varies along an axis of
-    its own. After the axes of the loops, there is an axis for every index of the access, in case the index is unknown, and an
-    axis for the elements from an address on. The grid is None if it would be too large."""
+    A grid maps each loop variable in the address to an array of its values. The array has ``rank`` axes and varies along one
+    of them only, as numpy.ogrid's arrays do: first an axis for each loop, then an axis for each index of the access (used if
+    the index is unknown), then an axis for the elements from an address on. The grid is None if it would be too large."""
     names = {var for index in access.touch.indices for var in free_vars(index)}
     used = [loop for loop in reversed(access.loops) if loop.var in names]
     rank = len(used) + len(access.touch.indices) + 1

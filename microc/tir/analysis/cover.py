@@ -74,7 +74,7 @@ def _explain_excluding_condition(
 class _CoverageProof:
     """Proof that bindings of block iterators cover a domain. Bindings are sums of mixed-radix digits of loop variables.
 
-    ``extents``: number of values of each base, the sum of loop variables whose digits occur."""
+    ``extents``: number of values of each base (a sum of loop variables whose digits occur in bindings)."""
 
     def __init__(self, bounds: dict[ir.Var, tuple[int, int]]) -> None:
         self.engine = Simplifier(bounds)

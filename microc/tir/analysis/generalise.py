@@ -231,7 +231,7 @@ class SizeGenericFunction:
     shaped: ir.PrimFunc
     shapes: Mapping[str, tuple[ir.Expr, ...]]
 
-    def at(self, sizes: Mapping[str, int]) -> ir.PrimFunc:
+    def specialised_to(self, sizes: Mapping[str, int]) -> ir.PrimFunc:
         """Return the function on tensors with axes, specialised to the given sizes."""
         made = instantiate(self.shaped, sizes)
         shapes = {name: tuple(evaluate_at_sizes(e, sizes) for e in extents) for name, extents in self.shapes.items()}
@@ -276,7 +276,7 @@ class _Generaliser:
         """Return the function with symbolic sizes. Raises :class:`StructureMismatch`."""
         first, shapes = funcs[0], iter(constants)
         if len({tuple((p.name, p.dtype, p.scope, len(p.shape)) for p in f.params) for f in funcs}) != 1:
-            raise StructureMismatch("its operands differ from size to size")
+            raise StructureMismatch("the operands of the function differ from size to size")
         for together in zip(*(f.params for f in funcs), strict=True):
             self.register_parameter(together, next(shapes) if together[0].scope == "const" else None)
         body = self.generalise_statement([f.body for f in funcs])
@@ -380,7 +380,7 @@ class _Generaliser:
         """Return the statement with symbolic sizes for the counterparts of one statement in all functions."""
         first = counterparts[0]
         if any(type(s) is not type(first) for s in counterparts):
-            raise StructureMismatch("its statements differ from size to size")
+            raise StructureMismatch("the statements of the function differ from size to size")
         match first:
             case ir.Store():
                 buffer, indices = self.generalise_access(counterparts)  # type: ignore[arg-type]
@@ -417,7 +417,7 @@ class _Generaliser:
 
         ``description``: plural noun for the values, for the error."""
         if any(value != values[0] for value in values):
-            raise StructureMismatch(f"its {description} differ from size to size")
+            raise StructureMismatch(f"the {description} of the function differ from size to size")
 
     def generalise_access(
         self, counterparts: Sequence[ir.Store | ir.Load | ir.AddressOf]
@@ -499,7 +499,7 @@ def _mismatch_error(counterparts: Sequence[ir.Expr]) -> StructureMismatch:
         if format_without_numbers(x) != format_without_numbers(counterparts[0]) or x is counterparts[-1]
     )
     return StructureMismatch(
-        f"its expressions differ from size to size: {expr_text(counterparts[0])} and {expr_text(other)}"
+        f"the expressions of the function differ from size to size: {expr_text(counterparts[0])} and {expr_text(other)}"
     )
 
 

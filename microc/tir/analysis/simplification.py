@@ -60,7 +60,7 @@ def _fold_float(op: str, a: float, b: float, dtype: str) -> Const | None:
     """Return ``a op b`` as a float literal; None if it is rounded, infinite, undefined, or may be -0.0."""
     if op not in _EXACT or not (math.isfinite(a) and math.isfinite(b)) or (op == "div" and b == 0):
         return None
-    exact = BINARY[op].value(Fraction(a), Fraction(b))
+    exact = BINARY[op].scalar_function(Fraction(a), Fraction(b))
     kind = dtypes.to_numpy(dtype).type
     if exact == 0:
         return Const(0.0, dtype) if math.copysign(1, a) > 0 and math.copysign(1, b) > 0 and op != "sub" else None
@@ -74,7 +74,7 @@ def fold_binary(op: str, a: Const, b: Const) -> Const | None:
     """Return ``a op b`` as a literal; None if it must not be folded: overflow, division by zero, inexact float result."""
     x, y = a.value, b.value
     if op in COMPARISONS:
-        return bool_literal(BINARY[op].value(x, y))
+        return bool_literal(BINARY[op].scalar_function(x, y))
     if op in LOGICAL:
         return bool_literal(bool(x and y) if op == "and" else bool(x or y))
     if dtypes.is_float(a.dtype):
@@ -85,7 +85,7 @@ def fold_binary(op: str, a: Const, b: Const) -> Const | None:
         return None
     if op in ("shl", "shr") and not 0 <= y < dtypes.dtype_parts(a.dtype).bits:
         return None
-    return _make_integer_literal(ARITHMETIC[op].value(x, y), a.dtype)
+    return _make_integer_literal(ARITHMETIC[op].scalar_function(x, y), a.dtype)
 
 
 def fold_unary(op: str, a: Const) -> Const | None:
@@ -340,7 +340,7 @@ def check_name(name: str, where: str) -> None:
         raise_ill_formed(where, f"name {name!r} is no ASCII identifier")
 
 
-def declare(names: Names, declared: ir.Var | ir.Buffer, where: str) -> Names:
+def with_declared_name(names: Names, declared: ir.Var | ir.Buffer, where: str) -> Names:
     """Return the declared names with a variable or buffer added.
 
     Raises IllFormedError if the name is already declared, is no identifier, or has an unknown dtype."""
@@ -352,13 +352,13 @@ def declare(names: Names, declared: ir.Var | ir.Buffer, where: str) -> Names:
     return {**names, declared.name: declared}
 
 
-def declare_buffer(names: Names, buffer: ir.Buffer, where: str) -> Names:
+def with_declared_buffer(names: Names, buffer: ir.Buffer, where: str) -> Names:
     """Return the declared names with a buffer added. IllFormedError if its name, dtype, scope or shape is invalid."""
     if buffer.scope not in ir.SCOPES:
         raise_ill_formed(where, f"buffer {buffer.name}: unknown scope; got {buffer.scope!r}")
     if any(n < 0 for n in buffer.shape):
         raise_ill_formed(where, f"buffer {buffer.name}: negative extent in the shape; got {list(buffer.shape)}")
-    return declare(names, buffer, where)
+    return with_declared_name(names, buffer, where)
 
 
 class WalkPosition:
@@ -373,7 +373,7 @@ class WalkPosition:
         self.around = around
 
     def inside_of(self, names: Names, known: Simplifier, outer: ir.For | ir.Expr) -> WalkPosition:
-        """Return the position inside of the loop or condition ``outer``, which is at this position."""
+        """Return the position in the body of ``outer``, a loop or condition that the walk enters from this position."""
         return WalkPosition(names, known, (*self.around, outer))
 
     def with_knowledge(self, known: Simplifier) -> WalkPosition:

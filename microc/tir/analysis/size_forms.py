@@ -72,9 +72,9 @@ class Form:
 
     @staticmethod
     def cover_forms(forms: Sequence[Form], var: ir.Var) -> tuple[Form, Array]:
-        """Return (form that covers several forms with the same terms, extent of its additional variable ``var``).
+        """Return a form whose values include those of several forms with equal terms, and the extent of its new variable.
 
-        For each of ``forms`` there is a value of ``var`` such that the returned form includes its values."""
+        ``var``: the new variable. For each of ``forms`` it has a value at which the returned form includes that form's values."""
         low = np.minimum.reduce(np.broadcast_arrays(*(form.low for form in forms)))
         width = np.maximum.reduce(np.broadcast_arrays(*(form.high - form.low for form in forms)))
         offsets = np.broadcast_arrays(*(form.low - low for form in forms))
@@ -267,7 +267,7 @@ class UnsafeDistances:
     last_remainder: int = 0
 
     def shifted_by(self, byte_offset: int) -> UnsafeDistances:
-        """Return the conflict with all distances increased by ``byte_offset`` bytes."""
+        """Return these distances, increased by ``byte_offset`` bytes."""
         return UnsafeDistances(
             self.low + byte_offset,
             self.high + byte_offset,
@@ -289,7 +289,7 @@ class FormRanges:
         self.possible: Array = np.ones(1, bool)
 
     def later_and_earlier_iteration(self, var: ir.Var, extent: Array) -> tuple[Form, Form]:
-        """Return a later and an earlier iteration of a loop as linear forms in two new variables.
+        """Return the indices of a later and an earlier iteration of a loop, as linear forms in two new variables.
 
         They are k + 1 + n and k, where k + n is at most the extent minus 2."""
         earlier, more = ir.Var(f"{var.name} earlier"), ir.Var(f"{var.name} more")

@@ -85,7 +85,7 @@ class LaneOperations(LaneScope):
         number = ir.const(addend, "int32")
         return (
             self.call_intrinsic("add", rounded, self.broadcast(number))
-            if self.active is None
+            if self.active_lane_count is None
             else self.call_intrinsic("add_n", rounded, number)
         )
 
@@ -121,9 +121,9 @@ class LaneOperations(LaneScope):
         """Return the vector operation ``name`` on the operands ``a`` and ``b``.
 
         If an operand is uniform, the intrinsic with the suffix ``_n`` is used, whose second operand is a scalar.
-        ``has_scalar_form``: there is such an intrinsic (for some names this is known without)."""
+        ``has_scalar_form``: there is such an intrinsic. For the names in ``_NUMBERS`` this is known without the parameter."""
         has_scalar_form = (
-            has_scalar_form or name in _NUMBERS or (self.active is not None and name in SCALABLE_SCALAR_OPS)
+            has_scalar_form or name in _NUMBERS or (self.active_lane_count is not None and name in SCALABLE_SCALAR_OPS)
         )
         if has_scalar_form and not self.varies_between_lanes(b):
             return self.call_intrinsic(f"{name}_n", self.to_vector(a), self.to_uniform_scalar(b))
@@ -144,7 +144,7 @@ class LaneOperations(LaneScope):
         """Return a vector shifted right by ``distance``, 0 to 31, which may differ between lanes.
 
         ``rounds``: the result is rounded."""
-        if self.active is None:
+        if self.active_lane_count is None:
             return self.shift_left(vector, negate_sum(distance), rounds=rounds)
         name = "right_round" if rounds else "right"
         if not self.varies_between_lanes(distance):
@@ -297,7 +297,7 @@ class LaneCode(LaneOperations):
         name = f"{'store' if step == 1 else 'scatter'}_{kind}_{self.intrinsic_suffix()}"
         # Scalable vectors always saturate. Other vectors saturate if the value is a call, which the schedule inserts for cores
         # that have instructions for it.
-        saturates = self.active is not None or isinstance(narrow, ir.Call)
+        saturates = self.active_lane_count is not None or isinstance(narrow, ir.Call)
         if step == 1 and saturates and (inner := match_saturation(narrow, buffer.dtype)) is not None:
             name, narrow = f"store_saturated_{kind}_{self.intrinsic_suffix()}", inner
         return ir.Evaluate(ir.Call(*self.partial_access(name, (*where, self.to_vector(narrow))), "int32"))
@@ -391,7 +391,7 @@ class LaneCode(LaneOperations):
             # uint32 arithmetic modulo 2**32 has the same bits in int32 lanes, which wrap around, too.
             case ir.Cast("int32", ir.Bin() as wrapping) if wrapping.dtype == "uint32":
                 return self.to_vector(_reinterpret_as_signed(wrapping))
-            case ir.Bin("add", a, ir.Bin("mul", x, y)) if self.active is not None and (
+            case ir.Bin("add", a, ir.Bin("mul", x, y)) if self.active_lane_count is not None and (
                 addend := self.try_multiply_add(a, x, y)
             ):
                 return addend
@@ -413,7 +413,7 @@ class LaneCode(LaneOperations):
                     if op == "shl"
                     else self.shift_right(vector, b, rounds=False)
                 )
-            case ir.Un("neg", a) if a.dtype == "int32" and self.active is not None:
+            case ir.Un("neg", a) if a.dtype == "int32" and self.active_lane_count is not None:
                 return self.call_intrinsic("neg", self.to_vector(a))
             case ir.Un("neg", a) if a.dtype == "int32":
                 return self.call_intrinsic("sub", self.broadcast(ir.const(0, "int32")), self.to_vector(a))

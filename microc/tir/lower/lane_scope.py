@@ -9,7 +9,7 @@ from typing import Self
 
 from microc.tir import ir
 from microc.tir.analysis.simplification import linear, simplify
-from microc.tir.lower.region import address, memory_stride
+from microc.tir.lower.region import build_address, memory_stride
 from microc.tir.rewrite import substitute, walk_expr
 
 # ---- Patterns of rounding arithmetic: scalar expressions that one vector instruction computes.
@@ -171,9 +171,9 @@ class LaneScope:
     0 allows no vectors of floats, 1 allows them, 2 also fused multiply-adds by a scalar, 3 also stores as float16.
     ``name_suffix``: suffix of the names of new variables.
 
-    Two fields are for scalable vectors, whose length is a multiple of ``lane_count`` (:mod:`microc.tir.symbolic`). ``active``:
-    variable with the number of active lanes. ``max_active``: variable with the number of active lanes in the first iteration,
-    which is the largest.
+    Two fields are for scalable vectors, whose length is a multiple of ``lane_count`` (:mod:`microc.tir.symbolic`).
+    ``active_lane_count``: variable with the number of active lanes. ``max_active_lane_count``: variable with this number in
+    the first iteration, which is the largest.
 
     ``vector_of_register_array`` and ``vector_of_variable`` map register arrays and variables of the loop, whose values differ
     between lanes, to their vectors. ``hoisted_values``: variables for the values that are computed before the loop, by value.
@@ -187,8 +187,8 @@ class LaneScope:
     vector_tiles: Mapping[ir.Buffer, ir.Buffer] = field(default_factory=dict)
     float_level: int = 0
     name_suffix: str = ""
-    active: ir.Var | None = None
-    max_active: ir.Var | None = None
+    active_lane_count: ir.Var | None = None
+    max_active_lane_count: ir.Var | None = None
     vector_of_register_array: dict[ir.Buffer, ir.Buffer] = field(default_factory=dict)
     vector_of_variable: dict[ir.Var, ir.Var] = field(default_factory=dict)
     hoisted_values: dict[ir.Expr, ir.Var] = field(default_factory=dict)
@@ -220,7 +220,7 @@ class LaneScope:
 
     def _format_lane_count(self) -> str:
         """Return the number of lanes as it is written in the names of vector types and intrinsics."""
-        return f"{'' if self.active is None else 'vscalex'}{self.lane_count}"
+        return f"{'' if self.active_lane_count is None else 'vscalex'}{self.lane_count}"
 
     def intrinsic_suffix(self, element: str = "int32") -> str:
         """Return the suffix of the names of intrinsics on vectors with elements of dtype ``element``.
@@ -230,14 +230,11 @@ class LaneScope:
         return f"{ELEMENTS.get(element, 'i16')}x{self._format_lane_count()}"
 
     def call_intrinsic(self, name: str, *args: ir.Expr, element: str = "int32", before_loop: bool = False) -> ir.Expr:
-        (
-            """Return a call of the vector intrinsic ``name`` on the active lanes.
+        """Return a call of the vector intrinsic ``name`` on the active lanes.
 
         ``element``: dtype of the vector's elements. ``before_loop``: the call is in front of the loop, and uses the number of
         active lanes of the first iteration, which is the largest."""
-            ""
-        )
-        lanes = self.max_active if before_loop else self.active
+        lanes = self.max_active_lane_count if before_loop else self.active_lane_count
         all_args = args if lanes is None else (*args, lanes)
         return ir.Call(f"{name}_{self.intrinsic_suffix(element)}", all_args, self.vector_dtype(element))
 
@@ -262,8 +259,8 @@ class LaneScope:
         """Return the name and the arguments of an intrinsic that accesses memory in the active lanes only.
 
         Its ``_first`` form is used if only the first ``used_lane_count`` lanes are active."""
-        if self.active is not None:
-            return name, (*args, self.active)
+        if self.active_lane_count is not None:
+            return name, (*args, self.active_lane_count)
         return (
             (name, args)
             if self.uses_all_lanes()
@@ -276,7 +273,9 @@ class LaneScope:
         """Return the address of the element that the first lane accesses.
 
         ``step``: distance in elements between consecutive lanes; ``writes``: the elements are written."""
-        return replace(address(buffer, indices, {self.var: self.start}, self.used_lane_count, writes=writes), step=step)
+        return replace(
+            build_address(buffer, indices, {self.var: self.start}, self.used_lane_count, writes=writes), step=step
+        )
 
     def lane_offsets(self, step: int) -> ir.Expr:
         """Return the vector of offsets (0, step, 2 step, ...) of all lanes, which is computed before the loop."""
@@ -306,7 +305,7 @@ class LaneScope:
         A literal is broadcast before the loop. A word of several integers is broadcast directly from memory."""
         number = self.to_uniform_scalar(expr)
         # A broadcasting load is one instruction; a scalar load and a broadcast would be two.
-        if isinstance(number, ir.Call) and number.name in WORD_LOADS and self.active is None:
+        if isinstance(number, ir.Call) and number.name in WORD_LOADS and self.active_lane_count is None:
             return self.call_intrinsic(number.name.replace("load", "dup"), *number.args)
         named = isinstance(number, ir.Var) and number in self.hoisted_values.values()
         vector = self.call_intrinsic("dup", number, element=expr.dtype, before_loop=named or isinstance(expr, ir.Const))

@@ -32,7 +32,7 @@ from microc.tir.analysis.simplification import linear, simplify, simplify_stmt
 from microc.tir.lower.cleanup import unroll_loops
 from microc.tir.lower.lane_code import NARROWED, TYPES, LaneCode
 from microc.tir.lower.lane_scope import ELEMENTS, NotVectorizableError, is_constant
-from microc.tir.lower.region import Access, accesses, address, is_consecutive, memory_stride
+from microc.tir.lower.region import Access, accesses, build_address, is_consecutive, memory_stride
 from microc.tir.rewrite import free_vars, map_stmt, walk_stmt
 from microc.tir.symbolic import LENGTH, reads_before_writes
 
@@ -169,7 +169,7 @@ def _to_copy_or_fill_call(loop: ir.For, extent: int) -> ir.Stmt | None:
         return copied
     if not isinstance(store.value, ir.Const) or not _stores_consecutively(store, loop.var):
         return None
-    target = address(store.buffer, store.indices, {loop.var: ir.const(0, "int32")}, extent, writes=True)
+    target = build_address(store.buffer, store.indices, {loop.var: ir.const(0, "int32")}, extent, writes=True)
     value, count = ir.const(store.value.value, "int32"), ir.const(extent, "int32")
     return ir.Evaluate(ir.Call(f"fill_{TYPES[store.buffer.dtype]}", (target, value, count), "int32"))
 
@@ -193,8 +193,8 @@ def _to_copy_call(loop: ir.For, extent: int, intrinsic_name: str) -> ir.Stmt | N
             and is_consecutive(indices, loop.var)
         ):
             first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32")}
-            target = address(target_buffer, target_indices, first, extent, writes=True)
-            source = address(buffer, indices, first, extent, writes=False)
+            target = build_address(target_buffer, target_indices, first, extent, writes=True)
+            source = build_address(buffer, indices, first, extent, writes=False)
             return ir.Evaluate(
                 ir.Call(
                     f"{intrinsic_name}_{COPY_SUFFIXES[target_buffer.dtype]}",
@@ -214,7 +214,7 @@ def _to_float16_store(loop: ir.For, extent: int) -> ir.Stmt | None:
         case ir.Store(target_buffer, target_indices, ir.Const(0, "float16")) if _stores_consecutively(
             loop.body, loop.var
         ):
-            target = address(target_buffer, target_indices, {loop.var: ir.const(0, "int32")}, extent, writes=True)
+            target = build_address(target_buffer, target_indices, {loop.var: ir.const(0, "int32")}, extent, writes=True)
             return ir.Evaluate(ir.Call("zero_f16", (target, ir.const(extent, "int32")), "int32"))
         case ir.Store(target_buffer, target_indices, ir.Cast("float16", ir.Load(buffer, indices))) if (
             buffer.dtype == "float32"
@@ -223,8 +223,8 @@ def _to_float16_store(loop: ir.For, extent: int) -> ir.Stmt | None:
             and is_consecutive(indices, loop.var)
         ):
             first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32")}
-            target = address(target_buffer, target_indices, first, extent, writes=True)
-            source = address(buffer, indices, first, extent, writes=False)
+            target = build_address(target_buffer, target_indices, first, extent, writes=True)
+            source = build_address(buffer, indices, first, extent, writes=False)
             return ir.Evaluate(ir.Call("narrow_f32_f16", (target, source, ir.const(extent, "int32")), "int32"))
         case _:
             return None
@@ -245,8 +245,8 @@ def _to_strided_copy(loop: ir.For, extent: int, lane_count: int, max_stride: int
             if stride is None or not 1 < stride <= max_stride:
                 return None
             first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32")}
-            target = address(target_buffer, target_indices, first, extent, writes=True)
-            source = replace(address(buffer, indices, first, extent, writes=False), step=stride)
+            target = build_address(target_buffer, target_indices, first, extent, writes=True)
+            source = replace(build_address(buffer, indices, first, extent, writes=False), step=stride)
             count, apart = ir.const(extent, "int32"), ir.const(stride, "int32")
             return ir.Evaluate(
                 ir.Call(f"copy_strided_{TYPES[target_buffer.dtype]}", (target, source, count, apart), "int32")
@@ -272,7 +272,7 @@ def _join_adjacent_runs(loop: ir.For) -> ir.Stmt | None:
             return None
     first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32")}
     moved = [
-        address(a.buffer, a.indices, first, extent * size, writes=a.writes) if isinstance(a, ir.AddressOf) else a
+        build_address(a.buffer, a.indices, first, extent * size, writes=a.writes) if isinstance(a, ir.AddressOf) else a
         for a in places
     ]
     return ir.Evaluate(ir.Call(name, (*moved, ir.const(extent * size, "int32")), dtype))
@@ -331,9 +331,18 @@ def _to_scalable_loop(loop: ir.For, lane_count: int, float_level: int) -> ir.Stm
     """Return a scalable loop over strips of as many iterations as the machine has lanes, in place of a loop over elements.
 
     None if the body would read memory after writing (:func:`~microc.tir.symbolic.reads_before_writes`)."""
-    active, max_active = (ir.Var(f"{loop.var.name}__{name}") for name in ("lanes", "most"))
+    active, max_active_lane_count = (ir.Var(f"{loop.var.name}__{name}") for name in ("lanes", "most"))
     left = loop.extent - loop.var
-    code = LaneCode(loop.var, loop.var, 1, lane_count, {}, float_level, active=active, max_active=max_active)
+    code = LaneCode(
+        loop.var,
+        loop.var,
+        1,
+        lane_count,
+        {},
+        float_level,
+        active_lane_count=active,
+        max_active_lane_count=max_active_lane_count,
+    )
     name = f"{LENGTH}{lane_count}"
     body = code.rewrite_statement(loop.body)
     if not reads_before_writes(body):
@@ -341,4 +350,4 @@ def _to_scalable_loop(loop: ir.For, lane_count: int, float_level: int) -> ir.Stm
     body = ir.Let(active, ir.Call(name, (left,), "int32"), body)
     strips = ir.For(loop.var, loop.extent, body, "scalable", ((names.LANES, lane_count),))
     ahead = code.hoist_constants(strips)
-    return ahead if ahead == strips else ir.Let(max_active, ir.Call(name, (loop.extent,), "int32"), ahead)
+    return ahead if ahead == strips else ir.Let(max_active_lane_count, ir.Call(name, (loop.extent,), "int32"), ahead)

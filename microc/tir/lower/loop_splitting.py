@@ -43,7 +43,8 @@ def unswitch_loops(stmt: ir.Stmt) -> ir.Stmt:
 def _match_guarded_copy(body: ir.Stmt) -> tuple[ir.Expr, ir.Stmt, ir.Stmt] | None:
     """Match a guarded copy; return its condition, the copy, and the fill. None for other statements.
 
-    The fill of a guarded store stores a constant."""
+    A guarded copy copies if a condition holds, and else fills (stores a constant): ``if c: copy else: fill``, or a store of
+    ``select(c, value, constant)``."""
     match body:
         case ir.Store(buffer, indices, ir.Select(condition, a, ir.Const() as b)):
             return condition, ir.Store(buffer, indices, a), ir.Store(buffer, indices, b)
@@ -401,14 +402,14 @@ def _double_buffer(loop: ir.For, halves: Halves) -> ir.Stmt:
     if not fills or not rest or body[: len(fills)] != tuple(fills):
         raise ScheduleError(
             f"prefetch: loop {loop.var.name!r} does not begin with copies into shared memory",
-            hint="cache_read(block, buffer, 'shared') and compute_at this loop first",
+            hint="before prefetch, add copies by cache_read(block, buffer, 'shared'), and compute_at this loop",
         )
     wrong = sorted(b.name for s in fills for b in (buffers_written(s) - shared) | (buffers_read(s) & shared))
     if wrong:
         raise ScheduleError(
-            f"prefetch: copies into shared memory in loop {loop.var.name!r} use {wrong[0]!r}, too; expected global "
-            "memory as source and nothing else written",
-            hint="compute_at other blocks outside of the copies",
+            f"prefetch: copies into shared memory in loop {loop.var.name!r} also access {wrong[0]!r}; expected copies "
+            "that read global memory and write shared memory only",
+            hint="move the other accesses out of these copies by compute_at",
         )
     doubled = {b: replace(b, shape=(2, *b.shape)) for b in shared}
     halves.update(doubled)

@@ -15,7 +15,7 @@ from microc.errors import InternalError
 from microc.tir import ir
 from microc.tir.analysis.simplification import simplify
 from microc.tir.bit_fields import FEW, LANES, VECTOR, BitFields
-from microc.tir.lower.region import address, memory_stride
+from microc.tir.lower.region import build_address, memory_stride
 from microc.tir.names import PRODUCT, WINDOW
 from microc.tir.rewrite import map_stmt, substitute, walk_all_exprs, walk_expr, walk_stmt
 
@@ -170,7 +170,7 @@ def _build_product_call(nest: ir.For, previous_statement: list[ir.Stmt]) -> list
 
     numbers = [length, *([strides["a"]] if rows > 1 else []), *([strides["b"]] if columns > 1 else [])]
     numbers += [strides["sums"]] if rows > 1 else []
-    target = address(sums, place, first, (rows - 1) * strides["sums"] + columns, writes=True)
+    target = build_address(sums, place, first, (rows - 1) * strides["sums"] + columns, writes=True)
     starts: tuple[ir.AddressOf, ...] = ()
     # A previous statement that initialises the sums of the product becomes part of the call.
     if rows == 1:
@@ -182,8 +182,8 @@ def _build_product_call(nest: ir.For, previous_statement: list[ir.Stmt]) -> list
     else:
         _raise_no_product(nest, "sums of several rows do not start from zero")
     args = (
-        address(a.buffer, a.indices, first, (rows - 1) * strides["a"] + length, writes=False),
-        address(b.buffer, b.indices, first, (columns - 1) * strides["b"] + width, writes=False),
+        build_address(a.buffer, a.indices, first, (rows - 1) * strides["a"] + length, writes=False),
+        build_address(b.buffer, b.indices, first, (columns - 1) * strides["b"] + width, writes=False),
         *starts,
         target,
         *(ir.const(n, "int32") for n in numbers),
@@ -249,7 +249,7 @@ def _initial_sums_address(
     same = tuple(simplify(substitute(i, first)) for i in indices) == first_indices
     if not same or (counts, steps) != (([column_count], [(1, 1)]) if column_count > 1 else ([], [])):
         return None
-    return address(source, where, first, column_count, writes=False)
+    return build_address(source, where, first, column_count, writes=False)
 
 
 def _zeroed_sum_count(previous_statement: list[ir.Stmt], sums: ir.Buffer, first_indices: tuple[ir.Expr, ...]) -> int:
@@ -348,7 +348,9 @@ def _build_float16_product_call(nest: ir.For) -> ir.Stmt:
         )
     first: dict[ir.Var, ir.Expr] = {var: ir.const(0, "int32") for var in loops}
     extents = ((rows - 1) * stride + depth, depth * width, rows * width)
-    args = [address(*place, first, n, writes=place is places[2]) for place, n in zip(places, extents, strict=True)]
+    args = [
+        build_address(*place, first, n, writes=place is places[2]) for place, n in zip(places, extents, strict=True)
+    ]
     numbers = (depth, counts["run"], *((stride,) if rows > 1 else ()))
     name = f"half_product_{rows}x{counts['vector']}"
     return ir.Evaluate(ir.Call(name, (*args, *(ir.const(n, "int32") for n in numbers)), "int32"))
@@ -443,6 +445,8 @@ def _build_float16_window_call(nest: ir.For) -> ir.Stmt:
     # Elements from the first to the last that is read: rows, then the last window's start and taps, then its lanes.
     reach = (rows - 1) * row_step + ((pixels - 1) * stride + TAPS - 1) * step + HALF_WINDOW_LANES
     extents = (reach, (rows * TAPS - 1) * step + HALF_WINDOW_LANES, pixels * HALF_WINDOW_LANES)
-    args = [address(*place, first, n, writes=place is places[2]) for place, n in zip(places, extents, strict=True)]
+    args = [
+        build_address(*place, first, n, writes=place is places[2]) for place, n in zip(places, extents, strict=True)
+    ]
     numbers = (ir.const(n, "int32") for n in (rows, row_step, step))
     return ir.Evaluate(ir.Call(f"half_window_{stride}_{pixels}", (*args, *numbers), "int32"))

@@ -122,7 +122,7 @@ def _split_index_with_cache(
     return simplify(outer, bounds), low, high
 
 
-def address(
+def build_address(
     buffer: ir.Buffer,
     indices: tuple[ir.Expr, ...],
     variable_values: Mapping[ir.Var, ir.Expr],

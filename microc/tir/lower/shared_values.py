@@ -21,13 +21,12 @@ from microc.tir.rewrite import ExprMap, accesses_of, children, free_vars, map_ch
 class ValueFacts(NamedTuple):
     """Facts about an expression: its value number, and the names of the buffers that it accesses.
 
-    ``computed`` is True if the expression contains a load or a call, ``nameable`` if it is worth a variable where it is
-    repeated."""
+    ``is_worth_naming``: True if the value, where it is repeated, should be bound to a variable."""
 
-    number: int
-    buffers: frozenset[str]
-    computed: bool
-    nameable: bool
+    value_number: int
+    buffer_names: frozenset[str]
+    has_load_or_call: bool
+    is_worth_naming: bool
 
 
 _NONE: frozenset[str] = frozenset()
@@ -70,13 +69,13 @@ class ValueNumbering:
                 expr, ValueFacts(len(self._numbered), _NONE, False, False)
             )
         kind, parts = type(expr), [self.facts_of(child) for child in children(expr)]
-        key = (kind, _OWN[kind](expr), *[part.number for part in parts])
+        key = (kind, _OWN[kind](expr), *[part.value_number for part in parts])
         found = self._numbered.get(key)
         if found is None:
-            buffers = _NONE.union(*[part.buffers for part in parts])
+            buffers = _NONE.union(*[part.buffer_names for part in parts])
             if isinstance(expr, (ir.Load, ir.AddressOf)):
                 buffers = buffers | {expr.buffer.name}
-            computed = bool(buffers) or isinstance(expr, ir.Call) or any(part.computed for part in parts)
+            computed = bool(buffers) or isinstance(expr, ir.Call) or any(part.has_load_or_call for part in parts)
             nameable = computed and _is_worth_naming(expr)
             found = self._numbered[key] = ValueFacts(len(self._numbered), buffers, computed, nameable)
         return found
@@ -191,9 +190,9 @@ class _ValueSharing:
 
         def replace_repeated(expr: ir.Expr) -> ir.Expr:
             facts = self.known.facts_of(expr)
-            if not facts.computed:
+            if not facts.has_load_or_call:
                 return expr
-            if not facts.nameable:
+            if not facts.is_worth_naming:
                 return (
                     expr
                     if isinstance(expr, (ir.Load, ir.AddressOf))
@@ -220,9 +219,9 @@ class _ValueSharing:
     def count_values(self, expr: ir.Expr, counts: dict[Key, int], versions: Versions) -> None:
         """Count, in ``counts``, how often an expression computes each value that may be bound to a variable."""
         facts = self.known.facts_of(expr)
-        if not facts.computed:
+        if not facts.has_load_or_call:
             return
-        if facts.nameable:
+        if facts.is_worth_naming:
             key = _key_with_buffer_versions(facts, versions)
             counts[key] = count = counts.get(key, 0) + 1
             # Operands of a repeated value are computed once, with it: they are counted at its first occurrence only.
@@ -252,7 +251,7 @@ def _is_worth_naming(expr: ir.Expr) -> bool:
 
 def _key_with_buffer_versions(facts: ValueFacts, versions: Versions) -> Key:
     """Return the key of a value, given the current versions of the buffers that it reads."""
-    return facts.number, tuple(map(versions.get, facts.buffers))
+    return facts.value_number, tuple(map(versions.get, facts.buffer_names))
 
 
 _HOLE = ir.Seq(())

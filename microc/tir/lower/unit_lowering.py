@@ -12,7 +12,7 @@ from microc.base import dtypes
 from microc.base.immutable import frozen
 from microc.errors import InternalError, ScheduleError
 from microc.tir import ir
-from microc.tir.lower.region import address, memory_stride
+from microc.tir.lower.region import build_address, memory_stride
 from microc.tir.names import BARRIER, QUEUES, SIGNAL, UNIT, WAIT, collect_unit_instructions
 from microc.tir.rewrite import map_expr, map_stmt, replace_buffers, stmt_exprs, walk_expr, walk_stmt
 
@@ -298,13 +298,13 @@ def _build_instruction_call(nest: ir.For) -> ir.Stmt:
             args = _build_matmul_arguments(nest, loops, first, ir.Load(sums, place), *_order_as_input_and_weight(a, b))
         case "unit_set", ir.Store(to, place, ir.Const() as value):
             rows, columns, strides = _row_count_length_and_strides(nest, loops, (ir.Load(to, place),))
-            args = (_build_address_of_rows(to, place, first, rows, columns, strides[0], writes=True), value)
+            args = (_address_of_rows(to, place, first, rows, columns, strides[0], writes=True), value)
             args += _int32_literals(rows, columns, *strides)
         case _, ir.Store(to, place, ir.Load(source, where) as load):
             rows, columns, strides = _row_count_length_and_strides(nest, loops, (ir.Load(to, place), load))
             args = (
-                _build_address_of_rows(to, place, first, rows, columns, strides[0], writes=True),
-                _build_address_of_rows(source, where, first, rows, columns, strides[1]),
+                _address_of_rows(to, place, first, rows, columns, strides[0], writes=True),
+                _address_of_rows(source, where, first, rows, columns, strides[1]),
             )
             args += _int32_literals(rows, columns, *strides)
         case _:
@@ -371,21 +371,21 @@ def _build_matmul_arguments(
         else:
             _raise_no_instruction(nest, f"{var.name} is no loop over rows, columns or terms")
     return (
-        _build_address_of_rows(sums.buffer, sums.indices, start_values, rows, columns, row[0], writes=True),
-        _build_address_of_rows(data.buffer, data.indices, start_values, rows, depth, row[1]),
-        _build_address_of_rows(weight.buffer, weight.indices, start_values, columns, depth, column[1]),
+        _address_of_rows(sums.buffer, sums.indices, start_values, rows, columns, row[0], writes=True),
+        _address_of_rows(data.buffer, data.indices, start_values, rows, depth, row[1]),
+        _address_of_rows(weight.buffer, weight.indices, start_values, columns, depth, column[1]),
         *_int32_literals(rows, columns, depth, row[0], row[1], column[1]),
     )
 
 
-def _build_address_of_rows(
+def _address_of_rows(
     buffer: ir.Buffer, indices: tuple[ir.Expr, ...], start_values: dict[ir.Var, ir.Expr], rows: int, row_length: int, stride: int,
     *, writes: bool = False,
 ) -> ir.AddressOf:  # fmt: skip
     """Return the address of ``rows`` rows of ``row_length`` elements. The starts of rows are ``stride`` elements apart.
 
     ``start_values``: values that replace the loop variables in ``indices``."""
-    return address(buffer, indices, start_values, (rows - 1) * stride + row_length, writes=writes)
+    return build_address(buffer, indices, start_values, (rows - 1) * stride + row_length, writes=writes)
 
 
 def _int32_literals(*values: int) -> tuple[ir.Expr, ...]:

@@ -14,7 +14,7 @@ from microc.base.immutable import frozen
 from microc.tir import ir
 from microc.tir.analysis.simplification import fits_dtype, linear, simplify
 from microc.tir.lower.cleanup import unroll_loops
-from microc.tir.lower.region import address, is_consecutive, memory_stride
+from microc.tir.lower.region import build_address, is_consecutive, memory_stride
 from microc.tir.rewrite import free_vars, map_stmt, substitute, substitute_stmt, walk_stmt
 
 # ---- Packed words: the bytes or int16 values that a loop stores are computed for all elements of a 32-bit word at once.
@@ -30,27 +30,27 @@ KINDS: Mapping[str, str] = {"int8": "i8x4", "uint8": "u8x4", "int16": "i16x2"}
 class WordConverter:
     """Converter of scalar expressions to packed words, which contain the values in several consecutive iterations.
 
-    ``dtype``: dtype of the elements of a word. ``var``: the loop variable. ``word``: value of the loop variable for the first
-    element of the word. ``own``: registers of the loop, with the number that they were initialised with, or None if they
-    contain a packed word.
+    ``dtype``: dtype of the elements of a word. ``var``: the loop variable. ``word_start``: value of the loop variable for the
+    first element of the word. ``loop_registers``: registers of the loop, with the number that they were initialised with, or
+    None if they contain a packed word.
     """
 
     dtype: str
     var: ir.Var
-    word: ir.Expr
-    own: dict[ir.Expr, int | None] = field(default_factory=dict)
+    word_start: ir.Expr
+    loop_registers: dict[ir.Expr, int | None] = field(default_factory=dict)
 
     def to_word(self, value: ir.Expr) -> ir.Expr | None:
         """Return the packed word of an expression's values in consecutive iterations; None if it cannot be computed."""
         match value:
             case ir.Const(int() as number) if fits_dtype(number, self.dtype):
                 return repeat_in_word(number, self.dtype)
-            case ir.Load() if value in self.own:
-                held = self.own[value]
+            case ir.Load() if value in self.loop_registers:
+                held = self.loop_registers[value]
                 return value if held is None else repeat_in_word(held, self.dtype)
             case ir.Load(buffer, indices) if buffer.dtype == self.dtype and is_consecutive(indices, self.var):
                 lanes = 4 // dtypes.nbytes(self.dtype)
-                place = address(buffer, indices, {self.var: self.word}, lanes, writes=False)
+                place = build_address(buffer, indices, {self.var: self.word_start}, lanes, writes=False)
                 return ir.Call(f"load_{KINDS[self.dtype]}", (place,), "int32")
             case ir.Cast("int32", ir.Load(buffer) as load) if buffer.dtype == self.dtype:
                 return self.to_word(load)
@@ -69,7 +69,7 @@ class WordConverter:
 
         If ``a`` is the neutral element of the operation, the initial value of a reduction, the word of ``b`` is returned."""
         low, high = dtypes.int_range(self.dtype)
-        if self.own.get(a) == (low if op == "max" else high):
+        if self.loop_registers.get(a) == (low if op == "max" else high):
             return self.to_word(b)
         first, second = self.to_word(a), self.to_word(b)
         name = f"{op}_{KINDS[self.dtype]}"
@@ -94,14 +94,14 @@ def convert_to_word_stores(body: ir.Stmt, var: ir.Var, word: ir.Var) -> tuple[in
             return None
         place, number = ir.Load(store.buffer, store.indices), ir.int_value(store.value)
         if store is not last and number is not None and fits_dtype(number, words.dtype):
-            words.own[place] = number
+            words.loop_registers[place] = number
             continue
         value = words.to_word(store.value)
         if value is None:
             return None
-        words.own[place] = None
+        words.loop_registers[place] = None
         word_body.append(ir.Store(store.buffer, store.indices, value))
-    target = address(last.buffer, last.indices, {var: word * lanes}, lanes, writes=True)
+    target = build_address(last.buffer, last.indices, {var: word * lanes}, lanes, writes=True)
     stored = ir.Evaluate(ir.Call(f"store_{KINDS[words.dtype]}", (target, word_body[-1].value), "int32"))
     return lanes, ir.seq(*word_body[:-1], stored)
 
@@ -324,7 +324,7 @@ def _widen_bytes(store: ir.Store, var: ir.Var, word: ir.Var) -> tuple[int, ir.St
     The bytes may be reduced by a constant. None if the store does anything else."""
     if not _is_widening(store) or not is_consecutive(store.indices, var):
         return None
-    target = address(store.buffer, store.indices, {var: word * LANES}, LANES, writes=True)
+    target = build_address(store.buffer, store.indices, {var: word * LANES}, LANES, writes=True)
     match store.value:
         case ir.Const(int() as value) if -128 <= value <= 127:
             source: ir.Expr | None = repeat_in_word(value, "int8")

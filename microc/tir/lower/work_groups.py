@@ -351,7 +351,7 @@ def lower_grid(func: ir.PrimFunc) -> Grid:
             raise ScheduleError(
                 f"{func.name}: loops {groups[body.kind].var.name!r} and {body.var.name!r} are both bound to "
                 f"{body.kind}",
-                hint="fuse them, or use .y and .z",
+                hint="fuse the two loops, or bind one of them to .y or .z",
             )
         else:
             groups[body.kind] = body
@@ -398,7 +398,7 @@ def _check_group_body(func: ir.PrimFunc, body: ir.Stmt) -> None:
             for twice in inner:
                 raise ScheduleError(
                     f"{func.name}: loops {s.var.name!r} and {twice.var.name!r} inside it are both bound to {s.kind}",
-                    hint="compute_at a loop outside of the loops over items, so that no nest is inside another",
+                    hint="move the inner block out of the loops over items by compute_at",
                 )
         if isinstance(s, ir.Alloc) and s.buffer.scope == "workspace":
             raise ScheduleError(

@@ -568,9 +568,9 @@ def from_text(text: str) -> ir.PrimFunc:
     functions = module_from_text(text)
     if len(functions) != 1:
         raise ModelError(
-            "TIR text must hold exactly one function",
+            "TIR text contains no function, or several; expected exactly one",
             where="line 1",
-            hint="@T.prim_func def name(...): ...; module_from_text reads several",
+            hint="write one function that begins with @T.prim_func, or read several with tir.module_from_text",
         )
     return functions[0]
 
@@ -594,9 +594,9 @@ def module_from_text(text: str) -> tuple[ir.PrimFunc, ...]:
         raise ModelError("TIR text nests too deeply", where="line 1") from fault
     if len(functions) != len(body) or len({func.name for func in functions}) != len(functions):
         raise ModelError(
-            "TIR text must hold functions of different names, and nothing else",
+            "TIR text contains something else than functions, or two functions of one name",
             where="line 1",
-            hint="@T.prim_func def name(...): ...",
+            hint="write only functions that begin with @T.prim_func, each with a name of its own",
         )
     return functions
 

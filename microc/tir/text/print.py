@@ -16,9 +16,13 @@ from microc.tir.operators import BINARY, UNARY, Notation
 
 # ---- Tables that the printer and the parser share: operators, precedences, keywords.
 
-INFIX: Mapping[str, Notation] = MappingProxyType({name: each.text for name, each in BINARY.items() if each.text})
-NAMED_BINARY = frozenset(name for name, each in BINARY.items() if not each.text)
-PREFIX: Mapping[str, Notation] = MappingProxyType({name: each.text for name, each in UNARY.items() if each.text})
+INFIX: Mapping[str, Notation] = MappingProxyType(
+    {name: each.text_notation for name, each in BINARY.items() if each.text_notation}
+)
+NAMED_BINARY = frozenset(name for name, each in BINARY.items() if not each.text_notation)
+PREFIX: Mapping[str, Notation] = MappingProxyType(
+    {name: each.text_notation for name, each in UNARY.items() if each.text_notation}
+)
 ATOM = 12
 COMPARISON = 4
 

@@ -23,7 +23,7 @@ from microc.ops.arithmetic import activation_range
 from microc.ops.convolution.conv2d import OPERATORS, count_conv2d_macs, evaluate_conv2d_reference
 from microc.ops.convolution.geometry import DEFAULTS
 from microc.ops.registry import OpCall, Operand
-from microc.te.lower import stages
+from microc.te.lower import collect_tensors
 from microc.tir import ir
 from microc.tir.rewrite import walk_all_exprs
 from tests.ops.harness import legalized, run_legalized
@@ -49,7 +49,7 @@ def stage_names(data: Sequence[int], weight: Sequence[int], **attrs: Any) -> tup
     out = CONV.compute(OpCall(attrs, operands, CONV.infer(attrs, kinds)))
     assert isinstance(out, te.Tensor)
     func = te.create_prim_func("conv", params, [out])
-    return tuple(t.name for t in stages([out]) if t.definition is not None), func
+    return tuple(t.name for t in collect_tensors([out]) if t.definition is not None), func
 
 
 def has_select(func: ir.PrimFunc) -> bool:

@@ -161,7 +161,7 @@ def rule(cpu: str, size: bool, shape: tuple[int, ...], outputs: int, dtype: str 
     types["y"] = infer_conv2d_types(attrs, (types["x"], types["w"]))[0]
     node = Node("conv2d", ("x", "w"), ("y",), attrs)
     graph = Graph("net", ("x",), ("y",), (node,), types, {"w": weight})
-    target = target_for(cpu).having(FAST_MATH) if math else target_for(cpu)
+    target = target_for(cpu).with_features(FAST_MATH) if math else target_for(cpu)
     return schedule_group(graph, (node,), target, SIZE if size else SPEED, "kernel")[1].schedule.rule
 
 
