@@ -31,7 +31,7 @@ MAX_BYTE_STEP = ((1 << 8) - 1) // 15
 
 
 def _build_arithmetic_bodies() -> Iterator[tuple[str, str]]:
-    """Yield the C bodies of arithmetic intrinsics on vectors of int32: (intrinsic, C body)."""
+    """Yield (intrinsic name, C body) for arithmetic intrinsics on vectors of int32."""
     for name, function in _LANEWISE.items():
         yield f"{name}_i32x4", f"return {function}_s32(a, b);"
     for name in NUMBERED:
@@ -44,7 +44,7 @@ def _build_arithmetic_bodies() -> Iterator[tuple[str, str]]:
 
 
 def _build_memory_access_bodies() -> Iterator[tuple[str, str]]:
-    """Yield the C bodies of widening loads and narrowing stores: (intrinsic, C body).
+    """Yield (intrinsic name, C body) for widening loads and narrowing stores.
 
     There are bodies for contiguous elements and for elements at given offsets, and for all lanes and the first n
     lanes."""
@@ -67,7 +67,7 @@ def _build_memory_access_bodies() -> Iterator[tuple[str, str]]:
 
 
 def _build_saturating_bodies() -> Iterator[tuple[str, Body]]:
-    """Yield the bodies of saturating intrinsics: (intrinsic, C body).
+    """Yield (intrinsic name, C body) for saturating intrinsics.
 
     VQMOVN saturates each lane to 16 bits in its low half; a second VQMOVN saturates it to a byte. Unlike clamping,
     that needs no vector registers for the bounds. The bodies are inline assembly, because the high halves of the
@@ -116,7 +116,7 @@ def _format_short_copy_lines(element_bits: int) -> Iterator[str]:
 
 
 def _build_copy_and_fill_bodies() -> Iterator[tuple[str, Body]]:
-    """Yield the bodies of copies and fills of contiguous memory: (intrinsic, C body). They are
+    """Yield (intrinsic name, C body) for copies and fills of contiguous memory. They are
     tail-predicated loops (DLSTP, LETP)."""
     for short in COPIED.values():
         size = int(short[1:])
@@ -135,7 +135,7 @@ def _build_copy_and_fill_bodies() -> Iterator[tuple[str, Body]]:
 
 
 def _build_strided_copy_bodies() -> Iterator[tuple[str, Body]]:
-    """Yield the bodies of strided copies: (intrinsic, C body).
+    """Yield (intrinsic name, C body) for strided copies.
 
     They gather 16 bytes at once if the offsets fit 8 bits, else eight elements at once."""
     for short in MOVED.values():
@@ -224,7 +224,7 @@ def _format_select_by_comparison(op: str, x: str, y: str) -> str:
 
 
 def _build_float_vector_bodies() -> Iterator[tuple[str, str, str]]:
-    """Yield (intrinsic, type of operation for the cost model, C body) of float32 vectors. The type is empty
+    """Yield (intrinsic name, operation type for the cost model, C body) for float32 vectors. The type is empty
     if the intrinsic needs no instruction."""
     for op in ("add", "sub", "mul"):
         yield f"{op}_f32x4", "vector", f"return v{op}q_f32(a, b);"

@@ -23,14 +23,14 @@ _BYTES = "(size_t)n * sizeof *p"
 
 
 def _build_partial_access_bodies(element_dtype: str, name_suffix: str, vector_type: str) -> Iterator[tuple[str, str]]:
-    """Yield (intrinsic, C body) of the load and the store of the first n lanes. Elements in memory are as
+    """Yield (intrinsic name, C body) for the load and the store of the first n lanes. Elements in memory are as
     wide as a lane."""
     yield f"load_{element_dtype}_{name_suffix}_first", f"{vector_type} r = {{0}};\nmemcpy(&r, p, {_BYTES});\nreturn r;"
     yield f"store_{element_dtype}_{name_suffix}_first", f"memcpy(p, &a, {_BYTES});"
 
 
 def _build_shift_bodies(name_suffix: str, vector_type: str) -> Iterator[tuple[str, str]]:
-    """Yield (intrinsic, C body) of shifts to the left by b, or to the right by -b if b is negative, with and
+    """Yield (intrinsic name, C body) for shifts to the left by b, or to the right by -b if b is negative, with and
     without rounding.
 
     Rounding adds the last dropped bit in a separate step, because all 32 bits may be dropped."""
@@ -45,7 +45,7 @@ def _build_shift_bodies(name_suffix: str, vector_type: str) -> Iterator[tuple[st
 
 
 def _build_int32_vector_bodies(lanes: int) -> Iterator[tuple[str, str]]:
-    """Yield (intrinsic, C body) of all intrinsics on vectors of ``lanes`` int32 lanes."""
+    """Yield (intrinsic name, C body) for all intrinsics on vectors of ``lanes`` int32 lanes."""
     end, vector = f"i32x{lanes}", f"int32x{lanes}"
     for name in ("add", "sub", "mul"):
         yield f"{name}_{end}", f"{_UNSIGNED}\nreturn ({vector})((u)a {_SIGNS[name]} (u)b);"
@@ -86,7 +86,7 @@ subnormals. The largest exponent represents infinity and NaN, and is set separat
 
 
 def _build_float_vector_bodies(lanes: int) -> Iterator[tuple[str, str]]:
-    """Yield (intrinsic, C body) of all intrinsics on vectors of ``lanes`` float32 lanes."""
+    """Yield (intrinsic name, C body) for all intrinsics on vectors of ``lanes`` float32 lanes."""
     end, vector = f"f32x{lanes}", f"float32x{lanes}"
     chosen = "typedef int32_t v __attribute__((vector_size(sizeof a)));\n" + (
         f"const v m = a {{}} b;\nreturn ({vector})(((v){{}} & m) | ((v){{}} & ~m));"
@@ -135,7 +135,7 @@ def build_vector_instruction_body(intrinsic_name: str, c_text: str) -> Body:
 
 
 def _build_contiguous_copy_bodies() -> Iterator[tuple[str, Body]]:
-    """Yield (intrinsic, C body) of copies of contiguous memory, which call the C library."""
+    """Yield (intrinsic name, C body) for copies of contiguous memory, which call the C library."""
     for dtype, short in COPIED.items():
         size = dtypes.nbytes(dtype)
         loop = BodyLoop("n", 32 // size, (("vector_load", 1), ("vector_store", 1)))

@@ -50,7 +50,7 @@ class Body:
     - ``operations``: counts by type of operation (:class:`Costs`). The default is one ``alu`` per ``__asm__`` and one
       access per ``memcpy``.
     - ``turns``: the loop in the statements whose trip count depends on an argument, if any.
-    - ``apart``: True if the body stays a C function of its own, because it is long.
+    - ``apart``: True if the body is not inlined but stays a C function, because it is long.
     - ``guard``: C preprocessor condition under which the body replaces the meaning. The default is the condition of its
       instruction set.
     - ``types``: vector types that the statements need, although no parameter has such a type."""
@@ -63,7 +63,8 @@ class Body:
     types: tuple[str, ...] = ()
 
     def counts(self) -> dict[str, int]:
-        """Return the operation counts of the body by type of operation, without the loop ``turns``."""
+        """Return the operation counts of the body by type of operation, without the iterations of
+        the loop ``turns``."""
         if self.operations:
             return dict(self.operations)
         memory = {"load": self.text.count("memcpy(&"), "store": self.text.count("memcpy(p")}

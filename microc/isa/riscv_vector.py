@@ -120,7 +120,7 @@ _FLOAT_GUARD = f"{GUARD} && __riscv_v_elen_fp >= 32"
 
 
 def _build_load_16_bit_float_bodies(width: VectorWidth) -> CountedBodies:
-    """Yield the bodies of loads that widen float16 and bfloat16, of all lanes or of the first n lanes.
+    """Yield the C bodies of loads that widen float16 and bfloat16, of all lanes or of the first n lanes.
 
     Exponent and fraction of a float16, moved to the fields of a float32, represent its number times 2**-112, also
     for subnormals. The largest exponent represents infinity and NaN, and is set separately."""
@@ -154,7 +154,7 @@ def _build_load_16_bit_float_bodies(width: VectorWidth) -> CountedBodies:
 
 
 def _build_float_vector_bodies(width: VectorWidth) -> CountedBodies:
-    """Yield the bodies of the intrinsics on vectors of float32."""
+    """Yield the C bodies of the intrinsics on vectors of float32."""
     end, n, whole = width.vector("f32"), width, width.vector("i32")
     for name in ("add", "sub", "mul", "div"):
         yield f"{name}_{end}", 1, f"return {rvv_call(f'f{name}', 'a', 'b', n)};"
@@ -209,7 +209,7 @@ _STEPS = {32: 0, 16: 1, 8: 2}
 
 
 def _build_integer_arithmetic_bodies(width: VectorWidth) -> CountedBodies:
-    """Yield the bodies of arithmetic on vectors of int32."""
+    """Yield the C bodies of arithmetic on vectors of int32."""
     end, n = width.vector("i32"), width
     for name in ("add", "sub", "mul", "min", "max", "and", "or", "xor"):
         yield f"{name}_{end}", 1, f"return {rvv_call(name, 'a', 'b', n)};"
@@ -230,7 +230,7 @@ def _build_integer_arithmetic_bodies(width: VectorWidth) -> CountedBodies:
 
 
 def _build_shift_bodies(width: VectorWidth) -> CountedBodies:
-    """Yield the bodies of shifts to the left, or to the right if the count is negative.
+    """Yield the C bodies of shifts to the left, or to the right if the count is negative.
 
     The instructions take counts modulo 32. Rounding shifts by 32 to the right also occur; their result is 0."""
     end, n = width.vector("i32"), width
@@ -250,7 +250,7 @@ def _build_shift_bodies(width: VectorWidth) -> CountedBodies:
 
 
 def _build_widening_load_bodies(width: VectorWidth) -> CountedBodies:
-    """Yield the bodies of widening loads, of contiguous elements or of elements at given offsets. Loads of
+    """Yield the C bodies of widening loads, of contiguous elements or of elements at given offsets. Loads of
     the first n lanes set the others to zero."""
     end = width.vector("i32")
     for dtype, short in MEMORY.items():
@@ -276,7 +276,7 @@ def _build_widening_load_bodies(width: VectorWidth) -> CountedBodies:
 
 
 def _build_narrowing_store_bodies(width: VectorWidth) -> CountedBodies:
-    """Yield the bodies of narrowing stores, to contiguous elements or to elements at given offsets, of all
+    """Yield the C bodies of narrowing stores, to contiguous elements or to elements at given offsets, of all
     lanes or of the first n lanes. Lanes are stored in order."""
     end = width.vector("i32")
     for dtype, short in MEMORY.items():
@@ -325,7 +325,7 @@ writes, so that memory may be moved to a lower address that overlaps it."""
 
 
 def _build_copy_and_fill_bodies() -> Iterator[tuple[str, Body]]:
-    """Yield (intrinsic, C body) of copies and fills of contiguous memory."""
+    """Yield (intrinsic name, C body) for copies and fills of contiguous memory."""
     for dtype, short in COPIED.items():
         size = dtypes.nbytes(dtype)
         fields = {"bits": 8 * size, "shift": size.bit_length() - 1}
@@ -338,7 +338,7 @@ def _build_copy_and_fill_bodies() -> Iterator[tuple[str, Body]]:
 
 
 def _build_scalable_only_bodies(width: VectorWidth) -> CountedBodies:
-    """Yield the bodies of intrinsics that exist for scalable vectors alone."""
+    """Yield the C bodies of intrinsics that exist only for scalable vectors."""
     end, n = width.vector("i32"), width
     yield f"mac_{end}", 1, f"return {rvv_call('macc', 'a', 'b', 'c', n)};"
     yield f"neg_{end}", 1, f"return {rvv_call('neg', 'a', n)};"
@@ -360,7 +360,7 @@ def _build_scalable_only_bodies(width: VectorWidth) -> CountedBodies:
 
 
 def _build_int32_vector_bodies(width: VectorWidth) -> CountedBodies:
-    """Yield the bodies of all intrinsics on vectors of int32."""
+    """Yield the C bodies of all intrinsics on vectors of int32."""
     yield from (
         *_build_integer_arithmetic_bodies(width),
         *_build_shift_bodies(width),

@@ -67,7 +67,7 @@ def format_accumulating_instruction(mnemonic: str, a: str, b: str) -> str:
 
 
 def build_arithmetic_bodies(lanes: int, has_avx: bool) -> Iterator[tuple[str, str]]:
-    """Yield (intrinsic, C body) of vector arithmetic. ``has_avx``: use the instructions of AVX2 or AVX-512."""
+    """Yield (intrinsic name, C body) for vector arithmetic. ``has_avx``: use the instructions of AVX2 or AVX-512."""
     v, floats, i = f"int32x{lanes}", f"float32x{lanes}", "v" if has_avx else ""
     if has_avx:
         yield f"fma_f32x{lanes}", _FUSED.format(_FUSED_BY[lanes])
@@ -89,7 +89,7 @@ def build_arithmetic_bodies(lanes: int, has_avx: bool) -> Iterator[tuple[str, st
 
 
 def _build_high_product_bodies(lanes: int, mnemonic_prefix: str) -> Iterator[tuple[str, str]]:
-    """Yield (intrinsic, C body) of high parts of products, with a vector or with a broadcast scalar.
+    """Yield (intrinsic name, C body) for high parts of products, with a vector or with a broadcast scalar.
 
     The 64-bit products of even and of odd lanes are computed separately. The low 32 bits of each shifted product are
     the result. INT32_MIN times itself, which would saturate, does not occur: the lowering to lanes excludes it."""
@@ -130,7 +130,7 @@ _FIRST = "const uint16_t m = (uint16_t)((1U << n) - 1U);"
 
 
 def build_memory_access_bodies(lanes: int, has_avx: bool, has_masks: bool) -> Iterator[tuple[str, str]]:
-    """Yield (intrinsic, C body) of loads and stores.
+    """Yield (intrinsic name, C body) for loads and stores.
 
     ``has_avx``: use the instructions of AVX2 or AVX-512. ``has_masks``: use the masks of AVX-512."""
     for dtype, short in MOVED.items():
@@ -235,7 +235,7 @@ def _build_x86_instruction_set(
 
 
 def _build_vnni_bodies() -> Iterator[tuple[str, str]]:
-    """Yield (intrinsic, C body) of the dot products of VNNI."""
+    """Yield (intrinsic name, C body) for the dot products of VNNI."""
     for lanes in (4, 8, 16):
         yield f"dot2_i32x{lanes}", format_accumulating_instruction("vpdpwssd", "a", "b")
         yield f"dot4_u8_i32x{lanes}", format_accumulating_instruction("vpdpbusd", "a", "b")

@@ -22,7 +22,13 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.module import Call, Kernel, Module
 from microc.schedule.cost.loop_region import expand_memory_calls
-from microc.tir.analysis.access_order import NEVER_TOUCHED, NEVER_WRITTEN, AccessTimes, Precedence, compute_access_times
+from microc.tir.analysis.access_order import (
+    NEVER_TOUCHED,
+    NEVER_WRITTEN,
+    AccessTimes,
+    UnsafeDistanceProver,
+    compute_access_times,
+)
 from microc.tir.analysis.size_forms import UnsafeDistances
 
 # ---- Safe distances between two blocks of memory that overlap.
@@ -279,7 +285,7 @@ class Overlaps:
         self.module = module
         self._kernels = {kernel.name: kernel for kernel in module.kernels}
         self._clocks: dict[str, dict[str, AccessTimes]] = {}
-        self._proofs: dict[str, Precedence] = {}
+        self._proofs: dict[str, UnsafeDistanceProver] = {}
         self._known: dict[tuple[object, ...], SafeOffsets] = {}
 
     def safe_offsets(self, call: Call, old: str, new: str) -> SafeOffsets | None:
@@ -327,7 +333,7 @@ class Overlaps:
     def _safe_distances_at_all_sizes(self, kernel: Kernel, call: Call, old: str, new: str) -> tuple[range, ...]:
         """Return the distances from ``old`` to ``new`` that are safe for all dynamic sizes of a kernel."""
         if kernel.name not in self._proofs:
-            self._proofs[kernel.name] = Precedence(
+            self._proofs[kernel.name] = UnsafeDistanceProver(
                 expand_memory_calls(kernel.func), self._list_size_combinations(kernel) or {}
             )
         params, conflicts = kernel.func.params, list[UnsafeDistances]()
@@ -335,7 +341,7 @@ class Overlaps:
             for b, other in self._find_argument_positions(call, new):
                 if not _may_alias(params[a].dtype, params[b].dtype):
                     return ()
-                found = self._proofs[kernel.name].conflicts(params[a], params[b])
+                found = self._proofs[kernel.name].find_unsafe_distances(params[a], params[b])
                 conflicts += [conflict.shifted_by(start - other) for conflict in found]
         return distances_without_conflicts(conflicts, self.module.values[old].nbytes, self.module.values[new].nbytes)
 

@@ -38,7 +38,7 @@ def _dtype_interval(dtype: str) -> Interval:
     return intervals.UNKNOWN if kind == "float" or lanes > 1 else dtypes.int_range(dtype)
 
 
-class ExpressionWriter:
+class PythonExpressionWriter:
     """Translator of a function's expressions to lines of Python source.
 
     ``constants``: Python values that the source refers to by name. ``intrinsics``: names of the intrinsics that it calls."""
@@ -146,7 +146,7 @@ class ExpressionWriter:
         if op in ("floormod", "truncmod"):
             x, y = self._checked_remainder_operands(op, dtype, x, y)
         text = f"{op}({x.text}, {y.text})" if op not in _INFIX else f"({x.text} {_INFIX[op]} {y.text})"
-        return self._check_range(op, dtype, SourceOfExpr(text, intervals.binary(op, x.range, y.range), depth))
+        return self._check_result_range(op, dtype, SourceOfExpr(text, intervals.binary(op, x.range, y.range), depth))
 
     def _checked_remainder_operands(
         self, op: str, dtype: str, x: SourceOfExpr, y: SourceOfExpr
@@ -171,7 +171,7 @@ class ExpressionWriter:
         text = f"({t} if 0 <= ({t} := {y.text}) < {bits} else bad_shift(_func, {op!r}, {dtype!r}, {t}))"
         return SourceOfExpr(text, (0, bits - 1), y.depth + 2)
 
-    def _check_range(self, op: str, dtype: str, code: SourceOfExpr) -> SourceOfExpr:
+    def _check_result_range(self, op: str, dtype: str, code: SourceOfExpr) -> SourceOfExpr:
         """Return the code of an integer result, extended to keep the result within its dtype.
 
         An unsigned result is wrapped; a signed result is checked at run time. Neither is needed if its range fits."""
@@ -192,7 +192,7 @@ class ExpressionWriter:
             return SourceOfExpr(f"(-{x.text})", depth=x.depth + 1)
         low, high = x.range
         text, bounds = (f"(-{x.text})", (-high, -low)) if op == "neg" else (f"(~{x.text})", (-high - 1, -low - 1))
-        return self._check_range(op, a.dtype, SourceOfExpr(text, bounds, x.depth + 1))
+        return self._check_result_range(op, a.dtype, SourceOfExpr(text, bounds, x.depth + 1))
 
     def _translate_cast(self, dtype: str, a: ir.Expr) -> SourceOfExpr:
         x, source = self.translate_value(a), a.dtype
@@ -257,7 +257,7 @@ class ExpressionWriter:
             codes = [self.translate_value(a) for a in args]
             text = f"_math[{name!r}]({', '.join(c.text for c in codes)})"
             code = SourceOfExpr(text, depth=_bracket_depth_around(*codes) + 1)
-            return code if dtypes.is_float(dtype) else self._check_range(name, dtype, code)
+            return code if dtypes.is_float(dtype) else self._check_result_range(name, dtype, code)
         if name == ir.REINTERPRET:
             (x,) = (self.translate_value(a) for a in args)
             return SourceOfExpr(
@@ -296,7 +296,7 @@ def _bracket_depth_around(*codes: SourceOfExpr) -> int:
 _NESTED = 12  # most nested loops in one Python function (CPython allows 20 nested blocks)
 
 
-class SourceWriter(ExpressionWriter):
+class PythonFunctionWriter(PythonExpressionWriter):
     """Translator of a whole TIR function to Python source: ``def kernel(buffers, intrinsics)``."""
 
     def __init__(self, func: ir.PrimFunc) -> None:
@@ -474,7 +474,7 @@ def execute(func: ir.PrimFunc, arrays: Sequence[Array], intrinsics: Intrinsics =
 def compile_func(func: ir.PrimFunc) -> Callable[[Sequence[Array], Intrinsics], None]:
     """Translate a function to Python once, to run it many times; return ``run_compiled(args, intrinsics)``."""
     require_constant_sizes(func)
-    writer = SourceWriter(func)
+    writer = PythonFunctionWriter(func)
     source = writer.translate_function()
     environment: dict[str, Any] = {**_ENVIRONMENT, **writer.constants, "_func": func.name, "_math": FUNCTIONS}
     exec(compile(source, f"<tir {func.name}>", "exec"), environment)
@@ -555,7 +555,7 @@ def _reinterpret(source_dtype: str, dtype: str, value: Any) -> Any:
     return bits if dtypes.is_float(dtype) else int(bits)
 
 
-def _allocate(element_count: int, dtype: str) -> Array:
+def _allocate_poisoned(element_count: int, dtype: str) -> Array:
     kind = to_numpy(dtype)
     if kind.kind == "f":
         return np.full(element_count, np.nan, kind)
@@ -573,7 +573,7 @@ _ENVIRONMENT: Mapping[str, Any] = MappingProxyType(
         "float_to_int": _float_to_int,
         "int_to_float32": _int_to_float32,
         "reinterpret": _reinterpret,
-        "allocate": _allocate,
+        "allocate": _allocate_poisoned,
         **{name: each.scalar_function for name, each in operators.BINARY.items() if not each.text_notation},
         "f16": np.float16,
         "bf16": lambda x: dtypes.to_numpy("bfloat16").type(x),

@@ -218,7 +218,9 @@ def map_accesses(
             return on_access(expr)
         return expr
 
-    return map_stmt(stmt, on_stmt, BottomUpRewriter(rewrite_access, lambda expr: not accesses_any(expr, buffers)))
+    return map_stmt(
+        stmt, on_stmt, BottomUpRewriter(rewrite_access, lambda expr: not accesses_any_buffer(expr, buffers))
+    )
 
 
 def replace_buffers(stmt: Stmt, buffers: Mapping[ir.Buffer, ir.Buffer]) -> Stmt:
@@ -239,7 +241,7 @@ def replace_buffers(stmt: Stmt, buffers: Mapping[ir.Buffer, ir.Buffer]) -> Stmt:
     return map_accesses(stmt, buffers, redirect_statement, redirect_access)
 
 
-def accesses_any(expr: Expr, buffers: Container[ir.Buffer]) -> bool:
+def accesses_any_buffer(expr: Expr, buffers: Container[ir.Buffer]) -> bool:
     """Test whether an expression reads one of ``buffers``, or takes an address in it."""
     return any(access.buffer in buffers for access in accesses_of(expr))
 

@@ -108,7 +108,7 @@ def choose_blocks(geometries: Sequence[LayerGeometry], max_block_rows: int) -> t
     return tuple(chosen)
 
 
-def warm_up_rows(geometries: Sequence[LayerGeometry], layer_index: int) -> int:
+def count_warm_up_rows(geometries: Sequence[LayerGeometry], layer_index: int) -> int:
     """Return the number of rows before row 0 at which a layer must start to compute.
 
     When the layer reaches row 0, its window and the windows of all earlier layers are full. ``layer_index``: index of the
@@ -116,11 +116,11 @@ def warm_up_rows(geometries: Sequence[LayerGeometry], layer_index: int) -> int:
     geometry = geometries[layer_index]
     if layer_index == 0 and not geometry.window.padded:
         return 0
-    before = warm_up_rows(geometries, layer_index - 1) if layer_index else 0
+    before = count_warm_up_rows(geometries, layer_index - 1) if layer_index else 0
     return max(0, -(-(geometry.rows_before_first_request + before) // geometry.window.stride))
 
 
-def row_access_times(
+def compute_row_access_times(
     geometries: Sequence[LayerGeometry], input_rows: int, input_readers: Set[int] = frozenset()
 ) -> tuple[list[int], list[int]]:
     """Return the times at which each row of the chain's input is last read, and at which each row of its result is written.
@@ -129,7 +129,7 @@ def row_access_times(
     the input, each the same rows that it computes."""
     order = _BlockOrder(geometries, [-1] * input_rows, [-1] * geometries[-1].rows, input_readers)
     block = geometries[-1].block
-    warm_up = -(-warm_up_rows(geometries, len(geometries) - 1) // block) * block
+    warm_up = -(-count_warm_up_rows(geometries, len(geometries) - 1) // block) * block
     for row in range(-warm_up, geometries[-1].rows, block):
         order.compute_block(len(geometries) - 1, row)
     return order.last_read_times, order.write_times
@@ -252,7 +252,7 @@ class _StripedFunctionBuilder:
         self.source = self.add_parameter("data", 0, first.data, input_rows * first.shape.window.width)
         self.places = [self.add_operands(k) for k in range(len(layers))]
         self.result = self.add_parameter(
-            "out", len(layers) - 1, last.result, _row_size(last, last.result) * last.shape.rows
+            "out", len(layers) - 1, last.result, _row_element_count(last, last.result) * last.shape.rows
         )
         self.scratch = self.shared_workspaces()
         for layer, places in zip(layers, self.places, strict=True):
@@ -264,7 +264,7 @@ class _StripedFunctionBuilder:
         last = len(self.layers) - 1
         shape = self.layers[last].shape
         # The first iterations compute no block of the result: they only fill the windows.
-        early = -(-warm_up_rows([layer.shape for layer in self.layers], last) // shape.block)
+        early = -(-count_warm_up_rows([layer.shape for layer in self.layers], last) // shape.block)
         step = ir.Var(self.fresh_name("step"))
         body = ir.For(
             step,
@@ -302,7 +302,7 @@ class _StripedFunctionBuilder:
         layer = self.layers[layer_index]
         found: dict[ir.Buffer, BufferLocation] = {}
         for param in layer.by_row:
-            size = _row_size(layer, param) * layer.shape.rows
+            size = _row_element_count(layer, param) * layer.shape.rows
             found[param] = BufferLocation(self.add_parameter(param.name, layer_index, param, size), _ZERO)
         for param in layer.func.params:
             if param.scope == "const":
@@ -335,7 +335,7 @@ class _StripedFunctionBuilder:
 
     def result_location(self, row: ir.Var) -> BufferLocation:
         """Return the location of the block of the chain's result that starts at ``row``."""
-        return BufferLocation(self.result, row * _row_size(self.layers[-1], self.layers[-1].result))
+        return BufferLocation(self.result, row * _row_element_count(self.layers[-1], self.layers[-1].result))
 
     def build_next_block(
         self, layer_index: int, row: ir.Expr, locate_rows: RowLocator, next_layer: LayerGeometry | None
@@ -352,7 +352,7 @@ class _StripedFunctionBuilder:
         else:
             window, data = None, BufferLocation(self.source, index * (shape.window.stride * shape.window.width))
         places = self.places[layer_index] | {layer.data: data, layer.result: locate_rows(index)}
-        places |= {b: BufferLocation(places[b].buffer, index * _row_size(layer, b)) for b in layer.by_row}
+        places |= {b: BufferLocation(places[b].buffer, index * _row_element_count(layer, b)) for b in layer.by_row}
         outside = 0 if shape.has_only_inside_blocks else shape.block - 1
         touches_image = ir.Bin("and", index >= -outside, index <= shape.rows - shape.block + outside)
         computed = ir.If(touches_image, redirect_to_locations(layer.func.body, places))
@@ -472,7 +472,7 @@ def _numbered_workspaces(layer: Layer) -> Iterator[tuple[_Key, ir.Buffer]]:
             yield (param.dtype, number), param
 
 
-def _row_size(layer: Layer, buffer: ir.Buffer) -> int:
+def _row_element_count(layer: Layer, buffer: ir.Buffer) -> int:
     """Return the number of elements in one row of a tensor that a layer computes or reads by row.
 
     ``buffer``: the layer's parameter for a block of these rows."""

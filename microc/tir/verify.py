@@ -36,7 +36,7 @@ from microc.tir.analysis.simplification import (
 from microc.tir.names import SATURATED
 from microc.tir.operators import BINARY, FUNCTIONS, UNARY
 from microc.tir.symbolic import require_constant_sizes
-from microc.tir.text.print import expr_text
+from microc.tir.text.print import format_expr
 
 COMPUTE = frozenset({"int32", "int64", "uint32", "uint64", "float32", "float64"})
 _INTEGER_ONLY = {name for name, each in {**BINARY, **UNARY}.items() if each.is_integer_only}
@@ -149,7 +149,7 @@ class _Verifier:
                 self.check_statement(body, WalkPosition(names, position.known, position.around))
             case ir.Evaluate(value):
                 if not isinstance(value, ir.Call):
-                    self.fail(f"statement without effect; got {expr_text(value)}, expected a call")
+                    self.fail(f"statement without effect; got {format_expr(value)}, expected a call")
                 self.check_expr(value, position)
             case ir.Block():
                 self.check_block(stmt, position)
@@ -222,7 +222,7 @@ class _Verifier:
     def check_condition(self, expr: ir.Expr, position: WalkPosition) -> None:
         self.check_expr(expr, position)
         if expr.dtype != "bool":
-            self.fail(f"condition {expr_text(expr)}: wrong dtype; got {expr.dtype}, expected bool")
+            self.fail(f"condition {format_expr(expr)}: wrong dtype; got {expr.dtype}, expected bool")
 
     def check_expr(self, expr: ir.Expr, position: WalkPosition) -> None:
         match expr:
@@ -241,7 +241,7 @@ class _Verifier:
                 self.check_expr(b, position)
                 if a.dtype != b.dtype:
                     self.fail(
-                        f"{op}: operands have different dtypes; got {op} of {a.dtype} and {b.dtype}: {expr_text(expr)}"
+                        f"{op}: operands have different dtypes; got {op} of {a.dtype} and {b.dtype}: {format_expr(expr)}"
                     )
                 self.check_operator(op, a.dtype, expr)
             case ir.Un(op, a):
@@ -250,14 +250,16 @@ class _Verifier:
                     self.check_operator(op, a.dtype, expr)
                 elif a.dtype != "bool":
                     self.fail(
-                        f"operator not: wrong dtype of the operand; got {a.dtype}, expected bool: {expr_text(expr)}"
+                        f"operator not: wrong dtype of the operand; got {a.dtype}, expected bool: {format_expr(expr)}"
                     )
             case ir.Select(c, a, b):
                 self.check_condition(c, position)
                 self.check_expr(a, position.with_knowledge(position.known.assuming(c)))
                 self.check_expr(b, position.with_knowledge(position.known.assuming(c, False)))
                 if a.dtype != b.dtype:
-                    self.fail(f"select: operands have different dtypes; got {a.dtype} and {b.dtype}: {expr_text(expr)}")
+                    self.fail(
+                        f"select: operands have different dtypes; got {a.dtype} and {b.dtype}: {format_expr(expr)}"
+                    )
             case ir.Cast(dtype, a):
                 self.check_expr(a, position)
                 if dtypes.dtype_parts(dtype).lanes > 1 or dtypes.dtype_parts(a.dtype).lanes > 1:
@@ -289,7 +291,7 @@ class _Verifier:
         allowed = lanes == 1 if op in _ANY_SCALAR else dtype in COMPUTE
         misused = (op in _INTEGER_ONLY and kind == "float") or (op == "div" and kind != "float")
         if not allowed or misused:
-            self.fail(f"operator {op} is not defined for {dtype}: {expr_text(expr)}")
+            self.fail(f"operator {op} is not defined for {dtype}: {format_expr(expr)}")
 
     def check_call(self, expr: ir.Call, position: WalkPosition) -> None:
         if not dtypes.is_valid(expr.dtype):
@@ -300,10 +302,10 @@ class _Verifier:
             else:
                 self.check_expr(a, position)
         if expr.name == ir.REINTERPRET and [dtypes.nbytes(a.dtype) for a in expr.args] != [dtypes.nbytes(expr.dtype)]:
-            self.fail(f"wrong reinterpretation: {expr_text(expr)} has another number of bits than its operand")
+            self.fail(f"wrong reinterpretation: {format_expr(expr)} has another number of bits than its operand")
         if expr.name in FUNCTIONS and any(a.dtype != expr.dtype for a in expr.args):
             self.fail(
-                f"{expr_text(expr)}: wrong dtypes of the arguments; got {', '.join(a.dtype for a in expr.args)}, "
+                f"{format_expr(expr)}: wrong dtypes of the arguments; got {', '.join(a.dtype for a in expr.args)}, "
                 f"expected {expr.dtype}"
             )
 
@@ -320,7 +322,9 @@ class _Verifier:
                 continue  # the index of nearly every register
             self.check_expr(index, position)
             if index.dtype != "int32":
-                self.fail(f"index {expr_text(index)} of {buffer.name}: wrong dtype; got {index.dtype}, expected int32")
+                self.fail(
+                    f"index {format_expr(index)} of {buffer.name}: wrong dtype; got {index.dtype}, expected int32"
+                )
             self.prove_index_within(index, extent, position, partial(_format_axis, axis, buffer))
 
     def check_address(self, a: ir.AddressOf, position: WalkPosition) -> None:
@@ -341,7 +345,7 @@ class _Verifier:
         flat = position.known.simplify(
             rewrite.substitute(flat, self.bound)
         )  # only the bindings of iterators show which elements an instruction skips
-        self.prove_index_within(flat + (a.reach - 1), a.buffer.size, position, lambda: f"the end of {expr_text(a)}")
+        self.prove_index_within(flat + (a.reach - 1), a.buffer.size, position, lambda: f"the end of {format_expr(a)}")
 
     def prove_index_within(
         self, index: ir.Expr, extent: int, position: WalkPosition, describe_access: Callable[[], str]
@@ -361,13 +365,13 @@ class _Verifier:
                         f" and may be {_format_range(reach)}" if known else ", whose numbers are not checked"
                     )
                     raise ProgramError(
-                        f"{describe_access()}: {expr_text(index)} is loaded from {constant}{what_is_known}, {bounds}",
+                        f"{describe_access()}: {format_expr(index)} is loaded from {constant}{what_is_known}, {bounds}",
                         hint="bound it: min(max(index, 0), size - 1)" if known else _CHECK_HINT,
                         where=self.where,
                     )
                 return allowed
             self.fail(
-                f"{describe_access()}: {expr_text(index)} may be {_format_range(reach)}, expected 0..{extent - 1}"
+                f"{describe_access()}: {format_expr(index)} may be {_format_range(reach)}, expected 0..{extent - 1}"
             )
         return reach
 

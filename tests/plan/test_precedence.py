@@ -13,7 +13,7 @@ from microc.plan.liveness import GRAIN, Overlaps, SafeOffsets, distances_without
 from microc.plan.plan_check import check_plan
 from microc.schedule.cost.loop_region import expand_memory_calls
 from microc.tir import ir
-from microc.tir.analysis.access_order import Precedence
+from microc.tir.analysis.access_order import UnsafeDistanceProver
 from microc.tir.analysis.generalise import generalise, instantiate
 from microc.tir.analysis.size_forms import FittedExtent, RuleFitter
 from tests.plan.kernels import KERNELS, half, kernel, wide
@@ -131,7 +131,7 @@ def test_of_one_size_as_the_other_analysis(name: str) -> None:
     """It knows no distance that is not safe, and but for rings all that are."""
     func = FUNCTIONS[name]()
     first, out = func.params[0], next(p for p in func.params if p.name == "out")
-    conflicts = Precedence(expand_memory_calls(func), {}).conflicts(first, out)
+    conflicts = UnsafeDistanceProver(expand_memory_calls(func), {}).find_unsafe_distances(first, out)
     room = SafeOffsets(first.nbytes, out.nbytes, distances_without_conflicts(conflicts, first.nbytes, out.nbytes))
     assert allowed(room) <= allowed(room_of(func))
     assert name == "words" or room.max_shared_bytes == room_of(func).max_shared_bytes

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from microc.errors import InternalError, ModelError
 from microc.tir import ir
 from microc.tir.ir import Bin, Const, Un, Var
-from microc.tir.text import expr_text, from_text, to_text
+from microc.tir.text import format_expr, from_text, to_text
 from tests.tir.strategies import functions
 
 A = ir.Buffer("a", (4, 8), "int8", "const")
@@ -80,7 +80,7 @@ def test_sizes_are_parameters() -> None:
     ],
 )
 def test_expressions(expr: ir.Expr, text: str) -> None:
-    assert expr_text(expr) == text
+    assert format_expr(expr) == text
 
 
 @pytest.mark.parametrize("value", [0.1, 1e-45, 3.4028234663852886e38, math.inf, -0.0])
@@ -99,7 +99,7 @@ def test_nan_reads_back() -> None:
 
 def test_names_that_cannot_be_written_are_refused() -> None:
     with pytest.raises(InternalError, match="no identifier"):
-        expr_text(Var("v.0"))
+        format_expr(Var("v.0"))
 
 
 HEAD = '@T.prim_func\ndef f(a: T.Buffer((4,), "int32")):\n'

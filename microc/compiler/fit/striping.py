@@ -46,7 +46,7 @@ from microc.tir.striped_layers import (
     Window,
     build_striped_function,
     choose_blocks,
-    row_access_times,
+    compute_row_access_times,
 )
 from microc.tir.verify import verify
 
@@ -398,7 +398,7 @@ class ChainEstimator:
             for k, (name, v) in enumerate(pairs)
             if chain.data in other_inputs_read_by_row(self.graph, self.groups[name], v)
         }
-        read, written = row_access_times(geometries, self.graph.types[chain.data].shape[1], beside)
+        read, written = compute_row_access_times(geometries, self.graph.types[chain.data].shape[1], beside)
         source_bytes, result_bytes = sizes
         last_touch = np.repeat(np.array(read), source_bytes // len(read))
         first_write = np.repeat(np.array(written), result_bytes // len(written))

@@ -50,8 +50,8 @@ def product_name(a_dtype: str, b_dtype: str, rows: int, columns: int) -> str:
 def _build_product_meaning(
     a: Buffer, b: Buffer, packing: BitFields | None, start: Buffer, sums: Buffer, rows: int, columns: int
 ) -> ir.Stmt:
-    """Build the meaning of a small product: sums[r, c] += a[r, k] b[c, k] for k below ``depth``. The sums begin with
-    start[c] if there is a single row, else with zero."""
+    """Build the TIR semantics of a small matrix product: sums[r, c] += a[r, k] * b[c, k] for k below
+    ``depth``. The sums begin with start[c] if there is a single row, else with zero."""
     k = Var("k")
     body, first = [], []
     for r, c in itertools.product(range(rows), range(columns)):

@@ -289,7 +289,7 @@ def _build_scalable_intrinsics(lanes: int) -> Iterator[Intrin]:
 
 
 def _build_scalable_only_intrinsics(lanes: int) -> Iterator[Intrin]:
-    """Yield the intrinsics that exist for scalable vectors alone."""
+    """Yield the intrinsics that exist only for scalable vectors."""
     end = vector_dtype("i32", lanes)
     a, b, c = (Var(name, vector_dtype("int32", lanes)) for name in "abc")
     yield Intrin(f"neg_{end}", (a,), build_wrapping_operation("sub", ir.const(0, "int32"), _A), lanes)

@@ -26,7 +26,7 @@ from microc.tir import ir
 from microc.tir.analysis.simplification import bounds_of, linear, simplify
 from microc.tir.lower.region import loop_bounds
 from microc.tir.rewrite import replace_buffers, stmt_exprs, substitute, walk_expr, walk_stmt
-from microc.tir.text.print import expr_text
+from microc.tir.text.print import format_expr
 
 # ---- Primitives that remove guards of borders and tails: pad_reduction, storage_align, decompose_padding
 
@@ -183,13 +183,13 @@ def _find_inclusive_ranges_in_border(block: ir.Block, condition: ir.Expr) -> dic
         if not _is_index_range_test(term):
             raise ScheduleError(
                 f"decompose_padding: the border of block {block.name!r} is no comparison of indices; got "
-                f"{expr_text(term)}, expected a < b or a >= b"
+                f"{format_expr(term)}, expected a < b or a >= b"
             )
         terms, offset = linear(simplify(term.a - term.b))
         if len(terms) != 1 or set(terms.values()) != {1} or not terms.keys() <= extents.keys():
             raise ScheduleError(
                 f"decompose_padding: the border of block {block.name!r} is not a test of index ranges; got "
-                f"{expr_text(term)}, expected one iterator and a constant on each side"
+                f"{format_expr(term)}, expected one iterator and a constant on each side"
             )
         (var,) = terms
         low, high = ranges.get(var, (0, extents[var] - 1))

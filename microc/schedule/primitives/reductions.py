@@ -25,7 +25,7 @@ from microc.tir.analysis.context import buffers_read
 from microc.tir.analysis.simplification import bounds_of, linear, simplify
 from microc.tir.lower.region import loop_bounds
 from microc.tir.rewrite import free_vars, map_expr, map_stmt, substitute, substitute_stmt, walk_stmt
-from microc.tir.text.print import expr_text
+from microc.tir.text.print import format_expr
 
 # ---- decompose_reduction: the initialisation of a reduction becomes a block of its own, before the reduction loops.
 # defer_init: a sum starts from zero, and its readers add its initial value.
@@ -250,12 +250,12 @@ def _split_iterator_by_tile(
             raise _blockize_error(
                 block,
                 f"iterator {iterator.var.name} is not a mixed-radix number of the inner loops, which must count distinct "
-                f"values; got {expr_text(iterator.binding)}",
+                f"values; got {format_expr(iterator.binding)}",
             )
         length += k * (extents[term] - 1)
     if offset or any(k < 0 for k in outer.values()):
         raise _blockize_error(
-            block, f"iterator {iterator.var.name} does not count from 0; got {expr_text(iterator.binding)}"
+            block, f"iterator {iterator.var.name} does not count from 0; got {format_expr(iterator.binding)}"
         )
     rest = _build_sum_of_terms(own)
     if not outer:
@@ -306,7 +306,9 @@ def _rewrite_guard_for_tiles(
             if outer == part.outer_terms or not outer:
                 start = part.first_value() if outer else ir.const(0, "int32")
                 return simplify(start + _build_sum_of_terms(own) + offset) < guard.b
-    raise _blockize_error(block, f"its guard is not counted in whole tiles by the outer loops; got {expr_text(guard)}")
+    raise _blockize_error(
+        block, f"its guard is not counted in whole tiles by the outer loops; got {format_expr(guard)}"
+    )
 
 
 # ---- rfactor: a reduction becomes independent partial reductions along one of its loops, and one reduction over these
@@ -418,7 +420,7 @@ def _check_rfactor_loop(block: ir.Block, loop: ir.For, outer_loops: tuple[ir.For
     if mixed:
         raise ScheduleError(
             f"rfactor: space iterator {mixed[0].var.name} of block {block.name!r} depends on a reduction loop; got "
-            f"{expr_text(mixed[0].binding)}"
+            f"{format_expr(mixed[0].binding)}"
         )
 
 

@@ -11,7 +11,7 @@ from microc.errors import ScheduleError
 from microc.tir import ir
 from microc.tir.analysis.context import block_names_in, is_index
 from microc.tir.rewrite import BottomUpRewriter, ExprMap, map_stmt, stmt_children, walk_stmt
-from microc.tir.text.print import expr_text
+from microc.tir.text.print import format_expr
 
 # ---- A step of a schedule: a name and arguments, as they are printed and replayed.
 
@@ -122,7 +122,7 @@ def extent_of(loop: ir.For) -> int:
     extent = ir.int_value(loop.extent)
     if extent is None:
         raise ScheduleError(
-            f"loop {loop.var.name!r} has no constant extent; got {expr_text(loop.extent)}",
+            f"loop {loop.var.name!r} has no constant extent; got {format_expr(loop.extent)}",
             hint="schedule a loop of fixed length",
         )
     return extent

@@ -1,8 +1,8 @@
 """Memory accesses of a lowered function and their order in time.
 
 :func:`compute_access_times` computes when each element of a buffer is first written and last accessed, in a function without
-symbolic sizes. :class:`Precedence` proves, for many sizes at once, at which distances between their addresses two buffers must
-not overlap in memory.
+symbolic sizes. :class:`UnsafeDistanceProver` proves, for many sizes at once, at which distances between their addresses two
+buffers must not overlap in memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import InternalError
 from microc.tir import ir
-from microc.tir.analysis.size_forms import Form, FormConverter, FormRanges, UnsafeDistances
+from microc.tir.analysis.size_forms import FormConverter, FormRanges, LoopLinearForm, UnsafeDistances
 from microc.tir.rewrite import accesses_of, free_vars, substitute, walk_expr, walk_stmt
 
 # ---- Accesses of single statements of a lowered function, their order within a statement, and the walk over a sequence.
@@ -424,14 +424,14 @@ class _AccessForms:
     ``byte_addresses``: addresses of the accessed bytes. ``nonnegative_forms``: forms that are non-negative whenever the access
     runs. ``loops``: variables of the enclosing loops. ``program_order``: position in program order."""
 
-    byte_addresses: Form
-    nonnegative_forms: tuple[Form, ...]
+    byte_addresses: LoopLinearForm
+    nonnegative_forms: tuple[LoopLinearForm, ...]
     loops: tuple[ir.Var, ...]
     program_order: tuple[int, int]
     writes: bool
 
 
-class Precedence:
+class UnsafeDistanceProver:
     """Proofs of the distances at which two buffers of a lowered function must not overlap in memory.
 
     ``sizes``: values of the function's symbolic sizes, by name. Element k of all arrays is the k-th combination of sizes."""
@@ -455,7 +455,7 @@ class Precedence:
             for x in found:
                 self._places[x.touch.buffer].append(self._access_forms(x))
 
-    def conflicts(self, old: ir.Buffer, new: ir.Buffer) -> list[UnsafeDistances]:
+    def find_unsafe_distances(self, old: ir.Buffer, new: ir.Buffer) -> list[UnsafeDistances]:
         """Return the unsafe distances from ``old`` to ``new``.
 
         At these distances some byte of ``old`` is accessed after ``new`` has been written to the same memory."""
@@ -509,14 +509,14 @@ class Precedence:
         order = located.statement_number, located.touch.tick_in_statement
         return _AccessForms(self._byte_addresses(located.touch), facts, loops, order, located.touch.writes)
 
-    def _byte_addresses(self, touch: BufferAccess) -> Form:
+    def _byte_addresses(self, touch: BufferAccess) -> LoopLinearForm:
         """Return the byte addresses of an access as a linear form. If they depend on data, the form covers the whole buffer."""
         buffer, width = touch.buffer, dtypes.nbytes(touch.buffer.dtype)
-        total = Form({}, _ZERO, _ZERO + (touch.extent - 1) * touch.step * width + width - 1)
+        total = LoopLinearForm({}, _ZERO, _ZERO + (touch.extent - 1) * touch.step * width + width - 1)
         for index, stride in zip(touch.indices, buffer.strides, strict=True):
             form = self.forms.form_of(index)
             if form is None:
-                return Form({}, _ZERO, _ZERO + buffer.nbytes - 1)
+                return LoopLinearForm({}, _ZERO, _ZERO + buffer.nbytes - 1)
             total = total.plus(form.times(_ZERO + stride * width))
         return total
 
@@ -536,7 +536,9 @@ class Precedence:
             ).append(place)
         for k, group in enumerate(found.values()):
             unrolled = ir.Var(f"{k} of {loop_name}")
-            bytes_, self.forms.extents[unrolled] = Form.cover_forms([place.byte_addresses for place in group], unrolled)
+            bytes_, self.forms.extents[unrolled] = LoopLinearForm.cover_forms(
+                [place.byte_addresses for place in group], unrolled
+            )
             yield replace(group[0], byte_addresses=bytes_, loops=(*group[0].loops, unrolled))
 
     def _find_conflict_of_accesses(
@@ -569,9 +571,9 @@ class Precedence:
         )
 
 
-def _form_of_variable(var: ir.Var) -> Form:
+def _form_of_variable(var: ir.Var) -> LoopLinearForm:
     """Return the linear form that consists of a variable alone."""
-    return Form({var: _ZERO + 1}, _ZERO, _ZERO)
+    return LoopLinearForm({var: _ZERO + 1}, _ZERO, _ZERO)
 
 
 def _loops_around_both(a: _AccessForms, b: _AccessForms) -> tuple[ir.Var, ...]:

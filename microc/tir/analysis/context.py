@@ -15,7 +15,7 @@ from microc.tir.analysis.linear_forms import (
     AtomTable,
     Fact,
     Int32Overflow,
-    Linear,
+    LinearForm,
     LinearFormDivider,
     cancelling_factors,
     inequality_facts,
@@ -117,7 +117,7 @@ def early_exit_branch(loop: ir.For) -> ir.If | None:
 
 # ---- Contexts: knowledge at the point where an expression is evaluated, and the linear form and range of the expression there.
 #
-# A :class:`Linear` is ``sum(coefficient * atom) + constant``. Atoms are variables and all expressions that are not linear:
+# A :class:`LinearForm` is ``sum(coefficient * atom) + constant``. Atoms are variables and all expressions that are not linear:
 # ``floordiv`` and ``floormod`` by constants, ``min``, ``max``, products, loads. A :class:`Context` contains the bounds of
 # variables, and the facts (``linear form <= 0``) that follow from enclosing conditions. Results are cached by object identity.
 
@@ -132,7 +132,7 @@ class Context(LinearFormDivider):
 
     ``bounds``: intervals of variables. ``facts``: linear forms that are at most zero. ``opaque``: variables bound to data,
     whose sums are not reordered. ``kept``: variables that are not replaced by a literal even if they have only one
-    possible value. ``plain``: the same context without facts. A context without facts does not refer to itself, so that
+    possible value. ``without_facts``: the same context without facts. A context without facts does not refer to itself, so that
     reference counting frees it."""
 
     def __init__(
@@ -141,7 +141,7 @@ class Context(LinearFormDivider):
         facts: tuple[Fact, ...] = (),
         opaque: frozenset[Var] = frozenset(),
         kept: frozenset[Var] = frozenset(),
-        plain: Self | None = None,
+        without_facts: Self | None = None,
         atoms: AtomTable | None = None,
     ) -> None:
         super().__init__(atoms)
@@ -149,14 +149,14 @@ class Context(LinearFormDivider):
         self.facts = facts
         self.opaque = opaque
         self.kept = kept
-        self._plain = (plain or type(self)(bounds, (), opaque, kept, None, self.atoms)) if facts else None
+        self._plain = (without_facts or type(self)(bounds, (), opaque, kept, None, self.atoms)) if facts else None
         self._visited: dict[int, tuple[Expr, Expr]] = {}
-        self._linear: dict[int, tuple[Expr, Linear]] = {}
+        self._linear: dict[int, tuple[Expr, LinearForm]] = {}
         self._ranges: dict[int, tuple[Expr, Interval]] = {}
         self._reaches: dict[int, tuple[Expr, Interval]] = {}
 
     @property
-    def plain(self) -> Self:
+    def without_facts(self) -> Self:
         """Context with the same bounds, without facts."""
         return self._plain or self
 
@@ -189,7 +189,7 @@ class Context(LinearFormDivider):
         facts = tuple(self._condition_facts(condition, holds))
         if not facts:
             return self
-        return type(self)(self.bounds, self.facts + facts, self.opaque, self.kept, self.plain, self.atoms)
+        return type(self)(self.bounds, self.facts + facts, self.opaque, self.kept, self.without_facts, self.atoms)
 
     def _condition_facts(self, condition: Expr, holds: bool) -> Iterable[Fact]:
         """Yield the facts that follow if a condition has the outcome ``holds``."""
@@ -217,9 +217,9 @@ class Context(LinearFormDivider):
         """
         for c in {abs(k) for k in fact.terms.values()} - {1}:
             quotient, rest = split_by_divisor(fact, c)
-            least, _ = self.plain.range_of_form(rest)
+            least, _ = self.without_facts.range_of_form(rest)
             if rest.terms and isinstance(least, int):
-                yield quotient.plus(Linear({}, -(-least // c)))
+                yield quotient.plus(LinearForm({}, -(-least // c)))
 
     def _facts_of_dividends(self, fact: Fact) -> Iterable[Fact]:
         """Yield facts about a dividend ``x`` that follow from a fact about ``x // c`` or ``x % c``.
@@ -233,10 +233,10 @@ class Context(LinearFormDivider):
                 continue
             op, x, c = digit
             if op == "floormod":
-                yield fact.plus(Linear({atom: k}), -1).plus(x, k).plus(self.divide(x, c), -k * c)
+                yield fact.plus(LinearForm({atom: k}), -1).plus(x, k).plus(self.divide(x, c), -k * c)
             elif abs(k) == 1:
-                rest = fact.plus(Linear({atom: k}), -1).times(c)
-                yield rest.plus(x).plus(Linear({}, 1 - c)) if k == 1 else rest.plus(x, -1)
+                rest = fact.plus(LinearForm({atom: k}), -1).times(c)
+                yield rest.plus(x).plus(LinearForm({}, 1 - c)) if k == 1 else rest.plus(x, -1)
 
     # ------------------------------------------------------------ linear forms
 
@@ -246,7 +246,7 @@ class Context(LinearFormDivider):
         Its operands are int32 literals and int32 variables that are not bound to data."""
         return is_index(expr) and (not self.opaque or self.opaque.isdisjoint(free_vars(expr)))
 
-    def linear_form(self, expr: Expr) -> Linear:
+    def linear_form(self, expr: Expr) -> LinearForm:
         """Return the linear form of an int32 expression. The result is cached."""
         found = self._linear.get(id(expr))
         if found is None:
@@ -254,29 +254,29 @@ class Context(LinearFormDivider):
             self._linear[id(expr)] = found
         return found[1]
 
-    def difference(self, a: Expr, b: Expr) -> Linear | None:
+    def difference(self, a: Expr, b: Expr) -> LinearForm | None:
         """Return the shortest linear form of ``a - b``; None if a number in the form does not fit int32."""
         try:
             return self.join_quotients_and_remainders(self.linear_form(a).plus(self.linear_form(b), -1))
         except Int32Overflow:
             return None
 
-    def _shortest_form(self, expr: Expr) -> Linear | None:
+    def _shortest_form(self, expr: Expr) -> LinearForm | None:
         """Return the shortest linear form of an expression; None if a number in the form does not fit int32."""
         try:
             return self.join_quotients_and_remainders(self.linear_form(expr))
         except Int32Overflow:
             return None
 
-    def _compute_linear_form(self, expr: Expr) -> Linear:
+    def _compute_linear_form(self, expr: Expr) -> LinearForm:
         """Compute the linear form of an expression."""
         match expr:
             case Const(value):
-                return Linear({}, int(value))
+                return LinearForm({}, int(value))
             case Var():
                 low, high = self.bounds.get(expr, intervals.UNKNOWN)
                 if low == high and expr not in self.kept:
-                    return Linear({}, int(low))
+                    return LinearForm({}, int(low))
                 return self.form_of_atom(expr)
             case ir.Un("neg", a):
                 return self.linear_form(a).times(-1)
@@ -291,7 +291,7 @@ class Context(LinearFormDivider):
             case _:
                 return self.form_of_atom(self.simplify_structure(expr))
 
-    def _form_of_operation(self, op: str, a: Linear, b: Linear) -> Linear:
+    def _form_of_operation(self, op: str, a: LinearForm, b: LinearForm) -> LinearForm:
         """Return the linear form of ``a op b`` for an operator that is not linear, such as ``mul`` or ``floordiv``.
 
         If the result is an atom, the operands of a commutative operator are ordered, so that equal values are equal atoms."""
@@ -324,7 +324,7 @@ class Context(LinearFormDivider):
             )
         )
 
-    def _form_of_min_or_max(self, op: str, a: Linear, b: Linear) -> Linear:
+    def _form_of_min_or_max(self, op: str, a: LinearForm, b: LinearForm) -> LinearForm:
         """Return the linear form of a minimum or maximum.
 
         It is one of the operands if their ranges decide, else an atom whose operands are ordered."""
@@ -338,25 +338,25 @@ class Context(LinearFormDivider):
             left, right = right, left
         return self.form_of_atom(Bin(op, left, right))
 
-    def _form_of_select(self, condition: Expr, a: Expr, b: Expr) -> Linear:
+    def _form_of_select(self, condition: Expr, a: Expr, b: Expr) -> LinearForm:
         """Return the linear form of ``condition ? a : b``."""
         result = self.select(condition, a, b)
         return self.form_of_atom(result) if isinstance(result, ir.Select) else self.linear_form(result)
 
     # ------------------------------------------------------------ ranges
 
-    def range_of_form(self, form: Linear) -> Interval:
+    def range_of_form(self, form: LinearForm) -> Interval:
         """Return the range (lowest, highest) of a linear form, derived from the ranges of its atoms and from the facts."""
         depth = _FACTS_COMBINED
         return -self._upper_bound(form.times(-1), depth), self._upper_bound(form, depth)
 
-    def _upper_bound(self, form: Linear, depth: int) -> intervals.Bound:
+    def _upper_bound(self, form: LinearForm, depth: int) -> intervals.Bound:
         """Return an upper bound of a linear form.
 
         A fact ``f <= 0`` implies ``form <= form - factor * f`` for factor > 0. At most ``depth`` facts are combined. Then the
         remaining atoms are bounded without facts, which ends the recursion.
         """
-        ranges = self if depth == _FACTS_COMBINED else self.plain
+        ranges = self if depth == _FACTS_COMBINED else self.without_facts
         high: intervals.Bound = form.const
         for atom, k in form.terms.items():
             ends = ranges.range_of_atom(atom.expr)

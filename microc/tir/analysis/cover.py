@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from microc.tir import ir
 from microc.tir.analysis import simplification
-from microc.tir.analysis.linear_forms import Atom, Int32Overflow, Linear
+from microc.tir.analysis.linear_forms import Atom, Int32Overflow, LinearForm
 from microc.tir.analysis.simplification import Simplifier, conditions_below_extent, linear, simplify, simplify_stmt
 from microc.tir.lower.cleanup import drop_blocks
 from microc.tir.lower.region import Access, accesses, loop_bounds, split_index
 from microc.tir.rewrite import free_vars, walk_all_exprs, walk_stmt
-from microc.tir.text.print import expr_text
+from microc.tir.text.print import format_expr
 
 # ---- Coverage: do the iterators of a block take all values of their domain in the enclosing loops?
 #
@@ -67,7 +67,7 @@ def _explain_excluding_condition(
         inside = inside.assuming(ir.Bin("ge", i.binding, zero)).assuming(ir.Bin("lt", i.binding, extent))
     for condition in conditions:
         if inside.simplify(condition) != simplification.TRUE:
-            return f"the condition {expr_text(condition)} may exclude instances"
+            return f"the condition {format_expr(condition)} may exclude instances"
     return ""
 
 
@@ -89,7 +89,7 @@ class _CoverageProof:
             for atom in form.terms:
                 digit = self.match_digit(atom)
                 if digit is None or atom in digits:
-                    return f"{i.var.name} = {expr_text(i.binding)} is no independent mixed-radix digit of the loops"
+                    return f"{i.var.name} = {format_expr(i.binding)} is no independent mixed-radix digit of the loops"
                 digits[atom] = digit
         sizes = self.count_values_of_independent_digits(digits)
         if sizes is None:
@@ -99,7 +99,7 @@ class _CoverageProof:
         step = max((x.reach for x in touched if isinstance(x, ir.AddressOf)), default=1)
         for i, form in zip(block.iters, forms, strict=True):
             if not _covers_extent(form, sizes, i.extent, step):
-                return f"{i.var.name} = {expr_text(i.binding)} does not take every value of 0..{i.extent - 1}"
+                return f"{i.var.name} = {format_expr(i.binding)} does not take every value of 0..{i.extent - 1}"
         return ""
 
     def match_digit(self, atom: Atom) -> _MixedRadixDigit | None:
@@ -108,7 +108,7 @@ class _CoverageProof:
         None if the atom is no such digit."""
         parts = self.engine.match_quotient_or_remainder(atom)
         if parts is None:
-            return self.match_leading_digit(Linear({atom: 1}), 1)
+            return self.match_leading_digit(LinearForm({atom: 1}), 1)
         op, inner, divisor = parts
         if op == "floordiv":
             return self.match_leading_digit(inner, divisor)
@@ -117,7 +117,7 @@ class _CoverageProof:
         digit = self.match_leading_digit(dividend, step)
         return None if digit is None else _MixedRadixDigit(digit.base, digit.lower, digit.lower * divisor)
 
-    def match_leading_digit(self, form: Linear, lower: int) -> _MixedRadixDigit | None:
+    def match_leading_digit(self, form: LinearForm, lower: int) -> _MixedRadixDigit | None:
         """Return ``form // lower`` as the most significant digit of ``form``, and record the extent of ``form``.
 
         None unless ``form`` is a sum of multiples of loop variables, without a constant."""
@@ -151,7 +151,7 @@ class _CoverageProof:
         return found
 
 
-def _covered_start_and_length(form: Linear, digit_sizes: dict[Atom, int], step: int = 1) -> tuple[int, int]:
+def _covered_start_and_length(form: LinearForm, digit_sizes: dict[Atom, int], step: int = 1) -> tuple[int, int]:
     """Return (start, length) of the interval that a sum of independent mixed-radix digits covers without a gap.
 
     The interval starts at the lowest value of the sum. ``step``: number of consecutive values that each value covers, because
@@ -167,7 +167,7 @@ def _covered_start_and_length(form: Linear, digit_sizes: dict[Atom, int], step: 
     return start, length
 
 
-def _covers_extent(form: Linear, digit_sizes: dict[Atom, int], extent: int, step: int) -> bool:
+def _covers_extent(form: LinearForm, digit_sizes: dict[Atom, int], extent: int, step: int) -> bool:
     """Test whether a sum of independent mixed-radix digits covers all values 0..extent-1.
 
     ``step``: number of consecutive values that each value covers."""

@@ -24,7 +24,7 @@ from microc.tir.rewrite import (
     walk_all_exprs,
 )
 from microc.tir.symbolic import specialize
-from microc.tir.text.print import expr_text
+from microc.tir.text.print import format_expr
 
 # ---- Structure of expressions without their numbers or operands, to compare functions for different sizes.
 
@@ -499,7 +499,7 @@ def _mismatch_error(counterparts: Sequence[ir.Expr]) -> StructureMismatch:
         if format_without_numbers(x) != format_without_numbers(counterparts[0]) or x is counterparts[-1]
     )
     return StructureMismatch(
-        f"the expressions of the function differ from size to size: {expr_text(counterparts[0])} and {expr_text(other)}"
+        f"the expressions of the function differ from size to size: {format_expr(counterparts[0])} and {format_expr(other)}"
     )
 
 

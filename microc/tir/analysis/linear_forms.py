@@ -1,4 +1,4 @@
-"""Linear forms of index expressions, and their floored division by constants.
+"""LinearForm forms of index expressions, and their floored division by constants.
 
 A linear form is a sum of integer multiples of atoms, plus a constant. An atom is a variable or a non-linear expression.
 :class:`LinearFormEmitter` converts forms to expressions in a canonical order. :class:`LinearFormDivider` divides forms by
@@ -16,7 +16,7 @@ from microc.tir import ir
 from microc.tir.analysis.intervals import Interval
 from microc.tir.ir import Bin, Const, Expr, Var
 
-# ---- Linear forms over atoms, and their canonical expressions.
+# ---- LinearForm forms over atoms, and their canonical expressions.
 
 INDEX_LIMIT = (1 << 31) - 1
 """Largest int32."""
@@ -58,7 +58,7 @@ class AtomTable:
         return found[1]
 
 
-class Linear:
+class LinearForm:
     """A linear form ``sum(terms[atom] * atom) + const``. Coefficients are never zero. Immutable once built."""
 
     __slots__ = ("const", "terms")
@@ -67,7 +67,7 @@ class Linear:
         self.terms = terms
         self.const = const
 
-    def plus(self, other: Linear, factor: int = 1) -> Linear:
+    def plus(self, other: LinearForm, factor: int = 1) -> LinearForm:
         """Return ``self + factor * other``."""
         terms = dict(self.terms)
         for atom, k in other.terms.items():
@@ -76,15 +76,15 @@ class Linear:
                 terms[atom] = value
             else:
                 terms.pop(atom, None)
-        return Linear(terms, self.const + other.const * factor)
+        return LinearForm(terms, self.const + other.const * factor)
 
-    def times(self, factor: int) -> Linear:
+    def times(self, factor: int) -> LinearForm:
         """Return ``factor * self``."""
         if factor == 0:
-            return Linear({})
-        return Linear({atom: k * factor for atom, k in self.terms.items()}, self.const * factor)
+            return LinearForm({})
+        return LinearForm({atom: k * factor for atom, k in self.terms.items()}, self.const * factor)
 
-    def equals(self, other: Linear) -> bool:
+    def equals(self, other: LinearForm) -> bool:
         """Test whether two forms have the same terms and constant."""
         return self.const == other.const and self.terms == other.terms
 
@@ -97,7 +97,7 @@ class Linear:
         return None
 
 
-Fact = Linear  # a linear form that is known to be at most zero
+Fact = LinearForm  # a linear form that is known to be at most zero
 
 
 def index_literal(value: int) -> Const:
@@ -107,7 +107,7 @@ def index_literal(value: int) -> Const:
     return Const(value, "int32")
 
 
-def split_by_divisor(form: Linear, divisor: int) -> tuple[Linear, Linear]:
+def split_by_divisor(form: LinearForm, divisor: int) -> tuple[LinearForm, LinearForm]:
     """Return two forms, ``quotient`` and ``rest``, such that ``form = divisor * quotient + rest``.
 
     The coefficients of ``rest`` are less than the divisor in magnitude. Its constant is in 0..divisor-1."""
@@ -119,18 +119,18 @@ def split_by_divisor(form: Linear, divisor: int) -> tuple[Linear, Linear]:
             quotient[atom] = q
         if k - q * divisor:
             rest[atom] = k - q * divisor
-    return Linear(quotient, form.const // divisor), Linear(rest, form.const % divisor)
+    return LinearForm(quotient, form.const // divisor), LinearForm(rest, form.const % divisor)
 
 
-def cancelling_factors(form: Linear, fact: Fact) -> set[int]:
+def cancelling_factors(form: LinearForm, fact: Fact) -> set[int]:
     """Return the positive factors k for which ``form - k * fact`` lacks one of the atoms of ``form``."""
     shared = ((form.terms[t], v) for t, v in fact.terms.items() if t in form.terms)
     return {k // v for k, v in shared if k % v == 0 and k // v > 0}
 
 
-def inequality_facts(op: str, form: Linear) -> Iterable[Fact]:
+def inequality_facts(op: str, form: LinearForm) -> Iterable[Fact]:
     """Yield the facts (forms that are at most zero) that together are equivalent to ``form op 0``."""
-    one = Linear({}, 1)
+    one = LinearForm({}, 1)
     if not form.terms:
         return
     match op:
@@ -154,9 +154,9 @@ class LinearFormEmitter:
         self.atoms = atoms or AtomTable()
         self._keys: dict[int, tuple[Expr, str]] = {}
 
-    def form_of_atom(self, expr: Expr) -> Linear:
+    def form_of_atom(self, expr: Expr) -> LinearForm:
         """Return the linear form that consists of ``expr`` as its only atom."""
-        return Linear({self.atoms.atom_of(expr): 1})
+        return LinearForm({self.atoms.atom_of(expr): 1})
 
     def sort_key(self, expr: Expr) -> str:
         """Return the sort key of an expression, a text that is the same in every run of the compiler.
@@ -183,7 +183,7 @@ class LinearFormEmitter:
             case _:
                 return f"#{self.atoms.atom_of(expr).order}"
 
-    def to_expr(self, form: Linear) -> Expr:
+    def to_expr(self, form: LinearForm) -> Expr:
         """Return a linear form as an expression in canonical order.
 
         Positive terms come first, large coefficients before small ones, the constant last. Equal forms are emitted as the
@@ -194,7 +194,7 @@ class LinearFormEmitter:
             found = self.atoms.emitted[key] = self._build_expr(form)
         return found
 
-    def _build_expr(self, form: Linear) -> Expr:
+    def _build_expr(self, form: LinearForm) -> Expr:
         """Build the expression of a linear form in canonical order."""
         terms = sorted(form.terms.items(), key=lambda item: (item[1] < 0, -abs(item[1]), self.sort_key(item[0].expr)))
         result: Expr | None = None
@@ -229,17 +229,17 @@ class LinearFormDivider(LinearFormEmitter):
 
     def __init__(self, atoms: AtomTable | None = None) -> None:
         super().__init__(atoms)
-        self._digits: dict[Atom, tuple[str, Linear, int] | None] = {}
+        self._digits: dict[Atom, tuple[str, LinearForm, int] | None] = {}
 
     @abstractmethod
-    def linear_form(self, expr: Expr) -> Linear:
+    def linear_form(self, expr: Expr) -> LinearForm:
         """Return the linear form of an int32 expression."""
 
     @abstractmethod
-    def range_of_form(self, form: Linear) -> Interval:
+    def range_of_form(self, form: LinearForm) -> Interval:
         """Return the range of a linear form."""
 
-    def divide(self, form: Linear, divisor: int) -> Linear:
+    def divide(self, form: LinearForm, divisor: int) -> LinearForm:
         """Return ``form // divisor``, the floored quotient, for a positive divisor.
 
         Terms whose coefficients are multiples of the divisor are divided exactly. The quotient of the rest is constant if
@@ -251,7 +251,7 @@ class LinearFormDivider(LinearFormEmitter):
         quotient, rest = split_by_divisor(self.join_quotients_and_remainders(form), divisor)
         low, high = self.range_of_form(rest)
         if isinstance(low, int) and isinstance(high, int) and low // divisor == high // divisor:
-            return quotient.plus(Linear({}, low // divisor))
+            return quotient.plus(LinearForm({}, low // divisor))
         reduced = self._split_by_common_factor(rest, divisor)
         if reduced is not None:
             inner, _, g = reduced
@@ -261,7 +261,7 @@ class LinearFormDivider(LinearFormEmitter):
             return quotient.plus(nested)
         return quotient.plus(self.form_of_atom(Bin("floordiv", self.to_expr(rest), index_literal(divisor))))
 
-    def _divide_nested_quotient_or_remainder(self, rest: Linear, divisor: int) -> Linear | None:
+    def _divide_nested_quotient_or_remainder(self, rest: LinearForm, divisor: int) -> LinearForm | None:
         """Return ``rest // divisor`` if ``rest`` is a single quotient or remainder plus a constant; else None.
 
         With c for the divisor, ``(x // a + d) // c`` is ``(x + d a) // (a c)``. If c divides a, ``x % a // c`` is
@@ -274,49 +274,49 @@ class LinearFormDivider(LinearFormEmitter):
             return None
         op, inner, a = digit
         if op == "floordiv" and a * divisor <= INDEX_LIMIT:
-            return self.divide(inner.plus(Linear({}, rest.const * a)), a * divisor)
+            return self.divide(inner.plus(LinearForm({}, rest.const * a)), a * divisor)
         if op == "floormod" and rest.const == 0 and a % divisor == 0:
             return self.modulo(self.divide(inner, divisor), a // divisor)
         return None
 
-    def modulo(self, form: Linear, divisor: int) -> Linear:
+    def modulo(self, form: LinearForm, divisor: int) -> LinearForm:
         """Return ``form % divisor``, the remainder of floored division, for a positive divisor.
 
         Inner remainders are replaced by their dividends: ``k * (x % a)`` and ``k * x`` are equal modulo the divisor if it
         divides k a.
         """
         if divisor == 1:
-            return Linear({})
+            return LinearForm({})
         _, rest = split_by_divisor(self.join_quotients_and_remainders(form), divisor)
         for atom, k in rest.terms.items():
             digit = self.match_quotient_or_remainder(atom)
             if digit is not None and digit[0] == "floormod" and k * digit[2] % divisor == 0:
-                return self.modulo(rest.plus(Linear({atom: k}), -1).plus(digit[1], k), divisor)
+                return self.modulo(rest.plus(LinearForm({atom: k}), -1).plus(digit[1], k), divisor)
         low, high = self.range_of_form(rest)
         if isinstance(low, int) and isinstance(high, int) and low // divisor == high // divisor:
-            return rest.plus(Linear({}, -divisor * (low // divisor)))
+            return rest.plus(LinearForm({}, -divisor * (low // divisor)))
         reduced = self._split_by_common_factor(rest, divisor)
         if reduced is not None:
             inner, remainder, g = reduced
             return self.modulo(inner, divisor // g).times(g).plus(remainder)
         return self.form_of_atom(Bin("floormod", self.to_expr(rest), index_literal(divisor)))
 
-    def _split_by_common_factor(self, rest: Linear, divisor: int) -> tuple[Linear, Linear, int] | None:
+    def _split_by_common_factor(self, rest: LinearForm, divisor: int) -> tuple[LinearForm, LinearForm, int] | None:
         """Return (inner, remainder, g) such that ``rest = g * inner + remainder`` and ``0 <= remainder < g``.
 
         Here g > 1 is the largest possible factor of ``divisor``. Then ``rest // divisor`` equals
         ``inner // (divisor / g)``. None if there is no such g.
         """
         for g in sorted({gcd(k, divisor) for k in rest.terms.values()} - {1}, reverse=True):
-            outer = Linear({t: k for t, k in rest.terms.items() if k % g}, rest.const % g)
+            outer = LinearForm({t: k for t, k in rest.terms.items() if k % g}, rest.const % g)
             low, high = self.range_of_form(outer)
             if isinstance(low, int) and isinstance(high, int) and low // g == high // g:
                 steps = low // g
-                inner = Linear({t: k // g for t, k in rest.terms.items() if k % g == 0}, rest.const // g + steps)
-                return inner, outer.plus(Linear({}, -g * steps)), g
+                inner = LinearForm({t: k // g for t, k in rest.terms.items() if k % g == 0}, rest.const // g + steps)
+                return inner, outer.plus(LinearForm({}, -g * steps)), g
         return None
 
-    def match_quotient_or_remainder(self, atom: Atom) -> tuple[str, Linear, int] | None:
+    def match_quotient_or_remainder(self, atom: Atom) -> tuple[str, LinearForm, int] | None:
         """Return (operator, dividend, divisor) of an atom that is a quotient or remainder by a positive constant.
 
         The operator is ``floordiv`` or ``floormod``. None for other atoms."""
@@ -328,7 +328,7 @@ class LinearFormDivider(LinearFormEmitter):
                         self._digits[atom] = (op, self.linear_form(a), c)
         return self._digits[atom]
 
-    def join_quotients_and_remainders(self, form: Linear) -> Linear:
+    def join_quotients_and_remainders(self, form: LinearForm) -> LinearForm:
         """Return a form with quotients and remainders of the same dividend joined: ``(x // c) * c + x % c`` becomes ``x``."""
         while True:
             joined = self._join_terms(form)
@@ -336,7 +336,7 @@ class LinearFormDivider(LinearFormEmitter):
                 return form
             form = joined
 
-    def _join_terms(self, form: Linear) -> Linear | None:
+    def _join_terms(self, form: LinearForm) -> LinearForm | None:
         """Return a form with one quotient and one remainder of the same dividend joined; None if there is no such pair."""
         for atom, k in form.terms.items():
             digit = self.match_quotient_or_remainder(atom) if type(atom.expr) is Bin else None
@@ -349,10 +349,12 @@ class LinearFormDivider(LinearFormEmitter):
                     return joined
             elif k % c == 0 and all(form.terms.get(t) == -k // c * v for t, v in x.terms.items()):
                 j = -k // c
-                return form.plus(Linear({atom: k}), -1).plus(x, -j).plus(self.modulo(x, c), j)
+                return form.plus(LinearForm({atom: k}), -1).plus(x, -j).plus(self.modulo(x, c), j)
         return None
 
-    def _join_remainder(self, form: Linear, atom: Atom, factor: int, dividend: Linear, divisor: int) -> Linear | None:
+    def _join_remainder(
+        self, form: LinearForm, atom: Atom, factor: int, dividend: LinearForm, divisor: int
+    ) -> LinearForm | None:
         """Return a form in which its term ``factor * (dividend % divisor)`` is joined with another term.
 
         The other term has the coefficient ``factor * divisor``. Its atom is ``dividend // divisor``, or a remainder of
@@ -362,11 +364,11 @@ class LinearFormDivider(LinearFormEmitter):
         if y is None:
             return None
         if form.terms.get(y) == factor * divisor:
-            return form.plus(Linear({atom: factor, y: factor * divisor}), -1).plus(dividend, factor)
+            return form.plus(LinearForm({atom: factor, y: factor * divisor}), -1).plus(dividend, factor)
         for other, value in form.terms.items():
             digit = self.match_quotient_or_remainder(other) if value == factor * divisor else None
             if digit is not None and digit[0] == "floormod" and digit[1].equals(quotient):
-                return form.plus(Linear({atom: factor, other: value}), -1).plus(
+                return form.plus(LinearForm({atom: factor, other: value}), -1).plus(
                     self.modulo(dividend, divisor * digit[2]), factor
                 )
         return None

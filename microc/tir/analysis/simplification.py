@@ -21,7 +21,7 @@ from microc.tir.analysis import context as facts
 from microc.tir.analysis import intervals
 from microc.tir.analysis.context import NEGATED, Context, is_scalar_int
 from microc.tir.analysis.intervals import Interval
-from microc.tir.analysis.linear_forms import Int32Overflow, Linear, index_literal
+from microc.tir.analysis.linear_forms import Int32Overflow, LinearForm, index_literal
 from microc.tir.ir import COMPARISONS, LOGICAL, Bin, Const, Expr, Stmt, Var
 from microc.tir.operators import ARITHMETIC, BINARY
 
@@ -99,7 +99,7 @@ def fold_unary(op: str, a: Const) -> Const | None:
     return None
 
 
-def cast(dtype: str, a: Const) -> Const | None:
+def fold_cast(dtype: str, a: Const) -> Const | None:
     """Return the literal ``a`` converted to ``dtype``. Integers wrap around.
 
     None if C does not define the result, or if a conversion to float is inexact."""
@@ -195,7 +195,7 @@ class Simplifier(Context):
                 return folded or (expr if inner is a else ir.Un(op, inner))
             case ir.Cast(dtype, a):
                 inner = self.simplify(a)
-                folded = cast(dtype, inner) if isinstance(inner, Const) else None
+                folded = fold_cast(dtype, inner) if isinstance(inner, Const) else None
                 return folded or (expr if inner is a else ir.cast(dtype, inner))
             case _:
                 return rewrite.map_children(expr, self.simplify)
@@ -237,27 +237,27 @@ class Simplifier(Context):
         if op in ("gt", "ge"):
             op, form = {"gt": "lt", "ge": "le"}[op], form.times(-1)
         if op == "lt":
-            form = form.plus(Linear({}, 1))
+            form = form.plus(LinearForm({}, 1))
         # From here on the comparison is form <= 0. Dividing by a common divisor of the terms rounds the constant up:
         # terms are integers, so the comparison remains equivalent.
         divisor = gcd(*form.terms.values())
-        form = Linear({t: k // divisor for t, k in form.terms.items()}, -(-form.const // divisor))
-        left = Linear({t: k for t, k in form.terms.items() if k > 0})
-        right = Linear({t: -k for t, k in form.terms.items() if k < 0})
+        form = LinearForm({t: k // divisor for t, k in form.terms.items()}, -(-form.const // divisor))
+        left = LinearForm({t: k for t, k in form.terms.items() if k > 0})
+        right = LinearForm({t: -k for t, k in form.terms.items() if k < 0})
         if not left.terms:
             return Bin("ge", self.to_expr(right), index_literal(form.const))
-        return Bin("lt", self.to_expr(left), self.to_expr(right.plus(Linear({}, 1 - form.const))))
+        return Bin("lt", self.to_expr(left), self.to_expr(right.plus(LinearForm({}, 1 - form.const))))
 
-    def _simplify_index_equality(self, op: str, form: Linear) -> Expr:
+    def _simplify_index_equality(self, op: str, form: LinearForm) -> Expr:
         """Simplify ``form == 0`` or ``form != 0``. The atom with the smallest sort key gets a positive coefficient."""
         divisor = gcd(*form.terms.values())
         if form.const % divisor:  # the terms are multiples of the divisor, so the sum cannot be 0
             return bool_literal(op == "ne")
-        form = Linear({t: k // divisor for t, k in form.terms.items()}, form.const // divisor)
+        form = LinearForm({t: k // divisor for t, k in form.terms.items()}, form.const // divisor)
         if form.terms[min(form.terms, key=lambda atom: self.sort_key(atom.expr))] < 0:
             form = form.times(-1)
-        left = Linear({t: k for t, k in form.terms.items() if k > 0})
-        right = Linear({t: -k for t, k in form.terms.items() if k < 0}, -form.const)
+        left = LinearForm({t: k for t, k in form.terms.items() if k > 0})
+        right = LinearForm({t: -k for t, k in form.terms.items() if k < 0}, -form.const)
         return Bin(op, self.to_expr(left), self.to_expr(right))
 
     def _simplify_binary(self, expr: Bin, op: str, a: Expr, b: Expr) -> Expr:

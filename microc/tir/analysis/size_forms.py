@@ -21,10 +21,10 @@ from microc.tir import ir
 
 # ---- Forms: index expressions as linear forms in loop variables, computed for many sizes at once.
 #
-# A :class:`Form` is ``sum(terms[v] * v)`` plus an unknown number between ``low`` and ``high``. Every coefficient and bound is an
-# array, with one element for all sizes, or one element for each size. The range of a non-linear sub-expression is added to
-# ``low`` and ``high``. There is one exception: a loop variable of which a quotient and a remainder by a constant occur is
-# replaced by two variables, its *digits*. So row and column can be derived from the index of a pixel.
+# A :class:`LoopLinearForm` is ``sum(terms[v] * v)`` plus an unknown number between ``low`` and ``high``. Every coefficient and
+# bound is an array, with one element for all sizes, or one element for each size. The range of a non-linear sub-expression is
+# added to ``low`` and ``high``. There is one exception: a loop variable of which a quotient and a remainder by a constant occur
+# is replaced by two variables, its *digits*. So row and column can be derived from the index of a pixel.
 
 _LARGER = MappingProxyType({"gt": (1, 1), "ge": (1, 0), "lt": (-1, 1), "le": (-1, 0)})
 """Comparisons of integers as lower bounds. For the value (sign, least), ``a op b`` is equivalent to
@@ -32,7 +32,7 @@ _LARGER = MappingProxyType({"gt": (1, 1), "ge": (1, 0), "lt": (-1, 1), "le": (-1
 
 
 @frozen
-class Form:
+class LoopLinearForm:
     """A linear form in loop variables: ``sum(terms[v] * v)``, plus an unknown number from ``low`` to ``high``.
 
     Coefficients and bounds are int64 arrays with one element for each combination of sizes, or one element for all."""
@@ -41,21 +41,21 @@ class Form:
     low: Array
     high: Array
 
-    def plus(self, other: Form) -> Form:
+    def plus(self, other: LoopLinearForm) -> LoopLinearForm:
         """Return the sum of this form and another."""
         terms = dict(self.terms)
         for var, factor in other.terms.items():
             terms[var] = terms[var] + factor if var in terms else factor
-        return Form({v: f for v, f in terms.items() if f.any()}, self.low + other.low, self.high + other.high)
+        return LoopLinearForm({v: f for v, f in terms.items() if f.any()}, self.low + other.low, self.high + other.high)
 
-    def times(self, factor: Array) -> Form:
+    def times(self, factor: Array) -> LoopLinearForm:
         """Return the form multiplied by ``factor``, a number for each size."""
         ends = self.low * factor, self.high * factor
-        return Form({v: f * factor for v, f in self.terms.items()}, np.minimum(*ends), np.maximum(*ends))
+        return LoopLinearForm({v: f * factor for v, f in self.terms.items()}, np.minimum(*ends), np.maximum(*ends))
 
-    def substitute(self, names: Mapping[ir.Var, Form]) -> Form:
+    def substitute(self, names: Mapping[ir.Var, LoopLinearForm]) -> LoopLinearForm:
         """Return the form with its variables replaced by the forms in ``names``."""
-        total = Form({}, self.low, self.high)
+        total = LoopLinearForm({}, self.low, self.high)
         for var, factor in self.terms.items():
             total = total.plus(names[var].times(factor))
         return total
@@ -71,7 +71,7 @@ class Form:
         return self.slopes, self.low.tobytes(), self.high.tobytes()
 
     @staticmethod
-    def cover_forms(forms: Sequence[Form], var: ir.Var) -> tuple[Form, Array]:
+    def cover_forms(forms: Sequence[LoopLinearForm], var: ir.Var) -> tuple[LoopLinearForm, Array]:
         """Return a form whose values include those of several forms with equal terms, and the extent of its new variable.
 
         ``var``: the new variable. For each of ``forms`` it has a value at which the returned form includes that form's values."""
@@ -79,7 +79,7 @@ class Form:
         width = np.maximum.reduce(np.broadcast_arrays(*(form.high - form.low for form in forms)))
         offsets = np.broadcast_arrays(*(form.low - low for form in forms))
         step = np.maximum(np.gcd.reduce(offsets), 1)
-        return Form({**forms[0].terms, var: step}, low, low + width), np.maximum.reduce(offsets) // step + 1
+        return LoopLinearForm({**forms[0].terms, var: step}, low, low + width), np.maximum.reduce(offsets) // step + 1
 
     @property
     def number(self) -> Array | None:
@@ -87,9 +87,9 @@ class Form:
         return self.low if not self.terms and np.array_equal(self.low, self.high) else None
 
 
-def _constant_form(value: Array) -> Form:
+def _constant_form(value: Array) -> LoopLinearForm:
     """Return the linear form without variables that has the value ``value`` for each size."""
-    return Form({}, value, value)
+    return LoopLinearForm({}, value, value)
 
 
 @dataclass(slots=True)
@@ -127,7 +127,7 @@ class FormConverter:
         high, low, _ = self.digits[var]
         return (*self.digit_variables(high), *self.digit_variables(low))
 
-    def range_of_form(self, form: Form) -> tuple[Array, Array]:
+    def range_of_form(self, form: LoopLinearForm) -> tuple[Array, Array]:
         """Return the smallest and the largest value of a form for every size."""
         low, high = form.low, form.high
         for var, factor in form.terms.items():
@@ -135,7 +135,7 @@ class FormConverter:
             low, high = low + np.minimum(reach, 0), high + np.maximum(reach, 0)
         return low, high
 
-    def form_of(self, expr: ir.Expr) -> Form | None:
+    def form_of(self, expr: ir.Expr) -> LoopLinearForm | None:
         """Return the linear form of an int32 expression; None if the expression depends on data."""
         match expr:
             case ir.Const(int() as value):
@@ -157,7 +157,7 @@ class FormConverter:
         last: Array = np.maximum(extent - 1, 0)
         return last
 
-    def facts_of_condition(self, condition: ir.Expr, holds: bool) -> Iterator[Form]:
+    def facts_of_condition(self, condition: ir.Expr, holds: bool) -> Iterator[LoopLinearForm]:
         """Yield linear forms that are non-negative if a condition has the outcome ``holds``.
 
         A condition that depends on data yields no forms."""
@@ -175,17 +175,17 @@ class FormConverter:
                 if x is not None and y is not None:
                     sign, least = _LARGER[op] if holds else (-_LARGER[op][0], 1 - _LARGER[op][1])
                     difference = x.plus(y.times(np.array([-1]))).times(np.array([sign]))
-                    yield Form(difference.terms, difference.low - least, difference.high - least)
+                    yield LoopLinearForm(difference.terms, difference.low - least, difference.high - least)
 
-    def _variable_form(self, var: ir.Var) -> Form:
+    def _variable_form(self, var: ir.Var) -> LoopLinearForm:
         """Return the linear form of a loop variable; over its digits if the variable is split."""
         if var in self.digits:
             high, low, divisor = self.digits[var]
             return self._variable_form(high).times(divisor).plus(self._variable_form(low))
         zero = np.zeros(1, np.int64)
-        return Form({var: zero + 1}, zero, zero)
+        return LoopLinearForm({var: zero + 1}, zero, zero)
 
-    def _binary_form(self, op: str, x: Form, y: Form) -> Form | None:
+    def _binary_form(self, op: str, x: LoopLinearForm, y: LoopLinearForm) -> LoopLinearForm | None:
         """Return the linear form of ``x op y``; None if the operator is not supported in an index."""
         match op:
             case "add":
@@ -200,33 +200,35 @@ class FormConverter:
             case "min" | "max":
                 better = np.minimum if op == "min" else np.maximum
                 (low, high), (low_y, high_y) = self.range_of_form(x), self.range_of_form(y)
-                return Form({}, better(low, low_y), better(high, high_y))
+                return LoopLinearForm({}, better(low, low_y), better(high, high_y))
             case _:
                 return None
 
-    def _form_of_product(self, x: Form, y: Form) -> Form:
+    def _form_of_product(self, x: LoopLinearForm, y: LoopLinearForm) -> LoopLinearForm:
         """Return the product of two forms. It is exact if one factor is a number; otherwise only its range is known."""
         for form, factor in ((x, y.number), (y, x.number)):
             if factor is not None:
                 return form.times(factor)
         ends = np.broadcast_arrays(*(a * b for a in self.range_of_form(x) for b in self.range_of_form(y)))
-        return Form({}, np.minimum.reduce(ends), np.maximum.reduce(ends))
+        return LoopLinearForm({}, np.minimum.reduce(ends), np.maximum.reduce(ends))
 
-    def _quotient_and_remainder(self, x: Form, divisor: Array) -> tuple[Form, Form]:
+    def _quotient_and_remainder(self, x: LoopLinearForm, divisor: Array) -> tuple[LoopLinearForm, LoopLinearForm]:
         """Return the floored quotient and the remainder of a form by ``divisor``, a number for each size."""
         whole = {v: f // divisor for v, f in x.terms.items() if not (f % divisor).any()}
-        rest = Form({v: f for v, f in x.terms.items() if v not in whole}, x.low, x.high)
+        rest = LoopLinearForm({v: f for v, f in x.terms.items() if v not in whole}, x.low, x.high)
         low, high = (end // divisor for end in self.range_of_form(rest))
         zero = np.zeros(1, np.int64)
         if (low == high).all():
-            return Form(whole, low, low), Form(rest.terms, rest.low - low * divisor, rest.high - low * divisor)
+            return LoopLinearForm(whole, low, low), LoopLinearForm(
+                rest.terms, rest.low - low * divisor, rest.high - low * divisor
+            )
         if self._split_variable_into_digits(rest, divisor):
             return self._quotient_and_remainder(
                 x.substitute({var: self._variable_form(var) for var in x.terms}), divisor
             )
-        return Form(whole, low, high), Form({}, zero, divisor - 1)
+        return LoopLinearForm(whole, low, high), LoopLinearForm({}, zero, divisor - 1)
 
-    def _split_variable_into_digits(self, rest: Form, divisor: Array) -> bool:
+    def _split_variable_into_digits(self, rest: LoopLinearForm, divisor: Array) -> bool:
         """Split the variable with the largest coefficient into two mixed-radix digits, if that makes a division exact.
 
         Returns True if the variable was split. The coefficient must divide ``divisor``, and the sum of the other terms must
@@ -239,7 +241,7 @@ class FormConverter:
             return False
         base = divisor // factor
         others = {v: f for v, f in rest.terms.items() if v is not var}
-        low, high = self.range_of_form(Form(others, rest.low, rest.high))
+        low, high = self.range_of_form(LoopLinearForm(others, rest.low, rest.high))
         if (low // factor != high // factor).any() or (low // factor % base).any() or (base >= extent).all():
             return False
         pair = ir.Var(f"{var.name}.high"), ir.Var(f"{var.name}.low")
@@ -288,7 +290,7 @@ class FormRanges:
         self.bounded_pair: tuple[ir.Var, ...] = ()
         self.possible: Array = np.ones(1, bool)
 
-    def later_and_earlier_iteration(self, var: ir.Var, extent: Array) -> tuple[Form, Form]:
+    def later_and_earlier_iteration(self, var: ir.Var, extent: Array) -> tuple[LoopLinearForm, LoopLinearForm]:
         """Return the indices of a later and an earlier iteration of a loop, as linear forms in two new variables.
 
         They are k + 1 + n and k, where k + n is at most the extent minus 2."""
@@ -296,9 +298,9 @@ class FormRanges:
         self.bounded_pair, self.possible = (earlier, more), extent > 1
         self.largest_values |= dict.fromkeys(self.bounded_pair, np.maximum(extent - 2, 0))
         one = _ZERO + 1
-        return Form({earlier: one, more: one}, one, one), Form({earlier: one}, _ZERO, _ZERO)
+        return LoopLinearForm({earlier: one, more: one}, one, one), LoopLinearForm({earlier: one}, _ZERO, _ZERO)
 
-    def smallest_value(self, form: Form) -> Array:
+    def smallest_value(self, form: LoopLinearForm) -> Array:
         """Return the smallest value of a form for every size."""
         # The sum of the two tied variables is at most the reach of one. A linear function of them is smallest if both are 0, or
         # if one is at its reach and the other is 0.
@@ -307,7 +309,7 @@ class FormRanges:
         total: Array = form.low + np.minimum.reduce(np.broadcast_arrays(*ends))
         return sum((np.minimum(end, 0) for end in free), total)
 
-    def lower_bound_under_facts(self, form: Form, facts: Sequence[Form]) -> Array:
+    def lower_bound_under_facts(self, form: LoopLinearForm, facts: Sequence[LoopLinearForm]) -> Array:
         """Return a lower bound of a form over the iterations in which all ``facts`` are non-negative.
 
         If a non-negative multiple of a fact is subtracted from the form, the result is at most the form. So the smallest
@@ -315,7 +317,7 @@ class FormRanges:
         """
         best = self.smallest_value(form)
         for fact in facts:
-            upper = Form(fact.terms, fact.high, fact.high)
+            upper = LoopLinearForm(fact.terms, fact.high, fact.high)
             for var, slope in fact.terms.items():
                 times = np.maximum(form.terms.get(var, _ZERO) // np.where(slope == 0, 1, slope), 0)
                 if not times.any():
@@ -327,7 +329,7 @@ class FormRanges:
                 best = np.maximum(best, least)
         return best
 
-    def unsafe_distances(self, distance: Form, facts: Sequence[Form]) -> UnsafeDistances | None:
+    def unsafe_distances(self, distance: LoopLinearForm, facts: Sequence[LoopLinearForm]) -> UnsafeDistances | None:
         """Return the unsafe distances, given the linear form of the distance; None if no size has such iterations.
 
         The result has the range of the distance over all sizes, and the modulus whose remainders exclude the most
@@ -344,8 +346,8 @@ class FormRanges:
         divisors = {var: int(np.gcd.reduce(factor)) for var, factor in distance.terms.items()}
         for modulus in sorted({divisor for divisor in divisors.values() if divisor > 1}):
             rest = {var: factor for var, factor in distance.terms.items() if divisors[var] % modulus}
-            first = int(self.smallest_value(Form(rest, distance.low, distance.high)).min())
-            last = -int(self.smallest_value(Form(rest, distance.low, distance.high).times(_ZERO - 1)).min())
+            first = int(self.smallest_value(LoopLinearForm(rest, distance.low, distance.high)).min())
+            last = -int(self.smallest_value(LoopLinearForm(rest, distance.low, distance.high).times(_ZERO - 1)).min())
             if (last - first + 1) / modulus < share:
                 share = (last - first + 1) / modulus
                 found = UnsafeDistances(found.low, found.high, modulus, first, last)

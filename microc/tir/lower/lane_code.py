@@ -113,7 +113,7 @@ class LaneOperations(LaneScope):
                     return None
                 name = f"load_{TYPES[buffer.dtype]}_{self.intrinsic_suffix(SHORT)}"
                 place = self.first_lane_address(buffer, indices, 1, writes=False)
-                return ir.Call(*self.partial_access(name, (place,)), self.vector_dtype(SHORT))
+                return ir.Call(*self.limit_access_to_active_lanes(name, (place,)), self.vector_dtype(SHORT))
             case _:
                 return None
 
@@ -269,7 +269,7 @@ class LaneCode(LaneOperations):
             if buffer.scope == "register" or memory_stride(buffer, indices, self.var) != 1:
                 raise NotVectorizableError
             target = self.first_lane_address(buffer, indices, 1, writes=True)
-            stored = self.partial_access(
+            stored = self.limit_access_to_active_lanes(
                 f"store_f32_{self.intrinsic_suffix('float32')}", (target, self.to_vector(value))
             )
             return ir.Evaluate(ir.Call(*stored, "int32"))
@@ -281,7 +281,7 @@ class LaneCode(LaneOperations):
             ):
                 raise NotVectorizableError
             target = self.first_lane_address(buffer, indices, 1, writes=True)
-            stored = self.partial_access(
+            stored = self.limit_access_to_active_lanes(
                 f"store_f16_{self.intrinsic_suffix('float32')}", (target, self.to_vector(value.a))
             )
             return ir.Evaluate(ir.Call(*stored, "int32"))
@@ -300,7 +300,7 @@ class LaneCode(LaneOperations):
         saturates = self.active_lane_count is not None or isinstance(narrow, ir.Call)
         if step == 1 and saturates and (inner := match_saturation(narrow, buffer.dtype)) is not None:
             name, narrow = f"store_saturated_{kind}_{self.intrinsic_suffix()}", inner
-        return ir.Evaluate(ir.Call(*self.partial_access(name, (*where, self.to_vector(narrow))), "int32"))
+        return ir.Evaluate(ir.Call(*self.limit_access_to_active_lanes(name, (*where, self.to_vector(narrow))), "int32"))
 
     def to_vector(self, expr: ir.Expr) -> ir.Expr:
         """Return an int32 or float32 expression as a vector of its values in all lanes."""
@@ -325,7 +325,7 @@ class LaneCode(LaneOperations):
                     raise NotVectorizableError
                 source = self.first_lane_address(buffer, indices, 1, writes=False)
                 return ir.Call(
-                    *self.partial_access(f"load_f32_{self.intrinsic_suffix('float32')}", (source,)),
+                    *self.limit_access_to_active_lanes(f"load_f32_{self.intrinsic_suffix('float32')}", (source,)),
                     self.vector_dtype("float32"),
                 )
             case ir.Cast("float32", ir.Load(buffer, indices) as load) if buffer.dtype in HALVES:
@@ -333,7 +333,7 @@ class LaneCode(LaneOperations):
                     raise NotVectorizableError
                 name = f"load_{HALVES[buffer.dtype]}_{self.intrinsic_suffix('float32')}"
                 source = self.first_lane_address(buffer, indices, 1, writes=False)
-                return ir.Call(*self.partial_access(name, (source,)), self.vector_dtype("float32"))
+                return ir.Call(*self.limit_access_to_active_lanes(name, (source,)), self.vector_dtype("float32"))
             case ir.Bin(op, a, b) if op in _FLOAT_OPS:
                 return self.call_intrinsic(op, self.to_vector(a), self.to_vector(b), element="float32")
             case ir.Un("neg", a):
@@ -459,11 +459,17 @@ class LaneCode(LaneOperations):
         if step is not None and step > 0:
             where = (self.first_lane_address(load.buffer, load.indices, step, writes=False),)
             name, args = ("load", where) if step == 1 else ("gather", (*where, self.lane_offsets(step)))
-            return ir.Call(*self.partial_access(f"{name}_{kind}_{self.intrinsic_suffix()}", args), self.vector_dtype())
+            return ir.Call(
+                *self.limit_access_to_active_lanes(f"{name}_{kind}_{self.intrinsic_suffix()}", args),
+                self.vector_dtype(),
+            )
         if len(load.indices) == 1:  # a table, looked up by value
             table = ir.AddressOf(load.buffer, (ir.const(0, "int32"),), load.buffer.size)
             args = (table, self.to_vector(load.indices[0]))
-            return ir.Call(*self.partial_access(f"gather_{kind}_{self.intrinsic_suffix()}", args), self.vector_dtype())
+            return ir.Call(
+                *self.limit_access_to_active_lanes(f"gather_{kind}_{self.intrinsic_suffix()}", args),
+                self.vector_dtype(),
+            )
         raise NotVectorizableError
 
     def clamp_table_indices(self, expr: ir.Expr) -> ir.Expr:

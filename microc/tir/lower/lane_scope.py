@@ -255,7 +255,7 @@ class LaneScope:
         data = any(self.is_per_lane(x) for i in load.indices for x in walk_expr(i))
         return None if data else memory_stride(load.buffer, load.indices, self.var)
 
-    def partial_access(self, name: str, args: tuple[ir.Expr, ...]) -> tuple[str, tuple[ir.Expr, ...]]:
+    def limit_access_to_active_lanes(self, name: str, args: tuple[ir.Expr, ...]) -> tuple[str, tuple[ir.Expr, ...]]:
         """Return the name and the arguments of an intrinsic that accesses memory in the active lanes only.
 
         Its ``_first`` form is used if only the first ``used_lane_count`` lanes are active."""
@@ -295,7 +295,7 @@ class LaneScope:
         if expr.dtype not in ("bool", *ELEMENTS):
             raise NotVectorizableError
         loads = [x for x in walk_expr(expr) if isinstance(x, ir.Load)]
-        if not loads or not is_constant(expr) or any(x in self.uniform_variables for x in walk_expr(expr)):
+        if not loads or not loads_only_constants(expr) or any(x in self.uniform_variables for x in walk_expr(expr)):
             return expr
         return self.hoist_value(f"{loads[0].buffer.name}_{len(self.hoisted_values)}", expr)
 
@@ -324,6 +324,6 @@ class LaneScope:
         return loop
 
 
-def is_constant(value: ir.Expr) -> bool:
+def loads_only_constants(value: ir.Expr) -> bool:
     """Test whether an expression loads only from constant memory, or does not load at all."""
     return all(x.buffer.scope == "const" for x in walk_expr(value) if isinstance(x, (ir.Load, ir.AddressOf)))

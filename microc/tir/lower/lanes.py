@@ -31,7 +31,7 @@ from microc.tir.analysis.context import buffers_read
 from microc.tir.analysis.simplification import linear, simplify, simplify_stmt
 from microc.tir.lower.cleanup import unroll_loops
 from microc.tir.lower.lane_code import NARROWED, TYPES, LaneCode
-from microc.tir.lower.lane_scope import ELEMENTS, NotVectorizableError, is_constant
+from microc.tir.lower.lane_scope import ELEMENTS, NotVectorizableError, loads_only_constants
 from microc.tir.lower.region import Access, accesses, build_address, is_consecutive, memory_stride
 from microc.tir.rewrite import free_vars, map_stmt, walk_stmt
 from microc.tir.symbolic import LENGTH, reads_before_writes
@@ -283,7 +283,7 @@ def _hoist_constant_lets(loop: ir.For) -> ir.Stmt:
 
     Only lets whose values are constant and do not depend on the loop are moved."""
     match loop.body:
-        case ir.Let(var, value, body) if is_constant(value) and loop.var not in free_vars(value):
+        case ir.Let(var, value, body) if loads_only_constants(value) and loop.var not in free_vars(value):
             return ir.Let(var, value, _hoist_constant_lets(replace(loop, body=body)))
         case _:
             return loop

@@ -97,7 +97,7 @@ def share_values(stmt: ir.Stmt) -> ir.Stmt:
     """Return a statement in which let statements bind the repeated values of every sequence of stores and calls.
 
     The order of the stores and calls does not change."""
-    return _ValueSharing(stmt).share_in_statement(stmt)
+    return _ValueSharing(stmt).share_values_in_statement(stmt)
 
 
 class _ValueSharing:
@@ -116,7 +116,7 @@ class _ValueSharing:
         self.counters: dict[str, int] = {}
         self.known = ValueNumbering()
 
-    def share_in_statement(self, stmt: ir.Stmt) -> ir.Stmt:
+    def share_values_in_statement(self, stmt: ir.Stmt) -> ir.Stmt:
         """Return ``stmt`` with repeated values bound to variables.
 
         Values are shared within a run: consecutive stores and calls. Any other statement ends a run."""
@@ -128,21 +128,23 @@ class _ValueSharing:
                     if isinstance(child, (ir.Store, ir.Evaluate)):
                         run.append(child)
                     else:
-                        result += [*self.share_in_run(run), self.share_in_statement(child)]
+                        result += [*self.share_values_in_run(run), self.share_values_in_statement(child)]
                         run = []
-                return _nest_lets(result + self.share_in_run(run))
+                return _nest_lets(result + self.share_values_in_run(run))
             case ir.Store() | ir.Evaluate():
-                return _nest_lets(self.share_in_run([stmt]))
+                return _nest_lets(self.share_values_in_run([stmt]))
             case ir.For(var, extent, body, kind, annotations):
-                return ir.For(var, extent, self.share_in_statement(body), kind, annotations)
+                return ir.For(var, extent, self.share_values_in_statement(body), kind, annotations)
             case ir.If(condition, then, otherwise):
                 return ir.If(
-                    condition, self.share_in_statement(then), self.share_in_statement(otherwise) if otherwise else None
+                    condition,
+                    self.share_values_in_statement(then),
+                    self.share_values_in_statement(otherwise) if otherwise else None,
                 )
             case ir.Let(var, value, body):
-                return ir.Let(var, value, self.share_in_statement(body))
+                return ir.Let(var, value, self.share_values_in_statement(body))
             case ir.Alloc(buffer, body):
-                return ir.Alloc(buffer, self.share_in_statement(body))
+                return ir.Alloc(buffer, self.share_values_in_statement(body))
             case _:
                 return stmt
 
@@ -158,7 +160,7 @@ class _ValueSharing:
         self.taken.add(name)
         return ir.Var(name, expr.dtype)
 
-    def share_in_run(self, stmts: list[ir.Stmt]) -> list[ir.Stmt]:
+    def share_values_in_run(self, stmts: list[ir.Stmt]) -> list[ir.Stmt]:
         """Insert a let statement before the first use of every repeated value of a run (consecutive stores and calls).
 
         The bodies of the let statements are still empty. Values are counted in a first pass and replaced in a second pass.
@@ -169,7 +171,7 @@ class _ValueSharing:
         for stmt in stmts:
             for expr in _computed_values(stmt):
                 self.count_values(expr, counts, versions)
-            _advance_versions(stmt, versions)
+            _increment_versions_of_written_buffers(stmt, versions)
         if not any(n > 1 for n in counts.values()):
             return stmts
         names: dict[Key, ir.Var] = {}
@@ -177,7 +179,7 @@ class _ValueSharing:
         versions = {}
         for stmt in stmts:
             result += self.replace_repeated_values(stmt, counts, names, versions)
-            _advance_versions(stmt, versions)
+            _increment_versions_of_written_buffers(stmt, versions)
         return result
 
     def replace_repeated_values(
@@ -338,7 +340,7 @@ def _map_always_evaluated_operands(expr: ir.Expr, transform: ExprMap) -> ir.Expr
             return map_children(expr, transform)
 
 
-def _advance_versions(stmt: ir.Stmt, versions: Versions) -> None:
+def _increment_versions_of_written_buffers(stmt: ir.Stmt, versions: Versions) -> None:
     """Increment the versions (numbers of writes so far) of the buffers that a statement writes."""
     written = [
         x.buffer.name for e in stmt_exprs(stmt) for x in accesses_of(e) if isinstance(x, ir.AddressOf) and x.writes

@@ -87,7 +87,7 @@ def add_synchronisation_tokens(stmt: ir.Stmt, unit_buffers: Sequence[ir.Buffer])
     """Return a statement with tokens between the queues of a tensor unit, and barriers, added.
 
     The instructions of the unit must be calls already. ``unit_buffers``: the buffers in the unit's memories."""
-    events = tuple(_buffer_events(stmt, unit_buffers))
+    events = tuple(_iterate_buffer_synchronisations(stmt, unit_buffers))
     allocs, inner = [], stmt
     while isinstance(inner, ir.Alloc):
         allocs.append(inner.buffer)
@@ -104,7 +104,9 @@ def add_synchronisation_tokens(stmt: ir.Stmt, unit_buffers: Sequence[ir.Buffer])
 _BARRIER = ir.Evaluate(ir.Call(BARRIER, (), "int32"))
 
 
-def _buffer_events(stmt: ir.Stmt, unit_buffers: Sequence[ir.Buffer]) -> Iterator[_BufferSynchronisation]:
+def _iterate_buffer_synchronisations(
+    stmt: ir.Stmt, unit_buffers: Sequence[ir.Buffer]
+) -> Iterator[_BufferSynchronisation]:
     """Yield the event of each buffer in the unit's memories.
 
     Its two queues are the queues of the instructions that write and that read the buffer."""
@@ -237,7 +239,7 @@ def lower_tensor_unit(stmt: ir.Stmt) -> ir.Stmt:
     held = {b: _align_rows(b) for b in allocs if b.scope in ir.UNIT_SCOPES}
     if not held:
         return stmt
-    called = _replace_nests(replace_buffers(stmt, held))
+    called = _replace_annotated_nests(replace_buffers(stmt, held))
     for s in walk_stmt(called):
         loads = (x.buffer for e in stmt_exprs(s) for x in walk_expr(e) if isinstance(x, ir.Load))
         for buffer in (*loads, *([s.buffer] if isinstance(s, ir.Store) else [])):
@@ -261,21 +263,23 @@ def _instruction_name(loop: ir.For) -> str:
     return str(dict(loop.annotations).get(UNIT, ""))
 
 
-def _replace_nests(stmt: ir.Stmt) -> ir.Stmt:
+def _replace_annotated_nests(stmt: ir.Stmt) -> ir.Stmt:
     """Return a statement with every loop nest annotated ``unit`` replaced by a call of its instruction."""
     match stmt:
         case ir.For() if _instruction_name(stmt):
             return _build_instruction_call(stmt)
         case ir.For(var, extent, body, kind, annotations):
-            return ir.For(var, extent, _replace_nests(body), kind, annotations)
+            return ir.For(var, extent, _replace_annotated_nests(body), kind, annotations)
         case ir.Seq(body):
-            return ir.seq(*map(_replace_nests, body))
+            return ir.seq(*map(_replace_annotated_nests, body))
         case ir.Alloc(buffer, body):
-            return ir.Alloc(buffer, _replace_nests(body))
+            return ir.Alloc(buffer, _replace_annotated_nests(body))
         case ir.Let(var, value, body):
-            return ir.Let(var, value, _replace_nests(body))
+            return ir.Let(var, value, _replace_annotated_nests(body))
         case ir.If(condition, then, otherwise):
-            return ir.If(condition, _replace_nests(then), _replace_nests(otherwise) if otherwise else None)
+            return ir.If(
+                condition, _replace_annotated_nests(then), _replace_annotated_nests(otherwise) if otherwise else None
+            )
         case _:
             return stmt
 
@@ -298,13 +302,13 @@ def _build_instruction_call(nest: ir.For) -> ir.Stmt:
             args = _build_matmul_arguments(nest, loops, first, ir.Load(sums, place), *_order_as_input_and_weight(a, b))
         case "unit_set", ir.Store(to, place, ir.Const() as value):
             rows, columns, strides = _row_count_length_and_strides(nest, loops, (ir.Load(to, place),))
-            args = (_address_of_rows(to, place, first, rows, columns, strides[0], writes=True), value)
+            args = (_build_address_of_rows(to, place, first, rows, columns, strides[0], writes=True), value)
             args += _int32_literals(rows, columns, *strides)
         case _, ir.Store(to, place, ir.Load(source, where) as load):
             rows, columns, strides = _row_count_length_and_strides(nest, loops, (ir.Load(to, place), load))
             args = (
-                _address_of_rows(to, place, first, rows, columns, strides[0], writes=True),
-                _address_of_rows(source, where, first, rows, columns, strides[1]),
+                _build_address_of_rows(to, place, first, rows, columns, strides[0], writes=True),
+                _build_address_of_rows(source, where, first, rows, columns, strides[1]),
             )
             args += _int32_literals(rows, columns, *strides)
         case _:
@@ -371,14 +375,14 @@ def _build_matmul_arguments(
         else:
             _raise_no_instruction(nest, f"{var.name} is no loop over rows, columns or terms")
     return (
-        _address_of_rows(sums.buffer, sums.indices, start_values, rows, columns, row[0], writes=True),
-        _address_of_rows(data.buffer, data.indices, start_values, rows, depth, row[1]),
-        _address_of_rows(weight.buffer, weight.indices, start_values, columns, depth, column[1]),
+        _build_address_of_rows(sums.buffer, sums.indices, start_values, rows, columns, row[0], writes=True),
+        _build_address_of_rows(data.buffer, data.indices, start_values, rows, depth, row[1]),
+        _build_address_of_rows(weight.buffer, weight.indices, start_values, columns, depth, column[1]),
         *_int32_literals(rows, columns, depth, row[0], row[1], column[1]),
     )
 
 
-def _address_of_rows(
+def _build_address_of_rows(
     buffer: ir.Buffer, indices: tuple[ir.Expr, ...], start_values: dict[ir.Var, ir.Expr], rows: int, row_length: int, stride: int,
     *, writes: bool = False,
 ) -> ir.AddressOf:  # fmt: skip

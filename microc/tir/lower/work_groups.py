@@ -89,10 +89,10 @@ def _insert_barriers(stmt: ir.Stmt, earlier_uses: Uses, conflicting: set[ir.Buff
             part, after = _insert_barriers(stmt.body, earlier_uses | earlier, conflicting)
             return replace(stmt, body=part), earlier_uses | after
         case ir.If(_, then, otherwise) if _contains_item_loops(stmt):
-            if _any_conflict(_buffer_uses(stmt, conflicting), earlier_uses):
+            if _any_conflict(_collect_buffer_uses(stmt, conflicting), earlier_uses):
                 # The barrier is inserted before the test, since all items must reach it.
                 part, after = _insert_barriers(stmt, frozenset(), conflicting)
-                return ir.seq(_build_barrier_call(_buffer_uses(stmt, conflicting), earlier_uses), part), after
+                return ir.seq(_build_barrier_call(_collect_buffer_uses(stmt, conflicting), earlier_uses), part), after
             first, after = _insert_barriers(then, earlier_uses, conflicting)
             second, other = (
                 _insert_barriers(otherwise, earlier_uses, conflicting)
@@ -117,7 +117,7 @@ def _add_barrier_before_item_nest(
     """Insert a barrier before one nest of loops over items if it conflicts with earlier uses of buffers.
 
     Returns the statement, and the uses since the last barrier. Raises ScheduleError if the nest conflicts with itself."""
-    uses = _buffer_uses(stmt, conflicting)
+    uses = _collect_buffer_uses(stmt, conflicting)
     for buffer in conflicting:
         mine = [u for u in uses if u.buffer == buffer]
         if buffer.scope == "shared" and len({u.writes for u in mine}) == 2:
@@ -144,7 +144,7 @@ def _build_barrier_call(uses: Uses, earlier_uses: Uses) -> ir.Stmt:
     return ir.Evaluate(ir.Call(f"{BARRIER}_{scope}", (), "int32"))
 
 
-def _buffer_uses(stmt: ir.Stmt, conflicting: set[ir.Buffer]) -> Uses:
+def _collect_buffer_uses(stmt: ir.Stmt, conflicting: set[ir.Buffer]) -> Uses:
     """Return the uses (reads and writes) of the buffers ``conflicting`` in a statement."""
     found: dict[tuple[ir.Buffer, bool], set[ir.Expr | None]] = {}
     for access in accesses(stmt):

@@ -3,6 +3,6 @@
 ``from_text(to_text(f)) == f`` for every function f."""
 
 from microc.tir.text.parse import from_text, module_from_text
-from microc.tir.text.print import expr_text, to_text
+from microc.tir.text.print import format_expr, to_text
 
-__all__ = ["expr_text", "from_text", "module_from_text", "to_text"]
+__all__ = ["format_expr", "from_text", "module_from_text", "to_text"]

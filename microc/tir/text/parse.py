@@ -41,7 +41,7 @@ class CallParts:
         if not isinstance(node, ast.Call):
             raise_parse_error(node, f"got {_format_excerpt(node)}, expected a call of a function of T")
         self.node = node
-        self.name = _dotted_name(node.func)
+        self.name = _read_name_in_namespace_T(node.func)
         self.args = node.args
         self.options = {k.arg: k.value for k in node.keywords if k.arg is not None}
         if len(self.options) != len(node.keywords) or any(isinstance(a, ast.Starred) for a in node.args):
@@ -65,7 +65,7 @@ class CallParts:
                 )
 
 
-def _dotted_name(node: ast.expr) -> str:
+def _read_name_in_namespace_T(node: ast.expr) -> str:
     """Return the name of a function in the namespace ``T``, such as ``axis.spatial`` for ``T.axis.spatial``."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
@@ -76,32 +76,32 @@ def _dotted_name(node: ast.expr) -> str:
     return ".".join(reversed(parts))
 
 
-def integer_literal(node: ast.expr) -> int:
+def read_integer_literal(node: ast.expr) -> int:
     """Return the value of an integer literal. ModelError if the node is no integer literal."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -integer_literal(node.operand)
+        return -read_integer_literal(node.operand)
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return node.value
     raise_parse_error(node, f"got {_format_excerpt(node)}, expected an integer literal")
 
 
-def string_literal(node: ast.expr) -> str:
+def read_string_literal(node: ast.expr) -> str:
     """Return the value of a string literal. ModelError if the node is no string literal."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     raise_parse_error(node, f"got {_format_excerpt(node)}, expected a string literal")
 
 
-def boolean_literal(node: ast.expr) -> bool:
+def read_boolean_literal(node: ast.expr) -> bool:
     """Return the value of the literal ``True`` or ``False``. ModelError if the node is neither."""
     if isinstance(node, ast.Constant) and isinstance(node.value, bool):
         return node.value
     raise_parse_error(node, f"got {_format_excerpt(node)}, expected True or False")
 
 
-def dtype_name(node: ast.expr) -> str:
+def read_dtype_name(node: ast.expr) -> str:
     """Return the dtype that a string literal names. ModelError if the dtype is unknown."""
-    return check_dtype(string_literal(node), node)
+    return check_dtype(read_string_literal(node), node)
 
 
 def check_dtype(name: str, node: ast.AST) -> str:
@@ -116,7 +116,7 @@ _LARGEST: Mapping[str, float] = MappingProxyType(
 )
 
 
-def _float_literal(node: ast.expr, dtype: str) -> float:
+def _read_float_literal(node: ast.expr, dtype: str) -> float:
     """Return the value of a float literal, rounded to ``dtype``. Infinities and NaN are strings: ``"inf"``, ``"nan"``."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         if node.value not in ("inf", "-inf", "nan"):
@@ -211,9 +211,9 @@ class ExprReader:
     def read_literal(self, node: ast.expr, dtype: str) -> ir.Const:
         """Read a literal as a constant of ``dtype``. ModelError if its value does not fit the dtype."""
         if dtypes.is_float(dtype):
-            return ir.Const(_float_literal(node, dtype), dtype)
+            return ir.Const(_read_float_literal(node, dtype), dtype)
         try:
-            return ir.const(integer_literal(node), dtype)
+            return ir.const(read_integer_literal(node), dtype)
         except InternalError as fault:
             raise_parse_error(node, fault.what, fault.hint)
 
@@ -231,7 +231,7 @@ class ExprReader:
                 return ir.Un("neg", self.read_expr(args[0]))
             case "Cast":
                 parts.check_arguments(2, 2)
-                return ir.Cast(dtype_name(args[0]), self.read_expr(args[1]))
+                return ir.Cast(read_dtype_name(args[0]), self.read_expr(args[1]))
             case "Select":
                 parts.check_arguments(3, 3)
                 first = self.read_expr(args[1])
@@ -240,18 +240,18 @@ class ExprReader:
                 )
             case "address_of":
                 parts.check_arguments(1, 1, "extent", "writes", "step")
-                extent = integer_literal(parts.options["extent"]) if "extent" in parts.options else 1
-                writes = boolean_literal(parts.options["writes"]) if "writes" in parts.options else False
-                step = integer_literal(parts.options["step"]) if "step" in parts.options else 1
+                extent = read_integer_literal(parts.options["extent"]) if "extent" in parts.options else 1
+                writes = read_boolean_literal(parts.options["writes"]) if "writes" in parts.options else False
+                step = read_integer_literal(parts.options["step"]) if "step" in parts.options else 1
                 return ir.AddressOf(*self.read_element(args[0]), extent, writes, step)
             case "call":
                 parts.check_arguments(1, 1000, "dtype")
                 if "dtype" not in parts.options:
                     raise_parse_error(parts.node, "T.call: the keyword argument dtype is missing")
                 return ir.Call(
-                    string_literal(args[0]),
+                    read_string_literal(args[0]),
                     tuple(self.read_expr(a) for a in args[1:]),
-                    dtype_name(parts.options["dtype"]),
+                    read_dtype_name(parts.options["dtype"]),
                 )
             case _:
                 parts.check_arguments(1, 1000)
@@ -278,15 +278,15 @@ def _read_annotations(node: ast.expr) -> Annotations:
         if key is None:
             raise_parse_error(node, f"annotations: got {_format_excerpt(node)}, expected {{'key': value}}")
         is_text = isinstance(value, ast.Constant) and isinstance(value.value, str)
-        pairs.append((string_literal(key), string_literal(value) if is_text else integer_literal(value)))
+        pairs.append((read_string_literal(key), read_string_literal(value) if is_text else read_integer_literal(value)))
     return tuple(pairs)
 
 
-def _thread_axis(parts: CallParts) -> str:
+def _read_thread_axis(parts: CallParts) -> str:
     """Return the thread axis, such as ``threadIdx.x``, to which a call of ``T.thread_binding`` binds its loop.
 
     It is the kind of the loop (:data:`ir.FOR_KINDS`)."""
-    kind = string_literal(parts.options["thread"]) if "thread" in parts.options else ""
+    kind = read_string_literal(parts.options["thread"]) if "thread" in parts.options else ""
     if kind not in (*ir.GROUPS, *ir.ITEMS):
         raise_parse_error(
             parts.node,
@@ -296,7 +296,7 @@ def _thread_axis(parts: CallParts) -> str:
     return kind
 
 
-def _target_name(node: ast.expr) -> str:
+def _read_target_name(node: ast.expr) -> str:
     """Return the name in the target of an assignment or of a loop. ModelError if the target is no single name."""
     if not isinstance(node, ast.Name):
         raise_parse_error(node, f"got {_format_excerpt(node)}, expected a name")
@@ -310,7 +310,7 @@ def is_call(node: ast.stmt, name: str) -> bool:
     )
 
 
-def call_annotations(node: ast.stmt) -> Annotations:
+def read_call_annotations(node: ast.stmt) -> Annotations:
     """Return the annotations in a call whose only argument they are, such as ``T.func_attr({...})``."""
     assert isinstance(node, ast.Expr)
     parts = CallParts(node.value)
@@ -362,14 +362,16 @@ class NameScope(ExprReader):
             raise_parse_error(
                 shape, f"buffer {name}: wrong shape; got {_format_excerpt(shape)}, expected a tuple of extents"
             )
-        found = string_literal(parts.options["scope"]) if "scope" in parts.options else scope
+        found = read_string_literal(parts.options["scope"]) if "scope" in parts.options else scope
         if found not in ir.SCOPES:
             raise_parse_error(
                 parts.node, f"buffer {name}: unknown scope; got {found!r}", "use one of " + ", ".join(ir.SCOPES)
             )
-        align = integer_literal(parts.options["align"]) if "align" in parts.options else 0
-        slots = integer_literal(parts.options["slots"]) if "slots" in parts.options else 0
-        return ir.Buffer(name, tuple(map(self.read_extent, shape.elts)), dtype_name(parts.args[1]), found, align, slots)
+        align = read_integer_literal(parts.options["align"]) if "align" in parts.options else 0
+        slots = read_integer_literal(parts.options["slots"]) if "slots" in parts.options else 0
+        return ir.Buffer(
+            name, tuple(map(self.read_extent, shape.elts)), read_dtype_name(parts.args[1]), found, align, slots
+        )
 
     def read_suite(self, nodes: list[ast.stmt]) -> ir.Stmt:
         """Read the statements of an indented block of text; return them as one statement."""
@@ -385,7 +387,7 @@ class NameScope(ExprReader):
                     continue
                 case ast.AnnAssign(target, annotation, value) if value is not None:
                     name = annotation.attr if isinstance(annotation, ast.Attribute) else ast.unparse(annotation)
-                    var = ir.Var(_target_name(target), check_dtype(name, node))
+                    var = ir.Var(_read_target_name(target), check_dtype(name, node))
                     bound = self.read_expr_of_type(value, var.dtype)
                     return (*found, ir.Let(var, bound, self.with_declared(var).read_suite(rest)))
                 case ast.Assign([ast.Name() as target], value):
@@ -394,7 +396,7 @@ class NameScope(ExprReader):
                         raise_parse_error(
                             node, f"{target.id} = T.{parts.name}(...) is no declaration that is possible here"
                         )
-                    buffer = self.read_buffer(_target_name(target), parts, "global")
+                    buffer = self.read_buffer(_read_target_name(target), parts, "global")
                     return (*found, ir.Alloc(buffer, self.with_declared(buffer).read_suite(rest)))
                 case _:
                     found.append(self.read_statement(node))
@@ -433,10 +435,10 @@ class NameScope(ExprReader):
                     target, f"T.grid: got {len(targets)} loop variables for {len(parts.args)} extents, expected as many"
                 )
             variables, counts = (
-                [ir.Var(_target_name(t)) for t in targets],
+                [ir.Var(_read_target_name(t)) for t in targets],
                 [self.read_expr_of_type(count, "int32") for count in parts.args],
             )
-            result = self.with_declared(*variables, extents=self.known_extents(variables, counts)).read_suite(body)
+            result = self.with_declared(*variables, extents=self.find_known_extents(variables, counts)).read_suite(body)
             for var, count in reversed(list(zip(variables, counts, strict=True))):
                 result = ir.For(var, count, result)
             return result
@@ -447,12 +449,12 @@ class NameScope(ExprReader):
                 f"use one of grid, {THREAD_BINDING}, " + ", ".join(_LOOP_KINDS),
             )
         parts.check_arguments(1, 1, "dtype", "annotations", *(["thread"] if parts.name == THREAD_BINDING else []))
-        dtype = dtype_name(parts.options["dtype"]) if "dtype" in parts.options else "int32"
+        dtype = read_dtype_name(parts.options["dtype"]) if "dtype" in parts.options else "int32"
         notes = _read_annotations(parts.options["annotations"]) if "annotations" in parts.options else ()
-        var = ir.Var(_target_name(target), dtype)
+        var = ir.Var(_read_target_name(target), dtype)
         extent = self.read_expr_of_type(parts.args[0], dtype)
-        inside = self.with_declared(var, extents=self.known_extents([var], [extent]))
-        kind = _LOOP_KINDS[parts.name] if parts.name in _LOOP_KINDS else _thread_axis(parts)
+        inside = self.with_declared(var, extents=self.find_known_extents([var], [extent]))
+        kind = _LOOP_KINDS[parts.name] if parts.name in _LOOP_KINDS else _read_thread_axis(parts)
         return ir.For(var, extent, inside.read_suite(body), kind, notes)
 
     def read_with_statement(self, parts: CallParts, body: list[ast.stmt]) -> ir.Stmt:
@@ -466,7 +468,7 @@ class NameScope(ExprReader):
                 return self.read_suite(body)
             case "block":
                 parts.check_arguments(1, 1)
-                return self.read_block(string_literal(parts.args[0]), body)
+                return self.read_block(read_string_literal(parts.args[0]), body)
             case _:
                 raise_parse_error(
                     parts.node, f"unknown with statement; got T.{parts.name}", "use one of block, init, scope, seq"
@@ -486,7 +488,7 @@ class NameScope(ExprReader):
             if parts.name == "axis.remap":
                 iters += self.read_remapped_iterators(rest[0].targets[0], parts)
             else:
-                iters.append(self.read_block_iterator(_target_name(rest[0].targets[0]), parts))
+                iters.append(self.read_block_iterator(_read_target_name(rest[0].targets[0]), parts))
             rest = rest[1:]
         inner = self.with_declared(*(i.var for i in iters))
         if rest and is_call(rest[0], "where"):
@@ -496,7 +498,7 @@ class NameScope(ExprReader):
             predicate = self.read_expr_of_type(parts.args[0], "bool")
             rest = rest[1:]
         if rest and is_call(rest[0], "block_attr"):
-            annotations = call_annotations(rest[0])
+            annotations = read_call_annotations(rest[0])
             rest = rest[1:]
         if rest and isinstance(rest[0], ast.With) and ast.unparse(rest[0].items[0].context_expr) == "T.init()":
             init = inner.read_suite(rest[0].body)
@@ -511,7 +513,7 @@ class NameScope(ExprReader):
                 parts.node, f"unknown kind of axis; got T.{parts.name}", "use axis.spatial or axis.reduce"
             )
         parts.check_arguments(2, 2, "dtype")
-        dtype = dtype_name(parts.options["dtype"]) if "dtype" in parts.options else "int32"
+        dtype = read_dtype_name(parts.options["dtype"]) if "dtype" in parts.options else "int32"
         binding = self.read_expr_of_type(parts.args[1], dtype)
         return ir.IterVar(ir.Var(name, dtype), self.read_extent(parts.args[0]), _AXIS_KINDS[kind], binding)
 
@@ -520,7 +522,7 @@ class NameScope(ExprReader):
 
         An iterator has the extent of its loop."""
         parts.check_arguments(2, 2)
-        kinds, loops = string_literal(parts.args[0]), parts.args[1]
+        kinds, loops = read_string_literal(parts.args[0]), parts.args[1]
         targets = target.elts if isinstance(target, ast.Tuple) else [target]
         if not isinstance(loops, (ast.List, ast.Tuple)) or not len(kinds) == len(loops.elts) == len(targets):
             raise_parse_error(
@@ -534,14 +536,16 @@ class NameScope(ExprReader):
                 raise_parse_error(
                     parts.node, f"T.axis.remap: unknown letter; got {letter!r}", "use S (spatial) or R (reduce)"
                 )
-            label = _target_name(loop)
+            label = _read_target_name(loop)
             var = self.names.get(label)
             if label not in self.extents or not isinstance(var, ir.Var):
                 raise_parse_error(loop, f"{label} is no enclosing loop with a known number of iterations")
-            found.append(ir.IterVar(ir.Var(_target_name(name), var.dtype), self.extents[label], _LETTERS[letter], var))
+            found.append(
+                ir.IterVar(ir.Var(_read_target_name(name), var.dtype), self.extents[label], _LETTERS[letter], var)
+            )
         return found
 
-    def known_extents(self, variables: Sequence[ir.Var], counts: Sequence[ir.Expr]) -> dict[str, int]:
+    def find_known_extents(self, variables: Sequence[ir.Var], counts: Sequence[ir.Expr]) -> dict[str, int]:
         """Return the extents that depend only on the function's symbolic sizes, by the names of the loop variables.
 
         ``counts``: extents of the loops over ``variables``."""
@@ -632,7 +636,7 @@ def _read_function(node: ast.FunctionDef) -> ir.PrimFunc:
     body = node.body
     annotations: Annotations = ()
     if body and is_call(body[0], "func_attr"):
-        annotations = call_annotations(body[0])
+        annotations = read_call_annotations(body[0])
         body = body[1:]
     return ir.PrimFunc(
         unescape_keyword(node.name), tuple(params), scope.with_declared(*params).read_suite(body), annotations, scalars

@@ -83,7 +83,7 @@ def to_text(func: ir.PrimFunc) -> str:
     return "\n".join(printer.lines) + "\n"
 
 
-def expr_text(expr: ir.Expr) -> str:
+def format_expr(expr: ir.Expr) -> str:
     """Return the text of an expression in TIR text."""
     return _format_with_precedence(expr)[0]
 
@@ -121,7 +121,7 @@ def _format_buffer_arguments(buffer: ir.Buffer, default_scope: str | None) -> st
 
 def _format_extent(extent: object) -> str:
     """Return the text of an extent: a number, or an expression over symbolic sizes."""
-    return expr_text(extent) if isinstance(extent, ir.Expr) else str(extent)
+    return format_expr(extent) if isinstance(extent, ir.Expr) else str(extent)
 
 
 class _StatementPrinter:
@@ -157,11 +157,11 @@ class _StatementPrinter:
     def print_statement(self, stmt: ir.Stmt) -> None:
         match stmt:
             case ir.Store(buffer, indices, value):
-                self.print_line(f"{_format_element(buffer, indices)} = {expr_text(value)}")
+                self.print_line(f"{_format_element(buffer, indices)} = {format_expr(value)}")
             case ir.For():
                 self._print_loop(stmt)
             case ir.If(condition, then, otherwise):
-                self.print_nested(f"if {expr_text(condition)}:", then)
+                self.print_nested(f"if {format_expr(condition)}:", then)
                 if otherwise is not None:
                     self.print_nested("else:", otherwise)
             case ir.Seq(body):  # not canonical: a single statement, or nested directly in another
@@ -176,7 +176,7 @@ class _StatementPrinter:
                     self.print_line("pass")
                 self.indent -= 1
             case ir.Let(var, value, body):
-                self.print_line(f"{_format_identifier(var.name)}: T.{var.dtype} = {expr_text(value)}")
+                self.print_line(f"{_format_identifier(var.name)}: T.{var.dtype} = {format_expr(value)}")
                 self.print_suite(body)
             case ir.Alloc(buffer, body):
                 self.print_line(
@@ -184,7 +184,7 @@ class _StatementPrinter:
                 )
                 self.print_suite(body)
             case ir.Evaluate(value):
-                self.print_line(f"T.evaluate({expr_text(value)})")
+                self.print_line(f"T.evaluate({format_expr(value)})")
             case ir.Block():
                 self._print_block(stmt)
             case _:
@@ -197,10 +197,10 @@ class _StatementPrinter:
             body = body.body
         if len(chain) > 1:
             names = ", ".join(_format_identifier(f.var.name) for f in chain)
-            extents = ", ".join(expr_text(f.extent) for f in chain)
+            extents = ", ".join(format_expr(f.extent) for f in chain)
             self.print_nested(f"for {names} in T.grid({extents}):", body)
             return
-        arguments, word = [expr_text(loop.extent)], LOOPS.get(loop.kind, THREAD_BINDING)
+        arguments, word = [format_expr(loop.extent)], LOOPS.get(loop.kind, THREAD_BINDING)
         if word == THREAD_BINDING:
             arguments.append(f"thread={_quote(loop.kind)}")
         if loop.var.dtype != "int32":
@@ -215,9 +215,9 @@ class _StatementPrinter:
         for i in block.iters:
             dtype = "" if i.var.dtype == "int32" else f', dtype="{i.var.dtype}"'
             name, extent = _format_identifier(i.var.name), _format_extent(i.extent)
-            self.print_line(f"{name} = T.axis.{AXES[i.kind]}({extent}, {expr_text(i.binding)}{dtype})")
+            self.print_line(f"{name} = T.axis.{AXES[i.kind]}({extent}, {format_expr(i.binding)}{dtype})")
         if block.predicate is not None:
-            self.print_line(f"T.where({expr_text(block.predicate)})")
+            self.print_line(f"T.where({format_expr(block.predicate)})")
         if block.annotations:
             self.print_line(f"T.block_attr({_format_annotations(block.annotations)})")
         if block.init is not None:
@@ -233,7 +233,7 @@ def _can_join_grid(loop: ir.For) -> bool:
 
 
 def _format_element(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> str:
-    return f"{_format_identifier(buffer.name)}[{', '.join(expr_text(i) for i in indices) or '()'}]"
+    return f"{_format_identifier(buffer.name)}[{', '.join(format_expr(i) for i in indices) or '()'}]"
 
 
 def _format_with_precedence(expr: ir.Expr) -> tuple[str, int]:
@@ -244,7 +244,7 @@ def _format_with_precedence(expr: ir.Expr) -> tuple[str, int]:
         case ir.Var(name):
             return _format_identifier(name), ATOM
         case ir.Bin(op, a, b) if op in NAMED_BINARY:
-            return f"T.{op}({expr_text(a)}, {expr_text(b)})", ATOM
+            return f"T.{op}({format_expr(a)}, {format_expr(b)})", ATOM
         case ir.Bin(op, a, b):
             if op not in INFIX:
                 raise InternalError(f"unknown operator {op!r}")
@@ -252,16 +252,16 @@ def _format_with_precedence(expr: ir.Expr) -> tuple[str, int]:
             left = _format_operand(a, level + (level == COMPARISON))
             return f"{left} {sign} {_format_operand(b, level + 1)}", level
         case ir.Un("neg", ir.Const() as a):
-            return f"T.neg({expr_text(a)})", ATOM
+            return f"T.neg({format_expr(a)})", ATOM
         case ir.Un(op, a):
             if op not in PREFIX:
                 raise InternalError(f"unknown operator {op!r}")
             sign, level = PREFIX[op]
             return f"{sign}{_format_operand(a, level)}", level
         case ir.Cast(dtype, a):
-            return f'T.Cast("{dtype}", {expr_text(a)})', ATOM
+            return f'T.Cast("{dtype}", {format_expr(a)})', ATOM
         case ir.Select(c, a, b):
-            return f"T.Select({expr_text(c)}, {expr_text(a)}, {expr_text(b)})", ATOM
+            return f"T.Select({format_expr(c)}, {format_expr(a)}, {format_expr(b)})", ATOM
         case ir.Load(buffer, indices):
             return _format_element(buffer, indices), ATOM
         case ir.AddressOf(buffer, indices, extent, writes, step):
@@ -281,7 +281,7 @@ def _format_operand(expr: ir.Expr, level: int) -> str:
 
 
 def _format_call(expr: ir.Call) -> str:
-    arguments = ", ".join(expr_text(a) for a in expr.args)
+    arguments = ", ".join(format_expr(a) for a in expr.args)
     plain = expr.name.isidentifier() and expr.name not in RESERVED and not dtypes.is_valid(expr.name)
     if plain and escape_keyword(expr.name) == expr.name and expr.args and expr.args[0].dtype == expr.dtype:
         return f"T.{expr.name}({arguments})"
