@@ -126,7 +126,7 @@ class Sources:
         return f"<Sources of {self.name}: {len(self.files)} files>"
 
     @property
-    def compiled(self) -> tuple[str, ...]:
+    def c_paths(self) -> tuple[str, ...]:
         """Paths of the C files."""
         return tuple(path for path in self.files if path.endswith(".c"))
 
@@ -405,12 +405,12 @@ class Plan:
         object.__setattr__(self, "copies", MappingProxyType(dict(self.copies)))
 
     @property
-    def main(self) -> int:
+    def main_arena_size(self) -> int:
         """Bytes of the arena in the RAM that also contains the stack."""
         return self.arenas[0].size if self.arenas else self.size
 
     @property
-    def used(self) -> tuple[Arena, ...]:
+    def used_arenas(self) -> tuple[Arena, ...]:
         """The arenas that contain values. If there is only one, the generated C is the same as for a board with a
         single memory."""
         return tuple(arena for arena in self.arenas if arena.size)

@@ -110,7 +110,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return name in self._current.get().by_name
 
     @property
-    def sealed(self) -> Set[str]:
+    def permanent_names(self) -> Set[str]:
         """Names of the permanent entries, without those added by :meth:`extend`."""
         return self._sealed.by_name.keys()
 

@@ -64,7 +64,7 @@ def join(front: Front, model: Any, *, input: str = "", bands_first: bool = False
         )
     signal = _transpose_to_axis_order(signal, bands_first)
     features = net.graph("features", {"features": _convert_to_input_type(signal, input_type, network.name, name)})
-    reshaped = Node("reshape", features.outputs, (name,), {"shape": input_type.shape}, network.place(name))
+    reshaped = Node("reshape", features.outputs, (name,), {"shape": input_type.shape}, network.location_of_input(name))
     inputs = tuple(features.inputs[0] if input_name == name else input_name for input_name in network.inputs)
     types = {**features.types, **network.types}
     consts, state = {**features.consts, **network.consts}, {**features.state, **network.state}

@@ -183,7 +183,7 @@ class Graph:
                 found.setdefault(name, []).append(node)
         return {name: tuple(nodes) for name, nodes in found.items()}
 
-    def place(self, name: str) -> Loc:
+    def location_of_input(self, name: str) -> Loc:
         """Return the location of an input, which no operator computes: the name of the model file and of the value."""
         return Loc(next((node.loc.file for node in self.nodes if node.loc.file), ""), name=name)
 

@@ -650,7 +650,7 @@ def _check_arenas(plan: Plan) -> None:
     small.
     """
     end = 0
-    for arena in plan.used:
+    for arena in plan.used_arenas:
         if arena.start < end or arena.start + arena.size > plan.size:
             raise InternalError(f"plan check: the arena in {arena.memory} overlaps another arena or exceeds the plan")
         if arena != plan.arenas[0] and arena.size > arena.capacity:

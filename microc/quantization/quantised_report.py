@@ -88,7 +88,7 @@ def group_into_layers(graph: Graph, integer_values: Container[str]) -> list[Repo
     ``integer_values``: names of the values that become integers."""
     flat = flatten_graph(graph)
     owner = {name: ReportedLayer([], [name]) for name in (*graph.inputs, *graph.state)}
-    by_location: dict[str, ReportedLayer] = {str(graph.place(name)): row for name, row in owner.items()}
+    by_location: dict[str, ReportedLayer] = {str(graph.location_of_input(name)): row for name, row in owner.items()}
     for number, node in enumerate(flat.nodes):
         location = str(node.loc) if node.loc != Loc() else f"operator {number}"
         row = by_location.setdefault(location, ReportedLayer())
@@ -359,7 +359,7 @@ def build_costs_report(
         for number, (row, line) in enumerate(zip(layers, layer_lines, strict=True)):
             layer_prices = [
                 prices[place]
-                for place in (str(layer_location(number)), str(float_graph.place(row.values[0])))
+                for place in (str(layer_location(number)), str(float_graph.location_of_input(row.values[0])))
                 if place in prices
             ]
             sums = {

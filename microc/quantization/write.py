@@ -271,7 +271,7 @@ class _QuantisedGraphBuilder:
     def location_of(self, name: str) -> Loc:
         """Return the location in the model of the node that computes a value, or of the input or constant itself."""
         maker = self.makers.get(name)
-        return maker.loc if maker is not None else self.graph.place(name)
+        return maker.loc if maker is not None else self.graph.location_of_input(name)
 
 
 def _dequantise_weights(graph: Graph, recipe: Recipe, names: NameSet) -> Graph:
@@ -285,7 +285,7 @@ def _dequantise_weights(graph: Graph, recipe: Recipe, names: NameSet) -> Graph:
         types[stored], consts[stored] = replace(types[name], dtype=str(weight.data.dtype)), weight.data
         del consts[name]
         dequantizers.append(
-            Node("dequantize", (stored,), (name,), _attrs_of_quantize_node(weight.quant), graph.place(name))
+            Node("dequantize", (stored,), (name,), _attrs_of_quantize_node(weight.quant), graph.location_of_input(name))
         )
     nodes = list(dequantizers)
     for node in graph.nodes:

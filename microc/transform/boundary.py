@@ -577,9 +577,9 @@ class _GraphEnd:
             for array in operands:
                 operand_names.append(fresh_name(types, f"{name}.{op}"))
                 types[operand_names[-1]], consts[operand_names[-1]] = TensorType(array.shape, array.dtype.name), array
-            nodes = (Node(op, tuple(operand_names), (inner,), attrs, graph.place(name)), *renamed.nodes)
+            nodes = (Node(op, tuple(operand_names), (inner,), attrs, graph.location_of_input(name)), *renamed.nodes)
             return replace(renamed, inputs=graph.inputs, types=types, consts=consts, nodes=nodes)
-        nodes = (*renamed.nodes, Node(op, (inner,), (name,), attrs, graph.place(name)))
+        nodes = (*renamed.nodes, Node(op, (inner,), (name,), attrs, graph.location_of_input(name)))
         return replace(renamed, outputs=graph.outputs, types=types, nodes=nodes)
 
 

@@ -283,7 +283,7 @@ def _restore_inputs(graph: Graph, original: Graph, transposed_inputs: Mapping[st
     for name, image in transposed_inputs.items():
         types[name] = original.types[name]
         axes = CHANNELS_LAST[len(types[name].shape)]
-        nodes.append(Node("transpose", (name,), (image,), {"axes": axes}, graph.place(name)))
+        nodes.append(Node("transpose", (name,), (image,), {"axes": axes}, graph.location_of_input(name)))
     nodes.extend(node for node in graph.nodes if transposed_inputs.keys().isdisjoint(node.outputs))
     return replace(graph, inputs=original.inputs, types=types).with_nodes(nodes)
 

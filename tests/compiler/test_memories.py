@@ -165,7 +165,7 @@ def test_this_computer_runs_the_same(tmp_path: Path) -> None:
 def test_state_is_kept_in_its_arena(tmp_path: Path) -> None:
     program = microc.compile(accumulating(), board=two_memories(tmp_path, 160))
     assert isinstance(program, Program)
-    assert len(program.module.plan.used) == 2  # type: ignore[union-attr]
+    assert len(program.module.plan.used_arenas) == 2  # type: ignore[union-attr]
     library, x = program.library(), np.full((1, 40), 0.25, np.float32)
     assert [float(np.asarray(library(x))[0, 0]) for _ in range(2)] == pytest.approx(
         [np.tanh(0.25), np.tanh(0.5)], abs=1e-6

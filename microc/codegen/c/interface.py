@@ -167,7 +167,7 @@ def make_arena_context(module: Module) -> ArenaContext:
     if members:
         declared = Code(f"const struct {module.name}_arenas *arenas")
         return ArenaContext(declared, Name("arenas"), members, Code(""), print_alignment_attribute(plan.align))
-    section = next((_section_attribute(plan, arena) for arena in plan.used), Code(""))
+    section = next((_section_attribute(plan, arena) for arena in plan.used_arenas), Code(""))
     return ArenaContext(Code("void *arena"), Name("arena"), (), section, print_alignment_attribute(plan.align))
 
 
@@ -179,7 +179,7 @@ def print_alignment_attribute(align: int) -> Code:
 
 def list_separate_arenas(plan: Plan) -> tuple[Arena, ...]:
     """Return the arenas that functions receive as members of a struct: all arenas in use, or none if only one is in use."""
-    return plan.used if len(plan.used) > 1 else ()
+    return plan.used_arenas if len(plan.used_arenas) > 1 else ()
 
 
 def arena_variable_and_offset(module: Module, offset: int) -> tuple[str, int]:

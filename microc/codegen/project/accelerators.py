@@ -70,7 +70,7 @@ def make_external_context(all_sources: Sequence[Sources]) -> ExternalContext | N
     if not all_sources:
         return None
     return ExternalContext(
-        sources=tuple(Word(f"{EXTERNAL_FOLDER}/{each.name}/{path}") for each in all_sources for path in each.compiled),
+        sources=tuple(Word(f"{EXTERNAL_FOLDER}/{each.name}/{path}") for each in all_sources for path in each.c_paths),
         include=tuple(
             Word(f"{EXTERNAL_FOLDER}/{each.name}/{path}".rstrip("/")) for each in all_sources for path in each.include
         ),

@@ -224,7 +224,7 @@ def _board_data_for_project(board: Board) -> dict[str, Any]:
     plugin.
     """
     core = board.target
-    if core.cpu in CORES.sealed:
+    if core.cpu in CORES.permanent_names:
         return dict(board.raw)
     return {**board.raw, PLUGIN_CORE_KEY: {"family": core.isa, "features": sorted(core.features)}}
 

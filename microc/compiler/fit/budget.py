@@ -336,7 +336,7 @@ def arena_bytes(module: Module) -> int:
     """Return the number of bytes of a planned module's arena. If there are several arenas, the one in the memory of the
     stack counts."""
     assert module.plan is not None
-    return module.plan.main
+    return module.plan.main_arena_size
 
 
 def outside_arena_bytes(module: Module) -> int:
@@ -534,7 +534,7 @@ def refuse_float64(graph: Graph, target: Target) -> None:
     if size == 8:
         return
     for inner in (graph, *nested_graphs(graph)):
-        locations = {name: inner.place(name) for name in inner.inputs}
+        locations = {name: inner.location_of_input(name) for name in inner.inputs}
         locations |= {name: node.loc for node in inner.nodes for name in (*node.inputs, *node.outputs)}
         for name, loc in locations.items():
             if name and inner.types[name].dtype == "float64":

@@ -108,7 +108,7 @@ def compute_firmware_footprint(modules: Sequence[Module], board: Board) -> Footp
         self_test=sum(m.self_test.nbytes for m in modules if m.self_test),
         code=code,
         least_code=least + int(CERTAIN_CODE_SHARE * kernels),
-        arena=shared_arena(modules) + sum(m.plan.main for m in own if m.plan is not None),
+        arena=shared_arena(modules) + sum(m.plan.main_arena_size for m in own if m.plan is not None),
         buffers=sum(map(outside_arena_bytes, modules)),
         stack=max(map(stack_bound, modules)),
         reserved_stack=board.raw.get("link", {}).get("stack_bytes", 0),

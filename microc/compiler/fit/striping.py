@@ -549,10 +549,11 @@ def make_ram_error(arena_limit: int, smallest_module: Module, search: StripeSear
     closest = search.find_chains_with_smallest_peak()
     assert smallest_module.plan is not None
     ends = max(smallest_module.values[name].nbytes for name in (*smallest_module.inputs, *smallest_module.outputs))
-    more = f"raise it to --ram {smallest_module.plan.main}"
+    more = f"raise it to --ram {smallest_module.plan.main_arena_size}"
     apart = f"move inputs and outputs (one has {ends} bytes) out of the arena with --io caller, "
     return FitError(
-        f"an arena of {arena_limit} bytes cannot hold the network; the smallest found takes {smallest_module.plan.main}",
+        f"an arena of {arena_limit} bytes cannot hold the network; "
+        f"the smallest found takes {smallest_module.plan.main_arena_size}",
         where=smallest_module.source or smallest_module.name,
         hint=f"{more}, {apart if smallest_module.plan.io_in_arena and 2 * ends > arena_limit else ''}or shrink the "
         f"layer that needs {search.peak_bytes(closest)} bytes: {search.find_layer_with_largest_need(closest)}",

@@ -84,7 +84,7 @@ def firmware_fingerprint(module: Module, target: Target) -> str:
     digest = hashlib.sha256(f"{module.name} {target.cpu}".encode())
     for kernel in module.kernels:
         digest.update(repr(kernel.func).encode())
-    externs = set(SCALAR) - set(SCALAR.sealed)
+    externs = set(SCALAR) - set(SCALAR.permanent_names)
     if externs and not externs.isdisjoint(_list_called_functions(module)):
         digest.update(repr([SCALAR[name] for name in sorted(externs)]).encode())
     for sources in module.sources:

@@ -96,7 +96,11 @@ def has_shipped_schedules(target: Target) -> bool:
 
     There are none if the user added features to the core, or if the target uses threads.
     """
-    return target.cpu in CORES.sealed and target.features == target.core.has and _shipped_file(target.cpu).is_file()
+    return (
+        target.cpu in CORES.permanent_names
+        and target.features == target.core.has
+        and _shipped_file(target.cpu).is_file()
+    )
 
 
 def shipped_schedules_of(cpu: str, key: str) -> tuple[ShippedSchedule, ...]:
