@@ -87,7 +87,7 @@ def pareto_front_by_time(
 
 
 def _limit_left_for_chosen_layers(limit: int | None, needed_by_remaining_layers: int) -> float:
-    """Return the bytes or cycles that a limit leaves for the layers so far; infinity without a limit.
+    """Return the bytes or cycles that a limit leaves for the layers chosen so far; infinity without a limit.
 
     ``needed_by_remaining_layers``: least bytes or cycles that the remaining layers need."""
     return float("inf") if limit is None else limit - needed_by_remaining_layers

@@ -92,7 +92,7 @@ def vector_unit_of_dtypes(*element_dtypes: str) -> VectorUnit:
 
 
 def build_bodies_of_all_widths(build_bodies_of_width: Callable[[VectorWidth], CountedBodies]) -> dict[str, Body]:
-    """Build the bodies of the intrinsics that ``build_bodies_of_width`` yields for a vector width, for all widths.
+    """Call ``build_bodies_of_width`` for every vector width; return all C bodies by the name of the intrinsic.
 
     Intrinsics ``..._first`` are omitted for scalable vectors, which pass the number of lanes as ``vl``."""
     widths = ((n, *word) for n in ALL_WIDTHS for word in build_bodies_of_width(n))

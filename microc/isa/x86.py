@@ -222,7 +222,7 @@ def _build_x86_instruction_set(
     has_avx: bool = True,
     has_masks: bool = False,
 ) -> InstructionSet:
-    """Build the instruction set of a microarchitecture level, for the vector widths ``lane_counts`` (numbers of
+    """Build the instruction set of an x86-64 microarchitecture level, for the vector widths ``lane_counts`` (numbers of
     lanes)."""
     words = (
         (word, text)
@@ -274,7 +274,7 @@ _UNITS = {
 def _build_x86_core(
     name: str, machine: str, lanes: tuple[int, ...], vectors: int, guard: str, *sets: InstructionSet
 ) -> Core:
-    """Build the core of a microarchitecture level, with its probe."""
+    """Build the core of an x86-64 microarchitecture level, with its probe (the test at run time whether a computer has it)."""
     units = build_gnu_vector_set(f"vectors of {name}", guard)
     test = " && ".join(f'__builtin_cpu_supports("{unit}")' for unit in _UNITS[name])
     probe = Probe(guard, test, attribute='__attribute__((target("arch=x86-64")))')

@@ -109,8 +109,10 @@ def build_value_tables(rows: Array, bits: int, tables: int) -> Array:
 class BitFields:
     """A packing: the layout of sub-byte numbers in bytes or words (see the module's docstring).
 
-    ``bits``: bit width of a packed number. ``order``: ``neighbours``, ``halves`` or ``vector``. ``block``: number of consecutive
-    numbers that share a multiplier, 0 without multipliers. ``tables``: number of tables of values, 0 without tables."""
+    ``bits``: bit width of a packed number. ``order``: ``neighbours`` (a byte contains consecutive numbers), ``halves``
+    (numbers alternate between the halves of a 32-bit word) or ``vector`` (the lowest fields of 16 bytes contain 16
+    consecutive numbers, the next fields the next 16, and so on). ``block``: number of consecutive numbers that share a
+    multiplier, 0 without multipliers. ``tables``: number of tables of values, 0 without tables."""
 
     bits: int
     order: str

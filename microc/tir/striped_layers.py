@@ -60,7 +60,8 @@ class LayerGeometry:
 
     @property
     def window_rows(self) -> int:
-        """Number of rows in the window. If the stride exceeds the reach, some of these rows are not read."""
+        """Number of rows in the window. If the stride exceeds the reach (the rows read for one result row), some of
+        these rows are not read."""
         return max((self.block - 1) * self.window.stride + self.window.reach, self.step)
 
     @property
@@ -89,7 +90,8 @@ class LayerGeometry:
 
 
 def choose_blocks(geometries: Sequence[LayerGeometry], max_block_rows: int) -> tuple[LayerGeometry, ...]:
-    """Return the geometry of each layer with the largest possible blocks of at most ``max_block_rows`` rows.
+    """Return the geometry of each layer with the largest possible blocks (rows computed at a time), at most
+    ``max_block_rows``.
 
     A block must divide the number of rows that the next layer requests at a time, so blocks are chosen from the last layer
     to the first."""
@@ -125,8 +127,8 @@ def compute_row_access_times(
 ) -> tuple[list[int], list[int]]:
     """Return the times at which each row of the chain's input is last read, and at which each row of its result is written.
 
-    The time is the number of blocks computed before, in all layers. ``input_readers``: indices of further layers that read
-    the input, each the same rows that it computes."""
+    The time is the number of blocks (rows computed at a time) that all layers have computed before. ``input_readers``:
+    indices of further layers that read the input, each the same rows that it computes."""
     order = _BlockOrder(geometries, [-1] * input_rows, [-1] * geometries[-1].rows, input_readers)
     block = geometries[-1].block
     warm_up = -(-count_warm_up_rows(geometries, len(geometries) - 1) // block) * block
@@ -137,7 +139,7 @@ def compute_row_access_times(
 
 @dataclass(slots=True)
 class _BlockOrder:
-    """Simulation of the order in which the layers' blocks are computed.
+    """Simulation of the order in which the layers' blocks (rows that are computed at a time) are computed.
 
     ``last_read_times``: time at which each row of the chain's input is last read. ``write_times``: time at which each row of
     its result is written. ``input_readers``: indices of layers that read rows of the input directly. ``computed_blocks``:
@@ -186,9 +188,9 @@ class _BlockOrder:
 class Layer:
     """A layer of a chain. ``func``: lowered function that computes a block of rows of the layer's result.
 
-    ``data``, ``result``: parameters of ``func`` for the window and for the computed rows. ``by_row``: parameters for tensors of
-    the shape of the result (such as the other operand of an addition). ``func`` reads the rows of these that it computes.
-    All of these are dense."""
+    ``data``, ``result``: parameters of ``func`` for the window and for the computed rows. ``by_row``: parameters for
+    tensors of the shape of the result (such as the other operand of an addition). ``func`` reads the rows of these that
+    it computes. All of these are dense."""
 
     shape: LayerGeometry
     func: ir.PrimFunc
@@ -214,8 +216,8 @@ def build_striped_function(
     """Build the function that computes a chain of layers row by row.
 
     Its parameters are the source (the first layer's input, which is in memory as a whole), the tensors read by row, the
-    constants, the last layer's result, and workspaces. ``input_rows``: number of rows of the source. ``word_copies``: copy rows
-    of bytes by unaligned words. The geometry of the layers must come from
+    constants, the last layer's result, and workspaces. ``input_rows``: number of rows of the source. ``word_copies``:
+    copy rows of bytes by unaligned words. The geometry of the layers must come from
     :func:`~microc.tir.striped_layers.choose_blocks`."""
     return _StripedFunctionBuilder(name, tuple(layers), input_rows, word_copies).build()
 
@@ -394,8 +396,8 @@ class _StripedFunctionBuilder:
     ) -> ir.Stmt | None:
         """Return statements that fill the rows of a block above and below the image with padding.
 
-        ``first_row``: first of the ``block_rows`` rows. ``image_rows``: number of rows of the image. Returns None if the window
-        of ``next_layer`` needs no padding."""
+        ``first_row``: first of the ``block_rows`` rows. ``image_rows``: number of rows of the image. Returns None if
+        the window of ``next_layer`` needs no padding."""
         if next_layer is None or not next_layer.window.padded:
             return None
         k, width = ir.Var(self.fresh_name("k")), next_layer.window.width

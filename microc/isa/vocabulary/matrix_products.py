@@ -271,8 +271,8 @@ def _build_single_product_step(output_index: int, element_index: int, tap_index:
 
 
 def _build_steps_of_output(output_index: int, first_element: int, tap_count: int) -> list[IntrinsicStep]:
-    """Return the steps that compute one output, whose first element is ``first_element``. They compute two products at
-    once where both elements are in one aligned word."""
+    """Return the steps (calls of scalar intrinsics) that compute one output of a correlation, from the row's element
+    ``first_element`` on. They compute two products at once where both elements are in one aligned word."""
     steps, tap = [], 0
     if first_element % 2:
         steps.append(_build_single_product_step(output_index, first_element, 0, tap_count))

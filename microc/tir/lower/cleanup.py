@@ -84,7 +84,7 @@ def unroll_loops(stmt: ir.Stmt) -> ir.Stmt:
 
 
 def compact_buffers(stmt: ir.Stmt) -> ir.Stmt:
-    """Return a statement with every allocated buffer shrunk to the tile that is live at once."""
+    """Return a statement with every allocated buffer shrunk to the tile (range of elements) that is live at the same time."""
 
     def compact_allocated_buffer(s: ir.Stmt) -> ir.Stmt:
         return _compact_allocation(s) if isinstance(s, ir.Alloc) else s
@@ -102,7 +102,8 @@ def _common_loop_count(all_accesses: list[Access]) -> int:
 
 
 def _compact_allocation(alloc: ir.Alloc) -> ir.Stmt:
-    """Return an allocation shrunk to the tile that is live at once; without accesses to the buffer, only its body."""
+    """Return an allocation shrunk to the elements that are live at the same time; its body alone if nothing accesses
+    the buffer."""
     buffer = alloc.buffer
     accesses_of_buffer = accesses_to(alloc.body, buffer)
     if not accesses_of_buffer:
@@ -202,7 +203,9 @@ _NOTHING = ir.Seq(())
 
 
 def drop_dead_register_stores(stmt: ir.Stmt) -> ir.Stmt:
-    """Return a statement without the stores to elements of register tiles that affect no memory, condition or call."""
+    """Return a statement without dead stores to register tiles (small buffers that are unrolled into scalar variables).
+
+    A store is dead if it affects no memory, condition or call."""
 
     def drop_dead_stores_of_register_tile(s: ir.Stmt) -> ir.Stmt:
         return _drop_dead_stores(s) if isinstance(s, ir.Alloc) and s.buffer.scope == "register" else s

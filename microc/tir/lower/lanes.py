@@ -162,7 +162,7 @@ def _lane_count_of_whole_vectors(access: Access, scalar_loops: Set[ir.Stmt]) -> 
 
 
 def _to_copy_or_fill_call(loop: ir.For, extent: int) -> ir.Stmt | None:
-    """Return a call of the intrinsic that copies or fills the run of elements that a loop does; None for other loops."""
+    """Return a call that copies or fills a run (consecutive elements) in place of a loop; None if the loop does anything else."""
     store = loop.body
     copied = _to_copy_call(loop, extent, "copy")
     if copied is not None or not isinstance(store, ir.Store) or store.buffer.dtype not in TYPES:
@@ -175,14 +175,14 @@ def _to_copy_or_fill_call(loop: ir.For, extent: int) -> ir.Stmt | None:
 
 
 def _to_word_copy(loop: ir.For, extent: int) -> ir.Stmt | None:
-    """Return a call of the intrinsic that copies, by words, the run of elements that a loop copies; None for other loops."""
+    """Return a call that copies a run (consecutive elements) by words in place of a loop; None if the loop does anything else."""
     store = loop.body
     short = isinstance(store, ir.Store) and store.buffer.dtype in SHORT
     return _to_copy_call(loop, extent, "move") if short else None
 
 
 def _to_copy_call(loop: ir.For, extent: int, intrinsic_name: str) -> ir.Stmt | None:
-    """Return a call of the intrinsic ``intrinsic_name`` that copies the run of elements that a loop copies.
+    """Return a call of the intrinsic ``intrinsic_name`` that copies a run (consecutive elements) in place of a loop.
 
     None if the loop is no copy of consecutive elements."""
     match loop.body:
@@ -231,7 +231,7 @@ def _to_float16_store(loop: ir.For, extent: int) -> ir.Stmt | None:
 
 
 def _to_strided_copy(loop: ir.For, extent: int, lane_count: int, max_stride: int) -> ir.Stmt | None:
-    """Return a call that copies elements at a constant stride of at most ``max_stride`` to a run, in place of a loop.
+    """Return a call that copies elements at a constant stride of at most ``max_stride`` to consecutive addresses, for a loop.
 
     None if the loop does anything else, or copies less than two vectors of elements."""
     match loop.body:

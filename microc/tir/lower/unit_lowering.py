@@ -27,11 +27,10 @@ from microc.tir.rewrite import map_expr, map_stmt, replace_buffers, stmt_exprs, 
 
 @frozen
 class _BufferSynchronisation:
-    """Event of a buffer in a tensor unit's memories, by which the queue that fills the buffer and the one that reads it
-    synchronise.
+    """Synchronisation of the queue that fills a buffer in a tensor unit's memory with the queue that reads (empties) it.
 
-    ``event_number``: number of the event. ``filling_queue``, ``emptying_queue``: numbers of the two queues. ``slot_count``:
-    number of tiles for which the buffer has memory."""
+    ``event_number``: number of the event that tokens of this buffer carry. ``filling_queue``, ``emptying_queue``:
+    numbers of the two queues. ``slot_count``: number of tiles for which the buffer has memory."""
 
     event_number: int
     buffer: ir.Buffer
@@ -84,7 +83,7 @@ def _accessed_buffers(call: ir.Call) -> tuple[ir.Buffer, ...]:
 
 
 def add_synchronisation_tokens(stmt: ir.Stmt, unit_buffers: Sequence[ir.Buffer]) -> ir.Stmt:
-    """Return a statement with tokens between the queues of a tensor unit, and barriers, added.
+    """Return a statement with tokens between the instruction queues of a tensor unit, and barriers, added.
 
     The instructions of the unit must be calls already. ``unit_buffers``: the buffers in the unit's memories."""
     events = tuple(_iterate_buffer_synchronisations(stmt, unit_buffers))
@@ -107,7 +106,7 @@ _BARRIER = ir.Evaluate(ir.Call(BARRIER, (), "int32"))
 def _iterate_buffer_synchronisations(
     stmt: ir.Stmt, unit_buffers: Sequence[ir.Buffer]
 ) -> Iterator[_BufferSynchronisation]:
-    """Yield the event of each buffer in the unit's memories.
+    """Yield the synchronisation of each buffer in the unit's memories.
 
     Its two queues are the queues of the instructions that write and that read the buffer."""
     for number, buffer in enumerate(unit_buffers):

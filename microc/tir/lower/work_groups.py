@@ -50,7 +50,7 @@ Uses = frozenset[_BufferUse]
 
 
 def add_barriers(stmt: ir.Stmt, params: Collection[ir.Buffer]) -> ir.Stmt:
-    """Return a statement with barrier calls inserted between nests of loops over items whose accesses conflict.
+    """Return a statement with barriers between nests of loops over items (work items of a group) whose accesses conflict.
 
     ``params``: parameters of the function, which are in global memory. Raises ScheduleError for a nest that both reads and
     writes a shared buffer, because its items would have to wait for each other inside of the nest.
@@ -105,7 +105,7 @@ def _insert_barriers(stmt: ir.Stmt, earlier_uses: Uses, conflicting: set[ir.Buff
 
 
 def _contains_item_loops(stmt: ir.Stmt) -> bool:
-    """Test whether a statement contains a nest of loops over items, without being such a loop itself."""
+    """Test whether a statement contains loops over items (work items of a group), without being such a loop itself."""
     if isinstance(stmt, ir.For) and stmt.kind in ir.ITEMS:
         return False
     return any(isinstance(s, ir.For) and s.kind in ir.ITEMS for s in walk_stmt(stmt))
@@ -114,7 +114,7 @@ def _contains_item_loops(stmt: ir.Stmt) -> bool:
 def _add_barrier_before_item_nest(
     stmt: ir.Stmt, earlier_uses: Uses, conflicting: set[ir.Buffer]
 ) -> tuple[ir.Stmt, Uses]:
-    """Insert a barrier before one nest of loops over items if it conflicts with earlier uses of buffers.
+    """Insert a barrier before one nest of loops over items (work items) if it conflicts with earlier uses of buffers.
 
     Returns the statement, and the uses since the last barrier. Raises ScheduleError if the nest conflicts with itself."""
     uses = _collect_buffer_uses(stmt, conflicting)
@@ -182,7 +182,7 @@ OWN = ("register", "local")
 
 
 def shrink_buffers_to_item(stmt: ir.Stmt) -> ir.Stmt:
-    """Return a statement whose register and stack buffers, allocated outside of loops over items, are shrunk to one item.
+    """Return a statement whose register and stack buffers, allocated outside of loops over items, are shrunk to one work item.
 
     Each item owns the same number of consecutive elements of such a buffer along an axis for each thread axis, and the buffer is
     shrunk to these elements. Raises ScheduleError if an item accesses elements of another item, or if the accesses disagree
