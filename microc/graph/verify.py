@@ -57,7 +57,7 @@ class _Verifier:
         place = f"{node.op} at {node.loc}" if node is not None else f"graph {self.graph.name}"
         raise InternalError(problem, where=f"{place}, after {self.where}" if self.where else place)
 
-    def define(self, names: Iterable[str], role: str, node: Node | None = None) -> None:
+    def record_definitions(self, names: Iterable[str], role: str, node: Node | None = None) -> None:
         """Record that the values ``names`` are defined. InternalError if a name is empty, already defined or has no
         type."""
         for name in names:
@@ -73,9 +73,9 @@ class _Verifier:
         """Check that inputs, constants and state are defined once and have types, and that their data match these
         types."""
         graph = self.graph
-        self.define(graph.inputs, "input")
-        self.define(graph.consts, "constant")
-        self.define(graph.state, "state")
+        self.record_definitions(graph.inputs, "input")
+        self.record_definitions(graph.consts, "constant")
+        self.record_definitions(graph.state, "state")
         for name, array in (*graph.consts.items(), *graph.state.items()):
             kind = graph.types[name]
             if (array.shape, str(array.dtype)) != (kind.shape, kind.dtype):
@@ -109,7 +109,7 @@ class _Verifier:
         for name in node.inputs:
             if name and name not in self.defined:
                 self.fail(f"operand {name!r} is not defined before its use", node)
-        self.define([name for name in node.outputs if name], "result", node)
+        self.record_definitions([name for name in node.outputs if name], "result", node)
         if self.infer is not None:
             self.check_inferred_types(node, self.infer)
 

@@ -95,13 +95,15 @@ class _Lowering:
         """Lower an expression over tensors to an expression over buffers, with variables replaced as in ``values``."""
         return self.lower_shared(x, values, {})
 
-    def lower_shared(self, x: Expr, values: Mapping[Var, Expr], known: dict[int, Expr]) -> Expr:
+    def lower_shared(self, x: Expr, values: Mapping[Var, Expr], lowered_by_id: dict[int, Expr]) -> Expr:
         """Lower an expression, keeping shared subexpressions shared.
 
-        ``known``: lowered subexpressions by the identity of the original."""
-        if id(x) not in known:
-            known[id(x)] = self.lower_by_operands(x, values, lambda part: self.lower_shared(part, values, known))
-        return known[id(x)]
+        ``lowered_by_id``: lowered subexpressions by the identity of the original."""
+        if id(x) not in lowered_by_id:
+            lowered_by_id[id(x)] = self.lower_by_operands(
+                x, values, lambda part: self.lower_shared(part, values, lowered_by_id)
+            )
+        return lowered_by_id[id(x)]
 
     def lower_by_operands(self, x: Expr, values: Mapping[Var, Expr], lower_operand: ExprMap) -> Expr:
         """Lower an expression. ``lower_operand``: function that lowers each of its operands."""
@@ -216,22 +218,22 @@ def _spatial_and_reduction_extents(tensor: Tensor) -> tuple[int, ...]:
     return (*tensor.shape, *(axis.extent for axis in body.axes)) if isinstance(body, Reduce) else tensor.shape
 
 
-def build_reduction_step(combine: str, total: Expr, value: Expr) -> Expr:
+def build_reduction_step(operation: str, total: Expr, value: Expr) -> Expr:
     """Return the result of one step of a reduction, which combines the running ``total`` with the next ``value``.
 
     ``max`` and ``min`` of floats ignore NaN values: these operators return their second operand in a comparison with NaN,
     and the total is the second operand. ``maximum`` and ``minimum`` return NaN if any value is NaN.
     """
-    if combine in ("maximum", "minimum"):
-        plain = "max" if combine == "maximum" else "min"
+    if operation in ("maximum", "minimum"):
+        plain = "max" if operation == "maximum" else "min"
         if not dtypes.is_float(total.dtype):
             return ir.Bin(plain, total, value)
-        beyond = ir.binary("gt" if combine == "maximum" else "lt", value, total)
+        beyond = ir.binary("gt" if operation == "maximum" else "lt", value, total)
         return ir.select(ir.Bin("or", beyond, value.ne(value)), value, total)
-    if combine == "fma" and isinstance(value, ir.Bin):
+    if operation == "fma" and isinstance(value, ir.Bin):
         return ir.call("fma", value.a, value.b, total)
-    swapped = combine in ("max", "min") and dtypes.is_float(total.dtype)
-    return ir.Bin(combine, value, total) if swapped else ir.Bin(combine, total, value)
+    swapped = operation in ("max", "min") and dtypes.is_float(total.dtype)
+    return ir.Bin(operation, value, total) if swapped else ir.Bin(operation, total, value)
 
 
 # ---- Printing of tensor expressions: one tensor per line, producers first. Reductions are written as sums over indices.
@@ -252,7 +254,7 @@ def to_text(outputs: Iterable[Tensor], consts: Sequence[Tensor] = ()) -> str:
     Placeholders in ``consts`` are marked as constant."""
     known = {id(tensor) for tensor in consts}
     return "".join(
-        f"{_format_tensor_definition(tensor, constant=id(tensor) in known)}\n" for tensor in collect_tensors(outputs)
+        f"{_format_tensor_definition(tensor, is_constant=id(tensor) in known)}\n" for tensor in collect_tensors(outputs)
     )
 
 
@@ -282,7 +284,7 @@ def _simplify_for_display(expr: Expr) -> Expr:
             return map_children(expr, _simplify_for_display)
 
 
-def _format_tensor_definition(tensor: Tensor, *, constant: bool) -> str:
+def _format_tensor_definition(tensor: Tensor, *, is_constant: bool) -> str:
     """Return the text of a tensor's definition: its expression, the name of its loops, or for a placeholder its type."""
     shape = ", ".join(map(_format_extent, tensor.shape))
     match tensor.definition:
@@ -295,7 +297,7 @@ def _format_tensor_definition(tensor: Tensor, *, constant: bool) -> str:
             read = ", ".join(operand.name for operand in operands)
             return f"{tensor.name}: {tensor.dtype}[{shape}] = {name}({read})[{tensor.position}]  # loops of the operator's own"
         case _:
-            return f"{tensor.name}: {tensor.dtype}[{shape}]{' constant' if constant else ''}"
+            return f"{tensor.name}: {tensor.dtype}[{shape}]{' constant' if is_constant else ''}"
 
 
 def _format_extent(extent: object) -> str:
@@ -342,10 +344,10 @@ def _format_with_precedence(expr: Expr) -> tuple[str, int]:
             return f"<{type(expr).__name__}>", ATOM
 
 
-def _format_operand(expr: Expr, level: int) -> str:
-    """Return the text of an operand, in brackets if its operator's precedence is below ``level``."""
+def _format_operand(expr: Expr, min_precedence: int) -> str:
+    """Return the text of an operand, in brackets if its operator's precedence is below ``min_precedence``."""
     text, binds = _format_with_precedence(expr)
-    return text if binds >= level else f"({text})"
+    return text if binds >= min_precedence else f"({text})"
 
 
 def _format_comma_separated(exprs: Iterable[Expr]) -> str:

@@ -311,13 +311,13 @@ class PythonFunctionWriter(PythonExpressionWriter):
         self.translate_statement(self.func.body)
         return "\n".join(self.lines) + "\n"
 
-    def _bind_buffer(self, buffer: ir.Buffer, value: str) -> None:
-        """Bind a name to a buffer's memory. ``value``: source of the array.
+    def _bind_buffer(self, buffer: ir.Buffer, array_source: str) -> None:
+        """Bind a name to a buffer's memory. ``array_source``: source of the array.
 
         Integers are accessed through a memoryview, which returns Python integers; floats through the numpy array."""
         name = self.fresh_name("b")
         self.buffers[buffer] = name
-        self.append_line(f"{name}_array = {value}")
+        self.append_line(f"{name}_array = {array_source}")
         view = f"{name}_array" if dtypes.is_float(buffer.dtype) else f"memoryview({name}_array)"
         self.append_line(f"{name} = {view}")
 

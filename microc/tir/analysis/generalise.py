@@ -240,15 +240,17 @@ class SizeGenericFunction:
 
 
 def generalise(
-    funcs: Sequence[ir.PrimFunc], fitter: RuleFitter, constants: Sequence[tuple[int, ...]], bounds: Mapping[str, int]
+    funcs: Sequence[ir.PrimFunc],
+    fitter: RuleFitter,
+    constant_shapes: Sequence[tuple[int, ...]],
+    largest_sizes: Mapping[str, int],
 ) -> SizeGenericFunction:
     """Return a function with symbolic sizes that equals ``funcs[k]`` at the k-th point (combination of sizes) of ``fitter``.
 
-    ``constants``: shapes of the constant parameters at the largest sizes, in order. ``bounds``: largest value of each
-    symbolic size, which determines the size of the tensors. Raises :class:`StructureMismatch` if the functions differ in
-    structure, or if there is no rule for a number.
-    """
-    return _Generaliser(fitter, bounds).generalise_function(funcs, constants)
+    ``constant_shapes``: shapes of the constant parameters at the largest sizes, in order. ``largest_sizes``: largest
+    value of each symbolic size, which determines the size of the tensors. Raises :class:`StructureMismatch` if the
+    functions differ in structure, or if there is no rule for a number."""
+    return _Generaliser(fitter, largest_sizes).generalise_function(funcs, constant_shapes)
 
 
 def instantiate(func: ir.PrimFunc, sizes: Mapping[str, int]) -> ir.PrimFunc:
@@ -365,9 +367,9 @@ class _Generaliser:
     def generalise_extent(self, values: Sequence[int], axes: Sequence[ir.Expr | None], description: str) -> ir.Expr:
         """Return an expression over the sizes for an extent or stride, which is a product of the extents ``axes``.
 
-        The expression is a rule for ``values``, one value for each function. If there is no such rule, it is the product of the
-        expressions ``axes``. Raises :class:`StructureMismatch` if neither exists. ``description``: name of the extent for the
-        error."""
+        The expression is a rule for ``values``, one value for each function. If there is no such rule, it is the
+        product of the expressions ``axes``. Raises :class:`StructureMismatch` if neither exists. ``description``: name
+        of the extent for the error."""
         found = self.fitter.fit_integer(values)
         if found is None and all(axis is not None for axis in axes):
             for axis in axes:

@@ -129,7 +129,7 @@ def _build_product_call(nest: ir.For, previous_statement: list[ir.Stmt]) -> list
         case ir.Store(sums, place, ir.Bin("add", total, ir.Bin("mul", ir.Cast(_, ir.Load() as a), weight))) if (
             total == ir.Load(sums, place) and sums.dtype == "int32"
         ):
-            b, form = _match_weight_load(nest, weight)
+            b, packing = _match_weight_load(nest, weight)
         case _:
             _raise_no_product(nest, "the innermost statement does not add a product to an int32 sum")
     sums_stay = _element_stride(nest, sums, place, loops[-1].var) == 0
@@ -138,7 +138,7 @@ def _build_product_call(nest: ir.For, previous_statement: list[ir.Stmt]) -> list
     depth = loops.pop() if sums_stay else ir.For(ir.Var("depth"), ir.const(1, "int32"), inner)
     # Loops over fields and groups of sub-byte weights do not move the sums either.
     groups: list[ir.For] = []
-    while form is not None and loops and _element_stride(nest, sums, place, loops[-1].var) == 0 and len(groups) < 2:
+    while packing is not None and loops and _element_stride(nest, sums, place, loops[-1].var) == 0 and len(groups) < 2:
         groups.append(loops.pop())
     rows = columns = 1
     strides = {"a": 0, "b": 0, "sums": 0}
@@ -164,9 +164,9 @@ def _build_product_call(nest: ir.For, previous_statement: list[ir.Stmt]) -> list
     first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32") for loop in (*loops, *groups, depth)}
     # length: number of terms of a sum, which are elements of a. width: number of elements of b, each with several numbers.
     length = width = prod(ir.int_value(loop.extent) or 0 for loop in (depth, *groups))
-    if form is not None:
-        _check_sub_byte_loops(nest, form, [depth, *groups], a, b)
-        width = length // form.count
+    if packing is not None:
+        _check_sub_byte_loops(nest, packing, [depth, *groups], a, b)
+        width = length // packing.count
 
     numbers = [length, *([strides["a"]] if rows > 1 else []), *([strides["b"]] if columns > 1 else [])]
     numbers += [strides["sums"]] if rows > 1 else []
@@ -188,9 +188,9 @@ def _build_product_call(nest: ir.For, previous_statement: list[ir.Stmt]) -> list
         target,
         *(ir.const(n, "int32") for n in numbers),
     )
-    name = f"dot_{_TYPES[a.dtype]}_{f'i{form.bits}' if form else _TYPES[b.dtype]}_{rows}x{columns}"
+    name = f"dot_{_TYPES[a.dtype]}_{f'i{packing.bits}' if packing else _TYPES[b.dtype]}_{rows}x{columns}"
     if columns > MOST:
-        if rows > 1 or strides["b"] != length or form is not None:
+        if rows > 1 or strides["b"] != length or packing is not None:
             # The intrinsic takes no strides, so the weights of the next column must follow directly.
             _raise_no_product(nest, f"the weights of {columns} columns are not contiguous")
         name, args = f"row_{_TYPES[a.dtype]}_{_TYPES[b.dtype]}_{length}", (*args[:4], ir.const(columns, "int32"))
@@ -210,23 +210,23 @@ def _match_weight_load(nest: ir.For, weight: ir.Expr) -> tuple[ir.Load, BitField
             _raise_no_product(nest, "the right factor is no load of a weight")
 
 
-def _check_sub_byte_loops(nest: ir.For, form: BitFields, loops: list[ir.For], a: ir.Load, b: ir.Load) -> None:
+def _check_sub_byte_loops(nest: ir.For, packing: BitFields, loops: list[ir.For], a: ir.Load, b: ir.Load) -> None:
     """Check the loops over the terms of a product with sub-byte weights. InternalError if they do not fit the packing.
 
     ``loops``, innermost first: over 16 consecutive bytes, over the fields of a byte, and over groups of 16 bytes. There is no
     loop over a single group.
     """
-    expected = ((LANES, 1, 1), (form.count, LANES, 0), (0, form.group, LANES))
+    expected = ((LANES, 1, 1), (packing.count, LANES, 0), (0, packing.group, LANES))
     for loop, (extent, step_a, step_b) in zip(loops, expected, strict=False):
         steps = (
             _element_stride(nest, a.buffer, a.indices, loop.var),
             _element_stride(nest, b.buffer, b.indices, loop.var),
         )
         if steps != (step_a, step_b) or (extent and ir.int_value(loop.extent) != extent):
-            _raise_no_product(nest, f"the loop {loop.var.name} does not fit weights of {form.bits} bits")
+            _raise_no_product(nest, f"the loop {loop.var.name} does not fit weights of {packing.bits} bits")
     if len(loops) < 2:
         _raise_no_product(
-            nest, f"got {len(loops)} loop over terms, expected 2 at least for weights of {form.bits} bits"
+            nest, f"got {len(loops)} loop over terms, expected 2 at least for weights of {packing.bits} bits"
         )
 
 
@@ -370,11 +370,11 @@ def iteration_counts(nest: ir.For) -> dict[ir.Var, int] | None:
     return found
 
 
-def _role_of_loop(steps: tuple[int | None, ...]) -> str:
+def _role_of_loop(strides: tuple[int | None, ...]) -> str:
     """Return the role of a loop in a float16 product, such as ``row`` or ``term``.
 
-    ``steps``: strides of the loop in ``a``, ``b`` and ``sums``."""
-    left, right, total = steps
+    ``strides``: strides of the loop in ``a``, ``b`` and ``sums``."""
+    left, right, total = strides
     if total == 0:
         return "term" if left == 1 else "run"
     if right == 0:

@@ -180,37 +180,37 @@ def _exchange_tokens(
             tokens_after[k].append(event.token_call_to_filling_queue(SIGNAL))
 
 
-def _insert_barriers(stmt: ir.Stmt, pending: list[bool]) -> ir.Stmt:
+def _insert_barriers(stmt: ir.Stmt, may_be_pending: list[bool]) -> ir.Stmt:
     """Return a statement with barriers added: the processor waits for pending instructions of the unit.
 
-    A barrier is added before every statement that the processor runs itself while instructions may be pending. ``pending``: a
-    list of one boolean, True if instructions may be pending, which is updated."""
+    A barrier is added before every statement that the processor runs itself while instructions may be pending.
+    ``may_be_pending``: a list of one boolean, True if instructions may be pending, which is updated."""
     if collect_unit_instructions(stmt) == []:
-        waits = pending[0] and any(
+        waits = may_be_pending[0] and any(
             isinstance(s, (ir.Store, ir.Evaluate)) and not _is_token_call(s) for s in walk_stmt(stmt)
         )
-        pending[0] = pending[0] and not waits
+        may_be_pending[0] = may_be_pending[0] and not waits
         return ir.seq(_BARRIER, stmt) if waits else stmt
     match stmt:
         case ir.Seq(body):
-            return ir.seq(*(_insert_barriers(child, pending) for child in body))
+            return ir.seq(*(_insert_barriers(child, may_be_pending) for child in body))
         case ir.For(var, extent, body, kind, annotations):
             # Instructions of the previous iteration may be pending at the start of the body.
-            pending[0] = True
-            return ir.For(var, extent, _insert_barriers(body, pending), kind, annotations)
+            may_be_pending[0] = True
+            return ir.For(var, extent, _insert_barriers(body, may_be_pending), kind, annotations)
         case ir.Alloc(buffer, body):
-            return ir.Alloc(buffer, _insert_barriers(body, pending))
+            return ir.Alloc(buffer, _insert_barriers(body, may_be_pending))
         case ir.Let(var, value, body):
-            return ir.Let(var, value, _insert_barriers(body, pending))
+            return ir.Let(var, value, _insert_barriers(body, may_be_pending))
         case ir.If(condition, then, otherwise):
-            start = [pending[0]]
-            first = _insert_barriers(then, pending)
+            start = [may_be_pending[0]]
+            first = _insert_barriers(then, may_be_pending)
             second = _insert_barriers(otherwise, start) if otherwise else None
             # Only one of the branches runs. After it, its instructions may be pending.
-            pending[0] = True
+            may_be_pending[0] = True
             return ir.If(condition, first, second)
         case _:
-            pending[0] = True
+            may_be_pending[0] = True
             return stmt
 
 

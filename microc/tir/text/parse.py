@@ -572,7 +572,7 @@ def from_text(text: str) -> ir.PrimFunc:
     functions = module_from_text(text)
     if len(functions) != 1:
         raise ModelError(
-            "TIR text contains no function, or several; expected exactly one",
+            f"TIR text: wrong number of functions; got {len(functions)}, expected exactly one function",
             where="line 1",
             hint="write one function that begins with @T.prim_func, or read several with tir.module_from_text",
         )

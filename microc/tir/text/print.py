@@ -274,10 +274,10 @@ def _format_with_precedence(expr: ir.Expr) -> tuple[str, int]:
             raise InternalError(f"TIR text: unknown type of expression; got {type(expr).__name__}")
 
 
-def _format_operand(expr: ir.Expr, level: int) -> str:
-    """Return the text of an operand, in brackets if its operator's precedence is below ``level``."""
+def _format_operand(expr: ir.Expr, min_precedence: int) -> str:
+    """Return the text of an operand, in brackets if its operator's precedence is below ``min_precedence``."""
     text, binds = _format_with_precedence(expr)
-    return text if binds >= level else f"({text})"
+    return text if binds >= min_precedence else f"({text})"
 
 
 def _format_call(expr: ir.Call) -> str:
