@@ -73,25 +73,25 @@ def _list_archive_members(graph: Graph) -> Iterator[tuple[str, bytes]]:
             yield f"{stem}{number}{dtype}.npy", member.getvalue()
 
 
-def from_bytes(data: bytes, name: str) -> Graph:
-    """Read a graph from ``data``, the contents of an ``.mcg`` file. ``name``: name of the file, for error messages.
+def from_bytes(data: bytes, file_name: str) -> Graph:
+    """Read a graph from ``data``, the contents of an ``.mcg`` file. ``file_name``: name of the file, for error messages.
 
     Safe for untrusted files: reading needs at most a few times ``len(data)`` bytes of memory, and nothing is unpickled
     or evaluated. Operators and attributes are not checked. Raises ModelError if the file is damaged or has another
     version of the format."""
     try:
         members = _read_archive(data)
-        _check_version(members.pop(_VERSION_MEMBER, b""), name)
+        _check_version(members.pop(_VERSION_MEMBER, b""), file_name)
         text = members.pop(_TEXT_MEMBER, b"").decode("ascii")
         arrays = dict(_read_named_array(member, content) for member, content in members.items())
     except (*_DAMAGE, InternalError) as error:
         raise ModelError(
-            f"the graph file is damaged: {error}", where=name, hint="write it again with microc import"
+            f"the graph file is damaged: {error}", where=file_name, hint="write it again with microc import"
         ) from error
     try:
         return from_text(text, arrays, arrays, numbered=True)
     except ModelError as error:
-        raise ModelError(error.what, where=f"{name} graph.txt {error.where}") from error
+        raise ModelError(error.what, where=f"{file_name} graph.txt {error.where}") from error
 
 
 def _read_archive(data: bytes) -> dict[str, bytes]:

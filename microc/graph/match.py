@@ -307,14 +307,14 @@ def rewrite(graph: Graph, rules: Sequence[Rule], sweeps: int | None = None) -> G
         for op in rule[0].ops:
             table.setdefault(op, []).append(rule)
     for _ in range(sweeps if sweeps is not None else 100 + 4 * len(graph.nodes)):
-        swept = _Sweep(graph, table).rewrite_nodes()
+        swept = _RewriteSweep(graph, table).rewrite_nodes()
         if swept is graph:
             return graph
         graph = without_dead_nodes(swept)
     raise InternalError(f"rewrite: the rules do not terminate on graph {graph.name}")
 
 
-class _Sweep:
+class _RewriteSweep:
     """One walk over the nodes of a graph that applies rules.
 
     Every node is replaced at most once. Rules at later nodes see the replacements of earlier nodes. ``alias``: values

@@ -50,7 +50,7 @@ class _Verifier:
         for node in self.graph.nodes:
             self.check_node(node)
         self.check_outputs_and_updates()
-        self.check_groups()
+        self.check_groups_are_convex()
 
     def fail(self, problem: str, node: Node | None = None) -> NoReturn:
         """Raise the InternalError for a problem of ``node``, or of the graph if it is None."""
@@ -151,7 +151,7 @@ class _Verifier:
                     f"expected {_format_type(old)}"
                 )
 
-    def check_groups(self) -> None:
+    def check_groups_are_convex(self) -> None:
         """Check that every group of nodes (the nodes of one kernel) is convex.
 
         A group runs at the position of its last node. So all of its operands must be computed before this position, and

@@ -375,7 +375,7 @@ def _format_window_instructions(stride: int, pixels: int) -> Iterator[str]:
     yield from (f"vstrh.16 q{x}, [%[where], #{16 * x}]" for x in range(pixels))
 
 
-def _build_window_body(stride: int, pixels: int) -> Body:
+def _build_float16_window_body(stride: int, pixels: int) -> Body:
     """Build the body of a float16 convolution window of ``pixels`` output pixels at ``stride``, with its operation
     counts."""
     values = {
@@ -408,4 +408,4 @@ def _build_window_body(stride: int, pixels: int) -> Body:
     return Body("\n".join(text), edges, BodyLoop("rows", 1, iteration))
 
 
-WINDOW_BODIES = {float16_window_name(*shape): _build_window_body(*shape) for shape in HALF_WINDOWS}
+WINDOW_BODIES = {float16_window_name(*shape): _build_float16_window_body(*shape) for shape in HALF_WINDOWS}

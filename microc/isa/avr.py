@@ -22,11 +22,11 @@ Errors in ulp, measured in simavr: sin, cos and tan have no correct digit for ar
 zero is negative."""
 
 
-def _build_byte_product_body(instruction: str, right: str, registers: str) -> Body:
+def _build_byte_product_body(instruction: str, right_c_type: str, register_constraint: str) -> Body:
     """Build a C body that multiplies two bytes to 16 bits by one instruction. A 32-bit product would be a library
     call."""
     text = f'"{instruction} %1, %2\\n\\tmovw %0, r0\\n\\tclr __zero_reg__"'
-    operands = f'"{registers}"((int8_t)a), "{registers}"(({right})b)'
+    operands = f'"{register_constraint}"((int8_t)a), "{register_constraint}"(({right_c_type})b)'
     return Body(f'int16_t r;\n__asm__({text} : "=r"(r) : {operands});\nreturn r;', (("alu", 2),))
 
 

@@ -160,30 +160,32 @@ class BitFields:
         multipliers = -(-depth // self.block) if self.block else 0
         return self.packed_length(depth) + (-(-multipliers // 4) if self.order == HALVES else multipliers)
 
-    def load_multiplier(self, row: Callable[[Expr], Expr], depth: int, block: Expr) -> Expr:
+    def load_multiplier(self, load_element: Callable[[Expr], Expr], depth: int, block: Expr) -> Expr:
         """Return the multiplier of a block of consecutive numbers in a row, as an int32 expression.
 
-        ``row``: function that loads the element of the row with a given index. ``depth``: number of numbers in the row.
+        ``load_element``: function that loads the element of the row with a given index. ``depth``: number of numbers in the row.
         ``block``: index of the block."""
         if self.order != HALVES:
-            return row(self.packed_length(depth) + block).astype("int32")
-        return (row(self.packed_length(depth) + block // 4) >> block % 4 * 8) & MOST
+            return load_element(self.packed_length(depth) + block).astype("int32")
+        return (load_element(self.packed_length(depth) + block // 4) >> block % 4 * 8) & MOST
 
     def shape(self, rows: int, depth: int) -> tuple[int, ...]:
         """Return the shape of the packed array for ``rows`` rows of ``depth`` numbers."""
         size = self.size(depth)
         return (rows * size + (self.tables << self.bits),) if self.tables else (rows, size)
 
-    def load_table_value(self, load: Callable[[Expr], Expr], shape: tuple[int, int], row: Expr, k: Expr) -> Expr:
+    def load_table_value(
+        self, load_element: Callable[[Expr], Expr], shape: tuple[int, int], row: Expr, k: Expr
+    ) -> Expr:
         """Return the value of number ``k`` of a row, looked up in the row's table, as an int32 expression.
 
-        ``load``: function that loads the packed element with a given index. ``shape``: shape (N, K) of the unpacked
+        ``load_element``: function that loads the packed element with a given index. ``shape``: shape (N, K) of the unpacked
         numbers."""
         rows, size = shape[0], self.size(shape[1])
         element, bit = self.element_and_bit(k)
-        index = load(row * size + element).astype("int32") >> bit & (1 << self.bits) - 1
+        index = load_element(row * size + element).astype("int32") >> bit & (1 << self.bits) - 1
         table = rows * size + (row << self.bits if self.tables > 1 else 0)
-        return load(table + index).astype("int32")
+        return load_element(table + index).astype("int32")
 
     def pack(self, array: Array) -> Array:
         """Return rows (N, K) of numbers in packed form: an array of the shape of :meth:`shape`, padded with zeros."""

@@ -322,9 +322,9 @@ def _iterate_grids_of_loop_values(access: _AccessWithTime) -> Iterator[tuple[Gri
 
 
 def _count_elements_at_unknown_index(touch: BufferAccess, address_loops: Iterable[_TimedLoop]) -> int:
-    """Return the number of elements along all axes whose index depends on data.
+    """Return the number of elements that the data-dependent indices of an access may select.
 
-    Each of these elements may be accessed in every iteration of ``address_loops``."""
+    It is the product of the extents of their axes. Each of these elements may be accessed in every iteration of ``address_loops``."""
     start = {loop.var: np.zeros((), np.int64) for loop in address_loops}
     axes = zip(touch.indices, touch.buffer.shape, strict=True)
     return prod(size for index, size in axes if _evaluate_index(index, start) is None)

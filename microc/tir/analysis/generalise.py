@@ -284,7 +284,7 @@ class _Generaliser:
         body = self.generalise_statement([f.body for f in funcs])
         flat = self.redirect_to_flat_tensors(body)
         used = {x for x in walk_all_exprs(flat) if isinstance(x, ir.Var)}
-        scalars = tuple(v for v in _size_symbols(self.fitter) if v in used)
+        scalars = tuple(v for v in _variables_of_symbolic_sizes(self.fitter) if v in used)
         params = ([tensors[p.name] for p in first.params] for tensors in (self.flat, self.shaped))
         made = [
             replace(first, params=tuple(mine), body=own, scalars=scalars)
@@ -332,11 +332,11 @@ class _Generaliser:
         if dtypes.is_float(dtype):
             real = self.fitter.fit_float([float(v) for v in values], dtype)
             if real is None:
-                raise StructureMismatch(f"{description} follows no rule: {_format_numbers(values)}")
+                raise StructureMismatch(f"{description} follows no rule over the sizes; got {_format_numbers(values)}")
             return real
         found = self.fitter.fit_integer([int(v) for v in values]) if dtype != "bool" else None
         if found is None:
-            raise StructureMismatch(f"{description} follows no rule: {_format_numbers(values)}")
+            raise StructureMismatch(f"{description} follows no rule over the sizes; got {_format_numbers(values)}")
         return ir.cast(dtype, found)
 
     def register_parameter(self, counterparts: Sequence[ir.Buffer], constant_shape: tuple[int, ...] | None) -> None:
@@ -360,7 +360,7 @@ class _Generaliser:
         self.flat[first.name] = replace(first, shape=(evaluate_at_sizes(size, self.bounds),))
         known = tuple(axis for axis in axes if axis is not None)
         if len(known) < len(axes):
-            raise StructureMismatch(f"an axis of {first.name} follows no rule")
+            raise StructureMismatch(f"an axis of {first.name} follows no rule over the sizes")
         self.shapes[first.name] = known
         self.shaped[first.name] = replace(first, shape=tuple(evaluate_at_sizes(axis, self.bounds) for axis in known))
 
@@ -475,7 +475,7 @@ class _Generaliser:
         terms = [{format_without_numbers(atom): (atom, factor) for atom, factor in form[0].items()} for form in forms]
         # Two terms with the same structure cannot be matched. In this case there are fewer keys than terms.
         alike = all(len(t) == len(f[0]) and t.keys() == terms[0].keys() for t, f in zip(terms, forms, strict=True))
-        if not alike or any(x in free_vars(a) for a in forms[0][0] for x in _size_symbols(self.fitter)):
+        if not alike or any(x in free_vars(a) for a in forms[0][0] for x in _variables_of_symbolic_sizes(self.fitter)):
             raise _mismatch_error(counterparts)
         total: ir.Expr = self.generalise_number([form[1] for form in forms], "int32", "a number")
         for key in sorted(terms[0]):
@@ -505,7 +505,7 @@ def _mismatch_error(counterparts: Sequence[ir.Expr]) -> StructureMismatch:
     )
 
 
-def _size_symbols(fitter: RuleFitter) -> tuple[ir.Var, ...]:
+def _variables_of_symbolic_sizes(fitter: RuleFitter) -> tuple[ir.Var, ...]:
     """Return the variables for the symbolic sizes."""
     return tuple(e.expr for e in fitter.extents if isinstance(e.expr, ir.Var))
 

@@ -179,7 +179,7 @@ class Simplifier(Context):
             case ir.Select(c, a, b):
                 return self.select(c, a, b)
             case Bin(("and" | "or") as op, a, b):
-                return self._simplify_logical(op, a, b)
+                return self._simplify_and_or(op, a, b)
             case Bin(op, a, b):
                 if op in ir.COMPARISONS and self.is_index(a) and self.is_index(b):
                     try:
@@ -209,7 +209,7 @@ class Simplifier(Context):
         same = first == second and repr(first) == repr(second)  # 0.0 == -0.0, but their bits differ
         return first if same else ir.Select(test, first, second)
 
-    def _simplify_logical(self, op: str, a: Expr, b: Expr) -> Expr:
+    def _simplify_and_or(self, op: str, a: Expr, b: Expr) -> Expr:
         """Simplify ``a and b`` or ``a or b``.
 
         ``b`` is evaluated only if ``a`` does not decide the result, so the value of ``a`` is known when ``b`` is simplified."""

@@ -1,6 +1,6 @@
 """Rewriting of the body of a loop over lanes with vector intrinsics.
 
-:class:`LaneCode` walks statements and expressions. :class:`LaneOperations` provides operations whose intrinsic depends on which
+:class:`LaneBodyRewriter` walks statements and expressions. :class:`VectorOperations` provides operations whose intrinsic depends on which
 operands are uniform (equal in all lanes): products, shifts, saturation. A body that cannot be vectorised raises
 NotVectorizableError.
 """
@@ -54,7 +54,7 @@ CLAMPS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
 """Saturating intrinsics by name: (lowest value, highest value, number of bits by which the operand is shifted right first)."""
 
 
-class LaneOperations(LaneScope):
+class VectorOperations(LaneScope):
     """Vector arithmetic of a loop over lanes: products, shifts and saturation.
 
     The intrinsic depends on which operands are uniform (equal in all lanes)."""
@@ -232,7 +232,7 @@ FLOAT_CALLS = frozenset({"fma", "sqrt", "rint", "floor", "fabs"})
 """Float functions that have vector intrinsics."""
 
 
-class LaneCode(LaneOperations):
+class LaneBodyRewriter(VectorOperations):
     """Rewriter of the body of a loop with vector intrinsics. Each iteration becomes a lane."""
 
     def rewrite_statement(self, stmt: ir.Stmt) -> ir.Stmt:

@@ -30,7 +30,7 @@ from microc.tir import ir, names
 from microc.tir.analysis.context import buffers_read
 from microc.tir.analysis.simplification import linear, simplify, simplify_stmt
 from microc.tir.lower.cleanup import unroll_loops
-from microc.tir.lower.lane_code import NARROWED, TYPES, LaneCode
+from microc.tir.lower.lane_code import NARROWED, TYPES, LaneBodyRewriter
 from microc.tir.lower.lane_scope import ELEMENTS, NotVectorizableError, loads_only_constants
 from microc.tir.lower.region import Access, accesses, build_address, is_consecutive, memory_stride
 from microc.tir.rewrite import free_vars, map_stmt, walk_stmt
@@ -308,7 +308,7 @@ def _to_vector_loop(
     count, rest = divmod(extent, lane_count)
     parts: list[ir.Stmt] = []
     if count:
-        whole = LaneCode(loop.var, loop.var * lane_count, lane_count, lane_count, vector_tiles, float_level)
+        whole = LaneBodyRewriter(loop.var, loop.var * lane_count, lane_count, lane_count, vector_tiles, float_level)
         # Vector registers in a tile are indexed by constants, so that a loop over them must be unrolled.
         kind = "serial" if _accessed_register_arrays(loop).isdisjoint(vector_tiles) else "unrolled"
         body = ir.For(loop.var, ir.const(count, "int32"), whole.rewrite_statement(loop.body), kind)
@@ -320,7 +320,7 @@ def _to_vector_loop(
             )
         parts.append(whole.hoist_constants(body))
     if rest:
-        part = LaneCode(
+        part = LaneBodyRewriter(
             loop.var, ir.const(count * lane_count, "int32"), rest, lane_count, vector_tiles, float_level, "_end"
         )
         parts.append(part.hoist_constants(part.rewrite_statement(loop.body)))
@@ -333,7 +333,7 @@ def _to_scalable_loop(loop: ir.For, lane_count: int, float_level: int) -> ir.Stm
     None if the body would read memory after writing (:func:`~microc.tir.symbolic.reads_before_writes`)."""
     active, max_active_lane_count = (ir.Var(f"{loop.var.name}__{name}") for name in ("lanes", "most"))
     left = loop.extent - loop.var
-    code = LaneCode(
+    code = LaneBodyRewriter(
         loop.var,
         loop.var,
         1,

@@ -169,7 +169,7 @@ class _ValueSharing:
         counts: dict[Key, int] = {}
         versions: Versions = {}
         for stmt in stmts:
-            for expr in _computed_values(stmt):
+            for expr in _value_of_store_or_call(stmt):
                 self.count_values(expr, counts, versions)
             _increment_versions_of_written_buffers(stmt, versions)
         if not any(n > 1 for n in counts.values()):
@@ -303,7 +303,7 @@ def _nest_lets(stmts: Iterable[ir.Stmt]) -> ir.Stmt:
     return ir.seq(*reversed(rest))
 
 
-def _computed_values(stmt: ir.Stmt) -> tuple[ir.Expr, ...]:
+def _value_of_store_or_call(stmt: ir.Stmt) -> tuple[ir.Expr, ...]:
     """Return the value that a store or call statement computes, as a tuple; an empty tuple for other statements."""
     match stmt:
         case ir.Store(_, _, value) | ir.Evaluate(value):

@@ -57,14 +57,14 @@ class WordConverter:
             case ir.Cast(to, inner) if to == self.dtype and inner.dtype == "int32":
                 return self.to_word(inner)
             case ir.Bin("max" | "min" as op, a, b):
-                return self._min_or_max(op, a, b)
+                return self._convert_min_or_max(op, a, b)
             case ir.Select(condition, a, b) if self.var not in free_vars(condition):
                 first, second = self.to_word(a), self.to_word(b)
                 return None if first is None or second is None else ir.Select(condition, first, second)
             case _:
                 return None
 
-    def _min_or_max(self, op: str, a: ir.Expr, b: ir.Expr) -> ir.Expr | None:
+    def _convert_min_or_max(self, op: str, a: ir.Expr, b: ir.Expr) -> ir.Expr | None:
         """Return the packed word of a minimum or maximum; None if it cannot be computed.
 
         If ``a`` is the neutral element of the operation, the initial value of a reduction, the word of ``b`` is returned."""

@@ -358,7 +358,7 @@ def lower_grid(func: ir.PrimFunc) -> Grid:
         body = body.body
     for buffer in reversed(allocated):
         body = ir.Alloc(buffer, body)
-    _check_group_body(func, body)
+    _check_body_of_work_group(func, body)
     items = {
         kind: [_constant_extent(s) for s in walk_stmt(body) if isinstance(s, ir.For) and s.kind == kind]
         for kind in ir.ITEMS
@@ -383,7 +383,7 @@ def _constant_extent(loop: ir.For) -> int:
     return count
 
 
-def _check_group_body(func: ir.PrimFunc, body: ir.Stmt) -> None:
+def _check_body_of_work_group(func: ir.PrimFunc, body: ir.Stmt) -> None:
     """Check the statement that the items of a work group run.
 
     Raises ScheduleError for a loop bound to groups, for nested loops bound to the same axis of items, and for a workspace."""
