@@ -147,7 +147,7 @@ class Memory:
     cached: bool = False
     weights: bool = False
 
-    def waits(self, traffic: Traffic, nbytes: int) -> float:
+    def wait_cycles(self, traffic: Traffic, nbytes: int) -> float:
         """Return the number of cycles that a call waits for an operand of ``nbytes`` bytes in this memory."""
         if not self.cached:
             return self.wait_states * (traffic.reads + traffic.writes)
@@ -159,14 +159,14 @@ class Memory:
 class Fetches:
     """Instruction fetches of a function, or of one loop of it with the loops inside that loop.
 
-    ``nbytes``: bytes of machine code. ``executed``: bytes of machine code that one call executes. ``entries``:
-    number of times that a call enters the loop. ``inside``: fetches of the inner loops. Library functions are not
+    ``code_bytes``: bytes of machine code. ``executed_bytes``: bytes of machine code that one call executes. ``entry_count``:
+    number of times that a call enters the loop. ``inner_loops``: fetches of the inner loops. Library functions are not
     counted."""
 
-    nbytes: float = 0.0
-    executed: float = 0.0
-    entries: float = 1.0
-    inside: tuple[Fetches, ...] = ()
+    code_bytes: float = 0.0
+    executed_bytes: float = 0.0
+    entry_count: float = 1.0
+    inner_loops: tuple[Fetches, ...] = ()
 
     def count_missed_bytes(self, cache_bytes: int) -> float:
         """Return the number of bytes that a call fetches from memory if there is an instruction cache of
@@ -176,10 +176,10 @@ class Fetches:
         time that it is entered. A loop that is larger than the cache is fetched again in every iteration, except its
         inner loops that fit: the cache evicts the least recently used lines, which are those that the next iteration
         needs first."""
-        if self.nbytes <= cache_bytes:
-            return min(self.nbytes * self.entries, self.executed)
-        own = self.executed - sum(loop.executed for loop in self.inside)
-        return own + sum(loop.count_missed_bytes(cache_bytes) for loop in self.inside)
+        if self.code_bytes <= cache_bytes:
+            return min(self.code_bytes * self.entry_count, self.executed_bytes)
+        own = self.executed_bytes - sum(loop.executed_bytes for loop in self.inner_loops)
+        return own + sum(loop.count_missed_bytes(cache_bytes) for loop in self.inner_loops)
 
 
 NOTHING = Fetches()
@@ -198,7 +198,7 @@ class Fetching:
     line_bytes: int = WORD
     cache_bytes: int = 0
 
-    def waits(self, code: Fetches) -> float:
+    def wait_cycles(self, code: Fetches) -> float:
         """Return the number of cycles that one call waits for its instructions."""
         return self.wait_states * code.count_missed_bytes(self.cache_bytes) / self.line_bytes
 

@@ -272,7 +272,7 @@ _UNITS = {
 
 
 def _build_x86_core(
-    name: str, machine: str, lanes: tuple[int, ...], vectors: int, guard: str, *sets: InstructionSet
+    name: str, machine: str, lane_counts: tuple[int, ...], register_count: int, guard: str, *sets: InstructionSet
 ) -> Core:
     """Build the core of an x86-64 microarchitecture level, with its probe (the test at run time whether a computer has it)."""
     units = build_gnu_vector_set(f"vectors of {name}", guard)
@@ -282,12 +282,12 @@ def _build_x86_core(
     return Core(
         name,
         "x86",
-        replace(COSTS, vector_registers=vectors),
+        replace(COSTS, vector_registers=register_count),
         every,
         _FPU,
         machine=machine,
-        lanes=lanes,
-        vectors=vectors,
+        lanes=lane_counts,
+        vectors=register_count,
         pipelined=_PIPELINED,
         cache=_CACHE[name],
         probe=probe,

@@ -52,8 +52,8 @@ def move_hot_code_to_memory(module: Module, memory: CodeMemory) -> Module:
     The cycles that calls wait for instruction fetches are added to their estimates."""
     assert module.plan is not None
     calls = Counter(call.kernel for call in module.calls)
-    linked = {k.name: memory.linked.waits(k.fetches) for k in module.kernels}
-    there = {k.name: memory.fetching.waits(k.fetches) for k in module.kernels}
+    linked = {k.name: memory.linked.wait_cycles(k.fetches) for k in module.kernels}
+    there = {k.name: memory.fetching.wait_cycles(k.fetches) for k in module.kernels}
     gains = {name: calls[name] * (linked[name] - there[name]) for name in linked}
     sizes = {k.name: reserved_code_bytes(k) for k in module.kernels if gains[k.name] > 0 and k.external is None}
     inside = _choose_hot_kernels(gains, sizes, memory.size)
@@ -137,7 +137,9 @@ def find_resident_copies(module: Module, memories: Sequence[Memory], flash_wait:
     for name, uses in _list_constant_uses(module).items():
         value = module.values[name]
         unit = Unit(name, value.nbytes, value.align, BEFORE, end)
-        waits = tuple(sum(m.waits(moved, value.nbytes) for _, moved in uses) if m.weights else inf for m in memories)
+        waits = tuple(
+            sum(m.wait_cycles(moved, value.nbytes) for _, moved in uses) if m.weights else inf for m in memories
+        )
         copies.append(ConstantCopy(unit, BEFORE, waits, flash_wait * sum(moved.bytes_read for _, moved in uses)))
     return [each for each in copies if min(each.waits) < each.flash_wait_of_run]
 
@@ -155,7 +157,7 @@ def find_copies_ahead(module: Module, memories: Sequence[Memory], flash_wait: fl
         unit = Unit(name, value.nbytes, value.align, max(call - 1, 0), call)
         copying = (flash_wait + COPY_CYCLES) * value.nbytes
         written = Traffic.of(1, value.nbytes, writes=True)
-        waits = tuple(copying + m.waits(moved + written, value.nbytes) if m.weights else inf for m in memories)
+        waits = tuple(copying + m.wait_cycles(moved + written, value.nbytes) if m.weights else inf for m in memories)
         copies.append(ConstantCopy(unit, max(call - 1, 0), waits, flash_wait * moved.bytes_read))
     return [each for each in copies if min(each.waits) < each.flash_wait_of_run]
 
@@ -514,7 +516,7 @@ def _compute_tensor_waits(module: Module, demand: Demand, memories: Sequence[Mem
             unit = by_name.get(module.base_and_offset(name)[0])
             if unit is not None:
                 for number, memory in enumerate(memories):
-                    waits[unit][number] += memory.waits(moved, module.values[name].nbytes)
+                    waits[unit][number] += memory.wait_cycles(moved, module.values[name].nbytes)
     return {unit: tuple(cycles) for unit, cycles in waits.items()}
 
 
@@ -587,7 +589,7 @@ def _add_waits_to_call(
         if at is not None and plan.arenas:
             number = max(k for k, arena in enumerate(plan.arenas) if arena.size and arena.start <= at)
             copied = ahead_copies.get(base) if _is_copied_per_run(plan.copies.get(base, -1)) else None
-            cycles += copied.waits[number] if copied else memories[number].waits(moved, nbytes)
+            cycles += copied.waits[number] if copied else memories[number].wait_cycles(moved, nbytes)
         elif module.values[base].storage == "const":
             cycles += flash_wait * moved.bytes_read
     return replace(call, waits=round(cycles), cycles=call.cycles - call.waits + round(cycles))

@@ -85,7 +85,7 @@ def test_fetches_are_those_of_a_cache_that_drops_what_is_oldest(cache: int) -> N
 def test_code_under_conditions_comes_at_most_as_often_as_it_runs() -> None:
     """A loop of 100 bytes, ten of which run each of the four times that it is entered."""
     assert Fetches(100, 40, 4).count_missed_bytes(256) == 40
-    assert Fetching(wait_states=5, line_bytes=16, cache_bytes=256).waits(Fetches(100, 4000, 4)) == 5 * 400 / 16
+    assert Fetching(wait_states=5, line_bytes=16, cache_bytes=256).wait_cycles(Fetches(100, 4000, 4)) == 5 * 400 / 16
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -124,8 +124,8 @@ def test_a_network_that_fits_nowhere_overflows_the_first_memory() -> None:
 
 def test_a_line_is_waited_for_once() -> None:
     traffic = Traffic(reads=300, writes=20, bytes_read=300, bytes_written=40)
-    assert SLOW.waits(traffic, 64) == 320
-    assert FAR.waits(traffic, 64) == 6 * (64 + 40) / 32
+    assert SLOW.wait_cycles(traffic, 64) == 320
+    assert FAR.wait_cycles(traffic, 64) == 6 * (64 + 40) / 32
 
 
 def damaged(module: Module, what: str) -> Module:

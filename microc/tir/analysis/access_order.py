@@ -38,8 +38,8 @@ FOLLOWED = ("global", "workspace")
 class BufferAccess:
     """A memory access in a statement, without the loops around it.
 
-    It touches ``extent`` elements of ``buffer``, ``step`` elements apart, from ``indices`` on. ``tick_in_statement``: time of the
-    access in ticks after the start of the statement."""
+    It touches ``extent`` elements of ``buffer``, ``step`` elements apart, from ``indices`` on. ``tick_in_statement``:
+    time of the access in ticks after the start of the statement."""
 
     buffer: ir.Buffer
     indices: tuple[ir.Expr, ...]
@@ -275,7 +275,8 @@ def _max_trip_count(extent: ir.Expr) -> int | None:
 
 
 def _record_access(access: _AccessWithTime, times: AccessTimes) -> None:
-    """Update ``times`` by one access: the first write of elements by its earliest time, their last touch by its latest time."""
+    """Update ``times`` by one access: the first write of elements by its earliest time, their last touch by its latest
+    time."""
     touch, buffer = access.touch, access.touch.buffer
     for grid, rank in _iterate_grids_of_loop_values(access):
         flat: Array = _reshape_to_axis(np.arange(touch.extent) * touch.step, rank - 1, rank)
@@ -324,7 +325,8 @@ def _iterate_grids_of_loop_values(access: _AccessWithTime) -> Iterator[tuple[Gri
 def _count_elements_at_unknown_index(touch: BufferAccess, address_loops: Iterable[_TimedLoop]) -> int:
     """Return the number of elements that the data-dependent indices of an access may select.
 
-    It is the product of the extents of their axes. Each of these elements may be accessed in every iteration of ``address_loops``."""
+    It is the product of the extents of their axes. Each of these elements may be accessed in every iteration of
+    ``address_loops``."""
     start = {loop.var: np.zeros((), np.int64) for loop in address_loops}
     axes = zip(touch.indices, touch.buffer.shape, strict=True)
     return prod(size for index, size in axes if _evaluate_index(index, start) is None)
@@ -408,8 +410,8 @@ Guard = tuple[ir.Expr, bool]
 class _LocatedAccess:
     """A memory access with its position in the function.
 
-    ``loops``: variables of the enclosing loops. ``statement_number``: number of its statement in program order. ``guards``: the
-    conditions under which it runs."""
+    ``loops``: variables of the enclosing loops. ``statement_number``: number of its statement in program order.
+    ``guards``: the conditions under which it runs."""
 
     touch: BufferAccess
     loops: tuple[ir.Var, ...]
@@ -510,7 +512,8 @@ class UnsafeDistanceProver:
         return _AccessForms(self._byte_addresses(located.touch), facts, loops, order, located.touch.writes)
 
     def _byte_addresses(self, touch: BufferAccess) -> LoopLinearForm:
-        """Return the byte addresses of an access as a linear form. If they depend on data, the form covers the whole buffer."""
+        """Return the byte addresses of an access as a linear form. If they depend on data, the form covers the whole
+        buffer."""
         buffer, width = touch.buffer, dtypes.nbytes(touch.buffer.dtype)
         total = LoopLinearForm({}, _ZERO, _ZERO + (touch.extent - 1) * touch.step * width + width - 1)
         for index, stride in zip(touch.indices, buffer.strides, strict=True):

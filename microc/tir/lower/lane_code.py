@@ -1,8 +1,8 @@
 """Rewriting of the body of a loop over lanes with vector intrinsics.
 
-:class:`LaneBodyRewriter` walks statements and expressions. :class:`VectorOperations` provides operations whose intrinsic depends on which
-operands are uniform (equal in all lanes): products, shifts, saturation. A body that cannot be vectorised raises
-NotVectorizableError.
+:class:`LaneBodyRewriter` walks statements and expressions. :class:`VectorOperations` provides operations whose intrinsic
+depends on which operands are uniform (equal in all lanes): products, shifts, saturation. A body that cannot be vectorised
+raises NotVectorizableError.
 """
 
 from __future__ import annotations
