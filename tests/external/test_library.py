@@ -44,14 +44,14 @@ def copy_of(folder: Path, inside: str = "", *, state: bool = False) -> Path:
 @pytest.mark.parametrize("inside", ["", "CMSIS/NN", "CMSIS-NN"])
 def test_a_copy_is_found_and_only_what_is_needed_is_taken(tmp_path: Path, inside: str) -> None:
     found = collect_library_sources(str(copy_of(tmp_path, inside)), M4, ["arm_max_pool_s8"])
-    assert found.compiled == ("Source/A/arm_max_pool_s8.c", "Source/B/deeper.c", "Source/B/helpers.c")
+    assert found.c_paths == ("Source/A/arm_max_pool_s8.c", "Source/B/deeper.c", "Source/B/helpers.c")
     assert {"Include/Internal/inner.h", "LICENSE"} < set(
         found.files
     ) and "Include/arm_nnfunctions_flt.h" not in found.files
     assert (found.version, found.licence, found.include) == ("7.1.0", "Apache-2.0", ("Include",))
     added = collect_library_sources(str(tmp_path), M4, ["arm_elementwise_add_s8"])
-    assert added.compiled == ("Source/A/arm_elementwise_add_s8.c", "Source/B/arm_nntables.c")
-    assert collect_library_sources(str(tmp_path), M4, ()).compiled == ()
+    assert added.c_paths == ("Source/A/arm_elementwise_add_s8.c", "Source/B/arm_nntables.c")
+    assert collect_library_sources(str(tmp_path), M4, ()).c_paths == ()
 
 
 def test_what_is_no_copy_is_refused(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_links_and_large_files_are_not_followed(tmp_path: Path, monkeypatch: pyt
     secret.write_text("int arm_helper(int x) { return 1; }")
     (copy / "Source" / "B" / "helpers.c").unlink()
     (copy / "Source" / "B" / "helpers.c").symlink_to(secret)
-    assert collect_library_sources(str(copy), M4, ["arm_max_pool_s8"]).compiled == ("Source/A/arm_max_pool_s8.c",)
+    assert collect_library_sources(str(copy), M4, ["arm_max_pool_s8"]).c_paths == ("Source/A/arm_max_pool_s8.c",)
     monkeypatch.setattr(cmsis_library, "_MAX_FILE_BYTES", 10)
     with pytest.raises(UsageError, match="more than 10 bytes"):
         collect_library_sources(str(copy), M4, ())

@@ -57,7 +57,7 @@ def length(loop: Loop) -> int:
 def described(loop: Loop, entries: int = 1) -> Fetches:
     turns, size, inside = loop
     parts = tuple(described(each, entries * turns) for each in inside)
-    return Fetches(length(loop), turns * entries * size + sum(part.executed for part in parts), entries, parts)
+    return Fetches(length(loop), turns * entries * size + sum(part.executed_bytes for part in parts), entries, parts)
 
 
 def misses(addresses: Iterator[int], cache: int) -> int:

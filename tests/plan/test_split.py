@@ -114,12 +114,12 @@ def test_what_is_fast_is_filled(sizes: tuple[int, int], used: list[str]) -> None
     memories = (Memory("slow", 1000, 1), Memory("fast", sizes[0]))
     plan = plan_module(moved(residual()), memories=memories).plan
     assert plan is not None
-    assert [arena.memory for arena in plan.used] == (used if first == "slow" else ["fast"])
+    assert [arena.memory for arena in plan.used_arenas] == (used if first == "slow" else ["fast"])
 
 
 def test_a_network_that_fits_nowhere_overflows_the_first_memory() -> None:
     plan = plan_module(moved(residual()), memories=(Memory("main", 8), Memory("other", 8))).plan
-    assert plan is not None and plan.main > 8
+    assert plan is not None and plan.main_arena_size > 8
 
 
 def test_a_line_is_waited_for_once() -> None:

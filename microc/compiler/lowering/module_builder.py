@@ -455,7 +455,7 @@ def _remaining_code_memory(module: Module, code: CodeMemory, io_in_arena: bool) 
     """Return the memory for code, reduced by the arenas in it and by inputs and outputs outside of the arena."""
     plan = module.plan
     assert plan is not None
-    arena = sum(each.size for each in plan.arenas if each.memory == code.name) if plan.arenas else plan.main
+    arena = sum(each.size for each in plan.arenas if each.memory == code.name) if plan.arenas else plan.main_arena_size
     outside = 0 if io_in_arena else io_bytes(module)
     taken = arena + outside if code.main else arena if plan.arenas else 0
     return replace(code, size=max(code.size - taken, 0))

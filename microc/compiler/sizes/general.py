@@ -314,9 +314,11 @@ class GeneralKernelBuilder(KernelBuilder):
                 raise StructureMismatch("a constant is computed from the sizes")
         general = generalise(funcs[:count], self.family.fitter, [a.shape for a in largest], self.family.maxima)
         if general.func.scalars:
-            _require_valid(general.at(self.family.maxima), "at the largest sizes", tables)
+            _require_valid(general.specialised_to(self.family.maxima), "at the largest sizes", tables)
             for k, (point, _) in enumerate(self.family.small, count + 1):
-                small = _require_valid(general.at(self.family.sizes_by_scalar_name(point)), f"at sizes {point}", tables)
+                small = _require_valid(
+                    general.specialised_to(self.family.sizes_by_scalar_name(point)), f"at sizes {point}", tables
+                )
                 if (
                     k >= len(funcs)
                     or count_executed_stores(small.body) + count_executed_stores(funcs[k].body) > MAX_INTERPRETED_STORES

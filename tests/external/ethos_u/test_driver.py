@@ -51,7 +51,7 @@ def clone(folder: Path) -> Path:
 
 def test_a_clone_is_compiled_and_says_nothing(tmp_path: Path) -> None:
     found = open_driver(parse_configuration(f"ethos-u55-128,driver={clone(tmp_path)}"), U55)
-    assert set(found.compiled) == {"microc_ethos_u.c", *(f"driver/src/{name}" for name in SOURCES)}
+    assert set(found.c_paths) == {"microc_ethos_u.c", *(f"driver/src/{name}" for name in SOURCES)}
     assert found.include == ("", "driver/src", "driver/include") and not found.libraries
     assert found.defines == ("ETHOSU55", "ETHOSU_ARCH=u55", "ETHOSU_LOG_SEVERITY=-1", "NDEBUG")
     assert b"ethosu_init(&npu, (void *)(uintptr_t)MICROC_NPU_BASE" in found.files["microc_ethos_u.c"]

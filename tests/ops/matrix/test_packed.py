@@ -34,7 +34,7 @@ from microc.tir.bit_fields import (
     NEIGHBOURS,
     VECTOR,
     BitFields,
-    multipliers,
+    find_block_multipliers,
     smallest_bit_width,
     smallest_bits_and_block,
     smallest_bits_and_table_count,
@@ -85,7 +85,7 @@ def test_blocks_have_multipliers(order: str, bits: int, block: int) -> None:
     factors = DICE.integers(1, 16, (3, -(-150 // block)))
     rows = (few * np.repeat(factors, block, axis=1)[:, :150]).astype(np.int8)
     assert smallest_bits_and_block(rows) == (bits, block)
-    np.testing.assert_array_equal(multipliers(rows, bits, block), factors)
+    np.testing.assert_array_equal(find_block_multipliers(rows, bits, block), factors)
     form, plain = BitFields(bits, order, block), BitFields(bits, order)
     packed, length = form.pack(rows), plain.pack(few).shape[1]
     np.testing.assert_array_equal(packed[:, :length], plain.pack(few))
