@@ -133,7 +133,7 @@ def trace(elf: Path, machine: str, end: int) -> Iterator[int]:
 
 def compared(module: Module, runs: dict[str, list[list[Fetch]]], cache: int, line: int) -> dict[str, int]:
     """Bytes of a run that miss a cache; without one, all that is executed."""
-    estimated = sum(kernel.fetches.missed(cache) * len(runs[kernel.name]) for kernel in module.kernels)
+    estimated = sum(kernel.fetches.count_missed_bytes(cache) * len(runs[kernel.name]) for kernel in module.kernels)
     calls = [call for each in runs.values() for call in each]
     fetched = sum(line * misses(call, cache // line, line) if cache else sum(n for _, n in call) for call in calls)
     return {"cache": cache, "line": line, "estimated": round(estimated), "fetched": fetched}
