@@ -4,7 +4,8 @@
     python benchmarks/shipped.py measure --records DIR [--trials N] [--cores cortex-m4,...] [--models PART]
     python benchmarks/shipped.py check [--cores cortex-m4,...] [--models PART]
 
-``write``: for every kernel of NETWORKS what the rules choose at any price of flash; with ``--records``, ``measure`` behind it.
+``write``: for every kernel of NETWORKS what the rules choose at any price of flash, and what the file of the core has that was
+measured to be better than one of these; with ``--records``, ``measure`` behind it.
 ``measure``: in the place of that, in the files that are there, what was measured to take less time in no more flash and
 workspace. Measured is on the emulated boards of BOARDS, where ``--trials`` says how many schedules of a network; DIR keeps what
 was, a file for each core, and is used as far as it reaches. ``check``: every network compiled with and without; a line for each,
@@ -27,7 +28,7 @@ from bars import CORES as MEASURED_CORES
 from mlperf_tiny import board_of, corpus
 
 import microc
-from microc.compiler.fit.budget import PRICE_STEPS
+from microc.compiler.fit.budget import PRICE_STEPS, SIZE_PRICE
 from microc.compiler.lowering.kernel_builder import CompiledNetwork, KernelGroup
 from microc.compiler.lowering.kernel_selection import (
     group_algorithms,
@@ -242,14 +243,36 @@ def write(cpu: str, part: str) -> None:
     """The file of a core: what its rules choose."""
     target, begin, options = target_for(cpu), time.monotonic(), make_options(shipped=False)
     found = [(model, compile_network(model, target, options)) for model in models(cpu, part)]
-    prices = [step * made.kernel_builder.goal.price for _, made in found for step in PRICE_STEPS]
+    prices = [step * made.kernel_builder.goal.price for _, made in found for step in (*PRICE_STEPS, SIZE_PRICE)]
+    old = {kernel.key: kernel.schedules for kernel in shipped.shipped_kernels_of(cpu)}
     lines: dict[str, ShippedKernel] = {}
     for model, made in found:
         for met in kernels(made, model.stem):
             key = shipped_key(met.lowered)
             if key not in lines and (known := choices(met, target, prices)):
+                known = _with_measured(known, old.get(key, ()))
                 lines[key] = ShippedKernel(key, f"{met.network} {met.layer.rpartition(' ')[0]}", known)
     _keep(cpu, lines, begin)
+
+
+def _with_measured(new: Sequence[ShippedSchedule], old: Sequence[ShippedSchedule]) -> tuple[ShippedSchedule, ...]:
+    """The schedules ``new`` that rules choose for a kernel, with those of ``old`` that were measured.
+
+    A measured schedule has the cost of the one in whose place it came; for speed alone it has a cost of its own. It comes behind
+    the others if no rule chooses that one any more."""
+    found = list(new)
+    for each in (each for each in old if each.measured):
+        place = next((k for k, other in enumerate(new) if _has_cost_of(each, other)), None)
+        if place is None or each.prices == (0.0, 0.0):
+            found.append(each)
+        else:
+            found[place] = replace(each, prices=new[place].prices)
+    return tuple(found)
+
+
+def _has_cost_of(one: ShippedSchedule, other: ShippedSchedule) -> bool:
+    costs = [(round(x.cost.instructions), round(x.cost.cycles), x.cost.code_bytes, x.constants) for x in (one, other)]
+    return costs[0] == costs[1]
 
 
 def measure(cpu: str, part: str, records: Path, trials: int) -> None:

@@ -474,7 +474,10 @@ class Options:
         GOALS,
         "optimisation goal: speed, code size, or a balance of both",
         "optimize",
-        details=("`balanced` accepts 1 % more time where that saves 4 % of flash. On computers it ignores code size."),
+        details=(
+            "`balanced` accepts 1 % more time where that saves 4 % of flash. On computers it ignores code size. "
+            "`size` accepts 64 % more time where that saves 1 % of flash."
+        ),
         flag="--optimize",
     )
     flash: int = option_field(

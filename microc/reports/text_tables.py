@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 from microc.base.terminal import escape_unprintable
@@ -70,14 +71,17 @@ def format_dequantization_formula(tensor: Mapping[str, Any]) -> str:
 
 
 def format_percent_change(before: float | None, after: float | None) -> str:
-    """Format the change of a figure in percent; empty if the figure before or after is unknown."""
+    """Format the change of a figure in percent; empty if the figure before or after is unknown.
+
+    A tie is rounded away from zero, as by ``toFixed`` in JavaScript, so that tables of pages agree."""
     if before is None or after is None:
         return ""
     if before == after:
         return "same"
     if not before:
         return "new"
-    return f"{100 * (after / before - 1):+.1f} %".replace("-", MINUS)
+    change = Decimal(100 * (after / before - 1)).quantize(Decimal("0.1"), ROUND_HALF_UP)
+    return f"{change:+} %".replace("-", MINUS)
 
 
 def memory_usage_rows(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import cached_property, partial
+from math import inf
 from typing import Any, NamedTuple
 
 from microc.compiler.lowering.kernel_selection import replay_on_group
@@ -17,12 +18,13 @@ from microc.module import ExternalBody
 from microc.ops.lowering import Param
 from microc.schedule.choose import Choice, constant_bytes
 from microc.schedule.cost.cost_model import estimate
+from microc.schedule.cost.forecast import forecast_instructions
 from microc.schedule.primitives.tree import Step
 from microc.schedule.rules import OURS, RULES
 from microc.schedule.rules.around_rules import canonicalise_for_target, select_instructions
-from microc.schedule.rules.rule import MOSTLY
+from microc.schedule.rules.rule import MOSTLY, Rule
 from microc.schedule.schedule import Schedule
-from microc.target import SPEED
+from microc.target import SPEED, Target
 from microc.tir.lower import lower
 from microc.tir.names import FLAGS
 from microc.tir.verify import verify
@@ -35,6 +37,8 @@ from microc.tir.verify import verify
 
 MAX_POINTS = 1 << 14
 """Maximum number of points of a kernel. If the decisions have more combinations, only the first of these are used."""
+PROMISING_RATIO = 2.0
+"""A rule is slow if its schedules take more than this multiple of the instructions of the best rule, by their forecasts."""
 MAX_CODE_BYTES = 24 << 10
 """Maximum number of bytes of code, by the cost model. Larger candidates are dropped, because the C compiler would take
 minutes for them."""
@@ -93,6 +97,13 @@ class RegionData(NamedTuple):
     bound: float = 0.0
 
 
+def _fewest_instructions(rule: Rule, start: Schedule, target: Target) -> float:
+    """Return the fewest forecast instructions among the schedules that a rule itself compares; infinity if it compares
+    none."""
+    schedules = rule.schedules(start, target, SPEED)
+    return min((forecast_instructions(schedule.func, target) for schedule in schedules), default=inf)
+
+
 class Candidate(NamedTuple):
     """A candidate to be measured: a point with its schedule, its lowered function, and the estimates of the cost model.
 
@@ -131,15 +142,16 @@ class Space:
         """Yield the points of an algorithm: the name of the rule, its decisions, and the function that creates the
         schedule.
 
-        ``algorithm_index``: index of the algorithm in the task. For a rule that another rule dominates, only the
-        decisions that the rule itself would choose are included, because some of them give smaller code.
+        ``algorithm_index``: index of the algorithm in the task. Of slow rules only the decisions that the rule itself
+        compares are included, because some of them give smaller code.
         """
         group, target = self.task.lowered[algorithm_index], self.task.target
         start = canonicalise_for_target(group.func, target)
         matching = [rule for rule in OURS if rule.applies_to(start, target)]
-        dominated = {name for rule in matching for name in rule.dominates}
+        fewest = {rule.name: _fewest_instructions(rule, start, target) for rule in matching}
         for rule in matching:
-            choices = rule.compared_decisions if rule.name in dominated else rule.searched_decisions
+            is_slow = PROMISING_RATIO * min(fewest.values()) < fewest[rule.name] < inf
+            choices = rule.compared_decisions if is_slow else rule.searched_decisions
             for decisions in choices(start, target, SPEED):
                 yield rule.name, decisions, partial(rule.schedule, start, target, decisions)
         for name, own in RULES.items():

@@ -8,17 +8,19 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from math import inf
 from pathlib import Path
 
 import numpy as np
 
 from microc.base.dtypes import Array
-from microc.compiler.lowering.kernel_selection import schedule_group
+from microc.compiler.lowering.kernel_selection import list_candidates, schedule_group
 from microc.device.toolchain import flags_if_machine_available
 from microc.graph.ir import Graph, Node
 from microc.isa import CORES
 from microc.ops.lowering import LoweredGroup
 from microc.ops.registry import Case, OpDef
+from microc.schedule.choose import choose_schedule
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, target_for
 from microc.tir import ir
@@ -83,11 +85,17 @@ def compiled_cases(
     }
 
 
-def compiled_case(definition: OpDef, case: Case, cpu: str, name: str) -> CompiledCase:
-    """Lower one case for a core."""
+def compiled_case(
+    definition: OpDef, case: Case, cpu: str, name: str, is_accepted: Callable[[Schedule], bool] | None = None
+) -> CompiledCase:
+    """Lower one case for a core, by the best schedule, or by the best that is accepted."""
     arrays = tuple(np.asarray(a, order="C") for a in case_arrays(case))
     graph, node = one_node(definition, case, arrays)
-    group, choice = schedule_group(graph, (node,), target_for(cpu), SPEED, name)
+    target = target_for(cpu)
+    group, choice = schedule_group(graph, (node,), target, SPEED, name)
+    if is_accepted and not is_accepted(choice.schedule):
+        accepted = [s for _, s in list_candidates((group,), target, SPEED, inf) if is_accepted(s)]
+        choice = choose_schedule(accepted, target, SPEED)
     return CompiledCase(definition, case, arrays, group, choice.schedule, choice.func)
 
 

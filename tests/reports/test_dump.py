@@ -77,9 +77,7 @@ def test_every_kernel_is_written(name: str, tmp_path: Path) -> None:
     notes = "".join(text for path, text in texts.items() if path.name == "notes.txt")
     assert ("row by row" in notes) is (options.get("ram") == ROW_BY_ROW)
     named = {text.splitlines()[0].split(":")[0] for path, text in texts.items() if path.name == "candidates.txt"}
-    wanted = (
-        "for size" if options.get("optimize") == "size" else "balanced" if options.get("optimize") != "speed" else ""
-    )
+    wanted = "size" if options.get("optimize") == "size" else "balanced" if options.get("optimize") != "speed" else ""
     assert named == ({"for speed", "balanced"} if "flash" in options else {wanted or "for speed"})
 
 

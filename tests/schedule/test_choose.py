@@ -13,9 +13,9 @@ from microc.schedule.choose import (
     CostedCandidate,
     best_candidate,
     choose_schedule,
-    cost_and_tie_breaker,
     explain_rejection,
     scale_price_for_packing,
+    weigh_cost,
 )
 from microc.schedule.cost.cost_model import Cost
 from microc.schedule.primitives.tree import Step
@@ -29,9 +29,7 @@ BALANCED = Goal("balanced", 2.0)
 
 def rival(instructions: float, cycles: float, code: int, goal: Goal, constants: int = 0) -> CostedCandidate:
     cost = Cost(instructions, cycles, code, 0.0, {})
-    return CostedCandidate(
-        Choice(Schedule(EMPTY), EMPTY), cost, constants, cost_and_tie_breaker(cost, constants, goal, 1)
-    )
+    return CostedCandidate(Choice(Schedule(EMPTY), EMPTY), cost, constants, weigh_cost(cost, constants, goal, 1))
 
 
 PACKED = Schedule(EMPTY, (Step("pack_bits", ("weight", 4, "neighbours")),))

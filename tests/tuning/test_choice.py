@@ -55,7 +55,7 @@ def test_the_network_computes_what_it_did(records: Path) -> None:
 
 
 def test_a_record_that_makes_no_schedule_any_more_is_left_out(records: Path, tmp_path: Path) -> None:
-    found = [_broken(record) if not record.untuned else record for record in Database(records)]
+    found = [_broken(record) for record in Database(records) if not record.untuned]
     write_records(tmp_path / "old.jsonl", found)
     plain, tuned = report(None, optimize="speed"), report(tmp_path / "old.jsonl", optimize="speed")
     assert plain["estimated_instructions"] == tuned["estimated_instructions"]
@@ -81,7 +81,7 @@ def test_what_pruning_leaves_gives_the_same_network(records: Path, tmp_path: Pat
 def test_a_workspace_that_the_arena_has_no_room_for_is_no_choice(records: Path) -> None:
     database = Database()
     database.add(replace(r, workspace=r.workspace + 10**6) if not r.untuned else r for r in Database(records))
-    assert all(chosen.record is None for chosen in choose_records(tasks(), database))
+    assert all(chosen.record is None or chosen.record.untuned for chosen in choose_records(tasks(), database))
 
 
 def kernel(key: str, *algorithms: str) -> Task:

@@ -421,21 +421,20 @@ def _best_by_cost(
 ) -> tuple[int, Choice]:
     """Choose the schedule of a group by cost; return the index of its algorithm in ``lowered``, and the choice.
 
-    If the workspace is limited, the chosen kernel is verified, because rules then propose additional candidates that
-    may not be valid.
+    The chosen kernel is verified. If its schedule is not valid for this function, the next best is chosen.
     """
     remaining = list_candidates(lowered, target, goal, workspace)
     while True:
         choice = choose_schedule([schedule for _, schedule in remaining], target, goal, uses, workspace)
         number = next(number for number, schedule in remaining if schedule is choice.schedule)
-        if workspace == inf:
-            return number, choice
         try:
-            return number, lower_verified(choice.schedule, lowered[number])
+            verify(choice.func, tables=lowered[number].tables)
         except MicrocError:
             remaining = [(k, schedule) for k, schedule in remaining if schedule is not choice.schedule]
-            if not remaining:
+            if not remaining or choice.schedule.rule in RULES:  # users are told of errors in their rules
                 raise
+        else:
+            return number, replace(choice, verified=True)
 
 
 def _shipped_or_best(

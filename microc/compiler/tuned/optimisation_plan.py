@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from math import isinf
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from microc.device.board_info import make_printable
 from microc.errors import MicrocError, UsageError
 from microc.module import Module
 from microc.schedule.primitives.tree import Step, freeze_argument
+from microc.target import SIZE
 
 # ---- Optimisation plans (``microc tune --plan``): a JSON file with the chosen schedule of each kernel, the reason for the
 # choice, and alternative schedules.
@@ -396,7 +396,7 @@ def choose_independently(
             board=board,
             flash_growth=flash,
             workspace_bytes=workspace_bytes,
-            minimise_flash=isinf(goal.price),
+            minimise_flash=goal.name == SIZE.name,
             excluded_records=excluded,
         )
         stale = [

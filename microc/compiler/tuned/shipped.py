@@ -22,7 +22,7 @@ from typing import Any
 
 from microc.base.immutable import frozen
 from microc.isa import CORES
-from microc.schedule.choose import cost_and_tie_breaker
+from microc.schedule.choose import Weight, weigh_cost
 from microc.schedule.cost.cost_model import Cost
 from microc.schedule.primitives.tree import Step, freeze_argument
 from microc.target import Goal, Target
@@ -79,7 +79,7 @@ class ShippedCandidate:
     them."""
 
     shipped: ShippedSchedule
-    weight: tuple[float, float]
+    weight: Weight
     cycles: float
 
 
@@ -131,7 +131,7 @@ def shipped_candidates(
     return [
         ShippedCandidate(
             schedule,
-            cost_and_tie_breaker(schedule.cost, schedule.constants, goal, uses),
+            weigh_cost(schedule.cost, schedule.constants, goal, uses),
             schedule.cost.cycles + target.flash_wait * schedule.cost.operations[WAITING],
         )
         for schedule in schedules

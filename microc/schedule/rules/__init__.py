@@ -46,7 +46,7 @@ from microc.schedule.rules.movement import (
     vectorize_results,
     vectorize_stages,
 )
-from microc.schedule.rules.rule import Matches, Rule, fixed_domain, matching_rules, vectorize_unassigned_loops
+from microc.schedule.rules.rule import Matches, Rule, fixed_domain, vectorize_unassigned_loops
 from microc.schedule.rules.templates import match_product
 from microc.schedule.rules.unit_rules import default_blockings, matches_unit_product, schedule_on_unit, search_blockings
 from microc.schedule.schedule import Schedule
@@ -101,11 +101,6 @@ def _matches_unless_tiled_product(matches: Matches) -> Matches:
     return lambda start, target: _is_not_tiled_product(start, target) and matches(start, target)
 
 
-_ANY = ("generic", "sketch", "copies", "several", "picks", "lanes", "rows")
-_PLAIN = ("matrix", *_ANY)
-_BYTES = ("matrix dsp", *_PLAIN)
-_BY_ROWS = ("depthwise planes", "depthwise", *_ANY)
-
 OURS: tuple[Rule, ...] = (
     Rule(
         "matrix strips",
@@ -113,7 +108,6 @@ OURS: tuple[Rule, ...] = (
         strips.schedule_strip_product,
         {"tile": strips.strip_product_tiles},
         needed_features=frozenset({"scalable"}),
-        dominates=("matrix float", "matrix dsp", *_PLAIN, "vectors"),
     ),
     Rule(
         "window strips",
@@ -121,7 +115,6 @@ OURS: tuple[Rule, ...] = (
         strips.schedule_strip_windows,
         {"tile": strips.strip_window_tiles},
         needed_features=frozenset({"scalable"}),
-        dominates=(*_BY_ROWS, "vectors"),
     ),
     Rule(
         "depthwise strips",
@@ -129,7 +122,6 @@ OURS: tuple[Rule, ...] = (
         strips.schedule_strip_depthwise,
         {"lanes": fixed_domain(*LEAST)},
         needed_features=frozenset({"scalable"}),
-        dominates=_BY_ROWS,
     ),
     Rule(
         "matrix vectors",
@@ -137,7 +129,6 @@ OURS: tuple[Rule, ...] = (
         matrix.schedule_by_tile,
         {"tile": vectors.vector_product_tiles},
         search_domains={"tile": spaces.vector_tiles},
-        dominates=("matrix float", "matrix dsp", *_PLAIN, "vectors"),
     ),
     Rule(
         "window vectors",
@@ -145,7 +136,6 @@ OURS: tuple[Rule, ...] = (
         windows.schedule_windows,
         {"tile": windows.window_tiles},
         search_domains={"tile": spaces.window_tiles},
-        dominates=(*_BY_ROWS, "vectors"),
     ),
     Rule(
         "depthwise vectors",
@@ -153,7 +143,6 @@ OURS: tuple[Rule, ...] = (
         vectors.schedule_vector_depthwise,
         {"pixels": fixed_domain(vectors.DEPTHWISE_PIXELS), "pairs": vectors.default_tap_pairs},
         search_domains={"pixels": fixed_domain(*range(1, 13)), "pairs": vectors.search_tap_pairs},
-        dominates=_BY_ROWS,
     ),
     Rule(
         "matrix bit pairs",
@@ -162,14 +151,12 @@ OURS: tuple[Rule, ...] = (
         {"tile": bit_pair_tiles},
         low_memory={"tile": matrix.domain_of_fewer_rows},
         needed_features=frozenset({"pairs"}),
-        dominates=("matrix bits", *_BYTES),
     ),
     Rule(
         "matrix opened columns",
         matches_lookup_columns,
         schedule_lookup_columns,
         needed_features=frozenset({"pairs"}),
-        dominates=_BYTES,
     ),
     Rule(
         "matrix unit",
@@ -185,7 +172,6 @@ OURS: tuple[Rule, ...] = (
         matrix.schedule_by_tile,
         {"tile": bit_scalar_tiles},
         low_memory={"tile": matrix.domain_of_fewer_rows},
-        dominates=_BYTES,
     ),
     Rule(
         "matrix mve",
@@ -194,17 +180,15 @@ OURS: tuple[Rule, ...] = (
         {"sums": default_sums},
         search_domains={"sums": search_sums},
         needed_features=frozenset({"lanes"}),
-        dominates=("matrix bit pairs", "matrix bits", *_BYTES),
     ),
-    Rule("matrix half", matches_float16_product, schedule_float16_product, dominates=(*_PLAIN, "vectors")),
-    Rule("window half", matches_float16_depthwise, schedule_float16_depthwise, dominates=(*_BY_ROWS, "vectors")),
+    Rule("matrix half", matches_float16_product, schedule_float16_product),
+    Rule("window half", matches_float16_depthwise, schedule_float16_depthwise),
     Rule(
         "matrix pairs",
         swar_rules.matches_pixel_pairs,
         swar_rules.schedule_pixel_pairs,
         {"pairs": swar_rules.default_pixel_pairs, "channels": swar_rules.default_channels},
         search_domains={"pairs": swar_rules.search_pixel_pairs, "channels": swar_rules.search_channels},
-        dominates=_PLAIN,
     ),
     Rule(
         "matrix quads",
@@ -212,7 +196,6 @@ OURS: tuple[Rule, ...] = (
         swar_rules.schedule_channel_quads,
         {"quads": fixed_domain(1)},
         search_domains={"quads": swar_rules.search_quads},
-        dominates=_PLAIN,
     ),
     Rule(
         "matrix float",
@@ -222,7 +205,6 @@ OURS: tuple[Rule, ...] = (
         search_domains={"tile": spaces.float_tiles},
         low_memory={"tile": matrix.domain_of_fewer_rows},
         needed_features=frozenset({"fma"}),
-        dominates=_PLAIN,
     ),
     Rule(
         "matrix opened",
@@ -230,7 +212,6 @@ OURS: tuple[Rule, ...] = (
         matrix.schedule_by_tile,
         {"tile": matrix.float_by_int8_tiles},
         low_memory={"tile": matrix.domain_of_fewer_rows},
-        dominates=("matrix bits", *_PLAIN),
     ),
     Rule(
         "matrix dsp",
@@ -240,7 +221,6 @@ OURS: tuple[Rule, ...] = (
         search_domains={"tile": spaces.pair_tiles},
         low_memory={"tile": matrix.domain_of_fewer_rows},
         needed_features=frozenset({"pairs"}),
-        dominates=_PLAIN,
     ),
     Rule(
         "matrix",
@@ -257,7 +237,6 @@ OURS: tuple[Rule, ...] = (
         {"held": winograd.default_tile_counts, "unroll": winograd.default_unroll},
         search_domains={"held": winograd.search_tile_counts, "unroll": winograd.search_unrolls},
         needed_features=frozenset({"pairs"}),
-        dominates=_ANY,
     ),
     Rule(
         "winograd floats",
@@ -266,7 +245,6 @@ OURS: tuple[Rule, ...] = (
         {"square": winograd.default_square, "unroll": winograd.default_unroll},
         search_domains={"square": winograd.search_squares, "unroll": winograd.search_unrolls},
         needed_features=frozenset({"fma"}),
-        dominates=(*_ANY, "vectors"),
     ),
     Rule(
         "depthwise mve",
@@ -283,7 +261,6 @@ OURS: tuple[Rule, ...] = (
             "taps": spaces.lane_taps,
         },
         needed_features=frozenset({"lanes"}),
-        dominates=("depthwise dsp", *_BY_ROWS),
     ),
     Rule(
         "depthwise dsp",
@@ -292,14 +269,12 @@ OURS: tuple[Rule, ...] = (
         {"walk": depthwise.pair_walks},
         search_domains={"walk": spaces.pair_walks},
         needed_features=frozenset({"pairs"}),
-        dominates=_BY_ROWS,
     ),
     Rule(
         "depthwise planes",
         depthwise.matches_single_products,
         depthwise.schedule_by_planes,
         {"walk": depthwise.single_walks},
-        dominates=_ANY,
         search_domains={"walk": spaces.single_walks},
     ),
     Rule(
@@ -309,9 +284,8 @@ OURS: tuple[Rule, ...] = (
         {"walk": depthwise.byte_walks},
         search_domains={"walk": spaces.single_walks},
         needed_features=frozenset({"unsigned_bytes"}),
-        dominates=_BY_ROWS,
     ),
-    Rule("depthwise", depthwise.matches_window_sum, depthwise.schedule_by_rows, dominates=_ANY),
+    Rule("depthwise", depthwise.matches_window_sum, depthwise.schedule_by_rows),
     Rule("runs", matches_copy_loops, schedule_copy_loops, {"unrolled": fixed_domain(False, True)}),
     Rule("generic", _is_not_tiled_product, schedule_generic, {"unrolled": fixed_domain(False, True)}),
     Rule(
@@ -354,20 +328,15 @@ def candidate_schedules(
     """Return the candidate schedules of a function, at least one, from built-in rules and from rules of the user. Each
     has a name for reports.
 
-    ``op``: first operator of the kernel. ``low_memory``: also return schedules with small workspaces, including those of
-    rules that other rules dominate in time."""
+    ``op``: first operator of the kernel. ``low_memory``: also return schedules with small workspaces, which take more
+    time."""
     own = [(rule, schedule) for rule in RULES.values() for schedule in rule.schedules(func, op, target)]
     alone = tuple(schedule for rule, schedule in own if rule.alone)
     start = canonicalise_for_target(func, target)
-    ours = (
-        []
-        if alone
-        else [s for rule in matching_rules(OURS, start, target) for s in rule.schedules(start, target, goal)]
-    )
-    if low_memory and not alone:
-        ours += [
-            s for rule in OURS if rule.applies_to(start, target) for s in rule.low_memory_schedules(start, target, goal)
-        ]
+    matching = [] if alone else [rule for rule in OURS if rule.applies_to(start, target)]
+    ours = [schedule for rule in matching for schedule in rule.schedules(start, target, goal)]
+    if low_memory:
+        ours += [schedule for rule in matching for schedule in rule.low_memory_schedules(start, target, goal)]
     by_trace: dict[tuple[Step, ...], Schedule] = {}  # a decision that changes nothing gives the same steps
     for schedule in alone or (*ours, *(schedule for _, schedule in own)):
         by_trace.setdefault(schedule.trace, schedule)

@@ -2,8 +2,8 @@
 that pay, else row by row.
 
 The walks over a plane (orders in which outputs are computed) are instances of
-:mod:`microc.schedule.rules.templates`. If one of their rules matches, it dominates the rule that computes rows of
-all channels, because that rule loads every weight again for two outputs."""
+:mod:`microc.schedule.rules.templates`. The rule that computes rows of all channels loads every weight again for two
+outputs, but its code is short."""
 
 from __future__ import annotations
 

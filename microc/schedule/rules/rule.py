@@ -48,16 +48,13 @@ class Rule:
       the domain in ``decisions``.
     - ``low_memory``: by name, a function that changes the domain of a decision such that schedules need less workspace, but
       more time.
-    - ``needed_features``: features that the core must have.
-    - ``dominates``: names of rules that cannot give a better schedule where this rule matches, and are then skipped. The
-      reason is in the rule's module."""
+    - ``needed_features``: features that the core must have."""
 
     name: str
     matches: Matches
     build: Callable[[Schedule, Target, Decisions], Schedule | None]
     decisions: Mapping[str, Domain] = field(default_factory=dict)
     needed_features: frozenset[str] = frozenset()
-    dominates: tuple[str, ...] = ()
     search_domains: Mapping[str, Domain] = field(default_factory=dict)
     low_memory: Mapping[str, Callable[[Domain], Domain]] = field(default_factory=dict)
 
@@ -105,13 +102,6 @@ def _combine_domains(
     """Iterate over all combinations of values of the decisions, given the domain of each decision."""
     for values in itertools.product(*(domain(start, target, goal) for domain in domains.values())):
         yield dict(zip(domains, values, strict=True))
-
-
-def matching_rules(rules: Sequence[Rule], start: Schedule, target: Target) -> list[Rule]:
-    """Return the rules that match a function, in order, without rules that another matching rule dominates."""
-    matching = [rule for rule in rules if rule.applies_to(start, target)]
-    dominated = {name for rule in matching for name in rule.dominates}
-    return [rule for rule in matching if rule.name not in dominated]
 
 
 def fixed_domain(*values: Any) -> Domain:

@@ -265,7 +265,11 @@ def test_equals_the_network_of_fixed_sizes(name: str, tmp_path: Path) -> None:
         shapes = {t["label"]: a.shape for t, a in zip(library.inputs, arrays, strict=True)}
         fixed = microc.compile(path, input_shapes=shapes)
         for got, want in zip(several(library(*arrays)), several(fixed(*arrays)), strict=True):
-            assert got.shape == want.shape and got.tobytes() == want.tobytes(), sizes
+            assert got.shape == want.shape
+            if np.issubdtype(want.dtype, np.floating):  # another schedule may add in another order
+                np.testing.assert_allclose(got, want, rtol=0, atol=2e-7 * np.abs(want).max(), err_msg=str(sizes))
+            else:
+                assert got.tobytes() == want.tobytes(), sizes
 
 
 def test_weights_are_halves_as_in_the_network_of_fixed_sizes(tmp_path: Path) -> None:
