@@ -34,7 +34,7 @@ STANDS_FOR = {
     "pyproject.toml": ("tests/test_wheel.py",),
 }
 """Python files that read files of other kinds, by the beginning of their paths."""
-ALWAYS = ("tests/test_floors.py", "tests/test_guides.py")
+ALWAYS = ("tests/test_floors.py", "tests/test_guides.py", "tests/test_design_page.py", "tests/golden/test_golden.py")
 
 
 def modules(root: Path = ROOT) -> dict[str, str]:

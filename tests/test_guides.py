@@ -65,9 +65,9 @@ def test_paths_of_guides_exist(guide: Path) -> None:
 def test_the_example_of_a_unary_function_is_a_row() -> None:
     """The row that CONTRIBUTING.md shows has the fields of today, and its loops compute what its reference does."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    source = re.search(r'```python\n(Unary\(\n    "tan".*?\n\))\n```', text, re.DOTALL)
+    source = re.search(r'```python\n(UnaryFunction\(\n    "tan".*?\n\))\n```', text, re.DOTALL)
     assert source
-    row = eval(source[1], {"Unary": scalar_functions.UnaryFunction, "np": np, "ir": ir})
+    row = eval(source[1], {"UnaryFunction": scalar_functions.UnaryFunction, "np": np, "ir": ir})
     assert row.scalar({}, ir.Var("x", "float32")).dtype == "float32"
     np.testing.assert_allclose(row.array({}, np.array(0.5)), np.tan(0.5))
 

@@ -246,7 +246,7 @@ def _add_model_commands(add_command: AddCommand) -> None:
         help="core, such as cortex-m4 (default: the board's, or this computer)",
     )
     command.add_argument(
-        "--full", action="store_true", help="listings of the function after every schedule step and lowering pass"
+        "--full", action="store_true", help="listings after every step and pass, or intrinsics that no layer calls"
     )
     add_compile_options(command)
     command = add_command(

@@ -94,6 +94,17 @@ class Intrin:
     scalable: bool = False
 
     @property
+    def is_scalar(self) -> bool:
+        """True if it computes a scalar from scalars by a formula, so that schedules can select it where the formula
+        occurs. A parameter alone is no formula."""
+        return (
+            not self.lanes
+            and isinstance(self.meaning, Expr)
+            and not isinstance(self.meaning, Var)
+            and all(isinstance(param, Var) for param in self.params)
+        )
+
+    @property
     def result(self) -> str:
         """The dtype of the value; empty for an intrinsic that only writes to memory."""
         if isinstance(self.meaning, Stmt):

@@ -29,12 +29,16 @@ from microc.compiler.pipeline import compile_network
 from microc.device.boards import load_board
 from microc.errors import UsageError, similar_names_hint
 from microc.graph.ir import shorten_text
+from microc.isa import SCALAR, TENSOR
 from microc.module import Call, Module, Trial
 from microc.reports.layers import describe_tensor_memories, describe_tensor_unit_use, format_tensor_unit_table
 from microc.reports.text_tables import format_integer as format_integer
 from microc.reports.text_tables import format_pairs, format_table, memory_usage_rows
 from microc.schedule.cost.cost_model import Cost
+from microc.schedule.cost.operation_counts import IntrinsicCost, scalar_intrinsic_costs
 from microc.target import Board, Goal, Target, target_for
+from microc.tir import ir
+from microc.tir.rewrite import walk_all_exprs
 from microc.tir.text import to_text
 
 if TYPE_CHECKING:
@@ -81,12 +85,16 @@ class Explanation:
     def text(self, *, full: bool = False, width: int = 0) -> str:
         """Format the explanation as text.
 
-        ``full``: also print the kernel's function after every schedule step and every lowering pass, and the schedule steps
-        of all candidates. ``width``: largest width of tables in characters, 0: unlimited. Code is not wrapped."""
+        ``full``: also print, for a kernel, its function after every schedule step and every lowering pass, and the schedule
+        steps of all candidates; for a network, the intrinsics of the core that no kernel calls, with reasons.
+        ``width``: largest width of tables in characters, 0: unlimited. Code is not wrapped."""
         if self.kernel is None:
             rows = memory_usage_rows(describe_tensor_memories(self.module))
             memories = f"\n\nmemories\n{format_pairs(rows, width)}" if rows else ""
-            return _network_steps_table(self.module, width) + memories + _trials_table(self.module.trials, width)
+            unused = unused_intrinsics(self.module, self.target) if full else {}
+            reasons = f"\n\nunused intrinsics\n{format_pairs(list(unused.items()), width)}" if unused else ""
+            tried = _trials_table(self.module.trials, width)
+            return _network_steps_table(self.module, width) + memories + tried + reasons
         return "\n\n".join(_kernel_paragraphs(self.kernel, self.target, full=full, line_width=width))
 
     @registers_own_plugins
@@ -101,6 +109,7 @@ class Explanation:
                 "memories": memories,
                 "trials": [asdict(trial) for trial in self.module.trials],
                 "layers": [_describe_step(k, call) for k, call in enumerate(self.module.calls)],
+                **({"unused_intrinsics": unused_intrinsics(self.module, self.target)} if full else {}),
             }
         return {**data, "kernel": _describe_kernel(self.kernel, full=full)}
 
@@ -141,6 +150,28 @@ def explain(
     )
     kernel = derive_kernel(compilation, find_step_of_layer(compilation.module, wanted)) if wanted else None
     return Explanation(compilation.module, target_core, compilation.kernel_builder.goal, kernel, parsed_options.plugins)
+
+
+def unused_intrinsics(module: Module, target: Target) -> dict[str, str]:
+    """Return the intrinsics with a C body on the core that no kernel of a network calls, each with the reason."""
+    core = target.core
+    called = {x.name for kernel in module.kernels for x in walk_all_exprs(kernel.func.body) if isinstance(x, ir.Call)}
+    costs = {cost.name: cost for cost in scalar_intrinsic_costs(target)}
+    bodies = dict.fromkeys(name for instructions in core.sets for name in instructions.bodies if name in SCALAR)
+    return {name: _reason_of_no_call(name, core.has, costs.get(name)) for name in sorted(bodies.keys() - called)}
+
+
+def _reason_of_no_call(name: str, features: frozenset[str], cost: IntrinsicCost | None) -> str:
+    """Explain why no kernel calls an intrinsic. ``features``: those of the core. ``cost``: costs of a scalar intrinsic."""
+    users = [tensor for tensor in TENSOR.values() if name in tensor.required_intrinsics]
+    missing = min((sorted(tensor.required_intrinsics - features) for tensor in users), key=len, default=[])
+    if missing:
+        return f"it is used together with {', '.join(missing)}, for which the core has no C body"
+    if users or cost is None:
+        return "no schedule of this network calls it"
+    if cost.body >= cost.meaning:
+        return f"it takes {cost.body:g} instructions; portable C that computes the same takes {cost.meaning:g}"
+    return "its meaning does not occur in this network"
 
 
 def find_step_of_layer(module: Module, layer_query: str) -> int:

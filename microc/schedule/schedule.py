@@ -252,9 +252,10 @@ class Schedule:
         """Replace a rounding shift whose distance changes in the innermost loop by two shifts."""
         return self.apply("select_rounding")
 
-    def select_saturation(self) -> Schedule:
-        """Replace ``min(max(x, low), high)`` by a saturating intrinsic such as ``saturate_i8(x)``."""
-        return self.apply("select_saturation")
+    def select_intrinsics(self, *names: str) -> Schedule:
+        """:func:`microc.schedule.primitives.intrinsic_selection.select_intrinsics`: call the intrinsics ``names`` where
+        their meanings occur."""
+        return self.apply("select_intrinsics", names)
 
     def select_high_mul(self) -> Schedule:
         """Compute high halves of 64-bit products from 32-bit products of parts of the operands, for cores on which
@@ -265,17 +266,9 @@ class Schedule:
         """Replace ``high_mac(2 x, m, 2 k) >> s`` by ``high_mac(x, m, k) >> (s - 1)``, which saves the doubling."""
         return self.apply("select_high_mac")
 
-    def select_clamp(self) -> Schedule:
-        """Replace clamping to int8 by the intrinsic ``clamp8``."""
-        return self.apply("select_clamp")
-
     def select_fma(self) -> Schedule:
         """Contract sums of float32 products, ``c[i] = c[i] + a * b``, to ``c[i] = fma(a, b, c[i])``, which rounds once."""
         return self.apply("select_fma")
-
-    def select_byte_products(self) -> Schedule:
-        """Replace products of two bytes that are widened to 32 bits by an instruction that multiplies bytes."""
-        return self.apply("select_byte_products")
 
     def select_conversion(self) -> Schedule:
         """Replace rounding of floats to int32 by the intrinsic ``nearest_i32``."""

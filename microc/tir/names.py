@@ -18,6 +18,10 @@ SATURATED: Final = MappingProxyType(
     {"saturate_i8": (-128, 127), "saturate_u8": (0, 255), "saturate_i16": (-32768, 32767)}
 )
 """Result ranges of saturating intrinsics, by name. An intrinsic with the suffix ``_half`` shifts right by one first."""
+RESULT_RANGES: Final = MappingProxyType(
+    {**SATURATED, **{f"{name}_half": span for name, span in SATURATED.items()}, "clamp8": (-128, 127)}
+)
+"""Ranges of the results of intrinsics, by name, from which indices are proved."""
 ACC: Final = "acc"
 """Name of the block that computes a reduction: a matrix product, a convolution or a pooling."""
 OUT: Final = "out"

@@ -33,7 +33,7 @@ from microc.tir.analysis.simplification import (
     with_declared_buffer,
     with_declared_name,
 )
-from microc.tir.names import SATURATED
+from microc.tir.names import RESULT_RANGES
 from microc.tir.operators import BINARY, FUNCTIONS, UNARY
 from microc.tir.symbolic import require_constant_sizes
 from microc.tir.text.print import format_expr
@@ -138,7 +138,7 @@ class _Verifier:
                     self.unchecked[var] = constant
                 known = let_context(var, value, position.known)
                 if dtypes.is_integer(value.dtype) and (
-                    self.numbers or any(map(_saturated_range, rewrite.walk_expr(value)))
+                    self.numbers or any(map(_range_of_call, rewrite.walk_expr(value)))
                 ):
                     known = known.with_variable(var, self.range_of_value(value, position), opaque=var in known.opaque)
                 self.check_statement(body, WalkPosition(names, known, position.around))
@@ -383,7 +383,7 @@ class _Verifier:
         bounded: dict[ir.Expr, tuple[ir.Var, intervals.Interval]] = {}
 
         def name_bounded_load(subexpression: ir.Expr) -> ir.Expr:
-            span = _saturated_range(subexpression)
+            span = _range_of_call(subexpression)
             if isinstance(subexpression, ir.Load) and subexpression.buffer.scope == "const":
                 span = self.numbers.get(subexpression.buffer.name)
             if span is None:
@@ -452,9 +452,9 @@ class _Verifier:
         return any(isinstance(x, (ir.Load, ir.Call)) for x in rewrite.walk_expr(value))
 
 
-def _saturated_range(x: ir.Expr) -> intervals.Interval | None:
-    """Return the range of the result of a saturating intrinsic; None if the expression is not a call of one."""
-    return SATURATED.get(x.name.removesuffix("_half")) if isinstance(x, ir.Call) else None
+def _range_of_call(x: ir.Expr) -> intervals.Interval | None:
+    """Return the range of the result of an intrinsic; None if it is unknown, or if the expression is not a call."""
+    return RESULT_RANGES.get(x.name) if isinstance(x, ir.Call) else None
 
 
 def _format_axis(axis: int, buffer: ir.Buffer) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from microc.base.dtypes import Array
-from microc.schedule.primitives.selection import ERRORS, LOGARITHMS, select_functions
+from microc.schedule.primitives.float_functions import ERRORS, LOGARITHMS, select_functions
 from microc.schedule.rules.around_rules import canonicalise_for_target
 from microc.schedule.rules.rule import FAST_MATH
 from microc.target import target_for

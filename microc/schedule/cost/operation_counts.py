@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
 
 from microc.base import dtypes
-from microc.isa import SCALAR, Costs, c_bodies_of_intrinsic, c_body_for_cost_model
+from microc.isa import CORES, SCALAR, Costs, c_bodies_of_intrinsic, c_body_for_cost_model
 from microc.isa.instruction_set import SILENT, Body
 from microc.target import Target
 from microc.tir import ir
@@ -162,6 +164,12 @@ class Selector:
             return _sum(body.counts())
         lane = self._count_portable_meaning(SCALAR[name].meaning)
         return {kind: n * max(SCALAR[name].lanes, 1) for kind, n in lane.items()}
+
+    def cost_of_intrinsic(self, name: str) -> IntrinsicCost:
+        """Count the instructions of the C body of a scalar intrinsic, and of its meaning."""
+        counts = self.count_call(name, SCALAR[name].result), self._count_portable_meaning(SCALAR[name].meaning)
+        body, meaning = (sum(n * self.core.length(kind) for kind, n in count.items()) for count in counts)
+        return IntrinsicCost(name, body, meaning)
 
     def _body_of_intrinsic(self, name: str) -> Body | None:
         """Return the C body of an intrinsic on the core. None if the core has none, and for mathematical functions."""
@@ -416,6 +424,31 @@ class Selector:
                 return {"call_float_compare" if operation == "compare" else "call_float_add": 1}
             return {"float": 1, "alu": int(operation == "compare")}
         return {"alu": 2 if dtypes.nbytes(dtype) > 4 else 1}
+
+
+class IntrinsicCost(NamedTuple):
+    """Instructions of a scalar intrinsic on a core. ``body``: of its C body there. ``meaning``: of the portable C that
+    computes the same."""
+
+    name: str
+    body: float
+    meaning: float
+
+
+def scalar_intrinsic_costs(target: Target) -> tuple[IntrinsicCost, ...]:
+    """Return the costs of the scalar intrinsics for which the target's core, or a plugin, has C bodies, sorted by name.
+
+    Schedules call an intrinsic where its meaning occurs if its body takes fewer instructions."""
+    return _costs_with_registries(target, CORES.entries, SCALAR.entries)
+
+
+@lru_cache(maxsize=64)
+def _costs_with_registries(target: Target, _cores: object, _intrinsics: object) -> tuple[IntrinsicCost, ...]:
+    """Return :func:`scalar_intrinsic_costs`. The contents of the registries are part of the key, since plugins extend
+    them."""
+    selector, features = Selector(target), target.core.has
+    names = (name for name, each in SCALAR.items() if each.is_scalar and (name in features or each.bodies))
+    return tuple(selector.cost_of_intrinsic(name) for name in sorted(names))
 
 
 def _skip_reinterpretations(expr: ir.Expr) -> ir.Expr:

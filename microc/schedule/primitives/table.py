@@ -12,6 +12,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 from microc.errors import ScheduleError
 from microc.schedule.primitives import (
     compute_at,
+    float_functions,
+    intrinsic_selection,
     loops,
     padding,
     reductions,
@@ -23,8 +25,6 @@ from microc.schedule.primitives import (
 )
 from microc.schedule.primitives import loops as doubling
 from microc.schedule.primitives import loops as flags
-from microc.schedule.primitives import selection as conversion
-from microc.schedule.primitives import selection as polynomials
 from microc.schedule.primitives import storage as packing
 from microc.schedule.primitives import tensorize as pairing
 from microc.schedule.primitives import tensorize as tap_pairs
@@ -63,14 +63,12 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
         "tensorize_bits": tensorize_bits.tensorize_bits,
         "tensorize_bit_columns": tensorize_bits.tensorize_bit_columns,
         "select_rounding": selection.select_rounding,
-        "select_saturation": selection.select_saturation,
         "select_fma": selection.select_fma,
-        "select_byte_products": selection.select_byte_products,
-        "select_conversion": conversion.select_conversion,
-        "select_functions": polynomials.select_functions,
+        "select_conversion": selection.select_conversion,
+        "select_functions": float_functions.select_functions,
         "select_high_mul": selection.select_high_mul,
         "select_high_mac": selection.select_high_mac,
-        "select_clamp": selection.select_clamp,
+        "select_intrinsics": intrinsic_selection.select_intrinsics,
         "align_rows": tensor_unit.align_rows,
         "double_buffer": tensor_unit.double_buffer,
         "compile_with": flags.compile_with,

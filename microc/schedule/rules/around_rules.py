@@ -10,7 +10,9 @@ from math import prod
 from microc.errors import ScheduleError
 from microc.schedule.choose import Choice
 from microc.schedule.cost.cost_model import estimate
+from microc.schedule.cost.operation_counts import scalar_intrinsic_costs
 from microc.schedule.primitives.compute_at import stored_buffer
+from microc.schedule.primitives.intrinsic_selection import find_intrinsics
 from microc.schedule.primitives.loops import is_used_only_in_loop
 from microc.schedule.primitives.tree import find_loop
 from microc.schedule.rules.generic import blocks_of, inline_elementwise, is_operator_scheduled
@@ -93,21 +95,20 @@ def _drop_idle_step(before: Schedule, after: Schedule) -> Schedule:
 
 
 def select_instructions(schedule: Schedule, target: Target) -> Schedule:
-    """Select instructions of the core that do not depend on the loops: for rounding, clamping, FMA, conversion and
-    saturation."""
-    if not target.has("lanes"):  # MVE matches the original form of the rounding
-        schedule = schedule.select_rounding()
-    if target.has("high_mul"):
-        schedule = schedule.select_high_mul()
-    if target.has("clamp8"):
-        schedule = schedule.select_clamp()
-    if target.has("fma"):
-        schedule = schedule.select_fma()
-    if target.has("mul_i8"):
-        schedule = schedule.select_byte_products()
-    if target.has("nearest_i32"):
-        schedule = schedule.select_conversion()
-    return schedule.select_saturation() if target.has("saturate_i8") else schedule
+    """Select instructions of the core that do not depend on the loops: for rounding, FMA, conversion, and all scalar
+    intrinsics whose meanings occur and take more instructions than their C bodies."""
+    steps = {
+        "select_rounding": not target.has("lanes"),  # MVE matches the original form of the rounding
+        "select_high_mul": target.has("high_mul"),
+        "select_fma": target.has("fma"),
+        "select_conversion": target.has("nearest_i32"),
+    }
+    for primitive, is_useful in steps.items():
+        if is_useful:
+            schedule = _drop_idle_step(schedule, schedule.apply(primitive))
+    cheaper = [cost.name for cost in scalar_intrinsic_costs(target) if cost.body < cost.meaning]
+    used = find_intrinsics(schedule.func, cheaper)
+    return schedule.select_intrinsics(*used) if used else schedule
 
 
 # ---- Threads: split the outermost loops of large kernels, in any schedule, after it was chosen

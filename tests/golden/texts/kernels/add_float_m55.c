@@ -5,8 +5,7 @@
  * out[i0 < 8]: float32 = a[i0] + b[i0]
  *     # magnitude = 0
  *
- * set_kind(i0, vectorized) annotate_loop(i0, lanes, 4) annotate_loop(i0, floats, 2) select_fma() select_conversion()
- * select_saturation()
+ * set_kind(i0, vectorized) annotate_loop(i0, lanes, 4) annotate_loop(i0, floats, 2)
  */
 NET_KERNEL add_v0(const float *a, const float *b, float *out)
 {

@@ -6,7 +6,7 @@
  *     int8(min(max(high_mac_round((int32(a[i0]) - 1 << 19) + (high_mac_round(int32(b[i0]) - -5 << 20 << 1, 1500000000, (int32(b[i0]) - -5 << 20 >> 31) + 1) >> 1) << 1, 1300000000, ((int32(a[i0]) - 1 << 19) + (high_mac_round(int32(b[i0]) - -5 << 20 << 1, 1500000000, (int32(b[i0]) - -5 << 20 >> 31) + 1) >> 1) >> 31) + 917504) >> 18, -128), 127))
  *     # magnitude = 0
  *
- * select_rounding() select_fma() select_conversion() select_saturation()
+ * select_intrinsics((saturate_i8))
  */
 NET_KERNEL qadd_v0(const int8_t *a, const int8_t *b, int8_t *out)
 {

@@ -5,8 +5,7 @@
  * pool[n < 1, c < 2]: int8 =
  *     int8(truncdiv(select(acc[n, c] > 0, acc[n, c] + truncdiv(16, 2), acc[n, c] - truncdiv(16, 2)), 16))
  *
- * decompose_reduction(acc, k) reverse_compute_at(pool, c) set_scope(acc, register) select_rounding() select_high_mul()
- * select_clamp()
+ * decompose_reduction(acc, k) reverse_compute_at(pool, c) set_scope(acc, register)
  */
 NET_KERNEL avg_pool2d_v0(const int8_t *data, int8_t *pool)
 {

@@ -4,7 +4,6 @@
  * out[i0 < 5]: int8 = int8(min(max(int32(x[i0]), -128), 100))
  *     # magnitude = 0
  *
- * select_rounding() select_high_mul() select_clamp()
  */
 NET_KERNEL clip_v0(const int8_t *x, int8_t *out)
 {

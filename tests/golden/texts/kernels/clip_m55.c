@@ -4,8 +4,7 @@
  * out[i0 < 8]: int8 = int8(min(max(int32(x[i0]), -128), 100))
  *     # magnitude = 0
  *
- * set_kind(i0, vectorized) annotate_loop(i0, lanes, 4) annotate_loop(i0, floats, 2) select_fma() select_conversion()
- * select_saturation()
+ * set_kind(i0, vectorized) annotate_loop(i0, lanes, 4) annotate_loop(i0, floats, 2)
  */
 NET_KERNEL clip_v0(const int8_t *x, int8_t *out)
 {

@@ -4,7 +4,7 @@
  * y: int8[2, 8]
  * joined[n < 2, i < 16]: int8 = select(i < 8, x[n, i - 0], y[n, i - 8])
  *
- * set_kind(i, vectorized) select_rounding() select_fma() select_conversion() select_saturation()
+ * set_kind(i, vectorized)
  */
 NET_KERNEL concat_v0(const int8_t *x, const int8_t *y, int8_t *joined)
 {

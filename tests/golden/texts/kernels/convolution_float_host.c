@@ -9,7 +9,7 @@
  *
  * split(x, (None, 2)) reorder((x_0, c, ky, kx, x_1)) decompose_reduction(acc, ky) reverse_compute_at(out, c)
  * set_scope(acc, register) set_kind(kx, unrolled) set_kind(ky, unrolled) set_kind(x_1, unrolled) set_kind(x_1_init,
- * unrolled) set_kind(x_out_1, unrolled) select_rounding()
+ * unrolled) set_kind(x_out_1, unrolled)
  */
 NET_KERNEL conv2d_v0(const float *data, const float *restrict weight, const float *restrict bias, float *out)
 {

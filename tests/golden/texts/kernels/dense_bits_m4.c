@@ -16,8 +16,8 @@
  * k_1, p_1, o_1, k_2)) decompose_reduction(acc, k_0) reverse_compute_at(out, o_0) set_scope(acc, register)
  * compute_at(data_workspace, p_0) set_dtype(data_workspace, int16) set_kind(data_workspace_i1_1, vectorized)
  * tensorize_bit_columns(weight, o_1, k_0) set_kind(p_1_init, unrolled) set_kind(o_1_init, unrolled) set_kind(k_1,
- * unrolled) set_kind(p_1, unrolled) set_kind(p_out_1, unrolled) set_kind(o_out_1, unrolled) select_rounding() select_fma()
- * select_conversion() select_saturation()
+ * unrolled) set_kind(p_1, unrolled) set_kind(p_out_1, unrolled) set_kind(o_out_1, unrolled)
+ * select_intrinsics((saturate_i8))
  */
 NET_KERNEL dense_v1(const int8_t *data, const int32_t *restrict weight, const int32_t *restrict bias, int8_t *out,
     int16_t *data_workspace)

@@ -16,8 +16,7 @@
  * annotate_loop(k_1, lanes, 4) annotate_loop(k_1, floats, 3) reorder((o_acc_1_init, o_acc_2_init, o_acc_3_init,
  * p_acc_1_init)) set_kind(p_acc_1_init, unrolled) set_kind(o_acc_3_init, vectorized) annotate_loop(o_acc_3_init, lanes, 4)
  * annotate_loop(o_acc_3_init, floats, 2) reorder((o_out_1, p_out_1)) set_kind(p_out_1, unrolled) set_kind(o_out_1,
- * vectorized) annotate_loop(o_out_1, lanes, 4) annotate_loop(o_out_1, floats, 2) select_fma() select_conversion()
- * select_saturation()
+ * vectorized) annotate_loop(o_out_1, lanes, 4) annotate_loop(o_out_1, floats, 2)
  */
 NET_KERNEL dense_v1(const float *data, const uint16_t *restrict weight, const float *restrict bias, float *out,
     uint16_t *patch)

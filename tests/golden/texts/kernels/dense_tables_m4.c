@@ -16,7 +16,6 @@
  * pack_bits(weight, 1, neighbours, 0, 1) split(weight_workspace_i1_1, (None, 8)) set_kind(weight_workspace_i1_1_1,
  * unrolled) tensorize(k_2, dot4_int16_int16) set_kind(p_2_init, unrolled) set_kind(o_1_init, unrolled) set_kind(k_1,
  * unrolled) set_kind(p_2, unrolled) set_kind(o_1, unrolled) set_kind(p_out_1, unrolled) set_kind(o_out_1, unrolled)
- * select_rounding() select_fma() select_conversion() select_saturation()
  */
 NET_KERNEL dense_v0(const int8_t *data, const int8_t *restrict weight, int32_t *out, int16_t *data_workspace,
     int16_t *weight_workspace)

@@ -16,8 +16,7 @@
  * storage_align(data_workspace, 3, 2) transform_layout(weight, ((None), (None), (None)), (2, 0, 1)) set_dtype(weight,
  * int16) double_reduction(acc, weight) tensorize(x_1, correlate_4x2_s1) compute_at(data_workspace, c)
  * reorder((data_workspace_i1_1, data_workspace_i2_1)) set_kind(data_workspace_i2_1, vectorized) set_kind(kx_0, unrolled)
- * set_kind(ky, unrolled) set_kind(x_1_init, unrolled) set_kind(x_out_1, unrolled) select_rounding() select_fma()
- * select_conversion() select_saturation()
+ * set_kind(ky, unrolled) set_kind(x_1_init, unrolled) set_kind(x_out_1, unrolled) select_intrinsics((saturate_i8))
  */
 NET_KERNEL depthwise_conv2d_v1(const int8_t *data, const int16_t *restrict weight, const int32_t *restrict bias,
     int8_t *out, int16_t *data_workspace)

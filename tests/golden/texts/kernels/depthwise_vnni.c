@@ -15,7 +15,7 @@
  * set_kind(x_1_init, unrolled) set_kind(c_1_init, vectorized) annotate_loop(c_1_init, lanes, 8) annotate_loop(c_1_init,
  * floats, 1) set_kind(x_1, unrolled) set_kind(c_1, vectorized) annotate_loop(c_1, lanes, 8) annotate_loop(c_1, floats, 1)
  * set_kind(x_out_1, unrolled) set_kind(c_out_1, vectorized) annotate_loop(c_out_1, lanes, 8) annotate_loop(c_out_1,
- * floats, 1) select_rounding() select_fma()
+ * floats, 1)
  */
 NET_KERNEL depthwise_conv2d_v1(const int8_t *data, const int32_t *restrict weight, const int32_t *restrict bias,
     int8_t *out)

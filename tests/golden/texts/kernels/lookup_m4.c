@@ -5,7 +5,6 @@
  * out[i0 < 9]: int8 = table[int32(x[i0]) - -128]
  *     # magnitude = 0
  *
- * select_rounding() select_fma() select_conversion() select_saturation()
  */
 NET_KERNEL lookup_v0(const int8_t *x, const int8_t *restrict table, int8_t *out)
 {

@@ -6,7 +6,7 @@
  * pool[n < 1, y < 2, x < 2, c < 4]: int8 = int8(acc[n, y, x, c])
  *
  * decompose_reduction(acc, ky) reverse_compute_at(pool, c) set_scope(acc, register) set_kind(kx, unrolled) set_kind(ky,
- * unrolled) set_kind(c, vectorized) select_rounding() select_fma() select_conversion() select_saturation()
+ * unrolled) set_kind(c, vectorized)
  */
 NET_KERNEL max_pool2d_v0(const int8_t *data, int8_t *pool)
 {

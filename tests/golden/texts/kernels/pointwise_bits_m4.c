@@ -17,7 +17,7 @@
  * compute_at(data_workspace, p_0) set_dtype(data_workspace, int16) set_kind(data_workspace_i1_1, vectorized)
  * tensorize_bits(weight, k_2, k_0, 4) set_kind(p_1_init, unrolled) set_kind(o_1_init, unrolled) set_kind(k_1, unrolled)
  * set_kind(p_1, unrolled) set_kind(o_1, unrolled) set_kind(p_out_1, unrolled) set_kind(o_out_1, unrolled)
- * select_rounding() select_fma() select_conversion() select_saturation()
+ * select_intrinsics((saturate_i8))
  */
 NET_KERNEL pointwise_conv2d_v1(const int8_t *data, const int32_t *restrict weight, const int32_t *restrict bias,
     int8_t *out, int16_t *data_workspace)

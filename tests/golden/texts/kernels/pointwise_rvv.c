@@ -14,8 +14,7 @@
  * transform_layout(weight, ((None), (None)), (1, 0)) split(p, (None, 3)) split(k, (None, 4)) reorder((p_0, o, k_0, k_1,
  * p_1)) decompose_reduction(acc, k_0) reverse_compute_at(out, o) set_scope(acc, register) set_kind(p_1_init, unrolled)
  * set_kind(k_1, unrolled) set_kind(p_1, unrolled) set_kind(p_out_1, unrolled) set_kind(o_out_1, unrolled) set_kind(o,
- * vectorized) annotate_loop(o, lanes, 32) annotate_loop(o, floats, 2) annotate_loop(o, scalable, 1) select_rounding()
- * select_fma()
+ * vectorized) annotate_loop(o, lanes, 32) annotate_loop(o, floats, 2) annotate_loop(o, scalable, 1)
  */
 NET_KERNEL pointwise_conv2d_v1(const int8_t *data, const int8_t *restrict weight, const int32_t *restrict bias,
     int8_t *out)

@@ -6,7 +6,7 @@
  *     int8(min(max(high_mac_round(x[i0, i1] << 1, 1518500250, (x[i0, i1] >> 31) + (1 << 0 - int32(multiplier[i1]) - 1) * 7) >> 0 - int32(multiplier[i1]), -128), 127))
  *     # magnitude = 0
  *
- * select_rounding() select_fma() select_conversion() select_saturation()
+ * select_rounding() select_intrinsics((saturate_i8_half))
  */
 NET_KERNEL requantize_v0(const int32_t *x, const int8_t *restrict multiplier, int8_t *out)
 {

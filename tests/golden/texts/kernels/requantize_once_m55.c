@@ -6,8 +6,7 @@
  *     int8(min(max(high_mac(x[i0, i1] << 1, 1518500250, (1 << 0 - int32(multiplier[i1]) - 1) * 7) >> 0 - int32(multiplier[i1]), -128), 127))
  *     # magnitude = 0
  *
- * set_kind(i1, vectorized) annotate_loop(i1, lanes, 4) annotate_loop(i1, floats, 2) select_fma() select_conversion()
- * select_saturation()
+ * set_kind(i1, vectorized) annotate_loop(i1, lanes, 4) annotate_loop(i1, floats, 2) select_intrinsics((saturate_i8))
  */
 NET_KERNEL requantize_v0(const int32_t *x, const int8_t *restrict multiplier, int8_t *out)
 {

@@ -5,7 +5,6 @@
  *     # magnitude = 0
  *
  * select_functions(True) set_kind(i0, vectorized) annotate_loop(i0, lanes, 8) annotate_loop(i0, floats, 1)
- * select_rounding() select_fma()
  */
 NET_KERNEL sigmoid_v0(const float *x, float *out)
 {

@@ -10,7 +10,7 @@
  *
  * compute_at(factor, n_softmax) compute_at(total, n_softmax) compute_at(power, n_softmax) compute_at(largest, n_softmax)
  * set_scope(largest, register) decompose_reduction(largest, k_1) set_scope(total, register) decompose_reduction(total,
- * j_1) set_scope(factor, register) select_rounding()
+ * j_1) set_scope(factor, register)
  */
 NET_KERNEL softmax_v0(const float *data, float *softmax, float *power)
 {

@@ -14,8 +14,7 @@
  *
  * compute_at(scale, n_softmax) compute_at(headroom, n_softmax) compute_at(total, n_softmax) compute_at(largest, n_softmax)
  * set_scope(largest, register) decompose_reduction(largest, k_1) set_scope(total, register) decompose_reduction(total,
- * j_1) set_scope(headroom, register) set_scope(scale, register) select_rounding() select_fma() select_conversion()
- * select_saturation()
+ * j_1) set_scope(headroom, register) set_scope(scale, register) select_intrinsics((saturate_i8))
  */
 NET_KERNEL qsoftmax_v0(const int8_t *data, const int32_t *restrict table, int8_t *softmax)
 {

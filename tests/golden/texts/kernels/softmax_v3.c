@@ -11,7 +11,7 @@
  * decompose_reduction(largest, k) reverse_compute_at(power, i) set_scope(largest, register) decompose_reduction(total, j)
  * reverse_compute_at(factor, i_total) set_scope(total, register) set_kind(c_1, vectorized) annotate_loop(c_1, lanes, 8)
  * annotate_loop(c_1, floats, 1) set_kind(c_softmax, vectorized) annotate_loop(c_softmax, lanes, 8)
- * annotate_loop(c_softmax, floats, 1) select_rounding() select_fma()
+ * annotate_loop(c_softmax, floats, 1)
  */
 NET_KERNEL softmax_v0(const float *data, float *softmax, float *factor, float *power)
 {

@@ -3,7 +3,6 @@
  * data: int8[3, 5]
  * moved[i0 < 5, i1 < 3]: int8 = data[i1, i0]
  *
- * select_rounding() select_fma() select_conversion() select_saturation()
  */
 NET_KERNEL transpose_v0(const int8_t *data, int8_t *moved)
 {

@@ -23,7 +23,7 @@
  * 16) annotate_loop(o_2_init, floats, 1) set_kind(k_1, unrolled) set_kind(x_1, unrolled) set_kind(o_1, unrolled)
  * set_kind(o_2, vectorized) annotate_loop(o_2, lanes, 16) annotate_loop(o_2, floats, 1) set_kind(n_out_1, unrolled)
  * set_kind(y_out_1, unrolled) set_kind(x_out_1, unrolled) set_kind(o_out_1, vectorized) annotate_loop(o_out_1, lanes, 16)
- * annotate_loop(o_out_1, floats, 1) select_rounding() select_fma()
+ * annotate_loop(o_out_1, floats, 1)
  */
 NET_KERNEL conv2d_v1(const int8_t *data, const int8_t *restrict weight, const int32_t *restrict bias, int8_t *out,
     uint8_t *padded)

@@ -27,7 +27,7 @@
  * unrolled) set_kind(x_acc_1, unrolled) set_kind(o_1, unrolled) annotate_loop(y_out_0, peel, 0) annotate_loop(x_out_0,
  * peel, 0) annotate_loop(x_out_1, peel, 0) annotate_loop(x_out_2, peel, 0) set_kind(acc_register_i3_1, unrolled)
  * set_kind(acc_register_i4_1, unrolled) set_kind(j_1, unrolled) set_kind(a_1, unrolled) set_kind(y_out_1, unrolled)
- * set_kind(x_out_3, unrolled) select_rounding() select_fma() select_conversion() select_saturation()
+ * set_kind(x_out_3, unrolled) select_intrinsics((saturate_i8))
  */
 NET_KERNEL conv2d_v1(const int8_t *data, const int16_t *restrict weight, const int32_t *restrict bias, int8_t *out,
     int32_t *acc, int8_t *padded, int16_t *tile)
