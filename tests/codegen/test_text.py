@@ -106,7 +106,7 @@ def test_kinds_check_what_they_are() -> None:
     ):
         assert all(kind(text) == text for text in good)
         for text in bad:
-            with pytest.raises(InternalError, match=f"pattern of the class {kind.__name__}"):
+            with pytest.raises(InternalError, match=f"pattern of class {kind.__name__}"):
                 kind(text)
     assert (
         Label("Faltung \N{GREEK SMALL LETTER ALPHA}\u202e\u200b\n<b>") == "Faltung \N{GREEK SMALL LETTER ALPHA}???<b>"

@@ -44,7 +44,7 @@ def test_members_of_an_archive_of_sources_are_files_of_known_names(tmp_path: Pat
         (tarfile.TarInfo("../model.h"), b"x"),
         (tarfile.TarInfo("/model_data.h"), b"x"),
     ]
-    with pytest.raises(ModelError, match="lacks " + ", ".join(MEMBERS)):
+    with pytest.raises(ModelError, match="lacks the files " + ", ".join(MEMBERS)):
         load_library(archive(tmp_path / "lib.tar", *entries))
 
 

@@ -38,5 +38,5 @@ def test_weights_spread_far(name: str) -> None:
 
 
 def test_quantised_weights_spread_too_far_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match="too many weights; got 65,537 with"):
+    with pytest.raises(UnsupportedError, match="too many weights; got 65,537 weights with"):
         microc.compile(_graph(SPREAD["dilation"], "int8", Quant((0.1,), (0,))))
