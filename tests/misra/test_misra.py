@@ -12,6 +12,7 @@ import pytest
 import microc
 from microc.codegen.c import misra
 from tests.misra import checker
+from tests.support.campaign import everything, in_campaign
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = ROOT / "examples" / "digits"
@@ -51,14 +52,19 @@ def needs(*tools: str) -> None:
             pytest.skip(f"{tool} is not installed")
 
 
-def test_rules(project: Path) -> None:
+def test_rules(case: Case, project: Path) -> None:
+    """All projects have the runtime in common; a microcontroller has ports and a board, too."""
+    if case is not CASES["bytes on a Cortex-M4"] and not everything():
+        pytest.skip("only `make campaign` checks the rules of three projects")
     needs("cppcheck")
     found = checker.violations(project)
     assert {violation.part for violation in found} == {misra.GENERATED, misra.RUNTIME, misra.PORTS}
     assert [str(violation) for violation in checker.not_allowed(found)] == []
 
 
-@pytest.mark.parametrize(("board", "relocatable"), [("teensy41", False), ("mps3-an547", True)])
+@pytest.mark.parametrize(
+    ("board", "relocatable"), [pytest.param("teensy41", False, marks=in_campaign), ("mps3-an547", True)]
+)
 def test_rules_of_boot_headers_vectors_and_slots(board: str, relocatable: bool, tmp_path: Path) -> None:
     """These boards have what those above lack: a header to boot from; a core with vectors, and networks that are loaded. The
     arrays of weights have the same form on all boards."""
