@@ -112,19 +112,19 @@ def match_int32_clamp(expr: ir.Expr) -> tuple[ir.Expr, tuple[int, int]] | None:
 def _match_call(intrin: Intrin, expr: ir.Expr) -> ir.Call | None:
     """Return the call of an intrinsic that computes ``expr``; None if its meaning does not match, or if an operand may
     exceed the limits of a parameter."""
+    if isinstance(expr, ir.Bin) and expr.op == "mul" and any(isinstance(x, ir.Const) for x in (expr.a, expr.b)):
+        return None  # the C compiler multiplies by a constant in fewer instructions
+    params = [param for param in intrin.params if isinstance(param, ir.Var)]
+    limits = {name: (low, high) for name, low, high in intrin.limits}
     for operands in _unify(intrin.meaning, expr, {}):
-        by_name = {param.name: operands[param] for param in intrin.params if isinstance(param, ir.Var)}
-        # The C compiler multiplies by a constant and shifts a constant in fewer instructions than an intrinsic.
-        has_constant = any(isinstance(operand, ir.Const) for operand in by_name.values())
-        if (
-            not has_constant
-            and len(by_name) == len(intrin.params)
-            and all(
-                within(bounds_of(by_name[name]) or dtypes.int_range(by_name[name].dtype), (low, high))
-                for name, low, high in intrin.limits
-            )
+        found = [operands.get(param) for param in params]
+        args = tuple(operand for operand in found if operand is not None)
+        if len(args) == len(params) and all(
+            within(bounds_of(arg) or dtypes.int_range(arg.dtype), limits[param.name])
+            for param, arg in zip(params, args, strict=True)
+            if param.name in limits
         ):
-            return ir.Call(intrin.name, tuple(by_name.values()), intrin.result)
+            return ir.Call(intrin.name, args, intrin.result)
     return None
 
 
