@@ -102,9 +102,8 @@ def _write_windowed_signal_operator(
     result_track = replace(
         window.track, whole_run_frames=length, frames_before_padding=min(length, window.track.frames_before_padding)
     )
-    counts = {
-        name: getattr(result_track, name) * phases for name in ("length", "count", "delay", "frames_before_padding")
-    }
+    names = ("whole_run_frames", "frames_per_step", "delay_frames", "frames_before_padding")
+    counts = {name: getattr(result_track, name) * phases for name in names}
     writer.write_node(node, (data, *node.inputs[1:]), node.attrs, (replace(result_track, **counts),))
     return True
 

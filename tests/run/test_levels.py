@@ -108,7 +108,7 @@ def test_archives_with_half_a_level(tmp_path: Path) -> None:
         for member in archive:
             if member.name != "1/model.c":
                 short.addfile(member, archive.extractfile(member))
-    with pytest.raises(ModelError, match=r"lacks 1/model\.c"):
+    with pytest.raises(ModelError, match=r"lacks the files 1/model\.c"):
         microc.load_library(half)
 
 

@@ -45,6 +45,7 @@ from microc.schedule.schedule import Schedule, replay_trace
 from microc.target import Goal, Target, Traffic
 from microc.tir import ir
 from microc.tir.analysis.generalise import instantiate
+from microc.tir.analysis.simplification import IllFormedError
 from microc.tir.ir import PrimFunc
 from microc.tir.lower import lower
 from microc.tir.names import BOUND, PROMISES, SMALLEST_WEIGHT, SUM_BOUND
@@ -236,7 +237,8 @@ def select_group_schedule(
         if workspace_bytes(choice.func) <= workspace:
             return number, choice
     registries = tuple(registry.entries for registry in (RULES, CORES, SCALAR, TENSOR))
-    key = (memo_key(lowered), target, goal, uses, registries, shipped, workspace)
+    tables = tuple(group.tables for group in lowered)  # the chosen kernel is verified with them
+    key = (memo_key(lowered), tables, target, goal, uses, registries, shipped, workspace)
     with _LOCK:
         result = _CHOICES.pop(key, None)
     if result is None:
@@ -421,7 +423,8 @@ def _best_by_cost(
 ) -> tuple[int, Choice]:
     """Choose the schedule of a group by cost; return the index of its algorithm in ``lowered``, and the choice.
 
-    The chosen kernel is verified. If its schedule is not valid for this function, the next best is chosen.
+    The chosen kernel is verified. If its schedule is not valid for this function, the next best is chosen. Raises
+    ProgramError if an operator uses unchecked constants as indices.
     """
     remaining = list_candidates(lowered, target, goal, workspace)
     while True:
@@ -429,7 +432,7 @@ def _best_by_cost(
         number = next(number for number, schedule in remaining if schedule is choice.schedule)
         try:
             verify(choice.func, tables=lowered[number].tables)
-        except MicrocError:
+        except IllFormedError:
             remaining = [(k, schedule) for k, schedule in remaining if schedule is not choice.schedule]
             if not remaining or choice.schedule.rule in RULES:  # users are told of errors in their rules
                 raise
