@@ -117,7 +117,7 @@ class OptionFields:
             raise ModelError(f"{field_name} is {value}, expected a finite number", where=self.where)
         return value
 
-    def read_text(self, field_name: str) -> str:
+    def read_string(self, field_name: str) -> str:
         """Return the field ``field_name``, a string; "" if the field is absent."""
         return decode_printable_text(self._read_field(field_name))
 

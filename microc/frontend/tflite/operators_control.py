@@ -27,7 +27,7 @@ from microc.ops.control import UNBOUNDED
 def _read_variable_key(operator: Operator) -> str:
     """Return the key of a VAR_HANDLE's resource variable: its container and its shared name."""
     fields = operator.options.fields("VarHandleOptions", required=True)
-    return f"{fields.read_text('Container')}/{fields.read_text('SharedName')}"
+    return f"{fields.read_string('Container')}/{fields.read_string('SharedName')}"
 
 
 def convert_var_handle(context: OpContext) -> None:
