@@ -175,7 +175,7 @@ class Client:
         memory."""
         self._send_in_pieces(Operation.LOAD, b"", offset, data, unit_bytes)
 
-    def read_bytes(self, offset: int, nbytes: int) -> bytes:
+    def read_code_memory(self, offset: int, nbytes: int) -> bytes:
         """Read ``nbytes`` bytes at ``offset`` of the board's RAM for code."""
         return self._fetch_in_pieces(Operation.FETCH, b"", offset, nbytes)
 

@@ -287,7 +287,7 @@ class LoadedKernels:
         """Read a value of the module from the board's memory, by its name."""
         value = self.module.values[name]
         dtype = dtypes.to_numpy(value.dtype)
-        data = self._client.read_bytes(self._find_offset_in_code_memory(name), prod(value.shape) * dtype.itemsize)
+        data = self._client.read_code_memory(self._find_offset_in_code_memory(name), prod(value.shape) * dtype.itemsize)
         return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype).reshape(value.shape)
 
     def overwrite_first_bytes(self, name: str, data: bytes) -> None:

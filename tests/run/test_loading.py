@@ -96,7 +96,7 @@ def test_what_does_not_lie_in_the_region(device: Device) -> None:
     region = device.client.query_code_region()
     for action in (
         lambda: device.client.write_bytes(region.nbytes - 1, b"ab"),
-        lambda: device.client.read_bytes(region.nbytes, 1),
+        lambda: device.client.read_code_memory(region.nbytes, 1),
         lambda: device.client.call_image(LoadedImage(region.nbytes, 2, 0, region.nbytes), 0),
     ):
         with pytest.raises(DeviceError, match="out of range"):
@@ -146,7 +146,7 @@ def test_firmware_that_was_not_built_for_it(tmp_path: Path) -> None:
         for action in (
             device.client.query_code_region,
             lambda: device.client.write_bytes(0, b"a"),
-            lambda: device.client.read_bytes(0, 1),
+            lambda: device.client.read_code_memory(0, 1),
         ):
             with pytest.raises(DeviceError, match="does not know this operation"):
                 action()
