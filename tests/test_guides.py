@@ -68,8 +68,8 @@ def test_the_example_of_a_unary_function_is_a_row() -> None:
     source = re.search(r'```python\n(UnaryFunction\(\n    "tan".*?\n\))\n```', text, re.DOTALL)
     assert source
     row = eval(source[1], {"UnaryFunction": scalar_functions.UnaryFunction, "np": np, "ir": ir})
-    assert row.scalar({}, ir.Var("x", "float32")).dtype == "float32"
-    np.testing.assert_allclose(row.array({}, np.array(0.5)), np.tan(0.5))
+    assert row.build_scalar({}, ir.Var("x", "float32")).dtype == "float32"
+    np.testing.assert_allclose(row.evaluate_array({}, np.array(0.5)), np.tan(0.5))
 
 
 def test_roles_name_what_exists() -> None:
