@@ -169,8 +169,15 @@ def picked(places: list[int], around: bool) -> Graph:
 @pytest.mark.parametrize("around", [False, True], ids=["alone", "in a loop"])
 def test_constants_of_a_users_operator_are_not_trusted(around: bool) -> None:
     """It declares what they may be, or its loops bound the index."""
-    with active((Plugin((picking(),)),)), pytest.raises(ProgramError, match=r"declare the operand in OpDef\.constants"):
-        microc.compile(picked([0, 3, 1], around))
+    for places in (
+        [0, 3, 1],
+        [0, 3, 1, 2] * 4,
+    ):  # the second ones are gathered by vectors, where this computer has them
+        with (
+            active((Plugin((picking(),)),)),
+            pytest.raises(ProgramError, match=r"declare the operand in OpDef\.constants"),
+        ):
+            microc.compile(picked(places, around))
     within = OperandBounds(NumberUse.INDEX, 0, lambda checked_node: checked_node.types[0].size - 1)
     with active((Plugin((picking(constants={1: within}, operand_names=("data", "places")),)),)):
         found = microc.compile(picked([0, 3, 1], around))(np.arange(4, dtype=np.int32))

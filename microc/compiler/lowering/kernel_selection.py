@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from threading import Lock
@@ -437,7 +438,16 @@ def _best_by_cost(
             if not remaining or choice.schedule.rule in RULES:  # users are told of errors in their rules
                 raise
         else:
+            _refuse_unchecked_indices(lowered[number])
             return number, replace(choice, verified=True)
+
+
+def _refuse_unchecked_indices(group: LoweredGroup) -> None:
+    """Raise ProgramError if an operator uses constants as indices whose numbers are not checked.
+
+    The unscheduled function is examined, because the verifier does not see the indices of vector gathers."""
+    with suppress(IllFormedError):  # a few functions are well-formed only after lowering has removed dead branches
+        verify(group.func, tables=group.tables)
 
 
 def _shipped_or_best(
