@@ -388,6 +388,10 @@ class Costs:
         """Return the number of instructions of an operation; 0 for operations that only cost cycles."""
         return self.lengths.get(operation, 0.0 if operation in SILENT else 1.0)
 
+    def instructions(self, operations: Mapping[str, float]) -> float:
+        """Return the number of instructions of operations, which are counted by type."""
+        return sum(n * self.length(kind) for kind, n in operations.items())
+
     def duration(self, operation: str) -> float:
         """Return the number of cycles of an operation."""
         return self.cycles.get(operation, self.length(operation))

@@ -266,7 +266,7 @@ def _estimate_with_memo(body: ir.Stmt, target: Target, _cache_key: tuple[object,
     walker = _CostWalker(Selector(target), core)
     walker.count_function(body)
     operations = walker.operations
-    instructions = sum(n * core.length(kind) for kind, n in operations.items())
+    instructions = core.instructions(operations)
     cycles = sum(n * core.duration(kind) for kind, n in operations.items())
     return Cost(
         instructions=instructions,

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from microc.schedule.cost.operation_counts import Selector
 from microc.target import Target
 from microc.tir import ir
+from microc.tir.lower.loop_splitting import only_moves_data
 from microc.tir.names import LANES, MOVED, PRODUCT, STRIDED, UNIT, WINDOW
 from microc.tir.rewrite import children, free_vars, stmt_children, walk_expr, walk_stmt
 
@@ -55,12 +56,11 @@ class _Forecaster:
     """Visitor that adds up instructions.
 
     ``loops``: loops around the current statement, outermost first. ``in_lanes``: True inside of a vectorised loop,
-    whose operations are one instruction each. ``loops_by_var``: variables of the loops on which a
-    variable depends. ``axes_by_value``: dependences of the values that the current block has computed."""
+    whose operations are one instruction each. ``loops_by_var``: variables of the loops on which a variable depends.
+    ``axes_by_value``: dependences of the values that the current block has computed."""
 
     def __init__(self, target: Target) -> None:
-        core = target.core.costs
-        self.selector, self.length = Selector(target), core.length
+        self.selector = Selector(target)
         self.instructions = 0.0
         self.loops: list[_EnclosingLoop] = []
         self.in_lanes = False
@@ -142,10 +142,8 @@ class _Forecaster:
         """Return the number of instructions that compute a value from its operands."""
         if self.in_lanes:
             return float(not isinstance(expr, ir.Cast))  # loads widen, and stores narrow
-        whole, *operands = (
-            sum(n * self.length(kind) for kind, n in self.selector.count(part).items())
-            for part in (expr, *children(expr))
-        )
+        counts = map(self.selector.count, (expr, *children(expr)))
+        whole, *operands = map(self.selector.core.instructions, counts)
         return max(0.0, whole - sum(operands))
 
     def _loops_of(self, expr: ir.Expr) -> Axis:
@@ -181,19 +179,7 @@ class _Forecaster:
 def _only_copies(loop: ir.For) -> bool:
     """Test whether a loop only copies elements or fills a buffer, so that several elements may be moved at once."""
     leaves = [s for s in walk_stmt(loop) if isinstance(s, (ir.Store, ir.Evaluate))]
-    return all(isinstance(s, ir.Store) and s.buffer.scope != "register" and _is_copied(s.value) for s in leaves)
-
-
-def _is_copied(value: ir.Expr) -> bool:
-    """Test whether a stored value is an element of a buffer, converted or not, a constant, or a choice between such
-    values."""
-    match value:
-        case ir.Select(_, a, b):
-            return _is_copied(a) and _is_copied(b)
-        case ir.Cast(_, a):
-            return _is_copied(a)
-        case _:
-            return isinstance(value, (ir.Load, ir.Const))
+    return all(isinstance(s, ir.Store) and s.buffer.scope != "register" and only_moves_data(s.value) for s in leaves)
 
 
 def _stored_elements(stmt: ir.Stmt) -> float:

@@ -167,9 +167,9 @@ class Selector:
 
     def cost_of_intrinsic(self, name: str) -> IntrinsicCost:
         """Count the instructions of the C body of a scalar intrinsic, and of its meaning."""
-        counts = self.count_call(name, SCALAR[name].result), self._count_portable_meaning(SCALAR[name].meaning)
-        body, meaning = (sum(n * self.core.length(kind) for kind, n in count.items()) for count in counts)
-        return IntrinsicCost(name, body, meaning)
+        intrin = SCALAR[name]
+        counts = self.count_call(name, intrin.result), self._count_portable_meaning(intrin.meaning)
+        return IntrinsicCost(name, *map(self.core.instructions, counts))
 
     def _body_of_intrinsic(self, name: str) -> Body | None:
         """Return the C body of an intrinsic on the core. None if the core has none, and for mathematical functions."""

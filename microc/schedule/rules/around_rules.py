@@ -107,7 +107,7 @@ def select_instructions(schedule: Schedule, target: Target) -> Schedule:
         if is_useful:
             schedule = _drop_idle_step(schedule, schedule.apply(primitive))
     cheaper = [cost.name for cost in scalar_intrinsic_costs(target) if cost.body < cost.meaning]
-    used = find_intrinsics(schedule.func, cheaper)
+    used = find_intrinsics(schedule.func, cheaper)  # the trace names these alone, because cores have dozens
     return schedule.select_intrinsics(*used) if used else schedule
 
 

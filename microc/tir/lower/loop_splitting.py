@@ -61,7 +61,8 @@ def _divide_where_condition_changes(loop: ir.For) -> ir.Stmt | None:
     variable alone.
     """
     match loop.body:
-        case ir.Store(buffer, indices, ir.Select(condition, a, b)) if _only_moves_data(a) and _only_moves_data(b):
+        # A loop that computes more is not divided, because that would duplicate the code of the computation.
+        case ir.Store(buffer, indices, ir.Select(condition, a, b)) if only_moves_data(a) and only_moves_data(b):
             pass
         case _:
             return None
@@ -96,15 +97,13 @@ def _range_where_true(condition: ir.Expr, var: ir.Var) -> tuple[int, int] | None
     return (-FAR, -slack) if terms[var] == 1 else (slack + 1, FAR)
 
 
-def _only_moves_data(value: ir.Expr) -> bool:
-    """Test whether a value is only loaded, cast and selected.
-
-    A loop that computes more is not divided, because that would duplicate the code of the computation."""
+def only_moves_data(value: ir.Expr) -> bool:
+    """Test whether a value is only loaded, cast and selected, or a constant."""
     match value:
         case ir.Select(_, a, b):
-            return _only_moves_data(a) and _only_moves_data(b)
+            return only_moves_data(a) and only_moves_data(b)
         case ir.Cast(_, inner):
-            return _only_moves_data(inner)
+            return only_moves_data(inner)
         case _:
             return isinstance(value, (ir.Load, ir.Const))
 
