@@ -35,7 +35,7 @@ from microc.reports.layers import describe_tensor_memories, describe_tensor_unit
 from microc.reports.text_tables import format_integer as format_integer
 from microc.reports.text_tables import format_pairs, format_table, memory_usage_rows
 from microc.schedule.cost.cost_model import Cost
-from microc.schedule.cost.operation_counts import IntrinsicCost, scalar_intrinsic_costs
+from microc.schedule.cost.operation_counts import IntrinsicCost, list_scalar_intrinsic_costs
 from microc.target import Board, Goal, Target, target_for
 from microc.tir import ir
 from microc.tir.rewrite import walk_all_exprs
@@ -91,7 +91,7 @@ class Explanation:
         if self.kernel is None:
             rows = memory_usage_rows(describe_tensor_memories(self.module))
             memories = f"\n\nmemories\n{format_pairs(rows, width)}" if rows else ""
-            unused = unused_intrinsics(self.module, self.target) if full else {}
+            unused = explain_unused_intrinsics(self.module, self.target) if full else {}
             reasons = f"\n\nunused intrinsics\n{format_pairs(list(unused.items()), width)}" if unused else ""
             tried = _trials_table(self.module.trials, width)
             return _network_steps_table(self.module, width) + memories + tried + reasons
@@ -109,7 +109,7 @@ class Explanation:
                 "memories": memories,
                 "trials": [asdict(trial) for trial in self.module.trials],
                 "layers": [_describe_step(k, call) for k, call in enumerate(self.module.calls)],
-                **({"unused_intrinsics": unused_intrinsics(self.module, self.target)} if full else {}),
+                **({"unused_intrinsics": explain_unused_intrinsics(self.module, self.target)} if full else {}),
             }
         return {**data, "kernel": _describe_kernel(self.kernel, full=full)}
 
@@ -152,16 +152,16 @@ def explain(
     return Explanation(compilation.module, target_core, compilation.kernel_builder.goal, kernel, parsed_options.plugins)
 
 
-def unused_intrinsics(module: Module, target: Target) -> dict[str, str]:
+def explain_unused_intrinsics(module: Module, target: Target) -> dict[str, str]:
     """Return the intrinsics with a C body on the core that no kernel of a network calls, each with the reason."""
     core = target.core
     called = {x.name for kernel in module.kernels for x in walk_all_exprs(kernel.func.body) if isinstance(x, ir.Call)}
-    costs = {cost.name: cost for cost in scalar_intrinsic_costs(target)}
+    costs = {cost.name: cost for cost in list_scalar_intrinsic_costs(target)}
     bodies = dict.fromkeys(name for instructions in core.sets for name in instructions.bodies if name in SCALAR)
-    return {name: _reason_of_no_call(name, core.has, costs.get(name)) for name in sorted(bodies.keys() - called)}
+    return {name: _explain_missing_call(name, core.has, costs.get(name)) for name in sorted(bodies.keys() - called)}
 
 
-def _reason_of_no_call(name: str, features: frozenset[str], cost: IntrinsicCost | None) -> str:
+def _explain_missing_call(name: str, features: frozenset[str], cost: IntrinsicCost | None) -> str:
     """Explain why no kernel calls an intrinsic. ``features``: those of the core. ``cost``: costs of a scalar intrinsic."""
     users = [tensor for tensor in TENSOR.values() if name in tensor.required_intrinsics]
     missing = min((sorted(tensor.required_intrinsics - features) for tensor in users), key=len, default=[])

@@ -435,16 +435,16 @@ class IntrinsicCost(NamedTuple):
     meaning: float
 
 
-def scalar_intrinsic_costs(target: Target) -> tuple[IntrinsicCost, ...]:
+def list_scalar_intrinsic_costs(target: Target) -> tuple[IntrinsicCost, ...]:
     """Return the costs of the scalar intrinsics for which the target's core, or a plugin, has C bodies, sorted by name.
 
     Schedules call an intrinsic where its meaning occurs if its body takes fewer instructions."""
-    return _costs_with_registries(target, CORES.entries, SCALAR.entries)
+    return _list_costs_by_registries(target, CORES.entries, SCALAR.entries)
 
 
 @lru_cache(maxsize=64)
-def _costs_with_registries(target: Target, _cores: object, _intrinsics: object) -> tuple[IntrinsicCost, ...]:
-    """Return :func:`scalar_intrinsic_costs`. The contents of the registries are part of the key, since plugins extend
+def _list_costs_by_registries(target: Target, _cores: object, _intrinsics: object) -> tuple[IntrinsicCost, ...]:
+    """Return :func:`list_scalar_intrinsic_costs`. The contents of the registries are part of the key, since plugins extend
     them."""
     selector, features = Selector(target), target.core.has
     names = (name for name, each in SCALAR.items() if each.is_scalar and (name in features or each.bodies))

@@ -23,7 +23,7 @@ from microc.tir import ir
 #     log1p(x) =  log(y) + (x - (y - 1)) / y,    y = 1 + x, rounded.
 #
 # The coefficients have the least relative error that weighted least squares find (Lawson, 1961, on Chebyshev's nodes): 3.1e-8,
-# 1.3e-9, 1.2e-8 and 5.8e-9 before rounding. 2 n ln 2 is subtracted in two parts, the first of which is exact. Powers of two are
+# 1.3e-9, 1.2e-8 and 5.8e-9 before rounding. 2 n ln 2 is subtracted in two parts; the first is exact. Powers of two are
 # built from the bits that adding 1.5 * 2**23 leaves. They are multiplied one after the other, so that subnormal and infinite
 # results of exp are correct. log is also correct for zero, negative, infinite and subnormal operands. NaN stays NaN. Zeros keep
 # their sign, except in expm1 and log1p.

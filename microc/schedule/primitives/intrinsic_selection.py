@@ -5,12 +5,11 @@ any operand, and commutative operators match in both orders. So a new scalar ins
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from microc.base import dtypes
-from microc.errors import ScheduleError
+from microc.errors import ScheduleError, known_names_hint
 from microc.isa import SCALAR, Intrin
 from microc.tir import ir
 from microc.tir.analysis.context import is_index
@@ -44,23 +43,28 @@ def _select(func: ir.PrimFunc, names: Sequence[str]) -> tuple[ir.PrimFunc, set[s
     that is no scalar intrinsic."""
     for name in names:
         if name not in SCALAR or not SCALAR[name].is_scalar:
-            raise ScheduleError(f"select_intrinsics: wrong name; got {name!r}, expected the name of a scalar intrinsic")
-    patterns = defaultdict[str, list[Intrin]](list)
+            scalars = [each.name for each in SCALAR.values() if each.is_scalar]
+            raise ScheduleError(
+                f"select_intrinsics: wrong name; got {name!r}, expected the name of a scalar intrinsic",
+                hint=known_names_hint(name, scalars, "scalar intrinsics"),
+            )
+    patterns: dict[str, list[Intrin]] = {}
     for intrin in sorted((SCALAR[name] for name in names), key=_meaning_size, reverse=True):
-        patterns[_root_operator(intrin.meaning)].append(intrin)
+        patterns.setdefault(_root_operator(intrin.meaning), []).append(intrin)
     called = set[str]()
 
     def select(expr: ir.Expr) -> ir.Expr:
         match expr:
             case ir.Cast("int32", ir.Cast(narrow, ir.Call(name) as call)) if _is_exact(name, narrow):
                 return call
-        if _root_operator(expr) not in patterns:
+        candidates = patterns.get(_root_operator(expr))
+        if candidates is None:
             return expr
         expr, is_clamp = _normalise_clamp(expr)
         # Index arithmetic keeps its form, since later passes simplify it. Only clamps are better as an instruction.
         if not is_clamp and is_index(expr):
             return expr
-        for intrin in patterns.get(_root_operator(expr), ()):
+        for intrin in candidates:
             found = _match_call(intrin, expr)
             if found is not None:
                 called.add(intrin.name)

@@ -10,7 +10,7 @@ from math import prod
 from microc.errors import ScheduleError
 from microc.schedule.choose import Choice
 from microc.schedule.cost.cost_model import estimate
-from microc.schedule.cost.operation_counts import scalar_intrinsic_costs
+from microc.schedule.cost.operation_counts import list_scalar_intrinsic_costs
 from microc.schedule.primitives.compute_at import stored_buffer
 from microc.schedule.primitives.intrinsic_selection import find_intrinsics
 from microc.schedule.primitives.loops import is_used_only_in_loop
@@ -106,7 +106,7 @@ def select_instructions(schedule: Schedule, target: Target) -> Schedule:
     for primitive, is_useful in steps.items():
         if is_useful:
             schedule = _drop_idle_step(schedule, schedule.apply(primitive))
-    cheaper = [cost.name for cost in scalar_intrinsic_costs(target) if cost.body < cost.meaning]
+    cheaper = [cost.name for cost in list_scalar_intrinsic_costs(target) if cost.body < cost.meaning]
     used = find_intrinsics(schedule.func, cheaper)  # the trace names these alone, because cores have dozens
     return schedule.select_intrinsics(*used) if used else schedule
 

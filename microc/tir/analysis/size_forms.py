@@ -23,8 +23,9 @@ from microc.tir import ir
 #
 # A :class:`LoopLinearForm` is ``sum(terms[v] * v)`` plus an unknown number between ``low`` and ``high``. Every coefficient and
 # bound is an array, with one element for all sizes, or one element for each size. The range of a non-linear sub-expression is
-# added to ``low`` and ``high``. There is one exception: a loop variable of which a quotient and a remainder by a constant occur
-# is replaced by two variables, its *digits*. So row and column can be derived from the index of a pixel.
+# added to ``low`` and ``high``. There is one exception: if a quotient and a remainder of a loop variable by
+# a constant occur, the variable is replaced by two variables, its *digits*. So row and column can be derived from the index
+# of a pixel.
 
 _LARGER = MappingProxyType({"gt": (1, 1), "ge": (1, 0), "lt": (-1, 1), "le": (-1, 0)})
 """Comparisons of integers as lower bounds. For the value (sign, least), ``a op b`` is equivalent to
