@@ -8,6 +8,7 @@ from microc.isa.arm_mve import ARM_MVE, ARM_MVE_FLOAT, ARM_MVE_HALF
 from microc.isa.host import REFERENCE, with_unit
 from microc.isa.instruction_set import UNSCHEDULED, Body, Core, Costs, Family, InstructionSet, build_instruction_body
 from microc.isa.portable import ALIGNED_WORD, LIBRARY, SOFT_LIBRARY, THUMB_LIBRARY, UNALIGNED, WORD_MOVES
+from microc.tir.names import SHIFTED_SATURATIONS
 
 # ---- Armv6-M: eight low registers, products of 32 bits. Signed bytes can only be loaded at a register offset, unsigned bytes at
 # any small immediate offset.
@@ -37,7 +38,10 @@ ARM_SATURATION = InstructionSet(
     "defined(__ARM_FEATURE_SAT) && __ARM_FEATURE_SAT",
     {
         **{name: build_instruction_body(text, "a") for name, text in _INSTRUCTIONS.items()},
-        **{f"{name}_half": build_instruction_body(f"{text}, asr #1", "a") for name, text in _INSTRUCTIONS.items()},
+        **{
+            name: build_instruction_body(f"{_INSTRUCTIONS[saturation]}, asr #{distance}", "a")
+            for name, (saturation, distance) in SHIFTED_SATURATIONS.items()
+        },
     },
 )
 

@@ -51,15 +51,11 @@ def _build_packed_simd_body(intrinsic_name: str) -> Body:
     return Body(f'int32_t r;\n__asm__("{text}" : "=r"(r) : "r"(a), "r"(b));\nreturn r;')
 
 
-def _build_clip_body(intrinsic_name: str, *, halves_operand: bool) -> Body:
-    """Build the C body of the clipping instruction that computes the intrinsic ``intrinsic_name``.
-
-    ``halves_operand``: shift the operand to the right by one first."""
+def _build_clip_body(intrinsic_name: str) -> Body:
+    """Build the C body of the clipping instruction that computes the intrinsic ``intrinsic_name``."""
     _, funct7, bits = CLIPPED[intrinsic_name]
     text = f".insn r {_ALU:#x}, 3, {funct7:#x}, %0, %1, x{bits}"
-    operand = "a >> 1" if halves_operand else "a"
-    cost = (("alu", 2 if halves_operand else 1),)
-    return Body(f'int32_t r;\n__asm__("{text}" : "=r"(r) : "r"({operand}));\nreturn r;', cost)
+    return Body(f'int32_t r;\n__asm__("{text}" : "=r"(r) : "r"(a));\nreturn r;')
 
 
 _WORD = "*({0}char (*)[4])({0}void *)p"
@@ -73,8 +69,7 @@ XCV = InstructionSet(
     GUARD,
     {
         **{name: _build_packed_simd_body(name) for name in ENCODINGS},
-        **{name: _build_clip_body(name, halves_operand=False) for name in CLIPPED},
-        **{f"{name}_half": _build_clip_body(name, halves_operand=True) for name in CLIPPED},
+        **{name: _build_clip_body(name) for name in CLIPPED},
         **{f"load_{lanes}": _LOAD for lanes in ("i8x4", "u8x4", "i16x2", "i16x2_aligned")},
         **{f"store_{lanes}": _STORE for lanes in ("i8x4", "u8x4", "i16x2", "i16x2_aligned")},
     },

@@ -183,6 +183,7 @@ class LoweredGroup:
 
     - ``func``: the kernel. ``params`` describes its first parameters in order: inputs, then constants.
     - ``outputs``: names of the graph's values that the kernel writes.
+    - ``nodes``: the nodes that were lowered, the anchor first.
     - ``macs``: number of multiply-accumulates.
     - ``tensors``: tensor expressions of the results. ``consts``: the constant tensors that these expressions read.
     - ``tables``: names of constants whose numbers may be used as indices, because operators bound the numbers
@@ -191,11 +192,16 @@ class LoweredGroup:
     func: ir.PrimFunc
     params: tuple[Param, ...]
     outputs: tuple[str, ...]
-    anchor: Node
+    nodes: tuple[Node, ...]
     macs: int
     tensors: tuple[te.Tensor, ...]
     consts: tuple[te.Tensor, ...]
     tables: frozenset[str] = frozenset()
+
+    @property
+    def anchor(self) -> Node:
+        """The first node. The others are elementwise operators on its result."""
+        return self.nodes[0]
 
     @property
     def algorithm(self) -> str:
@@ -320,7 +326,9 @@ def _create_kernel(
     tensors, stored = [t for t, _ in inputs], tuple(t for t, _ in consts)
     func = te.create_prim_func(kernel_name, tensors, outputs, stored)
     params = tuple(p for _, p in (*inputs, *consts))
-    return LoweredGroup(func, params, output_names, group.nodes[0], macs, outputs, stored, _index_table_names(group))
+    return LoweredGroup(
+        func, params, output_names, tuple(group.nodes), macs, outputs, stored, _index_table_names(group)
+    )
 
 
 def _index_table_names(group: _GroupLowering) -> frozenset[str]:
@@ -441,10 +449,12 @@ def _build_elementwise(
 
 
 def _anchor_bound_annotation(node: Node) -> tuple[tuple[str, int | str], ...]:
-    """Return a block annotation: the bound of the anchor's values that a ``requantize`` node after the anchor declares.
+    """Return a block annotation: the bound of the anchor's values that a ``requantize`` or ``requantize_floor`` node after
+    the anchor declares.
 
     Empty if the node declares none."""
-    bound = node.attrs.get("bound", -1) if node.op == "requantize" and not node.attrs.get("input_zero_point") else -1
+    declares = node.op in ("requantize", "requantize_floor") and not node.attrs.get("input_zero_point")
+    bound = node.attrs.get("bound", -1) if declares else -1
     return ((BOUND, int(bound)),) if isinstance(bound, int) and bound >= 0 else ()
 
 

@@ -405,6 +405,7 @@ FAMILIES = (
     "quantised.quantization",
     "quantised.quantised_arithmetic",
     "quantised.requantize",
+    "quantised.requantize_floor",
     "recurrent.lstm",
     "recurrent.ring",
     "recurrent.svdf",

@@ -17,9 +17,17 @@ from microc.tir.rewrite import walk_stmt
 SATURATED: Final = MappingProxyType(
     {"saturate_i8": (-128, 127), "saturate_u8": (0, 255), "saturate_i16": (-32768, 32767)}
 )
-"""Result ranges of saturating intrinsics, by name. An intrinsic with the suffix ``_half`` shifts right by one first."""
+"""Result ranges of saturating intrinsics, by name."""
+SHIFTED_SATURATIONS: Final = MappingProxyType(
+    {f"{name}_shr_{distance}": (name, distance) for name in SATURATED for distance in range(1, 16)}
+)
+"""Saturating intrinsic and distance, by the name of the intrinsic that shifts right by this distance first."""
 RESULT_RANGES: Final = MappingProxyType(
-    {**SATURATED, **{f"{name}_half": span for name, span in SATURATED.items()}, "clamp8": (-128, 127)}
+    {
+        **SATURATED,
+        **{name: SATURATED[saturation] for name, (saturation, _) in SHIFTED_SATURATIONS.items()},
+        "clamp8": (-128, 127),
+    }
 )
 """Ranges of the results of intrinsics, by name, from which indices are proved."""
 ACC: Final = "acc"

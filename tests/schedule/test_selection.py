@@ -36,7 +36,7 @@ def test_a_clamped_number_needs_no_cast_to_its_dtype_and_back(held: str, dtype: 
     body = ir.Store(OUT, (INDEX,), clamped.astype(dtype).astype("int32") + 1)
     func = ir.PrimFunc("f", (X, OUT), ir.For(INDEX, ir.const(9, "int32"), body))
     name = NAMES[held]
-    selected = select_intrinsics(func, (name, f"{name}_half"))
+    selected = select_intrinsics(func, (name, f"{name}_shr_1"))
     holds = ENDS[dtype][0] <= low and high <= ENDS[dtype][1]
     assert any(isinstance(x, ir.Cast) for x in walk_all_exprs(selected.body)) != holds
     numbers = np.array([-(1 << 31), (1 << 31) - 1, -40000, 40000, -300, 300, -7, 0, 7], np.int32)
@@ -48,8 +48,8 @@ def test_a_clamp_is_selected_in_either_order_with_the_shift_before_it() -> None:
     low, high = (ir.const(end, "int32") for end in ENDS["int8"])
     turned = ir.binary("max", ir.binary("min", X[INDEX] >> 1, high), low)
     func = ir.PrimFunc("f", (X, OUT), ir.For(INDEX, ir.const(9, "int32"), ir.Store(OUT, (INDEX,), turned)))
-    selected = select_intrinsics(func, ("saturate_i8", "saturate_i8_half"))
-    assert selected.body.body.value == ir.call("saturate_i8_half", X[INDEX])  # type: ignore[attr-defined]
+    selected = select_intrinsics(func, ("saturate_i8", "saturate_i8_shr_1"))
+    assert selected.body.body.value == ir.call("saturate_i8_shr_1", X[INDEX])  # type: ignore[attr-defined]
 
 
 def test_operands_must_be_within_limits() -> None:

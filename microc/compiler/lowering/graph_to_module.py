@@ -118,12 +118,12 @@ def describe_loop_steps(trace: tuple[Step, ...]) -> str:
     return " ".join(str(step) for step in trace if step.primitive in shown)
 
 
-def make_block_comments(group: LoweredGroup, nodes: tuple[Node, ...]) -> tuple[tuple[str, str], ...]:
+def make_block_comments(group: LoweredGroup) -> tuple[tuple[str, str], ...]:
     """Return the comment of each tensor that a kernel computes, by the tensor's name: its common name and its formula.
 
     An elementwise epilogue is described by its operators instead.
     """
-    epilogue = nodes if registry.get(nodes[0].op).elementwise else nodes[1:]
+    epilogue = group.nodes if registry.get(group.anchor.op).elementwise else group.nodes[1:]
     results = {id(tensor) for tensor in group.tensors}
     comments: list[tuple[str, str]] = []
     for tensor in te.collect_tensors(group.tensors):
@@ -187,9 +187,7 @@ def add_kernel(builder: ModuleBuilder, nodes: tuple[Node, ...], state: str = "")
     group, choice = builder.kernel_builder.schedule_kernel(nodes, uses, in_place=bool(state))
     schedule, func = choice.schedule, choice.func
     stem = c_identifier_of(nodes[-1].loc.name or nodes[-1].outputs[0])
-    kernel = Kernel(
-        func, make_kernel_comment(graph, nodes, schedule, group.tensors), blocks=make_block_comments(group, nodes)
-    )
+    kernel = Kernel(func, make_kernel_comment(graph, nodes, schedule, group.tensors), blocks=make_block_comments(group))
     operator, is_verified = name_operator(graph, group.anchor), choice.verified
     name = register_kernel(builder, kernel, f"{operator}_{stem}", verified=is_verified, tables=group.tables)
     args = [declare_kernel_argument(builder, group, schedule, k, stem) for k in range(len(group.params))]

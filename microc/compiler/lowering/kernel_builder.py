@@ -124,7 +124,7 @@ def lower_copy(graph: Graph, copy: ValueCopy) -> LoweredGroup:
     out = te.compute((type_.size,), lambda i: x[i], "out", ("i",))
     func = te.create_prim_func("copy", [] if constant else [x], [out], [x] if constant else [])
     param, node = Param("x", value, graph.consts.get(value) if constant else None), Node("copy", (value,), ("out",))
-    return LoweredGroup(func, (param,), ("out",), node, 0, (out,), (x,) if constant else ())
+    return LoweredGroup(func, (param,), ("out",), (node,), 0, (out,), (x,) if constant else ())
 
 
 class KernelBuilder:

@@ -19,6 +19,7 @@ from microc.isa import CORES, FAMILIES, SCALAR, TENSOR
 from microc.module import Kernel, Module
 from microc.ops import registry
 from microc.ops.lowering import LoweredGroup, lower_in_place_update, lower_with_each_algorithm
+from microc.ops.quantised.requantize_floor import use_floor_requantisation
 from microc.ops.registry import Alias
 from microc.schedule.choose import (
     Choice,
@@ -39,6 +40,7 @@ from microc.schedule.rules.rule import (
     HALF_WEIGHTS,
     THREADS,
     is_algorithm_worthwhile,
+    multiplies_high_halves,
     product_multiples,
     undominated_algorithms,
 )
@@ -385,6 +387,12 @@ def lower_verified(schedule: Schedule, lowered: LoweredGroup) -> Choice:
     return replace(choice, verified=True)
 
 
+def adapt_group_to_core(graph: Graph, nodes: Sequence[Node], target: Target) -> tuple[Graph, Sequence[Node]]:
+    """Replace operators of a group by equal ones that take fewer instructions on the core. Return the nodes, and the graph with
+    their constants."""
+    return use_floor_requantisation(graph, nodes) if multiplies_high_halves(target) else (graph, nodes)
+
+
 def group_algorithms(
     graph: Graph, nodes: Sequence[Node], target: Target, name: str, *, in_place: bool = False
 ) -> tuple[LoweredGroup, ...]:
@@ -394,6 +402,7 @@ def group_algorithms(
     """
     if in_place:
         return (lower_in_place_update(graph, nodes[0], name),)
+    graph, nodes = adapt_group_to_core(graph, nodes, target)
     multiples = product_multiples(target)
     return lower_with_each_algorithm(
         graph,

@@ -14,6 +14,7 @@ from microc.base.immutable import frozen
 from microc.compiler.lowering.control_flow import LoweredControl, list_groups_in_control_flow, lower_control_flow
 from microc.compiler.lowering.kernel_builder import Configuration, KernelBuilder, ValueCopy, lower_copy
 from microc.compiler.lowering.kernel_selection import (
+    adapt_group_to_core,
     find_node_alias,
     group_algorithms,
     groups_of,
@@ -126,6 +127,7 @@ class FunctionVariant:
 
         Raises ScheduleError if the schedule cannot be applied.
         """
+        graph, nodes = adapt_group_to_core(graph, nodes, target)
         first = nodes[0]
         if self.algorithm:
             first = replace(first, attrs={**first.attrs, "algorithm": self.algorithm})
@@ -235,7 +237,8 @@ class GeneralKernelBuilder(KernelBuilder):
         """
         group_at_sizes, count = unify_bounds(group_at_sizes), len(self.family.graphs) + 1
         multiples = product_multiples(self.target)
-        small = [lower_group(g, nodes, multiples, "kernel") for g, nodes in group_at_sizes[count:]]
+        adapted = (adapt_group_to_core(g, nodes, self.target) for g, nodes in group_at_sizes[count:])
+        small = [lower_group(g, nodes, multiples, "kernel") for g, nodes in adapted]
         plain = [schedule_as_written(group.func, self.target) for group in small]
         compared = max((group.macs for group in small), default=0) <= MAX_INTERPRETED_STORES
         direct = [lower(schedule.func) for schedule in plain] if compared else []

@@ -9,12 +9,12 @@ from microc.isa.instruction_set import SUMS as INSTRUCTION_SET_SUMS
 from microc.isa.tensor_intrinsics import IntrinsicStep, StepOperand, TensorIntrin
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Var
-from microc.tir.names import SATURATED
+from microc.tir.names import SATURATED, SHIFTED_SATURATIONS
 
 # ---- Single numbers: high halves of products, saturation, floats to integers
 #
 # ``high_mul_round(a, b)`` is (a b + 2**31) >> 32, ``high_product`` the high half that is rounded down; ``high_mac_round`` and
-# ``high_mac`` add them. ``saturate_<t>`` clamps to the dtype, ``_float16_bits_to_float32`` after a shift by one; ``clamp8`` is
+# ``high_mac`` add them. ``saturate_<t>`` clamps to the dtype, ``saturate_<t>_shr_<n>`` after a right shift by n; ``clamp8`` is
 # the same as ``saturate_i8``, for values most of which are in range. ``hold`` keeps a constant in a register, since
 # instructions that shift an operand take it from there. ``float16_low`` and ``float16_high`` widen a half of a word of two,
 # reinterpreted as a float. ``high_mul(x, m)``: round(x m / 2**31), ties upwards, for |x| < 2**30 and m >= 0; ``product_2_31(x,
@@ -57,11 +57,11 @@ it."""
 
 
 def _build_saturation_intrinsics() -> Iterator[Intrin]:
-    """Yield the intrinsics that clamp a number to the range of a dtype, with and without a right shift by one
-    before it."""
+    """Yield the intrinsics that clamp a number to the range of a dtype, without and with a right shift before it."""
     for name, (low, high) in SATURATED.items():
         yield Intrin(name, (A,), ir.clamp(A, low, high))
-        yield Intrin(f"{name}_half", (A,), ir.clamp(A >> 1, low, high))
+    for name, (saturation, distance) in SHIFTED_SATURATIONS.items():
+        yield Intrin(name, (A,), ir.clamp(A >> distance, *SATURATED[saturation]))
 
 
 _BITS = ir.reinterpret("int32", _F)

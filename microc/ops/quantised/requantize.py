@@ -384,7 +384,7 @@ def infer_requantize(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> t
     return (TensorType(types[0].shape, attrs["out_dtype"]),)
 
 
-def _multiplier_and_shift(attrs: Mapping[str, Any], operands: Sequence[Any]) -> tuple[Any, Any]:
+def multiplier_and_shift(attrs: Mapping[str, Any], operands: Sequence[Any]) -> tuple[Any, Any]:
     """Return multiplier and shift of a ``requantize`` node, each from its attribute, or from the operand if the
     attribute is None."""
     rest = [x for x in operands[1:] if x is not None]
@@ -396,7 +396,7 @@ def _multiplier_and_shift(attrs: Mapping[str, Any], operands: Sequence[Any]) -> 
 def _build_fixed_point_scale(attrs: Mapping[str, Any], args: Sequence[Expr]) -> FixedPointScale:
     """Build the fixed-point scale of a ``requantize`` node. Multiplier and shift are Python integers if they are
     constant, else int32 expressions."""
-    multiplier, shift = _multiplier_and_shift(attrs, args)
+    multiplier, shift = multiplier_and_shift(attrs, args)
     values = [ir.int_value(x) if isinstance(x, Expr) else x for x in (multiplier, shift)]
     multiplier = values[0] if values[0] is not None else ir.cast("int32", multiplier)
     if values[1] is not None:
@@ -436,9 +436,10 @@ def _subtract_zero_point(x: Expr, zero_point: int, bound_is_unknown: bool) -> Ex
     return x - zero_point if zero_point else x
 
 
-def _evaluate_requantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+def evaluate_requantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    """Evaluate ``requantize``: the formulas of :mod:`microc.numerics` on arrays."""
     attrs = {**REQUANTIZE, **attrs}
-    multiplier, shift = (np.asarray(part, np.int64) for part in _multiplier_and_shift(attrs, arrays))
+    multiplier, shift = (np.asarray(part, np.int64) for part in multiplier_and_shift(attrs, arrays))
     x = np.asarray(arrays[0], np.int64) - attrs["input_zero_point"]
     x = x if attrs["rounding"] == Multiplier.WIDE else NUMPY.clamp(x, INT32_MIN, INT32_MAX)
     scaled = Multiplier(attrs["rounding"]).multiply_function(x, multiplier, shift, NUMPY)
@@ -527,7 +528,7 @@ OPERATORS = (
     OpDef(
         "requantize",
         infer=infer_requantize,
-        reference=_evaluate_requantize_reference,
+        reference=evaluate_requantize_reference,
         scalar=_build_requantize_scalar_expr,
         cases=make_requantize_test_cases,
         constants=_requantize_operand_bounds,

@@ -26,7 +26,7 @@ Operands = Mapping[ir.Expr, ir.Expr]
 def select_intrinsics(func: ir.PrimFunc, names: tuple[str, ...]) -> ir.PrimFunc:
     """Replace every expression that is the meaning of one of the intrinsics ``names`` by a call.
 
-    If several match, the one with the largest meaning is called: ``saturate_i8_half(x)`` rather than
+    If several match, the one with the largest meaning is called: ``saturate_i8_shr_1(x)`` rather than
     ``saturate_i8(x >> 1)``. Operands must be within the limits of the intrinsic, by the bounds that follow from their
     dtypes and operators. Casts of a result to a narrower dtype that holds it (:data:`.names.RESULT_RANGES`) and back are
     removed, because the C compiler cannot remove them from inline assembly."""

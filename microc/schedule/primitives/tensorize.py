@@ -34,7 +34,7 @@ from microc.tir.analysis.context import is_index
 from microc.tir.analysis.simplification import linear, simplify
 from microc.tir.lower.region import loop_bounds
 from microc.tir.names import SMALLEST_WEIGHT, SUM_BOUND
-from microc.tir.rewrite import free_vars, substitute
+from microc.tir.rewrite import children, free_vars, map_expr, map_stmt, substitute, walk_all_exprs, walk_stmt
 
 # ---- Common to primitives that tensorise products by constant int8: the operands of the product, and loops over its sums
 
@@ -287,6 +287,8 @@ def _is_word_aligned(
 # In the loop the odd sum is kept as t = c0 + 256 c1, modulo 2**32. Afterwards c1 = (t - c0) >> 8 (an arithmetic shift), exactly,
 # if c1 fits 24 bits. Two annotations of the block must promise that: |c1| < 2**23 (``sum_bound``), and h fits 16 bits,
 # -32768 <= w0 + 256 w1, which only a weight of -128 can violate (``smallest_weight``).
+#
+# If all readers of the sums multiply them by 256, as ``requantize_floor`` does, the odd sum stays multiplied: t - c0 = 256 c1.
 
 COLUMNS, TERMS = 2, 4
 """Number of columns whose weights are packed into one int16, and number of terms in one iteration: the four bytes of a
@@ -333,10 +335,18 @@ def tensorize_pairs(func: ir.PrimFunc, weight: str, columns: str, reduction: str
     around = loops_around(func.body, product.block)
     tile = [x for x in around[around.index(whole) :] if x not in (loop, inner) and product.is_spatial_loop(x)]
     taken = names_in(func.body)
-    start = build_loops_over_tile(product, tile, first, taken, "pair", _build_sum_combination)
-    end = build_loops_over_tile(product, tile, first, taken, "part", _build_sum_separation)
+    sums = product.store.buffer
+    outside = replace_stmt(func.body, whole, ir.seq())
+    start = ir.seq()  # zeros need no combination
+    if any(isinstance(s, ir.Store) and s.buffer == sums and ir.int_value(s.value) != 0 for s in walk_stmt(outside)):
+        start = build_loops_over_tile(product, tile, first, taken, "pair", _build_sum_combination)
+    keeps_scale = _is_read_scaled_only(outside, sums)
+    separate = _build_scaled_sum_separation if keeps_scale else _build_sum_separation
+    end = build_loops_over_tile(product, tile, first, taken, "part", separate)
     changed = replace_stmt(whole, loop, body)
-    new = replace_stmt(func.body, whole, ir.seq(start, changed, end))
+    surroundings = _read_odd_sums_as_scaled(func.body, sums) if keeps_scale else func.body
+    # what is inside of ``whole`` reads no sum as scaled, so that rewriting its surroundings leaves it unchanged
+    new = replace_stmt(surroundings, whole, ir.seq(start, changed, end))
     return replace(func, params=tuple(pairs if p == old else p for p in func.params), body=new)
 
 
@@ -403,6 +413,41 @@ def _build_sum_separation(even_sum: ir.Load) -> ir.Stmt:
     odd = _load_odd_sum(even_sum)
     value = (odd.astype("int64") - even_sum.astype("int64")).astype("int32") >> 8
     return ir.Store(odd.buffer, odd.indices, value)
+
+
+def _build_scaled_sum_separation(even_sum: ir.Load) -> ir.Stmt:
+    """Build the statement after the loop that recovers 256 times the sum of the odd column: 256 c1 = t - c0."""
+    odd = _load_odd_sum(even_sum)
+    value = (odd.astype("int64") - even_sum.astype("int64")).astype("int32")
+    return ir.Store(odd.buffer, odd.indices, value)
+
+
+def _is_scaled_read(expr: ir.Expr, sums: ir.Buffer) -> bool:
+    """Test whether an expression is an element of ``sums``, times 256."""
+    match expr:
+        case ir.Bin("shl", ir.Load(buffer), ir.Const(8)):
+            return buffer == sums
+        case _:
+            return False
+
+
+def _is_read_scaled_only(stmt: ir.Stmt, sums: ir.Buffer) -> bool:
+    """Test whether all expressions of a statement that read ``sums`` multiply them by 256."""
+    reads = sum(isinstance(x, ir.Load) and x.buffer == sums for x in walk_all_exprs(stmt))
+    return 0 < reads == sum(_is_scaled_read(x, sums) for x in walk_all_exprs(stmt))
+
+
+def _read_odd_sums_as_scaled(body: ir.Stmt, sums: ir.Buffer) -> ir.Stmt:
+    """Rewrite the statements that multiply ``sums`` by 256: the sums of odd columns are multiplied already."""
+
+    def read_as_scaled(expr: ir.Expr) -> ir.Expr:
+        if not _is_scaled_read(expr, sums):
+            return expr
+        (load,) = children(expr)[:1]
+        assert isinstance(load, ir.Load)
+        return ir.select(load.indices[-1] % COLUMNS > 0, load, expr)
+
+    return map_stmt(body, lambda s: s, lambda x: map_expr(x, read_as_scaled))
 
 
 def pack_column_pairs(array: Array, activation_dtype: str) -> Array:

@@ -246,6 +246,11 @@ def undominated_algorithms(algorithms: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in algorithms if name not in dominated)
 
 
+def multiplies_high_halves(target: Target) -> bool:
+    """Test whether a core computes the high half of a product of two numbers in few instructions, one number at a time."""
+    return not any(target.has(feature) for feature in ("lanes", "vectors", "high_mul"))
+
+
 def product_multiples(target: Target) -> Multiples:
     """Return the multiples to which the numbers of columns and terms of matrix products are rounded up for a core.
 

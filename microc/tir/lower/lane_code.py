@@ -28,6 +28,8 @@ from microc.tir.lower.lane_scope import (
     negate_sum,
 )
 from microc.tir.lower.region import memory_stride
+from microc.tir.names import SATURATED as SATURATING_INTRINSICS
+from microc.tir.names import SHIFTED_SATURATIONS
 from microc.tir.rewrite import map_expr
 
 # ---- Arithmetic on lanes: operations whose intrinsic depends on whether an operand is uniform (equal in all lanes).
@@ -42,13 +44,8 @@ SCALABLE_SCALAR_OPS = ("min", "max")
 """Operations that have an intrinsic with the suffix ``_n`` for scalable vectors only."""
 CLAMPS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
     {
-        f"{name}{suffix}": (*bounds, shift)
-        for name, bounds in {
-            "saturate_i8": (-128, 127),
-            "saturate_u8": (0, 255),
-            "saturate_i16": (-32768, 32767),
-        }.items()
-        for suffix, shift in (("", 0), ("_half", 1))
+        **{name: (*bounds, 0) for name, bounds in SATURATING_INTRINSICS.items()},
+        **{name: (*SATURATING_INTRINSICS[base], shift) for name, (base, shift) in SHIFTED_SATURATIONS.items()},
     }
 )
 """Saturating intrinsics by name: (lowest value, highest value, number of bits by which the operand is shifted right first)."""
@@ -423,7 +420,7 @@ class LaneBodyRewriter(VectorOperations):
                     *(self.to_vector(e) for e in (x, y, self.clamp_table_indices(a), self.clamp_table_indices(b))),
                 )
             # int16 has a saturating instruction; saturation to bytes is a min and a max.
-            case ir.Call("saturate_i16" | "saturate_i16_half"):
+            case ir.Call(name) if name in CLAMPS and CLAMPS[name][:2] == dtypes.int_range("int16"):
                 return self.call_intrinsic("saturate_i16", self.to_vector(saturation_operand(expr)))
             case ir.Call(name) if name in CLAMPS:
                 low, high, _ = CLAMPS[name]

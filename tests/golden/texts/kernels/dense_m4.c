@@ -14,7 +14,7 @@
  * split(p, (None, 1)) split(o, (None, 2)) split(k, (None, 2, 4)) reorder((p_0, o_0, k_0, k_1, p_1, o_1, k_2))
  * decompose_reduction(acc, k_0) reverse_compute_at(out, o_0) set_scope(acc, register) tensorize(k_2, dot4_int8_int8)
  * set_kind(p_1_init, unrolled) set_kind(o_1_init, unrolled) set_kind(k_1, unrolled) set_kind(p_1, unrolled) set_kind(o_1,
- * unrolled) set_kind(p_out_1, unrolled) set_kind(o_out_1, unrolled) select_intrinsics((saturate_i8))
+ * unrolled) set_kind(p_out_1, unrolled) set_kind(o_out_1, unrolled) select_intrinsics((saturate_i8_shr_7))
  */
 NET_KERNEL dense_v1(const int8_t *data, const int8_t *restrict weight, const int32_t *restrict bias, int8_t *out)
 {
@@ -37,6 +37,6 @@ NET_KERNEL dense_v1(const int8_t *data, const int8_t *restrict weight, const int
     const int32_t weight_3 = load_i8x4(&weight[8 + 4]);
     acc_1 = dot2(data_4, odds_i8(weight_3), dot2(data_5, evens_i8(weight_3), acc_1));
     /* requantize: clamp(round(acc * 1518500250 * 2**(-7 - 31)) + 3, -128, 127) */
-    out[0] = (int8_t)saturate_i8(high_mac_round(acc_0 * 2, 1518500250, (acc_0 >> 31) + 448) >> 7);
-    out[1] = (int8_t)saturate_i8(high_mac_round(acc_1 * 2, 1518500250, (acc_1 >> 31) + 448) >> 7);
+    out[0] = (int8_t)saturate_i8_shr_7(high_mac_round(acc_0 * 2, 1518500250, (acc_0 >> 31) + 448));
+    out[1] = (int8_t)saturate_i8_shr_7(high_mac_round(acc_1 * 2, 1518500250, (acc_1 >> 31) + 448));
 }

@@ -16,7 +16,7 @@
  * storage_align(data_workspace, 3, 2) transform_layout(weight, ((None), (None), (None)), (2, 0, 1)) set_dtype(weight,
  * int16) double_reduction(acc, weight) tensorize(x_1, correlate_4x2_s1) compute_at(data_workspace, c)
  * reorder((data_workspace_i1_1, data_workspace_i2_1)) set_kind(data_workspace_i2_1, vectorized) set_kind(kx_0, unrolled)
- * set_kind(ky, unrolled) set_kind(x_1_init, unrolled) set_kind(x_out_1, unrolled) select_intrinsics((saturate_i8))
+ * set_kind(ky, unrolled) set_kind(x_1_init, unrolled) set_kind(x_out_1, unrolled) select_intrinsics((saturate_i8_shr_7))
  */
 NET_KERNEL depthwise_conv2d_v1(const int8_t *data, const int16_t *restrict weight, const int32_t *restrict bias,
     int8_t *out, int16_t *data_workspace)
@@ -50,9 +50,10 @@ NET_KERNEL depthwise_conv2d_v1(const int8_t *data, const int16_t *restrict weigh
             acc_1 = mac_low_high(data_workspace_3, weight_1, mac_high_low(data_workspace_2, weight_1, acc_1));
             acc_2 = dot2(data_workspace_3, weight_1, acc_2);
             /* requantize: clamp(round(acc * 1518500250 * 2**(-7 - 31)) + 3, -128, 127) */
-            out[y * 6 + c] = (int8_t)saturate_i8(high_mac_round(acc_0, 1518500250, (acc_0 >> 31) + 448) >> 7);
-            out[y * 6 + c + 2] = (int8_t)saturate_i8(high_mac_round(acc_1, 1518500250, (acc_1 >> 31) + 448) >> 7);
-            out[y * 6 + c + 2 * 2] = (int8_t)saturate_i8(high_mac_round(acc_2, 1518500250, (acc_2 >> 31) + 448) >> 7);
+            out[y * 6 + c] = (int8_t)saturate_i8_shr_7(high_mac_round(acc_0, 1518500250, (acc_0 >> 31) + 448));
+            out[y * 6 + c + 2] = (int8_t)saturate_i8_shr_7(high_mac_round(acc_1, 1518500250, (acc_1 >> 31) + 448));
+            out[y * 6 + c + 2 * 2] = (int8_t)saturate_i8_shr_7(high_mac_round(acc_2, 1518500250, (acc_2 >> 31) +
+                448));
         }
     }
 }

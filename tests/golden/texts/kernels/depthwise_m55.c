@@ -18,7 +18,7 @@
  * decompose_padding(padded) set_kind(x_1_fill, vectorized) annotate_loop(x_1_fill, lanes, 4) set_kind(x_1, vectorized)
  * annotate_loop(x_1, lanes, 4) annotate_loop(x_1, strided, 9362) set_kind(y_acc_1_init, unrolled) set_kind(y_out_1,
  * unrolled) set_kind(y_acc_1, unrolled) set_kind(ky, unrolled) set_kind(kx, unrolled) set_kind(x_acc, vectorized)
- * annotate_loop(x_acc, lanes, 4) select_intrinsics((saturate_i8))
+ * annotate_loop(x_acc, lanes, 4) select_intrinsics((saturate_i8_shr_7))
  */
 NET_KERNEL depthwise_conv2d_v1(const int8_t *data, const int8_t *restrict weight, const int32_t *restrict bias,
     int8_t *out, int8_t *padded)

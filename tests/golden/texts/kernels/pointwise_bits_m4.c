@@ -17,7 +17,7 @@
  * compute_at(data_workspace, p_0) set_dtype(data_workspace, int16) set_kind(data_workspace_i1_1, vectorized)
  * tensorize_bits(weight, k_2, k_0, 4) set_kind(p_1_init, unrolled) set_kind(o_1_init, unrolled) set_kind(k_1, unrolled)
  * set_kind(p_1, unrolled) set_kind(o_1, unrolled) set_kind(p_out_1, unrolled) set_kind(o_out_1, unrolled)
- * select_intrinsics((saturate_i8))
+ * select_intrinsics((saturate_i8_shr_7))
  */
 NET_KERNEL pointwise_conv2d_v1(const int8_t *data, const int32_t *restrict weight, const int32_t *restrict bias,
     int8_t *out, int16_t *data_workspace)
@@ -51,6 +51,6 @@ NET_KERNEL pointwise_conv2d_v1(const int8_t *data, const int32_t *restrict weigh
     acc_0 = acc_0 >> 12;
     acc_1 = acc_1 >> 12;
     /* requantize: clamp(round(acc * 1518500250 * 2**(-7 - 31)) + 3, -128, 127) */
-    out[0] = (int8_t)saturate_i8(high_mac_round(acc_0 * 2, 1518500250, (acc_0 >> 31) + 448) >> 7);
-    out[1] = (int8_t)saturate_i8(high_mac_round(acc_1 * 2, 1518500250, (acc_1 >> 31) + 448) >> 7);
+    out[0] = (int8_t)saturate_i8_shr_7(high_mac_round(acc_0 * 2, 1518500250, (acc_0 >> 31) + 448));
+    out[1] = (int8_t)saturate_i8_shr_7(high_mac_round(acc_1 * 2, 1518500250, (acc_1 >> 31) + 448));
 }

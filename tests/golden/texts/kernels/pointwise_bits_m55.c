@@ -19,7 +19,7 @@
  * product, 1) annotate_loop(p_1_init, product, 1) annotate_loop(o_1_1_init, product, 1) compute_at(data_workspace, p_0)
  * set_kind(data_workspace_i1_1, vectorized) annotate_loop(data_workspace_i1_1, lanes, 4) reorder((o_out_1, p_out_1))
  * set_kind(p_out_1, unrolled) set_kind(o_out_1, vectorized) annotate_loop(o_out_1, lanes, 4)
- * select_intrinsics((saturate_i8))
+ * select_intrinsics((saturate_i8_shr_7))
  */
 NET_KERNEL pointwise_conv2d_v1(const int8_t *data, const int8_t *restrict weight, const int32_t *restrict bias,
     int8_t *out, int8_t *data_workspace)

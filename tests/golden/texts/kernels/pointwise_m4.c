@@ -16,7 +16,7 @@
  * compute_at(data_workspace, p_0) set_dtype(data_workspace, int16) set_kind(data_workspace_i1_1, vectorized)
  * set_dtype(weight, int16) tensorize(k_2, dot4_int16_int16) double_reduction(acc, weight) set_kind(p_1_init, unrolled)
  * set_kind(o_1_init, unrolled) set_kind(k_1, unrolled) set_kind(p_1, unrolled) set_kind(o_1, unrolled) set_kind(p_out_1,
- * unrolled) set_kind(o_out_1, unrolled) select_intrinsics((saturate_i8))
+ * unrolled) set_kind(o_out_1, unrolled) select_intrinsics((saturate_i8_shr_7))
  */
 NET_KERNEL pointwise_conv2d_v1(const int8_t *data, const int16_t *restrict weight, const int32_t *restrict bias,
     int8_t *out, int16_t *data_workspace)
@@ -52,10 +52,10 @@ NET_KERNEL pointwise_conv2d_v1(const int8_t *data, const int16_t *restrict weigh
     acc_2_0 = dot2(data_workspace_5, weight_1, dot2(data_workspace_4, weight_0, acc_2_0));
     acc_2_1 = dot2(data_workspace_5, weight_3, dot2(data_workspace_4, weight_2, acc_2_1));
     /* requantize: clamp(round(acc * 1518500250 * 2**(-7 - 31)) + 3, -128, 127) */
-    out[0] = (int8_t)saturate_i8(high_mac_round(acc_0_0, 1518500250, (acc_0_0 >> 31) + 448) >> 7);
-    out[1] = (int8_t)saturate_i8(high_mac_round(acc_0_1, 1518500250, (acc_0_1 >> 31) + 448) >> 7);
-    out[2] = (int8_t)saturate_i8(high_mac_round(acc_1_0, 1518500250, (acc_1_0 >> 31) + 448) >> 7);
-    out[2 + 1] = (int8_t)saturate_i8(high_mac_round(acc_1_1, 1518500250, (acc_1_1 >> 31) + 448) >> 7);
-    out[2 * 2] = (int8_t)saturate_i8(high_mac_round(acc_2_0, 1518500250, (acc_2_0 >> 31) + 448) >> 7);
-    out[2 * 2 + 1] = (int8_t)saturate_i8(high_mac_round(acc_2_1, 1518500250, (acc_2_1 >> 31) + 448) >> 7);
+    out[0] = (int8_t)saturate_i8_shr_7(high_mac_round(acc_0_0, 1518500250, (acc_0_0 >> 31) + 448));
+    out[1] = (int8_t)saturate_i8_shr_7(high_mac_round(acc_0_1, 1518500250, (acc_0_1 >> 31) + 448));
+    out[2] = (int8_t)saturate_i8_shr_7(high_mac_round(acc_1_0, 1518500250, (acc_1_0 >> 31) + 448));
+    out[2 + 1] = (int8_t)saturate_i8_shr_7(high_mac_round(acc_1_1, 1518500250, (acc_1_1 >> 31) + 448));
+    out[2 * 2] = (int8_t)saturate_i8_shr_7(high_mac_round(acc_2_0, 1518500250, (acc_2_0 >> 31) + 448));
+    out[2 * 2 + 1] = (int8_t)saturate_i8_shr_7(high_mac_round(acc_2_1, 1518500250, (acc_2_1 >> 31) + 448));
 }

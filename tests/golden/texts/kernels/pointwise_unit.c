@@ -17,7 +17,7 @@
  * reverse_compute_at(acc_workspace, o_0) reverse_compute_at(out, p_0) tensorize(weight_unit_weight_i0, unit_load_weight)
  * tensorize(data_unit_input_i0_1, unit_load_input) tensorize(p_1_init, unit_load_sums) tensorize(p_1, unit_matmul)
  * tensorize(acc_workspace_i0_1, unit_store_sums) align_rows(weight_unit_weight, 16) align_rows(data_unit_input, 16)
- * double_buffer(data_unit_input, k_0) align_rows(acc, 16) double_buffer(acc, o_0) select_intrinsics((saturate_i8))
+ * double_buffer(data_unit_input, k_0) align_rows(acc, 16) double_buffer(acc, o_0) select_intrinsics((saturate_i8_shr_7))
  */
 NET_KERNEL pointwise_conv2d_v1(const int8_t *data, const int8_t *restrict weight, const int32_t *restrict bias,
     int8_t *out, int32_t *acc_workspace)
@@ -51,8 +51,8 @@ NET_KERNEL pointwise_conv2d_v1(const int8_t *data, const int8_t *restrict weight
             for (int32_t o = 0; o < 40; ++o) {
                 const int32_t acc_workspace_0 = acc_workspace[p * 40 + o];
                 out[p_tile * (16 * 40) + p * 40 + o] =
-                    (int8_t)saturate_i8(high_mac_round(acc_workspace_0 * 2, 1518500250, (acc_workspace_0 >> 31) +
-                    448) >> 7);
+                    (int8_t)saturate_i8_shr_7(high_mac_round(acc_workspace_0 * 2, 1518500250,
+                    (acc_workspace_0 >> 31) + 448));
             }
         }
     }

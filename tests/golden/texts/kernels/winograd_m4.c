@@ -27,7 +27,7 @@
  * unrolled) set_kind(x_acc_1, unrolled) set_kind(o_1, unrolled) annotate_loop(y_out_0, peel, 0) annotate_loop(x_out_0,
  * peel, 0) annotate_loop(x_out_1, peel, 0) annotate_loop(x_out_2, peel, 0) set_kind(acc_register_i3_1, unrolled)
  * set_kind(acc_register_i4_1, unrolled) set_kind(j_1, unrolled) set_kind(a_1, unrolled) set_kind(y_out_1, unrolled)
- * set_kind(x_out_3, unrolled) select_intrinsics((saturate_i8))
+ * set_kind(x_out_3, unrolled) select_intrinsics((saturate_i8_shr_7))
  */
 NET_KERNEL conv2d_v1(const int8_t *data, const int16_t *restrict weight, const int32_t *restrict bias, int8_t *out,
     int32_t *acc, int8_t *padded, int16_t *tile)
@@ -166,20 +166,20 @@ NET_KERNEL conv2d_v1(const int8_t *data, const int16_t *restrict weight, const i
         /* requantize: clamp(round(untile * 1518500250 * 2**(-7 - 31)) + 3, -128, 127) */
         if (x < 1) {
             const int32_t bias_0 = ((rows_0_0 + (rows_1_0 + rows_2_0)) >> 2) + bias[0];
-            out[x * 2] = (int8_t)saturate_i8(high_mac_round(bias_0 * 2, 1518500250, (bias_0 >> 31) + 448) >> 7);
+            out[x * 2] = (int8_t)saturate_i8_shr_7(high_mac_round(bias_0 * 2, 1518500250, (bias_0 >> 31) + 448));
         }
         if (x < 1) {
             const int32_t bias_0 = ((rows_1_0 - rows_2_0 - rows_3_0) >> 2) + bias[0];
-            out[x * 2 + 1] = (int8_t)saturate_i8(high_mac_round(bias_0 * 2, 1518500250, (bias_0 >> 31) + 448) >> 7);
+            out[x * 2 + 1] = (int8_t)saturate_i8_shr_7(high_mac_round(bias_0 * 2, 1518500250, (bias_0 >> 31) + 448));
         }
         if (x < 1) {
             const int32_t bias_0 = ((rows_0_1 + (rows_1_1 + rows_2_1)) >> 2) + bias[0];
-            out[x * 2 + 2] = (int8_t)saturate_i8(high_mac_round(bias_0 * 2, 1518500250, (bias_0 >> 31) + 448) >> 7);
+            out[x * 2 + 2] = (int8_t)saturate_i8_shr_7(high_mac_round(bias_0 * 2, 1518500250, (bias_0 >> 31) + 448));
         }
         if (x < 1) {
             const int32_t bias_0 = ((rows_1_1 - rows_2_1 - rows_3_1) >> 2) + bias[0];
-            out[x * 2 + (2 + 1)] = (int8_t)saturate_i8(high_mac_round(bias_0 * 2, 1518500250, (bias_0 >> 31) +
-                448) >> 7);
+            out[x * 2 + (2 + 1)] = (int8_t)saturate_i8_shr_7(high_mac_round(bias_0 * 2, 1518500250, (bias_0 >> 31) +
+                448));
         }
     }
 }

@@ -1,0 +1,321 @@
+"""Operator ``requantize_floor``: a requantisation by one product that is rounded down. It replaces ``requantize`` and
+``requantize_float`` where this is exact.
+
+A requantisation to 8 bits is a monotone step function of its operand x. It is known by its thresholds: T(v) is the least x
+whose result is at least v. Two requantisations are equal if and only if their thresholds are. The function
+
+    clamp(((((x << k) + C) * M) >> 32) >> S)
+
+has the threshold T(v) if and only if ``(T(v) << k) + C`` is at least ``v * 2**(32 + S) / M``, and ``((T(v) - 1) << k) + C`` is
+less. So C has an interval for every M, S and k, and an integer in it proves equality for all x; no x is tried. C counts
+fractions of 1 / 2**k of a sum. It includes the bias of the layer and the zero point of the result, and M the factor of the
+channel, while k and S are common to all channels. That takes four instructions on a core with a multiplication that returns
+the high half of a product, and two constants for each channel.
+
+A step function whose steps are not regular has no such form: rounding half away from zero, unless negative results are clamped
+as by relu, and float scales that round many products differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from microc.base import dtypes
+from microc.base.dtypes import Array
+from microc.base.immutable import frozen
+from microc.graph.ir import Graph, Node, TensorType, fresh_name
+from microc.numerics import INT32_MAX
+from microc.ops import registry
+from microc.ops.arithmetic import clamp_to_dtype
+from microc.ops.attributes import STORED, Attributes, Multiplier, integer
+from microc.ops.constants import CheckedNode, NumberUse, OperandBounds, stored_range_error_message
+from microc.ops.quantised.requantize import (
+    REQUANTIZE,
+    evaluate_requantize_reference,
+    infer_requantize,
+    multiplier_and_shift,
+)
+from microc.ops.registry import Case, OpDef
+from microc.tir import ir
+from microc.tir.ir import Expr
+
+# ---- Search of the constants
+
+FRACTION_BITS = 8
+"""Preferred k. Products of pairs of columns yield the sum of the odd column times 2**8 (``tensorize_pairs``)."""
+MAX_FRACTION_BITS = 12
+"""Largest k that is tried."""
+SHIFTS = (9, 10, 8, 11, 12, 7, 13, 6, 14, 5, 15, 4, 3, 2, 1)
+"""Shifts S in the order in which they are tried. The order is the same for all layers, so that equal layers with different
+scales have the same S, and share a kernel. A saturating instruction shifts its operand by up to 15 bits at no cost."""
+LEAST_MULTIPLIER_BITS = 25
+"""Least number of bits of the largest multiplier. With fewer bits, products are too coarse for most channels."""
+MULTIPLIER_TRIES = 65
+"""Number of multipliers around the exact quotient that are tried for each channel."""
+_NONE = 1 << 61
+"""Operand that stands for no threshold: it gives no bound of an addend."""
+_THRESHOLD_STEPS = 8
+"""Most corrections by one of the thresholds that float arithmetic gives."""
+
+Requantisation = Callable[[Array], Array]
+"""Monotone function from int64 operands (thresholds, channels) to results of the same shape."""
+
+
+@frozen
+class Thresholds:
+    """Thresholds of a requantisation to the results ``minimum`` .. ``maximum``, for |x| <= ``bound``.
+
+    ``least_operands``: int64 array (results, channels) with the least x whose result is at least ``minimum + 1``, ...,
+    ``maximum``; ``bound + 1`` where there is none. ``factors``: real factors of the channels, greater than 0.
+    ``zero_point``: result of x = 0."""
+
+    least_operands: Array
+    factors: Array
+    zero_point: int
+    minimum: int
+    maximum: int
+    bound: int
+
+    @property
+    def results(self) -> Array:
+        """The results that have a threshold, as a column."""
+        return np.arange(self.minimum + 1, self.maximum + 1, dtype=np.int64)[:, None]
+
+
+@frozen
+class FloorScale:
+    """Constants of ``requantize_floor``.
+
+    ``multipliers`` M and ``addends`` C: int64 arrays with one number for each channel. ``fraction_bits``: k. ``shift``:
+    S. ``zero_point`` is added to the shifted product; it is 0 if the addends include the zero point."""
+
+    multipliers: Array
+    addends: Array
+    fraction_bits: int
+    shift: int
+    zero_point: int
+
+
+def find_thresholds(
+    requantise: Requantisation, factors: Array, zero_point: int, minimum: int, maximum: int, bound: int
+) -> Thresholds | None:
+    """Find the thresholds of a requantisation near those of ``x * factor + zero_point``. Return None if the function is
+    not monotone there, or too far from it."""
+    results = np.arange(minimum + 1, maximum + 1, dtype=np.int64)[:, None]
+    estimates = np.ceil((results - zero_point - 0.5) / factors)
+    least = np.clip(estimates, -bound, bound + 1).astype(np.int64)
+    for _ in range(_THRESHOLD_STEPS):
+        is_low = (least <= bound) & (requantise(np.minimum(least, bound)) < results)
+        is_high = (least > -bound) & (requantise(np.maximum(least - 1, -bound)) >= results)
+        if (is_low & is_high).any():
+            return None
+        if not (is_low | is_high).any():
+            return Thresholds(least, factors, zero_point, minimum, maximum, bound)
+        least += is_low.astype(np.int64) - is_high
+    return None
+
+
+def find_floor_scale(thresholds: Thresholds, largest_bias: int = 0) -> FloorScale | None:
+    """Find the constants with which ``requantize_floor`` has the given thresholds; None if a channel has none.
+
+    ``largest_bias``: largest magnitude of the biases. The operand x without its bias, and the addend that includes the
+    bias, then also fit int32."""
+    room = INT32_MAX // (thresholds.bound + largest_bias + 1)
+    most = min(room.bit_length() - 1, MAX_FRACTION_BITS)
+    if most < 1 or not _are_steps_regular(thresholds, most):
+        return None
+    for fraction_bits in dict.fromkeys((min(FRACTION_BITS, most), most)):
+        for shift in SHIFTS:
+            largest = float(thresholds.factors.max()) * 2.0 ** (32 + shift - fraction_bits)
+            if not 1 << (LEAST_MULTIPLIER_BITS - 1) <= largest <= INT32_MAX - MULTIPLIER_TRIES:
+                continue
+            for zero_point in dict.fromkeys((0, thresholds.zero_point)):
+                scale = _find_addends(thresholds, largest_bias, fraction_bits, shift, zero_point)
+                if scale is not None:
+                    return scale
+    return None
+
+
+def _are_steps_regular(thresholds: Thresholds, fraction_bits: int) -> bool:
+    """Test whether the thresholds of every channel may be ``ceil(v / factor + offset)`` with one offset.
+
+    This is necessary, up to the rounding of multipliers, and takes a fraction of the time of the search."""
+    least, bound = thresholds.least_operands, thresholds.bound
+    offsets = least - thresholds.results / thresholds.factors
+    highest = np.where(least <= bound, offsets, np.inf).min(axis=0, initial=np.inf)
+    lowest = np.where(least > -bound, offsets - 1, -np.inf).max(axis=0, initial=-np.inf)
+    return bool((highest - lowest > -(2.0**-fraction_bits)).all())
+
+
+def _find_addends(
+    thresholds: Thresholds, largest_bias: int, fraction_bits: int, shift: int, zero_point: int
+) -> FloorScale | None:
+    """Find a multiplier and an addend for every channel, given k, S and the zero point that is added to the product."""
+    least, bound = thresholds.least_operands, thresholds.bound
+    needed = (thresholds.results - zero_point) << (32 + shift)
+    starts = np.where(least <= bound, least << fraction_bits, _NONE)
+    ends = np.where(least > -bound, (least - 1) << fraction_bits, -_NONE)
+    exact = np.rint(thresholds.factors * 2.0 ** (32 + shift - fraction_bits)).astype(np.int64)
+    multipliers, addends = np.zeros_like(exact), np.zeros_like(exact)
+    left = np.arange(len(exact))
+    largest_addend = INT32_MAX - ((bound + largest_bias) << fraction_bits)
+    for step in sorted(range(-(MULTIPLIER_TRIES // 2), MULTIPLIER_TRIES // 2 + 1), key=abs):
+        tried = np.maximum(exact[left] + step, 1)
+        # the least operands of the product with which its high half, shifted, is at least the result
+        operands = -(-needed // tried)
+        low = (operands - starts[:, left]).max(axis=0, initial=-largest_addend)
+        high = (operands - 1 - ends[:, left]).min(axis=0, initial=largest_addend)
+        found = low <= high
+        multipliers[left[found]], addends[left[found]] = tried[found], ((low + high) >> 1)[found]
+        left = left[~found]
+        if not left.size:
+            return FloorScale(multipliers, addends, fraction_bits, shift, zero_point)
+    return None
+
+
+# ---- Replacement of the requantisation of a layer
+
+
+def use_floor_requantisation(graph: Graph, nodes: Sequence[Node]) -> tuple[Graph, tuple[Node, ...]]:
+    """Replace the ``requantize`` that follows the anchor of a fusion group by ``requantize_floor``, if this is exact.
+
+    Return the nodes of the group, and a graph with their types and constants, from which the group is lowered. The
+    constant bias of a layer becomes part of the addends."""
+    if len(nodes) < 2 or nodes[1].op != "requantize" or nodes[1].inputs[0] != nodes[0].outputs[0]:
+        return graph, tuple(nodes)
+    anchor, old, *rest = nodes
+    attrs: Mapping[str, Any] = {**REQUANTIZE, **old.attrs}
+    if dtypes.nbytes(attrs["out_dtype"]) > 1 or graph.types[old.inputs[0]].dtype != "int32":
+        return graph, tuple(nodes)
+    if attrs["bound"] <= 0 or attrs["input_zero_point"] or attrs["rounding"] == Multiplier.WIDE:
+        return graph, tuple(nodes)
+    operands = [graph.consts.get(name) for name in old.inputs[1:]]
+    channels = graph.types[old.outputs[0]].shape[-1:]
+    if any(array is None or array.shape not in ((1,), channels) for array in operands):
+        return graph, tuple(nodes)
+    has_bias = len(anchor.inputs) > 2 and registry.get(anchor.op).operand_names[2:3] == ("bias",)
+    bias_name = anchor.inputs[2] if has_bias else ""
+    bias = graph.consts[bias_name].astype(np.int64).reshape(-1) if bias_name in graph.consts else np.zeros(1, np.int64)
+    largest_bias = int(np.abs(bias).max(initial=0))
+    numbers = tuple((array.dtype.str, array.tobytes()) for array in operands if array is not None)
+    scale = _find_scale_of_requantize(tuple(attrs.items()), numbers, largest_bias)
+    if scale is None:
+        return graph, tuple(nodes)
+    if bias_name in graph.consts:
+        anchor = replace(anchor, inputs=anchor.inputs[:2])
+    addends = scale.addends + (bias << scale.fraction_bits)
+    names = tuple(fresh_name(graph.types, f"{old.outputs[0]}.{stem}") for stem in ("addend", "multiplier"))
+    consts = dict(zip(names, (addends.astype(np.int32), scale.multipliers.astype(np.int32)), strict=True))
+    types = {name: TensorType(array.shape, "int32") for name, array in consts.items()}
+    new_attrs = {name: attrs[name] for name in ("minimum", "maximum", "out_dtype")}
+    new_attrs |= {"zero_point": scale.zero_point, "fraction_bits": scale.fraction_bits, "shift": scale.shift}
+    new_attrs["bound"] = attrs["bound"] + largest_bias
+    new = replace(old, op="requantize_floor", inputs=(old.inputs[0], *names), attrs=new_attrs)
+    whole = replace(graph, types={**graph.types, **types}, consts={**graph.consts, **consts})
+    return whole, (anchor, new, *rest)
+
+
+@lru_cache(maxsize=256)
+def _find_scale_of_requantize(
+    attr_items: tuple[tuple[str, Any], ...], operands: tuple[tuple[str, bytes], ...], largest_bias: int
+) -> FloorScale | None:
+    """Find the constants that make ``requantize_floor`` equal to a ``requantize`` node with these attributes.
+
+    ``operands``: dtype and bytes of the constant operands multiplier and shift, as far as these are operands. Fitting a
+    network to a board lowers the same layers many times."""
+    attrs = dict(attr_items)
+    arrays = [np.frombuffer(data, dtype) for dtype, data in operands]
+    multipliers, shifts = multiplier_and_shift(attrs, [None, *arrays])
+    factors = np.ldexp(np.asarray(multipliers, np.float64), np.asarray(shifts, np.int64) - 31).reshape(-1)
+    if not (factors > 0).all():
+        return None
+
+    def requantise(x: Array) -> Array:
+        return evaluate_requantize_reference(attrs, (x, *arrays))[0].astype(np.int64)
+
+    ends = attrs["zero_point"], attrs["minimum"], attrs["maximum"], attrs["bound"]
+    thresholds = find_thresholds(requantise, factors, *ends)
+    return None if thresholds is None else find_floor_scale(thresholds, largest_bias)
+
+
+# ---- The operator
+
+REQUANTIZE_FLOOR_ATTRS: Attributes = {
+    "fraction_bits": integer("bits by which x is shifted to the left", least=0, most=MAX_FRACTION_BITS),
+    "shift": integer("bits by which the high half of the product is shifted to the right", least=1, most=max(SHIFTS)),
+    **STORED,
+    "bound": integer("the largest magnitude of x", least=0),
+}
+
+
+def _build_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
+    x, addend, multiplier = args
+    operand = (x << attrs["fraction_bits"]) + addend
+    if attrs["zero_point"]:
+        zero = ir.const(attrs["zero_point"] << attrs["shift"], "int32")
+        high = ir.call("high_mac", operand, multiplier, zero)
+    else:
+        high = ir.call("high_product", operand, multiplier)
+    return clamp_to_dtype(high >> attrs["shift"], attrs["minimum"], attrs["maximum"], attrs["out_dtype"])
+
+
+def _evaluate_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    x, addend, multiplier = (np.asarray(array, np.int64) for array in arrays)
+    high = (((x << attrs["fraction_bits"]) + addend) * multiplier) >> 32
+    result = (high >> attrs["shift"]) + attrs["zero_point"]
+    return (np.clip(result, attrs["minimum"], attrs["maximum"]).astype(dtypes.to_numpy(attrs["out_dtype"])),)
+
+
+def _operand_overflow_message(checked_node: CheckedNode) -> str:
+    """Return a message if the operand of the product can overflow int32, or if the data are not int32; else an empty
+    string."""
+    if checked_node.types[0].dtype != "int32":
+        return f"the data have an unsupported dtype; got {checked_node.types[0].dtype}, expected int32"
+    addends = checked_node.data[1]
+    largest = int(np.abs(np.asarray(addends, np.int64)).max(initial=0)) if addends is not None else 0
+    total = (checked_node.attrs["bound"] << checked_node.attrs["fraction_bits"]) + largest
+    return "" if total <= INT32_MAX else f"operands of the product can overflow int32; got up to {total}"
+
+
+def _make_test_cases() -> Iterable[Case]:
+    """Yield layers whose constants come from :func:`find_floor_scale`: per channel and per tensor, with and without a zero point
+    in the addends."""
+    x = np.array([0, 1, -1, 127, -128, 9999, -9999, 54321, -54321, 80000, -80000, 4096], np.int32).reshape(3, 4)
+    for multipliers, addends, zero, fraction, shift, low, dtype in (
+        ((1 << 30, 1 << 28, 123456789, 99), (0, 77, -(1 << 20), 1 << 22), 0, 8, 10, -128, "int8"),
+        ((1 << 29, 1 << 27, 987654321, 1), (5, -77, 1 << 21, -(1 << 22)), -7, 8, 9, -7, "int8"),
+        ((1 << 30,), (1 << 19,), 100, 12, 15, 0, "uint8"),
+        ((1 << 24,), (-1,), 0, 0, 1, -90, "int8"),
+    ):
+        high = dtypes.int_range(dtype)[1]
+        attrs: dict[str, Any] = {"fraction_bits": fraction, "shift": shift, "zero_point": zero, "bound": 80000}
+        attrs |= {"minimum": low, "maximum": high, "out_dtype": dtype}
+        count = len(multipliers)
+        types = (TensorType((3, 4), "int32"), TensorType((count,), "int32"), TensorType((count,), "int32"))
+        arrays = (x, np.array(addends, np.int32), np.array(multipliers, np.int32))
+        yield Case(attrs, types, (1, 2), arrays, name=f"{dtype} of {count} channels, shift {shift}")
+
+
+OPERATORS = (
+    OpDef(
+        "requantize_floor",
+        infer=infer_requantize,
+        reference=_evaluate_reference,
+        scalar=_build_scalar_expr,
+        cases=_make_test_cases,
+        constants={
+            1: OperandBounds(NumberUse.TERM, -INT32_MAX, INT32_MAX),
+            2: OperandBounds(NumberUse.FACTOR, 0, INT32_MAX),
+        },
+        sound=(stored_range_error_message, _operand_overflow_message),
+        attrs=REQUANTIZE_FLOOR_ATTRS,
+        operand_names=("x", "addend", "multiplier"),
+        formula="clamp(floor(({x} * 2**{fraction_bits} + {addend}) * {multiplier} / 2**(32 + {shift})) + {zero_point}, "
+        "{minimum}, {maximum})",
+    ),
+)

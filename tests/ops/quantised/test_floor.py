@@ -1,0 +1,150 @@
+"""``requantize_floor``: constants that make one product and a shift equal to a requantisation, for all operands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from microc.base.dtypes import Array
+from microc.graph.ir import Graph, Node, TensorType
+from microc.ops import registry
+from microc.ops.quantised.requantize import REQUANTIZE
+from microc.ops.quantised.requantize_floor import (
+    FloorScale,
+    find_floor_scale,
+    find_thresholds,
+    use_floor_requantisation,
+)
+
+BOUND = 40_000
+
+
+def random_factors(generator: np.random.Generator, channels: int) -> tuple[Array, Array]:
+    """Return mantissas and shifts of channels whose scales differ by up to 2**6."""
+    mantissas = generator.integers(1 << 30, (1 << 31) - 1, channels)
+    return mantissas, -generator.integers(3, 9, channels)
+
+
+def requantise(attrs: dict[str, Any], x: Array, *parameters: Array) -> Array:
+    """Evaluate ``requantize`` by its reference."""
+    (result,) = registry.get("requantize").reference({**REQUANTIZE, **attrs}, (x, *parameters))
+    return np.asarray(result, np.int64)
+
+
+def apply_scale(scale: FloorScale, x: Array, minimum: int, maximum: int) -> Array:
+    """Evaluate the formula of ``requantize_floor`` with int32 operands of the product."""
+    operands = (x << scale.fraction_bits) + scale.addends
+    assert np.abs(operands).max() < 1 << 31
+    results = ((operands * scale.multipliers) >> 32 >> scale.shift) + scale.zero_point
+    clipped: Array = np.clip(results, minimum, maximum)
+    return clipped
+
+
+@pytest.mark.parametrize("rounding", ["double", "single"])
+@pytest.mark.parametrize("zero_point", [-128, -100, 90])
+@pytest.mark.parametrize("seed", range(4))
+def test_equals_the_requantisation_of_every_operand(rounding: str, zero_point: int, seed: int) -> None:
+    """Every operand within the bound is compared, for channels with random factors."""
+    mantissas, shifts = random_factors(np.random.default_rng(seed), 16)
+    attrs = {"zero_point": zero_point, "minimum": zero_point, "maximum": 127, "out_dtype": "int8", "rounding": rounding}
+    parameters = mantissas.astype(np.int32), shifts.astype(np.int8)
+    thresholds = find_thresholds(
+        lambda x: requantise(attrs, x, *parameters),
+        np.ldexp(mantissas, shifts - 31),
+        zero_point,
+        zero_point,
+        127,
+        BOUND,
+    )
+    assert thresholds is not None
+    scale = find_floor_scale(thresholds)
+    assert scale is not None
+    x = np.arange(-BOUND, BOUND + 1)[:, None]
+    expected = requantise(attrs, np.broadcast_to(x, (len(x), 16)), *parameters)
+    np.testing.assert_array_equal(apply_scale(scale, x, zero_point, 127), expected)
+
+
+def test_is_refused_where_steps_are_irregular() -> None:
+    """Rounding half away from zero moves the thresholds of negative results."""
+    mantissas, shifts = random_factors(np.random.default_rng(1), 4)
+    attrs = {"zero_point": 0, "minimum": -128, "maximum": 127, "out_dtype": "int8"}
+    thresholds = find_thresholds(
+        lambda x: requantise(attrs, x, mantissas, shifts), np.ldexp(mantissas, shifts - 31), 0, -128, 127, BOUND
+    )
+    assert thresholds is not None
+    assert find_floor_scale(thresholds) is None
+
+
+def test_operands_of_the_product_fit_int32() -> None:
+    """A large bias leaves fewer bits for fractions, and a larger one leaves none."""
+    attrs = {"zero_point": -128, "minimum": -128, "maximum": 127, "out_dtype": "int8"}
+    one = np.array([1 << 30]), np.array([-6])
+    thresholds = find_thresholds(lambda x: requantise(attrs, x, *one), np.ldexp(0.5, [-6]), -128, -128, 127, BOUND)
+    assert thresholds is not None
+    scale = find_floor_scale(thresholds, 1 << 26)
+    assert scale is not None
+    assert scale.fraction_bits < 8
+    assert find_floor_scale(thresholds, 1 << 31) is None
+
+
+def layer(attrs: dict[str, Any], bias: bool) -> Graph:
+    """Return a dense layer of 4 units with its requantisation."""
+    types = {
+        "x": TensorType((3, 8), "int8"),
+        "w": TensorType((4, 8), "int8"),
+        "b": TensorType((4,), "int32"),
+        "m": TensorType((4,), "int32"),
+        "s": TensorType((4,), "int8"),
+        "acc": TensorType((3, 4), "int32"),
+        "y": TensorType((3, 4), attrs["out_dtype"]),
+    }
+    generator = np.random.default_rng(3)
+    consts: dict[str, Array] = {
+        "w": generator.integers(-127, 128, (4, 8)).astype(np.int8),
+        "b": np.array([5, -700, 20000, 0], np.int32),
+        "m": generator.integers(1 << 30, (1 << 31) - 1, 4).astype(np.int32),
+        "s": np.array([-6, -7, -8, -6], np.int8),
+    }
+    inputs = ("x", "w", "b") if bias else ("x", "w")
+    dense = Node("dense", inputs, ("acc",), {**registry.get("dense").defaults, "out_dtype": "int32"})
+    scale = Node("requantize", ("acc", "m", "s"), ("y",), {**REQUANTIZE, **attrs, "shift_range": (-8, -6)})
+    return Graph("layer", ("x",), ("y",), (dense, scale), types, consts)
+
+
+RELU = {"zero_point": -128, "minimum": -128, "maximum": 127, "out_dtype": "int8", "bound": 200_000}
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_layer_computes_the_same(bias: bool) -> None:
+    graph = layer(RELU, bias)
+    changed, nodes = use_floor_requantisation(graph, graph.nodes)
+    assert [node.op for node in nodes] == ["dense", "requantize_floor"]
+    assert nodes[0].inputs == ("x", "w")
+    x = np.random.default_rng(0).integers(-128, 128, (3, 8)).astype(np.int8)
+    np.testing.assert_array_equal(run_nodes(changed, nodes, x), run_nodes(graph, graph.nodes, x))
+
+
+def run_nodes(graph: Graph, nodes: tuple[Node, ...], x: Array) -> Array:
+    """Evaluate nodes by their references; return the last result."""
+    values = {**graph.consts, "x": x}
+    for node in nodes:
+        operands = [values[name] for name in node.inputs]
+        (values[node.outputs[0]],) = registry.get(node.op).reference(node.attrs, operands)
+    return np.asarray(values["y"])
+
+
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        {**RELU, "minimum": -128, "zero_point": 0},
+        {**RELU, "bound": -1},
+        {**RELU, "input_zero_point": 3},
+        {**RELU, "out_dtype": "int16", "maximum": 32767},
+    ],
+    ids=["negative results", "no bound", "zero point of the sums", "16 bits"],
+)
+def test_a_layer_is_left_alone(attrs: dict[str, Any]) -> None:
+    graph = layer(attrs, True)
+    assert use_floor_requantisation(graph, graph.nodes) == (graph, graph.nodes)
