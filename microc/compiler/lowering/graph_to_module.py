@@ -144,8 +144,9 @@ def _describe_epilogue(nodes: tuple[Node, ...], start: str) -> Iterator[str]:
     """Yield the operators of an elementwise epilogue with their formulas. ``start``: name of the operand of the first
     operator."""
     for node in nodes:
-        formula = registry.get(node.op).formula
-        shown = {name: name if value is None else value for name, value in node.attrs.items()}
+        definition = registry.get(node.op)
+        formula, operands = definition.formula, {name: name for name in definition.operand_names}
+        shown = {**operands, **{name: name if value is None else value for name, value in node.attrs.items()}}
         shown["x"] = start if node is nodes[0] else "x"
         yield f"{node.op}: {formula.format(**shown)}" if formula else node.op
 
