@@ -196,7 +196,7 @@ def test_what_instructions_saturate_is_clamped_where_it_is_stored(word: str, dty
     x, out = ir.Buffer("x", data.shape, "int32"), ir.Buffer("out", data.shape, dtype)
     i, made = ir.Var("i"), np.zeros(data.shape, dtype)
     again = ir.Call("saturate_i16", (x[i],), "int32")
-    value = ir.Call(f"{word}_half" if halved else word, (again + 3,), "int32")
+    value = ir.Call(f"{word}_shr_1" if halved else word, (again + 3,), "int32")
     store = ir.Store(out, (i,), ir.cast(dtype, value))
     body = lower_lanes(ir.For(i, ir.const(data.size, "int32"), store, "vectorized", (("lanes", 4),)))
     words = {e.name for e in walk_all_exprs(body) if isinstance(e, ir.Call)}

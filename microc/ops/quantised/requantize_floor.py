@@ -29,7 +29,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.graph.ir import Graph, Node, TensorType, fresh_name
-from microc.numerics import INT32_MAX
+from microc.numerics import INT32_MAX, INT32_MIN
 from microc.ops import registry
 from microc.ops.arithmetic import clamp_to_dtype
 from microc.ops.attributes import STORED, Attributes, Multiplier, integer
@@ -299,6 +299,10 @@ def _make_test_cases() -> Iterable[Case]:
         types = (TensorType((3, 4), "int32"), TensorType((count,), "int32"), TensorType((count,), "int32"))
         arrays = (x, np.array(addends, np.int32), np.array(multipliers, np.int32))
         yield Case(attrs, types, (1, 2), arrays, name=f"{dtype} of {count} channels, shift {shift}")
+    ends = np.array([[INT32_MIN, INT32_MAX, 1, 0]] * 3, np.int32)
+    exact = {**attrs, "bound": INT32_MAX, "shift": 15}
+    arrays = (ends, np.zeros(1, np.int32), np.array([1 << 23], np.int32))
+    yield Case(exact, types, (1, 2), arrays, name="ends of int32")
 
 
 OPERATORS = (
