@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
+from microc.base.immutable import frozen
 from microc.isa.instruction_set import Body, BodyLoop
 from microc.isa.vocabulary.matrix_products import (
     BITS,
@@ -26,6 +28,9 @@ from microc.tir.bit_fields import BitFields
 # ``VMLADAVA`` sums across lanes into a core register of even number, so that there are at most six sums. A byte of bit-packed
 # weights contains several weights. Shifted up and masked, each bit field is a weight times a power of two, by which the sums are
 # divided after the loop.
+#
+# A vector instruction takes two beats, and a load overlaps with a product but not with another load. So loads and products
+# alternate: after each product the next vector is loaded, if one of the eight vector registers is free.
 
 UNROLLED = (3, 4)
 """Numbers of vectors in one iteration of a loop over K: the first number if it divides the vectors of K, else the
@@ -33,6 +38,7 @@ second. Larger numbers would not pay, because the first iteration is copied befo
 STRAIGHT = 4
 """Largest number of vectors of K for which no loop is written."""
 _SUMS = ("r8", "r10", "r12", "r0", "r2", "r4")
+_VECTOR_REGISTERS = tuple(f"q{n}" for n in range(8))
 _FIELD, _MASK = "q6", "q7"
 """Vector registers for one bit field of packed weights, and for the mask of the highest bit field."""
 _ADDRESSES = {8: ("r1", "r3", "r5", "r6", "r9"), 16: ("r1", "r3", "r5", "r6", "r2")}
@@ -43,23 +49,17 @@ _COUNT = '"+r"(count)'
 
 def _format_product_c_text(a_dtype: str, b_dtype: str, rows: int, columns: int) -> str:
     """Return the C body of a matrix product with ``rows`` by ``columns`` sums, of operands of dtypes ``a_dtype`` and
-    ``b_dtype``. Each load is directly before the multiplications that use it, so that loads and products overlap.
+    ``b_dtype``.
 
     All registers are fixed, because compilers would else report that they have run out of registers."""
     # 1. Operands of the assembly. Several rows start from zero, written by the first products (VMLADAV); a single row starts from
     # `start`, which it reads.
     form, size = BITS.get(b_dtype), 8 if a_dtype == "int8" and b_dtype != "int16" else 16
-    lines = (
-        _format_products_of_term_vector(a_dtype, b_dtype, rows, columns, size)
-        if form is None
-        else _format_bit_packed_products(form, rows, columns)
-    )
     sums = [f"c{r}{c}" for r in range(rows) for c in range(columns)]
     pointers = [f"a{r}" for r in range(rows)] + [f"b{c}" for c in range(columns)]
     advanced = [f'[{name}] "+r"({name})' for name in pointers]
     updated, written = ([f'[{name}] "{constraint}"({name})' for name in sums] for constraint in ("+r", "=&r"))
     written = written if rows > 1 else updated
-    clobbers = ", ".join(f'"q{n}"' for n in range(8 if form else rows + columns))
     starts = [(a_dtype, f"a{f' + {r} * stride_a' if r else ''}") for r in range(rows)]
     starts += [(form.dtype if form else b_dtype, f"b{f' + {c} * stride_b' if c else ''}") for c in range(columns)]
     # 2. Declarations of pointers and sums.
@@ -80,37 +80,34 @@ def _format_product_c_text(a_dtype: str, b_dtype: str, rows: int, columns: int) 
     # 3. The code of each depth. The function is inlined where `depth` is a literal, so that one branch of these remains: less
     # than a vector (predicated), a few whole vectors without a loop, else loops.
     if form is not None:
-        text += _format_bit_packed_loop_lines(form, lines, updated + advanced, clobbers)
+        lines = _format_bit_packed_products(form, rows, columns)
+        text += _format_bit_packed_loop_lines(form, lines, updated + advanced)
     else:
+        terms = _build_products_of_term_vector(a_dtype, b_dtype, rows, columns, size)
         inputs = [f'[{name}] "r"({name})' for name in pointers]
         fresh = rows * columns if rows > 1 else 0
         for times in range(1, STRAIGHT + 1):
-            vectors, elements = (
-                [_format_products_of_term_vector(a_dtype, b_dtype, rows, columns, size, k) for k in range(times)],
-                times * 128 // size,
-            )
+            vectors = [_build_products_of_term_vector(a_dtype, b_dtype, rows, columns, size, k) for k in range(times)]
+            elements = times * 128 // size
             part = _start_sums_at_zero(
-                [line for lines in (*vectors[:-1], _predicate_first_elements(vectors[-1], size)) for line in lines],
-                fresh,
+                [*_alternate_loads_and_products(vectors[:-1]), *_format_first_elements(vectors[-1], size)], fresh
             )
             text += [f"if (depth < {elements}) {{", f"    count = depth % {128 // size};"]
             text += [
-                *_format_assembly_statement_lines(part, written, [*inputs, '[count] "r"(count)'], clobbers),
+                *_format_assembly_statement_lines(part, written, [*inputs, '[count] "r"(count)']),
                 "} else",
             ]
-            straight = _start_sums_at_zero([line for lines in vectors for line in lines], fresh)
+            straight = _start_sums_at_zero(_alternate_loads_and_products(vectors), fresh)
             text += [
                 f"if (depth == {elements}) {{",
-                *_format_assembly_statement_lines(straight, written, inputs, clobbers),
+                *_format_assembly_statement_lines(straight, written, inputs),
                 "} else",
             ]
         if fresh:
-            text += _format_multiple_row_loop_lines(
-                size, lines, updated + advanced, written + advanced, clobbers, fresh
-            )
+            text += _format_multiple_row_loop_lines(size, terms, updated + advanced, written + advanced, fresh)
         else:
             single = [f"c0{c} += (int32_t)*a0 * *b{c};" for c in range(columns)]
-            text += _format_single_row_loop_lines(size, lines, updated + advanced, clobbers, single)
+            text += _format_single_row_loop_lines(size, terms, updated + advanced, single)
     # 4. Stores. Fields are weights times 2 ** (8 - bits): the sums are shifted back, and a single row's start is added only then.
     for name, result in results.items():
         if name == "c02":  # else a compiler collects the sums on the stack, to store them as a vector
@@ -120,25 +117,72 @@ def _format_product_c_text(a_dtype: str, b_dtype: str, rows: int, columns: int) 
     return "\n".join(text)
 
 
-def _format_products_of_term_vector(
+@frozen
+class _VectorProduct:
+    """A product that adds to a sum: ``instruction`` without its operands, the vectors of the loads at the positions
+    ``left`` and ``right``."""
+
+    instruction: str
+    left: int
+    right: int
+
+
+@frozen
+class _Terms:
+    """Loads of vectors, and the products of these vectors. A load is its mnemonic and its address."""
+
+    loads: tuple[tuple[str, str], ...]
+    products: tuple[_VectorProduct, ...]
+
+
+def _build_products_of_term_vector(
     a_dtype: str, b_dtype: str, rows: int, columns: int, element_bits: int, vector_index: int | None = None
-) -> list[str]:
-    """Return the instructions that load and multiply one vector of terms along K for all rows and columns.
+) -> _Terms:
+    """Return the loads and products of one vector of terms along K for all rows and columns.
 
     ``element_bits``: 8, or 16 if the loads widen bytes. The loads advance the pointers, unless ``vector_index`` is
     given: then they address the vector with this index by an offset."""
     load = {"int8": f"vldrb.{'8' if element_bits == 8 else 's16'}", "uint8": "vldrb.u16", "int16": "vldrh.u16"}
     advance = {"int8": 16 if element_bits == 8 else 8, "uint8": 8, "int16": 16}
 
-    def format_vector_load(dtype: str, register: int, pointer: str) -> str:
+    def build_load(dtype: str, pointer: str) -> tuple[str, str]:
         step = advance[dtype]
-        address = f"], #{step}" if vector_index is None else f", #{step * vector_index}]"
-        return f"{load[dtype]} q{register}, [%[{pointer}]{address}"
+        return load[dtype], f"[%[{pointer}]" + (f"], #{step}" if vector_index is None else f", #{step * vector_index}]")
 
-    lines = [format_vector_load(a_dtype, r, f"a{r}") for r in range(rows)]
-    for c in range(columns):
-        lines.append(format_vector_load(b_dtype, rows + c, f"b{c}"))
-        lines += [f"vmladava.s{element_bits} %[c{r}{c}], q{r}, q{rows + c}" for r in range(rows)]
+    loads = [build_load(a_dtype, f"a{r}") for r in range(rows)] + [build_load(b_dtype, f"b{c}") for c in range(columns)]
+    products = (
+        _VectorProduct(f"vmladava.s{element_bits} %[c{r}{c}]", r, rows + c) for c in range(columns) for r in range(rows)
+    )
+    return _Terms(tuple(loads), tuple(products))
+
+
+def _alternate_loads_and_products(vectors: Sequence[_Terms]) -> list[str]:
+    """Return the instructions of several vectors of terms in an order in which loads and products alternate.
+
+    Products keep their order; vectors are loaded in the order in which products read them. A register is free after
+    the last product that reads it."""
+    loads, products = list[tuple[str, str]](), list[_VectorProduct]()
+    for terms in vectors:
+        shifted = (replace(p, left=p.left + len(loads), right=p.right + len(loads)) for p in terms.products)
+        products += shifted
+        loads += terms.loads
+    last_reader = {vector: k for k, product in enumerate(products) for vector in (product.left, product.right)}
+    waiting = list(dict.fromkeys(vector for product in products for vector in (product.left, product.right)))
+    free, register_of, lines = list(_VECTOR_REGISTERS), dict[int, str](), list[str]()
+
+    def load_next_vector() -> None:
+        vector = waiting.pop(0)
+        register_of[vector] = free.pop(0)
+        mnemonic, address = loads[vector]
+        lines.append(f"{mnemonic} {register_of[vector]}, {address}")
+
+    for k, product in enumerate(products):
+        while not {product.left, product.right} <= register_of.keys():
+            load_next_vector()
+        lines.append(f"{product.instruction}, {register_of[product.left]}, {register_of[product.right]}")
+        free += [register_of[v] for v in dict.fromkeys((product.left, product.right)) if last_reader[v] == k]
+        if waiting and free:
+            load_next_vector()
     return lines
 
 
@@ -157,29 +201,27 @@ def _format_bit_packed_products(packing: BitFields, rows: int, columns: int) -> 
     return lines
 
 
-def _format_bit_packed_loop_lines(
-    packing: BitFields, instructions: list[str], outputs: list[str], clobbers: str
-) -> Iterator[str]:
+def _format_bit_packed_loop_lines(packing: BitFields, instructions: list[str], outputs: list[str]) -> Iterator[str]:
     """Yield the C lines of the loop over bit-packed weights, which processes 16 bytes of every column in an
     iteration."""
     yield f"count = depth / {packing.group};"
     mask = (0xFF << 8 - packing.bits) & 0xFF
     loop = (f"vmov.i8 {_MASK}, #{mask}", "dls lr, lr", "0:", *instructions, "le lr, 0b")
-    yield from _format_assembly_statement_lines(loop, [*outputs, _COUNT], [], clobbers)
+    yield from _format_assembly_statement_lines(loop, [*outputs, _COUNT], [])
 
 
-def _predicate_first_elements(instructions: list[str], element_bits: int) -> list[str]:
-    """Predicate the loads of one vector of terms, such that only the first ``count`` elements are loaded and the
-    others are zero."""
-    loads = [line.replace(".", "t.", 1) for line in instructions if line.startswith("vldr")]
+def _format_first_elements(terms: _Terms, element_bits: int) -> list[str]:
+    """Return the instructions of one vector of terms of which only the first ``count`` elements are loaded. The others are
+    zero."""
+    loads = [
+        f"{mnemonic.replace('.', 't.', 1)} {register}, {address}"
+        for register, (mnemonic, address) in zip(_VECTOR_REGISTERS, terms.loads, strict=False)
+    ]
     # A VPT block predicates at most four instructions.
     blocks = [loads[k : k + 4] for k in range(0, len(loads), 4)]
     predicated = [line for block in blocks for line in (f"vps{'t' * len(block)}", *block)]
-    return [
-        f"vctp.{element_bits} %[count]",
-        *predicated,
-        *(line for line in instructions if not line.startswith("vldr")),
-    ]
+    products = (f"{p.instruction}, q{p.left}, q{p.right}" for p in terms.products)
+    return [f"vctp.{element_bits} %[count]", *predicated, *products]
 
 
 def _start_sums_at_zero(instructions: list[str], sum_count: int) -> list[str]:
@@ -190,10 +232,9 @@ def _start_sums_at_zero(instructions: list[str], sum_count: int) -> list[str]:
 
 def _format_multiple_row_loop_lines(
     element_bits: int,
-    instructions: list[str],
+    terms: _Terms,
     outputs: list[str],
     first_outputs: list[str],
-    clobbers: str,
     started_sums: int,
 ) -> Iterator[str]:
     """Yield the C lines of the loops over K in a product of several rows.
@@ -202,27 +243,23 @@ def _format_multiple_row_loop_lines(
     remainder. The first iteration is copied before the loop, where it starts ``started_sums`` sums.
     ``first_outputs``: assembly operands that the copy writes."""
     (few, most), lanes = UNROLLED, 128 // element_bits
-    iteration = instructions * few
+    iteration = _alternate_loads_and_products([terms] * few)
     yield from (f"if (depth % {few * lanes} == 0) {{", f"    count = depth / {few * lanes} - 1;")
     text = [*_start_sums_at_zero(iteration, started_sums), "dls lr, lr", "0:", *iteration, "le lr, 0b"]
-    yield from _format_assembly_statement_lines(text, [*first_outputs, _COUNT], [], clobbers)
-    iteration = instructions * most
+    yield from _format_assembly_statement_lines(text, [*first_outputs, _COUNT], [])
+    iteration = _alternate_loads_and_products([terms] * most)
     yield "} else {"
-    yield from _format_assembly_statement_lines(
-        _start_sums_at_zero(iteration, started_sums), first_outputs, [], clobbers
-    )
+    yield from _format_assembly_statement_lines(_start_sums_at_zero(iteration, started_sums), first_outputs, [])
     yield from (f"    if (depth >= {2 * most * lanes}) {{", f"        count = depth / {most * lanes} - 1;")
-    yield from _format_assembly_statement_lines(
-        ("dls lr, lr", "0:", *iteration, "le lr, 0b"), [*outputs, _COUNT], [], clobbers
-    )
+    yield from _format_assembly_statement_lines(("dls lr, lr", "0:", *iteration, "le lr, 0b"), [*outputs, _COUNT], [])
     yield from ("    }", f"    if (depth % {most * lanes} > 0) {{", f"        count = depth % {most * lanes};")
-    loop = (f"dlstp.{element_bits} lr, lr", "0:", *instructions, "letp lr, 0b")
-    yield from _format_assembly_statement_lines(loop, [*outputs, _COUNT], [], clobbers)
+    loop = (f"dlstp.{element_bits} lr, lr", "0:", *_alternate_loads_and_products([terms]), "letp lr, 0b")
+    yield from _format_assembly_statement_lines(loop, [*outputs, _COUNT], [])
     yield from ("    }", "}")
 
 
 def _format_single_row_loop_lines(
-    element_bits: int, instructions: list[str], outputs: list[str], clobbers: str, last_element_lines: list[str]
+    element_bits: int, terms: _Terms, outputs: list[str], last_element_lines: list[str]
 ) -> Iterator[str]:
     """Yield the C lines of the loops over K in a product of a single row.
 
@@ -230,33 +267,38 @@ def _format_single_row_loop_lines(
     up to three more, then a predicated vector. ``last_element_lines``: C lines for a single remaining element,
     without vectors."""
     lanes, most = 128 // element_bits, max(UNROLLED)
+
+    def format_iteration(vector_count: int) -> list[str]:
+        return _alternate_loads_and_products([terms] * vector_count)
+
     yield from (f"if (depth % {UNROLLED[0] * lanes} == 0) {{", f"    count = depth / {UNROLLED[0] * lanes};")
     yield from _format_assembly_statement_lines(
-        ("dls lr, lr", "0:", *instructions * UNROLLED[0], "le lr, 0b"), [*outputs, _COUNT], [], clobbers
+        ("dls lr, lr", "0:", *format_iteration(UNROLLED[0]), "le lr, 0b"), [*outputs, _COUNT], []
     )
     yield from ("} else {", f"    if (depth / {most * lanes} == 1) {{")
-    yield from _format_assembly_statement_lines(instructions * most, outputs, [], clobbers)
+    yield from _format_assembly_statement_lines(format_iteration(most), outputs, [])
     yield from ("    } else {", f"        count = depth / {most * lanes};")
     yield from _format_assembly_statement_lines(
-        ("dls lr, lr", "0:", *instructions * most, "le lr, 0b"), [*outputs, _COUNT], [], clobbers
+        ("dls lr, lr", "0:", *format_iteration(most), "le lr, 0b"), [*outputs, _COUNT], []
     )
     yield "    }"
     for times in range(1, most):
         yield f"    if (depth % {most * lanes} / {lanes} == {times}) {{"
-        yield from _format_assembly_statement_lines(instructions * times, outputs, [], clobbers)
+        yield from _format_assembly_statement_lines(format_iteration(times), outputs, [])
         yield "    }"
     yield from (f"    if (depth % {lanes} == 1) {{", *(f"        {line}" for line in last_element_lines), "    }")
     yield from (f"    if (depth % {lanes} > 1) {{", f"        count = depth % {lanes};")
     yield from _format_assembly_statement_lines(
-        _predicate_first_elements(instructions, element_bits), outputs, ['[count] "r"(count)'], clobbers
+        _format_first_elements(terms, element_bits), outputs, ['[count] "r"(count)']
     )
     yield from ("    }", "}")
 
 
 def _format_assembly_statement_lines(
-    instructions: Sequence[str], outputs: list[str], inputs: list[str], clobbers: str
+    instructions: Sequence[str], outputs: list[str], inputs: list[str]
 ) -> Iterator[str]:
-    """Yield the lines of the C statement ``__asm__`` with these instructions.
+    """Yield the lines of the C statement ``__asm__`` with these instructions, which overwrite the vector registers that
+    they name.
 
     The statement is ``inline``. Without that, compilers count its lines and do not inline the function, so that
     ``depth`` would not be a literal."""
@@ -264,7 +306,8 @@ def _format_assembly_statement_lines(
     yield from (f'        "{line}\\n"' for line in instructions)
     yield f"        : {', '.join(outputs)}"
     yield f"        : {', '.join(inputs)}"
-    yield f'        : "memory", {clobbers});'
+    clobbers = (f'"{register}"' for register in _VECTOR_REGISTERS if any(register in line for line in instructions))
+    yield "        : " + ", ".join(('"memory"', *clobbers)) + ");"
 
 
 def _build_small_product_body(a_dtype: str, b_dtype: str, rows: int, columns: int) -> Body:
