@@ -17,9 +17,14 @@ from microc.tir.lower import lower
 
 
 def matmul(
-    rows: int, depth: int, columns: int, dtype: str = "int8", notes: tuple[tuple[str, int | str], ...] = ()
+    rows: int,
+    depth: int,
+    columns: int,
+    dtype: str = "int8",
+    notes: tuple[tuple[str, int | str], ...] = (),
+    scale: int = 0,
 ) -> ir.PrimFunc:
-    """acc = x @ weight.T + bias in int32; out = clamp(acc >> 7)."""
+    """acc = x @ weight.T + bias in int32; out = clamp((((acc << scale) + 77) >> (7 + scale)), 77 only if ``scale`` is not 0."""
     x = te.placeholder((rows, depth), dtype, "x")
     weight = te.placeholder((columns, depth), "int8", "weight")
     bias = te.placeholder((columns,), "int32", "bias")
@@ -30,9 +35,12 @@ def matmul(
         return te.sum_reduce(value, k, init=bias[o])
 
     acc = te.compute((rows, columns), product, "acc", ("p", "o"), notes)
-    out = te.compute(
-        (rows, columns), lambda p, o: ir.clamp(acc[p, o] >> 7, -128, 127).astype("int8"), "out", ("p", "o")
-    )
+
+    def clamped(p: ir.Var, o: ir.Var) -> ir.Expr:
+        scaled = (acc[p, o] << scale) + 77 if scale else acc[p, o]
+        return ir.clamp(scaled >> (7 + scale), -128, 127).astype("int8")
+
+    out = te.compute((rows, columns), clamped, "out", ("p", "o"))
     return te.create_prim_func("matmul", [x], [out], [weight, bias])
 
 

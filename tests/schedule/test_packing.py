@@ -12,6 +12,8 @@ from microc.schedule.primitives.tensorize import pack_column_pairs
 from microc.schedule.rules import candidate_schedules
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, target_for
+from microc.tir import ir
+from microc.tir.rewrite import walk_all_exprs, walk_stmt
 from tests.schedule.functions import matmul, outputs
 
 NOTES: tuple[tuple[str, int | str], ...] = (("sum_bound", 1 << 22), ("smallest_weight", -127))
@@ -39,16 +41,20 @@ def test_weights_in_tiles(order: tuple[int, ...]) -> None:
     assert same(schedule, lowered=False)
 
 
+@pytest.mark.parametrize("scale", [0, 7, 8])
 @pytest.mark.parametrize("columns", [2, 6, 7])
 @given(rows=st.integers(1, 8), depth=st.sampled_from([20, 24, 32, 48]))
 @settings(max_examples=10, deadline=None)
-def test_paired_columns(columns: int, rows: int, depth: int) -> None:
-    func = matmul(rows, depth, columns, notes=NOTES)
+def test_paired_columns(columns: int, scale: int, rows: int, depth: int) -> None:
+    """Odd sums that are read times 2**8 are not shifted back; sums that are read otherwise are."""
+    func = matmul(rows, depth, columns, notes=NOTES, scale=scale)
     schedules = candidate_schedules(func, "dense", target_for("cortex-m4"), SMALL)
     paired = [s for s in schedules if "tensorize_pairs" in {step.primitive for step in s.trace}]
     assert bool(paired) == (columns % 2 == 0)
     for schedule in paired:
         assert np.array_equal(outputs(func, lowered=True, schedule=schedule), outputs(func, lowered=False))
+        separation = next(s for s in walk_stmt(schedule.func.body) if isinstance(s, ir.Block) and s.name == "acc_part")
+        assert any(isinstance(x, ir.Bin) and x.op == "shr" for x in walk_all_exprs(separation)) == (scale != 8)
 
 
 def test_pairs_hold_both_weights() -> None:
