@@ -27,7 +27,6 @@ _HALF = 0.5
 """Probability of a branch whose condition depends on data."""
 _SMALL = 255
 """Largest constant that instructions can encode as an immediate."""
-_FPU_FUNCTIONS = frozenset({"fma", "fabs"})
 
 
 def _sum(*counts: Operations) -> Operations:
@@ -202,7 +201,7 @@ class Selector:
 
     def _count_math_function(self, name: str, dtype: str) -> Operations:
         """Count the operations of a mathematical function: an instruction of the FPU, or a library call."""
-        if name in _FPU_FUNCTIONS and self._is_in_fpu(dtype):
+        if self._is_in_fpu(dtype) and (name == "fabs" or (name == "fma" and self.target.has("fma"))):
             return {"float": 1}
         own = f"call_{name}"
         return {own if own in self.core.lengths else "call_math": 1}
