@@ -36,6 +36,8 @@ from microc.reports.text_tables import format_integer as format_integer
 from microc.reports.text_tables import format_pairs, format_table, memory_usage_rows
 from microc.schedule.cost.cost_model import Cost
 from microc.schedule.cost.operation_counts import IntrinsicCost, list_scalar_intrinsic_costs
+from microc.schedule.identities import IDENTITIES
+from microc.schedule.rules.instruction_choice import IdentityCost, list_identity_costs
 from microc.target import Board, Goal, Target, target_for
 from microc.tir import ir
 from microc.tir.rewrite import walk_all_exprs
@@ -153,20 +155,40 @@ def explain(
 
 
 def explain_unused_intrinsics(module: Module, target: Target) -> dict[str, str]:
-    """Return the intrinsics with a C body on the core that no kernel of a network calls, each with the reason."""
+    """Return the intrinsics that no kernel of a network calls, each with the reason: those with a C body on the core, and those
+    to which only identities lead that the core does not use."""
     core = target.core
     called = {x.name for kernel in module.kernels for x in walk_all_exprs(kernel.func.body) if isinstance(x, ir.Call)}
     costs = {cost.name: cost for cost in list_scalar_intrinsic_costs(target)}
-    bodies = dict.fromkeys(name for instructions in core.sets for name in instructions.bodies if name in SCALAR)
-    return {name: _explain_missing_call(name, core.has, costs.get(name)) for name in sorted(bodies.keys() - called)}
+    identity_costs = list_identity_costs(target)
+    identities: dict[str, list[IdentityCost]] = {}
+    for identity in IDENTITIES.values():
+        for name in identity.new_calls & SCALAR.keys():
+            identities.setdefault(name, []).append(identity_costs[identity.name])
+    bodies = {name for instructions in core.sets for name in instructions.bodies if name in SCALAR}
+    refused = {name for name, leading in identities.items() if all(cost.refusal for cost in leading)}
+    return {
+        name: _explain_missing_call(name, core.has, costs.get(name), identities.get(name, ()))
+        for name in sorted((bodies | refused) - called)
+    }
 
 
-def _explain_missing_call(name: str, features: frozenset[str], cost: IntrinsicCost | None) -> str:
-    """Explain why no kernel calls an intrinsic. ``features``: those of the core. ``cost``: costs of a scalar intrinsic."""
+def _explain_missing_call(
+    name: str, features: frozenset[str], cost: IntrinsicCost | None, identities: Sequence[IdentityCost]
+) -> str:
+    """Explain why no kernel calls an intrinsic.
+
+    ``features``: those of the core. ``cost``: costs of a scalar intrinsic. ``identities``: costs of the identities that lead to
+    it."""
     users = [tensor for tensor in TENSOR.values() if name in tensor.required_intrinsics]
     missing = min((sorted(tensor.required_intrinsics - features) for tensor in users), key=len, default=[])
     if missing:
         return f"it is used together with {', '.join(missing)}, for which the core has no C body"
+    usable = [identity.name for identity in identities if not identity.refusal]
+    if usable:
+        return f"its meaning does not occur in this network, and no schedule applies {', '.join(usable)}"
+    if identities and (cost is None or cost.body >= cost.meaning):
+        return f"identity {identities[0].name}: {identities[0].refusal}"
     if users or cost is None:
         return "no schedule of this network calls it"
     if cost.body >= cost.meaning:

@@ -14,7 +14,7 @@ from microc.errors import MicrocError, ScheduleError, known_names_hint
 from microc.schedule.primitives import loops, storage
 from microc.schedule.primitives.compute_at import loop_extent
 from microc.schedule.primitives.table import PRIMITIVES, check_arguments
-from microc.schedule.primitives.tree import Step, find_block, freeze_argument, has_block, loops_around
+from microc.schedule.primitives.tree import Step, find_block, freeze_argument, has_block, loops_around, parse_step
 from microc.tir import ir
 from microc.tir.names import DOUBLE_BUFFER, PRIVATE
 from microc.tir.symbolic import require_constant_sizes
@@ -248,31 +248,15 @@ class Schedule:
         shared weights."""
         return self.apply("tensorize_bit_columns", weight, columns, reduction)
 
-    def select_rounding(self) -> Schedule:
-        """Replace a rounding shift whose distance changes in the innermost loop by two shifts."""
-        return self.apply("select_rounding")
+    def apply_identities(self, *names: str) -> Schedule:
+        """:func:`microc.schedule.primitives.identity_selection.apply_identities`: replace the left sides of the identities
+        ``names`` by their right sides."""
+        return self.apply("apply_identities", names)
 
     def select_intrinsics(self, *names: str) -> Schedule:
         """:func:`microc.schedule.primitives.intrinsic_selection.select_intrinsics`: call the intrinsics ``names`` where
         their meanings occur."""
         return self.apply("select_intrinsics", names)
-
-    def select_high_mul(self) -> Schedule:
-        """Compute high halves of 64-bit products from 32-bit products of parts of the operands, for cores on which
-        64-bit products are library calls."""
-        return self.apply("select_high_mul")
-
-    def select_high_mac(self) -> Schedule:
-        """Replace ``high_mac(2 x, m, 2 k) >> s`` by ``high_mac(x, m, k) >> (s - 1)``, which saves the doubling."""
-        return self.apply("select_high_mac")
-
-    def select_fma(self) -> Schedule:
-        """Contract sums of float32 products, ``c[i] = c[i] + a * b``, to ``c[i] = fma(a, b, c[i])``, which rounds once."""
-        return self.apply("select_fma")
-
-    def select_conversion(self) -> Schedule:
-        """Replace rounding of floats to int32 by the intrinsic ``nearest_i32``."""
-        return self.apply("select_conversion")
 
     def select_functions(self, *how: bool) -> Schedule:
         """Replace calls of ``erf``, ``exp``, ``expm1`` and ``tanh`` of float32 (and of ``log`` on request) by
@@ -324,7 +308,7 @@ def trace_from_json(json_text: str) -> tuple[Step, ...]:
     """Parse a trace from the JSON that :func:`trace_to_json` writes. Raise ScheduleError for invalid text."""
     try:
         rows = json.loads(json_text)
-        return tuple(Step(row[0], tuple(freeze_argument(a) for a in row[1:])) for row in rows)
+        return tuple(map(parse_step, rows))
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise ScheduleError(
             "the text of a schedule's trace is not a JSON list of steps", hint='write [["split", "k", [null, 4]], ...]'

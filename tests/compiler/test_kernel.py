@@ -17,10 +17,12 @@ from microc.compiler.pipeline import compile_model, compile_network
 from microc.graph.ir import Graph, Node, TensorType
 from microc.plan.plan_check import find_deciding_variables, list_accesses
 from microc.schedule import rules
-from microc.schedule.primitives.selection import THIRDS, select_high_mul
+from microc.schedule.identities import THIRDS
 from microc.schedule.primitives.tensorize import can_pair_columns
 from microc.schedule.primitives.tensorize_bits import can_scale_sums, can_share_words
 from microc.schedule.primitives.tree import find_block
+from microc.schedule.rules.instruction_choice import select_instructions
+from microc.schedule.schedule import Schedule
 from microc.target import target_for
 from microc.tir import ir
 from microc.tir.names import ACC, BOUND, OUT, SMALLEST_WEIGHT, SUM_BOUND, WEIGHT_BITS
@@ -69,7 +71,7 @@ def test_promises_that_decide_alike_are_told_alike() -> None:
             four = replace(blocks[ACC], annotations=(*blocks[ACC].annotations, (WEIGHT_BITS, 4)))
             answers = (
                 can_pair_columns(four, 2), can_share_words(four, 4), *(can_scale_sums(four, bits) for bits in (2, 4)),
-                find_block(select_high_mul(func).body, OUT).body,
+                find_block(select_instructions(Schedule(func), target_for("cortex-m0")).func.body, OUT).body,
             )  # fmt: skip
             text = memo_key([replace(group, func=func)])
             assert decided.setdefault(text, answers) == answers, (promise, number)

@@ -91,13 +91,9 @@ TAKEN: Mapping[str, str] = {
     "tensorize_taps": "depthwise_vnni",
     "tensorize_bits": "pointwise_bits_m4",
     "tensorize_bit_columns": "dense_bits_m4",
-    "select_rounding": "requantize_channels_m4",
-    "select_high_mac": "requantize_once_m4",
+    "apply_identities": "requantize_channels_m4",
     "select_intrinsics": "requantize_m4",
-    "select_fma": "dense_float_m4",
-    "select_conversion": "requantize_float_m4",
     "select_functions": "erf_v3",
-    "select_high_mul": "requantize_m0",
 }
 """Primitives that need what operators write: the first such step of a kernel of :mod:`tests.golden.kernels`."""
 

@@ -103,7 +103,9 @@ def equal_fused_products(func: ir.PrimFunc, schedule: Schedule, folder: Path) ->
     """The C of a schedule and the interpreter give the same bits."""
     lowered = lower(schedule.func)
     arrays = operands(func)
-    want = result(Schedule(func).decompose_reduction("acc", reducing(func)).select_fma().func, arrays)
+    want = result(
+        Schedule(func).decompose_reduction("acc", reducing(func)).apply_identities("fused_product").func, arrays
+    )
     given: list[Array | None] = [schedule.packed(p, a) for p, a in zip(func.params, arrays, strict=True)]
     library = build([lowered], folder)
     given += [None] * (len(lowered.params) - len(given))
@@ -135,7 +137,7 @@ def test_weights_beyond_a_cache_serve_all_rows_before_the_next(shape: tuple[int,
     assert loops.index("o_0") < loops.index("p_1") < loops.index("k_0")
     arrays = operands(func)
     plain = Schedule(func).decompose_reduction("acc", "k").reverse_compute_at("out", "o").set_scope("acc", "register")
-    tiled, in_order = lower(schedule.func), lower(plain.select_fma().renamed("in_order").func)
+    tiled, in_order = lower(schedule.func), lower(plain.apply_identities("fused_product").renamed("in_order").func)
     library = build([tiled, in_order], tmp_path, "-O1")
     packed = [schedule.packed(p, a) for p, a in zip(func.params[:3], arrays, strict=False)]
     wanted = call(library, in_order, [*arrays[:3], None])[3]
@@ -205,4 +207,4 @@ def test_only_accumulation_is_contracted() -> None:
     x, out = ir.Buffer("x", (4,), "float32"), ir.Buffer("out", (4,), "float32")
     i = ir.Var("i")
     func = ir.PrimFunc("round", (x, out), ir.loops([(i, 4)], ir.Store(out, (i,), x[i] * 3.0 + 12582912.0)))
-    assert Schedule(func).select_fma().func.body == func.body
+    assert Schedule(func).apply_identities("fused_product").func.body == func.body

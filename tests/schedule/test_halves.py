@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from microc.numerics import NUMPY, doubling_high_mul
+from microc.schedule.identities import THIRDS
 from microc.schedule.intrinsic_meanings import intrinsic_functions
-from microc.schedule.primitives.selection import THIRDS
+from microc.schedule.rules.instruction_choice import choose_identities
 from microc.schedule.schedule import Schedule
+from microc.target import target_for
 from microc.tir import ir
 
+BY_PARTS = choose_identities(target_for("cortex-m0"))
 EDGES = (0, 1, 2, 3, 32767, 32768, 32769, 65535, 65536, (1 << 30) - 1)
 MANTISSAS = (0, 1, 32767, 65535, 65536, 1 << 30, (1 << 30) + 1, 0x7FFF0000, 0x7FFFFFFF)
 
@@ -52,16 +55,16 @@ def test_shifts_behind_thirds_are_joined() -> None:
         return ir.PrimFunc("scale", (x, out), ir.loops([(i, 4)], block))
 
     scaled, third = ir.call("high_mul_round", x[v] << 1, m), ir.call("product_2_30", x[v], m)
-    selected = Schedule(func(scaled >> 3, THIRDS)).select_high_mul().func
+    selected = Schedule(func(scaled >> 3, THIRDS)).apply_identities(*BY_PARTS).func
     assert selected == func((third + 1) >> 4, THIRDS)
-    selected = Schedule(func((scaled + 5) >> 3, THIRDS)).select_high_mul().func
+    selected = Schedule(func((scaled + 5) >> 3, THIRDS)).apply_identities(*BY_PARTS).func
     assert selected == func((third + 11) >> 4, THIRDS)
-    selected = Schedule(func((scaled + 5) >> 31, THIRDS)).select_high_mul().func
+    selected = Schedule(func((scaled + 5) >> 31, THIRDS)).apply_identities(*BY_PARTS).func
     assert selected == func((third + 11) >> 31, THIRDS)  # only the sign is left, as by the 32 that C has not
-    wide = Schedule(func(scaled >> 3, THIRDS + 1)).select_high_mul().func
+    wide = Schedule(func(scaled >> 3, THIRDS + 1)).apply_identities(*BY_PARTS).func
     assert wide == func(ir.call("high_mul", x[v], m) >> 3, THIRDS + 1)
     for shifted in (x[v] << 18, x[v] * (1 << 18)):  # a multiplier above one: the note speaks of the sum, not of this
-        selected = Schedule(func(ir.call("high_mul_round", shifted << 1, m), THIRDS)).select_high_mul().func
+        selected = Schedule(func(ir.call("high_mul_round", shifted << 1, m), THIRDS)).apply_identities(*BY_PARTS).func
         assert selected == func(ir.call("high_mul", shifted, m), THIRDS)
 
 
@@ -84,10 +87,12 @@ def test_products_that_are_rounded_down_join_the_shift() -> None:
     third, half = ir.call("product_2_30", x[v], m), ir.call("product_2_31", x[v], m)
     once = ir.call("high_mac", x[v] << 1, m, ir.const(5, "int32")) >> 3
     split = ((ir.call("high_product", x[v] << 1, m) >> s) + 7) >> 1
-    assert Schedule(func(once, THIRDS)).select_high_mul().func == func((third + 10) >> 4, THIRDS)
-    assert Schedule(func(once, THIRDS + 1)).select_high_mul().func == func((half + 5) >> 3, THIRDS + 1)
-    assert Schedule(func(split, THIRDS)).select_high_mul().func == func(((third >> (s + 1)) + 7) >> 1, THIRDS)
-    assert Schedule(func(split, THIRDS + 1)).select_high_mul().func == func(((half >> s) + 7) >> 1, THIRDS + 1)
+    assert Schedule(func(once, THIRDS)).apply_identities(*BY_PARTS).func == func((third + 10) >> 4, THIRDS)
+    assert Schedule(func(once, THIRDS + 1)).apply_identities(*BY_PARTS).func == func((half + 5) >> 3, THIRDS + 1)
+    assert Schedule(func(split, THIRDS)).apply_identities(*BY_PARTS).func == func(((third >> (s + 1)) + 7) >> 1, THIRDS)
+    assert Schedule(func(split, THIRDS + 1)).apply_identities(*BY_PARTS).func == func(
+        ((half >> s) + 7) >> 1, THIRDS + 1
+    )
 
 
 def test_doubled_operands_are_taken_back_where_nobody_wants_them() -> None:
@@ -105,7 +110,7 @@ def test_doubled_operands_are_taken_back_where_nobody_wants_them() -> None:
         return ir.PrimFunc("scale", (x, s, out), ir.loops([(i, 4)], ir.Store(out, (i,), value)))
 
     def selected(start: ir.PrimFunc) -> ir.PrimFunc:
-        return Schedule(start).select_high_mac().func
+        return Schedule(start).apply_identities("halved_operand", "halved_operand_by_data").func
 
     assert selected(func(x[i] << 1, ir.const(8, "int32"), 4)) == func(x[i], ir.const(4, "int32"), 3)
     found = selected(func(x[i] << 1, (one << (s[i] - 1)) * -255, s[i]))
@@ -127,9 +132,9 @@ def test_selection_needs_the_shift() -> None:
         return ir.PrimFunc("scale", (x, out), ir.loops([(i, 4)], ir.Store(out, (i,), value)))
 
     doubled = func(ir.call("high_mac_round", x[i] << 1, m, ir.const(7, "int32")))
-    assert Schedule(doubled).select_high_mul().func == func(ir.call("high_mul", x[i], m) + 7)
+    assert Schedule(doubled).apply_identities(*BY_PARTS).func == func(ir.call("high_mul", x[i], m) + 7)
     plain = func(ir.call("high_mul_round", x[i], m))
-    assert Schedule(plain).select_high_mul().func == plain
+    assert Schedule(plain).apply_identities(*BY_PARTS).func == plain
 
 
 def test_clamps_to_bytes_are_chosen() -> None:

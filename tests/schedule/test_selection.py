@@ -10,8 +10,8 @@ import pytest
 import microc
 from microc import te
 from microc.errors import ScheduleError
-from microc.isa import CORES
-from microc.isa.instruction_set import Body, InstructionSet, Intrin
+from microc.isa import CORES, SCALAR
+from microc.isa.instruction_set import Body, InstructionSet, Intrin, int32_constant
 from microc.plugin import Plugin, active
 from microc.schedule.intrinsic_meanings import intrinsic_functions
 from microc.schedule.primitives.intrinsic_selection import select_intrinsics
@@ -94,6 +94,40 @@ def test_an_instruction_of_a_user_is_called_where_its_meaning_occurs(instruction
     assert (DIFFERENCE.name in called) == (not reason)
     found = microc.explain(digits.INT8, target="acme", plugins=[plugin]).to_data(full=True)["unused_intrinsics"]
     assert found[DIFFERENCE.name].startswith(reason or "its meaning does not occur")
+
+
+PRODUCT = SCALAR["product_2_31"]
+MULTIPLY_ACCUMULATE = Intrin("multiply_accumulate_q31", (*PRODUCT.params, B), PRODUCT.meaning + B)  # type: ignore[operator]
+
+
+def test_an_instruction_of_a_user_is_called_through_an_identity() -> None:
+    """``b + floor(x m / 2**31)`` is no expression of the operators, but equals ``high_mac(2 x, m, b)``. The identity that
+    removes the doubling is not used then, although it saves an instruction elsewhere."""
+    data, multiplier = (te.placeholder((8,), "int32", name) for name in ("data", "multiplier"))
+    out = te.compute((8,), lambda i: ir.call("high_mac", data[i] << 1, multiplier[i], int32_constant(6)) >> 3, "out")
+    func = te.create_prim_func("f", (data, multiplier), (out,))
+    body = Body("return acme_mac(x, m, b);", operations=(("alu", 1),))
+    own = InstructionSet("acme", "1", {MULTIPLY_ACCUMULATE.name: body}, intrinsics=(MULTIPLY_ACCUMULATE,))
+    plain = CORES["rv32imc"]
+    dice = np.random.default_rng(5)
+    arrays = [dice.integers(-(1 << 30), 1 << 30, 8).astype(np.int32), dice.integers(0, 1 << 31, 8).astype(np.int32)]
+    with active([Plugin(cores=(replace(plain, name="acme", sets=(own, *plain.sets)),))]):
+        schedule = microc.default_schedule(func, "acme")
+        found, wanted = (
+            execute(f, [*arrays, np.zeros(8, np.int32)], intrinsic_functions())[-1] for f in (schedule.func, func)
+        )
+    assert [str(step) for step in schedule.trace[-2:]] == [
+        "apply_identities((high_mac_by_halves))",
+        "select_intrinsics((multiply_accumulate_q31))",
+    ]
+    np.testing.assert_array_equal(found, wanted)
+    assert str(microc.default_schedule(func, "rv32imc").trace[0]) == "apply_identities((halved_operand))"
+
+
+def test_the_explanation_names_why_an_identity_is_not_used() -> None:
+    found = microc.explain(digits.INT8, target="cortex-m4").to_data(full=True)["unused_intrinsics"]
+    assert found["product_2_31"] == "identity high_product_by_halves: the core has no C body for product_2_31"
+    assert found["nearest_i32"].endswith("and no schedule applies clamp_after_rounding, clamp_after_rounding_nan")
 
 
 def test_the_explanation_names_what_a_product_lacks() -> None:

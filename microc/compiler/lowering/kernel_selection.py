@@ -31,8 +31,8 @@ from microc.schedule.choose import (
     workspace_bytes,
 )
 from microc.schedule.cost.cost_model import Cost, estimate, tensor_unit_use
+from microc.schedule.identities import THIRDS
 from microc.schedule.primitives.padding import WORDS
-from microc.schedule.primitives.selection import THIRDS
 from microc.schedule.primitives.tensorize import SUM_LIMIT
 from microc.schedule.primitives.tree import Step, find_buffer
 from microc.schedule.rules import RULES, candidate_schedules

@@ -34,7 +34,7 @@ from microc.ops import registry
 from microc.ops.external_region import EXTERNAL
 from microc.ops.lowering import LoweredGroup
 from microc.schedule.choose import Choice
-from microc.schedule.primitives.tree import Step, freeze_argument
+from microc.schedule.primitives.tree import Step, parse_step
 from microc.target import Goal, Target
 
 # ---- Tuning tasks: the kernels of a network. Equal kernels are one task.
@@ -309,7 +309,7 @@ def record_from_json(line: str) -> Record:
         raise ValueError("record: a step of the trace is not a list that begins with a name")
     if any(isinstance(value, (dict, list)) or not _is_printable(value) for value in data["decisions"].values()):
         raise ValueError("record: a decision is a list, an object or unprintable, expected a plain value")
-    trace = tuple(Step(row[0], tuple(map(freeze_argument, row[1:]))) for row in data["trace"])
+    trace = tuple(map(parse_step, data["trace"]))
     hash(trace)  # raises TypeError if a step has arguments other than plain values
     return Record(**{**data, "trace": trace, "decisions": tuple(data["decisions"].items())})
 

@@ -24,7 +24,7 @@ from microc.base.immutable import frozen
 from microc.isa import CORES
 from microc.schedule.choose import Weight, weigh_cost
 from microc.schedule.cost.cost_model import Cost
-from microc.schedule.primitives.tree import Step, freeze_argument
+from microc.schedule.primitives.tree import Step, parse_step
 from microc.target import Goal, Target
 
 MEASURED_SUFFIX = ", shipped"
@@ -185,7 +185,7 @@ def _parse_schedule(schedule_fields: Sequence[Any], all_steps: Sequence[Any]) ->
     """Parse a schedule in a kernel's line. ``all_steps``: the steps in the first line of the file, to which the
     schedule refers by index."""
     algorithm, rule, instructions, cycles, waiting, code, constants, (low, high), measured, indices = schedule_fields
-    trace = tuple(Step(all_steps[k][0], tuple(map(freeze_argument, all_steps[k][1:]))) for k in indices)
+    trace = tuple(parse_step(all_steps[k]) for k in indices)
     cost = Cost(instructions, cycles, code, 0.0, {WAITING: waiting})
     prices = low, inf if high is None else high
     return ShippedSchedule(algorithm, rule, trace, cost, constants, prices, bool(measured))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from microc.base.immutable import frozen
 from microc.errors import ScheduleError
+from microc.schedule.identities import OLD_STEPS
 from microc.tir import ir
 from microc.tir.analysis.context import block_names_in, is_index
 from microc.tir.rewrite import BottomUpRewriter, ExprMap, map_stmt, stmt_children, walk_stmt
@@ -35,6 +36,13 @@ def _format_argument(argument: object) -> str:
 def freeze_argument(argument: Any) -> Any:
     """Convert an argument of a step from JSON: lists become tuples, at all levels."""
     return tuple(freeze_argument(v) for v in argument) if isinstance(argument, (list, tuple)) else argument
+
+
+def parse_step(row: Sequence[Any]) -> Step:
+    """Convert a step from a JSON list of its name and its arguments. A step of an older schedule becomes the one that replaced
+    it."""
+    name, args = row[0], tuple(map(freeze_argument, row[1:]))
+    return Step("apply_identities", (OLD_STEPS[name],)) if name in OLD_STEPS else Step(name, args)
 
 
 # ---- Finding and replacing parts of a scheduled function by loop and block names

@@ -1,4 +1,4 @@
-"""Steps before and after every rule: naming the stages of user functions, selecting instructions, splitting loops
+"""Steps before and after every rule: naming the stages of user functions, replacing float functions, splitting loops
 across threads."""
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from math import prod
 from microc.errors import ScheduleError
 from microc.schedule.choose import Choice
 from microc.schedule.cost.cost_model import estimate
-from microc.schedule.cost.operation_counts import list_scalar_intrinsic_costs
 from microc.schedule.primitives.compute_at import stored_buffer
-from microc.schedule.primitives.intrinsic_selection import find_intrinsics
 from microc.schedule.primitives.loops import is_used_only_in_loop
 from microc.schedule.primitives.tree import find_loop
 from microc.schedule.rules.generic import blocks_of, inline_elementwise, is_operator_scheduled
+from microc.schedule.rules.instruction_choice import apply_early_identities
 from microc.schedule.rules.rule import FAST_MATH, float_vector_level
 from microc.schedule.rules.templates import is_product_of_loads
 from microc.schedule.schedule import Schedule
@@ -70,7 +69,7 @@ def _is_product(block: ir.Block) -> bool:
             return False
 
 
-# ---- First and last steps of every schedule
+# ---- First steps of every schedule
 
 
 def canonicalise_for_target(func: ir.PrimFunc, target: Target) -> Schedule:
@@ -81,10 +80,7 @@ def canonicalise_for_target(func: ir.PrimFunc, target: Target) -> Schedule:
         schedule = _drop_idle_step(schedule, schedule.select_functions(target.has("fma"), True))
     elif float_vector_level(target):
         schedule = _drop_idle_step(schedule, schedule.select_functions(target.has("fma")))
-    if target.has("lanes") or target.has("high_mul"):
-        return schedule
-    # A high multiply-accumulate reads twice the sum. It must be selected before rules, which then store weights doubled.
-    return _drop_idle_step(schedule, schedule.select_high_mac())
+    return apply_early_identities(schedule, target)
 
 
 def _drop_idle_step(before: Schedule, after: Schedule) -> Schedule:
@@ -92,23 +88,6 @@ def _drop_idle_step(before: Schedule, after: Schedule) -> Schedule:
 
     A step without effect would only lengthen the trace."""
     return before if after.func == before.func else after
-
-
-def select_instructions(schedule: Schedule, target: Target) -> Schedule:
-    """Select instructions of the core that do not depend on the loops: for rounding, FMA, conversion, and all scalar
-    intrinsics whose meanings occur and take more instructions than their C bodies."""
-    steps = {
-        "select_rounding": not target.has("lanes"),  # MVE matches the original form of the rounding
-        "select_high_mul": target.has("high_mul"),
-        "select_fma": target.has("fma"),
-        "select_conversion": target.has("nearest_i32"),
-    }
-    for primitive, is_useful in steps.items():
-        if is_useful:
-            schedule = _drop_idle_step(schedule, schedule.apply(primitive))
-    cheaper = [cost.name for cost in list_scalar_intrinsic_costs(target) if cost.body < cost.meaning]
-    used = find_intrinsics(schedule.func, cheaper)  # the trace names these alone, because cores have dozens
-    return schedule.select_intrinsics(*used) if used else schedule
 
 
 # ---- Threads: split the outermost loops of large kernels, in any schedule, after it was chosen

@@ -10,7 +10,8 @@
  * transform_layout(weight, ((None, 2), (None)), (0, 2, 1)) split(p, (None, 1)) split(o, (None, 2)) split(k, (None, 3, 1))
  * reorder((p_0, o_0, k_0, k_1, p_1, o_1, k_2)) decompose_reduction(acc, k_0) reverse_compute_at(out, o_0) set_scope(acc,
  * register) set_kind(p_1_init, unrolled) set_kind(o_1_init, unrolled) set_kind(k_1, unrolled) set_kind(p_1, unrolled)
- * set_kind(o_1, unrolled) set_kind(k_2, unrolled) set_kind(p_out_1, unrolled) set_kind(o_out_1, unrolled) select_fma()
+ * set_kind(o_1, unrolled) set_kind(k_2, unrolled) set_kind(p_out_1, unrolled) set_kind(o_out_1, unrolled)
+ * apply_identities((fused_product))
  */
 NET_KERNEL dense_v1(const float *data, const float *restrict weight, const float *restrict bias, float *out)
 {

@@ -12,7 +12,7 @@
  *
  * split(x, (None, 2)) reorder((x_0, c, ky, kx, x_1)) decompose_reduction(acc, ky) reverse_compute_at(out, c)
  * set_scope(acc, register) set_kind(kx, unrolled) set_kind(ky, unrolled) set_kind(x_1, unrolled) set_kind(x_1_init,
- * unrolled) set_kind(x_out_1, unrolled) select_high_mul() select_intrinsics((clamp8))
+ * unrolled) set_kind(x_out_1, unrolled) apply_identities((high_mac_round_by_thirds)) select_intrinsics((clamp8))
  */
 NET_KERNEL depthwise_conv2d_v1(const int8_t *data, const int8_t *restrict weight, const int32_t *restrict bias,
     int8_t *out)

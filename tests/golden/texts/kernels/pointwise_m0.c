@@ -14,7 +14,8 @@
  * split(p, (None, 2)) split(o, (None, 2)) split(k, (None, 3, 1)) reorder((p_0, o_0, k_0, k_1, p_1, o_1, k_2))
  * decompose_reduction(acc, k_0) reverse_compute_at(out, o_0) set_scope(acc, register) set_kind(p_1_init, unrolled)
  * set_kind(o_1_init, unrolled) set_kind(k_1, unrolled) set_kind(p_1, unrolled) set_kind(o_1, unrolled) set_kind(k_2,
- * unrolled) set_kind(p_out_1, unrolled) set_kind(o_out_1, unrolled) select_high_mul() select_intrinsics((clamp8))
+ * unrolled) set_kind(p_out_1, unrolled) set_kind(o_out_1, unrolled) apply_identities((high_mac_round_by_thirds))
+ * select_intrinsics((clamp8))
  */
 NET_KERNEL pointwise_conv2d_v1(const int8_t *data, const int8_t *restrict weight, const int32_t *restrict bias,
     int8_t *out)

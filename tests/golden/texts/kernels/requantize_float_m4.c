@@ -5,7 +5,7 @@
  *     int8(int32(min(max(float32(x[i0]) * float32(0.125), float32(-131)), float32(124)) + float32(12582912) - float32(12582912)) + 3)
  *     # magnitude = 0
  *
- * select_conversion() select_intrinsics((saturate_i16, saturate_i8))
+ * apply_identities((clamp_after_rounding, zero_point_saturate_i8)) select_intrinsics((saturate_i16, saturate_i8))
  */
 NET_KERNEL requantize_float_v0(const int32_t *x, int8_t *out)
 {

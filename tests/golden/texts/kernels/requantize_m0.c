@@ -4,7 +4,7 @@
  * out[i0 < 5]: int8 = int8(min(max(high_mac_round(x[i0] << 1, 1518500250, (x[i0] >> 31) + 448) >> 7, -128), 127))
  *     # magnitude = 0
  *
- * select_high_mul() select_intrinsics((clamp8))
+ * apply_identities((high_mac_round_by_halves)) select_intrinsics((clamp8))
  */
 NET_KERNEL requantize_v0(const int32_t *x, int8_t *out)
 {

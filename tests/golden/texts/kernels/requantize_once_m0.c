@@ -6,7 +6,7 @@
  *     int8(min(max(high_mac(x[i0, i1] << 1, 1518500250, (1 << 0 - int32(multiplier[i1]) - 1) * 7) >> 0 - int32(multiplier[i1]), -128), 127))
  *     # magnitude = 0
  *
- * select_rounding() select_high_mul() select_intrinsics((clamp8))
+ * apply_identities((high_product_by_halves, split_rounding_high_mac)) select_intrinsics((clamp8))
  */
 NET_KERNEL requantize_v0(const int32_t *x, const int8_t *restrict multiplier, int8_t *out)
 {

@@ -6,14 +6,15 @@
  *     int8(min(max(high_mac(x[i0, i1] << 1, 1518500250, (1 << 0 - int32(multiplier[i1]) - 1) * 7) >> 0 - int32(multiplier[i1]), -128), 127))
  *     # magnitude = 0
  *
- * select_high_mac() select_rounding() select_intrinsics((saturate_i8_shr_1))
+ * apply_identities((halved_operand_by_data)) apply_identities((split_rounding_high_mac))
+ * select_intrinsics((saturate_i8_half))
  */
 NET_KERNEL requantize_v0(const int32_t *x, const int8_t *restrict multiplier, int8_t *out)
 {
     /* requantize: clamp(round(x * 1518500250 * 2**(shift - 31)) + 3, -128, 127) */
     for (int32_t i0 = 0; i0 < 3; ++i0) {
         for (int32_t i1 = 0; i1 < 5; ++i1) {
-            out[i0 * 5 + i1] = (int8_t)saturate_i8_shr_1((high_product(x[i0 * 5 + i1],
+            out[i0 * 5 + i1] = (int8_t)saturate_i8_half((high_product(x[i0 * 5 + i1],
                 1518500250) >> (-(int32_t)multiplier[i1] - 2)) + 7);
         }
     }
