@@ -72,8 +72,8 @@ class Identity:
 
     - ``pattern``, ``replacement``: expressions of the same variables. A variable of the pattern matches any operand of its dtype.
     - ``constants``: variables that match constants only, each with a typical value, for the cost of the identity.
-    - ``ranges``: (variable, least, largest value) of other variables than constants, for which both sides are equal. They are
-      not checked, because they follow from the pattern: ``x << 1`` implies that x has a spare bit.
+    - ``ranges``: (variable, least, largest value) for which both sides are equal. They are not checked, because they follow
+      from the pattern, which must not overflow: ``x << 1`` implies that x has a spare bit.
     - ``condition``: further condition on the operands. ``context``: condition on statement, block and loops.
     - ``portable``: True if the replacement pays even where the core has no C body for the intrinsics in it.
     - ``scalar``: True if the lowering to the lanes of vectors expects the pattern, so that cores with lanes keep it.
@@ -140,7 +140,7 @@ def _list_halved_operands() -> Iterator[Identity]:
         ir.call("high_mac", _X << 1, _M, _K) >> _S,
         ir.call("high_mac", _X, _M, _K >> 1) >> (_S - 1),
         constants={"k": 8},
-        ranges=(_SPARE_BIT, _MULTIPLIER, ("s", 1, 31)),
+        ranges=(_SPARE_BIT, _MULTIPLIER, ("k", *_ADDEND[1:]), ("s", 1, 31)),
         condition=lambda match: match.value("k") % 2 == 0,
         portable=True,
         scalar=True,

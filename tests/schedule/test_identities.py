@@ -20,28 +20,36 @@ from microc.tir import ir
 from microc.tir.interp import execute
 from microc.tir.rewrite import free_vars
 
-SIZE, TRIALS = 64, 12
+SIZE, TRIALS = 64, 24
 INDEX = ir.Var("i")
 LIMITS = (-32768, -128, -100, 0, 90, 127, 255, 32767)
+DISTANCES = (0, 1, 2, 3, 17, 30, 31)
 SPECIAL = np.array([0.5, 1.5, -2.5, 126.5, -128.5, 3e9, -3e9, 1e-40], np.float32)
 
 
 def constants_of(identity: Identity, dice: np.random.Generator) -> Iterator[dict[str, int | float]]:
-    """Values of the constants that the condition of an identity accepts."""
+    """Values of the constants that are within the ranges of an identity, and that its condition accepts."""
+    ranges = {name: (least, most) for name, least, most in identity.ranges}
     for _ in range(4000):
-        values = {name: type(typical)(_number(name, dice)) for name, typical in identity.constants.items()}
+        values = {name: _draw_constant(name, typical, dice) for name, typical in identity.constants.items()}
         variables = {var.name: var for var in free_vars(identity.pattern)}
         operands = {name: ir.Const(value, variables[name].dtype) for name, value in values.items()}
-        if not identity.constants or identity.condition(Match(identity.pattern, {**variables, **operands})):
+        fits = all(least <= values.get(name, least) <= most for name, (least, most) in ranges.items())
+        if fits and (not values or identity.condition(Match(identity.pattern, {**variables, **operands}))):
             yield values
 
 
-def _number(name: str, dice: np.random.Generator) -> int:
+def _draw_constant(name: str, typical: int | float, dice: np.random.Generator) -> int | float:
+    """A number of the type of a typical value, often at the edge of what conditions accept."""
+    if isinstance(typical, float):
+        return float(dice.choice(LIMITS)) + float(dice.choice((0, 0, 0, 0.5, 1 << 23)))
     if "low" in name or "high" in name:
         return int(dice.choice(LIMITS))
     if name == "z":
         return int(dice.choice(LIMITS)) + int(dice.choice((0, 1, -1, 128)))
-    return int(dice.integers(0, 31) if name in ("s", "l") else dice.integers(-300, 300))
+    if name in ("s", "l"):
+        return int(dice.choice(DISTANCES))
+    return int(dice.integers(-300, 300)) << (int(dice.choice((0, 0, 10, 23))) if name == "k" else 0)
 
 
 def data_of(identity: Identity, var: ir.Var, constants: Mapping[str, int | float], dice: np.random.Generator) -> Array:

@@ -7,14 +7,14 @@
  *     # magnitude = 0
  *
  * apply_identities((halved_operand_by_data)) apply_identities((split_rounding_high_mac))
- * select_intrinsics((saturate_i8_half))
+ * select_intrinsics((saturate_i8_shr_1))
  */
 NET_KERNEL requantize_v0(const int32_t *x, const int8_t *restrict multiplier, int8_t *out)
 {
     /* requantize: clamp(round(x * 1518500250 * 2**(shift - 31)) + 3, -128, 127) */
     for (int32_t i0 = 0; i0 < 3; ++i0) {
         for (int32_t i1 = 0; i1 < 5; ++i1) {
-            out[i0 * 5 + i1] = (int8_t)saturate_i8_half((high_product(x[i0 * 5 + i1],
+            out[i0 * 5 + i1] = (int8_t)saturate_i8_shr_1((high_product(x[i0 * 5 + i1],
                 1518500250) >> (-(int32_t)multiplier[i1] - 2)) + 7);
         }
     }
