@@ -30,23 +30,23 @@ FORECAST_MARGIN = 0.75
 """Factor on forecast instructions that makes them a lower bound for comparisons. Of 1,057 candidates of five networks on
 five cores, 60 % are lowered at 0.75, and the best ones are among them at all margins up to 0.85."""
 TIE_RATIO = 1.02
-"""Schedules whose weighted estimates differ by less than this ratio are ranked by cycles, because the cost model is not
-more precise. Constants that all schedules need do not count."""
+"""Schedules whose weighted estimates differ by less than this ratio are ranked with cycles in place of instructions,
+because the cost model is not more precise. Constants that all schedules need do not count."""
 
 
 class Weight(NamedTuple):
     """The cost of an alternative, weighted by a goal. ``total``: the cost that the goal minimises. ``tie_breaker``: ranks
-    alternatives of equal cost. ``constants``: the part of ``total`` for constants, which is known exactly."""
+    alternatives whose totals tie. ``constants``: the part of ``total`` for constants, which is known exactly."""
 
     total: float
     tie_breaker: float
     constants: float
 
 
-def _limit_of_ties(least: Weight, common: float) -> float:
+def _limit_of_ties(least: Weight, common: float, goal: Goal) -> float:
     """Return the largest total of alternatives that tie with the best one, whose weight is ``least``. ``common``: cost of
-    the constants that all alternatives need."""
-    return least.total + (TIE_RATIO - 1) * (least.total - common)
+    the constants that all alternatives need. If size alone counts, only equal totals tie."""
+    return least.total + (0 if isinf(goal.price) else (TIE_RATIO - 1) * (least.total - common))
 
 
 @frozen
@@ -73,25 +73,16 @@ class CostedCandidate:
     weight: Weight
 
     @property
-    def cycles(self) -> float:
-        """Estimated cycles of one call."""
-        return self.cost.cycles
-
-    @property
     def workspace(self) -> int:
         """Bytes of workspace that the lowered kernel needs."""
         return workspace_bytes(self.choice.func)
 
 
 class WeightedAlternative(Protocol):
-    """Interface of alternatives that can be ranked. ``weight``: result of :func:`weigh_cost`. ``cycles``:
-    estimated cycles of one call."""
+    """Interface of alternatives that can be ranked. ``weight``: result of :func:`weigh_cost`."""
 
     @property
     def weight(self) -> Weight: ...
-
-    @property
-    def cycles(self) -> float: ...
 
 
 T = TypeVar("T", bound=WeightedAlternative)
@@ -110,10 +101,9 @@ def choose_schedule(
     if len(candidates) == 1:
         return Choice(candidates[0], lower(candidates[0].func))
     original, goal = goal, scale_price_for_packing(goal, candidates)
-    # Without bounds, all candidates are lowered: if flash alone counts, or if packed weights may win at a higher cost.
-    has_bounds = not isinf(goal.price) and goal is original
-    bounds = [_least_weight(s, target, goal, equal_kernels) if has_bounds else 0.0 for s in candidates]
-    common = goal.price * equal_kernels * min(map(constant_bytes, candidates)) if has_bounds else 0.0
+    has_bounds = goal is original  # packed weights may win at a higher cost, so that all candidates are lowered
+    bounds = [_least_total(s, target, goal, equal_kernels) if has_bounds else 0.0 for s in candidates]
+    common = _weigh_constants(min(map(constant_bytes, candidates)), goal, equal_kernels)
     rivals: dict[int, CostedCandidate] = {}
     larger: dict[int, CostedCandidate] = {}
     limit = inf
@@ -123,18 +113,25 @@ def choose_schedule(
         rival = cost_candidate(Choice(candidates[k], lower(candidates[k].func)), target, goal, equal_kernels)
         (rivals if rival.workspace <= max_workspace_bytes else larger)[k] = rival
         if has_bounds and k in rivals:
-            limit = min(limit, _limit_of_ties(rival.weight, common))
+            limit = min(limit, _limit_of_ties(rival.weight, common, goal))
     if not rivals:
         least_workspace = min(rival.workspace for rival in larger.values())
         rivals = {k: rival for k, rival in larger.items() if rival.workspace == least_workspace}
     return best_candidate([rivals[k] for k in sorted(rivals)], goal).choice
 
 
-def _least_weight(schedule: Schedule, target: Target, goal: Goal, equal_kernels: int) -> float:
-    """Return a lower bound of the cost of a schedule, weighted by the goal, from its forecast instructions and its
-    constants. A schedule whose bound exceeds the cost of another schedule need not be lowered."""
-    instructions = FORECAST_MARGIN * forecast_instructions(schedule.func, target)
-    return equal_kernels * (instructions + goal.price * constant_bytes(schedule))
+def _least_total(schedule: Schedule, target: Target, goal: Goal, equal_kernels: int) -> float:
+    """Return a lower bound of the cost of a schedule, weighted by the goal: its constants and, unless size alone
+    counts, its forecast instructions. A schedule whose bound exceeds the cost of another schedule need not be lowered."""
+    constants = _weigh_constants(constant_bytes(schedule), goal, equal_kernels)
+    if isinf(goal.price):
+        return constants
+    return constants + equal_kernels * FORECAST_MARGIN * forecast_instructions(schedule.func, target)
+
+
+def _weigh_constants(constant_byte_count: int, goal: Goal, equal_kernels: int) -> float:
+    """Return the part of an alternative's weighted cost for its constants (:attr:`Weight.constants`)."""
+    return equal_kernels * constant_byte_count * (1 if isinf(goal.price) else goal.price)
 
 
 def scale_price_for_packing(goal: Goal, candidates: Sequence[Schedule]) -> Goal:
@@ -161,15 +158,13 @@ def best_candidate(candidates: Sequence[CostedCandidate], goal: Goal) -> CostedC
 
 
 def cheapest(alternatives: Sequence[T], goal: Goal) -> T:
-    """Return the cheapest alternative for a goal.
-
-    If size alone counts, that is the first alternative of the least weight. Else it is the one with the fewest
-    cycles among the alternatives that tie with the one of the least weight (:data:`TIE_RATIO`)."""
+    """Return the cheapest alternative for a goal: of those that tie with the one of the least weight
+    (:data:`TIE_RATIO`), the first that the tie breaker ranks best."""
     least = min(rival.weight for rival in alternatives)
-    if isinf(goal.price):
-        return next(rival for rival in alternatives if rival.weight == least)
-    limit = _limit_of_ties(least, min(rival.weight.constants for rival in alternatives))
-    return min((rival for rival in alternatives if rival.weight.total <= limit), key=lambda rival: rival.cycles)
+    limit = _limit_of_ties(least, min(rival.weight.constants for rival in alternatives), goal)
+    return min(
+        (rival for rival in alternatives if rival.weight.total <= limit), key=lambda rival: rival.weight.tie_breaker
+    )
 
 
 def _worthwhile_packing_candidates(candidates: Sequence[CostedCandidate], goal: Goal) -> list[CostedCandidate]:
@@ -210,14 +205,13 @@ def explain_rejection(candidate: CostedCandidate, candidates: Sequence[CostedCan
             )
         return "costs the same, comes later"
     common = min(rival.weight.constants for rival in candidates)
-    if candidate.weight.total <= _limit_of_ties(min(rival.weight for rival in candidates), common):
+    if candidate.weight.total <= _limit_of_ties(min(rival.weight for rival in candidates), common, goal):
         alike = f"ties within {100 * TIE_RATIO - 100:.0f} %"
+        if candidate.weight.tie_breaker == best.weight.tie_breaker:
+            return f"{alike}, comes later"
+        cycles = f"{_format_difference(candidate.cost.cycles, best.cost.cycles)} cycles"
         more = candidate.cost.cycles > best.cost.cycles
-        return (
-            f"{alike}, {_format_difference(candidate.cost.cycles, best.cost.cycles)} cycles"
-            if more
-            else f"{alike}, comes later"
-        )
+        return f"{alike}, {cycles}" if more else f"{alike}, flash: {flash}, which {cycles} are not worth"
     if candidate.cost.instructions <= best.cost.instructions:
         return f"flash: {flash}, which {slower} instructions are not worth"
     return f"{slower} instructions" + (f", flash: {flash}" if goal.price and code + constants > 0 else "")
@@ -233,13 +227,14 @@ def weigh_cost(cost: Cost, constant_byte_count: int, goal: Goal, equal_kernels: 
     """Weigh an estimated cost and the bytes of constants for a goal.
 
     If size alone counts, the total is the bytes of flash, and instructions break ties. Else the total is instructions
-    plus the goal's price times bytes of flash, and bytes of flash break ties. ``equal_kernels`` equal kernels share
-    their code, but not their ``constant_byte_count``."""
-    constants, instructions = equal_kernels * constant_byte_count, equal_kernels * cost.instructions
-    flash = cost.code_bytes + constants
+    plus the goal's price times bytes of flash, and cycles plus the same price break ties. ``equal_kernels`` equal
+    kernels share their code, but not their ``constant_byte_count``."""
+    constants = _weigh_constants(constant_byte_count, goal, equal_kernels)
+    instructions, cycles = equal_kernels * cost.instructions, equal_kernels * cost.cycles
     if isinf(goal.price):
-        return Weight(flash, instructions, constants)
-    return Weight(instructions + goal.price * flash, flash, goal.price * constants)
+        return Weight(cost.code_bytes + constants, instructions, constants)
+    flash = goal.price * cost.code_bytes + constants
+    return Weight(instructions + flash, cycles + flash, constants)
 
 
 def workspace_bytes(func: ir.PrimFunc) -> int:

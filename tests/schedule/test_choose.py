@@ -59,6 +59,11 @@ CASES: Mapping[str, tuple[Goal, tuple[float, float, int], str]] = {
     "alike": (SPEED, (1015, 2100, 100), "ties within 2 %, 5 % more cycles"),
     "alike, faster by fewer instructions": (SPEED, (990, 2100, 100), "ties within 2 %, 5 % more cycles"),
     "the same": (SPEED, (1000, 2000, 100), "ties within 2 %, comes later"),
+    "alike, larger": (
+        BALANCED,
+        (990, 1990, 110),
+        "ties within 2 %, flash: +10 bytes of code, +0 of constants, which 0.5 % fewer cycles are not worth",
+    ),
     "slower and larger": (
         BALANCED,
         (1100, 2200, 140),
@@ -84,7 +89,7 @@ def test_why_it_lost(name: str) -> None:
     assert explain_rejection(rivals[1], rivals, goal) == words
 
 
-@pytest.mark.parametrize(("goal", "lowered"), [(SPEED, 2), (SIZE, 2), (BALANCED, 1)])
+@pytest.mark.parametrize(("goal", "lowered"), [(SPEED, 2), (SIZE, 1), (BALANCED, 1)])
 def test_what_is_too_large_is_not_lowered(goal: Goal, lowered: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Constants that weigh more by themselves than all of a rival decide before loops are looked at."""
     seen: list[ir.PrimFunc] = []

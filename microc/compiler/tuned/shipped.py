@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from math import inf
 from pathlib import Path
@@ -75,12 +76,11 @@ class ShippedKernel:
 
 @frozen
 class ShippedCandidate:
-    """A bundled schedule as a candidate. ``weight`` and ``cycles``: as :func:`microc.schedule.choose.cheapest` compares
-    them."""
+    """A bundled schedule as a candidate. ``weight``: as :func:`microc.schedule.choose.cheapest` compares it, with cycles
+    that include the waits for constants in flash."""
 
     shipped: ShippedSchedule
     weight: Weight
-    cycles: float
 
 
 def compute_shipped_key(operator_and_function_texts: Sequence[tuple[str, str]]) -> str:
@@ -128,15 +128,13 @@ def shipped_candidates(
 
     ``uses``: as in :func:`microc.schedule.choose.choose_schedule`.
     """
-    return [
-        ShippedCandidate(
-            schedule,
-            weigh_cost(schedule.cost, schedule.constants, goal, uses),
-            schedule.cost.cycles + target.flash_wait * schedule.cost.operations[WAITING],
-        )
-        for schedule in schedules
-        if schedule.prices[0] <= goal.price <= schedule.prices[1]
-    ]
+    candidates = []
+    for schedule in schedules:
+        if schedule.prices[0] <= goal.price <= schedule.prices[1]:
+            cycles = schedule.cost.cycles + target.flash_wait * schedule.cost.operations[WAITING]
+            cost = replace(schedule.cost, cycles=cycles)
+            candidates.append(ShippedCandidate(schedule, weigh_cost(cost, schedule.constants, goal, uses)))
+    return candidates
 
 
 def format_kernels(kernels: Iterable[ShippedKernel]) -> str:
