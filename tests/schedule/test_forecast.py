@@ -48,6 +48,16 @@ def test_unrolled_windows_share_what_they_load() -> None:
     assert forecast_instructions(tiled.func, target) < 0.6 * forecast_instructions(plain.func, target)
 
 
+def test_a_partial_tile_counts_the_rows_that_it_has() -> None:
+    """Of five rows in tiles of four only five are computed, though eight iterations are controlled."""
+    five, eight = (Schedule(matmul(rows, 8, 6)) for rows in (5, 8))
+    instructions = [
+        forecast_instructions(plain.split(plain.loops_of("acc")[0], (None, 4)).func, target_for("cortex-m4"))
+        for plain in (five, eight)
+    ]
+    assert instructions[0] < 0.8 * instructions[1]
+
+
 @pytest.mark.parametrize(("model", "core"), in_turn(MODELS, CORES))
 def test_the_best_candidate_is_lowered(model: str, core: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The choice weighs as much as the best of all candidates, up to the precision of the forecast (0.1 %)."""

@@ -38,10 +38,12 @@ def forecast_instructions(func: ir.PrimFunc, target: Target) -> float:
 class _EnclosingLoop(NamedTuple):
     """A loop around the current statement.
 
-    ``trip_count``: number of times that its body is executed in each execution of the loop. ``unrolled``: True if its
-    iterations become a sequence of statements, which share equal values."""
+    ``trip_count``: number of times that its body is executed in each execution of the loop; an instruction may execute
+    several of its ``extent`` iterations. ``unrolled``: True if its iterations become a sequence of statements, which
+    share equal values."""
 
     var: ir.Var
+    extent: int
     trip_count: float
     unrolled: bool
 
@@ -77,7 +79,9 @@ class _Forecaster:
             case ir.Block():
                 self.loops_by_var |= {axis.var: self._loops_of(axis.binding) for axis in stmt.iters}
                 self.axes_by_value.clear()
+                outside, self.instructions = self.instructions, 0.0
                 self.visit(stmt.body)
+                self.instructions = outside + self._executed_share(stmt) * self.instructions
             case ir.Store(buffer, indices, value):
                 if buffer.scope != "register":
                     self.instructions += self._executions(self._axes_of(*indices))
@@ -106,7 +110,7 @@ class _Forecaster:
             trip_count = max(1.0, trip_count / int(notes[LANES]))
         elif loop.kind == "vectorized" or notes.keys() & {MOVED, STRIDED}:
             trip_count = max(1.0, trip_count / COPIED_ELEMENTS)
-        self.loops.append(_EnclosingLoop(loop.var, trip_count, unrolled))
+        self.loops.append(_EnclosingLoop(loop.var, extent, trip_count, unrolled))
         self.loops_by_var[loop.var] = frozenset((loop.var,))
         if trip_count > 1 and not unrolled:
             self.instructions += LOOP_CONTROL * self._iterations()
@@ -145,6 +149,13 @@ class _Forecaster:
         counts = map(self.selector.count, (expr, *children(expr)))
         whole, *operands = map(self.selector.core.instructions, counts)
         return max(0.0, whole - sum(operands))
+
+    def _executed_share(self, block: ir.Block) -> float:
+        """Return the fraction of the iterations of the loops around a block that execute it. It is less than 1 if the last
+        tile of some axis is a partial one."""
+        extents = {loop.var: loop.extent for loop in self.loops}
+        iterations = (prod(extents.get(var, 1) for var in self._loops_of(axis.binding)) for axis in block.iters)
+        return prod(min(1.0, axis.extent / n) for axis, n in zip(block.iters, iterations, strict=True))
 
     def _loops_of(self, expr: ir.Expr) -> Axis:
         """Return the variables of the loops on which an expression depends."""
