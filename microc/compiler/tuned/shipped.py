@@ -76,8 +76,8 @@ class ShippedKernel:
 
 @frozen
 class ShippedCandidate:
-    """A bundled schedule as a candidate. ``weight``: as :func:`microc.schedule.choose.cheapest` compares it, with cycles
-    that include the waits for constants in flash."""
+    """A bundled schedule as a candidate. ``weight``: as :func:`microc.schedule.choose.cheapest` compares it, with
+    cycles that include the waits for constants in flash."""
 
     shipped: ShippedSchedule
     weight: Weight

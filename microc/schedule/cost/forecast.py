@@ -151,8 +151,8 @@ class _Forecaster:
         return max(0.0, whole - sum(operands))
 
     def _executed_share(self, block: ir.Block) -> float:
-        """Return the fraction of the iterations of the loops around a block that execute it. It is less than 1 if the last
-        tile of some axis is a partial one."""
+        """Return the fraction of the iterations of the loops around a block that execute it. It is less than 1 if the
+        last tile of some axis is a partial one."""
         extents = {loop.var: loop.extent for loop in self.loops}
         iterations = (prod(extents.get(var, 1) for var in self._loops_of(axis.binding)) for axis in block.iters)
         return prod(min(1.0, axis.extent / n) for axis, n in zip(block.iters, iterations, strict=True))

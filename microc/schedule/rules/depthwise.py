@@ -74,8 +74,9 @@ EPILOGUE_COST = 5
 ROW_COST = 10
 """Instructions of the loop control around a row of tiles."""
 NEAR_FEWEST = 1.05
-"""Ratio of the estimated instructions of walks to the fewest up to which the cost model compares the walks. In 26 layers
-of three networks on Cortex-M4 the cost model's choice of all walks is among them, but for one, which is 2 % cheaper."""
+"""Ratio of the estimated instructions of walks to the fewest up to which the cost model compares the walks. In 26
+layers of three networks on Cortex-M4 the cost model's choice of all walks is among them, but for one, which is 2 %
+cheaper."""
 
 
 def matches_plane_pairs(start: Schedule, target: Target) -> bool:
