@@ -118,12 +118,23 @@ class Measured:
     stack: int
 
 
-def measure(path: Path, board: Board, optimize: str) -> Measured:
-    """Compile, build, boot, run the first reference case, read the profile."""
-    module = compile_model(path, board.target, make_options(optimize=optimize))
+def model_path(folder: Path, model: str) -> Path:
+    """Return the file of a network (``kws``, ``kws_float``) in the corpus ``folder``."""
+    return folder / "tflite" / f"mlperf_{model if model.endswith('_float') else f'{model}_int8'}.tflite"
+
+
+def read_reference_case(path: Path, module: Module) -> tuple[list[Any], list[Any]]:
+    """Read the inputs and outputs of the first reference case of the network at ``path``."""
     with np.load(path.with_suffix(".npz")) as data:
         inputs = [data[f"case0_in{i}"] for i in range(len(module.inputs))]
         outputs = [data[f"case0_out{i}"] for i in range(len(module.outputs))]
+    return inputs, outputs
+
+
+def measure(path: Path, board: Board, optimize: str) -> Measured:
+    """Compile, build, boot, run the first reference case, read the profile."""
+    module = compile_model(path, board.target, make_options(optimize=optimize))
+    inputs, outputs = read_reference_case(path, module)
     with tempfile.TemporaryDirectory(prefix="microc-") as folder:
         project = Path(folder) / "project"
         write_tree(project, project_files((module,), board, microc.__version__))
@@ -264,7 +275,7 @@ def main() -> int:
             kind = "float" if model.endswith("_float") else "int8"
             if kind not in place.formats:
                 continue
-            path = folder / "tflite" / f"mlperf_{model if kind == 'float' else f'{model}_int8'}.tflite"
+            path = model_path(folder, model)
             print(f"{model} for {place.code_for} on {place.board} ...", file=sys.stderr, flush=True)
             found = measure(path, board_of(place), options.optimize)
             rows.append(row(model, core, options.optimize, found, known.get((place.peer, path.stem, place.peer_core))))
