@@ -22,6 +22,7 @@ PARTS = frozenset(
     {
         "architectures",
         "bars",
+        "block_cycles",
         "desktop_peers",
         "measured",
         "operator_cases",
