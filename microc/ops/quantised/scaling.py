@@ -224,7 +224,7 @@ def scale_with_high_mac(
 
     The zero point, times 2**e, is part of the same addend. If x has a spare bit it is doubled: vector instructions
     multiply so, and cores that multiply in 16-bit parts can use the knowledge that the bit is spare. For other cores
-    ``select_high_mac`` removes the doubling; an e that is known only at run time must be at least two for that."""
+    the identity ``halved_operand`` removes the doubling; an e that is known only at run time must be at least two for that."""
     is_constant = isinstance(scale.right_shift, int)
     least, most = scale.right_shift_range
     for left in (max(1, (2 if is_constant else 3) - least), 0):

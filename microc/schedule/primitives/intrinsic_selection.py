@@ -6,13 +6,14 @@ scalar instruction needs no code here. Expressions that only equal a meaning are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from microc.base import dtypes
 from microc.errors import ScheduleError, known_names_hint
 from microc.isa import SCALAR, Intrin
-from microc.schedule.primitives.unification import normalise_clamp, root_operator, unify
+from microc.schedule.primitives.unification import match_int32_clamp, normalise_clamp, root_operator, unify
 from microc.tir import ir
 from microc.tir.analysis.context import is_index
 from microc.tir.analysis.intervals import within
@@ -51,23 +52,14 @@ def _select(func: ir.PrimFunc, names: Sequence[str]) -> tuple[ir.PrimFunc, set[s
 def _intrinsic_selector(names: Sequence[str], called: set[str]) -> ExprMap:
     """Return the function that replaces an expression if it is the meaning of one of the intrinsics ``names``. It adds the
     names of the intrinsics to ``called``. Raise ScheduleError for a name that is no scalar intrinsic."""
-    for name in names:
-        if name not in SCALAR or not SCALAR[name].is_scalar:
-            scalars = [each.name for each in SCALAR.values() if each.is_scalar]
-            raise ScheduleError(
-                f"select_intrinsics: wrong name; got {name!r}, expected the name of a scalar intrinsic",
-                hint=known_names_hint(name, scalars, "scalar intrinsics"),
-            )
-    patterns: dict[str, list[Intrin]] = {}
-    for intrin in sorted((SCALAR[name] for name in names), key=_meaning_size, reverse=True):
-        patterns.setdefault(root_operator(intrin.meaning), []).append(intrin)
+    patterns = _index_intrinsics(tuple(names), SCALAR.entries)
 
     def select(expr: ir.Expr) -> ir.Expr:
         match expr:
             case ir.Cast("int32", ir.Cast(narrow, ir.Call(name) as call)) if _is_exact(name, narrow):
                 return call
-        candidates = patterns.get(root_operator(expr))
-        if candidates is None:
+        candidates = [intrin for key in _pattern_keys(expr) for intrin in patterns.get(key, ())]
+        if not candidates:
             return expr
         expr, is_clamp = normalise_clamp(expr)
         # Index arithmetic keeps its form, since later passes simplify it. Only clamps are better as an instruction.
@@ -81,6 +73,29 @@ def _intrinsic_selector(names: Sequence[str], called: set[str]) -> ExprMap:
         return expr
 
     return select
+
+
+@lru_cache(maxsize=64)
+def _index_intrinsics(names: tuple[str, ...], _entries: object) -> Mapping[object, list[Intrin]]:
+    """Return the intrinsics ``names`` by the keys of their meanings, the largest meanings first. The contents of the registry are
+    part of the key of the memo, since plugins extend it."""
+    for name in names:
+        if name not in SCALAR or not SCALAR[name].is_scalar:
+            scalars = [each.name for each in SCALAR.values() if each.is_scalar]
+            raise ScheduleError(
+                f"select_intrinsics: wrong name; got {name!r}, expected the name of a scalar intrinsic",
+                hint=known_names_hint(name, scalars, "scalar intrinsics"),
+            )
+    patterns: dict[object, list[Intrin]] = {}
+    for intrin in sorted((SCALAR[name] for name in names), key=_meaning_size, reverse=True):
+        patterns.setdefault(_pattern_keys(intrin.meaning)[0], []).append(intrin)
+    return patterns
+
+
+def _pattern_keys(expr: ir.Expr | ir.Stmt) -> tuple[object, ...]:
+    """Return the keys by which patterns of an expression are looked up: the limits of a clamp, and the outermost operator."""
+    clamp = match_int32_clamp(expr) if isinstance(expr, ir.Bin) else None
+    return (root_operator(expr),) if clamp is None else (clamp[1], root_operator(expr))
 
 
 def _meaning_size(intrin: Intrin) -> int:

@@ -5,6 +5,7 @@ also matches the intrinsic's meaning."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from microc.base import dtypes
 from microc.isa import SCALAR
@@ -70,6 +71,12 @@ def add_constant(expr: ir.Expr, value: int) -> ir.Expr:
 
 def expand_call(call: ir.Call) -> ir.Expr:
     """Return the meaning of a call of a scalar intrinsic, with its arguments. Return any other call unchanged."""
+    return _expand_call(call, SCALAR.entries)
+
+
+@lru_cache(maxsize=256)
+def _expand_call(call: ir.Call, _entries: object) -> ir.Expr:
+    """Return :func:`expand_call`. The contents of the registry are part of the key, since plugins extend it."""
     intrin = SCALAR.get(call.name)
     if intrin is None or not intrin.is_scalar or not isinstance(intrin.meaning, ir.Expr):
         return call
