@@ -116,8 +116,9 @@ def test_names_of_a_stranger_stay_in_the_folder(attack: str, tmp_path: Path) -> 
 def test_why_others_lost() -> None:
     made = compile_network(digits.INT8, target_for("cortex-m4"), make_options())
     (part,) = derive_kernel(made, 0).parts
-    verdicts = {candidate.schedule.rule: candidate.verdict for candidate in part.candidates}
-    assert verdicts["depthwise dsp"] == "chosen" and "% more instructions" in verdicts["matrix dsp"]
+    verdicts = {(candidate.schedule.rule, candidate.verdict) for candidate in part.candidates}
+    assert ("depthwise dsp", "chosen") in verdicts
+    assert any(rule == "matrix dsp" and "% more instructions" in verdict for rule, verdict in verdicts)
     made = compile_network(digits.QDQ, target_for("cortex-m4"), make_options())
     parts = [part for k in range(len(made.module.calls)) for part in derive_kernel(made, k).parts]
     refused = {line for part in parts for candidate in part.candidates for line in candidate.schedule.refused}
