@@ -62,7 +62,7 @@ def test_host(host: board_project.Project) -> None:
     (conv4,) = [layer for layer in report.layers if "conv4" in layer.layer]
     symbols = [s for s in report.symbols if s.steps == (conv4.step,)]
     assert conv4.flash == sum(s.size for s in symbols) > 5000
-    assert {"digits_int8_conv4_weight", "digits_int8_conv4_bias"} < {s.name for s in symbols if s.part == "weights"}
+    assert {"digits_int8_conv4_weight", "digits_int8_conv4_addend"} < {s.name for s in symbols if s.part == "weights"}
 
 
 @pytest.mark.cross
