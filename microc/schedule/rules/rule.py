@@ -251,8 +251,10 @@ def multiplies_high_halves(target: Target) -> bool:
     """Test whether a core computes high halves of products in few instructions, one number at a time.
 
     Vectors multiply pairs of lanes for that (x86, AArch64) or round while they multiply (MVE): ``requantize_floor`` took
-    1 to 13 % more instructions there (estimated for 4 networks). Cores with ``high_mul`` multiply parts of the operands."""
-    return not any(target.has(feature) for feature in ("lanes", "vectors", "high_mul"))
+    1 to 13 % more instructions there (estimated for 4 networks). Cores with ``high_mul`` multiply parts of the operands.
+    Tensor units load the bias of a layer at no cost, which ``requantize_floor`` takes away."""
+    has_unit = target.core.tensor_unit is not None
+    return not has_unit and not any(target.has(feature) for feature in ("lanes", "vectors", "high_mul"))
 
 
 def product_multiples(target: Target) -> Multiples:
