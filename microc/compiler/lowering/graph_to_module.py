@@ -148,7 +148,8 @@ def _describe_epilogue(nodes: tuple[Node, ...], start: str) -> Iterator[str]:
         formula, operands = definition.formula, {name: name for name in definition.operand_names}
         shown = {**operands, **{name: name if value is None else value for name, value in node.attrs.items()}}
         shown["x"] = start if node is nodes[0] else "x"
-        yield f"{node.op}: {formula.format(**shown)}" if formula else node.op
+        text = formula.format(**shown).replace(" + 0,", ",")  # a zero point of 0
+        yield f"{node.op}: {text}" if formula else node.op
 
 
 # ---- Adding kernels and calls to a module: for groups of nodes, control flow, chains computed row by row, and copies.
