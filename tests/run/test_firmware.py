@@ -107,7 +107,7 @@ def test_verify_finds_the_first_difference(host: board_project.Project, device: 
     other = shutil.copytree(host.folder, tmp_path / "other")
     data = other / "model_data.c"
     text = data.read_text()
-    start = text.index("{", text.index("depthwise2_bias"))
+    start = text.index("{", text.index("depthwise2_addend"))
     data.write_text(text[: start + 1] + "99999," + text[text.index(",", start) + 1 :])
     library = board_project.build_host_library(board_project.open_project(other))
     _, difference = compare_board_with_host(device, library, random_input_sets(device, 2))

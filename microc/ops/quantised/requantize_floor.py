@@ -202,7 +202,7 @@ def use_floor_requantisation(graph: Graph, nodes: Sequence[Node]) -> tuple[Graph
     bias_name = anchor.inputs[2] if has_bias else ""
     bias = graph.consts[bias_name].astype(np.int64).reshape(-1) if bias_name in graph.consts else np.zeros(1, np.int64)
     largest_bias = int(np.abs(bias).max(initial=0))
-    numbers = tuple((array.dtype.str, array.tobytes()) for array in operands if array is not None)
+    numbers = tuple((array.dtype.str, tuple(array.tolist())) for array in operands if array is not None)
     scale = _find_scale_of_requantize(tuple(attrs.items()), numbers, largest_bias)
     if scale is None:
         return graph, tuple(nodes)
@@ -222,14 +222,14 @@ def use_floor_requantisation(graph: Graph, nodes: Sequence[Node]) -> tuple[Graph
 
 @lru_cache(maxsize=256)
 def _find_scale_of_requantize(
-    attr_items: tuple[tuple[str, Any], ...], operands: tuple[tuple[str, bytes], ...], largest_bias: int
+    attr_items: tuple[tuple[str, Any], ...], operands: tuple[tuple[str, tuple[int, ...]], ...], largest_bias: int
 ) -> FloorScale | None:
     """Find the constants that make ``requantize_floor`` equal to a ``requantize`` node with these attributes.
 
-    ``operands``: dtype and bytes of the constant operands multiplier and shift, as far as these are operands. Fitting a
+    ``operands``: dtypes and numbers of the constant operands multiplier and shift, as far as these are operands. Fitting a
     network to a board lowers the same layers many times."""
     attrs = dict(attr_items)
-    arrays = [np.frombuffer(data, dtype) for dtype, data in operands]
+    arrays = [np.array(numbers, dtype) for dtype, numbers in operands]
     multipliers, shifts = multiplier_and_shift(attrs, [None, *arrays])
     factors = np.ldexp(np.asarray(multipliers, np.float64), np.asarray(shifts, np.int64) - 31).reshape(-1)
     if not (factors > 0).all():
