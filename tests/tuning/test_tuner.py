@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
 
 import pytest
 
@@ -48,17 +47,20 @@ def test_every_search_keeps_its_limit_and_repeats_by_its_seed(search: str) -> No
 
 @pytest.mark.parametrize("trees", [False, True])
 def test_a_tenth_of_the_trials_finds_what_chance_does_not(trees: bool) -> None:
-    """Of paper's 291 points the best, in the median of five seeds: a line through a few measurements knows what paper costs,
-    which is not what the cost model says."""
+    """Of hundreds of points the best, with seven of eight seeds; chance finds it with four at most. A line through a few
+    measurements knows what paper costs, which is not what the cost model says."""
     space = space_of(product())
     every = [candidate for point in space.points if (candidate := space.candidate(point))]
     best, trials = min(c.instructions + 20 * c.code for c in every), len(space.points) // 10
-    found = {
-        search: median(tuned(trials, search, seed, LearnedModel(trees=trees))[0].kernels[0].best for seed in range(5))
+    successes = {
+        search: sum(
+            tuned(trials, search, seed, LearnedModel(trees=trees))[0].kernels[0].best <= 1.02 * best
+            for seed in range(8)
+        )
         for search in ("evolutionary", "random")
     }
-    assert found["evolutionary"] <= 1.02 * best
-    assert found["random"] > 1.02 * best
+    assert successes["evolutionary"] >= 7
+    assert successes["random"] <= 4
 
 
 def test_options_of_the_compiler_come_last() -> None:
