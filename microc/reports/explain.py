@@ -40,6 +40,7 @@ from microc.schedule.identities import IDENTITIES
 from microc.schedule.rules.instruction_choice import IdentityCost, list_identity_costs
 from microc.target import Board, Goal, Target, target_for
 from microc.tir import ir
+from microc.tir.names import SHIFTED_SATURATIONS
 from microc.tir.rewrite import walk_all_exprs
 from microc.tir.text import to_text
 
@@ -156,7 +157,7 @@ def explain(
 
 def explain_unused_intrinsics(module: Module, target: Target) -> dict[str, str]:
     """Return the intrinsics that no kernel of a network calls, each with the reason: those with a C body on the core, and those
-    to which only identities lead that the core does not use."""
+    to which only identities lead that the core does not use. Saturations after each distance of a shift are left out."""
     core = target.core
     called = {x.name for kernel in module.kernels for x in walk_all_exprs(kernel.func.body) if isinstance(x, ir.Call)}
     costs = {cost.name: cost for cost in list_scalar_intrinsic_costs(target)}
@@ -169,7 +170,7 @@ def explain_unused_intrinsics(module: Module, target: Target) -> dict[str, str]:
     refused = {name for name, leading in identities.items() if all(cost.refusal for cost in leading)}
     return {
         name: _explain_missing_call(name, core.has, costs.get(name), identities.get(name, ()))
-        for name in sorted((bodies | refused) - called)
+        for name in sorted((bodies | refused) - called - SHIFTED_SATURATIONS.keys())
     }
 
 
