@@ -211,8 +211,8 @@ def _format_bit_packed_loop_lines(packing: BitFields, instructions: list[str], o
 
 
 def _format_first_elements(terms: _Terms, element_bits: int) -> list[str]:
-    """Return the instructions of one vector of terms of which only the first ``count`` elements are loaded. The others are
-    zero."""
+    """Return the instructions that load only the first ``count`` elements of one vector of terms, and multiply. The other
+    elements are zero."""
     loads = [
         f"{mnemonic.replace('.', 't.', 1)} {register}, {address}"
         for register, (mnemonic, address) in zip(_VECTOR_REGISTERS, terms.loads, strict=False)

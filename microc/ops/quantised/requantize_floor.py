@@ -186,23 +186,16 @@ def use_floor_requantisation(graph: Graph, nodes: Sequence[Node]) -> tuple[Graph
 
     Return the nodes of the group, and a graph with their types and constants, from which the group is lowered. The
     constant bias of a layer becomes part of the addends."""
-    if len(nodes) < 2 or nodes[1].op != "requantize" or nodes[1].inputs[0] != nodes[0].outputs[0]:
+    if len(nodes) < 2 or not _scales_sums_of_anchor(graph, nodes[0], nodes[1]):
         return graph, tuple(nodes)
     anchor, old, *rest = nodes
     attrs: Mapping[str, Any] = {**REQUANTIZE, **old.attrs}
-    if dtypes.nbytes(attrs["out_dtype"]) > 1 or graph.types[old.inputs[0]].dtype != "int32":
-        return graph, tuple(nodes)
-    if attrs["bound"] <= 0 or attrs["input_zero_point"] or attrs["rounding"] == Multiplier.WIDE:
-        return graph, tuple(nodes)
-    operands = [graph.consts.get(name) for name in old.inputs[1:]]
-    channels = graph.types[old.outputs[0]].shape[-1:]
-    if any(array is None or array.shape not in ((1,), channels) for array in operands):
-        return graph, tuple(nodes)
     has_bias = len(anchor.inputs) > 2 and registry.get(anchor.op).operand_names[2:3] == ("bias",)
     bias_name = anchor.inputs[2] if has_bias else ""
     bias = graph.consts[bias_name].astype(np.int64).reshape(-1) if bias_name in graph.consts else np.zeros(1, np.int64)
     largest_bias = int(np.abs(bias).max(initial=0))
-    numbers = tuple((array.dtype.str, tuple(array.tolist())) for array in operands if array is not None)
+    operands = (graph.consts[name] for name in old.inputs[1:])
+    numbers = tuple((array.dtype.str, tuple(array.tolist())) for array in operands)
     scale = _find_scale_of_requantize(tuple(attrs.items()), numbers, largest_bias)
     if scale is None:
         return graph, tuple(nodes)
@@ -218,6 +211,21 @@ def use_floor_requantisation(graph: Graph, nodes: Sequence[Node]) -> tuple[Graph
     new = replace(old, op="requantize_floor", inputs=(old.inputs[0], *names), attrs=new_attrs)
     whole = replace(graph, types={**graph.types, **types}, consts={**graph.consts, **consts})
     return whole, (anchor, new, *rest)
+
+
+def _scales_sums_of_anchor(graph: Graph, anchor: Node, node: Node) -> bool:
+    """Test whether a node is the ``requantize`` of the bounded int32 sums of ``anchor`` to 8 bits, by constants for each
+    channel or for all."""
+    if node.op != "requantize" or node.inputs[0] != anchor.outputs[0] or graph.types[node.inputs[0]].dtype != "int32":
+        return False
+    attrs: Mapping[str, Any] = {**REQUANTIZE, **node.attrs}
+    if attrs["bound"] <= 0 or attrs["input_zero_point"] or attrs["rounding"] == Multiplier.WIDE:
+        return False
+    channels = graph.types[node.outputs[0]].shape[-1:]
+    constants = [graph.consts.get(name) for name in node.inputs[1:]]
+    return dtypes.nbytes(attrs["out_dtype"]) == 1 and all(
+        array is not None and array.shape in ((1,), channels) for array in constants
+    )
 
 
 @lru_cache(maxsize=256)
@@ -279,12 +287,16 @@ def _operand_overflow_message(checked_node: CheckedNode) -> str:
     addends = checked_node.data[1]
     largest = int(np.abs(np.asarray(addends, np.int64)).max(initial=0)) if addends is not None else 0
     total = (checked_node.attrs["bound"] << checked_node.attrs["fraction_bits"]) + largest
-    return "" if total <= INT32_MAX else f"operands of the product can overflow int32; got up to {total}"
+    return (
+        ""
+        if total <= INT32_MAX
+        else f"operands of the product can overflow int32; got up to {total}, expected at most {INT32_MAX}"
+    )
 
 
 def _make_test_cases() -> Iterable[Case]:
-    """Yield layers whose constants come from :func:`find_floor_scale`: per channel and per tensor, with and without a zero point
-    in the addends."""
+    """Yield cases per channel and per tensor, with and without a zero point beside the addends, and with the ends of int32.
+    The operands of the products fit int32."""
     x = np.array([0, 1, -1, 127, -128, 9999, -9999, 54321, -54321, 80000, -80000, 4096], np.int32).reshape(3, 4)
     for multipliers, addends, zero, fraction, shift, low, dtype in (
         ((1 << 30, 1 << 28, 123456789, 99), (0, 77, -(1 << 20), 1 << 22), 0, 8, 10, -128, "int8"),

@@ -344,7 +344,7 @@ def tensorize_pairs(func: ir.PrimFunc, weight: str, columns: str, reduction: str
     separate = _build_scaled_sum_separation if keeps_scale else _build_sum_separation
     end = build_loops_over_tile(product, tile, first, taken, "part", separate)
     changed = replace_stmt(whole, loop, body)
-    surroundings = _read_odd_sums_as_scaled(func.body, sums) if keeps_scale else func.body
+    surroundings = _keep_scale_of_odd_sums(func.body, sums) if keeps_scale else func.body
     # what is inside of ``whole`` reads no sum as scaled, so that rewriting its surroundings leaves it unchanged
     new = replace_stmt(surroundings, whole, ir.seq(start, changed, end))
     return replace(func, params=tuple(pairs if p == old else p for p in func.params), body=new)
@@ -437,17 +437,17 @@ def _is_read_scaled_only(stmt: ir.Stmt, sums: ir.Buffer) -> bool:
     return 0 < reads == sum(_is_scaled_read(x, sums) for x in walk_all_exprs(stmt))
 
 
-def _read_odd_sums_as_scaled(body: ir.Stmt, sums: ir.Buffer) -> ir.Stmt:
+def _keep_scale_of_odd_sums(body: ir.Stmt, sums: ir.Buffer) -> ir.Stmt:
     """Rewrite the statements that multiply ``sums`` by 256: the sums of odd columns are multiplied already."""
 
-    def read_as_scaled(expr: ir.Expr) -> ir.Expr:
+    def keep_scale(expr: ir.Expr) -> ir.Expr:
         if not _is_scaled_read(expr, sums):
             return expr
         (load,) = children(expr)[:1]
         assert isinstance(load, ir.Load)
         return ir.select(load.indices[-1] % COLUMNS > 0, load, expr)
 
-    return map_stmt(body, lambda s: s, lambda x: map_expr(x, read_as_scaled))
+    return map_stmt(body, lambda s: s, lambda x: map_expr(x, keep_scale))
 
 
 def pack_column_pairs(array: Array, activation_dtype: str) -> Array:
