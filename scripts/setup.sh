@@ -37,9 +37,10 @@ case "$requirement" in
     ls "$(clang -print-runtime-dir 2>/dev/null)"/libclang_rt.fuzzer-*.a >/dev/null 2>&1 || missing="$missing libclang-rt-dev"
     ;;
 esac
-command -v python3 >/dev/null 2>&1 || missing="$missing python3"
-python3 -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3-venv"
 case " $missing " in *" gcc "*) missing="$missing libc6-dev" ;; esac
+python=
+command -v python3 >/dev/null 2>&1 || python=" python3"
+python3 -c 'import ensurepip, venv' 2>/dev/null || python="$python python3-venv"
 
 if [ "$(id -u)" = 0 ]; then
     as_root="sh -c"
@@ -52,26 +53,33 @@ install() {
     echo "setup: installing$1" >&2
     $as_root "apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $1" >&2
 }
-if [ -n "$missing$rare" ]; then
+if [ -n "$python$missing$rare" ]; then
     if ! command -v apt-get >/dev/null 2>&1; then
-        echo "setup: missing$missing $rare, and there is no apt-get to install them; going on without" >&2
+        echo "setup: missing$python$missing $rare, and there is no apt-get to install them; going on without" >&2
+        python='' missing='' rare=''
     elif [ -z "$as_root" ]; then
-        echo "setup: missing; as root: apt-get install --no-install-recommends$missing $rare" >&2
-    else
-        [ -z "$missing" ] || install "$missing" || echo "setup: apt-get failed; going on without" >&2
-        # one by one, for some distributions have no such package, and few tests want it
-        for package in $rare; do
-            install " $package" || echo "setup: no $package; what it is for is not tested" >&2
-        done
+        echo "setup: missing; as root: apt-get install --no-install-recommends$python$missing $rare" >&2
+        python='' missing='' rare=''
     fi
 fi
+[ -z "$python" ] || install "$python" || echo "setup: apt-get failed; going on without" >&2
 
 if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
     echo "setup: microc needs Python 3.11 or newer, this is $(python3 --version 2>&1 || echo none)" >&2
     exit 5
 fi
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+# pip and apt-get take a minute each, most of it on one core: they run side by side
 echo "setup: installing $requirement into $venv" >&2
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check -e "$requirement"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check -e "$requirement" &
+pip=$!
+trap 'kill "$pip" 2>/dev/null; exit 130' INT TERM
+[ -z "$missing" ] || install "$missing" || echo "setup: apt-get failed; going on without" >&2
+# one by one, for some distributions have no such package, and few tests want it
+for package in $rare; do
+    install " $package" || echo "setup: no $package; what it is for is not tested" >&2
+done
+wait "$pip"
+trap - INT TERM
 # as pip does for what is no checkout: where Python is told to write no bytecode, every command would compile all files
 "$venv/bin/python" -m compileall -q microc
