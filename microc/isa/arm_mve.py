@@ -9,6 +9,7 @@ from microc.isa.instruction_set import Body, BodyLoop, InstructionSet, VectorUni
 from microc.isa.vocabulary.matrix_products import HALF_SHAPES, float16_product_name
 from microc.isa.vocabulary.scalar_words import COPIED, MOVED
 from microc.isa.vocabulary.vector_lanes import MEMORY, NUMBERED
+from microc.tir.lower.lane_code import NARROWING_DISTANCES
 
 # ---- Integers: four 32-bit lanes, and copies and fills of contiguous memory in tail-predicated loops
 
@@ -74,29 +75,32 @@ def _build_saturating_bodies() -> Iterator[tuple[str, Body]]:
     result may contain anything. The compiler's own intrinsic functions cannot express that: they read the high
     halves from another vector, which gcc would copy."""
     halves = _format_lane_narrowing("int16x8_t h", "vqmovnb.s32", "a")
-    quarters = "\n".join((halves, _format_lane_narrowing("int8x16_t b", "vqmovnb.s16", "h")))
-    unsigned = "\n".join(
-        (
-            _format_lane_narrowing("uint16x8_t h", "vqmovunb.s32", "a"),
-            _format_lane_narrowing("uint8x16_t b", "vqmovnb.u16", "h"),
-        )
-    )
     yield "saturate_i16_i32x4", Body(f"{halves}\nreturn vmovlbq_s16(h);", (("alu", 2),))
-    for short, narrowing, store, suffix, result in (
-        ("i16", halves, "vstrhq", "s32", "vreinterpretq_s32_s16(h)"),
-        ("i8", quarters, "vstrbq", "s32", "vreinterpretq_s32_s8(b)"),
-        ("u8", unsigned, "vstrbq", "u32", "vreinterpretq_u32_u8(b)"),
-    ):
-        name, costs = f"store_saturated_{short}_i32x4", (("alu", narrowing.count("__asm__") + 1),)
-        yield name, Body(f"{narrowing}\n{store}_{suffix}(p, {result});", costs)
-        yield f"{name}_first", Body(f"{narrowing}\n{store}_p_{suffix}(p, {result}, vctp32q((uint32_t)n));", costs)
+    for distance in (0, *NARROWING_DISTANCES):
+        name = f"rshr_{distance}_i32x4" if distance else "i32x4"
+        signed, unsigned = ("vqrshrnb.s32", "vqrshrunb.s32") if distance else ("vqmovnb.s32", "vqmovunb.s32")
+        halves = _format_lane_narrowing("int16x8_t h", signed, "a", distance)
+        quarters = _format_lane_narrowing("int8x16_t b", "vqmovnb.s16", "h")
+        unsigned_halves = _format_lane_narrowing("uint16x8_t h", unsigned, "a", distance)
+        unsigned_quarters = _format_lane_narrowing("uint8x16_t b", "vqmovnb.u16", "h")
+        for short, narrowings, store, result in (
+            ("i16", (halves,), "vstrhq{}_s32", "vreinterpretq_s32_s16(h)"),
+            ("i8", (halves, quarters), "vstrbq{}_s32", "vreinterpretq_s32_s8(b)"),
+            ("u8", (unsigned_halves, unsigned_quarters), "vstrbq{}_u32", "vreinterpretq_u32_u8(b)"),
+        ):
+            lines, costs = "\n".join(narrowings), (("alu", len(narrowings) + 1),)
+            yield f"store_saturated_{short}_{name}", Body(f"{lines}\n{store.format('')}(p, {result});", costs)
+            stored = f"{store.format('_p')}(p, {result}, vctp32q((uint32_t)n));"
+            yield f"store_saturated_{short}_{name}_first", Body(f"{lines}\n{stored}", costs)
 
 
-def _format_lane_narrowing(declaration: str, instruction: str, source: str) -> str:
+def _format_lane_narrowing(declaration: str, instruction: str, source: str, distance: int = 0) -> str:
     """Return the C that declares a vector and saturates the lanes of the vector ``source`` into the low halves of
-    its lanes."""
-    name = declaration.split()[1]
-    return f'{declaration};\n__asm__("{instruction} %q0, %q1" : "=w"({name}) : "w"({source}));'
+    its lanes. ``distance``: bits by which the instruction shifts to the right with rounding; 0 if it does not shift.
+
+    The GNU assembler (2.40) assembles VQSHRNB, which does not round, as VQRSHRNB."""
+    name, operand = declaration.split()[1], f", #{distance}" if distance else ""
+    return f'{declaration};\n__asm__("{instruction} %q0, %q1{operand}" : "=w"({name}) : "w"({source}));'
 
 
 def _format_short_copy_lines(element_bits: int) -> Iterator[str]:

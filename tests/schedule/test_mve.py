@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from microc.base import dtypes
 from microc.base.dtypes import Array, to_numpy
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arithmetic import build_wrapping_binary
@@ -207,6 +208,24 @@ def test_what_instructions_saturate_is_clamped_where_it_is_stored(word: str, dty
     np.testing.assert_array_equal(
         made, np.clip(sums >> 1 if halved else sums, np.iinfo(dtype).min, np.iinfo(dtype).max)
     )
+
+
+@pytest.mark.parametrize("distance", [2, 8, 15])
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+@pytest.mark.parametrize("count", [8, 6])
+def test_a_saturating_store_rounds_and_shifts(count: int, dtype: str, distance: int) -> None:
+    """One instruction shifts with rounding and saturates, in whole vectors and in the first lanes of one."""
+    data = np.array([2**31 - 1, -(2**31), -129, 256, 40000, -40000, -1, 127], np.int32)[:count]
+    x, out = ir.Buffer("x", data.shape, "int32"), ir.Buffer("out", data.shape, dtype)
+    i, made = ir.Var("i"), np.zeros(data.shape, dtype)
+    value = ir.Call(f"saturate_i{dtype[3:]}", (((x[i] >> (distance - 1)) + 1) >> 1,), "int32")
+    store = ir.Store(out, (i,), ir.cast(dtype, value))
+    body = lower_lanes(ir.For(i, ir.const(count, "int32"), store, "vectorized", (("lanes", 4),)))
+    names = {e.name for e in walk_all_exprs(body) if isinstance(e, ir.Call)}
+    assert any(name.startswith(f"store_saturated_i{dtype[3:]}_rshr_{distance}_i32x4") for name in names)
+    run(ir.PrimFunc("narrowed", (x, out), body), [data, made], intrinsic_functions())
+    expected = np.clip((data.astype(np.int64) + (1 << (distance - 1))) >> distance, *dtypes.int_range(dtype))
+    np.testing.assert_array_equal(made, expected)
 
 
 @pytest.mark.parametrize("curve", ["sigmoid", "tanh"])

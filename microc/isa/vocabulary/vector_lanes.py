@@ -11,7 +11,13 @@ from microc.isa.instruction_set import ANY, LANE, VL, Intrin, vector_dtype
 from microc.isa.vocabulary.scalar_words import MOVED, PAIRS
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Var
-from microc.tir.lower.lane_code import FLOAT_CALLS, HALVES, SCALABLE_SCALAR_OPS
+from microc.tir.lower.lane_code import (
+    FLOAT_CALLS,
+    HALVES,
+    NARROWING_DISTANCES,
+    NARROWING_SUFFIX,
+    SCALABLE_SCALAR_OPS,
+)
 from microc.tir.lower.lane_code import SATURATED as LANE_CODE_SATURATED
 from microc.tir.lower.lane_scope import SHORT
 from microc.tir.names import SATURATED
@@ -21,7 +27,8 @@ from microc.tir.symbolic import LENGTH
 #
 # ``<name>_i32x4`` is lane by lane; ``_n`` takes a scalar for all lanes instead of the last vector. ``load_<t>_i32x4`` widens
 # elements of dtype t, ``store_<t>_i32x4`` narrows to them (wrapping), ``gather`` and ``scatter`` do so at offsets in elements;
-# with ``_first`` only the first n lanes access memory; ``store_saturated`` clamps to the dtype. Vectors of 8 and 16 lanes have
+# with ``_first`` only the first n lanes access memory; ``store_saturated`` clamps to the dtype, ``store_saturated_<t>_rshr_<n>``
+# after a right shift by n that rounds half up. Vectors of 8 and 16 lanes have
 # the same intrinsics; those of floats are below.
 
 WIDTHS = (4, 8, 16)
@@ -155,9 +162,14 @@ def _build_saturating_intrinsics(lanes: int) -> Iterator[Intrin]:
     yield Intrin(f"saturate_i16_{end}", (a,), ir.clamp(_a, *dtypes.int_range("int16")), lanes)
     for dtype in (dtype for dtype, short in MEMORY.items() if f"saturate_{short}" in SATURATED):
         p, name = Buffer("p", (lanes,), dtype), f"store_saturated_{MEMORY[dtype]}_{end}"
-        store = ir.Store(p, (LANE,), ir.cast(dtype, ir.clamp(_a, *dtypes.int_range(dtype))))
-        yield Intrin(name, (p, a), store, lanes)
-        yield Intrin(f"{name}_first", (p, a, _n), ir.If(_n > LANE, store), lanes)
+        distances = NARROWING_DISTANCES if end == NARROWING_SUFFIX else ()
+        values = {name: _a} | {
+            name.replace(f"_{end}", f"_rshr_{n}_{end}"): ((_a >> (n - 1)) + 1) >> 1 for n in distances
+        }
+        for store_name, value in values.items():
+            store = ir.Store(p, (LANE,), ir.cast(dtype, ir.clamp(value, *dtypes.int_range(dtype))))
+            yield Intrin(store_name, (p, a), store, lanes)
+            yield Intrin(f"{store_name}_first", (p, a, _n), ir.If(_n > LANE, store), lanes)
 
 
 def _packed_word(p: Buffer, first: Expr, count: int, bits: int) -> Expr:

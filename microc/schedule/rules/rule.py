@@ -250,11 +250,16 @@ def undominated_algorithms(algorithms: Sequence[str]) -> tuple[str, ...]:
 def multiplies_high_halves(target: Target) -> bool:
     """Test whether a core computes high halves of products in few instructions, one number at a time.
 
-    Vectors multiply pairs of lanes for that (x86, AArch64) or round while they multiply (MVE): ``requantize_floor`` took
-    1 to 13 % more instructions there (estimated for 4 networks). Cores with ``high_mul`` multiply parts of the operands.
+    Vectors multiply pairs of lanes for that (x86, AArch64): ``requantize_floor`` took 1 to 13 % more instructions there
+    (estimated for 4 networks). MVE: see :func:`narrows_with_rounding`. Cores with ``high_mul`` multiply parts of the operands.
     Tensor units load the bias of a layer at no cost, which ``requantize_floor`` takes away."""
     has_unit = target.core.tensor_unit is not None
     return not has_unit and not any(target.has(feature) for feature in ("lanes", "vectors", "high_mul"))
+
+
+def narrows_with_rounding(target: Target) -> bool:
+    """Test whether vectors of a core shift to the right with rounding, saturate and narrow in one instruction (MVE)."""
+    return target.has("store_saturated_i8_rshr_8_i32x4")
 
 
 def product_multiples(target: Target) -> Multiples:

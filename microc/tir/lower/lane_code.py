@@ -40,6 +40,8 @@ _NUMBERS = ("add", "sub", "mul")
 """Integer operations that have an intrinsic with the suffix ``_n``, whose second operand is a scalar for all lanes."""
 SATURATED = ("int8", "int16")
 """Dtypes for which there are store intrinsics that saturate int32 lanes to the dtype."""
+NARROWING_SUFFIX, NARROWING_DISTANCES = "i32x4", range(2, 16)
+"""Suffix of the vectors that have stores with a rounding shift to the right, and the distances of these shifts."""
 SCALABLE_SCALAR_OPS = ("min", "max")
 """Operations that have an intrinsic with the suffix ``_n`` for scalable vectors only."""
 CLAMPS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
@@ -296,8 +298,20 @@ class LaneBodyRewriter(VectorOperations):
         # that have instructions for it.
         saturates = self.active_lane_count is not None or isinstance(narrow, ir.Call)
         if step == 1 and saturates and (inner := match_saturation(narrow, buffer.dtype)) is not None:
-            name, narrow = f"store_saturated_{kind}_{self.intrinsic_suffix()}", inner
+            name, narrow = self.saturating_store(kind, inner)
         return ir.Evaluate(ir.Call(*self.limit_access_to_active_lanes(name, (*where, self.to_vector(narrow))), "int32"))
+
+    def saturating_store(self, kind: str, value: ir.Expr) -> tuple[str, ir.Expr]:
+        """Return the intrinsic that saturates a vector to the dtype ``kind`` and stores it, and the vector's value.
+
+        If the value is a rounding shift, the intrinsic shifts, too."""
+        match match_rounding_shift(value):
+            case (operand, ir.Const(int() as distance), 0) if (
+                self.intrinsic_suffix() == NARROWING_SUFFIX and distance in NARROWING_DISTANCES
+            ):
+                return f"store_saturated_{kind}_rshr_{distance}_{NARROWING_SUFFIX}", operand
+            case _:
+                return f"store_saturated_{kind}_{self.intrinsic_suffix()}", value
 
     def to_vector(self, expr: ir.Expr) -> ir.Expr:
         """Return an int32 or float32 expression as a vector of its values in all lanes."""

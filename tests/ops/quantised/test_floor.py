@@ -37,15 +37,17 @@ def apply_scale(scale: FloorScale, x: Array, minimum: int, maximum: int) -> Arra
     """Evaluate the formula of ``requantize_floor`` with int32 operands of the product."""
     operands = (x << scale.fraction_bits) + scale.addends
     assert np.abs(operands).max() < 1 << 31
-    results = ((operands * scale.multipliers) >> 32 >> scale.shift) + scale.zero_point
+    half = 1 << (scale.shift - 1) if scale.rounds else 0
+    results = ((((operands * scale.multipliers) >> 32) + half) >> scale.shift) + scale.zero_point
     clipped: Array = np.clip(results, minimum, maximum)
     return clipped
 
 
+@pytest.mark.parametrize("rounds", [False, True])
 @pytest.mark.parametrize("rounding", ["double", "single"])
 @pytest.mark.parametrize("zero_point", [-128, -100, 90])
 @pytest.mark.parametrize("seed", range(4))
-def test_equals_the_requantisation_of_every_operand(rounding: str, zero_point: int, seed: int) -> None:
+def test_equals_the_requantisation_of_every_operand(rounds: bool, rounding: str, zero_point: int, seed: int) -> None:
     """Every operand within the bound is compared, for channels with random factors."""
     mantissas, shifts = random_factors(np.random.default_rng(seed), 16)
     attrs = {"zero_point": zero_point, "minimum": zero_point, "maximum": 127, "out_dtype": "int8", "rounding": rounding}
@@ -59,7 +61,7 @@ def test_equals_the_requantisation_of_every_operand(rounding: str, zero_point: i
         BOUND,
     )
     assert thresholds is not None
-    scale = find_floor_scale(thresholds)
+    scale = find_floor_scale(thresholds, rounds=rounds)
     assert scale is not None
     x = np.arange(-BOUND, BOUND + 1)[:, None]
     expected = requantise(attrs, np.broadcast_to(x, (len(x), 16)), *parameters)
@@ -116,10 +118,11 @@ def layer(attrs: dict[str, Any], bias: bool) -> Graph:
 RELU = {"zero_point": -128, "minimum": -128, "maximum": 127, "out_dtype": "int8", "bound": 200_000}
 
 
+@pytest.mark.parametrize("rounds", [False, True])
 @pytest.mark.parametrize("bias", [True, False])
-def test_a_layer_computes_the_same(bias: bool) -> None:
+def test_a_layer_computes_the_same(bias: bool, rounds: bool) -> None:
     graph = layer(RELU, bias)
-    changed, nodes = use_floor_requantisation(graph, graph.nodes)
+    changed, nodes = use_floor_requantisation(graph, graph.nodes, rounds=rounds)
     assert [node.op for node in nodes] == ["dense", "requantize_floor"]
     assert nodes[0].inputs == ("x", "w")
     x = np.random.default_rng(0).integers(-128, 128, (3, 8)).astype(np.int8)
