@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.cli import commands, main
-from microc.cli.arguments import make_parser
+from microc.cli import catalogue, main
+from microc.cli.parser import COMMANDS, parse_command_line
 from microc.errors import InternalError
 from tests.device.smoke import needs
 from tests.support import digits
@@ -79,7 +79,7 @@ def test_help_is_complete_and_loads_nothing_heavy() -> None:
     """What makes the start instant: no library of arrays, models or templates is imported for it."""
     argv = [sys.executable, "-X", "importtime", "-m", "microc", "--help"]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
-    assert all(name in done.stdout for name in (*commands.COMMANDS, "exit codes", "70", "130"))
+    assert all(name in done.stdout for name in (*COMMANDS, "exit codes", "70", "130"))
     loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
     assert loaded.isdisjoint({"numpy", "onnx", "tflite", "jinja2", "serial", "jsonschema", "rich", "torch", "sklearn"})
 
@@ -96,7 +96,7 @@ def test_a_compilation_imports_what_its_network_needs(tmp_path: Path) -> None:
     assert not [name for name in ours if name.removeprefix("microc.").startswith(others)]
 
 
-@pytest.mark.parametrize("name", sorted(commands.COMMANDS))
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_has_help_with_examples(microc: Command, name: str) -> None:
     said = microc(name, "--help")
     assert said.code == 0
@@ -157,7 +157,7 @@ def test_global_options_on_both_sides(microc: Command) -> None:
     before, after = microc("--json", "boards"), microc("boards", "--json")
     assert before.data == after.data
     assert microc("-q", "boards").out == microc("boards", "-q").out == ""
-    assert make_parser().parse_args(["-v", "boards"]).verbose
+    assert parse_command_line(["-v", "boards"])[1].verbose
 
 
 def test_compile_and_build(microc: Command, tmp_path: Path) -> None:
@@ -444,7 +444,7 @@ def test_a_defect_leaves_a_traceback_file(microc: Command, monkeypatch: pytest.M
         def fail(unused: object, error: Exception = error) -> None:
             raise error
 
-        monkeypatch.setattr(commands, "COMMANDS", {"ports": fail})
+        monkeypatch.setattr(catalogue, "run_ports_command", fail)
         said = microc("ports", "--json")
         assert said.code == 70 and said.err.startswith("error[E7001]: this is a defect of microc: ")
         path = Path(said.data["error"]["hint"].split()[-1])
@@ -455,7 +455,7 @@ def test_interruption(microc: Command, monkeypatch: pytest.MonkeyPatch, capsys: 
     def interrupt(unused: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(commands, "COMMANDS", {"ports": interrupt})
+    monkeypatch.setattr(catalogue, "run_ports_command", interrupt)
     assert main(["ports"]) == 130
     assert capsys.readouterr().err == "interrupted\n"
 

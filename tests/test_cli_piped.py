@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.cli import commands, main, project_context
-from microc.cli.arguments import Arguments
+from microc.cli import argument_sources, main, project_context
+from microc.cli.declared.board_commands import RunArguments
 from microc.errors import UsageError
 from tests.support import digits
 
@@ -36,7 +36,7 @@ def test_what_is_no_model(
 
 
 def test_no_more_is_read_than_a_model_has(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(commands, "_MAX_PIPE_BYTES", 1000)
+    monkeypatch.setattr(argument_sources, "_MAX_PIPE_BYTES", 1000)
     pipe(monkeypatch, bytes(2000))
     assert main(["check", "-"]) == 2
     assert "more than 1,000 bytes" in capsys.readouterr().err
@@ -51,11 +51,9 @@ def test_it_is_read_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 def given(data: bytes, monkeypatch: pytest.MonkeyPatch, dtype: str) -> Any:
     """What `run --input -` takes of standard input for an input of shape (1, 2, 3)."""
     pipe(monkeypatch, data)
-    arguments = Arguments()
-    arguments.inputs, arguments.pixels = [Path("-")], None
     tensor = {"name": "x", "shape": [1, 2, 3], "dtype": dtype, "buffer": "input", "bytes": 24, "layout": ""}
     manifest = {"tensors": [tensor], "inputs": ["x"], "outputs": [], "options": {}, "sizes": []}
-    with commands.replace_stdin_arguments(arguments):
+    with argument_sources.stdin_as_file(RunArguments(inputs=(Path("-"),))) as arguments:
         return project_context.load_inputs(arguments, manifest)[0]
 
 

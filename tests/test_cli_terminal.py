@@ -19,7 +19,7 @@ import pytest
 
 import microc
 from microc.cli import main
-from microc.cli.commands import COMMANDS
+from microc.cli.parser import COMMANDS
 from tests.support import digits
 
 MODEL = str(digits.INT8)

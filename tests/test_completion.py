@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from microc.cli import commands, main
-from microc.cli.arguments import describe_commands as tree
+from microc.cli import main
+from microc.cli.parser import COMMANDS
 from microc.device.boards import list_boards
 
 
@@ -37,17 +37,10 @@ def completed(script: Path, folder: Path, *words: str) -> list[str]:
     return sorted(filter(None, done.stdout.split("\n")))
 
 
-def test_the_tree_is_the_whole_command_line() -> None:
-    program, *others = tree()
-    assert {each.name for each in others} == set(commands.COMMANDS) and program.name == ""
-    flags = {flag for each in others for option in each.options for flag in option.flags}
-    assert {"--board", "--self-test", "--fail-over", "-o"} <= flags
-
-
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_scripts_are_of_their_language(shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = text(capsys, "completion", shell)
-    assert all(name in found for name in commands.COMMANDS) and "mps2-an386" in found
+    assert all(name in found for name in COMMANDS) and "mps2-an386" in found
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     (tmp_path / "script").write_text(found)
@@ -65,7 +58,7 @@ def test_bash_offers_what_may_stand_there(bash: Path, tmp_path: Path) -> None:
         return completed(bash, here, "microc", *words)
 
     assert offered("com") == ["compare", "compile", "completion"]
-    assert set(commands.COMMANDS) == set(offered(""))
+    assert set(COMMANDS) == set(offered(""))
     assert offered("-q", "ver") == ["verify"]
     assert offered("compile", "") == ["a model.tflite", "b.onnx", "models"]
     assert offered("compile", "b.onnx", "--board", "mps2-an38") == ["mps2-an385", "mps2-an386"]
@@ -89,7 +82,7 @@ def test_names_of_boards_are_in_every_shell(capsys: pytest.CaptureFixture[str]) 
 
 def test_the_manual_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = text(capsys, "man")
-    assert page.startswith('.TH MICROC 1 ""') and all(f"microc {name}" in page for name in commands.COMMANDS)
+    assert page.startswith('.TH MICROC 1 ""') and all(f"microc {name}" in page for name in COMMANDS)
     assert "exit" in page.lower() and "\\-\\-self\\-test" in page
     if shutil.which("groff") is None:
         pytest.skip("groff is not installed")

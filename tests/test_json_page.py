@@ -8,7 +8,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from microc.cli import commands, main
+from microc.cli import main
+from microc.cli.parser import COMMANDS
 from tests import json_schemas
 from tests.device.smoke import needs
 
@@ -19,7 +20,7 @@ def schema() -> Any:
 
 
 def test_every_command_has_a_schema(schema: Any) -> None:
-    assert set(schema["$defs"]) == set(commands.COMMANDS) == set(json_schemas.COMMANDS)
+    assert set(schema["$defs"]) == set(COMMANDS) == set(json_schemas.COMMANDS)
 
 
 def test_the_page_shows_the_schema(schema: Any) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from microc.cli import main
-from microc.cli.arguments import Arguments, make_parser
-from microc.cli.shared_options import compilation_options
+from microc.cli.parser import parse_command_line
 from microc.compiler.options import LATE, OPTIONS, Bound, Options, make_options
 from microc.errors import UsageError
 from microc.reports.reference_tables import compilation_option_rows, options_markdown
@@ -48,8 +47,7 @@ VALUES = {
 
 
 def parsed(*words: str) -> dict[str, object]:
-    arguments = make_parser().parse_args(["compile", "m.tflite", "-o", "out", *words], namespace=Arguments())
-    return compilation_options(arguments)
+    return parse_command_line(["compile", "m.tflite", "-o", "out", *words])[1].options
 
 
 def test_every_flag_sets_its_keyword() -> None:

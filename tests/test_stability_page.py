@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import microc
-from microc.cli.commands import COMMANDS
+from microc.cli.parser import COMMANDS
 from microc.compiler.options import OPTIONS
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "stability.md").read_text(encoding="utf-8")

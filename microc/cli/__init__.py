@@ -20,10 +20,6 @@ from microc.errors import InternalError, MicrocError
 SCHEMA_VERSION = 1
 INTERRUPTED, BROKEN_PIPE = 130, 141
 """Exit codes after Ctrl-C (128 + SIGINT) and after a closed output pipe (128 + SIGPIPE), as shells report them."""
-_JSON_LINES = frozenset({"tune", "watch"})
-"""Commands whose ``--json`` prints JSON lines: several JSON objects, each on a line of its own."""
-_UNWRAPPED = frozenset({"explain", "completion"})
-"""Commands whose output contains code, and is therefore not wrapped to the width of the terminal."""
 COLLECT_AFTER = 1_000_000
 """Number of allocations after which Python searches for reference cycles.
 
@@ -100,36 +96,34 @@ def _report_interrupt() -> int:
 
 def _run_command(command_words: list[str]) -> int:
     """Parse the words of the command line, run the command and print its result; return the exit code."""
-    from microc.cli.arguments import Arguments, make_parser  # imported here, inside of the Ctrl-C handler's scope
+    from microc.cli.parser import parse_command_line  # imported here, inside of the Ctrl-C handler's scope
 
     try:
-        arguments = make_parser().parse_args(command_words or ["--help"], Arguments())
+        command, arguments = parse_command_line(command_words or ["--help"])
     except SystemExit as end:  # --help and --version
         sys.stdout.flush()
         return end.code if isinstance(end.code, int) else 0
-    arguments.words = command_words
-    from microc.cli import commands, project_context, show
-    from microc.cli.commands import replace_stdin_arguments
-    from microc.cli.shared_options import compilation_options
+    from microc.cli import show
+    from microc.cli.argument_sources import fill_from_config, stdin_as_file
     from microc.compiler.model import register_plugins
 
     start = time.monotonic()
-    silent = arguments.quiet or arguments.json or arguments.verbose or arguments.command in _JSON_LINES
-    with show.show_elapsed_time(arguments.command, silent), replace_stdin_arguments(arguments):
-        project_context.fill_from_config(arguments)
-        with register_plugins(compilation_options(arguments)):
-            answer = commands.COMMANDS[arguments.command](arguments)
+    silent = arguments.quiet or arguments.json or arguments.verbose or command.json_lines
+    with show.show_elapsed_time(command.name, silent), stdin_as_file(arguments) as arguments:
+        arguments = fill_from_config(arguments)
+        with register_plugins(arguments.options):
+            answer = command.function.load_entry()(arguments)
     if arguments.json:
         error = {} if answer.error is None else {"error": _error_data(answer.error)}
         config = {"config": str(arguments.config.path)} if arguments.config else {}
-        _print_json_answer({"command": arguments.command, **config, **error, **answer.data}, command_words)
+        _print_json_answer({"command": command.name, **config, **error, **answer.data}, command_words)
     elif not arguments.quiet and answer.text:
         text = answer.text.rstrip()
-        plain = arguments.command in _UNWRAPPED or getattr(arguments, "markdown", False)
+        plain = command.prints_code or getattr(arguments, "markdown", False)
         sys.stdout.write((text if plain else show.fit_to_terminal(text)) + "\n")
     sys.stdout.flush()
     if arguments.verbose:
-        sys.stderr.write(f"{arguments.command}: {time.monotonic() - start:.2f} s\n")
+        sys.stderr.write(f"{command.name}: {time.monotonic() - start:.2f} s\n")
     if answer.error is not None:
         show.print_error(answer.error)
         return answer.error.exit_code
@@ -138,10 +132,12 @@ def _run_command(command_words: list[str]) -> int:
 
 def _print_json_answer(data: dict[str, Any], command_words: Sequence[str]) -> None:
     """Print ``data`` and the schema version as a JSON object: on one line for commands that print JSON lines, else indented."""
+    from microc.cli.parser import COMMANDS
     from microc.cli.show import ascii_json
 
-    indent = None if _JSON_LINES.intersection(command_words) else 2
-    sys.stdout.write(ascii_json({"schema_version": SCHEMA_VERSION, **data}, indent) + "\n")
+    # The command line may contain a mistake, so that it was not parsed: the command is one of its words.
+    prints_lines = any(word in COMMANDS and COMMANDS[word].json_lines for word in command_words)
+    sys.stdout.write(ascii_json({"schema_version": SCHEMA_VERSION, **data}, None if prints_lines else 2) + "\n")
 
 
 def _report_error(error: MicrocError, command_words: Sequence[str]) -> int:

@@ -1,16 +1,22 @@
-"""The commands ``boards``, ``plugin``, ``operators``, ``options``, ``ports``, ``doctor`` and ``man``."""
+"""The commands ``boards``, ``plugin``, ``operators``, ``options``, ``ports`` and ``doctor``."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from microc import __version__
 from microc.cli import show
-from microc.cli.arguments import EXIT_CODES, Arguments, CommandSyntax, OptionSyntax
+from microc.cli.declared.board_commands import (
+    BoardsArguments,
+    DoctorArguments,
+    OperatorsArguments,
+    OptionsArguments,
+    PluginArguments,
+    PortsArguments,
+)
 from microc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +26,7 @@ if TYPE_CHECKING:
 # ---- Commands that list boards, operators, options and ports, and the command that checks a plugin.
 
 
-def run_boards_command(arguments: Arguments) -> show.Answer:
+def run_boards_command(arguments: BoardsArguments) -> show.Answer:
     """Run ``microc boards``: list, show or validate boards."""
     from microc.device.boards import list_boards, load_board
 
@@ -119,7 +125,7 @@ def board_data(board: Board) -> dict[str, Any]:
     }
 
 
-def run_plugin_command(arguments: Arguments) -> show.Answer:
+def run_plugin_command(arguments: PluginArguments) -> show.Answer:
     """Run ``microc plugin check``: run the test cases of a plugin's operators."""
     from microc.plugin import load_plugin
     from microc.project.plugin_check import check_plugin
@@ -133,7 +139,7 @@ def run_plugin_command(arguments: Arguments) -> show.Answer:
     return show.Answer({"cases": [asdict(r) for r in results], "failed": failed}, text, 1 if failed else 0)
 
 
-def run_operators_command(arguments: Arguments) -> show.Answer:
+def run_operators_command(arguments: OperatorsArguments) -> show.Answer:
     """Run ``microc operators``: list the supported operators with their dtypes."""
     from microc.reports.reference_tables import (
         FORMATS,
@@ -156,7 +162,7 @@ def run_operators_command(arguments: Arguments) -> show.Answer:
     return show.Answer({"operators": [asdict(row) for row in rows]}, text)
 
 
-def run_options_command(arguments: Arguments) -> show.Answer:
+def run_options_command(arguments: OptionsArguments) -> show.Answer:
     """Run ``microc options``: list the compilation options."""
     from microc.reports.reference_tables import compilation_option_rows, options_markdown
 
@@ -166,7 +172,7 @@ def run_options_command(arguments: Arguments) -> show.Answer:
     return show.Answer({"options": [asdict(row) for row in found]}, text)
 
 
-def run_ports_command(arguments: Arguments) -> show.Answer:
+def run_ports_command(arguments: PortsArguments) -> show.Answer:
     """Run ``microc ports``: list the serial ports of this computer, and the boards that may be connected to each port."""
     from microc.device.boards import list_boards, load_board
     from microc.device.transport import list_ports
@@ -191,7 +197,7 @@ def run_ports_command(arguments: Arguments) -> show.Answer:
 # ---- ``microc doctor``: list installed tools, and the command that installs missing tools.
 
 
-def run_doctor_command(arguments: Arguments) -> show.Answer:
+def run_doctor_command(arguments: DoctorArguments) -> show.Answer:
     """Run ``microc doctor``: list the tools that microc needs, and install missing tools if the user has asked for it."""
     from microc.project.doctor import find_tools, list_install_commands, run_install_commands
 
@@ -245,82 +251,3 @@ def _join_shell_commands(commands: tuple[tuple[str, ...], ...]) -> str:
 
 _INDENT = "  "
 """Indent of a shell command that the user may copy."""
-
-
-# ---- ``microc man``: the manual page, generated from the argparse parsers, as troff with the macros of man(7).
-
-_COMMON_GROUPS = ("everywhere",)
-"""Groups of options that the manual page describes once, not again for each command."""
-
-
-def run_man_command(arguments: Arguments) -> show.Answer:
-    """Run ``microc man``: print the manual page."""
-    from microc.cli.arguments import describe_commands
-
-    text = "\n".join(_manual_page_lines(describe_commands())) + "\n"
-    return show.Answer({"page": text}, text)
-
-
-def _manual_page_lines(commands: Sequence[CommandSyntax]) -> Iterator[str]:
-    """Yield the lines of the manual page in troff.
-
-    An option whose description is the same as for an earlier command is listed by its name only."""
-    program, *commands = commands
-    yield f'.TH MICROC 1 "" "microc {_escape_troff(__version__)}" "User Commands"'
-    yield from (".SH NAME", "microc \\- compile trained networks to plain C for microcontrollers")
-    yield from (".SH SYNOPSIS", ".B microc", ".I COMMAND", "[options]")
-    yield from (".SH DESCRIPTION", _escape_troff(program.help))
-    yield from (".SH OPTIONS", *_option_entries(program.options))
-    yield ".SH COMMANDS"
-    described: set[str] = set()
-    for command in commands:
-        yield from (
-            f".SS {_escape_troff(command.usage.split(' [-h]')[0])}",
-            _escape_troff(_format_as_sentence(command.help)),
-        )
-        for word, help in command.positionals:
-            yield from (
-                ".TP",
-                f".I {_escape_troff(word.name)}",
-                _escape_troff(help or "one of " + ", ".join(word.choices)),
-            )
-        options = [o for o in command.options if o.group not in _COMMON_GROUPS and o.flags[0] != "-h"]
-        yield from _option_entries([o for o in options if f"{o.flags}{o.help}" not in described])
-        repeated = [o.flags[-1] for o in options if f"{o.flags}{o.help}" in described]
-        if repeated:
-            yield from (".PP", _escape_troff("As above: " + ", ".join(repeated) + "."))
-        described |= {f"{o.flags}{o.help}" for o in options}
-        examples = command.epilog.splitlines()[1:]
-        if examples:
-            yield from (".PP", ".nf", ".RS", *(_escape_troff(line.strip()) for line in examples), ".RE", ".fi")
-    codes = EXIT_CODES.splitlines()[1:]
-    yield from (".SH EXIT STATUS", ".nf", *(_escape_troff(line.strip()) for line in codes), ".fi")
-    yield from (
-        ".SH ENVIRONMENT",
-        ".TP",
-        ".B MICROC_CACHE",
-        "the folder where compiled networks are kept; empty: nothing is kept",
-    )
-    yield from (".SH SEE ALSO", ".BR gcc (1),", ".BR make (1)")
-
-
-def _option_entries(options: Sequence[OptionSyntax]) -> Iterator[str]:
-    """Yield the troff lines that describe options in the manual page."""
-    for option in options:
-        flags = ", ".join(f"\\fB{_escape_troff(flag)}\\fR" for flag in option.flags)
-        words = f" \\fI{_escape_troff(option.value.name)}\\fR" if option.value else ""
-        yield from (".TP", flags + words, _escape_troff(option.help or "see above"))
-
-
-def _format_as_sentence(text: str) -> str:
-    """Capitalise a text and end it with a full stop."""
-    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
-
-
-def _escape_troff(text: str) -> str:
-    """Escape a text so that troff prints it literally. Hyphens become plain ``-``, which can be searched for and copied."""
-    plain = (
-        text.replace("\\", "\\e").replace("-", "\\-").replace("`", "\\(ga").replace("'", "\\(aq").replace("~", "\\(ti")
-    )
-    plain = plain.replace("^", "\\(ha")
-    return f"\\&{plain}" if plain.startswith(".") else plain

@@ -1,29 +1,27 @@
-"""The commands ``compile``, ``check``, ``import``, ``build`` and ``flash``, and the table of all commands."""
+"""The commands ``compile``, ``check``, ``import``, ``build`` and ``flash``."""
 
 from __future__ import annotations
 
 import json
 import shlex
-import sys
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from microc.base.immutable import LazyEntry, Registry
 from microc.cli import show
-from microc.cli.arguments import Arguments
+from microc.cli.declared.board_commands import BuildArguments, FlashArguments
+from microc.cli.declared.model_commands import CheckArguments, CompileCommandArguments, ImportArguments
 from microc.cli.project_context import (
     check_output_paths,
     check_replaceable,
     compile_bundle,
     compile_with_arguments,
+    network_names,
     progress_callback,
+    serial_line_options,
 )
 from microc.cli.reporting import estimate_rows, format_next_steps, rewrite_advice_commands, state_rows
-from microc.cli.shared_options import compilation_options
 from microc.errors import ToolError, UsageError
 
 if TYPE_CHECKING:
@@ -36,14 +34,14 @@ if TYPE_CHECKING:
 # ---- Rows of the summary that ``microc compile`` prints: streaming, self-test, commands to run next.
 
 
-def next_command_rows(arguments: Arguments, folder: Path, board: str) -> list[tuple[str, object]]:
+def next_command_rows(arguments: CompileCommandArguments, folder: Path, board: str) -> list[tuple[str, object]]:
     """Return summary rows with the commands that the user may run next.
 
     These commands build and verify the project in ``folder``, and export the network for the user's own firmware."""
     folder_word, model = shlex.quote(str(folder)), shlex.quote(str(arguments.models[0]))
     board_flag = f" --board {shlex.quote(arguments.board)}" if arguments.board else ""
     flash = "" if board == "host" else f" && microc flash {folder_word}"
-    if compilation_options(arguments).get("relocatable"):
+    if arguments.options.get("relocatable"):
         if not folder.is_dir():
             return [("next", f"microc load {folder_word} --port PORT")]
         return [("next", f"microc build {folder_word}{flash}, once for all networks; then microc load {folder_word}")]
@@ -80,66 +78,12 @@ def streaming_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
     return rows
 
 
-# ---- ``-`` instead of a model or data file: standard input is read once, up to a limit, and written to a temporary file.
-
-_PIPE = Path("-")
-_PIPE_ARGUMENTS = ("model", "models", "inputs", "data", "evaluation")
-"""Arguments that accept ``-`` for standard input."""
-_MAX_PIPE_BYTES = 256 << 20
-"""Largest number of bytes that are read from standard input; the limit for model files is the same."""
-
-
-@contextmanager
-def replace_stdin_arguments(arguments: Arguments) -> Iterator[None]:
-    """Replace the argument ``-`` by the path of a temporary file, which contains the bytes of standard input.
-
-    The file exists within the ``with`` block. Raises UsageError if several arguments are ``-``, or if standard input is a
-    terminal, empty or too large."""
-    values = {name: getattr(arguments, name, None) for name in _PIPE_ARGUMENTS}
-    count = sum(value.count(_PIPE) if isinstance(value, list) else value == _PIPE for value in values.values())
-    if not count:
-        yield
-        return
-    if count > 1:
-        raise UsageError(
-            f"-: standard input can be read once; got {count} times", hint="give a file name for the other argument"
-        )
-    if sys.stdin is None or sys.stdin.isatty():
-        raise UsageError(
-            "-: standard input is a terminal, expected a file or a pipe", hint="pipe a file in: cat x.npy | microc ..."
-        )
-    data = sys.stdin.buffer.read(_MAX_PIPE_BYTES + 1)
-    if not 0 < len(data) <= _MAX_PIPE_BYTES:
-        raise UsageError(
-            f"-: got {'no' if not data else f'more than {_MAX_PIPE_BYTES:,}'} bytes on standard input, expected a file",
-            hint="check that the command in front of the pipe succeeds" if not data else "give the file by its name",
-        )
-    with tempfile.TemporaryDirectory(prefix="microc-") as folder:
-        path = (
-            Path(folder)
-            / f"stdin{_guess_file_suffix(data) if _PIPE not in (values['model'], *(values['models'] or ())) else ''}"
-        )
-        path.write_bytes(data)
-        for name, value in values.items():
-            if isinstance(value, list):
-                setattr(arguments, name, [path if item == _PIPE else item for item in value])
-            elif value == _PIPE:
-                setattr(arguments, name, path)
-        yield
-
-
-def _guess_file_suffix(data: bytes) -> str:
-    """Guess the file suffix of data by their first bytes; ``.csv`` if they are not recognised."""
-    starts = {b"\x93NUMPY": ".npy", b"PK\x03\x04": ".npz", b"RIFF": ".wav", b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg"}
-    return next((suffix for start, suffix in starts.items() if data.startswith(start)), ".csv")
-
-
 # ---- The commands. Each calls the compiler, and returns its result as data (for ``--json``) and as text.
 
 _SHOWN_SYMBOLS = 12
 
 
-def run_compile_command(arguments: Arguments) -> show.Answer:
+def run_compile_command(arguments: CompileCommandArguments) -> show.Answer:
     """Run ``microc compile``: compile one or several models into a C project, or one model into a relocatable network."""
     from microc.codegen.output_files import check_replaceable_folder
     from microc.codegen.project.protocols import BLOB_SUFFIX
@@ -148,14 +92,17 @@ def run_compile_command(arguments: Arguments) -> show.Answer:
 
     if arguments.output is None:
         raise UsageError("compile needs the folder to write (-o); got none", hint="add -o DIR")
-    if arguments.output.suffix == BLOB_SUFFIX and compilation_options(arguments).get("relocatable"):
+    is_network_file = arguments.output.suffix == BLOB_SUFFIX and arguments.options.get("relocatable")
+    if is_network_file:
         check_output_paths(**{"-o": arguments.output})
     else:
         check_replaceable_folder(arguments.output)
-        check_replaceable(arguments.output, arguments, arguments.models)
+    names = network_names(arguments.models, arguments.options)
+    if not arguments.force and not is_network_file:
+        check_replaceable(arguments.output, arguments.models, names)
     if len(arguments.models) > 1:
-        return _compile_several_networks(arguments, arguments.output)
-    program = compile_with_arguments(arguments.models[0], arguments)
+        return _compile_several_networks(arguments, names, arguments.output)
+    program = compile_with_arguments(arguments.models[0], arguments, arguments.board)
     report_progress = progress_callback(arguments)
     if report_progress is not None:
         report_progress("C", 0, 2)
@@ -195,9 +142,9 @@ def run_compile_command(arguments: Arguments) -> show.Answer:
     return show.Answer({"folder": str(folder), "report": report}, text)
 
 
-def _compile_several_networks(arguments: Arguments, output: Path) -> show.Answer:
-    """Compile several networks into one firmware in the folder ``output``."""
-    firmware = compile_bundle(arguments)
+def _compile_several_networks(arguments: CompileCommandArguments, names: Sequence[str], output: Path) -> show.Answer:
+    """Compile several networks, whose names are given, into one firmware in the folder ``output``."""
+    firmware = compile_bundle(arguments.models, names, arguments, arguments.board)
     sizes = _link_and_read_sizes(firmware)
     folder = firmware.write(output)
     report = _with_linked_sizes(firmware.report(), sizes)
@@ -318,16 +265,15 @@ def _format_operator_counts(data: Mapping[str, Any]) -> str:
     return ", ".join(f"{n} {op}" for op, n in sorted(data["operators"].items(), key=lambda x: (-x[1], x[0])))
 
 
-def run_check_command(arguments: Arguments) -> show.Answer:
+def run_check_command(arguments: CheckArguments) -> show.Answer:
     """Run ``microc check``: test whether a model can fit a board or memory limits."""
     from microc.compiler.options import make_options
     from microc.device.boards import load_board
     from microc.project.model_check import check_model
     from microc.reports.text_tables import memory_usage_rows
 
-    assert arguments.model is not None
     board = load_board(arguments.board) if arguments.board else None
-    options = make_options(**compilation_options(arguments))
+    options = make_options(**arguments.options)
     result = check_model(arguments.model, options, board, exact=arguments.exact)
     data = result.to_data()
     rows = [
@@ -376,14 +322,13 @@ def _describe_verdict(result: ModelCheck) -> str:
     return f"fits: {flash} bytes of flash{estimated}, and {ram} of RAM"
 
 
-def run_import_command(arguments: Arguments) -> show.Answer:
+def run_import_command(arguments: ImportArguments) -> show.Answer:
     """Run ``microc import``: convert a model to microc's graph format or to ONNX."""
     from microc.compiler.model import load, save
     from microc.project.model_check import describe_graph
 
-    assert arguments.model is not None and arguments.output is not None
     check_output_paths(**{"-o": arguments.output})
-    graph = load(arguments.model, **compilation_options(arguments))
+    graph = load(arguments.model, **arguments.options)
     if arguments.features is not None:
         from microc.features import join, read
 
@@ -399,7 +344,7 @@ def run_import_command(arguments: Arguments) -> show.Answer:
     return show.Answer({"file": str(path), **data}, show.format_pairs(rows))
 
 
-def run_build_command(arguments: Arguments) -> show.Answer:
+def run_build_command(arguments: BuildArguments) -> show.Answer:
     """Run ``microc build``: build a project's firmware, and show its memory."""
     from microc.compiler.fit.budget import region_bytes
     from microc.run import board_project
@@ -426,9 +371,8 @@ def run_build_command(arguments: Arguments) -> show.Answer:
     return show.Answer(data, text)
 
 
-def run_flash_command(arguments: Arguments) -> show.Answer:
+def run_flash_command(arguments: FlashArguments) -> show.Answer:
     """Run ``microc flash``: flash a project's firmware, and ask the board whether it runs."""
-    from microc.cli.project_context import serial_line_options
     from microc.reports import text_tables
     from microc.run.board_project import open_project
     from microc.run.session import flash_project
@@ -439,9 +383,7 @@ def run_flash_command(arguments: Arguments) -> show.Answer:
     )
     runs = "takes networks: microc load" if project.relocatable else "runs this build"
     shown = [
-        serial_line_options
-        for command in commands
-        for serial_line_options in text_tables.wrap_command(shlex.join(command), show.terminal_columns())
+        line for command in commands for line in text_tables.wrap_command(shlex.join(command), show.terminal_columns())
     ]
     text = "\n".join(shown) + (f"\nthe board answers: it {runs}" if answered else "")
     return show.Answer(
@@ -453,40 +395,3 @@ def run_flash_command(arguments: Arguments) -> show.Answer:
         },
         text,
     )
-
-
-Command = Callable[[Arguments], show.Answer]
-COMMANDS: Registry[Command] = Registry(
-    "a command",
-    {
-        "compile": run_compile_command,
-        "check": run_check_command,
-        "explain": LazyEntry("microc.cli.reporting", "run_explain_command"),
-        "import": run_import_command,
-        "quantize": LazyEntry("microc.cli.quantize", "run_quantize_command"),
-        "tune": LazyEntry("microc.cli.tune", "run_tune_command"),
-        "export": LazyEntry("microc.cli.projects", "run_export_command"),
-        "new": LazyEntry("microc.cli.projects", "run_new_command"),
-        "build": run_build_command,
-        "flash": run_flash_command,
-        "load": LazyEntry("microc.cli.projects", "run_load_command"),
-        "run": LazyEntry("microc.cli.project_context", "run_run_command"),
-        "profile": LazyEntry("microc.cli.reporting", "run_profile_command"),
-        "size": LazyEntry("microc.cli.reporting", "run_size_command"),
-        "verify": LazyEntry("microc.cli.verification", "run_verify_command"),
-        "bench": LazyEntry("microc.cli.reporting", "run_bench_command"),
-        "report": LazyEntry("microc.cli.reporting", "run_report_command"),
-        "compare": LazyEntry("microc.cli.reporting", "run_compare_command"),
-        "watch": LazyEntry("microc.cli.watch", "run_watch_command"),
-        "boards": LazyEntry("microc.cli.catalogue", "run_boards_command"),
-        "plugin": LazyEntry("microc.cli.catalogue", "run_plugin_command"),
-        "operators": LazyEntry("microc.cli.catalogue", "run_operators_command"),
-        "options": LazyEntry("microc.cli.catalogue", "run_options_command"),
-        "completion": LazyEntry("microc.cli.completion", "run_completion_command"),
-        "man": LazyEntry("microc.cli.catalogue", "run_man_command"),
-        "ports": LazyEntry("microc.cli.catalogue", "run_ports_command"),
-        "demo": LazyEntry("microc.cli.projects", "run_demo_command"),
-        "doctor": LazyEntry("microc.cli.catalogue", "run_doctor_command"),
-    },
-)
-"""Commands by name, in the order of the help."""

@@ -1,13 +1,16 @@
-"""A parser of command lines (argparse with microc's errors and help layout), and converters of the values of options."""
+"""The parser of the command line: made from the declarations of all commands, with microc's errors and help layout."""
 
 from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NoReturn
 
-from microc.compiler import option_values
+from microc import __version__
+from microc.cli.declared import board_commands, model_commands
+from microc.cli.declared.declarations import HELP, VERSION, Argument, Arguments, Command, list_declared_commands
 from microc.errors import UsageError, known_names_hint
 
 # ---- The parser: mistakes in the command line become UsageErrors with a hint.
@@ -135,106 +138,123 @@ def _argument_syntax_and_help(action: argparse.Action) -> str:
     return f"{flag}{action.metavar or action.dest.upper()}, {str(action.help).split(' (default')[0].split(';')[0]}"
 
 
-# ---- Converters of the values of options that are not compilation options: seconds, baud rates, tolerances. They raise
-# ArgumentTypeError for an invalid text.
+# ---- The parser of all commands. No slow imports here, so that --help is instant.
+
+COMMANDS: Mapping[str, Command] = MappingProxyType(list_declared_commands(model_commands, board_commands))
+"""All commands by name, in the order of ``microc --help``."""
+DESCRIPTION = (
+    "Compile trained networks (TFLite, ONNX) to plain C for microcontrollers; build, flash, run and measure the result."
+)
+EXIT_CODES = """exit codes:
+  0 success                      4 the model does not fit the board
+  1 board and host differ        5 missing tool or failed build
+  2 wrong argument or file       6 board or serial line failed, or time-out
+  3 broken or unsupported model  7 growth above --fail-over
+  70 defect of microc (traceback in a file)
+  130 interrupted                141 closed output pipe"""
 
 
-def parse_seconds(text: str) -> float:
-    """Parse a positive number of seconds, such as 10 or 0.5; ArgumentTypeError for any other text."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 1e6:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a number of seconds above 0: write 10 or 0.5")
-    return seconds
+def parse_command_line(words: Sequence[str]) -> tuple[Command, Arguments]:
+    """Parse the words of the command line; return the command and its arguments.
+
+    Raises UsageError for a mistake, and SystemExit after ``--help`` or ``--version``, which it prints."""
+    values = vars(_make_parser(words).parse_args(words))
+    command = COMMANDS[values["command"]]
+    return command, command.arguments.from_parsed(values, words)
 
 
-_SECONDS_BY_UNIT = {"s": 1, "m": 60, "h": 3600}
+def _make_parser(words: Sequence[str]) -> Parser:
+    """Build the parser of a command line. It sets the arguments that are given, and no defaults of options.
 
-
-def parse_duration(text: str) -> float:
-    """Parse a duration with a unit, such as 90s, 10m or 2h, and return it in seconds."""
-    number, unit = (text[:-1], _SECONDS_BY_UNIT[text[-1]]) if text[-1:] in _SECONDS_BY_UNIT else (text, 1)
-    try:
-        return parse_seconds(str(float(number) * unit))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a duration: write 90s, 10m or 2h") from None
-
-
-BOUNDED_FIGURES = ("flash", "ram", "time")
-"""Figures whose growth ``--fail-over`` can limit; the same as :data:`microc.reports.firmware_size.FIGURES`."""
-MOST_INFERENCES = 1_000_000
-BAUDS = (115200, 921600, 460800, 230400, 1000000, 57600, 38400, 19200, 9600)
-"""Baud rates that ``--baud auto`` tries, in this order."""
-
-
-def parse_baud_rates(text: str) -> tuple[int, ...]:
-    """Parse baud rates separated by commas; return :data:`BAUDS` for ``auto``."""
-    if text == "auto":
-        return BAUDS
-    rates = tuple(int(part) if part.isdecimal() else 0 for part in text.split(","))
-    if not all(300 <= rate <= 20_000_000 for rate in rates):
-        raise argparse.ArgumentTypeError(
-            f"got {text!r}, expected baud rates from 300 to 20000000: write 115200,921600 or auto"
+    Only commands that occur in ``words`` get their arguments, because adding those of all takes 20 ms."""
+    parser = Parser(
+        prog="microc",
+        description=DESCRIPTION,
+        epilog="example:\n  microc compile model.tflite --board mps2-an386 -o firmware && microc verify firmware\n\n"
+        "`microc COMMAND --help` explains a command, with examples.\n\n" + EXIT_CODES,
+        formatter_class=CommandHelpFormatter,
+        add_help=False,
+    )
+    parser.add_argument(*HELP.flags, action="help", help=HELP.help)
+    # The options of all commands may precede the command's name.
+    _add_sections(parser, Arguments, {})
+    parser.add_argument(*VERSION.flags, action="version", version=f"microc {__version__}", help=VERSION.help)
+    parsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
+    for command in COMMANDS.values():
+        notes = f"\n\n{command.notes}" if command.notes else ""
+        command_parser = parsers.add_parser(
+            command.name,
+            help=command.summary.replace("%", "%%"),
+            description=command.description,
+            epilog="examples:\n" + "\n".join(f"  {line}" for line in command.example_lines) + notes,
+            formatter_class=CommandHelpFormatter,
+            add_help=False,
         )
-    return rates
+        if command.name in words:
+            command_parser.add_argument(*HELP.flags, action="help", help=HELP.help)
+            _add_sections(command_parser, command.arguments, command.section_notes)
+    return parser
 
 
-def parse_quanta(text: str) -> int:
-    """Parse a number of quantisation steps, 0 or more."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a number of quantisation steps: write 0, 1, 2 ...")
-    return int(text)
+def _add_sections(parser: Parser, arguments: type[Arguments], section_notes: Mapping[str, str]) -> None:
+    """Add all declared arguments to a parser, each in its section of the help."""
+    for title, section in arguments.sections().items():
+        group = parser.add_argument_group(title, section_notes.get(title)) if title else parser
+        for name, argument in section.items():
+            _add_argument(group, name, argument)
 
 
-def parse_inference_count(text: str) -> int:
-    """Parse a number of inferences, 1 to :data:`MOST_INFERENCES`."""
-    if not text.isdecimal() or not 0 < int(text) <= MOST_INFERENCES:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a number of inferences from 1 to {MOST_INFERENCES:,}")
-    return int(text)
+def _add_argument(group: argparse._ActionsContainer, name: str, argument: Argument) -> None:
+    """Add a declared argument to a parser or argument group."""
+    settings: dict[str, Any] = {"help": argument.help.replace("%", "%%") or argparse.SUPPRESS}
+    if not argument.flags:
+        # Not SUPPRESS: argparse compares the default of an omitted positional argument with its choices.
+        settings["default"] = argument.default
+    else:
+        settings |= {"dest": name, "default": argparse.SUPPRESS, "required": argument.required}
+    if argument.is_switch:
+        group.add_argument(*argument.flags, action="store_const", const=not argument.default, **settings)
+        return
+    convert = _report_value_error(argument.word)
+    if len(argument.metavars) > 1:
+        settings |= {"nargs": len(argument.metavars), "metavar": argument.metavars}
+        settings |= {"action": _JoinWords, "convert": convert, "may_repeat": argument.repeatable}
+    else:
+        settings |= {"metavar": argument.metavar or None, "type": convert, "choices": argument.choices or None}
+        if argument.count:
+            settings["nargs"] = argument.count
+        if argument.repeatable:
+            settings["action"] = "extend" if argument.count else "append"
+    group.add_argument(*(argument.flags or (name,)), **settings)
 
 
-def parse_tolerance(text: str) -> float:
-    """Parse a relative tolerance, at least 0 and below 1."""
-    return _parse_number_below(1, text, "tolerance between 0 and 1: write 1e-5")
+class _JoinWords(argparse.Action):
+    """An argparse action for an option with several words, which it joins to one text and converts."""
+
+    def __init__(self, *, convert: Callable[[str], Any], may_repeat: bool, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._convert, self._may_repeat = convert, may_repeat
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any) -> None:
+        try:
+            value = self._convert(" ".join(values))
+        except argparse.ArgumentTypeError as error:
+            raise argparse.ArgumentError(self, str(error)) from error
+        earlier = getattr(namespace, self.dest, [])
+        setattr(namespace, self.dest, [*earlier, value] if self._may_repeat else value)
 
 
-def parse_share(text: str) -> float:
-    """Parse a share that is written as a fraction (0.01) or in percent (1%); return the fraction."""
-    return _parse_number_below(1e6, text, "share: write 0.01 or 1%")
+def _report_value_error(word: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Wrap the parser of a word so that argparse reports the text of its ValueError together with the flag.
 
+    Types such as int are not wrapped: argparse has its own text for these."""
+    if isinstance(word, type):
+        return word
 
-def parse_growth_limit(text: str) -> tuple[str, float]:
-    """Parse a limit of growth, such as 2% or flash=2%; return the figure's name (empty: all figures) and the share."""
-    name, _, bound = text.rpartition("=")
-    if name and name not in BOUNDED_FIGURES:
-        raise argparse.ArgumentTypeError(f"got a limit for {name!r}, expected one of {', '.join(BOUNDED_FIGURES)}")
-    return name, parse_share(bound)
+    def convert(text: str) -> Any:
+        try:
+            return word(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
 
-
-def _parse_number_below(upper_limit: float, text: str, expected_form: str) -> float:
-    """Parse a number or percentage from 0 to below ``upper_limit``; ``expected_form``: end of the error message."""
-    try:
-        number = float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number < upper_limit:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a {expected_form}")
-    return number
-
-
-def parse_byte_size(text: str) -> int:
-    """Parse a number of bytes, such as 65536 or 64K; ArgumentTypeError for any other text."""
-    try:
-        return option_values.parse_bytes(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def parse_layer_bits(text: str) -> tuple[str, int]:
-    """Parse ``NAME=BITS``; return the name of the layer and its number of bits."""
-    name, _, bits = text.rpartition("=")
-    if not name or not bits.isdecimal():
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a layer and its number of bits: write NAME=4")
-    return name, int(bits)
+    return convert

@@ -9,15 +9,16 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from microc.cli import show
-from microc.cli.arguments import Arguments
+from microc.cli.declared.board_commands import DemoArguments, LoadArguments
+from microc.cli.declared.model_commands import ExportArguments, NewArguments
 from microc.cli.project_context import (
     check_replaceable,
     compile_with_arguments,
     load_npy_file,
+    network_names,
     progress_callback,
     serial_line_options,
 )
-from microc.cli.shared_options import command_line_options
 from microc.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 # ---- ``microc new``: create a project folder.
 
 
-def run_new_command(arguments: Arguments) -> show.Answer:
+def run_new_command(arguments: NewArguments) -> show.Answer:
     """Run ``microc new``: create a project folder."""
     from microc.project.new_project import write_new_project
 
@@ -36,7 +37,7 @@ def run_new_command(arguments: Arguments) -> show.Answer:
     if report_progress is not None:
         report_progress("reading the model", 0, 2)
     folder, board = arguments.folder, arguments.board or "host"
-    files = write_new_project(folder, arguments.model, board, command_line_options(arguments))
+    files = write_new_project(folder, arguments.model, board, arguments.command_line_options)
     if report_progress is not None:
         report_progress("written", 1, 2)
     steps = [f"cd {shlex.quote(str(folder))}", "microc build", "microc run"]
@@ -55,7 +56,7 @@ _SHADES, _PLAIN_SHADES = " ░▒▓█", " .+%@"
 _BAR_COLUMNS = 30
 
 
-def run_demo_command(arguments: Arguments) -> show.Answer:
+def run_demo_command(arguments: DemoArguments) -> show.Answer:
     """Run ``microc demo``: run the digits network on a board, and show its answers, accuracy and memory."""
     from microc.project.new_project import choose_demo_board, run_demonstration
 
@@ -152,7 +153,7 @@ def _demo_layer_row(name: str, width: int, clock_amount: int, macs: Any) -> str:
 # ---- ``microc export``: write a network as a package for a build system.
 
 
-def run_export_command(arguments: Arguments) -> show.Answer:
+def run_export_command(arguments: ExportArguments) -> show.Answer:
     """Run ``microc export``: write a network as a package for a build system."""
     from microc.codegen.exports import check_board, load_format
     from microc.codegen.output_files import check_replaceable_folder
@@ -177,8 +178,10 @@ def run_export_command(arguments: Arguments) -> show.Answer:
     if arguments.board:
         check_board(export_format, load_board(arguments.board))
     check_replaceable_folder(arguments.output)
-    check_replaceable(arguments.output, arguments, [arguments.model], export_format.name)
-    board = make_board_of_core(arguments.target or export_format.target) if not arguments.board else None
+    names = network_names([arguments.model], arguments.options)
+    if not arguments.force:
+        check_replaceable(arguments.output, [arguments.model], names, export_format.name)
+    board = arguments.board or make_board_of_core(arguments.target or export_format.target)
     inputs = [load_npy_file(path) for path in arguments.inputs] or None
     program = compile_with_arguments(arguments.model, arguments, board)
     package = program.export(arguments.format, arguments.output, inputs)
@@ -212,7 +215,7 @@ def _answer_with_formats() -> show.Answer:
 # ---- ``microc load``: send a network to a board, whose firmware is not changed.
 
 
-def run_load_command(arguments: Arguments) -> show.Answer:
+def run_load_command(arguments: LoadArguments) -> show.Answer:
     """Run ``microc load``: send a network to a board whose firmware loads networks."""
     blob, slots = _send_project_network(arguments) if arguments.folder.is_dir() else _send_network_file(arguments)
     data = blob.pack()
@@ -238,7 +241,7 @@ def run_load_command(arguments: Arguments) -> show.Answer:
     return show.Answer(fields, show.format_pairs(rows))
 
 
-def _send_project_network(arguments: Arguments) -> tuple[Blob, Slots]:
+def _send_project_network(arguments: LoadArguments) -> tuple[Blob, Slots]:
     """Send the network of a project to its board; return the network and the state of the board's two slots for networks.
 
     The project is built first, unless ``--port`` is given and the network is already built."""
@@ -254,7 +257,7 @@ def _send_project_network(arguments: Arguments) -> tuple[Blob, Slots]:
         return blob, query_slots(device.client)
 
 
-def _send_network_file(arguments: Arguments) -> tuple[Blob, Slots]:
+def _send_network_file(arguments: LoadArguments) -> tuple[Blob, Slots]:
     """Send the network of a .bin file to the board on ``--port``; return the network and the state of the board's slots.
 
     Raises UsageError without ``--port``, because the file does not name a board."""

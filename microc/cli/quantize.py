@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from microc.cli import show
-from microc.cli.arguments import Arguments
+from microc.cli.declared.model_commands import QuantizeArguments
 from microc.cli.project_context import check_output_paths, pixel_range, progress_callback
-from microc.cli.shared_options import compilation_options
 
 # ---- Report of mixed precision: the precisions that each layer may have, and the Pareto front of noise and cost.
 
@@ -240,11 +239,10 @@ def _format_repairs_table(repairs: Sequence[Mapping[str, Any]]) -> str:
 # ---- The command.
 
 
-def run_quantize_command(arguments: Arguments) -> show.Answer:
+def run_quantize_command(arguments: QuantizeArguments) -> show.Answer:
     """Run ``microc quantize``: quantise a float network to integers, and measure the loss of accuracy."""
     from microc import quantization
 
-    assert arguments.model is not None and arguments.output is not None and arguments.data is not None
     check_output_paths(**{"-o": arguments.output, "--html": arguments.html})
     result = quantization.quantize(
         arguments.model,
@@ -265,10 +263,10 @@ def run_quantize_command(arguments: Arguments) -> show.Answer:
         ranges=arguments.ranges,
         evaluate=arguments.evaluation,
         labels=arguments.labels,
-        pixels=pixel_range(arguments),
+        pixels=pixel_range(arguments.pixels, [arguments.data, arguments.evaluation]),
         seed=arguments.seed,
         progress=progress_callback(arguments),
-        **compilation_options(arguments),
+        **arguments.options,
     )
     path = result.save(arguments.output)
     if arguments.html is not None:

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from microc.base.file_access import open_regular_file, read_bytes
 from microc.cli import show
-from microc.cli.arguments import Arguments
+from microc.cli.declared.board_commands import (
+    BenchArguments,
+    CompareArguments,
+    ProfileArguments,
+    ReportArguments,
+    SizeArguments,
+)
+from microc.cli.declared.declarations import compilation_option_words
+from microc.cli.declared.model_commands import ExplainArguments
+from microc.cli.declared.shared_arguments import CompileArguments
 from microc.cli.project_context import (
     build_firmware,
     compile_with_arguments,
@@ -19,7 +28,6 @@ from microc.cli.project_context import (
     progress_callback,
     serial_line_options,
 )
-from microc.cli.shared_options import command_line_options, compilation_option_words, compilation_options
 from microc.errors import UsageError
 from microc.reports.layers import format_tensor_unit_table
 
@@ -34,22 +42,21 @@ if TYPE_CHECKING:
 # ---- ``microc report`` and ``microc compare``: estimates of a network on a board, and the changes between two reports.
 
 
-def run_report_command(arguments: Arguments) -> show.Answer:
+def run_report_command(arguments: ReportArguments) -> show.Answer:
     """Run ``microc report``: estimate a network's costs on a board."""
     from microc.reports.evidence import read_accuracy
 
     accuracy = None if arguments.verified is None else read_accuracy(arguments.verified)
     result = _make_report_of_source(arguments.source, arguments, accuracy)
-    result = replace(
-        result, data={**result.data, "advice": rewrite_advice_commands(result.data["advice"], result.data, arguments)}
-    )
+    advice = rewrite_advice_commands(result.data["advice"], result.data, arguments, arguments.source)
+    result = replace(result, data={**result.data, "advice": advice})
     text = _format_report(result.data)
     if arguments.output is not None:
         text += f"\n\nreport: {result.save(arguments.output)}"
     return show.Answer(result.to_data(), text)
 
 
-def run_compare_command(arguments: Arguments) -> show.Answer:
+def run_compare_command(arguments: CompareArguments) -> show.Answer:
     """Run ``microc compare``: compare two reports, projects or models."""
     from microc.cli.project_context import write_text_file
     from microc.reports.saved_reports import compare_reports as changes
@@ -61,14 +68,16 @@ def run_compare_command(arguments: Arguments) -> show.Answer:
     return show.Answer(data, _format_comparison(data))
 
 
-def _read_or_make_report(path: Path, arguments: Arguments) -> Report:
+def _read_or_make_report(path: Path, arguments: CompareArguments) -> Report:
     """Read the saved report at ``path``, or make the report of the model or project at ``path``."""
     from microc.reports.saved_reports import is_report, read_report
 
     return read_report(path) if is_report(path) else _make_report_of_source(path, arguments)
 
 
-def _make_report_of_source(source: Path, arguments: Arguments, accuracy: Mapping[str, Any] | None = None) -> Report:
+def _make_report_of_source(
+    source: Path, arguments: CompileArguments, accuracy: Mapping[str, Any] | None = None
+) -> Report:
     """Make the report of a model or project folder; ``accuracy``: result of
     :func:`microc.reports.evidence.read_accuracy`."""
     from microc.codegen.output_files import PROJECT_MARKER
@@ -76,8 +85,8 @@ def _make_report_of_source(source: Path, arguments: Arguments, accuracy: Mapping
 
     # A project has been compiled with the options of microc.toml, so that only options of the command line are passed on: the
     # report of a project refuses them.
-    compiled = (source / PROJECT_MARKER).is_file() and not command_line_options(arguments)
-    options: dict[str, Any] = {} if compiled else compilation_options(arguments)
+    compiled = (source / PROJECT_MARKER).is_file() and not arguments.command_line_options
+    options: dict[str, Any] = {} if compiled else arguments.options
     return make(
         source, board=arguments.board or None, accuracy=accuracy, progress=progress_callback(arguments), **options
     )
@@ -121,17 +130,16 @@ def _format_report(data: Mapping[str, Any]) -> str:
 
 
 def rewrite_advice_commands(
-    advice: Sequence[Mapping[str, Any]], data: Mapping[str, Any], arguments: Arguments, model: Path | None = None
+    advice: Sequence[Mapping[str, Any]], data: Mapping[str, Any], arguments: CompileArguments, source: Path
 ) -> list[dict[str, Any]]:
     """Rewrite the commands in advice so that the user can run them in the current folder.
 
     The commands then contain the path of the model, and the compilation options of this command line. ``data``: data of the
-    report; ``model``: path of the model, None if it is the argument ``source``. If ``source`` is a project, its model is
-    searched for in the folder that contains the project.
+    report; ``source``: path of the model or project. If it is a project, its model is searched for in the folder that contains
+    the project.
     """
     from microc.reports.advice import rewrite_command_of_advice
 
-    source = model or arguments.source
     if not source.is_dir():
         options = compilation_option_words(arguments.words, arguments.board)
         return [rewrite_command_of_advice(item, data, str(source), options) for item in advice]
@@ -248,7 +256,7 @@ def _format_figure(value: float | None) -> str:
 # ---- ``microc explain``: explain how a layer's kernel was chosen and what it costs.
 
 
-def run_explain_command(arguments: Arguments) -> show.Answer:
+def run_explain_command(arguments: ExplainArguments) -> show.Answer:
     """Run ``microc explain``: list the steps of a network, or explain the kernel of a layer."""
     from microc.device.boards import load_board
     from microc.reports import explain as explain_reports
@@ -264,7 +272,7 @@ def run_explain_command(arguments: Arguments) -> show.Answer:
         target=arguments.target or "host",
         board=arguments.board or None,
         progress=progress_callback(arguments),
-        **compilation_options(arguments),
+        **arguments.options,
     )
     data, text = (
         explanation.to_data(full=arguments.full),
@@ -285,7 +293,7 @@ _CSV_COLUMNS = (
 )  # fmt: skip
 
 
-def run_profile_command(arguments: Arguments) -> show.Answer:
+def run_profile_command(arguments: ProfileArguments) -> show.Answer:
     """Run ``microc profile``: measure every layer on a board."""
     import numpy as np
 
@@ -305,7 +313,7 @@ def run_profile_command(arguments: Arguments) -> show.Answer:
             device.set_inputs(*(inputs or random_inputs(device.inputs, np.random.default_rng(arguments.seed))))
             result, stack = device.profile(), device.stats().stack_bytes
         report = report_profile(result, stack, accuracy)
-        advice = rewrite_advice_commands(report.data["advice"], report.data, arguments)
+        advice = rewrite_advice_commands(report.data["advice"], report.data, arguments, arguments.source)
         data = {**result.to_data(), "advice": advice}
         if arguments.trace is not None:
             write_json_file(arguments.trace, profile_to_trace(result))
@@ -379,7 +387,7 @@ _MILLIJOULES_FROM = 1e-3
 """Least energy, in joules, that is printed in millijoules; smaller energies are printed in microjoules."""
 
 
-def run_bench_command(arguments: Arguments) -> show.Answer:
+def run_bench_command(arguments: BenchArguments) -> show.Answer:
     """Run ``microc bench``: measure one network on several boards.
 
     If no board could be measured, the exit code is that of the first board's error."""
@@ -493,7 +501,7 @@ def load_base_of_growth(path: Path) -> Any:
     return measure_firmware(project).to_data()
 
 
-def answer_with_growth(arguments: Arguments, data: dict[str, Any], base: Any, text: str) -> show.Answer:
+def answer_with_growth(arguments: SizeArguments, data: dict[str, Any], base: Any, text: str) -> show.Answer:
     """Return the answer of ``microc size --against``: the growth since an earlier report, and an error if it exceeds a limit.
 
     ``data``: data of the new report; ``base``: data of the earlier report; ``text``: text to print below the growth."""
@@ -528,7 +536,7 @@ _SHOWN_SYMBOLS = 12
 _ELF = b"\x7fELF"
 
 
-def run_size_command(arguments: Arguments) -> show.Answer:
+def run_size_command(arguments: SizeArguments) -> show.Answer:
     """Run ``microc size``: show flash and RAM of a firmware by part, layer and symbol, and the growth since an earlier
     build."""
     from microc.cli.project_context import check_output_paths, write_csv
@@ -578,7 +586,7 @@ def _has_symbols(report: Any) -> bool:
 
 
 @contextmanager
-def _open_size_report(arguments: Arguments) -> Iterator[SizeReport]:
+def _open_size_report(arguments: SizeArguments) -> Iterator[SizeReport]:
     """Yield the size report of the project or ELF file that the command line names, or of a model, which is compiled and
     built."""
     from microc.codegen.output_files import PROJECT_MARKER

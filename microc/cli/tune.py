@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from microc.base.terminal import escape_unprintable, write_trusted_control_sequence
 from microc.cli import INTERRUPTED, SCHEMA_VERSION, show
-from microc.cli.arguments import Arguments
+from microc.cli.declared.model_commands import TuneArguments
 from microc.cli.project_context import write_text_file
-from microc.cli.shared_options import compilation_options
 from microc.errors import UsageError
 from microc.reports import text_tables
 
@@ -96,11 +95,11 @@ def _repeat_command(record: Record, path: Path) -> str:
     return f"microc tune MODEL {where}{external} --records {shlex.quote(str(path))} --repeat {record.id}"
 
 
-def measure_record_again(arguments: Arguments) -> show.Answer:
+def measure_record_again(arguments: TuneArguments) -> show.Answer:
     """Measure the tuning record of ``--repeat`` again; return the answer that compares the old and the new result."""
     from microc.tuning.places import measure_record
 
-    options = compilation_options(arguments)
+    options = arguments.options
     if len(arguments.ports) > 1:
         raise UsageError(f"--repeat: got {len(arguments.ports)} ports, expected one", hint="give --port once")
     record, result, unit = measure_record(
@@ -164,7 +163,7 @@ def _describe_kernel_records(kernel_key: str, path: Path, records: list[Any], fa
     }
 
 
-def merge_or_prune_records(arguments: Arguments) -> show.Answer:
+def merge_or_prune_records(arguments: TuneArguments) -> show.Answer:
     """Merge the files of ``--merge`` into one file of tuning records, or prune the file of ``--prune``."""
     from microc.compiler.tuned.records import merge_records, open_records, write_records
 
@@ -187,7 +186,7 @@ _OTHER_LINES = 6
 
 
 @contextmanager
-def progress_watcher(arguments: Arguments) -> Iterator[Watcher | None]:
+def progress_watcher(arguments: TuneArguments) -> Iterator[Watcher | None]:
     """Yield the function that shows every event of a search; None for ``--quiet``.
 
     It prints JSON on standard output for ``--json``, else text on standard error."""
@@ -286,7 +285,7 @@ def _live_table() -> Iterator[Watcher]:
 _SHOWN_VALUES = 12
 
 
-def run_tune_command(arguments: Arguments) -> show.Answer:
+def run_tune_command(arguments: TuneArguments) -> show.Answer:
     """Run ``microc tune``: search for faster schedules on a board, or manage files of tuning records."""
     if arguments.show is not None:
         return show_records(arguments.show, arguments.html)
@@ -299,7 +298,7 @@ def run_tune_command(arguments: Arguments) -> show.Answer:
             "tune: got neither --board nor --target, expected one to measure on",
             hint="add --board BOARD, or --target native for this computer",
         )
-    if "tuned" in compilation_options(arguments):
+    if "tuned" in arguments.options:
         raise UsageError(
             "tune: --tuned is not supported, because tune appends to the file of --records",
             hint="name the file of tuning records: --records FILE",
@@ -311,7 +310,7 @@ def run_tune_command(arguments: Arguments) -> show.Answer:
     return _answer_with_search(arguments)
 
 
-def _answer_with_search(arguments: Arguments) -> show.Answer:
+def _answer_with_search(arguments: TuneArguments) -> show.Answer:
     """Search for faster schedules; write the tuning records and, if asked, an optimisation plan and a page.
 
     Return the answer with the results."""
@@ -322,7 +321,7 @@ def _answer_with_search(arguments: Arguments) -> show.Answer:
     from microc.tuning.tuning_page import to_html
 
     assert arguments.model is not None
-    options, interrupted = compilation_options(arguments), False
+    options, interrupted = arguments.options, False
     # Other commands read the file of --plan; this command writes it. The search must not follow a plan.
     plan = options.pop("plan", None)
     if plan is not None:
@@ -446,12 +445,12 @@ def _format_external_regions_table(result: Tuning) -> str:
     return show.format_table(("layer", "external code", f"ours, {result.unit}", "theirs", "taken", ""), rows, 2)
 
 
-def _answer_with_search_spaces(arguments: Arguments) -> show.Answer:
+def _answer_with_search_spaces(arguments: TuneArguments) -> show.Answer:
     """Return the answer of ``microc tune --space``: the search spaces of all kernels."""
     from microc.tuning.tune import describe_search_spaces
 
     kernels = describe_search_spaces(
-        arguments.model, arguments.target, board=arguments.board or None, **compilation_options(arguments)
+        arguments.model, arguments.target, board=arguments.board or None, **arguments.options
     )
     parts = []
     for kernel in kernels:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from microc.base.immutable import frozen
 from microc.cli import show
-from microc.cli.arguments import Arguments
+from microc.cli.declared.board_commands import VerifyArguments
 from microc.cli.project_context import (
     build_firmware,
     load_inputs,
@@ -20,7 +20,6 @@ from microc.cli.project_context import (
     progress_callback,
     serial_line_options,
 )
-from microc.cli.shared_options import compilation_options
 from microc.errors import MicrocError, UsageError, VerificationError
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 # ---- ``microc verify --evidence``: write the results as a bundle of files.
 
 
-def check_evidence_folder(arguments: Arguments) -> None:
+def check_evidence_folder(arguments: VerifyArguments) -> None:
     """Raise OutputError if the folder of ``--evidence`` is not empty. Called before the comparison, which is slow."""
     from microc.reports.evidence import check_evidence_folder_empty
 
@@ -45,7 +44,7 @@ def check_evidence_folder(arguments: Arguments) -> None:
 
 
 def write_evidence(
-    arguments: Arguments, manifest: Mapping[str, Any], answer: show.Answer, project: Project | None = None
+    arguments: VerifyArguments, manifest: Mapping[str, Any], answer: show.Answer, project: Project | None = None
 ) -> show.Answer:
     """Write the evidence bundle of a verification if ``--evidence`` is given, even if the verification has failed.
 
@@ -95,20 +94,20 @@ class FrameworkComparison:
     error: MicrocError | None
 
 
-def compile_source_library(arguments: Arguments) -> Library:
+def compile_source_library(arguments: VerifyArguments) -> Library:
     """Compile the model of the command line for this computer as a library."""
     from microc.compiler.options import make_options
     from microc.run.against import build_kernels_for_host
     from microc.run.reference.framework_choice import check_framework_for_file
     from microc.target import target_for
 
-    options = make_options(**compilation_options(arguments))
+    options = make_options(**arguments.options)
     check_framework_for_file(arguments.source, arguments.against)
     return build_kernels_for_host(arguments.source, options, target_for("host"), progress_callback(arguments))
 
 
 def compare_with_framework(
-    arguments: Arguments, library: Library, input_sets: Sequence[Sequence[Any]]
+    arguments: VerifyArguments, library: Library, input_sets: Sequence[Sequence[Any]]
 ) -> FrameworkComparison:
     """Run a compiled network and the framework of its model on the same inputs, and compare their outputs and layers.
 
@@ -167,7 +166,7 @@ def compare_with_framework(
     return FrameworkComparison(data, f"{text}\n\n{end}", None)
 
 
-def _model_and_options(arguments: Arguments, manifest: Mapping[str, Any]) -> tuple[Path, Options]:
+def _model_and_options(arguments: VerifyArguments, manifest: Mapping[str, Any]) -> tuple[Path, Options]:
     """Return the path of the network's model, and the options with which it was compiled.
 
     For a project, the path is that of ``--model``. Raises UsageError if the project was compiled from another model, or with
@@ -178,7 +177,7 @@ def _model_and_options(arguments: Arguments, manifest: Mapping[str, Any]) -> tup
     if not arguments.source.is_dir():
         if arguments.model_file is not None:
             raise UsageError("--model requires a project", hint="leave it out, or give the project's folder")
-        return arguments.source, make_options(**compilation_options(arguments))
+        return arguments.source, make_options(**arguments.options)
     assert arguments.model_file is not None
     made_from = manifest.get("sha256", {}).get("model", "")
     if made_from and hashlib.sha256(read_model_bytes(arguments.model_file)).hexdigest() != made_from:
@@ -268,7 +267,7 @@ _SHOWN_CLASSES = 20
 _SHOWN_MISTAKES = 10
 
 
-def run_verify_command(arguments: Arguments) -> show.Answer:
+def run_verify_command(arguments: VerifyArguments) -> show.Answer:
     """Run ``microc verify``: compare the board with the host, and evaluate both on the user's data.
 
     With ``--against``, also compare the compiled network with the framework of its model."""
@@ -294,14 +293,14 @@ def run_verify_command(arguments: Arguments) -> show.Answer:
         return write_evidence(arguments, project.manifest, answer, project)
 
 
-def _load_user_data(arguments: Arguments, manifest: Mapping[str, Any]) -> tuple[Samples | None, list[Any]]:
+def _load_user_data(arguments: VerifyArguments, manifest: Mapping[str, Any]) -> tuple[Samples | None, list[Any]]:
     """Load the samples of ``--data`` (None without this option), and the sets of inputs of ``--input``."""
     inputs = [load_inputs(arguments, manifest)] if arguments.inputs else []
-    return load_samples(arguments, manifest, arguments.expected), inputs
+    return load_samples(arguments.data, arguments.labels, arguments.pixels, manifest, arguments.expected), inputs
 
 
 def _verify_on_board(
-    arguments: Arguments, project: Project, library: Library, inputs: list[Any], samples: Samples | None
+    arguments: VerifyArguments, project: Project, library: Library, inputs: list[Any], samples: Samples | None
 ) -> show.Answer:
     """Compare the board with the host kernel by kernel, then evaluate both on the user's samples; return the answer."""
     from microc.run.session import Device
@@ -323,7 +322,7 @@ def _user_input_sets(inputs: list[Any], samples: Samples | None) -> list[Sequenc
 
 
 def _add_framework_comparison(
-    arguments: Arguments, library: Library, input_sets: Sequence[Sequence[Any]], answer: show.Answer
+    arguments: VerifyArguments, library: Library, input_sets: Sequence[Sequence[Any]], answer: show.Answer
 ) -> show.Answer:
     """Compare the network with its framework; return ``answer`` with the result of this comparison added."""
     comparison = compare_with_framework(arguments, library, input_sets)
@@ -331,7 +330,7 @@ def _add_framework_comparison(
     return show.Answer({**answer.data, "against": comparison.data}, text, error=comparison.error or answer.error)
 
 
-def _check_verify_options(arguments: Arguments) -> None:
+def _check_verify_options(arguments: VerifyArguments) -> None:
     """Raise UsageError for options of ``microc verify`` that cannot be combined, or that require other options."""
     if arguments.data is None and (arguments.labels or arguments.expected or arguments.answer):
         raise UsageError(
@@ -346,7 +345,7 @@ def _check_verify_options(arguments: Arguments) -> None:
             "--against requires --model for a project, which does not contain its model",
             hint="add the model that was compiled: --model FILE",
         )
-    pixel_range(arguments)
+    pixel_range(arguments.pixels, [*arguments.inputs, arguments.data])
     check_evidence_folder(arguments)
     if arguments.model_file is not None and not arguments.against:
         raise UsageError(
@@ -357,7 +356,7 @@ def _check_verify_options(arguments: Arguments) -> None:
 
 
 def _compare_kernels(
-    arguments: Arguments, device: Device, library: Library, inputs: list[Any], samples: Samples | None
+    arguments: VerifyArguments, device: Device, library: Library, inputs: list[Any], samples: Samples | None
 ) -> tuple[dict[str, Any], str]:
     """Compare the results of every kernel on the board with those on the host; return plain data and text.
 
@@ -407,7 +406,7 @@ def _format_kernel_checks_table(layers: Sequence[LayerCheck]) -> str:
 
 
 def _evaluate_samples(
-    arguments: Arguments, device: Device, library: Library, samples: Samples
+    arguments: VerifyArguments, device: Device, library: Library, samples: Samples
 ) -> tuple[dict[str, Any], str]:
     """Run all samples on board and host; return plain data and text.
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from microc.cli import SCHEMA_VERSION, show
-from microc.cli.arguments import Arguments
+from microc.cli.declared.board_commands import WatchArguments
 from microc.cli.project_context import (
     build_firmware,
     load_samples,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Publish = Callable[[Mapping[str, Any]], None]
 
 
-def run_watch_command(arguments: Arguments) -> show.Answer:
+def run_watch_command(arguments: WatchArguments) -> show.Answer:
     """Run ``microc watch``: run a network on a board again and again, and show every run on a page or as JSON."""
     from microc.reports.live import iter_runs, run_to_event_data
     from microc.run.session import Device
@@ -43,10 +43,10 @@ def run_watch_command(arguments: Arguments) -> show.Answer:
         raise UsageError(
             "--labels requires --data", hint="add it: microc watch firmware --data test.npz --labels labels"
         )
-    pixel_range(arguments)
+    pixel_range(arguments.pixels, [arguments.data])
     run_count = 0
     with open_project_of_source(arguments) as project:
-        samples = load_samples(arguments, project.manifest)
+        samples = load_samples(arguments.data, arguments.labels, arguments.pixels, project.manifest)
         build_firmware(project, arguments)
         with (
             Device(project, progress=progress_callback(arguments), **serial_line_options(arguments)) as device,
@@ -67,7 +67,7 @@ def run_watch_command(arguments: Arguments) -> show.Answer:
     return show.Answer({"runs": run_count}, f"{show.format_integer(run_count)} runs")
 
 
-def _watched_input_source(arguments: Arguments, samples: Samples | None) -> Samples | str | int:
+def _watched_input_source(arguments: WatchArguments, samples: Samples | None) -> Samples | str | int:
     """Return the source of the inputs for :func:`microc.reports.live.iter_runs`.
 
     It is the constant ``FROM_BOARD``, the user's samples, or the seed of random inputs."""
@@ -75,11 +75,11 @@ def _watched_input_source(arguments: Arguments, samples: Samples | None) -> Samp
 
     if arguments.from_board:
         return FROM_BOARD
-    return samples if samples is not None else int(arguments.seed)
+    return samples if samples is not None else arguments.seed
 
 
 @contextmanager
-def _open_publisher(arguments: Arguments, device: Device, samples: Samples | None) -> Iterator[Publish]:
+def _open_publisher(arguments: WatchArguments, device: Device, samples: Samples | None) -> Iterator[Publish]:
     """Yield the function that publishes the event of a run.
 
     It prints the event as JSON for ``--json``; else it sends the event to a web page, which is served within the ``with``

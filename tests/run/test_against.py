@@ -12,7 +12,7 @@ import pytest
 
 import microc
 from microc.cli import main
-from microc.cli.command_options import AGAINST as OFFERED
+from microc.cli.declared.board_commands import FRAMEWORKS as OFFERED
 from microc.compiler.options import Options
 from microc.errors import ToolError, UsageError, VerificationError
 from microc.run import against

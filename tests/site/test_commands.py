@@ -10,7 +10,7 @@ import shlex
 
 import pytest
 
-from microc.cli.arguments import Arguments, make_parser
+from microc.cli.parser import parse_command_line
 from tests.site.running import ROOT
 
 PAGES = {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")))}
@@ -32,4 +32,4 @@ def test_pages_have_commands() -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_of_a_page_are_commands(page: str) -> None:
     for words in commands(PAGES[page].read_text(encoding="utf-8")):
-        make_parser().parse_args(words, Arguments())
+        parse_command_line(words)

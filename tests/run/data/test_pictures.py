@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import pytest
 from PIL import Image
 
 from microc.base.dtypes import Array
-from microc.cli.arguments import Arguments, make_parser
 from microc.cli.project_context import pixel_range
 from microc.errors import UsageError
 from microc.run.data.pictures import PictureReader, add_channel_orders
@@ -115,9 +115,8 @@ def test_pixels_speak_of_pictures(tmp_path: Path) -> None:
     array = tmp_path / "x.npy"
     np.save(array, np.zeros((1, 2)))
     for inputs, span, words in (
-        ([picture(tmp_path / "a.png")], ["nan", "1"], "two finite numbers"),
-        ([array], ["-1", "1"], "got none"),
+        ([picture(tmp_path / "a.png")], (math.nan, 1.0), "two finite numbers"),
+        ([array], (-1.0, 1.0), "got none"),
     ):
-        argv = ["run", str(tmp_path), *(f"--input={path}" for path in inputs), "--pixels", *span]
         with pytest.raises(UsageError, match=words):
-            pixel_range(make_parser().parse_args(argv, namespace=Arguments()))
+            pixel_range(span, inputs)

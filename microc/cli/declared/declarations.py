@@ -1,0 +1,359 @@
+"""Declarations of commands and of their arguments.
+
+A command is a class with an attribute for each argument, decorated by :func:`command`. The parser of the command line,
+``--help``, the completion scripts, the manual page and docs/commands.md are derived from these declarations, as is the typed
+object that the function of the command gets. Nothing that is slow to import is imported here, so that ``--help`` is instant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast, dataclass_transform
+
+from microc.base.immutable import LazyEntry, frozen
+from microc.compiler.options import COMPILING, OPTIONS, READING, STREAMING, Option, Options, combine_option_words
+
+if TYPE_CHECKING:
+    from microc.cli.show import Answer
+    from microc.project.config import Config
+
+# ---- The declaration of an argument.
+
+SERIAL_LINE, EVERYWHERE = "serial line to the board", "everywhere"
+SHARED_SECTIONS = (SERIAL_LINE, READING, COMPILING, STREAMING, EVERYWHERE)
+"""Sections of ``--help`` that many commands have. They follow a command's own sections, in this order."""
+
+
+@frozen
+class Argument:
+    """The declaration of an argument of a command.
+
+    - ``help``: noun phrase for ``--help``, at most 80 characters; empty: the argument is not shown, because the command
+      refuses it.
+    - ``flags``: names on the command line, the long one last; empty: the argument is positional.
+    - ``metavar``: placeholder of the word in ``--help``, which also tells what completions offer (``F.html``, ``DIR``);
+      several placeholders, separated by spaces, for several words. Empty: a switch, or an argument with ``choices``.
+    - ``word``: parser of the word, or of several words joined by spaces. A ValueError states the accepted form.
+    - ``choices``: all accepted values, if there are few.
+    - ``default``: value without the argument; for a switch, the opposite of its value.
+    - ``count``: number of words, as argparse writes it: ``?``, ``*`` or ``+``; empty: one word for each placeholder.
+    - ``required``: True if the option must be given.
+    - ``repeatable``: True if the option may be repeated. Its value is then the sequence of the parsed words.
+    - ``section``: section of ``--help``; empty: the first one.
+    - ``names``: function that lists names that the value may have, for completion.
+    """
+
+    help: str
+    flags: tuple[str, ...] = ()
+    metavar: str = ""
+    word: Callable[[str], Any] = str
+    choices: tuple[Any, ...] = ()
+    default: Any = None
+    count: str = ""
+    required: bool = False
+    repeatable: bool = False
+    section: str = ""
+    names: Callable[[], Sequence[str]] | None = None
+
+    @property
+    def is_switch(self) -> bool:
+        """True if the argument is an option without a word."""
+        return bool(self.flags) and not self.metavar and not self.choices
+
+    @property
+    def metavars(self) -> tuple[str, ...]:
+        """The placeholders of the argument's words, in order; for an argument with choices, the choices."""
+        return tuple(self.metavar.split()) or ("|".join(map(str, self.choices)),)
+
+
+OPTION_PREFIX = "option_"
+"""Prefix of the names of compilation options among all arguments of a command, so that they differ from the command's own."""
+HELP = Argument("show this help message and exit", ("-h", "--help"))
+VERSION = Argument("show program's version number and exit", ("--version",))
+"""Options that end the program, so that no command has a value of them."""
+
+
+# ---- Functions that declare an attribute of an arguments class. A type checker sees the type of the parsed value, so that it
+# compares the attribute's annotation with the parser of the word. ``flags``: separated by spaces; ``more``: further fields of
+# :class:`Argument`.
+
+T = TypeVar("T")
+
+
+def switch(flags: str, help: str, *, value: bool = True, **more: Any) -> bool:
+    """Declare an option without a word, whose value is ``value`` if it is given, else the opposite."""
+    return cast(bool, Argument(help, tuple(flags.split()), default=not value, **more))
+
+
+def option(flags: str, metavar: str, help: str, word: Callable[[str], T], default: T, **more: Any) -> T:
+    """Declare an option with a default."""
+    return cast(T, Argument(help, tuple(flags.split()), metavar, word, default=default, **more))
+
+
+def optional(flags: str, metavar: str, help: str, word: Callable[[str], T], **more: Any) -> T | None:
+    """Declare an option whose value is None if it is not given."""
+    return cast(T | None, Argument(help, tuple(flags.split()), metavar, word, **more))
+
+
+def text_option(flags: str, metavar: str, help: str, **more: Any) -> str:
+    """Declare an option whose value is a text, empty if it is not given."""
+    return option(flags, metavar, help, str, "", **more)
+
+
+def path_option(flags: str, metavar: str, help: str, **more: Any) -> Path | None:
+    """Declare an option whose value is a path, None if it is not given."""
+    return optional(flags, metavar, help, Path, **more)
+
+
+def required(flags: str, metavar: str, help: str, word: Callable[[str], T], **more: Any) -> T:
+    """Declare an option that must be given."""
+    return cast(T, Argument(help, tuple(flags.split()), metavar, word, required=True, **more))
+
+
+def repeatable(flags: str, metavar: str, help: str, word: Callable[[str], T], **more: Any) -> tuple[T, ...]:
+    """Declare an option that may be repeated, whose value is the tuple of all parsed words."""
+    return cast(tuple[T, ...], Argument(help, tuple(flags.split()), metavar, word, default=(), repeatable=True, **more))
+
+
+def choice(flags: str, choices: Sequence[T], help: str, default: T, **more: Any) -> T:
+    """Declare an option whose value is one of ``choices``, which are written as in Python."""
+    return cast(
+        T, Argument(help, tuple(flags.split()), word=type(default), choices=tuple(choices), default=default, **more)
+    )
+
+
+def positional(metavar: str, help: str, word: Callable[[str], T], **more: Any) -> T:
+    """Declare an argument without a flag, which must be given."""
+    return cast(T, Argument(help, (), metavar, word, **more))
+
+
+def optional_positional(metavar: str, help: str, word: Callable[[str], T], default: T, **more: Any) -> T:
+    """Declare an argument without a flag, which may be omitted."""
+    return cast(T, Argument(help, (), metavar, word, default=default, count="?", **more))
+
+
+def positionals(metavar: str, help: str, word: Callable[[str], T], **more: Any) -> tuple[T, ...]:
+    """Declare arguments without a flag, any number of which may be given."""
+    return cast(tuple[T, ...], Argument(help, (), metavar, word, default=(), count="*", **more))
+
+
+# ---- Compilation options as arguments, derived from the table in :mod:`microc.compiler.options`.
+
+_DEFAULT = Options()
+
+
+def compilation_options(
+    *sections: str, replaced_help: Mapping[str, str] = MappingProxyType({}), only: Sequence[str] = (), **more: Any
+) -> Mapping[str, Any]:
+    """Declare the compilation options of some sections (READING, COMPILING, STREAMING), or those named in ``only``.
+
+    The value is the mapping of those that are given, as keywords of :func:`microc.compiler.options.make_options`.
+    ``replaced_help``: help by the name of the option, instead of that of the table; empty if the command refuses the
+    option."""
+    return MappingProxyType(
+        {
+            name: _argument_of_option(name, declared, replaced_help, **more)
+            for name, declared in OPTIONS.items()
+            if declared.flag and (declared.group in sections or name in only)
+        }
+    )
+
+
+def _argument_of_option(name: str, declared: Option, replaced_help: Mapping[str, str], **more: Any) -> Argument:
+    """Return the argument of a compilation option. An option that is a boolean without words is a switch."""
+    may_repeat = _is_repeatable(name)
+    help = f"{declared.applies}: {declared.text}" if declared.applies else declared.text
+    return Argument(
+        replaced_help.get(name, f"{help}; repeatable" if may_repeat else help),
+        (declared.flag,),
+        "" if declared.words else declared.metavar,
+        str if declared.words else declared.word,
+        choices=tuple(declared.words),
+        default=getattr(_DEFAULT, name),
+        repeatable=may_repeat,
+        **{"section": declared.group, **more},
+    )
+
+
+def _is_repeatable(name: str) -> bool:
+    """Test whether a compilation option may be given several times."""
+    return isinstance(getattr(_DEFAULT, name), (Mapping, tuple, frozenset))
+
+
+def _combine_option_values(parsed: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert the parsed values of compilation options to keywords of :func:`microc.compiler.options.make_options`."""
+    return {
+        name: combine_option_words(getattr(_DEFAULT, name), value)
+        if _is_repeatable(name)
+        else OPTIONS[name].words.get(value, value)
+        for name, value in parsed.items()
+    }
+
+
+def compilation_option_words(command_words: Sequence[str], board: str) -> list[str]:
+    """Return the words of a command line that state compilation options, preceded by ``--board``.
+
+    They are repeated in the commands of advice. ``command_words``: words of the command line; ``board``: empty if none is
+    given."""
+    arguments = compilation_options(READING, COMPILING, STREAMING)
+    arguments_by_flag = {flag: argument for argument in arguments.values() for flag in argument.flags}
+    kept, value_count = ["--board", board] if board else [], 0
+    for word in command_words:
+        flag = word.partition("=")[0]
+        if value_count:
+            value_count -= 1
+        elif flag in arguments_by_flag:
+            argument = arguments_by_flag[flag]
+            value_count = 0 if argument.is_switch or flag != word else len(argument.metavars)
+        else:
+            continue
+        kept.append(word)
+    return kept
+
+
+# ---- The parsed arguments of a command.
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+class Arguments:
+    """The parsed arguments of a command.
+
+    The attributes of the class declare the arguments; those of an instance are their values. Base classes declare what
+    several commands share. A class attribute that declares no argument is the value of all instances."""
+
+    json: bool = switch(
+        "--json", "output as JSON, including errors (tune: a line per batch, watch: a line per run)", section=EVERYWHERE
+    )
+    quiet: bool = switch("-q --quiet", "no output except errors", section=EVERYWHERE)
+    verbose: bool = switch("-v --verbose", "progress messages and timing on stderr", section=EVERYWHERE)
+    words: tuple[str, ...] = ()
+    """The words of the command line."""
+    config: Config | None = None
+    """The ``microc.toml`` from which arguments were filled that the command line omits; None if it was not needed."""
+    command_line_options: Mapping[str, Any] = MappingProxyType({})
+    """Compilation options of the command line, as keywords of :func:`microc.compiler.options.make_options`."""
+    command: ClassVar[Command]
+
+    def __init__(self, **values: Any) -> None:
+        vars(self).update({name: argument.default for name, argument in self.own_arguments().items()})
+        vars(self).update({"command_line_options": {}, **values})
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Compilation options of ``microc.toml`` and of the command line; those of the command line take precedence."""
+        return {**(self.config.options if self.config else {}), **self.command_line_options}
+
+    def replace(self, **values: Any) -> Self:
+        """Return a copy with other values of some arguments."""
+        return type(self)(**{**vars(self), **values})
+
+    @classmethod
+    def own_arguments(cls) -> dict[str, Argument]:
+        """Return the arguments that are no compilation options, by attribute: those of base classes first."""
+        attributes = {name: value for base in reversed(cls.__mro__) for name, value in vars(base).items()}
+        return {name: value for name, value in attributes.items() if isinstance(value, Argument)}
+
+    @classmethod
+    def sections(cls) -> dict[str, dict[str, Argument]]:
+        """Return all arguments by section of ``--help`` and by name: unnamed section, own sections, shared sections.
+
+        The name of a compilation option begins with :data:`OPTION_PREFIX`."""
+        options = {OPTION_PREFIX + name: argument for name, argument in cls.command_line_options.items()}
+        arguments = {**options, **cls.own_arguments()}
+        titles = dict.fromkeys(argument.section for argument in arguments.values())
+        order = ("", *(title for title in titles if title not in SHARED_SECTIONS), *SHARED_SECTIONS)
+        sections = {
+            title: {name: argument for name, argument in arguments.items() if argument.section == title}
+            for title in dict.fromkeys(order)
+        }
+        return {title: section for title, section in sections.items() if section}
+
+    @classmethod
+    def from_parsed(cls, parsed: Mapping[str, Any], words: Sequence[str]) -> Self:
+        """Make the object from the values of the given arguments, by the names of :meth:`sections`."""
+        options = {name: parsed[key] for name in cls.command_line_options if (key := OPTION_PREFIX + name) in parsed}
+        values = {
+            name: tuple(parsed[name]) if isinstance(parsed[name], list) else parsed[name]
+            for name in cls.own_arguments()
+            if name in parsed
+        }
+        return cls(words=tuple(words), command_line_options=_combine_option_values(options), **values)
+
+
+# ---- The declaration of a command.
+
+
+@frozen
+class Command:
+    """The declaration of a command.
+
+    - ``name``: word of the command line.
+    - ``summary``: one line for ``microc --help``.
+    - ``arguments``: class that declares the arguments.
+    - ``function``: function that gets the parsed arguments and returns the answer, imported when the command runs.
+    - ``examples``: command lines for ``--help`` and the pages, without ``microc NAME``.
+    - ``notes``: text below the examples.
+    - ``section_notes``: text below the title of a section of ``--help``, by title.
+    - ``json_lines``: True if ``--json`` prints JSON lines: several JSON objects, each on a line of its own.
+    - ``prints_code``: True if the output is code, which is not wrapped to the width of the terminal.
+    """
+
+    name: str
+    summary: str
+    arguments: type[Arguments]
+    function: LazyEntry[Callable[[Any], Answer]]
+    examples: tuple[str, ...]
+    notes: str = ""
+    section_notes: Mapping[str, str] = field(default_factory=dict)
+    json_lines: bool = False
+    prints_code: bool = False
+
+    @property
+    def description(self) -> str:
+        """The summary as a sentence."""
+        return self.summary[0].upper() + self.summary[1:] + ("" if self.summary.endswith(".") else ".")
+
+    @property
+    def synopsis(self) -> str:
+        """The command with its positional arguments and required options."""
+        words = []
+        for argument in self.arguments.own_arguments().values():
+            if not argument.flags or argument.required:
+                word = " ".join((*argument.flags[:1], *argument.metavars))
+                words.append(f"[{word}]" if argument.count else word)
+        return " ".join(("microc", self.name, *words, "[options]"))
+
+    @property
+    def example_lines(self) -> tuple[str, ...]:
+        """The examples as whole command lines."""
+        return tuple(f"microc {self.name} {example}".rstrip() for example in self.examples)
+
+
+_Arguments = TypeVar("_Arguments", bound=Arguments)
+
+
+def command(
+    name: str, summary: str, function: str, *examples: str, **more: Any
+) -> Callable[[type[_Arguments]], type[_Arguments]]:
+    """Declare a command, whose arguments are those of the decorated class.
+
+    ``function``: module in :mod:`microc.cli` and name of the function that runs the command, separated by a colon;
+    ``more``: further fields of :class:`Command`."""
+    module, _, function_name = function.partition(":")
+
+    def declare(arguments: type[_Arguments]) -> type[_Arguments]:
+        entry = LazyEntry[Callable[[Any], "Answer"]](f"microc.cli.{module}", function_name)
+        arguments.command = Command(name, summary, arguments, entry, examples, **more)
+        return arguments
+
+    return declare
+
+
+def list_declared_commands(*modules: ModuleType) -> dict[str, Command]:
+    """List the commands that modules declare, by name, in the order of their declarations."""
+    classes = (value for module in modules for value in vars(module).values() if isinstance(value, type))
+    commands = (vars(arguments)["command"] for arguments in classes if "command" in vars(arguments))
+    return {declared.name: declared for declared in commands}
