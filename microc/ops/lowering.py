@@ -17,7 +17,8 @@ from microc.base.immutable import frozen
 from microc.errors import InternalError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
-from microc.ops.registry import ONES, Multiples, OpCall, Operand, Window
+from microc.ops.registry import ONES, Multiples, OpCall, Operand
+from microc.ops.windows import Window, WindowAxis
 from microc.te.tensor import ComputeDef, Reduce, TensorRead
 from microc.tir import ir
 from microc.tir.analysis.simplification import simplify
@@ -94,12 +95,14 @@ def window_of_one_output_row(graph: Graph, nodes: Sequence[Node], data_name: str
         return None
     first, definition = nodes[0], registry.get(nodes[0].op)
     if definition.elementwise:
-        return Window() if graph.types[data_name].shape == result.shape else None
+        _, height, width, _ = result.shape
+        unit = Window((WindowAxis(height), WindowAxis(width)))
+        return unit if graph.types[data_name].shape == result.shape else None
     constant = all(v in graph.consts for v in first.inputs[1:] if v)
     if definition.window is None or first.inputs[0] != data_name or not constant:
         return None
     window = definition.window(first.attrs, [graph.types[v] for v in first.inputs if v])
-    return None if window is None or (window.pad_value is None and any(window.padding)) else window
+    return None if window is None or (window.pad_value is None and window.is_padded) else window
 
 
 def other_inputs_read_by_row(graph: Graph, nodes: Sequence[Node], data_name: str) -> tuple[str, ...]:
@@ -124,13 +127,13 @@ def build_row_group(
         types[name] = replace(types[name], shape=(1, row_count, *result.shape[2:]))
     types[data_name] = replace(
         types[data_name],
-        shape=(1, (row_count - 1) * window.strides[0] + window.dilated_extent(0), *types[data_name].shape[2:]),
+        shape=(1, window.rows.extent_of(row_count), *types[data_name].shape[2:]),
     )
     first = nodes[0]
     if "padding" in first.attrs:
-        _, left, _, right = window.padding
         # The caller provides rows above and below; columns are padded here.
-        first = replace(first, attrs={**first.attrs, "padding": (0, left, 0, right)})
+        columns = window.axes[1]
+        first = replace(first, attrs={**first.attrs, "padding": (0, columns.before, 0, columns.after)})
     alone = replace(graph, inputs=(data_name, *beside), outputs=nodes[-1].outputs, types=types, state={}, updates={})
     members = (first, *nodes[1:])
     return alone.with_nodes(members), members

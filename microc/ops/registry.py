@@ -19,6 +19,7 @@ from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.attributes import Attributes, attribute_error_message, default_attributes
 from microc.ops.constants import CheckedNode, Constants, NodeCheck
 from microc.ops.constants import constant_error_message as fault_of_constants
+from microc.ops.windows import Product, Window
 from microc.tir.ir import Expr
 
 # ---- Maps from axes of operands to axes of results (``OpDef.axes``, ``OpDef.window``).
@@ -32,25 +33,6 @@ operand's axis is reduced or sliced, or windows slide along it."""
 AxisMap = tuple[Places | None, ...]
 """One entry of :data:`Places` for each operand. An entry of None, or no entry at the end: the operand is read as a
 whole."""
-
-
-@frozen
-class Window:
-    """Windows of an operator that slide along height and width of its first operand (N, H, W, C).
-
-    Output pixel (y, x) reads ``kernel`` elements along each axis, ``dilation`` apart, and the first of them is at ``(y,
-    x) * strides - (top, left)``. ``padding`` is top, left, bottom, right. Elements outside of the operand have the
-    value ``pad_value``; None: they are omitted from the window."""
-
-    kernel: tuple[int, ...] = (1, 1)
-    strides: tuple[int, ...] = (1, 1)
-    padding: tuple[int, ...] = (0, 0, 0, 0)
-    dilation: tuple[int, ...] = (1, 1)
-    pad_value: int | float | None = 0
-
-    def dilated_extent(self, axis: int) -> int:
-        """Return the number of rows (``axis`` 0) or columns (``axis`` 1) that a window spans, with its dilation."""
-        return (self.kernel[axis] - 1) * self.dilation[axis] + 1
 
 
 def map_unchanged_axes(rank: int, changed_axes: Collection[int], keepdims: bool = True) -> Places:
@@ -297,6 +279,8 @@ class OpDef:
     the node needs code.
     - ``axes(attrs, types)``: the map from axes of operands to axes of the result (:data:`AxisMap`). Without it, the
     axes of an elementwise operator are mapped by broadcasting, and the axes of other operators are not mapped.
+    - ``product(attrs, types)``, of layers: the sums of data times weights that the layer computes
+    (:class:`~microc.ops.windows.Product`). Passes and quantisation ask for it instead of for operators by name.
     - ``window(attrs, types)``: the windows along height and width; None if there are none. A node that has windows can
     compute a part of its result from a padded part of its data, with its attribute ``padding`` zero.
     - ``moves``: True if every element of the result is an unchanged element of the first operand; other operands only
@@ -335,6 +319,7 @@ class OpDef:
     view: bool = False
     alias: Callable[[Mapping[str, Any], Sequence[TensorType], Sequence[TensorType]], Alias | None] | None = None
     axes: Callable[[Mapping[str, Any], Sequence[TensorType]], AxisMap] | None = None
+    product: Callable[[Mapping[str, Any], Sequence[TensorType]], Product] | None = None
     window: Callable[[Mapping[str, Any], Sequence[TensorType]], Window | None] | None = None
     moves: bool = False
     tables: bool = False
@@ -446,6 +431,24 @@ def get(name: str) -> OpDef:
         return registry()[name]
     except KeyError:
         raise InternalError(f"unknown operator {name!r}") from None
+
+
+def is_layer(node: Node) -> bool:
+    """Test whether a node is a layer: a product of data, operand 0, with weights, operand 1."""
+    return get(node.op).product is not None
+
+
+def layer_operators() -> frozenset[str]:
+    """Return the names of the operators whose nodes are layers."""
+    return frozenset(name for name, definition in registry().items() if definition.product is not None)
+
+
+def product_of(node: Node, types: Mapping[str, TensorType]) -> Product | None:
+    """Return the product that a layer computes; None for a node that is no layer."""
+    definition = get(node.op)
+    if definition.product is None:
+        return None
+    return definition.product({**definition.defaults, **node.attrs}, [types[name] for name in node.inputs if name])
 
 
 def infer(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:

@@ -361,28 +361,34 @@ def _stream_sliding_window(writer: StepWriter, node: Node) -> bool:
     if track is None or window is None or track.time_axis not in (1, 2):
         return False
     side = track.time_axis - 1
-    strides, padding, dilation = list(window.strides), list(window.padding), list(window.dilation)
-    length, before, value = writer.graph.types[node.outputs[0]].shape[track.time_axis], padding[side], node.inputs[0]
+    axis = window.axes[side]
+    length, before, value = writer.graph.types[node.outputs[0]].shape[track.time_axis], axis.before, node.inputs[0]
     if before and window.pad_value is None:
         return False
     fill = float(window.pad_value or writer.zero_in_dtype_of(value))
     # Frames that are never computed have another content than this layer's padding: delay the value so that they are computed.
     if before and track.front_padding_value is not None and track.front_padding_value != fill:
         value, track = writer.delay_frames_to(node, value, 0)
-    step_window = slide_window_over_frames(
-        track, window.dilated_extent(side), strides[side], before, length, str(node.loc)
-    )
+    step_window = slide_window_over_frames(track, axis.span, axis.stride, before, length, str(node.loc))
     # With one result per step only the taps of a dilated window are fetched; the fetched frames are contiguous, without dilation.
-    only_taps = dilation[side] > 1 and step_window.track.frames_per_step == 1
+    only_taps = axis.dilation > 1 and step_window.track.frames_per_step == 1
     data = writer.read_frames_of_window(
-        node, value, track, step_window, fill if before else None, dilation[side] if only_taps else 1
+        node, value, track, step_window, fill if before else None, axis.dilation if only_taps else 1
     )
-    padding[side] = padding[side + 2] = 0
-    if step_window.track.frames_per_step == 1 or length == 1:
-        strides[side] = 1
-    if only_taps:
-        dilation[side] = 1
-    changed = {"strides": tuple(strides), "padding": tuple(padding), "dilation": tuple(dilation)}
+    is_single = step_window.track.frames_per_step == 1 or length == 1
+    axes = list(window.axes)
+    axes[side] = replace(
+        axis,
+        stride=1 if is_single else axis.stride,
+        dilation=1 if only_taps else axis.dilation,
+        before=0,
+        after=0,
+    )
+    changed = {
+        "strides": tuple(a.stride for a in axes),
+        "padding": (*(a.before for a in axes), *(a.after for a in axes)),
+        "dilation": tuple(a.dilation for a in axes),
+    }
     attrs = {**node.attrs, **{name: value for name, value in changed.items() if name in node.attrs}}
     writer.write_node(node, (data, *node.inputs[1:]), attrs, (step_window.track,))
     return True

@@ -205,8 +205,8 @@ def _unblocked_layer_geometry(graph: Graph, group: Group, row_input: str) -> Lay
             "striping: got a group of nodes that cannot be computed row by row", where=str(group[0].loc)
         )
     _, _, width, channels = graph.types[row_input].shape
-    top, _, bottom, _ = reads.padding
-    window = Window(reads.dilated_extent(0), reads.strides[0], width * channels, top, bottom, reads.pad_value or 0)
+    rows = reads.rows
+    window = Window(rows.span, rows.stride, width * channels, rows.before, rows.after, reads.pad_value or 0)
     return LayerGeometry(
         window,
         graph.types[result_name_of_group(group)].shape[1],

@@ -50,7 +50,8 @@ from microc.ops.matrix.gemm import (
 )
 from microc.ops.matrix.products import ProductForm, legalize_product
 from microc.ops.matrix.swar import build_paired_product, find_pair_packing
-from microc.ops.registry import WORD, Algorithms, Case, Legalized, OpCall, OpDef, Operand, Window, map_batch_axis
+from microc.ops.registry import WORD, Algorithms, Case, Legalized, OpCall, OpDef, Operand, map_batch_axis
+from microc.ops.windows import Product, Window, evaluate_product
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
 from microc.tir.names import ACC, GROUPED
@@ -245,29 +246,14 @@ def infer_conv2d_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) ->
 
 
 def evaluate_conv2d_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    """Compute the convolution in float64, as a sum of one matrix product for each tap. Exact for integers, whose sums
-    are far below 2**53."""
+    """Compute the convolution in float64. Exact for integers, whose sums are far below 2**53."""
     attrs = {**DEFAULTS, **attrs}
-    data, weight = (np.asarray(x, np.float64) for x in arrays[:2])
-    nchw = attrs["layout"] == "NCHW"
-    if nchw:
-        data, weight = data.transpose(0, 2, 3, 1), weight.transpose(0, 2, 3, 1)
-    g = infer_geometry({**attrs, "layout": "NHWC"}, data.shape, weight.shape)
-    top, left, bottom, right = g.padding
-    padded = np.pad(data, ((0, 0), (top, bottom), (left, right), (0, 0)), constant_values=attrs["pad_value"])
-    grouped = weight.reshape(g.groups, g.out_channels // g.groups, *g.kernel, weight.shape[-1])
-    shape = (g.batch, g.out_height, g.out_width, g.groups)
-    total = np.zeros((*shape, g.out_channels // g.groups))
-    for y, x in np.ndindex(*g.kernel):
-        rows = slice(y * g.dilation[0], y * g.dilation[0] + (g.out_height - 1) * g.strides[0] + 1, g.strides[0])
-        columns = slice(x * g.dilation[1], x * g.dilation[1] + (g.out_width - 1) * g.strides[1] + 1, g.strides[1])
-        taps = padded[:, rows, columns].reshape(*shape, g.channels // g.groups)
-        total += np.einsum("nyxgi,goi->nyxgo", taps, grouped[:, :, y, x], optimize=True)
-    result = total.reshape(*shape[:3], g.out_channels)
-    dtype = dtypes.to_numpy(attrs["out_dtype"] or arrays[0].dtype.name)
-    if len(arrays) > 2 and arrays[2] is not None:
-        result = result + np.asarray(arrays[2], np.float64).reshape(-1)
-    return ((result.transpose(0, 3, 1, 2) if nchw else result).astype(dtype),)
+    data, weight, *bias = (np.asarray(x, np.float64) for x in arrays if x is not None)
+    product = _describe_product(attrs, data.shape, weight.shape)
+    result = evaluate_product(product, data, weight)
+    if bias:
+        result = result + bias[0].reshape(-1, *(1,) * (-1 - product.channel_axis))
+    return (result.astype(dtypes.to_numpy(attrs["out_dtype"] or arrays[0].dtype.name)),)
 
 
 # ---------------------------------------------------------------- tensor expressions
@@ -480,13 +466,8 @@ def _build_grouped_sums(
 def _find_padded_row_and_column(g: Geometry, y: Expr, x: Expr, ky: Expr, kx: Expr) -> tuple[Expr, Expr]:
     """Return the row and column of the padded input that the tap (``ky``, ``kx``) of output pixel (``y``, ``x``)
     reads."""
-
-    def tap_coordinate_along_axis(index: Expr, stride: int, tap: Expr, dilation: int) -> Expr:
-        return (index * stride if stride > 1 else index) + (tap * dilation if dilation > 1 else tap)
-
-    return tap_coordinate_along_axis(y, g.strides[0], ky, g.dilation[0]), tap_coordinate_along_axis(
-        x, g.strides[1], kx, g.dilation[1]
-    )
+    rows, columns = g.windows
+    return rows.padded_index(y, ky), columns.padded_index(x, kx)
 
 
 # ---------------------------------------------------------------- legalisation, cost
@@ -513,13 +494,15 @@ def count_conv2d_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out
     return out_types[0].size * infer_geometry(attrs, types[0].shape, types[1].shape).depth
 
 
+def _describe_product(attrs: Mapping[str, Any], data_shape: Sequence[int], weight_shape: Sequence[int]) -> Product:
+    g = infer_geometry(attrs, data_shape, weight_shape)
+    return Product(-3 if attrs["layout"] == "NCHW" else -1, g.groups, g.windows, attrs["pad_value"])
+
+
 def _conv2d_input_window(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> Window | None:
     """Return the window of rows and columns of the data that an output pixel reads; None in layout NCHW."""
-    attrs = {**DEFAULTS, **attrs}
-    if attrs["layout"] != "NHWC":
-        return None
-    kernel = types[1].shape[1:3]
-    return Window(kernel, attrs["strides"], attrs["padding"], attrs["dilation"], attrs["pad_value"])
+    product = _describe_product({**DEFAULTS, **attrs}, types[0].shape, types[1].shape)
+    return Window(product.windows, product.pad_value) if product.channel_axis == -1 else None
 
 
 def _conv2d_overflow_message(checked_node: CheckedNode) -> str:
@@ -538,6 +521,7 @@ OPERATORS = (
         attrs=ATTRS,
         legalize=_legalize_conv2d,
         macs=count_conv2d_macs,
+        product=lambda attrs, types: _describe_product(attrs, types[0].shape, types[1].shape),
         axes=map_batch_axis,
         window=_conv2d_input_window,
         algorithms=ALGORITHMS,

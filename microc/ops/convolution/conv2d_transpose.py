@@ -30,8 +30,16 @@ from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
 from microc.ops.arithmetic import Rewrite, constant_data, is_quantised, split_activation
 from microc.ops.attributes import ACTIVATED, DYNAMIC, Attributes, default_attributes, element_type
 from microc.ops.convolution.geometry import DEFAULTS as CONVOLUTION
-from microc.ops.convolution.geometry import WINDOWS, build_row_in_range_conditions
+from microc.ops.convolution.geometry import WINDOWS
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_batch_axis
+from microc.ops.windows import (
+    Product,
+    WindowAxis,
+    Windows,
+    build_transposed_taps,
+    evaluate_product,
+    transposed_window_axes,
+)
 from microc.tir import ir
 from microc.tir.ir import Expr
 from microc.tir.names import ACC
@@ -46,35 +54,32 @@ DEFAULTS = default_attributes(ATTRS)
 
 
 @frozen
-class _SpatialAxis:
-    """Geometry of a transposed convolution along height or width.
+class _Phases:
+    """Phases of a transposed convolution along height or width. A phase is a position in the result modulo the stride.
 
-    ``cropped_before``: number of rows cropped at the start of the full result (the result without padding)."""
+    ``window``: windows on the result, one for each element of the data."""
 
-    data_extent: int
-    stride: int
-    dilated_kernel_extent: int
-    cropped_before: int
-    result_extent: int
+    window: WindowAxis
 
     @property
     def zero_taps_at_start(self) -> int:
-        """Number of zero taps added at the start of the kernel, so that ``cropped_before`` becomes a
-        multiple of the stride.
+        """Number of zero taps added at the start of the kernel, so that the number of rows cropped before the
+        result becomes a multiple of the stride.
 
         It is 0 if these zeros would add a tap to every phase."""
-        wanted, taps = -self.cropped_before % self.stride, self.dilated_kernel_extent
-        return wanted if -(-(taps + wanted) // self.stride) == -(-taps // self.stride) else 0
+        stride, taps = self.window.stride, self.window.span
+        wanted = -self.window.before % stride
+        return wanted if -(-(taps + wanted) // stride) == -(-taps // stride) else 0
 
     @property
     def taps_per_phase(self) -> int:
-        """Number of kernel taps in each phase. A phase is an output position modulo the stride."""
-        return -(-(self.dilated_kernel_extent + self.zero_taps_at_start) // self.stride)
+        """Number of kernel taps in each phase."""
+        return -(-(self.window.span + self.zero_taps_at_start) // self.window.stride)
 
     @property
     def first_block_crop(self) -> int:
         """Number of rows to crop from the first block of ``stride`` rows, because they precede the result."""
-        return (self.cropped_before + self.zero_taps_at_start) % self.stride
+        return (self.window.before + self.zero_taps_at_start) % self.window.stride
 
     @property
     def padding(self) -> tuple[int, int]:
@@ -82,15 +87,14 @@ class _SpatialAxis:
         many rows of blocks are cropped from the result instead."""
         # A full convolution pads by taps - 1. Blocks that are cropped as a whole need no padding before, and the blocks up to the
         # result's end determine the padding after.
-        first = (self.cropped_before + self.zero_taps_at_start) // self.stride
-        blocks = -(-(self.result_extent + self.first_block_crop) // self.stride)
-        return self.taps_per_phase - 1 - first, blocks + first - self.data_extent
+        window = self.window
+        first = (window.before + self.zero_taps_at_start) // window.stride
+        blocks = -(-(window.extent + self.first_block_crop) // window.stride)
+        return self.taps_per_phase - 1 - first, blocks + first - window.count
 
 
-def _infer_spatial_axes(
-    attrs: Mapping[str, Any], data_shape: Sequence[int], weight_shape: Sequence[int]
-) -> tuple[_SpatialAxis, _SpatialAxis]:
-    """Return the geometry along height and along width; raise ModelError if shapes and attributes contradict each
+def _infer_windows(attrs: Mapping[str, Any], data_shape: Sequence[int], weight_shape: Sequence[int]) -> Windows:
+    """Return the windows on height and width of the result; raise ModelError if shapes and attributes contradict each
     other."""
     groups = attrs["groups"]
     if len(data_shape) != 4 or len(weight_shape) != 4 or 0 in (*data_shape, *weight_shape):
@@ -104,52 +108,38 @@ def _infer_spatial_axes(
             f"{tuple(weight_shape)} (OHWI) and "
             f"groups={groups}, expected C = I * groups and O a multiple of groups"
         )
-    axes = []
-    for k in (0, 1):
-        reach = (weight_shape[1 + k] - 1) * attrs["dilation"][k] + 1
-        before, after = attrs["padding"][k], attrs["padding"][2 + k]
-        out = (data_shape[1 + k] - 1) * attrs["strides"][k] + reach - before - after
-        if before < 0 or out < 1:
-            raise ModelError(
-                f"conv2d_transpose: padding={attrs['padding']} is negative or leaves no output; got data "
-                f"{tuple(data_shape)} and weights {tuple(weight_shape)}"
-            )
-        axes.append(_SpatialAxis(data_shape[1 + k], attrs["strides"][k], reach, before, out))
-    return axes[0], axes[1]
+    windows = _windows(attrs, data_shape, weight_shape)
+    if any(axis.before < 0 or axis.extent < 1 for axis in windows):
+        raise ModelError(
+            f"conv2d_transpose: padding={attrs['padding']} is negative or leaves no output; got data "
+            f"{tuple(data_shape)} and weights {tuple(weight_shape)}"
+        )
+    return windows
+
+
+def _windows(attrs: Mapping[str, Any], data_shape: Sequence[int], weight_shape: Sequence[int]) -> Windows:
+    return transposed_window_axes(
+        data_shape[1:3], weight_shape[1:3], attrs["strides"], attrs["padding"], attrs["dilation"]
+    )
 
 
 def _infer_conv2d_transpose_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     attrs = {**DEFAULTS, **attrs}
-    height, width = _infer_spatial_axes(attrs, types[0].shape, types[1].shape)
+    height, width = _infer_windows(attrs, types[0].shape, types[1].shape)
     channels = types[1].shape[0]
     if len(types) > 2 and types[2].size != channels:
         raise ModelError(
             f"conv2d_transpose: the bias has a wrong size; got {types[2].size}, expected {channels} (output channels)"
         )
     dtype = attrs["out_dtype"] or types[0].dtype
-    return (TensorType((types[0].shape[0], height.result_extent, width.result_extent, channels), dtype),)
+    return (TensorType((types[0].shape[0], height.extent, width.extent, channels), dtype),)
 
 
 def _evaluate_conv2d_transpose_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    """Add every tap to the full result in float64, then crop the result."""
+    """Compute the transposed convolution in float64."""
     attrs = {**DEFAULTS, **attrs}
     data, weight = (np.asarray(x, np.float64) for x in arrays[:2])
-    axes = _infer_spatial_axes(attrs, data.shape, weight.shape)
-    groups, (batch, rows, columns, _) = attrs["groups"], data.shape
-    span = [
-        max((a.data_extent - 1) * a.stride + a.dilated_kernel_extent, a.cropped_before + a.result_extent) for a in axes
-    ]
-    full = np.zeros((batch, *span, groups, weight.shape[0] // groups))
-    pixels = data.reshape(batch, rows, columns, groups, -1)
-    grouped = weight.reshape(groups, -1, *weight.shape[1:])
-    for y, x in np.ndindex(*weight.shape[1:3]):
-        places = [
-            slice(tap * step, tap * step + (a.data_extent - 1) * a.stride + 1, a.stride)
-            for tap, step, a in zip((y, x), attrs["dilation"], axes, strict=True)
-        ]
-        full[:, places[0], places[1]] += np.einsum("nyxgi,goi->nyxgo", pixels, grouped[:, :, y, x])
-    inside = [slice(a.cropped_before, a.cropped_before + a.result_extent) for a in axes]
-    result = full[:, inside[0], inside[1]].reshape(batch, axes[0].result_extent, axes[1].result_extent, -1)
+    result = evaluate_product(_describe_product(attrs, data.shape, weight.shape), data, weight)
     if len(arrays) > 2:
         result = result + np.asarray(arrays[2], np.float64).reshape(-1)
     return (result.astype(attrs["out_dtype"] or arrays[0].dtype),)
@@ -160,25 +150,17 @@ def _compute_conv2d_transpose(call: OpCall) -> te.Tensor:
     it."""
     data, weight, bias = call.data_weight_bias
     attrs = {**DEFAULTS, **call.attrs}
-    height, width = _infer_spatial_axes(attrs, data.type.shape, weight.type.shape)
+    windows = _windows(attrs, data.type.shape, weight.type.shape)
     outputs, rows, columns, depth = weight.type.shape
     group_outputs, dtype = outputs // attrs["groups"], data.type.dtype
     image, taps = data.tensor(), weight.tensor()
     ky, kx, k = te.reduce_axis(rows, "ky"), te.reduce_axis(columns, "kx"), te.reduce_axis(depth, "k")
 
     def build_sum(n: Expr, y: Expr, x: Expr, c: Expr) -> Expr:
-        top = y + height.cropped_before - ky.var * attrs["dilation"][0]
-        left = x + width.cropped_before - kx.var * attrs["dilation"][1]
-        meets = ir.all_of(
-            condition
-            for place, axis, dilation in zip((top, left), (height, width), attrs["dilation"], strict=True)
-            for condition in (
-                (place % axis.stride).eq(0),
-                *build_row_in_range_conditions(place, axis.data_extent, axis.stride, dilation),
-            )
-        )
+        row, column = build_transposed_taps(windows, (y, x), (ky.var, kx.var))
+        meets = ir.all_of((row.divides, *row.in_range, column.divides, *column.in_range))
         assert meets is not None
-        value = image[n, top // height.stride, left // width.stride, c // group_outputs * depth + k.var]
+        value = image[n, row.index, column.index, c // group_outputs * depth + k.var]
         product = ir.select(meets, value * taps[c, ky.var, kx.var, k.var], 0.0)
         first = ir.const(0, dtype) if bias is None else bias.tensor((outputs,))[c]
         return te.sum_reduce(product, ky, kx, k, init=first)
@@ -210,9 +192,9 @@ def _legalize_conv2d_transpose(node: Node, graph: Graph) -> Legalized | None:
                 hint="make the weights a constant, or keep the layer in float32",
             )
         return split_activation(node, graph)
-    axes = _infer_spatial_axes({**DEFAULTS, **node.attrs}, graph.types[node.inputs[0]].shape, weight.shape)
+    axes = _infer_phases({**DEFAULTS, **node.attrs}, graph.types[node.inputs[0]].shape, weight.shape)
     taps = math.prod(axis.taps_per_phase for axis in axes)
-    elements = weight.shape[0] * weight.shape[3] * taps * math.prod(axis.stride for axis in axes)
+    elements = weight.shape[0] * weight.shape[3] * taps * math.prod(axis.window.stride for axis in axes)
     kernel = weight.shape[1] * weight.shape[2]
     if taps <= max(_MAX_SPARSE_TAPS, 4 * kernel) and elements <= max(_MAX_SPARSE_ELEMENTS, 4 * weight.size):
         return _emit_phases(node, graph, weight)
@@ -226,6 +208,14 @@ def _legalize_conv2d_transpose(node: Node, graph: Graph) -> Legalized | None:
     return split_activation(node, graph)
 
 
+def _infer_phases(
+    attrs: Mapping[str, Any], data_shape: Sequence[int], weight_shape: Sequence[int]
+) -> tuple[_Phases, _Phases]:
+    """Return the phases along height and along width."""
+    height, width = _windows(attrs, data_shape, weight_shape)
+    return _Phases(height), _Phases(width)
+
+
 def _emit_phases(node: Node, graph: Graph, weight: Array) -> Legalized:
     """Emit the transposed convolution with constant weights as one ``conv2d`` whose channels are the phases.
 
@@ -234,8 +224,9 @@ def _emit_phases(node: Node, graph: Graph, weight: Array) -> Legalized:
     attrs: dict[str, Any] = {**DEFAULTS, **node.attrs}
     rewrite, output = Rewrite(node, graph), node.outputs[0]
     data, tensor_type, result = (graph.types[name] for name in (*node.inputs[:2], output))
-    axes, groups = _infer_spatial_axes(attrs, data.shape, weight.shape), attrs["groups"]
-    block = axes[0].stride * axes[1].stride
+    axes, groups = _infer_phases(attrs, data.shape, weight.shape), attrs["groups"]
+    strides = [axis.window.stride for axis in axes]
+    block = math.prod(strides)
     name = rewrite.add_constant("phases", _arrange_weights_by_phase(weight, tensor_type.quant, attrs, axes))
     rewrite.types[name] = replace(rewrite.types[name], quant=_repeat_quant(tensor_type.quant, groups, block))
     operands = [node.inputs[0], name]
@@ -243,40 +234,38 @@ def _emit_phases(node: Node, graph: Graph, weight: Array) -> Legalized:
         operands.append(_repeat_bias(rewrite, node, groups, block))
     before, after = zip(*(axis.padding for axis in axes), strict=True)
     padding = tuple(max(each, 0) for each in (*before, *after))
-    shape = [
-        axis.data_extent + max(axis.padding[0], 0) + max(axis.padding[1], 0) - axis.taps_per_phase + 1 for axis in axes
-    ]
+    shape = [axis.window.count + sum(max(side, 0) for side in axis.padding) - axis.taps_per_phase + 1 for axis in axes]
     blocks = rewrite.add_value("blocks", (data.shape[0], *shape, weight.shape[0] * block), result.dtype, result.quant)
     common = {"groups": groups, **{name: attrs[name] for name in ("activation", "rounding", "out_dtype")}}
     rewrite.emit("conv2d", operands, blocks, {**CONVOLUTION, **common, "padding": padding})
-    pixels = _emit_blocks_to_pixels(rewrite, blocks, groups, axes, (data.shape[0], *shape, weight.shape[0]))
-    begin = [axis.first_block_crop + max(-axis.padding[0], 0) * axis.stride for axis in axes]
+    pixels = _emit_blocks_to_pixels(rewrite, blocks, groups, strides, (data.shape[0], *shape, weight.shape[0]))
+    begin = [axis.first_block_crop + max(-axis.padding[0], 0) * axis.window.stride for axis in axes]
     if (*begin, *rewrite.type(pixels).shape) == (0, 0, *result.shape):
         rewrite.emit("reshape", (pixels,), output, {"shape": result.shape})
     else:
-        end = (result.shape[0], begin[0] + axes[0].result_extent, begin[1] + axes[1].result_extent, result.shape[3])
+        end = (result.shape[0], begin[0] + result.shape[1], begin[1] + result.shape[2], result.shape[3])
         cut: Mapping[str, Attr] = {"begin": (0, *begin, 0), "end": end, "strides": (1, 1, 1, 1)}
         rewrite.emit("slice", (pixels,), output, cut)
     return rewrite.legalized()
 
 
 def _arrange_weights_by_phase(
-    weight: Array, weight_quant: Quant | None, attrs: Mapping[str, Any], spatial_axes: Sequence[_SpatialAxis]
+    weight: Array, weight_quant: Quant | None, attrs: Mapping[str, Any], phases: tuple[_Phases, _Phases]
 ) -> Array:
     """Rearrange weights (O, H, W, I) to weights by phase (O * phases, taps, taps, I).
 
     The channels are ordered by group, row and column of the phase, and output channel; the taps are reversed."""
     outputs, rows, columns, depth = weight.shape
-    high, wide = (axis.taps_per_phase * axis.stride for axis in spatial_axes)
+    (down, right), (first, second) = (a.window.stride for a in phases), (a.zero_taps_at_start for a in phases)
+    high, wide = (axis.taps_per_phase for axis in phases)
     zero = np.reshape(weight_quant.zero_point if weight_quant else (0,), (-1, 1, 1, 1)).astype(weight.dtype)
     # Taps that the kernel lacks hold the zero point, which stands for zero.
-    spread = np.broadcast_to(zero, (outputs, high, wide, depth)).copy()
-    (down, right), (first, second) = attrs["dilation"], (axis.zero_taps_at_start for axis in spatial_axes)
-    spread[:, first : first + rows * down : down, second : second + columns * right : right] = weight
-    groups, (y, x) = attrs["groups"], spatial_axes
-    split = spread.reshape(groups, outputs // groups, y.taps_per_phase, y.stride, x.taps_per_phase, x.stride, depth)
+    spread = np.broadcast_to(zero, (outputs, high * down, wide * right, depth)).copy()
+    y, x = attrs["dilation"]
+    spread[:, first : first + rows * y : y, second : second + columns * x : x] = weight
+    split = spread.reshape(attrs["groups"], -1, high, down, wide, right, depth)
     ordered = split.transpose(0, 3, 5, 1, 2, 4, 6)[:, :, :, :, ::-1, ::-1]
-    return np.ascontiguousarray(ordered).reshape(-1, y.taps_per_phase, x.taps_per_phase, depth)
+    return np.ascontiguousarray(ordered).reshape(-1, high, wide, depth)
 
 
 def _repeat_quant(quant: Quant | None, groups: int, phase_count: int) -> Quant | None:
@@ -307,7 +296,7 @@ def _emit_blocks_to_pixels(
     rewrite: Rewrite,
     block_value: str,
     groups: int,
-    spatial_axes: Sequence[_SpatialAxis],
+    strides: Sequence[int],
     block_grid_shape: Sequence[int],
 ) -> str:
     """Emit nodes that move the phases of every block from channels to pixels; return the name of the moved value.
@@ -315,7 +304,7 @@ def _emit_blocks_to_pixels(
     Channels (group, row, column, output) become pixels with channels (group, output). ``block_grid_shape``: batch, rows
     of blocks, columns of blocks, output channels."""
     batch, rows, columns, outputs = block_grid_shape
-    (down, right), tensor_type = (axis.stride for axis in spatial_axes), rewrite.type(block_value)
+    (down, right), tensor_type = strides, rewrite.type(block_value)
     if down * right == 1:
         return block_value
     apart = (batch, rows, columns, groups, down, right, outputs // groups)
@@ -336,6 +325,10 @@ def _count_conv2d_transpose_macs(
     its group."""
     outputs, rows, columns, _ = types[1].shape
     return types[0].size * rows * columns * outputs // int(attrs["groups"])
+
+
+def _describe_product(attrs: Mapping[str, Any], data_shape: Sequence[int], weight_shape: Sequence[int]) -> Product:
+    return Product(groups=attrs["groups"], windows=_windows(attrs, data_shape, weight_shape), transposed=True)
 
 
 def _make_conv2d_transpose_test_cases() -> Iterable[Case]:
@@ -365,6 +358,7 @@ OPERATORS: tuple[OpDef, ...] = (
         axes=map_batch_axis,
         legalize=_legalize_conv2d_transpose,
         macs=_count_conv2d_transpose_macs,
+        product=lambda attrs, types: _describe_product(attrs, types[0].shape, types[1].shape),
         operand_names=("data", "weight", "bias"),
     ),
 )

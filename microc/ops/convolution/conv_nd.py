@@ -10,7 +10,7 @@ Conv, ConvTranspose, ConvInteger.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -21,9 +21,17 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
 from microc.ops.attributes import SPATIAL, Attributes, integer
-from microc.ops.convolution.geometry import build_row_in_range_conditions
 from microc.ops.matrix.gemm import build_initial_sum
 from microc.ops.registry import Case, OpCall, OpDef, map_batch_axis
+from microc.ops.windows import (
+    Product,
+    Windows,
+    build_tap_indices,
+    build_transposed_taps,
+    evaluate_product,
+    transposed_window_axes,
+    window_axes,
+)
 from microc.tir import ir
 from microc.tir.ir import Expr
 from microc.tir.names import ACC, CHANNELS_FIRST, PATCH
@@ -32,13 +40,16 @@ _ATTRS: Attributes = {**SPATIAL, "groups": integer("of channels that have weight
 DTYPES = ("float32", "float64", "int32")
 
 
-def _iterate_extent_stride_dilation_pads(
-    attrs: Mapping[str, Any], data_extents: Sequence[int]
-) -> Iterator[tuple[int, int, int, int, int]]:
-    """Yield (extent, stride, dilation, padding at the start, padding at the end) of every spatial axis."""
-    rank = len(data_extents)
-    padding = attrs["padding"]
-    return zip(data_extents, attrs["strides"], attrs["dilation"], padding[:rank], padding[rank:], strict=True)
+def _windows(attrs: Mapping[str, Any], data_shape: Sequence[int], weight_shape: Sequence[int]) -> Windows:
+    """Return the windows of ``convolution`` along the spatial axes."""
+    return window_axes(data_shape[2:], weight_shape[2:], attrs["strides"], attrs["padding"], attrs["dilation"])
+
+
+def _transposed_windows(attrs: Mapping[str, Any], data_shape: Sequence[int], weight_shape: Sequence[int]) -> Windows:
+    """Return the windows of ``convolution_transpose``, which lie on the spatial axes of its result."""
+    return transposed_window_axes(
+        data_shape[2:], weight_shape[2:], attrs["strides"], attrs["padding"], attrs["dilation"]
+    )
 
 
 def _check_operands(
@@ -66,41 +77,28 @@ def _check_operands(
 def _infer_convolution_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, weight, groups = types[0], types[1], attrs["groups"]
     _check_operands("convolution", types, weight.shape[1] * groups, weight.shape[0], groups)
-    taps = weight.shape[2:]
-    shape = [
-        (e + before + after - (k - 1) * d - 1) // s + 1
-        for k, (e, s, d, before, after) in zip(
-            taps, _iterate_extent_stride_dilation_pads(attrs, data.shape[2:]), strict=True
-        )
-    ]
+    shape = [axis.count for axis in _windows(attrs, data.shape, weight.shape)]
     if min(shape) < 1 or min(attrs["padding"]) < 0:
         raise ModelError(
             f"convolution: padding={attrs['padding']} is negative or leaves no output; got data {data.shape} and a "
-            f"window of {taps}"
+            f"window of {weight.shape[2:]}"
         )
     return (TensorType((data.shape[0], weight.shape[0], *shape), data.dtype),)
 
 
-def _evaluate_convolution_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    data, weight = arrays[0], arrays[1]
-    (result,) = _infer_convolution_types(attrs, [TensorType(a.shape, a.dtype.name) for a in arrays])
-    rank, groups, spatial = data.ndim - 2, attrs["groups"], result.shape[2:]
-    wide = np.float64 if data.dtype.kind == "f" else np.int64
-    margin = [(0, 0), (0, 0), *zip(attrs["padding"][:rank], attrs["padding"][rank:], strict=True)]
-    padded = np.pad(data.astype(wide), margin)
-    grouped = padded.reshape(data.shape[0], groups, -1, *padded.shape[2:])
-    split = weight.astype(wide).reshape(groups, -1, *weight.shape[1:])
-    total = np.zeros((data.shape[0], groups, split.shape[1], *spatial), wide)
-    for tap in np.ndindex(*weight.shape[2:]):
-        places = tuple(
-            slice(t * d, t * d + (e - 1) * s + 1, s)
-            for t, d, s, e in zip(tap, attrs["dilation"], attrs["strides"], spatial, strict=True)
-        )
-        total += np.einsum("ngc...,goc->ngo...", grouped[(slice(None),) * 3 + places], split[(slice(None),) * 3 + tap])
-    result_sums = total.reshape(result.shape)
-    if len(arrays) > 2:
-        result_sums = result_sums + arrays[2].reshape(-1, *[1] * rank)
-    return (result_sums.astype(data.dtype),)
+def _evaluate_reference(transposed: bool, attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    """Compute the sums in float64, or for integers in int64, so that they wrap around."""
+    wide = np.float64 if arrays[0].dtype.kind == "f" else np.int64
+    data, weight, *bias = (array.astype(wide) for array in arrays)
+    rank, groups = data.ndim - 2, attrs["groups"]
+    windows = (_transposed_windows if transposed else _windows)(attrs, data.shape, weight.shape)
+    if transposed:  # (C, O / groups, kernel ...) to (O, C / groups, kernel ...)
+        by_group = weight.reshape(groups, -1, *weight.shape[1:]).swapaxes(1, 2)
+        weight = by_group.reshape(-1, *by_group.shape[2:])
+    result = evaluate_product(Product(-1 - rank, groups, windows, transposed=transposed), data, weight)
+    if bias:
+        result = result + bias[0].reshape(-1, *[1] * rank)
+    return (result.astype(arrays[0].dtype),)
 
 
 def _can_share_patch(call: OpCall) -> bool:
@@ -115,25 +113,15 @@ def _build_patch_product(call: OpCall, sum_dtype: str) -> te.Tensor:
     in ``sum_dtype``."""
     data, weight, bias = call.data_weight_bias
     outputs, *window = weight.type.shape
+    windows = _windows(call.attrs, data.type.shape, weight.type.shape)
     assert weight.data is not None
     x, w = data.tensor(), weight.packed(weight.data.reshape(outputs, -1))
     spatial, k = call.out_types[0].shape[2:], te.reduce_axis(prod(window), "k")
 
     def build_patch_element(p: Expr, term: Expr) -> Expr:
         channel, *taps = _unflatten_index(term, window)
-        rows = zip(
-            _unflatten_index(p, spatial),
-            taps,
-            _iterate_extent_stride_dilation_pads(call.attrs, data.type.shape[2:]),
-            strict=True,
-        )
-        places, inside = [], []
-        for at, tap, (extent, stride, dilation, before, after) in rows:
-            place = at * stride + tap * dilation - before
-            places.append(place)
-            inside += [place >= 0] if before else []
-            inside += [place < extent] if after else []
-        condition, value = ir.all_of(inside), x[(0, channel, *places)]
+        indices, condition = build_tap_indices(windows, _unflatten_index(p, spatial), taps)
+        value = x[(0, channel, *indices)]
         return value if condition is None else ir.select(condition, value, 0)
 
     patch = te.compute((prod(spatial), prod(window)), build_patch_element, PATCH, ("p", "k"))
@@ -170,23 +158,15 @@ def _compute_convolution(call: OpCall, sum_dtype: str) -> te.Tensor:
         return _build_patch_product(call, sum_dtype)
     data, weight, bias = call.data_weight_bias
     attrs, shape = call.attrs, weight.type.shape
-    group_outputs, extents = shape[0] // attrs["groups"], data.type.shape[2:]
+    group_outputs, windows = shape[0] // attrs["groups"], _windows(attrs, data.type.shape, shape)
     x, w = data.tensor(), weight.tensor()
     depth = te.reduce_axis(shape[1], "k")
     taps = [te.reduce_axis(extent, f"t{k}") for k, extent in enumerate(shape[2:])]
 
     def build_sum(*index: Expr) -> Expr:
         n, o, *where = index
-        places, inside = [], []
-        for at, tap, (extent, stride, dilation, before, after) in zip(
-            where, taps, _iterate_extent_stride_dilation_pads(attrs, extents), strict=True
-        ):
-            place = at * stride + tap.var * dilation - before
-            places.append(place)
-            inside += [place >= 0] if before else []
-            inside += [place < extent] if after else []
-        value = ir.cast(sum_dtype, x[(n, o // group_outputs * shape[1] + depth.var, *places)])
-        condition = ir.all_of(inside)
+        indices, condition = build_tap_indices(windows, where, [tap.var for tap in taps])
+        value = ir.cast(sum_dtype, x[(n, o // group_outputs * shape[1] + depth.var, *indices)])
         value = value if condition is None else ir.select(condition, value, 0)
         weight_ = ir.cast(sum_dtype, w[(o, depth.var, *(t.var for t in taps))])
         return te.sum_reduce(value * weight_, depth, *taps, init=build_initial_sum(bias, o, sum_dtype))
@@ -201,12 +181,7 @@ def _infer_convolution_transpose_types(attrs: Mapping[str, Any], types: Sequence
     data, weight, groups = types[0], types[1], attrs["groups"]
     outputs = weight.shape[1] * groups
     _check_operands("convolution_transpose", types, weight.shape[0], outputs, groups)
-    shape = [
-        (e - 1) * s + (k - 1) * d + 1 - before - after
-        for k, (e, s, d, before, after) in zip(
-            weight.shape[2:], _iterate_extent_stride_dilation_pads(attrs, data.shape[2:]), strict=True
-        )
-    ]
+    shape = [axis.extent for axis in _transposed_windows(attrs, data.shape, weight.shape)]
     cut = attrs["padding"][: len(shape)]  # padding after may be negative: rows that no tap reaches
     if min(shape) < 1 or min(cut) < 0 or data.shape[1] % groups:
         raise ModelError(
@@ -216,55 +191,33 @@ def _infer_convolution_transpose_types(attrs: Mapping[str, Any], types: Sequence
     return (TensorType((data.shape[0], outputs, *shape), data.dtype),)
 
 
-def _evaluate_convolution_transpose_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    """Add every tap to the full result, then crop it. Sums are in float64, or for integers in int64, so that they wrap
-    around."""
-    wide = np.float64 if arrays[0].dtype.kind == "f" else np.int64
-    data, weight = arrays[0].astype(wide), arrays[1].astype(wide)
-    (result,) = _infer_convolution_transpose_types(attrs, [TensorType(a.shape, a.dtype.name) for a in arrays])
-    rank, groups = data.ndim - 2, attrs["groups"]
-    before, out = attrs["padding"][:rank], result.shape[2:]
-    axes = list(zip(data.shape[2:], attrs["strides"], attrs["dilation"], weight.shape[2:], strict=True))
-    span = [max((e - 1) * s + (k - 1) * d + 1, b + o) for (e, s, d, k), b, o in zip(axes, before, out, strict=True)]
-    full = np.zeros((data.shape[0], groups, weight.shape[1], *span), wide)
-    pixels = data.reshape(data.shape[0], groups, -1, *data.shape[2:])
-    split = weight.reshape(groups, -1, *weight.shape[1:])
-    for tap in np.ndindex(*weight.shape[2:]):
-        places = tuple(slice(t * d, t * d + (e - 1) * s + 1, s) for t, (e, s, d, _) in zip(tap, axes, strict=True))
-        full[(slice(None),) * 3 + places] += np.einsum("ngc...,gco->ngo...", pixels, split[(slice(None),) * 3 + tap])
-    inside = tuple(slice(b, b + o) for b, o in zip(before, out, strict=True))
-    result_sums = full[(slice(None),) * 3 + inside].reshape(result.shape)
-    if len(arrays) > 2:
-        result_sums = result_sums + arrays[2].reshape(-1, *[1] * rank)
-    return (result_sums.astype(arrays[0].dtype),)
-
-
 def _compute_convolution_transpose(call: OpCall, sum_dtype: str) -> te.Tensor:
     """Build the sums of the transposed convolution in ``sum_dtype``: every output element gathers the taps that
     contribute to it."""
     data, weight, bias = call.data_weight_bias
-    attrs, (inputs, group_outputs, *kernel), extents = call.attrs, weight.type.shape, data.type.shape[2:]
-    group = inputs // attrs["groups"]
+    inputs, group_outputs, *kernel = weight.type.shape
+    group = inputs // call.attrs["groups"]
+    windows = _transposed_windows(call.attrs, data.type.shape, weight.type.shape)
     x, w = data.tensor(), weight.tensor()
     depth = te.reduce_axis(group, "k")
     taps = [te.reduce_axis(extent, f"t{k}") for k, extent in enumerate(kernel)]
 
     def build_sum(*index: Expr) -> Expr:
         n, o, *where = index
-        places, conditions = [], list[Expr]()
-        for at, tap, (extent, stride, dilation, before, _) in zip(
-            where, taps, _iterate_extent_stride_dilation_pads(attrs, extents), strict=True
-        ):
-            place = at + before - tap.var * dilation
-            conditions += build_row_in_range_conditions(place, extent, stride, dilation)
-            conditions += [(place % stride).eq(0)] if stride > 1 else []
-            at_data = place // stride
-            # Schedules of integers leave the taps in loops, for which the guard above does not prove the index.
-            places.append(ir.clamp(at_data, 0, extent - 1) if sum_dtype == "uint32" else at_data)
-        channel = o // group_outputs * group + depth.var
-        condition = ir.all_of(conditions)
+        elements = build_transposed_taps(windows, where, [tap.var for tap in taps])
+        checks = [
+            check
+            for element, axis in zip(elements, windows, strict=True)
+            for check in (*element.in_range, *((element.divides,) if axis.stride > 1 else ()))
+        ]
+        condition = ir.all_of(checks)
         assert condition is not None
-        value = ir.cast(sum_dtype, x[(n, channel, *places)])
+        indices = [element.index for element in elements]
+        if sum_dtype == "uint32":
+            # Schedules of integers leave the taps in loops, for which the condition does not prove the index.
+            indices = [ir.clamp(index, 0, axis.count - 1) for index, axis in zip(indices, windows, strict=True)]
+        channel = o // group_outputs * group + depth.var
+        value = ir.cast(sum_dtype, x[(n, channel, *indices)])
         weight_ = ir.cast(sum_dtype, w[(channel, o % group_outputs, *(t.var for t in taps))])
         # Floats: the product is selected, so that a weight of infinity or NaN that reaches nothing adds zero. Integers: the
         # factor is selected, which leaves the form of a matrix product.
@@ -318,7 +271,7 @@ OPERATORS: tuple[OpDef, ...] = (
         "convolution",
         attrs=_ATTRS,
         infer=_infer_convolution_types,
-        reference=_evaluate_convolution_reference,
+        reference=lambda attrs, arrays: _evaluate_reference(False, attrs, arrays),
         compute=lambda call: _build_wrapping_sums(call, _compute_convolution),
         cases=lambda: _make_convolution_test_cases(False),
         axes=map_batch_axis,
@@ -330,7 +283,7 @@ OPERATORS: tuple[OpDef, ...] = (
         "convolution_transpose",
         attrs=_ATTRS,
         infer=_infer_convolution_transpose_types,
-        reference=_evaluate_convolution_transpose_reference,
+        reference=lambda attrs, arrays: _evaluate_reference(True, attrs, arrays),
         compute=lambda call: _build_wrapping_sums(call, _compute_convolution_transpose),
         cases=lambda: _make_convolution_test_cases(True),
         axes=map_batch_axis,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from microc.ops.attributes import (
     number,
 )
 from microc.ops.registry import WORD, Operand
+from microc.ops.windows import Windows, window_axes
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
 from microc.tir.names import PADDED, PATCH
@@ -84,6 +86,12 @@ class Geometry:
     dilation: tuple[int, int]
     groups: int
     open: tuple[int, ...] = ()
+    windows: Windows = field(init=False, repr=False, compare=False)
+    """Windows along height and width, which follow from the other fields."""
+
+    def __post_init__(self) -> None:
+        windows = window_axes((self.height, self.width), self.kernel, self.strides, self.padding, self.dilation)
+        object.__setattr__(self, "windows", windows)
 
     @property
     def max_padding(self) -> tuple[int, ...]:
@@ -92,13 +100,11 @@ class Geometry:
 
     @property
     def out_height(self) -> int:
-        reach = (self.kernel[0] - 1) * self.dilation[0] + 1
-        return (self.height + self.padding[0] + self.padding[2] - reach) // self.strides[0] + 1
+        return self.windows[0].count
 
     @property
     def out_width(self) -> int:
-        reach = (self.kernel[1] - 1) * self.dilation[1] + 1
-        return (self.width + self.padding[1] + self.padding[3] - reach) // self.strides[1] + 1
+        return self.windows[1].count
 
     @property
     def output_pixels(self) -> int:
@@ -160,16 +166,6 @@ def infer_geometry(attrs: Mapping[str, Any], data_shape: Sequence[int], weight_s
             f"kernel on {height} x {width} pixels"
         )
     return extents
-
-
-def build_row_in_range_conditions(row_times_stride: Expr, extent: int, stride: int, dilation: int) -> tuple[Expr, Expr]:
-    """Build the conditions that ``row_times_stride // stride`` is a row of the data: at least 0, and below ``extent``.
-
-    ``row_times_stride`` must be a multiple of the stride. Without dilation the conditions compare ``row_times_stride``
-    itself. With dilation they compare the quotient, because the simplifier moves multiples of the dilation out of it:
-    bounds of ``row_times_stride`` would no longer prove that the quotient is within the data."""
-    row, last = (row_times_stride, (extent - 1) * stride) if dilation == 1 else (row_times_stride // stride, extent - 1)
-    return row >= 0, row <= last
 
 
 # ---- Reading the input: gathered pixel by pixel (``patch``), or copied with its border (``padded``).

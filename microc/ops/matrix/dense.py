@@ -51,6 +51,7 @@ from microc.ops.matrix.gemm import (
 from microc.ops.matrix.products import ProductForm, legalize_product
 from microc.ops.matrix.swar import build_quad_product, find_quad_packing
 from microc.ops.registry import Algorithms, Case, Legalized, OpCall, OpDef, Operand, map_batch_axis
+from microc.ops.windows import Product
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
 from microc.tir.names import PATCH
@@ -280,6 +281,7 @@ OPERATORS = (
         axes=map_batch_axis,
         legalize=_legalize_dense,
         macs=_count_dense_macs,
+        product=lambda attrs, types: Product(),
         algorithms=ALGORITHMS,
         sound=(lambda checked_node: product_sum_overflow_message(checked_node, checked_node.types[1].shape[1]),),
         operand_names=("data", "weight", "bias"),

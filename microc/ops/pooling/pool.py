@@ -31,7 +31,8 @@ from microc.ops.constants import CheckedNode, window_sum_overflow_message
 from microc.ops.elementwise.tables import IDENTITY, emit_quantised_function
 from microc.ops.quantised.exact_rounding import LARGEST_DOMAIN, exact_scale_ratio
 from microc.ops.quantised.requantize import Requantization, clip_to_float32, emit_requantize, emit_scaled_sum
-from microc.ops.registry import AxisMap, Case, Legalized, OpCall, OpDef, Window
+from microc.ops.registry import AxisMap, Case, Legalized, OpCall, OpDef
+from microc.ops.windows import Window, Windows, gather_taps, window_axes
 from microc.tir import ir
 from microc.tir.ir import Expr
 from microc.tir.names import ACC, PADDED
@@ -136,7 +137,7 @@ def _emit_half_even_means(rewrite: Rewrite, mean_value: str) -> None:
     )
     assert result.quant is not None
     least, most = dtypes.int_range(rewrite.type(node.inputs[0]).dtype)
-    multiple = lcm(*_element_counts_of_windows(node, rewrite.type(node.inputs[0]).shape, result.shape))
+    multiple = lcm(*_element_counts_of_windows(node, rewrite.type(node.inputs[0]).shape))
     bound, factor = multiple * max(most - zero, zero - least), exact_scale_ratio(scale, scale_out)
     low, high = activation_range(str(node.attr("activation")), result.quant, result.dtype, Rounding.EVEN, str(node.loc))
     if 2 * bound > LARGEST_DOMAIN:
@@ -154,18 +155,13 @@ def _emit_half_even_means(rewrite: Rewrite, mean_value: str) -> None:
     emit_scaled_sum(rewrite, whole, bound, factor, clip_to_float32(float(factor)), end)
 
 
-def _element_counts_of_windows(node: Node, data_shape: tuple[int, ...], result_shape: tuple[int, ...]) -> set[int]:
+def _element_counts_of_windows(node: Node, data_shape: Sequence[int]) -> set[int]:
     """Return the distinct numbers of elements over which the windows average. Windows at a border with padding have
     fewer elements."""
     if node.attr("count_include_pad"):
         return {prod(node.attr("kernel"))}
-    first = 2 if node.attr("layout") == "NCHW" else 1
-    sides = []
-    for axis, (kernel, stride) in enumerate(zip(node.attr("kernel"), node.attr("strides"), strict=True)):
-        size, before = data_shape[first + axis], node.attr("padding")[axis]
-        starts = (at * stride - before for at in range(result_shape[first + axis]))
-        sides.append({min(start + kernel, size) - max(start, 0) for start in starts})
-    return {rows * columns for rows in sides[0] for columns in sides[1]}
+    sides = [np.diff(axis.distinct_tap_spans()).flat for axis in _windows(node.attrs, data_shape)]
+    return {int(rows * columns) for rows in sides[0] for columns in sides[1]}
 
 
 def _emit_scaled_sum(node: Node, graph: Graph) -> Legalized:
@@ -251,18 +247,10 @@ WINDOWS: Attributes = {
 ATTRS: Attributes = {**WINDOWS, **ACTIVATED}
 
 
-def _spatial_extents(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> tuple[int, int]:
-    return (shape[2], shape[3]) if attrs["layout"] == "NCHW" else (shape[1], shape[2])
-
-
-def _result_extents(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return the height and width of the result."""
-    top, left, bottom, right = attrs["padding"]
-    sizes = zip(
-        _spatial_extents(attrs, shape), attrs["kernel"], attrs["strides"], (top + bottom, left + right), strict=True
-    )
-    height, width = ((size + padding - kernel) // stride + 1 for size, kernel, stride, padding in sizes)
-    return height, width
+def _windows(attrs: Mapping[str, Any], shape: Sequence[int]) -> Windows:
+    """Return the windows along height and width."""
+    extents = shape[2:4] if attrs["layout"] == "NCHW" else shape[1:3]
+    return window_axes(extents, attrs["kernel"], attrs["strides"], attrs["padding"])
 
 
 def _infer_pool_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -273,16 +261,15 @@ def _infer_pool_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
         )
     if tensor_type.dtype == "bool":
         raise ModelError("pool: the data have a wrong dtype; got bool, expected numbers")
-    extents, top_left = _result_extents(attrs, tensor_type.shape), attrs["padding"][:2]
-    for size, count, kernel, stride, before in zip(
-        _spatial_extents(attrs, tensor_type.shape), extents, attrs["kernel"], attrs["strides"], top_left, strict=True
-    ):
-        if count < 1 or before >= kernel or (count - 1) * stride - before >= size:
+    windows = _windows(attrs, tensor_type.shape)
+    for axis in windows:
+        if axis.count < 1 or axis.has_empty_window:
             raise ModelError(
-                f"pool: a window of {kernel} with stride {stride} and padding={attrs['padding']} does not fit an "
-                f"axis; got {size} elements",
+                f"pool: a window of {axis.taps} with stride {axis.stride} and padding={attrs['padding']} does not fit an "
+                f"axis; got {axis.extent} elements",
                 hint="make every window hold one element at least",
             )
+    extents = [axis.count for axis in windows]
     shape = (
         (*tensor_type.shape[:2], *extents)
         if attrs["layout"] == "NCHW"
@@ -294,15 +281,11 @@ def _infer_pool_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
 # ---------------------------------------------------------------- reference
 
 
-def _sliding_windows(attrs: Mapping[str, Any], x: Array, pad_value: float) -> Array:
-    """Return all windows of the padded data, as an array of shape (N, H, W, C, kernel height, kernel width)."""
-    if attrs["layout"] == "NCHW":
-        x = x.transpose(0, 2, 3, 1)
-    height, width = _result_extents({**attrs, "layout": "NHWC"}, x.shape)
-    top, left, bottom, right = attrs["padding"]
-    padded = np.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)), constant_values=pad_value)
-    windows = np.lib.stride_tricks.sliding_window_view(padded, attrs["kernel"], axis=(1, 2))
-    return windows[:, :: attrs["strides"][0], :: attrs["strides"][1]][:, :height, :width]
+def _gather_taps(attrs: Mapping[str, Any], x: Array, pad_value: float) -> Array:
+    """Return all windows of the padded data, as an array of shape (taps, N, H, W, C)."""
+    first = 2 if attrs["layout"] == "NCHW" else 1
+    taps = np.stack([elements for _, elements in gather_taps(_windows(attrs, x.shape), x, pad_value, first)])
+    return taps.transpose(0, 1, 3, 4, 2) if attrs["layout"] == "NCHW" else taps
 
 
 def _convert_from_nhwc(attrs: Mapping[str, Any], nhwc_result: Array, result_dtype: Any) -> tuple[Array, ...]:
@@ -313,16 +296,16 @@ def _convert_from_nhwc(attrs: Mapping[str, Any], nhwc_result: Array, result_dtyp
 
 def _evaluate_max_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0]
-    return _convert_from_nhwc(attrs, _sliding_windows(attrs, x, _lowest_value(x.dtype.name)).max(axis=(4, 5)), x.dtype)
+    return _convert_from_nhwc(attrs, _gather_taps(attrs, x, _lowest_value(x.dtype.name)).max(0), x.dtype)
 
 
 def _evaluate_avg_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0]
     wide = x.astype(np.float64 if x.dtype.kind == "f" else np.int64)
-    total = _sliding_windows(attrs, wide, 0).sum(axis=(4, 5))
+    total = _gather_taps(attrs, wide, 0).sum(0)
     count = np.full(total.shape, prod(attrs["kernel"]))
     if not attrs["count_include_pad"]:
-        count = _sliding_windows(attrs, np.ones(x.shape, np.int64), 0).sum(axis=(4, 5))
+        count = _gather_taps(attrs, np.ones(x.shape, np.int64), 0).sum(0)
     if x.dtype.kind == "f":
         return _convert_from_nhwc(attrs, total / count, x.dtype)
     half = np.where(total > 0, total + count // 2, count // 2 - total) // count
@@ -330,7 +313,7 @@ def _evaluate_avg_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> 
 
 
 def _evaluate_sum_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    total = _sliding_windows(attrs, arrays[0].astype(np.int64), attrs["pad_value"]).sum(axis=(4, 5)) + attrs["offset"]
+    total = _gather_taps(attrs, arrays[0].astype(np.int64), attrs["pad_value"]).sum(0) + attrs["offset"]
     return _convert_from_nhwc(attrs, total, np.int32)
 
 
@@ -377,29 +360,26 @@ def _largest_padding_of_sides(call: OpCall) -> tuple[int, ...]:
 def _pad_data(call: OpCall, x: te.Tensor, pad_value: float) -> te.Tensor:
     """Build the te stage ``padded``: the data with a border of ``pad_value``. Return the data itself if there is no
     padding."""
-    top, left, bottom, right = call.attrs["padding"]
-    above, ahead, below, behind = _largest_padding_of_sides(call)
-    if not any(_largest_padding_of_sides(call)):
+    sides = _largest_padding_of_sides(call)
+    if not any(sides):
         return x
-    batch, height, width, channels = x.shape
+    rows, columns = _windows(call.attrs, x.shape)
 
     def build_padded_element(n: Expr, row: Expr, column: Expr, c: Expr) -> Expr:
         inside = ir.all_of(
             condition
-            for index, start, extent, before, after in (
-                (row, top, height, above, below),
-                (column, left, width, ahead, behind),
-            )
+            for index, axis, before, after in zip((row, column), (rows, columns), sides[:2], sides[2:], strict=True)
             for condition in (
-                *((index >= start,) if before else ()),
-                *((index < extent + start,) if after else ()),
+                *((index >= axis.before,) if before else ()),
+                *((index < axis.extent + axis.before,) if after else ()),
             )
         )
         assert inside is not None
-        return ir.select(inside, x[n, row - top, column - left, c], ir.const(pad_value, x.dtype))
+        return ir.select(inside, x[n, row - rows.before, column - columns.before, c], ir.const(pad_value, x.dtype))
 
-    shape = (batch, height + top + bottom, width + left + right, channels)
-    return te.compute(shape, build_padded_element, PADDED, ("n", "y", "x", "c"))
+    batch, *extents, channels = x.shape
+    height, width = (e + axis.before + axis.after for e, axis in zip(extents, (rows, columns), strict=True))
+    return te.compute((batch, height, width, channels), build_padded_element, PADDED, ("n", "y", "x", "c"))
 
 
 def _compute_max(call: OpCall) -> te.Tensor:
@@ -433,16 +413,16 @@ def _compute_avg(call: OpCall) -> te.Tensor:
 
 def _build_window_size(call: OpCall, data_shape: tuple[int, ...], window_index: Sequence[Expr]) -> Expr:
     """Build the number of elements (int32) over which the window at ``window_index`` averages."""
-    kernel, padding, sides = call.attrs["kernel"], call.attrs["padding"], _largest_padding_of_sides(call)
+    sides = _largest_padding_of_sides(call)
     if call.attrs["count_include_pad"] or not any(sides):
-        return ir.const(prod(kernel), "int32")
+        return ir.const(prod(call.attrs["kernel"]), "int32")
     total: Expr = ir.const(1, "int32")
-    for axis in (0, 1):
-        size, before, after = data_shape[1 + axis], sides[axis], sides[2 + axis]
-        first = window_index[1 + axis] * call.attrs["strides"][axis] - padding[axis]
+    windows = _windows(call.attrs, data_shape)
+    for axis, index, before, after in zip(windows, window_index[1:3], sides[:2], sides[2:], strict=True):
+        first = index * axis.stride - axis.before
         start = ir.maximum(first, 0) if before else first
-        end = ir.minimum(first + kernel[axis], size) if after else first + kernel[axis]
-        total = total * ((end - start) if before or after else ir.const(kernel[axis], "int32"))
+        end = ir.minimum(first + axis.taps, axis.extent) if after else first + axis.taps
+        total = total * ((end - start) if before or after else ir.const(axis.taps, "int32"))
     return total
 
 
@@ -464,10 +444,11 @@ def _map_pool_axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> Axi
     return ((0, None, None, 3) if attrs["layout"] == "NHWC" else (0, 1, None, None),)
 
 
-def _pool_input_window(attrs: Mapping[str, Any], pad_value: int | float | None) -> Window | None:
+def _pool_input_window(
+    attrs: Mapping[str, Any], types: Sequence[TensorType], pad_value: int | float | None
+) -> Window | None:
     """Return the window of the input that one element of the result reads; None in the channels-first layout."""
-    window = Window(attrs["kernel"], attrs["strides"], attrs["padding"], pad_value=pad_value)
-    return window if attrs["layout"] == "NHWC" else None
+    return Window(_windows(attrs, types[0].shape), pad_value) if attrs["layout"] == "NHWC" else None
 
 
 def _count_pool_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
@@ -497,7 +478,7 @@ OPERATORS: tuple[OpDef, ...] = (
         legalize=legalize_max_pool,
         edges="NaN goes through",
         axes=_map_pool_axes,
-        window=lambda attrs, types: _pool_input_window(attrs, _lowest_value(types[0].dtype)),
+        window=lambda attrs, types: _pool_input_window(attrs, types, _lowest_value(types[0].dtype)),
         operand_names=("data",),
     ),
     OpDef(
@@ -511,7 +492,7 @@ OPERATORS: tuple[OpDef, ...] = (
         legalize=legalize_avg_pool,
         macs=_count_pool_macs,
         axes=_map_pool_axes,
-        window=lambda attrs, types: _pool_input_window(attrs, 0 if attrs["count_include_pad"] else None),
+        window=lambda attrs, types: _pool_input_window(attrs, types, 0 if attrs["count_include_pad"] else None),
         operand_names=("data",),
     ),
     OpDef(
@@ -529,7 +510,7 @@ OPERATORS: tuple[OpDef, ...] = (
         },
         macs=_count_pool_macs,
         axes=_map_pool_axes,
-        window=lambda attrs, types: _pool_input_window(attrs, attrs["pad_value"]),
+        window=lambda attrs, types: _pool_input_window(attrs, types, attrs["pad_value"]),
         operand_names=("data",),
     ),
 )

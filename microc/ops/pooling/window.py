@@ -22,6 +22,7 @@ from microc.graph.ir import Attr, TensorType
 from microc.ops.arithmetic import NUMBERS, build_replaces_best_condition, computation_dtype
 from microc.ops.attributes import SPATIAL, Attributes, flag, integers
 from microc.ops.registry import Case, OpCall, OpDef
+from microc.ops.windows import Windows, build_tap_indices, gather_taps, window_axes
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 from microc.tir.names import ACC
@@ -29,8 +30,8 @@ from microc.tir.names import ACC
 _WINDOW: Attributes = {"kernel": integers("of each spatial axis", least=1), **SPATIAL}
 
 
-def _infer_result_shape(attrs: Mapping[str, Any], tensor_type: TensorType) -> tuple[int, ...]:
-    """Return the shape of the result; raise ModelError if kernel, padding or dtype do not fit the data."""
+def _infer_windows(attrs: Mapping[str, Any], tensor_type: TensorType) -> Windows:
+    """Return the windows along the spatial axes; raise ModelError if kernel, padding or dtype do not fit the data."""
     rank = len(tensor_type.shape) - 2
     if (
         rank < 1
@@ -43,20 +44,25 @@ def _infer_result_shape(attrs: Mapping[str, Any], tensor_type: TensorType) -> tu
             f"kernel={attrs['kernel']} and padding={attrs['padding']}, expected (N, C, spatial axes) of numbers, and "
             "one and two numbers for each spatial axis"
         )
-    before, after = attrs["padding"][:rank], attrs["padding"][rank:]
-    spans = [(k - 1) * d + 1 for k, d in zip(attrs["kernel"], attrs["dilation"], strict=True)]
-    rows = zip(tensor_type.shape[2:], before, after, spans, attrs["strides"], strict=True)
-    shape = [(e + b + a - span) // s + 1 for e, b, a, span, s in rows]
-    if min(shape) < 1 or min(attrs["padding"]) < 0:
+    windows = _windows(attrs, tensor_type.shape)
+    if min(axis.count for axis in windows) < 1 or min(attrs["padding"]) < 0:
         raise ModelError(
-            f"window: padding={attrs['padding']} is negative or leaves no output; got windows of {spans} (with "
-            f"dilation) on {tensor_type.shape}"
+            f"window: padding={attrs['padding']} is negative or leaves no output; got windows of "
+            f"{[axis.span for axis in windows]} (with dilation) on {tensor_type.shape}"
         )
-    return (*tensor_type.shape[:2], *shape)
+    return windows
+
+
+def _windows(attrs: Mapping[str, Any], shape: Sequence[int]) -> Windows:
+    return window_axes(shape[2:], attrs["kernel"], attrs["strides"], attrs["padding"], attrs["dilation"])
+
+
+def _result_shape(windows: Windows, shape: Sequence[int]) -> tuple[int, ...]:
+    return (*shape[:2], *(axis.count for axis in windows))
 
 
 def _infer_window_reduction_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    return (TensorType(_infer_result_shape(attrs, types[0]), types[0].dtype),)
+    return (TensorType(_result_shape(_infer_windows(attrs, types[0]), types[0].shape), types[0].dtype),)
 
 
 def _neutral_element(combiner: str, dtype: str) -> float:
@@ -67,47 +73,14 @@ def _neutral_element(combiner: str, dtype: str) -> float:
     return float("-inf") if dtypes.is_float(dtype) else dtypes.int_range(dtype)[0]
 
 
-def _gather_taps(attrs: Mapping[str, Any], x: Array, pad_value: float, result_extents: Sequence[int]) -> Array:
-    """Return the elements of all windows of ``x``: the result's shape with a new first axis, along which the taps
-    (positions in the window) are."""
-    rank = x.ndim - 2
-    ends = zip(attrs["padding"][:rank], attrs["padding"][rank:], strict=True)
-    padded = np.pad(x, [(0, 0), (0, 0), *ends], constant_values=pad_value)
-    found = []
-    for tap in np.ndindex(*attrs["kernel"]):
-        rows = zip(tap, attrs["dilation"], attrs["strides"], result_extents, strict=True)
-        found.append(
-            padded[(slice(None),) * 2 + tuple(slice(t * d, t * d + (e - 1) * s + 1, s) for t, d, s, e in rows)]
-        )
-    return np.stack(found)
-
-
 def _evaluate_window_reduction_reference(
     combiner: str, attrs: Mapping[str, Any], arrays: Sequence[Any]
 ) -> tuple[Array, ...]:
     x = arrays[0]
-    shape = _infer_result_shape(attrs, TensorType(x.shape, x.dtype.name))
     wide = np.float64 if x.dtype.kind == "f" else x.dtype if combiner != "add" else np.int64
-    taps = _gather_taps(attrs, x.astype(wide), _neutral_element(combiner, x.dtype.name), shape[2:])
+    padding = _neutral_element(combiner, x.dtype.name)
+    taps = np.stack([elements for _, elements in gather_taps(_windows(attrs, x.shape), x.astype(wide), padding, 2)])
     return ((taps.sum(0) if combiner == "add" else taps.max(0)).astype(x.dtype),)
-
-
-def _build_tap_index_and_condition(
-    attrs: Mapping[str, Any], extents: Sequence[int], window_index: Sequence[Expr], taps: Sequence[Expr]
-) -> Any:
-    """Build the index of the element that one tap of a window reads, and the condition that the index is within the
-    data.
-
-    ``taps``: position in the window along each spatial axis. The condition is None if it always holds."""
-    rank = len(extents)
-    places, inside = [], []
-    for k, extent in enumerate(extents):
-        before, after = attrs["padding"][k], attrs["padding"][rank + k]
-        place = window_index[k] * attrs["strides"][k] + taps[k] * attrs["dilation"][k] - before
-        places.append(place)
-        inside += [place >= 0] if before else []
-        inside += [place < extent] if after else []
-    return places, ir.all_of(inside)
 
 
 def _compute_window_reduction(combiner: str, call: OpCall) -> te.Tensor:
@@ -118,12 +91,11 @@ def _compute_window_reduction(combiner: str, call: OpCall) -> te.Tensor:
         wide = f"u{tensor_type.dtype}"  # sums may overflow; C defines the result for unsigned integers only
     taps = [te.reduce_axis(extent, f"t{k}") for k, extent in enumerate(attrs["kernel"])]
     nothing = ir.const(_neutral_element(combiner, tensor_type.dtype), wide)
+    windows = _windows(attrs, tensor_type.shape)
 
     def build_reduced_element(*index: Expr) -> Expr:
-        places, inside = _build_tap_index_and_condition(
-            attrs, tensor_type.shape[2:], index[2:], [tap.var for tap in taps]
-        )
-        value = ir.cast(wide, x[(*index[:2], *places)])
+        indices, inside = build_tap_indices(windows, index[2:], [tap.var for tap in taps])
+        value = ir.cast(wide, x[(*index[:2], *indices)])
         return te.Reduce(combiner, value if inside is None else ir.select(inside, value, nothing), tuple(taps), nothing)
 
     shape = call.out_types[0].shape
@@ -151,21 +123,13 @@ def _make_window_reduction_test_cases() -> Iterable[Case]:
 
 
 def _infer_window_argmax_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    shape = _infer_result_shape(attrs, types[0])
-    rows = zip(
-        types[0].shape[2:],
-        shape[2:],
-        attrs["strides"],
-        attrs["padding"],
-        attrs["kernel"],
-        attrs["dilation"],
-        strict=False,
-    )
-    if any(before >= (k - 1) * d + 1 or (count - 1) * s - before >= e for e, count, s, before, k, d in rows):
+    windows = _infer_windows(attrs, types[0])
+    if any(axis.has_empty_window for axis in windows):
         raise ModelError(
             f"window_argmax: a window holds padding only; got padding={attrs['padding']} for {types[0].shape}",
             hint="make every window hold one element at least",
         )
+    shape = _result_shape(windows, types[0].shape)
     return (TensorType(shape, types[0].dtype), TensorType(shape, "int64"))
 
 
@@ -182,13 +146,17 @@ def _flat_index_strides(attrs: Mapping[str, Any], shape: Sequence[int]) -> list[
 def _evaluate_window_argmax_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0]
     spatial, size = x.shape[2:], prod(x.shape[2:])
-    shape = _infer_result_shape(attrs, TensorType(x.shape, x.dtype.name))
+    windows = _windows(attrs, x.shape)
+    shape = _result_shape(windows, x.shape)
     steps = np.array(_flat_index_strides(attrs, spatial)).reshape(-1, *[1] * len(spatial))
     flat = (np.indices(spatial) * steps).sum(0)
     planes = np.arange(prod(x.shape[:2])).reshape(*x.shape[:2], *[1] * len(spatial)) * size
     value, place = np.zeros(shape, x.dtype), np.full(shape, -1, np.int64)
-    taps = zip(_gather_taps(attrs, x, 0, shape[2:]), _gather_taps(attrs, flat + planes, -1, shape[2:]), strict=True)
-    for tap, where in taps:  # compared in the data's own dtype: float64 cannot distinguish all 64-bit integers
+    taps = zip(gather_taps(windows, x, 0, 2), gather_taps(windows, flat + planes, -1, 2), strict=True)
+    for (_, tap), (
+        _,
+        where,
+    ) in taps:  # compared in the data's own dtype: float64 cannot distinguish all 64-bit integers
         larger = (tap > value) | (np.isnan(tap) & ~np.isnan(value))
         better = (where >= 0) & ((place < 0) | larger)
         value, place = np.where(better, tap, value), np.where(better, where, place)
@@ -208,7 +176,7 @@ def _compute_window_argmax(call: OpCall) -> tuple[te.Tensor, ...]:
         (x,), (values, places) = operands, results
         index = tuple(Var(f"i{k}") for k in range(len(shape)))
         taps = [Var(f"t{k}") for k in range(len(extents))]
-        where, inside = _build_tap_index_and_condition(attrs, extents, index[2:], taps)
+        where, inside = build_tap_indices(_windows(attrs, tensor_type.shape), index[2:], taps)
         flat: Expr = (index[0] * shape[1] + index[1]) * size
         for place, step in zip(where, steps, strict=True):
             flat = flat + place * step
