@@ -15,7 +15,13 @@ from microc.graph.ir import TensorType
 from microc.ops.arithmetic import computation_dtype
 from microc.ops.attributes import REDUCTION, flag, integer, integers, one_axis
 from microc.ops.constants import BOUNDED
-from microc.ops.data_movement.rearrange import INDICES, check_index_dtype, clamp_index
+from microc.ops.data_movement.rearrange import (
+    INDICES,
+    check_index_dtype,
+    clamp_index,
+    wrap_index,
+    wrap_index_array,
+)
 from microc.ops.elementwise.scalar_functions import SCATTERED
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
@@ -43,9 +49,19 @@ def _check_slice_begin(
         )
 
 
-def _clamp_slice_starts(begins: Any, shape: Sequence[int], slice_extents: Sequence[int]) -> list[int]:
-    """Return the start of the slice along each axis, clamped so that ``slice_extents`` elements are within the data."""
-    return [int(np.clip(b, 0, extent - part)) for b, extent, part in zip(begins, shape, slice_extents, strict=True)]
+def _slice_at(begins: Any, shape: Sequence[int], slice_extents: Sequence[int]) -> tuple[slice, ...]:
+    """Return the slice of ``slice_extents`` elements at ``begins``, moved so that it is within the data."""
+    rows = zip(begins, shape, slice_extents, strict=True)
+    starts = ((int(np.clip(begin, 0, extent - part)), part) for begin, extent, part in rows)
+    return tuple(slice(start, start + part) for start, part in starts)
+
+
+def _build_slice_starts(
+    begins: Buffer | te.Tensor, shape: Sequence[int], slice_extents: Sequence[int]
+) -> tuple[Expr, ...]:
+    """Build the start of the slice along each axis, clamped so that ``slice_extents`` elements are within the data."""
+    parts = enumerate(zip(shape, slice_extents, strict=True))
+    return tuple(clamp_index(begins[k], extent - part + 1) for k, (extent, part) in parts)
 
 
 def _infer_dynamic_slice_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -55,17 +71,16 @@ def _infer_dynamic_slice_types(attrs: Mapping[str, Any], types: Sequence[TensorT
 
 def _evaluate_dynamic_slice_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, begin = arrays
-    starts = _clamp_slice_starts(begin, data.shape, attrs["size"])
-    return (data[tuple(slice(s, s + part) for s, part in zip(starts, attrs["size"], strict=True))].copy(),)
+    return (data[_slice_at(begin, data.shape, attrs["size"])].copy(),)
 
 
 def _compute_dynamic_slice(call: OpCall) -> te.Tensor:
     data, begin = call.present
-    x, first, size = data.tensor(), begin.tensor(), call.attrs["size"]
+    x, size = data.tensor(), call.attrs["size"]
+    starts = _build_slice_starts(begin.tensor(), data.type.shape, size)
 
     def build_slice_element(*index: Expr) -> Expr:
-        parts = zip(index, data.type.shape, size, strict=True)
-        return x[tuple(i + clamp_index(first[k], extent - part + 1) for k, (i, extent, part) in enumerate(parts))]
+        return x[tuple(i + start for i, start in zip(index, starts, strict=True))]
 
     return te.compute(tuple(size), build_slice_element, "part")
 
@@ -90,21 +105,18 @@ def _infer_dynamic_update_slice_types(attrs: Mapping[str, Any], types: Sequence[
 
 def _evaluate_dynamic_update_slice_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, update, begin = arrays
-    starts, result = _clamp_slice_starts(begin, data.shape, update.shape), data.copy()
-    result[tuple(slice(s, s + part) for s, part in zip(starts, update.shape, strict=True))] = update
+    result = data.copy()
+    result[_slice_at(begin, data.shape, update.shape)] = update
     return (result,)
 
 
 def _compute_dynamic_update_slice(call: OpCall) -> te.Tensor:
     data, update, begin = call.present
     shape, size = data.type.shape, update.type.shape
-    x, new, first = data.tensor(), update.tensor(), begin.tensor()
+    x, new, starts = data.tensor(), update.tensor(), _build_slice_starts(begin.tensor(), shape, size)
 
     def build_updated_element(*index: Expr) -> Expr:
-        offsets = [
-            i - clamp_index(first[k], extent - part + 1)
-            for k, (i, extent, part) in enumerate(zip(index, shape, size, strict=True))
-        ]
+        offsets = [i - start for i, start in zip(index, starts, strict=True)]
         inside = ir.all_of(
             condition for offset, part in zip(offsets, size, strict=True) for condition in (offset >= 0, offset < part)
         )
@@ -121,11 +133,9 @@ def _update_in_place(call: OpCall) -> te.Tensor:
     def build_update_loops(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (new, first), (out,) = operands, results
         index = tuple(Var(f"i{k}") for k in range(len(size)))
-        places = tuple(
-            i + clamp_index(first[k], extent - part + 1)
-            for k, (i, extent, part) in enumerate(zip(index, shape, size, strict=True))
-        )
-        return ir.loops(zip(index, size, strict=True), ir.Store(out, places, new[index]))
+        starts = _build_slice_starts(first, shape, size)
+        target = tuple(i + start for i, start in zip(index, starts, strict=True))
+        return ir.loops(zip(index, size, strict=True), ir.Store(out, target, new[index]))
 
     return te.extern(
         "write", (update.tensor(), begin.tensor()), (("out", shape, data.type.dtype),), build_update_loops
@@ -175,12 +185,6 @@ def wrap_and_clamp_index(index: Expr, extent: int) -> Expr:
     return clamp_index(ir.select(index < 0, index + extent, index), extent)
 
 
-def _wrap_index_array(indices: Array, extent: int) -> Array:
-    """Return valid indices along an axis of ``extent`` elements: negative indices count from the end, and the result is
-    clamped."""
-    return np.clip(np.where(indices < 0, indices + extent, indices), 0, extent - 1)
-
-
 def _check_element_indices(
     op_name: str, attrs: Mapping[str, Any], data_type: TensorType, indices_type: TensorType
 ) -> None:
@@ -206,7 +210,7 @@ def _evaluate_gather_elements_reference(attrs: Mapping[str, Any], arrays: Sequen
     data, indices = arrays
     axis = attrs["axis"]
     part = data[tuple(slice(None) if k == axis else slice(e) for k, e in enumerate(indices.shape))]
-    return (np.take_along_axis(part, _wrap_index_array(indices, data.shape[axis]), axis),)
+    return (np.take_along_axis(part, wrap_index_array(indices, data.shape[axis]), axis),)
 
 
 def _compute_gather_elements(call: OpCall) -> te.Tensor:
@@ -249,7 +253,7 @@ def _evaluate_scatter_elements_reference(attrs: Mapping[str, Any], arrays: Seque
     data, indices, updates = arrays
     axis, result = attrs["axis"], arrays[0].copy()
     at: list[Any] = list(np.indices(indices.shape, sparse=True))
-    at[axis] = _wrap_index_array(indices, data.shape[axis])
+    at[axis] = wrap_index_array(indices, data.shape[axis])
     if attrs["reduction"]:
         reduce: Any = SCATTERED[attrs["reduction"]].evaluate_array
         reduce.at(result, tuple(at), updates)
@@ -407,25 +411,19 @@ def _infer_gather_nd_types(attrs: Mapping[str, Any], types: Sequence[TensorType]
     return (TensorType((*indices.shape[:-1], *data.shape[batch + depth :]), data.dtype),)
 
 
-def _build_numpy_index_arrays(
-    data_shape: Sequence[int], indices: Array, batch_axes: int, wraps_negative: bool
-) -> tuple[Array, ...]:
+def _build_numpy_index_arrays(data_shape: Sequence[int], indices: Array, batch_axes: int = 0) -> tuple[Array, ...]:
     """Return one index array for each axis of the data, with which numpy selects the elements at ``indices``.
 
     The last axis of ``indices`` contains the index along each axis after the batch axes. The first ``batch_axes`` axes
-    of data and indices correspond. Negative indices count from the end if
-    ``wraps_negative``; indices out of range are clamped."""
-    depth = indices.shape[-1]
-    found: list[Array] = list(np.indices(indices.shape[:-1], sparse=True)[:batch_axes]) if batch_axes else []
-    for k in range(depth):
-        extent, at = data_shape[batch_axes + k], indices[..., k].astype(np.int64)
-        found.append(np.clip(np.where(at < 0, at + extent, at) if wraps_negative else at, 0, extent - 1))
-    return tuple(found)
+    of data and indices correspond."""
+    batches = np.indices(indices.shape[:-1], sparse=True)[:batch_axes]
+    last_axis = np.moveaxis(indices.astype(np.int64), -1, 0)
+    return (*batches, *map(wrap_index_array, last_axis, data_shape[batch_axes:]))
 
 
 def _evaluate_gather_nd_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, indices = arrays
-    return (np.array(data[_build_numpy_index_arrays(data.shape, indices, attrs["batch_dims"], True)]),)
+    return (np.array(data[_build_numpy_index_arrays(data.shape, indices, attrs["batch_dims"])]),)
 
 
 def _build_flat_row_index(index_tuples: Buffer | te.Tensor, tuple_number: Expr, extents: Sequence[int]) -> Expr:
@@ -435,9 +433,7 @@ def _build_flat_row_index(index_tuples: Buffer | te.Tensor, tuple_number: Expr, 
     Negative indices count from the end; indices out of range are clamped."""
     flat: Expr = ir.const(0, "int32")
     for k, extent in enumerate(extents):
-        index = index_tuples[tuple_number, k]
-        wrapped = ir.select(index < 0, ir.clamp(index, -extent, -1) + extent, ir.minimum(index, extent - 1))
-        flat = flat * extent + ir.cast("int32", wrapped)
+        flat = flat * extent + wrap_index(index_tuples[tuple_number, k], extent)
     return flat
 
 
@@ -492,7 +488,7 @@ def _infer_scatter_nd_types(attrs: Mapping[str, Any], types: Sequence[TensorType
 
 def _evaluate_scatter_nd_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, indices, updates = arrays
-    result, at = data.copy(), _build_numpy_index_arrays(data.shape, indices, 0, True)
+    result, at = data.copy(), _build_numpy_index_arrays(data.shape, indices)
     if attrs["reduction"]:
         reduce: Any = SCATTERED[attrs["reduction"]].evaluate_array
         reduce.at(result, at, updates)

@@ -30,6 +30,19 @@ def clamp_index(index: Expr, extent: int) -> Expr:
     return ir.cast("int32", ir.clamp(index, 0, extent - 1))
 
 
+def wrap_index(index: Expr, extent: int) -> Expr:
+    """Return a valid int32 index for a run-time index of any magnitude: negative indices count from the end, and indices
+    out of range are clamped."""
+    wrapped = ir.select(index < 0, ir.clamp(index, -extent, -1) + extent, ir.minimum(index, extent - 1))
+    return ir.cast("int32", wrapped)
+
+
+def wrap_index_array(indices: Array, extent: int) -> Array:
+    """Return valid indices along an axis of ``extent`` elements: negative indices count from the end, and the result is
+    clamped."""
+    return np.clip(np.where(indices < 0, indices + extent, indices), 0, extent - 1)
+
+
 def check_index_dtype(op_name: str, indices_type: TensorType) -> None:
     """Raise ModelError unless the operand that contains the indices is int32 or int64."""
     if indices_type.dtype not in INDICES:

@@ -26,6 +26,7 @@ from microc.ops.attributes import (
     result_extents,
 )
 from microc.ops.constants import BOUNDED, attribute_dtype_error_message
+from microc.ops.data_movement.rearrange import check_index_dtype, wrap_index, wrap_index_array
 from microc.ops.elementwise.tables import IDENTITY, emit_table_lookup
 from microc.ops.registry import (
     Alias,
@@ -164,8 +165,7 @@ def _infer_gather_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -
         raise ModelError(
             f"gather: the axis is outside of the data, or the data are empty; got axis={axis} for {data.shape}"
         )
-    if indices.dtype not in ("int32", "int64"):
-        raise ModelError(f"gather: the indices have an unsupported dtype; got {indices.dtype}, expected int32 or int64")
+    check_index_dtype("gather", indices)
     axis %= rank
     if not 0 <= batch <= min(axis, len(indices.shape)) or data.shape[:batch] != indices.shape[:batch]:
         raise ModelError(
@@ -203,7 +203,7 @@ def _evaluate_gather_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) 
     data, indices = arrays
     axis, batch = attrs["axis"] % data.ndim, attrs.get("batch_dims", 0)
     extent, indices = data.shape[axis], _expand_run_indices_to_elements(indices, attrs.get("span", 1))
-    places = np.clip(np.where(indices < 0, indices + extent, indices), 0, extent - 1)
+    places = wrap_index_array(indices, extent)
     if not batch:
         return (np.take(data, places, axis=axis),)
     groups = prod(data.shape[:batch])
@@ -231,8 +231,7 @@ def _compute_gather(call: OpCall) -> te.Tensor:
         ):  # indices far outside would overflow; clamping keeps the result, since all runs beyond the ends read the same element
             runs = extent // span + 1
             place = ir.clamp(places[g, i // span], -runs, runs) * span + i % span
-        wrapped = ir.select(place < 0, ir.clamp(place, -extent, -1) + extent, ir.minimum(place, extent - 1))
-        return x[g, n, ir.cast("int32", wrapped), c]
+        return x[g, n, wrap_index(place, extent), c]
 
     return te.compute((groups, outer, count * span, inner), build_gathered_element, "gathered", ("g", "n", "i", "c"))
 
