@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import microc
+from microc.ops import registry
 from microc.transform import NORMALISING
 from microc.transform.pass_context import PassContext, run_passes
-from microc.transform.quantised.qdq import LAYERS
 from tests.test_readme import ROOT, run
 
 PAGE = (ROOT / "docs" / "quantisation.md").read_text(encoding="utf-8")
@@ -75,5 +75,5 @@ def test_programs(written: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -
     done = run(folder, "-c", PROGRAMS[written])
     assert done.returncode == 0, done.stderr
     graph = run_passes(microc.load(folder / written), NORMALISING, PassContext())
-    layers = {graph.types[name].dtype for node in graph.nodes if node.op in LAYERS for name in node.inputs[:2]}
+    layers = {graph.types[name].dtype for node in graph.nodes if registry.is_layer(node) for name in node.inputs[:2]}
     assert layers in ({"int8"}, {"int8", "int16"})

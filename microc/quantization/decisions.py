@@ -17,7 +17,8 @@ from microc.compiler import validation
 from microc.compiler.interaction import Progress
 from microc.compiler.options import Options
 from microc.errors import UsageError, known_names_hint
-from microc.graph.ir import Graph, Node
+from microc.graph.ir import Graph, Node, TensorType
+from microc.ops import registry
 from microc.quantization import integer_scheme
 from microc.quantization.calibration_data import (
     Row,
@@ -52,7 +53,6 @@ from microc.quantization.write import Recipe
 from microc.transform import NORMALISING, canonicalise, scale_axis
 from microc.transform.pass_context import PassContext, run_passes
 from microc.transform.quantised import legalize
-from microc.transform.quantised.qdq import LAYERS
 from microc.transform.quantised.qdq_values import CHOICES, only_moves_elements
 
 # ---- Ranges of activations: estimators of ranges, and the choice among the estimated ranges by the error that they cause.
@@ -235,7 +235,7 @@ ALL = "all"
 
 def unique_names_of_layers(graph: Graph, weights: Iterable[str]) -> dict[str, str]:
     """Map the name of each of ``weights`` to a name for its layer that no other layer has, for reports and errors."""
-    readers = {node.inputs[1]: node for node in reversed(flatten_graph(graph).nodes) if node.op in LAYERS}
+    readers = {node.inputs[1]: node for node in reversed(flatten_graph(graph).nodes) if registry.is_layer(node)}
     named = {weight: readers[weight].loc.name or readers[weight].outputs[0] for weight in weights}
     found = list(named.values())
     return {weight: name if found.count(name) == 1 else readers[weight].outputs[0] for weight, name in named.items()}
@@ -252,7 +252,7 @@ def bits_by_result(graph: Graph, weights: Sequence[str], bits_by_operator: Mappi
         if name not in by_name:
             raise _unknown_layer_error(name, unique_names_of_layers(graph, weights).values())
         node = by_name[name]
-        if bits != WIDE_BITS and (node.op not in LAYERS or node.inputs[1] not in weights):
+        if bits != WIDE_BITS and (not registry.is_layer(node) or node.inputs[1] not in weights):
             raise UsageError(
                 f"bits: layer {name!r} has no constant weights; got {bits} bits, expected {WIDE_BITS}, for its activations",
                 hint=f"leave it out, or give {WIDE_BITS}",
@@ -265,7 +265,7 @@ def uniform_bits(graph: Graph, weights: Sequence[str], bits: int) -> dict[str, i
     """Return the number of bits for each of ``weights``, if all layers shall have ``bits``.
 
     The weights of depthwise and grouped convolutions have 8 bits, because kernels store them as bytes in any case."""
-    nodes = (node for node in flatten_graph(graph).nodes if node.op in LAYERS)
+    nodes = (node for node in flatten_graph(graph).nodes if registry.is_layer(node))
     grouped = {node.inputs[1] for node in nodes if node.attrs.get("groups", 1) != 1}
     return {name: 8 if name in grouped else bits for name in weights}
 
@@ -276,7 +276,7 @@ def bits_by_weight(graph: Graph, result_bits: Mapping[str, int]) -> dict[str, in
     return {
         node.inputs[1]: result_bits[node.outputs[0]]
         for node in flatten_graph(graph).nodes
-        if node.outputs[0] in result_bits and node.op in LAYERS
+        if node.outputs[0] in result_bits and registry.is_layer(node)
     }
 
 
@@ -296,7 +296,7 @@ def results_with_bits(graph: Graph, operator_bits: Mapping[str, int], bits: int)
         node.outputs[0]
         for node in flatten_graph(graph).nodes
         if operator_bits.get(node.outputs[0]) == bits
-        or (node.op in LAYERS and operator_bits.get(node.inputs[1]) == bits)
+        or (registry.is_layer(node) and operator_bits.get(node.inputs[1]) == bits)
     )
 
 
@@ -334,7 +334,8 @@ def find_weight_only_results(graph: Graph, layer_names: Iterable[str]) -> frozen
 
     ``layer_names``: names that the user listed. UsageError for an unknown layer, or for a layer whose kernels cannot
     dequantise weights. Computed weights, and those of grouped and transposed convolutions, cannot be dequantised."""
-    candidates = [node for node in _layers_with_constant_weights(graph) if _can_dequantise_weights(node)]
+    types = flatten_graph(graph).types
+    candidates = [node for node in _layers_with_constant_weights(graph) if _can_dequantise_weights(node, types)]
     return _select_layers(
         graph, "weight_only", layer_names, candidates, "weight_only: kernels of layer {!r} cannot dequantise its weights",
         "name dense layers and convolutions of one group with constant weights; leave out other layers",
@@ -356,7 +357,7 @@ def find_dynamic_results(graph: Graph, layer_names: Iterable[str]) -> frozenset[
 def weights_of_layers(graph: Graph, results: Container[str]) -> frozenset[str]:
     """Return the names of the weights of all layers whose results are in ``results``."""
     return frozenset(
-        node.inputs[1] for node in flatten_graph(graph).nodes if node.op in LAYERS and node.outputs[0] in results
+        node.inputs[1] for node in flatten_graph(graph).nodes if registry.is_layer(node) and node.outputs[0] in results
     )
 
 
@@ -385,7 +386,7 @@ def _select_layers(
     for name in names:
         values = {node.outputs[0] for node in candidates if name in _possible_names_of_layer(node)}
         if not values and any(
-            name in _possible_names_of_layer(node) for node in flatten_graph(graph).nodes if node.op in LAYERS
+            name in _possible_names_of_layer(node) for node in flatten_graph(graph).nodes if registry.is_layer(node)
         ):
             raise UsageError(refusal.format(name), hint=hint)
         if not values:
@@ -396,14 +397,15 @@ def _select_layers(
 
 def _layers_with_constant_weights(graph: Graph) -> list[Node]:
     flat = flatten_graph(graph)
-    return [node for node in flat.nodes if node.op in LAYERS and node.inputs[1] in flat.consts]
+    return [node for node in flat.nodes if registry.is_layer(node) and node.inputs[1] in flat.consts]
 
 
-def _can_dequantise_weights(node: Node) -> bool:
+def _can_dequantise_weights(node: Node, types: Mapping[str, TensorType]) -> bool:
     """Test whether kernels can dequantise a layer's weights while they read them.
 
     They can for dense layers and for convolutions of one group."""
-    return node.op in ("conv2d", "dense") and node.attrs.get("groups", 1) == 1
+    product = registry.product_of(node, types)
+    return product is not None and product.mixes_channels
 
 
 def _possible_names_of_layer(node: Node) -> Iterator[str]:
@@ -412,7 +414,7 @@ def _possible_names_of_layer(node: Node) -> Iterator[str]:
     if node.loc.name:
         yield node.loc.name
     yield node.outputs[0]
-    if node.op in LAYERS:
+    if registry.is_layer(node):
         yield node.inputs[1]
 
 
@@ -524,7 +526,7 @@ def decide_recipe(
         activations, stored, narrowed, points.results_with_16_bits, config.block_size, opened, power_of_two, by_rows
     )
     for node in flat.nodes:
-        if node.op in LAYERS and node.inputs[1] in points.weights:
+        if registry.is_layer(node) and node.inputs[1] in points.weights:
             bias = flat.consts.get(node.inputs[2]) if len(node.inputs) > 2 else None
             data = recipe.storage_of_read_data(node)
             name = node.inputs[1]

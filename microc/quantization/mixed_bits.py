@@ -22,6 +22,7 @@ from microc.device.boards import load_board
 from microc.errors import FitError, InternalError, UsageError
 from microc.graph.ir import Graph, Loc
 from microc.module import Call, Module
+from microc.ops import registry
 from microc.quantization.calibration_data import Score
 from microc.quantization.decisions import BITS, FLOAT_BITS, WIDE_BITS, CalibratedNetwork, unique_names_of_layers
 from microc.quantization.integer_scheme import WIDE
@@ -29,7 +30,6 @@ from microc.quantization.network_noise import build_layer_changes, measure_noise
 from microc.quantization.repairs import Repaired
 from microc.quantization.write import Recipe, write_quantised_graph
 from microc.target import Board
-from microc.transform.quantised.qdq import LAYERS
 
 # ---- Cost of a network and of its layers on a board, even if the network does not fit.
 
@@ -380,7 +380,7 @@ def _set_distinct_layer_locations(graph: Graph, weights: Sequence[str]) -> tuple
     In a model's file several layers may have the same location."""
     places = {name: Loc(index=k, name="layer") for k, name in enumerate(weights)}
     nodes = [
-        replace(node, loc=places[node.inputs[1]]) if node.op in LAYERS and node.inputs[1] in places else node
+        replace(node, loc=places[node.inputs[1]]) if registry.is_layer(node) and node.inputs[1] in places else node
         for node in graph.nodes
     ]
     return graph.with_nodes(nodes), places

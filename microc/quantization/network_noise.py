@@ -13,6 +13,7 @@ from microc.compiler.fit.budget import count_macs
 from microc.compiler.interaction import Progress
 from microc.graph import interp
 from microc.graph.ir import Graph, Node, TensorType
+from microc.ops import registry
 from microc.ops.meaning import reference_node_function
 from microc.quantization.calibration_data import Row, compile_runner, run_on_samples, state_before
 from microc.quantization.integer_scheme import (
@@ -34,7 +35,6 @@ from microc.quantization.network_structure import (
 )
 from microc.quantization.write import QuantisedGraph, Recipe, SimulatedGraph
 from microc.run.desktop.library import Library
-from microc.transform.quantised.qdq import LAYERS
 from microc.transform.quantised.qdq_values import CHOICES, only_moves_elements
 
 # ---- Pair of the float network and a quantised network, both compiled for this computer, whose values can be compared.
@@ -127,7 +127,7 @@ class Moments:
     @classmethod
     def zero(cls, layer: Layer) -> Moments:
         """Return the moments of a layer's factors before the first sample: all sums are zero."""
-        means = layer.groups, layer.depth
+        means = layer.product.groups, layer.depth
         squares = *means, layer.depth
         return cls(np.zeros(means), np.zeros(means), np.zeros(squares), np.zeros(squares))
 
@@ -436,7 +436,7 @@ def build_layer_changes(
     apply_node, consumers = reference_node_function(graph), graph.consumers()
     changes: dict[tuple[str, int], ValueChange] = {}
     for name in weights:
-        users = [node for node in graph.nodes if node.op in LAYERS and node.inputs[1] == name]
+        users = [node for node in graph.nodes if registry.is_layer(node) and node.inputs[1] == name]
         fused_nodes = [_find_fused_nodes(graph, consumers, node, next(iter(recipes.values()))) for node in users]
         for width, recipe in recipes.items():
             weight, bias = fitted.get((name, width), (recipe.weights[name], None))
@@ -508,7 +508,7 @@ def _is_read_by_layers_only(value: str, consumers: Mapping[str, Sequence[Node]])
     The change of such a layer quantises the value when the layer reads it."""
     users = consumers.get(value, ())
     return bool(users) and all(
-        (user.op in LAYERS and value == user.inputs[0])
+        (registry.is_layer(user) and value == user.inputs[0])
         or ((only_moves_elements(user) or user.op in CHOICES) and _is_read_by_layers_only(user.outputs[0], consumers))
         for user in users
     )
@@ -545,7 +545,7 @@ def _iterate_layer_covariances(
     known_layers, random = list(find_matrix_layers(graph, weights)), np.random.default_rng(seed)
     counts = [0] * len(known_layers)
     sums = [
-        (np.zeros((layer.groups, layer.depth)), np.zeros((layer.groups, layer.depth, layer.depth)))
+        (np.zeros((layer.product.groups, layer.depth)), np.zeros((layer.product.groups, layer.depth, layer.depth)))
         for layer in known_layers
     ]
     apply_node, state = reference_node_function(graph), graph.state

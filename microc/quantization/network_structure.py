@@ -18,8 +18,8 @@ from microc.base.immutable import frozen
 from microc.graph.ir import Graph, NameSet, Node
 from microc.ops import registry
 from microc.ops.control import UNBOUNDED
+from microc.ops.windows import Product, WindowAxis
 from microc.transform.channel_relations import channel_count, find_channel_links, sums_over_all_channels
-from microc.transform.quantised.qdq import LAYERS
 from microc.transform.quantised.qdq_values import CHOICES, only_moves_elements
 
 # ---- Loops in float networks, such as recurrent layers: their bodies are quantised like the rest of the network.
@@ -310,18 +310,17 @@ _MAX_DEPTH = 2048
 
 @frozen
 class Layer:
-    """A layer as a matrix product: a ``dense``, ``conv2d`` (NHWC) or ``conv2d_transpose`` with constant weights (O,
-    ...).
+    """A layer as a matrix product, with constant weights (O, taps ..., I); the last axis of its data are the channels.
 
-    ``bias``: one number per output channel; zeros if the layer has no bias. ``groups``: number of groups of output
-    channels; each group reads input channels of its own. ``output_size``: height and width of a convolution's result.
+    ``bias``: one number per output channel; zeros if the layer has no bias. ``output_size``: extents of the axes of the
+    result between batch and channels, such as height and width.
     """
 
     node: Node
     weights: Array
     bias: Array
-    groups: int
-    output_size: tuple[int, int] = (1, 1)
+    product: Product
+    output_size: tuple[int, ...]
 
     @property
     def name(self) -> str:
@@ -346,7 +345,7 @@ class Layer:
     @property
     def rows(self) -> Array:
         """Weights in the shape (groups, output channels of a group, depth), as float64."""
-        return self.weights.reshape(self.groups, -1, self.depth).astype(np.float64)
+        return self.weights.reshape(self.product.groups, -1, self.depth).astype(np.float64)
 
     def sample_reads(self, data: Array, max_positions: int, random: np.random.Generator) -> SampledReads:
         """Choose at most ``max_positions`` random positions of the layer's result, and find the data that these
@@ -354,32 +353,27 @@ class Layer:
 
         ``data``: the layer's first operand. It may be stacked over the iterations of a loop, along an additional first
         axis."""
-        if self.node.op == "dense":
-            return SampledReads(self, np.sort(_draw_random_indices(data.size // self.depth, max_positions, random)), ())
-        images = data.size // int(np.prod(data.shape[-3:]))
-        positions = np.sort(
-            _draw_random_indices(images * self.output_size[0] * self.output_size[1], max_positions, random)
-        )
-        image, position = np.divmod(positions, self.output_size[0] * self.output_size[1])
-        row, column = np.divmod(position, self.output_size[1])
-        rows, columns = (
-            self._read_indices_along_axis(k, index, data.shape[k - 3]) for k, index in enumerate((row, column))
-        )
-        return SampledReads(self, positions, (image[:, None, None], rows[:, :, None], columns[:, None, :]))
+        images = data.size // int(np.prod(data.shape[-1 - len(self.output_size) :]))
+        grid = (images, *self.output_size)
+        positions = np.sort(_draw_random_indices(int(np.prod(grid)), max_positions, random))
+        image, *indices = np.unravel_index(positions, grid)
+        reads = map(self._read_indices_along_axis, self.product.windows, indices)
+        # Image (P, 1, ...), rows (P, KH, 1, ...), columns (P, 1, KW, ...): together they index the windows (P, KH, KW, ...).
+        rank = len(indices)
+        axes = (np.expand_dims(read, [1 + k for k in range(rank) if k != axis]) for axis, read in enumerate(reads))
+        return SampledReads(self, positions, (image.reshape(-1, *(1,) * rank), *axes))
 
-    def _read_indices_along_axis(self, axis: int, positions: Array, extent: int) -> Array:
-        """Return the rows (``axis`` 0) or columns (``axis`` 1) of the data that results read, in the shape (positions,
-        taps).
+    def _read_indices_along_axis(self, axis: WindowAxis, positions: Array) -> Array:
+        """Return the indices of the data along an axis that results read, in the shape (positions, taps).
 
-        A tap is a row or column of the kernel. ``positions``: rows or columns of the results. ``extent``: number of
-        rows or columns of the data; it is also the index that is returned for a tap that reads padding."""
-        stride, step, before = (self.node.attr(name)[axis] for name in ("strides", "dilation", "padding"))
-        taps = np.arange(self.weights.shape[1 + axis]) * step
-        if self.node.op == "conv2d":
-            source, exists = positions[:, None] * stride - before + taps, np.True_
+        ``positions``: indices of the results along the axis. For a tap that reads padding, the index that is returned
+        is the extent of the data."""
+        taps = np.arange(axis.taps) * axis.dilation
+        if not self.product.transposed:
+            source, exists, extent = positions[:, None] * axis.stride - axis.before + taps, np.True_, axis.extent
         else:
-            source, remainder = np.divmod(positions[:, None] + before - taps, stride)
-            exists = remainder == 0
+            source, remainder = np.divmod(positions[:, None] + axis.before - taps, axis.stride)
+            exists, extent = remainder == 0, axis.count
         return np.where(exists & (source >= 0) & (source < extent), source, extent)
 
 
@@ -389,7 +383,7 @@ class SampledReads:
     positions.
 
     ``positions``: indices of the positions, counted over all images. ``window_indices``: image, row and column of the
-    data that a convolution reads, as arrays that index the padded data; empty for a dense layer."""
+    data that are read, as arrays that index the padded data."""
 
     layer: Layer
     positions: Array
@@ -401,12 +395,11 @@ class SampledReads:
 
         ``data``: the layer's first operand."""
         layer = self.layer
-        if not self.window_indices:
-            return np.asarray(data.reshape(-1, layer.depth)[self.positions], np.float64)[np.newaxis]
-        padded = np.pad(data.reshape(-1, *data.shape[-3:]), ((0, 0), (0, 1), (0, 1), (0, 0)))
+        rank, groups = len(layer.output_size), layer.product.groups
+        padded = np.pad(data.reshape(-1, *data.shape[-1 - rank :]), ((0, 0), *((0, 1),) * rank, (0, 0)))
         windows = padded[self.window_indices].astype(np.float64)
-        parts = windows.reshape(len(windows), -1, layer.groups, layer.weights.shape[-1])
-        return np.moveaxis(parts, 2, 0).reshape(layer.groups, len(windows), layer.depth)
+        parts = windows.reshape(len(windows), -1, groups, layer.weights.shape[-1])
+        return np.moveaxis(parts, 2, 0).reshape(groups, len(windows), layer.depth)
 
 
 def find_matrix_layers(graph: Graph, weight_names: frozenset[str]) -> Iterator[Layer]:
@@ -416,22 +409,19 @@ def find_matrix_layers(graph: Graph, weight_names: frozenset[str]) -> Iterator[L
     weights, if it has more than :data:`_MAX_DEPTH` products in a sum, or if its layout, padding value or bias is not
     supported."""
     flat = flatten_graph(graph)
-    users = [node.inputs[1] for node in flat.nodes if node.op in LAYERS]
+    users = [node.inputs[1] for node in flat.nodes if registry.is_layer(node)]
     for node in flat.nodes:
-        if node.op not in LAYERS or node.inputs[1] not in weight_names or users.count(node.inputs[1]) > 1:
+        if not registry.is_layer(node) or node.inputs[1] not in weight_names or users.count(node.inputs[1]) > 1:
             continue
-        if node.attrs.get("layout") == "NCHW" or node.attrs.get("pad_value", 0):
+        product = registry.product_of(node, flat.types)
+        assert product is not None
+        if product.channel_axis != -1 or product.pad_value:
             continue
         data = flat.consts[node.inputs[1]]
         name = (*node.inputs, "", "")[2]
         bias = np.zeros(len(data), np.float32) if not name else flat.consts.get(name)
         if bias is not None and bias.size == len(data) and data[0].size <= _MAX_DEPTH:
-            groups: int = 1
-            output_size: tuple[int, ...] = (1, 1)
-            if node.op != "dense":
-                groups = flat.types[node.inputs[0]].shape[3] // data.shape[3]
-                output_size = flat.types[node.outputs[0]].shape[1:3]
-            yield Layer(node, data, bias.reshape(-1), groups, (output_size[0], output_size[1]))
+            yield Layer(node, data, bias.reshape(-1), product, flat.types[node.outputs[0]].shape[1:-1])
 
 
 def _draw_random_indices(index_count: int, max_count: int, random: np.random.Generator) -> Array:
@@ -519,7 +509,7 @@ class ChannelUnits:
         if node.attrs.get("activation", "") not in _HOMOGENEOUS_ACTIVATIONS or node.attrs.get("pad_value", 0):
             return False
         return sums_over_all_channels(self.graph, node) or (
-            node.op == "conv2d" and find_channel_links(self.graph, node) is not None
+            registry.is_layer(node) and find_channel_links(self.graph, node) is not None
         )
 
     def rescale_graph(self, unit_factors: Array) -> Graph:

@@ -13,7 +13,7 @@ from microc.ops import registry
 from microc.quantization.calibration_data import storage_of_values_from_input_bytes
 from microc.quantization.integer_scheme import Activation
 from microc.quantization.network_structure import DataFlow, ValueLink, find_loop_invariants, flatten_graph
-from microc.transform.quantised.qdq import LAYERS, find_constant_addition_after, has_integer_form
+from microc.transform.quantised.qdq import find_constant_addition_after, has_integer_form
 from microc.transform.quantised.qdq_values import CHOICES, CLAMPS, JOINS, only_moves_elements
 
 # ---- The result: a record of all quantisation points.
@@ -265,7 +265,7 @@ class _QuantisationPointFinder(DataFlow):
             points.add(self.absorb_following_clamps(self.absorb_fused_constants(node)))
             for operand_index, name in enumerate(node.inputs):
                 if name in self.graph.consts and self.is_float(name) and not self.is_bias_or_table(node, operand_index):
-                    (weights if node.op in LAYERS else constants)[name] = None
+                    (weights if registry.is_layer(node) else constants)[name] = None
         points = self.add_values_of_same_scale(points)
         values = [value for value in self.all_values() if value in points]
         scales = ScaleGroups(self, values, self.wide)
@@ -321,7 +321,7 @@ class _QuantisationPointFinder(DataFlow):
         """Test whether an operand of a node is a bias, or a table whose elements are no quantities, such as indices.
 
         Neither has a scale of its own: a bias has the scale of the sums to which it is added."""
-        return (node.op in LAYERS and operand_index == 2) or (operand_index > 0 and registry.get(node.op).tables)
+        return (registry.is_layer(node) and operand_index == 2) or (operand_index > 0 and registry.get(node.op).tables)
 
     def absorb_fused_constants(self, node: Node) -> str:
         """Return the result of an operator after the constants that are fused with it, and record these results as
@@ -331,7 +331,7 @@ class _QuantisationPointFinder(DataFlow):
         layer normalisation."""
         if node.op == "layer_norm":
             return self.absorb_operators_with_constants(node, "mul", "add")
-        if node.op not in LAYERS:
+        if not registry.is_layer(node):
             return node.outputs[0]
         sum_ = find_constant_addition_after(
             node, self.graph.types[node.inputs[1]].shape[0], self.graph.types, self.only_user
@@ -401,7 +401,7 @@ class _QuantisationPointFinder(DataFlow):
         for node in self.graph.nodes:
             if only_moves_elements(node) or node.op in CLAMPS | CHOICES | JOINS:
                 flows += (ValueLink(name, node.outputs[0]) for name in self.activations(node))
-            elif node.op not in LAYERS and node.op != "loop" and node.outputs[0] in self.recurrent:
+            elif not registry.is_layer(node) and node.op != "loop" and node.outputs[0] in self.recurrent:
                 wide.update(self.activations(node))
         wide |= self.find_requested_16_bits()
         count = -1
@@ -423,7 +423,7 @@ class _QuantisationPointFinder(DataFlow):
             is_requested = node.outputs[0] in self.widened
             wide_values.update(data if is_requested else ())
             follows = (
-                node.op not in LAYERS
+                not registry.is_layer(node)
                 and node.outputs[0] not in self.recurrent
                 and data
                 and wide_values.issuperset(data)
@@ -441,4 +441,4 @@ class _QuantisationPointFinder(DataFlow):
 
     def reads_8_bit_data(self, node: Node) -> bool:
         """Test whether a node is a layer that reads its data in 8 bits."""
-        return node.op in LAYERS and node.outputs[0] not in self.widened
+        return registry.is_layer(node) and node.outputs[0] not in self.widened

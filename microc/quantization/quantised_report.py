@@ -30,7 +30,7 @@ from microc.quantization.quantised_page import (
 from microc.quantization.repairs import Trial
 from microc.quantization.write import Recipe, write_quantised_graph
 from microc.target import Board
-from microc.transform.quantised.qdq import LAYERS, has_integer_form
+from microc.transform.quantised.qdq import has_integer_form
 from microc.transform.quantised.qdq_values import CLAMPS
 
 # ---- Layers of a float network in reports. A layer is an operator of the model with all nodes that are fused with it.
@@ -65,7 +65,7 @@ class ReportedLayer:
     @property
     def weights(self) -> list[str]:
         """Names of the weights of the layer's convolutions and dense products."""
-        return [node.inputs[1] for node in self.nodes if node.op in LAYERS]
+        return [node.inputs[1] for node in self.nodes if registry.is_layer(node)]
 
     @property
     def name(self) -> str:
@@ -73,7 +73,7 @@ class ReportedLayer:
         nodes = self.computing_nodes
         if not nodes:
             return self.values[0]
-        main = next((node for node in nodes if node.op in LAYERS), nodes[0])
+        main = next((node for node in nodes if registry.is_layer(node)), nodes[0])
         return main.loc.name or main.outputs[0]
 
     @property
@@ -196,12 +196,12 @@ def _explain_float_operator(node: Node, flat: Graph, requested_floats: Container
         return ASKED
     if registry.get(node.op).regions:
         return UNSEEN
-    source = flat.producer().get(node.inputs[1]) if node.op in LAYERS else None
+    source = flat.producer().get(node.inputs[1]) if registry.is_layer(node) else None
     if source is not None and source.op == "dequantize" and source.inputs[0] in flat.consts:
         return OPENED
     if has_integer_form(node, flat):
         return BESIDE
-    return COMPUTED if node.op in LAYERS else FORMLESS
+    return COMPUTED if registry.is_layer(node) else FORMLESS
 
 
 # ---- Properties of the data, for warnings: ranges of inputs in the calibration and comparison data, and whether they are pixels

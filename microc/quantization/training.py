@@ -33,7 +33,6 @@ from microc.quantization.integer_scheme import (
 from microc.quantization.quantization_steps import Quantized
 from microc.quantization.repairs import Attempt
 from microc.quantization.write import QuantisedGraph, Recipe, write_quantised_graph
-from microc.transform.quantised.qdq import LAYERS
 from microc.transform.quantised.qdq_values import only_moves_elements
 
 # ---- Conversion of a float graph's operators to PyTorch functions, which have gradients. Operands are those of a single sample.
@@ -371,7 +370,7 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
         _check_trainable(self._graph)
         names = NameSet(())
         self._names: dict[str, str] = {}
-        self._layers = {node.inputs[1]: node for node in self._graph.nodes if node.op in LAYERS}
+        self._layers = {node.inputs[1]: node for node in self._graph.nodes if registry.is_layer(node)}
         for name, data in self._graph.consts.items():
             if data.dtype == np.float32 and data.size > 1:
                 stored = self._recipe.weights.get(name)

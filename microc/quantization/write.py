@@ -12,6 +12,7 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.graph.ir import Attr, Graph, Loc, NameSet, Node, Quant, TensorType
 from microc.graph.match import without_dead_nodes
+from microc.ops import registry
 from microc.ops.attributes import Ties
 from microc.quantization.integer_scheme import Activation, Weight, quantise_array
 from microc.quantization.network_structure import find_quantisable_loop_body, flatten_graph
@@ -19,7 +20,6 @@ from microc.transform.canonicalise import rewrite_layer_norms_to_fixed_point
 from microc.transform.pass_context import PassContext, run_passes
 from microc.transform.quantised import qdq
 from microc.transform.quantised.legalize import convert_requantisation_to_fixed_point
-from microc.transform.quantised.qdq import LAYERS
 from microc.transform.quantised.qdq_values import CLAMPS
 from microc.transform.quantised.weight_types import quantise_dynamic_layers_by_rows
 
@@ -48,7 +48,7 @@ class Recipe:
     def reads_narrowed_data(self, node: Node) -> bool:
         """Test whether a node is a layer that reads its first operand in fewer bits than the operand is stored in."""
         return (
-            node.op in LAYERS
+            registry.is_layer(node)
             and node.inputs[0] in self.storage_of_narrowed
             and node.outputs[0] not in self.wide_results
         )
@@ -151,7 +151,7 @@ class _QuantisedGraphBuilder:
         inputs = [self.real.get(name, name) for name in node.inputs]
         if self.recipe.reads_narrowed_data(node):
             inputs[0] = self.name_of_narrowed_value(node.inputs[0])
-        if node.op in LAYERS:
+        if registry.is_layer(node):
             self.data[node.outputs[0]] = inputs[0]
         return tuple(inputs)
 
@@ -186,9 +186,9 @@ class _QuantisedGraphBuilder:
             operand = integer_graph.types.get(operand_name) if is_removed else None
             if operand is not None and operand.quant == self.recipe.activations[name].quant:
                 yield name, operand_name
-        readers = [node for node in integer_graph.nodes if node.op in LAYERS]
+        readers = [node for node in integer_graph.nodes if registry.is_layer(node)]
         for node in self.graph.nodes:
-            if node.op in LAYERS and self.stored.get(node.inputs[0]) not in integer_graph.types:
+            if registry.is_layer(node) and self.stored.get(node.inputs[0]) not in integer_graph.types:
                 weight = self.stored_constants.get(node.inputs[1])
                 data_names = {reader.inputs[0] for reader in readers if reader.inputs[1] == weight}
                 if len(data_names) == 1 and integer_graph.types[min(data_names)].quant is not None:
@@ -292,7 +292,7 @@ def _dequantise_weights(graph: Graph, recipe: Recipe, names: NameSet) -> Graph:
         body = find_quantisable_loop_body(node)
         if body is not None:
             node = replace(node, attrs={**node.attrs, "body": _dequantise_weights(body, recipe, names)})
-        if node.op in LAYERS and node.inputs[1] in recipe.dynamic_range_weights:
+        if registry.is_layer(node) and node.inputs[1] in recipe.dynamic_range_weights:
             node = replace(node, attrs={**node.attrs, "dynamic": "symmetric"})
         nodes.append(node)
     return quantise_dynamic_layers_by_rows(graph.with_nodes(nodes, types=types, consts=consts))

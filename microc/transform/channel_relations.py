@@ -1,7 +1,7 @@
 """Dependencies between the channels of a node's operands and of its result. A channel is an index along the last axis.
 
-There are three kinds of nodes. A *mixing* node (``dense``, or ``conv2d`` of one group) computes each output channel as
-a sum over all input channels with constant weights, so that any of its input and output channels can be removed. A
+There are three kinds of nodes. A *mixing* node (a layer of one group) computes each output channel as a sum over all
+input channels with constant weights, so that any of its input and output channels can be removed. A
 *linked* node computes each output channel from certain operand channels; linked channels are kept or removed together.
 All other nodes need every channel.
 """
@@ -14,7 +14,7 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
-from microc.ops.convolution.geometry import infer_geometry
+from microc.ops.windows import Product
 
 MOST_CHANNELS = 1 << 22
 """Largest number of channels of all computed values of a graph together. Channels are analysed one by one, so that
@@ -47,9 +47,9 @@ def has_too_many_channels(graph: Graph) -> bool:
 def sums_over_all_channels(graph: Graph, node: Node) -> bool:
     """Test whether a node computes sums over all input channels with constant weights of shape (O, ..., I) and a
     constant bias."""
-    if node.op not in ("conv2d", "dense") or node.attrs.get("layout") == "NCHW" or node.attrs.get("groups", 1) != 1:
-        return False
-    return _has_constant_parameters(graph, node)
+    product = registry.product_of(node, graph.types)
+    mixes = product is not None and product.mixes_channels and product.channel_axis == -1
+    return mixes and _has_constant_parameters(graph, node)
 
 
 def _has_constant_parameters(graph: Graph, node: Node) -> bool:
@@ -69,8 +69,9 @@ def find_channel_links(graph: Graph, node: Node) -> tuple[ChannelLink, ...] | No
         return None
     if registry.get(node.op).elementwise:
         return _link_channels_of_elementwise(graph, node)
-    if node.op == "conv2d":
-        return _link_channels_of_depthwise(graph, node)
+    product = registry.product_of(node, graph.types)
+    if product is not None:
+        return _link_channels_of_depthwise(graph, node, product)
     if node.op == "concat":
         return _link_channels_of_concat(graph, node)
     if node.inputs[0] in graph.consts or not graph.types[node.inputs[0]].shape:
@@ -99,14 +100,14 @@ def _link_channels_of_elementwise(graph: Graph, node: Node) -> tuple[ChannelLink
     return _link_equal_channels(graph, node, *(k for k in computed if channel_count(graph, node.inputs[k]) == count))
 
 
-def _link_channels_of_depthwise(graph: Graph, node: Node) -> tuple[ChannelLink, ...] | None:
+def _link_channels_of_depthwise(graph: Graph, node: Node, product: Product) -> tuple[ChannelLink, ...] | None:
     """Return the link between an input channel of a depthwise convolution and the output channels computed from it."""
-    data, weight = (graph.types[name].shape for name in node.inputs[:2])
-    if node.attrs.get("layout") == "NCHW" or not _has_constant_parameters(graph, node):
+    is_convolution = product.windows and not product.transposed and product.channel_axis == -1
+    if not is_convolution or not _has_constant_parameters(graph, node):
         return None
-    g = infer_geometry(node.attrs, data, weight)
-    every = np.arange(g.out_channels)
-    return (ChannelLink(0, every // (g.out_channels // g.channels), every),) if g.groups == g.channels else None
+    channels, outputs = (channel_count(graph, name) for name in (node.inputs[0], node.outputs[0]))
+    every = np.arange(outputs)
+    return (ChannelLink(0, every // (outputs // channels), every),) if product.groups == channels else None
 
 
 def _link_channels_of_concat(graph: Graph, node: Node) -> tuple[ChannelLink, ...]:

@@ -12,7 +12,6 @@ from microc.base.dtypes import Array
 from microc.graph.ir import Graph, Node, TensorType, fresh_name
 from microc.graph.match import without_dead_nodes
 from microc.ops import registry
-from microc.ops.convolution.geometry import infer_geometry
 from microc.transform.channel_relations import (
     ChannelLink,
     channel_count,
@@ -21,7 +20,7 @@ from microc.transform.channel_relations import (
     sums_over_all_channels,
 )
 from microc.transform.pass_context import Pass, PassContext
-from microc.transform.quantised.integer_ranges import Range, Ranges, compute_value_ranges, has_all_taps_inside_data
+from microc.transform.quantised.integer_ranges import Range, Ranges, compute_value_ranges
 
 # ---- Fold constant channels into the biases of the layers that read them.
 #
@@ -41,7 +40,7 @@ from microc.transform.quantised.integer_ranges import Range, Ranges, compute_val
 
 
 def fold_constant_channels(graph: Graph, context: PassContext) -> Graph:
-    """Fold constant input channels of integer ``conv2d`` and ``dense`` layers into the biases of the layers."""
+    """Fold constant input channels of integer layers into the biases of the layers."""
     ranges = compute_value_ranges(graph)
     graph = _replace_constant_values(graph, ranges)
     types, consts, nodes = dict(graph.types), dict(graph.consts), list(graph.nodes)
@@ -123,11 +122,9 @@ def _find_channels_read_as_constant(graph: Graph, node: Node, channel_constants:
     """Return a mask of the input channels that every kernel tap reads as the same number at every position.
 
     That number is the channel's element of ``channel_constants``: padding, if taps read any, must be equal to it."""
-    if node.op == "dense":
-        return np.ones(channel_constants.shape, np.bool_)
-    g = infer_geometry(node.attrs, graph.types[node.inputs[0]].shape, graph.types[node.inputs[1]].shape)
-    inside = has_all_taps_inside_data(g)
-    return np.asarray(inside | (channel_constants == node.attrs.get("pad_value", 0)))
+    product = registry.product_of(node, graph.types)
+    assert product is not None
+    return np.asarray((not product.reads_padding) | (channel_constants == product.pad_value))
 
 
 CONSTANT_CHANNELS_PASS = Pass("constant_channels", fold_constant_channels, 3)
@@ -279,7 +276,7 @@ class _ChannelRemover:
             return node
         attrs, constants = dict(node.attrs), {}
         out = self.find_parameter_channels(node.outputs[0])
-        if node.op in ("conv2d", "dense"):
+        if registry.is_layer(node):
             constants = self.slice_layer_constants(node, out)
             if attrs.get("groups", 1) != 1:
                 attrs["groups"] = int(self.masks[node.inputs[0]].sum())
@@ -372,7 +369,7 @@ DEAD_CHANNELS_PASS = Pass("dead_channels", eliminate_dead_channels, 3)
 
 
 def merge_duplicate_channels(graph: Graph, context: PassContext) -> Graph:
-    """Let each integer ``conv2d`` and ``dense`` read only the first of several equal input channels."""
+    """Let each integer layer read only the first of several equal input channels."""
     if has_too_many_channels(graph):
         return graph
     types, consts, nodes = dict(graph.types), dict(graph.consts), list(graph.nodes)
@@ -463,7 +460,7 @@ def _bias_as_tuple_of_arrays(graph: Graph, node: Node) -> tuple[Array, ...]:
 
 def _constants_that_differ_by_channel(graph: Graph, node: Node) -> tuple[Array, ...]:
     """Return the constants of a linked node that differ between channels, with the channels as first axis."""
-    if node.op == "conv2d":
+    if registry.is_layer(node):
         return graph.consts[node.inputs[1]], *_bias_as_tuple_of_arrays(graph, node)
     definition, count = registry.get(node.op), channel_count(graph, node.outputs[0])
     names = [name for k, name in enumerate(node.inputs) if name in graph.consts and k not in definition.whole]

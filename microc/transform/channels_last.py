@@ -327,8 +327,8 @@ _POOLS = ("max_pool2d", "avg_pool2d")
 
 
 def padding_rules() -> tuple[Rule, ...]:
-    """Return rules that absorb ``pad`` before conv2d, max_pool2d and avg_pool2d."""
-    return ((P.op("conv2d"), _absorb_pad_in_conv), (P.op(_POOLS), _absorb_pad_in_pool))
+    """Return rules that absorb ``pad`` before convolutions, max_pool2d and avg_pool2d."""
+    return ((P.op(registry.layer_operators()), _absorb_pad_in_conv), (P.op(_POOLS), _absorb_pad_in_pool))
 
 
 def _absorb_pad_in_conv(match: Match) -> Replacement | None:
@@ -336,8 +336,8 @@ def _absorb_pad_in_conv(match: Match) -> Replacement | None:
 
     The padded value must be the real number zero of quantised data (their zero point), or agree with ``pad_value`` of
     plain integers."""
-    pad = _find_absorbable_pad(match)
-    if pad is None:
+    pad, product = _find_absorbable_pad(match), registry.product_of(match.root, match.scope.types)
+    if pad is None or product is None or product.transposed or not product.windows:
         return None
     kind, attrs, value = match.type(pad.inputs[0]), dict(match.root.attrs), pad.attr("value")
     if kind.quant is not None and match.type(match.output).quant is not None:

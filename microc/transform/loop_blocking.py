@@ -87,7 +87,7 @@ def _find_gathered_dense(body: Graph, carried_value_count: int, iteration_count:
     iteration, fixed = body.inputs[0], body.inputs[1 + carried_value_count :]
     users = {name: [node for node in body.nodes if name in node.inputs] for name in body.types}
     for dense in body.nodes:
-        gather = next((n for n in body.nodes if dense.op == "dense" and n.outputs == dense.inputs[:1]), None)
+        gather = next((n for n in body.nodes if registry.is_layer(dense) and n.outputs == dense.inputs[:1]), None)
         if gather is None or gather.op != "gather" or gather.inputs[1] != iteration or gather.inputs[0] not in fixed:
             continue
         data, row = gather.inputs[0], gather.outputs[0]
@@ -124,7 +124,7 @@ def _build_outer_body(loop: Node, layer: _GatheredDense, iterations_per_block: i
         name and write.add_constant(name, body.consts[name], body.types[name].quant) for name in dense.inputs[1:]
     ]
     row = body.types[dense.outputs[0]]
-    sums = write.emit("dense", (rows, *weights), row.quant, row.dtype, **dense.attrs)
+    sums = write.emit(dense.op, (rows, *weights), row.quant, row.dtype, **dense.attrs)
     products = write.emit("reshape", (sums,), row.quant, shape=(iterations_per_block, *row.shape))
     inner, states = _build_inner_body(body, layer, write.types[products]), carried
     fixed = [products if name == layer.data else name for name in fixed]
@@ -252,8 +252,6 @@ SCAN_IN_PLACE_PASS = Pass("scanned_rows", scan_rows_in_place, 2, around=True)
 MIN_REUSING_ROWS = 8
 """Least number of rows of a product for which widening the weights first is worth its cost: each weight is used once
 per row."""
-WIDENED_LAYERS = ("conv2d", "dense")
-"""Operators whose weights are widened."""
 BYTE = 8
 """Number of bits of the weights that are widened."""
 
@@ -270,14 +268,12 @@ def find_widenable_weights(graph: Graph) -> dict[str, QuantisedWeights]:
     Weights of fewer bits are not included, because they are packed to save flash."""
     levels_by_name = {}
     for node in graph.nodes:
-        name = node.inputs[1] if node.op in WIDENED_LAYERS else ""
+        product = registry.product_of(node, graph.types)
+        if product is None or not product.mixes_channels:
+            continue
+        name = node.inputs[1]
         array = graph.consts.get(name)
-        if (
-            array is None
-            or array.dtype != "float32"
-            or node.attrs.get("groups", 1) != 1
-            or _count_rows(graph, node) < MIN_REUSING_ROWS
-        ):
+        if array is None or array.dtype != "float32" or _count_rows(graph, node) < MIN_REUSING_ROWS:
             continue
         levels = recover_quantised_weights(array.reshape(len(array), -1))
         if levels is not None and levels.scales.shape[1] == 1 and smallest_bit_width(levels.values) == BYTE:

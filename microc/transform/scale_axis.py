@@ -17,24 +17,22 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.graph.ir import Attr, Graph, Node
 from microc.graph.match import Match, P, Replacement, Rule, Scope, rewrite
-from microc.ops.convolution.geometry import infer_geometry
+from microc.ops import registry
 from microc.ops.matrix.gemm import recover_quantised_weights
 from microc.transform.pass_context import Pass, PassContext
-from microc.transform.quantised.integer_ranges import has_all_taps_inside_data
 
 # ---- Rules that fold per-channel factors and terms, such as batch normalisation, into the preceding layer.
-
-_LAYER = P.op(("conv2d", "dense"), attrs={"activation": "", "out_dtype": ""}, name="layer")
-"""Pattern of a layer without activation whose result has the dtype of its data."""
 
 
 def scale_folding_rules() -> tuple[Rule, ...]:
     """Return rules that fold add, sub, mul and div by a per-channel constant into the preceding float layer."""
+    # Layers without activation whose results have the dtype of their data.
+    layer = P.op(registry.layer_operators(), attrs={"activation": "", "out_dtype": ""}, name="layer")
     return (
-        (P.op("add", _LAYER, P.const("c"), commutative=True), _fold_following_add),
-        (P.op("sub", _LAYER, P.const("c")), _fold_following_sub),
-        (P.op("mul", _LAYER, P.const("c"), commutative=True), _fold_following_mul),
-        (P.op("div", _LAYER, P.const("c")), _fold_following_div),
+        (P.op("add", layer, P.const("c"), commutative=True), _fold_following_add),
+        (P.op("sub", layer, P.const("c")), _fold_following_sub),
+        (P.op("mul", layer, P.const("c"), commutative=True), _fold_following_mul),
+        (P.op("div", layer, P.const("c")), _fold_following_div),
     )
 
 
@@ -63,7 +61,10 @@ def _fold_into_layer(match: Match, factor: Array | float, term: Array | float) -
     layer = match.nodes["layer"]
     data, weight, bias = (*layer.inputs, "")[:3]
     consts = match.scope.consts
-    if weight not in consts or (bias and bias not in consts) or not _is_constant_per_channel(match, layer):
+    product = registry.product_of(layer, match.scope.types)
+    if product is None or product.transposed or not _is_constant_per_channel(match, layer, product.channel_axis):
+        return None
+    if weight not in consts or (bias and bias not in consts):
         return None
     weights = consts[weight]
     if weights.dtype != np.float32 or match.type(data).dtype != "float32":
@@ -88,13 +89,12 @@ def _fold_into_layer(match: Match, factor: Array | float, term: Array | float) -
     return match.replacement()
 
 
-def _is_constant_per_channel(match: Match, layer: Node) -> bool:
+def _is_constant_per_channel(match: Match, layer: Node, channel_axis: int) -> bool:
     """Test whether the constant varies along the layer's channels only and does not change the shape of the result."""
     layer_type, result, shape = match.type(layer.outputs[0]), match.type(match.output), match.const("c").shape
     if layer_type.shape != result.shape or len(shape) > len(layer_type.shape):
         return False
-    channel = -3 if layer.attrs.get("layout") == "NCHW" else -1
-    return all(extent == 1 or axis - len(shape) == channel for axis, extent in enumerate(shape))
+    return all(extent == 1 or axis - len(shape) == channel_axis for axis, extent in enumerate(shape))
 
 
 # ---- Rules that fold per-channel factors and terms into the following float layer.
@@ -115,8 +115,6 @@ def _is_constant_per_channel(match: Match, layer: Node) -> bool:
 # TVM calls this FoldScaleAxis, in forward direction. The backward direction, into the preceding layer, is
 # :func:`scale_folding_rules`.
 
-FOLDED_LAYERS = ("conv2d", "dense")
-"""Operators into whose weights and bias constants are folded."""
 _LINEAR = ("avg_pool2d", "pad", "reshape")
 """Operators through which any factor can move."""
 _POSITIVE = ("relu", "max_pool2d")
@@ -126,8 +124,9 @@ _TERMS = ("add", "sub")
 
 
 def fold_scale_axis(graph: Graph, context: PassContext) -> Graph:
-    """Fold ``mul``, ``div``, ``add`` and ``sub`` by constants into the following ``conv2d`` or ``dense``."""
-    return rewrite(graph, ((P.op(FOLDED_LAYERS), _fold_preceding_term), (P.op(FOLDED_LAYERS), _fold_preceding_factor)))
+    """Fold ``mul``, ``div``, ``add`` and ``sub`` by constants into the following layer."""
+    layer = P.op(registry.layer_operators())
+    return rewrite(graph, ((layer, _fold_preceding_term), (layer, _fold_preceding_factor)))
 
 
 def _fold_preceding_term(match: Match) -> Replacement | None:
@@ -202,7 +201,8 @@ def find_constant_path(match: Match, combining_operators: Sequence[str], passed_
     are_constant = all(name in scope.consts for name in layer.inputs[1:] if name)
     if not are_constant or scope.consts[layer.inputs[1]].dtype.kind != "f":
         return []
-    if layer.attrs.get("dynamic") or layer.attrs.get("layout", "NHWC") != "NHWC":
+    product = registry.product_of(layer, scope.types)
+    if product is None or product.transposed or product.channel_axis != -1 or layer.attrs.get("dynamic"):
         return []
     path: list[Node] = []
     value = layer.inputs[0]
@@ -311,12 +311,8 @@ def _reshape_to_broadcast_to_weights(channel_vector: Array, weights: Array, laye
 def reads_no_padding(match: Match) -> bool:
     """Test whether the layer never reads padding."""
     layer = match.root
-    if layer.op == "dense":
-        return True
-    if layer.attrs.get("open"):
-        return False
-    g = infer_geometry(layer.attrs, match.type(layer.inputs[0]).shape, match.type(layer.inputs[1]).shape)
-    return has_all_taps_inside_data(g)
+    product = registry.product_of(layer, match.scope.types)
+    return product is not None and not product.reads_padding and not layer.attrs.get("open")
 
 
 PASS = Pass("scale_axis", fold_scale_axis, 3)
@@ -349,15 +345,15 @@ def fold_scales(graph: Graph, context: PassContext) -> Graph:
         graph,
         (
             sink_reversals,
-            (P.op(FOLDED_LAYERS), _fold_factors_of_raw_input),
-            (P.op(FOLDED_LAYERS), _reverse_weight_channels),
+            (P.op(registry.layer_operators()), _fold_factors_of_raw_input),
+            (P.op(registry.layer_operators()), _reverse_weight_channels),
         ),
     )
 
 
 def fold_shifts(graph: Graph, context: PassContext) -> Graph:
     """Fold means that are subtracted from raw inputs into the biases of layers."""
-    return rewrite(graph, ((P.op(FOLDED_LAYERS), _fold_means_of_raw_input),))
+    return rewrite(graph, ((P.op(registry.layer_operators()), _fold_means_of_raw_input),))
 
 
 def round_input_means(graph: Graph, context: PassContext) -> Graph:
@@ -366,7 +362,7 @@ def round_input_means(graph: Graph, context: PassContext) -> Graph:
 
     If the layer reads padding, means are rounded only if that changes them by at most half an integer: the padding at
     the border is wrong by this amount."""
-    return rewrite(graph, ((P.op(FOLDED_LAYERS), _round_means_of_raw_input),))
+    return rewrite(graph, ((P.op(registry.layer_operators()), _round_means_of_raw_input),))
 
 
 # ---------------------------------------------------------------- factors and means
@@ -486,10 +482,10 @@ def _reverses_channels(match: Match, node: Node) -> bool:
 
 def _can_reverse_weights(scope: Scope, layer: Node) -> bool:
     """Test whether the input channels of a layer's weights can be reversed."""
-    reads_all_channels = layer.op == "dense" or (
-        layer.attrs.get("layout") == "NHWC" and layer.attrs.get("groups", 1) == 1
-    )
-    return reads_all_channels and layer.inputs[1] in scope.consts and scope.has_only_one_reader(layer.inputs[1])
+    product = registry.product_of(layer, scope.types)
+    if product is None or not product.mixes_channels or product.channel_axis != -1:
+        return False
+    return layer.inputs[1] in scope.consts and scope.has_only_one_reader(layer.inputs[1])
 
 
 def _reaches_reversible_layer(match: Match, value: str) -> bool:
@@ -499,7 +495,7 @@ def _reaches_reversible_layer(match: Match, value: str) -> bool:
     readers = scope.readers.get(value, ())
     if len(readers) != 1 or not scope.has_only_one_reader(value) or readers[0].inputs[0] != value:
         return False
-    if readers[0].op in FOLDED_LAYERS:
+    if registry.is_layer(readers[0]):
         return _can_reverse_weights(scope, readers[0])
     is_elementwise = readers[0].attrs.get("axis") is None and all(
         name in scope.consts for name in readers[0].inputs[1:]

@@ -210,7 +210,7 @@ def transpose_rules() -> tuple[Rule, ...]:
         (P.op("transpose", P.const("x")), _transpose_constant),
         (P.op("reshape", _MOVED), _sink_transpose_through_reshape),
         (P.op(axis_independent_operators()), _sink_transpose_through_operator),
-        (P.op("dense"), _fold_transpose_into_dense_weight),
+        (P.op(registry.layer_operators()), _fold_transpose_into_dense_weight),
     )
 
 
@@ -428,6 +428,9 @@ def _fold_transpose_into_dense_weight(match: Match) -> Replacement | None:
     flat = match.scope.producer(data)
     moved = match.scope.producer(flat.inputs[0]) if flat is not None and flat.op == "reshape" else None
     weights, kind = match.scope.consts.get(weight), match.type(weight)
+    product = registry.product_of(match.root, match.scope.types)
+    if product is None or product.windows:
+        return None
     if moved is None or moved.op != "transpose" or weights is None or (kind.quant and kind.quant.axis not in (None, 0)):
         return None
     rows, columns = match.type(data).shape
@@ -447,5 +450,5 @@ def _fold_transpose_into_dense_weight(match: Match) -> Replacement | None:
         f"{data}.moved",
     )
     operand = match.constant(f"{weight}.moved", permuted_weights, kind)
-    match.emit("dense", (view, operand, *bias), match.root.attrs)
+    match.emit(match.root.op, (view, operand, *bias), match.root.attrs)
     return match.replacement()

@@ -119,7 +119,6 @@ def _board_families(board: Board) -> set[str]:
 # layers compute in floats.
 
 _SHOWN = 8  # maximum number of layers whose reasons are reported
-_PRODUCTS = ("conv2d", "conv2d_transpose", "dense")
 
 
 def with_math_features(target: Target, options: Options) -> Target:
@@ -180,7 +179,7 @@ def _count_double_weights(graph: Graph) -> int:
     names = {
         node.inputs[1]
         for node in graph.nodes
-        if node.op in _PRODUCTS and dtypes.nbytes(graph.types[node.inputs[0]].dtype) == 1
+        if registry.is_layer(node) and dtypes.nbytes(graph.types[node.inputs[0]].dtype) == 1
     }
     return sum(graph.types[name].size for name in names & graph.consts.keys() if graph.types[name].dtype == "int16")
 

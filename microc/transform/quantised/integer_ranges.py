@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
@@ -17,7 +16,7 @@ from microc.base.immutable import frozen
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.attributes import Multiplier
-from microc.ops.convolution.geometry import Geometry, infer_geometry
+from microc.ops.windows import Product
 from microc.transform.channel_relations import has_too_many_channels
 from microc.transform.pass_context import Pass, PassContext
 
@@ -68,7 +67,8 @@ def compute_value_ranges(graph: Graph) -> Ranges:
         _record_range(ranges, name, graph.types[name], None)
     for node in graph.nodes:
         definition = registry.get(node.op)
-        rule = _RULES.get(node.op, _range_of_elementwise if definition.elementwise else None)
+        general = _range_of_elementwise if definition.elementwise else _range_of_product if definition.product else None
+        rule = _RULES.get(node.op, general)
         sole = rule is not None and len(node.outputs) == 1
         range_ = rule(graph, node, ranges) if rule is not None and sole else None
         for name in filter(None, node.outputs):
@@ -93,29 +93,6 @@ def _record_range(ranges: Ranges, value_name: str, tensor_type: TensorType, rang
 # ---------------------------------------------------------------- sums of products
 
 
-def find_distinct_tap_spans(geometry: Geometry) -> tuple[Array, Array]:
-    """Return the distinct spans (first tap, last tap + 1) of kernel taps that windows read inside the data.
-
-    The result is an array (R, 2) for R spans of rows, and an array (S, 2) for S spans of columns."""
-    axes = []
-    for axis, (size, count) in enumerate(
-        ((geometry.height, geometry.out_height), (geometry.width, geometry.out_width))
-    ):
-        first = np.arange(count) * geometry.strides[axis] - geometry.padding[axis]
-        ends = (-(first // geometry.dilation[axis]), -((first - size) // geometry.dilation[axis]))
-        spans = np.clip(np.stack(ends, axis=1), 0, geometry.kernel[axis])
-        axes.append(np.unique(spans, axis=0, return_index=True)[0])  # without return_index numpy.ma is imported
-    return axes[0], axes[1]
-
-
-def has_all_taps_inside_data(geometry: Geometry) -> bool:
-    """Test whether no window of the convolution reads padding."""
-    return all(
-        bool((spans == (0, count)).all())
-        for spans, count in zip(find_distinct_tap_spans(geometry), geometry.kernel, strict=True)
-    )
-
-
 def _bound_weighted_sums(weights: Array, low: Array, high: Array) -> tuple[Array, Array]:
     """Return the least and the greatest sum of weights * x over the last axis, where low <= x <= high.
 
@@ -134,38 +111,32 @@ def _find_constant_bias(graph: Graph, node: Node) -> Array | int | None:
     return graph.consts[name].astype(np.int64).reshape(-1) if name else 0
 
 
-def _range_of_convolution(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
-    """Return the range of a convolution's sums, from interval arithmetic for each set of taps that read data."""
-    data, bias = ranges.get(node.inputs[0]), _find_constant_bias(graph, node)
-    if node.inputs[1] not in graph.consts or data is None or bias is None or node.attrs.get("layout") == "NCHW":
+def _range_of_product(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
+    """Return the range of a layer's sums, from interval arithmetic for each set of taps that read data."""
+    data, bias, product = ranges.get(node.inputs[0]), _find_constant_bias(graph, node), _find_product(graph, node)
+    if node.inputs[1] not in graph.consts or data is None or bias is None or product is None:
+        return None
+    spans = [axis.distinct_tap_spans() for axis in product.windows]
+    if prod(len(span) * axis.taps for span, axis in zip(spans, product.windows, strict=True)) > _MOST_TAPS:
         return None
     weights = graph.consts[node.inputs[1]].astype(np.int64)
-    g = infer_geometry(node.attrs, graph.types[node.inputs[0]].shape, weights.shape)
-    group = np.arange(g.out_channels) // (g.out_channels // g.groups)
-    low, high = (x.reshape(g.groups, -1)[group][:, None, None] for x in (data.low, data.high))
+    weights = weights.reshape(len(weights), -1, weights.shape[-1])  # (output channels, taps, input channels of a group)
+    group = np.arange(len(weights)) // (len(weights) // product.groups)
+    low, high = (x.reshape(product.groups, -1)[group][:, None] for x in (data.low, data.high))
     inside = _bound_weighted_sums(weights, low, high)
-    outside = weights.sum(axis=-1) * node.attrs.get("pad_value", 0)
-    spans = find_distinct_tap_spans(g)
-    if math.prod(len(span) * count for span, count in zip(spans, g.kernel, strict=True)) > _MOST_TAPS:
-        return None
-    rows, columns = (
-        (span[:, :1] <= np.arange(count)) & (np.arange(count) < span[:, 1:])
-        for span, count in zip(spans, g.kernel, strict=True)
-    )
-    sets = (rows[:, None, :, None] & columns[None, :, None, :]).reshape(-1, *g.kernel)
-    least, most = (
-        np.einsum("pyx,oyx->po", sets, part) + np.einsum("pyx,oyx->po", ~sets, outside) + bias for part in inside
-    )
+    outside = weights.sum(axis=-1) * product.pad_value
+    sets = np.ones((1, 1), np.bool_)
+    for span, axis in zip(spans, product.windows, strict=True):
+        mask = (span[:, :1] <= np.arange(axis.taps)) & (np.arange(axis.taps) < span[:, 1:])
+        sets = np.kron(sets, mask)
+    least, most = (sets @ part.T + ~sets @ outside.T + bias for part in inside)
     return Range(least.min(axis=0), most.max(axis=0))
 
 
-def _range_of_dense(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
-    """Return the range of the sums of a dense layer with constant weights, from interval arithmetic."""
-    data, bias = ranges.get(node.inputs[0]), _find_constant_bias(graph, node)
-    if node.inputs[1] not in graph.consts or data is None or bias is None:
-        return None
-    least, most = _bound_weighted_sums(graph.consts[node.inputs[1]].astype(np.int64), data.low, data.high)
-    return Range(least + bias, most + bias)
+def _find_product(graph: Graph, node: Node) -> Product | None:
+    """Return the product that a node computes if its sums are over taps of windows and its channels are the last axis."""
+    product = registry.product_of(node, graph.types)
+    return None if product is None or product.transposed or product.channel_axis != -1 else product
 
 
 # ---------------------------------------------------------------- elementwise
@@ -324,8 +295,6 @@ def _range_of_concat(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
 
 _RULES: Mapping[str, _Rule] = MappingProxyType(
     {
-        "conv2d": _range_of_convolution,
-        "dense": _range_of_dense,
         "lookup": _range_of_lookup,
         "avg_pool2d": _range_of_average_or_maximum,
         "max_pool2d": _range_of_average_or_maximum,

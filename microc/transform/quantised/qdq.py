@@ -96,11 +96,11 @@ def find_constant_addition_after(
 
     The addition must be the only reader of the layer's result, or of its reshaped result. ``find_only_reader`` returns
     the only reader of a value, or None."""
-    value, axis = node.outputs[0], -1
-    user = find_only_reader(value)
-    if node.op == "conv2d":
-        axis = {"NCHW": -3}.get(node.attr("layout"), -1)
-    elif user is not None and user.op == "reshape" and types[user.outputs[0]].shape[-1:] == (output_channel_count,):
+    product, value = registry.product_of(node, types), node.outputs[0]
+    assert product is not None
+    user, axis = find_only_reader(value), product.channel_axis
+    is_reshaped = user is not None and user.op == "reshape" and (product.transposed or not product.windows)
+    if user is not None and is_reshaped and types[user.outputs[0]].shape[-1:] == (output_channel_count,):
         value = user.outputs[0]
         user = find_only_reader(value)
     if user is None or user.op != "add" or user.attrs.get("activation", "") or user.inputs.count(value) != 1:
@@ -215,8 +215,6 @@ def _find_clamp_limits_as_integers(node: Node, tensor_type: TensorType) -> tuple
 # - relu and clip commute with quantize, because rounding is monotone;
 # - therefore an operator whose only reader is quantize, perhaps after such operators, may itself compute integers.
 
-LAYERS = frozenset(("conv2d", "conv2d_transpose", "dense"))
-"""Layers with constant weights, which may have one scale per output channel, and a bias."""
 _BINARY = frozenset(("add", "sub", "mul", "div", "squared_difference", "matmul", "prelu"))
 """Operators on two quantised operands."""
 _MIXED = frozenset(("matmul", "prelu"))
@@ -245,7 +243,7 @@ def _recognise_layers_of_graph(graph: Graph) -> Graph:
 def has_integer_form(node: Node, graph: Graph) -> bool:
     """Test whether a float operator between ``dequantize`` and ``quantize`` becomes an integer operator, if its dtypes
     allow it."""
-    if node.op in LAYERS:
+    if registry.is_layer(node):
         return node.inputs[1] in graph.consts
     return node.op in _BINARY | _UNARY | CHOICES | JOINS | {"layer_norm"} or is_unary_function(node)
 
@@ -292,7 +290,7 @@ class _QdqRecogniser(QdqGraphBuilder):
             is_rewritten = self.visit_arithmetic_operator(node, self.find_integer_operands(node, sources))
         elif first is None:
             is_rewritten = False
-        elif node.op in LAYERS:
+        elif registry.is_layer(node):
             is_rewritten = self.visit_weighted_layer(node)
         elif node.op in _COMPARISONS | _SEARCHES:
             is_rewritten = self.visit_comparison_operator(node, [name for name in sources if name])
