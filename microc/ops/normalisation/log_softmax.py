@@ -40,6 +40,7 @@ from microc.ops.arithmetic import TIR, Rewrite, is_quantised, legalize_in_float,
 from microc.ops.attributes import SCALED, SURFACE, Multiplier, Rounding, integer
 from microc.ops.constants import POSITIVE, CheckedNode, NumberUse, OperandBounds
 from microc.ops.elementwise.scalar_functions import build_exp_of_negative
+from microc.ops.normalisation.norms import infer_rows
 from microc.ops.normalisation.softmax import SUM_BITS, compute_exponential_table, int32_headroom
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_along_axis
 from microc.tir import ir
@@ -86,20 +87,6 @@ def log_q5_26(z: Any, bind_to_name: Callable[[Any], Any], arith: Arith[Any]) -> 
 # ---------------------------------------------------------------- floats
 
 
-def _infer_log_softmax_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    tensor_type = types[0]
-    if (
-        not tensor_type.shape
-        or 0 in tensor_type.shape
-        or (tensor_type.dtype != "float32" and tensor_type.quant is None)
-    ):
-        raise ModelError(
-            f"log_softmax: the data have an unsupported type; got {tensor_type.dtype} {tensor_type.shape}, expected float32 "
-            "or quantised integers, one axis at least and none empty"
-        )
-    return (TensorType(tensor_type.shape, tensor_type.dtype),)
-
-
 def _evaluate_log_softmax_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0].astype(np.float64)
     centred = x - x.max(axis=-1, keepdims=True)
@@ -126,18 +113,23 @@ def _legalize_log_softmax(node: Node, graph: Graph) -> Legalized | None:
     exact = source.dtype == result.dtype == "int8" and result.quant == _RESULT
     if node.attr("rounding") == Rounding.EVEN or not exact or source.shape[-1] >= 1 << SUM_BITS:
         return legalize_in_float(node, graph)
-    scale = float(np.float32(per_tensor_quant(node, graph, node.inputs[0])[0]))
-    powers = compute_exponential_table(scale, 1.0, Multiplier.DOUBLE)
-    mantissa, shift = quantize_multiplier(min(scale * (1 << 26), float(INT32_MAX)), 31)
+    attrs, tables = _qlog_softmax_tables(float(np.float32(per_tensor_quant(node, graph, node.inputs[0])[0])))
+    rewrite = Rewrite(node, graph)
+    names = [rewrite.add_constant(stem, table) for stem, table in zip(("powers", "reals"), tables, strict=True)]
+    rewrite.emit("qlog_softmax", (*node.inputs, *names), node.outputs, attrs)
+    return rewrite.legalized()
+
+
+def _qlog_softmax_tables(in_scale: float) -> tuple[Mapping[str, Attr], tuple[Array, Array]]:
+    """Return ``(attributes, tables)`` of ``qlog_softmax`` for data of scale ``in_scale``."""
+    powers = compute_exponential_table(in_scale, 1.0, Multiplier.DOUBLE)
+    mantissa, shift = quantize_multiplier(min(in_scale * (1 << 26), float(INT32_MAX)), 31)
     radius = math.floor(math.ldexp(31 << 26, -shift))
     distances = np.maximum(-np.arange(256, dtype=np.int64), -radius)
-    reals = np.asarray(multiply_double_rounding(distances, mantissa, shift, NUMPY))
+    reals = np.asarray(multiply_double_rounding(distances, mantissa, shift, NUMPY)).astype(np.int32)
     divisor, right = quantize_multiplier(float(1 << (31 - shift)) / mantissa)
     attrs: Mapping[str, Attr] = {"least": -radius - 1, "multiplier": divisor, "shift": right}
-    rewrite = Rewrite(node, graph)
-    tables = (rewrite.add_constant("powers", powers), rewrite.add_constant("reals", reals.astype(np.int32)))
-    rewrite.emit("qlog_softmax", (*node.inputs, *tables), node.outputs, attrs)
-    return rewrite.legalized()
+    return attrs, (powers, reals)
 
 
 def _make_log_softmax_test_cases() -> Iterable[Case]:
@@ -249,21 +241,15 @@ def _table_minus_log_overflow_message(reals: Array, attrs: Mapping[str, Any]) ->
 
 def _make_qlog_softmax_test_cases() -> Iterable[Case]:
     for scale in (0.1, 0.5, 0.004):
-        powers = compute_exponential_table(scale, 1.0, Multiplier.DOUBLE)
-        mantissa, shift = quantize_multiplier(scale * (1 << 26))
-        radius = math.floor(math.ldexp(31 << 26, -shift))
-        distances = np.maximum(-np.arange(256, dtype=np.int64), -radius)
-        reals = np.asarray(multiply_double_rounding(distances, mantissa, shift, NUMPY)).astype(np.int32)
-        divisor, right = quantize_multiplier(float(1 << (31 - shift)) / mantissa)
-        attrs: Mapping[str, Attr] = {"least": -radius - 1, "multiplier": divisor, "shift": right}
+        attrs, tables = _qlog_softmax_tables(scale)
         types = (TensorType((4, 9), "int8"), TensorType((256,), "int32"), TensorType((256,), "int32"))
-        yield Case(attrs, types, (1, 2), (None, powers, reals), name=f"{scale}")
+        yield Case(attrs, types, (1, 2), (None, *tables), name=f"{scale}")
 
 
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "log_softmax",
-        infer=_infer_log_softmax_types,
+        infer=lambda attrs, types: infer_rows("log_softmax", types[0]),
         reference=_evaluate_log_softmax_reference,
         compute=_compute_log_softmax,
         cases=_make_log_softmax_test_cases,

@@ -62,18 +62,16 @@ _MOST_DEPTH = 1 << 15
 """Largest number of elements in a row whose sum of squares fits 31 bits."""
 
 
-def _infer_l2_normalize_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    tensor_type = types[0]
-    if (
-        not tensor_type.shape
-        or 0 in tensor_type.shape
-        or (tensor_type.dtype != "float32" and tensor_type.quant is None)
-    ):
+def infer_rows(op_name: str, tensor_type: TensorType) -> tuple[TensorType, ...]:
+    """Return the type of the result, which is that of the data; raise ModelError unless these are rows of float32 or of
+    quantised integers."""
+    shape = tensor_type.shape
+    if not shape or 0 in shape or (tensor_type.dtype != "float32" and tensor_type.quant is None):
         raise ModelError(
-            f"l2_normalize: the data have an unsupported type; got {tensor_type.dtype} {tensor_type.shape}, expected "
-            "float32 or quantised integers, one axis at least and none empty"
+            f"{op_name}: the data have an unsupported type; got {tensor_type.dtype} {shape}, expected float32 or quantised "
+            "integers, one axis at least and none empty"
         )
-    return (TensorType(tensor_type.shape, tensor_type.dtype),)
+    return (TensorType(shape, tensor_type.dtype),)
 
 
 def _evaluate_l2_normalize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
@@ -211,7 +209,7 @@ def _make_ql2_normalize_test_cases() -> Iterable[Case]:
 L2_NORMALIZE_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "l2_normalize",
-        infer=_infer_l2_normalize_types,
+        infer=lambda attrs, types: infer_rows("l2_normalize", types[0]),
         reference=_evaluate_l2_normalize_reference,
         compute=_compute_l2_normalize,
         cases=_make_l2_normalize_test_cases,

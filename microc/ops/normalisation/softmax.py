@@ -86,13 +86,17 @@ def _infer_qsoftmax_types(attrs: Mapping[str, Any], types: Sequence[TensorType])
             f"qsoftmax: the data have an unsupported type; got {x.dtype} {x.shape}, expected int8 or uint8 of one axis at "
             "least"
         )
-    if table.shape != (256,) or table.dtype != "int32":
-        raise ModelError(
-            f"qsoftmax: the table of exponentials must be int32 of shape (256,); got {table.dtype} {table.shape}"
-        )
+    _check_table("qsoftmax", table)
     if not 0 < x.shape[-1] < 1 << SUM_BITS:
         raise ModelError(f"qsoftmax: too few or too many classes; got {x.shape[-1]}, expected 1..{(1 << SUM_BITS) - 1}")
     return (TensorType(x.shape, attrs["out_dtype"]),)
+
+
+def _check_table(op_name: str, table: TensorType) -> None:
+    if table.shape != (256,) or table.dtype != "int32":
+        raise ModelError(
+            f"{op_name}: the table of exponentials must be int32 of shape (256,); got {table.dtype} {table.shape}"
+        )
 
 
 def row_reciprocal(exponential_sum: Any, headroom: Any, arith: Arith[Any]) -> Any:
@@ -118,7 +122,7 @@ def _unclamped_probability(exponential: Any, reciprocal: Any, headroom: Any, out
 
 def _evaluate_qsoftmax_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, table = (array.astype(np.int64) for array in arrays)
-    powers = table[x.max(axis=-1, keepdims=True) - x]
+    powers = _look_up_exponentials(x, table)
     total = numerics.shift_right_half_up(powers, SUM_BITS).sum(axis=-1, keepdims=True)
     headroom = int32_headroom(total, 31 - SUM_BITS, NUMPY)
     result = _unclamped_probability(powers, row_reciprocal(total, headroom, NUMPY), headroom, attrs["out_dtype"], NUMPY)
@@ -134,17 +138,25 @@ def build_row_maxima(x: te.Tensor, rows: int, classes: int, lowest_value: int) -
     )
 
 
-def _compute_qsoftmax(call: OpCall) -> te.Tensor:
-    """Build the stages ``largest``, ``total``, ``headroom`` and ``scale`` of each row, then ``softmax``."""
+def _look_up_exponentials(data: Array, table: Array) -> Array:
+    """Return the entries of ``table`` at the distances of bytes from the largest number of their row."""
+    return np.asarray(table[data.max(axis=-1, keepdims=True) - data])
+
+
+def _build_exponentials(call: OpCall) -> tuple[int, int, Callable[[Expr, Expr], Expr]]:
+    """Build the stage ``largest`` of bytes; return the number of rows, that of classes, and the function that builds the
+    table's entry at the distance of element (row, class) from the largest number of its row."""
     data, table_operand = call.present
-    shape, out_dtype = data.type.shape, call.attrs["out_dtype"]
-    rows, classes = prod(shape[:-1]), shape[-1]
+    rows, classes = prod(data.type.shape[:-1]), data.type.shape[-1]
     x, table = data.tensor((rows, classes)), table_operand.tensor()
     largest = build_row_maxima(x, rows, classes, dtypes.int_range(data.type.dtype)[0])
-    j = te.reduce_axis(classes, "j")
+    return rows, classes, lambda n, c: table[largest[n] - ir.cast("int32", x[n, c])]
 
-    def build_exponential(n: Expr, c: Expr) -> Expr:
-        return table[largest[n] - ir.cast("int32", x[n, c])]
+
+def _compute_qsoftmax(call: OpCall) -> te.Tensor:
+    """Build the stages ``largest``, ``total``, ``headroom`` and ``scale`` of each row, then ``softmax``."""
+    (rows, classes, build_exponential), out_dtype = _build_exponentials(call), call.attrs["out_dtype"]
+    j = te.reduce_axis(classes, "j")
 
     def build_exponential_sum(n: Expr) -> Expr:
         return te.sum_reduce(numerics.shift_right_half_up(build_exponential(n, j.var), SUM_BITS), j)
@@ -386,10 +398,7 @@ def _infer_qsoftmax_scaled_types(attrs: Mapping[str, Any], types: Sequence[Tenso
             f"qsoftmax_scaled: the data have an unsupported type; got {x.dtype} {x.shape}, expected int8 or uint8 in rows "
             f"of 1..{MOST_CLASSES}"
         )
-    if table.shape != (256,) or table.dtype != "int32":
-        raise ModelError(
-            f"qsoftmax_scaled: the table of exponentials must be int32 of shape (256,); got {table.dtype} {table.shape}"
-        )
+    _check_table("qsoftmax_scaled", table)
     return (TensorType(x.shape, attrs["out_dtype"]),)
 
 
@@ -406,7 +415,7 @@ def _product_right_shift(headroom: Any, attrs: Mapping[str, Any]) -> Any:
 
 def _evaluate_qsoftmax_scaled_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, table = (array.astype(np.int64) for array in arrays)
-    powers = table[x.max(axis=-1, keepdims=True) - x]
+    powers = _look_up_exponentials(x, table)
     total = powers.sum(axis=-1, keepdims=True)
     headroom = int32_headroom(total, exponential_fraction_bits(x.shape[-1]), NUMPY)
     product = doubling_high_mul(powers, _row_multiplier(total, headroom, attrs, NUMPY), NUMPY)
@@ -417,15 +426,8 @@ def _evaluate_qsoftmax_scaled_reference(attrs: Mapping[str, Any], arrays: Sequen
 def _compute_qsoftmax_scaled(call: OpCall) -> te.Tensor:
     """Build the stages ``largest``, ``total``, ``headroom``, ``multiplier`` and ``shift`` of each row, then
     ``softmax``."""
-    data, table_operand = call.present
-    shape, attrs = data.type.shape, call.attrs
-    rows, classes = prod(shape[:-1]), shape[-1]
-    x, table = data.tensor((rows, classes)), table_operand.tensor()
-    largest = build_row_maxima(x, rows, classes, dtypes.int_range(data.type.dtype)[0])
+    (rows, classes, build_exponential), attrs = _build_exponentials(call), call.attrs
     bits, j = exponential_fraction_bits(classes), te.reduce_axis(classes, "j")
-
-    def build_exponential(n: Expr, c: Expr) -> Expr:
-        return table[largest[n] - ir.cast("int32", x[n, c])]
 
     total = te.compute((rows,), lambda n: te.sum_reduce(build_exponential(n, j.var), j), "total", ("n",))
     headroom = te.compute((rows,), lambda n: int32_headroom(total[n], bits, TIR), "headroom", ("n",))
