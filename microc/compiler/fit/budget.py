@@ -301,13 +301,7 @@ def io_bytes(module: Module) -> int:
 
 def count_macs(graph: Graph) -> int:
     """Count the multiply-accumulates of one inference."""
-    total = 0
-    for node in graph.nodes:
-        definition = registry.get(node.op)
-        if definition.macs is not None:
-            ins = [graph.types[name] for name in node.inputs if name]
-            total += definition.macs(node.attrs, ins, [graph.types[name] for name in node.outputs])
-    return total
+    return sum(node_macs(graph, node) for node in graph.nodes)
 
 
 def list_goals_to_try(graph: Graph, options: Options, target: Target) -> tuple[Goal, ...]:
