@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
+from types import MappingProxyType
+from typing import TypeVar
 
 import numpy as np
 
@@ -15,7 +17,8 @@ from microc.base.immutable import frozen
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.graph_builder import Operands
 from microc.frontend.model_limits import MAX_STORED, check_shape, infer_types
-from microc.frontend.onnx.file import OnnxFile, Operator
+from microc.frontend.onnx.file import Attributes, OnnxFile, Operator, dtype_from_code
+from microc.frontend.signature import BoundConverter, Floats, Value
 from microc.graph.ir import Attr, Graph, Loc, NameSet, Node, Quant, TensorType
 from microc.ops import registry
 
@@ -226,6 +229,7 @@ MOVABLE = (
 )
 """Dtypes of operators that move elements without computing."""
 MAX_FOLDED_BYTES = 1 << 12
+_MAKE_CONSTANT = "make this input a constant, or fold it with onnxslim: microc needs its value at compile time"
 _NO_ATTRS: Mapping[str, Attr] = {}
 
 
@@ -240,6 +244,53 @@ class Converter:
     convert: Callable[[OpContext], None]
     first_input_dtypes: tuple[str, ...] = FLOAT
     expand_for_16_bit_floats: bool = False
+
+
+_Function = TypeVar("_Function", bound=Callable[..., None])
+Converters = dict[str, dict[str, Converter]]
+"""Converters by domain, then by operator type."""
+
+
+class ConverterTable:
+    """Converters of one subject; each file of operators has one."""
+
+    def __init__(self) -> None:
+        self.by_domain: Converters = {}
+
+    def register(
+        self,
+        *op_types: str,
+        dtypes: tuple[str, ...] = FLOAT,
+        domain: str = "",
+        outputs: int | None = None,
+        float_attributes: Mapping[str, float] = MappingProxyType({}),
+        expand_for_16_bit_floats: bool = False,
+    ) -> Callable[[_Function], _Function]:
+        """Return a decorator that enters a function as the converter of the operators ``op_types`` of ``domain``.
+
+        The function's parameters are the operator's signature (:mod:`microc.frontend.signature`). ``dtypes``: supported
+        dtypes of the first input; empty if all are. ``outputs``: number of supported outputs, if the operator may have
+        more. ``float_attributes``: names and defaults of the attributes of a converter that is made from a table.
+        ``expand_for_16_bit_floats``: see :class:`Converter`."""
+
+        def enter(function: _Function) -> _Function:
+            converter = Converter(BoundConverter(function, outputs, float_attributes), dtypes, expand_for_16_bit_floats)
+            self.by_domain.setdefault(domain, {}).update(dict.fromkeys(op_types, converter))
+            return function
+
+        return enter
+
+
+def merge_tables(*tables: ConverterTable) -> Converters:
+    """Return the converters of several tables; raise ValueError if two tables convert the same operator."""
+    merged: Converters = {}
+    for table in tables:
+        for domain, converters in table.by_domain.items():
+            twice = merged.setdefault(domain, {}).keys() & converters
+            if twice:
+                raise ValueError(f"converters of {', '.join(sorted(twice))}: registered twice")
+            merged[domain].update(converters)
+    return merged
 
 
 @frozen
@@ -261,6 +312,11 @@ class OpContext(Operands):
         return f"{self.loc} ({self.operator.qualified_op_type})"
 
     @property
+    def attributes(self) -> Attributes:
+        """Attributes of the operator."""
+        return self.operator.attributes
+
+    @property
     def opset(self) -> int:
         """Version of the operator set that defines this operator."""
         return self.operator.opset or self.builder.file.opset
@@ -273,20 +329,37 @@ class OpContext(Operands):
         """Return the number of inputs, including absent inputs between others."""
         return len(self.operator.inputs)
 
-    def value(self, input_index: int) -> str:
-        """Return the name in the graph of input ``input_index``; raise ModelError if the input is absent."""
+    def look_up(self, value_name: str) -> Value:
+        """Return the value of the graph that has the name ``value_name``."""
+        return Value(value_name, self.builder.types[value_name], self.builder.consts.get(value_name))
+
+    def value(self, input_index: int) -> Value:
+        """Return input ``input_index``; raise ModelError if the input is absent."""
         if not self.has_input(input_index):
             self.broken(f"input {input_index} is missing; the operator requires it")
-        return self.builder.resolve_value(self.operator.inputs[input_index], self.where)
+        name, builder = self.operator.inputs[input_index], self.builder
+        name = builder.alias.get(name, name)
+        return self.look_up(name if name in builder.types else builder.resolve_value(name, self.where))
 
-    def operand(self, input_index: int) -> str:
-        """Return the name in the graph of input ``input_index``; raise ModelError unless its dtype is that of input
-        0."""
+    def operand(self, input_index: int) -> Value:
+        """Return input ``input_index``; raise ModelError unless its dtype is that of input 0."""
         value = self.value(input_index)
-        wanted, own = self.type(self.value(0)).dtype, self.type(value).dtype
-        if own != wanted:
-            self.broken(f"input {input_index} has dtype {own}, expected {wanted}, the dtype of input 0")
+        wanted = self.value(0).dtype
+        if value.dtype != wanted:
+            self.broken(f"input {input_index} has dtype {value.dtype}, expected {wanted}, the dtype of input 0")
         return value
+
+    def is_four_bit_input(self, input_index: int) -> bool:
+        """Test whether input ``input_index`` is a tensor of four-bit integers, which are kept one to a byte."""
+        return self.has_input(input_index) and self.operator.inputs[input_index] in self.builder.file.four_bit_values
+
+    def decode_dtype(self, dtype_code: int) -> str:
+        """Return the dtype for a TensorProto.DataType number; raise an error if microc does not support it."""
+        return dtype_from_code(dtype_code, self.where)
+
+    def stored(self, value_name: str) -> StoredTensor | None:
+        """Return the data and quantisation of a value that is a constant or dequantises one; None for any other."""
+        return self.builder.get_stored_constant(value_name)
 
     def type(self, value_name: str) -> TensorType:
         """Return the type (shape, dtype and quantisation) of a value of the graph."""
@@ -298,14 +371,17 @@ class OpContext(Operands):
 
     def constant(self, input_index: int) -> Array:
         """Return the data of input ``input_index``; raise UnsupportedError unless it is constant."""
-        data = self.builder.consts.get(self.value(input_index))
+        data = self.value(input_index).constant
         if data is None:
-            hint = "make this input a constant, or fold it with onnxslim: microc needs its value at compile time"
-            self.refuse(
-                f"input {input_index} ({self.operator.inputs[input_index]!r}) is computed at run time, expected a constant",
-                hint,
-            )
+            name = self.operator.inputs[input_index]
+            self.refuse(f"input {input_index} ({name!r}) is computed at run time, expected a constant", _MAKE_CONSTANT)
         return data
+
+    def data(self, value: Value) -> Array:
+        """Return the data of a value; raise UnsupportedError unless it is constant."""
+        if value.constant is None:
+            self.refuse(f"{str(value)!r} is computed at run time, expected a constant", _MAKE_CONSTANT)
+        return value.constant
 
     def constant_number(self, input_index: int) -> float:
         """Return the only element of input ``input_index``; raise an error unless it is a constant float."""
@@ -313,6 +389,17 @@ class OpContext(Operands):
         if data.size != 1 or not dtypes.is_float(data.dtype.name):
             self.broken(f"input {input_index}: got shape {data.shape} of {data.dtype}, expected one float")
         return float(data.reshape(()))
+
+    def constant_integer(self, input_index: int) -> int:
+        """Return the only element of input ``input_index``; raise an error unless it is a constant integer."""
+        data = self.constant(input_index)
+        if data.size != 1 or data.dtype.kind not in "iu":
+            self.broken(f"input {input_index}: got shape {data.shape} of {data.dtype}, expected one integer")
+        return int(data.reshape(()))
+
+    def reals(self, input_index: int) -> Floats:
+        """Return the elements of a constant input as floats."""
+        return tuple(float(number) for number in self.constant(input_index).reshape(-1))
 
     def normalize_axes(self, signed_axes: Sequence[int], rank: int) -> tuple[int, ...]:
         """Return possibly negative axes as numbers of 0 to ``rank`` - 1, in the order of ``signed_axes``.
@@ -345,32 +432,31 @@ class OpContext(Operands):
                 "export the model for inference",
             )
 
-    def new_constant(self, stem: str, data: Array) -> str:
-        """Add a constant that is not in the file to the graph; return its name, made from ``stem``."""
-        return self.builder.define_constant(self.builder.make_unique_name(stem), data)
+    def new_constant(self, stem: str, data: Array) -> Value:
+        """Add a constant that is not in the file to the graph; its name is made from ``stem``."""
+        return self.look_up(self.builder.define_constant(self.builder.make_unique_name(stem), data))
 
-    def scalar(self, number: float, dtype: str = "float32") -> str:
-        """Add a constant of shape (1,) with the element ``number``; return its name."""
+    def scalar(self, number: float, dtype: str = "float32") -> Value:
+        """Add a constant of shape (1,) with the element ``number``."""
         return self.new_constant(f"{self.output()}_scalar", np.array([number], dtypes.to_numpy(dtype)))
 
-    def add_stored_tensor(self, name_stem: str, stored_tensor: StoredTensor, output_name: str = "") -> str:
-        """Add a constant to the graph and, if it is quantised, a ``dequantize`` node; return the result's name.
+    def add_stored_tensor(self, name_stem: str, stored_tensor: StoredTensor, output_name: str = "") -> Value:
+        """Add a constant to the graph and, if it is quantised, a ``dequantize`` node; return the result.
 
         The name is ``output_name`` or, if this is empty, a new one made from ``name_stem``. If ``output_name`` is
         empty, a tensor that the graph already contains is not added again."""
         if stored_tensor.name and not output_name:
-            return stored_tensor.name
+            return self.look_up(stored_tensor.name)
         if stored_tensor.quant is None:
-            return self.builder.define_constant(
-                output_name or self.builder.make_unique_name(name_stem), stored_tensor.data
-            )
+            name = output_name or self.builder.make_unique_name(name_stem)
+            return self.look_up(self.builder.define_constant(name, stored_tensor.data))
         name = self.new_constant(f"{name_stem}_quantized", stored_tensor.data)
         quant = stored_tensor.quant
         attrs: Mapping[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
         return self.write_node("dequantize", (name,), attrs, output_name or self.builder.make_unique_name(name_stem))
 
-    def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> str:
-        """Append a node for an intermediate result of this operator; return the name of the result."""
+    def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> Value:
+        """Append a node for an intermediate result of this operator; return the result."""
         return self.write_node(op, inputs, attrs, self.builder.make_unique_name(f"{self.output()}_{op}"))
 
     def result(
@@ -401,13 +487,13 @@ class OpContext(Operands):
             return
         if name in builder.types or name in builder.alias:
             self.broken(f"value {name!r}: defined twice, expected once")
-        builder.alias[name] = value_name
+        builder.alias[name] = str(value_name)
 
     def alias_output(self, output_name: str, value_name: str) -> None:
         """Make the output ``output_name`` an alias of the graph's value ``value_name``."""
         if output_name in self.builder.types or output_name in self.builder.alias:
             self.broken(f"value {output_name!r}: defined twice, expected once")
-        self.builder.alias[output_name] = value_name
+        self.builder.alias[output_name] = str(value_name)
 
     def result_reshape(self, value_name: str, shape: Sequence[int], output_index: int = 0) -> None:
         """Write output ``output_index`` of this operator as ``value_name`` reshaped to ``shape``.
@@ -426,8 +512,13 @@ class OpContext(Operands):
         else:
             self.result("reshape", (value_name,), {"shape": tuple(shape)}, output_index)
 
-    def write_node(self, op: str, input_names: Sequence[str], attrs: Mapping[str, Attr], output_name: str) -> str:
-        """Append a node that computes the value ``output_name``; return this name.
+    def reshape(self, value: str, shape: Sequence[int]) -> Value:
+        """Reshape ``value`` to ``shape``; return the result, ``value`` itself if it already has this shape."""
+        operand = self.look_up(value)
+        return operand if operand.shape == tuple(shape) else self.emit("reshape", (value,), {"shape": tuple(shape)})
+
+    def write_node(self, op: str, input_names: Sequence[str], attrs: Mapping[str, Attr], output_name: str) -> Value:
+        """Append a node that computes the value ``output_name``; return this value.
 
         If all inputs are constant, the value can be computed at compile time and becomes a constant (see
         ``_can_fold``)."""
@@ -435,18 +526,18 @@ class OpContext(Operands):
         attrs = {**definition.defaults, **attrs}
         (type_,) = infer_types(op, attrs, [self.type(name) for name in input_names], self.where)
         if self._can_fold(op, input_names, type_):
-            return self._fold_to_constant(op, input_names, attrs, output_name)
+            return self.look_up(self._fold_to_constant(op, input_names, attrs, output_name))
         if 0 in type_.shape:
             self.refuse(
                 f"the result has shape {type_.shape}, expected at least one element",
                 "cut the network before this operator with --outputs",
             )
         self.builder.define_value(output_name, type_, self.where)
-        node = Node(op, tuple(input_names), (output_name,), attrs, self.loc)
+        node = Node(op, tuple(map(str, input_names)), (output_name,), attrs, self.loc)
         self.builder.nodes.append(node)
         if op == "dequantize":
             self.builder.dequantized[output_name] = node
-        return output_name
+        return Value(output_name, type_)
 
     def _can_fold(self, op: str, input_names: Sequence[str], result_type: TensorType) -> bool:
         """Test whether a node should be computed at compile time (constant folding).
@@ -482,7 +573,7 @@ class OpContext(Operands):
         ]
         for name, type_ in zip(names, types, strict=True):
             builder.define_value(name, type_, self.where)
-        builder.nodes.append(Node(op, tuple(input_names), tuple(names), attrs, self.loc))
+        builder.nodes.append(Node(op, tuple(map(str, input_names)), tuple(names), attrs, self.loc))
 
 
 # ---- Operators without a converter that are supported on constants only: they make tensors of numbers and shapes.

@@ -214,9 +214,11 @@ class Attributes:
         """Return an integer attribute as a bool; ``default`` if it is absent."""
         return self.integer(attribute_name, int(default)) != 0
 
-    def unchecked_real(self, attribute_name: str, default: float) -> float:
+    def unchecked_real(self, attribute_name: str, default: float | None = None) -> float:
         """Return a float attribute, which may be NaN or infinite; ``default`` if it is absent."""
-        return float(self._get_attribute_proto(attribute_name, _FLOAT).f) if attribute_name in self._protos else default
+        if attribute_name not in self._protos:
+            return self._raise_missing_attribute(attribute_name) if default is None else default
+        return float(self._get_attribute_proto(attribute_name, _FLOAT).f)
 
     def real(self, attribute_name: str, default: float | None = None) -> float:
         """Return a float attribute, which must be finite; ``default`` if it is absent."""
@@ -233,10 +235,10 @@ class Attributes:
             return self._raise_missing_attribute(attribute_name) if default is None else default
         return tuple(float(number) for number in self._get_attribute_proto(attribute_name, _FLOATS).floats)
 
-    def text(self, attribute_name: str, default: str) -> str:
+    def text(self, attribute_name: str, default: str | None = None) -> str:
         """Return a string attribute; ``default`` if it is absent."""
         if attribute_name not in self._protos:
-            return default
+            return self._raise_missing_attribute(attribute_name) if default is None else default
         return str(self._get_attribute_proto(attribute_name, _STRING).s.decode("utf-8", "replace"))
 
     def texts(self, attribute_name: str) -> tuple[str, ...]:

@@ -9,12 +9,15 @@ import numpy as np
 
 from microc.base.immutable import frozen
 from microc.frontend.model_limits import infer_types
-from microc.frontend.onnx.context import Converter, OnnxGraphBuilder, OpContext
+from microc.frontend.onnx.context import ConverterTable, OnnxGraphBuilder, OpContext
 from microc.frontend.onnx.file import OnnxFile, decode_subgraph_proto
 from microc.frontend.onnx.operators_shape import concat_along_axis, slice_along_axis
+from microc.frontend.signature import Ints, Subgraph, Value
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.control import UNBOUNDED
+
+CONVERTERS = ConverterTable()
 
 # ---- Subgraphs: inlined in place of their operator, or built as graphs of their own whose captured values become inputs.
 #
@@ -23,10 +26,10 @@ from microc.ops.control import UNBOUNDED
 _GRAPH = 5
 
 
-def decode_subgraph(context: OpContext, attribute_name: str) -> OnnxFile:
-    """Decode the subgraph in attribute ``attribute_name``, with all of its values renamed to unique names."""
-    proto = type(context.operator.attributes.graph(attribute_name))()
-    proto.CopyFrom(context.operator.attributes.graph(attribute_name))
+def decode_subgraph(context: OpContext, graph_proto: Subgraph) -> OnnxFile:
+    """Decode the subgraph in an attribute, with all of its values renamed to unique names."""
+    proto = type(graph_proto)()
+    proto.CopyFrom(graph_proto)
     defined = [value.name for value in (*proto.input, *proto.initializer)]
     defined += [output for node in proto.node for output in node.output if output]
     unique = context.builder.make_unique_name
@@ -125,14 +128,15 @@ def append_node_with_outputs(
     kinds = infer_types(op, attrs, [context.type(name) for name in input_names], context.where)
     for name, kind in zip(output_names, kinds, strict=True):
         context.builder.define_value(name, kind, context.where)
-    context.builder.nodes.append(Node(op, tuple(input_names), tuple(output_names), attrs, context.loc))
+    context.builder.nodes.append(Node(op, tuple(map(str, input_names)), tuple(output_names), attrs, context.loc))
 
 
-def reshape_to_scalar(context: OpContext, value_name: str) -> str:
-    """Reshape a value of one element to shape (); return the result's name."""
-    if context.type(value_name).size != 1:
-        context.broken(f"{value_name!r}: got shape {context.type(value_name).shape}, expected one element")
-    return context.reshape(value_name, ())
+def reshape_to_scalar(context: OpContext, value_name: str) -> Value:
+    """Reshape a value of one element to shape (); return the result."""
+    value = context.look_up(value_name)
+    if value.size != 1:
+        context.broken(f"{value_name!r}: got shape {value.shape}, expected one element")
+    return context.reshape(value, ())
 
 
 def emit_logical_and(context: OpContext, condition_names: Sequence[str]) -> str:
@@ -143,16 +147,15 @@ def emit_logical_and(context: OpContext, condition_names: Sequence[str]) -> str:
     return first
 
 
-def get_constant_element(context: OpContext, value_name: str) -> np.generic | None:
-    """Return the only element of a constant; None if the value is not constant.
+def get_constant_element(context: OpContext, value: Value | None) -> np.generic | None:
+    """Return the only element of a constant; None if the value is absent or not constant.
 
     Raise ModelError if the constant has several elements."""
-    data = context.builder.consts.get(value_name)
-    if data is None:
+    if value is None or value.constant is None:
         return None
-    if data.size != 1:
-        context.broken(f"{value_name!r}: got shape {data.shape}, expected one element")
-    number: np.generic = data.reshape(-1)[0]
+    if value.size != 1:
+        context.broken(f"{str(value)!r}: got shape {value.shape}, expected one element")
+    number: np.generic = value.constant.reshape(-1)[0]
     return number
 
 
@@ -164,21 +167,21 @@ def get_constant_element(context: OpContext, value_name: str) -> np.generic | No
 ITERATION = TensorType((), "int32")
 
 
-def convert_if(context: OpContext) -> None:
+@CONVERTERS.register("If", dtypes=())
+def convert_if(context: OpContext, cond: Value, *, then_branch: Subgraph, else_branch: Subgraph) -> None:
     """Convert If to a ``branch`` with both branches as graphs.
 
     If the condition is constant, the branch that it selects is inlined instead."""
-    condition = context.value(0)
-    condition_value = get_constant_element(context, condition)
+    condition_value = get_constant_element(context, cond)
     if condition_value is not None:
-        body = decode_subgraph(context, "then_branch" if condition_value else "else_branch")
+        body = decode_subgraph(context, then_branch if condition_value else else_branch)
         results = inline_subgraph(context, body, ())
         if len(results) != len(context.operator.outputs):
             context.broken(f"the branch has {len(results)} outputs, expected {len(context.operator.outputs)}")
         for position, value in enumerate(results):
             context.result_alias(value, position)
         return
-    sides = [SubgraphBuilder(context, decode_subgraph(context, name)) for name in ("then_branch", "else_branch")]
+    sides = [SubgraphBuilder(context, decode_subgraph(context, branch)) for branch in (then_branch, else_branch)]
     kinds = [[side.add_output(value) for value in side.convert_operators()] for side in sides]
     if [(k.shape, k.dtype) for k in kinds[0]] != [(k.shape, k.dtype) for k in kinds[1]]:
         types = [", ".join(f"{kind.dtype} {kind.shape}" for kind in side) for side in kinds]
@@ -187,7 +190,7 @@ def convert_if(context: OpContext) -> None:
     captured = list(dict.fromkeys(name for side in sides for name in side.builder.captured))
     graphs = {name: side.finish_graph(captured) for name, side in zip(("then", "otherwise"), sides, strict=True)}
     append_node_with_outputs(
-        context, "branch", (condition, *captured), graphs, _complete_output_names(context, len(kinds[0]))
+        context, "branch", (cond, *captured), graphs, _complete_output_names(context, len(kinds[0]))
     )
 
 
@@ -201,36 +204,40 @@ def _complete_output_names(context: OpContext, output_count: int) -> list[str]:
 # ---------------------------------------------------------------- Loop
 
 
-def convert_loop(context: OpContext) -> None:
+@CONVERTERS.register("Loop", dtypes=())
+def convert_loop(
+    context: OpContext, trip_count: Value | None, cond: Value | None, *initial_values: Value, body: Subgraph
+) -> None:
     """Convert Loop, which runs up to a trip count and while a condition holds, to a ``loop``.
 
     The body is inlined if it is known to run exactly once, and omitted if it is known never to run."""
-    limit, condition = (context.value(k) if context.has_input(k) else "" for k in (0, 1))
-    max_iterations, start = (get_constant_element(context, value) if value else None for value in (limit, condition))
-    body, start_values = (
-        decode_subgraph(context, "body"),
-        [context.value(k) for k in range(2, context.input_count())],
-    )
-    if len(body.inputs) != 2 + len(start_values) or not 1 + len(start_values) <= len(body.outputs):
-        expected = f"{2 + len(start_values)} inputs and at least {1 + len(start_values)} outputs"
-        context.broken(f"body: got {len(body.inputs)} inputs and {len(body.outputs)} outputs, expected {expected}")
-    stacks = len(body.outputs) > 1 + len(start_values)
+    max_iterations, start = get_constant_element(context, trip_count), get_constant_element(context, cond)
+    decoded, carried = decode_subgraph(context, body), len(initial_values)
+    if len(decoded.inputs) != 2 + carried or not 1 + carried <= len(decoded.outputs):
+        expected = f"{2 + carried} inputs and at least {1 + carried} outputs"
+        got = f"{len(decoded.inputs)} inputs and {len(decoded.outputs)} outputs"
+        context.broken(f"body: got {got}, expected {expected}")
+    stacks = len(decoded.outputs) > 1 + carried
     if (start is not None and not start) or (max_iterations is not None and int(max_iterations) <= 0):
         if stacks:
             context.refuse(
                 "scan outputs of 0 iterations have no elements, expected at least one iteration", "remove the loop"
             )
-        for position, value in enumerate(start_values):
+        for position, value in enumerate(initial_values):
             context.result_alias(value, position)
         return
-    if max_iterations is not None and int(max_iterations) == 1 and (start is not None or not condition):
-        _inline_single_iteration(context, body, start_values)
+    if max_iterations is not None and int(max_iterations) == 1 and (start is not None or cond is None):
+        _inline_single_iteration(context, decoded, initial_values)
         return
     emitter = _LoopEmitter(
-        context, SubgraphBuilder(context, body), limit if max_iterations is None else "", start_values
+        context,
+        SubgraphBuilder(context, decoded),
+        trip_count if trip_count is not None and max_iterations is None else "",
+        initial_values,
     )
     emitter.emit_loop(
-        condition if start is None else "", _get_iteration_bound(context, max_iterations, stacks, len(start_values))
+        cond if cond is not None and start is None else "",
+        _get_iteration_bound(context, max_iterations, stacks, carried),
     )
 
 
@@ -340,7 +347,7 @@ class _LoopEmitter:
         The condition of the body must hold, and the number of the next iteration must be below the trip count. The
         name is empty if both are always true."""
         inner, conditions = self.subgraph_builder.context, list[str]()
-        if get_constant_element(inner, body_condition) is None or not get_constant_element(inner, body_condition):
+        if not get_constant_element(inner, inner.look_up(body_condition)):
             conditions.append(reshape_to_scalar(inner, body_condition))
         if self.trip_count_name:
             one = inner.new_constant("one", np.array(1, np.int64))
@@ -363,12 +370,6 @@ class _LoopEmitter:
         return emit_logical_and(context, conditions) if conditions else context.new_constant("true", np.array(True))
 
 
-CONTROL_CONVERTERS: Mapping[str, Converter] = {
-    "If": Converter(convert_if, ()),
-    "Loop": Converter(convert_loop, ()),
-}
-
-
 # ---- Scan becomes a ``loop`` with one iteration for every element along an axis.
 
 
@@ -384,70 +385,78 @@ class _ScanAxes:
     output_directions: tuple[int, ...]
 
 
-def convert_scan(context: OpContext) -> None:
+@CONVERTERS.register("Scan", dtypes=())
+def convert_scan(
+    context: OpContext,
+    *inputs: Value | None,
+    body: Subgraph,
+    directions: Ints = (),
+    num_scan_inputs: int,
+    scan_input_axes: Ints = (),
+    scan_input_directions: Ints = (),
+    scan_output_axes: Ints = (),
+    scan_output_directions: Ints = (),
+) -> None:
     """Convert Scan to a ``loop`` with one iteration for each element along the scan axis.
 
-    Before opset 9, Scan runs along axis 1, separately for each element of the batch."""
-    attributes, count = context.operator.attributes, context.input_count()
-    scanned = attributes.integer("num_scan_inputs")
+    Before opset 9, Scan runs along axis 1, separately for each element of the batch; its first input are lengths of the
+    sequences, and it has the attribute ``directions``."""
     first = 0 if context.opset >= 9 else 1
-    if not 1 <= scanned <= count - first:
-        context.broken(f"num_scan_inputs is {scanned}, expected 1..{count - first}")
-    stacked = len(context.operator.outputs) - (count - first - scanned)
+    count, scanned, output_count = len(inputs) - first, num_scan_inputs, len(context.operator.outputs)
+    if not 1 <= scanned <= count:
+        context.broken(f"num_scan_inputs is {scanned}, expected 1..{count}")
+    stacked = output_count - (count - scanned)
+    if stacked < 0:
+        context.broken(f"got {output_count} outputs, expected at least {count - scanned}")
 
-    def read_integers_per_value(attribute_name: str, value_count: int) -> tuple[int, ...]:
-        """Return the attribute with one integer for each scanned input or stacked output; zeros if it is absent."""
-        entries = attributes.integers(attribute_name, (0,) * value_count)
+    def complete(attribute_name: str, entries: Ints, value_count: int) -> Ints:
+        """Return an attribute with one integer for each scanned input or stacked output; zeros if it is absent."""
+        entries = entries or (0,) * value_count
         if len(entries) != value_count:
             context.broken(f"{attribute_name} has {len(entries)} entries, expected {value_count}")
         return entries
 
-    if stacked < 0:
-        carried = count - first - scanned
-        context.broken(f"got {len(context.operator.outputs)} outputs, expected at least {carried}")
-    values = [context.value(k) for k in range(first, count)]
+    values = [context.value(k) for k in range(first, len(inputs))]
     if first:
-        _emit_batched_scan(
-            context,
-            values,
-            _ScanAxes((0,) * scanned, read_integers_per_value("directions", scanned), (0,) * stacked, (0,) * stacked),
-        )
+        if inputs[0] is not None:
+            context.refuse(
+                "sequence_lens is not supported, expected sequences of equal lengths", "export with opset 9 or later"
+            )
+        zeros = (0,) * stacked
+        axes = _ScanAxes((0,) * scanned, complete("directions", directions, scanned), zeros, zeros)
+        _emit_batched_scan(context, values, body, axes)
         return
     axes = _ScanAxes(
-        read_integers_per_value("scan_input_axes", scanned),
-        read_integers_per_value("scan_input_directions", scanned),
-        read_integers_per_value("scan_output_axes", stacked),
-        read_integers_per_value("scan_output_directions", stacked),
+        complete("scan_input_axes", scan_input_axes, scanned),
+        complete("scan_input_directions", scan_input_directions, scanned),
+        complete("scan_output_axes", scan_output_axes, stacked),
+        complete("scan_output_directions", scan_output_directions, stacked),
     )
-    for position, value in enumerate(_emit_scan(context, values, axes, context.operator.outputs)):
+    for position, value in enumerate(_emit_scan(context, values, body, axes, context.operator.outputs)):
         if context.output(position) != value:
             context.result_alias(value, position)
 
 
-def _emit_batched_scan(context: OpContext, value_names: Sequence[str], axes: _ScanAxes) -> None:
+def _emit_batched_scan(context: OpContext, values: Sequence[Value], body: Subgraph, axes: _ScanAxes) -> None:
     """Emit one scan for each element of the batch, and concatenate the scans' results (Scan of opset 8)."""
-    if context.has_input(0):
-        context.refuse(
-            "sequence_lens is not supported, expected sequences of equal lengths", "export with opset 9 or later"
-        )
-    batch, rows = context.type(value_names[0]).shape[:1], list[list[str]]()
-    for index in range(*batch):
-        parts = [slice_along_axis(context, value, 0, index, index + 1) for value in value_names]
-        parts = [context.reshape(part, context.type(part).shape[1:]) for part in parts]
-        slice_results = _emit_scan(context, parts, axes, ())
-        rows.append([context.reshape(each, (1, *context.type(each).shape)) for each in slice_results])
+    rows: list[list[Value]] = []
+    for index in range(values[0].shape[0]):
+        parts = [slice_along_axis(context, value, 0, index, index + 1) for value in values]
+        parts = [context.reshape(part, part.shape[1:]) for part in parts]
+        results = [context.look_up(name) for name in _emit_scan(context, parts, body, axes, ())]
+        rows.append([context.reshape(result, (1, *result.shape)) for result in results])
     for position, column in enumerate(zip(*rows, strict=True)):
         if context.output(position):
             context.result_alias(concat_along_axis(context, column, 0), position)
 
 
 def _emit_scan(
-    context: OpContext, value_names: Sequence[str], axes: _ScanAxes, output_names: Sequence[str]
+    context: OpContext, value_names: Sequence[str], body: Subgraph, axes: _ScanAxes, output_names: Sequence[str]
 ) -> list[str]:
     """Emit the loop of a Scan; return the names of its results.
 
     A result that needs no transpose or reversal gets its name in ``output_names``; other results get new names."""
-    inside = SubgraphBuilder(context, decode_subgraph(context, "body"))
+    inside = SubgraphBuilder(context, decode_subgraph(context, body))
     builder, names = inside.builder, [value.name for value in inside.body.inputs]
     scanned, stacked = len(axes.input_axes), len(axes.output_axes)
     carried = len(value_names) - scanned
@@ -528,6 +537,3 @@ def _move_stacked_axis(context: OpContext, value_name: str, target_axis: int, is
         return value_name
     axes = [*range(1, target_axis + 1), 0, *range(target_axis + 1, rank)]
     return context.emit("transpose", (value_name,), {"axes": tuple(axes)})
-
-
-SCAN_CONVERTERS: Mapping[str, Converter] = {"Scan": Converter(convert_scan, ())}

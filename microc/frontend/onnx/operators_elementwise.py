@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import field
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -12,10 +13,12 @@ from microc.base import dtypes
 from microc.base.immutable import frozen
 from microc.frontend import formulas
 from microc.frontend.formulas import make_operator_emitter
-from microc.frontend.onnx.context import FLOAT, INTEGERS, MOVABLE, NUMBERS, SIGNED, Converter, OpContext
-from microc.frontend.onnx.file import dtype_from_code
+from microc.frontend.onnx.context import FLOAT, INTEGERS, MOVABLE, NUMBERS, SIGNED, ConverterTable, OpContext
+from microc.frontend.signature import AttributeBefore, Dtype, Ints, Matrix, SameDtype, Value
 from microc.graph.ir import Attr
 from microc.ops.attributes import Rounding
+
+CONVERTERS = ConverterTable()
 
 # ---- Operators with the same operands in ONNX and here: one row serves the reader and the writer.
 #
@@ -74,12 +77,13 @@ PAIRS = (
     OneToOneOperator("bit_and", "BitwiseAnd", INTEGERS),
     OneToOneOperator("bit_or", "BitwiseOr", INTEGERS),
     OneToOneOperator("bit_xor", "BitwiseXor", INTEGERS),
-    OneToOneOperator("maximum", "Max", NUMBERS),
-    OneToOneOperator("minimum", "Min", NUMBERS),
     OneToOneOperator("mul", "Mul", NUMBERS),
     OneToOneOperator("sub", "Sub", NUMBERS),
 )
-"""Operators with two operands; some take more in ONNX, folded from the left."""
+"""Operators with two operands."""
+
+EXTREMA = (OneToOneOperator("maximum", "Max", NUMBERS), OneToOneOperator("minimum", "Min", NUMBERS))
+"""Operators with two operands that take any number in ONNX, folded from the left."""
 
 COMPARISONS = (
     OneToOneOperator("equal", "Equal", (*NUMBERS, "bool")),
@@ -93,333 +97,355 @@ COMPARISONS = (
 """Comparisons and logic on two operands of one dtype, with a bool result."""
 
 
-# ---- Converters of elementwise operators and reductions.
-
-FLOAT_MAX = float(np.finfo(np.float32).max)
-
-
-def make_unary_converter(
-    op: str, first_input_dtypes: tuple[str, ...] = FLOAT, **attribute_defaults: float
-) -> Converter:
-    """Make a converter of an ONNX operator with one operand to the graph operator ``op``.
-
-    ``attribute_defaults``: names and defaults of the operator's float attributes."""
-
-    def convert_unary(context: OpContext) -> None:
-        attributes = context.operator.attributes
-        attrs: dict[str, Attr] = {name: attributes.real(name, default) for name, default in attribute_defaults.items()}
-        context.result(op, (context.operand(0),), attrs)
-
-    return Converter(convert_unary, first_input_dtypes)
+FORMULAS: tuple[tuple[str, Callable[..., str], tuple[str, ...], Mapping[str, float]], ...] = (
+    ("Celu", formulas.emit_celu, FLOAT, {"alpha": 1.0}),
+    ("HardSigmoid", formulas.emit_hard_sigmoid, FLOAT, {"alpha": 0.2, "beta": 0.5}),
+    ("Mish", formulas.emit_mish, FLOAT, {}),
+    ("Reciprocal", formulas.emit_reciprocal, FLOAT, {}),
+    ("Selu", formulas.emit_selu, FLOAT, {"alpha": 1.6732631921768188, "gamma": 1.0507010221481323}),
+    ("Shrink", formulas.emit_shrink, SIGNED, {"bias": 0.0, "lambd": 0.5}),
+    ("Softsign", formulas.emit_softsign, FLOAT, {}),
+    ("Swish", formulas.emit_swish, FLOAT, {"alpha": 1.0}),
+    ("ThresholdedRelu", formulas.emit_thresholded_relu, FLOAT, {"alpha": 1.0}),
+)
+"""Operators with one operand that become several of ours: ONNX's type, formula, dtypes, float attributes with ONNX's
+defaults."""
 
 
-def make_variadic_converter(op: str, first_input_dtypes: tuple[str, ...] = NUMBERS) -> Converter:
+# ---- Converters of the rows above.
+
+
+def _make_unary_converter(op: str) -> Callable[..., None]:
+    """Make a converter of an ONNX operator with one operand to ``op``, which has the same float attributes."""
+
+    def convert_unary(context: OpContext, x: Value, **attributes: float) -> None:
+        context.result(op, (x,), attributes)
+
+    return convert_unary
+
+
+def _make_formula_converter(formula: Callable[..., str]) -> Callable[..., None]:
+    """Make a converter of an ONNX operator with one operand to the graph operators that ``formula`` emits."""
+
+    def convert_by_formula(context: OpContext, x: Value, **attributes: float) -> None:
+        context.result_alias(formula(make_operator_emitter(context), x, **attributes))
+
+    return convert_by_formula
+
+
+def _make_variadic_converter(op: str) -> Callable[..., None]:
     """Make a converter of a variadic ONNX operator, such as Sum, to a chain of ``op`` with two operands each.
 
     The operands broadcast to each other. A single operand is the result itself."""
 
-    def convert_variadic(context: OpContext) -> None:
-        value = context.operand(0)
-        if context.input_count() == 1:
-            context.result_alias(value)
-        for position in range(1, context.input_count() - 1):
-            value = context.emit(op, (value, context.operand(position)))
-        if context.input_count() > 1:
-            context.result(op, (value, context.operand(context.input_count() - 1)))
+    def convert_variadic(context: OpContext, first: Value, *others: SameDtype) -> None:
+        if not others:
+            context.result_alias(first)
+            return
+        for other in others[:-1]:
+            first = context.emit(op, (first, other))
+        context.result(op, (first, others[-1]))
 
-    return Converter(convert_variadic, first_input_dtypes)
-
-
-def make_formula_converter(
-    formula: Callable[..., str], first_input_dtypes: tuple[str, ...] = FLOAT, **attribute_defaults: float
-) -> Converter:
-    """Make a converter of an ONNX operator with one operand to the graph operators that ``formula`` emits.
-
-    ``attribute_defaults``: names and defaults of float attributes, which are passed to ``formula`` as keyword
-    arguments."""
-
-    def convert_by_formula(context: OpContext) -> None:
-        attributes = context.operator.attributes
-        parameters = {name: attributes.real(name, default) for name, default in attribute_defaults.items()}
-        context.result_alias(formula(make_operator_emitter(context), context.operand(0), **parameters))
-
-    return Converter(convert_by_formula, first_input_dtypes)
+    return convert_variadic
 
 
-def convert_gelu(context: OpContext) -> None:
-    """Convert Gelu, exact or approximated by tanh (attribute ``approximate``)."""
-    approximate = context.operator.attributes.text("approximate", "none") == "tanh"
-    context.result_alias(formulas.emit_gelu(make_operator_emitter(context), context.operand(0), approximate))
+def _make_binary_converter(op: str) -> Callable[..., None]:
+    """Make a converter of an ONNX operator with two operands of the same dtype to the graph operator ``op``."""
+
+    def convert_binary(context: OpContext, a: Value, b: SameDtype) -> None:
+        context.result(op, (a, b))
+
+    return convert_binary
 
 
-def convert_clip(context: OpContext) -> None:
-    """Convert Clip, whose bounds are attributes before opset 11 and optional inputs since then.
+for _row in FUNCTIONS:
+    CONVERTERS.register(_row.onnx_op_type, dtypes=_row.dtypes, float_attributes=_row.real_attributes)(
+        _make_unary_converter(_row.op)
+    )
+for _op_type, _formula, _dtypes, _attributes in FORMULAS:
+    CONVERTERS.register(_op_type, dtypes=_dtypes, float_attributes=_attributes)(_make_formula_converter(_formula))
+for _row in (*EXTREMA, OneToOneOperator("add", "Sum", NUMBERS)):
+    CONVERTERS.register(_row.onnx_op_type, dtypes=_row.dtypes)(_make_variadic_converter(_row.op))
+for _row in (*PAIRS, *COMPARISONS, OneToOneOperator("not_equal", "Xor", ("bool",))):
+    CONVERTERS.register(_row.onnx_op_type, dtypes=_row.dtypes)(_make_binary_converter(_row.op))
+
+
+# ---- Converters of other activation functions.
+
+FLOAT_MAX = float(np.finfo(np.float32).max)
+
+
+@CONVERTERS.register("Gelu")
+@CONVERTERS.register("Gelu", domain="com.microsoft")
+def convert_gelu(context: OpContext, x: Value, *, approximate: Literal["none", "tanh"] = "none") -> None:
+    """Convert Gelu, exact or approximated by tanh."""
+    context.result_alias(formulas.emit_gelu(make_operator_emitter(context), x, approximate == "tanh"))
+
+
+@CONVERTERS.register("PRelu")
+def convert_prelu(context: OpContext, x: Value, slope: SameDtype) -> None:
+    """Convert PRelu, slope * x for negative x, else x; the slope broadcasts to x."""
+    if context.broadcast_shapes(x.shape, slope.shape) != x.shape:
+        context.broken(f"got slope of shape {slope.shape}, expected one that broadcasts to data of shape {x.shape}")
+    context.result("prelu", (x, slope), {"rounding": Rounding.EVEN})
+
+
+# ---- Converters of arithmetic and casts.
+
+
+@CONVERTERS.register("Clip", dtypes=NUMBERS)
+def convert_clip(
+    context: OpContext,
+    data: Value,
+    low: SameDtype | None,
+    high: SameDtype | None,
+    *,
+    min: float = -FLOAT_MAX,
+    max: float = FLOAT_MAX,
+) -> None:
+    """Convert Clip, whose bounds are the attributes ``min`` and ``max`` before opset 11 and optional inputs since then.
 
     Constant bounds of float32 data become a ``clip``; other bounds become a ``maximum`` and a ``minimum``."""
-    data = context.operand(0)
     if context.opset < 11:
-        attributes = context.operator.attributes
-        _write_clip(context, data, attributes.real("min", -FLOAT_MAX), attributes.real("max", FLOAT_MAX))
+        _write_clip(context, data, min, max)
         return
-    has_bound = [context.has_input(position) for position in (1, 2)]
-    constant_bounds = [context.operand(p) in context.builder.consts for p in (1, 2) if context.has_input(p)]
-    if all(constant_bounds) and context.type(data).dtype == "float32":
-        low = context.constant_number(1) if has_bound[0] else -FLOAT_MAX
-        high = context.constant_number(2) if has_bound[1] else FLOAT_MAX
-        _write_clip(context, data, low, high)
+    if all(bound is None or bound.constant is not None for bound in (low, high)) and data.dtype == "float32":
+        minimum = -FLOAT_MAX if low is None else context.constant_number(1)
+        maximum = FLOAT_MAX if high is None else context.constant_number(2)
+        _write_clip(context, data, minimum, maximum)
         return
-    if has_bound[0]:
-        data = context.emit("maximum", (data, context.operand(1)))
-    if has_bound[1]:
-        data = context.emit("minimum", (data, context.operand(2)))
+    if low is not None:
+        data = context.emit("maximum", (data, low))
+    if high is not None:
+        data = context.emit("minimum", (data, high))
     context.result_alias(data)
 
 
-def _write_clip(context: OpContext, data_name: str, minimum: float, maximum: float) -> None:
-    """Write the output: ``data_name`` clipped to constant bounds. Infinite bounds are omitted."""
+def _write_clip(context: OpContext, data: Value, minimum: float, maximum: float) -> None:
+    """Write the output: ``data`` clipped to constant bounds. Infinite bounds are omitted."""
     if math.isnan(minimum) or math.isnan(maximum):
         context.broken(f"got min {minimum} and max {maximum}, expected no NaN")
     minimum, maximum = (min(max(bound, -FLOAT_MAX), FLOAT_MAX) for bound in (minimum, maximum))
     if (minimum, maximum) == (-FLOAT_MAX, FLOAT_MAX):
-        context.result_alias(data_name)
+        context.result_alias(data)
     elif (minimum, maximum) == (0.0, FLOAT_MAX):
-        context.result("relu", (data_name,))
+        context.result("relu", (data,))
     else:
-        context.result("clip", (data_name,), {"minimum": min(minimum, maximum), "maximum": maximum})
+        context.result("clip", (data,), {"minimum": min(minimum, maximum), "maximum": maximum})
 
 
-def convert_pow(context: OpContext) -> None:
+@CONVERTERS.register("Pow", dtypes=NUMBERS)
+def convert_pow(context: OpContext, base: Value, exponent: Value) -> None:
     """Convert Pow; a constant exponent of 2 becomes a multiplication.
 
     The result has the dtype of the base. The exponent may have another dtype. Powers of integers are computed in
     float64."""
-    data, exponent = context.operand(0), context.value(1)
-    constant = context.builder.consts.get(exponent)
-    is_single = constant is not None and constant.size == 1 and constant.ndim <= len(context.type(data).shape)
-    if constant is not None and is_single and float(constant.reshape(())) == 2.0:
-        context.result("mul", (data, data))
+    constant = exponent.constant
+    if (
+        constant is not None
+        and constant.size == 1
+        and constant.ndim <= base.rank
+        and float(constant.reshape(())) == 2.0
+    ):
+        context.result("mul", (base, base))
         return
-    kind = context.type(data).dtype
-    real = kind if kind in FLOAT else "float64"
+    real = base.dtype if base.dtype in FLOAT else "float64"
     operands = [
-        value if context.type(value).dtype == real else context.emit("cast", (value,), {"dtype": real})
-        for value in (data, exponent)
+        value if value.dtype == real else context.emit("cast", (value,), {"dtype": real}) for value in (base, exponent)
     ]
-    if real == kind:
+    if real == base.dtype:
         context.result("pow", operands)
     else:
-        context.result("cast", (context.emit("pow", operands),), {"dtype": kind})
+        context.result("cast", (context.emit("pow", operands),), {"dtype": base.dtype})
 
 
-def convert_mean(context: OpContext) -> None:
+@CONVERTERS.register("Mean")
+def convert_mean(context: OpContext, first: Value, *others: SameDtype) -> None:
     """Convert Mean, the average of operands that broadcast to each other."""
-    value = context.operand(0)
-    for position in range(1, context.input_count()):
-        value = context.emit("add", (value, context.operand(position)))
-    count = context.scalar(1.0 / context.input_count(), context.type(value).dtype)
-    context.result("mul", (value, count))
+    total = first
+    for other in others:
+        total = context.emit("add", (total, other))
+    context.result("mul", (total, context.scalar(1.0 / (1 + len(others)), first.dtype)))
 
 
-def convert_prelu(context: OpContext) -> None:
-    """Convert PRelu, slope * x for negative x, else x; the slope broadcasts to x."""
-    data, slope = context.operand(0), context.operand(1)
-    shape = context.type(data).shape
-    if context.broadcast_shapes(shape, context.type(slope).shape) != shape:
-        context.broken(
-            f"got slope of shape {context.type(slope).shape}, expected one that broadcasts to data of shape {shape}"
-        )
-    context.result("prelu", (data, slope), {"rounding": Rounding.EVEN})
+@CONVERTERS.register("Div", dtypes=NUMBERS)
+def convert_div(context: OpContext, a: Value, b: SameDtype) -> None:
+    """Convert Div."""
+    _check_constant_divisor(context, b)
+    context.result("div", (a, b))
 
 
-def make_reduction_converter(
-    op: str, op_before: str = "", op_after: str = "", first_opset_with_axes_input: int = 18
-) -> Converter:
+@CONVERTERS.register("Mod", dtypes=NUMBERS)
+def convert_mod(context: OpContext, a: Value, b: SameDtype, *, fmod: bool = False) -> None:
+    """Convert Mod. The remainder has the sign of the dividend if ``fmod`` is set, else that of the divisor."""
+    _check_constant_divisor(context, b)
+    context.result("fmod" if fmod else "floor_mod", (a, b))
+
+
+def _check_constant_divisor(context: OpContext, divisor: Value) -> None:
+    """Raise ModelError if a constant integer divisor contains 0."""
+    if divisor.constant is not None and divisor.constant.dtype.kind in "iu" and not divisor.constant.all():
+        context.broken("the constant integer divisor contains 0, expected no 0")
+
+
+@CONVERTERS.register("Cast", dtypes=MOVABLE)
+def convert_cast(context: OpContext, data: Value, *, to: Dtype) -> None:
+    """Convert Cast between numeric dtypes."""
+    if to not in MOVABLE:
+        context.refuse(f"a cast to {to} is not supported", f"cast to one of {', '.join(MOVABLE)}")
+    _write_cast(context, data, to)
+
+
+@CONVERTERS.register("CastLike", dtypes=MOVABLE)
+def convert_cast_like(context: OpContext, data: Value, target: Value) -> None:
+    """Convert CastLike, a cast to the dtype of the second operand."""
+    _write_cast(context, data, target.dtype)
+
+
+def _write_cast(context: OpContext, data: Value, dtype: str) -> None:
+    """Write the output: ``data`` converted to ``dtype``."""
+    if dtype == data.dtype:
+        context.result_alias(data)
+    else:
+        context.result("cast", (data,), {"dtype": dtype})
+
+
+# ---- Converters of reductions.
+
+_AxesSince13 = Annotated[Ints | None, AttributeBefore(13)]
+_AxesSince18 = Annotated[Ints | None, AttributeBefore(18)]
+"""Axes of a reduction, which are an input of newer operator sets."""
+
+
+def _make_reduction_converter(op: str, op_before: str, op_after: str) -> Callable[..., None]:
     """Make a converter of an ONNX reduction, such as ReduceL2, to ``op`` over axes.
 
-    ``op_before``, ``op_after``: graph operators applied before and after the reduction; empty for none. Axes are an
-    input from opset ``first_opset_with_axes_input`` on, and an attribute before."""
+    ``op_before``, ``op_after``: graph operators applied before and after the reduction; empty for none."""
 
-    def convert_reduction(context: OpContext) -> None:
-        attributes, data = context.operator.attributes, context.operand(0)
-        axes, kind = _read_reduced_axes(context, first_opset_with_axes_input), context.type(data).dtype
-        if kind == "bool":
-            data = context.emit("cast", (data,), {"dtype": "uint8"})
-        if not axes:
-            data = context.emit(op_before, (data, data) if op_before == "mul" else (data,)) if op_before else data
-            context.result_alias(context.emit(op_after, (data,)) if op_after else data)
-            return
-        if kind == "bool":
-            reduced = context.emit(op, (data,), {"axes": axes, "keepdims": attributes.flag("keepdims", True)})
-            context.result("cast", (reduced,), {"dtype": "bool"})
-            return
-        attrs: Mapping[str, Attr] = {"axes": axes, "keepdims": attributes.flag("keepdims", True)}
-        if op_before:
-            data = context.emit(op_before, (data, data) if op_before == "mul" else (data,))
-        if op_after:
-            context.result(op_after, (context.emit(op, (data,), attrs),))
-        else:
-            context.result(op, (data,), attrs)
+    def convert_reduction(
+        context: OpContext,
+        data: Value,
+        axes: _AxesSince18,
+        *,
+        keepdims: bool = True,
+        noop_with_empty_axes: bool = False,
+    ) -> None:
+        reduced_axes = _get_reduced_axes(context, data, axes, noop_with_empty_axes)
+        steps: list[tuple[str, Mapping[str, Attr]]] = [(op_before, {})] if op_before else []
+        steps += [(op, {"axes": reduced_axes, "keepdims": keepdims})] if reduced_axes else []
+        steps += [(op_after, {})] if op_after else []
+        if data.dtype == "bool" and steps:
+            steps = [("cast", {"dtype": "uint8"}), *steps, ("cast", {"dtype": "bool"})]
+        for k, (step, attrs) in enumerate(steps):
+            operands = (data, data) if step == "mul" else (data,)
+            if k + 1 == len(steps):
+                context.result(step, operands, attrs)
+                return
+            data = context.emit(step, operands, attrs)
+        context.result_alias(data)
 
-    return Converter(convert_reduction, (*NUMBERS, "bool") if op in ("max", "min") else NUMBERS)
+    return convert_reduction
 
 
-def _read_reduced_axes(context: OpContext, first_opset_with_axes_input: int) -> tuple[int, ...]:
-    """Return the axes of a reduction as numbers of 0 to rank - 1; empty if the operator reduces no axis.
+for _op_type, _op, _op_before, _op_after in (
+    ("ReduceL1", "sum", "abs", ""),
+    ("ReduceL2", "sum", "mul", "sqrt"),
+    ("ReduceLogSum", "sum", "", "log"),
+    ("ReduceMax", "max", "", ""),
+    ("ReduceMean", "mean", "", ""),
+    ("ReduceMin", "min", "", ""),
+    ("ReduceProd", "prod", "", ""),
+    ("ReduceSumSquare", "sum", "mul", ""),
+):
+    CONVERTERS.register(_op_type, dtypes=(*NUMBERS, "bool") if _op in ("max", "min") else NUMBERS)(
+        _make_reduction_converter(_op, _op_before, _op_after)
+    )
 
-    The axes are an input from opset ``first_opset_with_axes_input`` on, and an attribute before."""
-    attributes, rank = context.operator.attributes, len(context.shape(0))
-    axes: tuple[int, ...] = ()
-    if context.opset < first_opset_with_axes_input:
-        axes = attributes.integers("axes", ())
-    elif context.has_input(1):
-        axes = context.integers(1)
-    if not axes and attributes.flag("noop_with_empty_axes"):
+
+@CONVERTERS.register("ReduceSum", dtypes=NUMBERS)
+def convert_reduce_sum(
+    context: OpContext,
+    data: Value,
+    axes: _AxesSince13,
+    *,
+    keepdims: bool = True,
+    noop_with_empty_axes: bool = False,
+) -> None:
+    """Convert ReduceSum, whose axes are an input since opset 13."""
+    reduced_axes = _get_reduced_axes(context, data, axes, noop_with_empty_axes)
+    if reduced_axes:
+        context.result("sum", (data,), {"axes": reduced_axes, "keepdims": keepdims})
+    else:
+        context.result_alias(data)
+
+
+def _get_reduced_axes(context: OpContext, data: Value, axes: Ints | None, noop_with_empty_axes: bool) -> Ints:
+    """Return the axes of a reduction as numbers of 0 to rank - 1; empty if the operator reduces no axis."""
+    if not axes and noop_with_empty_axes:
         return ()
-    return tuple(sorted(context.normalize_axes(axes, rank))) or tuple(range(rank))
+    return tuple(sorted(context.normalize_axes(axes or (), data.rank))) or tuple(range(data.rank))
 
 
-def convert_reduce_log_sum_exp(context: OpContext) -> None:
+@CONVERTERS.register("ReduceLogSumExp")
+def convert_reduce_log_sum_exp(
+    context: OpContext, data: Value, axes: _AxesSince18, *, keepdims: bool = True, noop_with_empty_axes: bool = False
+) -> None:
     """Convert ReduceLogSumExp to m + log(sum(exp(x - m))), with the maximum m of x clipped to finite numbers."""
-    data, axes, make = context.operand(0), _read_reduced_axes(context, 18), make_operator_emitter(context)
-    over: Mapping[str, Attr] = {"axes": axes, "keepdims": True}
-    largest = context.emit("max", (data,), over) if axes else data
+    reduced_axes = _get_reduced_axes(context, data, axes, noop_with_empty_axes)
+    make = make_operator_emitter(context)
+    over: Mapping[str, Attr] = {"axes": reduced_axes, "keepdims": True}
+    largest = context.emit("max", (data,), over) if reduced_axes else data
     shift = make("clip", largest, minimum=-FLOAT_MAX, maximum=FLOAT_MAX)
     powers = make("exp", make("sub", data, shift))
-    total = context.emit("sum", (powers,), over) if axes else powers
+    total = context.emit("sum", (powers,), over) if reduced_axes else powers
     result = make("add", make("log", total), shift)
-    keep = context.operator.attributes.flag("keepdims", True)
-    shape = [extent for k, extent in enumerate(context.type(result).shape) if keep or k not in axes]
+    shape = [extent for k, extent in enumerate(context.type(result).shape) if keepdims or k not in reduced_axes]
     context.result_reshape(result, shape)
 
 
-def convert_cast(context: OpContext) -> None:
-    """Convert Cast between numeric dtypes."""
-    data, to = context.value(0), dtype_from_code(context.operator.attributes.integer("to"), context.where)
-    if to not in MOVABLE:
-        context.refuse(f"a cast to {to} is not supported", f"cast to one of {', '.join(MOVABLE)}")
-    if to == context.type(data).dtype:
-        context.result_alias(data)
-    else:
-        context.result("cast", (data,), {"dtype": to})
+# ---- Converters of logic, selection and bit operations.
 
 
-ELEMENTWISE_CONVERTERS: Mapping[str, Converter] = {
-    **{row.onnx_op_type: make_unary_converter(row.op, row.dtypes, **row.real_attributes) for row in FUNCTIONS},
-    **{row.onnx_op_type: make_variadic_converter(row.op, row.dtypes) for row in PAIRS},
-    "Cast": Converter(convert_cast, MOVABLE),
-    "Clip": Converter(convert_clip, NUMBERS),
-    "Gelu": Converter(convert_gelu),
-    "HardSigmoid": make_formula_converter(formulas.emit_hard_sigmoid, alpha=0.2, beta=0.5),
-    "Mish": make_formula_converter(formulas.emit_mish),
-    "PRelu": Converter(convert_prelu, FLOAT),
-    "Pow": Converter(convert_pow, NUMBERS),
-    "Reciprocal": make_formula_converter(formulas.emit_reciprocal),
-    "ReduceL1": make_reduction_converter("sum", op_before="abs"),
-    "ReduceL2": make_reduction_converter("sum", op_before="mul", op_after="sqrt"),
-    "ReduceLogSum": make_reduction_converter("sum", op_after="log"),
-    "ReduceLogSumExp": Converter(convert_reduce_log_sum_exp),
-    "ReduceMax": make_reduction_converter("max"),
-    "ReduceMean": make_reduction_converter("mean"),
-    "ReduceMin": make_reduction_converter("min"),
-    "ReduceProd": make_reduction_converter("prod"),
-    "ReduceSum": make_reduction_converter("sum", first_opset_with_axes_input=13),
-    "ReduceSumSquare": make_reduction_converter("sum", op_before="mul"),
-    "Selu": make_formula_converter(formulas.emit_selu, alpha=1.6732631921768188, gamma=1.0507010221481323),
-    "Softsign": make_formula_converter(formulas.emit_softsign),
-    "Mean": Converter(convert_mean),
-    "Sum": make_variadic_converter("add"),
-}
-
-
-# ---- Converters of comparisons, logic, selection and bit operations.
-
-
-def make_comparison_converter(op: str, *operand_dtypes: str) -> Converter:
-    """Make a converter of an ONNX comparison of two operands of the same dtype to the graph operator ``op``."""
-    return Converter(lambda context: context.result(op, (context.operand(0), context.operand(1))), operand_dtypes)
-
-
-def convert_logical_not(context: OpContext) -> None:
+@CONVERTERS.register("Not", dtypes=("bool",))
+def convert_logical_not(context: OpContext, x: Value) -> None:
     """Convert Not, the negation of bools."""
-    context.result("logical_not", (context.value(0),))
+    context.result("logical_not", (x,))
 
 
-def convert_where(context: OpContext) -> None:
+@CONVERTERS.register("Where", dtypes=("bool",))
+def convert_where(context: OpContext, condition: Value, x: Value, y: Value) -> None:
     """Convert Where, which selects each element from one of two operands by a condition."""
-    context.result("where", tuple(context.value(position) for position in range(3)))
+    context.result("where", (condition, x, y))
 
 
-def convert_div_or_mod(context: OpContext) -> None:
-    """Convert Div or Mod. The remainder has the sign of the dividend if ``fmod`` is set, else that of the divisor."""
-    data, divisor = context.operand(0), context.operand(1)
-    constant_divisor = context.builder.consts.get(divisor)
-    if constant_divisor is not None and constant_divisor.dtype.kind in "iu" and not constant_divisor.all():
-        context.broken("the constant integer divisor contains 0, expected no 0")
-    op = "fmod" if context.operator.attributes.flag("fmod") else "floor_mod"
-    context.result("div" if context.operator.op_type == "Div" else op, (data, divisor))
-
-
-def convert_bit_shift(context: OpContext) -> None:
+@CONVERTERS.register("BitShift", dtypes=INTEGERS)
+def convert_bit_shift(context: OpContext, x: Value, amount: SameDtype, *, direction: Literal["LEFT", "RIGHT"]) -> None:
     """Convert BitShift of unsigned integers."""
-    direction = context.operator.attributes.text("direction", "")
-    if direction not in ("LEFT", "RIGHT"):
-        context.broken(f"direction is {direction!r}, expected 'LEFT' or 'RIGHT'")
-    context.result(f"shift_{direction.lower()}", (context.operand(0), context.operand(1)))
+    context.result(f"shift_{direction.lower()}", (x, amount))
 
 
-def convert_cast_like(context: OpContext) -> None:
-    """Convert CastLike, a cast to the dtype of the second operand."""
-    data, to = context.value(0), context.type(context.value(1)).dtype
-    if to == context.type(data).dtype:
-        context.result_alias(data)
-    else:
-        context.result("cast", (data,), {"dtype": to})
-
-
-def convert_is_nan(context: OpContext) -> None:
+@CONVERTERS.register("IsNaN")
+def convert_is_nan(context: OpContext, x: Value) -> None:
     """Convert IsNaN to x != x, which is true for NaN only."""
-    context.result("not_equal", (context.operand(0), context.operand(0)))
+    context.result("not_equal", (x, x))
 
 
-def convert_is_inf(context: OpContext) -> None:
+@CONVERTERS.register("IsInf")
+def convert_is_inf(context: OpContext, x: Value, *, detect_positive: bool = True, detect_negative: bool = True) -> None:
     """Convert IsInf to comparisons with the infinities that the attributes select."""
-    attributes, make, x = context.operator.attributes, make_operator_emitter(context), context.operand(0)
-    infinities = ((np.inf, "detect_positive"), (-np.inf, "detect_negative"))
-    tests = [make("equal", x, value) for value, name in infinities if attributes.flag(name, True)] or [
+    make = make_operator_emitter(context)
+    infinities = ((np.inf, detect_positive), (-np.inf, detect_negative))
+    tests = [make("equal", x, value) for value, is_detected in infinities if is_detected] or [
         make("less", x, -np.inf)
         # With both signs deselected the result is false everywhere: x < -inf never holds.
     ]
     context.result_alias(make("logical_or", *tests) if len(tests) == 2 else tests[0])
 
 
-def convert_eye_like(context: OpContext) -> None:
+@CONVERTERS.register("EyeLike", dtypes=MOVABLE)
+def convert_eye_like(context: OpContext, data: Matrix, *, dtype: Dtype | None = None, k: int = 0) -> None:
     """Convert EyeLike to a constant matrix with ones on a diagonal, in the shape of the operand.
 
     The matrix has the dtype in the attribute ``dtype``, or that of the operand if the attribute is absent."""
-    from microc.frontend.onnx.file import dtype_from_code
-
-    kind, attributes = context.type(context.value(0)), context.operator.attributes
-    if len(kind.shape) != 2:
-        context.broken(f"got data of shape {kind.shape}, expected two axes")
-    to = dtype_from_code(attributes.integer("dtype"), context.where) if "dtype" in attributes else kind.dtype
-    eye = np.eye(*kind.shape, k=attributes.integer("k", 0))
-    context.result_constant(eye.astype(dtypes.to_numpy(to)))
-
-
-LOGIC_CONVERTERS: Mapping[str, Converter] = {
-    **{row.onnx_op_type: make_comparison_converter(row.op, *row.dtypes) for row in COMPARISONS},
-    "BitShift": Converter(convert_bit_shift, INTEGERS),
-    "CastLike": Converter(convert_cast_like, MOVABLE),
-    "Celu": make_formula_converter(formulas.emit_celu, alpha=1.0),
-    "Div": Converter(convert_div_or_mod, NUMBERS),
-    "EyeLike": Converter(convert_eye_like, MOVABLE),
-    "IsInf": Converter(convert_is_inf, FLOAT),
-    "IsNaN": Converter(convert_is_nan, FLOAT),
-    "Mod": Converter(convert_div_or_mod, NUMBERS),
-    "Not": Converter(convert_logical_not, ("bool",)),
-    "Shrink": make_formula_converter(formulas.emit_shrink, SIGNED, bias=0.0, lambd=0.5),
-    "Swish": make_formula_converter(formulas.emit_swish, alpha=1.0),
-    "ThresholdedRelu": make_formula_converter(formulas.emit_thresholded_relu, alpha=1.0),
-    "Where": Converter(convert_where, ("bool",)),
-    "Xor": make_comparison_converter("not_equal", "bool"),
-}
+    rows, columns = data.shape
+    context.result_constant(np.eye(rows, columns, k=k).astype(dtypes.to_numpy(dtype or data.dtype)))

@@ -5,36 +5,39 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from microc.base.dtypes import Array, is_float
 from microc.base.immutable import frozen
-from microc.frontend.onnx.context import MOVABLE, Converter, OpContext, StoredTensor
+from microc.frontend.onnx.context import MOVABLE, ConverterTable, OpContext, StoredTensor
 from microc.frontend.onnx.operators_windows import (
-    read_constant_weights_and_bias,
-    read_spatial_attribute,
-    read_spatial_window,
+    ConvolutionAttributes,
+    check_spatial_attribute,
+    make_spatial_window,
     reshape_to_image,
 )
+from microc.frontend.signature import AttributeBefore, Axes, DefaultBefore, Floats, Ints, SameDtype, Value
 from microc.graph.ir import Attr, Quant
 from microc.ops.attributes import Rounding
+
+CONVERTERS = ConverterTable()
 
 # ---- Resize by any factor and mode: every result along an axis is a weighted sum of a few elements, listed in a table.
 #
 # Source: ONNX Resize, its definition's formulas for coordinates, coefficients and antialiasing.
 
-MODES = ("nearest", "linear", "cubic")
-_COORDINATES = (
+ResizeMode = Literal["nearest", "linear", "cubic"]
+Coordinates = Literal[
     "half_pixel",
     "half_pixel_symmetric",
     "pytorch_half_pixel",
     "align_corners",
     "asymmetric",
     "tf_crop_and_resize",
-)
-_ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+]
+NearestMode = Literal["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]
 
 
 @frozen
@@ -56,12 +59,12 @@ class ResizedAxis:
 class ResizeRule:
     """Attributes of a Resize that determine source positions and weights, under ONNX's names."""
 
-    mode: str
-    coordinate_transformation_mode: str
-    nearest_mode: str
-    cubic_coeff_a: float
-    antialias: bool
-    exclude_outside: bool
+    mode: ResizeMode = "nearest"
+    coordinate_transformation_mode: Annotated[Coordinates, DefaultBefore(11, "asymmetric")] = "half_pixel"
+    nearest_mode: Annotated[NearestMode, DefaultBefore(11, "floor")] = "round_prefer_floor"
+    cubic_coeff_a: float = -0.75
+    antialias: bool = False
+    exclude_outside: bool = False
 
     @property
     def is_linear_interpolation(self) -> bool:
@@ -69,30 +72,18 @@ class ResizeRule:
         return self.mode == "linear" and not self.antialias and not self.exclude_outside
 
 
-def write_resize(context: OpContext, resized_axes: Sequence[ResizedAxis]) -> None:
-    """Write the operator's output: input 0 resized along ``resized_axes``."""
-    attributes, data = context.operator.attributes, context.value(0)
-    old = context.opset < 11
-    rule = ResizeRule(
-        attributes.text("mode", "nearest"),
-        "asymmetric" if old else attributes.text("coordinate_transformation_mode", "half_pixel"),
-        "floor" if old else attributes.text("nearest_mode", "round_prefer_floor"),
-        attributes.real("cubic_coeff_a", -0.75),
-        attributes.flag("antialias"),
-        attributes.flag("exclude_outside"),
-    )
-    if (
-        rule.mode not in MODES
-        or rule.coordinate_transformation_mode not in _COORDINATES
-        or rule.nearest_mode not in _ROUNDINGS
-    ):
-        context.broken(
-            f"got mode {rule.mode!r}, coordinate_transformation_mode {rule.coordinate_transformation_mode!r} and nearest_mode "
-            f"{rule.nearest_mode!r}, expected one of {', '.join(MODES)}; {', '.join(_COORDINATES)}; {', '.join(_ROUNDINGS)}"
-        )
-    kind = context.type(data)
-    if rule.mode != "nearest" and not is_float(kind.dtype):
-        context.refuse(f"mode {rule.mode!r} is not supported for {kind.dtype} data", "use mode nearest")
+def _write_resize(
+    context: OpContext,
+    x: Value,
+    rule: ResizeRule,
+    resized_axes: Sequence[ResizedAxis],
+    extrapolation_value: float = 0.0,
+) -> None:
+    """Write the operator's output: ``x`` resized along ``resized_axes``.
+
+    ``extrapolation_value``: results with a source position outside the image, in mode ``tf_crop_and_resize``."""
+    if rule.mode != "nearest" and not is_float(x.dtype):
+        context.refuse(f"mode {rule.mode!r} is not supported for {x.dtype} data", "use mode nearest")
     positions = [compute_source_positions(rule, axis) for axis in resized_axes]
     tables = [
         compute_indices_and_weights(rule, axis, position)
@@ -102,31 +93,31 @@ def write_resize(context: OpContext, resized_axes: Sequence[ResizedAxis]) -> Non
     name = context.output()
     operands = [context.new_constant(f"{name}_indices", index) for index, _ in tables]
     if rule.mode != "nearest":
-        operands += [context.new_constant(f"{name}_weights", w.astype(kind.dtype)) for _, w in tables]
-    resized = context.emit("resample", (data, *operands), attrs) if resized_axes else data
+        operands += [context.new_constant(f"{name}_weights", w.astype(x.dtype)) for _, w in tables]
+    resized = context.emit("resample", (x, *operands), attrs) if resized_axes else x
     if rule.coordinate_transformation_mode == "tf_crop_and_resize":
-        resized = _fill_outside_image(context, resized, resized_axes, positions)
+        resized = _fill_outside_image(context, resized, resized_axes, positions, extrapolation_value)
     context.result_alias(resized)
 
 
 def _fill_outside_image(
     context: OpContext,
-    resized_name: str,
+    resized: Value,
     resized_axes: Sequence[ResizedAxis],
     source_positions_by_axis: Sequence[Array],
-) -> str:
-    """Set results with a source position outside the image to ``extrapolation_value``; return the name of the value.
+    extrapolation_value: float,
+) -> Value:
+    """Set results with a source position outside the image to ``extrapolation_value``; return the value.
 
     ``source_positions_by_axis``: source position of each result, one array for each of ``resized_axes``."""
     for axis, position in zip(resized_axes, source_positions_by_axis, strict=True):
         outside = (position < 0) | (position > axis.input_extent - 1)
         if outside.any():
-            kind = context.type(resized_name)
-            mask = outside.reshape(-1, *[1] * (len(kind.shape) - axis.axis - 1))
-            fill = context.scalar(context.operator.attributes.real("extrapolation_value", 0.0), kind.dtype)
+            mask = outside.reshape(-1, *[1] * (resized.rank - axis.axis - 1))
+            fill = context.scalar(extrapolation_value, resized.dtype)
             name = context.new_constant(f"{context.output()}_outside", mask)
-            resized_name = context.emit("where", (name, fill, resized_name))
-    return resized_name
+            resized = context.emit("where", (name, fill, resized))
+    return resized
 
 
 def compute_source_positions(rule: ResizeRule, axis: ResizedAxis) -> Array:
@@ -229,40 +220,80 @@ def _compute_kernel_weights(rule: ResizeRule, tap_distances: Array) -> Array:
     return np.asarray(np.where(tap_distances <= 1, near, np.where(tap_distances < 2, far, 0)))
 
 
-def read_resized_axes(context: OpContext) -> tuple[ResizedAxis, ...]:
-    """Return the axes that a Resize or Upsample changes, in ascending order.
+@CONVERTERS.register("Upsample", dtypes=MOVABLE)
+def convert_upsample(
+    context: OpContext,
+    x: Value,
+    scales: Annotated[Floats, AttributeBefore(9)],
+    *,
+    mode: Literal["nearest", "linear"] = "nearest",
+) -> None:
+    """Convert Upsample, the form that Resize had before opset 10."""
+    axes = tuple(range(x.rank))
+    _check_scales(context, x, axes, scales, None)
+    resized_axes = _find_resized_axes(context, x, axes, scales, None, (0.0,) * x.rank + (1.0,) * x.rank)
+    _write_resize(context, x, ResizeRule(mode, "asymmetric", "floor"), resized_axes)
 
-    The file has scales or sizes, for all axes or only for the axes in the attribute ``axes``."""
-    attributes, shape = context.operator.attributes, context.shape(0)
-    axes = context.normalize_axes(attributes.integers("axes", tuple(range(len(shape)))), len(shape))
-    # Before opset 11, and in Upsample, there is no roi input in front of the scales.
-    scales_position = 1 if context.opset < 11 or context.operator.op_type == "Upsample" else 2
-    extents = [shape[axis] for axis in axes]
-    if context.opset < 9 and context.operator.op_type == "Upsample":
-        scales, sizes = list(attributes.reals("scales")), None
-    elif context.has_input(scales_position) and context.constant(scales_position).size:
-        scales, sizes = [float(s) for s in context.constant(scales_position).reshape(-1)], None
+
+@CONVERTERS.register("Resize", dtypes=MOVABLE)
+def convert_resize(
+    context: OpContext,
+    x: Value,
+    roi: Value | None,
+    scales: Floats | None,
+    sizes: Ints | None,
+    *,
+    axes: Axes | None = None,
+    extrapolation_value: float = 0.0,
+    keep_aspect_ratio_policy: Literal["stretch", "not_larger", "not_smaller"] = "stretch",
+    rule: ResizeRule,
+) -> None:
+    """Convert Resize. Each result is a single source element or a weighted sum of a few.
+
+    The file has scales or sizes, for all axes or only for the axes in the attribute ``axes``. Before opset 11 there is
+    no roi input in front of the scales."""
+    axes = tuple(range(x.rank)) if axes is None else axes
+    scales = context.reals(1) if context.opset < 11 else scales
+    if scales:
+        sizes = None
     else:
-        sizes = [int(s) for s in context.constant(3).reshape(-1)]
-        scales = [size / extent for size, extent in zip(sizes, extents, strict=False)]
-        policy = attributes.text("keep_aspect_ratio_policy", "stretch")
+        sizes = context.integers(3)
+        extents = [x.shape[axis] for axis in axes]
+        scales = tuple(size / extent for size, extent in zip(sizes, extents, strict=False))
         # The definition rounds sizes half up when it keeps the aspect ratio.
-        if policy != "stretch":
-            common = min(scales) if policy == "not_larger" else max(scales)
-            scales = [common] * len(scales)
-            sizes = [math.floor(common * extent + 0.5) for extent in extents]
+        if keep_aspect_ratio_policy != "stretch":
+            common = min(scales) if keep_aspect_ratio_policy == "not_larger" else max(scales)
+            scales = (common,) * len(scales)
+            sizes = tuple(math.floor(common * extent + 0.5) for extent in extents)
+    _check_scales(context, x, axes, scales, sizes)
+    crops = rule.coordinate_transformation_mode == "tf_crop_and_resize"
+    region = context.reals(1) if crops else (0.0,) * len(axes) + (1.0,) * len(axes)
+    resized_axes = _find_resized_axes(context, x, axes, scales, sizes, region)
+    _write_resize(context, x, rule, resized_axes, extrapolation_value)
+
+
+def _check_scales(context: OpContext, x: Value, axes: Ints, scales: Floats, sizes: Ints | None) -> None:
+    """Raise ModelError unless there is a positive scale, and a size if any, for each of ``axes``."""
     # The bound of scales keeps the size of the tables, and so the work of the reader, small.
     if {len(scales), len(sizes or scales)} != {len(axes)} or any(not 0 < s < 1 << 12 for s in scales):
         context.broken(
-            f"got {len(sizes or scales)} sizes and scales {tuple(scales)} for shape {shape}, expected {len(axes)} of each, "
+            f"got {len(sizes or scales)} sizes and scales {scales} for shape {x.shape}, expected {len(axes)} of each, "
             f"scales above 0 and below {1 << 12}"
         )
-    result_sizes = sizes or [math.floor(s * e) for s, e in zip(scales, extents, strict=True)]
-    crops = attributes.text("coordinate_transformation_mode", "") == "tf_crop_and_resize"
-    roi = [float(r) for r in context.constant(1).reshape(-1)] if crops else [0.0] * len(axes) + [1.0] * len(axes)
+
+
+def _find_resized_axes(
+    context: OpContext, x: Value, axes: Ints, scales: Floats, sizes: Ints | None, roi: Floats
+) -> tuple[ResizedAxis, ...]:
+    """Return the axes that a Resize or Upsample changes, in ascending order.
+
+    ``axes``: axes to which ``scales`` and ``sizes`` belong. ``roi``: start of the region of interest for each of them,
+    then its end."""
+    extents = [x.shape[axis] for axis in axes]
+    result_sizes = sizes or tuple(math.floor(s * e) for s, e in zip(scales, extents, strict=True))
     if len(roi) != 2 * len(axes) or min(result_sizes) < 1:
         context.broken(
-            f"got sizes {tuple(result_sizes)} and roi {tuple(roi)} for shape {shape}, expected sizes of at least 1 and "
+            f"got sizes {result_sizes} and roi {roi} for shape {x.shape}, expected sizes of at least 1 and "
             f"{2 * len(axes)} numbers in roi"
         )
     all_axes = [
@@ -279,90 +310,115 @@ def read_resized_axes(context: OpContext) -> tuple[ResizedAxis, ...]:
 # ---- Converters of operators that sample between elements: GridSample, RoiAlign, DeformConv.
 
 
-def convert_grid_sample(context: OpContext) -> None:
+@CONVERTERS.register("GridSample")
+def convert_grid_sample(
+    context: OpContext,
+    x: Value,
+    grid: SameDtype,
+    *,
+    align_corners: bool = False,
+    mode: Annotated[
+        Literal["linear", "nearest", "cubic", "bilinear", "bicubic"], DefaultBefore(20, "bilinear")
+    ] = "linear",
+    padding_mode: Literal["zeros", "border", "reflection"] = "zeros",
+) -> None:
     """Convert GridSample, which interpolates data at the positions of a grid."""
-    attributes, shape, grid = context.operator.attributes, context.shape(0), context.shape(1)
-    if len(grid) != len(shape):
-        context.broken(f"got grid of shape {grid} and data of shape {shape}, expected equal numbers of axes")
+    if grid.rank != x.rank:
+        context.broken(f"got grid of shape {grid.shape} and data of shape {x.shape}, expected equal numbers of axes")
     attrs: Mapping[str, Attr] = {
-        "mode": attributes.text("mode", "linear").removeprefix("bi"),
-        "border": attributes.text("padding_mode", "zeros").replace("border", "edge"),
-        "coordinates": "corners" if attributes.flag("align_corners") else "edges",
+        "mode": mode.removeprefix("bi"),
+        "border": padding_mode.replace("border", "edge"),
+        "coordinates": "corners" if align_corners else "edges",
     }
-    context.result("grid_sample", (context.value(0), context.operand(1)), attrs)
+    context.result("grid_sample", (x, grid), attrs)
 
 
-def convert_roi_align(context: OpContext) -> None:
+@CONVERTERS.register("RoiAlign")
+def convert_roi_align(
+    context: OpContext,
+    x: Value,
+    rois: SameDtype,
+    batch_indices: Value,
+    *,
+    coordinate_transformation_mode: Annotated[
+        Literal["half_pixel", "output_half_pixel"], DefaultBefore(16, "output_half_pixel")
+    ] = "half_pixel",
+    mode: Literal["avg", "max"] = "avg",
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+) -> None:
     """Convert RoiAlign with a fixed number of samples for each output element."""
-    attributes = context.operator.attributes
-    default = "half_pixel" if context.opset >= 16 else "output_half_pixel"
-    coordinates = attributes.text("coordinate_transformation_mode", default)
-    samples = attributes.integer("sampling_ratio", 0)
-    if coordinates not in ("half_pixel", "output_half_pixel"):
-        context.broken(
-            f"coordinate_transformation_mode is {coordinates!r}, expected 'half_pixel' or 'output_half_pixel'"
-        )
-    if samples < 1:
+    if sampling_ratio < 1:
         hint = "export the layer with a sampling_ratio, 2 for instance"
         context.refuse("sampling_ratio is 0 (adaptive), expected a fixed number of samples", hint)
     attrs: Mapping[str, Attr] = {
-        "mode": attributes.text("mode", "avg"),
-        "half_pixel": coordinates == "half_pixel",
-        "size": (attributes.integer("output_height", 1), attributes.integer("output_width", 1)),
-        "samples": samples,
-        "scale": attributes.real("spatial_scale", 1.0),
+        "mode": mode,
+        "half_pixel": coordinate_transformation_mode == "half_pixel",
+        "size": (output_height, output_width),
+        "samples": sampling_ratio,
+        "scale": spatial_scale,
     }
-    context.result("roi_align", (context.value(0), context.operand(1), context.value(2)), attrs)
+    context.result("roi_align", (x, rois, batch_indices), attrs)
 
 
-def convert_deform_conv(context: OpContext) -> None:
+@CONVERTERS.register("DeformConv")
+def convert_deform_conv(
+    context: OpContext,
+    x: Value,
+    w: SameDtype,
+    offset: SameDtype,
+    b: SameDtype | None,
+    mask: SameDtype | None,
+    *,
+    offset_group: int = 1,
+    attributes: ConvolutionAttributes,
+) -> None:
     """Convert DeformConv to a ``grid_sample`` at the displaced positions of all kernel taps, a mask, and a
     ``matmul``."""
-    attributes, shape = context.operator.attributes, context.shape(0)
-    outputs, inputs, *kernel = context.shape(1)
-    groups, parts = attributes.integer("group", 1), attributes.integer("offset_group", 1)
+    outputs, inputs, *kernel = w.shape
+    group = attributes.group
     rank, taps = len(kernel), prod(kernel)
-    if rank < 1 or len(shape) != rank + 2 or attributes.integers("kernel_shape", tuple(kernel)) != tuple(kernel):
+    if rank < 1 or x.rank != rank + 2 or (attributes.kernel_shape or tuple(kernel)) != tuple(kernel):
         expected = "(N, C, spatial axes), (O, C / group, kernel_shape)"
-        context.broken(f"data and weights: got shapes {shape} and {context.shape(1)}, expected {expected}")
-    if min(groups, parts) < 1 or inputs * groups != shape[1] or outputs % groups or shape[1] % parts:
-        expected = f"divisors of the {shape[1]} input channels, group also of the {outputs} output channels"
-        context.broken(
-            f"got group {groups} (weights of {inputs} channels) and offset_group {parts}, expected {expected}"
-        )
-    base, size = _compute_tap_positions_and_output_extents(context, tuple(kernel))
-    pixels, images = prod(size), shape[0] * parts
-    if context.shape(2) != (shape[0], parts * taps * rank, *size):
-        expected = str((shape[0], parts * taps * rank, *size))
-        context.broken(f"offsets: got shape {context.shape(2)}, expected {expected}")
-    moves = context.reshape(context.operand(2), (images, taps, rank, pixels))
+        context.broken(f"data and weights: got shapes {x.shape} and {w.shape}, expected {expected}")
+    if min(group, offset_group) < 1 or inputs * group != x.shape[1] or outputs % group or x.shape[1] % offset_group:
+        expected = f"divisors of the {x.shape[1]} input channels, group also of the {outputs} output channels"
+        got = f"group {group} (weights of {inputs} channels) and offset_group {offset_group}"
+        context.broken(f"got {got}, expected {expected}")
+    base, size = _compute_tap_positions_and_output_extents(context, x, attributes, tuple(kernel))
+    pixels, images = prod(size), x.shape[0] * offset_group
+    offset_shape = (x.shape[0], offset_group * taps * rank, *size)
+    if offset.shape != offset_shape:
+        context.broken(f"offsets: got shape {offset.shape}, expected {offset_shape}")
+    moves = context.reshape(offset, (images, taps, rank, pixels))
     moves = context.emit("transpose", (moves,), {"axes": (0, 1, 3, 2)})
     moves = context.reshape(moves, (images, taps * pixels, rank))
-    grid = context.new_constant(f"{context.output()}_taps", base.astype(context.type(moves).dtype))
+    grid = context.new_constant(f"{context.output()}_taps", base.astype(moves.dtype))
     sample_positions = context.emit("add", (moves, grid))
-    data = context.reshape(context.value(0), (images, shape[1] // parts, *shape[2:]))
+    data = context.reshape(x, (images, x.shape[1] // offset_group, *x.shape[2:]))
     attrs: Mapping[str, Attr] = {"mode": "linear", "border": "zeros", "coordinates": "elements"}
     sampled = context.emit("grid_sample", (data, sample_positions), attrs)
-    if context.has_input(4):
-        mask = context.reshape(context.operand(4), (images, 1, taps * pixels))
-        sampled = context.emit("mul", (sampled, mask))
-    columns = context.reshape(sampled, (shape[0], groups, inputs * taps, pixels))
-    matrix = context.reshape(context.operand(1), (1, groups, outputs // groups, inputs * taps))
+    if mask is not None:
+        sampled = context.emit("mul", (sampled, context.reshape(mask, (images, 1, taps * pixels))))
+    columns = context.reshape(sampled, (x.shape[0], group, inputs * taps, pixels))
+    matrix = context.reshape(w, (1, group, outputs // group, inputs * taps))
     product = context.emit("matmul", (matrix, columns))
-    summed = context.reshape(product, (shape[0], outputs, *size))
-    if context.has_input(3):
-        summed = context.emit("add", (summed, context.reshape(context.operand(3), (outputs, *(1,) * rank))))
+    summed = context.reshape(product, (x.shape[0], outputs, *size))
+    if b is not None:
+        summed = context.emit("add", (summed, context.reshape(b, (outputs, *(1,) * rank))))
     context.result_alias(summed)
 
 
 def _compute_tap_positions_and_output_extents(
-    context: OpContext, kernel_shape: tuple[int, ...]
-) -> tuple[Array, tuple[int, ...]]:
+    context: OpContext, x: Value, attributes: ConvolutionAttributes, kernel_shape: Ints
+) -> tuple[Array, Ints]:
     """Return the source positions of all kernel taps for all output pixels, and the output's spatial extents.
 
     The positions do not include DeformConv's offsets. They have shape (1, taps * pixels, spatial axes)."""
-    extents = context.shape(0)[2:]
-    window = read_spatial_window(context, kernel_shape, extents, ceil_mode=False)
+    extents = x.shape[2:]
+    window = make_spatial_window(context, attributes, kernel_shape, extents)
     rank, axes, size = len(extents), [], []
     for k, extent in enumerate(extents):
         last_start = (
@@ -377,47 +433,42 @@ def _compute_tap_positions_and_output_extents(
     return np.stack(np.broadcast_arrays(*axes), axis=-1).reshape(1, -1, rank), tuple(size)
 
 
-SAMPLING_CONVERTERS: Mapping[str, Converter] = {
-    "DeformConv": Converter(convert_deform_conv),
-    "GridSample": Converter(convert_grid_sample),
-    "RoiAlign": Converter(convert_roi_align),
-}
+# ---- Converter of ConvTranspose.
 
 
-# ---- Converters of operators that enlarge images: ConvTranspose and Resize.
-
-
-def convert_conv_transpose(context: OpContext) -> None:
+@CONVERTERS.register("ConvTranspose")
+def convert_conv_transpose(
+    context: OpContext,
+    x: Value,
+    w: SameDtype,
+    b: SameDtype | None,
+    *,
+    output_padding: Ints = (),
+    output_shape: Ints = (),
+    attributes: ConvolutionAttributes,
+) -> None:
     """Convert ConvTranspose to ``conv2d_transpose`` or ``convolution_transpose``.
 
     ``conv2d_transpose`` is for float32 data of one or two spatial axes with constant weights and bias."""
-    attrs, shape = _read_transposed_convolution_attributes(context), context.shape(0)
-    has_constant = [
-        context.builder.get_stored_constant(context.value(k)) is not None for k in (1, 2) if context.has_input(k)
-    ]
-    is_plain = context.type(context.value(0)).dtype == "float32" and len(shape) in (3, 4)
-    if not is_plain or not all(has_constant):
-        operands = [context.operand(k) for k in range(3) if context.has_input(k)]
-        context.result("convolution_transpose", operands, attrs)
+    attrs = _get_transposed_convolution_attrs(context, x, w, attributes, output_padding, output_shape)
+    weight, bias = context.stored(w), None if b is None else context.stored(b)
+    is_plain = x.dtype == "float32" and x.rank in (3, 4)
+    if not is_plain or weight is None or (b is not None and bias is None):
+        context.result("convolution_transpose", (x, w) if b is None else (x, w, b), attrs)
         return
-    weight, bias = read_constant_weights_and_bias(context, 1, 2)
     name = context.output()
-    image = context.emit("transpose", (reshape_to_image(context, context.value(0)),), {"axes": (0, 2, 3, 1)})
-    operands = [
-        image,
-        context.add_stored_tensor(
-            f"{name}_weight", _reorder_weights_channels_last(context, weight, int(attrs["groups"]))
-        ),
-    ]
+    image = context.emit("transpose", (reshape_to_image(context, x),), {"axes": (0, 2, 3, 1)})
+    reordered = _reorder_weights_channels_last(context, weight, attributes.group)
+    operands = [image, context.add_stored_tensor(f"{name}_weight", reordered)]
     if bias is not None:
         operands.append(context.add_stored_tensor(f"{name}_bias", bias))
-    if len(shape) == 3:
+    if x.rank == 3:
         (stride,), (step,), (before, after) = attrs["strides"], attrs["dilation"], attrs["padding"]
         attrs = {**attrs, "strides": (1, stride), "dilation": (1, step), "padding": (0, before, 0, after)}
     upsampled = context.emit("conv2d_transpose", operands, {**attrs, "rounding": Rounding.EVEN})
     upsampled = context.emit("transpose", (upsampled,), {"axes": (0, 3, 1, 2)})
-    batch, channels, _, width = context.type(upsampled).shape
-    context.result_alias(upsampled if len(shape) == 4 else context.reshape(upsampled, (batch, channels, width)))
+    batch, channels, _, width = upsampled.shape
+    context.result_alias(upsampled if x.rank == 4 else context.reshape(upsampled, (batch, channels, width)))
 
 
 def _reorder_weights_channels_last(context: OpContext, weight: StoredTensor, group_count: int) -> StoredTensor:
@@ -441,32 +492,35 @@ def _reorder_weights_channels_last(context: OpContext, weight: StoredTensor, gro
     return StoredTensor(moved.reshape(-1, *moved.shape[2:]), quant)
 
 
-def _read_transposed_convolution_attributes(context: OpContext) -> Mapping[str, Any]:
+def _get_transposed_convolution_attrs(
+    context: OpContext,
+    x: Value,
+    w: Value,
+    attributes: ConvolutionAttributes,
+    output_padding: Ints,
+    output_shape: Ints,
+) -> Mapping[str, Any]:
     """Return strides, padding, dilation and groups of a ConvTranspose over any number of axes.
 
-    Attribute ``output_padding`` is subtracted from the padding at the end."""
-    attributes, extents, kernel = context.operator.attributes, context.shape(0)[2:], context.shape(1)[2:]
-    rank, groups = len(extents), attributes.integer("group", 1)
-    if len(kernel) != rank or 0 in context.shape(1) or attributes.integers("kernel_shape", kernel)[-rank:] != kernel:
+    ``output_padding`` is subtracted from the padding at the end."""
+    extents, kernel, channels = x.shape[2:], w.shape[2:], x.shape[1]
+    rank, groups = len(extents), attributes.group
+    if len(kernel) != rank or 0 in w.shape or (attributes.kernel_shape or kernel)[-rank:] != kernel:
         context.broken(
-            f"got weights of shape {context.shape(1)} for data of shape {context.shape(0)}, expected equal numbers of "
+            f"got weights of shape {w.shape} for data of shape {x.shape}, expected equal numbers of "
             "axes, and kernel_shape equal to the spatial extents of the weights"
         )
-    if groups < 1 or context.shape(1)[0] != context.shape(0)[1] or context.shape(0)[1] % groups:
-        channels = context.shape(0)[1]
+    if groups < 1 or w.shape[0] != channels or channels % groups:
         expected = f"{channels} rows of weights and a group that divides them"
-        context.broken(f"got group {groups} and weights of shape {context.shape(1)}, expected {expected}")
-    strides, dilation = (read_spatial_attribute(context, name, (1,) * rank, 1) for name in ("strides", "dilations"))
-    growth = read_spatial_attribute(context, "output_padding", (0,) * rank, 0)
-    pads = read_spatial_attribute(context, "pads", (0,) * 2 * rank, 0)
-    axes = list(zip(extents, strides, kernel, dilation, strict=True))
-    sizes = [(e - 1) * s + (k - 1) * d + 1 for e, s, k, d in axes]
-    mode, wanted = attributes.text("auto_pad", "NOTSET"), attributes.integers("output_shape", ())[-rank:]
-    if len(wanted) not in (0, rank) or mode not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
-        context.broken(
-            f"got output_shape {wanted} and auto_pad {mode!r}, expected {rank} extents or none, and NOTSET, VALID, "
-            "SAME_UPPER or SAME_LOWER"
-        )
+        context.broken(f"got group {groups} and weights of shape {w.shape}, expected {expected}")
+    strides = check_spatial_attribute(context, "strides", attributes.strides, (1,) * rank, 1)
+    dilation = check_spatial_attribute(context, "dilations", attributes.dilations, (1,) * rank, 1)
+    growth = check_spatial_attribute(context, "output_padding", output_padding, (0,) * rank, 0)
+    pads = check_spatial_attribute(context, "pads", attributes.pads, (0,) * 2 * rank, 0)
+    sizes = [(e - 1) * s + (k - 1) * d + 1 for e, s, k, d in zip(extents, strides, kernel, dilation, strict=True)]
+    mode, wanted = attributes.auto_pad, output_shape[-rank:]
+    if len(wanted) not in (0, rank):
+        context.broken(f"output_shape is {wanted}, expected {rank} extents or none")
     pads = pads if mode == "NOTSET" else (0,) * 2 * rank
     before, after = list(pads[:rank]), list(pads[rank:])
     if mode in ("SAME_UPPER", "SAME_LOWER") and not wanted:
@@ -479,17 +533,4 @@ def _read_transposed_convolution_attributes(context: OpContext) -> Mapping[str, 
             after[k] = total - before[k] - more
         else:
             after[k] -= more
-    padding = (*before, *after)
-    return {"strides": strides, "padding": padding, "dilation": dilation, "groups": groups}
-
-
-def convert_resize(context: OpContext) -> None:
-    """Convert Resize or Upsample. Each result is a single source element or a weighted sum of a few."""
-    write_resize(context, read_resized_axes(context))
-
-
-UPSAMPLE_CONVERTERS: Mapping[str, Converter] = {
-    "ConvTranspose": Converter(convert_conv_transpose),
-    "Resize": Converter(convert_resize, MOVABLE),
-    "Upsample": Converter(convert_resize, MOVABLE),
-}
+    return {"strides": strides, "padding": (*before, *after), "dilation": dilation, "groups": groups}

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.frontend import formulas
 from microc.frontend.formulas import should_precompute_input_products, slice_gate
 from microc.frontend.graph_builder import GraphBuilder
-from microc.frontend.onnx.context import Converter, OpContext
+from microc.frontend.onnx.context import ConverterTable, OpContext
+from microc.frontend.signature import Floats, SameDtype, Strings, Value
 from microc.graph.ir import Attr, Graph
+
+CONVERTERS = ConverterTable()
 
 # ---- One step of each cell, and the activation functions of the gates.
 #
@@ -83,21 +87,45 @@ def resolve_activations(
 
 
 @frozen
-class RecurrentLayer:
-    """Sizes and attributes of a recurrent layer.
+class RecurrentAttributes:
+    """Attributes of RNN, GRU and LSTM."""
 
-    ``op_type``: RNN, GRU or LSTM. ``activations``: activation functions of the gates. ``clip``: largest magnitude of
-    the activation functions' arguments; 0 for no limit. ``input_forget``: the forget gate is one minus the input
-    gate."""
+    activation_alpha: Floats = ()
+    activation_beta: Floats = ()
+    activations: Strings = ()
+    clip: float = 0.0
+    direction: Literal["forward", "reverse", "bidirectional"] = "forward"
+    hidden_size: int | None = None
+    layout: bool = False
+
+
+@frozen
+class RecurrentLayer:
+    """A recurrent layer: its operands, sizes and attributes.
+
+    ``op_type``: RNN, GRU or LSTM. ``x``, ``w``, ``r``, ``b``, ``sequence_lens``, ``initial_states``, ``p``: data, input
+    weights, state weights, bias, lengths of sequences, hidden state and (LSTM) cell state, peephole weights, as in the
+    file. ``activations``: activation functions of the gates. ``clip``: largest magnitude of the activation functions'
+    arguments; 0 for no limit. ``input_forget``: the forget gate is one minus the input gate. ``is_batch_first``: the
+    batch is the first axis of data, states and results."""
 
     op_type: str
+    x: Value
+    w: Value
+    r: Value
+    b: Value | None
+    sequence_lens: Value | None
+    initial_states: tuple[Value | None, ...]
+    p: Value | None
     step_count: int
     batch_size: int
     unit_count: int
-    direction_count: int
+    directions: tuple[Literal["forward", "reverse"], ...]
     activations: tuple[GateActivation, ...]
     clip: float
+    is_batch_first: bool
     input_forget: bool
+    linear_before_reset: bool
 
 
 @frozen
@@ -132,11 +160,11 @@ class StepBuilder:
 
     def capture_value(self, value_name: str) -> str:
         """Make a value of the surrounding graph readable in the loop's body; return its name in the body."""
-        data_of_constant, type_ = self.context.builder.consts.get(value_name), self.context.type(value_name)
-        if data_of_constant is not None:
-            return self.body.new_constant("weights", data_of_constant)
+        value = self.context.look_up(value_name)
+        if value.constant is not None:
+            return self.body.new_constant("weights", value.constant)
         self.fixed.append(value_name)
-        return self.body.input("fixed", type_.shape, type_.dtype)
+        return self.body.input("fixed", value.shape, value.dtype)
 
     def __call__(self, op: str, *operands: str | float, **attrs: Attr) -> str:
         names = [o if isinstance(o, str) else self.body.scalar(o) for o in operands]
@@ -162,16 +190,14 @@ class StepBuilder:
         return FUNCTIONS[function.name].emit(self, value_name, *function.parameters)
 
 
-def finish_step_body(
-    step: StepBuilder, context: OpContext, old_state_names: list[str], new_state_names: list[str]
-) -> Graph:
+def finish_step_body(step: StepBuilder, old_state_names: list[str], new_state_names: list[str]) -> Graph:
     """Return the finished loop body, with the new states and the output row of the step as its outputs.
 
-    If the operator has sequence lengths, a sequence that ended before this step keeps its old states, and its row is
+    If the layer has sequence lengths, a sequence that ended before this step keeps its old states, and its row is
     zero."""
     row = new_state_names[0]
-    if context.has_input(4):
-        lengths = step("cast", step.capture_value(context.value(4)), dtype="int32")
+    if step.layer.sequence_lens is not None:
+        lengths = step("cast", step.capture_value(step.layer.sequence_lens), dtype="int32")
         is_inside = step.body.reshape(step("greater", lengths, step.iteration), (step.layer.batch_size, 1))
         new_state_names = [
             step("where", is_inside, fresh, before)
@@ -209,7 +235,7 @@ def _emit_gru_step(step: StepBuilder, input_sums: str, old_states: list[str], st
         step.emit_clipped_activation(0, step("add", step.slice_gate_sums(input_sums, k), step.slice_gate_sums(sums, k)))
         for k in (0, 1)
     )
-    if step.context.operator.attributes.flag("linear_before_reset"):
+    if step.layer.linear_before_reset:
         reset_sums = step("mul", reset, step.slice_gate_sums(sums, 2))
     else:
         ends: dict[str, Attr] = {"begin": (2 * units, 0), "end": (3 * units, units), "strides": (1, 1)}
@@ -268,75 +294,188 @@ CELLS: Mapping[str, Callable[[StepBuilder, str, list[str], StateWeights], list[s
 }
 
 
-# ---- Converter of RNN, GRU and LSTM.
+# ---- Converters of RNN, GRU and LSTM.
 #
 # Source: ONNX RNN, GRU, LSTM.
 
-_GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _DEFAULTS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
 
 
-def _read_recurrent_layer(context: OpContext) -> RecurrentLayer:
-    """Return the extents and attributes of a recurrent layer; raise ModelError if they are inconsistent."""
-    attributes, op_type = context.operator.attributes, context.operator.op_type
-    direction = attributes.text("direction", "forward")
-    if direction not in ("forward", "reverse", "bidirectional"):
-        context.broken(f"direction is {direction!r}, expected forward, reverse or bidirectional")
-    shape, directions = context.shape(0), 2 if direction == "bidirectional" else 1
-    if len(shape) != 3 or len(context.shape(1)) != 3 or context.shape(1)[0] != directions:
-        context.broken(
-            f"got data of shape {shape} and weights W of shape {context.shape(1)}, expected three axes each and "
-            f"{directions} matrices of weights for direction {direction!r}"
-        )
-    steps, batch = (shape[1], shape[0]) if attributes.flag("layout") else shape[:2]
-    names = tuple(name.lower() for name in attributes.texts("activations")) or _DEFAULTS[op_type] * directions
-    if any(name not in FUNCTIONS for name in names) or len(names) != len(_DEFAULTS[op_type]) * directions:
-        context.broken(
-            f"got activations {', '.join(names)}, "
-            f"expected {len(_DEFAULTS[op_type]) * directions} of {', '.join(FUNCTIONS)}"
-        )
-    chosen = resolve_activations(
-        names, attributes.reals("activation_alpha", ()), attributes.reals("activation_beta", ())
+@CONVERTERS.register("RNN", dtypes=("float32",))
+def convert_rnn(
+    context: OpContext,
+    x: Value,
+    w: SameDtype,
+    r: SameDtype,
+    b: SameDtype | None,
+    sequence_lens: Value | None,
+    initial_h: SameDtype | None,
+    *,
+    attributes: RecurrentAttributes,
+) -> None:
+    """Convert RNN."""
+    _write_layer(context, _make_layer(context, attributes, "RNN", x, w, r, b, sequence_lens, (initial_h,)))
+
+
+@CONVERTERS.register("GRU", dtypes=("float32",))
+def convert_gru(
+    context: OpContext,
+    x: Value,
+    w: SameDtype,
+    r: SameDtype,
+    b: SameDtype | None,
+    sequence_lens: Value | None,
+    initial_h: SameDtype | None,
+    *,
+    linear_before_reset: bool = False,
+    attributes: RecurrentAttributes,
+) -> None:
+    """Convert GRU."""
+    layer = _make_layer(context, attributes, "GRU", x, w, r, b, sequence_lens, (initial_h,))
+    _write_layer(context, replace(layer, linear_before_reset=linear_before_reset))
+
+
+@CONVERTERS.register("LSTM", dtypes=("float32",))
+def convert_lstm(
+    context: OpContext,
+    x: Value,
+    w: SameDtype,
+    r: SameDtype,
+    b: SameDtype | None,
+    sequence_lens: Value | None,
+    initial_h: SameDtype | None,
+    initial_c: SameDtype | None,
+    p: SameDtype | None,
+    *,
+    input_forget: bool = False,
+    attributes: RecurrentAttributes,
+) -> None:
+    """Convert LSTM."""
+    layer = _make_layer(context, attributes, "LSTM", x, w, r, b, sequence_lens, (initial_h, initial_c))
+    _write_layer(context, replace(layer, p=p, input_forget=input_forget))
+
+
+@CONVERTERS.register("DynamicQuantizeLSTM", dtypes=("float32",), domain="com.microsoft")
+def convert_dynamic_quantize_lstm(
+    context: OpContext,
+    x: Value,
+    w: Array,
+    r: Array,
+    b: SameDtype | None,
+    sequence_lens: Value | None,
+    initial_h: SameDtype | None,
+    initial_c: SameDtype | None,
+    p: SameDtype | None,
+    w_scale: Array,
+    w_zero_point: Array | None,
+    r_scale: Array,
+    r_zero_point: Array | None,
+    *,
+    input_forget: bool = False,
+    attributes: RecurrentAttributes,
+) -> None:
+    """Convert DynamicQuantizeLSTM to an LSTM in float32 with weights dequantised at compile time.
+
+    ONNX Runtime's operator also quantises data and state at every time step. The float32 LSTM does not, so its results
+    are closer to those of the trained network."""
+    real_w, real_r = (
+        context.new_constant(f"{context.output()}_weight", _dequantise_lstm_weights(context, *operands))
+        for operands in ((w, w_scale, w_zero_point), (r, r_scale, r_zero_point))
     )
-    units, forgets = context.shape(2)[2], attributes.flag("input_forget")
-    return RecurrentLayer(op_type, steps, batch, units, directions, chosen, attributes.real("clip", 0.0), forgets)
+    states = (initial_h, initial_c)
+    layer = _make_layer(context, attributes, "LSTM", x, real_w, real_r, b, sequence_lens, states)
+    _write_layer(context, replace(layer, p=p, input_forget=input_forget))
 
 
-def convert_recurrent_layer(context: OpContext) -> None:
-    """Convert RNN, GRU or LSTM to a loop for each direction: forward, reverse, or both."""
-    layer, attributes = _read_recurrent_layer(context), context.operator.attributes
-    data = context.value(0)
-    batch_first = attributes.flag("layout")
-    if batch_first:
+def _dequantise_lstm_weights(context: OpContext, weights: Array, scales: Array, zero_points: Array | None) -> Array:
+    """Return the dequantised weights of DynamicQuantizeLSTM in the layout of LSTM, (directions, 4 * hidden, inputs).
+
+    ``weights`` have the layout (directions, inputs, 4 * hidden). There is one scale, and one zero point, for each
+    direction, or for each direction and each of the 4 * hidden columns."""
+    zero = np.zeros_like(scales) if zero_points is None else zero_points
+    if weights.ndim != 3 or scales.shape not in (weights.shape[:1], weights.shape[::2]) or zero.shape != scales.shape:
+        context.broken(
+            f"got weights of shape {weights.shape} with scales {scales.shape} and zero points {zero.shape}, expected three "
+            f"axes and one scale for each of {weights.shape[:1]} or of {weights.shape[::2]}"
+        )
+    shape = (weights.shape[0], 1, scales.size // weights.shape[0])
+    real = (weights.astype(np.float32) - zero.astype(np.float32).reshape(shape)) * scales.reshape(shape)
+    return np.ascontiguousarray(real.transpose(0, 2, 1))
+
+
+def _make_layer(
+    context: OpContext,
+    attributes: RecurrentAttributes,
+    op_type: str,
+    x: Value,
+    w: Value,
+    r: Value,
+    b: Value | None,
+    sequence_lens: Value | None,
+    initial_states: tuple[Value | None, ...],
+) -> RecurrentLayer:
+    """Return a recurrent layer; raise ModelError if its operands and attributes are inconsistent."""
+    direction_count = 2 if attributes.direction == "bidirectional" else 1
+    if x.rank != 3 or w.rank != 3 or w.shape[0] != direction_count:
+        context.broken(
+            f"got data of shape {x.shape} and weights W of shape {w.shape}, expected three axes each and "
+            f"{direction_count} matrices of weights for direction {attributes.direction!r}"
+        )
+    defaults = _DEFAULTS[op_type] * direction_count
+    names = tuple(name.lower() for name in attributes.activations) or defaults
+    if any(name not in FUNCTIONS for name in names) or len(names) != len(defaults):
+        context.broken(f"got activations {', '.join(names)}, expected {len(defaults)} of {', '.join(FUNCTIONS)}")
+    return RecurrentLayer(
+        op_type,
+        x,
+        w,
+        r,
+        b,
+        sequence_lens,
+        initial_states,
+        None,
+        step_count=x.shape[1] if attributes.layout else x.shape[0],
+        batch_size=x.shape[0] if attributes.layout else x.shape[1],
+        unit_count=r.shape[2],
+        directions=("forward", "reverse") if attributes.direction == "bidirectional" else (attributes.direction,),
+        activations=resolve_activations(names, attributes.activation_alpha, attributes.activation_beta),
+        clip=attributes.clip,
+        is_batch_first=attributes.layout,
+        input_forget=False,
+        linear_before_reset=False,
+    )
+
+
+def _write_layer(context: OpContext, layer: RecurrentLayer) -> None:
+    """Write a recurrent layer as a loop for each direction: forward, reverse, or both."""
+    data = layer.x
+    if layer.is_batch_first:
         data = context.emit("transpose", (data,), {"axes": (1, 0, 2)})
-    directions = []
-    for k in range(layer.direction_count):
-        backwards = k == 1 or attributes.text("direction", "forward") == "reverse"
-        count = len(layer.activations) // layer.direction_count
+    rows_and_states = []
+    count = len(layer.activations) // len(layer.directions)
+    for k in range(len(layer.directions)):
         direction_layer = replace(layer, activations=layer.activations[k * count : (k + 1) * count])
-        directions.append(_emit_rows_and_final_states(context, direction_layer, data, k, backwards, batch_first))
-    _write_recurrent_outputs(context, layer, directions, batch_first)
+        rows_and_states.append(_emit_rows_and_final_states(context, direction_layer, data, k))
+    _write_recurrent_outputs(context, layer, rows_and_states)
 
 
-def _reverse_sequence(context: OpContext, value_name: str) -> str:
+def _reverse_sequence(context: OpContext, layer: RecurrentLayer, value: str) -> str:
     """Emit the reversal of sequences (steps, batch, ...) in time; return the result's name.
 
-    If the operator has sequence lengths, each sequence is reversed within its own length."""
-    if context.has_input(4):
-        return context.emit("reverse_sequence", (value_name, context.value(4)), {"batch_axis": 1, "time_axis": 0})
-    return context.emit("reverse", (value_name,), {"axes": (0,)})
+    If the layer has sequence lengths, each sequence is reversed within its own length."""
+    if layer.sequence_lens is not None:
+        return context.emit("reverse_sequence", (value, layer.sequence_lens), {"batch_axis": 1, "time_axis": 0})
+    return context.emit("reverse", (value,), {"axes": (0,)})
 
 
-def _slice_direction(context: OpContext, input_index: int, direction_index: int, direction_axis: int = 0) -> str:
-    """Return the name of the slice of an operand that belongs to direction ``direction_index``.
+def _slice_direction(context: OpContext, value: Value, direction_index: int, direction_axis: int = 0) -> Value:
+    """Return the slice of an operand that belongs to direction ``direction_index``.
 
-    ``input_index``: index of the operand. ``direction_axis``: its axis of directions, which is removed from the
-    slice."""
-    value = context.operand(input_index)
-    shape, constant = context.type(value).shape, context.builder.consts.get(value)
-    if constant is not None:
+    ``direction_axis``: the operand's axis of directions, which is removed from the slice."""
+    shape = value.shape
+    if value.constant is not None:
         return context.new_constant(
-            f"{value}_{direction_index}", np.ascontiguousarray(np.take(constant, direction_index, direction_axis))
+            f"{value}_{direction_index}", np.ascontiguousarray(np.take(value.constant, direction_index, direction_axis))
         )
     begin, end = [0] * len(shape), list(shape)
     begin[direction_axis], end[direction_axis] = direction_index, direction_index + 1
@@ -347,52 +486,40 @@ def _slice_direction(context: OpContext, input_index: int, direction_index: int,
 
 
 def _get_initial_state(
-    context: OpContext, layer: RecurrentLayer, input_index: int, direction_index: int, is_batch_first: bool
-) -> str:
-    """Return the name of the initial state (batch, units) of one direction.
-
-    It is a constant of zeros if input ``input_index`` is absent."""
-    if context.has_input(input_index):
-        return _slice_direction(context, input_index, direction_index, 1 if is_batch_first else 0)
+    context: OpContext, layer: RecurrentLayer, initial_state: Value | None, direction_index: int
+) -> Value:
+    """Return the initial state (batch, units) of one direction: a constant of zeros if ``initial_state`` is absent."""
+    if initial_state is not None:
+        return _slice_direction(context, initial_state, direction_index, 1 if layer.is_batch_first else 0)
     zeros = np.zeros((layer.batch_size, layer.unit_count), np.float32)
     return context.new_constant(f"{context.output() or context.loc.name}_state", zeros)
 
 
 def _emit_rows_and_final_states(
-    context: OpContext,
-    layer: RecurrentLayer,
-    data_name: str,
-    direction_index: int,
-    is_reversed: bool,
-    is_batch_first: bool,
+    context: OpContext, layer: RecurrentLayer, data: str, direction_index: int
 ) -> tuple[str, list[str]]:
     """Emit the loop over time steps for one direction of a recurrent layer.
 
     Return the name of the outputs of all steps (steps, batch, units), and the names of the final states."""
-    weight, matrix = (_slice_direction(context, position, direction_index) for position in (1, 2))
+    weight, matrix = (_slice_direction(context, value, direction_index) for value in (layer.w, layer.r))
+    is_reversed = layer.directions[direction_index] == "reverse"
     if is_reversed:
-        data_name = _reverse_sequence(context, data_name)
-    biases = _get_input_and_state_bias(context, layer, direction_index, context.type(weight).shape[0])
-    states = [_get_initial_state(context, layer, 5, direction_index, is_batch_first)]
-    if layer.op_type == "LSTM":
-        states.append(_get_initial_state(context, layer, 6, direction_index, is_batch_first))
+        data = _reverse_sequence(context, layer, data)
+    biases = _get_input_and_state_bias(context, layer, direction_index, weight.shape[0])
+    states = [_get_initial_state(context, layer, state, direction_index) for state in layer.initial_states]
     step = StepBuilder(context, layer)
     old = [step.add_carried_input(value, name) for value, name in zip(states, ("hidden", "cell"), strict=False)]
-    input_sums = _emit_input_sums(context, step, data_name, weight, biases[0])
-    peepholes = (
-        step.capture_value(_slice_direction(context, 7, direction_index))
-        if layer.op_type == "LSTM" and context.has_input(7)
-        else ""
-    )
+    input_sums = _emit_input_sums(context, step, data, weight, biases[0])
+    peepholes = "" if layer.p is None else step.capture_value(_slice_direction(context, layer.p, direction_index))
     cell = StateWeights(step.capture_value(matrix), step.capture_value(biases[1]) if biases[1] else "", peepholes)
     new = CELLS[layer.op_type](step, input_sums, old, cell)
-    body = finish_step_body(step, context, old, new)
+    body = finish_step_body(step, old, new)
     attrs: dict[str, Any] = {"body": body, "count": layer.step_count, "carried": len(states), "guarded": False}
     loop_outputs = [
         context.builder.make_unique_name(f"{context.loc.name}_{stem}") for stem in (*("last",) * len(states), "rows")
     ]
     context.write_node_with_outputs("loop", (*states, *step.fixed), attrs, loop_outputs)
-    rows = _reverse_sequence(context, loop_outputs[-1]) if is_reversed else loop_outputs[-1]
+    rows = _reverse_sequence(context, layer, loop_outputs[-1]) if is_reversed else loop_outputs[-1]
     return rows, loop_outputs[:-1]
 
 
@@ -402,63 +529,48 @@ def _get_input_and_state_bias(
     """Return the names of the input bias (ONNX's Wb) and of the state bias (ONNX's Rb).
 
     Only GRU needs both. For other layers the first is the sum of both and the second is empty. Both are empty if the
-    operator has no bias. ``gate_element_count``: number of gates times number of units."""
-    if not context.has_input(3):
+    layer has no bias. ``gate_element_count``: number of gates times number of units."""
+    if layer.b is None:
         return "", ""
-    both = _slice_direction(context, 3, direction_index)
+    both = _slice_direction(context, layer.b, direction_index)
     data, state = (_slice_bias_half(context, both, gate_element_count, half) for half in (0, 1))
     return (data, state) if layer.op_type == "GRU" else (context.emit("add", (data, state)), "")
 
 
-def _slice_bias_half(context: OpContext, bias_name: str, gate_element_count: int, half_index: int) -> str:
-    """Return the name of the first (``half_index`` 0) or second half of a bias, ``gate_element_count`` elements
-    each."""
-    constant = context.builder.consts.get(bias_name)
-    if constant is not None:
-        return context.new_constant(
-            f"{bias_name}_{half_index}", constant[half_index * gate_element_count :][:gate_element_count]
-        )
-    attrs: Mapping[str, Attr] = {
-        "begin": (half_index * gate_element_count,),
-        "end": ((half_index + 1) * gate_element_count,),
-        "strides": (1,),
-    }
-    return context.emit("slice", (bias_name,), attrs)
+def _slice_bias_half(context: OpContext, bias: Value, gate_element_count: int, half_index: int) -> Value:
+    """Return the first (``half_index`` 0) or second half of a bias, ``gate_element_count`` elements each."""
+    begin = half_index * gate_element_count
+    if bias.constant is not None:
+        return context.new_constant(f"{bias}_{half_index}", bias.constant[begin:][:gate_element_count])
+    attrs: Mapping[str, Attr] = {"begin": (begin,), "end": (begin + gate_element_count,), "strides": (1,)}
+    return context.emit("slice", (bias,), attrs)
 
 
-def _emit_input_sums(context: OpContext, step: StepBuilder, data_name: str, weight_name: str, bias_name: str) -> str:
+def _emit_input_sums(context: OpContext, step: StepBuilder, data: str, weight: Value, bias_name: str) -> str:
     """Emit the data of one step times the input weights, plus the bias; return the name of the sums in the loop's body.
 
     The products of all steps are computed before the loop if :func:`should_precompute_input_products` allows, and in
     the body otherwise."""
-    steps, batch, depth = context.type(data_name).shape
-    size = context.type(weight_name).shape[0]
+    steps, batch, depth = context.type(data).shape
+    size = weight.shape[0]
     if not should_precompute_input_products(steps, size, depth):
-        row = step("gather", step.capture_value(data_name), step.iteration, axis=0)
-        return step(
-            "dense", row, step.capture_value(weight_name), *((step.capture_value(bias_name),) if bias_name else ())
-        )
-    flat = context.reshape(data_name, (steps * batch, depth))
-    sums = context.emit("dense", (flat, weight_name, bias_name) if bias_name else (flat, weight_name))
+        row = step("gather", step.capture_value(data), step.iteration, axis=0)
+        return step("dense", row, step.capture_value(weight), *((step.capture_value(bias_name),) if bias_name else ()))
+    flat = context.reshape(data, (steps * batch, depth))
+    sums = context.emit("dense", (flat, weight, bias_name) if bias_name else (flat, weight))
     return step("gather", step.capture_value(context.reshape(sums, (steps, batch, size))), step.iteration, axis=0)
 
 
 def _write_recurrent_outputs(
-    context: OpContext,
-    layer: RecurrentLayer,
-    rows_and_states_by_direction: list[tuple[str, list[str]]],
-    is_batch_first: bool,
+    context: OpContext, layer: RecurrentLayer, rows_and_states_by_direction: list[tuple[str, list[str]]]
 ) -> None:
     """Write the operator's outputs: rows (steps, directions, batch, units) and final states (directions, batch, units).
 
-    ``rows_and_states_by_direction``: for each direction the names of its rows and final states. With ``is_batch_first``
-    batch is the first axis."""
+    ``rows_and_states_by_direction``: for each direction the names of its rows and final states. If the layer is batch
+    first, the batch is the first axis."""
     stacked = [
         [rows for rows, _ in rows_and_states_by_direction],
-        *(
-            [states[k] for _, states in rows_and_states_by_direction]
-            for k in range(len(rows_and_states_by_direction[0][1]))
-        ),
+        *([states[k] for _, states in rows_and_states_by_direction] for k in range(len(layer.initial_states))),
     ]
     for position, values in enumerate(stacked):
         if not context.output(position):
@@ -467,12 +579,7 @@ def _write_recurrent_outputs(
         axis = len(shape) - 2
         apart = [context.reshape(value, (*shape[:axis], 1, *shape[axis:])) for value in values]
         whole = apart[0] if len(apart) == 1 else context.emit("concat", apart, {"axis": axis})
-        if is_batch_first:
+        if layer.is_batch_first:
             order = (2, 0, 1, 3) if position == 0 else (1, 0, 2)
             whole = context.emit("transpose", (whole,), {"axes": order})
         context.alias_output(context.output(position), whole)
-
-
-RECURRENT_CONVERTERS: Mapping[str, Converter] = {
-    op_type: Converter(convert_recurrent_layer, ("float32",)) for op_type in _GATES
-}

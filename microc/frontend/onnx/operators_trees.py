@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.frontend.onnx.context import OpContext
+from microc.frontend.onnx.context import ConverterTable, OpContext
+from microc.frontend.signature import Floats, Ints, Matrix, Strings, Value
 from microc.frontend.trees.ensembles import (
     MOST_TARGETS,
     Ensemble,
@@ -21,50 +23,48 @@ from microc.frontend.trees.ensembles import (
 )
 from microc.ops.trees.tree_arrays import ALWAYS, AT_MOST, EQUAL, GREATER, LESS, UNORDERED, Tree
 
+CONVERTERS = ConverterTable()
+ML_DOMAIN = "ai.onnx.ml"
+NUMBERS = ("float32", "float64", "int32", "int64")
+
 # ---- Shared by the classifiers of ai.onnx.ml: features, labels, transformations of scores.
 
 _TRANSFORMS = {"NONE": "none", "SOFTMAX": "softmax", "LOGISTIC": "logistic"}
 
 
-def emit_feature_rows(context: OpContext) -> str:
-    """Return the name of input 0 as a float32 matrix (rows, features); a vector becomes one row."""
-    data = context.value(0)
-    shape = context.type(data).shape
-    if len(shape) == 1:
-        data = context.reshape(data, (1, *shape))
-    elif len(shape) != 2:
+def emit_feature_rows(context: OpContext, data: Value) -> Value:
+    """Return data as a float32 matrix (rows, features); a vector becomes one row."""
+    if data.rank == 1:
+        data = context.reshape(data, (1, *data.shape))
+    elif data.rank != 2:
         context.refuse(
-            f"got features of shape {shape}, expected one or two axes", "give data of two axes, (rows, features)"
+            f"got features of shape {data.shape}, expected one or two axes", "give data of two axes, (rows, features)"
         )
-    return data if context.type(data).dtype == "float32" else context.emit("cast", (data,), {"dtype": "float32"})
+    return data if data.dtype == "float32" else context.emit("cast", (data,), {"dtype": "float32"})
 
 
-def read_post_transform(context: OpContext) -> str:
+def get_post_transform(context: OpContext, post_transform: str) -> str:
     """Return microc's name of the function that attribute ``post_transform`` applies to scores.
 
     The name is an argument of :func:`emit_post_transform`. Raise UnsupportedError if microc does not have the
     function."""
-    name = context.operator.attributes.text("post_transform", "NONE")
-    if name not in _TRANSFORMS:
-        context.refuse(
-            f"post_transform {name!r} is not supported", f"use {', '.join(_TRANSFORMS)}, or apply it in the application"
-        )
-    return _TRANSFORMS[name]
+    if post_transform not in _TRANSFORMS:
+        what = f"post_transform {post_transform!r} is not supported"
+        context.refuse(what, f"use {', '.join(_TRANSFORMS)}, or apply it in the application")
+    return _TRANSFORMS[post_transform]
 
 
-def read_class_labels(context: OpContext, integers_attribute: str, strings_attribute: str) -> tuple[int, ...]:
-    """Return the labels of a classifier's classes from one of two attributes, with integer or string labels.
+def number_class_labels(integer_labels: Ints, string_labels: Strings) -> Ints:
+    """Return the labels of a classifier's classes, which are integers or strings.
 
     String labels are replaced by the numbers 0, 1, ... in their order."""
-    attributes = context.operator.attributes
-    labels = attributes.texts(strings_attribute)
-    return tuple(range(len(labels))) if labels else attributes.integers(integers_attribute, ())
+    return tuple(range(len(string_labels))) if string_labels else integer_labels
 
 
 def write_label_output(
     context: OpContext,
     labels: Sequence[int],
-    scores_name: str,
+    scores: str,
     *,
     is_binary: bool = False,
     score_threshold: float = 0.0,
@@ -75,12 +75,12 @@ def write_label_output(
     else the first."""
     if not context.output(0):
         return
-    rows = context.type(scores_name).shape[0]
+    rows = context.type(scores).shape[0]
     if is_binary:
-        above = context.emit("greater", (scores_name, context.scalar(score_threshold)))
+        above = context.emit("greater", (scores, context.scalar(score_threshold)))
         index = context.reshape(context.emit("cast", (above,), {"dtype": "int64"}), (rows,))
     else:
-        index = context.emit("argmax", (scores_name,), {"axis": 1, "out_dtype": "int64"})
+        index = context.emit("argmax", (scores,), {"axis": 1, "out_dtype": "int64"})
     if list(labels) == list(range(len(labels))):
         context.result_alias(index)
     else:
@@ -104,50 +104,100 @@ _MEMBER = 6
 COMBINE = {"SUM": "sum", "AVERAGE": "average", "MIN": "min", "MAX": "max"}
 
 
-def convert_tree_regressor(context: OpContext) -> None:
+@frozen
+class NodeAttributes:
+    """Attributes of TreeEnsembleClassifier and TreeEnsembleRegressor with one element for each node of all trees, and
+    those of scores.
+
+    Numbers are stored as float32 or, since version 3, in a tensor ``..._as_tensor``."""
+
+    nodes_falsenodeids: Ints
+    nodes_featureids: Ints
+    nodes_modes: Strings
+    nodes_nodeids: Ints
+    nodes_treeids: Ints
+    nodes_truenodeids: Ints
+    nodes_missing_value_tracks_true: Ints = ()
+    nodes_values: Floats = ()
+    nodes_values_as_tensor: Array | None = None
+    base_values: Floats = ()
+    base_values_as_tensor: Array | None = None
+    post_transform: str = "NONE"
+
+
+@frozen
+class _LeafWeights:
+    """Weights of leaves in trees of version 1 or 3; each field has one element for each weight.
+
+    ``targets``: index of the target or class to which the weight is added."""
+
+    tree_ids: Ints
+    node_ids: Ints
+    targets: Ints
+    weights: Array
+
+
+@CONVERTERS.register("TreeEnsembleRegressor", dtypes=NUMBERS, domain=ML_DOMAIN)
+def convert_tree_regressor(
+    context: OpContext,
+    x: Value,
+    *,
+    aggregate_function: str = "SUM",
+    n_targets: int = 1,
+    target_ids: Ints,
+    target_nodeids: Ints,
+    target_treeids: Ints,
+    target_weights: Floats = (),
+    target_weights_as_tensor: Array | None = None,
+    nodes: NodeAttributes,
+) -> None:
     """Convert TreeEnsembleRegressor, the sum, average, minimum or maximum of the leaf values of all trees."""
-    attributes = context.operator.attributes
-    targets = _read_target_count(context)
-    combine = COMBINE.get(attributes.text("aggregate_function", "SUM"), "")
-    trees = _read_trees(context, "target", targets)
-    _write_ensemble(
-        context,
-        emit_feature_rows(context),
-        trees,
-        targets,
-        combine,
-        read_post_transform(context),
-        _read_base_values(context),
-    )
+    targets = _check_target_count(context, n_targets)
+    weights = _select_numbers(target_weights, target_weights_as_tensor)
+    trees = _read_trees(context, nodes, _LeafWeights(target_treeids, target_nodeids, target_ids, weights), targets)
+    if aggregate_function not in COMBINE:
+        context.refuse(f"aggregate_function {aggregate_function!r} is not supported", f"use {', '.join(COMBINE)}")
+    data, post = emit_feature_rows(context, x), get_post_transform(context, nodes.post_transform)
+    base = _select_numbers(nodes.base_values, nodes.base_values_as_tensor)
+    _write_ensemble(context, data, trees, targets, COMBINE[aggregate_function], post, base)
 
 
-def _read_target_count(context: OpContext) -> int:
-    """Return the number of targets (outputs per row) of a tree ensemble.
-
-    Raise an error if the attribute is out of range."""
-    count = context.operator.attributes.integer("n_targets", 1)
-    return int(parse_integers([count], context.where, "n_targets", 1, MOST_TARGETS)[0])
+def _check_target_count(context: OpContext, target_count: int) -> int:
+    """Return the number of targets (outputs per row) of a tree ensemble; raise an error if it is out of range."""
+    return int(parse_integers([target_count], context.where, "n_targets", 1, MOST_TARGETS)[0])
 
 
-def convert_tree_classifier(context: OpContext) -> None:
+@CONVERTERS.register("TreeEnsembleClassifier", dtypes=NUMBERS, domain=ML_DOMAIN)
+def convert_tree_classifier(
+    context: OpContext,
+    x: Value,
+    *,
+    class_ids: Ints,
+    class_nodeids: Ints,
+    class_treeids: Ints,
+    class_weights: Floats = (),
+    class_weights_as_tensor: Array | None = None,
+    classlabels_int64s: Ints = (),
+    classlabels_strings: Strings = (),
+    nodes: NodeAttributes,
+) -> None:
     """Convert TreeEnsembleClassifier, which returns the class with the largest sum of leaf weights.
 
     If there are two classes and leaves have weights for only one of them, each row has a single sum. The label is the
     second class where this sum exceeds a threshold: 1/2 if no weight is negative, since weights are then probabilities,
     else 0."""
-    labels = read_class_labels(context, "classlabels_int64s", "classlabels_strings")
-    ids, weights = (
-        context.operator.attributes.integers("class_ids"),
-        _read_float64_attribute(context, "class_weights"),
-    )
-    post, data, base = read_post_transform(context), emit_feature_rows(context), _read_base_values(context)
-    if len(labels) != 2 or len(set(ids)) != 1:
-        trees = _read_trees(context, "class", len(labels))
+    labels = number_class_labels(classlabels_int64s, classlabels_strings)
+    weights = _select_numbers(class_weights, class_weights_as_tensor)
+    leaves = _LeafWeights(class_treeids, class_nodeids, class_ids, weights)
+    post, data = get_post_transform(context, nodes.post_transform), emit_feature_rows(context, x)
+    base = _select_numbers(nodes.base_values, nodes.base_values_as_tensor)
+    if len(labels) != 2 or len(set(class_ids)) != 1:
+        trees = _read_trees(context, nodes, leaves, len(labels))
         scores = emit_ensemble(context, data, Ensemble(trees, len(labels), base), context.where)
         write_label_output(context, labels, scores)
         context.result_alias(emit_post_transform(context, scores, post, context.where), 1)
         return
-    trees = _read_trees(context, "class", 1, only_class_id=ids[0])
+    trees = _read_trees(context, nodes, leaves, 1, only_class_id=class_ids[0])
     scores = emit_ensemble(context, data, Ensemble(trees, 1, base[-1:]), context.where)
     positive = bool((weights >= 0).all())
     write_label_output(context, labels, scores, is_binary=True, score_threshold=0.5 if positive else 0.0)
@@ -161,73 +211,55 @@ def convert_tree_classifier(context: OpContext) -> None:
 
 def _write_ensemble(
     context: OpContext,
-    data_name: str,
+    data: Value,
     trees: tuple[Tree, ...],
     target_count: int,
     leaf_combination: str,
-    post_transform_name: str,
+    post_transform: str,
     base_scores: Array,
 ) -> None:
     """Write the output of a tree ensemble: the combined leaf values of all trees, transformed.
 
-    ``leaf_combination``: combination of the leaf values of all trees, such as ``sum``. ``post_transform_name``:
-    function that is then applied to the scores. ``base_scores``: initial score of each target; empty for zeros."""
+    ``leaf_combination``: combination of the leaf values of all trees, such as ``sum``. ``post_transform``: function
+    that is then applied to the scores. ``base_scores``: initial score of each target; empty for zeros."""
     if leaf_combination == "average":
         trees, leaf_combination = tuple(tree.with_values(tree.values / len(trees)) for tree in trees), "sum"
-    if not leaf_combination:
-        context.refuse(
-            f"aggregate_function {context.operator.attributes.text('aggregate_function', 'SUM')!r} is not supported",
-            f"use {', '.join(COMBINE)}",
-        )
     ensemble = Ensemble(trees, target_count, base_scores, leaf_combination)
-    scores = emit_ensemble(context, data_name, ensemble, context.where, context.type(data_name).dtype)
-    context.result_alias(emit_post_transform(context, scores, post_transform_name, context.where))
+    scores = emit_ensemble(context, data, ensemble, context.where, data.dtype)
+    context.result_alias(emit_post_transform(context, scores, post_transform, context.where))
 
 
-def _read_float64_attribute(context: OpContext, attribute_name: str) -> Array:
-    """Return the numbers of an attribute as float64; an empty array if the attribute is absent.
-
-    The numbers are stored as float32 or, since version 3 of the operators, in a tensor attribute ``..._as_tensor``."""
-    attributes = context.operator.attributes
-    if f"{attribute_name}_as_tensor" in attributes:
-        return attributes.tensor(f"{attribute_name}_as_tensor").astype(np.float64).reshape(-1)
-    return np.array(attributes.reals(attribute_name) if attribute_name in attributes else (), np.float64)
-
-
-def _read_base_values(context: OpContext) -> Array:
-    """Return the initial score of each target, to which leaf values are added; an empty array for zeros."""
-    return _read_float64_attribute(context, "base_values")
+def _select_numbers(floats: Floats, tensor: Array | None) -> Array:
+    """Return the numbers of an attribute as float64: those of the tensor attribute if there is one."""
+    return np.array(floats, np.float64) if tensor is None else tensor.astype(np.float64).reshape(-1)
 
 
 def _read_trees(
-    context: OpContext, attribute_prefix: str, target_count: int, only_class_id: int | None = None
+    context: OpContext,
+    nodes: NodeAttributes,
+    leaves: _LeafWeights,
+    target_count: int,
+    only_class_id: int | None = None,
 ) -> tuple[Tree, ...]:
     """Return all trees of a tree operator of version 1 or 3, in the order in which their ids first appear.
 
-    ``attribute_prefix``: prefix of the names of leaf attributes, ``target`` or ``class``. ``only_class_id``: the only
-    class for which leaves have weights, which becomes target 0; None if there are several such classes."""
-    attributes = context.operator.attributes
-    tree_ids, node_ids = attributes.integers("nodes_treeids"), attributes.integers("nodes_nodeids")
-    node_indices = {key: k for k, key in enumerate(zip(tree_ids, node_ids, strict=False))}
+    ``only_class_id``: the only class for which leaves have weights, which becomes target 0; None if there are several
+    such classes."""
+    tree_ids = nodes.nodes_treeids
+    node_indices = {key: k for k, key in enumerate(zip(tree_ids, nodes.nodes_nodeids, strict=False))}
     votes: dict[int, list[tuple[int, float]]] = defaultdict(list)
-    weights = _read_float64_attribute(context, f"{attribute_prefix}_weights")
-    ids = attributes.integers(f"{attribute_prefix}_ids")
-    keys = zip(
-        attributes.integers(f"{attribute_prefix}_treeids"),
-        attributes.integers(f"{attribute_prefix}_nodeids"),
-        strict=False,
-    )
-    for key, target, weight in zip(keys, ids, weights.tolist(), strict=False):
+    keys = zip(leaves.tree_ids, leaves.node_ids, strict=False)
+    for key, target, weight in zip(keys, leaves.targets, leaves.weights.tolist(), strict=False):
         if key not in node_indices or not 0 <= (0 if only_class_id is not None else target) < target_count:
             context.broken(
                 f"got a weight for (tree, node) {key} and target {target}, expected a node that exists and a target "
                 f"below {target_count}"
             )
         votes[node_indices[key]].append((0 if only_class_id is not None else target, weight))
-    nodes = _read_node_tables(context, node_indices, tree_ids)
+    tables = _read_node_tables(context, nodes, node_indices)
     order = list(dict.fromkeys(tree_ids))
     trees = (
-        _build_tree(nodes, [k for k, t in enumerate(tree_ids) if t == tree], votes, target_count) for tree in order
+        _build_tree(tables, [k for k, t in enumerate(tree_ids) if t == tree], votes, target_count) for tree in order
     )
     return _widen_leaf_values(tuple(trees), target_count)
 
@@ -248,19 +280,20 @@ class _NodeTables:
 
 
 def _read_node_tables(
-    context: OpContext, node_indices: Mapping[tuple[int, int], int], tree_ids: Sequence[int]
+    context: OpContext, nodes: NodeAttributes, node_indices: Mapping[tuple[int, int], int]
 ) -> _NodeTables:
     """Return the nodes of all trees as arrays.
 
     Raise ModelError if attributes differ in length or refer to a missing child."""
-    attributes = context.operator.attributes
-    modes, count = attributes.texts("nodes_modes"), len(tree_ids)
+    modes, tree_ids, count = nodes.nodes_modes, nodes.nodes_treeids, len(nodes.nodes_treeids)
     unknown = set(modes) - set(MODES)
     if unknown:
         context.broken(f"nodes_modes: got {min(unknown)!r}, expected {', '.join(MODES)}")
     children = []
-    for name in ("nodes_truenodeids", "nodes_falsenodeids"):
-        ids = attributes.integers(name)
+    for name, ids in (
+        ("nodes_truenodeids", nodes.nodes_truenodeids),
+        ("nodes_falsenodeids", nodes.nodes_falsenodeids),
+    ):
         if len({len(ids), len(modes), len(node_indices), count}) != 1:
             lengths = f"{len(ids)} {name}, {len(modes)} nodes_modes, {count} nodes_treeids, {len(node_indices)} distinct nodes"
             context.broken(f"got {lengths}; expected equal numbers: one entry for each node, each node once")
@@ -268,11 +301,9 @@ def _read_node_tables(
         children.append(
             np.array([-1 if mode == "LEAF" else node_indices.get((tree, node), -2) for tree, node, mode in pairs])
         )
-    threshold, feature = (
-        _read_float64_attribute(context, "nodes_values"),
-        np.array(attributes.integers("nodes_featureids")),
-    )
-    missing = attributes.integers("nodes_missing_value_tracks_true", ()) or (0,) * count
+    threshold = _select_numbers(nodes.nodes_values, nodes.nodes_values_as_tensor)
+    feature = np.array(nodes.nodes_featureids)
+    missing = nodes.nodes_missing_value_tracks_true or (0,) * count
     if (min(children[0].min(), children[1].min()) < -1) or {len(threshold), len(feature), len(missing)} != {count}:
         lengths = f"{len(threshold)} thresholds, {len(feature)} features and {len(missing)} flags of missing values"
         context.broken(f"got {lengths} for {count} nodes, expected one of each and children that exist")
@@ -318,33 +349,43 @@ def _build_tree(
 # ---------------------------------------------------------------- version 5
 
 
-def convert_tree_ensemble(context: OpContext) -> None:
+@frozen
+class TreeEnsembleAttributes:
+    """Attributes of TreeEnsemble (version 5): tables of inner nodes and of leaves."""
+
+    leaf_targetids: Ints
+    leaf_weights: Array
+    nodes_falseleafs: Ints
+    nodes_falsenodeids: Ints
+    nodes_featureids: Ints
+    nodes_modes: Array
+    nodes_splits: Array
+    nodes_trueleafs: Ints
+    nodes_truenodeids: Ints
+    tree_roots: Ints
+    membership_values: Array | None = None
+    nodes_missing_value_tracks_true: Ints = ()
+
+
+@CONVERTERS.register("TreeEnsemble", dtypes=("float32", "float64"), domain=ML_DOMAIN)
+def convert_tree_ensemble(
+    context: OpContext,
+    x: Matrix,
+    *,
+    aggregate_function: Literal[0, 1, 2, 3] = 1,
+    n_targets: int = 1,
+    post_transform: Literal[0, 1, 2, 3, 4] = 0,
+    attributes: TreeEnsembleAttributes,
+) -> None:
     """Convert TreeEnsemble (version 5), which stores inner nodes and leaves in separate tables.
 
     A node that tests whether a feature is in a set becomes a chain of comparisons for equality."""
-    attributes = context.operator.attributes
-    targets, data = _read_target_count(context), context.value(0)
-    if len(context.type(data).shape) != 2:
-        context.refuse(
-            f"got features of shape {context.type(data).shape}, expected two axes",
-            "give data of two axes, (rows, features)",
-        )
-    combine = _read_choice_by_index(context, "aggregate_function", 1, ("average", "sum", "min", "max"))
-    post = _read_choice_by_index(
-        context, "post_transform", 0, ("none", "softmax", "logistic", "softmax_zero", "probit")
-    )
-    trees = tuple(_TreeEnsembleReader(context, targets).build_tree(root) for root in attributes.integers("tree_roots"))
-    _write_ensemble(context, data, _widen_leaf_values(trees, targets), targets, combine, post, np.zeros(0))
-
-
-def _read_choice_by_index(context: OpContext, attribute_name: str, default_index: int, choices: Sequence[str]) -> str:
-    """Return the element of ``choices`` at the index in attribute ``attribute_name``.
-
-    Raise ModelError if the index is out of range."""
-    number = context.operator.attributes.integer(attribute_name, default_index)
-    if not 0 <= number < len(choices):
-        context.broken(f"{attribute_name}: got {number}, expected 0..{len(choices) - 1}")
-    return choices[number]
+    targets = _check_target_count(context, n_targets)
+    combine = ("average", "sum", "min", "max")[aggregate_function]
+    post = ("none", "softmax", "logistic", "softmax_zero", "probit")[post_transform]
+    reader = _TreeEnsembleReader(context, attributes, targets)
+    trees = tuple(reader.build_tree(root) for root in attributes.tree_roots)
+    _write_ensemble(context, x, _widen_leaf_values(trees, targets), targets, combine, post, np.zeros(0))
 
 
 def _widen_leaf_values(trees: tuple[Tree, ...], target_count: int) -> tuple[Tree, ...]:
@@ -364,22 +405,19 @@ def _widen_leaf_values(trees: tuple[Tree, ...], target_count: int) -> tuple[Tree
 class _TreeEnsembleReader:
     """Reader of the tables of a TreeEnsemble (version 5)."""
 
-    def __init__(self, context: OpContext, targets: int) -> None:
-        attributes = context.operator.attributes
+    def __init__(self, context: OpContext, attributes: TreeEnsembleAttributes, targets: int) -> None:
         self.context, self.targets = context, targets
-        self.modes = attributes.tensor("nodes_modes").reshape(-1).astype(int)
-        self.splits = attributes.tensor("nodes_splits").reshape(-1).astype(np.float64)
-        self.features = attributes.integers("nodes_featureids")
+        self.modes = attributes.nodes_modes.reshape(-1).astype(int)
+        self.splits = attributes.nodes_splits.reshape(-1).astype(np.float64)
+        self.features = attributes.nodes_featureids
         self.children = [
-            (attributes.integers(f"nodes_{side}nodeids"), attributes.integers(f"nodes_{side}leafs"))
-            for side in ("true", "false")
+            (attributes.nodes_truenodeids, attributes.nodes_trueleafs),
+            (attributes.nodes_falsenodeids, attributes.nodes_falseleafs),
         ]
-        self.missing = attributes.integers("nodes_missing_value_tracks_true", ()) or (0,) * len(self.modes)
-        self.leaf_targets = attributes.integers("leaf_targetids")
-        self.weights = attributes.tensor("leaf_weights").reshape(-1).astype(np.float64)
-        self.members = self._read_membership_sets(
-            attributes.tensor("membership_values") if "membership_values" in attributes else None
-        )
+        self.missing = attributes.nodes_missing_value_tracks_true or (0,) * len(self.modes)
+        self.leaf_targets = attributes.leaf_targetids
+        self.weights = attributes.leaf_weights.reshape(-1).astype(np.float64)
+        self.members = self._read_membership_sets(attributes.membership_values)
         self.max_rows = 4 * (len(self.modes) + len(self.weights)) + sum(map(len, self.members.values()))
         lengths = {len(part) for pair in self.children for part in pair}
         lengths |= {len(self.splits), len(self.features), len(self.missing), len(self.modes)}

@@ -20,6 +20,7 @@ from microc.frontend.onnx import operators_ml as onnx_ml
 from microc.frontend.onnx import operators_quantized as onnx_quantized
 from microc.frontend.onnx import operators_recurrent as onnx_recurrent
 from microc.frontend.onnx import operators_shape as onnx_shape
+from microc.frontend.onnx import operators_trees as onnx_trees
 from microc.frontend.onnx import operators_windows as onnx_windows
 from microc.frontend.onnx.context import (
     CONSTANT_OPERATORS,
@@ -27,6 +28,7 @@ from microc.frontend.onnx.context import (
     OnnxGraphBuilder,
     OpContext,
     fold_constant_operator,
+    merge_tables,
 )
 from microc.frontend.onnx.file import DTYPES, OLDEST_OPSET, Attributes, ModelInput, OnnxFile, Operator, decode_onnx
 from microc.graph.ir import Graph, Loc, TensorType
@@ -307,36 +309,20 @@ def get_unsupported_reason_and_hint(op_type: str, is_foreign_domain: bool) -> tu
 # Convolutions and pools keep ONNX's channels-first layout and mark it (``layout="NCHW"``); quantisation stays as explicit
 # quantize and dequantize nodes. Everything that depends only on constants and static shapes is computed here.
 
-CONVERTERS: Mapping[str, Mapping[str, Converter]] = {
-    "": {
-        **onnx_control.CONTROL_CONVERTERS,
-        **onnx_control.SCAN_CONVERTERS,
-        **onnx_linear.DETERMINANT_CONVERTERS,
-        **onnx_elementwise.ELEMENTWISE_CONVERTERS,
-        **onnx_elementwise.LOGIC_CONVERTERS,
-        **onnx_linear.NEURAL_CONVERTERS,
-        **onnx_gather.GATHER_CONVERTERS,
-        **onnx_windows.POOL_CONVERTERS,
-        **onnx_quantized.QUANTIZED_CONVERTERS,
-        **onnx_recurrent.RECURRENT_CONVERTERS,
-        **onnx_images.SAMPLING_CONVERTERS,
-        **onnx_shape.SHAPE_CONVERTERS,
-        **onnx_linear.SIGNAL_CONVERTERS,
-        **onnx_shape.SLICE_CONVERTERS,
-        **onnx_images.UPSAMPLE_CONVERTERS,
-        **onnx_windows.WINDOW_CONVERTERS,
-        "SimplifiedLayerNormalization": onnx_language.LANGUAGE_CONVERTERS["SimplifiedLayerNormalization"],
-    },
-    "ai.onnx.ml": onnx_ml.ML_CONVERTERS,
-    "com.microsoft": {
-        **onnx_language.ATTENTION_CONVERTERS,
-        **onnx_linear.DYNAMIC_CONVERTERS,
-        **onnx_language.LANGUAGE_CONVERTERS,
-        **onnx_quantized.MICROSOFT_CONVERTERS,
-        **onnx_quantized.WEIGHT_ONLY_CONVERTERS,
-        "Gelu": onnx_elementwise.ELEMENTWISE_CONVERTERS["Gelu"],
-    },
-}
+CONVERTERS: Mapping[str, Mapping[str, Converter]] = merge_tables(
+    onnx_control.CONVERTERS,
+    onnx_elementwise.CONVERTERS,
+    onnx_gather.CONVERTERS,
+    onnx_images.CONVERTERS,
+    onnx_language.CONVERTERS,
+    onnx_linear.CONVERTERS,
+    onnx_ml.CONVERTERS,
+    onnx_quantized.CONVERTERS,
+    onnx_recurrent.CONVERTERS,
+    onnx_shape.CONVERTERS,
+    onnx_trees.CONVERTERS,
+    onnx_windows.CONVERTERS,
+)
 """Converters by domain, then by operator."""
 
 PLUGIN_CONVERTERS: Registry[Converter] = Registry("an ONNX operator", {})

@@ -132,7 +132,7 @@ BROKEN: dict[str, Any] = {
     "kernel_shape is .0, 1. for data": small(node("MaxPool", ["x"], kernel_shape=[0, 1])),
     "attribute 'kernel_shape' is missing": small(node("MaxPool", ["x"])),
     "matrices of shapes": small(node("MatMul", ["x", "w"]), x=(2, 7), **DENSE),
-    "C has shape": small(node("Gemm", ["x", "x", "c"]), x=(3, 3), c=f(1, 3, 3)),
+    "input 2 has shape": small(node("Gemm", ["x", "x", "c"]), x=(3, 3), c=f(1, 3, 3)),
     "do not broadcast": small(node("PRelu", ["x", "v"]), x=(2, 3), **DENSE),
     "axis 4 of a tensor of rank 4": small(node("Softmax", ["x"], axis=4)),
     "axes: got .1, -3., expected each axis once": small(node("ReduceMean", ["x"], axes=[1, -3])),

@@ -12,7 +12,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from microc.base.dtypes import Array
 from microc.errors import MicrocError, ModelError, UnsupportedError
-from microc.frontend.onnx import operators_elementwise as onnx_elementwise
 from microc.frontend.onnx import reader as onnx_reader
 from microc.frontend.onnx.context import Converter
 from microc.graph.ir import Graph
@@ -186,7 +185,7 @@ def test_one_turn_and_none_leave_no_loop() -> None:
 
 def test_a_turn_slices_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two columns from that of the turn on."""
-    add = replace(onnx_elementwise.ELEMENTWISE_CONVERTERS["Add"], first_input_dtypes=())
+    add = replace(onnx_reader.CONVERTERS[""]["Add"], first_input_dtypes=())
     monkeypatch.setitem(cast(dict[str, Converter], onnx_reader.CONVERTERS[""]), "Add", add)
     nodes = [
         node("Cast", ["i"], ["at"], to=TensorProto.INT32),

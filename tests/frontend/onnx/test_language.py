@@ -140,5 +140,5 @@ def test_tables_that_are_none_are_refused() -> None:
         if table.name == "cos":
             del table.dims[:]
             table.dims.extend([16 * WIDTH // 2])
-    with pytest.raises(ModelError, match="input 7: got shape"):
+    with pytest.raises(ModelError, match="input 7 has shape"):
         read(model)

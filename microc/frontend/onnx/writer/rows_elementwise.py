@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from microc.base import dtypes
-from microc.frontend.onnx.operators_elementwise import COMPARISONS, FUNCTIONS, PAIRS, OneToOneOperator
+from microc.frontend.onnx.operators_elementwise import COMPARISONS, EXTREMA, FUNCTIONS, PAIRS, OneToOneOperator
 from microc.frontend.onnx.writer.context import CODES, NodeContext, OnnxGraphWriter, OpWriter, make_value_info
 from microc.frontend.onnx.writer.rows_layers import write_quantize
 from microc.graph.ir import Graph, TensorType
@@ -163,7 +163,7 @@ def write_cast(context: NodeContext) -> None:
 
 
 ELEMENTWISE_WRITERS: Mapping[str, OpWriter] = {
-    **{row.op: make_one_to_one_writer(row) for row in (*FUNCTIONS, *PAIRS, *COMPARISONS)},
+    **{row.op: make_one_to_one_writer(row) for row in (*FUNCTIONS, *PAIRS, *EXTREMA, *COMPARISONS)},
     "cast": write_cast,
     "clip": write_clip,
     "div": write_quotient,

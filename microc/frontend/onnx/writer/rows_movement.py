@@ -11,7 +11,10 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.frontend.onnx.operators_images import (
+    Coordinates,
+    NearestMode,
     ResizedAxis,
+    ResizeMode,
     ResizeRule,
     compute_indices_and_weights,
     compute_source_positions,
@@ -253,11 +256,17 @@ MOVING_WRITERS: Mapping[str, OpWriter] = {
 
 # ---- Operators on images: resizing, sampling.
 
-_COORDINATES = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel", "half_pixel_symmetric")
+_COORDINATES: tuple[Coordinates, ...] = (
+    "half_pixel",
+    "asymmetric",
+    "align_corners",
+    "pytorch_half_pixel",
+    "half_pixel_symmetric",
+)
 _SINCE = {"half_pixel_symmetric": 19}
 """Smallest opset that supports a coordinate mode of Resize, if that is above the minimum opset of exported models."""
 _PRECISION = 2.0**-22
-_ROUNDINGS = ("round_prefer_floor", "floor", "ceil", "round_prefer_ceil")
+_ROUNDINGS: tuple[NearestMode, ...] = ("round_prefer_floor", "floor", "ceil", "round_prefer_ceil")
 
 
 def write_resample(context: NodeContext) -> None:
@@ -349,10 +358,10 @@ def _are_positions_close(positions: Array | None, other_positions: Array | None,
     )
 
 
-def _iterate_resize_rules(mode: str) -> Iterator[ResizeRule]:
+def _iterate_resize_rules(mode: ResizeMode) -> Iterator[ResizeRule]:
     """Yield a rule of Resize in ``mode`` for each coordinate transformation and, in mode ``nearest``, each rounding."""
     for mode_of_coordinates, rounding in product(_COORDINATES, _ROUNDINGS if mode == "nearest" else _ROUNDINGS[:1]):
-        yield ResizeRule(mode, mode_of_coordinates, rounding, -0.75, antialias=False, exclude_outside=False)
+        yield ResizeRule(mode, mode_of_coordinates, rounding)
 
 
 def _write_weighted_gathers(

@@ -1,0 +1,482 @@
+"""Signatures of converters: a converter's parameters are the operands and attributes of the operator that it converts.
+
+::
+
+    @CONVERTERS.register("LayerNormalization")
+    def convert_layer_normalization(
+        context: OpContext, x: Value, scale: SameDtype, bias: SameDtype | None, *, axis: Axis = -1, epsilon: float = 1e-5
+    ) -> None:
+
+Positional parameters are the operands, in the order of the operator's inputs. ``| None`` marks an operand that may be
+absent; a star takes all inputs that are left. Keyword-only parameters are attributes: they have the names of the format's
+definition, and its defaults. An attribute without a default is required. Attributes that several operators share are a
+frozen class, whose fields are the attributes; a parameter of this class takes them all. Two stars take float attributes that
+are declared where the converter is registered, for converters that are made from tables.
+
+The type of a parameter says what the converter receives, and what is checked before it is called:
+
+===================  =========================================================================================
+``Value``            an operand, constant or not
+``Array``            the data of a constant operand, or of an attribute that is a tensor
+``Ints``, ``Floats`` the elements of a constant operand, or of an attribute that is a list
+``int``, ``float``   the only element of a constant operand, or an attribute
+``bool``, ``str``    an attribute
+``Literal[...]``     an attribute that is one of these texts or integers
+===================  =========================================================================================
+
+``Annotated`` adds the markers below, such as :class:`Rank`. Signatures are inspected at the first call of a converter, so
+that importing a reader stays fast."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from types import MappingProxyType, NoneType, UnionType
+from typing import Annotated, Any, Literal, NoReturn, Protocol, Union, get_args, get_origin, get_type_hints
+
+from microc.base.dtypes import Array
+from microc.base.immutable import frozen
+from microc.graph.ir import TensorType
+
+# ---- Types of parameters, and markers for ``Annotated``.
+
+Ints = tuple[int, ...]
+Floats = tuple[float, ...]
+Strings = tuple[str, ...]
+
+
+class Value(str):
+    """Name of a value of the graph under construction, with the value's type and, if it is a constant, its data.
+
+    It is a str, so that whatever takes the name of a value takes a ``Value``. The graph itself stores plain names."""
+
+    __slots__ = ("constant", "type")
+    type: TensorType
+    constant: Array | None
+
+    def __new__(cls, name: str, value_type: TensorType, constant: Array | None = None) -> Value:
+        value = super().__new__(cls, name)
+        value.type, value.constant = value_type, constant
+        return value
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents of the value."""
+        return self.type.shape
+
+    @property
+    def rank(self) -> int:
+        """Number of axes."""
+        return len(self.type.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.type.size
+
+    @property
+    def dtype(self) -> str:
+        """Dtype of the elements."""
+        return self.type.dtype
+
+
+@frozen
+class Rank:
+    """Marker of an operand that has ``minimum`` to ``maximum`` axes; ``maximum`` None stands for any larger number."""
+
+    minimum: int
+    maximum: int | None
+
+    def __str__(self) -> str:
+        if self.maximum is None:
+            return f"at least {_COUNTS[self.minimum]}"
+        if not self.minimum:
+            return f"at most {_COUNTS[self.maximum]}"
+        ranks = [_COUNTS[rank] for rank in range(self.minimum, self.maximum + 1)]
+        return format_alternatives(ranks)
+
+
+_COUNTS = ("no axes", "one axis", "two axes", "three axes", "four axes", "five axes")
+
+
+class SameDtypeMarker:
+    """Marker of an operand that has the dtype of the first operand."""
+
+
+class AxisMarker:
+    """Marker of an attribute that is an axis, or a list of axes, of the first operand. Negative ones count from the
+    end; the converter receives numbers of 0 to rank - 1."""
+
+
+class DtypeMarker:
+    """Marker of an attribute that is the format's number of a dtype; the converter receives the dtype."""
+
+
+class SubgraphMarker:
+    """Marker of an attribute that is a graph; the converter receives it as the file stores it."""
+
+
+class UncheckedMarker:
+    """Marker of a float attribute that may be NaN or infinite."""
+
+
+@frozen
+class AttributeBefore:
+    """Marker of an operand that was an attribute before version ``opset`` of the operator set.
+
+    ``name``: name of the attribute; empty if it is that of the parameter."""
+
+    opset: int
+    name: str = ""
+
+
+@frozen
+class DefaultBefore:
+    """Marker of an attribute whose default was ``value`` before version ``opset`` of the operator set."""
+
+    opset: int
+    value: Any
+
+
+@frozen
+class Only:
+    """Marker of an attribute of which we support one value. ``hint``: advice for models that have another one."""
+
+    value: Any
+    hint: str
+
+
+SameDtype = Annotated[Value, SameDtypeMarker()]
+Matrix = Annotated[Value, Rank(2, 2)]
+Image = Annotated[Value, Rank(4, 4)]
+Axis = Annotated[int, AxisMarker()]
+Axes = Annotated[Ints, AxisMarker()]
+Dtype = Annotated[str, DtypeMarker()]
+UncheckedFloat = Annotated[float, UncheckedMarker()]
+Subgraph = Annotated[Any, SubgraphMarker()]
+
+
+def format_alternatives(words: Sequence[str]) -> str:
+    """Return words as text for an error message, such as ``a, b or c``."""
+    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+# ---- Where operands and attributes are read from: the context of a format's operator.
+
+
+class AttributeReader(Protocol):
+    """Interface of an operator's attributes: read by name, with the type that a method's name says.
+
+    Methods raise ModelError if the attribute is absent or has another type."""
+
+    def __contains__(self, name: str) -> bool: ...
+    def flag(self, attribute_name: str) -> bool: ...
+    def integer(self, attribute_name: str) -> int: ...
+    def integers(self, attribute_name: str) -> Ints: ...
+    def real(self, attribute_name: str) -> float: ...
+    def reals(self, attribute_name: str) -> Floats: ...
+    def text(self, attribute_name: str) -> str: ...
+    def texts(self, attribute_name: str) -> Strings: ...
+    def tensor(self, attribute_name: str) -> Array: ...
+    def graph(self, attribute_name: str) -> Any: ...
+    def unchecked_real(self, attribute_name: str) -> float: ...
+
+
+class OperatorReader(Protocol):
+    """Interface of one operator of a model file, of which a signature reads operands and attributes."""
+
+    @property
+    def attributes(self) -> AttributeReader: ...
+    @property
+    def opset(self) -> int: ...
+    def has_input(self, input_index: int) -> bool: ...
+    def input_count(self) -> int: ...
+    def value(self, input_index: int) -> Value: ...
+    def operand(self, input_index: int) -> Value: ...
+    def constant(self, input_index: int) -> Array: ...
+    def constant_number(self, input_index: int) -> float: ...
+    def constant_integer(self, input_index: int) -> int: ...
+    def integers(self, input_index: int) -> Ints: ...
+    def reals(self, input_index: int) -> Floats: ...
+    def decode_dtype(self, dtype_code: int) -> str: ...
+    def axis(self, signed_axis: int, rank: int) -> int: ...
+    def normalize_axes(self, signed_axes: Sequence[int], rank: int) -> Ints: ...
+    def refuse_extra_outputs(self, output_count: int = 1) -> None: ...
+    def broken(self, what: str) -> NoReturn: ...
+    def refuse(self, what: str, hint: str) -> NoReturn: ...
+
+
+_READ_OPERAND: dict[Any, str] = {
+    Value: "value",
+    Array: "constant",
+    Ints: "integers",
+    Floats: "reals",
+    int: "constant_integer",
+    float: "constant_number",
+}
+"""Method of an :class:`OperatorReader` that reads an operand, by the type of the parameter."""
+
+_READ_ATTRIBUTE: dict[Any, str] = {
+    bool: "flag",
+    int: "integer",
+    float: "real",
+    str: "text",
+    Array: "tensor",
+    Ints: "integers",
+    Floats: "reals",
+    Strings: "texts",
+}
+"""Method of an :class:`AttributeReader` that reads an attribute, by the type of the parameter."""
+
+
+# ---- A signature: parameters as data, each of which reads its value.
+
+REQUIRED: Any = inspect.Parameter.empty
+"""Default of a parameter without one."""
+
+
+@frozen
+class AttributeParameter:
+    """An attribute of an operator.
+
+    ``name``: its name in the format. ``method``: method of :class:`AttributeReader` that reads it. ``choices``: the
+    texts or integers that it may be; empty if any."""
+
+    name: str
+    method: str
+    default: Any
+    choices: tuple[str | int, ...]
+    old_default: DefaultBefore | None
+    only: Only | None
+    is_axis: bool
+    is_dtype: bool
+
+    def read(self, context: OperatorReader) -> Any:
+        """Return the attribute's value, or its default if it is absent; raise an error unless it is valid."""
+        attributes = context.attributes
+        if self.name in attributes or self.default is REQUIRED:
+            value = getattr(attributes, self.method)(self.name)
+        elif self.old_default is not None and context.opset < self.old_default.opset:
+            value = self.old_default.value
+        else:
+            value = self.default
+        if value is None:
+            return None
+        if self.choices and value not in self.choices:
+            context.broken(f"{self.name} is {value!r}, expected {format_alternatives([*map(str, self.choices)])}")
+        if self.only is not None and value != self.only.value:
+            got, expected = (int(v) if isinstance(v, bool) else v for v in (value, self.only.value))
+            context.refuse(f"{self.name} is {got}, expected {expected}", self.only.hint)
+        if self.is_dtype and isinstance(value, int):
+            return context.decode_dtype(value)
+        if self.is_axis:
+            rank = context.value(0).rank
+            return context.axis(value, rank) if isinstance(value, int) else context.normalize_axes(value, rank)
+        return value
+
+
+@frozen
+class OperandParameter:
+    """An operand of an operator: input ``index``, or all inputs from there on if ``is_variadic``.
+
+    ``method``: method of :class:`OperatorReader` that reads it. ``default``: value if the input is absent; REQUIRED
+    if it must not be. ``attribute``: the attribute that it was before version ``first_opset`` of the operator set."""
+
+    name: str
+    index: int
+    method: str
+    default: Any
+    is_variadic: bool
+    rank: Rank | None
+    attribute: AttributeParameter | None
+    first_opset: int
+
+    def read(self, context: OperatorReader) -> Any:
+        """Return the operand; raise an error unless it is valid."""
+        if self.attribute is not None and context.opset < self.first_opset:
+            return self.attribute.read(context)
+        return self.read_input(context, self.index)
+
+    def read_input(self, context: OperatorReader, input_index: int) -> Any:
+        """Return input ``input_index`` as this operand; raise an error unless it is valid."""
+        if self.default is not REQUIRED and not context.has_input(input_index):
+            return self.default
+        value = getattr(context, self.method)(input_index)
+        if self.rank is not None:
+            rank = value.rank if isinstance(value, Value) else value.ndim
+            if rank < self.rank.minimum or (self.rank.maximum is not None and rank > self.rank.maximum):
+                context.broken(f"input {input_index} has shape {value.shape}, expected {self.rank}")
+        return value
+
+
+@frozen
+class AttributeGroup:
+    """A parameter that takes several attributes, as a frozen class ``group`` with a field for each of them."""
+
+    name: str
+    group: Callable[..., Any]
+    attributes: tuple[AttributeParameter, ...]
+
+    def read(self, context: OperatorReader) -> Any:
+        """Return the attributes as an object of the group's class."""
+        return self.group(**{attribute.name: attribute.read(context) for attribute in self.attributes})
+
+
+@frozen
+class Signature:
+    """The operands and attributes of an operator, as its converter declares them."""
+
+    operands: tuple[OperandParameter, ...]
+    keywords: tuple[AttributeParameter | AttributeGroup, ...]
+
+    @property
+    def attributes(self) -> tuple[AttributeParameter, ...]:
+        """All attributes, including those of groups and those that operands were in older operator sets."""
+        own = [
+            attribute
+            for keyword in self.keywords
+            for attribute in (keyword.attributes if isinstance(keyword, AttributeGroup) else (keyword,))
+        ]
+        return (*own, *(operand.attribute for operand in self.operands if operand.attribute is not None))
+
+    @property
+    def is_variadic(self) -> bool:
+        """True if the operator takes any number of inputs."""
+        return bool(self.operands) and self.operands[-1].is_variadic
+
+    def read(self, context: OperatorReader) -> tuple[list[Any], dict[str, Any]]:
+        """Return the converter's positional and keyword arguments, read from an operator; raise an error for any that is
+        invalid."""
+        positional: list[Any] = []
+        for operand in self.operands:
+            if operand.is_variadic:
+                positional += [operand.read_input(context, k) for k in range(operand.index, context.input_count())]
+            else:
+                positional.append(operand.read(context))
+        count = len(self.operands)
+        if not self.is_variadic and any(map(context.has_input, range(count, context.input_count()))):
+            context.broken(f"got {context.input_count()} inputs, expected at most {count}")
+        return positional, {keyword.name: keyword.read(context) for keyword in self.keywords}
+
+
+# ---- Inspecting a converter.
+
+
+def inspect_signature(converter: Callable[..., None], float_attributes: Mapping[str, float]) -> Signature:
+    """Return the signature of a converter. Its first parameter, the context, is no part of the signature.
+
+    ``float_attributes``: names and defaults of the attributes that its parameter with two stars takes."""
+    hints = get_type_hints(converter, include_extras=True)
+    operands: list[OperandParameter] = []
+    keywords: list[AttributeParameter | AttributeGroup] = []
+    for parameter in list(inspect.signature(converter).parameters.values())[1:]:
+        hint = hints[parameter.name]
+        if parameter.kind is parameter.VAR_KEYWORD:
+            keywords += [_make_attribute(name, hint, default) for name, default in float_attributes.items()]
+        elif parameter.kind is parameter.KEYWORD_ONLY:
+            keywords.append(_make_keyword(parameter.name, hint, parameter.default))
+        else:
+            is_variadic = parameter.kind is parameter.VAR_POSITIONAL
+            operands.append(_make_operand(parameter.name, len(operands), hint, parameter.default, is_variadic))
+    return Signature(tuple(operands), tuple(keywords))
+
+
+class BoundConverter:
+    """A converter together with its signature: a function of the context alone, which reads the converter's arguments
+    and calls it.
+
+    ``output_count``: number of outputs that the converter writes; the model may have no further ones. None: the
+    converter checks this itself."""
+
+    def __init__(
+        self,
+        converter: Callable[..., None],
+        output_count: int | None = None,
+        float_attributes: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        self.converter, self.output_count, self.float_attributes = converter, output_count, float_attributes
+        self._signature: Signature | None = None
+
+    @property
+    def signature(self) -> Signature:
+        """The converter's signature."""
+        if self._signature is None:
+            self._signature = inspect_signature(self.converter, self.float_attributes)
+        return self._signature
+
+    def __call__(self, context: OperatorReader) -> None:
+        if self.output_count is not None:
+            context.refuse_extra_outputs(self.output_count)
+        positional, keywords = self.signature.read(context)
+        self.converter(context, *positional, **keywords)
+
+
+def _split_hint(hint: Any) -> tuple[Any, list[Any], bool]:
+    """Return the type in an annotation, its markers, and whether it may be None."""
+    is_optional = False
+    markers: list[Any] = []
+    while True:
+        if get_origin(hint) is Annotated:
+            markers += hint.__metadata__
+            hint = hint.__origin__
+        elif get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint):
+            (hint,) = (argument for argument in get_args(hint) if argument is not NoneType)
+            is_optional = True
+        else:
+            return hint, markers, is_optional
+
+
+def _find_marker(markers: Sequence[Any], marker_type: type) -> Any:
+    """Return the marker of type ``marker_type``; None if there is none."""
+    return next((marker for marker in markers if isinstance(marker, marker_type)), None)
+
+
+def _make_operand(name: str, index: int, hint: Any, default: Any, is_variadic: bool) -> OperandParameter:
+    """Return the operand that a positional parameter declares."""
+    type_, markers, is_optional = _split_hint(hint)
+    method = "operand" if _find_marker(markers, SameDtypeMarker) else _READ_OPERAND[type_]
+    default = None if is_optional and default is REQUIRED else default
+    attribute, first_opset, before = None, 0, _find_marker(markers, AttributeBefore)
+    if before is not None:
+        attribute, first_opset = _make_attribute(before.name or name, hint, default), before.opset
+    return OperandParameter(
+        name, index, method, default, is_variadic, _find_marker(markers, Rank), attribute, first_opset
+    )
+
+
+def _make_keyword(name: str, hint: Any, default: Any) -> AttributeParameter | AttributeGroup:
+    """Return the attribute, or the group of attributes, that a keyword-only parameter declares."""
+    if not (isinstance(hint, type) and is_dataclass(hint)):
+        return _make_attribute(name, hint, default)
+    hints = get_type_hints(hint, include_extras=True)
+    attributes = tuple(
+        _make_attribute(field.name, hints[field.name], REQUIRED if field.default is MISSING else field.default)
+        for field in fields(hint)
+    )
+    return AttributeGroup(name, hint, attributes)
+
+
+def _make_attribute(name: str, hint: Any, default: Any) -> AttributeParameter:
+    """Return the attribute ``name`` that a parameter or a field of a group declares."""
+    type_, markers, _ = _split_hint(hint)
+    choices = get_args(type_) if get_origin(type_) is Literal else ()
+    is_dtype = _find_marker(markers, DtypeMarker) is not None
+    if is_dtype:
+        method = "integer"
+    elif _find_marker(markers, UncheckedMarker):
+        method = "unchecked_real"
+    elif _find_marker(markers, SubgraphMarker):
+        method = "graph"
+    else:
+        method = _READ_ATTRIBUTE[type(choices[0]) if choices else type_]
+    return AttributeParameter(
+        name,
+        method,
+        default,
+        choices,
+        _find_marker(markers, DefaultBefore),
+        _find_marker(markers, Only),
+        _find_marker(markers, AxisMarker) is not None,
+        is_dtype,
+    )
