@@ -364,12 +364,7 @@ for _op_type, _op, _op_before, _op_after in (
 
 @CONVERTERS.register("ReduceSum", dtypes=NUMBERS)
 def convert_reduce_sum(
-    context: OpContext,
-    data: Value,
-    axes: _AxesSince13,
-    *,
-    keepdims: bool = True,
-    noop_with_empty_axes: bool = False,
+    context: OpContext, data: Value, axes: _AxesSince13, *, keepdims: bool = True, noop_with_empty_axes: bool = False
 ) -> None:
     """Convert ReduceSum, whose axes are an input since opset 13."""
     reduced_axes = _get_reduced_axes(context, data, axes, noop_with_empty_axes)

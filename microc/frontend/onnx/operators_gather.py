@@ -89,12 +89,7 @@ CONVERTERS.register("ArgMin", dtypes=NUMBERS)(_make_arg_extremum_converter("argm
 
 @CONVERTERS.register("TopK", dtypes=NUMBERS)
 def convert_top_k(
-    context: OpContext,
-    x: Value,
-    k: Annotated[int, AttributeBefore(10)],
-    *,
-    axis: Axis = -1,
-    largest: bool = True,
+    context: OpContext, x: Value, k: Annotated[int, AttributeBefore(10)], *, axis: Axis = -1, largest: bool = True
 ) -> None:
     """Convert TopK, the k largest or smallest elements along an axis and their indices."""
     attrs: Mapping[str, Attr] = {"axis": axis, "k": k, "largest": largest, "out_dtype": "int64"}

@@ -11,7 +11,8 @@ import numpy as np
 
 from microc.base.dtypes import Array, is_float
 from microc.base.immutable import frozen
-from microc.frontend.onnx.context import MOVABLE, ConverterTable, OpContext, StoredTensor
+from microc.frontend.onnx.builder import StoredTensor
+from microc.frontend.onnx.context import MOVABLE, ConverterTable, OpContext
 from microc.frontend.onnx.operators_windows import (
     ConvolutionAttributes,
     check_spatial_attribute,
@@ -493,12 +494,7 @@ def _reorder_weights_channels_last(context: OpContext, weight: StoredTensor, gro
 
 
 def _get_transposed_convolution_attrs(
-    context: OpContext,
-    x: Value,
-    w: Value,
-    attributes: ConvolutionAttributes,
-    output_padding: Ints,
-    output_shape: Ints,
+    context: OpContext, x: Value, w: Value, attributes: ConvolutionAttributes, output_padding: Ints, output_shape: Ints
 ) -> Mapping[str, Any]:
     """Return strides, padding, dilation and groups of a ConvTranspose over any number of axes.
 

@@ -11,7 +11,8 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array, is_float
 from microc.frontend.graph_builder import GraphBuilder
-from microc.frontend.onnx.context import FLOAT, ConverterTable, OpContext, StoredTensor
+from microc.frontend.onnx.builder import StoredTensor
+from microc.frontend.onnx.context import FLOAT, ConverterTable, OpContext
 from microc.frontend.signature import (
     AttributeBefore,
     Axis,

@@ -4,7 +4,6 @@ Layers with quantised weights and float data (MatMulNBits) are here, too."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
@@ -13,8 +12,8 @@ import numpy as np
 
 from microc.base import dtypes
 from microc.base.dtypes import Array
-from microc.base.immutable import frozen
-from microc.frontend.onnx.context import FLOAT, ConverterTable, OpContext, StoredTensor
+from microc.frontend.onnx.builder import StoredTensor
+from microc.frontend.onnx.context import FLOAT, ConverterTable, OpContext
 from microc.frontend.onnx.file import FOUR_BITS
 from microc.frontend.onnx.operators_linear import emit_dense, write_softmax
 from microc.frontend.onnx.operators_windows import (
@@ -24,9 +23,22 @@ from microc.frontend.onnx.operators_windows import (
     get_convolution_attrs,
     write_convolution,
 )
+from microc.frontend.onnx.quantization import (
+    QuantizedOperand,
+    broadcast_constant_scale,
+    broadcast_scale,
+    cast_to,
+    get_dequantize_attrs,
+    get_quantize_attrs,
+    has_plain_scales,
+    quantize_array,
+    read_quantization,
+    read_scales,
+    subtract_zero_point,
+    write_rounded_and_saturated,
+)
 from microc.frontend.signature import Ints, Matrix, Only, Rank, Value
-from microc.graph.ir import Attr, Quant
-from microc.ops.attributes import Ties
+from microc.graph.ir import Quant
 
 CONVERTERS = ConverterTable()
 
@@ -35,226 +47,9 @@ _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
 _USE_QDQ = "quantise the model in QDQ format"
 _USE_SCALE_DTYPE = "leave output_dtype out, and cast the result"
 
-# ---- Quantised operators whose scales or zero points are computed, per block, or of 16 bits: written as their defining
-# arithmetic.
-#
-# Sums of products are exact, in int32. Scaling is done in float32 and rounded half to even, as ONNX's definition says.
-
-
-@frozen
-class QuantizedOperand:
-    """An operand of a quantised ONNX operator: three inputs, of which the zero point may be absent."""
-
-    value: Value
-    scale: Value
-    zero_point: Value | None
-
-
-def _has_plain_scales(*scales_and_zero_points: Value | None) -> bool:
-    """Test whether scales and zero points are constants of a form that ``quantize`` and ``dequantize`` support.
-
-    They must be per tensor or per channel, and not of a 16-bit float dtype. Absent ones are ignored."""
-    return all(
-        value is None or (value.constant is not None and value.rank <= 1 and value.dtype not in dtypes.HALF)
-        for value in scales_and_zero_points
-    )
-
-
-def _cast_to(context: OpContext, value: Value, dtype: str) -> Value:
-    """Return ``value`` converted to ``dtype``, or ``value`` itself if it has this dtype."""
-    return value if value.dtype == dtype else context.emit("cast", (value,), {"dtype": dtype})
-
-
-def _broadcast_scale(context: OpContext, scale: Value, data_shape: Sequence[int], channel_axis: int) -> Value:
-    """Reshape or repeat a scale or zero point so that it broadcasts to ``data_shape``; return the result.
-
-    ``scale``: one element, one for each channel along ``channel_axis``, or one for each block of elements."""
-    rank = len(data_shape)
-    if scale.size == 1:
-        return context.reshape(scale, ())
-    if scale.rank == 1:
-        channel_axis = context.axis(channel_axis, rank)
-        return context.reshape(scale, (*scale.shape, *[1] * (rank - channel_axis - 1)))
-    if scale.rank != rank or any(
-        not scale_extent or -(-extent // scale_extent) * scale_extent < extent
-        for extent, scale_extent in zip(data_shape, scale.shape, strict=True)
-    ):
-        context.broken(
-            f"got scales of shape {scale.shape} for data of shape {tuple(data_shape)}, expected one scale, "
-            "one for each channel or blocks along each axis"
-        )
-    blocks = [-(-extent // scale_extent) for extent, scale_extent in zip(data_shape, scale.shape, strict=True)]
-    separated = context.reshape(scale, [extent for scale_extent in scale.shape for extent in (scale_extent, 1)])
-    target = tuple(
-        extent for scale_extent, block in zip(scale.shape, blocks, strict=True) for extent in (scale_extent, block)
-    )
-    expanded = context.reshape(
-        context.emit("broadcast_to", (separated,), {"shape": target}),
-        [p * b for p, b in zip(scale.shape, blocks, strict=True)],
-    )
-    if expanded.shape == tuple(data_shape):
-        return expanded
-    attrs: Mapping[str, Attr] = {"begin": (0,) * rank, "end": tuple(data_shape), "strides": (1,) * rank}
-    return context.emit("slice", (expanded,), attrs)
-
-
-def _broadcast_constant_scale(context: OpContext, array: Array, data_shape: Ints, channel_axis: int) -> Array:
-    """Return a constant scale or zero point, made to broadcast to ``data_shape``.
-
-    It is reshaped and repeated as by :func:`_broadcast_scale`, but at compile time, because repeating the scales of
-    blocks of weights at run time would need much memory."""
-    if array.size == 1:
-        return array.reshape(())
-    if array.ndim == 1:
-        channel_axis = context.axis(channel_axis, len(data_shape))
-        return array.reshape(-1, *[1] * (len(data_shape) - channel_axis - 1))
-    if array.ndim != len(data_shape) or not all(array.shape):
-        context.broken(
-            f"got scales of shape {array.shape} for data of shape {data_shape}, expected equal numbers of axes"
-        )
-    for along, (extent, part) in enumerate(zip(data_shape, array.shape, strict=True)):
-        array = np.repeat(array, -(-extent // part), axis=along).take(np.arange(extent), axis=along, mode="clip")
-    return array
-
-
-def _write_rounded_and_saturated(
-    context: OpContext, scaled: Value, zero_point: Value | None, out_dtype: str, bit_count: int
-) -> None:
-    """Write the output: ``scaled`` rounded, plus the zero point, saturated to ``bit_count`` bits.
-
-    ``out_dtype``: dtype of the output."""
-    levels = context.emit("round", (scaled,))
-    if zero_point is not None:
-        levels = context.emit("add", (levels, _cast_to(context, zero_point, "float32")))
-    low, high = dtypes.int_range(out_dtype)
-    low, high = (
-        low >> dtypes.dtype_parts(out_dtype).bits - bit_count,
-        high >> dtypes.dtype_parts(out_dtype).bits - bit_count,
-    )
-    clipped = context.emit("clip", (levels,), {"minimum": float(low), "maximum": float(high)})
-    context.result("cast", (clipped,), {"dtype": out_dtype})
-
-
-def _subtract_zero_point(context: OpContext, data: Value, zero_point: Value | None, channel_axis: int) -> Value:
-    """Emit integers minus their zero points, as int32; return the result.
-
-    ``channel_axis``: axis of the integers along which zero points per channel differ."""
-    integers = _cast_to(context, data, "int32")
-    if zero_point is None:
-        return integers
-    zeros = _cast_to(context, _broadcast_scale(context, zero_point, data.shape, channel_axis), "int32")
-    return context.emit("sub", (integers, zeros))
-
-
-def _write_requantisation(
-    context: OpContext,
-    sums: Value,
-    operand_scales: Sequence[Value],
-    result_scale: Value,
-    result_zero_point: Value | None,
-) -> None:
-    """Write the output: int32 sums of products, rescaled, rounded and saturated to the result's quantisation.
-
-    The factor is the product of ``operand_scales`` divided by the result's scale."""
-    factor = context.emit("mul", [_cast_to(context, scale, "float32") for scale in operand_scales])
-    divisor = _cast_to(context, _broadcast_scale(context, result_scale, (), 0), "float32")
-    factor = context.emit("div", (factor, divisor))
-    levels = context.emit("mul", (_cast_to(context, sums, "float32"), factor))
-    if result_zero_point is None:
-        context.broken("y_zero_point is missing; the operator requires it")
-    zero = context.reshape(result_zero_point, ())
-    _write_rounded_and_saturated(context, levels, zero, zero.dtype, dtypes.dtype_parts(zero.dtype).bits)
-
-
-@CONVERTERS.register("ConvInteger", dtypes=BYTES)
-def convert_conv_integer(
-    context: OpContext,
-    x: Value,
-    w: Value,
-    x_zero_point: Value | None,
-    w_zero_point: Value | None,
-    *,
-    attributes: ConvolutionAttributes,
-) -> None:
-    """Convert ConvInteger, which subtracts zero points and convolves the integers to int32 results."""
-    data, weight = _subtract_zero_point(context, x, x_zero_point, 1), _subtract_zero_point(context, w, w_zero_point, 0)
-    context.result("convolution", (data, weight), get_convolution_attrs(context, x, weight, attributes))
-
-
-@CONVERTERS.register("MatMulInteger", dtypes=BYTES)
-def convert_matmul_integer(
-    context: OpContext, a: Value, b: Value, a_zero_point: Value | None, b_zero_point: Value | None
-) -> None:
-    """Convert MatMulInteger, which subtracts zero points and multiplies the integer matrices to int32 results."""
-    operands = _subtract_zero_point(context, a, a_zero_point, -2), _subtract_zero_point(context, b, b_zero_point, -1)
-    context.result("matmul", operands, {"out_dtype": "int32"})
-
-
 # ---- Converters of quantised operators to dequantize, a float operator, and quantize.
 #
 # Many quantisers write this form (QDQ) themselves. The pass ``qdq`` turns it into operators on quantised tensors.
-
-
-def _read_scales(context: OpContext, scale: Value) -> tuple[float, ...]:
-    """Return constant scales: one, or one for each channel.
-
-    Raises an error unless the scales are constant, positive float32 numbers."""
-    scales = context.data(scale)
-    if scales.dtype != np.float32 or scales.ndim > 1 or not scales.size:
-        context.refuse(
-            f"got scales of shape {scales.shape} and dtype {scales.dtype}, expected float32 and at most one axis",
-            "quantise per tensor or per channel",
-        )
-    numbers = tuple(float(s) for s in scales.reshape(-1))
-    if not all(math.isfinite(s) and s > 0 for s in numbers):
-        invalid = next(s for s in numbers if not (math.isfinite(s) and s > 0))
-        context.broken(f"scale: got {invalid}, expected a positive number")
-    return numbers
-
-
-def _read_quantization(
-    context: OpContext, scale: Value, zero_point: Value | None, tensor_shape: Ints, channel_axis: int
-) -> Quant:
-    """Return the quantisation (scales, zero points, axis) of a tensor; an absent zero point is 0.
-
-    ``channel_axis``: axis of the tensor along which scales differ if there are several."""
-    numbers = _read_scales(context, scale)
-    zeros = (0,) * len(numbers)
-    if zero_point is not None:
-        points = context.data(zero_point)
-        if points.size not in (1, len(numbers)) or not dtypes.is_integer(points.dtype.name):
-            context.broken(
-                f"got zero points of shape {points.shape} and {points.dtype}, expected {len(numbers)} integers"
-            )
-        zeros = tuple(int(z) for z in np.broadcast_to(points.reshape(-1), (len(numbers),)))
-    if len(numbers) == 1:
-        return Quant(numbers, zeros)
-    if (
-        channel_axis >= len(tensor_shape)
-        or channel_axis < -len(tensor_shape)
-        or tensor_shape[channel_axis] != len(numbers)
-    ):
-        context.broken(
-            f"got {len(numbers)} scales along axis {channel_axis} of shape {tensor_shape}, expected one for each element"
-        )
-    return Quant(numbers, zeros, channel_axis % len(tensor_shape))
-
-
-def _get_dequantize_attrs(quant: Quant) -> dict[str, Attr]:
-    """Return the attributes of the graph operator ``dequantize`` that describe ``quant``."""
-    return {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
-
-
-def _get_quantize_attrs(context: OpContext, quant: Quant, out_dtype: str) -> Mapping[str, Attr]:
-    """Return the attributes of the graph operator ``quantize``.
-
-    Raise ModelError if a zero point does not fit ``out_dtype``."""
-    low, high = dtypes.int_range(out_dtype)
-    if any(not low <= zero <= high for zero in quant.zero_point):
-        context.broken(
-            f"got zero points {min(quant.zero_point)}..{max(quant.zero_point)}, expected {low}..{high} for {out_dtype}"
-        )
-    return {**_get_dequantize_attrs(quant), "out_dtype": out_dtype, "rounding": Ties.EVEN}
 
 
 @CONVERTERS.register("QuantizeLinear", dtypes=(*FLOAT, "int32"))
@@ -276,33 +71,21 @@ def convert_quantize_linear(
         context.broken(f"the output has dtype {out_dtype}, expected integers")
     has_four_bits = output_dtype in FOUR_BITS or context.is_four_bit_input(2)
     bits = 4 if has_four_bits else dtypes.dtype_parts(out_dtype).bits
-    is_plain = _has_plain_scales(y_scale, y_zero_point) and not block_size
+    is_plain = has_plain_scales(y_scale, y_zero_point) and not block_size
     if x.dtype != "float32" or bits == 4 or out_dtype not in _INTEGERS or not is_plain:
-        scale = _cast_to(context, _broadcast_scale(context, y_scale, x.shape, axis), "float32")
-        levels = context.emit("div", (_cast_to(context, x, "float32"), scale))
-        zero = None if y_zero_point is None else _broadcast_scale(context, y_zero_point, x.shape, axis)
-        _write_rounded_and_saturated(context, levels, zero, out_dtype, bits)
+        scale = cast_to(context, broadcast_scale(context, y_scale, x.shape, axis), "float32")
+        levels = context.emit("div", (cast_to(context, x, "float32"), scale))
+        zero = None if y_zero_point is None else broadcast_scale(context, y_zero_point, x.shape, axis)
+        write_rounded_and_saturated(context, levels, zero, out_dtype, bits)
         return
-    quant = _read_quantization(context, y_scale, y_zero_point, x.shape, axis)
-    attrs = _get_quantize_attrs(context, quant, out_dtype)
+    quant = read_quantization(context, y_scale, y_zero_point, x.shape, axis)
+    attrs = get_quantize_attrs(context, quant, out_dtype)
     if x.constant is None:
         context.result("quantize", (x,), attrs)
         return
     if np.isnan(x.constant).any():
         context.broken("constant data: got NaN, which cannot be quantised, expected numbers")
     context.result_constant(quantize_array(x.constant, quant, out_dtype))
-
-
-def quantize_array(float_data: Array, quant: Quant, out_dtype: str) -> Array:
-    """Quantise constant float32 data as QuantizeLinear does."""
-    shape = [1] * float_data.ndim
-    if quant.axis is not None:
-        shape[quant.axis] = len(quant.scale)
-    scale = np.array(quant.scale, np.float32).reshape(shape)
-    zero = np.array(quant.zero_point, np.float64).reshape(shape)
-    low, high = dtypes.int_range(out_dtype)
-    levels = np.rint(float_data / scale).astype(np.float64) + zero
-    return np.asarray(np.clip(levels, low, high).astype(dtypes.to_numpy(out_dtype)))
 
 
 @CONVERTERS.register("DequantizeLinear", dtypes=_INTEGERS)
@@ -323,24 +106,48 @@ def convert_dequantize_linear(
     compile time if the data are constant, too. The result has the scale's dtype."""
     if output_dtype and context.decode_dtype(output_dtype) != x_scale.dtype:
         context.refuse(f"output_dtype {output_dtype} is not supported for scales of {x_scale.dtype}", _USE_SCALE_DTYPE)
-    if _has_plain_scales(x_scale, x_zero_point) and not block_size:
+    if has_plain_scales(x_scale, x_zero_point) and not block_size:
         if x_zero_point is not None and x_zero_point.dtype != x.dtype:
             context.broken(f"the zero point has dtype {x_zero_point.dtype}, expected {x.dtype} as the data have")
-        quant = _read_quantization(context, x_scale, x_zero_point, x.shape, axis)
-        context.result("dequantize", (x,), _get_dequantize_attrs(quant))
+        quant = read_quantization(context, x_scale, x_zero_point, x.shape, axis)
+        context.result("dequantize", (x,), get_dequantize_attrs(quant))
         return
     zero_data = None if x_zero_point is None else x_zero_point.constant
     is_constant = x.constant is not None and (x_zero_point is None or zero_data is not None)
     if is_constant and x.constant is not None and x_scale.constant is not None and x_scale.dtype == "float32":
-        scales = _broadcast_constant_scale(context, x_scale.constant, x.shape, axis).astype(np.float32)
+        scales = broadcast_constant_scale(context, x_scale.constant, x.shape, axis).astype(np.float32)
         zeros = np.zeros((), np.float32) if zero_data is None else zero_data.astype(np.float32)
-        zeros = _broadcast_constant_scale(context, zeros, x.shape, axis)
+        zeros = broadcast_constant_scale(context, zeros, x.shape, axis)
         context.result_constant(np.ascontiguousarray((x.constant.astype(np.float32) - zeros) * scales))
         return
-    real = _cast_to(context, _subtract_zero_point(context, x, x_zero_point, axis), "float32")
-    scale = _cast_to(context, _broadcast_scale(context, x_scale, x.shape, axis), "float32")
+    real = cast_to(context, subtract_zero_point(context, x, x_zero_point, axis), "float32")
+    scale = cast_to(context, broadcast_scale(context, x_scale, x.shape, axis), "float32")
     product = context.emit("mul", (real, scale))
-    context.result_alias(_cast_to(context, product, x_scale.dtype))
+    context.result_alias(cast_to(context, product, x_scale.dtype))
+
+
+@CONVERTERS.register("ConvInteger", dtypes=BYTES)
+def convert_conv_integer(
+    context: OpContext,
+    x: Value,
+    w: Value,
+    x_zero_point: Value | None,
+    w_zero_point: Value | None,
+    *,
+    attributes: ConvolutionAttributes,
+) -> None:
+    """Convert ConvInteger, which subtracts zero points and convolves the integers to int32 results."""
+    data, weight = subtract_zero_point(context, x, x_zero_point, 1), subtract_zero_point(context, w, w_zero_point, 0)
+    context.result("convolution", (data, weight), get_convolution_attrs(context, x, weight, attributes))
+
+
+@CONVERTERS.register("MatMulInteger", dtypes=BYTES)
+def convert_matmul_integer(
+    context: OpContext, a: Value, b: Value, a_zero_point: Value | None, b_zero_point: Value | None
+) -> None:
+    """Convert MatMulInteger, which subtracts zero points and multiplies the integer matrices to int32 results."""
+    operands = subtract_zero_point(context, a, a_zero_point, -2), subtract_zero_point(context, b, b_zero_point, -1)
+    context.result("matmul", operands, {"out_dtype": "int32"})
 
 
 def _dequantize_operand(context: OpContext, operand: QuantizedOperand) -> Value:
@@ -352,8 +159,8 @@ def _dequantize_operand(context: OpContext, operand: QuantizedOperand) -> Value:
         )
     if data.constant is not None:
         return context.add_stored_tensor(data, _read_constant_operand(context, operand, 0))
-    quant = _read_quantization(context, operand.scale, operand.zero_point, data.shape, 1)
-    return context.emit("dequantize", (data,), _get_dequantize_attrs(quant))
+    quant = read_quantization(context, operand.scale, operand.zero_point, data.shape, 1)
+    return context.emit("dequantize", (data,), get_dequantize_attrs(quant))
 
 
 def _read_constant_operand(context: OpContext, operand: QuantizedOperand, channel_axis: int) -> StoredTensor:
@@ -363,7 +170,7 @@ def _read_constant_operand(context: OpContext, operand: QuantizedOperand, channe
     data = context.data(operand.value)
     if data.dtype.name not in BYTES:
         context.refuse(f"the weights have dtype {data.dtype}, expected int8 or uint8", "quantise them to int8 or uint8")
-    return StoredTensor(data, _read_quantization(context, operand.scale, operand.zero_point, data.shape, channel_axis))
+    return StoredTensor(data, read_quantization(context, operand.scale, operand.zero_point, data.shape, channel_axis))
 
 
 def _read_bias(context: OpContext, bias: Value | None, weight: StoredTensor, data_scale: Value) -> StoredTensor | None:
@@ -375,21 +182,41 @@ def _read_bias(context: OpContext, bias: Value | None, weight: StoredTensor, dat
     data, units = context.data(bias), weight.data.shape[0]
     if data.dtype != np.int32 or data.size != units or weight.quant is None:
         context.broken(f"bias: got shape {data.shape} of {data.dtype}, expected ({units},) of int32")
-    scales = np.array(weight.quant.scale, np.float32) * np.float32(_read_scales(context, data_scale)[0])
+    scales = np.array(weight.quant.scale, np.float32) * np.float32(read_scales(context, data_scale)[0])
     numbers = tuple(float(s) for s in scales)
     return StoredTensor(data.reshape(units), Quant(numbers, (0,) * len(numbers), None if len(numbers) == 1 else 0))
 
 
 def _write_quantized_result(context: OpContext, real: Value, scale: Value, zero_point: Value | None) -> None:
     """Write the operator's output: the float value ``real``, quantised."""
-    quant = _read_quantization(context, scale, zero_point, real.shape, 1)
+    quant = read_quantization(context, scale, zero_point, real.shape, 1)
     out_dtype = "uint8" if zero_point is None else zero_point.dtype
     if out_dtype not in BYTES or quant.axis is not None:
         context.refuse(
             f"the output has dtype {out_dtype} and {len(quant.scale)} scales, expected int8 or uint8 and one scale",
             "quantise it to 8 bits, per tensor",
         )
-    context.result("quantize", (real,), _get_quantize_attrs(context, quant, out_dtype))
+    context.result("quantize", (real,), get_quantize_attrs(context, quant, out_dtype))
+
+
+def _write_requantisation(
+    context: OpContext,
+    sums: Value,
+    operand_scales: Sequence[Value],
+    result_scale: Value,
+    result_zero_point: Value | None,
+) -> None:
+    """Write the output: int32 sums of products, rescaled, rounded and saturated to the result's quantisation.
+
+    The factor is the product of ``operand_scales`` divided by the result's scale."""
+    factor = context.emit("mul", [cast_to(context, scale, "float32") for scale in operand_scales])
+    divisor = cast_to(context, broadcast_scale(context, result_scale, (), 0), "float32")
+    factor = context.emit("div", (factor, divisor))
+    levels = context.emit("mul", (cast_to(context, sums, "float32"), factor))
+    if result_zero_point is None:
+        context.broken("y_zero_point is missing; the operator requires it")
+    zero = context.reshape(result_zero_point, ())
+    write_rounded_and_saturated(context, levels, zero, zero.dtype, dtypes.dtype_parts(zero.dtype).bits)
 
 
 @CONVERTERS.register("QLinearConv", dtypes=BYTES)
@@ -410,7 +237,7 @@ def convert_qlinear_conv(
     """Convert QLinearConv, with constant weights and scales to ``dequantize``, a float convolution and ``quantize``.
 
     Otherwise it becomes integer arithmetic; the weights may have one scale for each output channel."""
-    is_plain = _has_plain_scales(x_scale, x_zero_point, w_scale, w_zero_point, y_scale, y_zero_point)
+    is_plain = has_plain_scales(x_scale, x_zero_point, w_scale, w_zero_point, y_scale, y_zero_point)
     if is_plain and w.constant is not None and (b is None or b.constant is not None):
         data = _dequantize_operand(context, QuantizedOperand(x, x_scale, x_zero_point))
         weight = _read_constant_operand(context, QuantizedOperand(w, w_scale, w_zero_point), 0)
@@ -420,12 +247,12 @@ def convert_qlinear_conv(
         _write_quantized_result(context, real, y_scale, y_zero_point)
         return
     integers, weights = (
-        _subtract_zero_point(context, x, x_zero_point, 1),
-        _subtract_zero_point(context, w, w_zero_point, 0),
+        subtract_zero_point(context, x, x_zero_point, 1),
+        subtract_zero_point(context, w, w_zero_point, 0),
     )
     operands = (integers, weights) if b is None else (integers, weights, b)
     total = context.emit("convolution", operands, get_convolution_attrs(context, x, weights, attributes))
-    scales = [_broadcast_scale(context, scale, total.shape, 1) for scale in (x_scale, w_scale)]
+    scales = [broadcast_scale(context, scale, total.shape, 1) for scale in (x_scale, w_scale)]
     _write_requantisation(context, total, scales, y_scale, y_zero_point)
 
 
@@ -471,16 +298,16 @@ def convert_qlinear_matmul(
     """Convert QLinearMatMul: to a ``dense`` layer if the right operand is a constant matrix, else to a ``matmul``.
 
     With a ``matmul``, the left operand may have one scale for each row, the right operand one for each column."""
-    is_plain = _has_plain_scales(a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point)
+    is_plain = has_plain_scales(a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point)
     if is_plain and b.constant is not None and b.rank == 2:
         data = _dequantize_operand(context, QuantizedOperand(a, a_scale, a_zero_point))
         weight = _read_constant_operand(context, QuantizedOperand(b, b_scale, b_zero_point), 1)
         real = emit_dense(context, data, weight.transpose((1, 0)), None)
         _write_quantized_result(context, real, y_scale, y_zero_point)
         return
-    operands = _subtract_zero_point(context, a, a_zero_point, -2), _subtract_zero_point(context, b, b_zero_point, -1)
+    operands = subtract_zero_point(context, a, a_zero_point, -2), subtract_zero_point(context, b, b_zero_point, -1)
     total = context.emit("matmul", operands, {"out_dtype": "int32"})
-    scales = [_broadcast_scale(context, a_scale, total.shape, -2), _broadcast_scale(context, b_scale, total.shape, -1)]
+    scales = [broadcast_scale(context, a_scale, total.shape, -2), broadcast_scale(context, b_scale, total.shape, -1)]
     _write_requantisation(context, total, scales, y_scale, y_zero_point)
 
 

@@ -343,11 +343,7 @@ def _make_empty_array(value: Value, empty_axis: int) -> Array:
 
 @CONVERTERS.register("Split", dtypes=MOVABLE)
 def convert_split(
-    context: OpContext,
-    data: Value,
-    split: Annotated[Ints | None, AttributeBefore(13)],
-    *,
-    axis: Axis = 0,
+    context: OpContext, data: Value, split: Annotated[Ints | None, AttributeBefore(13)], *, axis: Axis = 0
 ) -> None:
     """Convert Split to a slice for each output.
 

@@ -62,12 +62,7 @@ def number_class_labels(integer_labels: Ints, string_labels: Strings) -> Ints:
 
 
 def write_label_output(
-    context: OpContext,
-    labels: Sequence[int],
-    scores: str,
-    *,
-    is_binary: bool = False,
-    score_threshold: float = 0.0,
+    context: OpContext, labels: Sequence[int], scores: str, *, is_binary: bool = False, score_threshold: float = 0.0
 ) -> None:
     """Write the first output of a classifier: for each row the label of the class with the largest score.
 
@@ -235,11 +230,7 @@ def _select_numbers(floats: Floats, tensor: Array | None) -> Array:
 
 
 def _read_trees(
-    context: OpContext,
-    nodes: NodeAttributes,
-    leaves: _LeafWeights,
-    target_count: int,
-    only_class_id: int | None = None,
+    context: OpContext, nodes: NodeAttributes, leaves: _LeafWeights, target_count: int, only_class_id: int | None = None
 ) -> tuple[Tree, ...]:
     """Return all trees of a tree operator of version 1 or 3, in the order in which their ids first appear.
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.frontend.onnx.context import FLOAT, ConverterTable, OpContext, StoredTensor
+from microc.frontend.onnx.builder import StoredTensor
+from microc.frontend.onnx.context import FLOAT, ConverterTable, OpContext
 from microc.frontend.signature import Ints, Rank, SameDtype, Value
 from microc.graph.ir import Attr
 

@@ -22,10 +22,10 @@ from microc.frontend.onnx import operators_recurrent as onnx_recurrent
 from microc.frontend.onnx import operators_shape as onnx_shape
 from microc.frontend.onnx import operators_trees as onnx_trees
 from microc.frontend.onnx import operators_windows as onnx_windows
+from microc.frontend.onnx.builder import OnnxGraphBuilder
 from microc.frontend.onnx.context import (
     CONSTANT_OPERATORS,
     Converter,
-    OnnxGraphBuilder,
     OpContext,
     fold_constant_operator,
     merge_tables,

@@ -12,7 +12,7 @@ from onnx import TensorProto, checker, helper, shape_inference
 
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.model_limits import MAX_STORED
-from microc.frontend.onnx import context, reader
+from microc.frontend.onnx import builder, reader
 from tests.frontend.onnx_model import node, proto
 from tests.support.campaign import everything
 from tests.support.corpus import models
@@ -109,8 +109,8 @@ def test_a_model_of_another_domain_alone() -> None:
 
 @pytest.mark.parametrize("path", models("*.onnx"), ids=lambda path: path.stem)
 def test_real_files_store_a_tenth_of_what_they_may(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(context, "MAX_STORED", MAX_STORED // 10)
-    monkeypatch.setattr(context, "_TIMES_STORED", context._TIMES_STORED // 10)
+    monkeypatch.setattr(builder, "MAX_STORED", MAX_STORED // 10)
+    monkeypatch.setattr(builder, "_TIMES_STORED", builder._TIMES_STORED // 10)
     try:
         reader.read_onnx(path.read_bytes(), path.name, {"*": (1, 64, 21)} if "pulsevad" in path.stem else {})
     except ModelError as error:
@@ -120,10 +120,10 @@ def test_real_files_store_a_tenth_of_what_they_may(path: Path, monkeypatch: pyte
 def test_what_may_be_stored_grows_with_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """A weight that is stored transposed eight times, where a small file may unfold two of them."""
     weight = np.ones((32, 64), np.float32)
-    monkeypatch.setattr(context, "MAX_STORED", 2 * weight.nbytes)
+    monkeypatch.setattr(builder, "MAX_STORED", 2 * weight.nbytes)
     names = [f"y{k}" for k in range(8)]
     model = proto([node("MatMul", ["x", "w"], [name]) for name in names], {"x": (1, 32)}, {"w": weight}, outputs=names)
     assert len(reader.read_onnx(model.SerializeToString(), "m.onnx", {}).outputs) == 8
-    monkeypatch.setattr(context, "_TIMES_STORED", 0)
+    monkeypatch.setattr(builder, "_TIMES_STORED", 0)
     with pytest.raises(UnsupportedError, match="bytes after folding"):
         reader.read_onnx(model.SerializeToString(), "m.onnx", {})
