@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
 
@@ -58,14 +59,49 @@ class StoredTensor:
         return StoredTensor(self.data.reshape(new_shape), quant)
 
 
+MAX_FUNCTION_DEPTH = 32
+"""Largest number of functions that are inlined into each other."""
+MAX_FUNCTION_NODES = 1 << 14
+"""Largest number of nodes that all functions of a model become; the calls of a small file can grow without bound."""
+
+
+class FunctionCalls:
+    """Functions that are being inlined, and the number of nodes that functions have become so far."""
+
+    def __init__(self) -> None:
+        self._active: list[tuple[str, str]] = []
+        self._node_count = 0
+
+    @contextmanager
+    def enter(self, function: tuple[str, str], node_count: int, where: str) -> Iterator[None]:
+        """Count a call of ``function``, a domain and a name, whose body has ``node_count`` nodes, while it is inlined.
+
+        Raise ModelError if the function is being inlined already, UnsupportedError beyond the limits."""
+        self._node_count += node_count
+        if function in self._active:
+            raise ModelError("the function calls itself, expected none that does", where=where)
+        if len(self._active) >= MAX_FUNCTION_DEPTH or self._node_count > MAX_FUNCTION_NODES:
+            raise UnsupportedError(
+                f"functions become {self._node_count} nodes at depth {len(self._active) + 1}, expected at most "
+                f"{MAX_FUNCTION_NODES} and {MAX_FUNCTION_DEPTH}",
+                where=where,
+                hint="export the model without functions that call each other as often",
+            )
+        self._active.append(function)
+        try:
+            yield
+        finally:
+            self._active.pop()
+
+
 class OnnxGraphBuilder:
     """Builder of the graph of an ONNX model or subgraph.
 
     ``translate``: function that converts a list of operators. ``outer``: builder of the enclosing graph; None for the
     main graph. ``captured``: names of values of the enclosing graph that this subgraph reads, without constants, which
     are copied. ``alias``: maps a value's name in the file to the graph's value that equals it. ``lost``: names of the
-    outputs of operators that cannot be converted. ``dequantized``: maps the result of each ``dequantize`` node to this
-    node."""
+    outputs of operators that cannot be converted. ``function_calls``: functions that are being inlined.
+    ``dequantized``: maps the result of each ``dequantize`` node to this node."""
 
     def __init__(
         self,
@@ -81,6 +117,7 @@ class OnnxGraphBuilder:
         self.alias: dict[str, str] = {}
         self.lost: set[str] = set(outer.lost) if outer is not None else set()
         self.dequantized: dict[str, Node] = {}
+        self.function_calls: FunctionCalls = outer.function_calls if outer is not None else FunctionCalls()
         self._added_bytes = 0
         self._max_bytes = MAX_STORED + _TIMES_STORED * sum(data.nbytes for data in file.initializers.values())
         self._names: NameSet = outer._names if outer is not None else NameSet()

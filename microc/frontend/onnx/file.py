@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import field
 from math import prod
 from typing import Any, NoReturn
 
@@ -349,6 +350,8 @@ class OnnxFile:
     declared_shapes: Mapping[str, tuple[int | str | None, ...]]
     four_bit_values: frozenset[str] = frozenset()
     """Inputs and initialisers of four-bit integers, which are kept one to a byte."""
+    functions: Mapping[tuple[str, str], Any] = field(default_factory=dict)
+    """Functions that the model defines as FunctionProtos, by domain and name."""
 
 
 def decode_onnx(model_bytes: bytes, file_name: str) -> OnnxFile:
@@ -358,20 +361,42 @@ def decode_onnx(model_bytes: bytes, file_name: str) -> OnnxFile:
     supported. ``file_name``: name of the file without folders, for error messages."""
     model = _parse_model_proto(model_bytes, file_name)
     graph = model.graph
-    if model.functions:
-        functions = ", ".join(sorted(f"{f.domain}.{f.name}" for f in model.functions)[:8])
-        raise UnsupportedError(
-            f"the model defines functions of its own: {functions}",
-            where=file_name,
-            hint="inline them first: onnx.inliner.inline_local_functions(model)",
-        )
     if graph.sparse_initializer:
         raise UnsupportedError(
             "sparse initialisers are not supported", where=file_name, hint="export the model with dense weights"
         )
     constants = {tensor.name for tensor in graph.initializer}
     inputs = tuple(_decode_input(value, file_name) for value in graph.input if value.name not in constants)
-    return _decode_graph_proto(graph, file_name, file_name, _read_default_opset(model, file_name), inputs)
+    functions = _decode_functions(model.functions, file_name)
+    return _decode_graph_proto(graph, file_name, file_name, _read_default_opset(model, file_name), inputs, functions)
+
+
+def _decode_functions(function_protos: Iterable[Any], file_name: str) -> Mapping[tuple[str, str], Any]:
+    """Return the functions that a model defines as FunctionProtos, by domain and name.
+
+    Raise an error for two functions of one name, overloads, and unknown versions of the operator set."""
+    functions: dict[tuple[str, str], Any] = {}
+    for function in function_protos:
+        where = f"{file_name} function {require_utf8_text(function.name, file_name)!r}"
+        key = ("" if function.domain == "ai.onnx" else require_utf8_text(function.domain, where), function.name)
+        if key in functions or function.overload:
+            raise UnsupportedError(
+                "the model defines several functions of this name, expected one",
+                where=where,
+                hint="inline them: onnx.inliner.inline_local_functions(model)",
+            )
+        for words in (function.input, function.output):
+            for word in words:
+                require_utf8_text(word, where)
+        versions = [entry.version for entry in function.opset_import if entry.domain in ("", "ai.onnx")]
+        if any(version not in OPSETS for version in versions):
+            raise UnsupportedError(
+                f"operator set version {versions[0]} is not supported",
+                where=where,
+                hint=f"export with opset {OPSETS.start} to {OPSETS.stop - 1}, or convert with onnx.version_converter",
+            )
+        functions[key] = function
+    return functions
 
 
 def decode_subgraph_proto(graph_proto: Any, outer_file: OnnxFile, where: str) -> OnnxFile:
@@ -383,11 +408,16 @@ def decode_subgraph_proto(graph_proto: Any, outer_file: OnnxFile, where: str) ->
             "sparse initialisers are not supported", where=where, hint="export the model with dense weights"
         )
     inputs = tuple(ModelInput(require_utf8_text(value.name, where), "", None) for value in graph_proto.input)
-    return _decode_graph_proto(graph_proto, outer_file.name, where, outer_file.opset, inputs)
+    return _decode_graph_proto(graph_proto, outer_file.name, where, outer_file.opset, inputs, outer_file.functions)
 
 
 def _decode_graph_proto(
-    graph_proto: Any, file_name: str, where: str, opset: int, inputs: tuple[ModelInput, ...]
+    graph_proto: Any,
+    file_name: str,
+    where: str,
+    opset: int,
+    inputs: tuple[ModelInput, ...],
+    functions: Mapping[tuple[str, str], Any],
 ) -> OnnxFile:
     """Decode a GraphProto of a model or subgraph, whose inputs are already decoded."""
     initializers, unreadable = _decode_initializers_and_unsupported_dtypes(graph_proto, where)
@@ -403,7 +433,9 @@ def _decode_graph_proto(
         {value.name for value in graph_proto.input if value.type.tensor_type.elem_type in FOUR_BITS}
         | {tensor.name for tensor in graph_proto.initializer if tensor.data_type in FOUR_BITS}
     )
-    return OnnxFile(file_name, opset, label, inputs, outputs, initializers, unreadable, operators, declared, four_bit)
+    return OnnxFile(
+        file_name, opset, label, inputs, outputs, initializers, unreadable, operators, declared, four_bit, functions
+    )
 
 
 def _decode_shape_proto(shape_proto: Any, where: str) -> tuple[int | str | None, ...]:
