@@ -25,6 +25,8 @@ def test_every_operator_has_its_row() -> None:
     own = {row.name: row for row in rows if row.format == "microc"}
     assert set(own) == set(registry()) and all(row.dtypes for row in own.values())
     assert own["conv2d"].dtypes[:2] == ("float32", "int8") and own["relu"].note.startswith("elementwise, ")
+    notes = {row.name: row.note for row in rows if row.format == "ONNX"}
+    assert notes["Reshape"] == "constant shape" and notes["BatchNormalization"] == "training_mode = 0"
     found = {(row.format, row.name): row.dtypes for row in rows}
     assert found["TFLite", "CONV_2D"] == ("float32", "int8", "uint8", "int16")
     assert "float32" in found["ONNX", "Conv"] and ("ONNX", "com.microsoft.QGemm") in found

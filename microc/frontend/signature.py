@@ -345,6 +345,18 @@ class Signature:
         """True if the operator takes any number of inputs."""
         return bool(self.operands) and self.operands[-1].is_variadic
 
+    def format_restrictions(self) -> str:
+        """Return what models must keep to, for the page of operators: inputs that must be constant, and attributes of
+        which one value is supported. Empty if there is nothing of this kind."""
+        constants = [operand.name for operand in self.operands if operand.method not in ("value", "operand")]
+        restrictions = [f"constant {', '.join(constants)}"] if constants else []
+        for attribute in self.attributes:
+            if attribute.only is not None:
+                value = attribute.only.value
+                number = int(value) if isinstance(value, bool) else value
+                restrictions.append(f"no {attribute.name}" if value == () else f"{attribute.name} = {number}")
+        return "; ".join(restrictions)
+
     def read(self, context: OperatorReader) -> tuple[list[Any], dict[str, Any]]:
         """Return the converter's positional and keyword arguments, read from an operator; raise an error for any that is
         invalid."""

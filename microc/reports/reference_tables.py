@@ -65,9 +65,8 @@ def _onnx_operator_rows() -> Iterator[OperatorRow]:
     These are operators of all domains, operators of plugins, and operators that are supported only for constant operands."""
     for domain, converters in onnx_reader.CONVERTERS.items():
         for code, converter in converters.items():
-            yield OperatorRow(
-                "ONNX", f"{domain}.{code}" if domain else code, _sort_dtypes(converter.first_input_dtypes)
-            )
+            dtypes = _sort_dtypes(converter.first_input_dtypes)
+            yield OperatorRow("ONNX", f"{domain}.{code}" if domain else code, dtypes, converter.restrictions)
     for name, converter in onnx_reader.PLUGIN_CONVERTERS.items():
         yield OperatorRow("ONNX", name.replace("::", "."), _sort_dtypes(converter.first_input_dtypes))
     for code in CONSTANT_OPERATORS:
@@ -131,7 +130,8 @@ _OPERATOR_SECTIONS = {
     ),
     "ONNX": (
         "ONNX",
-        "The dtypes are those of the first input. Floats between `DequantizeLinear` and `QuantizeLinear` are computed in "
+        "The dtypes are those of the first input; the last column has inputs that must be constant, and attributes of which "
+        "one value is supported. Floats between `DequantizeLinear` and `QuantizeLinear` are computed in "
         "integers; whatever depends on constants and shapes alone is computed when compiling, in any dtype. `Pow` of "
         "integers is rounded to zero from float64: what does not fit becomes the end of the range; squares wrap around.",
     ),

@@ -62,6 +62,11 @@ class Converter:
     first_input_dtypes: tuple[str, ...] = FLOAT
     expand_for_16_bit_floats: bool = False
 
+    @property
+    def restrictions(self) -> str:
+        """What models must keep to beyond dtypes, for the page of operators; empty if nothing is known."""
+        return self.convert.signature.format_restrictions() if isinstance(self.convert, BoundConverter) else ""
+
 
 _Function = TypeVar("_Function", bound=Callable[..., None])
 Converters = dict[str, dict[str, Converter]]
