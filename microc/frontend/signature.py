@@ -9,9 +9,9 @@
 
 Positional parameters are the operands, in the order of the operator's inputs. ``| None`` marks an operand that may be
 absent; a star takes all inputs that are left. Keyword-only parameters are attributes: they have the names of the format's
-definition, and its defaults. An attribute without a default is required. Attributes that several operators share are a
-frozen class, whose fields are the attributes; a parameter of this class takes them all. Two stars take float attributes that
-are declared where the converter is registered, for converters that are made from tables.
+definition, and its defaults. An attribute without a default is required. Attributes that several operators share, and
+consecutive inputs that belong together, are a frozen class, whose fields they are; a parameter of this class takes them all.
+Two stars take float attributes that are declared where the converter is registered, for converters that are made from tables.
 
 The type of a parameter says what the converter receives, and what is checked before it is called:
 
@@ -311,6 +311,18 @@ class OperandParameter:
 
 
 @frozen
+class OperandGroup:
+    """A parameter that takes consecutive operands, as a frozen class ``group`` with a field for each of them."""
+
+    group: Callable[..., Any]
+    operands: tuple[OperandParameter, ...]
+
+    def read(self, context: OperatorReader) -> Any:
+        """Return the operands as an object of the group's class."""
+        return self.group(*(operand.read(context) for operand in self.operands))
+
+
+@frozen
 class AttributeGroup:
     """A parameter that takes several attributes, as a frozen class ``group`` with a field for each of them."""
 
@@ -327,8 +339,17 @@ class AttributeGroup:
 class Signature:
     """The operands and attributes of an operator, as its converter declares them."""
 
-    operands: tuple[OperandParameter, ...]
+    positional: tuple[OperandParameter | OperandGroup, ...]
     keywords: tuple[AttributeParameter | AttributeGroup, ...]
+
+    @property
+    def operands(self) -> tuple[OperandParameter, ...]:
+        """All operands, including those of groups, in the order of the inputs."""
+        return tuple(
+            operand
+            for parameter in self.positional
+            for operand in (parameter.operands if isinstance(parameter, OperandGroup) else (parameter,))
+        )
 
     @property
     def attributes(self) -> tuple[AttributeParameter, ...]:
@@ -343,7 +364,7 @@ class Signature:
     @property
     def is_variadic(self) -> bool:
         """True if the operator takes any number of inputs."""
-        return bool(self.operands) and self.operands[-1].is_variadic
+        return any(operand.is_variadic for operand in self.operands[-1:])
 
     def format_restrictions(self) -> str:
         """Return what models must keep to, for the page of operators: inputs that must be constant, and attributes of
@@ -361,14 +382,15 @@ class Signature:
         """Return the converter's positional and keyword arguments, read from an operator; raise an error for any that is
         invalid."""
         positional: list[Any] = []
-        for operand in self.operands:
-            if operand.is_variadic:
-                positional += [operand.read_input(context, k) for k in range(operand.index, context.input_count())]
+        for parameter in self.positional:
+            if isinstance(parameter, OperandParameter) and parameter.is_variadic:
+                positional += [parameter.read_input(context, k) for k in range(parameter.index, context.input_count())]
             else:
-                positional.append(operand.read(context))
-        count = len(self.operands)
-        if not self.is_variadic and any(map(context.has_input, range(count, context.input_count()))):
-            context.broken(f"got {context.input_count()} inputs, expected at most {count}")
+                positional.append(parameter.read(context))
+        if not self.is_variadic:
+            count = len(self.operands)
+            if any(map(context.has_input, range(count, context.input_count()))):
+                context.broken(f"got {context.input_count()} inputs, expected at most {count}")
         return positional, {keyword.name: keyword.read(context) for keyword in self.keywords}
 
 
@@ -380,7 +402,8 @@ def inspect_signature(converter: Callable[..., None], float_attributes: Mapping[
 
     ``float_attributes``: names and defaults of the attributes that its parameter with two stars takes."""
     hints = get_type_hints(converter, include_extras=True)
-    operands: list[OperandParameter] = []
+    positional: list[OperandParameter | OperandGroup] = []
+    input_count = 0
     keywords: list[AttributeParameter | AttributeGroup] = []
     for parameter in list(inspect.signature(converter).parameters.values())[1:]:
         hint = hints[parameter.name]
@@ -388,10 +411,14 @@ def inspect_signature(converter: Callable[..., None], float_attributes: Mapping[
             keywords += [_make_attribute(name, hint, default) for name, default in float_attributes.items()]
         elif parameter.kind is parameter.KEYWORD_ONLY:
             keywords.append(_make_keyword(parameter.name, hint, parameter.default))
+        elif _is_group(hint):
+            positional.append(OperandGroup(hint, _make_grouped_operands(hint, input_count)))
+            input_count += len(fields(hint))
         else:
             is_variadic = parameter.kind is parameter.VAR_POSITIONAL
-            operands.append(_make_operand(parameter.name, len(operands), hint, parameter.default, is_variadic))
-    return Signature(tuple(operands), tuple(keywords))
+            positional.append(_make_operand(parameter.name, input_count, hint, parameter.default, is_variadic))
+            input_count += 1
+    return Signature(tuple(positional), tuple(keywords))
 
 
 class BoundConverter:
@@ -457,9 +484,23 @@ def _make_operand(name: str, index: int, hint: Any, default: Any, is_variadic: b
     )
 
 
+def _is_group(hint: Any) -> bool:
+    """Test whether an annotation is a class whose fields are operands or attributes."""
+    return isinstance(hint, type) and is_dataclass(hint)
+
+
+def _make_grouped_operands(group: Any, first_index: int) -> tuple[OperandParameter, ...]:
+    """Return the operands that the fields of a class declare, which are the inputs from ``first_index`` on."""
+    hints = get_type_hints(group, include_extras=True)
+    return tuple(
+        _make_operand(field.name, first_index + k, hints[field.name], REQUIRED, is_variadic=False)
+        for k, field in enumerate(fields(group))
+    )
+
+
 def _make_keyword(name: str, hint: Any, default: Any) -> AttributeParameter | AttributeGroup:
     """Return the attribute, or the group of attributes, that a keyword-only parameter declares."""
-    if not (isinstance(hint, type) and is_dataclass(hint)):
+    if not _is_group(hint):
         return _make_attribute(name, hint, default)
     hints = get_type_hints(hint, include_extras=True)
     attributes = tuple(

@@ -25,6 +25,7 @@ from microc.frontend.onnx.operators_windows import (
 )
 from microc.frontend.onnx.quantization import (
     QuantizedOperand,
+    ResultQuantization,
     broadcast_constant_scale,
     broadcast_scale,
     cast_to,
@@ -37,7 +38,7 @@ from microc.frontend.onnx.quantization import (
     subtract_zero_point,
     write_rounded_and_saturated,
 )
-from microc.frontend.signature import Ints, Matrix, Only, Rank, Value
+from microc.frontend.signature import Ints, Only, Value
 from microc.graph.ir import Quant
 
 CONVERTERS = ConverterTable()
@@ -187,10 +188,10 @@ def _read_bias(context: OpContext, bias: Value | None, weight: StoredTensor, dat
     return StoredTensor(data.reshape(units), Quant(numbers, (0,) * len(numbers), None if len(numbers) == 1 else 0))
 
 
-def _write_quantized_result(context: OpContext, real: Value, scale: Value, zero_point: Value | None) -> None:
+def _write_quantized_result(context: OpContext, real: Value, y: ResultQuantization) -> None:
     """Write the operator's output: the float value ``real``, quantised."""
-    quant = read_quantization(context, scale, zero_point, real.shape, 1)
-    out_dtype = "uint8" if zero_point is None else zero_point.dtype
+    quant = read_quantization(context, y.scale, y.zero_point, real.shape, 1)
+    out_dtype = "uint8" if y.zero_point is None else y.zero_point.dtype
     if out_dtype not in BYTES or quant.axis is not None:
         context.refuse(
             f"the output has dtype {out_dtype} and {len(quant.scale)} scales, expected int8 or uint8 and one scale",
@@ -200,36 +201,27 @@ def _write_quantized_result(context: OpContext, real: Value, scale: Value, zero_
 
 
 def _write_requantisation(
-    context: OpContext,
-    sums: Value,
-    operand_scales: Sequence[Value],
-    result_scale: Value,
-    result_zero_point: Value | None,
+    context: OpContext, sums: Value, operand_scales: Sequence[Value], y: ResultQuantization
 ) -> None:
     """Write the output: int32 sums of products, rescaled, rounded and saturated to the result's quantisation.
 
     The factor is the product of ``operand_scales`` divided by the result's scale."""
     factor = context.emit("mul", [cast_to(context, scale, "float32") for scale in operand_scales])
-    divisor = cast_to(context, broadcast_scale(context, result_scale, (), 0), "float32")
+    divisor = cast_to(context, broadcast_scale(context, y.scale, (), 0), "float32")
     factor = context.emit("div", (factor, divisor))
     levels = context.emit("mul", (cast_to(context, sums, "float32"), factor))
-    if result_zero_point is None:
+    if y.zero_point is None:
         context.broken("y_zero_point is missing; the operator requires it")
-    zero = context.reshape(result_zero_point, ())
+    zero = context.reshape(y.zero_point, ())
     write_rounded_and_saturated(context, levels, zero, zero.dtype, dtypes.dtype_parts(zero.dtype).bits)
 
 
 @CONVERTERS.register("QLinearConv", dtypes=BYTES)
 def convert_qlinear_conv(
     context: OpContext,
-    x: Value,
-    x_scale: Value,
-    x_zero_point: Value | None,
-    w: Value,
-    w_scale: Value,
-    w_zero_point: Value | None,
-    y_scale: Value,
-    y_zero_point: Value | None,
+    x: QuantizedOperand,
+    w: QuantizedOperand,
+    y: ResultQuantization,
     b: Value | None,
     *,
     attributes: ConvolutionAttributes,
@@ -237,34 +229,30 @@ def convert_qlinear_conv(
     """Convert QLinearConv, with constant weights and scales to ``dequantize``, a float convolution and ``quantize``.
 
     Otherwise it becomes integer arithmetic; the weights may have one scale for each output channel."""
-    is_plain = has_plain_scales(x_scale, x_zero_point, w_scale, w_zero_point, y_scale, y_zero_point)
-    if is_plain and w.constant is not None and (b is None or b.constant is not None):
-        data = _dequantize_operand(context, QuantizedOperand(x, x_scale, x_zero_point))
-        weight = _read_constant_operand(context, QuantizedOperand(w, w_scale, w_zero_point), 0)
+    is_plain = has_plain_scales(x.scale, x.zero_point, w.scale, w.zero_point, y.scale, y.zero_point)
+    if is_plain and w.value.constant is not None and (b is None or b.constant is not None):
+        data = _dequantize_operand(context, x)
+        weight = _read_constant_operand(context, w, 0)
         name = context.builder.make_unique_name(f"{context.output()}_real")
-        bias = _read_bias(context, b, weight, x_scale)
+        bias = _read_bias(context, b, weight, x.scale)
         real = write_convolution(context, data, weight, bias, attributes, name)
-        _write_quantized_result(context, real, y_scale, y_zero_point)
+        _write_quantized_result(context, real, y)
         return
     integers, weights = (
-        subtract_zero_point(context, x, x_zero_point, 1),
-        subtract_zero_point(context, w, w_zero_point, 0),
+        subtract_zero_point(context, operand.value, operand.zero_point, channel_axis)
+        for operand, channel_axis in ((x, 1), (w, 0))
     )
     operands = (integers, weights) if b is None else (integers, weights, b)
-    total = context.emit("convolution", operands, get_convolution_attrs(context, x, weights, attributes))
-    scales = [broadcast_scale(context, scale, total.shape, 1) for scale in (x_scale, w_scale)]
-    _write_requantisation(context, total, scales, y_scale, y_zero_point)
+    total = context.emit("convolution", operands, get_convolution_attrs(context, x.value, weights, attributes))
+    scales = [broadcast_scale(context, scale, total.shape, 1) for scale in (x.scale, w.scale)]
+    _write_requantisation(context, total, scales, y)
 
 
 @CONVERTERS.register("QGemm", dtypes=BYTES, domain="com.microsoft")
 def convert_qgemm(
     context: OpContext,
-    a: Value,
-    a_scale: Value,
-    a_zero_point: Value | None,
-    b: Matrix,
-    b_scale: Value,
-    b_zero_point: Value | None,
+    a: QuantizedOperand,
+    b: QuantizedOperand,
     c: Value | None,
     y_scale: Value | None,
     y_zero_point: Value | None,
@@ -276,55 +264,40 @@ def convert_qgemm(
     """Convert com.microsoft.QGemm to a dense layer."""
     if y_scale is None:
         context.refuse("y_scale is missing; a float result is not supported", _USE_QDQ)
-    data = _dequantize_operand(context, QuantizedOperand(a, a_scale, a_zero_point))
-    weight = _read_constant_operand(context, QuantizedOperand(b, b_scale, b_zero_point), 0 if transB else 1)
+    data = _dequantize_operand(context, a)
+    weight = _read_constant_operand(context, b, 0 if transB else 1)
+    if weight.data.ndim != 2:
+        context.broken(f"B: got shape {weight.data.shape}, expected two axes")
     weight = weight if transB else weight.transpose((1, 0))
-    real = emit_dense(context, data, weight, _read_bias(context, c, weight, a_scale))
-    _write_quantized_result(context, real, y_scale, y_zero_point)
+    real = emit_dense(context, data, weight, _read_bias(context, c, weight, a.scale))
+    _write_quantized_result(context, real, ResultQuantization(y_scale, y_zero_point))
 
 
 @CONVERTERS.register("QLinearMatMul", dtypes=BYTES)
-def convert_qlinear_matmul(
-    context: OpContext,
-    a: Value,
-    a_scale: Value,
-    a_zero_point: Value | None,
-    b: Value,
-    b_scale: Value,
-    b_zero_point: Value | None,
-    y_scale: Value,
-    y_zero_point: Value | None,
-) -> None:
+def convert_qlinear_matmul(context: OpContext, a: QuantizedOperand, b: QuantizedOperand, y: ResultQuantization) -> None:
     """Convert QLinearMatMul: to a ``dense`` layer if the right operand is a constant matrix, else to a ``matmul``.
 
     With a ``matmul``, the left operand may have one scale for each row, the right operand one for each column."""
-    is_plain = has_plain_scales(a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point)
-    if is_plain and b.constant is not None and b.rank == 2:
-        data = _dequantize_operand(context, QuantizedOperand(a, a_scale, a_zero_point))
-        weight = _read_constant_operand(context, QuantizedOperand(b, b_scale, b_zero_point), 1)
+    is_plain = has_plain_scales(a.scale, a.zero_point, b.scale, b.zero_point, y.scale, y.zero_point)
+    if is_plain and b.value.constant is not None and b.value.rank == 2:
+        data = _dequantize_operand(context, a)
+        weight = _read_constant_operand(context, b, 1)
         real = emit_dense(context, data, weight.transpose((1, 0)), None)
-        _write_quantized_result(context, real, y_scale, y_zero_point)
+        _write_quantized_result(context, real, y)
         return
-    operands = subtract_zero_point(context, a, a_zero_point, -2), subtract_zero_point(context, b, b_zero_point, -1)
+    rows_and_columns = ((a, -2), (b, -1))
+    operands = [subtract_zero_point(context, x.value, x.zero_point, axis) for x, axis in rows_and_columns]
     total = context.emit("matmul", operands, {"out_dtype": "int32"})
-    scales = [broadcast_scale(context, a_scale, total.shape, -2), broadcast_scale(context, b_scale, total.shape, -1)]
-    _write_requantisation(context, total, scales, y_scale, y_zero_point)
+    scales = [broadcast_scale(context, x.scale, total.shape, axis) for x, axis in rows_and_columns]
+    _write_requantisation(context, total, scales, y)
 
 
 def _make_qlinear_unary_converter(op: str) -> Callable[..., None]:
     """Make a converter of a quantised ONNX operator with one operand to ``dequantize``, ``op``, and ``quantize``."""
 
-    def convert_qlinear(
-        context: OpContext,
-        x: Value,
-        x_scale: Value,
-        x_zero_point: Value | None,
-        y_scale: Value,
-        y_zero_point: Value | None,
-        **attributes: float,
-    ) -> None:
-        data = _dequantize_operand(context, QuantizedOperand(x, x_scale, x_zero_point))
-        _write_quantized_result(context, context.emit(op, (data,), attributes), y_scale, y_zero_point)
+    def convert_qlinear(context: OpContext, x: QuantizedOperand, y: ResultQuantization, **attributes: float) -> None:
+        data = _dequantize_operand(context, x)
+        _write_quantized_result(context, context.emit(op, (data,), attributes), y)
 
     return convert_qlinear
 
@@ -332,20 +305,10 @@ def _make_qlinear_unary_converter(op: str) -> Callable[..., None]:
 def _make_qlinear_binary_converter(op: str) -> Callable[..., None]:
     """Make a converter of a quantised ONNX operator with two operands to ``dequantize``, ``op``, and ``quantize``."""
 
-    def convert_qlinear(
-        context: OpContext,
-        a: Value,
-        a_scale: Value,
-        a_zero_point: Value | None,
-        b: Value,
-        b_scale: Value,
-        b_zero_point: Value | None,
-        c_scale: Value,
-        c_zero_point: Value | None,
-    ) -> None:
-        left = _dequantize_operand(context, QuantizedOperand(a, a_scale, a_zero_point))
-        right = _dequantize_operand(context, QuantizedOperand(b, b_scale, b_zero_point))
-        _write_quantized_result(context, context.emit(op, (left, right)), c_scale, c_zero_point)
+    def convert_qlinear(context: OpContext, a: QuantizedOperand, b: QuantizedOperand, c: ResultQuantization) -> None:
+        left = _dequantize_operand(context, a)
+        right = _dequantize_operand(context, b)
+        _write_quantized_result(context, context.emit(op, (left, right)), c)
 
     return convert_qlinear
 
@@ -360,9 +323,7 @@ CONVERTERS.register("QLinearLeakyRelu", float_attributes={"alpha": 0.01}, **_MIC
 
 
 @CONVERTERS.register("QLinearConcat", domain="com.microsoft")
-def convert_qlinear_concat(
-    context: OpContext, y_scale: Value, y_zero_point: Value | None, *triples: Value | None, axis: int
-) -> None:
+def convert_qlinear_concat(context: OpContext, y: ResultQuantization, *triples: Value | None, axis: int) -> None:
     """Convert com.microsoft.QLinearConcat.
 
     ``triples``: value, scale and zero point of each operand."""
@@ -375,7 +336,7 @@ def convert_qlinear_concat(
     if not values:
         context.broken("got no operands, expected at least one")
     joined = context.emit("concat", values, {"axis": context.axis(axis, values[0].rank)})
-    _write_quantized_result(context, joined, y_scale, y_zero_point)
+    _write_quantized_result(context, joined, y)
 
 
 _ChannelsFirst = Annotated[bool, Only(False, "export the model with channels first")]
@@ -390,11 +351,8 @@ def _name_real_result(context: OpContext) -> OpContext:
 @CONVERTERS.register("QLinearAveragePool", **_MICROSOFT_BYTES)
 def convert_qlinear_average_pool(
     context: OpContext,
-    x: Annotated[Value, Rank(3, None)],
-    x_scale: Value,
-    x_zero_point: Value | None,
-    y_scale: Value,
-    y_zero_point: Value | None,
+    x: QuantizedOperand,
+    y: ResultQuantization,
     *,
     channels_last: _ChannelsFirst = False,
     kernel_shape: Ints,
@@ -404,7 +362,9 @@ def convert_qlinear_average_pool(
 ) -> None:
     """Convert com.microsoft.QLinearAveragePool to ``dequantize``, a float pool, and ``quantize``."""
     float_context = _name_real_result(context)
-    data = _dequantize_operand(context, QuantizedOperand(x, x_scale, x_zero_point))
+    data = _dequantize_operand(context, x)
+    if data.rank < 3:
+        context.broken(f"got data of shape {data.shape}, expected at least three axes")
     convert_average_pool(
         float_context,
         data,
@@ -414,46 +374,33 @@ def convert_qlinear_average_pool(
         attributes=attributes,
     )
     real = context.look_up(context.builder.resolve_value(float_context.output(), context.where))
-    _write_quantized_result(context, real, y_scale, y_zero_point)
+    _write_quantized_result(context, real, y)
 
 
 @CONVERTERS.register("QLinearSoftmax", **_MICROSOFT_BYTES)
 def convert_qlinear_softmax(
-    context: OpContext,
-    x: Value,
-    x_scale: Value,
-    x_zero_point: Value | None,
-    y_scale: Value,
-    y_zero_point: Value | None,
-    *,
-    axis: int | None = None,
-    opset: int | None = None,
+    context: OpContext, x: QuantizedOperand, y: ResultQuantization, *, axis: int | None = None, opset: int | None = None
 ) -> None:
     """Convert com.microsoft.QLinearSoftmax to ``dequantize``, the Softmax of version ``opset``, and ``quantize``."""
     float_context = _name_real_result(context)
-    data = _dequantize_operand(context, QuantizedOperand(x, x_scale, x_zero_point))
+    data = _dequantize_operand(context, x)
     version = context.opset if opset is None else opset
     axis = (1 if version < 13 else -1) if axis is None else axis
-    write_softmax(float_context, data, context.axis(axis, x.rank), flattens=version < 13)
+    write_softmax(float_context, data, context.axis(axis, data.rank), flattens=version < 13)
     real = context.look_up(context.builder.resolve_value(float_context.output(), context.where))
-    _write_quantized_result(context, real, y_scale, y_zero_point)
+    _write_quantized_result(context, real, y)
 
 
 @CONVERTERS.register("QLinearGlobalAveragePool", **_MICROSOFT_BYTES)
 def convert_qlinear_global_average_pool(
-    context: OpContext,
-    x: Annotated[Value, Rank(3, None)],
-    x_scale: Value,
-    x_zero_point: Value | None,
-    y_scale: Value,
-    y_zero_point: Value | None,
-    *,
-    channels_last: _ChannelsFirst = False,
+    context: OpContext, x: QuantizedOperand, y: ResultQuantization, *, channels_last: _ChannelsFirst = False
 ) -> None:
     """Convert com.microsoft.QLinearGlobalAveragePool to a mean over the spatial axes; data must have channels first."""
-    data = _dequantize_operand(context, QuantizedOperand(x, x_scale, x_zero_point))
-    mean = context.emit("mean", (data,), {"axes": tuple(range(2, x.rank)), "keepdims": True})
-    _write_quantized_result(context, mean, y_scale, y_zero_point)
+    data = _dequantize_operand(context, x)
+    if data.rank < 3:
+        context.broken(f"got data of shape {data.shape}, expected at least three axes")
+    mean = context.emit("mean", (data,), {"axes": tuple(range(2, data.rank)), "keepdims": True})
+    _write_quantized_result(context, mean, y)
 
 
 # ---- Layers with quantised weights and float data; the weights are dequantised at compile time: ONNX Runtime's MatMulNBits.

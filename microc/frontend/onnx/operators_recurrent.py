@@ -100,23 +100,28 @@ class RecurrentAttributes:
 
 
 @frozen
+class RecurrentOperands:
+    """Operands of RNN, GRU and LSTM: data, input weights, state weights, bias, lengths of sequences, hidden state."""
+
+    x: Value
+    w: SameDtype
+    r: SameDtype
+    b: SameDtype | None
+    sequence_lens: Value | None
+    initial_h: SameDtype | None
+
+
+@frozen
 class RecurrentLayer:
     """A recurrent layer: its operands, sizes and attributes.
 
-    ``op_type``: RNN, GRU or LSTM. ``x``, ``w``, ``r``, ``b``, ``sequence_lens``, ``initial_states``, ``p``: data, input
-    weights, state weights, bias, lengths of sequences, hidden state and (LSTM) cell state, peephole weights, as in the
-    file. ``activations``: activation functions of the gates. ``clip``: largest magnitude of the activation functions'
-    arguments; 0 for no limit. ``input_forget``: the forget gate is one minus the input gate. ``is_batch_first``: the
-    batch is the first axis of data, states and results."""
+    ``op_type``: RNN, GRU or LSTM. ``activations``: activation functions of the gates. ``clip``: largest magnitude of
+    the activation functions' arguments; 0 for no limit. ``is_batch_first``: the batch is the first axis of data, states
+    and results. ``initial_c``, ``p``: cell state and peephole weights of an LSTM. ``input_forget``: the forget gate is
+    one minus the input gate."""
 
     op_type: str
-    x: Value
-    w: Value
-    r: Value
-    b: Value | None
-    sequence_lens: Value | None
-    initial_states: tuple[Value | None, ...]
-    p: Value | None
+    operands: RecurrentOperands
     step_count: int
     batch_size: int
     unit_count: int
@@ -124,8 +129,15 @@ class RecurrentLayer:
     activations: tuple[GateActivation, ...]
     clip: float
     is_batch_first: bool
-    input_forget: bool
-    linear_before_reset: bool
+    initial_c: Value | None = None
+    p: Value | None = None
+    input_forget: bool = False
+    linear_before_reset: bool = False
+
+    @property
+    def initial_states(self) -> tuple[Value | None, ...]:
+        """The hidden state and, of an LSTM, the cell state before the first step; None for zeros."""
+        return (self.operands.initial_h, self.initial_c) if self.op_type == "LSTM" else (self.operands.initial_h,)
 
 
 @frozen
@@ -196,8 +208,8 @@ def finish_step_body(step: StepBuilder, old_state_names: list[str], new_state_na
     If the layer has sequence lengths, a sequence that ended before this step keeps its old states, and its row is
     zero."""
     row = new_state_names[0]
-    if step.layer.sequence_lens is not None:
-        lengths = step("cast", step.capture_value(step.layer.sequence_lens), dtype="int32")
+    if step.layer.operands.sequence_lens is not None:
+        lengths = step("cast", step.capture_value(step.layer.operands.sequence_lens), dtype="int32")
         is_inside = step.body.reshape(step("greater", lengths, step.iteration), (step.layer.batch_size, 1))
         new_state_names = [
             step("where", is_inside, fresh, before)
@@ -302,48 +314,28 @@ _DEFAULTS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "
 
 
 @CONVERTERS.register("RNN", dtypes=("float32",))
-def convert_rnn(
-    context: OpContext,
-    x: Value,
-    w: SameDtype,
-    r: SameDtype,
-    b: SameDtype | None,
-    sequence_lens: Value | None,
-    initial_h: SameDtype | None,
-    *,
-    attributes: RecurrentAttributes,
-) -> None:
+def convert_rnn(context: OpContext, operands: RecurrentOperands, *, attributes: RecurrentAttributes) -> None:
     """Convert RNN."""
-    _write_layer(context, _make_layer(context, attributes, "RNN", x, w, r, b, sequence_lens, (initial_h,)))
+    _write_layer(context, _make_layer(context, "RNN", operands, attributes))
 
 
 @CONVERTERS.register("GRU", dtypes=("float32",))
 def convert_gru(
     context: OpContext,
-    x: Value,
-    w: SameDtype,
-    r: SameDtype,
-    b: SameDtype | None,
-    sequence_lens: Value | None,
-    initial_h: SameDtype | None,
+    operands: RecurrentOperands,
     *,
     linear_before_reset: bool = False,
     attributes: RecurrentAttributes,
 ) -> None:
     """Convert GRU."""
-    layer = _make_layer(context, attributes, "GRU", x, w, r, b, sequence_lens, (initial_h,))
+    layer = _make_layer(context, "GRU", operands, attributes)
     _write_layer(context, replace(layer, linear_before_reset=linear_before_reset))
 
 
 @CONVERTERS.register("LSTM", dtypes=("float32",))
 def convert_lstm(
     context: OpContext,
-    x: Value,
-    w: SameDtype,
-    r: SameDtype,
-    b: SameDtype | None,
-    sequence_lens: Value | None,
-    initial_h: SameDtype | None,
+    operands: RecurrentOperands,
     initial_c: SameDtype | None,
     p: SameDtype | None,
     *,
@@ -351,8 +343,8 @@ def convert_lstm(
     attributes: RecurrentAttributes,
 ) -> None:
     """Convert LSTM."""
-    layer = _make_layer(context, attributes, "LSTM", x, w, r, b, sequence_lens, (initial_h, initial_c))
-    _write_layer(context, replace(layer, p=p, input_forget=input_forget))
+    layer = _make_layer(context, "LSTM", operands, attributes)
+    _write_layer(context, replace(layer, initial_c=initial_c, p=p, input_forget=input_forget))
 
 
 @CONVERTERS.register("DynamicQuantizeLSTM", dtypes=("float32",), domain="com.microsoft")
@@ -382,9 +374,9 @@ def convert_dynamic_quantize_lstm(
         context.new_constant(f"{context.output()}_weight", _dequantise_lstm_weights(context, *operands))
         for operands in ((w, w_scale, w_zero_point), (r, r_scale, r_zero_point))
     )
-    states = (initial_h, initial_c)
-    layer = _make_layer(context, attributes, "LSTM", x, real_w, real_r, b, sequence_lens, states)
-    _write_layer(context, replace(layer, p=p, input_forget=input_forget))
+    operands = RecurrentOperands(x, real_w, real_r, b, sequence_lens, initial_h)
+    layer = _make_layer(context, "LSTM", operands, attributes)
+    _write_layer(context, replace(layer, initial_c=initial_c, p=p, input_forget=input_forget))
 
 
 def _dequantise_lstm_weights(context: OpContext, weights: Array, scales: Array, zero_points: Array | None) -> Array:
@@ -404,18 +396,11 @@ def _dequantise_lstm_weights(context: OpContext, weights: Array, scales: Array, 
 
 
 def _make_layer(
-    context: OpContext,
-    attributes: RecurrentAttributes,
-    op_type: str,
-    x: Value,
-    w: Value,
-    r: Value,
-    b: Value | None,
-    sequence_lens: Value | None,
-    initial_states: tuple[Value | None, ...],
+    context: OpContext, op_type: str, operands: RecurrentOperands, attributes: RecurrentAttributes
 ) -> RecurrentLayer:
     """Return a recurrent layer; raise ModelError if its operands and attributes are inconsistent."""
     direction_count = 2 if attributes.direction == "bidirectional" else 1
+    x, w = operands.x, operands.w
     if x.rank != 3 or w.rank != 3 or w.shape[0] != direction_count:
         context.broken(
             f"got data of shape {x.shape} and weights W of shape {w.shape}, expected three axes each and "
@@ -427,28 +412,20 @@ def _make_layer(
         context.broken(f"got activations {', '.join(names)}, expected {len(defaults)} of {', '.join(FUNCTIONS)}")
     return RecurrentLayer(
         op_type,
-        x,
-        w,
-        r,
-        b,
-        sequence_lens,
-        initial_states,
-        None,
+        operands,
         step_count=x.shape[1] if attributes.layout else x.shape[0],
         batch_size=x.shape[0] if attributes.layout else x.shape[1],
-        unit_count=r.shape[2],
+        unit_count=operands.r.shape[2],
         directions=("forward", "reverse") if attributes.direction == "bidirectional" else (attributes.direction,),
         activations=resolve_activations(names, attributes.activation_alpha, attributes.activation_beta),
         clip=attributes.clip,
         is_batch_first=attributes.layout,
-        input_forget=False,
-        linear_before_reset=False,
     )
 
 
 def _write_layer(context: OpContext, layer: RecurrentLayer) -> None:
     """Write a recurrent layer as a loop for each direction: forward, reverse, or both."""
-    data = layer.x
+    data = layer.operands.x
     if layer.is_batch_first:
         data = context.emit("transpose", (data,), {"axes": (1, 0, 2)})
     rows_and_states = []
@@ -463,8 +440,10 @@ def _reverse_sequence(context: OpContext, layer: RecurrentLayer, value: str) -> 
     """Emit the reversal of sequences (steps, batch, ...) in time; return the result's name.
 
     If the layer has sequence lengths, each sequence is reversed within its own length."""
-    if layer.sequence_lens is not None:
-        return context.emit("reverse_sequence", (value, layer.sequence_lens), {"batch_axis": 1, "time_axis": 0})
+    if layer.operands.sequence_lens is not None:
+        return context.emit(
+            "reverse_sequence", (value, layer.operands.sequence_lens), {"batch_axis": 1, "time_axis": 0}
+        )
     return context.emit("reverse", (value,), {"axes": (0,)})
 
 
@@ -501,7 +480,9 @@ def _emit_rows_and_final_states(
     """Emit the loop over time steps for one direction of a recurrent layer.
 
     Return the name of the outputs of all steps (steps, batch, units), and the names of the final states."""
-    weight, matrix = (_slice_direction(context, value, direction_index) for value in (layer.w, layer.r))
+    weight, matrix = (
+        _slice_direction(context, value, direction_index) for value in (layer.operands.w, layer.operands.r)
+    )
     is_reversed = layer.directions[direction_index] == "reverse"
     if is_reversed:
         data = _reverse_sequence(context, layer, data)
@@ -530,9 +511,9 @@ def _get_input_and_state_bias(
 
     Only GRU needs both. For other layers the first is the sum of both and the second is empty. Both are empty if the
     layer has no bias. ``gate_element_count``: number of gates times number of units."""
-    if layer.b is None:
+    if layer.operands.b is None:
         return "", ""
-    both = _slice_direction(context, layer.b, direction_index)
+    both = _slice_direction(context, layer.operands.b, direction_index)
     data, state = (_slice_bias_half(context, both, gate_element_count, half) for half in (0, 1))
     return (data, state) if layer.op_type == "GRU" else (context.emit("add", (data, state)), "")
 

@@ -29,6 +29,14 @@ class QuantizedOperand:
     zero_point: Value | None
 
 
+@frozen
+class ResultQuantization:
+    """Quantisation of the result of a quantised ONNX operator: two inputs, of which the zero point may be absent."""
+
+    scale: Value
+    zero_point: Value | None
+
+
 def has_plain_scales(*scales_and_zero_points: Value | None) -> bool:
     """Test whether scales and zero points are constants of a form that ``quantize`` and ``dequantize`` support.
 
