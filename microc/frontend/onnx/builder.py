@@ -166,7 +166,7 @@ class OnnxGraphBuilder:
 
         A constant is copied; if a ``dequantize`` node reads it, so is this node. Any other value is appended to
         ``captured``."""
-        outer = self.outer
+        outer, outer_name = self.outer, str(outer_name)
         if outer_name in self.types or outer is None:
             return outer_name
         self.types[outer_name] = outer.types[outer_name]

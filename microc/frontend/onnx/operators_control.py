@@ -103,7 +103,7 @@ class SubgraphBuilder:
         is_computed = any(value_name in node.outputs for node in self.builder.nodes)
         if not is_computed or value_name in self.outputs:
             value_name = self.context.emit("reshape", (value_name,), {"shape": self.builder.types[value_name].shape})
-        self.outputs.append(value_name)
+        self.outputs.append(str(value_name))
         return self.builder.types[value_name]
 
     def finish_graph(self, captured_names: Sequence[str]) -> Graph:

@@ -120,10 +120,28 @@ def names_in(graph: Graph) -> Iterator[str]:
     yield from (*graph.types, *graph.consts, *graph.inputs, *graph.outputs)
     for each in graph.nodes:
         yield from (*each.inputs, *each.outputs)
+        for body in each.attrs.values():
+            if isinstance(body, Graph):
+                yield from names_in(body)
 
 
 def test_graphs_store_plain_names() -> None:
     """``Value`` is a str that knows its type; what a graph stores has none of it."""
-    graph = read(proto([node("Concat", ["x", "x"], ["c"], axis=1), node("Softmax", ["c"])], {"x": (2, 3)}))
-    assert ops(graph) == ["concat", "softmax"]
+    body = onnx.helper.make_graph(
+        [node("Add", ["h", "x"], ["sum"]), node("Identity", ["on"], ["again"]), node("Neg", ["sum"], ["row"])],
+        "body",
+        [onnx.helper.make_tensor_value_info(name, kind, ()) for name, kind in (("k", 7), ("on", 9))]
+        + [onnx.helper.make_tensor_value_info("h", 1, (2, 6))],
+        [onnx.helper.make_tensor_value_info(name, kind, ()) for name, kind in (("again", 9), ("sum", 1), ("row", 1))],
+    )
+    nodes = [
+        node("Concat", ["z", "z"], ["x"], axis=1),
+        node("Loop", ["n", "", "x"], ["last", "rows"], body=body),
+        node("Softmax", ["last"]),
+    ]
+    model = proto(nodes, {"z": (2, 3), "n": ()}, outputs=["y", "rows"], dtypes={"n": "int64"})
+    rows = next(value for value in model.graph.output if value.name == "rows")
+    rows.type.tensor_type.shape.dim.add(dim_value=5)
+    graph = read(model)
+    assert ops(graph) == ["concat", "less", "loop", "softmax"]
     assert {type(name) for name in names_in(graph)} == {str}
