@@ -9,18 +9,6 @@ from types import MappingProxyType
 from microc.base.dtypes import HALF
 from microc.base.immutable import Registry
 from microc.errors import UnsupportedError, UsageError
-from microc.frontend.onnx import operators_control as onnx_control
-from microc.frontend.onnx import operators_elementwise as onnx_elementwise
-from microc.frontend.onnx import operators_gather as onnx_gather
-from microc.frontend.onnx import operators_images as onnx_images
-from microc.frontend.onnx import operators_language as onnx_language
-from microc.frontend.onnx import operators_linear as onnx_linear
-from microc.frontend.onnx import operators_ml as onnx_ml
-from microc.frontend.onnx import operators_quantized as onnx_quantized
-from microc.frontend.onnx import operators_recurrent as onnx_recurrent
-from microc.frontend.onnx import operators_shape as onnx_shape
-from microc.frontend.onnx import operators_trees as onnx_trees
-from microc.frontend.onnx import operators_windows as onnx_windows
 from microc.frontend.onnx.builder import OnnxGraphBuilder
 from microc.frontend.onnx.context import (
     CONSTANT_OPERATORS,
@@ -31,6 +19,18 @@ from microc.frontend.onnx.context import (
 )
 from microc.frontend.onnx.file import OLDEST_OPSET, ModelInput, OnnxFile, Operator, decode_onnx
 from microc.frontend.onnx.functions import expand_function_body, has_changed_since_oldest_opset, has_function_body
+from microc.frontend.onnx.operators import control as onnx_control
+from microc.frontend.onnx.operators import elementwise as onnx_elementwise
+from microc.frontend.onnx.operators import gather as onnx_gather
+from microc.frontend.onnx.operators import images as onnx_images
+from microc.frontend.onnx.operators import language as onnx_language
+from microc.frontend.onnx.operators import linear as onnx_linear
+from microc.frontend.onnx.operators import ml as onnx_ml
+from microc.frontend.onnx.operators import quantized as onnx_quantized
+from microc.frontend.onnx.operators import recurrent as onnx_recurrent
+from microc.frontend.onnx.operators import shape as onnx_shape
+from microc.frontend.onnx.operators import trees as onnx_trees
+from microc.frontend.onnx.operators import windows as onnx_windows
 from microc.graph.ir import Graph, Loc, TensorType
 
 # ---- Reasons and hints for ONNX operators that microc does not support.

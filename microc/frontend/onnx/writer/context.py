@@ -13,7 +13,7 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import InternalError, UnsupportedError
 from microc.frontend.onnx.file import DTYPES, FOUR_BITS
-from microc.frontend.onnx.operators_elementwise import COMPARISONS
+from microc.frontend.onnx.operators.elementwise import COMPARISONS
 from microc.graph.ir import Graph, NameSet, Node, Quant, TensorType
 from microc.ops import registry
 from microc.ops.arithmetic import activation_range

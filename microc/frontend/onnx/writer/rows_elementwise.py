@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from microc.base import dtypes
-from microc.frontend.onnx.operators_elementwise import COMPARISONS, EXTREMA, FUNCTIONS, PAIRS, OneToOneOperator
+from microc.frontend.onnx.operators.elementwise import COMPARISONS, EXTREMA, FUNCTIONS, PAIRS, OneToOneOperator
 from microc.frontend.onnx.writer.context import CODES, NodeContext, OnnxGraphWriter, OpWriter, make_value_info
 from microc.frontend.onnx.writer.rows_layers import write_quantize
 from microc.graph.ir import Graph, TensorType

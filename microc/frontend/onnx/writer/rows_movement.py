@@ -10,7 +10,7 @@ import numpy as np
 
 from microc.base import dtypes
 from microc.base.dtypes import Array
-from microc.frontend.onnx.operators_images import (
+from microc.frontend.onnx.operators.images import (
     Coordinates,
     NearestMode,
     ResizedAxis,

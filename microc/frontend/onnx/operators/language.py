@@ -10,7 +10,7 @@ import numpy as np
 from microc.base.immutable import frozen
 from microc.frontend.formulas import make_operator_emitter
 from microc.frontend.onnx.context import ConverterTable, OpContext
-from microc.frontend.onnx.operators_shape import slice_along_axis
+from microc.frontend.onnx.operators.shape import slice_along_axis
 from microc.frontend.signature import Matrix, Only, Rank, SameDtype, Value
 from microc.graph.ir import Attr
 

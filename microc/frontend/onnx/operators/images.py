@@ -13,7 +13,7 @@ from microc.base.dtypes import Array, is_float
 from microc.base.immutable import frozen
 from microc.frontend.onnx.builder import StoredTensor
 from microc.frontend.onnx.context import MOVABLE, ConverterTable, OpContext
-from microc.frontend.onnx.operators_windows import (
+from microc.frontend.onnx.operators.windows import (
     ConvolutionAttributes,
     check_spatial_attribute,
     make_spatial_window,

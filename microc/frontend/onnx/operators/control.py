@@ -12,7 +12,7 @@ from microc.frontend.model_limits import infer_types
 from microc.frontend.onnx.builder import OnnxGraphBuilder
 from microc.frontend.onnx.context import ConverterTable, OpContext
 from microc.frontend.onnx.file import OnnxFile, decode_subgraph_proto
-from microc.frontend.onnx.operators_shape import concat_along_axis, slice_along_axis
+from microc.frontend.onnx.operators.shape import concat_along_axis, slice_along_axis
 from microc.frontend.signature import Ints, Subgraph, Value
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops import registry

@@ -15,8 +15,8 @@ from microc.base.dtypes import Array
 from microc.frontend.onnx.builder import StoredTensor
 from microc.frontend.onnx.context import FLOAT, ConverterTable, OpContext
 from microc.frontend.onnx.file import FOUR_BITS
-from microc.frontend.onnx.operators_linear import emit_dense, write_softmax
-from microc.frontend.onnx.operators_windows import (
+from microc.frontend.onnx.operators.linear import emit_dense, write_softmax
+from microc.frontend.onnx.operators.windows import (
     ConvolutionAttributes,
     WindowAttributes,
     convert_average_pool,

@@ -11,7 +11,7 @@ import numpy as np
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.frontend.onnx.context import FLOAT, MOVABLE, ConverterTable, OpContext
-from microc.frontend.onnx.operators_trees import (
+from microc.frontend.onnx.operators.trees import (
     ML_DOMAIN,
     NUMBERS,
     emit_feature_rows,
@@ -192,7 +192,7 @@ def _emit_vote_counts(
     return _emit_dense(context, first, weights, offsets)
 
 
-# ---- Converters of other ai.onnx.ml operators that scikit-learn's exporters write (tree ensembles: operators_trees.py).
+# ---- Converters of other ai.onnx.ml operators that scikit-learn's exporters write (tree ensembles: trees.py).
 #
 # Integer labels of classes are returned as they are. String labels are replaced by numbers from 0 on, in the order of the file.
 # In other runtimes ``ZipMap`` turns every row into a dictionary. Here the row stays a tensor.
