@@ -24,7 +24,7 @@ from mlperf_tiny import corpus
 
 import microc
 from microc.base.dtypes import to_numpy
-from microc.run.verification import random_inputs
+from microc.run.inputs import draw_inputs
 
 MODELS = ("tflm_hello_world_int8.tflite", "tflm_hello_world_float.tflite")
 _TURN = 1e-4
@@ -60,7 +60,7 @@ def least(run: Callable[[], object], rounds: int) -> float:
 def measured(path: Path, rounds: int, samples: int) -> Row:
     library = microc.compile(path, "native")
     dice = np.random.default_rng(0)
-    inputs = random_inputs(library.inputs, dice)
+    inputs = draw_inputs(library.inputs, dice)
     outputs = [np.empty(t["shape"], to_numpy(t["dtype"])) for t in library.outputs]
     arena = np.empty(library.manifest["arena_size"] + 64, np.uint8)
     memory = ctypes.c_void_p(arena.ctypes.data + -arena.ctypes.data % 64)

@@ -35,8 +35,8 @@ from microc.compiler.options import make_options
 from microc.compiler.tuned.records import OK, Database, Task, list_tuning_tasks
 from microc.reports.firmware_size import measure_firmware as sizes_of
 from microc.run import board_project
+from microc.run.inputs import draw_inputs
 from microc.run.session import Device
-from microc.run.verification import random_inputs
 from microc.target import Board
 from microc.tuning.on_board import BoardRunner
 from microc.tuning.places import make_meter
@@ -67,7 +67,7 @@ def run(model: Path, board: Board, optimize: str, records: Path | None) -> Run:
         project = board_project.open_project(folder)
         board_project.build_project(project)
         with Device(project) as device:
-            made = device.run(*random_inputs(device.inputs, np.random.default_rng(0)))
+            made = device.run(*draw_inputs(device.inputs, np.random.default_rng(0)))
             outputs = made if isinstance(made, tuple) else (made,)
             assert device.last is not None
             return Run(

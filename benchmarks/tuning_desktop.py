@@ -22,7 +22,7 @@ from desktop import file_of, least
 
 import microc
 from microc.device.toolchain import native_core
-from microc.run.verification import random_inputs
+from microc.run.inputs import draw_inputs
 
 NETWORKS = (
     "mlperf_kws_int8",
@@ -53,7 +53,7 @@ def measured(path: Path, target: str, trials: int, rounds: int, records: Path) -
     microc.tune(path, target, records=records, trials=trials)
     seconds = time.monotonic() - begin
     before, after = (microc.compile(path, target, tuned=each) for each in (None, records))
-    values = random_inputs(before.inputs, np.random.default_rng(0))
+    values = draw_inputs(before.inputs, np.random.default_rng(0))
     made = [[np.asarray(each) for each in _outputs(library, values)] for library in (before, after)]
     equal = all(np.array_equal(a, b, equal_nan=True) for a, b in zip(*made, strict=True))
     found = least({"before": before.run, "after": after.run}, rounds)

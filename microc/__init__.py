@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from microc.reports.report import Report
     from microc.run.against import verify
     from microc.run.board_project import open_project
+    from microc.run.comparison import Comparison
     from microc.run.desktop.library import Library
     from microc.run.desktop.load import load_library
-    from microc.run.reference.agreement import Comparison
     from microc.run.session import Device
     from microc.schedule.rules import ScheduleRule
     from microc.schedule.schedule import Schedule
@@ -110,7 +110,7 @@ _HOMES = MappingProxyType(
     {
         "Bound": "microc.compiler.options",
         "Bundle": "microc.compiler.bundle",
-        "Comparison": "microc.run.reference.agreement",
+        "Comparison": "microc.run.comparison",
         "CompileOptions": "microc.compiler.option_values",
         "Device": "microc.run.session",
         "Explanation": "microc.reports.explain",

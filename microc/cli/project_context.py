@@ -155,8 +155,8 @@ def run_run_command(arguments: RunArguments) -> show.Answer:
     """Run ``microc run``: run a network once on its board, print its outputs, and write them to files if asked."""
     import numpy as np
 
+    from microc.run.inputs import draw_inputs
     from microc.run.session import Device
-    from microc.run.verification import random_inputs
 
     check_output_paths(**{"--output": arguments.outputs})
     with open_project_of_source(arguments) as project:
@@ -164,7 +164,7 @@ def run_run_command(arguments: RunArguments) -> show.Answer:
         _check_output_count(arguments.outputs, len(project.manifest["outputs"]))
         build_firmware(project, arguments)
         with Device(project, progress=progress_callback(arguments), **serial_line_options(arguments)) as device:
-            result = device.run(*(inputs or random_inputs(device.inputs, np.random.default_rng(arguments.seed))))
+            result = device.run(*(inputs or draw_inputs(device.inputs, np.random.default_rng(arguments.seed))))
             ticks, clock, outputs = device.last.max if device.last else 0, device.clock, device.outputs
             self_test, failed = device.self_test, device.failed_self_test()
     results = result if isinstance(result, tuple) else (result,)

@@ -301,8 +301,8 @@ def run_profile_command(arguments: ProfileArguments) -> show.Answer:
     from microc.reports.evidence import read_accuracy
     from microc.reports.making import report_profile
     from microc.reports.saved_reports import profile_to_trace
+    from microc.run.inputs import draw_inputs
     from microc.run.session import Device
-    from microc.run.verification import random_inputs
 
     check_output_paths(**{"--html": arguments.html, "--csv": arguments.csv, "--trace": arguments.trace})
     accuracy = None if arguments.verified is None else read_accuracy(arguments.verified)
@@ -310,7 +310,7 @@ def run_profile_command(arguments: ProfileArguments) -> show.Answer:
         inputs = load_inputs(arguments, project.manifest) if arguments.inputs else None
         build_firmware(project, arguments)
         with Device(project, progress=progress_callback(arguments), **serial_line_options(arguments)) as device:
-            device.set_inputs(*(inputs or random_inputs(device.inputs, np.random.default_rng(arguments.seed))))
+            device.set_inputs(*(inputs or draw_inputs(device.inputs, np.random.default_rng(arguments.seed))))
             result, stack = device.profile(), device.stats().stack_bytes
         report = report_profile(result, stack, accuracy)
         advice = rewrite_advice_commands(report.data["advice"], report.data, arguments, arguments.source)

@@ -25,11 +25,12 @@ from microc.errors import MicrocError, UsageError, VerificationError
 if TYPE_CHECKING:
     from microc.compiler.options import Options
     from microc.run.board_project import Project
+    from microc.run.comparison import Agreement
     from microc.run.data.samples import Samples
     from microc.run.desktop.library import Library
-    from microc.run.reference.agreement import Agreement
+    from microc.run.evaluation import Answers, Classification, Closeness
     from microc.run.session import Device
-    from microc.run.verification import BoardAnswers, Classification, Closeness, LayerCheck
+    from microc.run.verification import LayerCheck
 
 
 # ---- ``microc verify --evidence``: write the results as a bundle of files.
@@ -114,11 +115,14 @@ def compare_with_framework(
     ``input_sets``: sets of inputs; if it is empty, random inputs are drawn."""
     from microc.reports.evidence import hash_input_sets
     from microc.run import against
+    from microc.run.inputs import ALL_KINDS, draw_input_sets
 
     model, options = _model_and_options(arguments, library.manifest)
     reference = against.load_reference(model, arguments.against, options)
     graph = against.read_whole_graph(model, options)
-    inputs = input_sets or against.draw_random_input_sets(library, graph, arguments.samples, arguments.seed)
+    inputs = input_sets or draw_input_sets(
+        library.manifest, library.inputs, arguments.samples, arguments.seed, kinds=ALL_KINDS, graph=graph
+    )
     comparison = against.compare_library(
         library,
         reference,
@@ -362,11 +366,13 @@ def _compare_kernels(
 
     Raises VerificationError at the first difference. The error's details contain the kernels that have agreed before."""
     from microc.reports.evidence import hash_input_sets
+    from microc.run.inputs import draw_input_sets
     from microc.run.verification import TOLERANCE
     from microc.run.verification import compare_board_with_host as compare
-    from microc.run.verification import random_input_sets as random_samples
 
-    input_sets: Sequence[Sequence[Any]] = inputs or random_samples(device, arguments.samples, arguments.seed)
+    input_sets: Sequence[Sequence[Any]] = inputs or draw_input_sets(
+        device.project.manifest, device.inputs, arguments.samples, arguments.seed
+    )
     if samples is not None:
         input_sets = [samples.sample(k) for k in range(min(arguments.samples, len(samples)))]
     tolerance = TOLERANCE if arguments.tolerance is None else arguments.tolerance
@@ -412,9 +418,11 @@ def _evaluate_samples(
 
     They contain the number of samples with equal results, the accuracy if labels are known, and the difference from expected
     outputs if these are known."""
-    from microc.run.verification import classify, measure_closeness, run_samples_on_both
+    from microc.run.engine import HostKernels
+    from microc.run.evaluation import classify, compare_answers, measure_closeness
+    from microc.run.verification import BoardKernels
 
-    answers = run_samples_on_both(device, library, samples, progress_callback(arguments))
+    answers = compare_answers(BoardKernels(device), HostKernels(library), samples, progress_callback(arguments))
     tensors = {t["name"]: t for t in device.outputs}
     classes = None
     if samples.labels is not None:
@@ -446,7 +454,7 @@ def _classification_to_data(result: Classification) -> dict[str, Any]:
 
 
 def _evaluation_paragraphs(
-    samples: Samples, answers: BoardAnswers, classes: Classification | None, closenesses: Sequence[Closeness]
+    samples: Samples, answers: Answers, classes: Classification | None, closenesses: Sequence[Closeness]
 ) -> Iterator[str]:
     """Yield the paragraphs about the evaluation of the user's samples.
 

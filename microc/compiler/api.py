@@ -281,7 +281,7 @@ def compile(
         if compared:
             from microc.run.against import check_against_framework
 
-            check_against_framework(model, lambda arrays: _as_tuple(library(*arrays)), library.inputs, compared, chosen)
+            check_against_framework(model, library, library.inputs, compared, chosen)
             library.reset()
         return library
     refuse_conflicting_board_options(chosen)
@@ -377,7 +377,3 @@ def _generate_desktop_sources(
     if entry is not None:
         entry.write(files, {})
     return files
-
-
-def _as_tuple(result: Array | tuple[Array, ...]) -> tuple[Array, ...]:
-    return result if isinstance(result, tuple) else (result,)

@@ -29,7 +29,8 @@ from microc.run.data.array_files import read_arrays
 from microc.run.data.pictures import FINITE, convert_samples
 from microc.run.data.samples import read_samples
 from microc.run.desktop.library import Library
-from microc.run.verification import Classification, classify
+from microc.run.engine import NumpyReference
+from microc.run.evaluation import Classification, classify
 from microc.transform.boundary import EVERY
 from microc.transform.quantised.unary_functions import ByteFunction, find_byte_functions
 
@@ -91,6 +92,13 @@ def state_before(graph: Graph, row: Row, current_state: State) -> State:
 
     ``row``: the sample, an array for each input."""
     return graph.state if isinstance(row, FirstOfSequence) else current_state
+
+
+def infer_sample(reference: NumpyReference, row: Row) -> Mapping[str, Array]:
+    """Run a network in numpy on the next sample; return all values by name."""
+    if isinstance(row, FirstOfSequence):
+        reference.reset()
+    return reference.infer(row).tensors
 
 
 @dataclass

@@ -15,7 +15,7 @@ from microc.graph import interp
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.meaning import reference_node_function
-from microc.quantization.calibration_data import Row, compile_runner, run_on_samples, state_before
+from microc.quantization.calibration_data import Row, compile_runner, infer_sample, run_on_samples, state_before
 from microc.quantization.integer_scheme import (
     Activation,
     Weight,
@@ -35,6 +35,7 @@ from microc.quantization.network_structure import (
 )
 from microc.quantization.write import QuantisedGraph, Recipe, SimulatedGraph
 from microc.run.desktop.library import Library
+from microc.run.engine import NumpyReference
 from microc.transform.quantised.qdq_values import CHOICES, only_moves_elements
 
 # ---- Pair of the float network and a quantised network, both compiled for this computer, whose values can be compared.
@@ -344,22 +345,20 @@ def measure_noise_of_changes(
     )
     signal = dict.fromkeys(measured_ends, 0.0)
     noise = {key: dict.fromkeys(measured_ends, 0.0) for key in changes}
-    apply_node, state = reference_node_function(graph), graph.state
+    reference = NumpyReference(graph)
     for number, row in enumerate(rows):
         if progress is not None:
             progress("sensitivity", number, len(rows))
-        before = state_before(graph, row, state)
-        values = interp.run(graph, dict(zip(graph.inputs, row, strict=True)), apply_node, before)
+        values = infer_sample(reference, row)
         for end in measured_ends:
             signal[end] += _sum_of_squares(end.measured_part(values[end.value_name]))
         for key, change in changes.items():
-            changed = _evaluate_changed_values(graph, apply_node, values, change(values))
+            changed = _evaluate_changed_values(graph, reference.apply_node, values, change(values))
             for end in measured_ends:
                 if end.value_name in changed:
                     noise[key][end] += _sum_of_squares(
                         end.measured_part(values[end.value_name] - changed[end.value_name])
                     )
-        state = {name: values[value] for name, value in graph.updates.items()}
     return {
         key: sum(noise_at[end] / signal[end] for end in measured_ends if signal[end] > 0)
         for key, noise_at in noise.items()
@@ -548,16 +547,14 @@ def _iterate_layer_covariances(
         (np.zeros((layer.product.groups, layer.depth)), np.zeros((layer.product.groups, layer.depth, layer.depth)))
         for layer in known_layers
     ]
-    apply_node, state = reference_node_function(graph), graph.state
+    reference = NumpyReference(graph)
     for row in rows:
-        before = state_before(graph, row, state)
-        values = interp.run(graph, dict(zip(graph.inputs, row, strict=True)), apply_node, before)
+        values = infer_sample(reference, row)
         for number, (layer, (mean, square)) in enumerate(zip(known_layers, sums, strict=True)):
             data = values[layer.data]
             factors = layer.sample_reads(data, max(1, _MAX_MOMENT_ROWS // len(rows)), random).gather_factors(data)
             counts[number] += factors.shape[1]
             mean += factors.mean(axis=1) / len(rows)
             square += factors.swapaxes(1, 2) @ factors / (factors.shape[1] * len(rows))
-        state = {name: values[value] for name, value in graph.updates.items()}
     for layer, (mean, square), count in zip(known_layers, sums, counts, strict=True):
         yield layer, mean, square - mean[:, :, None] * mean[:, None], float(np.sqrt(len(rows) * count))

@@ -19,9 +19,10 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.codegen.render import render_html
 from microc.errors import UsageError
+from microc.run.data.pictures import dequantise
 from microc.run.data.samples import Samples
+from microc.run.inputs import draw_inputs
 from microc.run.session import Device
-from microc.run.verification import random_inputs
 
 # ---- Views of arrays on the page: picture, curves, bars or numbers, depending on the shape; plain data of bounded size.
 
@@ -41,7 +42,7 @@ def array_to_view_data(tensor: Mapping[str, Any], array: Array, *, output: bool 
     plane = _to_picture_layout(array)
     if plane is not None and not output:
         return {**header, "kind": "picture", **_picture_to_view_data(tensor, plane)}
-    reals = _dequantize_array(tensor, array)
+    reals = dequantise(array, tensor)
     if output and 1 < array.size <= MAX_BARS:
         return {**header, "kind": "bars", "values": _round_numbers_for_json(reals.reshape(-1))}
     if array.size > MAX_NUMBERS:
@@ -93,12 +94,6 @@ def _split_into_curves(reals: Array) -> list[list[float | None]]:
     series = reals.reshape(-1, reals.shape[-1]).T if is_wide else reals.reshape(1, -1)
     step = math.ceil(series.shape[1] / MAX_POINTS)
     return [_round_numbers_for_json(curve[::step]) for curve in series]
-
-
-def _dequantize_array(tensor: Mapping[str, Any], array: Array) -> Array:
-    """Convert an array to float64, and dequantise it if its tensor is quantised."""
-    reals: Array = array.astype(np.float64)
-    return reals if tensor["scale"] is None else (reals - tensor["zero_point"]) * tensor["scale"]
 
 
 def _round_numbers_for_json(reals: Array) -> list[float | None]:
@@ -299,7 +294,7 @@ def iter_runs(device: Device, source: Samples | str | int) -> Iterator[WatchedRu
         elif source == FROM_BOARD:
             inputs = tuple(device.read(tensor["name"]) for tensor in device.inputs)
         else:
-            inputs = tuple(random_inputs(device.inputs, generator, device.shapes))
+            inputs = tuple(draw_inputs(device.inputs, generator, device.shapes))
         if source != FROM_BOARD:
             device.set_inputs(*inputs)
         timing = device.client.run()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -21,23 +21,15 @@ from microc.compiler.pipeline import compile_model, optimise_graph
 from microc.device.boards import load_board
 from microc.errors import MicrocError, UsageError, VerificationError
 from microc.frontend.trees.known_rows import sample_known_rows
-from microc.graph import interp
 from microc.graph.ir import Graph, Node
-from microc.ops import registry
+from microc.run.comparison import TOLERANCES, WORD_QUANTA, WORDS, Comparison, compare_with_reference
 from microc.run.data.pictures import add_channel_orders, convert_samples
 from microc.run.data.samples import read_samples
 from microc.run.desktop.library import Library
 from microc.run.desktop.load import build_library
-from microc.run.reference.agreement import (
-    TOLERANCES,
-    WORD_QUANTA,
-    WORDS,
-    Comparison,
-    DifferenceTally,
-    compare_with_reference,
-)
+from microc.run.engine import Engine, HostKernels, InputsRejected, NumpyReference
+from microc.run.inputs import ALL_KINDS, SEED, draw_input_sets
 from microc.run.reference.framework_choice import AGAINST, NATURAL, load_in_framework
-from microc.run.reference.frameworks import FrameworkRejectsInputs, Reference, draw_input_arrays
 from microc.target import Board, Target, target_for
 
 if TYPE_CHECKING:
@@ -47,8 +39,6 @@ if TYPE_CHECKING:
 # ---- The quick check after compiling a Python object: a few random rows, compared with the object's own framework,
 # which is imported anyway.
 
-RunFunction = Callable[[Sequence[Array]], Sequence[Array]]
-
 _MAX_ROWS = 8
 _MAX_COMPILED_MACS, _MAX_REFERENCE_MACS = 100_000_000, 1_000_000
 """Multiply-accumulates of all rows together, for compiled code and for the operators' numpy references: tenths of a
@@ -56,51 +46,45 @@ second each."""
 _TOLERANCE, _COARSE_TOLERANCE = 1e-3, 5e-2
 """Tolerated difference, relative to the largest magnitude of an output. Networks that quantise or use 16-bit floats get
 more: one different rounding moves a result by a whole quantisation step."""
-_SEED = 20
 
 
 def check_against_framework(
-    model: Any, network: RunFunction | None, tensors: Sequence[Mapping[str, Any]], graph: Graph, options: Options
+    model: Any, library: Library | None, tensors: Sequence[Mapping[str, Any]], graph: Graph, options: Options
 ) -> None:
     """Compare the outputs of a compiled model with those of its framework, for a few sets of inputs. Raises
     VerificationError if they differ by more than rounding.
 
-    ``model``: the model as a Python object. ``network``: function that runs the compiled code; if it is None, numpy
-    runs ``graph`` by the reference implementations of its operators. ``tensors``: the network's inputs as its manifest
-    describes them. ``graph``: the model as the reader returned it, before any optimisation.
+    ``model``: the model as a Python object. ``library``: the compiled code; if it is None, numpy runs ``graph`` by the
+    reference implementations of its operators. ``tensors``: the network's inputs as its manifest describes them.
+    ``graph``: the model as the reader returned it, before any optimisation.
 
     The check is skipped if it would take long, if options change what the network computes, or if the framework does
     not take the inputs. If there are float outputs, only these are compared, because the class of two equal scores
     depends on rounding.
     """
-    rows = _count_affordable_inferences(graph, runs_compiled_code=network is not None)
+    rows = _count_affordable_inferences(graph, runs_compiled_code=library is not None)
     if not rows or options.bounds or any(getattr(options, name) for name in (*ENDS, "stream", "inputs", "outputs")):
         return
-    run, tallies = network or _create_numpy_reference_runner(graph), _create_output_tallies(graph)
     try:
-        reference = load_in_framework(model, NATURAL, options, show_layers=False)
+        reference = load_in_framework(model, NATURAL, options)
     except MicrocError:
         return
-    # Of three sets, draws() makes one ordinary, one of extremes and one of zeros: keep the ordinary ones.
-    inputs = draw_input_arrays({}, tensors, graph, 3 * rows, _SEED)[::3]
-    for arrays in [*inputs, *_draw_rows_like_training_data(model, graph, rows)]:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                answer = reference.run(arrays)
-        except FrameworkRejectsInputs:
-            return
-        for position, (tally, ours, theirs) in enumerate(zip(tallies, run(arrays), answer.outputs, strict=False)):
-            if ours.size != theirs.size:
-                raise VerificationError(
-                    f"the network's output {tally.tensor} has {ours.size} elements, that of {reference.name} {theirs.size}",
-                    where=type(model).__name__,
-                    hint="compile(..., check=False) leaves this comparison out",
-                )
-            tally.add(ours, theirs.reshape(ours.shape), answer.undecided.get(position))
-    agreements = [tally.agreement() for tally in tallies if tally.pairs]
-    deciding = tuple(agreement for agreement in agreements if dtypes.is_float(agreement.dtype)) or tuple(agreements)
-    comparison = Comparison(reference.name, reference.version, rows, deciding, ())
+    network = HostKernels(library) if library is not None else NumpyReference(graph)
+    inputs = draw_input_sets({}, tensors, rows, SEED, graph=graph)
+    inputs += _draw_rows_like_training_data(model, graph, rows)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            comparison = compare_with_reference(
+                network, reference, inputs, tolerance=_choose_tolerance(graph), layers=False
+            )
+    except InputsRejected:
+        return
+    except VerificationError as error:
+        hint = "compile(..., check=False) leaves this comparison out"
+        raise VerificationError(error.what, where=type(model).__name__, hint=hint) from error
+    floats = tuple(output for output in comparison.outputs if dtypes.is_float(output.dtype))
+    comparison = replace(comparison, outputs=floats or comparison.outputs)
     if not comparison.agrees:
         raise comparison.error(
             type(model).__name__,
@@ -142,36 +126,16 @@ def _estimate_macs(graph: Graph, node: Node) -> int:
     return size * max(1, max(weights, default=1) // max(graph.types[node.outputs[0]].shape[-1:] or (1,)))
 
 
-def _create_numpy_reference_runner(graph: Graph) -> RunFunction:
-    """Return a function that runs a graph by the numpy references of its operators. The references define the results
-    that kernels must compute."""
-
-    def run_node_reference(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-        definition = registry.get(node.op)
-        return definition.reference({**definition.defaults, **node.attrs}, arrays)
-
-    def run(arrays: Sequence[Array]) -> Sequence[Array]:
-        values = interp.run(graph, dict(zip(graph.inputs, arrays, strict=True)), run_node_reference)
-        return [values[name] for name in graph.outputs]
-
-    return run
-
-
-def _create_output_tallies(graph: Graph) -> list[DifferenceTally]:
-    """Create a tally of differences for each output of a graph.
-
-    The tolerance is larger if the graph quantises or uses 16-bit floats."""
+def _choose_tolerance(graph: Graph) -> float:
+    """Choose the tolerance of floats: the larger one if the graph quantises or uses 16-bit floats."""
     coarse = any(node.op in ("quantize", "dequantize", "dynamic_quantize") for node in graph.nodes)
     coarse |= any(tensor_type.dtype in dtypes.HALF for tensor_type in graph.types.values())
-    bound = _COARSE_TOLERANCE if coarse else _TOLERANCE
-    outputs = [(name, graph.types[name].dtype) for name in graph.outputs]
-    return [DifferenceTally(name, dtype, bound if dtypes.is_float(dtype) else 0.0) for name, dtype in outputs]
+    return _COARSE_TOLERANCE if coarse else _TOLERANCE
 
 
 # ---- ``microc.verify``: compile a model and compare it with its framework, on the user's data or on random inputs.
 
 SAMPLES = 4
-SEED = 20
 
 
 @convert_flags_in_errors
@@ -200,7 +164,7 @@ def verify(
 
     ``data``: a path (as for ``--data`` of the command), an array or one per input with the samples along the first
     axis, or a mapping from input names to such arrays. None: ``samples`` random sets generated from ``seed``
-    (:mod:`microc.run.reference.frameworks`). ``layers``: compare layers, too. ``progress(what, done, total)`` is called
+    (:mod:`microc.run.inputs`). ``layers``: compare layers, too. ``progress(what, done, total)`` is called
     for every stage. ``tolerance``: tolerance of floats, relative to the largest magnitude of a tensor (default 1e-4 for
     float32). ``quanta``: tolerance of integers in quantisation steps.
 
@@ -216,14 +180,16 @@ def verify(
     )
     graph = read_whole_graph(source, parsed_options)
     inputs = (
-        split_user_data(library, data) if data is not None else draw_random_input_sets(library, graph, samples, seed)
+        split_user_data(library, data)
+        if data is not None
+        else draw_input_sets(library.manifest, library.inputs, samples, seed, kinds=ALL_KINDS, graph=graph)
     )
     return compare_library(
         library, reference, inputs, parsed_options, graph, tolerance, quanta, layers=layers, progress=progress
     )
 
 
-def load_reference(model: Any, against: str, options: Options) -> Reference:
+def load_reference(model: Any, against: str, options: Options) -> Engine:
     """Load a model in the framework ``against``, as the reference of a comparison.
 
     Raises UsageError for options that change the inputs, the outputs or the result of the network."""
@@ -238,7 +204,7 @@ def load_reference(model: Any, against: str, options: Options) -> Reference:
     return load_in_framework(model, against, options)
 
 
-def _rounded_weights_reference(model: Any, options: Options) -> Reference:
+def _rounded_weights_reference(model: Any, options: Options) -> Engine:
     """Build the reference for a network whose weights are rounded to 16 bits: its optimised graph, which numpy runs.
 
     Raises UsageError if sizes of the network vary."""
@@ -247,9 +213,8 @@ def _rounded_weights_reference(model: Any, options: Options) -> Reference:
             f"weight_dtype: {options.weight_dtype} weights of a network with variable sizes have no reference",
             hint="compare with a framework instead: --against onnxruntime, for example",
         )
-    from microc.run.reference.engines import RoundedWeightsReference
-
-    return RoundedWeightsReference(optimise_graph(read_model(resolve_model(model, options), options), options))
+    graph = optimise_graph(read_model(resolve_model(model, options), options), options)
+    return NumpyReference(graph, "the network of rounded weights")
 
 
 def build_kernels_for_host(
@@ -271,7 +236,7 @@ def read_whole_graph(source: Path | Graph, options: Options) -> Graph | None:
 
 def compare_library(
     library: Library,
-    reference: Reference,
+    reference: Engine,
     inputs: Sequence[Sequence[Array]],
     options: Options,
     graph: Graph | None,
@@ -294,18 +259,24 @@ def compare_library(
         tolerance = TOLERANCES[options.weight_dtype]
     if tolerance is None and word_quanta:
         tolerance = word_quanta / (1 << 15)
-    return compare_with_reference(
-        library,
-        reference,
-        inputs,
-        tolerance=tolerance,
-        quanta=quanta,
-        word_quanta=word_quanta,
-        output_names=options.outputs,
-        layers=layers,
-        network_names=map_layers_to_values(graph) if reference.name in ("torch", "keras") else None,
-        progress=progress,
-    )
+    try:
+        return compare_with_reference(
+            HostKernels(library),
+            reference,
+            inputs,
+            tolerance=tolerance,
+            quanta=quanta,
+            word_quanta=word_quanta,
+            output_names=options.outputs,
+            layers=layers,
+            network_names=map_layers_to_values(graph) if reference.name in ("torch", "keras") else None,
+            progress=progress,
+        )
+    except InputsRejected as error:
+        raise UsageError(
+            f"{reference.name} rejects the inputs: {error}",
+            hint="give inputs that it accepts: --data or --input",
+        ) from error
 
 
 def _has_quantised_int16_kernel(library: Library) -> bool:
@@ -316,13 +287,6 @@ def _has_quantised_int16_kernel(library: Library) -> bool:
 def map_layers_to_values(graph: Graph | None) -> Mapping[str, str]:
     """Map the name of each layer to the name of its output value, which the last node with the layer's name computes."""
     return {node.loc.name: node.outputs[0] for node in graph.nodes if node.loc.name} if graph is not None else {}
-
-
-def draw_random_input_sets(library: Library, graph: Graph | None, set_count: int, seed: int) -> list[list[Array]]:
-    """Generate ``set_count`` random sets of inputs for a compiled network; raise UsageError if it is less than 1."""
-    if set_count < 1:
-        raise UsageError(f"samples: got {set_count}, expected 1 at least", hint="give 1 or more")
-    return draw_input_arrays(library.manifest, library.inputs, graph, set_count, seed)
 
 
 def split_user_data(library: Library, data: Any) -> list[list[Array]]:

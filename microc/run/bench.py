@@ -17,9 +17,9 @@ from microc.device.boards import list_boards, load_board
 from microc.device.transport import list_ports
 from microc.errors import MicrocError, UsageError
 from microc.run.board_project import AUTO, build_project, open_project
+from microc.run.inputs import SEED, draw_inputs
 from microc.run.profile import run_meter
 from microc.run.session import PATIENCE, Device, flash_project
-from microc.run.verification import SEED, random_inputs
 from microc.target import Board
 
 EMULATED, ATTACHED = "all-emulated", "attached"
@@ -140,7 +140,7 @@ def _measure_board(
         if not is_virtual:
             flash_project(project, port=AUTO, patience=answer_timeout)
         with Device(project, "" if is_virtual else AUTO, patience=answer_timeout) as device:
-            device.set_inputs(*random_inputs(device.inputs, np.random.default_rng(SEED)))
+            device.set_inputs(*draw_inputs(device.inputs, np.random.default_rng(SEED)))
             if meter:
                 with run_meter(meter, board.name, repeat) as reading:
                     timing = device.time(repeat)

@@ -20,8 +20,8 @@ from microc.errors import DeviceError, FitError, ToolError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import TensorType
 from microc.ops.meaning import evaluate
-from microc.run.reference.agreement import TOLERANCES, DifferenceTally
-from microc.run.reference.frameworks import draw_input_arrays
+from microc.run.comparison import TOLERANCES, DifferenceTally
+from microc.run.inputs import draw_inputs
 from microc.run.session import Device
 from microc.target import Board
 from microc.tuning.search_space import Candidate
@@ -141,13 +141,13 @@ def draw_inputs_and_expected_outputs(task: Task) -> tuple[list[Array], list[Arra
     """
     graph = task.graph
     tensors = [_describe_input(graph.types[name]) for name in graph.inputs]
-    arrays = draw_input_arrays({}, tensors, graph, 1, seed=0)[0]
+    arrays = draw_inputs(tensors, np.random.default_rng(0), graph=graph)
     outputs, _ = evaluate(graph, dict(zip(graph.inputs, arrays, strict=True)))
     return arrays, outputs
 
 
 def _describe_input(type_: TensorType) -> Mapping[str, Any]:
-    """Return the description of an input tensor for :func:`microc.run.reference.frameworks.draw_input_arrays`."""
+    """Return the description of an input tensor for :func:`microc.run.inputs.draw_inputs`."""
     spec = {
         "dtype": type_.dtype,
         "shape": type_.shape,

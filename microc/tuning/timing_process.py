@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from microc.run.desktop.library import Library
-from microc.run.verification import random_inputs
+from microc.run.inputs import draw_inputs
 from microc.tuning.on_host import INPUTS_FILE, LIBRARY_FILE, OUTPUTS_FILE, TIMES_FILE
 
 # ---- Timing of the kernels of a library. Every round times all kernels, one after another.
@@ -116,7 +116,7 @@ def time_networks(process_index: int, folders: Sequence[Path]) -> None:
 def _load_network_with_inputs(folder: Path) -> Library:
     """Load the library of a network from a folder, and set random inputs, which are identical for all networks."""
     library = Library(folder / LIBRARY_FILE)
-    for position, array in enumerate(random_inputs(library.inputs, np.random.default_rng(0))):
+    for position, array in enumerate(draw_inputs(library.inputs, np.random.default_rng(0))):
         library.set_input(position, array)
     return library
 

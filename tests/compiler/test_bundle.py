@@ -14,7 +14,8 @@ from microc.device.transport import PipeTransport
 from microc.errors import FitError, UsageError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.run.board_project import build_host_library, build_project, open_project
-from microc.run.verification import compare_board_with_host, random_input_sets
+from microc.run.inputs import draw_input_sets
+from microc.run.verification import compare_board_with_host
 from tests.device.smoke import needs
 from tests.support import digits
 
@@ -42,7 +43,7 @@ def check(folder: Path) -> None:
         project = open_project(folder, name)
         with microc.Device(project) as device:
             layers, difference = compare_board_with_host(
-                device, build_host_library(project), random_input_sets(device, 2)
+                device, build_host_library(project), draw_input_sets(device.project.manifest, device.inputs, 2)
             )
         assert difference is None and layers
 
@@ -78,7 +79,7 @@ def test_state_outlives_the_turns_of_others(tmp_path: Path) -> None:
         summing.client.hello()
         assert np.array_equal(np.asarray(summing.run(ones)), turn * ones)
         large.client.hello()
-        large.run(*random_input_sets(large, 1, seed=turn)[0])
+        large.run(*draw_input_sets(large.project.manifest, large.inputs, 1, turn)[0])
     line.close()
 
 

@@ -16,8 +16,9 @@ from microc.device.toolchain import run_make
 from microc.reports.firmware_size import measure_firmware
 from microc.run.board_project import Project, build_project, open_project
 from microc.run.desktop.library import Library
+from microc.run.inputs import draw_input_sets
 from microc.run.session import Device
-from microc.run.verification import compare_board_with_host, random_input_sets
+from microc.run.verification import compare_board_with_host
 from tests.device.smoke import skip_without
 from tests.reports.test_size import size_program
 
@@ -58,7 +59,8 @@ def test_every_board(name: str, tmp_path: Path) -> None:
     if not project.emulated and not (board.simulated and find_program_or_simulator(board.raw["simulator"]["argv"][0])):
         return
     with Device(project) as device:
-        layers, difference = compare_board_with_host(device, library, random_input_sets(device, 2), tolerance=0)
+        inputs = draw_input_sets(device.project.manifest, device.inputs, 2)
+        layers, difference = compare_board_with_host(device, library, inputs, tolerance=0)
         assert difference is None and len(layers) == len(device.kernels)
         image = np.load(DIGITS / "digits_test.npz")["images"][0]
         array = (np.round(image / 16 * 255) - 128).astype(np.int8).reshape(1, 8, 8, 1)

@@ -16,10 +16,10 @@ from microc.cli.declared.board_commands import FRAMEWORKS as OFFERED
 from microc.compiler.options import Options
 from microc.errors import ToolError, UsageError, VerificationError
 from microc.run import against
-from microc.run.reference import engines, frameworks
-from microc.run.reference.agreement import DifferenceTally
+from microc.run.comparison import DifferenceTally
+from microc.run.inputs import ALL_KINDS, draw_input_sets
+from microc.run.reference import engines
 from microc.run.reference.framework_choice import AGAINST
-from microc.run.reference.frameworks import draw_input_arrays
 from microc.target import target_for
 from tests.frontend.onnx_model import node, proto, read
 from tests.frontend.tflite_model import Op, Tensor, quantised
@@ -42,7 +42,7 @@ def test_tflite_micro() -> None:
     options = Options(rounding="single")
     library = against.build_kernels_for_host(DIGITS / "digits_int8.tflite", options, target_for("host"))
     reference = against.load_reference(DIGITS / "digits_int8.tflite", "tflm", options)
-    sets = against.draw_random_input_sets(library, None, 3, 20)
+    sets = draw_input_sets(library.manifest, library.inputs, 3, kinds=ALL_KINDS)
     first = against.compare_library(library, reference, sets, options, None).first
     assert first is not None and first.largest == 1 and first.dtype == "int8"
     assert against.compare_library(library, reference, sets, options, None, quanta=1).first is None
@@ -182,7 +182,7 @@ def test_random_numbers_that_choose_stay_within_their_tables() -> None:
         outputs=("y",),
     )
     tensor = {"name": "x", "dtype": "int64", "shape": [1, 50], "scale": None, "zero_point": None}
-    for arrays in draw_input_arrays({}, [tensor], read(made), 4, 0):
+    for arrays in draw_input_sets({}, [tensor], 4, kinds=ALL_KINDS, graph=read(made)):
         assert arrays[0].min() >= 0 and arrays[0].max() < 7
 
 
@@ -204,7 +204,7 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> Any:
         raise ImportError(name)
 
-    monkeypatch.setattr(frameworks, "importlib", type("absent", (), {"import_module": staticmethod(absent)}))
+    monkeypatch.setattr(engines, "importlib", type("absent", (), {"import_module": staticmethod(absent)}))
     with pytest.raises(ToolError, match="not installed") as error:
         microc.verify(model)
     assert "microc[reference]" in error.value.hint

@@ -14,7 +14,9 @@ from microc.errors import UsageError
 from microc.run import board_project
 from microc.run.data.pictures import quantise_to_tensor
 from microc.run.data.samples import read_samples
-from microc.run.verification import classify, measure_closeness, run_samples_on_both
+from microc.run.engine import HostKernels
+from microc.run.evaluation import classify, compare_answers, measure_closeness
+from microc.run.verification import BoardKernels
 from tests.support import digits
 
 
@@ -215,7 +217,8 @@ def test_a_board_on_the_test_set(tmp_path: Path) -> None:
     inputs, outputs = ([project.tensors[n] for n in project.manifest[k]] for k in ("inputs", "outputs"))
     samples = read_samples(inputs, outputs, tmp_path / "data.npz", "labels", tmp_path / "y.npy")
     with microc.Device(project) as device:
-        answers = run_samples_on_both(device, board_project.build_host_library(project), samples)
+        library = board_project.build_host_library(project)
+        answers = compare_answers(BoardKernels(device), HostKernels(library), samples)
     assert answers.differing_samples == () and answers.max_deviation == 0
     found = classify(answers.outputs, project.tensors, digits.labels(60))
     assert found.accuracy > 0.95 and found.confusion.sum() == 60

@@ -24,7 +24,9 @@ from microc.device.boards import load_board
 from microc.errors import DeviceError, FitError, OutputError, ToolError, UsageError
 from microc.project.model_check import check_model
 from microc.run import board_project
-from microc.run.verification import compare_arrays, compare_board_with_host, random_input_sets
+from microc.run.comparison import compare_bits
+from microc.run.inputs import draw_input_sets
+from microc.run.verification import compare_board_with_host
 from tests.device.smoke import needs
 from tests.support import digits
 from tests.support.corpus import models
@@ -66,7 +68,7 @@ def test_profile(device: microc.Device) -> None:
 
 def test_verify_agrees(host: board_project.Project, device: microc.Device) -> None:
     layers, difference = compare_board_with_host(
-        device, board_project.build_host_library(host), random_input_sets(device, 2)
+        device, board_project.build_host_library(host), draw_input_sets(device.project.manifest, device.inputs, 2)
     )
     assert difference is None
     assert [layer.kernel for layer in layers] == list(range(len(device.kernels)))
@@ -75,17 +77,18 @@ def test_verify_agrees(host: board_project.Project, device: microc.Device) -> No
 
 def test_floats_are_given_a_tolerance() -> None:
     x = np.array([1.0, -8.0, np.nan, np.inf, 0.0], np.float32)
-    assert compare_arrays(x, x, 0.0) == compare_arrays(x, x, 1e-6)
+    assert not compare_bits(x, x, 0.0).wrong.any() and not compare_bits(x, x, 1e-6).wrong.any()
     near = x.copy()
     near[0] += np.float32(2**-23)
-    assert compare_arrays(near, x, 0.0).wrong == 1
-    close = compare_arrays(near, x, 1e-6)
-    assert close.wrong == 0 and close.error == 2**-23
+    assert compare_bits(near, x, 0.0).wrong.sum() == 1
+    close = compare_bits(near, x, 1e-6)
+    assert not close.wrong.any() and close.error == 2**-23
     for k, value in enumerate((1.1, -7.9, 0.0, -np.inf, 0.1)):
         far = x.copy()
         far[k] = value
-        assert (compare_arrays(far, x, 1e-6).wrong, compare_arrays(far, x, 1e-6).first) == (1, k)
-    assert compare_arrays(np.array([1, 2], np.int32), np.array([1, 3], np.int32), 0.5).wrong == 1
+        assert compare_bits(far, x, 1e-6).wrong.nonzero()[0].tolist() == [k]
+    assert compare_bits(np.array([1, 2], np.int32), np.array([1, 3], np.int32), 0.5).wrong.sum() == 1
+    assert compare_bits(np.array([0.0]), np.array([-0.0]), 0.0).wrong.all()
 
 
 @needs("arm-none-eabi-gcc", "qemu-system-arm")
@@ -97,7 +100,9 @@ def test_float_models_agree_on_a_board(tmp_path: Path) -> None:
     board_project.build_project(project)
     with microc.Device(project) as device:
         layers, difference = compare_board_with_host(
-            device, board_project.build_host_library(project), random_input_sets(device, 2)
+            device,
+            board_project.build_host_library(project),
+            draw_input_sets(device.project.manifest, device.inputs, 2),
         )
     assert difference is None
     assert all(layer.error == 0 or "softmax" in layer.op for layer in layers)
@@ -110,7 +115,7 @@ def test_verify_finds_the_first_difference(host: board_project.Project, device: 
     start = text.index("{", text.index("depthwise2_addend"))
     data.write_text(text[: start + 1] + "99999," + text[text.index(",", start) + 1 :])
     library = board_project.build_host_library(board_project.open_project(other))
-    _, difference = compare_board_with_host(device, library, random_input_sets(device, 2))
+    _, difference = compare_board_with_host(device, library, draw_input_sets(device.project.manifest, device.inputs, 2))
     assert difference is not None and difference.sample == 0
     assert difference.tensor == "depthwise2" and difference.board != difference.host
     assert 0 < difference.count < difference.elements and difference.index[-1] == 0
@@ -125,7 +130,7 @@ def test_state_lives_from_run_to_run(tmp_path: Path) -> None:
     project = board_project.open_project(microc.compile(path, board="host").write(tmp_path / "vad"))
     board_project.build_project(project)
     with microc.Device(project) as device:
-        arrays = random_input_sets(device, 4)
+        arrays = draw_input_sets(device.project.manifest, device.inputs, 4)
         _, difference = compare_board_with_host(device, board_project.build_host_library(project), arrays)
         assert difference is None
         device.reset()
@@ -145,8 +150,8 @@ def test_wrong_inputs(device: microc.Device) -> None:
         device.run(image.astype(np.float64))
     with pytest.raises(UsageError, match="no tensor"):
         device.read("nothing")
-    with pytest.raises(UsageError, match="0 samples"):
-        random_input_sets(device, 0)
+    with pytest.raises(UsageError, match="samples: got 0"):
+        draw_input_sets(device.project.manifest, device.inputs, 0)
 
 
 def test_another_build_is_refused(host: board_project.Project, tmp_path: Path) -> None:
@@ -277,7 +282,9 @@ def test_emulated_boards_agree(tmp_path: Path, board: str) -> None:
     assert done.returncode == 0, done.stderr
     with microc.Device(project) as device:
         layers, difference = compare_board_with_host(
-            device, board_project.build_host_library(project), random_input_sets(device, 2)
+            device,
+            board_project.build_host_library(project),
+            draw_input_sets(device.project.manifest, device.inputs, 2),
         )
         assert difference is None and len(layers) == len(device.kernels)
         device.set_inputs(digits.images(1)[0])

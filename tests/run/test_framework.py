@@ -13,8 +13,9 @@ from microc.compiler.bundle import bundle
 from microc.device.boards import list_boards, load_board
 from microc.errors import ToolError
 from microc.run.board_project import build_project, open_project
+from microc.run.inputs import draw_input_sets
 from microc.run.session import Device
-from microc.run.verification import compare_board_with_host, random_input_sets
+from microc.run.verification import compare_board_with_host
 from tests.device.smoke import needs
 from tests.exports.programs import awkward
 from tests.support import digits
@@ -41,7 +42,7 @@ def test_esp_idf(esp_idf: None, tmp_path: Path) -> None:
     assert build_project(project).sizes.flash > project.manifest["const_bytes"]
     with Device(project, f"pipe:{shlex.quote(str(project.elf))}") as device:
         layers, difference = compare_board_with_host(
-            device, program.library(), random_input_sets(device, 2), tolerance=0
+            device, program.library(), draw_input_sets(device.project.manifest, device.inputs, 2), tolerance=0
         )
         assert difference is None and len(layers) == len(device.kernels)
         assert device.stats().stack_bytes == 1000
@@ -56,7 +57,7 @@ def test_code_in_ram_has_a_section_of_the_framework(esp_idf: None, tmp_path: Pat
     assert sizes[".iram1.microc"] > 1000 and len(project.manifest["hot_code"]["kernels"]) == 6
     with Device(project, f"pipe:{shlex.quote(str(project.elf))}") as device:
         layers, difference = compare_board_with_host(
-            device, program.library(), random_input_sets(device, 1), tolerance=0
+            device, program.library(), draw_input_sets(device.project.manifest, device.inputs, 1), tolerance=0
         )
         assert difference is None and len(layers) == len(device.kernels)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import microc
-from microc.run.reference.agreement import WORD_QUANTA
+from microc.run.comparison import WORD_QUANTA
 from tests.frontend.onnx_model import node, proto
 
 QUANTUM = 8 / 32767

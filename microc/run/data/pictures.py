@@ -141,6 +141,12 @@ def quantise_to_tensor(reals: Array, tensor: Mapping[str, Any]) -> Array:
     return stored
 
 
+def dequantise(stored: Array, tensor: Mapping[str, Any]) -> Array:
+    """Convert stored numbers to real numbers: dequantise integers that have a scale, leave other numbers unchanged."""
+    real = stored.astype(np.float64)
+    return real if tensor["scale"] is None else (real - tensor["zero_point"]) * tensor["scale"]
+
+
 def _fits_dtype(array: Array, dtype: np.dtype[Any]) -> bool:
     """Test whether all elements are integers in the range of a dtype."""
     low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)

@@ -19,9 +19,11 @@ from microc.errors import UnsupportedError, UsageError, VerificationError, simil
 from microc.module import Module, SelfTest, Value
 from microc.plugin import PORTABLE
 from microc.reports.summary import describe_value
+from microc.run.comparison import largest_finite_magnitude, measure_differences
 from microc.run.data.array_files import CLASSES, ROWS, contains_pictures, is_table_file, read_arrays
 from microc.run.data.pictures import PictureReader, convert_samples, reshape_samples
 from microc.run.desktop.load import build_library
+from microc.run.engine import HostKernels, stack_outputs
 
 # ---- Samples from users' data, with labels or expected outputs, from arrays, tables and folders.
 #
@@ -245,13 +247,9 @@ def _read_self_test_samples(module: Module, data_path: Path) -> Samples:
 def _run_samples_on_host(module: Module, samples: Samples) -> dict[str, Array]:
     """Run all samples in order on this computer; return the outputs by name, samples along the first axis. Raises
     UsageError if an output is not finite."""
-    library = build_library(shared_files(module.own or module, __version__), f"-D{PORTABLE}")
-    library.reset()
-    rows: list[Sequence[Array]] = []
-    for number in range(len(samples)):
-        result = library(*samples.sample(number))
-        rows.append(result if isinstance(result, tuple) else (result,))
-    outputs = {name: np.stack([row[k] for row in rows]) for k, name in enumerate(module.outputs)}
+    engine = HostKernels(build_library(shared_files(module.own or module, __version__), f"-D{PORTABLE}"))
+    rows = [engine.infer(samples.sample(number)).outputs for number in range(len(samples))]
+    outputs = stack_outputs(rows, engine.outputs)
     for name, array in outputs.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise UsageError(
@@ -265,15 +263,14 @@ def _run_samples_on_host(module: Module, samples: Samples) -> dict[str, Array]:
 def _check_expected_output(name: str, expected: Array, computed: Array, data_path: Path) -> None:
     """Raise VerificationError if the ``computed`` output differs from the ``expected`` output that the file
     ``data_path`` contains."""
-    if computed.dtype.kind == "f":
-        near = np.abs(expected.astype(np.float64) - computed) <= SELF_TEST_TOLERANCE * np.abs(computed).max(initial=0)
-    else:
-        near = expected == computed
-    if not near.all():
-        sample = int(np.argwhere(~near)[0][0])
-        wrong = int(np.count_nonzero(~near[sample]))
+    is_float = computed.dtype.kind == "f"
+    bound = SELF_TEST_TOLERANCE * largest_finite_magnitude(computed) if is_float else 0.0
+    differs = measure_differences(expected, computed, is_float or expected.dtype.kind == "f").beyond(bound)
+    if differs.any():
+        sample = int(np.argwhere(differs)[0][0])
+        wrong = int(np.count_nonzero(differs[sample]))
         raise VerificationError(
-            f"{wrong} of {near[sample].size} numbers of {name!r} differ from the expected output, in sample {sample + 1}",
+            f"{wrong} of {differs[sample].size} numbers of {name!r} differ from the expected output, in sample {sample + 1}",
             where=str(data_path),
             hint="leave out the outputs to expect the computed ones, or compare with the framework: microc verify --against",
         )

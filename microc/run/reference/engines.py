@@ -1,4 +1,4 @@
-"""Adapters of frameworks: ONNX Runtime, TFLite Micro, LiteRT, Keras, PyTorch, scikit-learn, LightGBM, XGBoost."""
+"""Engines of frameworks: ONNX Runtime, TFLite Micro, LiteRT, Keras, PyTorch, scikit-learn, LightGBM, XGBoost."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import tempfile
 import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
+from functools import cached_property
+from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from microc import __version__
 from microc.base.dtypes import Array
 from microc.errors import ModelError, ToolError, UsageError
 from microc.frontend.model_limits import HDF5_MAGIC
@@ -24,50 +25,44 @@ from microc.frontend.torch import reader as torch_export
 from microc.frontend.torch.file import sanitise_archive
 from microc.frontend.trees import boosters
 from microc.frontend.trees.known_rows import find_tied_rows, predict_outputs_and_ties
-from microc.graph.interp import run
-from microc.graph.ir import Graph
-from microc.ops import registry
-from microc.run.reference.frameworks import (
-    FrameworkAnswer,
-    FrameworkRejectsInputs,
-    flatten_results,
-    import_framework,
-    package_version,
-)
+from microc.run.engine import Answer, InputsRejected
 
-# ---- A network with 16-bit weights: run by the operators' numpy references on the graph with rounded weights.
-#
-# No framework can run this network, since rounding comes after the passes that fold scales and normalisations into weights.
+EXTRA = "pip install microc[reference]"
+"""Command that installs the frameworks, for hints."""
 
 
-class RoundedWeightsReference:
-    """Reference for a network with rounded weights: numpy runs the optimised ``graph``, and every value of the graph is
-    returned."""
+def import_framework(module: str, display_name: str, install_command: str = EXTRA) -> Any:
+    """Import and return a module of a framework; raise ToolError if it is not installed.
 
-    name, version = "the network of rounded weights", __version__
+    ``display_name``: the framework's name in the error; ``install_command``: the error's hint."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ToolError(f"the comparison needs {display_name}, which is not installed", hint=install_command) from error
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.reset()
 
-    def reset(self) -> None:
-        self.state = dict(self.graph.state)
+def package_version(distribution: str) -> str:
+    """Return the version of an installed package; empty if it has no metadata."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
 
-    def run(self, arrays: Sequence[Array]) -> FrameworkAnswer:
-        inputs = dict(zip(self.graph.inputs, arrays, strict=True))
-        try:
-            values = run(self.graph, inputs, lambda n, a: registry.get(n.op).reference(n.attrs, a), self.state)
-        except UsageError as error:
-            raise FrameworkRejectsInputs(error.what) from error
-        self.state = {name: values[value] for name, value in self.graph.updates.items()}
-        return FrameworkAnswer(tuple(values[name] for name in self.graph.outputs), values)
+
+def flatten_results(results: Any) -> list[Any]:
+    """Flatten a framework's results, nested in tuples, lists and dictionaries, to a list of tensors."""
+    if isinstance(results, dict):
+        return [x for part in results.values() for x in flatten_results(part)]
+    if isinstance(results, (tuple, list)):
+        return [x for part in results for x in flatten_results(part)]
+    return [results]
 
 
 # ---- Fitted scikit-learn and LightGBM estimators, run by their own predict methods.
 
 
-class EstimatorReference:
-    """A fitted scikit-learn or LightGBM estimator, or a LightGBM booster, as a reference. It maps rows of features to a
+class Estimator:
+    """A fitted scikit-learn or LightGBM estimator, or a LightGBM booster. It maps rows of features to a
     prediction, or to a label and probabilities."""
 
     def __init__(self, estimator: Any) -> None:
@@ -76,37 +71,35 @@ class EstimatorReference:
         self.version = package_version("lightgbm" if self.name == "lightgbm" else "scikit-learn")
         self._estimator = estimator
 
-    def run(self, arrays: Sequence[Array]) -> FrameworkAnswer:
+    def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> Answer:
         (x,) = arrays
         estimator = self._estimator
         try:
             if hasattr(estimator, "model_to_string"):
                 return self._convert_booster_scores(np.asarray(estimator.predict(x)))
             outputs, undecided = predict_outputs_and_ties(estimator, x)
-            return FrameworkAnswer(outputs, undecided=undecided)
+            return Answer(outputs, undecided=undecided)
         except Exception as error:
-            raise FrameworkRejectsInputs(str(error)) from error
+            raise InputsRejected(str(error)) from error
 
-    def _convert_booster_scores(self, scores: Array) -> FrameworkAnswer:
+    def _convert_booster_scores(self, scores: Array) -> Answer:
         """Return the answer of a LightGBM booster from its scores, with the label added if the network computes one;
         the booster itself does not."""
         post = boosters.parse_lightgbm(self._estimator.model_to_string().encode(), self.name)[0].post_transform
         if post not in ("sigmoid", "softmax"):
-            return FrameworkAnswer((scores,))
+            return Answer((scores,))
         probabilities = np.stack([1 - scores, scores], axis=1) if post == "sigmoid" else scores
-        return FrameworkAnswer(
-            (probabilities.argmax(axis=1), probabilities), undecided={0: find_tied_rows(probabilities)}
-        )
+        return Answer((probabilities.argmax(axis=1), probabilities), undecided={0: find_tied_rows(probabilities)})
 
     def reset(self) -> None:
         """Do nothing: estimators have no state."""
 
 
-def load_lightgbm_booster(text: bytes, file_name: str) -> EstimatorReference:
+def load_lightgbm_booster(text: bytes, file_name: str) -> Estimator:
     """Load the booster of a LightGBM text model; raise ToolError if LightGBM is missing or rejects it."""
     package = import_framework("lightgbm", "LightGBM")
     try:
-        return EstimatorReference(package.Booster(model_str=text.decode("utf-8", "replace")))
+        return Estimator(package.Booster(model_str=text.decode("utf-8", "replace")))
     except package.basic.LightGBMError as error:
         raise ToolError(f"LightGBM does not load the model: {error}", where=file_name) from error
 
@@ -119,7 +112,7 @@ _CLASS_OBJECTIVES = ("binary:logistic", "multi:softprob", "multi:softmax")
 
 
 class XgboostBooster:
-    """An XGBoost booster as a reference: a given booster, or the booster of a fitted estimator with the number of
+    """An XGBoost booster: a given one, or the booster of a fitted estimator with the number of
     boosting rounds that the estimator uses."""
 
     name = "xgboost"
@@ -133,7 +126,7 @@ class XgboostBooster:
         self._rounds = (0, 0 if best is None else int(best) + 1)
         self._booster_objective = _booster_objective(self._booster)
 
-    def run(self, arrays: Sequence[Array]) -> FrameworkAnswer:
+    def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> Answer:
         (x,) = arrays
         try:
             rows = self._package.DMatrix(x, feature_types=self._booster.feature_types)
@@ -141,16 +134,14 @@ class XgboostBooster:
             margin = self._booster_objective == "multi:softmax"
             scores = self._booster.predict(rows, iteration_range=self._rounds, output_margin=margin)
         except (ValueError, self._package.core.XGBoostError) as error:
-            raise FrameworkRejectsInputs(str(error)) from error
+            raise InputsRejected(str(error)) from error
         if self._booster_objective not in _CLASS_OBJECTIVES:
-            return FrameworkAnswer((scores,))
+            return Answer((scores,))
         probabilities = _softmax_rows(scores) if margin else scores
         probabilities = (
             np.stack([1 - probabilities, probabilities], axis=1) if probabilities.ndim == 1 else probabilities
         )
-        return FrameworkAnswer(
-            (probabilities.argmax(axis=1), probabilities), undecided={0: find_tied_rows(probabilities)}
-        )
+        return Answer((probabilities.argmax(axis=1), probabilities), undecided={0: find_tied_rows(probabilities)})
 
     def reset(self) -> None:
         """Do nothing: trees have no state."""
@@ -184,38 +175,37 @@ KERAS_MODEL_EXTRA = "pip install keras and a backend (torch, jax or tensorflow)"
 
 
 class KerasModel:
-    """A Keras model as a reference. It also returns the results of those layers that are called once, by the layers'
-    names."""
+    """A Keras model. Its taps are the results of those layers that are called once, by the layers' names."""
 
     name = "keras"
 
-    def __init__(self, model: Any, show_layers: bool = True) -> None:
-        keras = import_framework("keras", "Keras", KERAS_MODEL_EXTRA)
-        self.version = str(keras.__version__)
-        self._model, self._inside = model, None
-        if show_layers:
-            self._build_layer_outputs_model(keras)
+    def __init__(self, model: Any) -> None:
+        self._keras = import_framework("keras", "Keras", KERAS_MODEL_EXTRA)
+        self.version = str(self._keras.__version__)
+        self._model = model
 
-    def _build_layer_outputs_model(self, keras: Any) -> None:
-        """Build the model that returns every layer's result, if the model is a graph of layers."""
+    @cached_property
+    def _layers_model(self) -> Any:
+        """Model that returns every layer's result; None unless the model is a graph of layers."""
         model = self._model
         try:
             layers = [layer for layer in model.layers if len(layer._inbound_nodes) == 1]
             shown = {layer.name: layer.output for layer in layers if not isinstance(layer.output, (list, tuple, dict))}
-            self._inside = keras.Model(model.inputs if len(model.inputs) > 1 else model.inputs[0], shown)
+            return self._keras.Model(model.inputs if len(model.inputs) > 1 else model.inputs[0], shown)
         except Exception:  # noqa: BLE001 - not a graph of layers: only the outputs are compared
-            self._inside = None
+            return None
 
-    def run(self, arrays: Sequence[Array]) -> FrameworkAnswer:
+    def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> Answer:
         inputs = list(arrays) if len(arrays) > 1 else arrays[0]
+        layers_model = self._layers_model if taps else None
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # Keras warns about a single input without a list around it
                 outputs = tuple(map(_backend_tensor_to_numpy, flatten_results(self._model(inputs, training=False))))
-                layer_values: dict[str, Any] = {} if self._inside is None else self._inside(inputs, training=False)
+                layer_values: dict[str, Any] = {} if layers_model is None else layers_model(inputs, training=False)
         except Exception as error:
-            raise FrameworkRejectsInputs(str(error)) from error
-        return FrameworkAnswer(outputs, {name: _backend_tensor_to_numpy(value) for name, value in layer_values.items()})
+            raise InputsRejected(str(error)) from error
+        return Answer(outputs, {name: _backend_tensor_to_numpy(value) for name, value in layer_values.items()})
 
     def reset(self) -> None:
         """Do nothing: layers that keep state are refused when they are read."""
@@ -275,37 +265,44 @@ def _backend_tensor_to_numpy(tensor: Any) -> Array:
 
 
 class TorchProgram:
-    """An ``ExportedProgram`` of PyTorch as a reference. The program itself computes the outputs. Intermediate values
-    come from the decomposed program, the same that microc's reader converts."""
+    """An ``ExportedProgram`` of PyTorch. The program itself computes the outputs. Taps come from the decomposed program,
+    the same that microc's reader converts."""
 
     name = "torch"
 
-    def __init__(self, program: Any, file_name: str, show_layers: bool = True) -> None:
+    def __init__(self, program: Any, file_name: str) -> None:
         self._torch = import_framework("torch", "PyTorch", "pip install microc[torch]")
         self.version = str(self._torch.__version__)
+        self._program, self._file_name = program, file_name
         try:
             self._module = program.module()
-            self._inside = torch_export.decompose_program(program, file_name).module() if show_layers else None
         except Exception as error:
             raise ToolError(f"PyTorch does not run the program: {error}", where=file_name) from error
 
-    def run(self, arrays: Sequence[Array]) -> FrameworkAnswer:
+    @cached_property
+    def _decomposed_module(self) -> Any:
+        """Module of the decomposed program; ToolError if PyTorch cannot decompose it."""
+        try:
+            return torch_export.decompose_program(self._program, self._file_name).module()
+        except Exception as error:
+            raise ToolError(f"PyTorch does not run the program: {error}", where=self._file_name) from error
+
+    def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> Answer:
         torch = self._torch
         tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
         node_values: dict[str, Any] = {}
+        decomposed = self._decomposed_module if taps else None
         try:
             with torch.no_grad():
                 outputs_tree = self._module(*tensors)
-                if self._inside is not None:
-                    _create_recording_interpreter(torch, self._inside, node_values).run(*tensors)
+                if decomposed is not None:
+                    _create_recording_interpreter(torch, decomposed, node_values).run(*tensors)
         except Exception as error:
-            raise FrameworkRejectsInputs(str(error)) from error
+            raise InputsRejected(str(error)) from error
         outputs = tuple(
             _torch_tensor_to_numpy(torch, value) for value in flatten_results(outputs_tree) if value is not None
         )
-        return FrameworkAnswer(
-            outputs, {name: _torch_tensor_to_numpy(torch, value) for name, value in node_values.items()}
-        )
+        return Answer(outputs, {name: _torch_tensor_to_numpy(torch, value) for name, value in node_values.items()})
 
     def reset(self) -> None:
         """Do nothing: programs that change their buffers are refused when they are read."""
@@ -350,7 +347,7 @@ def _torch_tensor_to_numpy(torch: Any, value: Any) -> Array:
 
 
 class OnnxRuntime:
-    """An ONNX model in a session of ONNX Runtime as a reference. It also returns the results of operators, except those
+    """An ONNX model in a session of ONNX Runtime. It also returns the results of operators, except those
     whose types the runtime does not know.
 
     ``state``: maps inputs of the model to outputs that are fed back to them. Such an input is zero in the first run;
@@ -385,7 +382,7 @@ class OnnxRuntime:
         except Exception:  # noqa: BLE001 - some value cannot be an output: compare without layers
             self._session = plain
 
-    def run(self, arrays: Sequence[Array]) -> FrameworkAnswer:
+    def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> Answer:
         session = self._session
         inputs = session.get_inputs()  # type: ignore[attr-defined]
         names = [given.name for given in inputs if given.name not in self._feedback]
@@ -397,16 +394,16 @@ class OnnxRuntime:
             state = self._state or {x.name: _zero_state_for_input(x) for x in inputs if x.name in self._feedback}
             values = session.run(None, {**dict(zip(names, arrays, strict=True)), **state})  # type: ignore[attr-defined]
         except Exception as error:
-            raise FrameworkRejectsInputs(str(error)) from error
+            raise InputsRejected(str(error)) from error
         output_names = [output.name for output in session.get_outputs()]  # type: ignore[attr-defined]
         tensors = {
             name: value for name, value in zip(output_names, values, strict=True) if isinstance(value, np.ndarray)
         }
         missing = [name for name in self._outputs if name not in tensors]
         if missing:
-            raise FrameworkRejectsInputs(f"output {missing[0]!r} is no tensor")
+            raise InputsRejected(f"output {missing[0]!r} is no tensor")
         self._state = {name: tensors[output] for name, output in self._feedback.items()}
-        return FrameworkAnswer(tuple(tensors[name] for name in self._outputs), tensors)
+        return Answer(tuple(tensors[name] for name in self._outputs), tensors)
 
     def reset(self) -> None:
         """Reset the state that is fed back."""
@@ -440,7 +437,7 @@ _ARENA = (16 << 20, 512 << 20)
 
 
 class TfliteMicro:
-    """A TFLite model in TFLite Micro's interpreter, from its Python package, as a reference."""
+    """A TFLite model in TFLite Micro's interpreter, from its Python package."""
 
     name = "tflm"
 
@@ -462,13 +459,13 @@ class TfliteMicro:
                     ) from error
         self._count = _count_tflite_outputs(data)
 
-    def run(self, arrays: Sequence[Array]) -> FrameworkAnswer:
+    def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> Answer:
         try:
             for index, array in enumerate(arrays):
                 self._interpreter.set_input(array, index)
             self._interpreter.invoke()
         except Exception as error:
-            raise FrameworkRejectsInputs(str(error)) from error
+            raise InputsRejected(str(error)) from error
         outputs = tuple(np.asarray(self._interpreter.get_output(k)) for k in range(self._count))
         tensors = {}
         for index, name in self._names.items():
@@ -476,7 +473,7 @@ class TfliteMicro:
                 tensors[name] = np.asarray(self._interpreter.GetTensor(index, 0)["tensor_data"])
             except Exception:  # noqa: BLE001 - a tensor that the interpreter does not show
                 continue
-        return FrameworkAnswer(outputs, tensors)
+        return Answer(outputs, tensors)
 
     def reset(self) -> None:
         self._interpreter.reset()
@@ -492,7 +489,7 @@ rounds differently."""
 
 
 class LiteRT:
-    """A TFLite model in LiteRT's interpreter as a reference.
+    """A TFLite model in LiteRT's interpreter.
 
     It uses the first of LiteRT's op resolvers (:data:`_KERNELS`) that supports all operators of the model: reference
     kernels lack ELU, for example. ``default_kernels_first``: try default kernels before reference kernels. They
@@ -529,7 +526,7 @@ class LiteRT:
             self.version += f", {self.kernels}"
         self._names = tensor_names(data)
 
-    def run(self, arrays: Sequence[Array]) -> FrameworkAnswer:
+    def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> Answer:
         interpreter = self._interpreter
         try:
             details = interpreter.get_input_details()
@@ -541,7 +538,7 @@ class LiteRT:
                 interpreter.set_tensor(detail["index"], array)
             interpreter.invoke()
         except Exception as error:
-            raise FrameworkRejectsInputs(str(error)) from error
+            raise InputsRejected(str(error)) from error
         outputs = tuple(interpreter.get_tensor(detail["index"]) for detail in interpreter.get_output_details())
         tensors = {}
         for index, name in self._names.items():
@@ -549,7 +546,7 @@ class LiteRT:
                 tensors[name] = interpreter.get_tensor(index)
             except ValueError:  # a tensor without memory of its own
                 continue
-        return FrameworkAnswer(outputs, tensors)
+        return Answer(outputs, tensors)
 
     def reset(self) -> None:
         self._interpreter.reset_all_variables()

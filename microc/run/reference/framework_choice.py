@@ -11,10 +11,12 @@ from microc.compiler.options import Options
 from microc.errors import ToolError, UsageError
 from microc.frontend.detect import is_tflite, read_model_bytes
 from microc.frontend.model_limits import HDF5_MAGIC, ZIP_MAGIC
+from microc.frontend.torch import reader
 from microc.frontend.trees import boosters
 from microc.graph.file import is_graph_file
 from microc.graph.ir import Graph
-from microc.run.reference.frameworks import Reference
+from microc.run.engine import Engine
+from microc.run.reference import engines
 
 NATURAL = "reference"
 """Value of ``against`` that selects the framework that made the model or defines its arithmetic."""
@@ -34,11 +36,10 @@ AGAINST = (NATURAL, *(name for names in RUNTIMES.values() for name in names))
 """Values of ``against``: :data:`NATURAL` and the names of all frameworks."""
 
 
-def load_in_framework(model: Any, against: str, options: Options, *, show_layers: bool = True) -> Reference:
+def load_in_framework(model: Any, against: str, options: Options) -> Engine:
     """Load a model in a framework.
 
     ``model``: the path of a model, or a Python object that a reader accepts. ``against``: a name of :data:`AGAINST`.
-    ``show_layers``: the reference of an object also returns the values of layers.
 
     For a TFLite file, :data:`NATURAL` selects the runtime whose rounding the options select; if this runtime does not
     support the model, the other runtime is selected. Raises UsageError if the framework cannot run this format, or none
@@ -55,7 +56,7 @@ def load_in_framework(model: Any, against: str, options: Options, *, show_layers
         return (
             _load_file_in_framework(first, data, file_name, options)
             if data
-            else _wrap_object_in_framework(first, model, file_name, show_layers, options)
+            else _wrap_object_in_framework(first, model, file_name, options)
         )
     except ToolError:
         for name in others:
@@ -114,7 +115,7 @@ def _detect_format_of_object(model: Any) -> str:
     return framework
 
 
-def _load_file_in_framework(runtime: str, data: bytes, file_name: str, options: Options) -> Reference:
+def _load_file_in_framework(runtime: str, data: bytes, file_name: str, options: Options) -> Engine:
     """Load the model of a file in a runtime. ``data``: bytes of the file; ``file_name``: its name, for errors.
 
     Raises UsageError if the options name ``--state`` and the runtime cannot feed outputs back to inputs."""
@@ -124,54 +125,33 @@ def _load_file_in_framework(runtime: str, data: bytes, file_name: str, options: 
             where=file_name,
             hint="use --against onnxruntime",
         )
-    if runtime in RUNTIMES["tflite"]:
-        from microc.run.reference import engines
-
-        if runtime == "tflm":
+    match runtime:
+        case "tflm":
             return engines.TfliteMicro(data, file_name)
-        default_first = options.rounding == "litert" and engines.quantises_to_int16(data)
-        return engines.LiteRT(data, file_name, default_kernels_first=default_first)
-    if runtime == "onnxruntime":
-        from microc.run.reference.engines import OnnxRuntime
-
-        return OnnxRuntime(data, file_name, options.state)
-    if runtime == "keras":
-        from microc.run.reference import engines
-
-        return engines.load_keras_model(data, file_name)
-    if runtime == "torch":
-        from microc.run.reference import engines
-
-        return engines.load_torch_program(data, file_name)
-    if runtime == "xgboost":
-        from microc.run.reference import engines
-
-        return engines.load_xgboost_booster(data, file_name)
-    from microc.run.reference import engines
-
-    return engines.load_lightgbm_booster(data, file_name)
+        case "litert":
+            default_first = options.rounding == "litert" and engines.quantises_to_int16(data)
+            return engines.LiteRT(data, file_name, default_kernels_first=default_first)
+        case "onnxruntime":
+            return engines.OnnxRuntime(data, file_name, options.state)
+        case "keras":
+            return engines.load_keras_model(data, file_name)
+        case "torch":
+            return engines.load_torch_program(data, file_name)
+        case "xgboost":
+            return engines.load_xgboost_booster(data, file_name)
+        case _:
+            return engines.load_lightgbm_booster(data, file_name)
 
 
-def _wrap_object_in_framework(
-    runtime: str, model: Any, file_name: str, show_layers: bool, options: Options
-) -> Reference:
-    """Wrap a Python object as a reference in its framework.
-
-    ``file_name``: name of its class, for errors. ``show_layers``: the reference also returns the values of layers."""
-    if runtime == "keras":
-        from microc.run.reference.engines import KerasModel
-
-        return KerasModel(model, show_layers)
-    if runtime == "torch":
-        from microc.frontend.torch import reader
-        from microc.run.reference.engines import TorchProgram
-
-        program = reader.export_module(model, options.example_inputs) if reader.is_module(model) else model
-        return TorchProgram(program, file_name, show_layers)
-    if runtime == "xgboost":
-        from microc.run.reference.engines import XgboostBooster
-
-        return XgboostBooster(model)
-    from microc.run.reference.engines import EstimatorReference
-
-    return EstimatorReference(model)
+def _wrap_object_in_framework(runtime: str, model: Any, file_name: str, options: Options) -> Engine:
+    """Wrap a Python object as an engine of its framework. ``file_name``: name of its class, for errors."""
+    match runtime:
+        case "keras":
+            return engines.KerasModel(model)
+        case "torch":
+            program = reader.export_module(model, options.example_inputs) if reader.is_module(model) else model
+            return engines.TorchProgram(program, file_name)
+        case "xgboost":
+            return engines.XgboostBooster(model)
+        case _:
+            return engines.Estimator(model)

@@ -21,7 +21,8 @@ from microc.compiler.sizes.family import read_family
 from microc.compiler.sizes.open_functions import open_dynamic_sizes
 from microc.errors import FitError, MicrocError, ModelError, UnsupportedError, UsageError
 from microc.run import board_project
-from microc.run.verification import compare_board_with_host, random_input_sets
+from microc.run.inputs import draw_input_sets
+from microc.run.verification import compare_board_with_host
 from microc.target import target_for
 from microc.tir.analysis.size_forms import evaluate_at_sizes
 from tests.device.smoke import needs
@@ -443,7 +444,9 @@ def test_on_a_board(tmp_path: Path) -> None:
     board_project.build_project(project)
     library = board_project.build_host_library(project)
     with microc.Device(project) as device:
-        layers, difference = compare_board_with_host(device, library, random_input_sets(device, 3))
+        layers, difference = compare_board_with_host(
+            device, library, draw_input_sets(device.project.manifest, device.inputs, 3)
+        )
         assert difference is None and layers
         short = GENERATOR.standard_normal((1, 3, 4)).astype(np.float32)
         np.testing.assert_allclose(np.asarray(device.run(short)), np.asarray(library(short)), rtol=1e-5, atol=1e-6)

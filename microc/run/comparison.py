@@ -1,4 +1,4 @@
-"""Compare the tensors of a compiled network with those of its framework, by output and by layer."""
+"""Compare engines that run the same network: by output and by layer, or by the bits of single tensors."""
 
 from __future__ import annotations
 
@@ -16,8 +16,70 @@ from microc.base.immutable import frozen
 from microc.codegen.render import html_table
 from microc.compiler.interaction import Progress
 from microc.errors import UsageError, VerificationError
-from microc.run.desktop.library import Library
-from microc.run.reference.frameworks import FrameworkAnswer, FrameworkRejectsInputs, Reference
+from microc.run.engine import Answer, Engine, NetworkEngine, Tap
+
+# ---- Differences of two arrays, by element. All comparisons count these.
+
+
+@frozen
+class Differences:
+    """Differences of two arrays of one shape, by element.
+
+    ``distance``: absolute difference (float64); 0 if one of two elements is not finite. ``mismatch``: mask (bool) of
+    pairs with an element that is not finite, unless both are NaN or the same infinity."""
+
+    distance: Array
+    mismatch: Array
+
+    def beyond(self, bound: float) -> Array:
+        """Return a mask of the elements that mismatch, or whose distance exceeds ``bound``."""
+        return np.asarray(self.mismatch | (self.distance > bound))
+
+
+def measure_differences(ours: Array, theirs: Array, is_float: bool) -> Differences:
+    """Measure the differences of two arrays by element.
+
+    ``is_float``: compare as float64; else as integers, which are subtracted exactly whatever their widths."""
+    if not is_float:
+        a, b = (x.astype(object if x.dtype.kind == "u" and x.itemsize == 8 else np.int64) for x in (ours, theirs))
+        return Differences(np.abs((a - b).astype(np.float64)), np.zeros(ours.shape, bool))
+    a, b = ours.astype(np.float64), theirs.astype(np.float64)
+    finite = np.isfinite(a) & np.isfinite(b)
+    with np.errstate(invalid="ignore"):
+        distance = np.where(finite, np.abs(a - b), 0.0)
+    return Differences(distance, ~finite & ~((a == b) | (np.isnan(a) & np.isnan(b))))
+
+
+def largest_finite_magnitude(array: Array) -> float:
+    """Return the largest finite magnitude of an array; 0 if it has none."""
+    if array.dtype.kind in "biu":
+        return float(max((abs(int(array.max())), abs(int(array.min()))), default=0)) if array.size else 0.0
+    wide = np.abs(array.astype(np.float64))
+    return float(wide[np.isfinite(wide)].max(initial=0.0))
+
+
+@frozen
+class BitComparison:
+    """Comparison of the bits of two arrays. ``wrong``: mask of the elements beyond the tolerance, in the arrays' shape;
+    ``error``: the largest difference within the tolerance."""
+
+    wrong: Array
+    error: float
+
+
+def compare_bits(ours: Array, theirs: Array, tolerance: float) -> BitComparison:
+    """Compare two arrays of one shape and dtype bit by bit.
+
+    ``tolerance``: tolerance of floats, relative to the largest magnitude of ``theirs``; with 0 their bits must be
+    equal. NaN equals NaN of the same bits, or any NaN if there is a tolerance."""
+    a, b = (np.ascontiguousarray(x).reshape(-1).view(np.uint8).reshape(x.size, x.itemsize) for x in (ours, theirs))
+    differs = (a != b).any(axis=1).reshape(ours.shape)
+    if not tolerance or ours.dtype.kind != "f" or not differs.any():
+        return BitComparison(differs, 0.0)
+    differences = measure_differences(ours, theirs, is_float=True)
+    wrong = differs & differences.beyond(tolerance * largest_finite_magnitude(theirs))
+    return BitComparison(wrong, float(differences.distance[differs & ~wrong].max(initial=0.0)))
+
 
 # ---- Difference of two tensors, over all samples of a comparison.
 
@@ -102,26 +164,22 @@ class DifferenceTally:
         elements = differing = wrong = undecided_count = rows = same_count = 0
         largest = dot = our_square = their_square = 0.0
         magnitude = max(
-            (_largest_finite_magnitude(framework_array) for _, framework_array, _ in self.pairs), default=0.0
+            (largest_finite_magnitude(framework_array) for _, framework_array, _ in self.pairs), default=0.0
         )
         bound = self.tolerance * magnitude if is_float else self.tolerance
         for network_array, framework_array, undecided in self.pairs:
-            a, b = (
-                x.astype(np.float64)
-                if is_float
-                else x.astype(object if x.dtype.kind == "u" and x.itemsize == 8 else np.int64)
-                for x in (network_array, framework_array)
-            )
-            distance, is_special = _differences_and_mismatches(a, b)
-            beyond = is_special | (distance > bound)
+            differences = measure_differences(network_array, framework_array, is_float)
+            beyond = differences.beyond(bound)
             is_undecided = np.zeros(beyond.shape, bool) if undecided is None else undecided.reshape(beyond.shape)
-            elements, differing = elements + a.size, differing + int(np.count_nonzero(is_special | (distance != 0)))
-            wrong, undecided_count = (
-                wrong + int(np.count_nonzero(beyond & ~is_undecided)),
-                undecided_count + int(np.count_nonzero(beyond & is_undecided)),
+            elements += network_array.size
+            differing += int(np.count_nonzero(differences.beyond(0.0)))
+            wrong += int(np.count_nonzero(beyond & ~is_undecided))
+            undecided_count += int(np.count_nonzero(beyond & is_undecided))
+            largest = max(largest, float(differences.distance.max(initial=0.0)))
+            x, y = (
+                np.nan_to_num(array.astype(np.float64).reshape(-1), posinf=0.0, neginf=0.0)
+                for array in (network_array, framework_array)
             )
-            largest = max(largest, float(distance.max(initial=0.0)))
-            x, y = (np.nan_to_num(v.astype(np.float64).reshape(-1), posinf=0.0, neginf=0.0) for v in (a, b))
             dot, our_square, their_square = dot + float(x @ y), our_square + float(x @ x), their_square + float(y @ y)
             if network_array.ndim and network_array.shape[-1] > 1:
                 tops = [v.reshape(-1, network_array.shape[-1]).argmax(axis=1) for v in (network_array, framework_array)]
@@ -144,29 +202,7 @@ class DifferenceTally:
         )
 
 
-def _largest_finite_magnitude(array: Array) -> float:
-    """Return the largest finite magnitude of an array; 0 if it has none."""
-    if array.dtype.kind in "biu":
-        return float(max((abs(int(array.max())), abs(int(array.min()))), default=0)) if array.size else 0.0
-    wide = np.abs(array.astype(np.float64))
-    return float(wide[np.isfinite(wide)].max(initial=0.0))
-
-
-def _differences_and_mismatches(network_array: Array, framework_array: Array) -> tuple[Array, Array]:
-    """Return the absolute differences of two arrays by element, and a mask of mismatches with NaN or infinities.
-
-    If one of two elements is not finite, their difference is 0, and the mask is True unless both are NaN or the same
-    infinity."""
-    if network_array.dtype.kind != "f":
-        return np.abs((network_array - framework_array).astype(np.float64)), np.zeros(network_array.shape, bool)
-    finite = np.isfinite(network_array) & np.isfinite(framework_array)
-    with np.errstate(invalid="ignore"):
-        distance = np.where(finite, np.abs(network_array - framework_array), 0.0)
-    is_same = (network_array == framework_array) | (np.isnan(network_array) & np.isnan(framework_array))
-    return distance, ~finite & ~is_same
-
-
-# ---- Comparison of network and framework on the same inputs.
+# ---- Comparison of a network with a reference on the same inputs.
 
 _PERMUTED_SUFFIXES = (".moved", ".nhwc")
 """Suffixes of names of values whose axes the compiler has permuted."""
@@ -233,8 +269,8 @@ class Comparison:
 
 
 def compare_with_reference(
-    library: Library,
-    reference: Reference,
+    network: NetworkEngine,
+    reference: Engine,
     inputs: Sequence[Sequence[Array]],
     *,
     tolerance: float | None = None,
@@ -245,20 +281,20 @@ def compare_with_reference(
     network_names: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Run a compiled network and its framework on sets of inputs, and compare their tensors.
+    """Run a network and a reference on sets of inputs, and compare their tensors.
 
     ``inputs``: for each set the arrays in the order of the network's inputs. State is reset once and continues from set
     to set. ``tolerance``: tolerance of floats, relative to the largest magnitude of a tensor; None for the values in
     :data:`TOLERANCES`. ``quanta``: tolerance of integers in quantisation steps. ``word_quanta``: lower bound of the
     tolerance of 16-bit integers, in quantisation steps. ``output_names``: names in the model of the network's outputs,
-    if the network was cut out of the model. ``layers``: compare layers, too. ``network_names``: maps the framework's
+    if the network was cut out of the model. ``layers``: compare layers, too. ``network_names``: maps the reference's
     names of values to the network's; None: they are the same.
 
-    Raises UsageError if the framework rejects the inputs, or has no value with a name of ``output_names``."""
-    library.reset()
+    Raises InputsRejected if the reference rejects the inputs, UsageError if it has no value with a name of
+    ``output_names``, VerificationError if the numbers of elements of an output differ."""
+    network.reset()
     reference.reset()
-    kernels = library.manifest["kernels"] if layers else []
-    tallies: dict[str, DifferenceTally] = {}
+    taps: dict[str, DifferenceTally] = {}
 
     def create_tally(tensor: Mapping[str, Any], layer: str = "", op: str = "") -> DifferenceTally:
         dtype = tensor["dtype"]
@@ -268,32 +304,24 @@ def compare_with_reference(
             bound = max(quanta, word_quanta) if dtype in WORDS else quanta
         return DifferenceTally(tensor["label"] or tensor["name"], dtype, bound, layer, op)
 
-    outputs = [create_tally(tensor) for tensor in library.outputs]
+    outputs = [create_tally(tensor) for tensor in network.outputs]
     output_count = 0
     for number, arrays in enumerate(inputs):
         if progress is not None:
             progress(f"sample {number + 1}: {reference.name}", number, len(inputs))
-        answer = _run_reference(reference, arrays)
-        tensors = (
-            answer.tensors
-            if network_names is None
-            else {network_names[n]: t for n, t in answer.tensors.items() if n in network_names}
-        )
-        for position, array in enumerate(arrays):
-            library.set_input(position, array)
+        answer = reference.infer(arrays, taps=layers or bool(output_names))
+        ours = network.infer(arrays, taps=layers)
         if layers:
-            for k, kernel in enumerate(kernels):
-                library.run_kernel(k)
-                _tally_kernel_outputs(library, kernel, tensors, tallies, create_tally)
-        else:
-            library.run()
-        framework_outputs = _select_framework_outputs(answer, output_names, len(outputs))
-        output_count = len(framework_outputs)
-        for k, (tally, array) in enumerate(zip(outputs, framework_outputs, strict=False)):
-            network_array = library.get_output(k)
+            tensors = answer.tensors
+            if network_names is not None:
+                tensors = {network_names[n]: x for n, x in tensors.items() if n in network_names}
+            _tally_taps(network.taps, ours.tensors, tensors, taps, create_tally)
+        reference_outputs = _select_reference_outputs(answer, output_names, len(outputs))
+        output_count = len(reference_outputs)
+        for k, (tally, array, network_array) in enumerate(zip(outputs, reference_outputs, ours.outputs, strict=False)):
             tally.add(
                 network_array,
-                _reshape_framework_output(array, network_array, tally.tensor, reference),
+                _reshape_reference_output(array, network_array, tally.tensor, reference),
                 answer.undecided.get(k) if not output_names else None,
             )
     return Comparison(
@@ -301,25 +329,12 @@ def compare_with_reference(
         reference.version,
         len(inputs),
         tuple(tally.agreement() for tally in outputs[:output_count]),
-        tuple(tally.agreement() for tally in tallies.values()),
+        tuple(tally.agreement() for tally in taps.values()),
         tuple(tally.tensor for tally in outputs[output_count:]),
     )
 
 
-def _run_reference(reference: Reference, arrays: Sequence[Array]) -> FrameworkAnswer:
-    """Run the framework; raise UsageError if it rejects the inputs."""
-    try:
-        return reference.run(arrays)
-    except FrameworkRejectsInputs as error:
-        raise UsageError(
-            f"{reference.name} rejects the inputs: {error}",
-            hint="give inputs that it accepts: --data or --input",
-        ) from error
-
-
-def _select_framework_outputs(
-    answer: FrameworkAnswer, output_names: Sequence[str], output_count: int
-) -> Sequence[Array]:
+def _select_reference_outputs(answer: Answer, output_names: Sequence[str], output_count: int) -> Sequence[Array]:
     """Return the framework's values for the network's outputs, in order; fewer if it returns fewer.
 
     ``output_names``: names in the model of the network's outputs, if the network was cut out of the model; else empty.
@@ -336,7 +351,7 @@ def _select_framework_outputs(
     return [answer.tensors[name] for name in output_names]
 
 
-def _reshape_framework_output(framework_array: Array, network_array: Array, name: str, reference: Reference) -> Array:
+def _reshape_reference_output(framework_array: Array, network_array: Array, name: str, reference: Engine) -> Array:
     """Reshape an output of the framework to the shape of the network's output ``name``.
 
     Raises VerificationError if their numbers of elements differ."""
@@ -347,30 +362,29 @@ def _reshape_framework_output(framework_array: Array, network_array: Array, name
     return np.asarray(framework_array).reshape(network_array.shape)
 
 
-def _tally_kernel_outputs(
-    library: Library,
-    kernel: Mapping[str, Any],
-    framework_tensors: Mapping[str, Array],
+def _tally_taps(
+    network_taps: Sequence[Tap],
+    network_tensors: Mapping[str, Array],
+    reference_tensors: Mapping[str, Array],
     tallies: dict[str, DifferenceTally],
     create_tally: Callable[[Mapping[str, Any], str, str], DifferenceTally],
 ) -> None:
-    """Add a kernel's outputs to the tallies, if the framework has tensors of the same names.
+    """Add the results of kernels to the tallies, if the reference has tensors of the same names.
 
-    ``tallies``: tallies by the C name of the output; missing tallies are added. Call it right after the kernel, before
-    a later kernel reuses the memory of its outputs."""
-    tensors_by_name = {tensor["name"]: tensor for tensor in library.manifest["tensors"]}
-    for name in kernel["outputs"]:
-        tensor = tensors_by_name[name]
-        label, is_permuted = _strip_permutation_suffixes(tensor["label"])
-        framework_array = framework_tensors.get(label)
-        if framework_array is None:
+    ``network_tensors``: results of kernels by their C names. ``reference_tensors``: tensors by their names in the
+    model. ``tallies``: tallies by C name; missing tallies are added."""
+    for tap in network_taps:
+        name = tap.tensor["name"]
+        label, is_permuted = _strip_permutation_suffixes(tap.tensor["label"])
+        reference_array = reference_tensors.get(label)
+        if reference_array is None:
             continue
-        network_array = library.tensor(name)
-        permuted = _permute_to_kernel_shape(framework_array, network_array, is_permuted)
+        network_array = network_tensors[name]
+        permuted = _permute_to_kernel_shape(reference_array, network_array, is_permuted)
         if permuted is None or (permuted.dtype.kind == "f") != (network_array.dtype.kind not in "biu"):
             continue
         if name not in tallies:
-            tallies[name] = create_tally({**tensor, "label": label}, kernel["layer"], kernel["op"])
+            tallies[name] = create_tally({**tap.tensor, "label": label}, tap.layer, tap.op)
         tallies[name].add(network_array, permuted)
 
 
