@@ -19,6 +19,8 @@ from microc.compiler.api import Program
 from microc.compiler.fit.footprint import compute_and_check_footprint
 from microc.compiler.single_function import compile_function, verify_function
 from microc.compiler.sizes.open_functions import compile_sized_function, make_specialiser
+from microc.compiler.tuned.function_task import choose_measured_schedule
+from microc.compiler.tuned.records import open_records
 from microc.device.boards import load_board
 from microc.device.toolchain import NATIVE, PORTABLE, flags_if_machine_available, parse_library_target
 from microc.errors import ScheduleError, UsageError
@@ -138,7 +140,7 @@ def build(
                 "whose kernels have fixed sizes and no threads",
                 hint="leave out bounds and threads",
             )
-        return OpenCLFunction(_as_schedule(what), constants or {})
+        return OpenCLFunction(as_schedule(what), constants or {})
     count = option_values.validated_thread_count("threads", threads)
     if count > 1 and (bounds or board is not None):
         raise UsageError(
@@ -156,13 +158,17 @@ def build(
     return program
 
 
-def default_schedule(func: ir.PrimFunc, target: str = "host", *, optimize: str = "speed") -> Schedule:
-    """Schedule ``func`` by the compiler's rules, and return the schedule that is best by the cost model.
+def default_schedule(
+    func: ir.PrimFunc, target: str = "host", *, optimize: str = "speed", tuned: str | Path | None = None
+) -> Schedule:
+    """Schedule ``func`` by the compiler's rules, and return the schedule that is best by the cost model or, with
+    ``tuned``, by measurements.
 
     ``func`` belongs to no operator of a network. Blocks that have the names of blocks of operators (``acc``: the
     reduction, ``out``: its elementwise epilogue, ``patch``: im2col rows) are scheduled like those. ``target``: a core.
-    ``optimize``: the goal, ``speed`` or ``size``. Raises UsageError for an unknown core or goal, and ProgramError for
-    an invalid function.
+    ``optimize``: the goal, ``speed`` or ``size``. ``tuned``: a file of records that :func:`microc.tune` wrote for this
+    function; without records of the core, the rules decide. Raises UsageError for an unknown core or goal or a missing
+    file, and ProgramError for an invalid function.
     """
     verify_function(func)
     core = _function_target(target)
@@ -171,11 +177,21 @@ def default_schedule(func: ir.PrimFunc, target: str = "host", *, optimize: str =
             f"optimize: got {optimize!r}, expected the optimisation goal of a single function",
             hint="choose one of: " + ", ".join(_GOALS),
         )
+    goal = _GOALS[optimize]
+    if tuned is not None:
+        measured = choose_measured_schedule(func, core, goal, open_records(validation.as_path("tuned", tuned)))
+        if measured is not None:
+            return measured
+    return schedule_by_rules(func, core, goal)
+
+
+def schedule_by_rules(func: ir.PrimFunc, core: Target, goal: Goal) -> Schedule:
+    """Return the schedule of a function of the user that is best by the cost model, for the goal speed or size."""
     schedules = [schedule_as_written(func, core)]
     for op in _OPERATORS:
         with suppress(ScheduleError):  # raised by rules that expect blocks with other names
-            schedules += candidate_schedules(func, op, core, _GOALS[optimize])
-    return choose_schedule(schedules, core, _GOALS[optimize]).schedule
+            schedules += candidate_schedules(func, op, core, goal)
+    return choose_schedule(schedules, core, goal).schedule
 
 
 def _function_target(target: str) -> Target:
@@ -191,7 +207,7 @@ def _compile_to_module(
     """Compile a function or schedule to a planned module. If ``bounds`` are given, the module works for all sizes
     within them."""
     if not bounds:
-        return compile_function(_as_schedule(function), target, constants, threads)
+        return compile_function(as_schedule(function), target, constants, threads)
     if not isinstance(function, ir.PrimFunc) and not callable(function):
         raise UsageError(
             f"bounds: got a function of type {type(function).__name__}, which has no dynamic sizes",
@@ -199,10 +215,10 @@ def _compile_to_module(
         )
     checked = validation.as_mapping_by_name("bound", bounds, option_values.validated_bound, default_key="")
     make = make_specialiser(function, checked)
-    return compile_sized_function(lambda at: _as_schedule(make(at)), checked, target, constants)
+    return compile_sized_function(lambda at: as_schedule(make(at)), checked, target, constants)
 
 
-def _as_schedule(function: object) -> Schedule:
+def as_schedule(function: object) -> Schedule:
     """Convert a PrimFunc to a schedule without steps, or return a schedule. Both get a name for reports.
 
     Raises UsageError for any other value.
@@ -219,4 +235,4 @@ def _as_schedule(function: object) -> Schedule:
 
 def _function_name(function: Function) -> str:
     """Return the name of a function, or of the function of a schedule."""
-    return _as_schedule(function).func.name
+    return as_schedule(function).func.name

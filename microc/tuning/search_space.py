@@ -6,6 +6,7 @@ import itertools
 import random
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import cached_property, partial
 from math import inf
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 
 from microc.compiler.lowering.kernel_selection import replay_on_group
 from microc.compiler.tuned.records import UNTUNED, Record, Task
-from microc.errors import MicrocError, UsageError
+from microc.errors import MicrocError, ScheduleError, UsageError
 from microc.module import ExternalBody
 from microc.ops.lowering import Param
 from microc.schedule.choose import Choice, constant_bytes
@@ -149,8 +150,12 @@ class Space:
         group, target = self.task.lowered[algorithm_index], self.task.target
         start = canonicalise_for_target(group.func, target)
         matching = [rule for rule in OURS if rule.applies_to(start, target)]
-        fewest = {rule.name: _fewest_instructions(rule, start, target) for rule in matching}
+        fewest: dict[str, float] = {}
         for rule in matching:
+            # A function of the user may have other blocks than the rule expects; for kernels of networks no rule fails.
+            with suppress(ScheduleError):
+                fewest[rule.name] = _fewest_instructions(rule, start, target)
+        for rule in [rule for rule in matching if rule.name in fewest]:
             is_slow = PROMISING_RATIO * min(fewest.values()) < fewest[rule.name] < inf
             choices = rule.compared_decisions if is_slow else rule.searched_decisions
             for decisions in choices(start, target, SPEED):

@@ -16,7 +16,8 @@ from microc.compiler.options import Options, make_options
 from microc.compiler.tuned.measured_choice import compute_network_key, find_network_measurements
 from microc.compiler.tuned.measured_regions import RegionTask
 from microc.compiler.tuned.optimisation_plan import build_plan
-from microc.compiler.tuned.records import Database, Task, list_tuning_tasks, open_records
+from microc.compiler.tuned.records import Database, Task, open_records
+from microc.compiler.user_functions import Named
 from microc.errors import UsageError
 from microc.target import Board
 from microc.tuning.candidate_image import RegionSpace
@@ -33,11 +34,11 @@ from microc.tuning.tuner import (
     TuningEvent,
     compile_for_tuning,
     find_board_and_core,
+    is_function,
     list_regions_for_external_code,
     parse_options_and_list_tasks,
     reject_undecided_code,
     select_layers,
-    without_optional_external_code,
 )
 from microc.tuning.whole_network import NetworkSearch
 
@@ -133,16 +134,21 @@ def tune(
     layers: Iterable[str] = (),
     runner: Meter | None = None,
     callback: Callable[[TuningEvent], None] | None = None,
+    constants: Named = None,
     **options: Unpack[CompileOptions],
 ) -> Tuning:
-    """Measure schedules of a network's kernels, and store the results as tuning records.
+    """Measure schedules of a network's kernels, or of a function, and store the results as tuning records.
 
     ``records``: a file, to which records are appended, or a database. A compilation with ``tuned=FILE`` uses the
-    records.
+    records; :func:`microc.default_schedule` with ``tuned=FILE`` those of a function.
 
     What is tuned:
 
-    - ``model`` and ``options``: as for :func:`microc.compile`.
+    - ``model`` and ``options``: as for :func:`microc.compile`. Rules and operators of your own come by the options
+      ``schedules`` and ``plugins``.
+    - ``model`` may also be a PrimFunc, or a Schedule, which is then the default to compare with. ``constants``: the data
+      of its constant parameters by name, as for :func:`microc.build`. Of the options, only ``schedules`` and
+      ``plugins`` are possible. Inputs are random, so they must not be used as indices.
     - ``layers``: tune only layers whose name contains one of these strings.
     - With the option ``external`` and ``external_choice="cost"``, every region that a backend can compute is measured
       with the backend's code and with microc's code. The kernels are then those of the network in microc's code alone.
@@ -178,12 +184,12 @@ def tune(
     validation.as_function_or_none("callback", callback)
     board_, core = find_board_and_core(target, board)
     begin = monotonic()
-    resolved, all_tasks = parse_options_and_list_tasks(model, core, board_, options)
+    resolved, all_tasks = parse_options_and_list_tasks(model, core, board_, options, constants)
     compile_seconds, limit = monotonic() - begin, seconds or float("inf")
     regions = list_regions_for_external_code(model, core, resolved)
     key = compute_network_key(all_tasks, resolved.threads)
     # The network as a whole is timed only on this computer, and only if there are no regions whose code is not decided yet.
-    measures_network = trials > 0 and board_ is None and runner is None and not regions
+    measures_network = trials > 0 and board_ is None and runner is None and not regions and not is_function(model)
     tasks, regions = select_layers(all_tasks, regions, tuple(layers))
     load = validation.as_boolean("load", load)
     if regions and (fleet or load):
@@ -192,6 +198,10 @@ def tune(
             hint="leave out external, or name only the board and its ports",
         )
     if fleet:
+        if is_function(model):
+            raise UsageError(
+                "fleet: a fleet measures networks; got a function", hint="leave out fleet, or give a network"
+            )
         runner = _make_meter_of_fleet(
             validation.as_text("a fleet", fleet), board_, bool(any(ports) or jobs > 1 or load), resolved
         )
@@ -282,18 +292,17 @@ def make_tuning_plan(
 
 @registers_plugins
 def describe_search_spaces(
-    model: Any, target: str = "", *, board: str | Path | Board | None = None, **options: Any
+    model: Any, target: str = "", *, board: str | Path | Board | None = None, constants: Named = None, **options: Any
 ) -> list[Mapping[str, Any]]:
-    """Return a description of the search space of each kernel of a network: its layers, its number of points, and every
-    decision with its values. Nothing is measured.
+    """Return a description of the search space of each kernel of a network, or of a function: its layers, its number of
+    points, and every decision with its values. Nothing is measured.
 
     With the option ``external``, the regions that external code can compute are included. Their only decision is
     ``code``.
     """
-    chosen = make_options(**options)
     board_, core = find_board_and_core(target, board)
-    compiled_network = compile_for_tuning(model, core, without_optional_external_code(chosen), board_)
-    tasks = (*list_tuning_tasks(compiled_network), *list_regions_for_external_code(model, core, chosen))
+    chosen, kernels = parse_options_and_list_tasks(model, core, board_, options, constants)
+    tasks = (*kernels, *list_regions_for_external_code(model, core, chosen))
     return [
         {
             "layers": list(task.layers),

@@ -19,14 +19,19 @@ from microc.compiler.lowering.kernel_builder import CompiledNetwork
 from microc.compiler.model import resolve_model
 from microc.compiler.options import Options, make_options
 from microc.compiler.pipeline import compile_network, list_external_regions
+from microc.compiler.single_function import verify_function
+from microc.compiler.tuned.function_task import make_function_task
 from microc.compiler.tuned.measured_choice import NetworkMeasurements
 from microc.compiler.tuned.measured_regions import OURS, RegionTask, RegionVerdict, judge_region
 from microc.compiler.tuned.records import OK, UNTUNED, Database, Record, Task, list_tuning_tasks
+from microc.compiler.user_functions import Named, as_schedule, schedule_by_rules
 from microc.device.board_info import make_printable
 from microc.device.boards import load_board
 from microc.device.toolchain import native_core
 from microc.errors import UsageError
+from microc.schedule.schedule import Schedule
 from microc.target import SIZE, SPEED, Board, Target, target_for
+from microc.tir import ir
 from microc.tuning.candidate_image import RegionSearch
 from microc.tuning.runner import MeasuredResult, Meter, is_external_code
 from microc.tuning.search_policies import SEARCHES, RankingModel
@@ -60,13 +65,22 @@ def compile_for_tuning(model: Any, target: Target, options: Options, board: Boar
 
 
 def parse_options_and_list_tasks(
-    model: Any, target: Target, board: Board | None, options: Mapping[str, Any]
+    model: Any, target: Target, board: Board | None, options: Mapping[str, Any], constants: Named = None
 ) -> tuple[Options, tuple[Task, ...]]:
-    """Return the parsed options, and the kernels of a network as tuning tasks.
+    """Return the parsed options, and the kernels of a network as tuning tasks. ``constants``: data of a function's
+    constants by name.
 
-    The network is compiled without external code, unless the user requests external code for all supported regions.
+    The network is compiled without external code, unless the user requests external code for all supported regions. A
+    function of the user is a single kernel.
     """
     chosen = make_options(**options)
+    if is_function(model):
+        return chosen, (_make_task_of_function(model, target, options, constants),)
+    if constants is not None:
+        raise UsageError(
+            f"constants: got constants with a model of type {type(model).__name__}, expected a PrimFunc or a Schedule",
+            hint="leave them out: a network has its own",
+        )
     compiled_network = compile_for_tuning(model, target, without_optional_external_code(chosen), board)
     return chosen, list_tuning_tasks(
         compiled_network,
@@ -78,6 +92,27 @@ def parse_options_and_list_tasks(
             SIZE,
         ),
     )
+
+
+def is_function(model: Any) -> bool:
+    """Test whether what is tuned is a function of the user: a PrimFunc or a schedule."""
+    return isinstance(model, (ir.PrimFunc, Schedule))
+
+
+def _make_task_of_function(
+    function: ir.PrimFunc | Schedule, target: Target, options: Mapping[str, Any], constants: Named
+) -> Task:
+    """Return the tuning task of a function of the user. Raises UsageError for options of networks."""
+    network_options = [name for name in options if name not in ("plugins", "schedules")]
+    if network_options:
+        raise UsageError(
+            f"{network_options[0]}: a function has none of the options of networks, expected plugins or schedules",
+            hint=f"leave out {network_options[0]}",
+        )
+    schedule = as_schedule(function)
+    verify_function(schedule.start)
+    choices = {goal: schedule_by_rules(schedule.start, target, goal) for goal in (SPEED, SIZE)}
+    return make_function_task(schedule, target, constants or {}, choices)
 
 
 def is_code_chosen_by_measurements(options: Options) -> bool:

@@ -162,7 +162,7 @@ def _find_comparable_schedules(
     """
     schedules = {}
     for task in tasks:
-        records = _select_comparable_records(
+        records = select_comparable_records(
             [r for r in database.records_of(task.key) if r.status == OK and r.cpu == task.target.cpu], board
         )
         default = find_default_record(task, records)
@@ -307,7 +307,7 @@ def _remove_dominated_options(options: Sequence[LayerOption]) -> list[LayerOptio
     return [options[point.picks[0]] for point in pareto_front([options])]
 
 
-def _select_comparable_records(records: Sequence[Record], board: str) -> list[Record]:
+def select_comparable_records(records: Sequence[Record], board: str) -> list[Record]:
     """Return records that can be compared: those of one board, unit of time and toolchain, and only the newest of each
     schedule.
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, Self
 
 from microc import __version__
+from microc.base.dtypes import Array
 from microc.base.file_access import open_regular_file
 from microc.base.immutable import frozen
 from microc.codegen.output_files import replace_atomically
@@ -33,6 +34,7 @@ from microc.isa import FAMILIES
 from microc.ops import registry
 from microc.ops.external_region import EXTERNAL
 from microc.ops.lowering import LoweredGroup
+from microc.ops.meaning import evaluate
 from microc.schedule.choose import Choice
 from microc.schedule.primitives.tree import Step, parse_step
 from microc.target import Goal, Target
@@ -101,6 +103,10 @@ class Task:
         """C compiler options that may be tried for the kernel. There are none inside of control flow, because options
         apply to a whole C function."""
         return () if self.inside else FAMILIES[self.target.isa].flags
+
+    def compute_outputs(self, arrays: Sequence[Array]) -> list[Array]:
+        """Compute the correct outputs of the kernel in numpy, from inputs in the order of the graph."""
+        return evaluate(self.graph, dict(zip(self.graph.inputs, arrays, strict=True)))[0]
 
     def with_layers(self, layers: Iterable[str], runs: int, *, inside: bool) -> Self:
         """Return the task with additional layers that run the same kernel, ``runs`` times in an inference."""
