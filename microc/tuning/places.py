@@ -40,7 +40,7 @@ class MeterPool(Meter):
     def __init__(self, runners: Sequence[tuple[str, Meter]]) -> None:
         first = runners[0][1]
         for name, runner in runners:
-            if (runner.board, runner.unit, runner.toolchain) != (first.board, first.unit, first.toolchain):
+            if runner.origin != first.origin:
                 raise UsageError(
                     f"ports: {name} measures {runner.unit} of {runner.board}, expected {first.unit} of {first.board} "
                     "and the same compiler, as at the first port",

@@ -14,7 +14,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.compiler.api import Program, compile
-from microc.compiler.tuned.records import FAILED, UNBUILT, Task
+from microc.compiler.tuned.records import FAILED, UNBUILT, Origin, Task
 from microc.device.toolchain import LinkedSizes
 from microc.errors import DeviceError, FitError, ToolError
 from microc.frontend.graph_builder import GraphBuilder
@@ -83,6 +83,11 @@ class Meter(ABC):
     batch = 24
     places = 1
     lost: Sequence[str] = ()
+
+    @property
+    def origin(self) -> Origin:
+        """Origin of this meter's records."""
+        return Origin(self.board, self.unit, self.toolchain)
 
     @abstractmethod
     def measure(self, task: Task, candidates: Sequence[Candidate]) -> list[MeasuredResult]:

@@ -12,9 +12,9 @@ from functools import cached_property, partial
 from math import inf
 from typing import Any, NamedTuple
 
-from microc.compiler.lowering.kernel_selection import replay_on_group
+from microc.compiler.lowering.kernel_selection import replay_on_algorithm
 from microc.compiler.tuned.records import UNTUNED, Record, Task
-from microc.errors import MicrocError, ScheduleError, UsageError
+from microc.errors import MicrocError, ScheduleError
 from microc.module import ExternalBody
 from microc.ops.lowering import Param
 from microc.schedule.choose import Choice, constant_bytes
@@ -357,12 +357,6 @@ def replay_candidate(task: Task, point: Point, trace: Iterable[Step]) -> Candida
 
     Raises MicrocError if the steps cannot be applied to the kernel.
     """
-    number = next((n for n, name in enumerate(task.algorithms) if name == point.algorithm), None)
-    if number is None:
-        raise UsageError(
-            f"{task.name} has no algorithm {point.algorithm!r}, expected one of {', '.join(map(repr, task.algorithms))}",
-            hint="tune again: the record comes from another version of microc",
-        )
-    choice = replay_on_group(task.lowered[number], trace, point.rule)
+    number, choice = replay_on_algorithm(task.lowered, point.algorithm, trace, point.rule)
     scratch = choice.func.params[len(task.lowered[number].func.params) :]
     return Candidate(point, number, choice, 0.0, 0, constant_bytes(choice.schedule), sum(p.nbytes for p in scratch))

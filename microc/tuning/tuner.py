@@ -513,9 +513,7 @@ class Tuner:
 
     def _records_with_this_meter(self, key: str) -> list[Record]:
         """Return the records of a kernel that were measured with the current board, unit of time and compiler."""
-        runner = self.runner
-        where = (runner.board, runner.unit, runner.toolchain)
-        return [r for r in self.database.records_of(key) if (r.board, r.unit, r.toolchain) == where]
+        return list(self.database.records_of(key, self.runner.origin))
 
     def _recall_measurements(self, tuned: TunedKernel) -> None:
         """Inform the search for a kernel of the measurements of earlier runs with the same board, unit of time and
@@ -568,16 +566,14 @@ class Tuner:
 
     def _make_record(self, task: Task, result: MeasuredResult) -> Record:
         """Create the record of a measured candidate."""
-        candidate, runner = result.candidate, self.runner
+        candidate = result.candidate
         measured = 0 if is_external_code(candidate) else result.code  # the symbol of external code contains only a call
         return Record(
             key=task.key,
             op=task.op,
             layer=make_printable(task.name, LONGEST_NAME),
             cpu=task.target.cpu,
-            board=runner.board,
-            toolchain=runner.toolchain,
-            unit=runner.unit,
+            **self.runner.origin._asdict(),
             status=result.status,
             algorithm=candidate.point.algorithm,
             rule=candidate.point.rule,

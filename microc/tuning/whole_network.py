@@ -155,10 +155,9 @@ class NetworkSearch:
 
     def _find_earlier_measurements(self) -> NetworkMeasurements | None:
         """Return earlier measurements of the network on this computer with this compiler; None if there are none."""
-        meter, here = self.meter, Database()
-        where = (meter.board, meter.unit, meter.toolchain)
-        here.add(r for r in self.database.records_of(self.key) if (r.board, r.unit, r.toolchain) == where)
-        return find_network_measurements(self.key, self.target.cpu, here, meter.board)
+        here = Database()
+        here.add(self.database.records_of(self.key, self.meter.origin))
+        return find_network_measurements(self.key, self.target.cpu, here, self.meter.board)
 
     def _is_no_faster(self, compiled: CompiledNetwork, task: Task, rounds: Rounds) -> bool:
         """Test whether a kernel is not faster than with its default schedule, by the median over all rounds."""
@@ -178,9 +177,7 @@ class NetworkSearch:
             op=NETWORK,
             layer=make_printable(model_file_name(self.source), 200),
             cpu=self.target.cpu,
-            board=self.meter.board,
-            toolchain=self.meter.toolchain,
-            unit=self.meter.unit,
+            **self.meter.origin._asdict(),
             status=OK,
             algorithm=NETWORK,
             rule=f"{len(combination)} kernels tuned" if combination else "as compiled",

@@ -15,7 +15,7 @@ from microc.compiler.lowering.control_flow import LoweredControl, goal_per_itera
 from microc.compiler.lowering.kernel_selection import (
     find_node_alias,
     group_algorithms,
-    replay_on_group,
+    replay_on_algorithm,
     select_group_schedule,
     tuning_key,
     with_16_bit_constants,
@@ -208,9 +208,8 @@ class KernelBuilder:
         if not measured or (tuned := measured.get(key := tuning_key(lowered, self.target))) is None:
             return None
         try:
-            number = next(k for k, group in enumerate(lowered) if group.algorithm == tuned.algorithm)
-            choice = replay_on_group(lowered[number], tuned.trace, tuned.rule + TUNED_SUFFIX)
-        except (StopIteration, MicrocError):
+            number, choice = replay_on_algorithm(lowered, tuned.algorithm, tuned.trace, tuned.rule + TUNED_SUFFIX)
+        except MicrocError:
             # The schedule relies on bounds of constants that hold for the measured layer but not for this layer.
             return None
         self.taken.add(key)

@@ -381,6 +381,23 @@ def replay_on_group(lowered: LoweredGroup, trace: Iterable[Step], rule: str) -> 
     return lower_verified(replay_trace(lowered.func, trace).named(rule), lowered)
 
 
+def replay_on_algorithm(
+    lowered: Sequence[LoweredGroup], algorithm: str, trace: Iterable[Step], rule: str
+) -> tuple[int, Choice]:
+    """Apply the steps of a recorded schedule to the function of one algorithm, given by name; return its index in
+    ``lowered``, and the choice.
+
+    Raises MicrocError if there is no such algorithm, or the steps cannot be applied."""
+    number = next((k for k, group in enumerate(lowered) if group.algorithm == algorithm), None)
+    if number is None:
+        raise ScheduleError(
+            f"record: the kernel has no algorithm {algorithm!r}, "
+            f"expected one of {', '.join(repr(group.algorithm) for group in lowered)}",
+            hint="tune again: the record comes from another version of microc",
+        )
+    return number, replay_on_group(lowered[number], trace, rule)
+
+
 def lower_verified(schedule: Schedule, lowered: LoweredGroup) -> Choice:
     """Lower a schedule that a search or a record provides, and verify it; MicrocError if the kernel is not valid."""
     choice = Choice(schedule, lower(schedule.func))

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from microc.base.immutable import frozen
 from microc.base.knapsack import LayerOption, pareto_front
-from microc.compiler.tuned.records import NETWORK, OK, Database, Record, Task, pareto_records
+from microc.compiler.tuned.records import NETWORK, OK, Database, Origin, Record, Task, group_by_origin, pareto_records
 
 # ---- Measurements of whole networks: combinations of kernel schedules that ran together.
 #
@@ -79,19 +79,12 @@ def find_network_measurements(key: str, cpu: str, database: Database, board: str
     ``key``: the key of the network's records (:func:`compute_network_key`). ``cpu``: the name of the core. Records of
     ``board`` are preferred to those of other boards. Among other boards, the board measured last is preferred.
     """
-    groups: dict[tuple[str, str, str], dict[object, Record]] = {}
-    for record in database.records_of(key):
-        if record.cpu == cpu and record.status == OK:
-            origin = (record.board, record.unit, record.toolchain)
-            group = groups[origin] = groups.pop(
-                origin, {}
-            )  # reinserted, so that the board measured last is the last entry
-            group[frozenset(record_id_by_kernel_key(record).items())] = record
-    newest = list(reversed(groups))
-    for origin in sorted(newest, key=lambda origin: origin[0] != board):
-        untuned = groups[origin].get(frozenset())
-        if untuned is not None:
-            return NetworkMeasurements(untuned, tuple(sorted(groups[origin].values(), key=lambda record: record.ticks)))
+    known = [record for record in database.records_of(key) if record.cpu == cpu and record.status == OK]
+    for records in group_by_origin(known, board):
+        combinations = {frozenset(record_id_by_kernel_key(record).items()): record for record in records}
+        if frozenset() in combinations:
+            fastest_first = sorted(combinations.values(), key=lambda record: record.ticks)
+            return NetworkMeasurements(combinations[frozenset()], tuple(fastest_first))
     return None
 
 
@@ -313,9 +306,8 @@ def select_comparable_records(records: Sequence[Record], board: str) -> list[Rec
 
     Records of ``board`` are preferred.
     """
-    groups: dict[tuple[str, str, str], dict[object, Record]] = {}
+    groups: dict[Origin, dict[object, Record]] = {}
     for record in records:
-        group = groups.setdefault((record.board, record.unit, record.toolchain), {})
-        group[record.algorithm, record.trace] = record
-    best = max(groups, key=lambda group: (group[0] == board, len(groups[group])), default=None)
+        groups.setdefault(record.origin, {})[record.algorithm, record.trace] = record
+    best = max(groups, key=lambda origin: (origin.board == board, len(groups[origin])), default=None)
     return list(groups[best].values()) if best is not None else []

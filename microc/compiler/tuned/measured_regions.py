@@ -17,12 +17,22 @@ from microc.compiler.lowering.control_flow import LoweredControl, goal_per_itera
 from microc.compiler.lowering.kernel_builder import TUNED_SUFFIX, Tuned, TunedSchedule
 from microc.compiler.lowering.kernel_selection import (
     group_algorithms,
-    replay_on_group,
+    replay_on_algorithm,
     select_group_schedule,
     tuning_key,
     with_16_bit_constants,
 )
-from microc.compiler.tuned.records import NAME, OK, UNBUILT, WRONG, Database, Record, Task
+from microc.compiler.tuned.records import (
+    NAME,
+    OK,
+    UNBUILT,
+    WRONG,
+    Database,
+    Record,
+    Task,
+    group_by_origin,
+    make_part_graph,
+)
 from microc.errors import MicrocError, ScheduleError
 from microc.external.partition import ClaimedRegion
 from microc.graph.ir import Graph, Node
@@ -126,11 +136,8 @@ def make_region_task(
     ``goals``: the goal of the network, and other goals with the same compiler options.
     """
     target, layers = claimed_region.region.target, "+".join(inner.op for inner in claimed_region.region.graph.nodes)
-    named = {name for name in (*node.inputs, *node.outputs) if name}
-    types = {name: graph.types[name] for name in graph.types if name in named}
-    consts = {name: graph.consts[name] for name in graph.consts if name in named}
-    inputs = tuple(dict.fromkeys(name for name in node.inputs if name and name not in consts))
-    part = Graph("region", inputs, node.outputs, (node,), types, consts)
+    inputs = tuple(dict.fromkeys(name for name in node.inputs if name and name not in graph.consts))
+    part = make_part_graph("region", graph, (node,), inputs, node.outputs)
     ours = tuple(build_own_code(part, node, target, goal) for goal in goals)
     return RegionTask(
         part, (str(claimed_region.region.root.loc),), layers, target, 1, (), (), claimed_region, open_sources, ours
@@ -192,7 +199,7 @@ def best_own_code(task: RegionTask, records: Callable[[str], Sequence[Record]]) 
         flash = float("inf") if ours.goal.price == 0 else default_record.flash
         best = min((r for r in good if r.flash <= flash), key=lambda record: record.ticks)
         if best.ticks < default_record.ticks:
-            faster[key] = TunedSchedule(best.algorithm, best.rule, best.trace)
+            faster[key] = best.schedule
     return build_own_code(task.graph, task.graph.nodes[0], task.target, ours.goal, faster) if faster else ours
 
 
@@ -228,18 +235,9 @@ def _build_region_function(
     return OwnCode(goal, control, tuple(steps), " | ".join(rules), constants, kernels)
 
 
-def _replay_measured_schedule(lowered: Sequence[LoweredGroup], tuned_schedule: TunedSchedule) -> tuple[int, Choice]:
-    """Apply a measured schedule to a kernel; return the index of its algorithm in ``lowered``, and the choice.
-
-    Raises MicrocError if the schedule can no longer be applied.
-    """
-    number = next((k for k, group in enumerate(lowered) if group.algorithm == tuned_schedule.algorithm), None)
-    if number is None:
-        raise ScheduleError(
-            f"record: the kernel has no algorithm {tuned_schedule.algorithm!r}, "
-            f"expected one of {', '.join(repr(group.algorithm) for group in lowered)}"
-        )
-    return number, replay_on_group(lowered[number], tuned_schedule.trace, tuned_schedule.rule + TUNED_SUFFIX)
+def _replay_measured_schedule(lowered: Sequence[LoweredGroup], schedule: TunedSchedule) -> tuple[int, Choice]:
+    """Apply a measured schedule to a kernel; MicrocError if it can no longer be applied."""
+    return replay_on_algorithm(lowered, schedule.algorithm, schedule.trace, schedule.rule + TUNED_SUFFIX)
 
 
 def _list_schedules_in_trace(trace: Sequence[Step]) -> Iterator[TunedSchedule]:
@@ -299,18 +297,8 @@ def judge_region(task: RegionTask, database: Database, board: str) -> RegionVerd
       applicable and, unless the goal is speed, must not need more flash.
     - The backend's code must have been built from the current sources of its library.
     """
-    groups: dict[tuple[str, str, str], list[Record]] = {}
-    for record in database.records_of(task.key):
-        if record.cpu == task.target.cpu:
-            origin = (record.board, record.unit, record.toolchain)
-            groups[origin] = [
-                *groups.pop(origin, ()),
-                record,
-            ]  # reinserted, so that the board measured last is the last entry
-    newest = list(reversed(groups))
-    verdicts = [
-        _judge_records(task, groups[origin]) for origin in sorted(newest, key=lambda origin: origin[0] != board)
-    ]
+    known = [record for record in database.records_of(task.key) if record.cpu == task.target.cpu]
+    verdicts = [_judge_records(task, records) for records in group_by_origin(known, board)]
     return next((verdict for verdict in verdicts if verdict.is_decisive), verdicts[0] if verdicts else RegionVerdict())
 
 

@@ -11,7 +11,7 @@ from microc.base.file_access import read_bytes
 from microc.codegen.output_files import replace_atomically
 from microc.compiler.fit.budget import workspace_limits
 from microc.compiler.lowering.kernel_builder import TUNED_SUFFIX, CompiledNetwork, TunedSchedule
-from microc.compiler.lowering.kernel_selection import replay_on_group
+from microc.compiler.lowering.kernel_selection import replay_on_algorithm, replay_on_group
 from microc.compiler.options import Options
 from microc.compiler.tuned.measured_choice import (
     KernelChoice,
@@ -124,10 +124,7 @@ def _find_used_record(task: Task, compiled: CompiledNetwork, default: Record, da
     taken = compiled.kernel_builder.configuration.tuned.get(task.key)
     if taken is None:
         return None
-    origin = default.board, default.unit, default.toolchain
-    comparable = [
-        r for r in database.records_of(task.key) if r.status == OK and (r.board, r.unit, r.toolchain) == origin
-    ]
+    comparable = [r for r in database.records_of(task.key, default.origin) if r.status == OK]
     return next((r for r in reversed(comparable) if (r.algorithm, r.trace) == (taken.algorithm, taken.trace)), None)
 
 
@@ -369,7 +366,7 @@ def choose_tuned_schedules(
     if pairs is None:
         apart = choose_independently(compiled, tasks, database, board, workspace_limit)
         pairs = [(each.task, each.record) for each in apart if each.record is not None]
-    return {task.key: TunedSchedule(record.algorithm, record.rule, record.trace) for task, record in pairs}
+    return {task.key: record.schedule for task, record in pairs}
 
 
 def choose_independently(
@@ -441,11 +438,8 @@ def _is_workspace_within_limit(task: Task, record: Record, workspace_bytes: Mapp
 
 def _can_replay(task: Task, record: Record) -> bool:
     """Test whether the schedule of a record can still be applied. The compiler may be newer than the record."""
-    group = next((each for each in task.lowered if each.algorithm == record.algorithm), None)
-    if group is None:
-        return False
     try:
-        replay_on_group(group, record.trace, record.rule)
+        replay_on_algorithm(task.lowered, record.algorithm, record.trace, record.rule)
     except MicrocError:
         return False
     return True

@@ -21,7 +21,7 @@ from microc.base.immutable import frozen
 from microc.codegen.output_files import replace_atomically
 from microc.codegen.render import html_table
 from microc.compiler.lowering.control_flow import goal_per_iteration, list_groups_in_control_flow
-from microc.compiler.lowering.kernel_builder import CompiledNetwork, KernelGroup
+from microc.compiler.lowering.kernel_builder import CompiledNetwork, KernelGroup, TunedSchedule
 from microc.compiler.lowering.kernel_selection import (
     group_algorithms,
     select_group_schedule,
@@ -203,11 +203,17 @@ def _list_kernel_occurrences(compiled: CompiledNetwork) -> Iterator[_KernelOccur
 def extract_kernel_graph(graph: Graph, nodes: Sequence[Node], lowered: Sequence[LoweredGroup]) -> Graph:
     """Extract the nodes of a kernel as a graph. The inputs of the new graph are the operands of the kernel."""
     inputs = tuple(dict.fromkeys(p.value for group in lowered for p in group.params if p.array is None))
-    outputs = lowered[0].outputs
-    named = {name for node in nodes for name in (*node.inputs, *node.outputs) if name} | set(inputs)
-    types = {name: graph.types[name] for name in graph.types if name in named}
-    consts = {name: graph.consts[name] for name in graph.consts if name in named}
-    return Graph("tuned", inputs, outputs, tuple(nodes), types, consts)
+    return make_part_graph("tuned", graph, nodes, inputs, lowered[0].outputs)
+
+
+def make_part_graph(
+    name: str, graph: Graph, nodes: Sequence[Node], inputs: tuple[str, ...], outputs: tuple[str, ...]
+) -> Graph:
+    """Return nodes of a graph as a graph of their own, with the constants that they read."""
+    named = {value for node in nodes for value in (*node.inputs, *node.outputs) if value} | set(inputs)
+    types = {value: type_ for value, type_ in graph.types.items() if value in named}
+    consts = {value: array for value, array in graph.consts.items() if value in named}
+    return Graph(name, inputs, outputs, tuple(nodes), types, consts)
 
 
 # ---- Records of measurements: a file of JSON lines, one for each measurement, which stays readable after a crash.
@@ -235,6 +241,14 @@ NETWORK = "network"
 SOURCES = "sources"
 """Name of the decision in records of external code that contains the digest of the code's sources."""
 _NUMBERS = ("ticks", "code", "constants", "workspace", "seed")
+
+
+class Origin(NamedTuple):
+    """Where records were measured: only times of one board, unit of time and toolchain can be compared."""
+
+    board: str
+    unit: str
+    toolchain: str
 
 
 @frozen
@@ -276,6 +290,15 @@ class Record:
     def id(self) -> str:
         """Identifier of the record: 12 hex digits of the digest of its line in the file."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:12]
+
+    @property
+    def origin(self) -> Origin:
+        return Origin(self.board, self.unit, self.toolchain)
+
+    @property
+    def schedule(self) -> TunedSchedule:
+        """The schedule that was measured."""
+        return TunedSchedule(self.algorithm, self.rule, self.trace)
 
     @property
     def flash(self) -> int:
@@ -374,9 +397,11 @@ class Database:
     def __len__(self) -> int:
         return len(self._records)
 
-    def records_of(self, key: str) -> Sequence[Record]:
-        """Return the records of the kernel with the given key, in the order in which they were added."""
-        return self._by_key.get(key, ())
+    def records_of(self, key: str, origin: Origin | None = None) -> Sequence[Record]:
+        """Return the records of the kernel with the given key, in the order in which they were added; with ``origin``
+        only those of this board, unit of time and toolchain."""
+        records = self._by_key.get(key, ())
+        return records if origin is None else [record for record in records if record.origin == origin]
 
     def add(self, records: Iterable[Record]) -> None:
         """Append records to the file and sync the file, so that the records are on disk when the method returns."""
@@ -417,9 +442,9 @@ class Database:
         last record of external code whatever its status, the records of whole networks, and all records to which these
         refer.
         """
-        groups: dict[tuple[str, ...], list[Record]] = {}
+        groups: dict[tuple[str, Origin], list[Record]] = {}
         for record in self:
-            groups.setdefault((record.key, record.board, record.unit, record.toolchain), []).append(record)
+            groups.setdefault((record.key, record.origin), []).append(record)
         named = {id_ for record in self if record.op == NETWORK for _, id_ in record.decisions}
         return [record for records in groups.values() for record in _select_needed_records(records, named)]
 
@@ -439,6 +464,15 @@ def _select_needed_records(records: Sequence[Record], combination_records: Colle
     theirs = {record.theirs: record for record in records if record.theirs}
     kept = (r for r in ours if r.untuned or r.op == NETWORK or r.id in combination_records)
     return dict.fromkeys((*kept, *pareto_records(ours), *theirs.values()))
+
+
+def group_by_origin(records: Iterable[Record], board: str) -> list[list[Record]]:
+    """Group records by their origin: the groups of ``board`` first, among equals the one that was measured last."""
+    groups: dict[Origin, list[Record]] = {}
+    for record in records:
+        groups[record.origin] = [*groups.pop(record.origin, ()), record]  # reinserted: the last entry was measured last
+    newest = reversed(groups.items())
+    return [group for _, group in sorted(newest, key=lambda item: item[0].board != board)]
 
 
 def pareto_records(records: Sequence[Record]) -> list[Record]:

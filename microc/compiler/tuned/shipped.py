@@ -5,7 +5,7 @@ schedule steps, each once. Every other line is a kernel: its key and its schedul
 first line. The schedules of a kernel are those that the rules choose at all prices of flash, with their costs, so that
 choosing among them gives the same result as the rules. Some of them were replaced by schedules that were measured to be
 faster without more flash. There may also be a faster schedule that is used only for the goal speed.
-``benchmarks/shipped.py`` writes the files.
+``benchmarks/maintain/shipped.py`` writes the files.
 
 A line is parsed only when its kernel is looked up, because the file of a core has hundreds of lines.
 """
