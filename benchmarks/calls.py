@@ -20,9 +20,9 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
-from mlperf_tiny import corpus
 
 import microc
+from benchmarks.tables import corpus
 from microc.base.dtypes import to_numpy
 from microc.run.inputs import draw_inputs
 

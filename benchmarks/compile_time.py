@@ -7,7 +7,7 @@ The command runs in processes of its own, with an empty cache and then with the 
 on what else the computer does as much as a clock's. No board's compiler is on their PATH, so that nothing is linked. Stages
 are those of one more compilation, without any cache. ``mobilenet`` (MobileNetV2 1.0 at 224 x 224, QDQ) and ``transformer`` (12
 layers, floats) are made here, with random weights; the others come from the corpus (MICROC_CORPUS or ../shared/corpus). The
-bars of ``bars.py`` are for two quiet cores of a computer of 2024.
+bars of ``tables.py`` are for two quiet cores of a computer of 2024.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
-from bars import AGAIN, COMPILE, MEMORY
 
 import microc
+from benchmarks.tables import AGAIN, COMPILE, INT8, MEMORY, corpus, network_path
 from microc.cli import COLLECT_AFTER
 from microc.codegen.output_files import write_tree
 from microc.codegen.project.firmware import project_files
@@ -47,8 +47,6 @@ from microc.graph.ir import Graph
 from microc.plan.plan import plan_module
 
 ROOT = Path(__file__).resolve().parents[1]
-CORPUS = Path(os.environ.get("MICROC_CORPUS", ROOT.parent / "shared" / "corpus"))
-MLPERF = ("kws", "vww", "ic", "ad", "strww")
 _BLOCKS = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 """MobileNetV2: expansion, channels, repetitions, stride of the first."""
 
@@ -204,18 +202,19 @@ def board_for(model: Path) -> str:
 
 def models(names: str, folder: Path) -> Iterator[Path]:
     """The files of models by name; those that are made here are written into a folder."""
-    every = ",".join(str(path) for path in sorted(CORPUS.glob("*/*.tflite")) + sorted(CORPUS.glob("*/*.onnx")))
-    for name in (every if names == "all" else names).split(","):
+    if names == "all":
+        names = ",".join(str(path) for kind in ("tflite", "onnx") for path in sorted(corpus().glob(f"*/*.{kind}")))
+    for name in names.split(","):
         if name in MADE:
             microc.save(MADE[name](), folder / f"{name}.mcg")
             yield folder / f"{name}.mcg"
         else:
-            yield CORPUS / "tflite" / f"mlperf_{name}_int8.tflite" if name in MLPERF else Path(name)
+            yield network_path(name) if name in INT8 else Path(name)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default=",".join((*MLPERF, *MADE)))
+    parser.add_argument("--models", default=",".join((*INT8, *MADE)))
     parser.add_argument("--board", default="", help="default: nrf52840dk for MLPerf's networks, host for others")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()

@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from desktop_peers import peer_of
-from mlperf_tiny import corpus
 
 import microc
+from benchmarks.desktop_peers import peer_of
+from benchmarks.tables import corpus
 from microc.device.toolchain import native_core
 
 NETWORKS: Mapping[str, tuple[str, ...]] = {

@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from mlperf_tiny import board_of, corpus
-from operators import ALL_CORES, agreeing, inputs, run
 
+from benchmarks.operators import agreeing, inputs, run
+from benchmarks.tables import CORES, board_of, network_path
 from microc.base.dtypes import Array
 from microc.compiler.model import read_model
 from microc.compiler.options import make_options
@@ -122,7 +122,7 @@ def measure(graph: Graph, board: Board, optimize: str) -> Figures:
 
 def rows(name: str, graph: Graph, core: str, options: argparse.Namespace) -> Iterator[tuple[str, bool]]:
     """A line for every form of the weights, and whether its outputs are right."""
-    board, plain = board_of(ALL_CORES[core]), None
+    board, plain = board_of(CORES[core]), None
     forms = [(int(bits), int(block)) for bits in options.bits.split(",") for block in options.blocks.split(",")]
     fewer = (lambda graph, bits, _: clustered(graph, bits)) if options.tables else rounded
     for bits, block in ((8, 0), *forms):
@@ -144,7 +144,7 @@ def rows(name: str, graph: Graph, core: str, options: argparse.Namespace) -> Ite
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="kws,ic,ad", help="int8 networks of MLPerf Tiny")
-    parser.add_argument("--cores", default="m4,m55,m0,rv32", help=f"of {','.join(ALL_CORES)}")
+    parser.add_argument("--cores", default="m4,m55,m0,rv32", help=f"of {','.join(CORES)}")
     parser.add_argument("--bits", default="4,2")
     parser.add_argument("--blocks", default="0", help="inputs that share a multiplier: of 0 (none), 16, 32, 64")
     parser.add_argument("--tables", action="store_true", help="weights of few values in each channel instead")
@@ -155,7 +155,7 @@ def main() -> int:
     print(f"{'model':10}{'core':7}{'bits':>4}{'block':>6} {head}")
     right = True
     for model in options.models.split(","):
-        graph = read_model(corpus() / "tflite" / f"mlperf_{model}_int8.tflite", make_options())
+        graph = read_model(network_path(model), make_options())
         for core in options.cores.split(","):
             for line, good in rows(model, graph, core, options):
                 print(line, flush=True)

@@ -17,9 +17,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from mlperf_tiny import board_of, corpus
-from operators import ALL_CORES, inputs, run
 
+from benchmarks.operators import inputs, run
+from benchmarks.tables import CORES as EMULATED
+from benchmarks.tables import board_of, corpus
 from microc.base.dtypes import Array
 from microc.codegen.c.source import shared_files
 from microc.compiler.model import read_model
@@ -69,7 +70,7 @@ def constants(module: Module) -> int:
 
 def on_board(graph: Graph, core: str, forms: Mapping[str, Options], data: dict[str, Array]) -> dict[str, Figures]:
     """Every form, compiled, built, booted and run once."""
-    board, found = board_of(ALL_CORES[core]), {}
+    board, found = board_of(EMULATED[core]), {}
     for form, options in forms.items():
         module = compile_graph(graph, graph.name, board.target, options)
         try:
@@ -105,7 +106,7 @@ def on_host(graph: Graph, forms: Mapping[str, Options], data: dict[str, Array]) 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(MODELS))
-    parser.add_argument("--cores", default="m4,m55,host", help=f"of host,{','.join(ALL_CORES)}")
+    parser.add_argument("--cores", default="m4,m55,host", help=f"of host,{','.join(EMULATED)}")
     parser.add_argument("--optimize", choices=("speed", "size", "balanced"), default="balanced")
     options = parser.parse_args()
     print(

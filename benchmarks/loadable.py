@@ -9,12 +9,12 @@ models are those of MLPerf Tiny in the corpus (MICROC_CORPUS or ../shared/corpus
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import microc
+from benchmarks.tables import INT8, network_path
 from microc.device.boards import load_board
 from microc.device.toolchain import read_linked_sizes, run_make
 from microc.errors import MicrocError
@@ -23,8 +23,6 @@ from microc.run.board_project import open_project
 from microc.run.session import Device
 from microc.target import Board
 
-CORPUS = Path(os.environ.get("MICROC_CORPUS") or Path(__file__).resolve().parents[2] / "shared" / "corpus")
-MODELS = ("kws", "vww", "ic", "ad", "strww")
 BOARDS = ("microbit", "mps2-an386", "mps3-an547", "qemu-riscv32")
 PLAIN = "BOARD_FLAGS="
 """Makes the network's files without the options for code that may lie anywhere."""
@@ -57,7 +55,7 @@ def instructions(model: Path, board: str, folder: Path, *, relocatable: bool) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--models", default=",".join(INT8))
     parser.add_argument("--boards", default=",".join(BOARDS))
     arguments = parser.parse_args()
     print(
@@ -65,7 +63,7 @@ def main() -> None:
     )
     for board in arguments.boards.split(","):
         for name in arguments.models.split(","):
-            model = CORPUS / "tflite" / f"mlperf_{name}_int8.tflite"
+            model = network_path(name)
             program = microc.compile(model, board=roomy(board), relocatable=True, cache=False)
             with tempfile.TemporaryDirectory() as place:
                 folder = program.write(Path(place) / "network")

@@ -17,10 +17,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from quantisation import Judged, networks
-from quantisers import by_microc
-
 import microc
+from benchmarks.quantisation import Judged, networks
+from benchmarks.quantisers import by_microc
 from microc.quantization.repairs import Attempt, Trial
 
 

@@ -1,44 +1,42 @@
 """The MLPerf Tiny networks on emulated Cortex-M cores, beside TensorFlow Lite Micro.
 
-    python benchmarks/mlperf_tiny.py [--json FILE] [--models kws,ad_float] [--cores m4,m0] [--optimize GOAL] [--layers]
+    python benchmarks/mlperf_tiny.py [--json FILE] [--models kws,ad_float] [--cores m4,m0] [--optimize GOAL] [--ram 30K]
+        [--layers]
 
 int8 on M4, M7 and M55 against TFLM with CMSIS-NN; int8 code for Armv6-M (counted on the emulated M3) against TFLM's
 portable kernels on M4; float on M4. Instructions are counted by a board timer under QEMU's instruction clock; they are
 not cycles. The models come from the corpus (MICROC_CORPUS or ../shared/corpus), the peers' figures from the folder
-``peers`` beside it, what we ask of ourselves from ``bars.py``.
+``peers`` beside it, what we ask of ourselves from ``tables.py``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bars import CORES, FLOAT, INT8, Core, bars
 
 import microc
+from benchmarks.tables import CORES, FLOAT, INT8, PEERED, bars, board_of, network_path, peers
 from microc.codegen.c.resources import stack_bound
 from microc.codegen.output_files import write_tree
 from microc.codegen.project.firmware import project_files
 from microc.codegen.project.manifest import MemoryMap
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_model
-from microc.device.boards import load_board
 from microc.device.client import Client
 from microc.device.emulators import Emulator
 from microc.device.toolchain import LinkedSizes, read_linked_sizes, run_make
 from microc.device.transport import open_transport
 from microc.module import Module
 from microc.run.profile import ticks_to_instructions
-from microc.target import Board, target_for
+from microc.target import Board
 
-ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ("instructions", "arena", "ram", "code", "flash")
 
 
@@ -81,32 +79,6 @@ class Row:
     layers: tuple[Layer, ...]
 
 
-def corpus() -> Path:
-    """The corpus folder, or an explanation and exit code 2."""
-    folder = Path(os.environ.get("MICROC_CORPUS", ROOT.parent / "shared" / "corpus"))
-    if not (folder / "manifest.json").is_file():
-        sys.exit("benchmark: the model corpus is absent: set MICROC_CORPUS or put it at ../shared/corpus")
-    return folder
-
-
-def peers(folder: Path) -> dict[tuple[str, str, str], dict[str, Any]]:
-    """The peers' figures by (peer, model, core); empty where they are absent."""
-    path = folder.parent / "peers" / "tflm.json"
-    rows = json.loads(path.read_text()) if path.is_file() else []
-    return {(r["peer"], r["model"], r["core"]): r for r in rows}
-
-
-def board_of(core: Core) -> Board:
-    """The board of a core; where code is made for a smaller core, with that core's compiler options."""
-    board = load_board(core.board)
-    if board.target.cpu == core.code_for:
-        return board
-    build = board.raw["build"]
-    flags = [f"-mcpu={core.code_for}" if f.startswith("-mcpu=") else f for f in build["c_flags"]]
-    raw = {**board.raw, "build": {**build, "c_flags": flags}, "cpu": core.code_for}
-    return replace(board, target=target_for(core.code_for), raw=raw)
-
-
 @dataclass(frozen=True)
 class Measured:
     """A network compiled, built, booted and run once."""
@@ -118,11 +90,6 @@ class Measured:
     stack: int
 
 
-def model_path(folder: Path, model: str) -> Path:
-    """Return the file of a network (``kws``, ``kws_float``) in the corpus ``folder``."""
-    return folder / "tflite" / f"mlperf_{model if model.endswith('_float') else f'{model}_int8'}.tflite"
-
-
 def read_reference_case(path: Path, module: Module) -> tuple[list[Any], list[Any]]:
     """Read the inputs and outputs of the first reference case of the network at ``path``."""
     with np.load(path.with_suffix(".npz")) as data:
@@ -131,9 +98,9 @@ def read_reference_case(path: Path, module: Module) -> tuple[list[Any], list[Any
     return inputs, outputs
 
 
-def measure(path: Path, board: Board, optimize: str) -> Measured:
-    """Compile, build, boot, run the first reference case, read the profile."""
-    module = compile_model(path, board.target, make_options(optimize=optimize))
+def measure(path: Path, board: Board, optimize: str, ram: int | str = 0) -> Measured:
+    """Compile, build, boot, run the first reference case, read the profile. ``ram``: limit of the arena, such as 30K."""
+    module = compile_model(path, board.target, make_options(optimize=optimize, ram=ram))
     inputs, outputs = read_reference_case(path, module)
     with tempfile.TemporaryDirectory(prefix="microc-") as folder:
         project = Path(folder) / "project"
@@ -166,7 +133,7 @@ def float_tolerance(path: Path) -> float:
     manifest = json.loads((path.parents[1] / "manifest.json").read_text())
     entry = next(m for m in manifest["models"] if Path(m["file"]).name == path.name)
     others = entry["reference"].get("other_runtimes", {}).values()
-    return max(1e-5, *(d for other in others for d in other.get("max_abs_diff", [])))
+    return max([1e-5, *(d for other in others for d in other.get("max_abs_diff", []))])
 
 
 def agrees(got: bytes, expected: Any, tolerance: float) -> bool:
@@ -255,19 +222,23 @@ def layer_table(found: Row) -> str:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the rows to this file")
-    parser.add_argument("--models", default=",".join((*INT8, *FLOAT)), help="such as kws,ad_float (default: all)")
-    parser.add_argument("--cores", default=",".join(CORES), help="of m4,m7,m55,m0 (default: all)")
+    parser.add_argument(
+        "--models",
+        default=",".join((*INT8, *FLOAT)),
+        help="such as kws,ad_float (default: all); or others of the corpus by name",
+    )
+    parser.add_argument("--cores", default=",".join(PEERED), help="of m4,m7,m55,m0 (default: all)")
     parser.add_argument("--boards", default="", help="the same by board: mps2-an386 is m4")
     parser.add_argument("--optimize", choices=("speed", "size", "balanced"), default="balanced")
+    parser.add_argument("--ram", default=0, help="limit of the arena, such as 30K")
     parser.add_argument("--layers", action="store_true", help="show every layer")
     return parser.parse_args()
 
 
 def main() -> int:
     options = arguments()
-    folder = corpus()
-    known = peers(folder)
-    cores = [c for c in CORES if CORES[c].board in options.boards.split(",")] or options.cores.split(",")
+    known = peers()
+    cores = [c for c in PEERED if CORES[c].board in options.boards.split(",")] or options.cores.split(",")
     rows = []
     for core in cores:
         place = CORES[core]
@@ -275,9 +246,9 @@ def main() -> int:
             kind = "float" if model.endswith("_float") else "int8"
             if kind not in place.formats:
                 continue
-            path = model_path(folder, model)
+            path = network_path(model)
             print(f"{model} for {place.code_for} on {place.board} ...", file=sys.stderr, flush=True)
-            found = measure(path, board_of(place), options.optimize)
+            found = measure(path, board_of(place), options.optimize, options.ram)
             rows.append(row(model, core, options.optimize, found, known.get((place.peer, path.stem, place.peer_core))))
             if options.layers:
                 print(layer_table(rows[-1]))

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import tflite
-from mlperf_tiny import corpus
-from riscv_vector import CLANG, NETWORKS, VECTOR, counted, instructions
+
+from benchmarks.riscv_vector import CLANG, VECTOR, counted, instructions
+from benchmarks.tables import INT8, network_path
 
 FLAGS = ("-march=rv64gcv", "-mabi=lp64d", "-DUSE_VEXT")
 HEAD = """#include "muriscv_nn_functions.h"
@@ -185,7 +186,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--bits", type=int, default=128, help="of a vector register")
     options = parser.parse_args()
-    networks = options.networks or [corpus() / "tflite" / f"mlperf_{name}_int8.tflite" for name in NETWORKS]
+    networks = options.networks or [network_path(name) for name in sorted(INT8)]
     with tempfile.TemporaryDirectory() as folder:
         archive = built(options.sources, Path(folder))
         print(f"{'network':24}{'muRISCV-NN':>14}{'microc':>14}{'ratio':>8}")

@@ -21,11 +21,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from bars import CORES, Core
-from mlperf_tiny import board_of
-from operator_cases import DTYPES, Application, applications
 
 import microc
+from benchmarks.operator_cases import DTYPES, Application, applications
+from benchmarks.tables import CORES, board_of
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.codegen.output_files import write_tree
@@ -46,12 +45,6 @@ from microc.ops import registry
 from microc.run.profile import ticks_to_instructions
 from microc.target import Board
 
-ALL_CORES = {
-    **CORES,
-    "m3": Core("mps2-an385", "cortex-m3", "", "", ()),
-    "rv32": Core("qemu-riscv32", "rv32imc", "", "", ()),
-    "rv32f": Core("qemu-riscv32", "rv32imafc", "", "", ()),
-}
 SOFT = ("m0", "m3", "rv32")
 """Cores whose floats are library calls: what these take is no matter of ours."""
 BATCH = 12
@@ -162,14 +155,14 @@ def table(figures: list[Figure]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cores", default="m4,m0,m55,rv32", help=f"of {','.join(ALL_CORES)}")
+    parser.add_argument("--cores", default="m4,m0,m55,rv32", help=f"of {','.join(CORES)}")
     parser.add_argument("--dtypes", default=",".join(DTYPES), help="such as int8,float32 (default: all)")
     parser.add_argument("--only", default="", help="applications whose names contain one of these")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     figures: list[Figure] = []
     for core in options.cores.split(","):
-        board = board_of(ALL_CORES[core])
+        board = board_of(CORES[core])
         for dtype in options.dtypes.split(","):
             if dtype == "float32" and core in SOFT:
                 continue

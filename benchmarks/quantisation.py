@@ -26,12 +26,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bars import CORES
-from mlperf_tiny import board_of, corpus
-from quantisers import QUANTISERS, SCHEMES, Absent, Answer, by_microc
-from samples import CALIBRATION, MNIST_TRAINED, Samples, digits_samples, load, mnist
 
 import microc
+from benchmarks.quantisers import QUANTISERS, SCHEMES, Absent, Answer, by_microc
+from benchmarks.samples import CALIBRATION, MNIST_TRAINED, Samples, digits_samples, load, mnist
+from benchmarks.tables import CORES, board_of, corpus
 from microc.errors import MicrocError
 
 ESTIMATED = ("m4", "m0")
@@ -169,7 +168,7 @@ def main() -> int:
     options = arguments()
     wanted = options.networks.split(",") if options.networks else []
     if options.train:
-        from training import train
+        from benchmarks.training import train
 
         train(Path(options.folder), wanted)
     print(

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from samples import Samples
 
 import microc
+from benchmarks.samples import Samples
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def as_tflite(path: Path, samples: Samples) -> bytes:
     """A network as a TFLite file: itself, or its twin, which must give the same numbers."""
     if path.suffix == ".tflite":
         return path.read_bytes()
-    from tflite_twin import tflite_twin
+    from benchmarks.tflite_twin import tflite_twin
 
     try:
         twin = tflite_twin(path)

@@ -17,14 +17,12 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from mlperf_tiny import corpus
-
 import microc
+from benchmarks.tables import INT8, network_path
 from microc.base.dtypes import nbytes
 from microc.isa import CORES
 
 SCALAR, VECTOR = "rv64imafdc", "rv64gcv"
-NETWORKS = ("ad", "ic", "kws", "strww", "vww")
 CLANG = ("clang-19", "--target=riscv64-linux-gnu", "-static", "-O2")
 PROGRAM = """#include "model.h"
 void microc_reset(void *arena);
@@ -83,7 +81,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--bits", type=int, default=128, help="of a vector register")
     options = parser.parse_args()
-    networks = options.networks or [corpus() / "tflite" / f"mlperf_{name}_int8.tflite" for name in NETWORKS]
+    networks = options.networks or [network_path(name) for name in sorted(INT8)]
     print(f"{'network':24}{SCALAR:>14}{VECTOR:>14}{'ratio':>8}")
     for model in networks:
         plain, vector = (instructions(model, cpu, options.bits) for cpu in (SCALAR, VECTOR))

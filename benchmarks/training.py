@@ -22,9 +22,10 @@ import architectures as nets
 import numpy as np
 import onnx
 import torch
-from rescaled import rescaled
-from samples import CALIBRATION, DIGITS_TRAINED, MNIST_TRAINED, Samples, digits, mnist
 from torch import nn
+
+from benchmarks.rescaled import rescaled
+from benchmarks.samples import CALIBRATION, DIGITS_TRAINED, MNIST_TRAINED, Samples, digits, mnist
 
 BATCH = 32
 

@@ -25,12 +25,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-import measured
 import numpy as np
-from bars import CORES
-from mlperf_tiny import board_of, corpus
 
 import microc
+from benchmarks import measured
+from benchmarks.tables import CORES, board_of, network_path
 from microc.compiler.options import make_options
 from microc.compiler.tuned.records import OK, Database, Task, list_tuning_tasks
 from microc.reports.firmware_size import measure_firmware as sizes_of
@@ -224,9 +223,7 @@ def main() -> int:
     arguments = parser.parse_args()
     named = arguments.models.split(",")
     models = [
-        Path(name) if Path(name).is_file() else corpus() / "tflite" / f"mlperf_{name}_int8.tflite"
-        for name in named
-        if arguments.what != "search"
+        Path(name) if Path(name).is_file() else network_path(name) for name in named if arguments.what != "search"
     ]
     boards = [board_of(CORES[core]) for core in arguments.cores.split(",")]
     what = {"networks": networks, "tables": tables, "search": search, "rate": rate}[arguments.what]

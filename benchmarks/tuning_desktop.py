@@ -18,9 +18,9 @@ from math import exp, log
 from pathlib import Path
 
 import numpy as np
-from desktop import file_of, least
 
 import microc
+from benchmarks.desktop import file_of, least
 from microc.device.toolchain import native_core
 from microc.run.inputs import draw_inputs
 

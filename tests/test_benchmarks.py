@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -21,7 +22,6 @@ DIGITS = str(FOLDER.parent / "examples/digits/digits_int8.tflite")
 PARTS = frozenset(
     {
         "architectures",
-        "bars",
         "block_cycles",
         "desktop_peers",
         "measured",
@@ -30,11 +30,13 @@ PARTS = frozenset(
         "quantisers",
         "rescaled",
         "samples",
+        "tables",
         "tflite_twin",
         "training",
     }
 )
 """Modules that the benchmarks share."""
+PROGRAMS = {path.stem: path for path in FOLDER.rglob("*.py")}
 EMULATED = (pytest.mark.cross, pytest.mark.emulator, needs("arm-none-eabi-gcc", "qemu-system-arm", "make"))
 VECTORS = (pytest.mark.emulator, needs("clang-19", "riscv64-linux-gnu-gcc", "qemu-riscv64"))
 KERNELS = """#include <stdint.h>
@@ -163,7 +165,17 @@ def test_rates_of_flashing_and_loading(tmp_path: Path) -> None:
 
 
 def test_all_are_known() -> None:
-    assert {path.stem for path in FOLDER.glob("*.py")} == set(SMOKES) | PARTS
+    assert set(PROGRAMS) == set(SMOKES) | PARTS
+
+
+def test_the_list_names_all() -> None:
+    """benchmarks/README.md names every program and module, and none that is not there."""
+    text = (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert set(PROGRAMS) <= {*re.findall(r"`(\w+)`", text), "tables"}
+    assert {FOLDER.parent / path for path in re.findall(r"benchmarks/[\w/]+\.py", text)} <= {
+        *PROGRAMS.values(),
+        FOLDER / "NAME.py",
+    }
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS[name]) for name in SMOKES])
@@ -174,7 +186,7 @@ def test_it_runs(name: str, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(FOLDER.parent), **({"MICROC_CORPUS": str(CORPUS)} if CORPUS else {})}
     if name == "muriscv_nn":
         stand_in(tmp_path / "peer")
-    command = [sys.executable, str(FOLDER / f"{name}.py"), *smoke.arguments]
+    command = [sys.executable, str(PROGRAMS[name]), *smoke.arguments]
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=300
     )

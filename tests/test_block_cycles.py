@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.block_cycles import (
+from benchmarks.maintain.block_cycles import (
     count_issues,
     is_dependent,
     is_strict_pair,

@@ -27,9 +27,9 @@ PROGRAMS = {
 TWIN = f"""
 import sys
 from pathlib import Path
-sys.path.insert(0, {str(ROOT / "benchmarks")!r})
-from quantisers import signature
-from tflite_twin import tflite_twin
+sys.path.insert(0, {str(ROOT)!r})
+from benchmarks.quantisers import signature
+from benchmarks.tflite_twin import tflite_twin
 signature(tflite_twin(Path("model.onnx")), Path("model.tflite"))
 """
 """Writes the network as a float TFLite file."""

@@ -17,7 +17,7 @@ SOFT_FLOAT = {
     "call_float_convert": 25.0,
 }
 """Instructions of libgcc's float functions for Armv7-M, including the moves of arguments and the test of a
-comparison's result. Measured by ``benchmarks/soft_floats.py`` with gcc 12.2 and normal operands. Another libgcc must
+comparison's result. Measured by ``benchmarks/maintain/soft_floats.py`` with gcc 12.2 and normal operands. Another libgcc must
 be measured again."""
 LIBRARY = {"call_math": 60.0, "call_sqrt": 16.0, "call_rint": 20.0, "call_divide_long": 120.0, "call_double": 80.0}
 """Instructions of library functions on a core with a floating-point unit."""

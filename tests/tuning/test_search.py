@@ -20,9 +20,8 @@ SEEDS = range(5)
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module("measured")
+def measured() -> Any:
+    return importlib.import_module("benchmarks.measured")
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -99,7 +99,7 @@ def _refuse(*_: object) -> list[object]:
 
 @pytest.mark.parametrize("cpu", CORES)
 def test_what_the_rules_would_choose_is_chosen(cpu: str) -> None:
-    """At any price; or what was measured to be better. After a change of rules or of the cost model: benchmarks/shipped.py."""
+    """At any price; or what was measured to be better. After a change of rules or of the cost model: benchmarks/maintain."""
     for lowered, uses in groups(cpu):
         for goal in GOALS:
             assert_as_the_rules_choose(lowered, cpu, goal, uses)

@@ -25,7 +25,7 @@ from microc.tir.rewrite import stmt_children, stmt_exprs, walk_all_exprs, walk_e
 
 # ---- Stack, flash and RAM of the functions that kernels call in the C library and in the compiler's runtime library.
 #
-# ``library.json`` has a table for each core, measured by ``benchmarks/library.py``. For each operation (a sum of floats,
+# ``library.json`` has a table for each core, measured by ``benchmarks/maintain/library.py``. For each operation (a sum of floats,
 # ``sinf``, a 64-bit division) it contains the deepest stack of the functions that implement the operation, and the linker
 # sections that they need. For each section it contains the size. The operations of a kernel follow from its expressions and
 # their types. Operations that are instructions of the core have zero costs in the table.
@@ -197,7 +197,7 @@ def _promoted_dtype(dtype: str) -> str:
 # Each effect has a weight (:class:`FrameWeights`). The weights are the solution of a linear program: the smallest weights with
 # which no measured frame exceeds its bound, increased by about a quarter. The frames were reported (``-fstack-usage``) by gcc 12,
 # gcc 5.4 (AVR) and clang 14 for 5,200 builds of operators and networks for 13 boards. In another 1,500 builds no frame exceeded
-# its bound. The bound is an estimate: a network that is unlike these may exceed it. ``benchmarks/stack.py`` repeats the
+# its bound. The bound is an estimate: a network that is unlike these may exceed it. ``benchmarks/maintain/stack.py`` repeats the
 # comparison of bounds and frames.
 
 INLINED_FUNCTIONS = frozenset({"fabs", "fmax", "fmin", "fma", "sqrt"})
@@ -206,7 +206,7 @@ CALLED_BYTES = 40
 """Stack in bytes of the deepest library function that compilers call even on cores that have an instruction for it.
 
 The function is ``fmaf``, which gcc calls at -O0, and clang at all levels. It was measured with -fno-builtin on all cores of
-``benchmarks/library.py``."""
+``benchmarks/maintain/library.py``."""
 FULL_NODES = 100
 """Number of expression nodes beyond which the estimated frame of optimised code does not grow, because the registers are full.
 
@@ -419,9 +419,10 @@ class _FrameFacts:
 
 # ---- Upper estimates of the flash of a firmware that was not linked yet.
 #
-# ``firmware.json`` is measured by ``benchmarks/firmware.py``. It has two tables. ``boards`` contains the bytes of flash and
-# static RAM of the firmware around a network (start-up, drivers, the protocol's runtime, the C library functions that they use),
-# by protocol. ``cores`` contains the bytes of code for each of :data:`PARTS` of a network. Library functions that kernels call
+# ``firmware.json`` is measured by ``benchmarks/maintain/firmware.py``. It has two tables. ``boards`` contains the bytes of
+# flash and static RAM of the firmware around a network (start-up, drivers, the protocol's runtime, the C library functions
+# that they use), by protocol. ``cores`` contains the bytes of code for each of :data:`PARTS` of a network. Library functions
+# that kernels call
 # are estimated by the functions above.
 #
 # The code of a kernel after optimisation is between 0.7 and 6 times as large as the cost model counts. The sum is therefore

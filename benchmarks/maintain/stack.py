@@ -1,6 +1,7 @@
 """Compare the bounds on stacks with the frames that compilers report, for operators and models on all families of cores.
 
-    python benchmarks/stack.py [--boards microbit,hifive1] [--levels=-O0,-O2] [--compilers gcc,clang] [--cases N] [MODEL ...]
+    python benchmarks/maintain/stack.py [--boards microbit,hifive1] [--levels=-O0,-O2] [--compilers gcc,clang] [--cases N]
+        [MODEL ...]
 
 A network is compiled with ``-fstack-usage`` into assembly, whose calls are the edges of a graph of functions. The deepest path
 from run on is compared with the bound without library and callers. Networks are the models, and N cases of every operator, each

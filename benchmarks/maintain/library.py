@@ -1,6 +1,6 @@
 """Measure what functions of compilers' libraries take: stack, flash and RAM, by core; write ``microc/codegen/c/library.json``.
 
-    python benchmarks/library.py [--cores cortex-m0,avr] [-o FILE]
+    python benchmarks/maintain/library.py [--cores cortex-m0,avr] [-o FILE]
 
 A C file has one function for each operation that generated C may leave to a library (a sum of floats, a division of 64 bits,
 ``sinf``). All are linked with a board's compiler options, with relocations kept.
@@ -38,7 +38,7 @@ from microc.device.toolchain import find_compiler
 from microc.isa import FAMILIES
 from microc.target import Board
 
-TABLE = Path(__file__).resolve().parents[1] / "microc" / "codegen" / "c" / "library.json"
+TABLE = Path(__file__).resolve().parents[2] / "microc" / "codegen" / "c" / "library.json"
 CORES: Mapping[str, str] = {
     "cortex-m0": "microbit", "cortex-m3": "mps2-an385", "cortex-m33-nodsp": "mps2-an521", "cortex-m4": "mps2-an386",
     "cortex-m33": "mps2-an505", "cortex-m7": "mps2-an500", "cortex-m55": "mps3-an547", "rv32imc": "esp32-c3",

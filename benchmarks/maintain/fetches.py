@@ -1,6 +1,6 @@
 """What code misses caches: the cost model's rule against every instruction that an emulated core executed.
 
-    python benchmarks/fetches.py MODEL [--board mps2-an386] [--line 16] [--caches 64,256,1024] [--json FILE]
+    python benchmarks/maintain/fetches.py MODEL [--board mps2-an386] [--line 16] [--caches 64,256,1024] [--json FILE]
 
 QEMU prints the address of each instruction of a run; those of kernels go through caches that drop the line that was used least
 recently, and hold nothing when a call begins. Bytes of a run, as estimated (:class:`microc.target.Fetches`) and as executed.

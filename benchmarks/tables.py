@@ -1,12 +1,24 @@
-"""What the benchmark asks for, as data: the cores it measures on, the peer it divides by, how far below the peer we want to be.
+"""Tables of the benchmarks: cores to measure on, networks, peers, and how far below a peer we want to be.
 
 A bar is the largest ratio of ours to the peer's that counts as met; the aim is where we would like to be.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from microc.device.boards import load_board
+from microc.target import Board, target_for
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# ---- Cores, and the emulated boards on which they are counted.
 
 
 @dataclass(frozen=True)
@@ -15,9 +27,9 @@ class Core:
 
     board: str
     code_for: str
-    peer: str
-    peer_core: str
-    formats: tuple[str, ...]
+    peer: str = ""
+    peer_core: str = ""
+    formats: tuple[str, ...] = ()
 
 
 CORES: Mapping[str, Core] = {
@@ -25,11 +37,55 @@ CORES: Mapping[str, Core] = {
     "m7": Core("mps2-an500", "cortex-m7", "tflm-cmsis-nn", "cortex-m7", ("int8",)),
     "m55": Core("mps3-an547", "cortex-m55", "tflm-cmsis-nn", "cortex-m55", ("int8",)),
     "m0": Core("mps2-an385", "cortex-m0", "tflm-reference", "cortex-m4", ("int8",)),
+    "m3": Core("mps2-an385", "cortex-m3"),
+    "rv32": Core("qemu-riscv32", "rv32imc"),
+    "rv32f": Core("qemu-riscv32", "rv32imafc"),
 }
 """Armv6-M code is counted on the emulated M3, whose instruction set contains it, against the peer's portable kernels."""
+PEERED = tuple(name for name, core in CORES.items() if core.peer)
+"""Cores of which a peer was measured."""
+
+
+def board_of(core: Core) -> Board:
+    """The board of a core; where code is made for a smaller core, with that core's compiler options."""
+    board = load_board(core.board)
+    if board.target.cpu == core.code_for:
+        return board
+    build = board.raw["build"]
+    flags = [f"-mcpu={core.code_for}" if f.startswith("-mcpu=") else f for f in build["c_flags"]]
+    raw = {**board.raw, "build": {**build, "c_flags": flags}, "cpu": core.code_for}
+    return replace(board, target=target_for(core.code_for), raw=raw)
+
+
+# ---- Networks: files of the corpus.
 
 INT8 = ("kws", "vww", "ic", "ad", "strww")
 FLOAT = ("kws_float", "vww_float", "ic_float", "ad_float")
+"""Networks of MLPerf Tiny."""
+
+
+def corpus() -> Path:
+    """The corpus folder, or an explanation and exit code 2."""
+    folder = Path(os.environ.get("MICROC_CORPUS", ROOT.parent / "shared" / "corpus"))
+    if not (folder / "manifest.json").is_file():
+        sys.exit("benchmark: the model corpus is absent: set MICROC_CORPUS or put it at ../shared/corpus")
+    return folder
+
+
+def network_path(model: str) -> Path:
+    """The TFLite file of a network in the corpus: of MLPerf Tiny by its short name (``kws``, ``kws_float``), others by theirs."""
+    name = f"mlperf_{model}_int8" if model in INT8 else f"mlperf_{model}" if model in FLOAT else model
+    return corpus() / "tflite" / f"{name}.tflite"
+
+
+# ---- Peers, and what we ask of ourselves beside them.
+
+
+def peers() -> dict[tuple[str, str, str], dict[str, Any]]:
+    """The peers' figures by (peer, model, core); empty where they are absent."""
+    path = corpus().parent / "peers" / "tflm.json"
+    rows = json.loads(path.read_text()) if path.is_file() else []
+    return {(r["peer"], r["model"], r["core"]): r for r in rows}
 
 
 @dataclass(frozen=True)
@@ -55,7 +111,9 @@ _PLAIN = _table(instructions=(0.40,) * 5)
 
 
 def bars(core: str, model: str) -> Bars:
-    """The bars of a network (``kws``, ``kws_float``) on a core of :data:`CORES`."""
+    """The bars of a network (``kws``, ``kws_float``) on a core of :data:`CORES`; none of a network beside MLPerf Tiny."""
+    if model not in (*INT8, *FLOAT):
+        return Bars()
     if model.endswith("_float"):
         return Bars({"instructions": 0.45 if model == "ad_float" else 0.30})
     match core:

@@ -1,7 +1,7 @@
 """Kernels drawn from all over their spaces, on several targets: does each compute what its layer is, bit for bit?
 
-    python benchmarks/candidates.py [--targets m4,m0,m55,rv32imc,avr,host] [--count 10000] [--seed 0] [--models GLOB]
-    python benchmarks/candidates.py --again TARGET MODEL LAYER SEED
+    python benchmarks/maintain/candidates.py [--targets m4,m0,m55,rv32imc,avr,host] [--count 10000] [--seed 0] [--models GLOB]
+    python benchmarks/maintain/candidates.py --again TARGET MODEL LAYER SEED
 
 Layers of a network of the corpus are drawn for each target in turn, then points of their spaces, a third of them with options of
 the C compiler; they are built, run on an emulator (``host``: here), and compared with the operators' reference. What is wrong, or
@@ -20,9 +20,7 @@ from functools import lru_cache
 from itertools import cycle
 from pathlib import Path
 
-from bars import CORES
-from mlperf_tiny import board_of, corpus
-
+from benchmarks.tables import CORES, board_of, corpus
 from microc.compiler.options import make_options
 from microc.compiler.tuned.records import OK, Task, list_tuning_tasks
 from microc.device.boards import load_board

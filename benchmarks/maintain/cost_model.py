@@ -1,6 +1,6 @@
 """The cost model against emulated counts: rank correlation and error over the kernels of many networks and schedules.
 
-    python benchmarks/cost_model.py [--json FILE] [--cores m4,m0] [--models GLOB,GLOB] [--variants rules,plain,more rows]
+    python benchmarks/maintain/cost_model.py [--json FILE] [--cores m4,m0] [--models GLOB,GLOB] [--variants rules,plain,more rows]
 
 Every network is compiled once for each variant of its schedules: as the rules choose, with those that come with the compiler,
 without the core's special instructions, and with other register tiles (the rules' traces, replayed with another factor). Each
@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bars import CORES, Core
-from mlperf_tiny import board_of, corpus
 
 import microc
+from benchmarks.tables import CORES, board_of, corpus
 from microc.codegen.output_files import write_tree
 from microc.codegen.project.firmware import project_files
 from microc.compiler.lowering import kernel_selection as driver_kernel
@@ -45,7 +44,6 @@ from microc.target import Board, Goal, Target
 from microc.tir import ir
 from microc.tir.lower import lower
 
-ALL_CORES = {**CORES, "m3": Core("mps2-an385", "cortex-m3", "", "", ("int8",))}
 MODELS = (
     "mlperf_*_int8.tflite", "tflm_micro_speech_int8.tflite", "gen_unet_int8.tflite", "mww_v2_vad.tflite",
     "gen_mobilenetv3s_075_64_int8.tflite", "seanet_conv__conv8.tflite", "mlperf_ad_float.tflite",
@@ -151,7 +149,7 @@ def measure(module: Module, board: Board) -> tuple[list[int], dict[str, int]]:
 
 def pairs(core: str, path: Path, variant: str) -> list[Pair]:
     """All kernels of a network."""
-    board = board_of(ALL_CORES[core])
+    board = board_of(CORES[core])
     module = compiled(path, board, variant)
     counts, sizes = measure(module, board)
     costs = {k.name: estimate(k.func, board.target) for k in module.kernels}

@@ -1,6 +1,6 @@
 """Instructions of float operations on cores without a floating-point unit: counted in an emulator, and as estimated.
 
-    python benchmarks/soft_floats.py [--boards microbit,mps2-an385,hifive1] [--operators Add,Exp] [--json FILE]
+    python benchmarks/maintain/soft_floats.py [--boards microbit,mps2-an385,hifive1] [--operators Add,Exp] [--json FILE]
 
 Networks of one operator run on normal random numbers. An element's difference between count and estimate says by how much the
 numbers in ``microc/isa/portable.py`` are wrong.

@@ -1,6 +1,6 @@
 """Measure what a firmware takes in flash beside its networks' constants; write ``microc/codegen/c/firmware.json``.
 
-    python benchmarks/firmware.py [--boards NAME,...] [--cores CORE,...] [-o FILE]
+    python benchmarks/maintain/firmware.py [--boards NAME,...] [--cores CORE,...] [-o FILE]
 
 - Boards: start-up, drivers, the protocol's runtime and its share of the C library, as they are linked with a network of one
   small kernel, for each protocol that the board has. Bytes of flash and of static RAM.
@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from library import CORES
-from operator_cases import applications, recurrent
 from scipy.optimize import linprog
 
+from benchmarks.maintain.library import CORES
+from benchmarks.operator_cases import applications, recurrent
 from microc import __version__
 from microc.codegen.c.resources import (
     FIRMWARE_TABLE,
@@ -57,7 +57,7 @@ operator cannot tell a call from its kernel's code, so that without bounds these
 EVERY = 3
 """Of the applications of operators.py every third is linked: a core takes a minute. All on AVR, whose code differs most from the
 estimate: by factors of 1.5 to 6."""
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "digits"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "digits"
 
 
 @cache

@@ -1,8 +1,8 @@
 """The schedules that come with the compiler (``microc/compiler/tuned/shipped/``): made anew, and held against the rules.
 
-    python benchmarks/shipped.py write [--cores cortex-m4,...] [--records DIR] [--trials N]
-    python benchmarks/shipped.py measure --records DIR [--trials N] [--cores cortex-m4,...] [--models PART]
-    python benchmarks/shipped.py check [--cores cortex-m4,...] [--models PART]
+    python benchmarks/maintain/shipped.py write [--cores cortex-m4,...] [--records DIR] [--trials N]
+    python benchmarks/maintain/shipped.py measure --records DIR [--trials N] [--cores cortex-m4,...] [--models PART]
+    python benchmarks/maintain/shipped.py check [--cores cortex-m4,...] [--models PART]
 
 ``write``: for every kernel of NETWORKS what the rules choose at any price of flash, and what the file of the core has that was
 measured to be better than one of these; with ``--records``, ``measure`` behind it.
@@ -24,10 +24,9 @@ from itertools import product
 from math import inf, sqrt
 from pathlib import Path
 
-from bars import CORES as MEASURED_CORES
-from mlperf_tiny import board_of, corpus
-
 import microc
+from benchmarks.tables import CORES as MEASURED_CORES
+from benchmarks.tables import board_of, corpus
 from microc.compiler.fit.budget import PRICE_STEPS, SIZE_PRICE
 from microc.compiler.lowering.kernel_builder import CompiledNetwork, KernelGroup
 from microc.compiler.lowering.kernel_selection import (
@@ -53,7 +52,7 @@ from microc.schedule.primitives.tree import Step
 from microc.target import SPEED, Goal, Target, target_for
 from microc.tir.lower import lower
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SHIPPED_FOR = ("cortex-m0plus", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55", "rv32imc", "x86-64-v3")
 NETWORKS = (
     *(f"tflite/mlperf_{name}_int8.tflite" for name in ("kws", "vww", "ic", "ad", "strww")),

@@ -1,6 +1,6 @@
 """Model cycles of the MLPerf Tiny networks on Cortex-M4, M7 and M55, by LLVM's scheduling models.
 
-    python benchmarks/cycles.py [--models kws,vww] [--cores m4,m7,m55] [--optimize GOAL] [--layers] [--json FILE]
+    python benchmarks/maintain/cycles.py [--models kws,vww] [--cores m4,m7,m55] [--optimize GOAL] [--layers] [--json FILE]
 
 A QEMU plugin counts the executions of each instruction of one inference. The disassembly is cut into straight-line blocks
 of equal count, llvm-mca gives the steady state of each block, and cycles times executions are summed.
@@ -20,8 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from bars import CORES, INT8
-from block_cycles import (
+import microc
+from benchmarks.maintain.block_cycles import (
     MCA,
     OBJDUMP,
     TRIPLES,
@@ -31,9 +31,8 @@ from block_cycles import (
     strict_cycles,
     translate_block,
 )
-from mlperf_tiny import board_of, corpus, float_tolerance, model_path, read_reference_case, run
-
-import microc
+from benchmarks.mlperf_tiny import float_tolerance, read_reference_case, run
+from benchmarks.tables import CORES, INT8, board_of, network_path
 from microc.codegen.output_files import write_tree
 from microc.codegen.project.firmware import project_files
 from microc.compiler.options import make_options
@@ -200,7 +199,6 @@ def main() -> int:
         if shutil.which(program) is None:
             sys.exit(f"benchmark: {program} is not on PATH: install the Debian package llvm-19")
     cores = {name: core for name, core in CORES.items() if core.code_for in TRIPLES}
-    folder = corpus()
     rows = []
     for name in options.cores.split(","):
         if name not in cores:
@@ -210,7 +208,7 @@ def main() -> int:
             if ("float" if model.endswith("_float") else "int8") not in core.formats:
                 continue
             print(f"{model} for {core.code_for} on {core.board} ...", file=sys.stderr, flush=True)
-            rows.append(measure(model, model_path(folder, model), board_of(core), options.optimize))
+            rows.append(measure(model, network_path(model), board_of(core), options.optimize))
             if options.layers:
                 print(format_kernels(rows[-1]))
     print(format_table(rows))
