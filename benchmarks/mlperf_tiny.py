@@ -14,27 +14,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import microc
+from benchmarks.runner import Running, boot
 from benchmarks.tables import CORES, FLOAT, INT8, PEERED, bars, board_of, network_path, peers
 from microc.codegen.c.resources import stack_bound
-from microc.codegen.output_files import write_tree
-from microc.codegen.project.firmware import project_files
-from microc.codegen.project.manifest import MemoryMap
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_model
-from microc.device.client import Client
-from microc.device.emulators import Emulator
-from microc.device.toolchain import LinkedSizes, read_linked_sizes, run_make
-from microc.device.transport import open_transport
+from microc.device.toolchain import LinkedSizes
 from microc.module import Module
-from microc.run.profile import ticks_to_instructions
 from microc.target import Board
 
 FIGURES = ("instructions", "arena", "ram", "code", "flash")
@@ -102,29 +94,16 @@ def measure(path: Path, board: Board, optimize: str, ram: int | str = 0) -> Meas
     """Compile, build, boot, run the first reference case, read the profile. ``ram``: limit of the arena, such as 30K."""
     module = compile_model(path, board.target, make_options(optimize=optimize, ram=ram))
     inputs, outputs = read_reference_case(path, module)
-    with tempfile.TemporaryDirectory(prefix="microc-") as folder:
-        project = Path(folder) / "project"
-        write_tree(project, project_files((module,), board, microc.__version__))
-        run_make(project)
-        sizes = read_linked_sizes(project / "firmware.elf")
-        with Emulator(board, project / "firmware.elf") as emulator, Client(open_transport(emulator.url)) as client:
-            ticks, exact = run(module, client, inputs, outputs, float_tolerance(path))
-            stack = client.stats().stack_bytes
-    return Measured(module, exact, tuple(ticks_to_instructions(board, t) for t in ticks), sizes, stack)
+    with boot(module, board) as running:
+        counts, exact = run(running, inputs, outputs, float_tolerance(path))
+        return Measured(module, exact, tuple(counts), running.sizes, running.client.stats().stack_bytes)
 
 
-def run(
-    module: Module, client: Client, inputs: list[Any], outputs: list[Any], tolerance: float
-) -> tuple[tuple[int, ...], bool]:
-    """Ticks of every kernel, and whether the outputs are those of the reference."""
-    names = MemoryMap(module).names
-    client.hello()
-    client.check_fingerprint(module.fingerprint)
-    for name, array in zip(module.inputs, inputs, strict=True):
-        client.write_tensor(names.index(name), array.tobytes())
-    ticks = client.profile()
-    got = [client.read_tensor(names.index(name)) for name in module.outputs]
-    return ticks, all(agrees(g, o, tolerance) for g, o in zip(got, outputs, strict=True))
+def run(running: Running, inputs: list[Any], outputs: list[Any], tolerance: float) -> tuple[list[int], bool]:
+    """Instructions of every kernel, and whether the outputs are those of the reference."""
+    running.write_inputs(inputs)
+    counts = running.count_instructions()
+    return counts, all(agrees(g, o, tolerance) for g, o in zip(running.read_outputs(), outputs, strict=True))
 
 
 def float_tolerance(path: Path) -> float:

@@ -14,7 +14,6 @@ import argparse
 import json
 import re
 import sys
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -22,27 +21,19 @@ from pathlib import Path
 
 import numpy as np
 
-import microc
 from benchmarks.operator_cases import DTYPES, Application, applications
+from benchmarks.runner import boot
 from benchmarks.tables import CORES, board_of
 from microc.base import dtypes
 from microc.base.dtypes import Array
-from microc.codegen.output_files import write_tree
-from microc.codegen.project.firmware import project_files
-from microc.codegen.project.manifest import MemoryMap
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_graph, optimise_graph
-from microc.device.client import Client
-from microc.device.emulators import Emulator
-from microc.device.toolchain import LinkedSizes, read_linked_sizes, run_make
-from microc.device.transport import open_transport
+from microc.device.toolchain import LinkedSizes
 from microc.errors import MicrocError
 from microc.frontend.graph_builder import GraphBuilder
-from microc.graph.interp import run as run_graph
 from microc.graph.ir import Graph
 from microc.module import Module
-from microc.ops import registry
-from microc.run.profile import ticks_to_instructions
+from microc.run.engine import NumpyReference
 from microc.target import Board
 
 SOFT = ("m0", "m3", "rv32")
@@ -76,9 +67,6 @@ def measure(core: str, board: Board, dtype: str, batch: list[Application]) -> It
     for k, application in enumerate(batch):
         writer.at(k, application.name)
         outputs[f"out_{k}"] = application.write(writer, dtype)
-    module = compile_graph(
-        writer.graph("operators", outputs), "operators", board.target, make_options(optimize="speed")
-    )
     graph = writer.graph("operators", outputs)
     module = compile_graph(graph, "operators", board.target, make_options(optimize="speed"))
     data = inputs(graph)
@@ -115,10 +103,9 @@ def inputs(graph: Graph) -> dict[str, Array]:
 def agreeing(graph: Graph, data: dict[str, Array], got: list[bytes]) -> list[bool]:
     """Whether each output is what the operators' references give: equal integers, floats to within 1e-4 of the largest."""
     plain = optimise_graph(graph, make_options())
-    values = run_graph(plain, data, lambda node, arrays: registry.get(node.op).reference(node.attrs, arrays))
+    expected = NumpyReference(plain).infer([data[name] for name in plain.inputs]).outputs
     found = []
-    for name, raw in zip(plain.outputs, got, strict=True):
-        wanted = values[name]
+    for wanted, raw in zip(expected, got, strict=True):
         array = np.frombuffer(raw, wanted.dtype).reshape(wanted.shape)
         close = dtypes.is_float(wanted.dtype.name) and np.allclose(array, wanted, atol=1e-4 * np.abs(wanted).max())
         found.append(bool(close or np.array_equal(array, wanted)))
@@ -127,19 +114,9 @@ def agreeing(graph: Graph, data: dict[str, Array], got: list[bytes]) -> list[boo
 
 def run(module: Module, board: Board, data: dict[str, Array]) -> tuple[list[int], LinkedSizes, list[bytes]]:
     """Instructions of every call, the sizes of the firmware, and the outputs."""
-    with tempfile.TemporaryDirectory(prefix="microc-") as folder:
-        project = Path(folder) / "project"
-        write_tree(project, project_files((module,), board, microc.__version__))
-        run_make(project)
-        sizes = read_linked_sizes(project / "firmware.elf")
-        with Emulator(board, project / "firmware.elf") as emulator, Client(open_transport(emulator.url)) as client:
-            client.hello()
-            client.check_fingerprint(module.fingerprint)
-            names = MemoryMap(module).names
-            for name, array in zip(module.inputs, data.values(), strict=True):
-                client.write_tensor(names.index(name), array.tobytes())
-            counts = [ticks_to_instructions(board, ticks) for ticks in client.profile()]
-            return counts, sizes, [client.read_tensor(names.index(name)) for name in module.outputs]
+    with boot(module, board) as running:
+        running.write_inputs(data.values())
+        return running.count_instructions(), running.sizes, running.read_outputs()
 
 
 def table(figures: list[Figure]) -> str:

@@ -29,6 +29,7 @@ PARTS = frozenset(
         "paced",
         "quantisers",
         "rescaled",
+        "runner",
         "samples",
         "tables",
         "tflite_twin",

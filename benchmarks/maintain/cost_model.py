@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,17 +22,12 @@ from typing import Any
 
 import numpy as np
 
-import microc
+from benchmarks.runner import boot
 from benchmarks.tables import CORES, board_of, corpus
-from microc.codegen.output_files import write_tree
-from microc.codegen.project.firmware import project_files
 from microc.compiler.lowering import kernel_selection as driver_kernel
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_model
 from microc.device.client import Client
-from microc.device.emulators import Emulator
-from microc.device.toolchain import read_linked_sizes, run_make
-from microc.device.transport import open_transport
 from microc.errors import MicrocError
 from microc.module import Module
 from microc.run.profile import ticks_to_instructions
@@ -134,17 +128,11 @@ def timing(client: Client, ticks: Sequence[int]) -> int:
 def measure(module: Module, board: Board) -> tuple[list[int], dict[str, int]]:
     """Instructions of every call, and the size of every function (of the one that the compiler made of it, where it knows a
     parameter's value), of a firmware that runs once on zeros."""
-    with tempfile.TemporaryDirectory(prefix="microc-") as folder:
-        project = Path(folder) / "project"
-        write_tree(project, project_files((module,), board, microc.__version__))
-        run_make(project)
-        sizes = {s.name.partition(".")[0]: s.size for s in read_linked_sizes(project / "firmware.elf").symbols}
-        with Emulator(board, project / "firmware.elf") as emulator, Client(open_transport(emulator.url)) as client:
-            client.hello()
-            client.check_fingerprint(module.fingerprint)
-            ticks = client.profile()
-            own = timing(client, ticks)
-            return [ticks_to_instructions(board, call - own) for call in ticks], sizes
+    with boot(module, board) as running:
+        sizes = {s.name.partition(".")[0]: s.size for s in running.sizes.symbols}
+        ticks = running.client.profile()
+        own = timing(running.client, ticks)
+        return [ticks_to_instructions(board, call - own) for call in ticks], sizes
 
 
 def pairs(core: str, path: Path, variant: str) -> list[Pair]:

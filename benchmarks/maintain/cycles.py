@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import microc
 from benchmarks.maintain.block_cycles import (
     MCA,
     OBJDUMP,
@@ -32,17 +31,13 @@ from benchmarks.maintain.block_cycles import (
     translate_block,
 )
 from benchmarks.mlperf_tiny import float_tolerance, read_reference_case, run
+from benchmarks.runner import build_firmware, connect
 from benchmarks.tables import CORES, INT8, board_of, network_path
-from microc.codegen.output_files import write_tree
-from microc.codegen.project.firmware import project_files
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_model
-from microc.device.client import Client
 from microc.device.emulators import Emulator
-from microc.device.toolchain import host_compiler, run_compiler, run_make
-from microc.device.transport import open_transport
+from microc.device.toolchain import host_compiler, run_compiler
 from microc.module import Module
-from microc.run.profile import ticks_to_instructions
 from microc.target import Board
 
 PLUGIN = Path(__file__).with_name("count_executions.c")
@@ -76,22 +71,24 @@ def execute(path: Path, board: Board, optimize: str, folder: Path) -> Execution:
     """Compile the network at ``path``, build its firmware in ``folder``, run the first reference case."""
     module = compile_model(path, board.target, make_options(optimize=optimize))
     inputs, outputs = read_reference_case(path, module)
-    write_tree(folder / "project", project_files((module,), board, microc.__version__))
-    run_make(folder / "project")
-    elf, plugin, out = folder / "project/firmware.elf", folder / "count_executions.so", folder / "counts"
+    elf, plugin, out = (
+        build_firmware(module, board, folder / "project"),
+        folder / "count_executions.so",
+        folder / "counts",
+    )
     run_compiler((host_compiler(), "-O2", "-shared", "-fPIC", "-o", str(plugin), str(PLUGIN)), folder)
     table = board.raw["emulator"]
     counting = {**table, "argv": [*table["argv"], "-plugin", f"{plugin},out={out}"]}
     with Emulator(replace(board, raw={**board.raw, "emulator": counting}), elf) as emulator:
-        with Client(open_transport(emulator.url)) as client:
-            ticks, exact = run(module, client, inputs, outputs, float_tolerance(path))
+        with connect(module, board, emulator, elf) as running:
+            instructions, exact = run(running, inputs, outputs, float_tolerance(path))
         # The plugin writes its counts when QEMU exits by itself; close() kills it.
         emulator.execute_qmp_command("quit")
         deadline = time.monotonic() + EXIT_SECONDS
         while emulator.running and time.monotonic() < deadline:
             time.sleep(0.01)
     counts = {int(address, 16): int(n) for address, n in (line.split() for line in out.read_text().splitlines())}
-    return Execution(module, elf, counts, sum(ticks_to_instructions(board, t) for t in ticks), exact)
+    return Execution(module, elf, counts, sum(instructions), exact)
 
 
 # ---- The benchmark.
