@@ -15,7 +15,7 @@ from microc.schedule.rules.rule import ALGORITHMS
 PACKAGE = Path(__file__).resolve().parents[1] / "microc"
 
 FLOORS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "base", "numerics"}),
+    frozenset({"errors", "base", "document", "numerics"}),
     frozenset({"graph", "tir"}),
     frozenset({"te", "isa", "target", "module"}),
     frozenset({"ops"}),

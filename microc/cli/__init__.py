@@ -117,10 +117,8 @@ def _run_command(command_words: list[str]) -> int:
         error = {} if answer.error is None else {"error": _error_data(answer.error)}
         config = {"config": str(arguments.config.path)} if arguments.config else {}
         _print_json_answer({"command": command.name, **config, **error, **answer.data}, command_words)
-    elif not arguments.quiet and answer.text:
-        text = answer.text.rstrip()
-        plain = command.prints_code or getattr(arguments, "markdown", False)
-        sys.stdout.write((text if plain else show.fit_to_terminal(text)) + "\n")
+    elif not arguments.quiet and answer.document.blocks:
+        sys.stdout.write(show.render(answer.document).rstrip() + "\n")
     sys.stdout.flush()
     if arguments.verbose:
         sys.stderr.write(f"{command.name}: {time.monotonic() - start:.2f} s\n")

@@ -17,6 +17,7 @@ from microc.cli.declared.board_commands import (
     PluginArguments,
     PortsArguments,
 )
+from microc.document.blocks import Block, Code, Fact, Shell, document, facts, numbers, prose, table, texts
 from microc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,14 +42,13 @@ def run_boards_command(arguments: BoardsArguments) -> show.Answer:
                 b["cpu"],
                 b["tried"],
                 b["title"],
-                show.format_integer(b["flash"]),
-                show.format_integer(b["ram"]),
+                b["flash"],
+                b["ram"],
             )
             for b in all_boards
         ]
-        return show.Answer(
-            {"boards": all_boards}, show.format_table(("board", "core", "tried", "title", "flash", "RAM"), rows, 4)
-        )
+        columns = (*texts("board", "core", "tried", "title"), *numbers("flash", "RAM"))
+        return show.Answer({"boards": all_boards}, document(table(columns, rows)))
     if not arguments.subject:
         raise UsageError(
             f"boards {arguments.action}: got no board, expected a name or a file",
@@ -57,8 +57,9 @@ def run_boards_command(arguments: BoardsArguments) -> show.Answer:
     board = load_board(arguments.subject)
     data = board_data(board)
     if arguments.action == "validate":
-        return show.Answer({"board": data, "valid": True}, f"{arguments.subject} is a valid board file: {board.title}")
-    details: list[tuple[str, object]] = [
+        verdict = prose(f"{arguments.subject} is a valid board file: {board.title}")
+        return show.Answer({"board": data, "valid": True}, document(verdict))
+    details: list[Fact] = [
         ("board", board.name),
         ("title", board.title),
         ("core", f"{board.target.cpu} ({', '.join(sorted(board.target.features)) or 'no extensions'})"),
@@ -75,7 +76,7 @@ def run_boards_command(arguments: BoardsArguments) -> show.Answer:
         ("flash with", ", ".join(data["runners"]) or "nothing: it is a process"),
         ("ticks", f"{board.raw['timer']['hz']:,} a second"),
     ]
-    return show.Answer({"board": data}, show.format_pairs(details))
+    return show.Answer({"board": data}, document(facts(details)))
 
 
 _TEST_LEVELS: Mapping[str, str] = MappingProxyType(
@@ -134,9 +135,11 @@ def run_plugin_command(arguments: PluginArguments) -> show.Answer:
     results = check_plugin(found)
     failed = sum(bool(result.problem) for result in results)
     rows = [(r.operator, r.case, r.problem or "ok") for r in results]
-    text = show.format_table(("operator", "case", "result"), rows, 3)
-    text += f"\n\n{len(results) - failed} of {len(results)} cases agree: reference, interpreted loops, compiled C"
-    return show.Answer({"cases": [asdict(r) for r in results], "failed": failed}, text, 1 if failed else 0)
+    shown = document(
+        table(texts("operator", "case", "result"), rows),
+        prose(f"{len(results) - failed} of {len(results)} cases agree: reference, interpreted loops, compiled C"),
+    )
+    return show.Answer({"cases": [asdict(r) for r in results], "failed": failed}, shown, 1 if failed else 0)
 
 
 def run_operators_command(arguments: OperatorsArguments) -> show.Answer:
@@ -150,16 +153,16 @@ def run_operators_command(arguments: OperatorsArguments) -> show.Answer:
     )
 
     rows = operator_rows()
-    parts = []
+    parts: list[Block] = []
     for format_name in FORMATS:
         format_rows = [row for row in rows if row.format == format_name]
         all_dtypes = longest_shared_dtypes(format_rows)
         cells = [(row.name, row.note, format_dtypes_cell(row.dtypes, all_dtypes)) for row in format_rows]
-        parts.append(show.format_table((f"{len(format_rows)} of {format_name}", "", "dtypes"), cells, 3))
+        parts.append(table(texts(f"{len(format_rows)} of {format_name}", "", "dtypes"), cells))
         if any(cell == "any" for *_, cell in cells):
-            parts.append(f"any: {', '.join(all_dtypes)}")
-    text = operators_markdown() if arguments.markdown else "\n\n".join(parts)
-    return show.Answer({"operators": [asdict(row) for row in rows]}, text)
+            parts.append(prose(f"any: {', '.join(all_dtypes)}"))
+    shown = document(Code(operators_markdown())) if arguments.markdown else document(*parts)
+    return show.Answer({"operators": [asdict(row) for row in rows]}, shown)
 
 
 def run_options_command(arguments: OptionsArguments) -> show.Answer:
@@ -168,8 +171,8 @@ def run_options_command(arguments: OptionsArguments) -> show.Answer:
 
     found = list(compilation_option_rows())
     cells = [(row.name, row.flag, row.help) for row in found]
-    text = options_markdown() if arguments.markdown else show.format_table(("Python", "command line", ""), cells, 3)
-    return show.Answer({"options": [asdict(row) for row in found]}, text)
+    shown = Code(options_markdown()) if arguments.markdown else table(texts("Python", "command line", ""), cells)
+    return show.Answer({"options": [asdict(row) for row in found]}, document(shown))
 
 
 def run_ports_command(arguments: PortsArguments) -> show.Answer:
@@ -189,9 +192,9 @@ def run_ports_command(arguments: PortsArguments) -> show.Answer:
         for p in list_ports()
     ]
     if not found:
-        return show.Answer({"ports": []}, "this machine has no serial port")
-    rows = [(p["port"], p["description"], p["usb"], ", ".join(p["boards"])) for p in found]
-    return show.Answer({"ports": found}, show.format_table(("port", "description", "USB", "may be"), rows, 4))
+        return show.Answer({"ports": []}, document(prose("this machine has no serial port")))
+    rows = [[*(str(p[name]) for name in ("port", "description", "usb")), ", ".join(p["boards"])] for p in found]
+    return show.Answer({"ports": found}, document(table(texts("port", "description", "USB", "may be"), rows)))
 
 
 # ---- ``microc doctor``: list installed tools, and the command that installs missing tools.
@@ -206,48 +209,30 @@ def run_doctor_command(arguments: DoctorArguments) -> show.Answer:
     findings = find_tools(arguments.board)
     commands = list_install_commands(findings)
     if commands and arguments.yes:
-        show.print_note(_join_shell_commands(commands))
+        show.print_note(show.render(document(Shell(tuple(map(shlex.join, commands)), is_chain=True))))
         run_install_commands(commands)
         # Look again: what is printed, and the exit code, must describe the state after the installation.
         findings = find_tools(arguments.board)
         commands = list_install_commands(findings)
     missing = [f for f in findings if f.missing]
     incomplete = any(f.essential for f in missing)
+    lines = tuple(map(shlex.join, commands))
     data = {
         "tools": [asdict(f) for f in findings],
-        "install": list(map(shlex.join, commands)),
+        "install": list(lines),
         "complete": not incomplete,
     }
     if arguments.fix:
-        text = _join_shell_commands(commands) if commands else "nothing is missing"
-        if missing and not commands:
-            text = "no package is known that has " + ", ".join(f.name for f in missing)
-        return show.Answer(data, text, 5 if incomplete else 0)
+        names = ", ".join(f.name for f in missing)
+        verdict = prose(f"no package is known that has {names}" if missing else "nothing is missing")
+        shown = document(Shell(lines, is_chain=True) if commands else verdict)
+        return show.Answer(data, shown, 5 if incomplete else 0)
     rows = [
         ("missing" if f.missing else "ok", f.name, f.purpose, f.version or ("needed" if f.essential else "optional"))
         for f in findings
     ]
-    text = show.format_table(("", "tool", "for", "version"), rows, 4)
-    if commands:
-        text += (
-            f"\n\nto install what is missing (microc doctor --fix --yes does it):\n  {_join_shell_commands(commands)}"
-        )
-    return show.Answer(data, text, 5 if incomplete else 0)
-
-
-def _join_shell_commands(commands: tuple[tuple[str, ...], ...]) -> str:
-    """Join commands to one shell command, which is continued over several lines if the terminal is too narrow for it."""
-    from microc.reports import text_tables
-
-    line = " && ".join(map(shlex.join, commands))
-    if not 0 < show.terminal_columns() < len(line) + len(_INDENT):
-        return line
-    parts = [
-        "\n".join(text_tables.wrap_command(shlex.join(command), show.terminal_columns() - len(" && \\")))
-        for command in commands
-    ]
-    return f" && \\\n{_INDENT}".join(parts)
-
-
-_INDENT = "  "
-"""Indent of a shell command that the user may copy."""
+    heading = "to install what is missing (microc doctor --fix --yes does it):"
+    shown = document(
+        table(texts("", "tool", "for", "version"), rows), Shell(lines, heading, is_chain=True) if commands else None
+    )
+    return show.Answer(data, shown, 5 if incomplete else 0)

@@ -21,7 +21,8 @@ from microc.cli.project_context import (
     progress_callback,
     serial_line_options,
 )
-from microc.cli.reporting import estimate_rows, format_next_steps, rewrite_advice_commands, state_rows
+from microc.cli.reporting import estimate_rows, rewrite_advice_commands, state_rows
+from microc.document.blocks import Fact, Shell, document, facts, numbers, table, texts
 from microc.errors import ToolError, UsageError
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 # ---- Rows of the summary that ``microc compile`` prints: streaming, self-test, commands to run next.
 
 
-def next_command_rows(arguments: CompileCommandArguments, folder: Path, board: str) -> list[tuple[str, object]]:
+def next_command_rows(arguments: CompileCommandArguments, folder: Path, board: str) -> list[Fact]:
     """Return summary rows with the commands that the user may run next.
 
     These commands build and verify the project in ``folder``, and export the network for the user's own firmware."""
@@ -54,7 +55,7 @@ def next_command_rows(arguments: CompileCommandArguments, folder: Path, board: s
     ]
 
 
-def self_test_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
+def self_test_rows(report: Mapping[str, Any]) -> list[Fact]:
     """Return the summary row about the network's self-test; empty if the network has none."""
     self_test = report["self_test"]
     return (
@@ -64,14 +65,14 @@ def self_test_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
     )
 
 
-def streaming_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
+def streaming_rows(report: Mapping[str, Any]) -> list[Fact]:
     """Return the summary rows about a streaming network; empty for other networks.
 
     They state the number of input frames of a run, then the number of frames and the delay of each output."""
     streaming = report["streaming"]
     if streaming is None:
         return []
-    rows: list[tuple[str, object]] = [("stream", f"frames a run: {streaming['hop']}")]
+    rows: list[Fact] = [("stream", f"frames a run: {streaming['hop']}")]
     for name, output in streaming["outputs"].items():
         timing = f"frames: {output['frames']}, {output['delay']} late" if output["frames"] else "of the last frames"
         rows.append((f"  {name}", f"{timing}, from run {output['first'] + 1} on"))
@@ -87,8 +88,9 @@ def run_compile_command(arguments: CompileCommandArguments) -> show.Answer:
     """Run ``microc compile``: compile one or several models into a C project, or one model into a relocatable network."""
     from microc.codegen.output_files import check_replaceable_folder
     from microc.codegen.project.protocols import BLOB_SUFFIX
+    from microc.reports.figures import memory_usage_rows
+    from microc.reports.report_document import next_steps
     from microc.reports.summary import select_printed_advice
-    from microc.reports.text_tables import memory_usage_rows
 
     if arguments.output is None:
         raise UsageError("compile needs the folder to write (-o); got none", hint="add -o DIR")
@@ -132,14 +134,13 @@ def run_compile_command(arguments: CompileCommandArguments) -> show.Answer:
         *self_test_rows(report),
         ("in place", f"{sum(layer['in_place'] > 0 for layer in report['layers'])} kernels write over what they read"),
         _flash_row(report),
-        ("RAM", show.format_memory_usage(report["ram"], report["board_ram"])),
+        ("RAM", show.format_capacity_use(report["ram"], report["board_ram"])),
         *estimate_rows(report),
         *next_command_rows(arguments, folder, report["board"]),
     ]
     about = {**json.loads(program.files()["manifest.json"]), "board": {"name": report["board"]}}
     steps = rewrite_advice_commands(select_printed_advice(report["next_steps"]), about, arguments, arguments.models[0])
-    text = "\n\n".join(filter(None, (show.format_pairs(rows), format_next_steps(steps))))
-    return show.Answer({"folder": str(folder), "report": report}, text)
+    return show.Answer({"folder": str(folder), "report": report}, document(facts(rows), next_steps(steps)))
 
 
 def _compile_several_networks(arguments: CompileCommandArguments, names: Sequence[str], output: Path) -> show.Answer:
@@ -153,25 +154,21 @@ def _compile_several_networks(arguments: CompileCommandArguments, names: Sequenc
             m["model"],
             m["source"],
             m["kernels"],
-            *(show.format_integer(m[key]) for key in ("macs", "weight_bytes", "arena")),
+            *(m[key] for key in ("macs", "weight_bytes", "arena")),
         )
         for m in report["models"]
     ]
-    rows = [
+    rows: list[Fact] = [
         ("firmware", f"{folder} for {report['board']}"),
         (
             "arena",
             f"{show.format_integer(report['arena'])} bytes, {show.format_integer(report['shared_arena'])} of them shared",
         ),
         _flash_row(report),
-        ("RAM", show.format_memory_usage(report["ram"], report["board_ram"])),
+        ("RAM", show.format_capacity_use(report["ram"], report["board_ram"])),
     ]
-    text = (
-        show.format_table(("network", "model", "kernels", "MACs", "weights", "arena"), cells, 2)
-        + "\n\n"
-        + show.format_pairs(rows)
-    )
-    return show.Answer({"folder": str(folder), "report": report}, text)
+    columns = (*texts("network", "model"), *numbers("kernels", "MACs", "weights", "arena"))
+    return show.Answer({"folder": str(folder), "report": report}, document(table(columns, cells), facts(rows)))
 
 
 def _link_and_read_sizes(program: Program | Bundle) -> LinkedSizes | None:
@@ -203,10 +200,10 @@ def _with_linked_sizes(report: Mapping[str, Any], sizes: LinkedSizes | None) -> 
 def _flash_row(report: Mapping[str, Any]) -> tuple[str, str]:
     """Return the summary row about flash; its name contains ``estimated`` if the firmware was not linked."""
     name = "flash" if report["flash_linked"] else "flash, estimated"
-    return name, show.format_memory_usage(report["flash"], report["board_flash"])
+    return name, show.format_capacity_use(report["flash"], report["board_flash"])
 
 
-def _low_memory_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
+def _low_memory_rows(report: Mapping[str, Any]) -> list[Fact]:
     """Return the summary rows about the price of saving RAM; empty if the compilation did not need to save RAM.
 
     There is a row for each chain of layers that runs row by row, then a row with the total of saved bytes and additional
@@ -214,7 +211,7 @@ def _low_memory_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
     unstreamed = report["without_streams"]
     if unstreamed is None:
         return []
-    rows: list[tuple[str, object]] = []
+    rows: list[Fact] = []
     for streamed in (layer["streamed"] for layer in report["layers"] if layer["streamed"]):
         macs, moved = show.format_integer(streamed["extra_macs"]), show.format_integer(streamed["moved_bytes"])
         chain = f"{len(streamed['layers'])} layers from {show.fit_layer_name(streamed['layers'][0])}"
@@ -230,12 +227,12 @@ def _low_memory_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
     ]
 
 
-def _float_arithmetic_rows(data: Mapping[str, Any], sentences: Sequence[str]) -> list[tuple[str, object]]:
+def _float_arithmetic_rows(data: Mapping[str, Any], sentences: Sequence[str]) -> list[Fact]:
     """Return the summary rows about float arithmetic, followed by a row for each of ``sentences``.
 
     The rows state the share of multiply-accumulates in floats, why these are in floats, and the number of weights that are
     stored in 16 bits."""
-    rows: list[tuple[str, object]] = []
+    rows: list[Fact] = []
     if data["float_macs"]:
         rows.append(("  in floats", f"{data['float_share']:.3g} %: {'; '.join(data['float_reasons'])}"))
     if data["half_weights"]:
@@ -244,7 +241,7 @@ def _float_arithmetic_rows(data: Mapping[str, Any], sentences: Sequence[str]) ->
     return [*rows, *(("  note", sentence) for sentence in sentences)]
 
 
-def _input_output_rows(data: Mapping[str, Any]) -> list[tuple[str, object]]:
+def _input_output_rows(data: Mapping[str, Any]) -> list[Fact]:
     """Return a summary row for each input and output of a network: name, dtype, shape, and formula of real values."""
     return [
         (kind, f"{t['name']}  {t['dtype']} {show.format_shape(t['shape'])}{_real_value_formula(t)}")
@@ -270,7 +267,7 @@ def run_check_command(arguments: CheckArguments) -> show.Answer:
     from microc.compiler.options import make_options
     from microc.device.boards import load_board
     from microc.project.model_check import check_model
-    from microc.reports.text_tables import memory_usage_rows
+    from microc.reports.figures import memory_usage_rows
 
     board = load_board(arguments.board) if arguments.board else None
     options = make_options(**arguments.options)
@@ -300,12 +297,12 @@ def run_check_command(arguments: CheckArguments) -> show.Answer:
         rows.append(("accelerator", f"{board.target.npu}: --external ethos-u gives it the layers that it takes"))
     if result.verdict:
         rows.append((result.board or "budget", _describe_verdict(result)))
-    text = show.format_pairs(rows)
+    shown = document(facts(rows))
     if arguments.tensors:
         data["tensors"] = list(result.tensors)
         cells = [(t["name"], t["operator"], t["dtype"], show.format_shape(t["shape"])) for t in result.tensors]
-        text += "\n\n" + show.format_table(("tensor", "made by", "dtype", "shape"), cells, 4)
-    return show.Answer(data, text, 4 if result.verdict == "no" else 0)
+        shown += document(table(texts("tensor", "made by", "dtype", "shape"), cells))
+    return show.Answer(data, shown, 4 if result.verdict == "no" else 0)
 
 
 def _describe_verdict(result: ModelCheck) -> str:
@@ -341,7 +338,7 @@ def run_import_command(arguments: ImportArguments) -> show.Answer:
         *_input_output_rows(data),
         ("operators", _format_operator_counts(data)),
     ]
-    return show.Answer({"file": str(path), **data}, show.format_pairs(rows))
+    return show.Answer({"file": str(path), **data}, document(facts(rows)))
 
 
 def run_build_command(arguments: BuildArguments) -> show.Answer:
@@ -353,9 +350,9 @@ def run_build_command(arguments: BuildArguments) -> show.Answer:
     result = board_project.build_project(project)
     sizes, ram = result.sizes, result.sizes.static_ram + project.peak_stack
     rows = [
-        ("firmware", result.elf),
-        ("flash", show.format_memory_usage(sizes.flash, region_bytes(project.board, "flash"))),
-        ("RAM", show.format_memory_usage(ram, region_bytes(project.board, "ram"))),
+        ("firmware", str(result.elf)),
+        ("flash", show.format_capacity_use(sizes.flash, region_bytes(project.board, "flash"))),
+        ("RAM", show.format_capacity_use(ram, region_bytes(project.board, "ram"))),
         ("  static and arena", f"{show.format_integer(sizes.static_ram)} bytes"),
         (
             "  stack",
@@ -365,15 +362,14 @@ def run_build_command(arguments: BuildArguments) -> show.Answer:
     network = result.network
     if network is not None:
         rows.append(("network", f"{project.blob}, {show.format_integer(network)} bytes"))
-    symbols = [(s.name, s.section, show.format_integer(s.size)) for s in sizes.symbols[:_SHOWN_SYMBOLS]]
-    text = show.format_pairs(rows) + "\n\n" + show.format_table(("largest symbols", "section", "bytes"), symbols, 2)
+    symbols = [(s.name, s.section, s.size) for s in sizes.symbols[:_SHOWN_SYMBOLS]]
+    symbol_table = table((*texts("largest symbols", "section"), *numbers("bytes")), symbols)
     data = {"elf": str(result.elf), "ram": ram, "sizes": asdict(sizes), "network_bytes": network}
-    return show.Answer(data, text)
+    return show.Answer(data, document(facts(rows), symbol_table))
 
 
 def run_flash_command(arguments: FlashArguments) -> show.Answer:
     """Run ``microc flash``: flash a project's firmware, and ask the board whether it runs."""
-    from microc.reports import text_tables
     from microc.run.board_project import open_project
     from microc.run.session import flash_project
 
@@ -382,10 +378,7 @@ def run_flash_command(arguments: FlashArguments) -> show.Answer:
         project, arguments.runner, dry_run=arguments.dry_run, **serial_line_options(arguments)
     )
     runs = "takes networks: microc load" if project.relocatable else "runs this build"
-    shown = [
-        line for command in commands for line in text_tables.wrap_command(shlex.join(command), show.terminal_columns())
-    ]
-    text = "\n".join(shown) + (f"\nthe board answers: it {runs}" if answered else "")
+    note = f"the board answers: it {runs}" if answered else ""
     return show.Answer(
         {
             "runner": list(commands[0]),
@@ -393,5 +386,5 @@ def run_flash_command(arguments: FlashArguments) -> show.Answer:
             "dry_run": arguments.dry_run,
             "answered": answered,
         },
-        text,
+        document(Shell(tuple(map(shlex.join, commands)), note=note)),
     )

@@ -18,6 +18,7 @@ from microc.cli import show
 from microc.cli.declared.board_commands import RunArguments
 from microc.cli.declared.declarations import Arguments
 from microc.cli.declared.shared_arguments import DeviceArguments, InputArguments, SerialArguments
+from microc.document.blocks import document, prose
 from microc.errors import OutputError, UsageError, similar_files_hint
 
 if TYPE_CHECKING:
@@ -198,7 +199,8 @@ def run_run_command(arguments: RunArguments) -> show.Answer:
     if not inputs:
         lines.append(f"of random numbers (--seed {arguments.seed}); of your own: --input X.npy")
     lines.append(show.format_measured_time(clock, clock.convert_ticks(ticks)))
-    return show.Answer(data, "\n".join([*lines, *([f"self-test {self_test}"] if self_test else [])]), error=failed)
+    lines += [f"self-test {self_test}"] if self_test else []
+    return show.Answer(data, document(prose(*lines)), error=failed)
 
 
 def serial_line_options(arguments: SerialArguments) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from microc.cli.project_context import (
     progress_callback,
     serial_line_options,
 )
+from microc.document.blocks import Block, Code, Table, bars, document, facts, numbers, prose, table, texts
 from microc.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ def run_new_command(arguments: NewArguments) -> show.Answer:
     steps = [f"cd {shlex.quote(str(folder))}", "microc build", "microc run"]
     if board != "host":
         steps.insert(2, "microc flash")
-    text = f"{folder}: {', '.join(files)}\nnext: {' && '.join(steps)}"
-    return show.Answer({"folder": str(folder), "files": list(files), "next": steps}, text)
+    lines = prose(f"{folder}: {', '.join(files)}", f"next: {' && '.join(steps)}")
+    return show.Answer({"folder": str(folder), "files": list(files), "next": steps}, document(lines))
 
 
 # ---- ``microc demo``: run a network that recognises digits on an emulated microcontroller.
@@ -53,7 +54,6 @@ _SHOWN_IMAGES, _PER_ROW, _IMAGE_COLUMNS = 8, 4, 20
 """Number of images that are printed, largest number of images in a row, and columns of the terminal for each image with its
 caption."""
 _SHADES, _PLAIN_SHADES = " ░▒▓█", " .+%@"
-_BAR_COLUMNS = 30
 
 
 def run_demo_command(arguments: DemoArguments) -> show.Answer:
@@ -86,30 +86,42 @@ def run_demo_command(arguments: DemoArguments) -> show.Answer:
             where=board,
             hint="check the tools: microc doctor",
         )
-    return show.Answer(data, "\n".join(_demo_lines(result, missing)), error=error)
+    return show.Answer(data, document(*_demo_blocks(result, missing)), error=error)
 
 
-def _demo_lines(result: Demonstration, missing_tools: tuple[str, ...]) -> Iterator[str]:
-    """Yield the lines that ``microc demo`` prints; ``missing_tools``: tools of the emulated board that are not installed."""
+def _demo_blocks(result: Demonstration, missing_tools: tuple[str, ...]) -> Iterator[Block]:
+    """Yield the blocks that show the demonstration: images with answers, a table of layers, accuracy and memory.
+
+    ``missing_tools``: tools of the emulated board that are not installed."""
     report, sizes = result.report, result.sizes
     if missing_tools:
-        yield f"{' and '.join(missing_tools)} not found: using this computer instead of the emulated board (microc doctor --fix)"
-    yield f"\n  {report['source']}: {report['kernels']} kernels, {report['macs']:,} multiply-accumulates"
-    yield f"  {result.title}"
-    yield f"  compiled to C in {result.compiled_seconds:.1f} s, built in {result.built_seconds:.1f} s\n"
+        tools = " and ".join(missing_tools)
+        yield prose(f"{tools} not found: using this computer instead of the emulated board (microc doctor --fix)")
+    yield prose(
+        f"{report['source']}: {report['kernels']} kernels, {report['macs']:,} multiply-accumulates",
+        result.title,
+        f"compiled to C in {result.compiled_seconds:.1f} s, built in {result.built_seconds:.1f} s",
+    )
     fitting = show.terminal_columns() // _IMAGE_COLUMNS if show.terminal_columns() else _PER_ROW
     per_row = max(1, min(_PER_ROW, fitting))
     for first in range(0, _SHOWN_IMAGES, per_row):
-        yield from _draw_images(result, range(first, min(first + per_row, _SHOWN_IMAGES)))
-    yield from _demo_layer_lines(result)
+        yield Code("\n".join(_draw_images(result, range(first, min(first + per_row, _SHOWN_IMAGES)))))
+    yield _demo_layers_table(result)
     total, stack = len(result.labels), result.stats.stack_bytes
     stack_text = f"{stack:,} measured" if stack else "not measured"
     share, needed = 100 * result.correct_count / total, 100 * result.reference
-    yield f"  accuracy   {result.correct_count} of {total}, {share:.2f} %; the reference has {needed:.2f} %"
-    yield f"  flash      {sizes.flash:,} bytes, {report['weight_bytes']:,} of them weights and tables"
-    yield f"  RAM        {result.ram:,} bytes: arena {report['arena']:,}, stack {report['stack_bound']:,} at most ({stack_text})"
-    yield f"  line       {total} images in {result.line_seconds:.1f} s, {result.stats.bad_frames} damaged frames"
-    yield "\n  passed" if result.passed else "\n  FAILED: less accurate than the reference"
+    yield facts(
+        (
+            ("accuracy", f"{result.correct_count} of {total}, {share:.2f} %; the reference has {needed:.2f} %"),
+            ("flash", f"{sizes.flash:,} bytes, {report['weight_bytes']:,} of them weights and tables"),
+            (
+                "RAM",
+                f"{result.ram:,} bytes: arena {report['arena']:,}, stack {report['stack_bound']:,} at most ({stack_text})",
+            ),
+            ("line", f"{total} images in {result.line_seconds:.1f} s, {result.stats.bad_frames} damaged frames"),
+        )
+    )
+    yield prose("passed" if result.passed else "FAILED: less accurate than the reference")
 
 
 def _draw_images(result: Demonstration, indices: range) -> Iterator[str]:
@@ -117,8 +129,8 @@ def _draw_images(result: Demonstration, indices: range) -> Iterator[str]:
     shades = _SHADES if (sys.stdout.encoding or "").lower().startswith("utf") else _PLAIN_SHADES
     levels = [(result.images[k].reshape(8, 8).astype(int) + 128) * len(shades) // 256 for k in indices]
     for row in range(8):
-        yield ("  " + "  ".join("".join(2 * shades[level] for level in image[row]) for image in levels)).rstrip()
-    yield ("  " + "  ".join(f"{_image_caption(result, k):16}" for k in indices)).rstrip() + "\n"
+        yield "  ".join("".join(2 * shades[level] for level in image[row]) for image in levels).rstrip()
+    yield "  ".join(f"{_image_caption(result, k):16}" for k in indices).rstrip()
 
 
 def _image_caption(result: Demonstration, image_index: int) -> str:
@@ -128,26 +140,17 @@ def _image_caption(result: Demonstration, image_index: int) -> str:
     return f"{answer} ({confidence:.0f} %) {'right' if answer == truth else f'wrong: {truth}'}"
 
 
-def _demo_layer_lines(result: Demonstration) -> Iterator[str]:
-    """Yield the lines of a table with the time of each layer, in the unit of the board's clock.
+def _demo_layers_table(result: Demonstration) -> Table:
+    """Make a table with the time of each layer, in the unit of the board's clock, and bars that show the time.
 
     An emulator's clock counts instructions, not cycles."""
-    numbers = [result.clock.convert_ticks(t) for t in result.ticks]
-    layers = [k["layer"].split(" ", 1)[-1] for k in result.kernels]
-    width = max(map(len, layers))
-    yield f"  {'layer':{width}}  {result.clock.unit:>12}      MACs"
-    for layer, kernel, number in zip(layers, result.kernels, numbers, strict=True):
-        yield (
-            _demo_layer_row(layer, width, number, kernel["macs"])
-            + "  "
-            + "#" * round(_BAR_COLUMNS * number / max(*numbers, 1))
-        )
-    yield _demo_layer_row("one image", width, sum(numbers), sum(k["macs"] for k in result.kernels)) + "\n"
-
-
-def _demo_layer_row(name: str, width: int, clock_amount: int, macs: Any) -> str:
-    """Format a row of the demonstration's table of layers: name padded to ``width``, time in the clock's unit, MACs."""
-    return f"  {name:{width}}  {clock_amount:12,}  {macs:8,}"
+    times = [result.clock.convert_ticks(t) for t in result.ticks]
+    rows = [
+        (kernel["layer"].split(" ", 1)[-1], time, kernel["macs"], time / max(*times, 1))
+        for kernel, time in zip(result.kernels, times, strict=True)
+    ]
+    columns = (*texts("layer"), *numbers(result.clock.unit, "MACs"), *bars(""))
+    return table(columns, rows, totals=("one image", sum(times), sum(k["macs"] for k in result.kernels), None))
 
 
 # ---- ``microc export``: write a network as a package for a build system.
@@ -193,10 +196,11 @@ def run_export_command(arguments: ExportArguments) -> show.Answer:
         "files": list(package.files),
         "next": list(package.commands),
     }
-    text = f"{len(package.files)} files in {arguments.output}"
-    if package.commands:
-        text += "; next, in this folder:\n" + "\n".join(f"  {line}" for line in package.commands)
-    return show.Answer(data, text)
+    lines = [
+        f"{len(package.files)} files in {arguments.output}" + ("; next, in this folder:" if package.commands else "")
+    ]
+    lines += [f"  {command}" for command in package.commands]
+    return show.Answer(data, document(prose(*lines)))
 
 
 def _answer_with_formats() -> show.Answer:
@@ -205,11 +209,13 @@ def _answer_with_formats() -> show.Answer:
 
     formats = [load_format(name) for name in list_formats()]
     rows = [(f.name, f.title, f.status) for f in formats]
-    text = show.format_table(("format", "what it is", "tried"), rows, 3)
-    text += "\n\n" + show.format_pairs(list(TEST_STATUS.items()))
-    text += "\n\n" + show.format_pairs([(f.name, f.checked) for f in formats])
+    shown = document(
+        table(texts("format", "what it is", "tried"), rows),
+        facts(TEST_STATUS.items()),
+        facts((f.name, f.checked) for f in formats),
+    )
     data = [{"name": f.name, "title": f.title, "status": f.status, "checked": f.checked} for f in formats]
-    return show.Answer({"formats": data}, text)
+    return show.Answer({"formats": data}, shown)
 
 
 # ---- ``microc load``: send a network to a board, whose firmware is not changed.
@@ -234,11 +240,11 @@ def run_load_command(arguments: LoadArguments) -> show.Answer:
     rows = [
         ("network", f"{blob.name} for {blob.core}"),
         ("slot", f"{'AB'[slots.active or 0]}, commit {show.format_integer(slots.commits)}"),
-        ("  taken", show.format_memory_usage(len(data), slots.slot_bytes)),
-        ("memory", show.format_memory_usage(blob.memory, slots.ram_bytes)),
+        ("  taken", show.format_capacity_use(len(data), slots.slot_bytes)),
+        ("memory", show.format_capacity_use(blob.memory, slots.ram_bytes)),
         ("signature", f"{show.format_integer(len(blob.signature))} bytes" if blob.signature else "none"),
     ]
-    return show.Answer(fields, show.format_pairs(rows))
+    return show.Answer(fields, document(facts(rows)))
 
 
 def _send_project_network(arguments: LoadArguments) -> tuple[Blob, Slots]:

@@ -1,4 +1,4 @@
-"""``microc quantize``: quantise a network, and print a report of the loss as text."""
+"""``microc quantize``: quantise a network, and show a report of the loss."""
 
 from __future__ import annotations
 
@@ -9,21 +9,34 @@ from typing import Any
 from microc.cli import show
 from microc.cli.declared.model_commands import QuantizeArguments
 from microc.cli.project_context import check_output_paths, pixel_range, progress_callback
+from microc.document.blocks import (
+    Block,
+    Document,
+    Fact,
+    Table,
+    bars,
+    document,
+    facts,
+    layer_names,
+    numbers,
+    prose,
+    table,
+    texts,
+)
 
 # ---- Report of mixed precision: the precisions that each layer may have, and the Pareto front of noise and cost.
 
 _SHOWN_POINTS = 12
-_BAR_COLUMNS = 30
 _FLOAT_BITS = 32
 
 
-def mixed_precision_paragraphs(mixed: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the paragraphs that report mixed precision: a table of layers, then the Pareto front of noise and cost.
+def mixed_precision_blocks(mixed: Mapping[str, Any]) -> Iterator[Block]:
+    """Yield the blocks that report mixed precision: a table of layers, then the Pareto front of noise and cost.
 
     The table shows the chosen precision of each layer, and the precisions that the layer may have."""
     rows = [
         (
-            show.fit_layer_name(layer["layer"]),
+            layer["layer"],
             _format_layer_bits(layer["bits"]),
             *(_describe_layer_precision(option) for option in layer["options"]),
         )
@@ -31,8 +44,8 @@ def mixed_precision_paragraphs(mixed: Mapping[str, Any]) -> Iterator[str]:
     ]
     columns = max((len(layer["options"]) for layer in mixed["layers"]), default=0)
     rows = [(*row, *("",) * (2 + columns - len(row))) for row in rows]
-    yield show.format_table(("layer", "bits", *("may be: bits, noise, bytes",) * columns), rows, 1 + columns)
-    yield "\n".join(_pareto_front_lines(mixed["front"], mixed["board"], mixed["against"]))
+    yield table((*layer_names("layer"), *texts("bits", *("may be: bits, noise, bytes",) * columns)), rows)
+    yield from _pareto_front_blocks(mixed["front"], mixed["board"], mixed["against"])
 
 
 def _describe_layer_precision(precision: Mapping[str, Any]) -> str:
@@ -51,26 +64,37 @@ def format_signal_to_noise(noise: float) -> str:
     return f"{-10 * math.log10(noise):.1f}" if noise > 0 else "no noise"
 
 
-def _pareto_front_lines(points: Sequence[Mapping[str, Any]], board: str, cost_name: str) -> Iterator[str]:
-    """Yield the lines that show the Pareto front of noise and cost: a table whose bars show the cost.
+def _pareto_front_blocks(points: Sequence[Mapping[str, Any]], board: str, cost_name: str) -> Iterator[Block]:
+    """Yield the blocks that show the Pareto front of noise and cost: a table whose bars show the cost.
 
     ``cost_name``: the cost, flash or cycles. Chosen and measured points are always shown; other points are thinned out."""
     step = max(1, len(points) // _SHOWN_POINTS)
     measured = [p["score"] is not None or p["decibels"] is not None for p in points]
     shown = [p for k, p in enumerate(points) if p["chosen"] or measured[k] or k % step == 0]
     least, most = points[0][cost_name], points[-1][cost_name]
-    yield f"the front on {board}: the least noise for each {cost_name}, predicted, and measured behind repairs (* is taken)\n"
-    rows = []
-    for p in shown:
-        bar = "#" * (1 + round(_BAR_COLUMNS * (p[cost_name] - least) / max(1, most - least)))
-        decibels_text = "" if p["decibels"] is None else f"{p['decibels']:.1f}"
-        score = "" if p["score"] is None else f"{p['score']:.4f}"
-        sizes = show.format_integer(p["flash"]), show.format_integer(p["cycles"])
-        rows.append(("*" if p["chosen"] else "", *sizes, format_signal_to_noise(p["noise"]), decibels_text, score, bar))
-    yield show.format_table(("", "flash", "cycles", "dB", "measured", "score", ""), rows)
+    yield prose(
+        f"the front on {board}: the least noise for each {cost_name}, predicted, and measured behind repairs (* is taken)"
+    )
+    rows = [
+        (
+            "*" if p["chosen"] else "",
+            p["flash"],
+            p["cycles"],
+            format_signal_to_noise(p["noise"]),
+            p["decibels"],
+            p["score"],
+            (p[cost_name] - least) / max(1, most - least),
+        )
+        for p in shown
+    ]
+    columns = (
+        *texts(""), *numbers("flash", "cycles", "dB"), *numbers("measured", spec=".1f"), *numbers("score", spec=".4f"),
+        *bars(""),
+    )  # fmt: skip
+    yield table(columns, rows)
 
 
-# ---- The report as text. The most important paragraphs come first; long tables are cut unless ``--full`` is given.
+# ---- The report as a document. The most important blocks come first; long tables are cut unless ``--full`` is given.
 
 _SHOWN_ROWS = 12
 """Largest number of rows of a table without ``--full``."""
@@ -79,28 +103,25 @@ _COSTS = ("flash", "ram", "estimated_instructions", "estimated_cycles")
 _SHARES = ("flash", "instructions")
 
 
-def quantization_paragraphs(report: Mapping[str, Any], model: str, output_path: str, all_rows: bool) -> Iterator[str]:
-    """Yield the paragraphs of the report on a quantised network.
+def quantization_document(report: Mapping[str, Any], model: str, output_path: str, all_rows: bool) -> Document:
+    """Show the report on a quantised network.
 
     ``model``: name of the float model's file; ``output_path``: the file to which the quantised model was written;
     ``all_rows``: True if long tables are not cut."""
-    yield show.format_pairs(list(_summary_rows(report, f"{model} -> {output_path}")))
-    if "cost" in report:
-        yield _format_cost_table(report["board"], report["float_cost"], report["cost"])
-    if report["advice"]:
-        yield "what to try next\n" + "\n".join(f"- {line}" for line in report["advice"])
-    yield _format_noisiest_layers_table(report["layers"], all_rows)
-    if "classification" in report:
-        yield from _classification_paragraphs(report["classification"], all_rows)
-    if "mixed" in report:
-        yield from mixed_precision_paragraphs(report["mixed"])
-    if report["floats"]["operators"]:
-        yield _format_float_operators_table(report["floats"], all_rows)
-    if report["repairs"]:
-        yield _format_repairs_table(report["repairs"])
+    floats = report["floats"]
+    return document(
+        facts(_summary_rows(report, f"{model} -> {output_path}")),
+        _cost_table(report["board"], report["float_cost"], report["cost"]) if "cost" in report else None,
+        prose("what to try next", *(f"- {line}" for line in report["advice"])) if report["advice"] else None,
+        _noisiest_layers_table(report["layers"], all_rows),
+        *(_classification_blocks(report["classification"], all_rows) if "classification" in report else ()),
+        *(mixed_precision_blocks(report["mixed"]) if "mixed" in report else ()),
+        *(_float_operator_blocks(floats, all_rows) if floats["operators"] else ()),
+        _repairs_table(report["repairs"]) if report["repairs"] else None,
+    )
 
 
-def _summary_rows(report: Mapping[str, Any], files: str) -> Iterator[tuple[str, object]]:
+def _summary_rows(report: Mapping[str, Any], files: str) -> Iterator[Fact]:
     """Yield the rows of the summary: number of samples, difference of each output from that of the float network, accuracy.
 
     ``files``: text that names the files of both models."""
@@ -121,19 +142,14 @@ def _summary_rows(report: Mapping[str, Any], files: str) -> Iterator[tuple[str, 
         yield "score", f"{report['float_score']:.5g} -> {report['score']:.5g}"
 
 
-def _format_cost_table(board: str, before: Mapping[str, int], after: Mapping[str, int]) -> str:
-    """Format a table of a network's costs on a board, before and after quantisation."""
-    rows = []
-    for name in _COSTS:
-        ratio = f"{after[name] / max(1, before[name]):.2f}"
-        rows.append(
-            (name.replace("_", " "), show.format_integer(before[name]), show.format_integer(after[name]), ratio)
-        )
-    return show.format_table((f"on {board}", "float", "quantised", "ratio"), rows)
+def _cost_table(board: str, before: Mapping[str, int], after: Mapping[str, int]) -> Table:
+    """Make a table of a network's costs on a board, before and after quantisation."""
+    rows = [(name.replace("_", " "), before[name], after[name], after[name] / max(1, before[name])) for name in _COSTS]
+    return table((*texts(f"on {board}"), *numbers("float", "quantised"), *numbers("ratio", spec=".2f")), rows)
 
 
-def _format_noisiest_layers_table(layers: Sequence[Mapping[str, Any]], all_rows: bool) -> str:
-    """Format a table of the layers that cause the most quantisation noise, in the order of the network."""
+def _noisiest_layers_table(layers: Sequence[Mapping[str, Any]], all_rows: bool) -> Table:
+    """Make a table of the layers that cause the most quantisation noise, in the order of the network."""
     total = sum(map(_own_noise_of_layer, layers))
     by_noise = sorted(
         range(len(layers)), key=lambda k: (-_own_noise_of_layer(layers[k]), layers[k].get("decibels") or 0.0)
@@ -142,22 +158,26 @@ def _format_noisiest_layers_table(layers: Sequence[Mapping[str, Any]], all_rows:
     costs = [(of, amount) for amount in _SHARES for of in ("float_cost", "cost")] if "cost" in layers[0] else []
     rows = []
     for layer in (layers[k] for k in shown):
-        span = [_format_or_empty(layer.get(name), "{:.4g}") for name in ("low", "high")]
-        share = f"{100 * _own_noise_of_layer(layer) / total:.1f}" if total > 0 else ""
         clipped = layer.get("clipped")
-        quality = (
-            _format_or_empty(layer.get("decibels"), "{:.1f}"),
-            share,
-            _format_or_empty(clipped and 100 * clipped, "{:.2f}"),
+        rows.append(
+            (
+                layer["layer"],
+                layer["dtype"],
+                "/".join(map(str, layer["bits"])),
+                layer.get("low"),
+                layer.get("high"),
+                layer.get("decibels"),
+                100 * _own_noise_of_layer(layer) / total if total > 0 else None,
+                clipped and 100 * clipped,
+                *(None if layer[of] is None else layer[of][amount] for of, amount in costs),
+            )
         )
-        costs_text = ("" if layer[of] is None else show.format_integer(layer[of][amount]) for of, amount in costs)
-        bits = "/".join(map(str, layer["bits"]))
-        rows.append((show.fit_layer_name(layer["layer"]), layer["dtype"], bits, *span, *quality, *costs_text))
-    prices = ("flash, float", "now", "instr., float", "now") if costs else ()
-    head = ("layer", "stored", "bits", "from", "to", "dB", "% of noise", "% saturated", *prices)
-    return _add_note_on_omitted_rows(
-        show.format_table(head, rows, 2), len(layers) - len(shown), "layers, which cause less noise"
-    )
+    columns = (
+        *layer_names("layer"), *texts("stored"), *numbers("bits"), *numbers("from", "to", spec=".4g"),
+        *numbers("dB", "% of noise", spec=".1f"), *numbers("% saturated", spec=".2f"),
+        *(numbers("flash, float", "now", "instr., float", "now") if costs else ()),
+    )  # fmt: skip
+    return table(columns, rows, note=_omitted_rows_note(len(layers) - len(shown), "layers, which cause less noise"))
 
 
 def _own_noise_of_layer(layer: Mapping[str, Any]) -> float:
@@ -165,75 +185,57 @@ def _own_noise_of_layer(layer: Mapping[str, Any]) -> float:
     return (layer["value_sensitivity"] or 0.0) + (layer["weight_sensitivity"] or 0.0)
 
 
-def _format_or_empty(number: float | None, format_spec: str) -> str:
-    """Format a number with the format string ``format_spec``; return an empty text for None."""
-    return "" if number is None else format_spec.format(number)
-
-
-def _add_note_on_omitted_rows(text: str, omitted_rows: int, row_kind: str) -> str:
-    """Add a line to a formatted table that states the number of omitted rows, unless this number is 0.
+def _omitted_rows_note(omitted_rows: int, row_kind: str) -> str:
+    """Return the note below a table that states the number of omitted rows; empty if this number is 0.
 
     ``row_kind``: what the rows are, in the plural."""
-    return (
-        f"{text}\n{show.format_integer(omitted_rows)} more {row_kind}: --full shows all" if omitted_rows > 0 else text
-    )
+    return f"{omitted_rows:,} more {row_kind}: --full shows all" if omitted_rows > 0 else ""
 
 
-def _classification_paragraphs(classification: Mapping[str, Any], all_rows: bool) -> Iterator[str]:
-    """Yield the paragraphs about a classification: the confusion matrix, and the samples whose answer has changed.
+def _classification_blocks(classification: Mapping[str, Any], all_rows: bool) -> Iterator[Block]:
+    """Yield the blocks about a classification: the confusion matrix, and the samples whose answer has changed.
 
     For many classes, the most frequent mistakes replace the confusion matrix."""
     if len(classification["confusion"]) <= _SHOWN_CLASSES:
-        matrix = show.confusion_table(classification["confusion"], classification["float_confusion"])
-        yield f"answers, and by how many more than in floats\n\n{matrix}"
+        yield prose("answers, and by how many more than in floats")
+        yield show.confusion_table(classification["confusion"], classification["float_confusion"])
     else:
-        yield from _list_frequent_confusions_paragraph(classification, all_rows)
+        yield from _frequent_confusions_blocks(classification, all_rows)
     if classification["changed"]:
         shown = classification["changed"] if all_rows else classification["changed"][:_SHOWN_ROWS]
         rows = [(c["sample"], c["truth"], c["float"], c["quantised"]) for c in shown]
-        table = show.format_table(("changed sample", "truth", "float", "quantised"), rows, 0)
-        yield _add_note_on_omitted_rows(table, classification["changed_count"] - len(shown), "answers changed")
+        note = _omitted_rows_note(classification["changed_count"] - len(shown), "answers changed")
+        yield table(numbers("changed sample", "truth", "float", "quantised", spec=""), rows, note=note)
 
 
-def _list_frequent_confusions_paragraph(classification: Mapping[str, Any], all_rows: bool) -> Iterator[str]:
+def _frequent_confusions_blocks(classification: Mapping[str, Any], all_rows: bool) -> Iterator[Block]:
     """Yield a table of the most frequent mistakes of the classification, if there are any."""
     from microc.quantization.quantised_page import list_frequent_confusions
 
     mistakes = list_frequent_confusions(classification)
     rows = mistakes if all_rows else mistakes[:_SHOWN_ROWS]
     if rows:
-        yield _add_note_on_omitted_rows(
-            show.format_table(("truth", "answer", "float", "quantised"), rows, 0), len(mistakes) - len(rows), "mistakes"
-        )
+        note = _omitted_rows_note(len(mistakes) - len(rows), "mistakes")
+        yield table(numbers("truth", "answer", "float", "quantised", spec=""), rows, note=note)
 
 
-def _format_float_operators_table(float_report: Mapping[str, Any], all_rows: bool) -> str:
-    """Format a table of the operators that still compute in floats, with the reasons."""
-    operators = float_report["operators"] if all_rows else float_report["operators"][:_SHOWN_ROWS]
-    rows = [
-        (
-            show.fit_layer_name(operator["value"]),
-            operator["op"],
-            operator["reason"],
-            show.format_integer(operator["macs"]),
-        )
-        for operator in operators
-    ]
-    count = len(float_report["operators"])
-    head = f"{count} operators compute in floats, {100 * float_report['share']:.1f} % of multiply-accumulates"
-    table = show.format_table(("value", "operator", "why", "MACs"), rows, 3)
-    return f"{head}\n\n{_add_note_on_omitted_rows(table, count - len(rows), 'operators')}"
+def _float_operator_blocks(float_report: Mapping[str, Any], all_rows: bool) -> Iterator[Block]:
+    """Yield the share of floats, and a table of the operators that still compute in floats, with the reasons."""
+    operators, count = float_report["operators"], len(float_report["operators"])
+    rows = [(o["value"], o["op"], o["reason"], o["macs"]) for o in (operators if all_rows else operators[:_SHOWN_ROWS])]
+    yield prose(f"{count} operators compute in floats, {100 * float_report['share']:.1f} % of multiply-accumulates")
+    columns = (*layer_names("value"), *texts("operator", "why"), *numbers("MACs"))
+    yield table(columns, rows, note=_omitted_rows_note(count - len(rows), "operators"))
 
 
-def _format_repairs_table(repairs: Sequence[Mapping[str, Any]]) -> str:
-    """Format a table of the accuracy repairs that were tried.
+def _repairs_table(repairs: Sequence[Mapping[str, Any]]) -> Table:
+    """Make a table of the accuracy repairs that were tried.
 
     It shows whether each repair was kept, and the signal-to-noise ratio before and after the repair."""
     rows = [
-        (repair["name"], "yes" if repair["kept"] else "no", f"{repair['before']:.2f}", f"{repair['after']:.2f}")
-        for repair in repairs
+        (repair["name"], "yes" if repair["kept"] else "no", repair["before"], repair["after"]) for repair in repairs
     ]
-    return show.format_table(("repair", "kept", "dB before", "dB after"), rows, 2)
+    return table((*texts("repair", "kept"), *numbers("dB before", "dB after", spec=".2f")), rows)
 
 
 # ---- The command.
@@ -271,5 +273,5 @@ def run_quantize_command(arguments: QuantizeArguments) -> show.Answer:
     path = result.save(arguments.output)
     if arguments.html is not None:
         result.save_report(arguments.html)
-    text = "\n\n".join(quantization_paragraphs(result.report, arguments.model.name, str(path), arguments.full))
-    return show.Answer({"file": str(path), **result.report}, text)
+    shown = quantization_document(result.report, arguments.model.name, str(path), arguments.full)
+    return show.Answer({"file": str(path), **result.report}, shown)

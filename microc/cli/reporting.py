@@ -28,8 +28,9 @@ from microc.cli.project_context import (
     progress_callback,
     serial_line_options,
 )
+from microc.document.blocks import Document, Fact, Table, document, layer_names, numbers, prose, table, texts
 from microc.errors import UsageError
-from microc.reports.layers import format_tensor_unit_table
+from microc.reports.layers import tensor_unit_table
 
 if TYPE_CHECKING:
     from microc.reports.firmware_size import Growth, SizeReport
@@ -50,22 +51,21 @@ def run_report_command(arguments: ReportArguments) -> show.Answer:
     result = _make_report_of_source(arguments.source, arguments, accuracy)
     advice = rewrite_advice_commands(result.data["advice"], result.data, arguments, arguments.source)
     result = replace(result, data={**result.data, "advice": advice})
-    text = _format_report(result.data)
-    if arguments.output is not None:
-        text += f"\n\nreport: {result.save(arguments.output)}"
-    return show.Answer(result.to_data(), text)
+    saved = None if arguments.output is None else prose(f"report: {result.save(arguments.output)}")
+    return show.Answer(result.to_data(), result.document() + document(saved))
 
 
 def run_compare_command(arguments: CompareArguments) -> show.Answer:
     """Run ``microc compare``: compare two reports, projects or models."""
     from microc.cli.project_context import write_text_file
+    from microc.reports.report_document import comparison_document
     from microc.reports.saved_reports import compare_reports as changes
 
     before, after = (_read_or_make_report(path, arguments) for path in (arguments.before, arguments.after))
     data = changes(before, after)
     if arguments.html is not None:
         write_text_file(arguments.html, after.html(before))
-    return show.Answer(data, _format_comparison(data))
+    return show.Answer(data, comparison_document(data))
 
 
 def _read_or_make_report(path: Path, arguments: CompareArguments) -> Report:
@@ -92,43 +92,6 @@ def _make_report_of_source(
     )
 
 
-def _format_report(data: Mapping[str, Any]) -> str:
-    """Format a report as text: totals, a table of layers, next steps."""
-    from microc.reports.evidence import accuracy_sentences
-    from microc.reports.text_tables import format_inference_time, format_peak_stack, memory_usage_rows
-
-    totals, board = data["totals"], data["board"]
-    state = ", ".join(f"{s['name']} {s['dtype']} {show.format_shape(s['shape'])}" for s in data["state"])
-    rows: list[tuple[str, object]] = [
-        ("model", f"{data['source']} on {board['name']} ({board['cpu']})"),
-        ("one inference", format_inference_time(data)),
-        ("multiply-accumulates", show.format_integer(totals["macs"])),
-        *(
-            (name, show.format_memory_usage(totals[key], board[key]))
-            for name, key in (("flash" if data["firmware"] else "flash, estimated", "flash"), ("RAM", "ram"))
-            if totals[key] is not None
-        ),
-        ("arena", f"{show.format_integer(totals['arena'])} bytes"),
-        *memory_usage_rows(data.get("memories", ())),
-        ("peak stack", format_peak_stack(data)),
-        ("holds state", state or "no"),
-        *(
-            ("accuracy", line)
-            for line in (accuracy_sentences(data["accuracy"], data["fingerprint"]) if data["accuracy"] else ())
-        ),
-    ]
-    return "\n\n".join(
-        filter(
-            None,
-            (
-                show.format_pairs(rows),
-                estimated_layers_table(data["layers"]),
-                format_next_steps(data["advice"]),
-            ),
-        )
-    )
-
-
 def rewrite_advice_commands(
     advice: Sequence[Mapping[str, Any]], data: Mapping[str, Any], arguments: CompileArguments, source: Path
 ) -> list[dict[str, Any]]:
@@ -148,23 +111,12 @@ def rewrite_advice_commands(
     return [rewrite_command_of_advice(item, data, path or data["model"], None) for item in advice]
 
 
-def format_next_steps(advice: Sequence[Mapping[str, Any]]) -> str:
-    """Format advice and its commands as text; empty if there is no advice."""
-    from microc.reports import text_tables
-
-    lines = ["what to do next"]
-    for item in advice:
-        lines += text_tables.wrap_text(item["text"], show.terminal_columns(), "- ")
-        lines += text_tables.wrap_command(item["command"], show.terminal_columns(), "  ") if item["command"] else []
-    return "\n".join(lines) if len(lines) > 1 else ""
-
-
-def estimate_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
+def estimate_rows(report: Mapping[str, Any]) -> list[Fact]:
     """Return summary rows about time, stack and state of a compiled network.
 
     ``report``: result of :meth:`microc.Program.report`."""
+    from microc.reports.figures import format_estimated_time
     from microc.reports.layers import slowest_layers
-    from microc.reports.text_tables import format_estimated_time
     from microc.run.profile import shorten_layer_name
 
     layers = [{**layer, "step": layer["kernel"]} for layer in report["layers"]]
@@ -178,7 +130,7 @@ def estimate_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
     ]
 
 
-def state_rows(state_bytes: int, board: str = "") -> list[tuple[str, object]]:
+def state_rows(state_bytes: int, board: str = "") -> list[Fact]:
     """Return the summary row about the bytes of state that a network keeps between runs.
 
     ``board``: name of the board if the network was not compiled for it; a row then states how to estimate the time."""
@@ -189,70 +141,6 @@ def state_rows(state_bytes: int, board: str = "") -> list[tuple[str, object]]:
     ]
 
 
-def estimated_layers_table(layers: Sequence[Mapping[str, Any]]) -> str:
-    """Format a table of the layers of a report, with the estimates of the cost model."""
-    clocked = all(layer["milliseconds"] is not None for layer in layers)
-    total = sum(layer["cycles"] for layer in layers) or 1
-    cells = [
-        (
-            str(k["step"]),
-            show.fit_layer_name(k["layer"]),
-            k["op"],
-            show.format_integer(k["cycles"]),
-            f"{100 * k['cycles'] / total:.1f}",
-            *((f"{k['milliseconds']:.3f}",) if clocked else ()),
-            show.format_integer(k["macs"]),
-            show.format_integer(k["code"] + k["constants"]),
-            show.format_integer(k["arena"]),
-        )
-        for k in layers
-    ]
-    head = (
-        "step",
-        "layer",
-        "operators",
-        "est. cycles",
-        "%",
-        *(("est. ms",) if clocked else ()),
-        "MACs",
-        "flash",
-        "arena",
-    )
-    return show.format_table(head, cells, 3)
-
-
-def _format_comparison(data: Mapping[str, Any]) -> str:
-    """Format a comparison of two reports as a table of totals and a table of layers."""
-    rows = [(row["name"], *_comparison_cells(row)) for row in data["totals"]]
-    layers = [
-        (row["layer"], *_comparison_cells(row["cycles"]), *_comparison_cells(row["flash"])) for row in data["layers"]
-    ]
-    head = ("layer", "cycles before", "after", "change", "flash before", "after", "change")
-    subjects = [(what, f"{data[what]['source']} on {data[what]['board']}") for what in ("before", "after")]
-    return "\n\n".join(
-        (
-            show.format_pairs(subjects),
-            show.format_table(("", "before", "after", "change"), rows),
-            show.format_table(head, layers),
-        )
-    )
-
-
-def _comparison_cells(row: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return the cells for a compared figure: before, after, and change in percent."""
-    from microc.reports.text_tables import format_percent_change
-
-    cells = [_format_figure(row[when]) for when in ("before", "after")]
-    return cells[0], cells[1], format_percent_change(row["before"], row["after"])
-
-
-def _format_figure(value: float | None) -> str:
-    """Format a figure of a report; empty if the figure is unknown."""
-    if value is None:
-        return ""
-    return f"{value:,.3f}" if isinstance(value, float) else show.format_integer(value)
-
-
 # ---- ``microc explain``: explain how a layer's kernel was chosen and what it costs.
 
 
@@ -260,6 +148,7 @@ def run_explain_command(arguments: ExplainArguments) -> show.Answer:
     """Run ``microc explain``: list the steps of a network, or explain the kernel of a layer."""
     from microc.device.boards import load_board
     from microc.reports import explain as explain_reports
+    from microc.reports.report_document import next_steps
     from microc.reports.summary import report_module
 
     if arguments.board and arguments.target:
@@ -274,15 +163,12 @@ def run_explain_command(arguments: ExplainArguments) -> show.Answer:
         progress=progress_callback(arguments),
         **arguments.options,
     )
-    data, text = (
-        explanation.to_data(full=arguments.full),
-        explanation.text(full=arguments.full, width=show.terminal_columns()),
-    )
+    data, shown = explanation.to_data(full=arguments.full), explanation.document(full=arguments.full)
     if explanation.kernel is None and arguments.board:
         report = report_module(explanation.module, load_board(arguments.board)).data
         data["advice"] = rewrite_advice_commands(report["advice"], report, arguments, arguments.model)
-        text = "\n\n".join(filter(None, (text, format_next_steps(data["advice"]))))
-    return show.Answer(data, text)
+        shown += document(next_steps(data["advice"]))
+    return show.Answer(data, shown)
 
 
 # ---- ``microc profile``: time, flash and memory by layer.
@@ -300,6 +186,7 @@ def run_profile_command(arguments: ProfileArguments) -> show.Answer:
     from microc.cli.project_context import check_output_paths, write_csv, write_json_file, write_text_file
     from microc.reports.evidence import read_accuracy
     from microc.reports.making import report_profile
+    from microc.reports.report_document import next_steps
     from microc.reports.saved_reports import profile_to_trace
     from microc.run.inputs import draw_inputs
     from microc.run.session import Device
@@ -322,62 +209,35 @@ def run_profile_command(arguments: ProfileArguments) -> show.Answer:
             write_csv(arguments.csv, _CSV_COLUMNS, [[row[name] for name in _CSV_COLUMNS] for row in rows])
         if arguments.html is not None:
             write_text_file(arguments.html, replace(report, data={**report.data, "advice": advice}).html())
-    return show.Answer(data, "\n\n".join(filter(None, (_format_profile(result), format_next_steps(advice)))))
+    return show.Answer(data, _profile_document(result) + document(next_steps(advice)))
 
 
-def _format_profile(result: Profile) -> str:
-    """Format a profile as text: a table of kernels with a row of totals, and the meaning of the figures."""
-    unit = result.unit
-    rows = []
-    for k in result.kernels:
-        costs = _profile_cost_cells(k.time, k.share, k.macs, k.flash, k.arena, k.estimated_cycles)
-        rows.append((str(k.kernel), show.fit_layer_name(k.layer), k.op, k.rule, *costs))
+def _profile_document(result: Profile) -> Document:
+    """Show a profile: a table of kernels with a row of totals, work on a tensor unit, and the meaning of the figures."""
+    unit, macs = result.unit, result.macs
+    rows = [
+        (
+            str(k.kernel), k.layer, k.op, k.rule, k.time, 100 * k.share, k.macs, k.time / k.macs if k.macs else None,
+            k.flash, k.arena, k.estimated_cycles,
+        )
+        for k in result.kernels
+    ]  # fmt: skip
     arena = max((k.arena for k in result.kernels), default=0)
     flash = sum(k.flash or 0 for k in result.kernels) if result.size else None
-    rows.append(
-        (
-            "",
-            "total",
-            "",
-            "",
-            *_profile_cost_cells(result.time, 1.0, result.macs, flash, arena, result.estimated_cycles),
-        )
-    )
-    head = (
-        "kernel",
-        "layer",
-        "operators",
-        "schedule",
-        unit,
-        "%",
-        "MACs",
-        f"{unit}/MAC",
-        "flash",
-        "arena",
-        "est. cycles",
-    )
-    notes = (
-        f"{result.board}: {show.format_measured_time(result.clock, result.time)}",
-        "flash: code and constants in bytes; arena: bytes in use during the step; cycles: estimated from the code, not measured",
-    )
-    on_unit = format_tensor_unit_table({k.kernel: k.tensor_unit for k in result.kernels}, show.terminal_columns())
-    return "\n\n".join((show.format_table(head, rows, 4), *([on_unit] if on_unit else []), "\n".join(notes)))
-
-
-def _profile_cost_cells(
-    time: int, share: float, macs: int, flash: int | None, arena: int, cycles: int
-) -> tuple[str, ...]:
-    """Return the cells of a row of the profile: time, share of the time, MACs, time per MAC, flash, arena, estimated cycles."""
-    per_mac = f"{time / macs:.2f}" if macs else ""
-    size = "" if flash is None else show.format_integer(flash)
-    return (
-        show.format_integer(time),
-        f"{100 * share:.1f}",
-        show.format_integer(macs),
-        per_mac,
-        size,
-        show.format_integer(arena),
-        show.format_integer(cycles),
+    total = (result.time, 100.0, macs, result.time / macs if macs else None, flash, arena, result.estimated_cycles)
+    columns = (
+        *texts("kernel"), *layer_names("layer"), *texts("operators", "schedule"), *numbers(unit),
+        *numbers("%", spec=".1f"), *numbers("MACs"), *numbers(f"{unit}/MAC", spec=".2f"),
+        *numbers("flash", "arena", "est. cycles"),
+    )  # fmt: skip
+    return document(
+        table(columns, rows, totals=("", "total", "", "", *total)),
+        tensor_unit_table({k.kernel: k.tensor_unit for k in result.kernels}),
+        prose(
+            f"{result.board}: {show.format_measured_time(result.clock, result.time)}",
+            "flash: code and constants in bytes; arena: bytes in use during the step; "
+            "cycles: estimated from the code, not measured",
+        ),
     )
 
 
@@ -422,41 +282,44 @@ def run_bench_command(arguments: BenchArguments) -> show.Answer:
     )
     failed = [row.error for row in rows if row.error is not None]
     code = failed[0].exit_code if len(failed) == len(rows) else 0
-    return show.Answer({"boards": [row.to_data() for row in rows]}, _format_bench(rows), code)
+    return show.Answer({"boards": [row.to_data() for row in rows]}, _bench_document(rows), code)
 
 
 _METER_INFERENCES = 100
 """Default number of inferences that a meter measures."""
 
 
-def _format_bench(rows: tuple[BoardFigures, ...]) -> str:
-    """Format the measurements of boards: a table, then the errors of boards, then the meaning of the units."""
+def _bench_document(rows: tuple[BoardFigures, ...]) -> Document:
+    """Show the measurements of boards: a table, then the errors of boards, then the meaning of the units."""
     metered = any(row.joules is not None for row in rows)
-    head = ("board", "core", "time", "unit", "ms", "flash", "%", "RAM", "%", *(("energy",) if metered else ()))
+    columns = (
+        *texts("board", "core"), *numbers("time"), *texts("unit"), *numbers("ms", spec=".3f"),
+        *numbers("flash"), *numbers("%", spec=".1f"), *numbers("RAM"), *numbers("%", spec=".1f"),
+        *(numbers("energy") if metered else ()),
+    )  # fmt: skip
     cells = [
         (
-            row.board, row.cpu, _format_count_or_dash(row.time), row.unit,
-            "" if row.seconds is None else f"{1000 * row.seconds:.3f}",
-            _format_count_or_dash(row.flash), _percent_of_capacity(row.flash, row.room_flash),
-            _format_count_or_dash(row.ram), _percent_of_capacity(row.ram, row.room_ram),
+            row.board, row.cpu, _number_or_dash(row.time), row.unit,
+            None if row.seconds is None else 1000 * row.seconds,
+            _number_or_dash(row.flash), _percent_of_capacity(row.flash, row.room_flash),
+            _number_or_dash(row.ram), _percent_of_capacity(row.ram, row.room_ram),
             *((_format_energy(row.joules),) if metered else ()),
         )
         for row in rows
     ]  # fmt: skip
-    notes = dict.fromkeys(f"{row.unit or row.board}: {row.unit_meaning}" for row in rows if row.unit_meaning)
-    why = [f"{row.board}: {row.error.what}" for row in rows if row.error is not None]
-    table = show.format_table(head, cells, 2)
-    return "\n\n".join(filter(None, (table, "\n".join(why), "\n".join(notes))))
+    errors = [f"{row.board}: {row.error.what}" for row in rows if row.error is not None]
+    units = dict.fromkeys(f"{row.unit or row.board}: {row.unit_meaning}" for row in rows if row.unit_meaning)
+    return document(table(columns, cells), prose(*errors), prose(*units))
 
 
-def _format_count_or_dash(count: int | None) -> str:
-    """Format an integer; ``-`` if it is unknown (None)."""
-    return "-" if count is None else show.format_integer(count)
+def _number_or_dash(count: int | None) -> int | str:
+    """Return an integer for a table cell; ``-`` if it is unknown (None)."""
+    return "-" if count is None else count
 
 
-def _percent_of_capacity(byte_count: int | None, capacity: int) -> str:
-    """Format ``byte_count`` in percent of a memory's ``capacity`` in bytes; empty if one of the two is unknown."""
-    return f"{100 * byte_count / capacity:.1f}" if byte_count is not None and capacity else ""
+def _percent_of_capacity(byte_count: int | None, capacity: int) -> float | None:
+    """Return ``byte_count`` in percent of a memory's ``capacity`` in bytes; None if one of the two is unknown."""
+    return 100 * byte_count / capacity if byte_count is not None and capacity else None
 
 
 def _format_energy(joules: float | None) -> str:
@@ -501,33 +364,37 @@ def load_base_of_growth(path: Path) -> Any:
     return measure_firmware(project).to_data()
 
 
-def answer_with_growth(arguments: SizeArguments, data: dict[str, Any], base: Any, text: str) -> show.Answer:
+def answer_with_growth(
+    arguments: SizeArguments, data: dict[str, Any], base: Any, changes: Document | None = None
+) -> show.Answer:
     """Return the answer of ``microc size --against``: the growth since an earlier report, and an error if it exceeds a limit.
 
-    ``data``: data of the new report; ``base``: data of the earlier report; ``text``: text to print below the growth."""
+    ``data``: data of the new report; ``base``: data of the earlier report; ``changes``: what to show below the growth."""
     from microc.reports.firmware_size import compute_growth, make_growth_error, read_growth_figures
 
     assert arguments.base is not None
     before, after = read_growth_figures(base, str(arguments.base)), read_growth_figures(data, str(arguments.source))
     growths = compute_growth(before, after, dict(arguments.fail_over))
     error = make_growth_error(growths, f"{arguments.source}, since {arguments.base}")
-    parts = (_format_growth_table(growths), text)
-    return show.Answer(
-        {**data, "growth": [item.to_data() for item in growths]}, "\n\n".join(filter(None, parts)), error=error
-    )
+    shown = document(_growth_table(growths)) + (changes or document())
+    return show.Answer({**data, "growth": [item.to_data() for item in growths]}, shown, error=error)
 
 
-def _format_growth_table(growths: Sequence[Growth]) -> str:
-    """Format a table of the growth of flash, RAM and time."""
+def _growth_table(growths: Sequence[Growth]) -> Table:
+    """Make a table of the growth of flash, RAM and time."""
     rows = [
         (
-            item.what, show.format_integer(item.before), show.format_integer(item.after), f"{item.after - item.before:+,}",
-            f"{100 * item.share:+.2f}" if item.before else "",
-            "any" if item.allowed is None else f"{100 * item.allowed:+.2f}", "too much" if item.exceeds else "",
+            item.what, item.before, item.after, item.after - item.before,
+            100 * item.share if item.before else None,
+            "any" if item.allowed is None else 100 * item.allowed, "too much" if item.exceeds else "",
         )
         for item in growths
     ]  # fmt: skip
-    return show.format_table(("", "before", "after", "change", "%", "allowed, %", ""), rows)
+    columns = (
+        *texts(""), *numbers("before", "after"), *numbers("change", spec="+,"), *numbers("%", "allowed, %", spec="+.2f"),
+        *texts(""),
+    )  # fmt: skip
+    return table(columns, rows)
 
 
 # ---- ``microc size``: flash and RAM by part, layer and symbol.
@@ -553,11 +420,11 @@ def run_size_command(arguments: SizeArguments) -> show.Answer:
         )
     base = load_base_of_growth(arguments.base) if arguments.base else None
     if base is not None and _is_json_report(arguments.source):
-        return answer_with_growth(arguments, read_json_report(arguments.source), base, "")
+        return answer_with_growth(arguments, read_json_report(arguments.source), base)
     before = read_json_report(arguments.compare) if arguments.compare else base if _has_symbols(base) else None
     with _open_size_report(arguments) as report:
         data = report.to_data()
-        text = _format_size_report(report)
+        shown = _size_document(report)
         if arguments.csv is not None:
             write_csv(
                 arguments.csv,
@@ -566,12 +433,10 @@ def run_size_command(arguments: SizeArguments) -> show.Answer:
             )
         if before is not None:
             data["changes"] = compare_sizes(before, report)
-            text = _format_size_changes(data["changes"])
-    return (
-        show.Answer(data, text)
-        if base is None
-        else answer_with_growth(arguments, data, base, text if before is not None else "")
-    )
+            shown = _size_changes_document(data["changes"])
+    if base is None:
+        return show.Answer(data, shown)
+    return answer_with_growth(arguments, data, base, shown if before is not None else None)
 
 
 def _is_json_report(path: Path) -> bool:
@@ -629,70 +494,57 @@ def _symbol_csv_rows(report: SizeReport) -> Iterator[tuple[object, ...]]:
         yield s.part, s.network, " ".join(map(str, s.steps)), s.name, s.source, s.section, s.kind, s.size
 
 
-def _format_size_report(report: SizeReport) -> str:
-    """Format a size report as tables of the firmware's parts, of layers, and of the largest symbols."""
+def _size_document(report: SizeReport) -> Document:
+    """Show a size report: tables of the firmware's parts, of layers, and of the largest symbols."""
     from microc.reports.firmware_size import PARTS
 
-    rows = [
-        (
-            part,
-            PARTS[part],
-            show.format_integer(sizes["text"] + sizes["data"]),
-            show.format_integer(sizes["data"] + sizes["bss"]),
-        )
+    parts = [
+        (part, PARTS[part], sizes["text"] + sizes["data"], sizes["data"] + sizes["bss"])
         for part, sizes in report.parts().items()
         if part != "stack"
     ]
     reserved = f"the most that a run takes; {show.format_integer(report.reserved_stack)} reserved"
-    rows.append(("stack", reserved, "0", show.format_integer(report.stack)))
-    rows.append(("total", f"size(1): text {report.text}, data {report.data}, bss {report.bss}",
-                 show.format_integer(report.flash), show.format_integer(report.ram)))  # fmt: skip
-    parts = show.format_table(("part", "what it is", "flash", "RAM"), rows, 2)
+    parts.append(("stack", reserved, 0, report.stack))
+    linked = f"size(1): text {report.text}, data {report.data}, bss {report.bss}"
+    totals = ("total", linked, report.flash, report.ram)
     several = len({layer.network for layer in report.layers}) > 1
-    layers = show.format_table(
-        ("step", "layer", "operators", "code", "constants", "flash", "%", "arena"),
-        [
-            (
-                f"{layer.network} {layer.step}" if several else layer.step,
-                show.fit_layer_name(layer.layer),
-                layer.op,
-                show.format_integer(layer.code) + ("*" if layer.shared_code else ""),
-                show.format_integer(layer.constants),
-                show.format_integer(layer.flash),
-                f"{100 * layer.flash / max(report.flash, 1):.1f}",
-                show.format_integer(layer.arena),
-            )
-            for layer in report.layers
-        ],
-        3,
-    )
-    symbols = show.format_table(
-        ("largest symbols", "part", "source", "section", "bytes"),
-        [(s.name, s.part, s.source, s.section, show.format_integer(s.size)) for s in report.symbols[:_SHOWN_SYMBOLS]],
-        4,
-    )
+    layers = [
+        (
+            f"{layer.network} {layer.step}" if several else str(layer.step),
+            layer.layer,
+            layer.op,
+            show.format_integer(layer.code) + ("*" if layer.shared_code else ""),
+            layer.constants,
+            layer.flash,
+            100 * layer.flash / max(report.flash, 1),
+            layer.arena,
+        )
+        for layer in report.layers
+    ]
+    layer_columns = (
+        *texts("step"), *layer_names("layer"), *texts("operators"), *numbers("code", "constants", "flash"),
+        *numbers("%", spec=".1f"), *numbers("arena"),
+    )  # fmt: skip
     note = "arena: bytes that hold something during the step, part of the RAM above"
     if any(layer.shared_code for layer in report.layers):
         note += "\n*: shares functions with other layers; its part of them is counted"
-    return f"{parts}\n\n{layers}\n{note}\n\n{symbols}"
-
-
-def _format_size_changes(changes: dict[str, Any]) -> str:
-    """Format the changes of sizes since an earlier report: a table of parts and totals, then a table of symbols."""
-    parts = [(row["part"], row["memory"], *_size_change_cells(row)) for row in changes["parts"] if row["change"]] + [
-        ("total", row["memory"], *_size_change_cells(row))
-        for row in changes["totals"]
-        if row["memory"] in ("flash", "ram")
-    ]
-    text = show.format_table(("part", "memory", "before", "after", "change"), parts, 2)
-    symbols = [(s["symbol"], s["part"], *_size_change_cells(s)) for s in changes["symbols"][:_SHOWN_SYMBOLS]]
-    return (
-        f"{text}\n\n{show.format_table(('symbol', 'part', 'before', 'after', 'change'), symbols, 2)}"
-        if symbols
-        else text
+    symbols = [(s.name, s.part, s.source, s.section, s.size) for s in report.symbols[:_SHOWN_SYMBOLS]]
+    return document(
+        table((*texts("part", "what it is"), *numbers("flash", "RAM")), parts, totals=totals),
+        table(layer_columns, layers, note=note),
+        table((*texts("largest symbols", "part", "source", "section"), *numbers("bytes")), symbols),
     )
 
 
-def _size_change_cells(row: dict[str, Any]) -> tuple[str, str, str]:
-    """Return the cells for a compared size in bytes: before, after, and change."""
-    return show.format_integer(row["before"]), show.format_integer(row["after"]), f"{row['change']:+,}"
+def _size_changes_document(changes: dict[str, Any]) -> Document:
+    """Show the changes of sizes since an earlier report: a table of parts and totals, then a table of symbols."""
+    columns = (*numbers("before", "after"), *numbers("change", spec="+,"))
+    parts = [row for row in changes["parts"] if row["change"]]
+    totals = [{**row, "part": "total"} for row in changes["totals"] if row["memory"] in ("flash", "ram")]
+    sizes = ("before", "after", "change")
+    part_rows = [[row[name] for name in ("part", "memory", *sizes)] for row in (*parts, *totals)]
+    symbol_rows = [[row[name] for name in ("symbol", "part", *sizes)] for row in changes["symbols"][:_SHOWN_SYMBOLS]]
+    return document(
+        table((*texts("part", "memory"), *columns), part_rows),
+        table((*texts("symbol", "part"), *columns), symbol_rows) if symbol_rows else None,
+    )

@@ -15,6 +15,7 @@ from microc.cli import show
 from microc.cli.declared.board_commands import CompletionArguments, ManArguments
 from microc.cli.declared.declarations import EVERYWHERE, HELP, VERSION, Argument, Arguments, Command
 from microc.cli.parser import COMMANDS, DESCRIPTION, EXIT_CODES
+from microc.document.blocks import Code, document
 
 # ---- The values of arguments.
 
@@ -374,10 +375,10 @@ def run_completion_command(arguments: CompletionArguments) -> show.Answer:
     """Run ``microc completion SHELL``: print the completion script of a shell."""
     scripts = {"bash": bash_script, "zsh": zsh_script, "fish": fish_script}
     text = scripts[arguments.shell](COMMANDS)
-    return show.Answer({"shell": arguments.shell, "script": text}, text)
+    return show.Answer({"shell": arguments.shell, "script": text}, document(Code(text)))
 
 
 def run_man_command(arguments: ManArguments) -> show.Answer:
     """Run ``microc man``: print the manual page."""
     text = "\n".join(manual_page_lines(COMMANDS)) + "\n"
-    return show.Answer({"page": text}, text)
+    return show.Answer({"page": text}, document(Code(text)))

@@ -1,4 +1,4 @@
-"""Terminal output of commands: tables, numbers, progress, errors."""
+"""Terminal output of commands: answers, numbers, progress, errors."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ from microc.base.immutable import frozen
 from microc.base.terminal import fit_layer_name as fit_layer_name
 from microc.base.terminal import write_trusted_control_sequence
 from microc.compiler.interaction import Progress, ProgressLine, clear_progress_line, draw_progress_line, write_stderr
+from microc.document.blocks import Document, Table, numbers, table
+from microc.document.text import render_text
 from microc.errors import MicrocError
-from microc.reports import text_tables
-from microc.reports.text_tables import format_integer as format_integer
+from microc.reports.figures import format_capacity_use as format_capacity_use
+from microc.reports.figures import format_integer as format_integer
+from microc.reports.figures import format_shape as format_shape
 
 if TYPE_CHECKING:
     from microc.run.profile import Clock
@@ -36,26 +39,19 @@ _SHOWN_VALUES = 16
 class Answer:
     """The result of a command.
 
-    ``data``: plain data, printed for ``--json``; ``text``: the same for people; ``error``: a failure that is reported in
+    ``data``: plain data, printed for ``--json``; ``document``: the same for people; ``error``: a failure that is reported in
     addition to the result, such as a difference between board and host."""
 
     data: dict[str, Any]
-    text: str
+    document: Document
     exit_code: int = 0
     error: MicrocError | None = None
 
 
-def format_table(header: Sequence[str], rows: Sequence[Sequence[object]], text_columns: int = 1) -> str:
-    """Format a table by :func:`microc.reports.text_tables.format_table` for the width of the terminal.
-
-    ``text_columns``: number of columns of text, which are flush left; the others are numbers."""
+def render(document: Document) -> str:
+    """Render a document as text for the width and the encoding of the terminal."""
     utf = (sys.stdout.encoding or "").lower().startswith("utf")
-    return text_tables.format_table(header, rows, text_columns, terminal_columns(), "…" if utf else "...")
-
-
-def format_pairs(rows: Sequence[tuple[str, object]]) -> str:
-    """Format rows of a name and a value by :func:`microc.reports.text_tables.format_pairs` for the width of the terminal."""
-    return text_tables.format_pairs(rows, terminal_columns())
+    return render_text(document, terminal_columns(), "…" if utf else "...")
 
 
 def terminal_columns() -> int:
@@ -66,40 +62,6 @@ def terminal_columns() -> int:
     if width.isdecimal():
         return int(width)
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-
-
-def fit_to_terminal(text: str) -> str:
-    """Wrap the lines of a text to the width of the terminal, and keep their indent.
-
-    Lines that fit are unchanged. Words are not broken."""
-    width = terminal_columns()
-    if not width:
-        return text
-    return "\n".join(wrapped for line in text.split("\n") for wrapped in _wrap_prose_line(line, width))
-
-
-def _wrap_prose_line(line: str, width: int) -> list[str]:
-    """Wrap a line of prose to ``width`` characters, and keep its indent.
-
-    If the line is a list item (it begins with a dash), further lines are indented by two more characters."""
-    if len(line) <= width:
-        return [line]
-    indent = line[: len(line) - len(line.lstrip())]
-    begin, hang = (indent + "- ", indent + "  ") if line.lstrip().startswith("- ") else (indent, indent)
-    text = line[len(begin) :]
-    return textwrap.wrap(
-        text, width, initial_indent=begin, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False
-    )
-
-
-def format_memory_usage(nbytes: int, capacity: int) -> str:
-    """Format a size in bytes, and its share of a memory's ``capacity`` in bytes (0 if unknown)."""
-    return f"{nbytes:,} of {capacity:,} bytes ({100 * nbytes / capacity:.1f} %)" if capacity else f"{nbytes:,} bytes"
-
-
-def format_shape(dimensions: Sequence[int]) -> str:
-    """Format a tensor's shape, as in ``1x8x8x1``."""
-    return "x".join(map(str, dimensions)) or "scalar"
 
 
 def make_progress_callback(quiet: bool, verbose: bool) -> Progress | None:
@@ -203,8 +165,8 @@ def format_measured_time(clock: Clock, amount: int) -> str:
     return f"{format_integer(amount)} {clock.unit}{time} ({clock.meaning})"
 
 
-def confusion_table(counts: Sequence[Sequence[int]], before: Sequence[Sequence[int]] | None = None) -> str:
-    """Format a confusion matrix as a table, with a row for each true class and its percentage of right answers.
+def confusion_table(counts: Sequence[Sequence[int]], before: Sequence[Sequence[int]] | None = None) -> Table:
+    """Make a table of a confusion matrix, with a row for each true class and its percentage of right answers.
 
     ``counts``: number of samples by true class and answered class; ``before``: earlier counts, None if there are none. Cells
     show the change since."""
@@ -215,5 +177,6 @@ def confusion_table(counts: Sequence[Sequence[int]], before: Sequence[Sequence[i
             changes = [n - old for n, old in zip(row, before[truth], strict=True)]
             cells = [f"{cell} {change:+d}" if change else cell for cell, change in zip(cells, changes, strict=True)]
         total = sum(row)
-        rows.append((truth, *cells, f"{100 * row[truth] / total:.1f}" if total else ""))
-    return format_table(("truth \\ answer", *map(str, range(len(counts))), "% right"), rows, 0)
+        rows.append((truth, *cells, 100 * row[truth] / total if total else None))
+    classes = map(str, range(len(counts)))
+    return table((*numbers("truth \\ answer", *classes, spec=""), *numbers("% right", spec=".1f")), rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +14,9 @@ from microc.base.terminal import escape_unprintable, write_trusted_control_seque
 from microc.cli import INTERRUPTED, SCHEMA_VERSION, show
 from microc.cli.declared.model_commands import TuneArguments
 from microc.cli.project_context import write_text_file
+from microc.document.blocks import Cell, Fact, Facts, Table, document, facts, layer_names, numbers, prose, table, texts
+from microc.document.text import render_text
 from microc.errors import UsageError
-from microc.reports import text_tables
 
 if TYPE_CHECKING:
     from microc.compiler.tuned.records import Database, Record
@@ -49,40 +50,41 @@ def show_records(path: Path, html: Path | None) -> show.Answer:
         best = min(good, key=lambda record: record.ticks) if good else None
         example = records[0]
         rows.append((
-            show.fit_layer_name(example.layer), example.op, example.cpu, board,
-            show.format_integer(len(records)), show.format_integer(len(records) - len(good)),
-            show.format_integer(round(best.ticks)) if best else "", unit, f"{best.algorithm}: {best.rule}" if best else "",
+            example.layer, example.op, example.cpu, board, len(records), len(records) - len(good),
+            round(best.ticks) if best else None, unit, f"{best.algorithm}: {best.rule}" if best else "",
         ))  # fmt: skip
         data.append(_describe_kernel_records(key, path, records, best))
-    head = ("layer", "operators", "core", "board", "records", "failed", "best", "unit", "schedule")
-    notes = _failed_record_paragraphs(database, path)
-    if database.skipped:
-        notes.append(f"{database.skipped} lines of the file are damaged and were skipped")
+    columns = (
+        *layer_names("layer"), *texts("operators", "core", "board"),
+        *numbers("records", "failed", "best"), *texts("unit", "schedule"),
+    )  # fmt: skip
+    skipped = f"{database.skipped} lines of the file are damaged and were skipped" if database.skipped else None
     if html is not None:
         from microc.tuning.tuning_page import to_html
 
         write_text_file(html, to_html(database, path.name))
     return show.Answer(
         {"records": len(database), "skipped": database.skipped, "kernels": data},
-        "\n\n".join((show.format_table(head, rows, 4), *notes)),
+        document(
+            table(columns, rows), prose(*_failed_record_lines(database, path)), prose(skipped) if skipped else None
+        ),
     )
 
 
-def _failed_record_paragraphs(database: Database, path: Path) -> list[str]:
-    """Return a paragraph that lists the failed tuning records of a file, each with the command that measures it again.
+def _failed_record_lines(database: Database, path: Path) -> Iterator[str]:
+    """Yield lines that list the failed tuning records of a file, each with the command that measures it again.
 
-    The list is empty if no record has failed."""
+    There are none if no record has failed."""
     failures = [record for record in database if record.status != "ok"]
     if not failures:
-        return []
-    lines = [
-        f"{r.status}: {show.fit_layer_name(r.layer)}, {r.algorithm}: {r.rule}\n  {_repeat_command(r, path)}"
-        for r in failures[:_SHOWN_FAILURES]
-    ]
-    rest = [f"... and {len(failures) - len(lines)} more: --json"] if len(failures) > len(lines) else []
+        return
     culprit = "the compiler, of other people's code" if any(r.theirs for r in failures) else "the compiler"
-    head = f"each of these is a defect, of {culprit} or of the board; its command measures it again:"
-    return ["\n".join((head, *lines, *rest))]
+    yield f"each of these is a defect, of {culprit} or of the board; its command measures it again:"
+    for r in failures[:_SHOWN_FAILURES]:
+        yield f"{r.status}: {show.fit_layer_name(r.layer)}, {r.algorithm}: {r.rule}"
+        yield f"  {_repeat_command(r, path)}"
+    if len(failures) > _SHOWN_FAILURES:
+        yield f"... and {len(failures) - _SHOWN_FAILURES} more: --json"
 
 
 def _repeat_command(record: Record, path: Path) -> str:
@@ -116,7 +118,7 @@ def measure_record_again(arguments: TuneArguments) -> show.Answer:
         if result.detail
         else f"{result.status}, {show.format_integer(round(result.ticks))} {unit}"
     )
-    rows: list[tuple[str, object]] = [
+    rows: list[Fact] = [
         ("record", record.id),
         ("layer", record.layer),
         ("schedule", f"{record.algorithm}: {record.rule} " + ", ".join(f"{n} {v}" for n, v in record.decisions)),
@@ -130,7 +132,7 @@ def measure_record_again(arguments: TuneArguments) -> show.Answer:
         "ticks": result.ticks,
         "detail": result.detail,
     }
-    return show.Answer(data, show.format_pairs(rows), _EXIT_CODES[result.status])
+    return show.Answer(data, document(facts(rows)), _EXIT_CODES[result.status])
 
 
 def _describe_kernel_records(kernel_key: str, path: Path, records: list[Any], fastest_record: Any) -> Mapping[str, Any]:
@@ -172,7 +174,8 @@ def merge_or_prune_records(arguments: TuneArguments) -> show.Answer:
     else:
         target, records = arguments.records, merge_records(arguments.merge or ())
     count = write_records(target, records)
-    return show.Answer({"file": str(target), "records": count}, f"{target}: {show.format_integer(count)} records")
+    written = prose(f"{target}: {show.format_integer(count)} records")
+    return show.Answer({"file": str(target), "records": count}, document(written))
 
 
 # ---- Progress of a search: a table that is updated in place on a terminal, else lines of text or JSON.
@@ -180,7 +183,7 @@ def merge_or_prune_records(arguments: TuneArguments) -> show.Answer:
 if TYPE_CHECKING:
     Watcher = Callable[[TuningEvent], None]
 
-PROGRESS_COLUMNS = ("layer", "tried", "best", "gain")
+PROGRESS_COLUMNS = (*layer_names("layer"), *numbers("tried", "best", "gain"))
 _OTHER_LINES = 6
 """Number of lines of the terminal that are not rows of the table: its header, the line of dashes, the summary, and a margin."""
 
@@ -208,15 +211,10 @@ def format_percent_gain(default: float | None, best: float) -> str:
     return f"{100 * (best / default - 1):+.1f} %"
 
 
-def kernel_progress_cells(kernel: TunedKernel) -> tuple[str, str, str, str]:
+def kernel_progress_cells(kernel: TunedKernel) -> tuple[Cell, ...]:
     """Return the table cells that show the progress of a kernel, for the columns :data:`PROGRESS_COLUMNS`."""
-    best = show.format_integer(round(kernel.best)) if kernel.default is not None else ""
-    return (
-        show.fit_layer_name(kernel.task.name),
-        show.format_integer(kernel.tried),
-        best,
-        format_percent_gain(kernel.default, kernel.best),
-    )
+    best = None if kernel.default is None else round(kernel.best)
+    return kernel.task.name, kernel.tried, best, format_percent_gain(kernel.default, kernel.best)
 
 
 def describe_search_progress(event: TuningEvent) -> str:
@@ -245,8 +243,12 @@ class _LineWatcher:
         self._lost = 0
 
     def __call__(self, event: TuningEvent) -> None:
-        name, tried, best, less = kernel_progress_cells(event.kernel)
-        progress = f"{name}: {tried} tried, " + (f"best {best} ({less})" if best else "its default does not run")
+        name, tried, best, less = (
+            column.format_cell(cell)
+            for column, cell in zip(PROGRESS_COLUMNS, kernel_progress_cells(event.kernel), strict=True)
+        )
+        progress = f"{show.fit_layer_name(name)}: {tried} tried, "
+        progress += f"best {best} ({less})" if best else "its default does not run"
         for lost in event.lost[self._lost :]:
             sys.stderr.write(f"lost {lost}\n")
         self._lost = len(event.lost)
@@ -271,8 +273,8 @@ def _live_table() -> Iterator[Watcher]:
         rows = [
             kernel_progress_cells(kernel) for kernel in list(kernels.values())[-max(1, size.lines - _OTHER_LINES) :]
         ]
-        table = text_tables.format_table(PROGRESS_COLUMNS, rows, 1, size.columns - 1)
-        text = f"{table}\n{describe_search_progress(event)[: size.columns - 1]}\n"
+        shown = render_text(document(table(PROGRESS_COLUMNS, rows)), size.columns - 1)
+        text = f"{shown}\n{describe_search_progress(event)[: size.columns - 1]}\n"
         back = f"\x1b[{drawn_lines}A\x1b[J" if drawn_lines else ""
         write_trusted_control_sequence(back + escape_unprintable(text))
         drawn_lines = text.count("\n")
@@ -355,9 +357,11 @@ def _answer_with_search(arguments: TuneArguments) -> show.Answer:
         except Interrupted as end:
             result, interrupted = end.tuning, True
     data = {"event": "end", "interrupted": interrupted, "records": str(arguments.records), **result.to_data()}
-    text = _format_search_result(result, arguments.records)
+    notes = list(_search_notes(result, arguments.records))
     if interrupted:
-        text += f"\nended by Ctrl-C: {arguments.records} contains every finished batch; run the same command again to continue"
+        notes.append(
+            f"ended by Ctrl-C: {arguments.records} contains every finished batch; run the same command again to continue"
+        )
     # If external code may compute regions, there is no plan (see reject_undecided_code). The page then shows the records without
     # the schedules that a compilation would choose.
     elif arguments.html is not None and result.regions:
@@ -368,7 +372,7 @@ def _answer_with_search(arguments: TuneArguments) -> show.Answer:
         plan_data = make_tuning_plan(arguments.model, arguments.target, board=board, records=records, **options)
         if plan is not None:
             write_plan(plan, plan_data)
-            text += f"\nor what the plan chooses: microc compile MODEL --plan {plan}"
+            notes.append(f"or what the plan chooses: microc compile MODEL --plan {plan}")
         if arguments.html is not None:
             choices = {kernel["key"]: kernel["choice"] for kernel in plan_data["kernels"]}
             keys = [kernel.task.key for kernel in result.kernels]
@@ -378,38 +382,50 @@ def _answer_with_search(arguments: TuneArguments) -> show.Answer:
                     {**choices, result.network.key: result.network.chosen_record_id},
                 )
             write_text_file(arguments.html, to_html(result.database, arguments.model.name, keys=keys, chosen=choices))
-    return show.Answer(data, text, INTERRUPTED if interrupted else 0)
+    tables = (_tuned_kernels_table(result), _external_regions_table(result))
+    return show.Answer(data, document(*tables, prose(*notes)), INTERRUPTED if interrupted else 0)
 
 
-def _format_search_result(result: Tuning, records: Path) -> str:
-    """Format the results of a search: a table of kernels, a table of regions for external code, then notes."""
+def _tuned_kernels_table(result: Tuning) -> Table | None:
+    """Make a table of the kernels of a search, with the points of their search spaces and their times; None without kernels."""
     rows = [
         (
-            show.fit_layer_name(k.task.name)
-            + (f" and {len(k.task.layers) - 1} more" if len(k.task.layers) > 1 else ""),
+            _name_of_layers(k.task.name, k.task.layers),
             k.task.op,
-            show.format_integer(len(k.search.space.points)),
-            show.format_integer(k.tried),
-            "" if k.default is None else show.format_integer(round(k.default)),
-            "" if k.default is None else show.format_integer(round(k.best)),
+            len(k.search.space.points),
+            k.tried,
+            None if k.default is None else round(k.default),
+            None if k.default is None else round(k.best),
             format_percent_gain(k.default, k.best),
-            k.point,
+            str(k.point),
         )
         for k in result.kernels
     ]
+    columns = (
+        *texts("layer", "operators"),
+        *numbers("points", "tried", f"default, {result.unit}", "best", ""),
+        *texts("schedule"),
+    )
+    return table(columns, rows) if rows else None
+
+
+def _name_of_layers(name: str, layers: Sequence[str]) -> str:
+    """Return the short name of a layer, and the number of the other layers that share its kernel."""
+    more = f" and {len(layers) - 1} more" if len(layers) > 1 else ""
+    return f"{show.fit_layer_name(name)}{more}"
+
+
+def _search_notes(result: Tuning, records: Path) -> Iterator[str]:
+    """Yield lines about a search: the time of all kernels, the whole network, failures, and how to use the records."""
+    gain = format_percent_gain(result.default, result.best) or "nothing measured"
+    times = " -> ".join(show.format_integer(round(ticks)) for ticks in (result.default, result.best))
+    yield f"tuned kernels: {times} {result.unit} ({gain}), each by its fastest schedule"
+    if result.network is not None:
+        yield describe_whole_network(result.network, result.unit)
     failed = sum(tuned.failed for tuned in (*result.kernels, *(region.tuned for region in result.regions)))
-    notes = [
-        f"tuned kernels: {show.format_integer(round(result.default))} -> {show.format_integer(round(result.best))} {result.unit} "
-        f"({format_percent_gain(result.default, result.best) or 'nothing measured'}), each by its fastest schedule",
-        *([describe_whole_network(result.network, result.unit)] if result.network is not None else []),
-        *([f"{failed} candidates failed: microc tune --show {records}"] if failed else []),
-        f"use them: microc compile MODEL --tuned {records}",
-    ]
-    head = ("layer", "operators", "points", "tried", f"default, {result.unit}", "best", "", "schedule")
-    tables = [show.format_table(head, rows, 2)] if rows else []
-    if result.regions:
-        tables.append(_format_external_regions_table(result))
-    return "\n\n".join((*tables, "\n".join(notes)))
+    if failed:
+        yield f"{failed} candidates failed: microc tune --show {records}"
+    yield f"use them: microc compile MODEL --tuned {records}"
 
 
 def describe_whole_network(network: TunedNetwork, unit: str) -> str:
@@ -426,15 +442,16 @@ def describe_whole_network(network: TunedNetwork, unit: str) -> str:
     return f"whole network: {default} -> {best} {unit} ({network.best / network.default:.3f}){kept_text}"
 
 
-def _format_external_regions_table(result: Tuning) -> str:
-    """Format a table that compares the time of microc's kernels with that of external code, for each region of the graph."""
+def _external_regions_table(result: Tuning) -> Table | None:
+    """Make a table that compares the time of microc's kernels with that of external code, for each region of the graph.
+
+    None if external code computes no region."""
     rows = [
         (
-            show.fit_layer_name(region.task.name)
-            + (f" and {len(region.task.layers) - 1} more" if len(region.task.layers) > 1 else ""),
+            _name_of_layers(region.task.name, region.task.layers),
             region.task.backend_and_pattern,
             *(
-                "" if ticks is None else show.format_integer(round(ticks))
+                None if ticks is None else round(ticks)
                 for ticks in (region.verdict.own_ticks, region.verdict.backend_ticks)
             ),
             region.chosen_code or "by cost",
@@ -442,7 +459,8 @@ def _format_external_regions_table(result: Tuning) -> str:
         )
         for region in result.regions
     ]
-    return show.format_table(("layer", "external code", f"ours, {result.unit}", "theirs", "taken", ""), rows, 2)
+    columns = (*texts("layer", "external code"), *numbers(f"ours, {result.unit}", "theirs"), *texts("taken", ""))
+    return table(columns, rows) if rows else None
 
 
 def _answer_with_search_spaces(arguments: TuneArguments) -> show.Answer:
@@ -452,19 +470,18 @@ def _answer_with_search_spaces(arguments: TuneArguments) -> show.Answer:
     kernels = describe_search_spaces(
         arguments.model, arguments.target, board=arguments.board or None, **arguments.options
     )
-    parts = []
-    for kernel in kernels:
-        more = f" and {len(kernel['layers']) - 1} more" if len(kernel["layers"]) > 1 else ""
-        name = show.fit_layer_name(kernel["layers"][0])
-        head = f"{name}{more} ({kernel['op']}): {show.format_integer(kernel['points'])} points"
-        rows: list[tuple[str, object]] = [("default", kernel["default"])]
-        rows += [
-            (f"  {name}", _format_decision_values(values))
-            for name, values in kernel["decisions"].items()
-            if len(values) > 1
-        ]
-        parts.append(head + "\n" + show.format_pairs(rows))
-    return show.Answer({"kernels": kernels}, "\n\n".join(parts))
+    return show.Answer({"kernels": kernels}, document(*map(_search_space_facts, kernels)))
+
+
+def _search_space_facts(kernel: Mapping[str, Any]) -> Facts:
+    """List the decisions of a kernel's search space with their values."""
+    head = f"{_name_of_layers(kernel['layers'][0], kernel['layers'])} ({kernel['op']})"
+    decisions = ((n, values) for n, values in kernel["decisions"].items() if len(values) > 1)
+    rows: list[Fact] = [
+        ("default", str(kernel["default"])),
+        *((f"  {name}", _format_decision_values(values)) for name, values in decisions),
+    ]
+    return facts(rows, f"{head}: {show.format_integer(kernel['points'])} points")
 
 
 def _format_decision_values(values: list[Any]) -> str:

@@ -20,6 +20,7 @@ from microc.cli.project_context import (
     progress_callback,
     serial_line_options,
 )
+from microc.document.blocks import Block, Document, Table, document, layer_names, numbers, prose, table, texts
 from microc.errors import MicrocError, UsageError, VerificationError
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def write_evidence(
         manifest, comparisons, answer.data.get("evaluation"), failure, project, arguments.port
     )
     evidence.write_evidence_bundle(arguments.evidence, evidence_data)
-    return replace(answer, text=f"{answer.text}\n\nevidence: {arguments.evidence}")
+    return replace(answer, document=answer.document + document(prose(f"evidence: {arguments.evidence}")))
 
 
 def _comparisons_of_answer(data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -88,10 +89,10 @@ _INTERFACE_OPTIONS = ("stream", "inputs", "outputs", "input_dtype", "output_dtyp
 class FrameworkComparison:
     """The result of comparing a compiled network with its framework.
 
-    ``data``: plain data; ``text``: the same for people; ``error``: None if all outputs agree."""
+    ``data``: plain data; ``document``: the same for people; ``error``: None if all outputs agree."""
 
     data: dict[str, Any]
-    text: str
+    document: Document
     error: MicrocError | None
 
 
@@ -145,19 +146,10 @@ def compare_with_framework(
         "first_differing_layer": None if comparison.first is None else comparison.first.layer,
         "uncompared_outputs": list(comparison.uncompared),
     }
-    text = "\n\n".join(
-        filter(
-            None,
-            (
-                _format_agreement_table("output", comparison.outputs),
-                _format_agreement_table("layer", comparison.layers),
-            ),
-        )
-    )
+    shown = document(_agreement_table("output", comparison.outputs), _agreement_table("layer", comparison.layers))
     if not comparison.agrees:
-        return FrameworkComparison(
-            data, text, comparison.error(model.name, _hint_about_difference(comparison.reference, options))
-        )
+        hint = _hint_about_difference(comparison.reference, options)
+        return FrameworkComparison(data, shown, comparison.error(model.name, hint))
     exact = "every bit" if comparison.identical else "within the tolerance"
     total = sum(output.elements for output in comparison.outputs)
     end = f"{comparison.reference} {comparison.version} and the compiled network agree: {comparison.samples} samples, "
@@ -167,7 +159,7 @@ def compare_with_framework(
         end += f"; {differing} layers on the way differ, which no output shows"
     if comparison.uncompared:
         end += f"; not compared, for {comparison.reference} has no such output: {', '.join(comparison.uncompared)}"
-    return FrameworkComparison(data, f"{text}\n\n{end}", None)
+    return FrameworkComparison(data, shown + document(prose(end)), None)
 
 
 def _model_and_options(arguments: VerifyArguments, manifest: Mapping[str, Any]) -> tuple[Path, Options]:
@@ -227,33 +219,32 @@ def _agreement_to_data(agreement: Agreement) -> dict[str, Any]:
     }
 
 
-def _format_agreement_table(row_kind: str, rows: Sequence[Agreement]) -> str:
-    """Format a table that shows the agreement of a network's outputs or layers with the framework's; empty without rows.
+def _agreement_table(row_kind: str, rows: Sequence[Agreement]) -> Table | None:
+    """Make a table that shows the agreement of a network's outputs or layers with the framework's; None without rows.
 
     ``row_kind``: ``output`` or ``layer``."""
     if not rows:
-        return ""
-    layers = row_kind == "layer"
+        return None
+    is_of_layers = row_kind == "layer"
     cells = [
         (
-            *(
-                (show.fit_layer_name(row.layer), show.fit_layer_name(row.tensor))
-                if layers
-                else (show.fit_layer_name(row.tensor),)
-            ),
-            show.format_integer(row.elements),
-            show.format_integer(row.differing),
+            *((row.layer,) if is_of_layers else ()),
+            row.tensor,
+            row.elements,
+            row.differing,
             f"{row.largest:.3g}" if "float" in row.dtype else f"{row.largest:.0f} q",
-            f"{row.relative:.1e}" if "float" in row.dtype else "",
-            "" if row.cosine is None else f"{row.cosine:.7f}",
+            row.relative if "float" in row.dtype else None,
+            row.cosine,
             "" if row.top is None else f"{100 * row.top:.1f} %",
             _describe_agreement(row),
         )
         for row in rows
     ]
-    names = ("layer", "tensor") if layers else ("output",)
-    header = (*names, "elements", "differ", "largest", "relative", "cosine", "top-1", "")
-    return show.format_table(header, cells, len(names))
+    columns = (
+        *layer_names(*(("layer", "tensor") if is_of_layers else ("output",))), *numbers("elements", "differ", "largest"),
+        *numbers("relative", spec=".1e"), *numbers("cosine", spec=".7f"), *numbers("top-1"), *texts(""),
+    )  # fmt: skip
+    return table(columns, cells)
 
 
 def _describe_agreement(row: Agreement) -> str:
@@ -281,7 +272,9 @@ def run_verify_command(arguments: VerifyArguments) -> show.Answer:
     if arguments.against and not arguments.board and not arguments.source.is_dir():
         library = compile_source_library(arguments)
         samples, inputs = _load_user_data(arguments, library.manifest)
-        answer = _add_framework_comparison(arguments, library, _user_input_sets(inputs, samples), show.Answer({}, ""))
+        answer = _add_framework_comparison(
+            arguments, library, _user_input_sets(inputs, samples), show.Answer({}, document())
+        )
         return write_evidence(arguments, library.manifest, answer)
     with open_project_of_source(arguments) as project:
         samples, inputs = _load_user_data(arguments, project.manifest)
@@ -290,7 +283,8 @@ def run_verify_command(arguments: VerifyArguments) -> show.Answer:
         try:
             answer = _verify_on_board(arguments, project, library, inputs, samples)
         except VerificationError as error:
-            write_evidence(arguments, project.manifest, show.Answer(dict(error.details), "", error=error), project)
+            failure = show.Answer(dict(error.details), document(), error=error)
+            write_evidence(arguments, project.manifest, failure, project)
             raise
         if arguments.against:
             answer = _add_framework_comparison(arguments, library, _user_input_sets(inputs, samples), answer)
@@ -310,14 +304,13 @@ def _verify_on_board(
     from microc.run.session import Device
 
     with Device(project, **serial_line_options(arguments)) as device:
-        data, text = _compare_kernels(arguments, device, library, inputs, samples)
+        data, checks, verdict = _compare_kernels(arguments, device, library, inputs, samples)
         data["self_test"], failed = device.self_test, device.failed_self_test()
-        text += f"\nself-test {device.self_test}" if device.self_test else ""
+        shown = document(checks, prose(verdict, *([f"self-test {device.self_test}"] if device.self_test else [])))
         if samples is not None:
-            evaluation, evaluation_text = _evaluate_samples(arguments, device, library, samples)
-            data["evaluation"] = evaluation
-            text += f"\n\n{evaluation_text}"
-    return show.Answer(data, text, error=failed)
+            data["evaluation"], evaluation = _evaluate_samples(arguments, device, library, samples)
+            shown += evaluation
+    return show.Answer(data, shown, error=failed)
 
 
 def _user_input_sets(inputs: list[Any], samples: Samples | None) -> list[Sequence[Any]]:
@@ -330,8 +323,8 @@ def _add_framework_comparison(
 ) -> show.Answer:
     """Compare the network with its framework; return ``answer`` with the result of this comparison added."""
     comparison = compare_with_framework(arguments, library, input_sets)
-    text = "\n\n".join(filter(None, (answer.text, comparison.text)))
-    return show.Answer({**answer.data, "against": comparison.data}, text, error=comparison.error or answer.error)
+    shown = answer.document + comparison.document
+    return show.Answer({**answer.data, "against": comparison.data}, shown, error=comparison.error or answer.error)
 
 
 def _check_verify_options(arguments: VerifyArguments) -> None:
@@ -361,8 +354,8 @@ def _check_verify_options(arguments: VerifyArguments) -> None:
 
 def _compare_kernels(
     arguments: VerifyArguments, device: Device, library: Library, inputs: list[Any], samples: Samples | None
-) -> tuple[dict[str, Any], str]:
-    """Compare the results of every kernel on the board with those on the host; return plain data and text.
+) -> tuple[dict[str, Any], Table, str]:
+    """Compare the results of every kernel on the board with those on the host; return plain data, a table and the verdict.
 
     Raises VerificationError at the first difference. The error's details contain the kernels that have agreed before."""
     from microc.reports.evidence import hash_input_sets
@@ -393,28 +386,23 @@ def _compare_kernels(
         raise difference.error(f"board {name}", details)
     end = f"{name} and host agree: {len(input_sets)} samples, {show.format_integer(data['elements'])} elements, "
     exact = "every bit" if data["identical"] else "floats within the tolerance"
-    return data, f"{_format_kernel_checks_table(layers)}\n\n{end}{exact}"
+    return data, _kernel_checks_table(layers), f"{end}{exact}"
 
 
-def _format_kernel_checks_table(layers: Sequence[LayerCheck]) -> str:
-    """Format a table of the kernels whose results were compared between board and host."""
+def _kernel_checks_table(layers: Sequence[LayerCheck]) -> Table:
+    """Make a table of the kernels whose results were compared between board and host."""
     rows = [
-        (
-            c.kernel,
-            show.fit_layer_name(c.layer),
-            c.op,
-            show.format_integer(c.elements),
-            f"within {c.error:.1e}" if c.error else "identical",
-        )
-        for c in layers
+        (str(c.kernel), c.layer, c.op, c.elements, f"within {c.error:.1e}" if c.error else "identical") for c in layers
     ]
-    return show.format_table(("kernel", "layer", "operators", "elements", "bits"), rows, 3)
+    return table(
+        (*texts("kernel"), *layer_names("layer"), *texts("operators"), *numbers("elements"), *texts("bits")), rows
+    )
 
 
 def _evaluate_samples(
     arguments: VerifyArguments, device: Device, library: Library, samples: Samples
-) -> tuple[dict[str, Any], str]:
-    """Run all samples on board and host; return plain data and text.
+) -> tuple[dict[str, Any], Document]:
+    """Run all samples on board and host; return plain data and a document.
 
     They contain the number of samples with equal results, the accuracy if labels are known, and the difference from expected
     outputs if these are known."""
@@ -438,7 +426,7 @@ def _evaluate_samples(
         "classification": _classification_to_data(classes) if classes else None,
         "outputs": [asdict(c) for c in closenesses],
     }
-    return data, "\n\n".join(_evaluation_paragraphs(samples, answers, classes, closenesses))
+    return data, document(*_evaluation_blocks(samples, answers, classes, closenesses))
 
 
 def _classification_to_data(result: Classification) -> dict[str, Any]:
@@ -453,10 +441,10 @@ def _classification_to_data(result: Classification) -> dict[str, Any]:
     }
 
 
-def _evaluation_paragraphs(
+def _evaluation_blocks(
     samples: Samples, answers: Answers, classes: Classification | None, closenesses: Sequence[Closeness]
-) -> Iterator[str]:
-    """Yield the paragraphs about the evaluation of the user's samples.
+) -> Iterator[Block | None]:
+    """Yield the blocks about the evaluation of the user's samples.
 
     They state the number of equal results, the accuracy, and the difference from expected outputs."""
     equal_count = len(samples) - len(answers.differing_samples)
@@ -465,21 +453,22 @@ def _evaluation_paragraphs(
     )
     if answers.differing_samples:
         agreement += f"; the largest deviation of the others is {answers.max_deviation:.2g}"
-    yield "\n".join((*samples.notes, agreement))
+    yield prose(*samples.notes, agreement)
     if classes is not None:
         share = f"{classes.correct} of {classes.total}, {100 * classes.accuracy:.2f} %"
-        yield f"accuracy  {share} ({classes.output})\n\n{_format_confusion_or_mistakes(classes)}".rstrip()
+        yield prose(f"accuracy  {share} ({classes.output})")
+        yield _confusion_or_mistakes_table(classes)
     if closenesses:
-        rows = [
-            (c.output, f"{c.rmse:.6g}", f"{c.largest:.6g}", "" if c.cosine is None else f"{c.cosine:.9f}")
-            for c in closenesses
-        ]
-        yield show.format_table(("output", "RMSE", "largest difference", "cosine"), rows)
+        rows = [(c.output, c.rmse, c.largest, c.cosine) for c in closenesses]
+        columns = (*texts("output"), *numbers("RMSE", "largest difference", spec=".6g"), *numbers("cosine", spec=".9f"))
+        yield table(columns, rows)
 
 
-def _format_confusion_or_mistakes(result: Classification) -> str:
-    """Format the confusion matrix of a classification; for many classes, a table of the most frequent mistakes instead."""
+def _confusion_or_mistakes_table(result: Classification) -> Table | None:
+    """Make a table of the confusion matrix of a classification; for many classes, of the most frequent mistakes instead.
+
+    None if there are many classes, but no mistakes."""
     if len(result.confusion) > _SHOWN_CLASSES:
         rows = result.mistakes()[:_SHOWN_MISTAKES]
-        return show.format_table(("truth", "answer", "times"), rows, 0) if rows else ""
+        return table(numbers("truth", "answer", "times", spec=""), rows) if rows else None
     return show.confusion_table(result.confusion.tolist())

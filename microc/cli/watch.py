@@ -22,6 +22,7 @@ from microc.cli.project_context import (
     progress_callback,
     serial_line_options,
 )
+from microc.document.blocks import document, prose
 from microc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def run_watch_command(arguments: WatchArguments) -> show.Answer:
                     time.sleep(due - now)
             except KeyboardInterrupt:  # the normal way to end this command
                 pass
-    return show.Answer({"runs": run_count}, f"{show.format_integer(run_count)} runs")
+    return show.Answer({"runs": run_count}, document(prose(f"{show.format_integer(run_count)} runs")))
 
 
 def _watched_input_source(arguments: WatchArguments, samples: Samples | None) -> Samples | str | int:

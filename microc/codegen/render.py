@@ -8,11 +8,10 @@ import json
 import marshal
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache
-from html import escape
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -295,7 +294,7 @@ def _convert_strings_to_labels(value: Any) -> Any:
     return value
 
 
-# ---- Text and HTML tables that show a network at Python's prompt and in a notebook: name, inputs, outputs, a few numbers.
+# ---- A line that shows a network at Python's prompt and in a notebook: its name, inputs and outputs.
 
 Tensor = Mapping[str, Any]
 """Description of a tensor by the keys ``name``, ``dtype`` and ``shape``, as in a project's manifest."""
@@ -310,17 +309,3 @@ def format_signature(model: str, inputs: Sequence[Tensor], outputs: Sequence[Ten
 def _format_tensor(tensor: Tensor) -> str:
     """Format the name, dtype and shape of a tensor: ``x: int8[1, 8, 8, 1]``."""
     return f"{tensor['name']}: {tensor['dtype']}[{', '.join(map(str, tensor['shape']))}]"
-
-
-def html_table(title: str, rows: Iterable[tuple[str, object]]) -> str:
-    """Format an HTML table with a title and two columns, name and value. All text is escaped for HTML."""
-    cells = "".join(
-        f"<tr><th style='text-align:left'>{_format_cell(name)}</th><td>{_format_cell(value)}</td></tr>"
-        for name, value in rows
-    )
-    return f"<table><caption style='text-align:left'><b>{_format_cell(title)}</b></caption>{cells}</table>"
-
-
-def _format_cell(value: object) -> str:
-    """Format the text of a table cell, escaped for HTML. Integers get commas as thousands separators."""
-    return escape(Label(f"{value:,}" if isinstance(value, int) else str(value)))

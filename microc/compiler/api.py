@@ -13,7 +13,7 @@ from microc import __version__
 from microc.codegen.c.identifiers import network_name
 from microc.codegen.output_files import write_tree
 from microc.codegen.project.protocols import BLOB_SUFFIX, RELOCATABLE_SCRIPT
-from microc.codegen.render import format_signature, html_table
+from microc.codegen.render import format_signature
 from microc.compiler import validation
 from microc.compiler.cache import CachedNetwork, CacheEntry, find_cache_entry
 from microc.compiler.interaction import Progress, as_callback, convert_flags_in_errors
@@ -21,6 +21,8 @@ from microc.compiler.model import registers_own_plugins, registers_plugins, reso
 from microc.compiler.option_values import refuse_board_options, refuse_conflicting_board_options
 from microc.compiler.options import Options, make_options
 from microc.device.boards import load_board
+from microc.document.blocks import Document, document, facts
+from microc.document.notebook import Showable
 from microc.errors import UsageError
 from microc.graph.ir import Graph
 from microc.plugin import Plugin
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from microc.run.desktop.library import Library
 
 
-class Program:
+class Program(Showable):
     """A network compiled for a board, in memory. It writes the C project of the firmware.
 
     ``module``: the compiled network, or a function that compiles it when it is first needed. The function is passed if
@@ -74,12 +76,14 @@ class Program:
     def __repr__(self) -> str:
         return f"<Program {self._describe_signature()} for {self.board.name}>"
 
-    def _repr_html_(self) -> str:
+    def document(self) -> Document:
+        """Return memory, multiply-accumulates and the number of kernels as a document, for a notebook."""
         report = self.report()
         names = {"flash": "flash, bytes", "ram": "RAM, bytes", "arena": "arena, bytes", "macs": "multiply-accumulates"}
         rows = [(shown, report[name]) for name, shown in names.items() if name in report]
-        return html_table(
-            f"{self._describe_signature()} for {self.board.name}", [*rows, ("kernels", len(report["layers"]))]
+        return document(
+            facts((*rows, ("kernels", len(report["layers"])))),
+            title=f"{self._describe_signature()} for {self.board.name}",
         )
 
     def _describe_signature(self) -> str:

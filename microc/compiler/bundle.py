@@ -11,12 +11,13 @@ from microc import __version__
 from microc.codegen.c.identifiers import list_external_symbols
 from microc.codegen.output_files import write_tree
 from microc.codegen.project.firmware import RESERVED_FOLDERS, project_files, shared_arena
-from microc.codegen.render import html_table
 from microc.compiler import validation
 from microc.compiler.api import Program
 from microc.compiler.fit.budget import region_bytes
 from microc.compiler.fit.footprint import compute_and_check_footprint, compute_firmware_footprint
 from microc.compiler.model import registers_own_plugins
+from microc.document.blocks import Document, document, facts
+from microc.document.notebook import Showable
 from microc.errors import UsageError
 from microc.graph.ir import shorten_text
 from microc.module import Module
@@ -28,7 +29,7 @@ _PROGRAM_HINT = "a Program, which microc.compile(..., board=...) returns"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Bundle:
+class Bundle(Showable):
     """Several programs for the same board that become one firmware. Created by :func:`bundle`."""
 
     programs: tuple[Program, ...]
@@ -54,10 +55,12 @@ class Bundle:
         names = ", ".join(program.report()["model"] for program in self.programs)
         return f"<Bundle {shorten_text(names)} for {self.board.name}>"
 
-    def _repr_html_(self) -> str:
+    def document(self) -> Document:
+        """Return the memory of the firmware as a document, for a notebook."""
         report = self.report()
-        rows = [(f"{name}, bytes", report[name]) for name in ("flash", "ram", "arena", "shared_arena")]
-        return html_table(", ".join(each["model"] for each in report["models"]) + f" for {self.board.name}", rows)
+        rows = ((f"{name}, bytes", report[name]) for name in ("flash", "ram", "arena", "shared_arena"))
+        names = ", ".join(each["model"] for each in report["models"])
+        return document(facts(rows), title=f"{names} for {self.board.name}")
 
     @registers_own_plugins
     def report(self) -> dict[str, Any]:

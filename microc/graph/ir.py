@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from html import escape
 from math import prod
 from types import MappingProxyType
 from typing import Any, Union
 
 from microc.base import dtypes
 from microc.base.dtypes import Array
+from microc.document.blocks import Code, Document, document
+from microc.document.notebook import Showable
 from microc.errors import InternalError
 
 Attr = Union[int, float, str, bool, None, tuple["Attr", ...], "Graph"]
@@ -109,7 +110,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(Showable):
     """A network: nodes in topological order, and the values that they read and compute.
 
     ``types``: type of every value. ``consts``: data of the constants, as read-only numpy arrays. ``state``: initial
@@ -163,8 +164,9 @@ class Graph:
         ends = " -> ".join(", ".join(map(self._format_name_with_type, names)) for names in (self.inputs, self.outputs))
         return f"<Graph {shorten_text(f'{self.name}({ends})')}, {len(self.nodes)} operators>"
 
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>"
+    def document(self) -> Document:
+        """Return the text of the graph as a document, for a notebook."""
+        return document(Code(str(self)))
 
     def _format_name_with_type(self, name: str) -> str:
         """Return the name of a value as text, followed by its dtype and shape if it has a type."""

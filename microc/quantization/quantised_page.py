@@ -13,22 +13,29 @@ import numpy as np
 from microc import __version__
 from microc.base import dtypes
 from microc.base.dtypes import Array
-from microc.base.immutable import frozen
-from microc.codegen.render import render_html
 from microc.compiler.interaction import Progress
+from microc.document.blocks import Fact, Step, Steps, Table, Term, layer_names, numbers, table, texts
 from microc.graph.ir import Graph
 from microc.quantization.calibration_data import SampleData, classify_outputs
 from microc.quantization.integer_scheme import Activation, Weight
 from microc.quantization.network_noise import NetworkPair
 from microc.quantization.network_structure import MeasuredEnd
-from microc.reports.drawings import (
-    ConfusionMatrixLayout,
-    PlotPoint,
-    ScatterPlot,
-    lay_out_confusion_matrix,
-    lay_out_scatter_plot,
+from microc.reports.pages.drawings import PlotPoint, ScatterPlot, lay_out_confusion_matrix, lay_out_scatter_plot
+from microc.reports.pages.page import (
+    Bar,
+    Bars,
+    Figure,
+    Grid,
+    GridCell,
+    Legend,
+    Page,
+    Section,
+    SortableTable,
+    grid,
+    grid_cell,
+    render_page,
+    section,
 )
-from microc.reports.page import Fact
 
 # ---- Quality of a quantised network: each value and each output is compared with that of the float network.
 #
@@ -233,103 +240,106 @@ _MAX_CONFUSIONS = 20
 _NOISELESS_DECIBELS = 120.0
 """Signal-to-noise ratio in decibels with which a network without noise is drawn in a plot."""
 _MEASURED = (("score", "score {:.4f}"), ("decibels", "{:.1f} dB"))
-Number = tuple[float, str]
-"""Content of a table cell: the number that the column is sorted by, and the text that is shown."""
-
-
-@frozen
-class LayerTableRow:
-    """A row of the page's table of layers.
-
-    ``stored``: dtype of the layer's result. ``length``: length of the bar that shows the layer's signal-to-noise ratio,
-    in percent of the longest bar. ``cells``: the numbers in the further columns."""
-
-    number: int
-    layer: str
-    ops: str
-    stored: str
-    length: str
-    decibels: str
-    cells: tuple[Number, ...]
-
-
-@frozen
-class Table:
-    """A table of texts on the page. The first ``left`` columns contain words and are left-aligned."""
-
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    left: int = 1
-
-
-@frozen
-class QuantizedContext:
-    """Variables of the template ``report/quantized.html.j2``, the page of the report.
-
-    ``advice`` and tables may be empty. ``matrix`` is the confusion matrix; None without classes or with too many
-    classes."""
-
-    title: str
-    board: str
-    facts: tuple[Fact, ...]
-    advice: tuple[str, ...]
-    classified: bool
-    matrix: ConfusionMatrixLayout | None
-    confused: Table
-    changed: Table
-    changed_note: str
-    rows: tuple[LayerTableRow, ...]
-    columns: tuple[str, ...]
-    plots: tuple[ScatterPlot, ...]
-    repairs: Table
-    floats: Table
-    floats_note: str
-    origin: tuple[tuple[str, str], ...]
 
 
 def to_html(report: Mapping[str, Any]) -> str:
     """Render the report on a quantised network (``Quantized.report``) as an HTML page. Equal reports result in equal
     pages."""
-    classification, floats = report.get("classification"), report["floats"]
-    small = classification is not None and len(classification["confusion"]) <= _MAX_DRAWN_CLASSES
-    context = QuantizedContext(
+    board = report.get("board", "")
+    page = Page(
+        command="quantize",
         title=report["model"],
-        board=report.get("board", ""),
-        facts=tuple(_figures_at_top_of_page(report)),
-        advice=tuple(report["advice"]),
-        classified=classification is not None,
-        matrix=lay_out_confusion_matrix(classification["confusion"], classification["float_confusion"])
-        if classification is not None and small
-        else None,
-        confused=Table(("truth", "answer", "float", "quantised"), tuple(_confusion_rows(classification, small)), 0),
-        changed=Table(
-            ("sample", "truth", "float", "quantised"), tuple(_rows_of_changed_predictions(classification)), 0
-        ),
-        changed_note=_describe_changed_predictions(classification),
-        rows=tuple(_layer_table_rows(report["layers"])),
-        columns=tuple(_headings_of_number_columns(report["layers"])),
-        plots=tuple(_noise_plots(report["mixed"])) if "mixed" in report else (),
-        repairs=Table(("repair", "dB before", "dB after", "kept"), tuple(_repair_rows(report["repairs"])), 1),
-        floats=Table(("value", "operator", "why", "MACs"), tuple(_float_operator_rows(floats["operators"])), 3),
-        floats_note=f"{100 * floats['share']:.1f} % of the multiply-accumulates are computed in floats.",
+        board=board,
+        lead=board or "float and quantised network beside each other",
+        figures=tuple(_figures_at_top_of_page(report)),
+        sections=tuple(_sections(report)),
         origin=tuple(_origin_rows(report)),
     )
-    return render_html("report/quantized.html.j2", context)
+    return render_page(page)
 
 
-def _figures_at_top_of_page(report: Mapping[str, Any]) -> Iterator[Fact]:
+def _sections(report: Mapping[str, Any]) -> Iterator[Section]:
+    """Yield the sections of the page."""
+    layers, floats = report["layers"], report["floats"]
+    if report["advice"]:
+        yield section("advice", "What to try next", Steps(tuple(map(Step, report["advice"]))))
+    if "classification" in report:
+        yield _answers_section(report["classification"])
+    yield section(
+        "noise",
+        "Signal to noise, layer by layer",
+        _noise_bars(layers),
+        intro="What each layer stores beside what the float network has there: 40 dB are 1 % of noise, 20 dB are 10 %. A bar "
+        "that is much shorter than the one before shows where noise comes in.",
+    )
+    yield section(
+        "layers",
+        "Layers",
+        SortableTable(_layers_table(layers), "table of layers"),
+        intro="A click on a heading sorts. Bits are those of weights; noise is what the layer causes at the outputs when it "
+        "alone is rounded; flash is constants and code in bytes. What is empty is computed with another layer.",
+    )
+    plots = tuple(_noise_plots(report["mixed"])) if "mixed" in report else ()
+    if plots:
+        yield section(
+            "front",
+            "The front: noise against flash and time",
+            Legend((("chosen", "taken"), ("measured", "measured"), ("predicted", "predicted"))),
+            grid(plots),
+            intro="Each point is a choice of bits for all layers that no other one beats, as sensitivities and prices "
+            "predict it.",
+        )
+    if report["repairs"]:
+        yield section(
+            "repairs",
+            "Repairs",
+            _repairs_table(report["repairs"]),
+            intro="Each is kept only if it lowers the noise at the outputs on calibration samples that it was not made from.",
+        )
+    if floats["operators"]:
+        rows = [
+            (operator["value"], operator["op"], operator["reason"], operator["macs"])
+            for operator in floats["operators"]
+        ]
+        yield section(
+            "floats",
+            "What stays in floats",
+            table((*texts("value", "operator", "why"), *numbers("MACs")), rows),
+            intro=f"{100 * floats['share']:.1f} % of the multiply-accumulates are computed in floats.",
+        )
+
+
+def _answers_section(classification: Mapping[str, Any]) -> Section:
+    """Make the section about classes: the confusion matrix or the most frequent mistakes, and the answers that changed."""
+    confusion, cells = classification["confusion"], list[GridCell]()
+    mistakes = list_frequent_confusions(classification)[:_MAX_CONFUSIONS]
+    if len(confusion) <= _MAX_DRAWN_CLASSES:
+        matrix = lay_out_confusion_matrix(confusion, classification["float_confusion"])
+        note = "true classes by row; small: change against floats"
+        cells.append(grid_cell(matrix, "Confusion of the quantised network", note))
+    elif mistakes:
+        columns = numbers("truth", "answer", "float", "quantised", spec="")
+        cells.append(grid_cell(table(columns, mistakes), "Most frequent mistakes"))
+    if classification["changed"]:
+        names = ("sample", "truth", "float", "quantised")
+        rows = [[answer[name] for name in names] for answer in classification["changed"]]
+        cells.append(grid_cell(table(numbers(*names, spec=""), rows), "Samples whose answer changed", is_long=True))
+    return section("classes", "Answers", Grid(tuple(cells)), intro=_describe_changed_predictions(classification))
+
+
+def _figures_at_top_of_page(report: Mapping[str, Any]) -> Iterator[Figure]:
     """Yield the figures at the top of the page: accuracy or score, noise of outputs, cost, number of samples."""
     if "classification" in report:
         found = report["classification"]
-        yield Fact(
+        yield Figure(
             "Accuracy", _format_change(100 * found["float_accuracy"], 100 * found["accuracy"], "{:.2f}".format), "%"
         )
     if "score" in report:
-        yield Fact("Score", _format_change(report["float_score"], report["score"], "{:.5g}".format), "")
+        yield Figure("Score", _format_change(report["float_score"], report["score"], "{:.5g}".format), "")
     for output in report["outputs"]:
         near = "identical" if output["decibels"] is None else f"{output['decibels']:.1f} dB"
         note = f"signal to noise; largest difference {output['largest_difference']:.3g}"
-        yield Fact(f"Output {output['name']}", near, note)
+        yield Figure(f"Output {output['name']}", near, note)
     if "cost" in report:
         before, after = report["float_cost"], report["cost"]
         for name, key, unit in (
@@ -338,8 +348,10 @@ def _figures_at_top_of_page(report: Mapping[str, Any]) -> Iterator[Fact]:
             ("Instructions", "estimated_instructions", "estimated"),
         ):
             note = f"{unit}, {after[key] / max(1, before[key]):.2f} of the float network's"
-            yield Fact(name, _format_change(before[key], after[key], "{:,}".format), note)
-    yield Fact("Samples", f"{report['samples']:,}", f"for calibration, {report['evaluated_samples']:,} for comparison")
+            yield Figure(name, _format_change(before[key], after[key], "{:,}".format), note)
+    yield Figure(
+        "Samples", f"{report['samples']:,}", f"for calibration, {report['evaluated_samples']:,} for comparison"
+    )
 
 
 def _format_change(before: Any, after: Any, format_number: Any) -> str:
@@ -349,79 +361,65 @@ def _format_change(before: Any, after: Any, format_number: Any) -> str:
     return f"{format_number(before)} \N{RIGHTWARDS ARROW} {format_number(after)}"
 
 
-def _confusion_rows(classification: Mapping[str, Any] | None, matrix_is_shown: bool) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each of the most frequent confusions of classes. There are none if the page shows a confusion
-    matrix."""
-    if classification is not None and not matrix_is_shown:
-        for mistake in list_frequent_confusions(classification)[:_MAX_CONFUSIONS]:
-            yield tuple(map(str, mistake))
-
-
-def _rows_of_changed_predictions(classification: Mapping[str, Any] | None) -> Iterator[tuple[str, ...]]:
-    """Yield a table row for each sample for which the quantised network predicts another class than the float
-    network."""
-    for answer in classification["changed"] if classification is not None else ():
-        yield tuple(str(answer[name]) for name in ("sample", "truth", "float", "quantised"))
-
-
-def _describe_changed_predictions(classification: Mapping[str, Any] | None) -> str:
-    """Return a sentence about the number of samples whose predicted class changed; empty without a classification."""
-    if classification is None:
-        return ""
+def _describe_changed_predictions(classification: Mapping[str, Any]) -> str:
+    """Return a sentence about the number of samples whose predicted class changed."""
     count, samples = classification["changed_count"], classification["samples"]
     shown = f"; the first {len(classification['changed'])} are shown" if count > len(classification["changed"]) else ""
     return f"Both networks answer {samples - count:,} of {samples:,} samples alike; {count:,} answers changed{shown}."
 
 
-def _headings_of_number_columns(layers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the headings of the columns with numbers in the table of layers."""
-    yield from ("bits", "dB", "% of noise", "from", "to", "scale", "% saturated")
-    if any("cost" in layer for layer in layers):
-        yield from ("flash, float", "flash", "instr., float", "instr.")
-
-
-def _layer_table_rows(layers: Sequence[Mapping[str, Any]]) -> Iterator[LayerTableRow]:
-    """Yield the rows of the table of layers."""
+def _noise_bars(layers: Sequence[Mapping[str, Any]]) -> Bars:
+    """Make the chart of the layers' signal-to-noise ratios."""
     longest = max((layer["decibels"] for layer in layers if layer.get("decibels") is not None), default=1.0)
-    total = sum(_noise_caused_by_layer(layer) for layer in layers)
-    for number, layer in enumerate(layers):
-        known = layer.get("decibels")
-        yield LayerTableRow(
+    total = sum(map(_noise_caused_by_layer, layers))
+    bars = [
+        Bar(
             number=number,
-            layer=layer["layer"],
-            ops=layer["ops"],
-            stored=layer["dtype"],
-            length=f"{100 * max(0.0, known) / max(longest, 1.0):.2f}" if known is not None else "0",
-            decibels=f"{known:.1f} dB" if known is not None else "",
-            cells=tuple(_number_cells_of_layer(layer, total)),
+            name=layer["layer"],
+            title=f"{layer['layer']}, {layer['ops']}, {layer['dtype']}",
+            start="0",
+            length=f"{100 * max(0.0, layer['decibels']) / max(longest, 1.0):.2f}",
+            value=f"{layer['decibels']:.1f} dB",
+            note=f"{100 * _noise_caused_by_layer(layer) / total:.1f} %" if total > 0 else "",
         )
+        for number, layer in enumerate(layers)
+        if layer.get("decibels") is not None
+    ]
+    return Bars(tuple(bars))
 
 
-def _number_cells_of_layer(layer: Mapping[str, Any], total_noise: float) -> Iterator[Number]:
-    """Yield the cells with numbers in a layer's row. ``total_noise``: sum of the noises that each layer causes
-    alone."""
-    bits = layer["bits"]
-    yield (min(bits), "/".join(map(str, bits))) if bits else (0, "")
-    yield _format_number_cell(layer.get("decibels"), "{:.1f}")
-    yield _format_number_cell(100 * _noise_caused_by_layer(layer) / total_noise if total_noise > 0 else None, "{:.1f}")
-    for name, form in (("low", "{:.4g}"), ("high", "{:.4g}"), ("scale", "{:.3g}")):
-        yield _format_number_cell(layer.get(name), form)
-    clipped = layer.get("clipped")
-    yield _format_number_cell(None if clipped is None else 100 * clipped, "{:.2f}")
-    for amount in ("flash", "instructions") if "cost" in layer else ():
-        for network in ("float_cost", "cost"):
-            yield _format_number_cell(None if layer[network] is None else layer[network][amount], "{:,}")
+def _layers_table(layers: Sequence[Mapping[str, Any]]) -> Table:
+    """Make the table of layers: how each is stored, the noise that it causes, and its cost."""
+    total = sum(map(_noise_caused_by_layer, layers))
+    costs = [(of, amount) for amount in ("flash", "instructions") for of in ("float_cost", "cost")]
+    rows = [
+        (
+            number,
+            layer["layer"],
+            layer["ops"],
+            layer["dtype"],
+            Term("/".join(map(str, layer["bits"])), order=min(layer["bits"])) if layer["bits"] else None,
+            layer.get("decibels"),
+            100 * _noise_caused_by_layer(layer) / total if total > 0 else None,
+            *(layer.get(name) for name in ("low", "high", "scale")),
+            None if layer.get("clipped") is None else 100 * layer["clipped"],
+            *((None if layer[of] is None else layer[of][amount] for of, amount in costs) if "cost" in layer else ()),
+        )
+        for number, layer in enumerate(layers)
+    ]
+    columns = (
+        *numbers("no."), *layer_names("layer"), *texts("operators", "stored"), *numbers("bits"),
+        *numbers("dB", "% of noise", spec=".1f"), *numbers("from", "to", spec=".4g"), *numbers("scale", spec=".3g"),
+        *numbers("% saturated", spec=".2f"),
+        *(numbers("flash, float", "flash", "instr., float", "instr.") if any("cost" in layer for layer in layers) else ()),
+    )  # fmt: skip
+    return table(columns, rows)
 
 
 def _noise_caused_by_layer(layer: Mapping[str, Any]) -> float:
     """Return the noise at the outputs that quantising a layer's values and weights causes, all other layers being in
     floats."""
     return (layer["value_sensitivity"] or 0.0) + (layer["weight_sensitivity"] or 0.0)
-
-
-def _format_number_cell(number: float | None, format_spec: str) -> Number:
-    """Return the table cell of a number with its text in the format ``format_spec``; -1 and an empty text for None."""
-    return (-1, "") if number is None else (number, format_spec.format(number))
 
 
 def _noise_plots(search_report: Mapping[str, Any]) -> Iterator[ScatterPlot]:
@@ -454,20 +452,16 @@ def _plot_point_of_network(front_entry: Mapping[str, Any], x: int) -> PlotPoint:
     )
 
 
-def _repair_rows(repairs: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
-    """Yield a table row for each repair of the quantised network that was tried."""
-    for repair in repairs:
-        yield repair["name"], f"{repair['before']:.2f}", f"{repair['after']:.2f}", "yes" if repair["kept"] else "no"
+def _repairs_table(repairs: Sequence[Mapping[str, Any]]) -> Table:
+    """Make the table of the repairs of the quantised network that were tried."""
+    rows = [
+        (repair["name"], repair["before"], repair["after"], "yes" if repair["kept"] else "no") for repair in repairs
+    ]
+    return table((*texts("repair"), *numbers("dB before", "dB after", spec=".2f"), *texts("kept")), rows)
 
 
-def _float_operator_rows(operators: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
-    """Yield a table row for each operator that the quantised network computes in floats."""
-    for operator in operators:
-        yield operator["value"], operator["op"], operator["reason"], f"{operator['macs']:,}"
-
-
-def _origin_rows(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield table rows about the origin of the numbers on the page: model, options, data, microc's version."""
+def _origin_rows(report: Mapping[str, Any]) -> Iterator[Fact]:
+    """Yield the facts about the origin of the numbers on the page: model, options, data, microc's version."""
     yield "model", report["model"]
     yield "options", ", ".join(f"{name} {value}" for name, value in report["settings"].items())
     if report["notes"]:

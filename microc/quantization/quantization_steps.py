@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from microc.base.dtypes import Array
 from microc.codegen.output_files import replace_atomically
-from microc.codegen.render import format_signature, html_table
+from microc.codegen.render import format_signature
 from microc.compiler import validation
 from microc.compiler.interaction import Progress, as_callback, convert_flags_in_errors
 from microc.compiler.model import ONNX, read_model, registers_plugins, resolve_model, save
 from microc.compiler.options import make_options
+from microc.document.blocks import Document, document, facts
+from microc.document.notebook import Showable
 from microc.errors import UsageError
 from microc.graph.ir import Graph
 from microc.quantization import decisions, integer_scheme
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Quantized:
+class Quantized(Showable):
     """Result of quantisation.
 
     ``graph``: the integer network, for :func:`microc.compile`. ``exact``: the same network with float scales, as ONNX
@@ -66,8 +68,9 @@ class Quantized:
     def __repr__(self) -> str:
         return f"<Quantized {self._signature()}, {', '.join(text for text, _ in self._output_ratios())}>"
 
-    def _repr_html_(self) -> str:
-        return html_table(self._signature(), [(what, value) for value, what in self._output_ratios()])
+    def document(self) -> Document:
+        """Return the noise of the outputs as a document, for a notebook."""
+        return document(facts((what, value) for value, what in self._output_ratios()), title=self._signature())
 
     def _signature(self) -> str:
         def describe_tensors(names: Sequence[str]) -> list[dict[str, Any]]:

@@ -22,8 +22,8 @@ from microc.graph.ir import Graph, Quant
 from microc.isa import CORES
 from microc.module import Arithmetic
 from microc.ops.attributes import Ties
+from microc.reports.figures import format_milliseconds
 from microc.reports.layers import slowest_layers
-from microc.reports.text_tables import format_milliseconds
 from microc.target import Board, Target, target_for
 
 # ---- Advice on arithmetic (floats or integers), as sentences that contain the command to run.

@@ -26,6 +26,8 @@ from microc.codegen.project.manifest import to_json
 from microc.codegen.project.sbom import reproducible_date
 from microc.device.board_info import make_printable
 from microc.device.toolchain import find_compiler
+from microc.document.blocks import table, texts
+from microc.document.markdown import render_markdown_table
 from microc.errors import OutputError, ToolError, UsageError
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ def _evidence_lines(facts: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     if facts["failure"]:
         yield from (_strip_markup(facts["failure"]), "")
-    yield from _markdown_table(
+    yield _markdown_table(
         ("what", "value"),
         [
             ("verdict", facts["verdict"]),
@@ -98,7 +100,7 @@ def _comparison_lines(comparison: Mapping[str, Any]) -> Iterator[str]:
         rows = comparison.get(kind) or ()
         if rows:
             yield ""
-            yield from _markdown_table(
+            yield _markdown_table(
                 (kind[:-1], *_headings_of_comparison(rows)), [_cells_of_comparison_row(row) for row in rows]
             )
 
@@ -119,11 +121,9 @@ def _cells_of_comparison_row(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return name, row["elements"], row["error"]
 
 
-def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
-    """Yield the lines of a Markdown table."""
-    yield "| " + " | ".join(header) + " |"
-    yield "|" + "---|" * len(header)
-    yield from ("| " + " | ".join(map(_strip_markup, row)) + " |" for row in rows)
+def _markdown_table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Format a Markdown table. Markup is removed from its cells."""
+    return render_markdown_table(table(texts(*headings), [map(_strip_markup, row) for row in rows]))
 
 
 def _strip_markup(fact: Any) -> str:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from html import escape
 from math import isinf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from microc.base.terminal import escape_unprintable
-from microc.codegen.render import Label
 from microc.compiler import validation
 from microc.compiler.fit.footprint import board_capacity
 from microc.compiler.interaction import Progress, convert_flags_in_errors
@@ -27,13 +24,15 @@ from microc.compiler.model import registers_own_plugins, registers_plugins, reso
 from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_network
 from microc.device.boards import load_board
+from microc.document.blocks import Block, Code, Document, Table, document, facts, numbers, table, texts
+from microc.document.notebook import Showable
+from microc.document.text import render_text
 from microc.errors import UsageError, similar_names_hint
 from microc.graph.ir import shorten_text
 from microc.isa import SCALAR, TENSOR
 from microc.module import Call, Module, Trial
-from microc.reports.layers import describe_tensor_memories, describe_tensor_unit_use, format_tensor_unit_table
-from microc.reports.text_tables import format_integer as format_integer
-from microc.reports.text_tables import format_pairs, format_table, memory_usage_rows
+from microc.reports.figures import memory_usage_rows
+from microc.reports.layers import describe_tensor_memories, describe_tensor_unit_use, tensor_unit_table
 from microc.schedule.cost.cost_model import Cost
 from microc.schedule.cost.operation_counts import IntrinsicCost, list_scalar_intrinsic_costs
 from microc.schedule.identities import IDENTITIES
@@ -49,16 +48,12 @@ if TYPE_CHECKING:
     from microc.plugin import Plugin
 
 
-_MIN_TEXT_WIDTH = 24
-"""Least width of a table's last column of text, in characters."""
-_TEXT_INDENT = 4
-"""Indent, in characters, of a text that is printed below its table row."""
 _MAX_MATCHES = 5
 """Largest number of layers that the error for an ambiguous name lists."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Explanation:
+class Explanation(Showable):
     """An explanation of a compiled network: a list of its steps (calls of kernels), or details of one kernel.
 
     ``target``: the core that it is compiled for; ``kernel``: the kernel to explain, None for the list of steps;
@@ -81,24 +76,28 @@ class Explanation:
         )
         return f"<Explanation of {shorten_text(self.module.name)} on {self.target.cpu}: {what}>"
 
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(self.text())}</pre>"
+    def text(self, *, full: bool = False, width: int = 0) -> str:
+        """Format the explanation as text; ``full``: as for :meth:`document`.
+
+        ``width``: largest width of tables in characters, 0: unlimited. Code is not wrapped."""
+        return render_text(self.document(full=full), width)
 
     @registers_own_plugins
-    def text(self, *, full: bool = False, width: int = 0) -> str:
-        """Format the explanation as text.
+    def document(self, *, full: bool = False) -> Document:
+        """Return the explanation as a document, which terminals and notebooks show.
 
-        ``full``: also print, for a kernel, its function after every schedule step and every lowering pass, and the schedule
-        steps of all candidates; for a network, the intrinsics of the core that no kernel calls, with reasons.
-        ``width``: largest width of tables in characters, 0: unlimited. Code is not wrapped."""
-        if self.kernel is None:
-            rows = memory_usage_rows(describe_tensor_memories(self.module))
-            memories = f"\n\nmemories\n{format_pairs(rows, width)}" if rows else ""
-            unused = explain_unused_intrinsics(self.module, self.target) if full else {}
-            reasons = f"\n\nunused intrinsics\n{format_pairs(list(unused.items()), width)}" if unused else ""
-            tried = _trials_table(self.module.trials, width)
-            return _network_steps_table(self.module, width) + memories + tried + reasons
-        return "\n\n".join(_kernel_paragraphs(self.kernel, self.target, full=full, line_width=width))
+        ``full``: also show, for a kernel, its function after every schedule step and every lowering pass, and the schedule
+        steps of all candidates; for a network, the intrinsics of the core that no kernel calls, with reasons."""
+        if self.kernel is not None:
+            return document(*_kernel_blocks(self.kernel, self.target, full=full))
+        unused = explain_unused_intrinsics(self.module, self.target) if full else {}
+        return document(
+            _network_steps_table(self.module),
+            tensor_unit_table({k: call.unit for k, call in enumerate(self.module.calls)}),
+            facts(memory_usage_rows(describe_tensor_memories(self.module)), "memories"),
+            _trials_table(self.module.trials),
+            facts(unused.items(), "unused intrinsics"),
+        )
 
     @registers_own_plugins
     def to_data(self, *, full: bool = False) -> dict[str, Any]:
@@ -235,121 +234,74 @@ def _step_names(module: Module, call: Call) -> list[str]:
     return [name.casefold() for name in dict.fromkeys([call.layer, location[-1], call.kernel, *value_names]) if name]
 
 
-# ---- Text.
+# ---- Document.
 
 
-def _network_steps_table(module: Module, line_width: int) -> str:
-    """Format a table of the network's steps (calls of kernels); and, if the core has a tensor unit, a table of its work.
-
-    ``line_width``: largest width in characters, 0: unlimited."""
+def _network_steps_table(module: Module) -> Table:
+    """Make a table of the network's steps (calls of kernels)."""
     rows = [
-        (
-            str(k),
-            call.kernel,
-            call.op,
-            call.rule,
-            format_integer(call.instructions),
-            format_integer(call.cycles),
-            Label(call.layer),
-        )
+        (str(k), call.kernel, call.op, call.rule, call.instructions, call.cycles, call.layer)
         for k, call in enumerate(module.calls)
     ]
-    head = ("step", "kernel", "operators", "rule", "instructions", "cycles")
-    numbers = format_table(head, [row[:-1] for row in rows], 4, line_width)
-    text = _add_text_column(numbers, ("layer", *(row[-1] for row in rows)), line_width)
-    unit = format_tensor_unit_table({k: call.unit for k, call in enumerate(module.calls)}, line_width)
-    return f"{text}\n\n{unit}" if unit else text
+    columns = (*texts("step", "kernel", "operators", "rule"), *numbers("instructions", "cycles"), *texts("layer"))
+    return table(columns, rows)
 
 
-def _trials_table(trials: Sequence[Trial], line_width: int) -> str:
-    """Format a table of the variants that the compiler has tried, with the memory and the instructions of each.
+def _trials_table(trials: Sequence[Trial]) -> Table | None:
+    """Make a table of the variants that the compiler has tried, with the memory and the instructions of each.
 
-    The compiler tries variants of the requested network to fit memory limits, or to trade memory for time. The text is
-    empty if it has tried none."""
+    The compiler tries variants of the requested network to fit memory limits, or to trade memory for time. None if it has
+    tried none."""
     if len(trials) < 2:
-        return ""
-    rows = [
-        (each.change, *map(format_integer, (each.arena, each.flash, each.instructions)), "yes" if each.kept else "no")
-        for each in trials
-    ]
-    return f"\n\ntried\n{format_table(('change', 'arena', 'flash', 'instructions', 'kept'), rows, 1, line_width)}"
+        return None
+    rows = [(t.change, t.arena, t.flash, t.instructions, "yes" if t.kept else "no") for t in trials]
+    columns = (*texts("change"), *numbers("arena", "flash", "instructions"), *texts("kept"))
+    return table(columns, rows, "tried")
 
 
-def _add_text_column(table_text: str, last_column: Sequence[str], line_width: int) -> str:
-    """Add a last column of text to a formatted table.
-
-    ``last_column``: heading and cells of the column; ``line_width``: largest width in characters, 0: unlimited. Text that
-    is too wide is wrapped within its column; if the column would be too narrow, each text is printed below its row."""
-    if "\n\n" in table_text:  # the table was too wide and is split into several: list the texts below
-        first = table_text.partition("\n\n")[0].splitlines()[2:]
-        named = [(row.split(" ", 1)[0], words) for row, words in zip(first, last_column[1:], strict=False)]
-        return f"{table_text}\n\n{last_column[0]}\n{format_pairs(named, line_width)}"
-    head, line, *rows = table_text.splitlines()
-    indent = max(map(len, (head, line, *rows))) + 2
-    below = 0 < line_width < indent + _MIN_TEXT_WIDTH
-    lines = []
-    for row, words in zip(
-        (head, line, *rows), (last_column[0], "-" * len(last_column[0]), *last_column[1:]), strict=True
-    ):
-        parts = (
-            textwrap.wrap(words, max(_MIN_TEXT_WIDTH, line_width - (_TEXT_INDENT if below else indent)))
-            if line_width
-            else [words]
-        )
-        if below:
-            lines += [row.rstrip(), *(" " * _TEXT_INDENT + part for part in parts if row != line)]
-        else:
-            lines += [
-                f"{each.ljust(indent)}{part}" for each, part in zip((row, *[""] * len(parts)), parts, strict=False)
-            ]
-    return "\n".join(lines)
-
-
-def _kernel_paragraphs(kernel: DerivedKernel, target: Target, *, full: bool, line_width: int) -> Iterator[str]:
-    """Yield the paragraphs that explain a kernel: facts, the parts (scheduled separately), estimated cost, and C."""
+def _kernel_blocks(kernel: DerivedKernel, target: Target, *, full: bool) -> Iterator[Block]:
+    """Yield the blocks that explain a kernel: facts, the parts (scheduled separately), estimated cost, and C."""
     call = kernel.call
-    rows = [
-        ("step", f"{kernel.number}, {Label(call.layer)}"),
-        ("function", call.kernel),
-        ("operators", call.op),
-        ("core", target.cpu),
-        *((("tensor unit", describe_tensor_unit_use(call.unit)),) if call.unit else ()),
-        *(("note", note) for note in kernel.notes),
-    ]
-    yield format_pairs(rows, line_width)
-    for number, part in enumerate(kernel.parts):
-        yield from _kernel_part_paragraphs(
-            part, f"part {number}, " if len(kernel.parts) > 1 else "", full=full, line_width=line_width
+    yield facts(
+        (
+            ("step", f"{kernel.number}, {call.layer}"),
+            ("function", call.kernel),
+            ("operators", call.op),
+            ("core", target.cpu),
+            *((("tensor unit", describe_tensor_unit_use(call.unit)),) if call.unit else ()),
+            *(("note", note) for note in kernel.notes),
         )
-    yield f"cost of a call, estimated\n{_counted_operations_table(kernel.cost, target)}"
+    )
+    for number, part in enumerate(kernel.parts):
+        yield from _kernel_part_blocks(part, f"part {number}, " if len(kernel.parts) > 1 else "", full=full)
+    yield _counted_operations_table(kernel.cost, target)
     if full:
-        yield f"the function of the module\n{to_text(kernel.func)}".rstrip()
-    yield f"C\n{kernel.c}"
+        yield Code(to_text(kernel.func), "the function of the module")
+    yield Code(kernel.c, "C")
 
 
-def _kernel_part_paragraphs(part: DerivedPart, heading_prefix: str, *, full: bool, line_width: int) -> Iterator[str]:
-    """Yield the paragraphs that explain one part of a kernel: tensor expressions, candidate schedules, schedule steps.
+def _kernel_part_blocks(part: DerivedPart, heading_prefix: str, *, full: bool) -> Iterator[Block]:
+    """Yield the blocks that explain one part of a kernel: tensor expressions, candidate schedules, schedule steps.
 
-    ``heading_prefix``: beginning of each heading. ``full``: with all algorithms, schedule steps and lowering passes.
-    ``line_width``: largest width of tables in characters, 0: unlimited."""
+    ``heading_prefix``: beginning of each heading. ``full``: with all algorithms, schedule steps and lowering passes."""
     if full:
-        yield f"{heading_prefix}graph\n{part.nodes}".rstrip()
+        yield Code(str(part.nodes), f"{heading_prefix}graph")
     for group in part.algorithms:
         if full or group is part.start:
-            yield f"{heading_prefix}tensor expressions, {group.algorithm}\n{group.text}".rstrip()
+            yield Code(group.text, f"{heading_prefix}tensor expressions, {group.algorithm}")
         if full:
-            yield f"{heading_prefix}before scheduling, {group.algorithm}\n{to_text(group.func)}".rstrip()
-    yield f"{heading_prefix}candidates, {describe_goal(part.goal, part.uses)}\n{_candidates_table(part.candidates, line_width)}"
+            yield Code(to_text(group.func), f"{heading_prefix}before scheduling, {group.algorithm}")
+    yield _candidates_table(part.candidates, f"{heading_prefix}candidates, {describe_goal(part.goal, part.uses)}")
     if full:
-        yield f"{heading_prefix}steps of all candidates, {describe_candidates(part)}".rstrip()
+        yield Code(f"{heading_prefix}steps of all candidates, {describe_candidates(part)}")
         for step, func in part.steps:
-            yield f"{heading_prefix}after step {step}\n{to_text(func)}".rstrip()
+            yield Code(to_text(func), f"{heading_prefix}after step {step}")
         for name, func in part.stages:
-            yield f"{heading_prefix}after lowering pass {name}\n{to_text(func)}".rstrip()
+            yield Code(to_text(func), f"{heading_prefix}after lowering pass {name}")
     else:
-        yield f"{heading_prefix}steps of {part.schedule.rule}\n" + _indent_lines(map(str, part.schedule.trace))
+        yield Code(_indent_lines(map(str, part.schedule.trace)), f"{heading_prefix}steps of {part.schedule.rule}")
     if part.schedule.refused:
-        yield f"{heading_prefix}steps that were refused\n" + _indent_lines(part.schedule.refused)
+        yield Code(_indent_lines(part.schedule.refused), f"{heading_prefix}steps that were refused")
 
 
 def _indent_lines(lines: Iterable[str]) -> str:
@@ -357,23 +309,18 @@ def _indent_lines(lines: Iterable[str]) -> str:
     return "\n".join(f"  {line}" for line in lines) or "  none"
 
 
-def _candidates_table(candidates: Sequence[DerivedCandidate], line_width: int) -> str:
-    """Format a table of the candidate schedules with their costs, and why each was chosen or not."""
+def _candidates_table(candidates: Sequence[DerivedCandidate], heading: str) -> Table:
+    """Make a table of the candidate schedules with their costs, and why each was chosen or not."""
     rows = [
-        (
-            c.schedule.rule,
-            c.algorithm,
-            *(f"{n:,.0f}" for n in (c.cost.instructions, c.cost.cycles, c.cost.code_bytes, c.constants, c.weight)),
-        )
+        (c.schedule.rule, c.algorithm, c.cost.instructions, c.cost.cycles, c.cost.code_bytes, c.constants, c.weight, c.verdict)
         for c in candidates
-    ]
-    head = ("rule", "algorithm", "instructions", "cycles", "code", "constants", "weighs")
-    numbers = format_table(head, rows, 2, line_width)
-    return _add_text_column(numbers, ("verdict", *(c.verdict for c in candidates)), line_width)
+    ]  # fmt: skip
+    costs = numbers("instructions", "cycles", "code", "constants", "weighs", spec=",.0f")
+    return table((*texts("rule", "algorithm"), *costs, *texts("verdict")), rows, heading)
 
 
-def _counted_operations_table(cost: Cost, target: Target) -> str:
-    """Format a table of the operations that the cost model counts, the most expensive first.
+def _counted_operations_table(cost: Cost, target: Target) -> Table:
+    """Make a table of the operations that the cost model counts, the most expensive first.
 
     Kinds of operations are those of ``isa/instruction_set.py``."""
     core = target.core.costs
@@ -381,12 +328,12 @@ def _counted_operations_table(cost: Cost, target: Target) -> str:
     if "constant_byte" in cycles:
         cycles["constant_byte"] = cost.operations["constant_byte"] * target.flash_wait
     rows = [
-        (kind, f"{n:,.0f}", f"{n * core.length(kind):,.0f}", f"{cycles[kind]:,.0f}")
-        for kind, n in ((kind, cost.operations[kind]) for kind in sorted(cycles, key=lambda k: (-cycles[k], k)))
+        (kind, cost.operations[kind], cost.operations[kind] * core.length(kind), cycles[kind])
+        for kind in sorted(cycles, key=lambda k: (-cycles[k], k))
     ]
-    rows.append(("total", "", f"{cost.instructions:,.0f}", f"{cost.cycles:,.0f}"))
-    beside = f"{cost.code_bytes:,} bytes of code; {cost.spilled:,.0f} accesses to values that registers do not hold"
-    return f"{format_table(('operation', 'count', 'instructions', 'cycles'), rows)}\n{beside}"
+    note = f"{cost.code_bytes:,} bytes of code; {cost.spilled:,.0f} accesses to values that registers do not hold"
+    columns = (*texts("operation"), *numbers("count", "instructions", "cycles", spec=",.0f"))
+    return table(columns, rows, "cost of a call, estimated", note, ("total", None, cost.instructions, cost.cycles))
 
 
 # ---- Data.

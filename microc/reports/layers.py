@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
+from microc.document.blocks import Table, numbers, table, texts
 from microc.module import HotCode, Module
+from microc.reports.figures import cycles_to_milliseconds
 from microc.reports.firmware_size import divide_evenly, live_arena_bytes
-from microc.reports.text_tables import cycles_to_milliseconds, format_table
-from microc.reports.text_tables import format_integer as format_integer
 from microc.run.profile import shorten_layer_name
 
 if TYPE_CHECKING:
@@ -28,27 +28,26 @@ def describe_tensor_unit_use(use: UnitUse) -> str:
     return f"{use.cycles:,} cycles of the unit ({busy}), {100 * use.utilisation:.1f} % of its products used"
 
 
-def format_tensor_unit_table(uses: Mapping[int, UnitUse | None], width: int = 0) -> str:
-    """Format a table of the tensor unit's work: a row for every step that uses the unit, and a row of totals.
+def tensor_unit_table(uses: Mapping[int, UnitUse | None]) -> Table | None:
+    """Make a table of the tensor unit's work: a row for every step that uses the unit, and a row of totals.
 
-    The text is empty if no step uses the unit. ``uses``: work of each step by its number; ``width``: largest width of
-    the table in characters, 0: unlimited."""
+    None if no step uses the unit. ``uses``: work of each step by its number."""
     used = {step: use for step, use in uses.items() if use is not None}
     if not used:
-        return ""
-    rows = [(str(step), *_cells_of_tensor_unit_use(use)) for step, use in used.items()]
-    cycles = sum(use.cycles for use in used.values())
-    parts = (sum(getattr(use, name) for use in used.values()) for name in ("load", "compute", "store", "macs"))
+        return None
+    rows = [
+        (str(step), use.cycles, use.load, use.compute, use.store, use.macs, 100 * use.utilisation)
+        for step, use in used.items()
+    ]
+    cycles, *work = (
+        sum(getattr(use, name) for use in used.values()) for name in ("cycles", "load", "compute", "store", "macs")
+    )
     share = sum(use.utilisation * use.cycles for use in used.values()) / (cycles or 1)
-    rows.append(("total", format_integer(cycles), *map(format_integer, parts), f"{100 * share:.1f}"))
-    head = ("step", "unit cycles", "loads", "computing", "stores", "unit MACs", "used, %")
-    return f"{format_table(head, rows, 1, width)}\ncycles of the tensor unit by its rule, in which the processor takes no time"
-
-
-def _cells_of_tensor_unit_use(use: UnitUse) -> tuple[str, ...]:
-    """Return the cells of the table row for a step's work on the tensor unit."""
-    numbers = map(format_integer, (use.cycles, use.load, use.compute, use.store, use.macs))
-    return (*numbers, f"{100 * use.utilisation:.1f}")
+    columns = (
+        *texts("step"), *numbers("unit cycles", "loads", "computing", "stores", "unit MACs"), *numbers("used, %", spec=".1f"),
+    )  # fmt: skip
+    note = "cycles of the tensor unit by its rule, in which the processor takes no time"
+    return table(columns, rows, note=note, totals=("total", cycles, *work, 100 * share))
 
 
 # ---- A network's use of the board's memories: number of values, bytes, accesses, wait cycles.

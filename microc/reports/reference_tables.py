@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from microc.base.immutable import frozen
 from microc.compiler.options import COMPILING, OPTIONS, READING, STREAMING
+from microc.document.blocks import table, texts
+from microc.document.markdown import render_markdown_table
 from microc.frontend.keras import reader as keras_reader
 from microc.frontend.onnx import reader as onnx_reader
 from microc.frontend.onnx.context import CONSTANT_OPERATORS
@@ -161,11 +163,11 @@ def _attributes_markdown() -> str:
     for name, operator in registry().items():
         for label, attribute in operator.attrs.items():
             operators_of.setdefault((label, attribute), []).append(name)
-    lines = ["| attribute | of | values | what it says |", "|---|---|---|---|"]
-    for (label, attribute), of in sorted(operators_of.items(), key=lambda item: item[0][0]):
-        listed = " ".join(f"`{name}`" for name in of)
-        lines.append(f"| `{label}` | {listed} | {attribute.describe()} | {attribute.doc} |")
-    return "\n".join(lines)
+    rows = [
+        (f"`{label}`", " ".join(f"`{name}`" for name in of), attribute.describe(), attribute.doc)
+        for (label, attribute), of in sorted(operators_of.items(), key=lambda item: item[0][0])
+    ]
+    return render_markdown_table(table(texts("attribute", "of", "values", "what it says"), rows))
 
 
 def operators_markdown() -> str:
@@ -183,12 +185,9 @@ def operators_markdown() -> str:
         )
         cells = [(f"`{row.name}`", format_dtypes_cell(row.dtypes, all_dtypes) or "-", row.note) for row in format_rows]
         has_notes = any(note for _, _, note in cells)
-        lines = [
-            f"| {len(format_rows)} operators | dtypes |" + (" |" if has_notes else ""),
-            "|---|---|" + ("---|" if has_notes else ""),
-        ]
-        lines += ["| " + " | ".join(c if has_notes else c[:2]) + " |" for c in cells]
-        parts += [f"## {title}", text + legend, "\n".join(lines)]
+        columns = texts(f"{len(format_rows)} operators", "dtypes", *([""] if has_notes else []))
+        shown = table(columns, (cell[: len(columns)] for cell in cells))
+        parts += [f"## {title}", text + legend, render_markdown_table(shown)]
     parts += ["## Attributes of microc's own", _ATTRIBUTES_TEXT, _attributes_markdown()]
     return "\n\n".join(parts) + "\n"
 
@@ -246,10 +245,11 @@ def options_markdown() -> str:
     """Return the text of the page ``docs/options.md``."""
     lines = [_OPTIONS_PAGE_HEAD]
     for group, title in _PAGE_TITLES.items():
-        lines += [f"## {title}", "", "| Python | command line | for | |", "|---|---|---|---|"]
-        for row in compilation_option_rows():
-            if row.group == group:
-                flag = "`" + row.flag.replace("|", "\\|") + "`" if row.flag else ""
-                lines.append(f"| `{row.name}` | {flag} | {row.applies} | {row.help.replace('|', chr(92) + '|')} |")
-        lines.append("")
+        rows = [
+            (f"`{row.name}`", f"`{row.flag}`" if row.flag else "", row.applies, row.help)
+            for row in compilation_option_rows()
+            if row.group == group
+        ]
+        shown = table(texts("Python", "command line", "for", ""), rows)
+        lines += [f"## {title}", "", render_markdown_table(shown), ""]
     return "\n".join(lines)

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from microc.codegen.output_files import replace_atomically
 from microc.codegen.project.manifest import OPERATOR_SCHEMA, object_array_schema, object_schema
-from microc.codegen.render import format_signature, html_table
+from microc.codegen.render import format_signature
 from microc.compiler import validation
 from microc.compiler.fit.budget import region_bytes
+from microc.document.blocks import Document
+from microc.document.notebook import Showable
 from microc.errors import OutputError
 from microc.reports.advice import AdvisedNetwork, list_advice
-from microc.reports.layers import describe_layers, slowest_layers
-from microc.reports.text_tables import cycles_to_milliseconds, format_inference_time, format_peak_stack
+from microc.reports.figures import cycles_to_milliseconds, format_inference_time
+from microc.reports.layers import describe_layers
+from microc.reports.report_document import report_document
 from microc.target import Board
 
 if TYPE_CHECKING:
@@ -154,7 +157,7 @@ before the first step."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Report:
+class Report(Showable):
     """The report of a compiled network on a board: time, memory, layers, accuracy and advice.
 
     ``data`` is plain data, ready for JSON. It contains, among others: ``totals``; ``layers``, one for each call of a kernel
@@ -169,7 +172,7 @@ class Report:
         """Render the report as a self-contained HTML page; ``before``: an earlier report to compare with.
 
         Equal reports give equal pages."""
-        from microc.reports.page import to_html
+        from microc.reports.pages.report_page import to_html
 
         return to_html(self.data, before.data if before is not None else None)
 
@@ -201,17 +204,9 @@ class Report:
             f"<Report {self._network_signature()} on {self.data['board']['name']}: {format_inference_time(self.data)}>"
         )
 
-    def _repr_html_(self) -> str:
-        totals, data = self.data["totals"], self.data
-        rows: list[tuple[str, object]] = [
-            ("one inference", format_inference_time(data)),
-            ("multiply-accumulates", totals["macs"]),
-            *((f"{name}, bytes", totals[name]) for name in ("flash", "ram", "arena") if totals[name] is not None),
-            ("stack", format_peak_stack(data)),
-            ("holds state", f"{sum(s['bytes'] for s in data['state']):,} bytes" if data["state"] else "no"),
-            *((f"{100 * each['share']:.1f} %", each["name"]) for each in slowest_layers(data)),
-        ]
-        return html_table(f"{self._network_signature()} on {data['board']['title']}", rows)
+    def document(self) -> Document:
+        """Return the report as a document, which terminals and notebooks show."""
+        return report_document(self.data, f"{self._network_signature()} on {self.data['board']['title']}")
 
     def _network_signature(self) -> str:
         """Return the network's name with the types of its inputs and outputs."""

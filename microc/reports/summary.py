@@ -16,9 +16,9 @@ from microc.compiler.lowering.module_builder import code_in_ram_gain
 from microc.module import Call, Module
 from microc.plan.liveness import shared_bytes
 from microc.reports.advice import describe_arithmetic, weight_storage_notes
+from microc.reports.figures import cycles_to_milliseconds
 from microc.reports.layers import describe_tensor_memories
 from microc.reports.report import Report, make_report
-from microc.reports.text_tables import cycles_to_milliseconds
 from microc.target import Board
 
 MIN_PRINTED_GAIN = 0.02

@@ -13,8 +13,9 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.codegen.render import html_table
 from microc.compiler.interaction import Progress
+from microc.document.blocks import Document, document, facts
+from microc.document.notebook import Showable
 from microc.errors import UsageError, VerificationError
 from microc.run.engine import Answer, Engine, NetworkEngine, Tap
 
@@ -210,7 +211,7 @@ _MOST_AXES = 5
 
 
 @frozen
-class Comparison:
+class Comparison(Showable):
     """Comparison of a network and its framework on ``samples`` sets of inputs.
 
     ``reference``: name of the framework; ``version``: version of its package. ``outputs``: agreement of each output;
@@ -245,12 +246,13 @@ class Comparison:
         verdict = "identical" if self.identical else "agrees" if self.agrees else "differs"
         return f"<Comparison with {self.reference} {self.version}: {verdict}, {self.samples} samples>"
 
-    def _repr_html_(self) -> str:
-        rows = [
+    def document(self) -> Document:
+        """Return the differences of the outputs as a document, for a notebook."""
+        rows = (
             (each.tensor, f"{each.wrong:,} of {each.elements:,} elements are off, by {each.largest:.6g} at most")
             for each in self.outputs
-        ]
-        return html_table(f"{self.reference} {self.version}, {self.samples} samples", rows)
+        )
+        return document(facts(rows), title=f"{self.reference} {self.version}, {self.samples} samples")
 
     def error(self, where: str, hint: str = "", details: Mapping[str, Any] | None = None) -> VerificationError:
         """Return the error that names the worst output, its deviation and the first layer that differs."""

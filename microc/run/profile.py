@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
-from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from microc.base.immutable import frozen
-from microc.base.terminal import LAYER_WIDTH, escape_unprintable, fit_layer_name
 from microc.device.board_info import make_printable
+from microc.document.blocks import Document, document, layer_names, numbers, table
+from microc.document.notebook import Showable
+from microc.document.text import render_text
 from microc.errors import ToolError, UsageError
 from microc.module import UnitUse
 from microc.reports.firmware_size import SizeReport, live_arena_bytes
@@ -236,7 +237,7 @@ class KernelTime:
 
 
 @frozen
-class Profile:
+class Profile(Showable):
     """Measurement of one inference of ``project``, kernel by kernel.
 
     Times are in the unit of ``clock``. ``size``: flash and RAM of the firmware, None without a linked program."""
@@ -273,33 +274,18 @@ class Profile:
         return sum(k.estimated_cycles for k in self.kernels)
 
     def __str__(self) -> str:
-        """Format a table with a row per kernel and the total, within the width of the terminal."""
-        numbers = len(f"  {0:>12}  {0:6.1%}  {0:>12}")
-        room = max(12, min(LAYER_WIDTH, shutil.get_terminal_size().columns - numbers))
-        names = [fit_layer_name(k.layer, room) for k in self.kernels]
-        width = max(map(len, (*names, "layer")))
-        rows = [
-            f"{name:{width}}  {k.time:>12,}  {k.share:6.1%}  {k.macs:>12,}"
-            for name, k in zip(names, self.kernels, strict=True)
-        ]
-        head = f"{'layer':{width}}  {self.unit:>12}  {'share':>6}  {'MACs':>12}"
-        return escape_unprintable(
-            "\n".join([head, *rows, f"{'total':{width}}  {self.time:>12,}  {1:6.1%}  {self.macs:>12,}"])
-        )
+        """Format the table of kernels within the width of the terminal."""
+        return render_text(self.document(), shutil.get_terminal_size().columns)
 
     def __repr__(self) -> str:
         name = self.project.manifest["model"]
         return f"<Profile of {name} on {self.board}: {self.time:,} {self.unit}, {len(self.kernels)} kernels>"
 
-    def _repr_html_(self) -> str:
-        """Format the table for a notebook."""
-        cells = [
-            (escape(fit_layer_name(k.layer)), f"{k.time:,}", f"{k.share:.1%}", f"{k.macs:,}") for k in self.kernels
-        ]
-        lines = [(f"<b>{name}</b>" for name in ("layer", self.unit, "share", "MACs")), *cells]
-        lines.append(("total", f"{self.time:,}", "100.0%", f"{self.macs:,}"))
-        body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in line)}</tr>" for line in lines)
-        return f"<table>{body}</table>"
+    def document(self) -> Document:
+        """Return a table with a row per kernel and the total as a document, which terminals and notebooks show."""
+        rows = [(k.layer, k.time, k.share, k.macs) for k in self.kernels]
+        columns = (*layer_names("layer"), *numbers(self.unit), *numbers("share", spec=".1%"), *numbers("MACs"))
+        return document(table(columns, rows, totals=("total", self.time, 1.0, self.macs)))
 
     def to_data(self) -> dict[str, Any]:
         """Return the profile as plain data for JSON. ``seconds`` is None under emulation."""

@@ -19,7 +19,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.codegen.project.firmware import optimisation_options
 from microc.codegen.project.protocols import IMAGE_SOURCES, LOADING_SCRIPT, render_linked_network_files
-from microc.codegen.render import format_signature, html_table
+from microc.codegen.render import format_signature
 from microc.compiler import validation
 from microc.compiler.api import Program
 from microc.compiler.interaction import Progress, as_callback
@@ -32,6 +32,8 @@ from microc.device.images import join_segments, read_segments
 from microc.device.runners import select_runner
 from microc.device.toolchain import Symbol, compile_and_link_for_board, read_linked_sizes
 from microc.device.transport import find_board_port
+from microc.document.blocks import Document, document, facts
+from microc.document.notebook import Showable
 from microc.errors import DeviceError, FitError, UsageError, VerificationError, known_names_hint
 from microc.module import Module
 from microc.reports.summary import describe_value
@@ -332,7 +334,7 @@ def open_client(
     )
 
 
-class Device:
+class Device(Showable):
     """A session with a board that runs a project: a process for the host board, an emulator, or hardware on a serial
     line.
 
@@ -439,15 +441,17 @@ class Device:
         network = format_signature(self.project.manifest["model"], self.inputs, self.outputs)
         return f"<Device {self.project.board.name}: {network}, {len(self.kernels)} kernels>"
 
-    def _repr_html_(self) -> str:
-        board, clock = self.project.board, self.clock
-        rows = [
+    def document(self) -> Document:
+        """Return the board, its core and the unit of its times as a document, for a notebook."""
+        board = self.project.board
+        rows = (
             ("board", board.title),
             ("core", board.target.cpu),
             ("kernels", len(self.kernels)),
-            ("time in", clock.unit),
-        ]
-        return html_table(format_signature(self.project.manifest["model"], self.inputs, self.outputs), rows)
+            ("time in", self.clock.unit),
+        )
+        signature = format_signature(self.project.manifest["model"], self.inputs, self.outputs)
+        return document(facts(rows), title=signature)
 
     @property
     def tick_hz(self) -> int:

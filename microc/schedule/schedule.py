@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from html import escape
 from math import prod
 from typing import Any
 
 from microc.base.dtypes import Array
+from microc.document.blocks import Code, Document, document
+from microc.document.notebook import Showable
 from microc.errors import MicrocError, ScheduleError, known_names_hint
 from microc.schedule.primitives import loops, storage
 from microc.schedule.primitives.compute_at import loop_extent
@@ -27,7 +28,7 @@ from microc.tir.text import to_text
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Schedule:
+class Schedule(Showable):
     """A TIR function, and the trace of schedule steps that produced it.
 
     Loops and blocks are addressed by name. New loops are named after the old ones: splitting ``k`` gives ``k_0`` and
@@ -47,8 +48,9 @@ class Schedule:
         rule = f" by {self.rule}" if self.rule else ""
         return f"<Schedule of {self.func.name}{rule}, {len(self.trace)} steps>"
 
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(to_text(self.func))}</pre>"
+    def document(self) -> Document:
+        """Return the text of the function as a document, for a notebook."""
+        return document(Code(to_text(self.func)))
 
     @property
     def start(self) -> ir.PrimFunc:

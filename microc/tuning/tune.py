@@ -8,7 +8,6 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Unpack
 
 from microc.base.immutable import frozen
-from microc.codegen.render import html_table
 from microc.compiler import validation
 from microc.compiler.interaction import convert_flags_in_errors
 from microc.compiler.model import registers_plugins, resolve_model
@@ -18,6 +17,8 @@ from microc.compiler.tuned.measured_regions import RegionTask
 from microc.compiler.tuned.optimisation_plan import build_plan
 from microc.compiler.tuned.records import Database, Task, open_records
 from microc.compiler.user_functions import Named
+from microc.document.blocks import Document, document, facts
+from microc.document.notebook import Showable
 from microc.errors import UsageError
 from microc.target import Board
 from microc.tuning.candidate_image import RegionSpace
@@ -54,7 +55,7 @@ half of the time limit is reserved."""
 
 
 @frozen
-class Tuning:
+class Tuning(Showable):
     """Results of a search for schedules.
 
     ``kernels``: results for each kernel, in order of execution. ``database``: all tuning records. ``unit``: unit of
@@ -83,9 +84,10 @@ class Tuning:
         ticks = f"{self.default:,.0f} {self.unit} before, {self.best:,.0f} now"
         return f"<Tuning of {len(self.kernels)} kernels on {self.board}: {ticks}>"
 
-    def _repr_html_(self) -> str:
-        rows = [(k.task.name, f"{k.default or 0:,.0f} -> {k.best:,.0f}, {k.tried} tried") for k in self.kernels]
-        return html_table(f"{self.unit} on {self.board}", rows)
+    def document(self) -> Document:
+        """Return the times of the kernels as a document, for a notebook."""
+        rows = ((k.task.name, f"{k.default or 0:,.0f} -> {k.best:,.0f}, {k.tried} tried") for k in self.kernels)
+        return document(facts(rows), title=f"{self.unit} on {self.board}")
 
     def to_data(self) -> dict[str, Any]:
         """Return the results as plain data that can be written as JSON."""

@@ -10,10 +10,10 @@ from types import MappingProxyType
 
 from microc import __version__
 from microc.base.immutable import frozen
-from microc.codegen.render import render_html
 from microc.compiler.tuned.records import NETWORK, OK, UNTUNED, Database, Record
-from microc.reports.drawings import PlotPoint, ScatterPlot, lay_out_scatter_plot
-from microc.reports.page import Fact
+from microc.document.blocks import Cell, Fact, Term, layer_names, numbers, table, texts
+from microc.reports.pages.drawings import PlotPoint, ScatterPlot, lay_out_scatter_plot
+from microc.reports.pages.page import Figure, Legend, Page, Section, SortableTable, grid, render_page, section
 from microc.run.profile import shorten_layer_name
 from microc.tuning.search_space import Point as SpacePoint
 
@@ -21,15 +21,19 @@ MAX_DRAWN_SCHEDULES = 600
 """Maximum number of dominated schedules of a kernel that are drawn."""
 _THOUSANDS_FROM = 100_000
 """Number of ticks from which on axes count thousands of ticks."""
-TABLE_COLUMNS = ("records", "failed", "default", "best", "gain, %", "flash of it", "workspace")
+_COLUMNS = (
+    *numbers("records", "failed", "default", "best"),
+    *numbers("gain, %", spec="+.1f"),
+    *numbers("flash of it", "workspace"),
+)
 
 
 @frozen
 class KernelRow:
     """A row of the page's table: a kernel on a board.
 
-    ``number``: number of the row. ``cells``: each cell as a number, by which rows are sorted, and as text.
-    ``schedule``: the marked schedule, as text. ``full_name``: full name of the layer.
+    ``number``: number of the row. ``gain``: change of the time by the fastest schedule in percent, None if unknown.
+    ``cells``: those in :data:`_COLUMNS`. ``schedule``: the marked schedule, as text. ``full_name``: full name of the layer.
     """
 
     number: int
@@ -38,21 +42,9 @@ class KernelRow:
     op: str
     board: str
     schedule: str
-    cells: tuple[tuple[float, str], ...]
+    gain: float | None
+    cells: tuple[Cell, ...]
     plots: tuple[ScatterPlot, ...]
-
-
-@frozen
-class TunedContext:
-    """Contents of the template ``report/tuned.html.j2``. ``mark``: label of the marked points."""
-
-    title: str
-    board: str
-    mark: str
-    facts: tuple[Fact, ...]
-    columns: tuple[str, ...]
-    rows: tuple[KernelRow, ...]
-    origin: tuple[tuple[str, str], ...]
 
 
 def to_html(
@@ -74,32 +66,60 @@ def to_html(
             groups.setdefault((record.key, record.board, record.unit, record.toolchain), []).append(record)
     rows = tuple(_make_kernel_row(number, records, chosen) for number, records in enumerate(groups.values(), 1))
     records = [record for group in groups.values() for record in group]
-    context = TunedContext(
+    boards, mark = ", ".join(dict.fromkeys(record.board for record in records)), "taken" if chosen else "fastest"
+    page = Page(
+        command="tune",
         title=title,
-        board=", ".join(dict.fromkeys(record.board for record in records)),
-        mark="taken" if chosen else "fastest",
-        facts=tuple(_headline_facts(records, rows)),
-        columns=TABLE_COLUMNS,
-        rows=rows,
+        board=boards,
+        lead=boards,
+        figures=tuple(_headline_figures(records, rows)),
+        sections=(_kernels_section(rows, mark), *(_plots_section(row, mark) for row in rows if row.plots)),
         origin=tuple(_origin_rows(records)),
     )
-    return render_html("report/tuned.html.j2", context)
+    return render_page(page)
 
 
-def _headline_facts(records: Sequence[Record], rows: Sequence[KernelRow]) -> Iterator[Fact]:
+def _kernels_section(rows: Sequence[KernelRow], mark: str) -> Section:
+    """Make the section with the table of kernels; ``mark``: heading of the marked schedules."""
+    columns = (*numbers("no."), *layer_names("layer"), *texts("operators", "board", mark), *_COLUMNS)
+    cells = [(row.number, Term(row.layer, row.full_name), row.op, row.board, row.schedule, *row.cells) for row in rows]
+    return section(
+        "kernels",
+        "Kernels",
+        SortableTable(table(columns, cells), "table of kernels"),
+        intro="A click on a heading sorts. The default is what is compiled without records; layers that are alike are one "
+        "kernel.",
+    )
+
+
+def _plots_section(row: KernelRow, mark: str) -> Section:
+    """Make the section with the plots of a kernel; ``mark``: meaning of the marked points."""
+    legend = (("chosen", mark), ("measured", "on the front, or better than all before"), ("predicted", "beaten"))
+    return section(
+        f"kernel{row.number}",
+        f"{row.number} {row.layer}",
+        Legend(legend),
+        grid(row.plots),
+        note=row.op,
+        intro="Left: the best after so many trials. Right: the space that was measured, time against flash; the line joins "
+        "what nothing beats in both.",
+    )
+
+
+def _headline_figures(records: Sequence[Record], rows: Sequence[KernelRow]) -> Iterator[Figure]:
     """Yield the figures at the top of the page: numbers of kernels and measurements, and gains."""
     failed = sum(record.status != OK for record in records)
     wholes = [row for row in rows if row.op == NETWORK]
-    yield Fact("Kernels", f"{len(rows) - len(wholes):,}", ", ".join(dict.fromkeys(r.cpu for r in records)))
-    yield Fact("Measurements", f"{len(records):,}", f"{failed:,} failed" if failed else "none failed")
-    gains = [row.cells[4][0] for row in rows if row.cells[4][1] and row.op != NETWORK]
+    yield Figure("Kernels", f"{len(rows) - len(wholes):,}", ", ".join(dict.fromkeys(r.cpu for r in records)))
+    yield Figure("Measurements", f"{len(records):,}", f"{failed:,} failed" if failed else "none failed")
+    gains = [row.gain for row in rows if row.gain is not None and row.op != NETWORK]
     if gains:
-        yield Fact("Largest gain", f"{min(gains):+.1f} %", "of a kernel, by its fastest schedule")
+        yield Figure("Largest gain", f"{min(gains):+.1f} %", "of a kernel, by its fastest schedule")
     for row in wholes:
-        yield Fact("Whole network", f"{row.cells[4][0]:+.1f} %", f"{row.full_name}, {row.schedule}")
+        yield Figure("Whole network", f"{row.gain or 0:+.1f} %", f"{row.full_name}, {row.schedule}")
 
 
-def _origin_rows(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
+def _origin_rows(records: Sequence[Record]) -> Iterator[Fact]:
     """Yield the rows that describe the origin of the numbers: unit, compiler, and version of microc."""
     yield "unit", ", ".join(dict.fromkeys(record.unit for record in records))
     yield "built by", ", ".join(dict.fromkeys(record.toolchain for record in records))
@@ -114,6 +134,8 @@ def _make_kernel_row(row_number: int, records: Sequence[Record], chosen: Mapping
     fastest = min(good, key=lambda record: record.ticks, default=None)
     pick = chosen.get(first.key, "" if not chosen else UNTUNED)
     marked = default if pick == UNTUNED else next((r for r in good if r.id == pick), fastest) if pick else fastest
+    gain = 100 * (fastest.ticks / default.ticks - 1) if default and fastest and default.ticks else None
+    ticks = (record.ticks if record else None for record in (default, fastest))
     return KernelRow(
         number=row_number,
         layer=shorten_layer_name(first.layer),
@@ -121,26 +143,16 @@ def _make_kernel_row(row_number: int, records: Sequence[Record], chosen: Mapping
         op=first.op,
         board=first.board,
         schedule=_format_schedule(marked) if marked else "",
-        cells=tuple(_kernel_cells(records, good, default, fastest)),
+        gain=gain,
+        cells=(
+            len(records),
+            len(records) - len(good),
+            *(None if each is None else round(each) for each in ticks),
+            gain,
+            *((fastest.flash, fastest.workspace) if fastest else (None, None)),
+        ),
         plots=(_plot_progress(good, marked), _plot_time_against_flash(good, marked)) if marked else (),
     )
-
-
-def _kernel_cells(
-    records: Sequence[Record], valid_records: Sequence[Record], default: Record | None, fastest: Record | None
-) -> Iterator[tuple[float, str]]:
-    """Yield the cells of a kernel, as number and text, in the order of :data:`TABLE_COLUMNS`.
-
-    ``valid_records``: the records of measurements that did not fail.
-    """
-    for count in (len(records), len(records) - len(valid_records)):
-        yield count, f"{count:,}"
-    for record in (default, fastest):
-        yield (record.ticks, f"{record.ticks:,.0f}") if record else (-1, "")
-    gain = 100 * (fastest.ticks / default.ticks - 1) if default and fastest and default.ticks else None
-    yield (gain, f"{gain:+.1f}") if gain is not None else (0, "")
-    for size in (fastest.flash, fastest.workspace) if fastest else ():
-        yield size, f"{size:,}"
 
 
 def _plot_progress(valid_records: Sequence[Record], marked_record: Record) -> ScatterPlot:

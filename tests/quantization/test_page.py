@@ -12,8 +12,9 @@ import pytest
 
 import microc
 from microc.cli import main
-from microc.cli.quantize import quantization_paragraphs
+from microc.cli.quantize import quantization_document
 from microc.compiler.options import Options
+from microc.document.text import render_text
 from microc.graph.ir import Loc
 from microc.quantization.decisions import normalise_float_graph
 from microc.quantization.quantisation_points import find_quantisation_points
@@ -119,7 +120,7 @@ def test_names_of_models_are_text(tmp_path: Path) -> None:
 def test_terminal(report: dict[str, Any], full: bool) -> None:
     """Tables are cut, unless all is asked for."""
     layers = [{**report["layers"][1], "layer": f"layer {k}"} for k in range(20)]
-    said = "\n\n".join(quantization_paragraphs({**report, "layers": layers}, "net.mcg", "out.mcg", full))
+    said = render_text(quantization_document({**report, "layers": layers}, "net.mcg", "out.mcg", full))
     assert [words in said for words in ("layer 19", "8 more layers", "--full")] == [full, not full, not full]
     for words in (
         "accuracy  ",

@@ -87,8 +87,8 @@ def test_a_page_is_read_back(made: microc.Report, tmp_path: Path) -> None:
 
 
 def test_long_and_wide_names_stay_in_their_boxes() -> None:
-    from microc.reports.drawings import cut_text_to_columns
     from microc.reports.layers import shorten_layer_names
+    from microc.reports.pages.drawings import cut_text_to_columns
 
     assert cut_text_to_columns("abcdef", 5) == "abcd\u2026" and cut_text_to_columns("abcde", 5) == "abcde"
     assert (

@@ -482,7 +482,6 @@ class DoctorArguments(Arguments):
     "shell_files:run_completion_command",
     "bash > ~/.local/share/bash-completion/completions/microc",
     "fish > ~/.config/fish/completions/microc.fish",
-    prints_code=True,
 )
 class CompletionArguments(Arguments):
     """Arguments of ``microc completion``."""

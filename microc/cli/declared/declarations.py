@@ -298,7 +298,6 @@ class Command:
     - ``notes``: text below the examples.
     - ``section_notes``: text below the title of a section of ``--help``, by title.
     - ``json_lines``: True if ``--json`` prints JSON lines: several JSON objects, each on a line of its own.
-    - ``prints_code``: True if the output is code, which is not wrapped to the width of the terminal.
     """
 
     name: str
@@ -309,7 +308,6 @@ class Command:
     notes: str = ""
     section_notes: Mapping[str, str] = field(default_factory=dict)
     json_lines: bool = False
-    prints_code: bool = False
 
     @property
     def description(self) -> str:

@@ -91,7 +91,6 @@ class CheckArguments(ModelArguments):
     "model.tflite conv1 --board mps2-an386",
     "model.onnx 3 --target cortex-m55 --optimize speed --full",
     "model.tflite softmax --json",
-    prints_code=True,
 )
 class ExplainArguments(ModelArguments):
     """Arguments of ``microc explain``."""

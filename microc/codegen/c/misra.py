@@ -8,6 +8,8 @@ projects is listed here, so the addon reports nothing for other rules.
 from __future__ import annotations
 
 from microc.base.immutable import frozen
+from microc.document.blocks import table, texts
+from microc.document.markdown import render_markdown_table
 
 # fmt: off
 MANDATORY_RULES = frozenset({
@@ -200,8 +202,8 @@ def render_misra_page() -> str:
 
 def _format_deviation_table(title: str, rows: tuple[Deviation, ...]) -> list[str]:
     """Return the lines of a Markdown table of deviations, under a heading with the text ``title``."""
-    lines = [f"## {title}", "", "| rule | where | |", "|---|---|---|"]
-    for row in rows:
-        reason = f"The addon is mistaken: {row.reason}" if row.mistaken else row.reason
-        lines.append(f"| {row.rule} | {', '.join(row.parts)} | {reason} |")
-    return lines
+    cells = (
+        (row.rule, ", ".join(row.parts), f"The addon is mistaken: {row.reason}" if row.mistaken else row.reason)
+        for row in rows
+    )
+    return [f"## {title}", "", render_markdown_table(table(texts("rule", "where", ""), cells))]

@@ -19,7 +19,6 @@ from microc.base.dtypes import Array
 from microc.base.file_access import open_regular_file
 from microc.base.immutable import frozen
 from microc.codegen.output_files import replace_atomically
-from microc.codegen.render import html_table
 from microc.compiler.lowering.control_flow import goal_per_iteration, list_groups_in_control_flow
 from microc.compiler.lowering.kernel_builder import CompiledNetwork, KernelGroup, TunedSchedule
 from microc.compiler.lowering.kernel_selection import (
@@ -28,6 +27,8 @@ from microc.compiler.lowering.kernel_selection import (
     text_without_bounds,
     tuning_key,
 )
+from microc.document.blocks import Document, document, facts
+from microc.document.notebook import Showable
 from microc.errors import OutputError, UsageError, similar_files_hint
 from microc.graph.ir import Graph, Node
 from microc.isa import FAMILIES
@@ -363,7 +364,7 @@ def require_records_file(path: Path) -> None:
         raise UsageError(f"there is no file of records {path}", where=str(path), hint=hint)
 
 
-class Database:
+class Database(Showable):
     """The tuning records of a file, in memory. New records are also appended to the file, if there is one.
 
     ``skipped``: number of lines in the file that are not valid records. Iteration yields :class:`Record` objects.
@@ -383,13 +384,14 @@ class Database:
     def __repr__(self) -> str:
         return f"<Database of {len(self)} records of {len(self._by_key)} kernels, {self.path or 'in memory'}>"
 
-    def _repr_html_(self) -> str:
-        rows = [
+    def document(self) -> Document:
+        """Return the numbers of records and kernels, and the boards, as a document, for a notebook."""
+        rows = (
             ("records", len(self)),
             ("kernels", len(self._by_key)),
             ("boards", ", ".join(sorted({r.board for r in self}))),
-        ]
-        return html_table(f"Database, {self.path or 'in memory'}", rows)
+        )
+        return document(facts(rows), title=f"Database, {self.path or 'in memory'}")
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self._records)

@@ -28,10 +28,12 @@ from microc.codegen.c.source import entry_point_suffix
 from microc.codegen.output_files import replace_atomically
 from microc.codegen.project.accelerators import EXTERNAL_FOLDER
 from microc.codegen.project.manifest import SCHEMA_VERSION
-from microc.codegen.render import format_signature, html_table
+from microc.codegen.render import format_signature
 from microc.compiler import validation
 from microc.compiler.sizes.run_shapes import RunShapes, as_array
 from microc.device.toolchain import MOST_CORES, PLAIN, PORTABLE
+from microc.document.blocks import Document, document, facts
+from microc.document.notebook import Showable
 from microc.errors import ModelError, OutputError, UsageError, known_names_hint
 
 # ---- Levels: the kernels in a library, one set for each core that it was compiled for.
@@ -204,7 +206,7 @@ def order_inputs(
 
 
 @frozen
-class TimingResult:
+class TimingResult(Showable):
     """Seconds per run: mean, median, minimum and maximum over ``repeats`` measurements of ``number`` runs each."""
 
     mean: float
@@ -214,9 +216,10 @@ class TimingResult:
     repeats: int
     number: int
 
-    def _repr_html_(self) -> str:
-        rows = [(name, f"{getattr(self, name) * 1e6:,.2f} us") for name in ("mean", "median", "min", "max")]
-        return html_table(f"time of a run, {self.repeats} measurements of {self.number}", rows)
+    def document(self) -> Document:
+        """Return the times as a document, for a notebook."""
+        rows = ((name, f"{getattr(self, name) * 1e6:,.2f} us") for name in ("mean", "median", "min", "max"))
+        return document(facts(rows), title=f"time of a run, {self.repeats} measurements of {self.number}")
 
 
 def time_runs(run: Callable[[], None], number: int, repeats: int) -> TimingResult:
@@ -234,7 +237,7 @@ def time_runs(run: Callable[[], None], number: int, repeats: int) -> TimingResul
 # ---- The library as an object.
 
 
-class Library:
+class Library(Showable):
     """A compiled network in this process. ``lib(x)`` runs one sample, :meth:`batch` runs many. The methods
     ``set_input``, ``run``, ``get_output`` and ``reset`` do the same in steps.
 
@@ -375,9 +378,10 @@ class Library:
         network = format_signature(self.manifest["model"], self.inputs, self.outputs)
         return f"<Library {network}, {len(self.manifest['kernels'])} kernels>"
 
-    def _repr_html_(self) -> str:
-        rows = [("kernels", len(self.manifest["kernels"])), ("arena, bytes", self.manifest["arena_size"])]
-        return html_table(format_signature(self.manifest["model"], self.inputs, self.outputs), rows)
+    def document(self) -> Document:
+        """Return the number of kernels and the size of the arena as a document, for a notebook."""
+        rows = (("kernels", len(self.manifest["kernels"])), ("arena, bytes", self.manifest["arena_size"]))
+        return document(facts(rows), title=format_signature(self.manifest["model"], self.inputs, self.outputs))
 
     def __call__(self, *arrays: Any, **named: Any) -> Array | tuple[Array, ...]:
         """Run on arrays in the order of the network's inputs, or by name.

@@ -11,9 +11,11 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.codegen.opencl import DeviceKernel, print_opencl_kernel
-from microc.codegen.render import format_signature, html_table
+from microc.codegen.render import format_signature
 from microc.compiler.single_function import make_boundary_graph
 from microc.compiler.sizes.run_shapes import as_array
+from microc.document.blocks import Document, document, facts
+from microc.document.notebook import Showable
 from microc.errors import ToolError, UsageError
 from microc.run.desktop.library import TimingResult, time_runs
 from microc.schedule.schedule import Schedule
@@ -21,7 +23,7 @@ from microc.schedule.schedule import Schedule
 _DRIVERS = "install a driver: the vendor's, or one for the processor (apt install pocl-opencl-icd)"
 
 
-class OpenCLFunction:
+class OpenCLFunction(Showable):
     """A function that runs as an OpenCL kernel.
 
     ``source``: its OpenCL C. ``groups``: number of work-groups along x, y and z. ``items``: number of work-items of
@@ -72,9 +74,10 @@ class OpenCLFunction:
     def __repr__(self) -> str:
         return f"<OpenCLFunction {self._function_signature()}, {self.groups} groups of {self.items}>"
 
-    def _repr_html_(self) -> str:
-        rows = [("groups", " x ".join(map(str, self.groups))), ("items", " x ".join(map(str, self.items)))]
-        return html_table(self._function_signature(), rows)
+    def document(self) -> Document:
+        """Return the number of groups and items as a document, for a notebook."""
+        rows = (("groups", " x ".join(map(str, self.groups))), ("items", " x ".join(map(str, self.items))))
+        return document(facts(rows), title=self._function_signature())
 
     def _function_signature(self) -> str:
         """Return the function's name with the names, dtypes and shapes of its inputs and outputs, as text."""

@@ -1,0 +1,1 @@
+"""Documents: what commands, reports and objects show, and the forms in which it is shown."""

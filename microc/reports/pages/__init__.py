@@ -1,0 +1,1 @@
+"""HTML pages: their blocks, their pictures, and the page of a report."""
