@@ -37,7 +37,7 @@ from typing import Annotated, Any, Literal, NoReturn, Protocol, Union, get_args,
 
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.graph.ir import TensorType
+from microc.graph.ir import Quant, TensorType
 
 # ---- Types of parameters, and markers for ``Annotated``.
 
@@ -80,15 +80,32 @@ class Value(str):
         """Dtype of the elements."""
         return self.type.dtype
 
+    @property
+    def quant(self) -> Quant | None:
+        """Scales and zero points; None if the value is not quantised."""
+        return self.type.quant
+
 
 @frozen
 class Rank:
-    """Marker of an operand that has ``minimum`` to ``maximum`` axes; ``maximum`` None stands for any larger number."""
+    """Marker of an operand that has ``minimum`` to ``maximum`` axes; ``maximum`` None stands for any larger number.
+
+    ``has_elements``: no axis may have the extent 0."""
 
     minimum: int
     maximum: int | None
+    has_elements: bool = False
+
+    def allows(self, shape: tuple[int, ...]) -> bool:
+        """Test whether an operand may have this shape."""
+        is_short = self.maximum is None or len(shape) <= self.maximum
+        return self.minimum <= len(shape) and is_short and not (self.has_elements and 0 in shape)
 
     def __str__(self) -> str:
+        return self._format_axes() + (" and extents of at least 1" if self.has_elements else "")
+
+    def _format_axes(self) -> str:
+        """Return the number of axes in words."""
         if self.maximum is None:
             return f"at least {_COUNTS[self.minimum]}"
         if not self.minimum:
@@ -140,6 +157,30 @@ class DefaultBefore:
 
 
 @frozen
+class Range:
+    """Marker of an integer attribute of ``minimum`` to ``maximum``."""
+
+    minimum: int = 0
+    maximum: int = (1 << 31) - 1
+
+
+@frozen
+class ReadWith:
+    """Marker of an operand that ``read`` returns for the context and the index of the input. It checks what only this
+    format has, such as the scales of integers."""
+
+    read: Callable[[Any, int], Any]
+
+
+@frozen
+class DecodeWith:
+    """Marker of an attribute that the format stores as an integer, such as a member of an enumeration. ``decode`` returns
+    what the converter receives, for the context and the integer."""
+
+    decode: Callable[[Any, int], Any]
+
+
+@frozen
 class Only:
     """Marker of an attribute of which we support one value. ``hint``: advice for models that have another one."""
 
@@ -168,43 +209,44 @@ def format_alternatives(words: Sequence[str]) -> str:
 class AttributeReader(Protocol):
     """Interface of an operator's attributes: read by name, with the type that a method's name says.
 
-    Methods raise ModelError if the attribute is absent or has another type."""
+    Methods raise ModelError if the attribute is absent or has another type. A format that has attributes of further types
+    has a method for each of them (:data:`_READ_ATTRIBUTE`)."""
 
     def __contains__(self, name: str) -> bool: ...
     def flag(self, attribute_name: str) -> bool: ...
     def integer(self, attribute_name: str) -> int: ...
     def integers(self, attribute_name: str) -> Ints: ...
     def real(self, attribute_name: str) -> float: ...
-    def reals(self, attribute_name: str) -> Floats: ...
     def text(self, attribute_name: str) -> str: ...
-    def texts(self, attribute_name: str) -> Strings: ...
-    def tensor(self, attribute_name: str) -> Array: ...
-    def graph(self, attribute_name: str) -> Any: ...
-    def unchecked_real(self, attribute_name: str) -> float: ...
 
 
 class OperatorReader(Protocol):
-    """Interface of one operator of a model file, of which a signature reads operands and attributes."""
+    """Interface of one operator of a model file, of which a signature reads operands and attributes.
+
+    Methods with a body are for formats that do not need them: TFLite has no operator sets, for example."""
 
     @property
     def attributes(self) -> AttributeReader: ...
     @property
-    def opset(self) -> int: ...
+    def opset(self) -> int:
+        return 0
+
     def has_input(self, input_index: int) -> bool: ...
     def input_count(self) -> int: ...
     def value(self, input_index: int) -> Value: ...
-    def operand(self, input_index: int) -> Value: ...
     def constant(self, input_index: int) -> Array: ...
     def constant_number(self, input_index: int) -> float: ...
     def constant_integer(self, input_index: int) -> int: ...
     def integers(self, input_index: int) -> Ints: ...
-    def reals(self, input_index: int) -> Floats: ...
-    def decode_dtype(self, dtype_code: int) -> str: ...
     def axis(self, signed_axis: int, rank: int) -> int: ...
     def normalize_axes(self, signed_axes: Sequence[int], rank: int) -> Ints: ...
-    def refuse_extra_outputs(self, output_count: int = 1) -> None: ...
     def broken(self, what: str) -> NoReturn: ...
     def refuse(self, what: str, hint: str) -> NoReturn: ...
+    def decode_dtype(self, dtype_code: int) -> str:
+        self.broken(f"got dtype number {dtype_code}, expected none: the format has no numbers of dtypes")
+
+    def refuse_extra_outputs(self, output_count: int = 1) -> None:
+        return None
 
 
 _READ_OPERAND: dict[Any, str] = {
@@ -241,7 +283,7 @@ class AttributeParameter:
     """An attribute of an operator.
 
     ``name``: its name in the format. ``method``: method of :class:`AttributeReader` that reads it. ``choices``: the
-    texts or integers that it may be; empty if any."""
+    texts or integers that it may be; empty if any. ``decode``: function that decodes the integer that is stored."""
 
     name: str
     method: str
@@ -249,6 +291,8 @@ class AttributeParameter:
     choices: tuple[str | int, ...]
     old_default: DefaultBefore | None
     only: Only | None
+    range: Range | None
+    decode: Callable[[Any, int], Any] | None
     is_axis: bool
     is_dtype: bool
 
@@ -257,6 +301,8 @@ class AttributeParameter:
         attributes = context.attributes
         if self.name in attributes or self.default is REQUIRED:
             value = getattr(attributes, self.method)(self.name)
+            if self.decode is not None:
+                return self.decode(context, value)
         elif self.old_default is not None and context.opset < self.old_default.opset:
             value = self.old_default.value
         else:
@@ -265,6 +311,8 @@ class AttributeParameter:
             return None
         if self.choices and value not in self.choices:
             context.broken(f"{self.name} is {value!r}, expected {format_alternatives([*map(str, self.choices)])}")
+        if self.range is not None and not self.range.minimum <= value <= self.range.maximum:
+            context.broken(f"{self.name} is {value}, expected {self.range.minimum}..{self.range.maximum}")
         if self.only is not None and value != self.only.value:
             got, expected = (int(v) if isinstance(v, bool) else v for v in (value, self.only.value))
             context.refuse(f"{self.name} is {got}, expected {expected}", self.only.hint)
@@ -280,12 +328,14 @@ class AttributeParameter:
 class OperandParameter:
     """An operand of an operator: input ``index``, or all inputs from there on if ``is_variadic``.
 
-    ``method``: method of :class:`OperatorReader` that reads it. ``default``: value if the input is absent; REQUIRED
-    if it must not be. ``attribute``: the attribute that it was before version ``first_opset`` of the operator set."""
+    ``method``: method of :class:`OperatorReader` that reads it. ``read_with``: function that reads it instead.
+    ``default``: value if the input is absent; REQUIRED if it must not be. ``attribute``: the attribute that it was before
+    version ``first_opset`` of the operator set."""
 
     name: str
     index: int
     method: str
+    read_with: ReadWith | None
     default: Any
     is_variadic: bool
     rank: Rank | None
@@ -302,11 +352,12 @@ class OperandParameter:
         """Return input ``input_index`` as this operand; raise an error unless it is valid."""
         if self.default is not REQUIRED and not context.has_input(input_index):
             return self.default
-        value = getattr(context, self.method)(input_index)
-        if self.rank is not None:
-            rank = value.rank if isinstance(value, Value) else value.ndim
-            if rank < self.rank.minimum or (self.rank.maximum is not None and rank > self.rank.maximum):
-                context.broken(f"input {input_index} has shape {value.shape}, expected {self.rank}")
+        read_with = self.read_with
+        value = (
+            getattr(context, self.method)(input_index) if read_with is None else read_with.read(context, input_index)
+        )
+        if self.rank is not None and not self.rank.allows(value.shape):
+            context.broken(f"input {input_index} has shape {value.shape}, expected {self.rank}")
         return value
 
 
@@ -480,7 +531,15 @@ def _make_operand(name: str, index: int, hint: Any, default: Any, is_variadic: b
     if before is not None:
         attribute, first_opset = _make_attribute(before.name or name, hint, default), before.opset
     return OperandParameter(
-        name, index, method, default, is_variadic, _find_marker(markers, Rank), attribute, first_opset
+        name,
+        index,
+        method,
+        _find_marker(markers, ReadWith),
+        default,
+        is_variadic,
+        _find_marker(markers, Rank),
+        attribute,
+        first_opset,
     )
 
 
@@ -515,7 +574,8 @@ def _make_attribute(name: str, hint: Any, default: Any) -> AttributeParameter:
     type_, markers, _ = _split_hint(hint)
     choices = get_args(type_) if get_origin(type_) is Literal else ()
     is_dtype = _find_marker(markers, DtypeMarker) is not None
-    if is_dtype:
+    decode_with = _find_marker(markers, DecodeWith)
+    if is_dtype or decode_with is not None:
         method = "integer"
     elif _find_marker(markers, UncheckedMarker):
         method = "unchecked_real"
@@ -530,6 +590,8 @@ def _make_attribute(name: str, hint: Any, default: Any) -> AttributeParameter:
         choices,
         _find_marker(markers, DefaultBefore),
         _find_marker(markers, Only),
+        _find_marker(markers, Range),
+        None if decode_with is None else decode_with.decode,
         _find_marker(markers, AxisMarker) is not None,
         is_dtype,
     )

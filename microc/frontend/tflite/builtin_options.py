@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -91,8 +91,8 @@ class OperatorOptions:
 class OptionFields:
     """Reader of the fields of one options table in the file.
 
-    Fields are named as in the schema, in camel case, such as ``StrideW``. The methods raise ModelError for invalid
-    values."""
+    Fields are named as in the schema, such as ``stride_w``, or as the generated class names them, such as ``StrideW``.
+    The methods raise ModelError for invalid values."""
 
     table: Any
     where: str
@@ -100,7 +100,7 @@ class OptionFields:
     def _read_field(self, field_name: str) -> Any:
         """Return the value of the field ``field_name``, as the generated class returns it."""
         with guard_flatbuffer(self.where):
-            return getattr(self.table, field_name)()
+            return getattr(self.table, _accessor_name(field_name))()
 
     def read_integer(self, field_name: str, lowest: int = -(1 << 31), highest: int = _INT32_MAX) -> int:
         """Return the field ``field_name``, an integer, enumeration or bool; ModelError if it is not in ``lowest`` ..
@@ -124,19 +124,112 @@ class OptionFields:
     def read_integers(self, field_name: str) -> tuple[int, ...]:
         """Return the field ``field_name``, a vector of at most MAX_RANK integers; an empty tuple if it is absent."""
         with guard_flatbuffer(self.where):
-            return read_short_vector(getattr(self.table, f"{field_name}AsNumpy")(), field_name, self.where)
+            return read_short_vector(
+                getattr(self.table, f"{_accessor_name(field_name)}AsNumpy")(), field_name, self.where
+            )
 
     def read_floats(self, field_name: str) -> tuple[float, ...]:
         """Return the field ``field_name``, a vector of at most _MOST_REALS finite floats; an empty tuple if it is
         absent."""
         with guard_flatbuffer(self.where):
-            entries = convert_vector_to_array(getattr(self.table, f"{field_name}AsNumpy")(), np.float32)
+            entries = convert_vector_to_array(getattr(self.table, f"{_accessor_name(field_name)}AsNumpy")(), np.float32)
         if len(entries) > _MOST_REALS or not np.isfinite(entries).all():
             raise ModelError(
                 f"{field_name} has {len(entries)} entries, expected at most {_MOST_REALS} finite numbers",
                 where=self.where,
             )
         return tuple(float(x) for x in entries)
+
+
+def _accessor_name(field_name: str) -> str:
+    """Return the name of a field's accessor in the generated class, such as ``StrideW`` for the field ``stride_w``."""
+    return "".join(word[:1].upper() + word[1:] for word in field_name.split("_"))
+
+
+# ---- Options by name, as the signature of an operator's converter reads them.
+
+
+class TableOptions:
+    """Options of a builtin operator: the fields of a flatbuffer table, by their names in the schema.
+
+    The table is opened when a field is read: an operator without options has the defaults of its converter's
+    signature, and ModelError is raised if the signature has an option without default."""
+
+    def __init__(self, options: OperatorOptions, table_name: str) -> None:
+        self._options, self._table_name = options, table_name
+        self._fields: OptionFields | None = None
+
+    def __contains__(self, field_name: str) -> bool:
+        """Test whether the operator has options: a field that the file leaves out has the schema's default."""
+        return self._options.table_type != 0
+
+    @property
+    def _table(self) -> OptionFields:
+        if self._fields is None:
+            self._fields = self._options.fields(self._table_name, required=True)
+        return self._fields
+
+    def flag(self, attribute_name: str) -> bool:
+        return bool(self._table.read_integer(attribute_name))
+
+    def integer(self, attribute_name: str) -> int:
+        return self._table.read_integer(attribute_name)
+
+    def integers(self, attribute_name: str) -> tuple[int, ...]:
+        return self._table.read_integers(attribute_name)
+
+    def real(self, attribute_name: str) -> float:
+        return self._table.read_float(attribute_name)
+
+    def reals(self, attribute_name: str) -> tuple[float, ...]:
+        return self._table.read_floats(attribute_name)
+
+    def text(self, attribute_name: str) -> str:
+        return self._table.read_string(attribute_name)
+
+
+class CustomOptions:
+    """Options of a custom operator: the entries of its flexbuffer map."""
+
+    def __init__(self, options: Mapping[str, CustomOption], where: str) -> None:
+        self._options, self._where = options, where
+
+    def __contains__(self, option_name: str) -> bool:
+        return option_name in self._options
+
+    def _refuse(self, option_name: str, expected: str) -> NoReturn:
+        value = self._options.get(option_name)
+        raise ModelError(f"option {option_name} is {value!r}, expected {expected}", where=self._where)
+
+    def flag(self, attribute_name: str) -> bool:
+        return bool(self.integer(attribute_name))
+
+    def integer(self, attribute_name: str) -> int:
+        value = self._options.get(attribute_name)
+        if not isinstance(value, int):
+            self._refuse(attribute_name, "an integer")
+        return int(value)
+
+    def integers(self, attribute_name: str) -> tuple[int, ...]:
+        value = self._options.get(attribute_name)
+        if not isinstance(value, tuple):
+            self._refuse(attribute_name, "a list of integers")
+        return tuple(entry for entry in value if isinstance(entry, int))
+
+    def real(self, attribute_name: str) -> float:
+        value = self._options.get(attribute_name)
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            self._refuse(attribute_name, "a number")
+        return float(value)
+
+    def text(self, attribute_name: str) -> str:
+        value = self._options.get(attribute_name)
+        if not isinstance(value, str):
+            self._refuse(attribute_name, "a text")
+        return value
+
+
+# ---- Texts, vectors and enumerations of a flatbuffer, and options of custom operators.
 
 
 def decode_printable_text(name_bytes: bytes | None) -> str:

@@ -1,323 +1,35 @@
-"""Context of a TFLite operator's converter: operands and options in the file, and the graph under construction."""
+"""Context of one TFLite operator, which its converter receives, types of its parameters, and tables of converters."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from math import prod
-from types import MappingProxyType
+from typing import Annotated, TypeVar
 
 import numpy as np
 
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.errors import ModelError, UnsupportedError, UsageError
 from microc.frontend.graph_builder import MAX_INTEGERS, Operands
-from microc.frontend.model_limits import check_shape, infer_types
-from microc.frontend.tflite.file import Operator, Tensor, TfliteFile
-from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, new_value
+from microc.frontend.model_limits import infer_types
+from microc.frontend.signature import (
+    AttributeReader,
+    BoundConverter,
+    DecodeWith,
+    OperatorReader,
+    Range,
+    ReadWith,
+    Value,
+)
+from microc.frontend.tflite.builder import DTYPES, TfliteGraphBuilder
+from microc.frontend.tflite.builtin_options import CustomOptions, TableOptions
+from microc.frontend.tflite.file import Operator, Tensor
+from microc.graph.ir import Attr, Loc, Node, Quant, TensorType
 from microc.ops import registry
 from microc.ops.attributes import Ties
-
-# ---- A subgraph of control flow. Resource variables that the subgraph uses are appended to its inputs and outputs.
-
-
-@frozen
-class ControlSubgraph:
-    """A TFLite subgraph of a control-flow operator (WHILE, IF, CALL), converted to a graph of its own.
-
-    ``read_variables`` lists the keys of the resource variables that the subgraph reads; the last inputs of ``graph``
-    are the contents of these variables. ``assigned_variables`` lists the keys of the variables that the subgraph
-    assigns; the last outputs of ``graph`` are their new contents. An output of the subgraph that is a variable's handle
-    is no output of ``graph``: ``handle_keys_by_output`` maps the position of each such output to the variable's key."""
-
-    graph: Graph
-    read_variables: tuple[str, ...] = ()
-    assigned_variables: tuple[str, ...] = ()
-    handle_keys_by_output: Mapping[int, str] = field(default_factory=dict)
-
-    @property
-    def variable_types(self) -> dict[str, TensorType]:
-        """Types of the contents of all variables that the subgraph reads or assigns, by variable key."""
-        graph = self.graph
-        output_values = zip(
-            self.assigned_variables, graph.outputs[len(graph.outputs) - len(self.assigned_variables) :], strict=True
-        )
-        inputs = zip(self.read_variables, graph.inputs[len(graph.inputs) - len(self.read_variables) :], strict=True)
-        return {key: graph.types[name] for key, name in (*output_values, *inputs)}
-
-    def add_variable_inputs_and_outputs(
-        self, variable_types: Mapping[str, TensorType], assigned_keys: Sequence[str]
-    ) -> Graph:
-        """Return the graph with one more input for each variable of ``variable_types``, and one more output for each
-        of ``assigned_keys``.
-
-        The two subgraphs of an IF or WHILE need the same inputs and outputs. A variable in ``assigned_keys`` that this
-        subgraph does not assign is copied from its input to its output."""
-        graph, types = self.graph, dict(self.graph.types)
-        inputs, outputs = (
-            len(graph.inputs) - len(self.read_variables),
-            len(graph.outputs) - len(self.assigned_variables),
-        )
-        variable_inputs = dict(zip(self.read_variables, graph.inputs[inputs:], strict=True))
-        variable_outputs = dict(zip(self.assigned_variables, graph.outputs[outputs:], strict=True))
-        nodes = list(graph.nodes)
-        for key, type_ in variable_types.items():
-            if key not in variable_inputs:
-                variable_inputs[key] = new_value(types, "variable", type_)
-        for key in assigned_keys:
-            if key not in variable_outputs:
-                variable_outputs[key] = new_value(types, "kept", variable_types[key])
-                nodes.append(
-                    Node(
-                        "reshape",
-                        (variable_inputs[key],),
-                        (variable_outputs[key],),
-                        {"shape": variable_types[key].shape},
-                    )
-                )
-        return replace(
-            graph,
-            inputs=(*graph.inputs[:inputs], *(variable_inputs[key] for key in variable_types)),
-            outputs=(*graph.outputs[:outputs], *(variable_outputs[key] for key in assigned_keys)),
-            nodes=tuple(nodes),
-            types=types,
-        )
-
-
-# ---- The graph under construction: values, constants and state, inputs bound to shapes.
-
-DTYPES = ("float32", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool")
-"""Dtypes that a value of the graph may have."""
-_MAX_STATE_BYTES = 64 << 20
-STATE_INSIDE = "keep recurrent layers outside, or write them with variables"
-
-
-@frozen
-class ResourceVariables:
-    """TFLite's resource variables of one subgraph, while its operators are converted. All but ``keys_by_handle`` are
-    indexed by variable key (container and shared name).
-
-    ``initial_contents`` maps a key to the variable's content before the first run, ``current_values`` to the value that
-    contains the variable at this point of the conversion. ``keys_by_handle`` maps the index of a tensor that is a
-    handle to the variable's key. ``start_values`` maps a key to the value that contains the variable at the start of a
-    run: a state of the graph, or an input if the subgraph belongs to control flow. ``assigned_variables`` is an ordered
-    set of the keys of assigned variables."""
-
-    initial_contents: dict[str, Array] = field(default_factory=dict)
-    keys_by_handle: dict[int, str] = field(default_factory=dict)
-    current_values: dict[str, str] = field(default_factory=dict)
-    start_values: dict[str, str] = field(default_factory=dict)
-    assigned_variables: dict[str, None] = field(default_factory=dict)
-
-
-@frozen
-class ComputedSlice:
-    """A slice of the value ``data_name`` whose begin or size is computed at run time.
-
-    ``begin_name`` and ``size_name`` are names of values of the graph: the index of the first element and the number of
-    elements along each axis. A size of -1 means all elements from the begin to the end of the axis.
-    """
-
-    data_name: str
-    begin_name: str
-    size_name: str
-
-
-class TfliteGraphBuilder:
-    """Builder of the graph of one TFLite subgraph. It stores the nodes, types, constants and states defined so far.
-
-    ``read_subgraph(index, handle_inputs)`` reads another subgraph of the file, for control flow. ``enclosing_builder``
-    is the builder of the enclosing subgraph, or None for the main subgraph. ``handle_inputs`` maps the positions of
-    those inputs that are handles of resource variables to the keys of these variables.
-
-    Some tensors of the file have no value in the graph of their own. ``computed_slices`` contains slices of computed
-    size, by tensor name, until a CONCATENATION joins them. ``complex_values`` maps names of complex tensors to float
-    values with an additional last axis of real and imaginary parts. ``float16_constants`` contains float16 constants
-    computed by operators, by tensor index. ``gates`` lists pairs (index of a node, condition): that node and all later
-    ones run only if the condition is true."""
-
-    def __init__(
-        self,
-        file: TfliteFile,
-        input_shapes: Mapping[str, tuple[int, ...]],
-        read_subgraph: Callable[[int, Mapping[int, str]], ControlSubgraph],
-        enclosing_builder: TfliteGraphBuilder | None = None,
-        handle_inputs: Mapping[int, str] = MappingProxyType({}),
-    ) -> None:
-        self.file, self.read_subgraph, self.is_control_flow_body = file, read_subgraph, enclosing_builder is not None
-        self.computed_slices: dict[str, ComputedSlice] = {}
-        self.gates: list[tuple[int, str]] = []
-        self.complex_values: dict[str, str] = {}
-        self.nodes: list[Node] = []
-        self.types: dict[str, TensorType] = {}
-        self.consts: dict[str, Array] = {}
-        self.float16_constants: dict[int, Array] = {}
-        self.state: dict[str, Array] = {}
-        self.updates: dict[str, str] = {}
-        self.variables: ResourceVariables = ResourceVariables(
-            enclosing_builder.variables.initial_contents if enclosing_builder else {}
-        )
-        self._computed: set[str] = set()
-        self._define_inputs(input_shapes, handle_inputs)
-
-    def finish_graph(self, graph_name: str) -> Graph:
-        """Return the finished graph; ModelError if no operator writes one of its outputs."""
-        variables, outputs = self.variables, list[str]()
-        inputs = [self.file.names[index] for index in self.file.inputs if index not in variables.keys_by_handle]
-        results = [
-            self.resolve_operand(index, f"{self.file.name} outputs")
-            for index in self.file.outputs
-            if index not in variables.keys_by_handle
-        ]
-        if self.is_control_flow_body:
-            inputs += variables.start_values.values()
-            results += [variables.current_values[key] for key in variables.assigned_variables]
-        for result in results:
-            outputs.append(self._make_distinct_output(result, outputs))
-        if not outputs:
-            raise ModelError("the model has no outputs", where=self.file.name)
-        state = {name: data for name, data in self.state.items() if name in self.updates}
-        consts = self.consts | {name: data for name, data in self.state.items() if name not in self.updates}
-        return Graph(
-            graph_name, tuple(inputs), tuple(outputs), tuple(self.nodes), self.types, consts, state, self.updates
-        )
-
-    def resolve_operand(self, tensor_index: int, where: str) -> str:
-        """Return the name of tensor ``tensor_index`` as an operand. A constant is added to the graph at its first
-        use."""
-        name = self.file.names[tensor_index]
-        if name not in self.types:
-            tensor = self.file.tensor(tensor_index)
-            if not tensor.is_constant:
-                raise ModelError(f"{name!r} is read before any operator writes it", where=where)
-            self.define_constant(name, self.file.array(tensor), tensor.type.quant)
-        return name
-
-    def define_constant(self, name: str, data: Array, quant: Quant | None = None) -> str:
-        """Define a constant value ``name`` with the content ``data``; return the name."""
-        self.file.charge_budget(data.nbytes)
-        self.define_value(name, TensorType(data.shape, str(data.dtype), quant), self.file.name)
-        self.consts[name] = np.ascontiguousarray(data).reshape(data.shape)
-        return name
-
-    def define_value(self, name: str, type_: TensorType, where: str) -> None:
-        """Define the type of a new value ``name``; ModelError if the name is defined already."""
-        if name in self.types:
-            raise ModelError(f"{name!r} is defined twice, expected one operator that writes it", where=where)
-        if type_.dtype not in DTYPES:
-            raise UnsupportedError(
-                f"{name!r} has dtype {type_.dtype}", where=where, hint=f"convert it to one of {', '.join(DTYPES)}"
-            )
-        check_shape(type_.shape, type_.dtype, where)
-        self.types[name] = type_
-
-    def define_state(self, name: str, type_: TensorType, data: Array | None, where: str) -> str:
-        """Define a state: a tensor that keeps its content between calls. Return its name.
-
-        ``data`` is the initial content. By default it is the real number 0, as in TFLite Micro: int8 elements start at
-        the zero point.
-        """
-        self.define_value(name, type_, where)
-        if type_.nbytes + sum(array.nbytes for array in self.state.values()) > _MAX_STATE_BYTES:
-            raise ModelError(
-                f"state tensors: got more than {_MAX_STATE_BYTES} bytes in total, expected at most {_MAX_STATE_BYTES}",
-                where=where,
-            )
-        if data is None:
-            zero = type_.quant.zero_point[0] if type_.quant and type_.dtype == "int8" else 0
-            data = np.full(type_.shape, zero, dtype=type_.dtype)
-        self.state[name] = data
-        return name
-
-    def _make_distinct_output(self, value_name: str, earlier_outputs: Sequence[str]) -> str:
-        """Return ``value_name``, or the name of a copy of this value, for use as an output of the graph.
-
-        The value is copied if no node computes it, or if an earlier output is the same value."""
-        if self.is_computed(value_name) and value_name not in earlier_outputs:
-            return value_name
-        copy, type_ = self.file.reserve_name(f"{value_name}_copy"), self.types[value_name]
-        self.define_value(copy, type_, self.file.name)
-        self.append_node(
-            Node("reshape", (value_name,), (copy,), {"shape": type_.shape}, Loc(self.file.name, name=copy))
-        )
-        return copy
-
-    def append_node(self, node: Node) -> None:
-        """Append a node, and record that its outputs are computed by a node."""
-        self.nodes.append(node)
-        self._computed.update(node.outputs)
-
-    def is_computed(self, name: str) -> bool:
-        """Test whether a node computes the value ``name``. False for inputs, constants and states."""
-        return name in self._computed
-
-    def define_declared_outputs(self, tensor_indices: Sequence[int]) -> None:
-        """Define the outputs of an operator that was not converted, with the types that the file declares.
-
-        Later operators that read these outputs can then still be checked."""
-        for tensor in map(self.file.tensor, tensor_indices):
-            self.types.setdefault(tensor.name, tensor.type)
-
-    def _define_inputs(self, requested_shapes: Mapping[str, tuple[int, ...]], handle_inputs: Mapping[int, str]) -> None:
-        """Define the subgraph's inputs in order.
-
-        ``requested_shapes`` maps names of inputs to the shapes that the caller requests. ``handle_inputs`` maps
-        positions of inputs that are handles to keys of variables; such inputs are not defined as values."""
-        names = [self.file.names[index] for index in self.file.inputs]
-        for name in requested_shapes:
-            if name not in names:
-                raise UsageError(
-                    f"the model has no input {name!r}",
-                    where=self.file.name,
-                    hint=f"use one of its inputs: {', '.join(names)}",
-                )
-        for position, index in enumerate(self.file.inputs):
-            if position in handle_inputs:
-                self.variables.keys_by_handle[index] = handle_inputs[position]
-                continue
-            tensor = self.file.tensor(index)
-            shape = self._resolve_input_shape(tensor, requested_shapes.get(tensor.name))
-            where = self.file.tensor_location(tensor)
-            if tensor.type.dtype == "resource":
-                raise ModelError(
-                    f"input {tensor.name!r}: got a resource handle, expected a tensor of numbers", where=where
-                )
-            if 0 in shape:
-                raise ModelError(f"the input has shape {shape}, expected extents of at least 1", where=where)
-            self.define_value(tensor.name, TensorType(shape, tensor.type.dtype, tensor.type.quant), where)
-
-    def _resolve_input_shape(self, tensor: Tensor, requested_shape: tuple[int, ...] | None) -> tuple[int, ...]:
-        """Return the shape of an input. Extents that the file does not declare are taken from ``requested_shape``.
-
-        Without a requested shape an unknown batch (axis 0) becomes 1. UsageError if another extent is unknown then, or
-        if the requested shape contradicts the declared one."""
-        declared, where = tensor.type.shape, self.file.tensor_location(tensor)
-        declared_text = ",".join(
-            "?" if axis in tensor.unknown_axes else str(extent) for axis, extent in enumerate(declared)
-        )
-        if requested_shape is None:
-            if any(axis > 0 for axis in tensor.unknown_axes):
-                raise UsageError(
-                    f"the input has unknown extents: {declared_text}",
-                    where=where,
-                    hint=f"give the shape of input {tensor.name!r}: kernels are compiled for one shape",
-                )
-            return declared
-        fits = len(requested_shape) == len(declared) and all(
-            extent >= 1 and (axis in tensor.unknown_axes or extent == declared[axis])
-            for axis, extent in enumerate(requested_shape)
-        )
-        if not fits:
-            raise UsageError(
-                f"input shape: got {','.join(map(str, requested_shape))}, expected {declared_text}",
-                where=where,
-                hint=f"give a shape that fits {declared_text}" + ", with a number for each ?" * ("?" in declared_text),
-            )
-        return tuple(requested_shape)
-
 
 # ---- Context of one TFLite operator: its operands and options in the file, and functions that append nodes to the graph.
 #
@@ -330,24 +42,37 @@ _FIX = "make it one: convert with fixed shapes and sizes, which kernels are comp
 
 
 @frozen
-class OpContext(Operands):
+class OpContext(Operands, OperatorReader):
     """Context of the converter of one operator in a TFLite file.
 
-    It provides the operator's operands, options and outputs, and appends nodes to the graph under construction."""
+    It provides the operator's operands, options and outputs, and appends nodes to the graph under construction.
+    ``options_table``: the schema's name of the operator's options table; empty if the converter reads no options."""
 
     operator: Operator
     builder: TfliteGraphBuilder
     loc: Loc
+    options_table: str = ""
 
     @property
     def where(self) -> str:
         """Location in the file and builtin name of the operator, for error messages."""
         return f"{self.loc} {self.operator.code}"
 
+    @property
+    def attributes(self) -> AttributeReader:
+        """Options of the operator."""
+        if self.operator.code.startswith("CUSTOM:"):
+            return CustomOptions(self.operator.custom, self.where)
+        return TableOptions(self.operator.options, self.options_table)
+
     def has_input(self, input_position: int) -> bool:
         """Test whether input ``input_position`` is present. Optional inputs are left out at the end of the list or have
         the tensor index -1."""
         return input_position < len(self.operator.inputs) and self.operator.inputs[input_position] >= 0
+
+    def input_count(self) -> int:
+        """Return the number of inputs, including absent inputs between others."""
+        return len(self.operator.inputs)
 
     def input_tensor(self, input_position: int) -> Tensor:
         """Return the file's declaration of the tensor that is input ``input_position``; ModelError if the input is
@@ -363,8 +88,12 @@ class OpContext(Operands):
             self.broken(f"output {output_position} is missing")
         return self.builder.file.tensor(self.operator.outputs[output_position])
 
-    def unchanged_operand(self, input_position: int) -> str:
-        """Return the name of an operand whose elements the operator moves without computing on them.
+    def output_dtype(self) -> str:
+        """Return the dtype that the file declares for the first output."""
+        return self.output_tensor().type.dtype
+
+    def unchanged_operand(self, input_position: int) -> Value:
+        """Return an operand whose elements the operator moves without computing on them.
 
         Refuse the operator if the operand and the output differ in dtype."""
         source, target = self.input_tensor(input_position), self.output_tensor()
@@ -376,8 +105,35 @@ class OpContext(Operands):
             )
         return self.value(input_position)
 
-    def operand(self, input_position: int, dtype: str = "", *, symmetric: bool = True) -> str:
-        """Return the name of an operand of arithmetic, after checking its dtype and quantisation.
+    def moved_operand(self, input_position: int) -> Value:
+        """Return an operand whose stored integers become those of the output.
+
+        Refuse the operator if the operand and the output differ in dtype or quantisation: with another scale the same
+        integer is another real number."""
+        value = self.unchanged_operand(input_position)
+        self.check_same_quantisation(input_position)
+        return value
+
+    def check_same_quantisation(self, input_position: int) -> None:
+        """Refuse the operator if the quantisation of an operand differs from the output's."""
+        source, target = self.input_tensor(input_position).type, self.output_tensor().type
+        if target.dtype in QUANTISED and source.quant != target.quant:
+            self.refuse("quantisation: operands and output have different scales or zero points", ONE_SCALE)
+
+    def real_operand(self, input_position: int) -> Value:
+        """Return an operand of float32."""
+        return self.operand(input_position, "float32")
+
+    def bool_operand(self, input_position: int) -> Value:
+        """Return an operand of bools."""
+        return self.operand(input_position, "bool")
+
+    def index_operand(self, input_position: int) -> Value:
+        """Return an operand of indices as int32 or int64; a narrower integer dtype is cast to int32."""
+        return self.cast_indices(self.value(input_position))
+
+    def operand(self, input_position: int, dtype: str = "", *, symmetric: bool = True) -> Value:
+        """Return an operand of arithmetic, after checking its dtype and quantisation.
 
         Refuse the operator if the operand's dtype is not ``dtype`` (default: dtype of the output), or if the operand or
         the output has 8 or 16 bits and is not quantised per tensor. With ``symmetric`` the zero point of int16 must be
@@ -415,8 +171,8 @@ class OpContext(Operands):
                 "convert the model as int16x8, in which int16 activations are symmetric",
             )
 
-    def value(self, input_position: int) -> str:
-        """Return the name of input ``input_position``, of any dtype and quantisation.
+    def value(self, input_position: int) -> Value:
+        """Return input ``input_position``, of any dtype and quantisation.
 
         Refuse an int4 tensor that is no constant."""
         source = self.input_tensor(input_position)
@@ -425,7 +181,11 @@ class OpContext(Operands):
                 f"tensor {source.name!r}: got a computed int4 tensor, expected int8; only constants may be int4",
                 "quantise activations to int8",
             )
-        return self.builder.resolve_operand(source.index, self.where)
+        return self.look_up(self.builder.resolve_operand(source.index, self.where))
+
+    def look_up(self, value_name: str) -> Value:
+        """Return the value of the graph that has the name ``value_name``."""
+        return Value(value_name, self.builder.types[value_name], self.builder.consts.get(value_name))
 
     def type(self, value: str) -> TensorType:
         """Return the type of a value of the graph."""
@@ -433,7 +193,7 @@ class OpContext(Operands):
 
     def constant(self, position: int) -> Array:
         """Return the data of a constant input; refuse the operator if the input is not known at compile time."""
-        data = self.builder.consts.get(self.value(position))
+        data = self.value(position).constant
         if data is None:
             self.refuse(
                 f"input {position} ({self.input_tensor(position).name!r}): got a computed tensor, expected a constant",
@@ -441,14 +201,39 @@ class OpContext(Operands):
             )
         return data
 
-    def cast_indices(self, indices: str) -> str:
-        """Return the value ``indices`` as int32 or int64; a narrower integer dtype is cast to int32."""
-        type_ = self.type(indices)
-        if type_.dtype in ("int32", "int64"):
+    def constant_value(self, input_position: int) -> Value:
+        """Return a constant input; refuse the operator if the input is not known at compile time."""
+        self.constant(input_position)
+        return self.value(input_position)
+
+    def data(self, value: Value) -> Array:
+        """Return the data of a constant value."""
+        if value.constant is None:
+            self.refuse(f"{str(value)!r}: got a computed tensor, expected a constant", _FIX)
+        return value.constant
+
+    def constant_integer(self, input_position: int) -> int:
+        """Return the first element of a constant input of integers; 0 if it has none."""
+        return (*self.integers(input_position), 0)[0]
+
+    def constant_number(self, input_position: int) -> float:
+        """Return the first element of a constant input."""
+        data = self.constant(input_position)
+        if not data.size:
+            self.broken(f"input {input_position}: got shape {data.shape}, expected one number")
+        return float(data.reshape(-1)[0])
+
+    def normalize_axes(self, signed_axes: Sequence[int], rank: int) -> tuple[int, ...]:
+        """Return possibly negative axes as numbers of 0 to ``rank`` - 1, in ascending order, each once."""
+        return tuple(sorted({self.axis(axis, rank) for axis in signed_axes}))
+
+    def cast_indices(self, indices: Value) -> Value:
+        """Return ``indices`` as int32 or int64; a narrower integer dtype is cast to int32."""
+        if indices.dtype in ("int32", "int64"):
             return indices
-        if type_.dtype not in ("int8", "int16", "uint8"):
+        if indices.dtype not in ("int8", "int16", "uint8"):
             self.refuse(
-                f"indices: got dtype {type_.dtype}, expected int8, int16, uint8, int32 or int64", "cast them to int32"
+                f"indices: got dtype {indices.dtype}, expected int8, int16, uint8, int32 or int64", "cast them to int32"
             )
         return self.emit("cast", (indices,), {"dtype": "int32"})
 
@@ -463,12 +248,12 @@ class OpContext(Operands):
             )
         return shape
 
-    def new_constant(self, stem: str, data: Array, quant: Quant | None = None) -> str:
-        """Add a constant that is no tensor of the file; return its name, which is made unique from ``stem``."""
-        return self.builder.define_constant(self.builder.file.reserve_name(stem), data, quant)
+    def new_constant(self, stem: str, data: Array, quant: Quant | None = None) -> Value:
+        """Add a constant that is no tensor of the file; its name is made unique from ``stem``."""
+        return self.look_up(self.builder.define_constant(self.builder.file.reserve_name(stem), data, quant))
 
-    def new_filled_constant(self, stem: str, shape: Sequence[int], fill_value: float, dtype: str) -> str:
-        """Add a constant whose elements all have the same number; return its name.
+    def new_filled_constant(self, stem: str, shape: Sequence[int], fill_value: float, dtype: str) -> Value:
+        """Add a constant whose elements all have the same number.
 
         The constant's bytes are subtracted from the file's reading budget before memory is allocated."""
         if any(extent < 0 for extent in shape):
@@ -476,32 +261,37 @@ class OpContext(Operands):
         self.builder.file.charge_budget(prod(shape) * dtypes.nbytes(dtype))
         return self.new_constant(stem, np.full(tuple(shape), fill_value, dtypes.to_numpy(dtype)))
 
-    def scalar(self, number: float) -> str:
-        """Add a float32 constant of shape (1,); return its name."""
+    def scalar(self, number: float) -> Value:
+        """Add a float32 constant of shape (1,)."""
         return self.new_constant("scalar", np.array([number], np.float32))
 
     def emit(
         self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS, like: TensorType | None = None
-    ) -> str:
-        """Append a node with one intermediate result; return the result's name, made from that of the TFLite operator's
-        output.
+    ) -> Value:
+        """Append a node with one intermediate result, whose name is made from that of the TFLite operator's output; return
+        the result.
 
         The result has the dtype and quantisation of ``like``. By default its dtype is inferred, and it has the
         quantisation of the first input if both have the same dtype."""
         name = self.builder.file.reserve_name(f"{self.loc.name}_{op}")
         self.write_node_with_outputs(op, inputs, attrs, (name,), (like,))
-        return name
+        return self.look_up(name)
 
-    def result(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], position: int = 0) -> str:
-        """Append the node that computes output ``position`` of the operator; return the output's name.
+    def reshape(self, value: str, shape: Sequence[int]) -> Value:
+        """Reshape ``value`` to ``shape``; return the result, ``value`` itself if it already has this shape."""
+        operand = self.look_up(value)
+        return operand if operand.shape == tuple(shape) else self.emit("reshape", (value,), {"shape": tuple(shape)})
+
+    def result(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS, position: int = 0) -> Value:
+        """Append the node that computes output ``position`` of the operator; return the output.
 
         The output has the dtype and quantisation that the file declares, and the shape that microc infers."""
         target = self.output_tensor(position)
         self.write_node_with_outputs(op, inputs, attrs, (target.name,), (target.type,))
         self.check_declared_shape(target)
-        return target.name
+        return self.look_up(target.name)
 
-    def results(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> None:
+    def results(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> None:
         """Append one node that computes all outputs of the operator."""
         targets = [self.output_tensor(position) for position in range(len(self.operator.outputs))]
         types = tuple(target.type for target in targets)
@@ -509,8 +299,8 @@ class OpContext(Operands):
         for target in targets:
             self.check_declared_shape(target)
 
-    def result_reshape(self, value: str, shape: Sequence[int], position: int = 0) -> str:
-        """Define output ``position`` as ``value`` reshaped to ``shape``; return the output's name."""
+    def result_reshape(self, value: str, shape: Sequence[int], position: int = 0) -> Value:
+        """Define output ``position`` as ``value`` reshaped to ``shape``; return the output."""
         if prod(shape) != self.type(value).size:
             self.broken(
                 f"reshape: got {self.type(value).size} elements, expected {prod(shape)} for shape {tuple(shape)}"
@@ -559,7 +349,7 @@ class OpContext(Operands):
                 first = self.type(inputs[0])
                 like = first if first.dtype == type_.dtype else type_
             self.builder.define_value(name, TensorType(type_.shape, like.dtype, like.quant), self.where)
-        self.builder.append_node(Node(op, tuple(inputs), tuple(outputs), attrs, self.loc))
+        self.builder.append_node(Node(op, tuple(map(str, inputs)), tuple(outputs), attrs, self.loc))
 
     def _is_foldable(self, inputs: Sequence[str], result_types: Sequence[TensorType]) -> bool:
         """Test whether a node can be evaluated at compile time.
@@ -605,15 +395,6 @@ ACTIVATIONS = ("", "relu", "relu_n1_to_1", "relu6", "tanh")
 """microc's names of fused activations, indexed by TFLite's ActivationFunctionType."""
 
 
-@frozen
-class Converter:
-    """Converter of one TFLite operator: a function that appends the operator's nodes to the graph, and the dtypes that
-    the first output may have. An empty ``dtypes`` allows every dtype."""
-
-    convert: Callable[[OpContext], None]
-    dtypes: tuple[str, ...] = REAL
-
-
 def activation_name(context: OpContext, activation_code: int) -> str:
     """Return microc's name of a fused activation; "" if there is none.
 
@@ -634,15 +415,21 @@ def activation_name(context: OpContext, activation_code: int) -> str:
     return name
 
 
-def dequantised_operand(context: OpContext, position: int) -> str:
-    """Return the name of an operand as float32; a quantised operand is dequantised.
+def refuse_activation(context: OpContext, activation_code: int) -> None:
+    """Refuse an operator with a fused activation."""
+    if activation_name(context, activation_code):
+        context.refuse(
+            "fused_activation_function: got an activation, expected NONE", "write the activation as a separate operator"
+        )
+
+
+def emit_dequantized(context: OpContext, value: Value) -> Value:
+    """Return a value as float32; a quantised value is dequantised.
 
     For operators that microc computes by several nodes on float32."""
-    value = context.operand(position)
-    quant = context.type(value).quant
-    if quant is None:
+    if value.quant is None:
         return value
-    attrs: Mapping[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": None}
+    attrs: Mapping[str, Attr] = {"scale": value.quant.scale, "zero_point": value.quant.zero_point, "axis": None}
     return context.emit("dequantize", (value,), attrs)
 
 
@@ -675,21 +462,12 @@ def emit_float32_activation_as_output(context: OpContext, value: str, activation
     context.result("clip", (value,), {"minimum": low, "maximum": high})
 
 
-def reinterpret_as_integers(context: OpContext, value: str) -> str:
-    """Return a quantised value reinterpreted as plain integers, without scale and zero point."""
-    type_ = context.type(value)
-    if type_.quant is None:
+def reinterpret_as_integers(context: OpContext, input_position: int) -> Value:
+    """Return an operand of the output's dtype as plain integers, without scale and zero point."""
+    value = context.unchanged_operand(input_position)
+    if value.quant is None:
         return value
-    return context.emit("reshape", (value,), {"shape": type_.shape}, like=replace(type_, quant=None))
-
-
-def check_same_quantisation(context: OpContext, input_positions: Sequence[int]) -> None:
-    """Refuse the operator if an operand's quantisation differs from the output's.
-
-    For operators that move the stored integers: with another scale the same integer is another real number."""
-    target = context.output_tensor().type
-    if target.dtype in QUANTISED and any(context.input_tensor(i).type.quant != target.quant for i in input_positions):
-        context.refuse("quantisation: operands and output have different scales or zero points", ONE_SCALE)
+    return context.emit("reshape", (value,), {"shape": value.shape}, like=replace(value.type, quant=None))
 
 
 def resolve_padding_scheme(
@@ -723,3 +501,80 @@ def compute_same_padding(
         before.append(total // 2)
         after.append(total - total // 2)
     return (before[0], before[1], after[0], after[1])
+
+
+# ---- Types of converters' parameters.
+
+Operand = Annotated[Value, ReadWith(OpContext.operand)]
+"""Operand of arithmetic: it has the output's dtype, and integers of 8 and 16 bits are quantised per tensor."""
+Unchanged = Annotated[Value, ReadWith(OpContext.unchanged_operand)]
+"""Operand of the output's dtype."""
+Moved = Annotated[Value, ReadWith(OpContext.moved_operand)]
+"""Operand of the output's dtype, scale and zero point."""
+StoredIntegers = Annotated[Value, ReadWith(reinterpret_as_integers)]
+"""Operand of the output's dtype, whose scale and zero point are ignored."""
+Real = Annotated[Value, ReadWith(OpContext.real_operand)]
+"""Operand of float32."""
+Bool = Annotated[Value, ReadWith(OpContext.bool_operand)]
+"""Operand of bools."""
+Indices = Annotated[Value, ReadWith(OpContext.index_operand)]
+"""Operand of integers, as int32 or int64."""
+
+Activation = Annotated[str, DecodeWith(activation_name)]
+"""Option with a fused activation; the converter receives microc's name, empty for none."""
+NoActivation = Annotated[None, DecodeWith(refuse_activation)]
+"""Option with a fused activation, which must be none."""
+Positive = Annotated[int, Range(1)]
+"""Option that is a number of at least 1."""
+Natural = Annotated[int, Range(0)]
+"""Option that is a number of at least 0."""
+
+
+# ---- Tables of converters.
+
+
+@frozen
+class Converter:
+    """Converter of one TFLite operator: a function that appends the operator's nodes to the graph, and the dtypes that
+    the first output may have. An empty ``dtypes`` allows every dtype.
+
+    ``options_table``: the schema's name of the operator's options table; empty if the converter reads no options."""
+
+    convert: Callable[[OpContext], None]
+    dtypes: tuple[str, ...] = REAL
+    options_table: str = ""
+
+
+_Function = TypeVar("_Function", bound=Callable[..., None])
+
+
+class ConverterTable:
+    """Converters of one subject, by operator code; each file of operators has one."""
+
+    def __init__(self) -> None:
+        self.by_code: dict[str, Converter] = {}
+
+    def register(
+        self, *codes: str, options: str = "", dtypes: tuple[str, ...] = REAL
+    ) -> Callable[[_Function], _Function]:
+        """Return a decorator that enters a function as the converter of the operators ``codes``.
+
+        The function's parameters are the operator's signature (:mod:`microc.frontend.signature`). ``options``: the
+        schema's name of the options table. ``dtypes``: supported dtypes of the first output; empty if all are."""
+
+        def enter(function: _Function) -> _Function:
+            self.by_code.update(dict.fromkeys(codes, Converter(BoundConverter(function), dtypes, options)))
+            return function
+
+        return enter
+
+
+def merge_tables(*tables: ConverterTable) -> dict[str, Converter]:
+    """Return the converters of several tables; raise ValueError if two tables convert the same operator."""
+    merged: dict[str, Converter] = {}
+    for table in tables:
+        twice = merged.keys() & table.by_code
+        if twice:
+            raise ValueError(f"converters of {', '.join(sorted(twice))}: registered twice")
+        merged |= table.by_code
+    return merged

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Annotated
 
 import numpy as np
 
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import MicrocError
-from microc.frontend.tflite.context import MOVABLE, ControlSubgraph, Converter, OpContext
+from microc.frontend.signature import Range, ReadWith, Value
+from microc.frontend.tflite.builder import ControlSubgraph
+from microc.frontend.tflite.context import MOVABLE, ConverterTable, OpContext
 from microc.frontend.tflite.file import Operator, TfliteFile
 from microc.graph.ir import Attr, Graph, Node, TensorType, fresh_name, new_value
 from microc.ops import registry
 from microc.ops.control import UNBOUNDED
+
+CONVERTERS = ConverterTable()
+SubgraphIndex = Annotated[int, Range(1)]
+"""Option that is the index of a subgraph; index 0 is the main subgraph."""
 
 # ---- Converters of operators on resource variables. A variable becomes a state of the graph.
 #
@@ -30,22 +37,36 @@ def _read_variable_key(operator: Operator) -> str:
     return f"{fields.read_string('Container')}/{fields.read_string('SharedName')}"
 
 
+def _read_handle(context: OpContext, input_position: int) -> str:
+    """Return the key of the variable whose handle an operand is."""
+    tensor, keys_by_handle = context.input_tensor(input_position), context.builder.variables.keys_by_handle
+    if tensor.index not in keys_by_handle:
+        context.broken(f"resource_id: got tensor {tensor.name!r}, expected an output of VAR_HANDLE")
+    return keys_by_handle[tensor.index]
+
+
+_Handle = Annotated[Value, ReadWith(_read_handle)]
+
+
+@CONVERTERS.register("VAR_HANDLE", dtypes=("resource",))
 def convert_var_handle(context: OpContext) -> None:
     """Convert VAR_HANDLE: record the variable whose handle is the output."""
     context.builder.variables.keys_by_handle[context.output_tensor().index] = _read_variable_key(context.operator)
 
 
-def convert_read_variable(context: OpContext) -> None:
+@CONVERTERS.register("READ_VARIABLE", dtypes=MOVABLE)
+def convert_read_variable(context: OpContext, variable_key: _Handle) -> None:
     """Convert READ_VARIABLE: the output is the variable's content at this point of the call."""
-    target, key = context.output_tensor(), _read_key_of_handle_operand(context)
-    value = get_or_define_variable_value(context, key, target.type, target.name)
+    target = context.output_tensor()
+    value = get_or_define_variable_value(context, variable_key, target.type, target.name)
     if value != target.name:
         context.result_reshape(value, context.type(value).shape)
 
 
-def convert_assign_variable(context: OpContext) -> None:
-    """Convert ASSIGN_VARIABLE: record the second operand as the variable's content for the operators that follow."""
-    assign_variable_value(context, _read_key_of_handle_operand(context), context.value(1))
+@CONVERTERS.register("ASSIGN_VARIABLE", dtypes=())
+def convert_assign_variable(context: OpContext, variable_key: _Handle, value: Value) -> None:
+    """Convert ASSIGN_VARIABLE: record ``value`` as the variable's content for the operators that follow."""
+    assign_variable_value(context, variable_key, value)
 
 
 def get_or_define_variable_value(context: OpContext, variable_key: str, type_: TensorType, state_name: str = "") -> str:
@@ -84,16 +105,16 @@ def assign_variable_value(context: OpContext, variable_key: str, value_name: str
             value_name = context.emit("reshape", (value_name,), {"shape": type_.shape})
         if not builder.is_control_flow_body:
             builder.updates[state] = value_name
-    variables.current_values[variable_key] = value_name
+    variables.current_values[variable_key] = str(value_name)
     variables.assigned_variables[variable_key] = None
 
 
-def convert_call_once(context: OpContext) -> None:
+@CONVERTERS.register("CALL_ONCE", options="CallOnceOptions", dtypes=())
+def convert_call_once(context: OpContext, *, init_subgraph_index: SubgraphIndex) -> None:
     """Convert CALL_ONCE: record the initial contents of variables.
 
     Its subgraph may contain only VAR_HANDLE, and ASSIGN_VARIABLE of constants."""
-    index = context.operator.options.fields("CallOnceOptions", required=True).read_integer("InitSubgraphIndex", 1)
-    file = context.builder.file.subgraph(index)
+    file = context.builder.file.subgraph(init_subgraph_index)
     handles: dict[int, str] = {}
     for operator in (file.operator(i) for i in range(file.operator_count)):
         if operator.code == "VAR_HANDLE" and len(operator.outputs) == 1:
@@ -126,22 +147,6 @@ def _record_initial_content(
             f"init_subgraph: {tensor.name!r} is computed, expected a constant", "assign constants to variables in it"
         )
     context.builder.variables.initial_contents[key] = subgraph_file.array(tensor)
-
-
-def _read_key_of_handle_operand(context: OpContext) -> str:
-    """Return the key of the variable whose handle is the operator's input 0."""
-    index = context.input_tensor(0).index
-    if index not in context.builder.variables.keys_by_handle:
-        context.broken(f"resource_id: got tensor {context.input_tensor(0).name!r}, expected an output of VAR_HANDLE")
-    return context.builder.variables.keys_by_handle[index]
-
-
-VARIABLES_CONVERTERS: Mapping[str, Converter] = {
-    "ASSIGN_VARIABLE": Converter(convert_assign_variable, ()),
-    "CALL_ONCE": Converter(convert_call_once, ()),
-    "READ_VARIABLE": Converter(convert_read_variable, MOVABLE),
-    "VAR_HANDLE": Converter(convert_var_handle, ("resource",)),
-}
 
 
 # ---- Operands and results of operators with subgraphs: tensors, then the contents of variables that the subgraphs use.
@@ -181,21 +186,28 @@ def collect_variable_types(context: OpContext, subgraphs: Sequence[ControlSubgra
     return types
 
 
+def _read_passed(context: OpContext, input_position: int) -> Value:
+    """Return an operand that is passed to a subgraph. The handle of a variable is no value of the graph."""
+    tensor = context.input_tensor(input_position)
+    if tensor.index in context.builder.variables.keys_by_handle:
+        return Value(tensor.name, tensor.type)
+    return context.value(input_position)
+
+
+Passed = Annotated[Value, ReadWith(_read_passed)]
+
+
 def list_subgraph_operands(
     context: OpContext,
+    operands: Sequence[Value],
     handle_keys_by_input: Mapping[int, str],
     variable_types: Mapping[str, TensorType],
-    first_subgraph_input: int,
 ) -> list[str]:
     """Return the names of the values that an operator passes to its subgraphs: tensors, then the contents of variables.
 
-    ``handle_keys_by_input``: keys of variables whose handles are inputs; such inputs are left out. ``variable_types``:
-    types of the variables that the subgraphs use, by key. ``first_subgraph_input``: position of the operator's first
-    input that is passed."""
-    positions = range(first_subgraph_input, len(context.operator.inputs))
-    tensors = [
-        context.value(position) for position in positions if position - first_subgraph_input not in handle_keys_by_input
-    ]
+    ``operands``: operands that are passed. ``handle_keys_by_input``: keys of variables whose handles are among them; these
+    are left out. ``variable_types``: types of the variables that the subgraphs use, by key."""
+    tensors = [str(operand) for position, operand in enumerate(operands) if position not in handle_keys_by_input]
     return [*tensors, *(get_or_define_variable_value(context, key, type_) for key, type_ in variable_types.items())]
 
 
@@ -259,11 +271,13 @@ _MAX_EVALUATED = 64
 """Maximum number of elements of a tensor that is evaluated at compile time in every iteration."""
 
 
-def convert_while(context: OpContext) -> None:
+@CONVERTERS.register("WHILE", options="WhileOptions", dtypes=())
+def convert_while(
+    context: OpContext, *values: Passed, cond_subgraph_index: SubgraphIndex, body_subgraph_index: SubgraphIndex
+) -> None:
     """Convert WHILE. Its condition and its body are subgraphs whose inputs are the carried values."""
-    fields = context.operator.options.fields("WhileOptions", required=True)
     keys = list_variable_keys_by_input(context, 0)
-    sides = [context.builder.read_subgraph(fields.read_integer(f"{f}SubgraphIndex", 1), keys) for f in ("Cond", "Body")]
+    sides = [context.builder.read_subgraph(index, keys) for index in (cond_subgraph_index, body_subgraph_index)]
     if sides[0].assigned_variables or sides[1].handle_keys_by_output != keys:
         reason = (
             "the condition assigns a variable"
@@ -277,7 +291,7 @@ def convert_while(context: OpContext) -> None:
         sides[1].add_variable_inputs_and_outputs(variables, tuple(variables)),
     )
     carried_values, targets = (
-        list_subgraph_operands(context, keys, variables, 0),
+        list_subgraph_operands(context, values, keys, variables),
         list_subgraph_results(context, variables),
     )
     if not len(body.inputs) == len(body.outputs) == len(condition.inputs) == len(carried_values) == len(targets):
@@ -557,24 +571,28 @@ def _prune_nodes(nodes: Sequence[Node], wanted_values: Sequence[str]) -> list[No
 
 # ---- Converters of the other operators with subgraphs: IF, STABLEHLO_COMPOSITE and CALL.
 
-_COMPOSITE = ("StableHLOCompositeOptions", "DecompositionSubgraphIndex")
 
-
-def convert_if(context: OpContext) -> None:
-    """Convert IF: run one of two subgraphs, selected by the condition in operand 0."""
-    fields = context.operator.options.fields("IfOptions", required=True)
+@CONVERTERS.register("IF", options="IfOptions", dtypes=())
+def convert_if(
+    context: OpContext,
+    condition: Value,
+    *values: Passed,
+    then_subgraph_index: SubgraphIndex,
+    else_subgraph_index: SubgraphIndex,
+) -> None:
+    """Convert IF: run one of two subgraphs, selected by the condition."""
     keys = list_variable_keys_by_input(context, 1)
-    sides = [context.builder.read_subgraph(fields.read_integer(f"{f}SubgraphIndex", 1), keys) for f in ("Then", "Else")]
+    sides = [context.builder.read_subgraph(index, keys) for index in (then_subgraph_index, else_subgraph_index)]
     if sides[0].handle_keys_by_output != sides[1].handle_keys_by_output:
         context.refuse("the branches return handles of different variables", "read the variable in both branches")
     variables = collect_variable_types(context, sides)
     assigned = [key for key in variables if any(key in side.assigned_variables for side in sides)]
     then, otherwise = (side.add_variable_inputs_and_outputs(variables, assigned) for side in sides)
-    inputs = list_subgraph_operands(context, keys, variables, 1)
+    inputs = list_subgraph_operands(context, values, keys, variables)
     targets = list_subgraph_results(context, {key: variables[key] for key in assigned})
     attrs: Mapping[str, Attr] = {"then": then, "otherwise": otherwise}
     names, types = [target.name for target in targets], [target.type for target in targets]
-    context.write_node_with_outputs("branch", [context.value(0), *inputs], attrs, names, types)
+    context.write_node_with_outputs("branch", [condition, *inputs], attrs, names, types)
     for target in targets:
         if target.position >= 0:
             context.check_declared_shape(context.output_tensor(target.position))
@@ -583,15 +601,24 @@ def convert_if(context: OpContext) -> None:
     )
 
 
-def convert_subgraph_call(context: OpContext) -> None:
-    """Convert STABLEHLO_COMPOSITE and CALL: append the nodes of the operator's subgraph (its decomposition) in place of
-    it."""
-    table, field = ("CallOptions", "Subgraph") if context.operator.code == "CALL" else _COMPOSITE
-    fields = context.operator.options.fields(table, required=True)
+@CONVERTERS.register("CALL", options="CallOptions", dtypes=())
+def convert_call(context: OpContext, *values: Passed, subgraph: SubgraphIndex) -> None:
+    """Convert CALL: append the nodes of the operator's subgraph in place of it."""
+    _convert_subgraph_call(context, values, subgraph)
+
+
+@CONVERTERS.register("STABLEHLO_COMPOSITE", options="StableHLOCompositeOptions", dtypes=())
+def convert_composite(context: OpContext, *values: Passed, decomposition_subgraph_index: SubgraphIndex) -> None:
+    """Convert STABLEHLO_COMPOSITE: append the nodes of its decomposition in place of it."""
+    _convert_subgraph_call(context, values, decomposition_subgraph_index)
+
+
+def _convert_subgraph_call(context: OpContext, values: Sequence[Value], subgraph_index: int) -> None:
+    """Append the nodes of a subgraph, whose inputs are ``values``, in place of the operator."""
     keys = list_variable_keys_by_input(context, 0)
-    side = context.builder.read_subgraph(fields.read_integer(field, 1), keys)
+    side = context.builder.read_subgraph(subgraph_index, keys)
     inside, variables = side.graph, collect_variable_types(context, [side])
-    operands = list_subgraph_operands(context, keys, {key: variables[key] for key in side.read_variables}, 0)
+    operands = list_subgraph_operands(context, values, keys, {key: variables[key] for key in side.read_variables})
     targets = list_subgraph_results(context, {key: variables[key] for key in side.assigned_variables})
     expected_types = [[context.type(name) for name in operands], [target.type for target in targets]]
     if any(
@@ -607,11 +634,3 @@ def convert_subgraph_call(context: OpContext) -> None:
         side.handle_keys_by_output,
         dict(zip(side.assigned_variables, names[len(names) - len(side.assigned_variables) :], strict=True)),
     )
-
-
-CONTROL_CONVERTERS: Mapping[str, Converter] = {
-    "CALL": Converter(convert_subgraph_call, ()),
-    "IF": Converter(convert_if, ()),
-    "STABLEHLO_COMPOSITE": Converter(convert_subgraph_call, ()),
-    "WHILE": Converter(convert_while, ()),
-}

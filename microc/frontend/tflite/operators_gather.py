@@ -3,108 +3,99 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 import numpy as np
 
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
-from microc.frontend.tflite.context import DTYPES, FLOAT, MOVABLE, Converter, OpContext, check_same_quantisation
+from microc.frontend.signature import Axis, Ints, Value
+from microc.frontend.tflite.builder import DTYPES
+from microc.frontend.tflite.context import FLOAT, MOVABLE, ConverterTable, Indices, Moved, OpContext, Unchanged
 from microc.graph.ir import Attr, TensorType
 from microc.ops.attributes import Rounding
+
+CONVERTERS = ConverterTable()
 
 # ---- Converters of operators that rearrange elements: gathers, mirror padding, space to batch.
 
 _MIRRORS = ("reflect", "symmetric")
 
 
-def convert_gather(context: OpContext) -> None:
-    """Convert GATHER along an axis. With ``BatchDims`` leading batch axes, each batch has its own indices."""
-    fields = context.operator.options.fields("GatherOptions")
-    data, indices = context.unchanged_operand(0), context.value(1)
-    check_same_quantisation(context, [0])
-    rank = len(context.type(data).shape)
-    axis, batch = context.axis(fields.read_integer("Axis"), rank), fields.read_integer("BatchDims")
-    batch = context.axis(batch, len(context.type(indices).shape)) if batch < 0 else batch
-    context.result("gather", (data, context.cast_indices(indices)), {"axis": axis, "batch_dims": batch})
+@CONVERTERS.register("GATHER", options="GatherOptions", dtypes=MOVABLE)
+def convert_gather(context: OpContext, data: Moved, indices: Indices, *, axis: Axis = 0, batch_dims: int = 0) -> None:
+    """Convert GATHER along an axis. With ``batch_dims`` leading batch axes, each batch has its own indices."""
+    batch = context.axis(batch_dims, indices.rank) if batch_dims < 0 else batch_dims
+    context.result("gather", (data, indices), {"axis": axis, "batch_dims": batch})
 
 
-def convert_gather_nd(context: OpContext) -> None:
+@CONVERTERS.register("GATHER_ND", dtypes=MOVABLE)
+def convert_gather_nd(context: OpContext, data: Moved, indices: Indices) -> None:
     """Convert GATHER_ND: gather the elements or slices at index vectors."""
-    data, indices = context.unchanged_operand(0), context.value(1)
-    check_same_quantisation(context, [0])
-    context.result("gather_nd", (data, context.cast_indices(indices)), {"batch_dims": 0})
+    context.result("gather_nd", (data, indices), {"batch_dims": 0})
 
 
-def convert_embedding_lookup(context: OpContext) -> None:
+@CONVERTERS.register("EMBEDDING_LOOKUP", dtypes=(*FLOAT, "int8"))
+def convert_embedding_lookup(context: OpContext, indices: Value, table: Value) -> None:
     """Convert EMBEDDING_LOOKUP: gather rows of a matrix. Rows of integers are dequantised if the output is float32."""
-    indices, table = context.value(0), context.value(1)
-    type_, target = context.input_tensor(1).type, context.output_tensor().type
-    if type_.dtype == target.dtype:
-        check_same_quantisation(context, [1])
+    quant, dtype = table.quant, context.output_dtype()
+    if table.dtype == dtype:
+        context.check_same_quantisation(1)
         context.result("gather", (table, indices), {"axis": 0})
         return
-    if type_.quant is None or type_.quant.axis not in (None, 0) or target.dtype != "float32":
+    if quant is None or quant.axis not in (None, 0) or dtype != "float32":
         context.refuse(
-            f"table: its dtype differs from the output's; got {type_.dtype}, expected {target.dtype} or quantised rows",
+            f"table: its dtype differs from the output's; got {table.dtype}, expected {dtype} or quantised rows",
             "give a table of the output's dtype, or of int8 with one scale or one for each row",
         )
     rows = context.emit("gather", (table, indices), {"axis": 0})
-    scale, zero = (np.array(x, np.float32) for x in (type_.quant.scale, type_.quant.zero_point))
+    scale, zero = (np.array(x, np.float32) for x in (quant.scale, quant.zero_point))
     real = context.emit("cast", (rows,), {"dtype": "float32"})
-    broadcast_shape = (-1, *(1,) * (len(type_.shape) - 1))
+    broadcast_shape = (-1, *(1,) * (table.rank - 1))
     parts = []
     for numbers in (zero, scale):
-        table = context.new_constant("row_scales", numbers.reshape(broadcast_shape))
-        parts.append(context.emit("gather", (table, indices), {"axis": 0}) if len(numbers) > 1 else table)
-    context.result("mul", (context.emit("sub", (real, parts[0]), {}), parts[1]), {})
+        part = context.new_constant("row_scales", numbers.reshape(broadcast_shape))
+        parts.append(context.emit("gather", (part, indices), {"axis": 0}) if len(numbers) > 1 else part)
+    context.result("mul", (context.emit("sub", (real, parts[0])), parts[1]))
 
 
-def convert_reverse_v2(context: OpContext) -> None:
+@CONVERTERS.register("REVERSE_V2", dtypes=MOVABLE)
+def convert_reverse_v2(context: OpContext, data: Moved, axes: Ints) -> None:
     """Convert REVERSE_V2 along constant axes."""
-    data = context.unchanged_operand(0)
-    check_same_quantisation(context, [0])
-    rank = len(context.type(data).shape)
-    axes = tuple(sorted({context.axis(axis, rank) for axis in context.integers(1)}))
-    context.result("reverse", (data,), {"axes": axes})
+    context.result("reverse", (data,), {"axes": context.normalize_axes(axes, data.rank)})
 
 
-def convert_reverse_sequence(context: OpContext) -> None:
+@CONVERTERS.register("REVERSE_SEQUENCE", options="ReverseSequenceOptions", dtypes=MOVABLE)
+def convert_reverse_sequence(
+    context: OpContext, data: Moved, lengths: Indices, *, seq_dim: Axis, batch_dim: Axis = 0
+) -> None:
     """Convert REVERSE_SEQUENCE: in every batch, reverse the first elements along the time axis.
 
-    The second operand contains the number of reversed elements of each batch."""
-    fields = context.operator.options.fields("ReverseSequenceOptions", required=True)
-    data, lengths = context.unchanged_operand(0), context.cast_indices(context.value(1))
-    check_same_quantisation(context, [0])
-    rank = len(context.type(data).shape)
-    time, batch = (context.axis(fields.read_integer(name), rank) for name in ("SeqDim", "BatchDim"))
-    context.result("reverse_sequence", (data, lengths), {"batch_axis": batch, "time_axis": time})
+    ``lengths`` contains the number of reversed elements of each batch."""
+    context.result("reverse_sequence", (data, lengths), {"batch_axis": batch_dim, "time_axis": seq_dim})
 
 
-def convert_mirror_pad(context: OpContext) -> None:
+@CONVERTERS.register("MIRROR_PAD", options="MirrorPadOptions", dtypes=MOVABLE)
+def convert_mirror_pad(context: OpContext, data: Moved, paddings: Ints, *, mode: Literal[0, 1]) -> None:
     """Convert MIRROR_PAD. The mode REFLECT does not repeat the border element, the mode SYMMETRIC repeats it."""
-    mode = context.operator.options.fields("MirrorPadOptions", required=True).read_integer("Mode", 0, 1)
-    data, amounts = context.unchanged_operand(0), context.integers(1)
-    check_same_quantisation(context, [0])
-    if len(amounts) != 2 * len(context.type(data).shape) or min(amounts, default=0) < 0:
-        rank = len(context.type(data).shape)
-        context.broken(f"padding: got {amounts}, expected {2 * rank} numbers of at least 0, two for each axis")
-    padding = tuple(zip(amounts[0::2], amounts[1::2], strict=True))
+    if len(paddings) != 2 * data.rank or min(paddings, default=0) < 0:
+        expected = f"{2 * data.rank} numbers of at least 0, two for each axis"
+        context.broken(f"padding: got {paddings}, expected {expected}")
+    padding = tuple(zip(paddings[0::2], paddings[1::2], strict=True))
     context.result("mirror_pad", (data,), {"padding": padding, "mode": _MIRRORS[mode]})
 
 
-def convert_broadcast_to(context: OpContext) -> None:
+@CONVERTERS.register("BROADCAST_TO", dtypes=MOVABLE)
+def convert_broadcast_to(context: OpContext, data: Moved, shape: Ints) -> None:
     """Convert BROADCAST_TO, to a constant shape."""
-    data = context.unchanged_operand(0)
-    check_same_quantisation(context, [0])
-    context.result("broadcast_to", (data,), {"shape": context.integers(1)})
+    context.result("broadcast_to", (data,), {"shape": shape})
 
 
-def convert_space_to_batch_nd(context: OpContext) -> None:
+@CONVERTERS.register("SPACE_TO_BATCH_ND", dtypes=MOVABLE)
+def convert_space_to_batch_nd(context: OpContext, data: Moved, block: Ints, paddings: Ints) -> None:
     """Convert SPACE_TO_BATCH_ND: pad the spatial axes, then move the elements of every block to the batch axis."""
-    data, block, paddings = context.unchanged_operand(0), context.integers(1), context.integers(2)
-    check_same_quantisation(context, [0])
-    shape, count = context.type(data).shape, len(block)
+    shape, count = data.shape, len(block)
     if len(paddings) != 2 * count or count >= len(shape) or min((*block, 1)) < 1 or min((*paddings, 0)) < 0:
         expected = f"blocks of at least 1 for up to {len(shape) - 1} axes, two paddings of at least 0 for each"
         context.broken(f"block_shape, paddings: got {block} and {paddings} for shape {shape}, expected {expected}")
@@ -113,7 +104,7 @@ def convert_space_to_batch_nd(context: OpContext) -> None:
         value = quant.zero_point[0] if quant else 0
         amounts = ((0, 0), *zip(paddings[0::2], paddings[1::2], strict=True), *((0, 0),) * rest)
         data = context.emit("pad", (data,), {"padding": amounts, "value": value})
-        shape = context.type(data).shape
+        shape = data.shape
     if any(extent % size for extent, size in zip(shape[1:], block, strict=False)):
         context.broken(f"block_shape: got {block}, expected divisors of the extents of the padded shape {shape}")
     split = [part for extent, size in zip(shape[1 : 1 + count], block, strict=True) for part in (extent // size, size)]
@@ -125,11 +116,10 @@ def convert_space_to_batch_nd(context: OpContext) -> None:
     context.result_reshape(moved, (batches, *split[0::2], *shape[1 + count :]))
 
 
-def convert_batch_to_space_nd(context: OpContext) -> None:
+@CONVERTERS.register("BATCH_TO_SPACE_ND", dtypes=MOVABLE)
+def convert_batch_to_space_nd(context: OpContext, data: Moved, block: Ints, crops: Ints) -> None:
     """Convert BATCH_TO_SPACE_ND: move batches to the elements of spatial blocks, then crop the spatial axes."""
-    data, block, crops = context.unchanged_operand(0), context.integers(1), context.integers(2)
-    check_same_quantisation(context, [0])
-    shape, count, cells = context.type(data).shape, len(block), int(np.prod(block))
+    shape, count, cells = data.shape, len(block), int(np.prod(block))
     if len(crops) != 2 * count or count >= len(shape) or min((*block, 1)) < 1 or shape[0] % cells:
         expected = "two crops for each block, and blocks whose product divides the batch"
         context.broken(f"block_shape, crops: got {block} and {crops} for shape {shape}, expected {expected}")
@@ -152,88 +142,76 @@ def convert_batch_to_space_nd(context: OpContext) -> None:
     context.result("slice", (context.emit("reshape", (moved,), {"shape": whole}),), attrs)
 
 
-def convert_dynamic_update_slice(context: OpContext) -> None:
+@CONVERTERS.register("DYNAMIC_UPDATE_SLICE", dtypes=MOVABLE)
+def convert_dynamic_update_slice(context: OpContext, data: Moved, update: Moved, begin: Value) -> None:
     """Convert DYNAMIC_UPDATE_SLICE: replace the part of the operand that begins at computed indices."""
-    data, update, begin = context.unchanged_operand(0), context.unchanged_operand(1), context.value(2)
-    check_same_quantisation(context, [0, 1])
-    context.result("dynamic_update_slice", (data, update, begin), {})
-
-
-GATHER_CONVERTERS: Mapping[str, Converter] = {
-    "BATCH_TO_SPACE_ND": Converter(convert_batch_to_space_nd, MOVABLE),
-    "BROADCAST_TO": Converter(convert_broadcast_to, MOVABLE),
-    "DYNAMIC_UPDATE_SLICE": Converter(convert_dynamic_update_slice, MOVABLE),
-    "EMBEDDING_LOOKUP": Converter(convert_embedding_lookup, (*FLOAT, "int8")),
-    "GATHER": Converter(convert_gather, MOVABLE),
-    "GATHER_ND": Converter(convert_gather_nd, MOVABLE),
-    "MIRROR_PAD": Converter(convert_mirror_pad, MOVABLE),
-    "REVERSE_SEQUENCE": Converter(convert_reverse_sequence, MOVABLE),
-    "REVERSE_V2": Converter(convert_reverse_v2, MOVABLE),
-    "SPACE_TO_BATCH_ND": Converter(convert_space_to_batch_nd, MOVABLE),
-}
+    context.result("dynamic_update_slice", (data, update, begin))
 
 
 # ---- Converters of operators that scatter rows or elements: segment reductions, SPARSE_TO_DENSE, diagonals.
 
-_REDUCTIONS = ("add", "mul", "max", "min")
 
-
-def convert_scatter_nd(context: OpContext) -> None:
+@CONVERTERS.register("SCATTER_ND", dtypes=MOVABLE)
+def convert_scatter_nd(context: OpContext, indices: Value, updates: Unchanged, shape: Ints) -> None:
     """Convert SCATTER_ND: add updates, at index vectors, to a tensor of zeros of a constant shape."""
-    indices, updates, shape = context.value(0), context.unchanged_operand(1), context.integers(2)
-    zeros = context.new_filled_constant("zeros", shape, 0, context.output_tensor().type.dtype)
+    zeros = context.new_filled_constant("zeros", shape, 0, updates.dtype)
     context.result("scatter_nd", (zeros, context.cast_indices(indices), updates), {"reduction": "add"})
 
 
-def convert_segment_sum(context: OpContext) -> None:
+@CONVERTERS.register("SEGMENT_SUM", dtypes=(*FLOAT, "int32"))
+def convert_segment_sum(context: OpContext, data: Unchanged, segment_ids: Value) -> None:
     """Convert SEGMENT_SUM: add the rows of each segment.
 
     The number of segments must be known at compile time: from constant segment numbers, which ascend, or from the
     output's declared shape.
     """
-    numbers = context.builder.consts.get(context.value(1))
-    if numbers is not None:
-        count = int(numbers.max(initial=-1)) + 1
+    if segment_ids.constant is not None:
+        count = int(segment_ids.constant.max(initial=-1)) + 1
     elif context.output_tensor().unknown_axes:
         context.refuse("segment_ids: got a computed tensor, expected a constant", "use UNSORTED_SEGMENT_SUM instead")
     else:
         count = context.output_tensor().type.shape[0]
-    _emit_segment_reduction(context, "add", count)
+    _emit_segment_reduction(context, "add", data, context.cast_indices(segment_ids), count)
 
 
-def make_unsorted_segment_converter(reduction: str) -> Converter:
-    """Return the converter of UNSORTED_SEGMENT_SUM, _PROD, _MAX or _MIN: reduce the rows of each segment.
+def _make_unsorted_segment_converter(reduction: str) -> Callable[..., None]:
+    """Make a converter of UNSORTED_SEGMENT_SUM, _PROD, _MAX or _MIN: reduce the rows of each segment.
 
     Rows with a negative segment number are dropped."""
 
-    def convert_unsorted_segment(context: OpContext) -> None:
-        (count,) = context.integers(2)[:1] or (0,)
-        _emit_segment_reduction(context, reduction, count)
+    def convert_unsorted_segment(context: OpContext, data: Unchanged, segment_ids: Indices, num_segments: int) -> None:
+        _emit_segment_reduction(context, reduction, data, segment_ids, num_segments)
 
-    return Converter(convert_unsorted_segment, (*FLOAT, "int32"))
+    return convert_unsorted_segment
 
 
-def _emit_segment_reduction(context: OpContext, reduction: str, segment_count: int) -> None:
+for _code, _reduction in (("SUM", "add"), ("PROD", "mul"), ("MAX", "max"), ("MIN", "min")):
+    CONVERTERS.register(f"UNSORTED_SEGMENT_{_code}", dtypes=(*FLOAT, "int32"))(
+        _make_unsorted_segment_converter(_reduction)
+    )
+
+
+def _emit_segment_reduction(
+    context: OpContext, reduction: str, data: Value, numbers: Value, segment_count: int
+) -> None:
     """Emit the reduction of the rows of each segment, as a scatter into rows of the reduction's neutral element.
 
     Rows with a negative segment number are scattered to an additional last row, which is sliced off afterwards."""
-    data, numbers = context.unchanged_operand(0), context.cast_indices(context.value(1))
-    shape, numbers_shape = context.type(data).shape, context.type(numbers).shape
+    shape, numbers_shape = data.shape, numbers.shape
     if segment_count < 1 or not numbers_shape or shape[: len(numbers_shape)] != numbers_shape:
         context.broken(
             f"got {segment_count} segments and segment_ids of shape {numbers_shape}, expected at least 1 and leading "
             f"extents of {shape}"
         )
-    dtype = context.output_tensor().type.dtype
+    dtype = data.dtype
     real = dtype == "float32"
     low, high = (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)) if real else dtypes.int_range(dtype)
     neutral = {"add": 0, "mul": 1, "max": low, "min": high}[reduction]
     rest = shape[len(numbers_shape) :]
     start = context.new_filled_constant("start", (segment_count + 1, *rest), neutral, dtype)
     flat = context.reshape(numbers, (int(np.prod(numbers_shape)), 1))
-    index_dtype = context.type(numbers).dtype
-    none, last = (context.new_constant("segment", np.array(n, index_dtype)) for n in (0, segment_count))
-    at = context.emit("where", (context.emit("less", (flat, none), {"rounding": Rounding.NONE}), last, flat), {})
+    none, last = (context.new_constant("segment", np.array(n, numbers.dtype)) for n in (0, segment_count))
+    at = context.emit("where", (context.emit("less", (flat, none), {"rounding": Rounding.NONE}), last, flat))
     rows = context.reshape(data, (int(np.prod(numbers_shape)), *rest))
     scattered = context.emit("scatter_nd", (start, at, rows), {"reduction": reduction})
     attrs: Mapping[str, Attr] = {
@@ -244,37 +222,37 @@ def _emit_segment_reduction(context: OpContext, reduction: str, segment_count: i
     context.result("slice", (scattered,), attrs)
 
 
-def convert_sparse_to_dense(context: OpContext) -> None:
+@CONVERTERS.register("SPARSE_TO_DENSE", dtypes=MOVABLE)
+def convert_sparse_to_dense(
+    context: OpContext, indices: Indices, output_shape: Ints, values: Unchanged, default: Unchanged
+) -> None:
     """Convert SPARSE_TO_DENSE: a tensor of constant shape with the given values at index vectors, and a default value
     at all other indices."""
-    indices, values, default = (
-        context.cast_indices(context.value(0)),
-        context.unchanged_operand(2),
-        context.unchanged_operand(3),
-    )
-    shape, indices_shape = context.integers(1), context.type(indices).shape
+    shape, indices_shape = output_shape, indices.shape
     count, depth = (indices_shape[0], indices_shape[1]) if len(indices_shape) == 2 else (int(np.prod(indices_shape)), 1)
-    if depth != len(shape) or context.type(default).size != 1 or context.type(values).size not in (1, count):
-        got = f"values of shape {context.type(values).shape}, indices of shape {indices_shape}"
+    if depth != len(shape) or default.size != 1 or values.size not in (1, count):
+        got = f"values of shape {values.shape}, indices of shape {indices_shape}"
         context.broken(f"got {got}, expected one value or {count}, {len(shape)} indices each, one default value")
     start = context.emit("broadcast_to", (context.reshape(default, ()),), {"shape": shape})
-    single = context.type(values).size == 1
-    updates = context.emit("broadcast_to", (context.reshape(values, ()),), {"shape": (count,)}) if single else values
+    updates = (
+        context.emit("broadcast_to", (context.reshape(values, ()),), {"shape": (count,)})
+        if values.size == 1
+        else values
+    )
     operands = (start, context.reshape(indices, (count, depth)), context.reshape(updates, (count,)))
     context.result("scatter_nd", operands, {"reduction": ""})
 
 
-def convert_matrix_diag(context: OpContext) -> None:
+@CONVERTERS.register("MATRIX_DIAG", dtypes=MOVABLE)
+def convert_matrix_diag(context: OpContext, data: Moved) -> None:
     """Convert MATRIX_DIAG: square matrices whose diagonals are the rows of the operand.
 
     ``extent`` zeros are appended to each of the ``extent`` elements of a row. Element i is then at index i * (extent +
     1) of the flattened matrix, which is on the diagonal.
     """
-    data = context.unchanged_operand(0)
-    check_same_quantisation(context, [0])
-    *lead, extent = context.type(data).shape or (1,)
-    rows, type_ = int(np.prod(lead)), context.output_tensor().type
-    zero: int | float | bool = {"float32": 0.0, "bool": False}.get(type_.dtype, 0)
+    *lead, extent = data.shape or (1,)
+    rows = int(np.prod(lead))
+    zero: int | float | bool = {"float32": 0.0, "bool": False}.get(data.dtype, 0)
     apart = context.reshape(data, (rows, extent, 1))
     spread = context.emit("pad", (apart,), {"padding": ((0, 0), (0, 0), (0, extent)), "value": zero})
     flat = context.reshape(spread, (rows, extent * (extent + 1)))
@@ -282,37 +260,22 @@ def convert_matrix_diag(context: OpContext) -> None:
     context.result_reshape(context.emit("slice", (flat,), attrs), (*lead, extent, extent))
 
 
-def convert_matrix_set_diag(context: OpContext) -> None:
+@CONVERTERS.register("MATRIX_SET_DIAG", dtypes=MOVABLE)
+def convert_matrix_set_diag(context: OpContext, data: Moved, diagonal: Moved) -> None:
     """Convert MATRIX_SET_DIAG: replace the diagonals of matrices."""
-    data, diagonal = context.unchanged_operand(0), context.unchanged_operand(1)
-    check_same_quantisation(context, [0, 1])
-    *lead, rows, columns = context.type(data).shape if len(context.type(data).shape) > 1 else (0, 0)
+    *lead, rows, columns = data.shape if data.rank > 1 else (0, 0)
     least = min(rows, columns)
-    if context.type(diagonal).shape != (*lead, least):
-        context.broken(f"diagonal: got shape {context.type(diagonal).shape}, expected {(*lead, least)}")
+    if diagonal.shape != (*lead, least):
+        context.broken(f"diagonal: got shape {diagonal.shape}, expected {(*lead, least)}")
     wide = context.reshape(diagonal, (*lead, 1, least))
     if columns > least:
         padding = ((0, 0),) * (len(lead) + 1) + ((0, columns - least),)
-        dtype = context.output_tensor().type.dtype
-        zero: int | float | bool = {"float32": 0.0, "bool": False}.get(dtype, 0)
+        zero: int | float | bool = {"float32": 0.0, "bool": False}.get(data.dtype, 0)
         wide = context.emit("pad", (wide,), {"padding": padding, "value": zero})
     row, column = (np.arange(extent, dtype=np.int32) for extent in (rows, columns))
     positions = [context.new_constant("places", index) for index in (row[:, None], column)]
     on_diagonal = context.emit("equal", positions, {"rounding": Rounding.NONE})
-    context.result("where", (on_diagonal, wide, data), {})
-
-
-SEGMENT_CONVERTERS: Mapping[str, Converter] = {
-    "MATRIX_DIAG": Converter(convert_matrix_diag, MOVABLE),
-    "MATRIX_SET_DIAG": Converter(convert_matrix_set_diag, MOVABLE),
-    "SCATTER_ND": Converter(convert_scatter_nd, MOVABLE),
-    "SEGMENT_SUM": Converter(convert_segment_sum, (*FLOAT, "int32")),
-    "SPARSE_TO_DENSE": Converter(convert_sparse_to_dense, MOVABLE),
-    "UNSORTED_SEGMENT_MAX": make_unsorted_segment_converter("max"),
-    "UNSORTED_SEGMENT_MIN": make_unsorted_segment_converter("min"),
-    "UNSORTED_SEGMENT_PROD": make_unsorted_segment_converter("mul"),
-    "UNSORTED_SEGMENT_SUM": make_unsorted_segment_converter("add"),
-}
+    context.result("where", (on_diagonal, wide, data))
 
 
 # ---- Converter of TFLite Micro's TFLM_DECODE: constants that are compressed in the file are decompressed at compile time.
@@ -369,14 +332,14 @@ class _CompressedConstant:
         return positions % count if quant.axis else positions // max(self.type_.size // count, 1)
 
 
-def convert_tflm_decode(context: OpContext) -> None:
+@CONVERTERS.register("CUSTOM:TFLM_DECODE", dtypes=DTYPES)
+def convert_tflm_decode(context: OpContext, *operands: Array) -> None:
     """Convert TFLM_DECODE: decompress every output at compile time and define it as a constant."""
-    if len(context.operator.inputs) != 2 * len(context.operator.outputs):
-        expected = f"{2 * len(context.operator.outputs)}, two for each output"
-        context.broken(f"got {len(context.operator.inputs)} inputs, expected {expected}")
-    for position in range(len(context.operator.outputs)):
-        bits, header_and_tables = (context.constant(2 * position + k).tobytes() for k in (0, 1))
-        type_ = context.output_tensor(position).type
+    outputs = [context.output_tensor(position) for position in range(len(context.operator.outputs))]
+    if len(operands) != 2 * len(outputs):
+        context.broken(f"got {len(operands)} inputs, expected {2 * len(outputs)}, two for each output")
+    for output, bits, ancillary in zip(outputs, operands[0::2], operands[1::2], strict=True):
+        header_and_tables, type_ = ancillary.tobytes(), output.type
         if len(header_and_tables) < _HEADER or header_and_tables[1] != _VERSION or header_and_tables[4] != _VERSION:
             context.refuse(
                 f"header: the format version is not supported, expected {_VERSION}", "compress the model again"
@@ -387,9 +350,11 @@ def convert_tflm_decode(context: OpContext) -> None:
                 "0..2 and a dtype of numbers",
                 "use type 0 (table), 1 (Huffman) or 2 (pruned), or convert the model without compression",
             )
-        packed = _CompressedConstant(context, bits, header_and_tables[:_HEADER], header_and_tables[_HEADER:], type_)
+        packed = _CompressedConstant(
+            context, bits.tobytes(), header_and_tables[:_HEADER], header_and_tables[_HEADER:], type_
+        )
         values = _DECODERS[header_and_tables[0]](packed).reshape(type_.shape)
-        context.builder.define_constant(context.output_tensor(position).name, values, type_.quant)
+        context.builder.define_constant(output.name, values, type_.quant)
 
 
 def _decode_table_indices(compressed: _CompressedConstant) -> Array:
@@ -474,5 +439,3 @@ _DECODERS: Mapping[int, Callable[[_CompressedConstant], Array]] = {
     2: _decode_pruned_elements,
 }
 """Decompression functions by the compression type in the header."""
-
-COMPRESSED_CONVERTERS: Mapping[str, Converter] = {"CUSTOM:TFLM_DECODE": Converter(convert_tflm_decode, DTYPES)}

@@ -2,139 +2,147 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Annotated
 
 import numpy as np
 
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.frontend.graph_builder import GraphBuilder
-from microc.frontend.tflite.context import FLOAT, Converter, OpContext, check_same_quantisation
+from microc.frontend.signature import Ints, Range, Rank, ReadWith, Value
+from microc.frontend.tflite.context import FLOAT, ConverterTable, Moved, Natural, OpContext, Positive, Real
 from microc.graph.ir import Attr, Graph, Node, TensorType, fresh_name
 from microc.ops.attributes import Rounding
+
+CONVERTERS = ConverterTable()
 
 # ---- Converters of TFLite Micro's custom operators on signals. Their options are a flexbuffer map.
 
 _RFFT_DTYPES = ("int16", "int32", "float32")
 
 
-def read_integer_option(context: OpContext, option_name: str, minimum: int = 0, maximum: int = (1 << 31) - 1) -> int:
-    """Return an integer option of a custom operator; ModelError if it is absent or not in ``minimum`` ..
-    ``maximum``."""
-    value = context.operator.custom.get(option_name)
-    if not isinstance(value, (int, bool)) or not minimum <= value <= maximum:
-        context.broken(f"option {option_name} is {value!r}, expected {minimum}..{maximum}")
-    return int(value)
+_FftLength = Annotated[int, Range(4, 1 << 16)]
+_ShiftOf32 = Annotated[int, Range(0, 31)]
+_Fixed16 = Annotated[int, Range(0, 1 << 16)]
+"""Option that is a factor with 16 fractional bits, of at most 1."""
+_Row = Annotated[Value, Rank(1, 1, has_elements=True)]
 
 
-def convert_signal_window(context: OpContext) -> None:
+@CONVERTERS.register("CUSTOM:SignalWindow", dtypes=("int16",))
+def convert_signal_window(
+    context: OpContext, samples: Value, window: Value, *, shift: Annotated[int, Range(0, 30)]
+) -> None:
     """Convert SignalWindow: the product of samples and a window function, shifted right."""
-    operands = (context.value(0), context.value(1))
-    context.result("signal_window", operands, {"shift": read_integer_option(context, "shift", 0, 30)})
+    context.result("signal_window", (samples, window), {"shift": shift})
 
 
-def convert_signal_fft_auto_scale(context: OpContext) -> None:
+@CONVERTERS.register("CUSTOM:SignalFftAutoScale", dtypes=("int16",))
+def convert_signal_fft_auto_scale(context: OpContext, samples: Value) -> None:
     """Convert SignalFftAutoScale: the samples shifted left by the largest number of bits without overflow, and this
     number."""
-    context.results("fft_auto_scale", (context.value(0),), {})
+    context.results("fft_auto_scale", (samples,))
 
 
-def convert_signal_rfft(context: OpContext) -> None:
-    """Convert SignalRfft: the spectrum of each row of real samples, padded with zeros to the option ``fft_length``."""
-    length = read_integer_option(context, "fft_length", 4, 1 << 16)
-    context.result("rfft", (context.value(0),), {"fft_length": length})
+@CONVERTERS.register("CUSTOM:SignalRfft", dtypes=_RFFT_DTYPES)
+def convert_signal_rfft(context: OpContext, samples: Value, *, fft_length: _FftLength) -> None:
+    """Convert SignalRfft: the spectrum of each row of real samples, padded with zeros to ``fft_length``."""
+    context.result("rfft", (samples,), {"fft_length": fft_length})
 
 
-def convert_signal_irfft(context: OpContext) -> None:
+@CONVERTERS.register("CUSTOM:SignalIrfft", dtypes=_RFFT_DTYPES)
+def convert_signal_irfft(context: OpContext, spectrum: Value, *, fft_length: _FftLength) -> None:
     """Convert SignalIrfft, the inverse of SignalRfft: rows of real samples from their spectrum."""
-    length = read_integer_option(context, "fft_length", 4, 1 << 16)
-    context.result("irfft", (context.value(0),), {"fft_length": length})
+    context.result("irfft", (spectrum,), {"fft_length": fft_length})
 
 
-def convert_signal_energy(context: OpContext) -> None:
-    """Convert SignalEnergy: squared magnitudes of a range of frequencies of a spectrum (options start_index and
-    end_index)."""
-    attrs: dict[str, Attr] = {
-        "start": read_integer_option(context, "start_index"),
-        "end": read_integer_option(context, "end_index"),
-    }
-    context.result("signal_energy", (context.value(0),), attrs)
+@CONVERTERS.register("CUSTOM:SignalEnergy", dtypes=("uint32",))
+def convert_signal_energy(context: OpContext, spectrum: Value, *, start_index: Natural, end_index: Natural) -> None:
+    """Convert SignalEnergy: squared magnitudes of a range of frequencies of a spectrum."""
+    context.result("signal_energy", (spectrum,), {"start": start_index, "end": end_index})
 
 
-def convert_signal_filter_bank(context: OpContext) -> None:
+@CONVERTERS.register("CUSTOM:SignalFilterBank", dtypes=("uint64",))
+def convert_signal_filter_bank(
+    context: OpContext,
+    energies: Value,
+    weights: Value,
+    unweights: Value,
+    frequency_starts: Value,
+    weight_starts: Value,
+    widths: Value,
+    *,
+    num_channels: Annotated[int, Range(1, 1 << 15)],
+) -> None:
     """Convert SignalFilterBank: weighted sums of energies over overlapping triangular channels."""
-    operands = [context.value(position) for position in range(6)]
-    sizes = [context.type(operand).size for operand in operands]
-    frequencies, firsts, widths = (context.constant(position).astype(np.int64) for position in (3, 4, 5))
-    for starts, size in ((frequencies, sizes[0]), (firsts, min(sizes[1:3]))):
-        if len(starts) != len(widths) or min(starts, default=0) < 0 or max(starts + widths, default=0) > size:
+    counts = context.constant(5).astype(np.int64)
+    for position, size in ((3, energies.size), (4, min(weights.size, unweights.size))):
+        starts = context.constant(position).astype(np.int64)
+        if len(starts) != len(counts) or min(starts, default=0) < 0 or max(starts + counts, default=0) > size:
             context.broken(
                 f"a channel reaches beyond the spectrum or the weights: got starts {starts.tolist()} and widths "
-                f"{widths.tolist()}, expected sums of at most {size}"
+                f"{counts.tolist()}, expected sums of at most {size}"
             )
-    channels = read_integer_option(context, "num_channels", 1, 1 << 15)
-    context.result("filter_bank", operands, {"channels": channels})
+    operands = (energies, weights, unweights, frequency_starts, weight_starts, widths)
+    context.result("filter_bank", operands, {"channels": num_channels})
 
 
-def convert_filter_bank_square_root(context: OpContext) -> None:
+@CONVERTERS.register("CUSTOM:SignalFilterBankSquareRoot", dtypes=("uint32",))
+def convert_filter_bank_square_root(context: OpContext, energies: Value, shift: Value) -> None:
     """Convert SignalFilterBankSquareRoot: square roots, shifted right by a number of bits that is an operand."""
-    context.result("filter_bank_square_root", (context.value(0), context.value(1)), {})
+    context.result("filter_bank_square_root", (energies, shift))
 
 
-def convert_filter_bank_spectral_subtraction(context: OpContext) -> None:
+@frozen
+class _SubtractionOptions:
+    """Options of SignalFilterBankSpectralSubtraction that microc's operator has, too."""
+
+    smoothing: _Fixed16
+    one_minus_smoothing: _Fixed16
+    alternate_smoothing: _Fixed16
+    alternate_one_minus_smoothing: _Fixed16
+    min_signal_remaining: _Fixed16
+    smoothing_bits: _ShiftOf32
+    spectral_subtraction_bits: _ShiftOf32
+
+
+@CONVERTERS.register("CUSTOM:SignalFilterBankSpectralSubtraction", dtypes=("uint32",))
+def convert_filter_bank_spectral_subtraction(
+    context: OpContext,
+    signal: _Row,
+    *,
+    num_channels: Positive,
+    options: _SubtractionOptions,
+    clamping: Annotated[int, Range(0, 1)],
+) -> None:
     """Convert SignalFilterBankSpectralSubtraction: the signal minus an estimate of the noise, which is a state of the
     graph."""
-    data = context.value(0)
-    channels = context.shape_of_rank(data, 1)[0]
-    if read_integer_option(context, "num_channels", 1) != channels:
-        context.broken(
-            f"num_channels differs from the signal's; got {context.operator.custom['num_channels']}, expected "
-            f"{channels}"
-        )
-    names = ("smoothing", "one_minus_smoothing", "alternate_smoothing", "alternate_one_minus_smoothing")
-    attrs: dict[str, Attr] = {
-        name: read_integer_option(context, name, 0, 1 << 16) for name in (*names, "min_signal_remaining")
-    }
-    attrs |= {
-        name: read_integer_option(context, name, 0, 31) for name in ("smoothing_bits", "spectral_subtraction_bits")
-    }
-    attrs["clamping"] = bool(read_integer_option(context, "clamping", 0, 1))
-    builder = context.builder
-    name = builder.file.reserve_name(f"{context.output_tensor().name}_noise")
-    noise = builder.define_state(name, TensorType((channels,), "uint32"), None, context.where)
-    context.results("spectral_subtraction", (data, noise), attrs)
-    builder.updates[noise] = context.output_tensor(1).name
+    if signal.shape != (num_channels,):
+        context.broken(f"num_channels differs from the signal's; got {num_channels}, expected {signal.shape[0]}")
+    attrs: dict[str, Attr] = {field.name: getattr(options, field.name) for field in fields(options)}
+    attrs["clamping"] = bool(clamping)
+    noise = _define_named_state(context, "noise", TensorType(signal.shape, "uint32"))
+    context.results("spectral_subtraction", (signal, noise), attrs)
+    context.builder.updates[noise] = context.output_tensor(1).name
 
 
-def convert_signal_pcan(context: OpContext) -> None:
+@CONVERTERS.register("CUSTOM:SignalPCAN", dtypes=("uint32",))
+def convert_signal_pcan(
+    context: OpContext, signal: Value, noise: Value, table: Value, *, snr_shift: Annotated[int, Range(0, 63)]
+) -> None:
     """Convert SignalPCAN: automatic gain control of each channel by the noise estimate (per-channel amplitude
     normalisation)."""
-    operands = [context.value(position) for position in range(3)]
-    context.result("pcan", operands, {"snr_shift": read_integer_option(context, "snr_shift", 0, 63)})
+    context.result("pcan", (signal, noise, table), {"snr_shift": snr_shift})
 
 
-def convert_filter_bank_log(context: OpContext) -> None:
+@CONVERTERS.register("CUSTOM:SignalFilterBankLog", dtypes=("int16",))
+def convert_filter_bank_log(
+    context: OpContext, signal: Value, *, input_correction_bits: _ShiftOf32, output_scale: _Fixed16
+) -> None:
     """Convert SignalFilterBankLog: scaled natural logarithms."""
-    attrs: dict[str, Attr] = {
-        "input_correction_bits": read_integer_option(context, "input_correction_bits", 0, 31),
-        "output_scale": read_integer_option(context, "output_scale", 0, 1 << 16),
-    }
-    context.result("filter_bank_log", (context.value(0),), attrs)
-
-
-SIGNAL_CONVERTERS: Mapping[str, Converter] = {
-    "CUSTOM:SignalEnergy": Converter(convert_signal_energy, ("uint32",)),
-    "CUSTOM:SignalFftAutoScale": Converter(convert_signal_fft_auto_scale, ("int16",)),
-    "CUSTOM:SignalFilterBank": Converter(convert_signal_filter_bank, ("uint64",)),
-    "CUSTOM:SignalFilterBankLog": Converter(convert_filter_bank_log, ("int16",)),
-    "CUSTOM:SignalFilterBankSpectralSubtraction": Converter(convert_filter_bank_spectral_subtraction, ("uint32",)),
-    "CUSTOM:SignalFilterBankSquareRoot": Converter(convert_filter_bank_square_root, ("uint32",)),
-    "CUSTOM:SignalIrfft": Converter(convert_signal_irfft, _RFFT_DTYPES),
-    "CUSTOM:SignalPCAN": Converter(convert_signal_pcan, ("uint32",)),
-    "CUSTOM:SignalRfft": Converter(convert_signal_rfft, _RFFT_DTYPES),
-    "CUSTOM:SignalWindow": Converter(convert_signal_window, ("int16",)),
-}
+    attrs: dict[str, Attr] = {"input_correction_bits": input_correction_bits, "output_scale": output_scale}
+    context.result("filter_bank_log", (signal,), attrs)
 
 
 # ---- Converters of TFLite Micro's custom operators that split signals into frames, or join frames. Samples of earlier calls
@@ -143,12 +151,9 @@ SIGNAL_CONVERTERS: Mapping[str, Converter] = {
 _MOST = 1 << 20
 
 
-def _row_count_and_row_length(context: OpContext, data_name: str) -> tuple[int, int]:
-    """Return the number of rows of the value ``data_name``, and the length of a row (the last axis)."""
-    shape = context.type(data_name).shape
-    if not shape or 0 in shape:
-        context.broken(f"got data of shape {shape}, expected at least one axis and one element")
-    return context.type(data_name).size // shape[-1], shape[-1]
+_SampleCount = Annotated[int, Range(1, _MOST)]
+_Samples = Annotated[Value, Rank(1, None, has_elements=True)]
+"""Operand whose last axis is time."""
 
 
 def _define_named_state(context: OpContext, name_stem: str, type_: TensorType, data: Array | None = None) -> str:
@@ -157,46 +162,50 @@ def _define_named_state(context: OpContext, name_stem: str, type_: TensorType, d
     return context.builder.define_state(name, type_, data, context.where)
 
 
-def _slice_last_axis(context: OpContext, value: str, begin: int, end: int) -> str:
+def _slice_last_axis(context: OpContext, value: Value, begin: int, end: int) -> Value:
     """Return elements ``begin`` .. ``end`` - 1 along the last axis."""
-    shape = context.type(value).shape
+    shape = value.shape
     lead = (0,) * (len(shape) - 1)
     attrs: Mapping[str, Attr] = {"begin": (*lead, begin), "end": (*shape[:-1], end), "strides": (1,) * len(shape)}
     return context.emit("slice", (value,), attrs)
 
 
-def _prepend_past_elements(context: OpContext, data_name: str, past_length: int) -> str:
-    """Return the rows of the value ``data_name``, each preceded by the last ``past_length`` elements of earlier calls.
+def _prepend_past_elements(context: OpContext, data: Value, past_length: int) -> Value:
+    """Return the rows of ``data``, each preceded by the last ``past_length`` elements of earlier calls.
 
     These elements are stored in a state of the graph."""
-    rows, size = _row_count_and_row_length(context, data_name)
-    flat = context.reshape(data_name, (rows, size))
+    size = data.shape[-1]
+    flat = context.reshape(data, (data.size // size, size))
     if not past_length:
         return flat
-    past = _define_named_state(context, "past", TensorType((rows, past_length), context.type(data_name).dtype))
+    past = _define_named_state(context, "past", TensorType((flat.shape[0], past_length), data.dtype))
     joined = context.emit("concat", (past, flat), {"axis": 1})
     context.builder.updates[past] = _slice_last_axis(context, joined, size, size + past_length)
     return joined
 
 
-def convert_signal_delay(context: OpContext) -> None:
-    """Convert SignalDelay: delay rows of samples by the option ``delay_length``, a number of samples."""
-    data = context.value(0)
-    joined = _prepend_past_elements(context, data, read_integer_option(context, "delay_length", 0, _MOST))
-    shape = context.type(data).shape
-    context.result_reshape(_slice_last_axis(context, joined, 0, shape[-1]), shape)
+@CONVERTERS.register("CUSTOM:SignalDelay", dtypes=("int16",))
+def convert_signal_delay(context: OpContext, data: _Samples, *, delay_length: Annotated[int, Range(0, _MOST)]) -> None:
+    """Convert SignalDelay: delay rows of samples by ``delay_length``, a number of samples."""
+    joined = _prepend_past_elements(context, data, delay_length)
+    context.result_reshape(_slice_last_axis(context, joined, 0, data.shape[-1]), data.shape)
 
 
-def convert_signal_framer(context: OpContext) -> None:
+@CONVERTERS.register("CUSTOM:SignalFramer", dtypes=("int16",))
+def convert_signal_framer(
+    context: OpContext,
+    data: _Samples,
+    *,
+    frame_size: _SampleCount,
+    frame_step: _SampleCount,
+    prefill: Annotated[int, Range(0, 1)],
+) -> None:
     """Convert SignalFramer: split a stream of samples into overlapping frames.
 
-    With the option ``prefill`` the stream is preceded by zeros. Without it the first frames are incomplete; the second
-    output is true from the first call on that returns complete frames only.
+    With ``prefill`` the stream is preceded by zeros. Without it the first frames are incomplete; the second output is true
+    from the first call on that returns complete frames only.
     """
-    data, size = context.value(0), read_integer_option(context, "frame_size", 1, _MOST)
-    step, prefill = read_integer_option(context, "frame_step", 1, _MOST), read_integer_option(context, "prefill", 0, 1)
-    shape = context.type(data).shape
-    length = _row_count_and_row_length(context, data)[1]
+    size, step, length = frame_size, frame_step, data.shape[-1]
     if length % step or size < step:
         context.broken(
             f"got frame_size {size} and frame_step {step}, expected a step of at most the size that divides "
@@ -210,67 +219,69 @@ def convert_signal_framer(context: OpContext) -> None:
     joined = _prepend_past_elements(context, data, size - step if prefill else missing_steps * step)
     indices = (np.arange(count)[:, None] * step + np.arange(size)).astype(np.int32)
     frames = context.emit("gather", (joined, context.new_constant("frames", indices)), {"axis": 1})
-    context.result_reshape(frames, (*shape[:-1], count, size))
+    context.result_reshape(frames, (*data.shape[:-1], count, size))
     if prefill:
         context.builder.define_constant(context.output_tensor(1).name, np.array(True))
         return
     steps = _define_named_state(context, "steps", TensorType((), "int32"))
     missing, new_steps = (context.new_constant("steps", np.array(n, np.int32)) for n in (missing_steps, count))
     context.result("greater_equal", (steps, missing), {"rounding": Rounding.NONE}, 1)
-    next_steps = context.emit("add", (steps, new_steps), {})
-    context.builder.updates[steps] = context.emit("minimum", (next_steps, missing), {})
+    next_steps = context.emit("add", (steps, new_steps))
+    context.builder.updates[steps] = context.emit("minimum", (next_steps, missing))
 
 
-def convert_signal_stacker(context: OpContext) -> None:
+@CONVERTERS.register("CUSTOM:SignalStacker", dtypes=("int16",))
+def convert_signal_stacker(
+    context: OpContext,
+    data: _Row,
+    *,
+    num_channels: _SampleCount,
+    stacker_left_context: Annotated[int, Range(0, 1 << 10)],
+    stacker_right_context: Annotated[int, Range(0, 1 << 10)],
+    stacker_step: Annotated[int, Range(1, 1 << 10)],
+) -> None:
     """Convert SignalStacker: concatenate a frame with its neighbours in time. Before the first frame it is repeated.
 
     The second output is true in the calls whose result is valid: one call in every ``stacker_step``.
     """
-    data = context.value(0)
-    left = read_integer_option(context, "stacker_left_context", 0, 1 << 10)
-    right = read_integer_option(context, "stacker_right_context", 0, 1 << 10)
-    step, channels = (
-        read_integer_option(context, "stacker_step", 1, 1 << 10),
-        read_integer_option(context, "num_channels", 1, _MOST),
-    )
-    if context.shape_of_rank(data, 1) != (channels,) or step > left + right + 1:
-        got = f"num_channels {channels} and stacker_step {step} for data of shape {context.type(data).shape}"
+    left, right, step, channels = stacker_left_context, stacker_right_context, stacker_step, num_channels
+    if data.shape != (channels,) or step > left + right + 1:
+        got = f"num_channels {channels} and stacker_step {step} for data of shape {data.shape}"
         context.broken(f"got {got}, expected the data's channels and a step of at most {left + right + 1}")
     row = context.reshape(data, (1, channels))
     joined = row
     if left + right:
-        past = _define_named_state(context, "past", TensorType((left + right, channels), context.type(data).dtype))
+        past = _define_named_state(context, "past", TensorType((left + right, channels), data.dtype))
         has_begun = _define_named_state(context, "begun", TensorType((), "bool"))
         repeated = context.emit("broadcast_to", (row,), {"shape": (left + right, channels)})
-        past_or_repeated = context.emit("where", (has_begun, past, repeated), {})
+        past_or_repeated = context.emit("where", (has_begun, past, repeated))
         joined = context.emit("concat", (past_or_repeated, row), {"axis": 0})
         end: Mapping[str, Attr] = {"begin": (1, 0), "end": (left + right + 1, channels), "strides": (1, 1)}
         context.builder.updates[past] = context.emit("slice", (joined,), end)
         true = context.new_constant("true", np.array(True))
-        context.builder.updates[has_begun] = context.emit("logical_or", (has_begun, true), {})
+        context.builder.updates[has_begun] = context.emit("logical_or", (has_begun, true))
     context.result_reshape(joined, ((left + right + 1) * channels,))
     phase = _define_named_state(context, "turn", TensorType((), "int32"))
     whole, one, last = (context.new_constant("turn", np.array(n, np.int32)) for n in (right, 1, right + step))
     context.result("equal", (phase, whole), {"rounding": Rounding.NONE}, 1)
-    next_phase = context.emit("add", (phase, one), {})
+    next_phase = context.emit("add", (phase, one))
     wraps = context.emit("equal", (next_phase, last), {"rounding": Rounding.NONE})
-    context.builder.updates[phase] = context.emit("where", (wraps, whole, next_phase), {})
+    context.builder.updates[phase] = context.emit("where", (wraps, whole, next_phase))
 
 
-def convert_signal_overlap_add(context: OpContext) -> None:
+@CONVERTERS.register("CUSTOM:SignalOverlapAdd", dtypes=("int16", "float32"))
+def convert_signal_overlap_add(
+    context: OpContext, data: Annotated[Value, Rank(2, None, has_elements=True)], *, frame_step: _SampleCount
+) -> None:
     """Convert SignalOverlapAdd: join overlapping frames to a signal by adding them. int16 sums saturate."""
-    data, step = context.value(0), read_integer_option(context, "frame_step", 1, _MOST)
-    shape, dtype = context.type(data).shape, context.type(data).dtype
-    if len(shape) < 2 or 0 in shape or step > shape[-1]:
-        context.broken(
-            f"got frames of shape {shape} and frame_step {step}, expected at least two axes and a step of at "
-            "most the last"
-        )
+    shape, step = data.shape, frame_step
+    if step > shape[-1]:
+        context.broken(f"got frames of shape {shape} and frame_step {step}, expected a step of at most the last extent")
     frames, size = shape[-2:]
-    rows = context.type(data).size // (frames * size)
+    rows = data.size // (frames * size)
     flat = context.reshape(data, (rows, frames, size))
-    buffer = _define_named_state(context, "buffer", TensorType((rows, size), dtype))
-    body = _make_overlap_add_body(context, (rows, frames, size), dtype, step)
+    buffer = _define_named_state(context, "buffer", TensorType((rows, size), data.dtype))
+    body = _make_overlap_add_body(context, (rows, frames, size), data.dtype, step)
     attrs: Mapping[str, Attr] = {"body": body, "count": frames, "carried": 1, "guarded": False}
     names = [context.builder.file.reserve_name(f"{context.output_tensor().name}_{stem}") for stem in ("rest", "made")]
     context.write_node_with_outputs("loop", (buffer, flat), attrs, names, (None, None))
@@ -309,14 +320,6 @@ def _make_overlap_add_body(context: OpContext, frames_shape: Sequence[int], dtyp
     return body.graph("overlap_add", {"rest": rest, "done": done})
 
 
-FRAME_CONVERTERS: Mapping[str, Converter] = {
-    "CUSTOM:SignalDelay": Converter(convert_signal_delay, ("int16",)),
-    "CUSTOM:SignalFramer": Converter(convert_signal_framer, ("int16",)),
-    "CUSTOM:SignalOverlapAdd": Converter(convert_signal_overlap_add, ("int16", "float32")),
-    "CUSTOM:SignalStacker": Converter(convert_signal_stacker, ("int16",)),
-}
-
-
 # ---- Converters of RFFT2D, and of REAL, IMAG and COMPLEX_ABS, which read its complex result.
 #
 # The graph contains a complex tensor as a float value with an additional last axis of real and imaginary parts. Only these
@@ -327,17 +330,17 @@ _MOST_ROWS = 1 << 10
 complex numbers."""
 
 
-def convert_rfft2d(context: OpContext) -> None:
+@CONVERTERS.register("RFFT2D", dtypes=("complex64",))
+def convert_rfft2d(context: OpContext, data: Real, fft_length: Ints) -> None:
     """Convert RFFT2D of real images, cropped or zero-padded to the constant ``fft_length``.
 
     The last axis of the result contains only the non-negative frequencies."""
-    data, lengths = context.operand(0, "float32"), context.integers(1)
-    shape = context.type(data).shape
-    if len(lengths) != 2 or len(shape) < 2 or 0 in shape:
+    shape = data.shape
+    if len(fft_length) != 2 or len(shape) < 2 or 0 in shape:
         context.broken(
-            f"got data of shape {shape} and fft_length {lengths}, expected at least two axes and two lengths"
+            f"got data of shape {shape} and fft_length {fft_length}, expected at least two axes and two lengths"
         )
-    rows, columns = lengths
+    rows, columns = fft_length
     if columns < 4 or columns & columns - 1 or not 1 <= rows <= _MOST_ROWS:
         context.refuse(
             f"fft_length: got {rows} x {columns}",
@@ -359,67 +362,58 @@ def convert_rfft2d(context: OpContext) -> None:
     context.builder.complex_values[context.output_tensor().name] = spectrum
 
 
-def _crop_or_pad_image(context: OpContext, data_name: str, row_count: int, column_count: int) -> str:
-    """Crop or zero-pad the last two axes of the value ``data_name`` to ``row_count`` and ``column_count``; return the
-    result."""
-    shape = context.type(data_name).shape
+def _crop_or_pad_image(context: OpContext, data: Value, row_count: int, column_count: int) -> Value:
+    """Crop or zero-pad the last two axes of ``data`` to ``row_count`` and ``column_count``; return the result."""
+    shape = data.shape
     *lead, height, width = shape
     cropped_shape = (*lead, min(height, row_count), min(width, column_count))
     if cropped_shape != shape:
         crop: Mapping[str, Attr] = {"begin": (0,) * len(shape), "end": cropped_shape, "strides": (1,) * len(shape)}
-        data_name = context.emit("slice", (data_name,), crop)
+        data = context.emit("slice", (data,), crop)
     if cropped_shape[-2:] != (row_count, column_count):
         padding = ((0, 0),) * len(lead) + ((0, row_count - cropped_shape[-2]), (0, column_count - cropped_shape[-1]))
-        data_name = context.emit("pad", (data_name,), {"padding": padding, "value": 0.0})
-    return data_name
+        data = context.emit("pad", (data,), {"padding": padding, "value": 0.0})
+    return data
 
 
-def _find_complex_operand(context: OpContext) -> str:
-    """Return the float value that contains the real and imaginary parts of the complex operand, along its last axis."""
-    name = context.input_tensor(0).name
-    if name not in context.builder.complex_values:
+def _read_complex(context: OpContext, input_position: int) -> Value:
+    """Return the float value that contains the real and imaginary parts of a complex operand, along its last axis."""
+    source = context.input_tensor(input_position)
+    if source.name not in context.builder.complex_values:
         context.refuse(
-            f"input {name!r}: got {context.input_tensor(0).type.dtype}, expected an output of RFFT2D",
+            f"input {source.name!r}: got {source.type.dtype}, expected an output of RFFT2D",
             "apply it to RFFT2D's output",
         )
-    return context.builder.complex_values[name]
+    return context.look_up(context.builder.complex_values[source.name])
 
 
-def make_complex_part_converter(part_index: int) -> Converter:
-    """Return the converter of REAL (0) or IMAG (1)."""
-
-    def convert_complex_part(context: OpContext) -> None:
-        value = _find_complex_operand(context)
-        shape = context.type(value).shape
-        begin = (0,) * (len(shape) - 1)
-        cut: Mapping[str, Attr] = {
-            "begin": (*begin, part_index),
-            "end": (*shape[:-1], part_index + 1),
-            "strides": (1,) * len(shape),
-        }
-        context.result_reshape(context.emit("slice", (value,), cut), shape[:-1])
-
-    return Converter(convert_complex_part, FLOAT)
+_Complex = Annotated[Value, ReadWith(_read_complex)]
 
 
-def convert_complex_abs(context: OpContext) -> None:
+def _make_complex_part_converter(part_index: int) -> Callable[..., None]:
+    """Make a converter of REAL (0) or IMAG (1)."""
+
+    def convert_complex_part(context: OpContext, value: _Complex) -> None:
+        part = _slice_last_axis(context, value, part_index, part_index + 1)
+        context.result_reshape(part, value.shape[:-1])
+
+    return convert_complex_part
+
+
+for _code, _part_index in (("REAL", 0), ("IMAG", 1)):
+    CONVERTERS.register(_code, dtypes=FLOAT)(_make_complex_part_converter(_part_index))
+
+
+@CONVERTERS.register("COMPLEX_ABS", dtypes=FLOAT)
+def convert_complex_abs(context: OpContext, value: _Complex) -> None:
     """Convert COMPLEX_ABS: the square root of the sum of the squares of real and imaginary part."""
-    value = _find_complex_operand(context)
-    squares = context.emit("mul", (value, value), {})
+    squares = context.emit("mul", (value, value))
     axes: Mapping[str, Attr] = {
-        "axes": (len(context.type(value).shape) - 1,),
+        "axes": (value.rank - 1,),
         "keepdims": False,
         "rounding": Rounding.NONE,
     }
-    context.result("sqrt", (context.emit("sum", (squares,), axes),), {})
-
-
-SPECTRUM_CONVERTERS: Mapping[str, Converter] = {
-    "COMPLEX_ABS": Converter(convert_complex_abs, FLOAT),
-    "IMAG": make_complex_part_converter(1),
-    "REAL": make_complex_part_converter(0),
-    "RFFT2D": Converter(convert_rfft2d, ("complex64",)),
-}
+    context.result("sqrt", (context.emit("sum", (squares,), axes),))
 
 
 # ---- Converter of TFLite Micro's CIRCULAR_BUFFER, which returns the last rows of a stream.
@@ -430,30 +424,34 @@ SPECTRUM_CONVERTERS: Mapping[str, Converter] = {
 # run, outputs contain the real number 0. Source: TFLite Micro ``circular_buffer.cc``.
 
 
-def convert_circular_buffer(context: OpContext) -> None:
+@CONVERTERS.register("CUSTOM:CIRCULAR_BUFFER", dtypes=("int8", "int16", "float32"))
+def convert_circular_buffer(
+    context: OpContext,
+    data: Annotated[Moved, Rank(4, 4, has_elements=True)],
+    *,
+    cycles_max: _SampleCount | None = None,
+) -> None:
     """Convert CIRCULAR_BUFFER: append a row (N, 1, W, C) to a buffer (N, rows, W, C), and drop the oldest row.
 
     TFLite Micro supports int8 only."""
-    data, target = context.unchanged_operand(0), context.output_tensor()
-    check_same_quantisation(context, [0])
-    shape, buffer_shape = context.shape_of_rank(data, 4), target.type.shape
+    target = context.output_tensor()
+    shape, buffer_shape = data.shape, target.type.shape
     if len(buffer_shape) != 4 or shape[1] != 1 or (shape[0], *shape[2:]) != (buffer_shape[0], *buffer_shape[2:]):
         context.broken(
             f"got data of shape {shape} for a buffer of shape {buffer_shape}, expected (N, 1, W, C) and (N, rows, W, C)"
         )
-    if "cycles_max" not in context.operator.custom:
+    if cycles_max is None:
         context.refuse(
             "the buffer has no option cycles_max",
             "set the option cycles_max to the number of calls between two runs of the operators after the buffer",
         )
-    period = read_integer_option(context, "cycles_max", 1, _MOST)
     name = context.builder.file.reserve_name(f"{target.name}_rows")
     state = context.builder.define_state(name, target.type, None, context.where)
     rest: Mapping[str, Attr] = {"begin": (0, 1, 0, 0), "end": buffer_shape, "strides": (1,) * 4}
     parts = [context.emit("slice", (state,), rest), data] if buffer_shape[1] > 1 else [data]
     context.builder.updates[state] = context.result("concat", parts, {"axis": 1})
-    if period > 1:
-        _emit_call_counter(context, period)
+    if cycles_max > 1:
+        _emit_call_counter(context, cycles_max)
 
 
 def _emit_call_counter(context: OpContext, calls_per_run: int) -> None:
@@ -462,10 +460,10 @@ def _emit_call_counter(context: OpContext, calls_per_run: int) -> None:
     count = builder.file.reserve_name(f"{context.loc.name}_calls")
     builder.define_state(count, TensorType((), "int32"), np.array(0, np.int32), context.where)
     one, last, none = (context.new_constant("calls", np.array(n, np.int32)) for n in (1, calls_per_run, 0))
-    next_count = context.emit("add", (count, one), {})
+    next_count = context.emit("add", (count, one))
     is_complete = context.emit("equal", (next_count, last), {"rounding": Rounding.NONE})
-    builder.updates[count] = context.emit("where", (is_complete, none, next_count), {})
-    builder.gates.append((len(builder.nodes), is_complete))
+    builder.updates[count] = context.emit("where", (is_complete, none, next_count))
+    builder.gates.append((len(builder.nodes), str(is_complete)))
 
 
 def make_gated_nodes_conditional(graph: Graph, gates: Sequence[tuple[int, str]]) -> Graph:
@@ -532,8 +530,3 @@ def _move_nodes_into_branch(graph: Graph, first_node: int, condition: str) -> Gr
 def _make_state_copy_node(graph: Graph, gated: _GatedValue) -> Node:
     """Return a node that computes a gated value as a copy of its last value."""
     return Node("reshape", (gated.state_name,), (gated.value_name,), {"shape": graph.types[gated.value_name].shape})
-
-
-PERIOD_CONVERTERS: Mapping[str, Converter] = {
-    "CUSTOM:CIRCULAR_BUFFER": Converter(convert_circular_buffer, ("int8", "int16", "float32"))
-}

@@ -9,33 +9,19 @@ from pathlib import PurePath
 from microc.base.immutable import Registry
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.model_limits import MAX_NESTED
-from microc.frontend.tflite import operators_control as tflite_control
-from microc.frontend.tflite import operators_control as tflite_variables
-from microc.frontend.tflite import operators_elementwise as tflite_conversions
-from microc.frontend.tflite import operators_elementwise as tflite_elementwise
-from microc.frontend.tflite import operators_elementwise as tflite_logic
-from microc.frontend.tflite import operators_elementwise as tflite_reductions
-from microc.frontend.tflite import operators_gather as tflite_compressed
-from microc.frontend.tflite import operators_gather as tflite_places
-from microc.frontend.tflite import operators_gather as tflite_segments
-from microc.frontend.tflite import operators_images as tflite_images
-from microc.frontend.tflite import operators_images as tflite_volumes
-from microc.frontend.tflite import operators_layers as tflite_matmul
-from microc.frontend.tflite import operators_layers as tflite_neural
-from microc.frontend.tflite import operators_mediapipe as tflite_detection
-from microc.frontend.tflite import operators_mediapipe as tflite_landmarks
-from microc.frontend.tflite import operators_mediapipe as tflite_mediapipe
-from microc.frontend.tflite import operators_recurrent as tflite_lstm
-from microc.frontend.tflite import operators_recurrent as tflite_recurrent
-from microc.frontend.tflite import operators_recurrent as tflite_rnn
-from microc.frontend.tflite import operators_shape as tflite_known
-from microc.frontend.tflite import operators_shape as tflite_shapes
-from microc.frontend.tflite import operators_shape as tflite_slices
-from microc.frontend.tflite import operators_signal as tflite_frames
-from microc.frontend.tflite import operators_signal as tflite_periods
-from microc.frontend.tflite import operators_signal as tflite_signal
-from microc.frontend.tflite import operators_signal as tflite_spectra
-from microc.frontend.tflite.context import STATE_INSIDE, ControlSubgraph, Converter, OpContext, TfliteGraphBuilder
+from microc.frontend.tflite import (
+    operators_control,
+    operators_elementwise,
+    operators_gather,
+    operators_images,
+    operators_layers,
+    operators_mediapipe,
+    operators_recurrent,
+    operators_shape,
+    operators_signal,
+)
+from microc.frontend.tflite.builder import STATE_INSIDE, ControlSubgraph, TfliteGraphBuilder
+from microc.frontend.tflite.context import Converter, OpContext, merge_tables
 from microc.frontend.tflite.file import Operator, TfliteFile
 from microc.frontend.tflite.operators_signal import make_gated_nodes_conditional
 from microc.graph.ir import Graph, Loc
@@ -45,32 +31,19 @@ from microc.graph.ir import Graph, Loc
 CONVERTERS: Registry[Converter] = Registry(
     "a TFLite operator",
     {
-        **tflite_compressed.COMPRESSED_CONVERTERS,
-        **tflite_control.CONTROL_CONVERTERS,
-        **tflite_conversions.CONVERSIONS_CONVERTERS,
-        **tflite_detection.DETECTION_CONVERTERS,
-        **tflite_elementwise.ELEMENTWISE_CONVERTERS,
-        **tflite_frames.FRAME_CONVERTERS,
-        **tflite_images.IMAGES_CONVERTERS,
-        **tflite_known.CONSTANT_CONVERTERS,
-        **tflite_landmarks.LANDMARKS_CONVERTERS,
-        **tflite_logic.LOGIC_CONVERTERS,
-        **tflite_matmul.MATMUL_CONVERTERS,
-        **tflite_mediapipe.MEDIAPIPE_CONVERTERS,
-        **tflite_neural.NEURAL_CONVERTERS,
-        **tflite_periods.PERIOD_CONVERTERS,
-        **tflite_places.GATHER_CONVERTERS,
-        **tflite_lstm.BIDIRECTIONAL_LSTM_CONVERTERS,
-        **tflite_recurrent.LSTM_CONVERTERS,
-        **tflite_reductions.REDUCTIONS_CONVERTERS,
-        **tflite_rnn.RNN_CONVERTERS,
-        **tflite_segments.SEGMENT_CONVERTERS,
-        **tflite_shapes.SHAPE_CONVERTERS,
-        **tflite_signal.SIGNAL_CONVERTERS,
-        **tflite_slices.SLICE_CONVERTERS,
-        **tflite_spectra.SPECTRUM_CONVERTERS,
-        **tflite_variables.VARIABLES_CONVERTERS,
-        **tflite_volumes.VOLUMES_CONVERTERS,
+        **merge_tables(
+            operators_control.CONVERTERS,
+            operators_elementwise.CONVERTERS,
+            operators_gather.CONVERTERS,
+            operators_images.CONVERTERS,
+            operators_layers.CONVERTERS,
+            operators_mediapipe.CONVERTERS,
+            operators_shape.CONVERTERS,
+            operators_signal.CONVERTERS,
+        ),
+        **operators_recurrent.BIDIRECTIONAL_LSTM_CONVERTERS,
+        **operators_recurrent.LSTM_CONVERTERS,
+        **operators_recurrent.RNN_CONVERTERS,
     },
 )
 """Converters by TFLite's operator name. A custom operator's name is ``CUSTOM:<code>``. Plugins extend the registry
@@ -190,10 +163,11 @@ def _convert_operators(builder: TfliteGraphBuilder, operators: list[Operator]) -
     reported."""
     refusals: list[str] = []
     for operator in operators:
-        context = OpContext(operator, builder, _operator_location(builder.file, operator))
+        converter = CONVERTERS[operator.code]
+        context = OpContext(operator, builder, _operator_location(builder.file, operator), converter.options_table)
         try:
-            _check_output_dtype(context)
-            CONVERTERS[operator.code].convert(context)
+            _check_output_dtype(context, converter.dtypes)
+            converter.convert(context)
         except UnsupportedError as error:
             refusals.append(_format_refusal_line(builder.file, operator, error.what, error.hint))
             builder.define_declared_outputs(operator.outputs)
@@ -204,15 +178,13 @@ def _convert_operators(builder: TfliteGraphBuilder, operators: list[Operator]) -
     return refusals
 
 
-def _check_output_dtype(context: OpContext) -> None:
-    """Refuse the operator if its converter does not support the dtype of the first output."""
-    dtypes = CONVERTERS[context.operator.code].dtypes
-    if dtypes:
-        dtype = context.output_tensor().type.dtype
-        if dtype not in dtypes:
-            context.refuse(
-                f"output: dtype {dtype} is not supported", f"convert the output to one of {', '.join(dtypes)}"
-            )
+def _check_output_dtype(context: OpContext, dtypes: tuple[str, ...]) -> None:
+    """Refuse the operator unless the first output has one of the dtypes that its converter supports; empty for all."""
+    if dtypes and context.output_dtype() not in dtypes:
+        context.refuse(
+            f"output: dtype {context.output_dtype()} is not supported",
+            f"convert the output to one of {', '.join(dtypes)}",
+        )
 
 
 def _format_refusal_line(file: TfliteFile, operator: Operator, reason: str, help_text: str) -> str:

@@ -67,10 +67,10 @@ BROKEN = {
         w=replace(W, shape=(2, 1, 3, 1), data=np.ones((2, 1, 3, 1), np.int8)), x=replace(X, shape=(1, 4, 4, 5))
     ),
     "bias: got shape": conv(b=constant("b", np.ones(3, np.int32))),
-    "StrideH is 0": conv(StrideH=0),
-    "DilationWFactor is -2": conv(DilationWFactor=-2),
+    "stride_h is 0": conv(StrideH=0),
+    "dilation_w_factor is -2": conv(DilationWFactor=-2),
     "padding is 9": conv(Padding=9),
-    "expected rank 4": conv(x=replace(X, shape=(4, 4, 3))),
+    "expected four axes": conv(x=replace(X, shape=(4, 4, 3))),
     "weights: dtype int32": conv(w=replace(W, dtype="INT32", data=np.ones((2, 1, 1, 3), np.int32))),
     "fused_activation_function: got number 5": conv(FusedActivationFunction=5),
     "got none or another table, expected Conv2DOptions": one("CONV_2D", ("x", "w", "b"), X, W, B, Y),
@@ -99,7 +99,7 @@ BROKEN = {
     "float16": model([Tensor("x", (1,), "FLOAT16")], [], ["x"], ["x"]),
     "string": model([Tensor("x", (1,), "STRING")], [], ["x"], ["x"]),
     "has no quantisation": one("RELU", ("x",), Tensor("x", (1,), "INT8"), Tensor("y", (1,), "INT8")),
-    "Alpha is nan": one("LEAKY_RELU", ("x",), FLOAT_X, FLOAT_Y, options="LeakyReluOptions", Alpha=float("nan")),
+    "alpha is nan": one("LEAKY_RELU", ("x",), FLOAT_X, FLOAT_Y, options="LeakyReluOptions", Alpha=float("nan")),
 }
 
 

@@ -13,9 +13,10 @@ from microc.compiler.options import make_options
 from microc.compiler.pipeline import compile_graph
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.tflite import reader as tflite
-from microc.frontend.tflite.context import ControlSubgraph, OpContext, TfliteGraphBuilder
+from microc.frontend.tflite.builder import ControlSubgraph, TfliteGraphBuilder
+from microc.frontend.tflite.context import OpContext
 from microc.frontend.tflite.file import TfliteFile
-from microc.frontend.tflite.operators_gather import convert_tflm_decode
+from microc.frontend.tflite.operators_gather import CONVERTERS
 from microc.graph.ir import Loc
 from microc.target import target_for
 from tests.frontend.run import library
@@ -87,7 +88,7 @@ def decoded_constant(data: bytes) -> Array:
 
     file = TfliteFile(data, "m.tflite")
     builder = TfliteGraphBuilder(file, {}, none)
-    convert_tflm_decode(OpContext(file.operator(0), builder, Loc("m.tflite", 0, "w")))
+    CONVERTERS.by_code["CUSTOM:TFLM_DECODE"].convert(OpContext(file.operator(0), builder, Loc("m.tflite", 0, "w")))
     return builder.consts["w"]
 
 
