@@ -160,7 +160,7 @@ class GraphBuilder:
         for type_ in types:
             names.append(fresh_name(self.types, self.loc.name or op))
             self.types[names[-1]] = type_
-        self._nodes.append(Node(op, tuple(inputs), tuple(names), attrs, self.loc))
+        self._nodes.append(Node(op, tuple(map(str, inputs)), tuple(names), attrs, self.loc))
         return tuple(names)
 
     def set_quant(self, value: str, quant: Quant | None, dtype: str = "") -> str:
@@ -182,7 +182,7 @@ class GraphBuilder:
             names[label] = fresh_name({*self.types, *names.values()}, label)
             self.types[names[label]] = self.types[value]
             attrs: Mapping[str, Attr] = {"shape": self.shape(value)}
-            self._nodes.append(Node("reshape", (value,), (names[label],), attrs, Loc(self.loc.file, -1, label)))
+            self._nodes.append(Node("reshape", (str(value),), (names[label],), attrs, Loc(self.loc.file, -1, label)))
         inputs = tuple(self._inputs)
         state, updates = self._state, self._updates
         finished = Graph(name, inputs, tuple(names.values()), (), self.types, self.consts, state, updates)

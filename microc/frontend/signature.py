@@ -21,11 +21,15 @@ The type of a parameter says what the converter receives, and what is checked be
 ``Ints``, ``Floats`` the elements of a constant operand, or of an attribute that is a list
 ``int``, ``float``   the only element of a constant operand, or an attribute
 ``bool``, ``str``    an attribute
+``Argument``         an operand or attribute as the format has it, for those that may be of several types
 ``Literal[...]``     an attribute that is one of these texts or integers
 ===================  =========================================================================================
 
 ``Annotated`` adds the markers below, such as :class:`Rank`. Signatures are inspected at the first call of a converter, so
-that importing a reader stays fast."""
+that importing a reader stays fast.
+
+In formats whose calls have named arguments (PyTorch), operands are found by the names of the parameters instead of by their
+order."""
 
 from __future__ import annotations
 
@@ -44,6 +48,7 @@ from microc.graph.ir import Quant, TensorType
 Ints = tuple[int, ...]
 Floats = tuple[float, ...]
 Strings = tuple[str, ...]
+Argument = Any
 
 
 class Value(str):
@@ -223,7 +228,8 @@ class AttributeReader(Protocol):
 class OperatorReader(Protocol):
     """Interface of one operator of a model file, of which a signature reads operands and attributes.
 
-    Methods with a body are for formats that do not need them: TFLite has no operator sets, for example."""
+    Inputs are found by their index, or by name. Methods with a body are for formats that do not need them: TFLite has no
+    operator sets, for example."""
 
     @property
     def attributes(self) -> AttributeReader: ...
@@ -256,6 +262,7 @@ _READ_OPERAND: dict[Any, str] = {
     Floats: "reals",
     int: "constant_integer",
     float: "constant_number",
+    Any: "argument",
 }
 """Method of an :class:`OperatorReader` that reads an operand, by the type of the parameter."""
 
@@ -268,6 +275,7 @@ _READ_ATTRIBUTE: dict[Any, str] = {
     Ints: "integers",
     Floats: "reals",
     Strings: "texts",
+    Any: "argument",
 }
 """Method of an :class:`AttributeReader` that reads an attribute, by the type of the parameter."""
 
@@ -328,12 +336,13 @@ class AttributeParameter:
 class OperandParameter:
     """An operand of an operator: input ``index``, or all inputs from there on if ``is_variadic``.
 
-    ``method``: method of :class:`OperatorReader` that reads it. ``read_with``: function that reads it instead.
-    ``default``: value if the input is absent; REQUIRED if it must not be. ``attribute``: the attribute that it was before
-    version ``first_opset`` of the operator set."""
+    ``key``: what the context finds it by, its index or its name. ``method``: method of :class:`OperatorReader` that reads
+    it. ``read_with``: function that reads it instead. ``default``: value if the input is absent; REQUIRED if it must not
+    be. ``attribute``: the attribute that it was before version ``first_opset`` of the operator set."""
 
     name: str
     index: int
+    key: int | str
     method: str
     read_with: ReadWith | None
     default: Any
@@ -346,18 +355,16 @@ class OperandParameter:
         """Return the operand; raise an error unless it is valid."""
         if self.attribute is not None and context.opset < self.first_opset:
             return self.attribute.read(context)
-        return self.read_input(context, self.index)
+        return self.read_input(context, self.key)
 
-    def read_input(self, context: OperatorReader, input_index: int) -> Any:
-        """Return input ``input_index`` as this operand; raise an error unless it is valid."""
-        if self.default is not REQUIRED and not context.has_input(input_index):
+    def read_input(self, context: OperatorReader, input_key: Any) -> Any:
+        """Return the input with the index or name ``input_key`` as this operand; raise an error unless it is valid."""
+        if self.default is not REQUIRED and not context.has_input(input_key):
             return self.default
         read_with = self.read_with
-        value = (
-            getattr(context, self.method)(input_index) if read_with is None else read_with.read(context, input_index)
-        )
+        value = getattr(context, self.method)(input_key) if read_with is None else read_with.read(context, input_key)
         if self.rank is not None and not self.rank.allows(value.shape):
-            context.broken(f"input {input_index} has shape {value.shape}, expected {self.rank}")
+            context.broken(f"input {input_key} has shape {value.shape}, expected {self.rank}")
         return value
 
 
@@ -388,10 +395,14 @@ class AttributeGroup:
 
 @frozen
 class Signature:
-    """The operands and attributes of an operator, as its converter declares them."""
+    """The operands and attributes of an operator, as its converter declares them.
+
+    ``by_name``: operands are found by name, in a call that the format's own library has compared with the operator's
+    schema."""
 
     positional: tuple[OperandParameter | OperandGroup, ...]
     keywords: tuple[AttributeParameter | AttributeGroup, ...]
+    by_name: bool = False
 
     @property
     def operands(self) -> tuple[OperandParameter, ...]:
@@ -438,7 +449,7 @@ class Signature:
                 positional += [parameter.read_input(context, k) for k in range(parameter.index, context.input_count())]
             else:
                 positional.append(parameter.read(context))
-        if not self.is_variadic:
+        if not self.by_name and not self.is_variadic:
             count = len(self.operands)
             if any(map(context.has_input, range(count, context.input_count()))):
                 context.broken(f"got {context.input_count()} inputs, expected at most {count}")
@@ -448,10 +459,13 @@ class Signature:
 # ---- Inspecting a converter.
 
 
-def inspect_signature(converter: Callable[..., None], float_attributes: Mapping[str, float]) -> Signature:
+def inspect_signature(
+    converter: Callable[..., Any], float_attributes: Mapping[str, float], by_name: bool = False
+) -> Signature:
     """Return the signature of a converter. Its first parameter, the context, is no part of the signature.
 
-    ``float_attributes``: names and defaults of the attributes that its parameter with two stars takes."""
+    ``float_attributes``: names and defaults of the attributes that its parameter with two stars takes. ``by_name``: see
+    :class:`Signature`."""
     hints = get_type_hints(converter, include_extras=True)
     positional: list[OperandParameter | OperandGroup] = []
     input_count = 0
@@ -467,39 +481,42 @@ def inspect_signature(converter: Callable[..., None], float_attributes: Mapping[
             input_count += len(fields(hint))
         else:
             is_variadic = parameter.kind is parameter.VAR_POSITIONAL
-            positional.append(_make_operand(parameter.name, input_count, hint, parameter.default, is_variadic))
+            key = parameter.name if by_name else input_count
+            positional.append(_make_operand(parameter.name, input_count, key, hint, parameter.default, is_variadic))
             input_count += 1
-    return Signature(tuple(positional), tuple(keywords))
+    return Signature(tuple(positional), tuple(keywords), by_name)
 
 
 class BoundConverter:
     """A converter together with its signature: a function of the context alone, which reads the converter's arguments
-    and calls it.
+    and returns what the converter returns.
 
-    ``output_count``: number of outputs that the converter writes; the model may have no further ones. None: the
-    converter checks this itself."""
+    The context is an :class:`OperatorReader`. ``output_count``: number of outputs that the converter writes; the model
+    may have no further ones. None: the converter checks this itself. ``by_name``: see :class:`Signature`."""
 
     def __init__(
         self,
-        converter: Callable[..., None],
+        converter: Callable[..., Any],
         output_count: int | None = None,
         float_attributes: Mapping[str, float] = MappingProxyType({}),
+        by_name: bool = False,
     ) -> None:
         self.converter, self.output_count, self.float_attributes = converter, output_count, float_attributes
+        self.by_name = by_name
         self._signature: Signature | None = None
 
     @property
     def signature(self) -> Signature:
         """The converter's signature."""
         if self._signature is None:
-            self._signature = inspect_signature(self.converter, self.float_attributes)
+            self._signature = inspect_signature(self.converter, self.float_attributes, self.by_name)
         return self._signature
 
-    def __call__(self, context: OperatorReader) -> None:
+    def __call__(self, context: Any) -> Any:
         if self.output_count is not None:
             context.refuse_extra_outputs(self.output_count)
         positional, keywords = self.signature.read(context)
-        self.converter(context, *positional, **keywords)
+        return self.converter(context, *positional, **keywords)
 
 
 def _split_hint(hint: Any) -> tuple[Any, list[Any], bool]:
@@ -522,7 +539,9 @@ def _find_marker(markers: Sequence[Any], marker_type: type) -> Any:
     return next((marker for marker in markers if isinstance(marker, marker_type)), None)
 
 
-def _make_operand(name: str, index: int, hint: Any, default: Any, is_variadic: bool) -> OperandParameter:
+def _make_operand(
+    name: str, index: int, key: int | str, hint: Any, default: Any, is_variadic: bool
+) -> OperandParameter:
     """Return the operand that a positional parameter declares."""
     type_, markers, is_optional = _split_hint(hint)
     method = "operand" if _find_marker(markers, SameDtypeMarker) else _READ_OPERAND[type_]
@@ -533,6 +552,7 @@ def _make_operand(name: str, index: int, hint: Any, default: Any, is_variadic: b
     return OperandParameter(
         name,
         index,
+        key,
         method,
         _find_marker(markers, ReadWith),
         default,
@@ -552,7 +572,7 @@ def _make_grouped_operands(group: Any, first_index: int) -> tuple[OperandParamet
     """Return the operands that the fields of a class declare, which are the inputs from ``first_index`` on."""
     hints = get_type_hints(group, include_extras=True)
     return tuple(
-        _make_operand(field.name, first_index + k, hints[field.name], REQUIRED, is_variadic=False)
+        _make_operand(field.name, first_index + k, first_index + k, hints[field.name], REQUIRED, is_variadic=False)
         for k, field in enumerate(fields(group))
     )
 

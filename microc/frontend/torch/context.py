@@ -1,17 +1,22 @@
-"""Context of the converter of an ATen operator: arguments of the call, and functions that append nodes to the graph."""
+"""Context of the converter of an ATen operator: arguments of the call, functions that append nodes to the graph, and tables
+of converters.
+
+A converter's parameters are the operator's arguments, with the names and defaults of ATen's schema
+(:mod:`microc.frontend.signature`). ``x`` is the argument that ATen calls ``self`` or ``input``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
 from microc.base import dtypes
 from microc.base.dtypes import Array
+from microc.base.immutable import frozen
 from microc.errors import UnsupportedError
 from microc.frontend.graph_builder import GraphBuilder
+from microc.frontend.signature import BoundConverter, Floats, Ints, Value
 from microc.graph.ir import Attr
 from microc.ops import registry
 
@@ -30,35 +35,68 @@ _DTYPE_PRESERVING = (
 )
 """microc's operators that move elements or change their dtype. They are emitted for float16 and bfloat16 as they are;
 arithmetic operators are computed in float32."""
+_FIRST_ARGUMENT = ("self", "input")
+"""ATen's names of the argument that converters call ``x``."""
 
 
-def expand_to_axes(number_or_sequence: Any, axis_count: int) -> tuple[int, ...]:
-    """Return an argument such as a kernel size as a tuple with one number for each of ``axis_count`` axes.
-
-    ``number_or_sequence``: a number, or a sequence of one number (both for all axes), or a sequence of ``axis_count``
-    numbers."""
-    values = (
-        [int(n) for n in number_or_sequence]
-        if isinstance(number_or_sequence, Sequence) and not isinstance(number_or_sequence, str)
-        else [int(number_or_sequence)]
-    )
-    return tuple(values * axis_count if len(values) == 1 else values)
+def expand_to_axes(values: Ints, axis_count: int) -> Ints:
+    """Return an argument such as a kernel size with one number for each of ``axis_count`` axes. A single number stands
+    for all axes."""
+    return values * axis_count if len(values) == 1 else values
 
 
-@dataclass(frozen=True)
+@frozen
+class Attributes:
+    """Arguments of a call that are no tensors, read by name. An argument that is None is absent."""
+
+    arguments: Mapping[str, Any]
+
+    def __contains__(self, name: str) -> bool:
+        return self.arguments.get(name) is not None
+
+    def argument(self, attribute_name: str) -> Any:
+        """Return an argument as PyTorch has it."""
+        return self.arguments[attribute_name]
+
+    def flag(self, attribute_name: str) -> bool:
+        """Return a bool."""
+        return bool(self.arguments[attribute_name])
+
+    def integer(self, attribute_name: str) -> int:
+        """Return an integer."""
+        return int(self.arguments[attribute_name])
+
+    def integers(self, attribute_name: str) -> Ints:
+        """Return a list of integers; a single integer as a list of one."""
+        values = self.arguments[attribute_name]
+        return tuple(int(n) for n in (values if isinstance(values, Sequence) else (values,)))
+
+    def real(self, attribute_name: str) -> float:
+        """Return a number as a float."""
+        return float(self.arguments[attribute_name])
+
+    def reals(self, attribute_name: str) -> Floats:
+        """Return a list of numbers as floats."""
+        return tuple(float(number) for number in self.arguments[attribute_name])
+
+    def text(self, attribute_name: str) -> str:
+        """Return a text."""
+        return str(self.arguments[attribute_name])
+
+
+@frozen
 class OpContext:
     """Context of the converter of one call of an ATen operator.
 
     ``builder`` is the builder of the graph, ``node`` the call's node in the PyTorch program, ``operator_name`` the
-    operator's name without namespace and overload. Arguments are found by the names in the operator's schema. An
-    argument that is a value of the graph is a string; a tensor that is known at compile time is a torch.Tensor.
-    ``to_numpy_array`` converts such a tensor to numpy."""
+    operator's name without namespace and overload. ``arguments`` are the arguments of the call, by their names in the
+    operator's schema. An argument that is a value of the graph is a string; a tensor that is known at compile time is a
+    torch.Tensor. ``to_numpy_array`` converts such a tensor to numpy."""
 
     torch: Any
     builder: GraphBuilder
     node: Any
-    args: Sequence[Any]
-    kwargs: Mapping[str, Any]
+    arguments: Mapping[str, Any]
     to_numpy_array: Callable[[Any], Array]
     operator_name: str
 
@@ -66,59 +104,62 @@ class OpContext:
         """Raise UnsupportedError with the operator's name and location: microc does not support ``what``."""
         raise UnsupportedError(f"{self.operator_name}: {what}", where=self.builder.where, hint=hint)
 
-    def argument(self, argument_name: str, default: Any = None) -> Any:
-        """Return the argument ``argument_name`` of the call, or its default value in the operator's schema.
+    def broken(self, what: str) -> NoReturn:
+        """Raise UnsupportedError for an argument: PyTorch has run the program, hence it is valid."""
+        self.refuse(what, "use other arguments")
 
-        ``default`` is returned if the schema has no default value, or no such argument."""
-        for position, declared in enumerate(self.node.target._schema.arguments):
-            if declared.name == argument_name:
-                if position < len(self.args):
-                    return self.args[position]
-                if argument_name in self.kwargs:
-                    return self.kwargs[argument_name]
-                return declared.default_value if declared.has_default_value() else default
-        return default
+    # ---- Arguments of the call.
 
-    def read_constant(self, argument_name: str) -> Array | None:
-        """Return the data of a tensor argument that must be known at compile time; None if the argument is absent."""
-        argument = self.argument(argument_name)
-        if argument is None:
-            return None
-        if isinstance(argument, str):
-            data = self.builder.consts.get(argument)
-            if data is None:
-                self.refuse(
-                    f"{argument_name}: got a computed tensor, expected a constant",
-                    "make it a parameter or a buffer of the module",
-                )
-            return data
-        return self.to_numpy_array(argument)
+    @property
+    def attributes(self) -> Attributes:
+        """Arguments of the call that are no tensors."""
+        return Attributes(self.arguments)
 
-    def convert_to_value(self, argument: Any, dtype: str = "") -> str:
-        """Convert an argument of the call to a value of the graph; return the value's name.
+    def has_input(self, argument_name: str) -> bool:
+        """Test whether the call has the argument ``argument_name``."""
+        return self.argument(argument_name) is not None
 
-        A tensor that is known at compile time, or a number, is added to the graph as a constant of ``dtype``. By
-        default the tensor's dtype is kept, and a number becomes float32. A string is the name of a value already."""
-        if isinstance(argument, str):
-            return argument
-        if isinstance(argument, self.torch.Tensor):
-            data = self.to_numpy_array(argument)
-            return self.builder.new_constant("constant", data.astype(dtypes.to_numpy(dtype)) if dtype else data)
-        return self.builder.new_constant("number", np.array(argument, dtypes.to_numpy(dtype or "float32")))
+    def argument(self, argument_name: str) -> Any:
+        """Return the argument ``argument_name`` of the call; None if it is absent."""
+        names = _FIRST_ARGUMENT if argument_name == "x" else (argument_name,)
+        return next((self.arguments[name] for name in names if self.arguments.get(name) is not None), None)
 
-    def operand(self, argument_name: str) -> str:
-        """Return the tensor argument ``argument_name`` as the name of a value of the graph; refuse the operator if the
-        argument is absent."""
+    def value(self, argument_name: str) -> Value:
+        """Return the tensor argument ``argument_name`` as a value of the graph; refuse the operator if the argument is
+        absent."""
         x = self.argument(argument_name)
         if x is None:
             self.refuse(f"{argument_name} is missing", "export the program again with torch.export.export")
         return self.convert_to_value(x)
 
-    def shape(self, value: str) -> tuple[int, ...]:
-        return self.builder.shape(value)
+    def operand(self, argument_name: str) -> str:
+        """Return the name of :meth:`value`."""
+        return self.value(argument_name)
 
-    def dtype(self, value: str) -> str:
-        return self.builder.type(value).dtype
+    def constant(self, argument_name: str) -> Array:
+        """Return the data of a tensor argument; refuse the operator unless they are known at compile time."""
+        argument = self.argument(argument_name)
+        data = self.builder.consts.get(argument) if isinstance(argument, str) else self.to_numpy_array(argument)
+        if data is None:
+            self.refuse(
+                f"{argument_name}: got a computed tensor, expected a constant",
+                "make it a parameter or a buffer of the module",
+            )
+        return data
+
+    def convert_to_value(self, argument: Any, dtype: str = "") -> Value:
+        """Convert an argument of the call to a value of the graph.
+
+        A tensor that is known at compile time, or a number, is added to the graph as a constant of ``dtype``. By
+        default the tensor's dtype is kept, and a number becomes float32. A string is the name of a value already."""
+        if isinstance(argument, str):
+            return self.look_up(argument)
+        if isinstance(argument, self.torch.Tensor):
+            data = self.to_numpy_array(argument)
+            return self.new_constant("constant", data.astype(dtypes.to_numpy(dtype)) if dtype else data)
+        return self.new_constant("number", np.array(argument, dtypes.to_numpy(dtype or "float32")))
+
+    # ---- The result that PyTorch inferred.
 
     def result_shape(self, output_index: int | None = None) -> tuple[int, ...]:
         """Return the shape that PyTorch inferred for the result, or for result ``output_index`` of several."""
@@ -126,29 +167,73 @@ class OpContext:
         return tuple(int(extent) for extent in (results if output_index is None else results[output_index]).shape)
 
     def result_dtype(self) -> str:
+        """Return the dtype that PyTorch inferred for the result."""
         return str(self.node.meta["val"].dtype).removeprefix("torch.")
 
-    def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> str:
-        """Append a node of microc's operator ``op``; return the name of its result.
+    # ---- Values and nodes of the graph.
+
+    def look_up(self, value_name: str) -> Value:
+        """Return the value of the graph that has the name ``value_name``."""
+        return Value(value_name, self.builder.types[value_name], self.builder.consts.get(value_name))
+
+    def shape(self, value: str) -> tuple[int, ...]:
+        """Return the extents of a value."""
+        return self.builder.shape(value)
+
+    def new_constant(self, stem: str, data: Array) -> Value:
+        """Add a constant; its name is made unique from ``stem``."""
+        return self.look_up(self.builder.new_constant(stem, data))
+
+    def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> Value:
+        """Append a node of microc's operator ``op``; return its result.
 
         Arithmetic on float16 and bfloat16 is computed in float32 and the result rounded, as in PyTorch.
         """
-        half = next((self.dtype(name) for name in inputs if name and self.dtype(name) in dtypes.HALF), "")
+        operands = [self.look_up(name) for name in inputs]
+        half = next((operand.dtype for operand in operands if operand.dtype in dtypes.HALF), "")
         if not half or op in _DTYPE_PRESERVING or registry.get(op).moves:
-            return self.builder.emit(op, inputs, attrs)
-        wide = [self.cast(name, "float32") if name and self.dtype(name) == half else name for name in inputs]
-        result = self.builder.emit(op, wide, attrs)
-        return self.cast(result, half) if self.dtype(result) == "float32" else result
+            return self.look_up(self.builder.emit(op, operands, attrs))
+        wide = [self.cast(operand, "float32") if operand.dtype == half else operand for operand in operands]
+        result = self.look_up(self.builder.emit(op, wide, attrs))
+        return self.cast(result, half) if result.dtype == "float32" else result
 
-    def cast(self, value: str, dtype: str) -> str:
+    def cast(self, value: Value, dtype: str) -> Value:
         """Return ``value`` cast to ``dtype``; the value itself if it has this dtype already."""
-        return value if self.dtype(value) == dtype else self.builder.emit("cast", (value,), {"dtype": dtype})
+        return value if value.dtype == dtype else self.look_up(self.builder.emit("cast", (value,), {"dtype": dtype}))
 
-    def reshape(self, value: str, shape: Sequence[int]) -> str:
+    def reshape(self, value: str, shape: Sequence[int]) -> Value:
         """Return ``value`` reshaped to ``shape``; the value itself if it has this shape already."""
-        return self.builder.reshape(value, shape)
+        return self.look_up(self.builder.reshape(value, shape))
+
+    def transpose(self, x: Value, axes: Sequence[int]) -> Value:
+        """Return ``x`` with its axes in the order ``axes``; ``x`` itself if they are in order already."""
+        return x if list(axes) == sorted(axes) else self.emit("transpose", (x,), {"axes": tuple(axes)})
+
+    def broadcast_to(self, x: Value, shape: tuple[int, ...]) -> Value:
+        """Return ``x`` broadcast to ``shape``; ``x`` itself if it has this shape already."""
+        return x if x.shape == shape else self.emit("broadcast_to", (x,), {"shape": shape})
 
 
 Converter = Callable[[OpContext], Any]
 """Type of a converter: a function that appends the nodes for a call of an ATen operator. It returns the name of the
 result, or a tuple of names if the operator has several results."""
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class ConverterTable:
+    """Converters of one subject, by the name of the ATen operator; each file of operators has one."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Converter] = {}
+
+    def register(self, *operator_names: str) -> Callable[[_Function], _Function]:
+        """Return a decorator that enters a function as the converter of the operators ``operator_names``.
+
+        The function's parameters are the operator's arguments. A parameter that only some overloads have is optional."""
+
+        def enter(function: _Function) -> _Function:
+            converter = BoundConverter(function, by_name=True)
+            self.by_name.update(dict.fromkeys(operator_names, converter))
+            return function
+
+        return enter

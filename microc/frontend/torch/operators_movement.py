@@ -2,308 +2,300 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from microc.base import dtypes
-from microc.frontend.torch.context import Converter, OpContext
+from microc.base.dtypes import Array
+from microc.frontend.signature import Argument, Ints, Value
+from microc.frontend.torch.context import ConverterTable, OpContext
 
-# ---- Converters of views, slices, concatenations, padding, and constants of a shape.
+CONVERTERS = ConverterTable()
+
+# ---- Converters of views, copies, and constants of a shape.
 
 
-def convert_to_reshape(context: OpContext) -> str:
-    return context.reshape(context.operand("self"), context.result_shape())
+@CONVERTERS.register("_unsafe_view", "flatten", "squeeze", "unsqueeze", "view")
+def convert_to_reshape(context: OpContext, x: Value) -> Value:
+    """Convert a view with the same elements in the same order."""
+    return context.reshape(x, context.result_shape())
 
 
-def return_operand_unchanged(context: OpContext) -> str:
+@CONVERTERS.register("alias", "clone", "contiguous", "detach", "dropout", "lift_fresh_copy")
+def return_operand_unchanged(context: OpContext, x: Value) -> Value:
     """Return the operand unchanged, for operators that copy, change strides, or act only in training (dropout)."""
-    return context.operand("self") if context.argument("self") is not None else context.operand("input")
-
-
-def convert_permute_or_transpose(context: OpContext) -> str:
-    x = context.operand("self")
-    rank = len(context.shape(x))
-    if context.operator_name == "permute":
-        axes = [d % rank for d in context.argument("dims")]
-    else:
-        axes = list(range(rank))
-        first, second = (
-            (0, rank - 1)
-            if context.operator_name == "t"
-            else (context.argument("dim0") % rank, context.argument("dim1") % rank)
-        )
-        axes[first], axes[second] = axes[second], axes[first]
-    return x if axes == sorted(axes) else context.emit("transpose", (x,), {"axes": tuple(axes)})
-
-
-def convert_expand(context: OpContext) -> str:
-    x, result_shape = context.operand("self"), context.result_shape()
-    return x if context.shape(x) == result_shape else context.emit("broadcast_to", (x,), {"shape": result_shape})
-
-
-def convert_repeat(context: OpContext) -> str:
-    x, result_shape = context.operand("self"), context.result_shape()
-    x = context.reshape(x, (1,) * (len(result_shape) - len(context.shape(x))) + context.shape(x))
-    for axis, extent in enumerate(result_shape):
-        current = context.shape(x)[axis]
-        if current != extent:
-            x = context.emit("concat", (x,) * (extent // current), {"axis": axis})
     return x
 
 
-def convert_cat(context: OpContext) -> str:
-    parts = [context.convert_to_value(part) for part in context.argument("tensors")]
-    parts = [part for part in parts if 0 not in context.shape(part)]
-    if len(parts) == 1:
-        return parts[0]
-    return context.emit("concat", parts, {"axis": int(context.argument("dim", 0))})
+@CONVERTERS.register("_to_copy")
+def convert_dtype_cast(context: OpContext, x: Value) -> Value:
+    """Convert _to_copy, a cast to the dtype of the result."""
+    return context.cast(x, context.result_dtype())
 
 
-def convert_stack(context: OpContext) -> str:
-    axis, result_shape = int(context.argument("dim", 0)), context.result_shape()
-    axis %= len(result_shape)
+@CONVERTERS.register("permute")
+def convert_permute(context: OpContext, x: Value, *, dims: Ints) -> Value:
+    """Convert permute, a transpose of all axes."""
+    return context.transpose(x, [d % x.rank for d in dims])
+
+
+@CONVERTERS.register("transpose")
+def convert_transpose(context: OpContext, x: Value, *, dim0: int, dim1: int) -> Value:
+    """Convert transpose, which swaps two axes."""
+    axes = list(range(x.rank))
+    first, second = dim0 % x.rank, dim1 % x.rank
+    axes[first], axes[second] = axes[second], axes[first]
+    return context.transpose(x, axes)
+
+
+@CONVERTERS.register("t")
+def convert_matrix_transpose(context: OpContext, x: Value) -> Value:
+    """Convert t, the transpose of a matrix; a vector is returned unchanged."""
+    return context.transpose(x, tuple(reversed(range(x.rank))))
+
+
+@CONVERTERS.register("expand")
+def convert_expand(context: OpContext, x: Value) -> Value:
+    """Convert expand, a broadcast to the shape of the result."""
+    return context.broadcast_to(x, context.result_shape())
+
+
+@CONVERTERS.register("repeat")
+def convert_repeat(context: OpContext, x: Value) -> Value:
+    """Convert repeat to concatenations of the operand with itself along each repeated axis."""
+    result_shape = context.result_shape()
+    x = context.reshape(x, (1,) * (len(result_shape) - x.rank) + x.shape)
+    for axis, extent in enumerate(result_shape):
+        if x.shape[axis] != extent:
+            x = context.emit("concat", (x,) * (extent // x.shape[axis]), {"axis": axis})
+    return x
+
+
+@CONVERTERS.register("full_like")
+def convert_full_like(context: OpContext, fill_value: Argument) -> Value:
+    """Convert full_like to a constant."""
+    dtype = dtypes.to_numpy(context.result_dtype())
+    return context.new_constant("full", np.full(context.result_shape(), fill_value, dtype))
+
+
+@CONVERTERS.register("zeros_like")
+def convert_zeros_like(context: OpContext) -> Value:
+    """Convert zeros_like to a constant."""
+    return convert_full_like(context, 0)
+
+
+@CONVERTERS.register("ones_like")
+def convert_ones_like(context: OpContext) -> Value:
+    """Convert ones_like to a constant."""
+    return convert_full_like(context, 1)
+
+
+# ---- Converters of concatenations, slices and padding.
+
+
+@CONVERTERS.register("cat")
+def convert_cat(context: OpContext, tensors: Argument, *, dim: int = 0) -> Value:
+    """Convert cat: concatenate tensors along an axis. Tensors without elements are left out."""
+    values = [context.convert_to_value(tensor) for tensor in tensors]
+    values = [value for value in values if 0 not in value.shape]
+    return values[0] if len(values) == 1 else context.emit("concat", values, {"axis": dim})
+
+
+@CONVERTERS.register("stack")
+def convert_stack(context: OpContext, tensors: Argument, *, dim: int = 0) -> Value:
+    """Convert stack: concatenate tensors along a new axis."""
+    result_shape = context.result_shape()
+    axis = dim % len(result_shape)
     unsqueezed = (*result_shape[:axis], 1, *result_shape[axis + 1 :])
-    return context.emit(
-        "concat",
-        [context.reshape(context.convert_to_value(part), unsqueezed) for part in context.argument("tensors")],
-        {"axis": axis},
-    )
+    values = [context.reshape(context.convert_to_value(tensor), unsqueezed) for tensor in tensors]
+    return context.emit("concat", values, {"axis": axis})
 
 
-def emit_slice(context: OpContext, x: str, axis: int, begin: int, end: int, step: int = 1) -> str:
+def _emit_slice(context: OpContext, x: Value, axis: int, begin: int, end: int, step: int = 1) -> Value:
     """Emit a slice along one axis: elements begin, begin + step ... below end."""
-    shape = context.shape(x)
-    if (begin, end, step) == (0, shape[axis], 1):
+    if (begin, end, step) == (0, x.shape[axis], 1):
         return x
-    starts, ends, strides = [0] * len(shape), list(shape), [1] * len(shape)
+    starts, ends, strides = [0] * x.rank, list(x.shape), [1] * x.rank
     starts[axis], ends[axis], strides[axis] = begin, end, step
     return context.emit("slice", (x,), {"begin": tuple(starts), "end": tuple(ends), "strides": tuple(strides)})
 
 
-def convert_slice(context: OpContext) -> str:
-    x, axis = context.operand("self"), int(context.argument("dim", 0)) % len(context.shape(context.operand("self")))
-    begin, end, step = slice(context.argument("start"), context.argument("end"), context.argument("step", 1)).indices(
-        context.shape(x)[axis]
-    )
-    return emit_slice(context, x, axis, begin, end, step)
+@CONVERTERS.register("slice")
+def convert_slice(
+    context: OpContext, x: Value, *, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Value:
+    """Convert slice along one axis."""
+    axis = dim % x.rank
+    return _emit_slice(context, x, axis, *slice(start, end, step).indices(x.shape[axis]))
 
 
-def convert_select(context: OpContext) -> str:
-    x, axis = context.operand("self"), int(context.argument("dim")) % len(context.shape(context.operand("self")))
-    index = int(context.argument("index")) % context.shape(x)[axis]
-    return context.reshape(emit_slice(context, x, axis, index, index + 1), context.result_shape())
+@CONVERTERS.register("select")
+def convert_select(context: OpContext, x: Value, *, dim: int, index: int) -> Value:
+    """Convert select: the elements at one index of an axis, without this axis."""
+    axis = dim % x.rank
+    index %= x.shape[axis]
+    return context.reshape(_emit_slice(context, x, axis, index, index + 1), context.result_shape())
 
 
-def convert_split_with_sizes(context: OpContext) -> tuple[str, ...]:
-    x, axis = context.operand("self"), int(context.argument("dim", 0)) % len(context.shape(context.operand("self")))
-    extents = [context.result_shape(k)[axis] for k in range(len(context.node.meta["val"]))]
-    starts = [sum(extents[:k]) for k in range(len(extents))]
+@CONVERTERS.register("split_with_sizes")
+def convert_split_with_sizes(context: OpContext, x: Value, *, split_sizes: Ints, dim: int = 0) -> tuple[Value, ...]:
+    """Convert split_with_sizes: parts of an axis, one behind the other."""
+    starts = [sum(split_sizes[:k]) for k in range(len(split_sizes))]
     return tuple(
-        emit_slice(context, x, axis, start, start + extent) for start, extent in zip(starts, extents, strict=True)
+        _emit_slice(context, x, dim % x.rank, start, start + extent)
+        for start, extent in zip(starts, split_sizes, strict=True)
     )
 
 
-def convert_unbind(context: OpContext) -> tuple[str, ...]:
-    x, axis = context.operand("self"), int(context.argument("dim", 0)) % len(context.shape(context.operand("self")))
+@CONVERTERS.register("unbind")
+def convert_unbind(context: OpContext, x: Value, *, dim: int = 0) -> tuple[Value, ...]:
+    """Convert unbind: the elements at each index of an axis, without this axis."""
+    axis = dim % x.rank
     return tuple(
-        context.reshape(emit_slice(context, x, axis, k, k + 1), context.result_shape(k))
-        for k in range(context.shape(x)[axis])
+        context.reshape(_emit_slice(context, x, axis, k, k + 1), context.result_shape(k)) for k in range(x.shape[axis])
     )
 
 
-def convert_constant_pad(context: OpContext) -> str:
+@CONVERTERS.register("constant_pad_nd")
+def convert_constant_pad(context: OpContext, x: Value, *, pad: Ints, value: float = 0.0) -> Value:
     """Convert constant_pad_nd.
 
-    The argument ``pad`` has two numbers of elements (before, after) for each axis, beginning with the last axis.
-    Negative numbers crop."""
-    x, amounts = context.operand("self"), context.argument("pad")
-    rank = len(context.shape(x))
-    pairs: list[Sequence[int]] = [(0, 0)] * rank
-    for k in range(len(amounts) // 2):
-        pairs[rank - 1 - k] = amounts[2 * k : 2 * k + 2]
+    ``pad`` has two numbers of elements (before, after) for each axis, beginning with the last axis. Negative numbers
+    crop."""
+    pairs = [(0, 0)] * x.rank
+    for k in range(len(pad) // 2):
+        pairs[x.rank - 1 - k] = pad[2 * k], pad[2 * k + 1]
     for axis, (before, after) in enumerate(pairs):
-        x = emit_slice(context, x, axis, max(-before, 0), context.shape(x)[axis] - max(-after, 0))
-    padding = tuple((max(int(b), 0), max(int(e), 0)) for b, e in pairs)
-    if not any(map(any, padding)):
-        return x
-    return context.emit("pad", (x,), {"padding": padding, "value": float(context.argument("value", 0) or 0)})
+        x = _emit_slice(context, x, axis, max(-before, 0), x.shape[axis] - max(-after, 0))
+    padding = tuple((max(before, 0), max(after, 0)) for before, after in pairs)
+    return context.emit("pad", (x,), {"padding": padding, "value": value}) if any(map(any, padding)) else x
 
 
-def convert_dtype_cast(context: OpContext) -> str:
-    return context.cast(context.operand("self"), context.result_dtype())
+# ---- Converters of gathers, scatters and indexing.
 
 
-def convert_full_like(context: OpContext) -> str:
-    """Convert full_like, zeros_like and ones_like to a constant."""
-    number = {"zeros_like": 0, "ones_like": 1}.get(context.operator_name, context.argument("fill_value"))
-    return context.builder.new_constant(
-        "full", np.full(context.result_shape(), number, dtypes.to_numpy(context.result_dtype()))
-    )
+@CONVERTERS.register("embedding")
+def convert_embedding(context: OpContext, weight: Value, indices: Value) -> Value:
+    """Convert embedding, a gather of rows of ``weight``."""
+    return context.emit("gather", (weight, indices), {"axis": 0})
 
 
-MOVEMENT_CONVERTERS: Mapping[str, Converter] = {
-    "_to_copy": convert_dtype_cast,
-    "_unsafe_view": convert_to_reshape,
-    "alias": return_operand_unchanged,
-    "cat": convert_cat,
-    "clone": return_operand_unchanged,
-    "constant_pad_nd": convert_constant_pad,
-    "contiguous": return_operand_unchanged,
-    "detach": return_operand_unchanged,
-    "dropout": return_operand_unchanged,
-    "expand": convert_expand,
-    "flatten": convert_to_reshape,
-    "full_like": convert_full_like,
-    "lift_fresh_copy": return_operand_unchanged,
-    "ones_like": convert_full_like,
-    "permute": convert_permute_or_transpose,
-    "repeat": convert_repeat,
-    "select": convert_select,
-    "slice": convert_slice,
-    "split_with_sizes": convert_split_with_sizes,
-    "squeeze": convert_to_reshape,
-    "stack": convert_stack,
-    "t": convert_permute_or_transpose,
-    "transpose": convert_permute_or_transpose,
-    "unbind": convert_unbind,
-    "unsqueeze": convert_to_reshape,
-    "view": convert_to_reshape,
-    "zeros_like": convert_full_like,
-}
+@CONVERTERS.register("index_select")
+def convert_index_select(context: OpContext, x: Value, index: Value, *, dim: int) -> Value:
+    """Convert index_select, a gather along an axis."""
+    return context.emit("gather", (x, index), {"axis": dim})
 
 
-# ---- Converters of gathers, scatters, indexing and strided views.
+@CONVERTERS.register("gather")
+def convert_gather(context: OpContext, x: Value, index: Value, *, dim: int) -> Value:
+    """Convert gather, whose elements each have an index of their own."""
+    return context.emit("gather_elements", (x, index), {"axis": dim % x.rank})
 
 
-def convert_embedding(context: OpContext) -> str:
-    return context.emit("gather", (context.operand("weight"), context.operand("indices")), {"axis": 0})
+@CONVERTERS.register("scatter")
+def convert_scatter(
+    context: OpContext, x: Value, index: Value, src: Value | None = None, value: Argument = None, *, dim: int
+) -> Value:
+    """Convert scatter, of a tensor or a number."""
+    if src is None:
+        number = context.convert_to_value(value, x.dtype)
+        src = context.emit("broadcast_to", (number,), {"shape": index.shape})
+    return _emit_scatter(context, x, index, src, dim, "")
 
 
-def convert_index_select(context: OpContext) -> str:
-    return context.emit(
-        "gather", (context.operand("self"), context.operand("index")), {"axis": int(context.argument("dim"))}
-    )
+@CONVERTERS.register("scatter_add")
+def convert_scatter_add(context: OpContext, x: Value, index: Value, src: Value, *, dim: int) -> Value:
+    """Convert scatter_add, which adds to the elements at the indices."""
+    return _emit_scatter(context, x, index, src, dim, "add")
 
 
-def convert_gather(context: OpContext) -> str:
-    return context.emit(
-        "gather_elements",
-        (context.operand("self"), context.operand("index")),
-        {"axis": _read_dim_as_nonnegative_axis(context)},
-    )
+def _emit_scatter(context: OpContext, x: Value, index: Value, src: Value, dim: int, reduction: str) -> Value:
+    """Emit a scatter of the elements of ``src`` for which there is an index."""
+    if src.shape != index.shape:
+        attrs = {"begin": (0,) * index.rank, "end": index.shape, "strides": (1,) * index.rank}
+        src = context.emit("slice", (src,), attrs)
+    return context.emit("scatter_elements", (x, index, src), {"axis": dim % x.rank, "reduction": reduction})
 
 
-def convert_scatter(context: OpContext) -> str:
-    """Convert scatter, of a tensor or a number, and scatter_add."""
-    x, indices, source = context.operand("self"), context.operand("index"), context.argument("src")
-    if source is None:
-        number = context.convert_to_value(context.argument("value"), context.dtype(x))
-        source = context.emit("broadcast_to", (number,), {"shape": context.shape(indices)})
-    source = context.convert_to_value(source)
-    if context.shape(source) != context.shape(indices):
-        shape = context.shape(indices)
-        source = context.emit(
-            "slice", (source,), {"begin": (0,) * len(shape), "end": shape, "strides": (1,) * len(shape)}
-        )
-    reduction = "add" if context.operator_name == "scatter_add" else ""
-    return context.emit(
-        "scatter_elements",
-        (x, indices, source),
-        {"axis": _read_dim_as_nonnegative_axis(context), "reduction": reduction},
-    )
-
-
-def _read_dim_as_nonnegative_axis(context: OpContext) -> int:
-    """Return the argument ``dim`` as an axis 0..rank - 1."""
-    rank = len(context.shape(context.operand("self")))
-    return int(context.argument("dim")) % rank
-
-
-def convert_index(context: OpContext) -> str:
+@CONVERTERS.register("index")
+def convert_index(context: OpContext, x: Value, indices: Argument) -> Value:
     """Convert index: select elements by index tensors along some axes, and all elements along the other axes."""
-    x, indices = context.operand("self"), context.argument("indices")
     indexed_axes = [axis for axis, axis_indices in enumerate(indices) if axis_indices is not None]
     if len(indexed_axes) == 1:
-        return context.emit(
-            "gather", (x, context.convert_to_value(indices[indexed_axes[0]])), {"axis": indexed_axes[0]}
-        )
-    rank = len(context.shape(x))
-    front = (*indexed_axes, *(axis for axis in range(rank) if axis not in indexed_axes))
+        (axis,) = indexed_axes
+        return context.emit("gather", (x, context.convert_to_value(indices[axis])), {"axis": axis})
+    front = (*indexed_axes, *(axis for axis in range(x.rank) if axis not in indexed_axes))
+    moved = context.transpose(x, front)
     gathered = context.emit(
-        "gather_nd",
-        (_emit_transpose(context, x, front), _emit_index_vectors(context, [indices[axis] for axis in indexed_axes])),
-        {},
+        "gather_nd", (moved, _emit_index_vectors(context, [indices[axis] for axis in indexed_axes])), {}
     )
-    count = len(context.shape(gathered)) - (rank - len(indexed_axes))
+    count = gathered.rank - (x.rank - len(indexed_axes))
     if indexed_axes != list(range(indexed_axes[0], indexed_axes[0] + len(indexed_axes))):
         return gathered
-    other_axes = range(count, len(context.shape(gathered)))
-    return _emit_transpose(
-        context, gathered, (*other_axes[: indexed_axes[0]], *range(count), *other_axes[indexed_axes[0] :])
-    )
+    other_axes = range(count, gathered.rank)
+    return context.transpose(gathered, (*other_axes[: indexed_axes[0]], *range(count), *other_axes[indexed_axes[0] :]))
 
 
-def convert_index_put(context: OpContext) -> str:
+@CONVERTERS.register("index_put")
+def convert_index_put(
+    context: OpContext, x: Value, indices: Argument, values: Value, *, accumulate: bool = False
+) -> Value:
     """Convert index_put: set the elements selected by index tensors along some axes, or add to them."""
-    x, indices, values = context.operand("self"), context.argument("indices"), context.operand("values")
     indexed_axes = [axis for axis, axis_indices in enumerate(indices) if axis_indices is not None]
-    rank, first = len(context.shape(x)), indexed_axes[0]
+    first = indexed_axes[0]
     mask = context.convert_to_value(indices[first])
-    if len(indexed_axes) == 1 and context.dtype(mask) == "bool" and np.prod(context.shape(values), dtype=int) == 1:
-        return _emit_masked_fill(context, x, mask, values, first)
+    if len(indexed_axes) == 1 and mask.dtype == "bool" and values.size == 1:
+        return _emit_masked_fill(context, x, mask, values, first, accumulate)
     if indexed_axes != list(range(first, first + len(indexed_axes))):
         context.refuse(
             "indices: expected index tensors along consecutive axes only", "transpose these axes side by side first"
         )
     index_vectors = _emit_index_vectors(context, [indices[axis] for axis in indexed_axes])
-    front = (*indexed_axes, *(axis for axis in range(rank) if axis not in indexed_axes))
-    extents, count = context.shape(index_vectors)[:-1], len(context.shape(index_vectors)) - 1
-    values_shape = (*context.shape(x)[:first], *extents, *context.shape(x)[first + len(indexed_axes) :])
-    if context.shape(values) != values_shape:
-        values = context.emit("broadcast_to", (values,), {"shape": values_shape})
+    front = (*indexed_axes, *(axis for axis in range(x.rank) if axis not in indexed_axes))
+    extents, count = index_vectors.shape[:-1], index_vectors.rank - 1
+    values_shape = (*x.shape[:first], *extents, *x.shape[first + len(indexed_axes) :])
+    values = context.broadcast_to(values, values_shape)
     values_axes = (*range(first, first + count), *range(first), *range(first + count, len(values_shape)))
-    reduction = "add" if context.argument("accumulate", False) else ""
-    operands = (_emit_transpose(context, x, front), index_vectors, _emit_transpose(context, values, values_axes))
-    scattered = context.emit("scatter_nd", operands, {"reduction": reduction})
-    return _emit_transpose(context, scattered, tuple(front.index(axis) for axis in range(rank)))
+    operands = (context.transpose(x, front), index_vectors, context.transpose(values, values_axes))
+    scattered = context.emit("scatter_nd", operands, {"reduction": "add" if accumulate else ""})
+    return context.transpose(scattered, tuple(front.index(axis) for axis in range(x.rank)))
 
 
-def _emit_masked_fill(context: OpContext, x: str, mask: str, fill_value: str, first_axis: int) -> str:
+def _emit_masked_fill(
+    context: OpContext, x: Value, mask: Value, fill_value: Value, first_axis: int, accumulate: bool
+) -> Value:
     """Emit index_put with a bool mask: set the elements to one number, or add it, where the mask is true.
 
     ``mask`` covers consecutive axes of ``x``, beginning with ``first_axis``."""
-    after = len(context.shape(x)) - first_axis - len(context.shape(mask))
-    wide = context.reshape(mask, (*(1,) * first_axis, *context.shape(mask), *(1,) * after))
+    after = x.rank - first_axis - mask.rank
+    wide = context.reshape(mask, (*(1,) * first_axis, *mask.shape, *(1,) * after))
     fill_value = context.reshape(fill_value, ())
-    changed = context.emit("add", (x, fill_value)) if context.argument("accumulate", False) else fill_value
+    changed = context.emit("add", (x, fill_value)) if accumulate else fill_value
     return context.emit("where", (wide, changed, x))
 
 
-def _emit_index_vectors(context: OpContext, indices: Sequence[object]) -> str:
+def _emit_index_vectors(context: OpContext, indices: Sequence[Argument]) -> Value:
     """Emit the index vectors for ``gather_nd`` and ``scatter_nd`` from one index tensor for each axis.
 
     The tensors are broadcast to the same shape and concatenated along a new last axis."""
-    names = [context.convert_to_value(axis_indices) for axis_indices in indices]
-    if any(context.dtype(name) == "bool" for name in names):
+    values = [context.convert_to_value(axis_indices) for axis_indices in indices]
+    if any(value.dtype == "bool" for value in values):
         context.refuse("indices: bool tensors are not supported", "use torch.where")
-    shape = np.broadcast_shapes(*(context.shape(name) for name in names))
-    broadcast = [
-        name if context.shape(name) == shape else context.emit("broadcast_to", (name,), {"shape": shape})
-        for name in (context.cast(name, "int64") for name in names)
-    ]
-    return context.emit("concat", [context.reshape(name, (*shape, 1)) for name in broadcast], {"axis": len(shape)})
+    shape = np.broadcast_shapes(*(value.shape for value in values))
+    broadcast = [context.broadcast_to(value, shape) for value in (context.cast(value, "int64") for value in values)]
+    return context.emit("concat", [context.reshape(value, (*shape, 1)) for value in broadcast], {"axis": len(shape)})
 
 
-def _emit_transpose(context: OpContext, x: str, axes: Sequence[int]) -> str:
-    """Emit a transpose of ``x`` to ``axes``; return ``x`` itself if the axes are in order already."""
-    return x if list(axes) == sorted(axes) else context.emit("transpose", (x,), {"axes": tuple(axes)})
+# ---- Converters of strided views and of writes into parts: gathers whose indices are known at compile time.
 
 
-def convert_as_strided(context: OpContext) -> str:
-    """Convert as_strided, which reads the operand's memory with other strides, to a gather.
+@CONVERTERS.register("as_strided")
+def convert_as_strided(
+    context: OpContext, x: Value, *, size: Ints, stride: Ints, storage_offset: int | None = None
+) -> Value:
+    """Convert as_strided, which reads the operand's memory with other strides.
 
     The indices of the gather are found at compile time: PyTorch applies the same strides to a tensor of element
     numbers.
@@ -311,77 +303,65 @@ def convert_as_strided(context: OpContext) -> str:
     operand = context.node.all_input_nodes[0].meta["val"]
     numbers = context.torch.empty_strided(operand.shape, operand.stride(), dtype=context.torch.int64)
     numbers.copy_(context.torch.arange(operand.numel()).view(operand.shape))
-    size, strides, begin = context.argument("size"), context.argument("stride"), context.argument("storage_offset") or 0
-    return _emit_element_gather(context, numbers.as_strided(size, strides, begin))
+    return _emit_element_gather(context, x, numbers.as_strided(size, stride, storage_offset or 0))
 
 
-def convert_diagonal(context: OpContext) -> str:
-    numbers = _make_element_index_tensor(context)
-    return _emit_element_gather(
-        context, numbers.diagonal(*(int(context.argument(name)) for name in ("offset", "dim1", "dim2")))
-    )
+@CONVERTERS.register("diagonal")
+def convert_diagonal(context: OpContext, x: Value, *, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    """Convert diagonal, of two axes."""
+    return _emit_element_gather(context, x, _make_element_numbers(context, x).diagonal(offset, dim1, dim2))
 
 
-def _make_element_index_tensor(context: OpContext) -> Any:
-    """Return a PyTorch tensor of the operand's shape, whose elements are their own row-major indices."""
-    shape = context.shape(context.operand("self"))
-    return context.torch.arange(math.prod(shape)).view(shape)
-
-
-def _emit_element_gather(context: OpContext, flat_indices: Any) -> str:
-    """Emit a gather of the operand's elements at row-major indices that are known at compile time."""
-    x = context.operand("self")
-    count, indices = math.prod(context.shape(x)), context.to_numpy_array(flat_indices).reshape(-1)
-    if np.array_equal(indices, np.arange(count)):
-        return context.reshape(x, context.result_shape())
-    constant = context.builder.new_constant("places", indices.astype(np.int32))
-    return context.reshape(
-        context.emit("gather", (context.reshape(x, (count,)), constant), {"axis": 0}), context.result_shape()
-    )
-
-
-def convert_unfold(context: OpContext) -> str:
+@CONVERTERS.register("unfold")
+def convert_unfold(context: OpContext, x: Value, *, dimension: int, size: int, step: int) -> Value:
     """Convert unfold: windows of ``size`` elements along an axis, ``step`` elements apart. A window's elements are a
     new last axis."""
-    return _emit_element_gather(
-        context,
-        _make_element_index_tensor(context).unfold(
-            *(int(context.argument(name)) for name in ("dimension", "size", "step"))
-        ),
-    )
+    return _emit_element_gather(context, x, _make_element_numbers(context, x).unfold(dimension, size, step))
 
 
-def convert_slice_scatter(context: OpContext) -> str:
-    """Convert slice_scatter and select_scatter, which replace a part of the operand along an axis.
-
-    The result is a gather along the axis from the concatenation of both operands.
-    """
-    x, source, axis = context.operand("self"), context.operand("src"), _read_dim_as_nonnegative_axis(context)
-    shape = context.shape(x)
-    if context.operator_name == "select_scatter":
-        begin = int(context.argument("index")) % shape[axis]
-        replaced_indices = np.array([begin])
-        source = context.reshape(source, (*shape[:axis], 1, *shape[axis + 1 :]))
-    else:
-        part = slice(context.argument("start"), context.argument("end"), context.argument("step", 1))
-        replaced_indices = np.arange(shape[axis])[part]
-    indices = np.arange(shape[axis], dtype=np.int32)
-    indices[replaced_indices] = shape[axis] + np.arange(replaced_indices.size)
-    joined = context.emit("concat", (x, source), {"axis": axis})
-    return context.emit("gather", (joined, context.builder.new_constant("places", indices)), {"axis": axis})
+def _make_element_numbers(context: OpContext, x: Value) -> Any:
+    """Return a PyTorch tensor of the shape of ``x``, whose elements are their own row-major indices."""
+    return context.torch.arange(x.size).view(x.shape)
 
 
-INDEXING_CONVERTERS: Mapping[str, Converter] = {
-    "as_strided": convert_as_strided,
-    "diagonal": convert_diagonal,
-    "embedding": convert_embedding,
-    "gather": convert_gather,
-    "index": convert_index,
-    "index_put": convert_index_put,
-    "index_select": convert_index_select,
-    "scatter": convert_scatter,
-    "scatter_add": convert_scatter,
-    "select_scatter": convert_slice_scatter,
-    "slice_scatter": convert_slice_scatter,
-    "unfold": convert_unfold,
-}
+def _emit_element_gather(context: OpContext, x: Value, flat_indices: Any) -> Value:
+    """Emit a gather of the operand's elements at row-major indices that are known at compile time."""
+    indices = context.to_numpy_array(flat_indices).reshape(-1)
+    if np.array_equal(indices, np.arange(x.size)):
+        return context.reshape(x, context.result_shape())
+    constant = context.new_constant("places", indices.astype(np.int32))
+    gathered = context.emit("gather", (context.reshape(x, (x.size,)), constant), {"axis": 0})
+    return context.reshape(gathered, context.result_shape())
+
+
+@CONVERTERS.register("slice_scatter")
+def convert_slice_scatter(
+    context: OpContext,
+    x: Value,
+    src: Value,
+    *,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Value:
+    """Convert slice_scatter, which replaces a slice of the operand along an axis."""
+    axis = dim % x.rank
+    return _emit_replacement(context, x, src, axis, np.arange(x.shape[axis])[start:end:step])
+
+
+@CONVERTERS.register("select_scatter")
+def convert_select_scatter(context: OpContext, x: Value, src: Value, *, dim: int, index: int) -> Value:
+    """Convert select_scatter, which replaces the elements at one index of an axis."""
+    axis = dim % x.rank
+    src = context.reshape(src, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
+    return _emit_replacement(context, x, src, axis, np.array([index % x.shape[axis]]))
+
+
+def _emit_replacement(context: OpContext, x: Value, src: Value, axis: int, replaced: Array) -> Value:
+    """Emit ``x`` with the elements at the indices ``replaced`` of an axis from ``src``: a gather along the axis from the
+    concatenation of both."""
+    indices = np.arange(x.shape[axis], dtype=np.int32)
+    indices[replaced] = x.shape[axis] + np.arange(replaced.size)
+    joined = context.emit("concat", (x, src), {"axis": axis})
+    return context.emit("gather", (joined, context.new_constant("places", indices)), {"axis": axis})

@@ -15,14 +15,12 @@ from microc.base.dtypes import Array, is_valid
 from microc.errors import MicrocError, ModelError, ToolError, UnsupportedError, UsageError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.model_limits import MAX_STORED, list_archive_members
-from microc.frontend.torch import operators_elementwise as torch_math
-from microc.frontend.torch import operators_elementwise as torch_ops
-from microc.frontend.torch import operators_layers as torch_nn
-from microc.frontend.torch import operators_layers as torch_norm
-from microc.frontend.torch import operators_layers as torch_pool
-from microc.frontend.torch import operators_movement as torch_moves
-from microc.frontend.torch import operators_movement as torch_places
-from microc.frontend.torch import operators_recurrent as torch_recurrent
+from microc.frontend.torch import (
+    operators_elementwise,
+    operators_layers,
+    operators_movement,
+    operators_recurrent,
+)
 from microc.frontend.torch.context import Converter, OpContext
 from microc.frontend.torch.file import is_program_archive, sanitise_archive
 from microc.graph.ir import Graph
@@ -34,14 +32,10 @@ from microc.graph.ir import Graph
 # channels first, as in PyTorch.
 
 CONVERTERS: Mapping[str, Converter] = {
-    **torch_ops.ELEMENTWISE_CONVERTERS,
-    **torch_math.MATH_CONVERTERS,
-    **torch_moves.MOVEMENT_CONVERTERS,
-    **torch_nn.LAYER_CONVERTERS,
-    **torch_norm.NORMALISATION_CONVERTERS,
-    **torch_places.INDEXING_CONVERTERS,
-    **torch_pool.POOL_CONVERTERS,
-    **torch_recurrent.RECURRENT_CONVERTERS,
+    **operators_elementwise.CONVERTERS.by_name,
+    **operators_layers.CONVERTERS.by_name,
+    **operators_movement.CONVERTERS.by_name,
+    **operators_recurrent.RECURRENT_CONVERTERS,
 }
 """Converters by the name of the ATen operator, without namespace and overload (``aten.add.Tensor`` is ``add``)."""
 
@@ -55,7 +49,7 @@ NOT_DECOMPOSED = (
     "avg_pool1d",
     "hardswish",
     "gelu",
-    *torch_recurrent.RECURRENT_CONVERTERS,
+    *operators_recurrent.RECURRENT_CONVERTERS,
 )
 """ATen operators that are not decomposed to core ATen, because microc converts them as a whole."""
 
@@ -270,22 +264,25 @@ class _ProgramTranslator:
         if any(operand in self.unconverted_nodes for operand in node.all_input_nodes):
             self.unconverted_nodes.add(node)
             return None
-        arguments = (
-            _replace_nodes_by_results(node.args, self.results_by_node),
-            _replace_nodes_by_results(dict(node.kwargs), self.results_by_node),
-        )
+        args = _replace_nodes_by_results(node.args, self.results_by_node)
+        kwargs = _replace_nodes_by_results(dict(node.kwargs), self.results_by_node)
         target = node.target
         if getattr(target, "__name__", "") == "getitem":
-            return arguments[0][0][arguments[0][1]]
-        name = str(getattr(target, "_schema", target)).split("(")[0].split("::")[-1].split(".")[0]
+            return args[0][args[1]]
+        schema = getattr(target, "_schema", None)
+        name = str(target if schema is None else schema.name).split("::")[-1].split(".")[0]
         if name.startswith("_assert"):  # about shapes and dtypes, which are known
             return None
-        context = OpContext(self.torch, self.builder, node, arguments[0], arguments[1], self.convert_to_numpy, name)
-        if name not in ("dequantize_per_tensor", "dequantize_per_channel") and not _contains_graph_value(arguments):
-            return self.evaluate_constant_call(node, name, *arguments)
+        if name not in ("dequantize_per_tensor", "dequantize_per_channel") and not _contains_graph_value(
+            [args, kwargs]
+        ):
+            return self.evaluate_constant_call(node, name, args, kwargs)
         converter = CONVERTERS.get(name)
         if converter is None:
             self.refuse(f"the operator {target} is unknown to microc", "use an operator that `microc operators` lists")
+        names = [argument.name for argument in schema.arguments] if schema is not None else []
+        arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+        context = OpContext(self.torch, self.builder, node, arguments, self.convert_to_numpy, name)
         try:
             return converter(context)
         except UnsupportedError:
