@@ -19,6 +19,7 @@ from microc.frontend.torch import (
     operators_elementwise,
     operators_layers,
     operators_movement,
+    operators_pools,
     operators_recurrent,
 )
 from microc.frontend.torch.context import Converter, OpContext
@@ -35,6 +36,7 @@ CONVERTERS: Mapping[str, Converter] = {
     **operators_elementwise.CONVERTERS.by_name,
     **operators_layers.CONVERTERS.by_name,
     **operators_movement.CONVERTERS.by_name,
+    **operators_pools.CONVERTERS.by_name,
     **operators_recurrent.RECURRENT_CONVERTERS,
 }
 """Converters by the name of the ATen operator, without namespace and overload (``aten.add.Tensor`` is ``add``)."""
