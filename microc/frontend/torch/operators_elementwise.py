@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated
 
 import numpy as np
 
 from microc.base import dtypes
 from microc.frontend import formulas
 from microc.frontend.formulas import make_operator_emitter
-from microc.frontend.signature import Argument, Ints, Value
+from microc.frontend.signature import Argument, Ints, Only, Value
 from microc.frontend.torch.context import ConverterTable, OpContext
 from microc.graph.ir import Attr
 
@@ -32,9 +33,19 @@ def _make_unary_converter(op: str) -> Callable[..., Value]:
 
 for _name in (
     *("abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "exp", "floor", "log"),
-    *("neg", "relu", "round", "rsqrt", "sigmoid", "sin", "sinh", "softplus", "sqrt", "tan", "tanh"),
+    *("neg", "relu", "rsqrt", "sigmoid", "sin", "sinh", "softplus", "sqrt", "tan", "tanh"),
 ):
     CONVERTERS.register(_name)(_make_unary_converter(_name))
+
+
+@CONVERTERS.register("round")
+def convert_round(
+    context: OpContext, x: Value, *, decimals: Annotated[int, Only(0, "scale the data before and after round")] = 0
+) -> Value:
+    """Convert round, to the nearest integer, ties to the even one."""
+    return context.emit("round", (x,))
+
+
 CONVERTERS.register("hardswish")(_make_unary_converter("hard_swish"))
 
 

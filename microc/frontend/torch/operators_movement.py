@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -20,6 +20,10 @@ CONVERTERS = ConverterTable()
 @CONVERTERS.register("_unsafe_view", "flatten", "squeeze", "unsqueeze", "view")
 def convert_to_reshape(context: OpContext, x: Value) -> Value:
     """Convert a view with the same elements in the same order."""
+    if context.result_dtype() != x.dtype:
+        context.refuse(
+            f"view of {x.dtype} as {context.result_dtype()} is not supported", "convert the values with Tensor.to"
+        )
     return context.reshape(x, context.result_shape())
 
 
@@ -196,13 +200,20 @@ def convert_gather(context: OpContext, x: Value, index: Value, *, dim: int) -> V
 
 @CONVERTERS.register("scatter")
 def convert_scatter(
-    context: OpContext, x: Value, index: Value, src: Value | None = None, value: Argument = None, *, dim: int
+    context: OpContext,
+    x: Value,
+    index: Value,
+    src: Value | None = None,
+    value: Argument = None,
+    *,
+    dim: int,
+    reduce: Literal["", "add", "multiply"] = "",
 ) -> Value:
-    """Convert scatter, of a tensor or a number."""
+    """Convert scatter, of a tensor or a number, which may be added to the elements or multiplied by them."""
     if src is None:
         number = context.convert_to_value(value, x.dtype)
         src = context.emit("broadcast_to", (number,), {"shape": index.shape})
-    return _emit_scatter(context, x, index, src, dim, "")
+    return _emit_scatter(context, x, index, src, dim, {"multiply": "mul"}.get(reduce, reduce))
 
 
 @CONVERTERS.register("scatter_add")

@@ -185,6 +185,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
         torch.zeros(2, 3, 4).index_add(1, torch.tensor([0, 0, 2]), x).index_put((torch.tensor([1]),), x[:1])
     ),
     "gathered": lambda x: (x.gather(1, PLACES), torch.zeros(2, 3, 4).scatter_add(1, PLACES, x), x.diagonal(0, 1, 2)),
+    "scattered": lambda x: (x.scatter(1, PLACES, x, reduce="multiply"), x.scatter(1, PLACES, 2.0, reduce="add")),
     "strided": lambda x: torch.as_strided(x, (2, 3), (5, 2), 1),
     "sorted": lambda x: (x.sort(-1), x.argsort(1, descending=True), x.cumprod(-1)),
     "distances": lambda x: (torch.cdist(x[0], x[1]), x.norm(p=3, dim=-1), torch.cdist(x, x + 1, p=1)),
@@ -332,8 +333,19 @@ def test_a_file() -> None:
     assert reader.is_torch(data)
     found = library(reader.read_pt2(data, "linear.pt2", {}))(x.numpy())
     np.testing.assert_allclose(found, module(x).detach().numpy(), rtol=BOUND, atol=BOUND)
-    with pytest.raises(UsageError, match="one shape"):
+    with pytest.raises(UsageError, match="fixed shapes"):
         reader.read_pt2(data, "linear.pt2", {"x": (1, 4)})
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [(lambda x: torch.round(x, decimals=2), "decimals"), (lambda x: x.view(torch.int32), "view of float32 as int32")],
+    ids=["decimals", "bits of a float"],
+)
+def test_arguments_that_are_not_supported_are_refused(function: Callable[..., Any], message: str) -> None:
+    program = torch.export.export(Function(function), (torch.ones(3),))
+    with pytest.raises(UnsupportedError, match=message):
+        reader.read_program(program)
 
 
 def test_what_is_unknown_is_listed() -> None:
