@@ -160,8 +160,9 @@ def _element_counts_of_windows(node: Node, data_shape: Sequence[int]) -> set[int
     fewer elements."""
     if node.attr("count_include_pad"):
         return {prod(node.attr("kernel"))}
-    sides = [np.diff(axis.distinct_tap_spans()).flat for axis in _windows(node.attrs, data_shape)]
-    return {int(rows * columns) for rows in sides[0] for columns in sides[1]}
+    spans = (axis.distinct_tap_spans() for axis in _windows(node.attrs, data_shape))
+    rows, columns = (np.diff(each).reshape(-1).tolist() for each in spans)
+    return {row_count * column_count for row_count in rows for column_count in columns}
 
 
 def _emit_scaled_sum(node: Node, graph: Graph) -> Legalized:
