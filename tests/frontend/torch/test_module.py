@@ -69,7 +69,10 @@ def test_inputs_by_name_as_arrays_and_alone(torch: Any) -> None:
         ({"example_inputs": np.ones((1, 4, 8, 8), np.float32)}, "expected input"),
         ({"example_inputs": {"img": np.ones((1, 3, 8, 8), np.float32)}}, "does not export"),
         ({}, "example_inputs: got none"),
-        ({"example_inputs": np.ones((1, 3, 8, 8), np.float32), "input_shapes": {"x": (1, 2)}}, "example_inputs define the shapes"),
+        (
+            {"example_inputs": np.ones((1, 3, 8, 8), np.float32), "input_shapes": {"x": (1, 2)}},
+            "example_inputs define the shapes",
+        ),
     ],
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
