@@ -43,7 +43,7 @@ CORES: Mapping[str, Core] = {
 }
 """Armv6-M code is counted on the emulated M3, whose instruction set contains it, against the peer's portable kernels."""
 PEERED = tuple(name for name, core in CORES.items() if core.peer)
-"""Cores of which a peer was measured."""
+"""Cores on which a peer was measured."""
 
 
 def board_of(core: Core) -> Board:

@@ -160,7 +160,7 @@ def parse_command_line(words: Sequence[str]) -> tuple[Command, Arguments]:
     Raises UsageError for a mistake, and SystemExit after ``--help`` or ``--version``, which it prints."""
     values = vars(_make_parser(words).parse_args(words))
     command = COMMANDS[values["command"]]
-    return command, command.arguments.from_parsed(values, words)
+    return command, command.arguments.from_parsed_values(values, words)
 
 
 def _make_parser(words: Sequence[str]) -> Parser:

@@ -1,7 +1,7 @@
-"""Render a document as text for a terminal or a file, within a width.
+"""Render a document as text for a terminal or a file, within a width; and tables as Markdown, for generated pages.
 
-Blocks are separated by blank lines. Names come from models of unknown origin: cells and facts are printed without control
-characters."""
+Blocks are separated by blank lines. Names come from models of unknown origin: no control characters are printed, and in cells
+and facts no line ends either."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def render_text(document: Document, width: int = 0, ellipsis: str = "...") -> st
 
     ``width``: largest width of a line in characters, 0: unlimited. ``ellipsis``: end of texts that are cut."""
     parts = (_render_block(block, width, ellipsis) for block in document.blocks)
-    return "\n\n".join(part for part in parts if part)
+    return escape_unprintable("\n\n".join(part for part in parts if part))
 
 
 def _render_block(block: Block, width: int, ellipsis: str) -> str:
@@ -266,3 +266,16 @@ def _add_trailing_text(lines: Sequence[str], texts: Sequence[str], width: int) -
             starts = (line, *[""] * len(wrapped))
             result += [f"{start.ljust(indent)}{part}".rstrip() for start, part in zip(starts, wrapped, strict=False)]
     return result
+
+
+# ---- Markdown, for pages of the documentation and of evidence.
+
+
+def render_markdown_table(table: Table) -> str:
+    """Render a table as Markdown without a line end at its end. A ``|`` in a cell is escaped, other markup is kept."""
+    cells = (
+        [column.format_cell(cell) for column, cell in zip(table.columns, row, strict=True)] for row in table.all_rows
+    )
+    headings = " | ".join(column.heading for column in table.columns).rstrip()
+    lines = (" | ".join(text.replace("|", "\\|") for text in row) for row in cells)
+    return "\n".join((f"| {headings} |", "|" + "---|" * len(table.columns), *(f"| {line} |" for line in lines)))

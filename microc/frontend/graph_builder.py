@@ -12,6 +12,7 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError, UsageError, known_names_hint
 from microc.frontend.model_limits import MAX_STORED, check_shape, infer_types
+from microc.frontend.signature import Value
 from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, fresh_name
 from microc.ops import registry
 
@@ -231,9 +232,13 @@ class Operands(Emitter, Protocol):
             self.broken(f"axis {signed_axis} of a tensor of rank {rank}, expected {-rank}..{rank - 1}")
         return signed_axis % rank
 
-    def reshape(self, value: str, shape: Sequence[int]) -> str:
-        """Reshape ``value`` to ``shape``; return the name of the result, ``value`` itself if it already has this
-        shape."""
-        if self.type(value).shape == tuple(shape):
-            return value
-        return self.emit("reshape", (value,), {"shape": tuple(shape)})
+    def look_up(self, value_name: str) -> Value:
+        """Return the value of the graph that has the name ``value_name``."""
+
+    def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> Value:
+        """Append a node; return its result."""
+
+    def reshape(self, value: str, shape: Sequence[int]) -> Value:
+        """Reshape ``value`` to ``shape``; return the result, ``value`` itself if it already has this shape."""
+        operand = self.look_up(value)
+        return operand if operand.shape == tuple(shape) else self.emit("reshape", (value,), {"shape": tuple(shape)})

@@ -37,7 +37,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from types import MappingProxyType, NoneType, UnionType
-from typing import Annotated, Any, Literal, NoReturn, Protocol, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NoReturn, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from microc.base.dtypes import Array
 from microc.base.immutable import frozen
@@ -187,7 +187,7 @@ class DecodeWith:
 
 @frozen
 class Only:
-    """Marker of an attribute of which we support one value. ``hint``: advice for models that have another one."""
+    """Marker of an attribute with a single supported value. ``hint``: advice for models that have another one."""
 
     value: Any
     hint: str
@@ -226,7 +226,7 @@ class AttributeReader(Protocol):
 
 
 class OperatorReader(Protocol):
-    """Interface of one operator of a model file, of which a signature reads operands and attributes.
+    """Interface of one operator of a model file, whose operands and attributes a signature reads.
 
     Inputs are found by their index, or by name. Methods with a body are for formats that do not need them: TFLite has no
     operator sets, for example."""
@@ -429,8 +429,8 @@ class Signature:
         return any(operand.is_variadic for operand in self.operands[-1:])
 
     def format_restrictions(self) -> str:
-        """Return what models must keep to, for the page of operators: inputs that must be constant, and attributes of
-        which one value is supported. Empty if there is nothing of this kind."""
+        """Return what models must keep to, for the page of operators: inputs that must be constant, and attributes
+        with a single supported value. Empty if there is nothing of this kind."""
         constants = [operand.name for operand in self.operands if operand.method not in ("value", "operand")]
         restrictions = [f"constant {', '.join(constants)}"] if constants else []
         for attribute in self.attributes:
@@ -517,6 +517,19 @@ class BoundConverter:
             context.refuse_extra_outputs(self.output_count)
         positional, keywords = self.signature.read(context)
         return self.converter(context, *positional, **keywords)
+
+
+_Converter = TypeVar("_Converter")
+
+
+def merge_converters(*tables: Mapping[str, _Converter]) -> dict[str, _Converter]:
+    """Return the converters of several tables by operator; raise ValueError if two tables convert the same operator."""
+    merged: dict[str, _Converter] = {}
+    for table in tables:
+        if twice := merged.keys() & table.keys():
+            raise ValueError(f"converters of {', '.join(sorted(twice))}: registered twice")
+        merged |= table
+    return merged
 
 
 def _split_hint(hint: Any) -> tuple[Any, list[Any], bool]:

@@ -8,7 +8,6 @@ from math import isinf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from microc.base.terminal import escape_unprintable
 from microc.compiler import validation
 from microc.compiler.fit.footprint import board_capacity
 from microc.compiler.interaction import Progress, convert_flags_in_errors
@@ -66,7 +65,7 @@ class Explanation(Showable):
     plugins: tuple[Plugin, ...] = ()
 
     def __str__(self) -> str:
-        return escape_unprintable(self.text())
+        return self.text()
 
     def __repr__(self) -> str:
         what = (

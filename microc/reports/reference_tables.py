@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from microc.base.immutable import frozen
 from microc.compiler.options import COMPILING, OPTIONS, READING, STREAMING
 from microc.document.blocks import table, texts
-from microc.document.markdown import render_markdown_table
+from microc.document.text import render_markdown_table
 from microc.frontend.keras import reader as keras_reader
 from microc.frontend.onnx import reader as onnx_reader
 from microc.frontend.onnx.context import CONSTANT_OPERATORS
@@ -132,8 +132,8 @@ _OPERATOR_SECTIONS = {
     ),
     "ONNX": (
         "ONNX",
-        "The dtypes are those of the first input; the last column has inputs that must be constant, and attributes of which "
-        "one value is supported. Floats between `DequantizeLinear` and `QuantizeLinear` are computed in "
+        "The dtypes are those of the first input; the last column has inputs that must be constant, and attributes with a "
+        "single supported value. Floats between `DequantizeLinear` and `QuantizeLinear` are computed in "
         "integers; whatever depends on constants and shapes alone is computed when compiling, in any dtype. `Pow` of "
         "integers is rounded to zero from float64: what does not fit becomes the end of the range; squares wrap around.",
     ),

@@ -17,7 +17,7 @@ from microc.compiler.interaction import Progress
 from microc.document.blocks import Document, document, facts
 from microc.document.notebook import Showable
 from microc.errors import UsageError, VerificationError
-from microc.run.engine import Answer, Engine, NetworkEngine, Tap
+from microc.run.engine import Engine, InferenceResult, NetworkEngine, Tap
 
 # ---- Differences of two arrays, by element. All comparisons count these.
 
@@ -336,7 +336,9 @@ def compare_with_reference(
     )
 
 
-def _select_reference_outputs(answer: Answer, output_names: Sequence[str], output_count: int) -> Sequence[Array]:
+def _select_reference_outputs(
+    answer: InferenceResult, output_names: Sequence[str], output_count: int
+) -> Sequence[Array]:
     """Return the framework's values for the network's outputs, in order; fewer if it returns fewer.
 
     ``output_names``: names in the model of the network's outputs, if the network was cut out of the model; else empty.

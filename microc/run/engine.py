@@ -27,7 +27,7 @@ from microc.run.desktop.library import Library
 
 
 @frozen
-class Answer:
+class InferenceResult:
     """Results of one inference.
 
     ``outputs``: outputs in the network's order. ``tensors``: values between layers and outputs, by name, as far as the
@@ -49,7 +49,7 @@ class Engine(Protocol):
     name: str
     version: str
 
-    def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> Answer:
+    def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> InferenceResult:
         """Run one inference on inputs in the network's order. Raises InputsRejected if the engine rejects them.
 
         ``taps``: also return values between layers, by their names in the model."""
@@ -96,7 +96,7 @@ class KernelEngine(ABC):
             Tap(tensors[name], kernel["layer"], kernel["op"]) for kernel in self.kernels for name in kernel["outputs"]
         ]
 
-    def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> Answer:
+    def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> InferenceResult:
         """Run one inference; with ``taps``, read the results of each kernel before a later one reuses their memory."""
         self.set_inputs(arrays)
         tensors: dict[str, Array] = {}
@@ -106,7 +106,7 @@ class KernelEngine(ABC):
                 tensors |= {name: self.read(name) for name in kernel["outputs"]}
         else:
             self.run()
-        return Answer(tuple(self.read(tensor["name"]) for tensor in self.outputs), tensors)
+        return InferenceResult(tuple(self.read(tensor["name"]) for tensor in self.outputs), tensors)
 
     @abstractmethod
     def reset(self) -> None:
@@ -172,7 +172,7 @@ class NumpyReference:
         self.apply_node = reference_node_function(graph)
         self._state: Mapping[str, Array] = graph.state
 
-    def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> Answer:
+    def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> InferenceResult:
         """Run one inference. All values are returned, also without ``taps``."""
         inputs = dict(zip(self._graph.inputs, arrays, strict=True))
         try:
@@ -180,7 +180,7 @@ class NumpyReference:
         except UsageError as error:
             raise InputsRejected(error.what) from error
         self._state = {name: values[value] for name, value in self._graph.updates.items()}
-        return Answer(tuple(values[name] for name in self._graph.outputs), values)
+        return InferenceResult(tuple(values[name] for name in self._graph.outputs), values)
 
     def reset(self) -> None:
         self._state = self._graph.state

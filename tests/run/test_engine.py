@@ -11,7 +11,7 @@ import microc
 from microc.base.dtypes import Array
 from microc.run.comparison import compare_with_reference
 from microc.run.data.samples import Samples
-from microc.run.engine import Answer, HostKernels, NumpyReference
+from microc.run.engine import HostKernels, InferenceResult, NumpyReference
 from microc.run.evaluation import compare_answers
 from microc.run.inputs import EXTREMES, ZEROS, draw_input_sets
 from tests.support import digits
@@ -25,9 +25,9 @@ class Shifted:
     def __init__(self, shift: float) -> None:
         self._network, self._shift = HostKernels(microc.compile(digits.FLOAT)), np.float32(shift)
 
-    def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> Answer:
+    def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> InferenceResult:
         (scores,) = self._network.infer(arrays).outputs
-        return Answer((scores + self._shift * (np.arange(scores.shape[-1]) == 0).astype(np.float32),))
+        return InferenceResult((scores + self._shift * (np.arange(scores.shape[-1]) == 0).astype(np.float32),))
 
     def reset(self) -> None:
         self._network.reset()

@@ -26,11 +26,11 @@ from microc.cli.declared.declarations import (
     command,
     compilation_options,
     option,
-    optional,
+    optional_option,
     optional_positional,
     path_option,
     positional,
-    repeatable,
+    repeatable_option,
     switch,
     text_option,
 )
@@ -115,7 +115,7 @@ class RunArguments(InputArguments, DeviceArguments):
     """Arguments of ``microc run``."""
 
     seed: int = INPUT_SEED
-    outputs: tuple[Path, ...] = repeatable("--output", "Y.npy", "output file, once per output, in order", Path)
+    outputs: tuple[Path, ...] = repeatable_option("--output", "Y.npy", "output file, once per output, in order", Path)
 
 
 @command(
@@ -163,7 +163,7 @@ class SizeArguments(DeviceArguments):
     base: Path | None = path_option(
         "--against", "BASE", "baseline of growth: project folder, or saved --json of size or profile"
     )
-    fail_over: tuple[tuple[str, float], ...] = repeatable(
+    fail_over: tuple[tuple[str, float], ...] = repeatable_option(
         "--fail-over",
         "[flash|ram|time=]SHARE",
         "maximum growth since --against, such as 2% (above: exit code 7); repeatable",
@@ -199,7 +199,7 @@ class VerifyArguments(InputArguments, DeviceArguments):
 
     samples: int = option("--samples", "N", "number of input sets to compare kernel by kernel (default: 3)", int, 3)
     seed: int = INPUT_SEED
-    tolerance: float | None = optional(
+    tolerance: float | None = optional_option(
         "--tolerance",
         "T",
         "relative tolerance of floats (default: 1e-6 to host, 1e-4 to float32 framework)",
@@ -276,7 +276,7 @@ class BenchArguments(SourceArguments):
     meter: str = text_option(
         "--meter", "COMMAND", "program that measures energy or power of the runs (docs/firmware.md)"
     )
-    repeat: int | None = optional(
+    repeat: int | None = optional_option(
         "--repeat",
         "N",
         "number of inferences to average (default: 1, or 100 if --meter is given)",
@@ -351,7 +351,7 @@ class WatchArguments(DeviceArguments):
     labels: str = text_option(
         "--labels", "NAME|FILE", "class numbers to compare with: array or column of --data, or a file", section=_RUNS
     )
-    pixels: tuple[float, float] | None = optional(
+    pixels: tuple[float, float] | None = optional_option(
         "--pixels", "LOW HIGH", "input values of pixels 0 and 255", parse_pixel_values, section=_RUNS
     )
     from_board: bool = switch(

@@ -93,7 +93,7 @@ def option(flags: str, metavar: str, help: str, word: Callable[[str], T], defaul
     return cast(T, Argument(help, tuple(flags.split()), metavar, word, default=default, **more))
 
 
-def optional(flags: str, metavar: str, help: str, word: Callable[[str], T], **more: Any) -> T | None:
+def optional_option(flags: str, metavar: str, help: str, word: Callable[[str], T], **more: Any) -> T | None:
     """Declare an option whose value is None if it is not given."""
     return cast(T | None, Argument(help, tuple(flags.split()), metavar, word, **more))
 
@@ -105,15 +105,15 @@ def text_option(flags: str, metavar: str, help: str, **more: Any) -> str:
 
 def path_option(flags: str, metavar: str, help: str, **more: Any) -> Path | None:
     """Declare an option whose value is a path, None if it is not given."""
-    return optional(flags, metavar, help, Path, **more)
+    return optional_option(flags, metavar, help, Path, **more)
 
 
-def required(flags: str, metavar: str, help: str, word: Callable[[str], T], **more: Any) -> T:
+def required_option(flags: str, metavar: str, help: str, word: Callable[[str], T], **more: Any) -> T:
     """Declare an option that must be given."""
     return cast(T, Argument(help, tuple(flags.split()), metavar, word, required=True, **more))
 
 
-def repeatable(flags: str, metavar: str, help: str, word: Callable[[str], T], **more: Any) -> tuple[T, ...]:
+def repeatable_option(flags: str, metavar: str, help: str, word: Callable[[str], T], **more: Any) -> tuple[T, ...]:
     """Declare an option that may be repeated, whose value is the tuple of all parsed words."""
     return cast(tuple[T, ...], Argument(help, tuple(flags.split()), metavar, word, default=(), repeatable=True, **more))
 
@@ -136,7 +136,7 @@ def optional_positional(metavar: str, help: str, word: Callable[[str], T], defau
 
 
 def positionals(metavar: str, help: str, word: Callable[[str], T], **more: Any) -> tuple[T, ...]:
-    """Declare arguments without a flag, any number of which may be given."""
+    """Declare an argument without a flag, which may be given any number of times."""
     return cast(tuple[T, ...], Argument(help, (), metavar, word, default=(), count="*", **more))
 
 
@@ -272,7 +272,7 @@ class Arguments:
         return {title: section for title, section in sections.items() if section}
 
     @classmethod
-    def from_parsed(cls, parsed: Mapping[str, Any], words: Sequence[str]) -> Self:
+    def from_parsed_values(cls, parsed: Mapping[str, Any], words: Sequence[str]) -> Self:
         """Make the object from the values of the given arguments, by the names of :meth:`sections`."""
         options = {name: parsed[key] for name in cls.command_line_options if (key := OPTION_PREFIX + name) in parsed}
         values = {

@@ -21,13 +21,13 @@ from microc.cli.declared.declarations import (
     command,
     compilation_options,
     option,
-    optional,
+    optional_option,
     optional_positional,
     path_option,
     positional,
     positionals,
-    repeatable,
-    required,
+    repeatable_option,
+    required_option,
     switch,
     text_option,
 )
@@ -117,7 +117,7 @@ class ImportArguments(ReadingArguments):
     """Arguments of ``microc import``."""
 
     model: Path = positional("MODEL", MODEL, Path)
-    output: Path = required("-o --output", "FILE", "file to write, such as model.mcg or model.onnx", Path)
+    output: Path = required_option("-o --output", "FILE", "file to write, such as model.mcg or model.onnx", Path)
     features: Path | None = path_option(
         "--features", "FILE", "TOML file of feature stages to insert before the network (docs/features.md)"
     )
@@ -144,14 +144,14 @@ class QuantizeArguments(ReadingArguments):
     """Arguments of ``microc quantize``."""
 
     model: Path = positional("MODEL", MODEL, Path)
-    data: Path = required("--data", "DATA", f"typical inputs, tens to hundreds: {_DATA}", Path)
+    data: Path = required_option("--data", "DATA", f"typical inputs, tens to hundreds: {_DATA}", Path)
     evaluation: Path | None = path_option(
         "--eval", "DATA", "data on which both networks are compared (default: the calibration data)"
     )
     labels: str = text_option(
         "--labels", "NAME", "class numbers: array or column of the data, or file (default: subfolder names)"
     )
-    pixels: tuple[float, float] | None = optional(
+    pixels: tuple[float, float] | None = optional_option(
         "--pixels", "LOW HIGH", "input values of pixels 0 and 255", parse_pixel_values
     )
     activations: str = choice(
@@ -166,33 +166,35 @@ class QuantizeArguments(ReadingArguments):
         metavar="INPUTS",
     )
     scales: str = choice("--scales", ("any", "power-of-two"), "allowed quantisation scales (default: any)", "any")
-    layers: tuple[tuple[str, int], ...] = repeatable(
+    layers: tuple[tuple[str, int], ...] = repeatable_option(
         "--layer",
         "NAME=BITS",
         "layer's bits: 8 (all), 4, 2 (weights), 16 (activations), 32 (float); repeatable",
         parse_layer_bits,
     )
-    float_layers: tuple[str, ...] = repeatable("--float-layer", "NAME", "layer that is not quantised; repeatable", str)
-    weight_only: tuple[str, ...] = repeatable(
+    float_layers: tuple[str, ...] = repeatable_option(
+        "--float-layer", "NAME", "layer that is not quantised; repeatable", str
+    )
+    weight_only: tuple[str, ...] = repeatable_option(
         "--weight-only", "NAME|all", "layer with integer weights but float arithmetic, or 'all'; repeatable", str
     )
-    dynamic_range: tuple[str, ...] = repeatable(
+    dynamic_range: tuple[str, ...] = repeatable_option(
         "--dynamic-range", "NAME|all", "layer that quantises its input at run time, or 'all'; repeatable", str
     )
-    flash: int | None = optional(
+    flash: int | None = optional_option(
         "--flash",
         "BYTES",
         "maximum flash of the firmware on --board, such as 65536 or 64K",
         parse_byte_count,
         section=_LIMITS,
     )
-    ram: int | None = optional(
+    ram: int | None = optional_option(
         "--ram", "BYTES", "maximum RAM of the firmware on --board", parse_byte_count, section=_LIMITS
     )
-    time: float | None = optional(
+    time: float | None = optional_option(
         "--time", "SECONDS", "maximum estimated time of a run on --board", parse_seconds, section=_LIMITS
     )
-    max_drop: float | None = optional(
+    max_drop: float | None = optional_option(
         "--max-drop",
         "SHARE",
         "maximum loss of accuracy within which flash is minimised, such as 1% or 0.01",
@@ -211,7 +213,7 @@ class QuantizeArguments(ReadingArguments):
     html: Path | None = path_option("--html", "F.html", "page to write: accuracy, layers, Pareto front, advice")
     full: bool = switch("--full", "all rows of tables that are otherwise shortened")
     seed: int = option("--seed", "SEED", "random seed (default: 0)", int, 0)
-    output: Path = required("-o --output", "FILE", "model to write, such as model.mcg or model.onnx", Path)
+    output: Path = required_option("-o --output", "FILE", "model to write, such as model.mcg or model.onnx", Path)
 
 
 # ---- ``microc tune``.
@@ -267,7 +269,7 @@ class TuneArguments(CompileArguments):
         "id of the record in --records to measure again, or first characters of the id",
         section=_NO_SEARCH,
     )
-    merge: tuple[Path, ...] = repeatable(
+    merge: tuple[Path, ...] = repeatable_option(
         "--merge",
         "FILE",
         "files of tuning records to merge into --records, without duplicates",
@@ -288,7 +290,7 @@ class TuneArguments(CompileArguments):
         section=_MEASUREMENT,
         names=list_core_names,
     )
-    ports: tuple[str, ...] = repeatable(
+    ports: tuple[str, ...] = repeatable_option(
         "--port",
         "PORT",
         "serial port, auto, or 'pipe:PROGRAM {elf}' (default: the emulator); repeatable",
@@ -334,7 +336,7 @@ class TuneArguments(CompileArguments):
         "auto",
         section=_SEARCH,
     )
-    only: tuple[str, ...] = repeatable(
+    only: tuple[str, ...] = repeatable_option(
         "--only", "NAME", "layers to tune: a name, or part of a name; repeatable", str, section=_SEARCH
     )
     seed: int = option("--seed", "SEED", "random seed (default: 0)", int, 0, section=_SEARCH)
@@ -375,7 +377,7 @@ class ExportArguments(CompileArguments):
     target: str = text_option(
         "--target", "CORE", "core, such as cortex-m4 (default: the board's, or any core)", names=list_core_names
     )
-    inputs: tuple[Path, ...] = repeatable(
+    inputs: tuple[Path, ...] = repeatable_option(
         "--input", "X.npy", "array for the exported example, once per input, in order (default: a pattern)", Path
     )
 

@@ -12,10 +12,10 @@ from microc.cli.declared.declarations import (
     Arguments,
     compilation_options,
     option,
-    optional,
+    optional_option,
     optional_positional,
     path_option,
-    repeatable,
+    repeatable_option,
     switch,
     text_option,
 )
@@ -124,10 +124,10 @@ class DeviceArguments(SourceArguments, SerialArguments):
 class InputArguments(Arguments):
     """One set of inputs."""
 
-    inputs: tuple[Path, ...] = repeatable(
+    inputs: tuple[Path, ...] = repeatable_option(
         "--input", "X.npy|PICTURE", "input array or picture, once per input, in order (default: random)", Path
     )
-    pixels: tuple[float, float] | None = optional(
+    pixels: tuple[float, float] | None = optional_option(
         "--pixels",
         "LOW HIGH",
         "input values of pixels 0 and 255 (default: raw bytes for 8-bit inputs, else 0 1)",

@@ -42,13 +42,13 @@ class FunctionTask(Task):
     computer without any schedule, computes the outputs that candidates must have."""
 
     @cached_property
-    def _unscheduled(self) -> HostKernels:
+    def _unscheduled_kernels(self) -> HostKernels:
         (group,) = self.lowered
         module = compile_function(Schedule(group.func).named("as written"), target_for("host"), self.graph.consts)
         return HostKernels(build_library(shared_files(module, __version__)))
 
     def compute_outputs(self, arrays: Sequence[Array]) -> list[Array]:
-        return list(self._unscheduled.infer(arrays).outputs)
+        return list(self._unscheduled_kernels.infer(arrays).outputs)
 
 
 def make_function_task(

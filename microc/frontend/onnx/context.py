@@ -19,7 +19,7 @@ from microc.frontend.graph_builder import Operands
 from microc.frontend.model_limits import check_shape, infer_types
 from microc.frontend.onnx.builder import OnnxGraphBuilder, StoredTensor
 from microc.frontend.onnx.file import Attributes, Operator, dtype_from_code
-from microc.frontend.signature import BoundConverter, Floats, Value
+from microc.frontend.signature import BoundConverter, Floats, Value, merge_converters
 from microc.graph.ir import Attr, Loc, Node, TensorType
 from microc.ops import registry
 
@@ -105,14 +105,8 @@ class ConverterTable:
 
 def merge_tables(*tables: ConverterTable) -> Converters:
     """Return the converters of several tables; raise ValueError if two tables convert the same operator."""
-    merged: Converters = {}
-    for table in tables:
-        for domain, converters in table.by_domain.items():
-            twice = merged.setdefault(domain, {}).keys() & converters
-            if twice:
-                raise ValueError(f"converters of {', '.join(sorted(twice))}: registered twice")
-            merged[domain].update(converters)
-    return merged
+    domains = dict.fromkeys(domain for table in tables for domain in table.by_domain)
+    return {domain: merge_converters(*(table.by_domain.get(domain, {}) for table in tables)) for domain in domains}
 
 
 @frozen
@@ -179,7 +173,7 @@ class OpContext(Operands):
         """Return the dtype for a TensorProto.DataType number; raise an error if microc does not support it."""
         return dtype_from_code(dtype_code, self.where)
 
-    def stored(self, value_name: str) -> StoredTensor | None:
+    def find_stored_tensor(self, value_name: str) -> StoredTensor | None:
         """Return the data and quantisation of a value that is a constant or dequantises one; None for any other."""
         return self.builder.get_stored_constant(value_name)
 
@@ -333,11 +327,6 @@ class OpContext(Operands):
             self.add_stored_tensor(f"{value_name}_reshaped", reshaped, self.output(output_index))
         else:
             self.result("reshape", (value_name,), {"shape": tuple(shape)}, output_index)
-
-    def reshape(self, value: str, shape: Sequence[int]) -> Value:
-        """Reshape ``value`` to ``shape``; return the result, ``value`` itself if it already has this shape."""
-        operand = self.look_up(value)
-        return operand if operand.shape == tuple(shape) else self.emit("reshape", (value,), {"shape": tuple(shape)})
 
     def write_node(self, op: str, input_names: Sequence[str], attrs: Mapping[str, Attr], output_name: str) -> Value:
         """Append a node that computes the value ``output_name``; return this value.

@@ -22,7 +22,7 @@ from microc.ops.attributes import Ties
 
 @frozen
 class QuantizedOperand:
-    """An operand of a quantised ONNX operator: three inputs, of which the zero point may be absent."""
+    """An operand of a quantised ONNX operator: three inputs. The zero point may be absent."""
 
     value: Value
     scale: Value
@@ -31,7 +31,7 @@ class QuantizedOperand:
 
 @frozen
 class ResultQuantization:
-    """Quantisation of the result of a quantised ONNX operator: two inputs, of which the zero point may be absent."""
+    """Quantisation of the result of a quantised ONNX operator: two inputs. The zero point may be absent."""
 
     scale: Value
     zero_point: Value | None
@@ -104,7 +104,7 @@ def broadcast_constant_scale(context: OpContext, array: Array, data_shape: Ints,
     return array
 
 
-def write_rounded_and_saturated(
+def write_rounding_and_saturation(
     context: OpContext, scaled: Value, zero_point: Value | None, out_dtype: str, bit_count: int
 ) -> None:
     """Write the output: ``scaled`` rounded, plus the zero point, saturated to ``bit_count`` bits.

@@ -277,11 +277,6 @@ class OpContext(Operands, OperatorReader):
         self.write_node_with_outputs(op, inputs, attrs, (name,), (like,))
         return self.look_up(name)
 
-    def reshape(self, value: str, shape: Sequence[int]) -> Value:
-        """Reshape ``value`` to ``shape``; return the result, ``value`` itself if it already has this shape."""
-        operand = self.look_up(value)
-        return operand if operand.shape == tuple(shape) else self.emit("reshape", (value,), {"shape": tuple(shape)})
-
     def result(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS, position: int = 0) -> Value:
         """Append the node that computes output ``position`` of the operator; return the output.
 
@@ -423,7 +418,7 @@ def refuse_activation(context: OpContext, activation_code: int) -> None:
         )
 
 
-def emit_dequantized(context: OpContext, value: Value) -> Value:
+def emit_as_float32(context: OpContext, value: Value) -> Value:
     """Return a value as float32; a quantised value is dequantised.
 
     For operators that microc computes by several nodes on float32."""
@@ -567,14 +562,3 @@ class ConverterTable:
             return function
 
         return enter
-
-
-def merge_tables(*tables: ConverterTable) -> dict[str, Converter]:
-    """Return the converters of several tables; raise ValueError if two tables convert the same operator."""
-    merged: dict[str, Converter] = {}
-    for table in tables:
-        twice = merged.keys() & table.by_code
-        if twice:
-            raise ValueError(f"converters of {', '.join(sorted(twice))}: registered twice")
-        merged |= table.by_code
-    return merged

@@ -186,7 +186,7 @@ def collect_variable_types(context: OpContext, subgraphs: Sequence[ControlSubgra
     return types
 
 
-def _read_passed(context: OpContext, input_position: int) -> Value:
+def _read_subgraph_operand(context: OpContext, input_position: int) -> Value:
     """Return an operand that is passed to a subgraph. The handle of a variable is no value of the graph."""
     tensor = context.input_tensor(input_position)
     if tensor.index in context.builder.variables.keys_by_handle:
@@ -194,7 +194,7 @@ def _read_passed(context: OpContext, input_position: int) -> Value:
     return context.value(input_position)
 
 
-Passed = Annotated[Value, ReadWith(_read_passed)]
+Passed = Annotated[Value, ReadWith(_read_subgraph_operand)]
 
 
 def list_subgraph_operands(

@@ -26,7 +26,7 @@ from microc.frontend.tflite.context import (
     Operand,
     StoredIntegers,
     Unchanged,
-    emit_dequantized,
+    emit_as_float32,
     emit_output_from_float32,
 )
 from microc.graph.ir import Attr, Quant
@@ -264,7 +264,7 @@ def convert_gelu(context: OpContext, x: Operand, *, approximate: bool = False) -
     """Convert GELU, exact or approximated by tanh."""
     if _try_int16_table_interpolation(context, "gelu_by_tanh" if approximate else "gelu", x):
         return
-    activated = formulas.emit_gelu(make_operator_emitter(context), emit_dequantized(context, x), approximate)
+    activated = formulas.emit_gelu(make_operator_emitter(context), emit_as_float32(context, x), approximate)
     emit_output_from_float32(context, "reshape", (activated,), {"shape": context.type(activated).shape})
 
 

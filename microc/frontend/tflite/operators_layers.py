@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
 from typing import Annotated
@@ -31,26 +31,27 @@ _WEIGHT_DTYPES = {"float32": ("float32", "int8"), "int8": ("int8",), "uint8": ("
 _BIAS_DTYPES = {"float32": ("float32",), "int8": ("int32",), "uint8": ("int32",), "int16": ("int64", "int32")}
 
 
-def _read_weights(context: OpContext, input_position: int) -> Value:
-    """Return the constant weights of a layer, whose dtype fits that of the output."""
-    weight_dtype, dtype = context.input_tensor(input_position).type.dtype, context.output_dtype()
-    if weight_dtype not in _WEIGHT_DTYPES[dtype]:
-        context.refuse(
-            f"weights: dtype {weight_dtype} does not match the output's dtype {dtype}",
-            f"convert the weights to {' or '.join(_WEIGHT_DTYPES[dtype])}",
-        )
-    return context.constant_value(input_position)
+def _make_constant_reader(
+    noun: str, allowed_dtypes: Mapping[str, tuple[str, ...]]
+) -> Callable[[OpContext, int], Value]:
+    """Return the function that reads a constant operand of a layer, and refuses it unless its dtype fits the output's.
+
+    ``noun``: what the operand is, for the error. ``allowed_dtypes``: its dtypes by that of the output."""
+
+    def read_constant(context: OpContext, input_position: int) -> Value:
+        dtype, output_dtype = context.input_tensor(input_position).type.dtype, context.output_dtype()
+        if dtype not in allowed_dtypes[output_dtype]:
+            context.refuse(
+                f"{noun}: dtype {dtype} does not match the output's dtype {output_dtype}",
+                f"convert the {noun} to {' or '.join(allowed_dtypes[output_dtype])}",
+            )
+        return context.constant_value(input_position)
+
+    return read_constant
 
 
-def _read_bias(context: OpContext, input_position: int) -> Value:
-    """Return the constant bias of a layer, whose dtype fits that of the output."""
-    bias_dtype, dtype = context.input_tensor(input_position).type.dtype, context.output_dtype()
-    if bias_dtype not in _BIAS_DTYPES[dtype]:
-        context.refuse(
-            f"bias: dtype {bias_dtype} does not match the output's dtype {dtype}",
-            f"convert the bias to {' or '.join(_BIAS_DTYPES[dtype])}",
-        )
-    return context.constant_value(input_position)
+_read_weights = _make_constant_reader("weights", _WEIGHT_DTYPES)
+_read_bias = _make_constant_reader("bias", _BIAS_DTYPES)
 
 
 Image = Annotated[Operand, Rank(4, 4, has_elements=True)]

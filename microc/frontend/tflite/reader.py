@@ -9,6 +9,7 @@ from pathlib import PurePath
 from microc.base.immutable import Registry
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.model_limits import MAX_NESTED
+from microc.frontend.signature import merge_converters
 from microc.frontend.tflite import (
     operators_control,
     operators_elementwise,
@@ -21,7 +22,7 @@ from microc.frontend.tflite import (
     operators_signal,
 )
 from microc.frontend.tflite.builder import STATE_INSIDE, ControlSubgraph, TfliteGraphBuilder
-from microc.frontend.tflite.context import Converter, OpContext, merge_tables
+from microc.frontend.tflite.context import Converter, OpContext
 from microc.frontend.tflite.file import Operator, TfliteFile
 from microc.frontend.tflite.operators_signal import make_gated_nodes_conditional
 from microc.graph.ir import Graph, Loc
@@ -30,21 +31,19 @@ from microc.graph.ir import Graph, Loc
 
 CONVERTERS: Registry[Converter] = Registry(
     "a TFLite operator",
-    {
-        **merge_tables(
-            operators_control.CONVERTERS,
-            operators_elementwise.CONVERTERS,
-            operators_gather.CONVERTERS,
-            operators_images.CONVERTERS,
-            operators_layers.CONVERTERS,
-            operators_mediapipe.CONVERTERS,
-            operators_shape.CONVERTERS,
-            operators_signal.CONVERTERS,
-        ),
-        **operators_recurrent.BIDIRECTIONAL_LSTM_CONVERTERS,
-        **operators_recurrent.LSTM_CONVERTERS,
-        **operators_recurrent.RNN_CONVERTERS,
-    },
+    merge_converters(
+        operators_control.CONVERTERS.by_code,
+        operators_elementwise.CONVERTERS.by_code,
+        operators_gather.CONVERTERS.by_code,
+        operators_images.CONVERTERS.by_code,
+        operators_layers.CONVERTERS.by_code,
+        operators_mediapipe.CONVERTERS.by_code,
+        operators_shape.CONVERTERS.by_code,
+        operators_signal.CONVERTERS.by_code,
+        operators_recurrent.BIDIRECTIONAL_LSTM_CONVERTERS,
+        operators_recurrent.LSTM_CONVERTERS,
+        operators_recurrent.RNN_CONVERTERS,
+    ),
 )
 """Converters by TFLite's operator name. A custom operator's name is ``CUSTOM:<code>``. Plugins extend the registry
 while they are active."""

@@ -100,7 +100,7 @@ def _prepare_convolution(
     context: OpContext, x: Value, weight: Value, attributes: ConvolutionAttributes
 ) -> tuple[Value, Value, _ConvolutionWindow]:
     """Return the data with a batch axis, the weights and the window of a convolution. A convolution over one axis
-    becomes one over two, of which the first has extent 1."""
+    becomes one over two axes, the first of extent 1."""
     rank = weight.rank - 2
     strides, dilation = expand_to_axes(attributes.stride, rank), expand_to_axes(attributes.dilation, rank)
     padding = _resolve_convolution_padding(attributes.padding, weight.shape[2:], dilation)

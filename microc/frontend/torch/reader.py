@@ -15,6 +15,7 @@ from microc.base.dtypes import Array, is_valid
 from microc.errors import MicrocError, ModelError, ToolError, UnsupportedError, UsageError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.model_limits import MAX_STORED, list_archive_members
+from microc.frontend.signature import merge_converters
 from microc.frontend.torch import (
     operators_elementwise,
     operators_layers,
@@ -32,13 +33,13 @@ from microc.graph.ir import Graph
 # depend on constants only are evaluated by PyTorch. Quantised weights, which ``dequantize`` reads, remain integers. Data is
 # channels first, as in PyTorch.
 
-CONVERTERS: Mapping[str, Converter] = {
-    **operators_elementwise.CONVERTERS.by_name,
-    **operators_layers.CONVERTERS.by_name,
-    **operators_movement.CONVERTERS.by_name,
-    **operators_pools.CONVERTERS.by_name,
-    **operators_recurrent.RECURRENT_CONVERTERS,
-}
+CONVERTERS: Mapping[str, Converter] = merge_converters(
+    operators_elementwise.CONVERTERS.by_name,
+    operators_layers.CONVERTERS.by_name,
+    operators_movement.CONVERTERS.by_name,
+    operators_pools.CONVERTERS.by_name,
+    operators_recurrent.RECURRENT_CONVERTERS,
+)
 """Converters by the name of the ATen operator, without namespace and overload (``aten.add.Tensor`` is ``add``)."""
 
 NOT_DECOMPOSED = (

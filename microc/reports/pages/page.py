@@ -100,7 +100,7 @@ class Explorer:
 
 
 @frozen
-class Comparison:
+class ComparisonPlace:
     """The place of a comparison with another report; ``is_chosen_by_reader``: True if the reader opens the other report."""
 
     is_chosen_by_reader: bool
@@ -124,7 +124,7 @@ class Grid:
 
 
 PageBlock = (
-    Prose | Steps | Table | SortableTable | Bars | MemoryBar | Legend | Explorer | Comparison | Grid
+    Prose | Steps | Table | SortableTable | Bars | MemoryBar | Legend | Explorer | ComparisonPlace | Grid
     | ScatterPlot | ConfusionMatrixLayout | MemoryMap
 )  # fmt: skip
 TypedBlock = tuple[str, PageBlock]

@@ -26,7 +26,7 @@ from microc.reports.pages.drawings import (
 from microc.reports.pages.page import (
     Bar,
     Bars,
-    Comparison,
+    ComparisonPlace,
     Explorer,
     Figure,
     Grid,
@@ -73,7 +73,7 @@ def _sections(data: Mapping[str, Any], is_comparison: bool) -> Iterator[Section]
     layers, measured, accuracy = data["layers"], data["measured"], data["accuracy"]
     unit, meaning = (measured["unit"], measured["meaning"]) if measured else ("cycles", _ESTIMATED_UNIT_MEANING)
     if is_comparison:
-        yield section("compare", "Before and after", Comparison(is_chosen_by_reader=False))
+        yield section("compare", "Before and after", ComparisonPlace(is_chosen_by_reader=False))
     if data["advice"]:
         yield section("advice", "What to do next", Steps(next_steps(data["advice"]).items))
     yield section(
@@ -120,7 +120,7 @@ def _sections(data: Mapping[str, Any], is_comparison: bool) -> Iterator[Section]
         yield section(
             "compare",
             "Compare",
-            Comparison(is_chosen_by_reader=True),
+            ComparisonPlace(is_chosen_by_reader=True),
             intro="With another report, a page or its JSON: that one is before, this one after. The file stays on this computer.",
             is_scripted=True,
         )

@@ -25,7 +25,7 @@ from microc.frontend.torch import reader as torch_export
 from microc.frontend.torch.file import sanitise_archive
 from microc.frontend.trees import boosters
 from microc.frontend.trees.known_rows import find_tied_rows, predict_outputs_and_ties
-from microc.run.engine import Answer, InputsRejected
+from microc.run.engine import InferenceResult, InputsRejected
 
 EXTRA = "pip install microc[reference]"
 """Command that installs the frameworks, for hints."""
@@ -71,25 +71,27 @@ class Estimator:
         self.version = package_version("lightgbm" if self.name == "lightgbm" else "scikit-learn")
         self._estimator = estimator
 
-    def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> Answer:
+    def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> InferenceResult:
         (x,) = arrays
         estimator = self._estimator
         try:
             if hasattr(estimator, "model_to_string"):
                 return self._convert_booster_scores(np.asarray(estimator.predict(x)))
             outputs, undecided = predict_outputs_and_ties(estimator, x)
-            return Answer(outputs, undecided=undecided)
+            return InferenceResult(outputs, undecided=undecided)
         except Exception as error:
             raise InputsRejected(str(error)) from error
 
-    def _convert_booster_scores(self, scores: Array) -> Answer:
+    def _convert_booster_scores(self, scores: Array) -> InferenceResult:
         """Return the answer of a LightGBM booster from its scores, with the label added if the network computes one;
         the booster itself does not."""
         post = boosters.parse_lightgbm(self._estimator.model_to_string().encode(), self.name)[0].post_transform
         if post not in ("sigmoid", "softmax"):
-            return Answer((scores,))
+            return InferenceResult((scores,))
         probabilities = np.stack([1 - scores, scores], axis=1) if post == "sigmoid" else scores
-        return Answer((probabilities.argmax(axis=1), probabilities), undecided={0: find_tied_rows(probabilities)})
+        return InferenceResult(
+            (probabilities.argmax(axis=1), probabilities), undecided={0: find_tied_rows(probabilities)}
+        )
 
     def reset(self) -> None:
         """Do nothing: estimators have no state."""
@@ -126,7 +128,7 @@ class XgboostBooster:
         self._rounds = (0, 0 if best is None else int(best) + 1)
         self._booster_objective = _booster_objective(self._booster)
 
-    def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> Answer:
+    def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> InferenceResult:
         (x,) = arrays
         try:
             rows = self._package.DMatrix(x, feature_types=self._booster.feature_types)
@@ -136,12 +138,14 @@ class XgboostBooster:
         except (ValueError, self._package.core.XGBoostError) as error:
             raise InputsRejected(str(error)) from error
         if self._booster_objective not in _CLASS_OBJECTIVES:
-            return Answer((scores,))
+            return InferenceResult((scores,))
         probabilities = _softmax_rows(scores) if margin else scores
         probabilities = (
             np.stack([1 - probabilities, probabilities], axis=1) if probabilities.ndim == 1 else probabilities
         )
-        return Answer((probabilities.argmax(axis=1), probabilities), undecided={0: find_tied_rows(probabilities)})
+        return InferenceResult(
+            (probabilities.argmax(axis=1), probabilities), undecided={0: find_tied_rows(probabilities)}
+        )
 
     def reset(self) -> None:
         """Do nothing: trees have no state."""
@@ -195,7 +199,7 @@ class KerasModel:
         except Exception:  # noqa: BLE001 - not a graph of layers: only the outputs are compared
             return None
 
-    def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> Answer:
+    def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> InferenceResult:
         inputs = list(arrays) if len(arrays) > 1 else arrays[0]
         layers_model = self._layers_model if taps else None
         try:
@@ -205,7 +209,7 @@ class KerasModel:
                 layer_values: dict[str, Any] = {} if layers_model is None else layers_model(inputs, training=False)
         except Exception as error:
             raise InputsRejected(str(error)) from error
-        return Answer(outputs, {name: _backend_tensor_to_numpy(value) for name, value in layer_values.items()})
+        return InferenceResult(outputs, {name: _backend_tensor_to_numpy(value) for name, value in layer_values.items()})
 
     def reset(self) -> None:
         """Do nothing: layers that keep state are refused when they are read."""
@@ -287,7 +291,7 @@ class TorchProgram:
         except Exception as error:
             raise ToolError(f"PyTorch does not run the program: {error}", where=self._file_name) from error
 
-    def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> Answer:
+    def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> InferenceResult:
         torch = self._torch
         tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
         node_values: dict[str, Any] = {}
@@ -302,7 +306,9 @@ class TorchProgram:
         outputs = tuple(
             _torch_tensor_to_numpy(torch, value) for value in flatten_results(outputs_tree) if value is not None
         )
-        return Answer(outputs, {name: _torch_tensor_to_numpy(torch, value) for name, value in node_values.items()})
+        return InferenceResult(
+            outputs, {name: _torch_tensor_to_numpy(torch, value) for name, value in node_values.items()}
+        )
 
     def reset(self) -> None:
         """Do nothing: programs that change their buffers are refused when they are read."""
@@ -382,7 +388,7 @@ class OnnxRuntime:
         except Exception:  # noqa: BLE001 - some value cannot be an output: compare without layers
             self._session = plain
 
-    def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> Answer:
+    def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> InferenceResult:
         session = self._session
         inputs = session.get_inputs()  # type: ignore[attr-defined]
         names = [given.name for given in inputs if given.name not in self._feedback]
@@ -403,7 +409,7 @@ class OnnxRuntime:
         if missing:
             raise InputsRejected(f"output {missing[0]!r} is no tensor")
         self._state = {name: tensors[output] for name, output in self._feedback.items()}
-        return Answer(tuple(tensors[name] for name in self._outputs), tensors)
+        return InferenceResult(tuple(tensors[name] for name in self._outputs), tensors)
 
     def reset(self) -> None:
         """Reset the state that is fed back."""
@@ -459,7 +465,7 @@ class TfliteMicro:
                     ) from error
         self._count = _count_tflite_outputs(data)
 
-    def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> Answer:
+    def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> InferenceResult:
         try:
             for index, array in enumerate(arrays):
                 self._interpreter.set_input(array, index)
@@ -473,7 +479,7 @@ class TfliteMicro:
                 tensors[name] = np.asarray(self._interpreter.GetTensor(index, 0)["tensor_data"])
             except Exception:  # noqa: BLE001 - a tensor that the interpreter does not show
                 continue
-        return Answer(outputs, tensors)
+        return InferenceResult(outputs, tensors)
 
     def reset(self) -> None:
         self._interpreter.reset()
@@ -526,7 +532,7 @@ class LiteRT:
             self.version += f", {self.kernels}"
         self._names = tensor_names(data)
 
-    def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> Answer:
+    def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> InferenceResult:
         interpreter = self._interpreter
         try:
             details = interpreter.get_input_details()
@@ -546,7 +552,7 @@ class LiteRT:
                 tensors[name] = interpreter.get_tensor(index)
             except ValueError:  # a tensor without memory of its own
                 continue
-        return Answer(outputs, tensors)
+        return InferenceResult(outputs, tensors)
 
     def reset(self) -> None:
         self._interpreter.reset_all_variables()

@@ -452,7 +452,7 @@ def convert_conv_transpose(
 
     ``conv2d_transpose`` is for float32 data of one or two spatial axes with constant weights and bias."""
     attrs = _get_transposed_convolution_attrs(context, x, w, attributes, output_padding, output_shape)
-    weight, bias = context.stored(w), None if b is None else context.stored(b)
+    weight, bias = context.find_stored_tensor(w), None if b is None else context.find_stored_tensor(b)
     is_plain = x.dtype == "float32" and x.rank in (3, 4)
     if not is_plain or weight is None or (b is not None and bias is None):
         context.result("convolution_transpose", (x, w) if b is None else (x, w, b), attrs)

@@ -49,7 +49,7 @@ def convert_gemm(
     A' and B' are A and B, transposed if ``transA`` or ``transB`` is set. If B is constant, Gemm becomes a ``dense``
     layer; otherwise it becomes a ``matmul``."""
     left: Value = context.emit("transpose", (a,), {"axes": (1, 0)}) if transA else a
-    weight = context.stored(b)
+    weight = context.find_stored_tensor(b)
     if weight is None or (alpha != 1.0 and weight.quant is not None):
         right: Value = context.emit("transpose", (b,), {"axes": (1, 0)}) if transB else b
         product = _multiply_by_number(context, context.emit("matmul", (left, right)), alpha)
@@ -73,7 +73,7 @@ def _get_gemm_bias(context: OpContext, c: Value, unit_count: int, beta: float) -
     """Return beta * C as the bias of a ``dense`` layer with ``unit_count`` outputs.
 
     Return None if C is computed at run time, or not the same for all rows of the result."""
-    stored = context.stored(c)
+    stored = context.find_stored_tensor(c)
     if stored is None or (stored.quant is not None and (beta != 1.0 or stored.data.size != unit_count)):
         return None
     shape = stored.data.shape
@@ -107,7 +107,7 @@ def convert_matmul(context: OpContext, a: Value, b: SameDtype) -> None:
     left, right = a.shape, b.shape
     if not left or not right or left[-1] != right[max(len(right) - 2, 0)]:
         context.broken(f"got matrices of shapes {left} and {right}, expected equal inner extents")
-    weight = context.stored(b)
+    weight = context.find_stored_tensor(b)
     if weight is not None and len(right) == 2 and is_float(a.dtype):
         context.result_alias(emit_dense(context, a, weight.transpose((1, 0)), None))
         return

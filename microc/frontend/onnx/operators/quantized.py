@@ -36,7 +36,7 @@ from microc.frontend.onnx.quantization import (
     read_quantization,
     read_scales,
     subtract_zero_point,
-    write_rounded_and_saturated,
+    write_rounding_and_saturation,
 )
 from microc.frontend.signature import Ints, Only, Value
 from microc.graph.ir import Quant
@@ -77,7 +77,7 @@ def convert_quantize_linear(
         scale = cast_to(context, broadcast_scale(context, y_scale, x.shape, axis), "float32")
         levels = context.emit("div", (cast_to(context, x, "float32"), scale))
         zero = None if y_zero_point is None else broadcast_scale(context, y_zero_point, x.shape, axis)
-        write_rounded_and_saturated(context, levels, zero, out_dtype, bits)
+        write_rounding_and_saturation(context, levels, zero, out_dtype, bits)
         return
     quant = read_quantization(context, y_scale, y_zero_point, x.shape, axis)
     attrs = get_quantize_attrs(context, quant, out_dtype)
@@ -213,7 +213,7 @@ def _write_requantisation(
     if y.zero_point is None:
         context.broken("y_zero_point is missing; the operator requires it")
     zero = context.reshape(y.zero_point, ())
-    write_rounded_and_saturated(context, levels, zero, zero.dtype, dtypes.dtype_parts(zero.dtype).bits)
+    write_rounding_and_saturation(context, levels, zero, zero.dtype, dtypes.dtype_parts(zero.dtype).bits)
 
 
 @CONVERTERS.register("QLinearConv", dtypes=BYTES)

@@ -107,7 +107,7 @@ def convert_transpose(context: OpContext, data: Value, *, perm: Ints | None = No
     order = tuple(reversed(range(data.rank))) if perm is None else perm
     if sorted(order) != list(range(data.rank)):
         context.broken(f"perm is {order}, expected each of 0..{data.rank - 1} once")
-    stored = context.stored(data)
+    stored = context.find_stored_tensor(data)
     if stored is not None:
         context.add_stored_tensor(f"{data}_transposed", stored.transpose(order), context.output())
     else:

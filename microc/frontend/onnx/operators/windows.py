@@ -161,7 +161,7 @@ def convert_conv(
 
     Float32 data of one or two spatial axes with constant weights and bias become a ``conv2d``. Anything else becomes a
     ``convolution``, which supports any number of spatial axes."""
-    weight, bias = context.stored(w), None if b is None else context.stored(b)
+    weight, bias = context.find_stored_tensor(w), None if b is None else context.find_stored_tensor(b)
     if x.dtype == "float32" and x.rank in (3, 4) and weight is not None and (b is None or bias is not None):
         write_convolution(context, x, weight, bias, attributes, context.output())
         return
