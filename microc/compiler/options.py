@@ -448,10 +448,11 @@ class Options:
         "float arithmetic: exact, fast approximations, or fast with float16 products",
         "the math",
         details=(
-            "`exact`: infinities and NaN as the formats define them, functions of the C library. `fast`: "
+            "`exact`: infinities and NaN as the formats define them; exp, tanh and erf within 3.8e-7 of the "
+            "result on cores with float vectors or fused multiply-adds, functions of the C library on others. `fast`: "
             "also Winograd convolutions, which may spread infinities and NaN to neighbouring outputs; their "
             "error is that of reordered sums, with vectors on computers up to 1e-5 of the largest output; "
-            "exp, tanh, erf and log are approximated within 3.8e-7 of the result on cores with an FPU. "
+            "exp, tanh, erf and log by arithmetic on all cores with an FPU. "
             "`half`: as fast, with convolutions and dense layers on float16 factors; up to 32 products are "
             "added in float16, within 1.7e-2 of the sum of their magnitudes (Cortex-M55)."
         ),
