@@ -2,13 +2,12 @@
 
 A plugin is a Python file that defines ``PLUGIN``::
 
-    from microc.plugin import Case, OpDef, Plugin, TensorType, ir
+    from microc.plugin import Case, OpDef, Plugin, TensorType, Value, ir
 
     SNAKE = OpDef("snake", infer=..., reference=..., scalar=..., cases=...)     # an operator: microc.ops.registry.OpDef
 
-    def from_onnx(application):                                                  # converts a node of the model
-        alpha = application.operator.attributes.real("alpha", 1.0)
-        application.result("snake", (application.operand(0),), {"alpha": alpha})
+    def from_onnx(application, x: Value, *, alpha: float = 1.0):                # converts a node of the model
+        application.result("snake", (x,), {"alpha": alpha})
 
     PLUGIN = Plugin(operators=(SNAKE,), onnx={"com.example::Snake": from_onnx})
 
@@ -34,6 +33,7 @@ from microc.base.dtypes import Array
 from microc.base.file_access import read_bytes
 from microc.errors import MicrocError, ModelError, OutputError, UnsupportedError, UsageError, similar_files_hint
 from microc.external.backend import BACKENDS, Backend, Code, Entry, Region, Span
+from microc.frontend.signature import Rank, Value, bind_converter
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.graph.match import P
 from microc.isa import CORES, FAMILIES, SCALAR, TENSOR, Body, Core, Costs, InstructionSet, Intrin
@@ -74,6 +74,7 @@ __all__ = (
     "Operand",
     "P",
     "Plugin",
+    "Rank",
     "Region",
     "Scratchpad",
     "Sources",
@@ -82,6 +83,7 @@ __all__ = (
     "TensorUnit",
     "TfliteApplication",
     "UnsupportedError",
+    "Value",
     "active",
     "choice",
     "element_type",
@@ -111,7 +113,8 @@ class Plugin:
 
     - ``operators``: definitions of operators. The name of an operator of microc is an error.
     - ``tflite``: functions that convert a custom node of a TFLite model to operators, by the node's custom code;
-      ``onnx``: such functions for ONNX nodes, by ``domain::operator``.
+      ``onnx``: such functions for ONNX nodes, by ``domain::operator``. Their parameters after the context are the node's
+      operands and attributes (:mod:`microc.frontend.signature`).
     - ``externs``: C functions with a meaning in TIR (:func:`extern`). Expressions call them by
       :func:`microc.tir.ir.call`.
     - ``cores``: cores (:class:`microc.isa.instruction_set.Core`) as targets, with instruction sets of their own.
@@ -119,8 +122,8 @@ class Plugin:
     - ``source``: name of the plugin file, for messages; ``digest``: its SHA-256."""
 
     operators: tuple[OpDef, ...] = ()
-    tflite: Mapping[str, Callable[[TfliteApplication], None]] = field(default_factory=dict)
-    onnx: Mapping[str, Callable[[OnnxApplication], None]] = field(default_factory=dict)
+    tflite: Mapping[str, Callable[..., None]] = field(default_factory=dict)
+    onnx: Mapping[str, Callable[..., None]] = field(default_factory=dict)
     externs: tuple[Intrin, ...] = ()
     cores: tuple[Core, ...] = ()
     backends: tuple[Backend, ...] = ()
@@ -196,13 +199,15 @@ def _register_additions(plugin: Plugin, stack: ExitStack) -> None:
         from microc.frontend.tflite.context import Converter as TfliteConverter
         from microc.frontend.tflite.reader import CONVERTERS
 
-        tflite = {f"CUSTOM:{code}": TfliteConverter(convert, ()) for code, convert in plugin.tflite.items()}
+        tflite = {
+            f"CUSTOM:{code}": TfliteConverter(bind_converter(convert), ()) for code, convert in plugin.tflite.items()
+        }
         stack.enter_context(CONVERTERS.extend(tflite))
     if plugin.onnx:
         from microc.frontend.onnx.context import Converter as OnnxConverter
         from microc.frontend.onnx.reader import PLUGIN_CONVERTERS
 
-        onnx = {name: OnnxConverter(convert, ()) for name, convert in plugin.onnx.items()}
+        onnx = {name: OnnxConverter(bind_converter(convert), ()) for name, convert in plugin.onnx.items()}
         stack.enter_context(PLUGIN_CONVERTERS.extend(onnx))
     sets = {s.name: s for core in plugin.cores for s in core.sets}.values()
     words = (*plugin.externs, *(word for s in sets for word in s.intrinsics))

@@ -17,6 +17,7 @@ from microc.plugin import (
     Plugin,
     TensorType,
     TfliteApplication,
+    Value,
     extern,
     in_floats,
     ir,
@@ -62,14 +63,9 @@ SNAKE = OpDef(
 )
 
 
-def snake_from_onnx(application: OnnxApplication) -> None:
-    alpha = application.operator.attributes.real("alpha", 1.0)
-    application.result("snake", (application.operand(0),), {"alpha": alpha})
-
-
-def snake_from_tflite(application: TfliteApplication) -> None:
-    alpha = float(application.operator.custom.get("alpha", 1.0))
-    application.result("snake", (application.operand(0),), {"alpha": alpha})
+def snake_from_model(application: OnnxApplication | TfliteApplication, x: Value, *, alpha: float = 1.0) -> None:
+    """The parameters are the operator's operand and attribute; both are checked before this is called."""
+    application.result("snake", (x,), {"alpha": alpha})
 
 
 # ---------------------------------------------------------------- magnitude: a tensor expression that calls C
@@ -140,13 +136,13 @@ MAGNITUDE = OpDef(
 )
 
 
-def magnitude_from_onnx(application: OnnxApplication) -> None:
-    application.result("magnitude", (application.value(0),))
+def magnitude_from_onnx(application: OnnxApplication, x: Value) -> None:
+    application.result("magnitude", (x,))
 
 
 PLUGIN = Plugin(
     operators=(SNAKE, MAGNITUDE),
-    tflite={"Snake": snake_from_tflite},
-    onnx={"com.example::Snake": snake_from_onnx, "com.example::Magnitude": magnitude_from_onnx},
+    tflite={"Snake": snake_from_model},
+    onnx={"com.example::Snake": snake_from_model, "com.example::Magnitude": magnitude_from_onnx},
     externs=(ISQRT,),
 )

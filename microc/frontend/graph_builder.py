@@ -15,6 +15,7 @@ from microc.frontend.model_limits import MAX_STORED, check_shape, infer_types
 from microc.frontend.signature import Value
 from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, fresh_name
 from microc.ops import registry
+from microc.ops.formulas import OperatorEmitter
 
 # ---- A graph built node by node, with types: for formats whose layers are in order of execution, and for users.
 
@@ -32,6 +33,21 @@ class Emitter(Protocol):
 
     def type(self, value: str) -> TensorType:
         """Return the type of a value."""
+
+
+def make_operator_emitter(emitter: Emitter) -> OperatorEmitter:
+    """Return a function ``append_operator(op, *operands, **attributes)``, which the formulas of
+    :mod:`microc.ops.formulas` call.
+
+    It appends the operator ``op`` to the graph of ``emitter`` and returns the name of the result. Numbers among the
+    operands become constants."""
+
+    def append_operator(op: str, *operands: str | float, **attrs: Attr) -> str:
+        dtype = dtypes.to_numpy(emitter.type([o for o in operands if isinstance(o, str)][-1]).dtype)
+        names = [o if isinstance(o, str) else emitter.new_constant("number", np.array(o, dtype)) for o in operands]
+        return emitter.emit(op, names, attrs)
+
+    return append_operator
 
 
 class GraphBuilder:

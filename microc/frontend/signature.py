@@ -35,8 +35,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
-from types import MappingProxyType, NoneType, UnionType
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from functools import cached_property
+from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NoReturn, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from microc.base.dtypes import Array
@@ -487,6 +488,7 @@ def inspect_signature(
     return Signature(tuple(positional), tuple(keywords), by_name)
 
 
+@dataclass(frozen=True)
 class BoundConverter:
     """A converter together with its signature: a function of the context alone, which reads the converter's arguments
     and returns what the converter returns.
@@ -494,29 +496,28 @@ class BoundConverter:
     The context is an :class:`OperatorReader`. ``output_count``: number of outputs that the converter writes; the model
     may have no further ones. None: the converter checks this itself. ``by_name``: see :class:`Signature`."""
 
-    def __init__(
-        self,
-        converter: Callable[..., Any],
-        output_count: int | None = None,
-        float_attributes: Mapping[str, float] = MappingProxyType({}),
-        by_name: bool = False,
-    ) -> None:
-        self.converter, self.output_count, self.float_attributes = converter, output_count, float_attributes
-        self.by_name = by_name
-        self._signature: Signature | None = None
+    converter: Callable[..., Any]
+    output_count: int | None = None
+    float_attributes: Mapping[str, float] = field(default_factory=dict, hash=False)
+    by_name: bool = False
 
-    @property
+    @cached_property
     def signature(self) -> Signature:
         """The converter's signature."""
-        if self._signature is None:
-            self._signature = inspect_signature(self.converter, self.float_attributes, self.by_name)
-        return self._signature
+        return inspect_signature(self.converter, self.float_attributes, self.by_name)
 
     def __call__(self, context: Any) -> Any:
         if self.output_count is not None:
             context.refuse_extra_outputs(self.output_count)
         positional, keywords = self.signature.read(context)
         return self.converter(context, *positional, **keywords)
+
+
+def bind_converter(converter: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Return a converter of a plugin as a function of the context alone.
+
+    A converter whose only parameter is the context reads operands and attributes itself; all others have a signature."""
+    return converter if len(inspect.signature(converter).parameters) == 1 else BoundConverter(converter)
 
 
 _Converter = TypeVar("_Converter")

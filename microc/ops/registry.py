@@ -391,7 +391,7 @@ FAMILIES = (
     "quantised.quantised_arithmetic",
     "quantised.requantize",
     "quantised.requantize_floor",
-    "recurrent.lstm",
+    "recurrent.layers",
     "recurrent.ring",
     "recurrent.svdf",
     "reduction.cumsum",

@@ -22,6 +22,16 @@ from microc.tir import ir
 from microc.tir.ir import Expr
 
 
+def same_padding(extent: int, window: int, stride: int, dilation: int = 1) -> tuple[int, int]:
+    """Return the padding of an axis by the scheme SAME of TFLite, ONNX and Keras: the smaller and the larger half, in
+    elements.
+
+    With it there are ceil(extent / stride) windows. Both halves together are max((ceil(extent / stride) - 1) * stride +
+    (window - 1) * dilation + 1 - extent, 0) elements."""
+    total = max((-(-extent // stride) - 1) * stride + (window - 1) * dilation + 1 - extent, 0)
+    return total // 2, total - total // 2
+
+
 @frozen
 class WindowAxis:
     """Windows along one axis of ``extent`` elements, with ``before`` and ``after`` elements of padding around them.

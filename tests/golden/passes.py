@@ -302,12 +302,12 @@ def sequence() -> Graph:
 
 
 def long_sequence(steps: int) -> Graph:
-    """The loop of an LSTM of one unit over steps of four numbers."""
+    """The loop of an LSTM of one unit over steps of three numbers."""
     net = GraphBuilder()
-    weights = [net.constant("w", np.ones(shape, np.float32)) for shape in ((4, 4), (4, 1))]
+    weights = [net.constant("w", np.ones(shape, np.float32)) for shape in ((4, 3), (4, 1))]
     states = [net.state(name, np.zeros((1, 1), np.float32)) for name in ("hidden", "cell")]
     attrs: dict[str, Any] = {"cell_clip": 0.0, "rounding": ""}
-    y, *after = net.emit_all("lstm", (net.input("x", (1, steps, 4)), *weights, *states), attrs)
+    y, *after = net.emit_all("lstm", (net.input("x", (1, steps, 3)), *weights, *states), attrs)
     for state, value in zip(states, after, strict=True):
         net.update(state, value)
     return expand.expand_composites(net.graph("net", {"y": y}), PassContext())

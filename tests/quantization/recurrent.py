@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from microc.base.dtypes import Array
-from microc.frontend.formulas import GateWeights, State, emit_loop_over_time, slice_gate
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph
+from tests.support.loops_over_time import GateWeights, State, emit_loop_over_time, slice_gate
 
 STEPS, DEPTH, UNITS = 12, 6, 8
 

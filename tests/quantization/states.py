@@ -6,9 +6,9 @@ import numpy as np
 
 from microc import Graph
 from microc.base.dtypes import Array
-from microc.frontend.formulas import emit_loop_over_time
 from tests.quantization.networks import Net
 from tests.quantization.recurrent import CELLS, UNITS
+from tests.support.loops_over_time import emit_loop_over_time
 
 DEPTH = 6
 

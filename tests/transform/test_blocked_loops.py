@@ -22,7 +22,7 @@ CONTEXT = PassContext()
 DICE = np.random.default_rng(3)
 
 
-def recurrent(steps: int, depth: int = 24, units: int = 3, batch: int = 1) -> Graph:
+def recurrent(steps: int, depth: int = 24, units: int = 7, batch: int = 1) -> Graph:
     """The loop of an LSTM of floats."""
     net = GraphBuilder()
     shapes = ((4 * units, depth), (4 * units, units))

@@ -11,13 +11,13 @@ import pytest
 from microc.base.dtypes import Array
 from microc.compiler.options import Options
 from microc.compiler.pipeline import optimise_graph
-from microc.frontend.formulas import GateWeights, State, emit_loop_over_time, slice_gate
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph
 from microc.ops.meaning import evaluate
 from microc.transform import NORMALISING
 from microc.transform.pass_context import PassContext, run_passes
 from tests.frontend.run import library
+from tests.support.loops_over_time import GateWeights, State, emit_loop_over_time, slice_gate
 
 RNG = np.random.default_rng(3)
 STEPS, DEPTH, UNITS = 5, 6, 4

@@ -11,25 +11,35 @@ import numpy as np
 
 from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
-from microc.frontend import formulas
-from microc.frontend.formulas import OperatorEmitter, make_operator_emitter
-from microc.frontend.graph_builder import GraphBuilder
+from microc.frontend.graph_builder import GraphBuilder, make_operator_emitter
+from microc.frontend.signature import Floats
 from microc.graph.ir import Attr
+from microc.ops.formulas import ACTIVATION_FUNCTIONS
 
 _NO_ATTRS: Mapping[str, Attr] = {}
-_PLAIN: Mapping[str, tuple[str, Mapping[str, Attr]]] = {
-    "relu": ("relu", {}),
-    "relu6": ("clip", {"minimum": 0.0, "maximum": 6.0}),
-    "sigmoid": ("sigmoid", {}),
-    "tanh": ("tanh", {}),
-    "softmax": ("softmax", {"axis": -1}),
-    "elu": ("elu", {"alpha": 1.0}),
-    "leaky_relu": ("leaky_relu", {"alpha": 0.2}),
-    "softplus": ("softplus", {}),
-    "exponential": ("exp", {}),
-    "hard_silu": ("hard_swish", {}),
-    "hard_swish": ("hard_swish", {}),
+_ACTIVATIONS: Mapping[str, tuple[str, Floats]] = {
+    "elu": ("elu", (1.0,)),
+    "exponential": ("exp", ()),
+    "gelu": ("gelu", ()),
+    "hard_sigmoid": ("hard_sigmoid", (1 / 6, 0.5)),
+    "hard_silu": ("hard_swish", ()),
+    "hard_swish": ("hard_swish", ()),
+    "leaky_relu": ("leaky_relu", (0.2,)),
+    "linear": ("linear", ()),
+    "mish": ("mish", ()),
+    "relu": ("relu", ()),
+    "relu6": ("relu6", ()),
+    "selu": ("selu", ()),
+    "sigmoid": ("sigmoid", ()),
+    "silu": ("swish", ()),
+    "softmax": ("softmax", ()),
+    "softplus": ("softplus", ()),
+    "softsign": ("softsign", ()),
+    "swish": ("swish", ()),
+    "tanh": ("tanh", ()),
 }
+"""microc's activation function and its parameters, by Keras's name. ``gelu`` is the exact function, not the approximation by
+tanh."""
 
 
 def read_dtype(config: Mapping[str, Any]) -> str:
@@ -149,38 +159,24 @@ class LayerContext:
     def emit_activation(self, input_value: str, activation: Any) -> str:
         """Apply an activation function to ``input_value``; return the result.
 
+        ``activation``: see :meth:`resolve_activation`."""
+        name, parameters = self.resolve_activation(activation)
+        return ACTIVATION_FUNCTIONS[name].emit(make_operator_emitter(self.builder), input_value, *parameters)
+
+    def resolve_activation(self, activation: Any) -> tuple[str, Floats]:
+        """Return microc's name of an activation function, and its parameters.
+
         ``activation``: a name, a configuration with a class name, or None for no activation."""
         if isinstance(activation, Mapping):
             activation = (
                 activation["config"] if isinstance(activation.get("config"), str) else activation.get("class_name")
             )
-        if activation in (None, "linear"):
-            return input_value
-        if activation in _PLAIN:
-            op, attrs = _PLAIN[activation]
-            return self.emit(op, (input_value,), attrs)
-        formula = _COMPOSED.get(str(activation))
-        if formula is None:
-            self.refuse(
-                f"activation {activation!r} is not supported",
-                "use " + ", ".join(sorted({"linear", *_PLAIN, *_COMPOSED})),
-            )
-        return formula(make_operator_emitter(self.builder), input_value)
+        function = _ACTIVATIONS.get("linear" if activation is None else str(activation))
+        if function is None:
+            self.refuse(f"activation {activation!r} is not supported", "use " + ", ".join(sorted(_ACTIVATIONS)))
+        return function
 
 
 Converter = Callable[[LayerContext], str | tuple[str, ...]]
 """Type of a converter: a function that appends the nodes of a layer. It returns the name of the result, or a tuple of
 names."""
-
-
-_COMPOSED: Mapping[str, Callable[[OperatorEmitter, str], str]] = {
-    "gelu": formulas.emit_gelu,
-    "hard_sigmoid": formulas.emit_hard_sigmoid,
-    "mish": formulas.emit_mish,
-    "selu": formulas.emit_selu,
-    "silu": formulas.emit_swish,
-    "softsign": formulas.emit_softsign,
-    "swish": formulas.emit_swish,
-}
-"""Activations that are composed of several operators, by Keras's name. ``gelu`` is the exact function, not the
-approximation by tanh."""

@@ -12,6 +12,7 @@ import numpy as np
 from microc.base.dtypes import Array
 from microc.frontend.keras.context import Converter, LayerContext
 from microc.graph.ir import Attr
+from microc.ops.windows import same_padding
 
 # ---- Converters of dense layers, convolutions, pools, normalisations by learned statistics, activations and Embedding.
 
@@ -30,14 +31,6 @@ def convert_dense(layer: LayerContext) -> str:
     )
 
 
-def _same_padding_of_axis(extent: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
-    """Return the padding of an axis for Keras's scheme ``same``: numbers of elements (before, after).
-
-    The result has ceil(extent / stride) elements. An odd number is split with the larger half after the data."""
-    total = max((-(-extent // stride) - 1) * stride + (kernel - 1) * dilation + 1 - extent, 0)
-    return total // 2, total - total // 2
-
-
 def _resolve_window_padding(
     layer: LayerContext, extents: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
 ) -> tuple[int, ...]:
@@ -48,9 +41,7 @@ def _resolve_window_padding(
         case "causal":
             return (0, (kernel[-1] - 1) * dilation[-1], 0, 0)
         case "same":
-            pairs = [
-                _same_padding_of_axis(*numbers) for numbers in zip(extents, kernel, strides, dilation, strict=True)
-            ]
+            pairs = [same_padding(*numbers) for numbers in zip(extents, kernel, strides, dilation, strict=True)]
             return (*(before for before, _ in pairs), *(after for _, after in pairs))
         case other:
             layer.refuse(f"padding: got {other!r}, expected 'valid', 'same' or 'causal'", "use valid or same")

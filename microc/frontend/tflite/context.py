@@ -30,6 +30,7 @@ from microc.frontend.tflite.file import Operator, Tensor
 from microc.graph.ir import Attr, Loc, Node, Quant, TensorType
 from microc.ops import registry
 from microc.ops.attributes import Ties
+from microc.ops.windows import same_padding
 
 # ---- Context of one TFLite operator: its operands and options in the file, and functions that append nodes to the graph.
 #
@@ -206,6 +207,16 @@ class OpContext(Operands, OperatorReader):
         self.constant(input_position)
         return self.value(input_position)
 
+    def variable_tensor(self, input_position: int) -> Value:
+        """Return an operand that keeps its content between calls. It is not in the graph yet."""
+        tensor = self.input_tensor(input_position)
+        if not tensor.is_variable:
+            self.refuse(
+                f"state {tensor.name!r}: got is_variable = false, expected true",
+                "set is_variable of the tensor to true",
+            )
+        return Value(tensor.name, tensor.type)
+
     def data(self, value: Value) -> Array:
         """Return the data of a constant value."""
         if value.constant is None:
@@ -236,17 +247,6 @@ class OpContext(Operands, OperatorReader):
                 f"indices: got dtype {indices.dtype}, expected int8, int16, uint8, int32 or int64", "cast them to int32"
             )
         return self.emit("cast", (indices,), {"dtype": "int32"})
-
-    def shape_of_rank(self, value: str, *allowed_ranks: int) -> tuple[int, ...]:
-        """Return the shape of ``value``; raise ModelError unless its rank is one of ``allowed_ranks`` and no extent is
-        0."""
-        shape = self.type(value).shape
-        if len(shape) not in allowed_ranks or 0 in shape:
-            self.broken(
-                f"{value!r}: got shape {shape}, expected rank {' or '.join(map(str, allowed_ranks))} and "
-                "extents of at least 1"
-            )
-        return shape
 
     def new_constant(self, stem: str, data: Array, quant: Quant | None = None) -> Value:
         """Add a constant that is no tensor of the file; its name is made unique from ``stem``."""
@@ -486,16 +486,11 @@ def compute_same_padding(
 ) -> tuple[int, int, int, int]:
     """Return the padding of TFLite's scheme SAME as numbers of elements (top, left, bottom, right).
 
-    The padding of an axis is max((ceil(extent / stride) - 1) * stride + (window - 1) * dilation + 1 - extent, 0)
-    elements. An odd number is split with the smaller half before the data. Source: TFLite ``padding.h``,
-    ComputePaddingWithOffset.
-    """
-    before, after = [], []
-    for size, taps, stride, spread in zip(data_extents, window_extents, strides, dilation, strict=True):
-        total = max((-(-size // stride) - 1) * stride + (taps - 1) * spread + 1 - size, 0)
-        before.append(total // 2)
-        after.append(total - total // 2)
-    return (before[0], before[1], after[0], after[1])
+    An odd number of elements of an axis is split with the smaller half before the data. Source: TFLite ``padding.h``,
+    ComputePaddingWithOffset."""
+    rows = zip(data_extents, window_extents, strides, dilation, strict=True)
+    (top, bottom), (left, right) = (same_padding(*row) for row in rows)
+    return (top, left, bottom, right)
 
 
 # ---- Types of converters' parameters.
@@ -514,6 +509,9 @@ Bool = Annotated[Value, ReadWith(OpContext.bool_operand)]
 """Operand of bools."""
 Indices = Annotated[Value, ReadWith(OpContext.index_operand)]
 """Operand of integers, as int32 or int64."""
+
+Variable = Annotated[Value, ReadWith(OpContext.variable_tensor)]
+"""Operand that keeps its content between calls."""
 
 Activation = Annotated[str, DecodeWith(activation_name)]
 """Option with a fused activation; the converter receives microc's name, empty for none."""

@@ -8,8 +8,7 @@ from typing import Annotated
 import numpy as np
 
 from microc.base import dtypes
-from microc.frontend import formulas
-from microc.frontend.formulas import make_operator_emitter
+from microc.frontend.graph_builder import make_operator_emitter
 from microc.frontend.signature import Floats, Ints, Range, ReadWith, Value
 from microc.frontend.tflite.context import (
     FLOAT,
@@ -31,6 +30,7 @@ from microc.frontend.tflite.context import (
 )
 from microc.graph.ir import Attr, Quant
 from microc.numerics import quantize_multiplier
+from microc.ops import formulas
 from microc.ops.attributes import Multiplier, Rounding, Ties
 from microc.ops.elementwise.lookup import int16_function_table
 

@@ -36,6 +36,7 @@ from microc.frontend.tflite.operators_layers import (
     get_dynamic_attrs,
 )
 from microc.graph.ir import Attr
+from microc.ops.windows import same_padding
 
 CONVERTERS = ConverterTable()
 
@@ -291,8 +292,8 @@ def _resolve_volume_padding(
 
     Three numbers of elements before the data (depth, height, width), then three numbers after the data."""
     rows = zip(data_extents, window_extents, options.strides, options.dilation, strict=True)
-    total = [0 if options.padding else max((-(-e // s) - 1) * s + (k - 1) * d + 1 - e, 0) for e, k, s, d in rows]
-    return (*(t // 2 for t in total), *(t - t // 2 for t in total))
+    pairs = [(0, 0) if options.padding else same_padding(*row) for row in rows]
+    return (*(before for before, _ in pairs), *(after for _, after in pairs))
 
 
 def _emit_channels_last_result(context: OpContext, planes: Value, options: _VolumeOptions) -> None:

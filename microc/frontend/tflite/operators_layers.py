@@ -18,6 +18,7 @@ from microc.frontend.tflite.context import (
     OpContext,
     Operand,
     Positive,
+    Variable,
     emit_float32_activation_as_output,
     resolve_padding_scheme,
 )
@@ -270,16 +271,6 @@ def convert_fully_connected(
         context.result_reshape(context.emit("dense", operands, attrs, like=declared.type), shape)
 
 
-def _read_variable_tensor(context: OpContext, input_position: int) -> Value:
-    """Return an operand that keeps its content between calls. It is not in the graph yet."""
-    tensor = context.input_tensor(input_position)
-    if not tensor.is_variable:
-        context.refuse(
-            f"state {tensor.name!r}: got is_variable = false, expected true", "set is_variable of the tensor to true"
-        )
-    return Value(tensor.name, tensor.type)
-
-
 _FactoredWeights = Annotated[Value, ReadWith(OpContext.constant_value), Rank(2, 2, has_elements=True)]
 
 
@@ -290,7 +281,7 @@ def convert_svdf(
     feature_weights: _FactoredWeights,
     time_weights: _FactoredWeights,
     bias: Bias | None,
-    state: Annotated[Value, ReadWith(_read_variable_tensor)],
+    state: Variable,
     *,
     rank: Positive,
     fused_activation_function: Activation = "",

@@ -38,11 +38,9 @@ CONVERTERS: Registry[Converter] = Registry(
         operators_images.CONVERTERS.by_code,
         operators_layers.CONVERTERS.by_code,
         operators_mediapipe.CONVERTERS.by_code,
+        operators_recurrent.CONVERTERS.by_code,
         operators_shape.CONVERTERS.by_code,
         operators_signal.CONVERTERS.by_code,
-        operators_recurrent.BIDIRECTIONAL_LSTM_CONVERTERS,
-        operators_recurrent.LSTM_CONVERTERS,
-        operators_recurrent.RNN_CONVERTERS,
     ),
 )
 """Converters by TFLite's operator name. A custom operator's name is ``CUSTOM:<code>``. Plugins extend the registry

@@ -9,11 +9,11 @@ from typing import Annotated
 import numpy as np
 
 from microc.base import dtypes
-from microc.frontend import formulas
-from microc.frontend.formulas import make_operator_emitter
+from microc.frontend.graph_builder import make_operator_emitter
 from microc.frontend.signature import Argument, Ints, Only, Value
 from microc.frontend.torch.context import ConverterTable, OpContext
 from microc.graph.ir import Attr
+from microc.ops import formulas
 
 CONVERTERS = ConverterTable()
 

@@ -38,7 +38,7 @@ CONVERTERS: Mapping[str, Converter] = merge_converters(
     operators_layers.CONVERTERS.by_name,
     operators_movement.CONVERTERS.by_name,
     operators_pools.CONVERTERS.by_name,
-    operators_recurrent.RECURRENT_CONVERTERS,
+    operators_recurrent.CONVERTERS.by_name,
 )
 """Converters by the name of the ATen operator, without namespace and overload (``aten.add.Tensor`` is ``add``)."""
 
@@ -52,7 +52,7 @@ NOT_DECOMPOSED = (
     "avg_pool1d",
     "hardswish",
     "gelu",
-    *operators_recurrent.RECURRENT_CONVERTERS,
+    *operators_recurrent.CONVERTERS.by_name,
 )
 """ATen operators that are not decomposed to core ATen, because microc converts them as a whole."""
 

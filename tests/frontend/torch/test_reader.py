@@ -153,10 +153,9 @@ def test_what_microc_lacks_is_not_blamed_on_the_program(function: Any) -> None:
         reader.read_program(program)
 
 
-def test_projected_states_are_refused() -> None:
-    program = torch.export.export(nn.LSTM(4, 5, proj_size=2).eval(), (torch.randn(3, 1, 4),))
-    with pytest.raises(UnsupportedError, match="sets of weights"):
-        reader.read_program(program)
+def test_projected_states() -> None:
+    """``proj_size``: the hidden state of an LSTM has fewer elements than its cell state."""
+    compare(nn.LSTM(4, 5, num_layers=2, proj_size=2, bidirectional=True), torch.randn(3, 1, 4))
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {

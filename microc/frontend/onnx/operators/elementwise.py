@@ -11,11 +11,11 @@ import numpy as np
 
 from microc.base import dtypes
 from microc.base.immutable import frozen
-from microc.frontend import formulas
-from microc.frontend.formulas import make_operator_emitter
+from microc.frontend.graph_builder import make_operator_emitter
 from microc.frontend.onnx.context import FLOAT, INTEGERS, MOVABLE, NUMBERS, SIGNED, ConverterTable, OpContext
 from microc.frontend.signature import AttributeBefore, Dtype, Ints, Matrix, SameDtype, Value
 from microc.graph.ir import Attr
+from microc.ops import formulas
 from microc.ops.attributes import Rounding
 
 CONVERTERS = ConverterTable()

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from microc.base.dtypes import Array
-from microc.frontend.formulas import make_operator_emitter
+from microc.frontend.graph_builder import make_operator_emitter
 from microc.frontend.onnx.context import MOVABLE, NUMBERS, ConverterTable, OpContext
 from microc.frontend.signature import AttributeBefore, Axis, DefaultBefore, Dtype, SameDtype, Value
 from microc.graph.ir import Attr

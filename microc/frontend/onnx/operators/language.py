@@ -8,7 +8,7 @@ from typing import Annotated
 import numpy as np
 
 from microc.base.immutable import frozen
-from microc.frontend.formulas import make_operator_emitter
+from microc.frontend.graph_builder import make_operator_emitter
 from microc.frontend.onnx.context import ConverterTable, OpContext
 from microc.frontend.onnx.operators.shape import slice_along_axis
 from microc.frontend.signature import Matrix, Only, Rank, SameDtype, Value
