@@ -143,12 +143,12 @@ class StepBuilder:
         """Append the sums of all gates over the data of this step; return their name."""
         if self.has_input_sums:
             return self.row
-        bias = [self.operand("bias")] if self.has("bias") else []
+        bias = [self.operand("bias")] if self.has_operand("bias") else []
         return self.dense(self.row, self.matrix("weights"), *bias)
 
     # ---- Operands.
 
-    def has(self, operand: str) -> bool:
+    def has_operand(self, operand: str) -> bool:
         """Test whether the layer has the operand with this name."""
         return operand in self.layer.operands
 
@@ -247,7 +247,7 @@ class StepBuilder:
         If the layer has the operand ``lengths``, a sequence that ended before this step keeps its states, and its row is
         zero."""
         row = new_states[0]
-        if self.has("lengths"):
+        if self.has_operand("lengths"):
             lengths = self.body.emit("cast", (self.operand("lengths"),), dtype="int32")
             time = self.iteration
             if self.layer.attr("backwards"):
@@ -277,7 +277,7 @@ def _emit_gru_step(step: StepBuilder) -> tuple[str, ...]:
     """Emit z, r = f(...), n = g(...), h' = (1 - z) n + z h; return the new hidden state."""
     (hidden,), units, is_linear = step.states, step.layer.unit_count, bool(step.layer.attr("linear_before_reset"))
     input_sums = step.emit_input_sums()
-    names = ["recurrent", *(["recurrent_bias"] if step.has("recurrent_bias") else [])]
+    names = ["recurrent", *(["recurrent_bias"] if step.has_operand("recurrent_bias") else [])]
     # If the reset gate multiplies the hidden state, the candidate (the last gate) has a product of its own.
     parts = [(step.operand(name), "") if is_linear else step.operand_in_parts(name, 2 * units) for name in names]
     sums = step.dense(hidden, *(first for first, _ in parts))
@@ -303,13 +303,13 @@ def _emit_lstm_step(step: StepBuilder) -> tuple[str, ...]:
 
     def emit_gate(gate: str, cell_state: str) -> str:
         value = step.slice_gate(sums, gate)
-        if step.has(f"peephole_{gate}"):
+        if step.has_operand(f"peephole_{gate}"):
             value = step.apply("add", value, step.apply("mul", step.operand(f"peephole_{gate}"), cell_state))
         return step.activate(0, value)
 
     gates = {gate: emit_gate(gate, cell) for gate in "if" if gate in layer.gates}
     candidate = step.activate(1, step.slice_gate(sums, "g"))
-    if not step.has("peephole_o"):
+    if not step.has_operand("peephole_o"):
         gates["o"] = emit_gate("o", cell)
     # A gate that has no weights is coupled to the other.
     enter = gates["i"] if "i" in gates else step.apply("sub", 1.0, gates["f"])
@@ -320,8 +320,8 @@ def _emit_lstm_step(step: StepBuilder) -> tuple[str, ...]:
     leave = gates["o"] if "o" in gates else emit_gate("o", cell)
     hidden_type = layer.type("hidden")
     hidden = step.quantised("mul", (bent, leave), hidden_type.quant or ACTIVATED, hidden_type.dtype)
-    if step.has("projection"):
-        bias = (step.operand("projection_bias"),) if step.has("projection_bias") else ()
+    if step.has_operand("projection"):
+        bias = (step.operand("projection_bias"),) if step.has_operand("projection_bias") else ()
         projected = step.dense(hidden, step.matrix("projection"), *bias)
         hidden = step.clip(projected, layer.attr("projection_clip"))
     return hidden, cell
