@@ -254,9 +254,9 @@ _TANH = ACTIVATIONS.index("tanh")
 
 
 def _decode_cell_activation(context: OpContext, activation_code: int) -> str:
-    """Return microc's name of the activation of candidate and cell, which is tanh if the data are quantised."""
+    """Return microc's name of the activation of candidate and cell; "" for none. It is tanh if the data are quantised."""
     if context.output_dtype() == "float32":
-        return activation_name(context, activation_code) or "linear"
+        return activation_name(context, activation_code)
     if activation_code != _TANH:
         context.refuse(
             f"fused_activation_function: got number {activation_code}, expected {_TANH} (TANH)",
@@ -269,10 +269,9 @@ def _decode_cell_activation(context: OpContext, activation_code: int) -> str:
 class LstmOptions:
     """Options of LSTM layers."""
 
-    fused_activation_function: Annotated[str, DecodeWith(_decode_cell_activation)] = "linear"
+    fused_activation_function: Annotated[str, DecodeWith(_decode_cell_activation)] = ""
     cell_clip: float = 0.0
     proj_clip: float = 0.0
-    time_major: bool = False
     asymmetric_quantize_inputs: bool = False
 
 
@@ -387,7 +386,7 @@ def _emit_lstm(
         optional["projection"] = _stack_weights(context, [operands.projection], (width, units), dtype)
         if operands.projection_bias is not None:
             optional["projection_bias"] = _get_real_vector(context, operands.projection_bias, width)
-    activation = options.fused_activation_function
+    activation = options.fused_activation_function or "linear"
     attrs: dict[str, Attr] = {
         "time_major": sequences.time_major,
         "backwards": backwards,
@@ -415,6 +414,7 @@ def convert_sequence_lstm(
     hidden: Variable,
     cell: Variable,
     *normalisations: Value | None,
+    time_major: bool = False,
     options: LstmOptions,
 ) -> None:
     """Convert UNIDIRECTIONAL_SEQUENCE_LSTM of float32 data, or of int8 or int16 data with int8 weights."""
@@ -423,7 +423,7 @@ def convert_sequence_lstm(
     if x.dtype != "float32" and not operands.is_plain:
         context.refuse("quantised cells with peepholes, a projection or coupled gates are not supported", _PLAIN_CELL)
     output = context.output_tensor()
-    _emit_lstm(context, Sequences(x, options.time_major), operands, (hidden, cell), options, output)
+    _emit_lstm(context, Sequences(x, time_major), operands, (hidden, cell), options, output)
     context.check_declared_shape(output)
 
 
@@ -439,12 +439,13 @@ def convert_bidirectional_lstm(
     backward_cell: Variable,
     *auxiliary: Value | None,
     merge_outputs: bool = False,
+    time_major: bool = True,
     options: LstmOptions,
 ) -> None:
     """Convert BIDIRECTIONAL_SEQUENCE_LSTM: a forward layer, and a backward layer that starts at the last time step."""
     if any(value is not None for value in auxiliary):
         context.refuse("auxiliary input: got one, expected none", _AUXILIARY)
-    sequences = Sequences(x, options.time_major)
+    sequences = Sequences(x, time_major)
     states = ((forward_hidden, forward_cell), (backward_hidden, backward_cell))
     rows = (
         _emit_lstm(context, sequences, forward, states[0], options, None),
