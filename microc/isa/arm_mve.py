@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from microc.isa.arm_mve_products import PRODUCT_BODIES, ROW_BODIES, WINDOW_BODIES
+from microc.isa.arm_mve_requantisation import REQUANTISATION_BODIES
 from microc.isa.instruction_set import Body, BodyLoop, InstructionSet, VectorUnit
 from microc.isa.vocabulary.matrix_products import HALF_SHAPES, float16_product_name
 from microc.isa.vocabulary.scalar_words import COPIED, MOVED
@@ -191,6 +192,7 @@ ARM_MVE = InstructionSet(
         **dict(_build_strided_copy_bodies()),
         **PRODUCT_BODIES,
         **ROW_BODIES,
+        **REQUANTISATION_BODIES,
     },
     frozenset({"lanes"}),
     unit=VectorUnit({"int32x4": "int32x4_t"}, "arm_mve.h"),

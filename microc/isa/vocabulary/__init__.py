@@ -7,6 +7,7 @@ from __future__ import annotations
 from microc.isa.instruction_set import Intrin
 from microc.isa.tensor_intrinsics import TensorIntrin
 from microc.isa.vocabulary.matrix_products import CORRELATIONS, HALF_PRODUCTS, HALF_RUNS, PRODUCTS, UNIT_WORDS, WINDOWS
+from microc.isa.vocabulary.requantisation import REQUANTISATIONS
 from microc.isa.vocabulary.scalar_words import PAIRS, SCALARS, SUMS, WORDS
 from microc.isa.vocabulary.vector_lanes import FLOAT_LANES, LANEWISE, SCALABLE
 
@@ -18,6 +19,7 @@ INTRINSICS: tuple[Intrin, ...] = (
     *FLOAT_LANES,
     *SCALABLE,
     *PRODUCTS,
+    *REQUANTISATIONS,
     *HALF_PRODUCTS,
     *WINDOWS,
     *HALF_RUNS,

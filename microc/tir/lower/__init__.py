@@ -18,6 +18,7 @@ from microc.tir.lower.cleanup import (
 from microc.tir.lower.lanes import lower_lanes
 from microc.tir.lower.loop_splitting import partition_loops, unswitch_loops
 from microc.tir.lower.matrix_intrinsics import lower_float16_products, lower_float16_windows, lower_products
+from microc.tir.lower.requantisation import lower_requantisation
 from microc.tir.lower.shared_values import share_values
 from microc.tir.lower.unit_lowering import lower_tensor_unit
 from microc.tir.lower.vectorize import lower_vectorized
@@ -69,6 +70,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("products", _make_body_pass(lower_products)),
     ("unit", _make_body_pass(lower_tensor_unit)),
     *((name, _make_body_pass(rewrite_body)) for name, rewrite_body in _KINDS),
+    ("requantisation", _make_body_pass(lower_requantisation)),
     ("dead", _make_body_pass(drop_dead_register_stores)),
     ("workspaces", lift_workspaces),
     ("share", _make_body_pass(share_values)),
