@@ -90,11 +90,11 @@ def _format_product_c_text(a_dtype: str, b_dtype: str, rows: int, columns: int) 
             vectors = [_build_products_of_term_vector(a_dtype, b_dtype, rows, columns, size, k) for k in range(times)]
             elements = times * 128 // size
             part = _start_sums_at_zero(
-                [*_alternate_loads_and_products(vectors[:-1]), *_format_first_elements(vectors[-1], size)], fresh
+                [*_alternate_loads_and_products(vectors[:-1]), *_format_tail_predicated_loop(vectors[-1], size)], fresh
             )
             text += [f"if (depth < {elements}) {{", f"    count = depth % {128 // size};"]
             text += [
-                *_format_assembly_statement_lines(part, written, [*inputs, '[count] "r"(count)']),
+                *_format_assembly_statement_lines(part, [*written, _COUNT], inputs),
                 "} else",
             ]
             straight = _start_sums_at_zero(_alternate_loads_and_products(vectors), fresh)
@@ -210,18 +210,12 @@ def _format_bit_packed_loop_lines(packing: BitFields, instructions: list[str], o
     yield from _format_assembly_statement_lines(loop, [*outputs, _COUNT], [])
 
 
-def _format_first_elements(terms: _Terms, element_bits: int) -> list[str]:
-    """Return the instructions that load only the first ``count`` elements of one vector of terms, and multiply. The other
-    elements are zero."""
-    loads = [
-        f"{mnemonic.replace('.', 't.', 1)} {register}, {address}"
-        for register, (mnemonic, address) in zip(_VECTOR_REGISTERS, terms.loads, strict=False)
-    ]
-    # A VPT block predicates at most four instructions.
-    blocks = [loads[k : k + 4] for k in range(0, len(loads), 4)]
-    predicated = [line for block in blocks for line in (f"vps{'t' * len(block)}", *block)]
-    products = (f"{p.instruction}, q{p.left}, q{p.right}" for p in terms.products)
-    return [f"vctp.{element_bits} %[count]", *predicated, *products]
+def _format_tail_predicated_loop(terms: _Terms, element_bits: int) -> list[str]:
+    """Return the instructions that load and multiply ``count`` elements of every operand, by vectors of terms.
+
+    In a tail-predicated loop, even of one iteration, no instruction (VPST) precedes predicated ones, so that loads and products
+    alternate."""
+    return [f"dlstp.{element_bits} lr, lr", "0:", *_alternate_loads_and_products([terms]), "letp lr, 0b"]
 
 
 def _start_sums_at_zero(instructions: list[str], sum_count: int) -> list[str]:
@@ -253,8 +247,9 @@ def _format_multiple_row_loop_lines(
     yield from (f"    if (depth >= {2 * most * lanes}) {{", f"        count = depth / {most * lanes} - 1;")
     yield from _format_assembly_statement_lines(("dls lr, lr", "0:", *iteration, "le lr, 0b"), [*outputs, _COUNT], [])
     yield from ("    }", f"    if (depth % {most * lanes} > 0) {{", f"        count = depth % {most * lanes};")
-    loop = (f"dlstp.{element_bits} lr, lr", "0:", *_alternate_loads_and_products([terms]), "letp lr, 0b")
-    yield from _format_assembly_statement_lines(loop, [*outputs, _COUNT], [])
+    yield from _format_assembly_statement_lines(
+        _format_tail_predicated_loop(terms, element_bits), [*outputs, _COUNT], []
+    )
     yield from ("    }", "}")
 
 
@@ -289,7 +284,7 @@ def _format_single_row_loop_lines(
     yield from (f"    if (depth % {lanes} == 1) {{", *(f"        {line}" for line in last_element_lines), "    }")
     yield from (f"    if (depth % {lanes} > 1) {{", f"        count = depth % {lanes};")
     yield from _format_assembly_statement_lines(
-        _format_first_elements(terms, element_bits), outputs, ['[count] "r"(count)']
+        _format_tail_predicated_loop(terms, element_bits), [*outputs, _COUNT], []
     )
     yield from ("    }", "}")
 
