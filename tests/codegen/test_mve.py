@@ -34,7 +34,7 @@ FLOAT_EDGES = (np.nan, np.nan, 1.0, -np.inf, np.inf, -1.0, 0.0, 3.0)
 
 
 def function(name: str) -> ir.PrimFunc:
-    known = {"stride_a": 5, "stride_b": 33, "stride_sums": 3, "columns": 6}
+    known = {"stride_a": 5, "stride_b": 33, "stride_sums": 6 if name.startswith("rows") else 3, "columns": 6}
     return often(name, COUNT, 1000 if "strided" in name or name.startswith("row") else COUNT + 300, known)
 
 

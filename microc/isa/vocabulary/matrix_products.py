@@ -10,6 +10,7 @@ from microc.isa.tensor_intrinsics import IntrinsicStep, StepOperand, TensorIntri
 from microc.tir import ir
 from microc.tir.bit_fields import FEW, VECTOR, BitFields
 from microc.tir.ir import Buffer, Expr, Stmt, Var
+from microc.tir.lower.matrix_intrinsics import JOINED_DEPTHS
 from microc.tir.names import BARRIER, SIGNAL, WAIT
 
 # ---- Products of small matrices: rows of activations by rows of weights
@@ -20,6 +21,7 @@ from microc.tir.names import BARRIER, SIGNAL, WAIT
 # (:class:`~microc.tir.bit_fields.BitFields`); ``depth`` is a multiple of the weights in 16 bytes, ``stride_b`` counts bytes.
 #
 # ``row_i8_i8_<depth>`` multiplies one row of ``depth`` bytes by ``columns`` contiguous rows of weights, an even number.
+# ``rows_i8_i8_<R>_<depth>`` does so with R rows; their sums begin with zero.
 
 _SHORT = {"int8": "i8", "uint8": "u8", "int16": "i16"}
 BITS = {f"int{bits}": BitFields(bits, VECTOR) for bits in FEW}
@@ -39,6 +41,9 @@ PRODUCT_SHAPES = tuple(
 ROW_DEPTHS = tuple(range(16, 129, 16))
 """Lengths of a row of bytes for which there is an intrinsic that multiplies it by any even number of rows of
 weights."""
+
+ROWS_SHAPES = tuple((rows, depth) for rows in (2, 3) for depth in JOINED_DEPTHS)
+"""(rows, depth) of the intrinsics that multiply several rows by any even number of rows of weights."""
 
 
 def product_name(a_dtype: str, b_dtype: str, rows: int, columns: int) -> str:
@@ -109,9 +114,30 @@ def _build_row_product_intrinsic(depth: int) -> Intrin:
     return Intrin(row_product_name(depth), (a, b, start, sums, columns), body)
 
 
+def rows_product_name(rows: int, depth: int) -> str:
+    """Return the name of the intrinsic that multiplies ``rows`` rows of ``depth`` bytes by many rows of weights."""
+    return f"rows_i8_i8_{rows}_{depth}"
+
+
+def _build_rows_product_intrinsic(rows: int, depth: int) -> Intrin:
+    """Build the intrinsic that multiplies ``rows`` rows of ``depth`` bytes by many rows of weights."""
+    c, k, columns, stride_a, stride_sums = (Var(name) for name in ("c", "k", "columns", "stride_a", "stride_sums"))
+    a, b = Buffer("a", (ANY,), "int8"), Buffer("b", (ANY,), "int8")
+    sums = Buffer("sums", (ANY,), "int32")
+    body = []
+    for r in range(rows):
+        place, start = ((stride_sums * r + c,), stride_a * r + k) if r else ((c,), k)
+        product = a[start].astype("int32") * b[c * depth + k].astype("int32")
+        terms = ir.For(k, int32_constant(depth), ir.Store(sums, place, ir.Load(sums, place) + product))
+        body += [ir.Store(sums, place, int32_constant(0)), terms]
+    params = (a, b, sums, columns, stride_a, stride_sums)
+    return Intrin(rows_product_name(rows, depth), params, ir.For(c, columns, ir.seq(*body)))
+
+
 PRODUCTS = (
     *(_build_product_intrinsic(*shape) for shape in PRODUCT_SHAPES),
     *map(_build_row_product_intrinsic, ROW_DEPTHS),
+    *(_build_rows_product_intrinsic(*shape) for shape in ROWS_SHAPES),
 )
 
 

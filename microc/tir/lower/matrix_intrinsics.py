@@ -32,12 +32,18 @@ from microc.tir.rewrite import map_stmt, substitute, walk_all_exprs, walk_expr, 
 # single row the intrinsic has an argument ``start`` before ``sums``: the address of the initial values of the sums. It replaces a
 # loop ``for c: sums[c] = start[c]`` directly before the product. Without such a loop it is the address of the sums themselves.
 #
-# For more than MOST columns, whose weights are adjacent, the call is ``row_<a>_<b>_<depth>(a, b, start, sums, columns)``.
+# For more than MOST columns, whose weights are adjacent, the call is ``row_<a>_<b>_<depth>(a, b, start, sums, columns)``. A loop
+# over products of several short rows by adjacent pairs of columns becomes
+# ``rows_<a>_<b>_<R>_<depth>(a, b, sums, columns, strides of a and sums)``.
 
 _TYPES = MappingProxyType({"int8": "i8", "uint8": "u8", "int16": "i16"})
 """Suffixes of the intrinsics by the dtype of an operand."""
 _FORMS = MappingProxyType({32 - bits: BitFields(bits, VECTOR) for bits in FEW})
 """Packings of sub-byte weights, by the distance (32 - bits) of the last shift in the expression that unpacks a number."""
+_PAIRS_OF_COLUMNS = MappingProxyType({f"dot_i8_i8_{rows}x2": rows for rows in (2, 3)})
+"""Products that :func:`_join_adjacent_columns` joins, with their rows."""
+JOINED_DEPTHS = (8, 16, 32)
+"""Depths of rows that stay in vector registers together, so that their products by all columns become one call."""
 MOST = 4
 """Most columns of ``dot_*`` intrinsics. A product with more columns becomes a ``row_*`` intrinsic."""
 
@@ -46,7 +52,10 @@ def lower_products(stmt: ir.Stmt) -> ir.Stmt:
     """Return a statement with every integer product, in loops annotated ``product``, replaced by a call."""
 
     def replace_products_in_loop(s: ir.Stmt) -> ir.Stmt:
-        return replace(s, body=_replace_products(s.body)) if isinstance(s, ir.For) and not _is_product_loop(s) else s
+        if not isinstance(s, ir.For) or _is_product_loop(s):
+            return s
+        loop = replace(s, body=_replace_products(s.body))
+        return _join_adjacent_columns(loop) or loop
 
     return _replace_products(map_stmt(stmt, replace_products_in_loop))
 
@@ -195,6 +204,41 @@ def _build_product_call(nest: ir.For, previous_statement: list[ir.Stmt]) -> list
             _raise_no_product(nest, f"the weights of {columns} columns are not contiguous")
         name, args = f"row_{_TYPES[a.dtype]}_{_TYPES[b.dtype]}_{length}", (*args[:4], ir.const(columns, "int32"))
     return [*previous_statement, ir.Evaluate(ir.Call(name, args, "int32"))]
+
+
+def _join_adjacent_columns(loop: ir.For) -> ir.Stmt | None:
+    """Return one ``rows_*`` call for a loop over products of the same rows by adjacent pairs of columns; None for other loops."""
+    match loop.body:
+        case ir.Evaluate(
+            ir.Call(
+                name,
+                (
+                    ir.AddressOf() as a,
+                    ir.AddressOf() as b,
+                    ir.AddressOf() as sums,
+                    ir.Const(int() as depth),
+                    stride_a,
+                    ir.Const(int() as stride_b),
+                    stride_sums,
+                ),
+            )
+        ) if name in _PAIRS_OF_COLUMNS and depth in JOINED_DEPTHS:
+            pass
+        case _:
+            return None
+    extent = ir.int_value(loop.extent)
+    strides = [memory_stride(place.buffer, place.indices, loop.var) for place in (a, b, sums)]
+    if extent is None or stride_b != depth or strides != [0, 2 * depth, 2]:
+        return None
+    first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32")}
+    rows, more = _PAIRS_OF_COLUMNS[name], 2 * (extent - 1)
+    places = (
+        build_address(a.buffer, a.indices, first, a.reach, writes=False),
+        build_address(b.buffer, b.indices, first, b.reach + more * depth, writes=False),
+        build_address(sums.buffer, sums.indices, first, sums.reach + more, writes=True),
+    )
+    args = (*places, ir.const(2 * extent, "int32"), stride_a, stride_sums)
+    return ir.Evaluate(ir.Call(f"rows_i8_i8_{rows}_{depth}", args, "int32"))
 
 
 def _match_weight_load(nest: ir.For, weight: ir.Expr) -> tuple[ir.Load, BitFields | None]:
