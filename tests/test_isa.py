@@ -33,7 +33,7 @@ MNEMONIC = re.compile(
 
 
 def test_what_a_mnemonic_is() -> None:
-    arm = "".join(p.read_text(encoding="utf-8") for p in (PACKAGE / "isa").glob("arm*.py"))
+    arm = "".join(p.read_text(encoding="utf-8") for p in (PACKAGE / "isa").rglob("arm*.py"))
     found = {m[0].lower() for m in MNEMONIC.finditer(arm)}
     assert {"smlad", "smlabt", "sxtb16", "smmlar", "ssat", "usat", "pkhbt", "vmladava", "vqrdmulhq", "vcvtr"} <= found
 

@@ -11,7 +11,7 @@ import pytest
 from microc.base.dtypes import Array
 from microc.codegen.c.interface import print_constant_definition
 from microc.device.boards import load_board
-from microc.isa.arm_mve import ARM_MVE
+from microc.isa.mve.arm_mve import ARM_MVE
 from microc.isa.vocabulary.requantisation import REQUANTISATIONS
 from microc.module import Value
 from microc.tir import ir

@@ -1,0 +1,1 @@
+"""The vector extension of Cortex-M: vectors of lanes, matrix products, requantisation. Each file holds bodies of intrinsics."""
