@@ -34,6 +34,21 @@ def with_a_cell_too_many() -> ir.PrimFunc:
     return ir.PrimFunc("sums", (data, out), ir.Alloc(acc, body))
 
 
+def with_sums_to_requantise() -> ir.PrimFunc:
+    """Two rows of sums on the stack, requantised by vectors of four."""
+    data, out = ir.Buffer("data", (2, 8), "int32"), ir.Buffer("out", (2, 8), "int8")
+    addend, multiplier = (ir.Buffer(name, (8,), "int32", "const") for name in ("addend", "multiplier"))
+    acc, o, p = ir.Buffer("acc", (2, 8), "int32", "local"), ir.Var("o"), ir.Var("p")
+    stores = []
+    for row in range(2):
+        high = ir.call("high_product", addend[o] + acc[row, o] * 256, multiplier[o])
+        value = ir.Call("saturate_i8", (((high >> 8) + 1) >> 1,), "int32")
+        stores.append(ir.Store(out, (ir.as_index(row), o), ir.cast("int8", value)))
+    requantised = ir.For(o, ir.const(8, "int32"), ir.seq(*stores), "vectorized", (("lanes", 4),))
+    copied = ir.loops([(p, 2), (o, 8)], ir.Store(acc, (p, o), data[p, o] + 1))
+    return ir.PrimFunc("sums", (data, addend, multiplier, out), ir.Alloc(acc, ir.seq(copied, requantised)))
+
+
 CASES: Mapping[str, Start] = {
     "blocks": partial(scheduled, "transpose_m4"),
     "simplify": partial(scheduled, "clip_m0"),
@@ -48,6 +63,7 @@ CASES: Mapping[str, Start] = {
     "lanes": partial(scheduled, "clip_m55"),
     "vectorize": partial(scheduled, "concat_m4"),
     "unroll": partial(scheduled, "dense_float_m4"),
+    "requantisation": with_sums_to_requantise,
     "dead": with_a_cell_too_many,
     "workspaces": partial(scheduled, "softmax_float_host"),
     "share": partial(scheduled, "requantize_m4"),
