@@ -4,7 +4,7 @@
 
     from microc import tir
 
-    func = tir.from_text(text)               # text in the style of TVMScript; tir.module_from_text reads several functions
+    func = tir.from_text(text)               # TVMScript; module = tir.module_from_text(text) reads several: module["main"]
     tir.verify_func(func)                    # InternalError (or its subclass ProgramError) if it violates a rule
     tir.run(func, [a, b, c])                 # on numpy arrays, in the order of its parameters; outputs are written in place
     print(tir.to_text(tir.lower_func(func)))      # plain loops, as C is printed from
@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from microc.tir.interp import execute, run
     from microc.tir.ir import PrimFunc
     from microc.tir.lower import lower as lower_func
+    from microc.tir.module import IRModule
     from microc.tir.symbolic import specialize
     from microc.tir.text import from_text, module_from_text, to_text
     from microc.tir.verify import verify as verify_func
 
 
 __all__ = (
+    "IRModule",
     "PrimFunc",
     "execute",
     "from_text",
@@ -42,6 +44,7 @@ __all__ = (
 
 _HOMES = MappingProxyType(
     {
+        "IRModule": ("microc.tir.module", "IRModule"),
         "PrimFunc": ("microc.tir.ir", "PrimFunc"),
         "execute": ("microc.tir.interp", "execute"),
         "from_text": ("microc.tir.text", "from_text"),

@@ -6,13 +6,16 @@ import json
 import keyword
 import math
 import re
+import textwrap
 from collections.abc import Mapping
 from types import MappingProxyType
 
 from microc.base import dtypes
 from microc.errors import InternalError
 from microc.tir import ir
+from microc.tir.module import IRModule
 from microc.tir.operators import BINARY, UNARY, Notation
+from microc.tir.text import tvm_names
 
 # ---- Tables that the printer and the parser share: operators, precedences, keywords.
 
@@ -38,7 +41,7 @@ LOOPS: Mapping[str, str] = MappingProxyType(
 THREAD_BINDING = "thread_binding"
 """Name of the loop function in TVMScript whose kind, a thread axis, is an argument: ``T.thread_binding(4, thread=...)``."""
 AXES: Mapping[str, str] = MappingProxyType({"space": "spatial", "reduce": "reduce"})
-RESERVED = NAMED_BINARY | {"neg", "Cast", "Select", "address_of", "call"}
+RESERVED = tvm_names.SPECIAL | BINARY.keys()
 
 _KEYWORD = re.compile("(" + "|".join([*keyword.kwlist, "T"]) + r")(_*)")
 
@@ -64,8 +67,11 @@ def unescape_keyword(name: str) -> str:
 Annotations = tuple[tuple[str, int | str], ...]
 
 
-def to_text(func: ir.PrimFunc) -> str:
-    """Return a function as text, which :func:`microc.tir.text.from_text` parses to an equal function."""
+def to_text(func: ir.PrimFunc | IRModule) -> str:
+    """Return a function as text, which :func:`microc.tir.text.from_text` parses to an equal function; a module as a class,
+    which :func:`microc.tir.text.module_from_text` parses."""
+    if isinstance(func, IRModule):
+        return "@I.ir_module\nclass Module:\n" + textwrap.indent("\n".join(map(to_text, func)) or "pass\n", "    ")
     params = [
         f"    {_format_identifier(p.name)}: T.Buffer({_format_buffer_arguments(p, 'global')}),\n" for p in func.params
     ]

@@ -1,0 +1,428 @@
+"""Parser of the statements of TIR text, and of the declarations of buffers, annotations, loops and blocks that they contain."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from microc.tir import ir
+from microc.tir.analysis.simplification import simplify
+from microc.tir.rewrite import accesses_of, free_vars, substitute_stmt, walk_stmt
+from microc.tir.text import tvm_names
+from microc.tir.text.parse_expressions import (
+    CallParts,
+    ExprReader,
+    Names,
+    check_dtype,
+    format_excerpt,
+    is_int64_literal,
+    is_number_literal,
+    raise_parse_error,
+    read_dtype_name,
+    read_integer_literal,
+    read_string_literal,
+)
+from microc.tir.text.print import AXES, LOOPS, THREAD_BINDING, unescape_keyword
+
+_LOOP_KINDS: Mapping[str, str] = MappingProxyType({word: kind for kind, word in LOOPS.items()})
+_AXIS_KINDS: Mapping[str, str] = MappingProxyType({word: kind for kind, word in AXES.items()})
+
+_LETTERS: Mapping[str, str] = MappingProxyType({"S": _AXIS_KINDS["spatial"], "R": _AXIS_KINDS["reduce"]})
+_BLOCK_WORDS = ("block", "sblock")
+"""Names of a block: ``T.block``, and ``T.sblock`` as TVM calls it since 0.23."""
+_PROLOGUE = frozenset(f"{word}_attr" for word in _BLOCK_WORDS) | {"where", "reads", "writes"}
+"""Calls between the iterators and the statements of a block. Regions (``T.reads``, ``T.writes``) are derived from the body."""
+_ALLOCATIONS = ("alloc_buffer", "sblock_alloc_buffer")
+
+Annotations = tuple[tuple[str, int | str], ...]
+
+
+def _read_annotations(node: ast.expr) -> Annotations:
+    """Return the annotations in a dictionary literal, whose values are integers, booleans (as 0 and 1) or strings."""
+    if not isinstance(node, ast.Dict):
+        raise_parse_error(node, f"annotations: got {format_excerpt(node)}, expected {{'key': value}}")
+    pairs: list[tuple[str, int | str]] = []
+    for key, value in zip(node.keys, node.values, strict=True):
+        if key is None:
+            raise_parse_error(node, f"annotations: got {format_excerpt(node)}, expected {{'key': value}}")
+        match value:
+            case ast.Constant(str(text)):
+                pairs.append((read_string_literal(key), text))
+            case ast.Constant(bool(flag)):
+                pairs.append((read_string_literal(key), int(flag)))
+            case _:
+                pairs.append((read_string_literal(key), read_integer_literal(value)))
+    return tuple(pairs)
+
+
+def _read_thread_axis(parts: CallParts) -> str:
+    """Return the thread axis, such as ``threadIdx.x``, to which a call of ``T.thread_binding`` binds its loop.
+
+    It is the kind of the loop (:data:`ir.FOR_KINDS`)."""
+    kind = read_string_literal(parts.options["thread"]) if "thread" in parts.options else ""
+    if kind not in (*ir.GROUPS, *ir.ITEMS):
+        raise_parse_error(
+            parts.node,
+            f"unknown thread axis of a loop; got thread={kind!r}",
+            "use one of " + ", ".join((*ir.GROUPS, *ir.ITEMS)),
+        )
+    return kind
+
+
+def read_target_name(node: ast.expr) -> str:
+    """Return the name in the target of an assignment or of a loop. ModelError if the target is no single name."""
+    if not isinstance(node, ast.Name):
+        raise_parse_error(node, f"got {format_excerpt(node)}, expected a name")
+    return unescape_keyword(node.id)
+
+
+def is_call(node: ast.stmt, *names: str) -> bool:
+    """Test whether a statement is the expression ``T.name(...)`` of one of ``names``."""
+    functions = [f"T.{name}" for name in names]
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and ast.unparse(node.value.func) in functions
+
+
+def read_call_annotations(node: ast.stmt) -> Annotations:
+    """Return the annotations in a call whose only argument they are, such as ``T.func_attr({...})``."""
+    assert isinstance(node, ast.Expr)
+    parts = CallParts(node.value)
+    parts.check_arguments(1, 1)
+    return _read_annotations(parts.args[0])
+
+
+class NameScope(ExprReader):
+    """Parser of statements in one scope: the variables and buffers that names refer to at a position in the text.
+
+    The statements after a declaration are read in a new scope. ``extents``: known extents of the enclosing loops by the name
+    of the loop variable, which ``T.axis.remap`` uses as extents of block iterators. ``sizes``: symbolic sizes (scalar
+    parameters) of the function."""
+
+    def __init__(
+        self,
+        names: Names,
+        extents: Mapping[str, int] = MappingProxyType({}),
+        sizes: frozenset[ir.Var] = frozenset(),
+        wide: frozenset[str] = frozenset(),
+    ) -> None:
+        super().__init__(names, wide)
+        self.extents, self.sizes = extents, sizes
+
+    def with_declared(
+        self, *added: ir.Var | ir.Buffer, extents: Mapping[str, int] = MappingProxyType({}), wide: Sequence[ir.Var] = ()
+    ) -> NameScope:
+        """Return a scope in which the variables and buffers ``added`` are declared, too.
+
+        ``extents``: extents of loops among them, by the name of the variable. ``wide``: those that the text counts in
+        int64."""
+        names = {x.name for x in added}
+        narrower = frozenset(name for name in self.wide if name not in names)
+        return NameScope(
+            {**self.names, **{x.name: x for x in added}},
+            {**self.extents, **extents},
+            self.sizes,
+            narrower | {var.name for var in wide},
+        )
+
+    def read_extent(self, node: ast.expr) -> Any:
+        """Read an extent: an integer literal, or an expression over the symbolic sizes of the function."""
+        value = self.read_index(node)
+        if not self.depends_on_sizes_only(value):
+            raise_parse_error(
+                node,
+                f"wrong extent; got {ast.unparse(node)}, expected an integer or an expression over symbolic sizes",
+                "write an integer literal, or an expression over the scalar parameters",
+            )
+        return _simplify_extent(value)
+
+    def depends_on_sizes_only(self, extent: ir.Expr) -> bool:
+        """Test whether an extent depends only on literals and on the symbolic sizes of the function."""
+        return extent.dtype == "int32" and free_vars(extent) <= self.sizes and not accesses_of(extent)
+
+    def read_buffer(self, name: str, parts: CallParts, scope: str) -> ir.Buffer:
+        """Read the declaration of a buffer, a call such as ``T.Buffer(shape, dtype)``.
+
+        The dtype is float32 if the call has none. ``scope``: memory scope of the buffer if the call has none."""
+        parts.check_arguments(0, 2, "shape", "dtype", "scope", "align", "slots")
+        words = dict(zip(("shape", "dtype"), parts.args, strict=False))
+        if repeated := words.keys() & parts.options.keys():
+            raise_parse_error(parts.node, f"buffer {name}: {min(repeated)} is given twice")
+        options = {**words, **parts.options}
+        if "shape" not in options:
+            raise_parse_error(parts.node, f"buffer {name}: the shape is missing", "write T.Buffer((4, 4), 'float32')")
+        shape = options["shape"]
+        extents = shape.elts if isinstance(shape, (ast.Tuple, ast.List)) else [shape]
+        memory = read_string_literal(options["scope"]) if "scope" in options else scope
+        if memory not in ir.SCOPES:
+            raise_parse_error(
+                parts.node, f"buffer {name}: unknown scope; got {memory!r}", "use one of " + ", ".join(ir.SCOPES)
+            )
+        align = read_integer_literal(options["align"]) if "align" in options else 0
+        slots = read_integer_literal(options["slots"]) if "slots" in options else 0
+        dtype = read_dtype_name(options["dtype"]) if "dtype" in options else "float32"
+        return ir.Buffer(name, tuple(map(self.read_extent, extents)), dtype, memory, align, slots)
+
+    def read_suite(self, nodes: list[ast.stmt]) -> ir.Stmt:
+        """Read the statements of an indented block of text; return them as one statement."""
+        body = self.read_statements(nodes)
+        return body[0] if len(body) == 1 else ir.Seq(body)
+
+    def read_statements(self, nodes: list[ast.stmt]) -> tuple[ir.Stmt, ...]:
+        found: list[ir.Stmt] = []
+        for k, node in enumerate(nodes):
+            rest = nodes[k + 1 :]
+            match node:
+                case ast.Pass():
+                    continue
+                case ast.AnnAssign(target, annotation, value) if value is not None:
+                    name = annotation.attr if isinstance(annotation, ast.Attribute) else ast.unparse(annotation)
+                    var = ir.Var(read_target_name(target), check_dtype(name, node))
+                    bound = self.read_expr_of_type(value, var.dtype)
+                    return (*found, ir.Let(var, bound, self.with_declared(var).read_suite(rest)))
+                case ast.Assign([ast.Name() as target], ast.Call() as value) if is_call(ast.Expr(value), *_ALLOCATIONS):
+                    buffer = self.read_buffer(read_target_name(target), CallParts(value), "workspace")
+                    if buffer.scope == "global":  # TVM's default; here global memory belongs to the caller
+                        buffer = replace(buffer, scope="workspace")
+                    return (*found, ir.Alloc(buffer, self.with_declared(buffer).read_suite(rest)))
+                case ast.Assign([ast.Name() as target], value):
+                    bound = self.read_expr(value)
+                    var = ir.Var(read_target_name(target), bound.dtype)
+                    return (*found, ir.Let(var, bound, self.with_declared(var).read_suite(rest)))
+                case ast.Expr(ast.Call(args=[argument])) if is_call(node, "evaluate") and is_number_literal(argument):
+                    continue  # T.evaluate(0): TVM's statement without effect
+                case _:
+                    found.append(self.read_statement(node))
+        return tuple(found)
+
+    def read_statement(self, node: ast.stmt) -> ir.Stmt:
+        match node:
+            case ast.Assign([ast.Subscript() as target], value):
+                buffer, indices = self.read_element(target)
+                return ir.Store(buffer, indices, self.read_expr_of_type(value, buffer.dtype))
+            case ast.AugAssign(ast.Subscript() as target, op, value):
+                sum_ = ast.copy_location(ast.BinOp(target, op, value), node)
+                return self.read_statement(ast.copy_location(ast.Assign([target], sum_), node))
+            case ast.For(target, source, body, []):
+                return self.read_loop(target, CallParts(source, builtins=("range",)), body)
+            case ast.If(test, body, orelse):
+                otherwise = self.read_suite(orelse) if orelse else None
+                return ir.If(self.read_condition(test), self.read_suite(body), otherwise)
+            case ast.With([ast.withitem(context, None)], body):
+                return self.read_with_statement(CallParts(context), body)
+            case ast.Expr(value):
+                parts = CallParts(value)
+                if parts.name != "evaluate":
+                    hint = tvm_names.REFUSED.get(parts.name, "write T.evaluate(...)")
+                    raise_parse_error(node, f"T.{parts.name} is no statement", hint)
+                parts.check_arguments(1, 1)
+                return ir.Evaluate(self.read_expr(parts.args[0]))
+            case _:
+                raise_parse_error(node, f"{type(node).__name__} is no statement of TIR")
+
+    def read_loop(self, target: ast.expr, parts: CallParts, body: list[ast.stmt]) -> ir.Stmt:
+        """Read a ``for`` loop over ``T.grid(...)``, ``T.serial(...)`` or another kind of loop.
+
+        ``target``: the loop variables; ``parts``: the call of ``T``."""
+        if parts.name == "grid":
+            parts.check_arguments(1, 1000)
+            targets = target.elts if isinstance(target, ast.Tuple) else [target]
+            if len(targets) != len(parts.args):
+                raise_parse_error(
+                    target, f"T.grid: got {len(targets)} loop variables for {len(parts.args)} extents, expected as many"
+                )
+            variables, counts = (
+                [ir.Var(read_target_name(t)) for t in targets],
+                [self.read_loop_extent(count, "int32") for count in parts.args],
+            )
+            wide = [var for var, node in zip(variables, parts.args, strict=True) if self.counts_in_int64(node)]
+            extents = self.find_known_extents(variables, counts)
+            result = self.with_declared(*variables, extents=extents, wide=wide).read_suite(body)
+            for var, count in reversed(list(zip(variables, counts, strict=True))):
+                result = ir.For(var, count, result)
+            return result
+        word = "serial" if parts.name == "range" else parts.name
+        if word not in _LOOP_KINDS and word != THREAD_BINDING:
+            raise_parse_error(
+                parts.node,
+                f"unknown kind of loop; got T.{word}",
+                f"use one of grid, {THREAD_BINDING}, " + ", ".join(_LOOP_KINDS),
+            )
+        parts.check_arguments(1, 2, "dtype", "annotations", *(["thread"] if word == THREAD_BINDING else []))
+        dtype = read_dtype_name(parts.options["dtype"]) if "dtype" in parts.options else "int32"
+        notes = _read_annotations(parts.options["annotations"]) if "annotations" in parts.options else ()
+        var = ir.Var(read_target_name(target), dtype)
+        first = self.read_loop_extent(parts.args[0], dtype) if len(parts.args) == 2 else ir.const(0, dtype)
+        extent = self.read_loop_extent(parts.args[-1], dtype)
+        starts_at_0 = ir.int_value(first) == 0
+        if not starts_at_0:
+            extent = simplify(extent - first)
+        wide = [var] if "dtype" not in parts.options and self.counts_in_int64(parts.args[-1]) else []
+        extents = self.find_known_extents([var], [extent]) if starts_at_0 else {}
+        suite = self.with_declared(var, extents=extents, wide=wide).read_suite(body)
+        if not starts_at_0:  # loops count from 0
+            suite = substitute_stmt(suite, {var: var + first})
+        kind = _LOOP_KINDS[word] if word in _LOOP_KINDS else _read_thread_axis(parts)
+        return ir.For(var, extent, suite, kind, notes)
+
+    def read_loop_extent(self, node: ast.expr, dtype: str) -> ir.Expr:
+        """Read the number of iterations of a loop over a variable of ``dtype``."""
+        if dtype != "int32":
+            return self.read_expr_of_type(node, dtype)
+        extent = self.read_index(node)
+        if extent.dtype != dtype:
+            raise_parse_error(node, f"{ast.unparse(node)}: wrong dtype; got {extent.dtype}, expected {dtype}")
+        return extent
+
+    def counts_in_int64(self, extent: ast.expr) -> bool:
+        """Test whether the text counts a loop or an iterator of this extent in int64."""
+        return is_int64_literal(extent) or self.has_wide_indices(extent)
+
+    def read_with_statement(self, parts: CallParts, body: list[ast.stmt]) -> ir.Stmt:
+        """Read a ``with`` statement: ``with T.block(name)``, ``with T.scope()`` or ``with T.seq()``."""
+        match parts.name:
+            case "seq":
+                parts.check_arguments(0, 0)
+                return ir.Seq(self.read_statements(body))
+            case "scope":
+                parts.check_arguments(0, 0)
+                return self.read_suite(body)
+            case "block" | "sblock":
+                parts.check_arguments(0, 1)
+                return self.read_block(read_string_literal(parts.args[0]) if parts.args else None, body)
+            case _:
+                raise_parse_error(
+                    parts.node, f"unknown with statement; got T.{parts.name}", "use one of block, init, scope, seq"
+                )
+
+    def read_block(self, name: str | None, body: list[ast.stmt]) -> ir.Stmt:
+        """Read the body of ``with T.block(name)``: iterators, predicate, annotations, init and statements."""
+        iters: list[ir.IterVar] = []
+        init: ir.Stmt | None = None
+        predicate: ir.Expr | None = None
+        annotations: Annotations = ()
+        wide: set[str] = set()
+        rest = list(body)
+        while rest and isinstance(rest[0], ast.Assign) and ast.unparse(rest[0].value).startswith("T.axis."):
+            parts = CallParts(rest[0].value)
+            if parts.name == "axis.remap":
+                remapped = self.read_remapped_iterators(rest[0].targets[0], parts)
+                wide |= {i.var.name for i in remapped if isinstance(i.binding, ir.Var) and i.binding.name in self.wide}
+                iters += remapped
+            else:
+                iterator = self.read_block_iterator(read_target_name(rest[0].targets[0]), parts)
+                wide |= {iterator.var.name} if self.counts_in_int64(parts.args[0]) else set()
+                iters.append(iterator)
+            rest = rest[1:]
+        inner = self.with_declared(*(i.var for i in iters), wide=[i.var for i in iters if i.var.name in wide])
+        while rest and is_call(rest[0], *_PROLOGUE):
+            assert isinstance(rest[0], ast.Expr)
+            parts = CallParts(rest[0].value)
+            match parts.name:
+                case "where":
+                    parts.check_arguments(1, 1)
+                    condition = self.read_condition(parts.args[0])
+                    predicate = condition if predicate is None else ir.Bin("and", predicate, condition)
+                case "reads" | "writes":
+                    inner.check_regions(parts)
+                case _:
+                    annotations = read_call_annotations(rest[0])
+            rest = rest[1:]
+        if rest and isinstance(rest[0], ast.With) and ast.unparse(rest[0].items[0].context_expr) == "T.init()":
+            init = inner.read_suite(rest[0].body)
+            rest = rest[1:]
+        suite = inner.read_suite(rest)
+        if (
+            not iters
+            and predicate is None
+            and any(isinstance(s, ir.Block) for s in walk_stmt(suite))
+            and name == "root"
+        ):
+            return suite  # TVM's block around all blocks of a function
+        return ir.Block(
+            _default_block_name(suite) if name is None else name, tuple(iters), suite, init, predicate, annotations
+        )
+
+    def check_regions(self, parts: CallParts) -> None:
+        """Check that ``T.reads(...)`` or ``T.writes(...)`` names declared buffers, with an index or a slice of each axis."""
+        regions = parts.args[0].elts if parts.args and isinstance(parts.args[0], ast.List) else parts.args
+        for region in regions:
+            if not isinstance(region, ast.Subscript) or not isinstance(region.value, ast.Name):
+                raise_parse_error(region, f"T.{parts.name}: got {format_excerpt(region)}, expected buffer[indices]")
+            buffer = self.names.get(unescape_keyword(region.value.id))
+            if not isinstance(buffer, ir.Buffer):
+                raise_parse_error(region, f"{region.value.id} is not a buffer that is declared here")
+            axes = region.slice.elts if isinstance(region.slice, ast.Tuple) else [region.slice]
+            if len(axes) != len(buffer.shape):
+                raise_parse_error(
+                    region, f"{buffer.name}: wrong number of indices; got {len(axes)}, expected {len(buffer.shape)}"
+                )
+
+    def read_block_iterator(self, name: str, parts: CallParts) -> ir.IterVar:
+        """Read a block iterator, ``name = T.axis.spatial(extent, binding)`` or ``T.axis.reduce``."""
+        word = parts.name.removeprefix("axis.")
+        kind = _LETTERS.get(word, _AXIS_KINDS.get(word, ""))
+        if not kind:
+            raise_parse_error(
+                parts.node, f"unknown kind of axis; got T.{parts.name}", "use axis.spatial or axis.reduce"
+            )
+        parts.check_arguments(2, 2, "dtype")
+        dtype = read_dtype_name(parts.options["dtype"]) if "dtype" in parts.options else "int32"
+        if isinstance(parts.args[0], ast.Tuple):
+            raise_parse_error(
+                parts.args[0],
+                f"T.{parts.name}: got the domain {format_excerpt(parts.args[0])}, expected the extent of one from 0",
+                "write the extent, and add the beginning where the iterator is used",
+            )
+        binding = self.read_loop_extent(parts.args[1], dtype)
+        return ir.IterVar(ir.Var(name, dtype), self.read_extent(parts.args[0]), kind, binding)
+
+    def read_remapped_iterators(self, target: ast.expr, parts: CallParts) -> list[ir.IterVar]:
+        """Read ``v_i, v_k = T.axis.remap("SR", [i, k])``: block iterators that are bound to enclosing loops.
+
+        An iterator has the extent of its loop."""
+        parts.check_arguments(2, 2)
+        kinds, loops = read_string_literal(parts.args[0]), parts.args[1]
+        targets = target.elts if isinstance(target, ast.Tuple) else [target]
+        if not isinstance(loops, (ast.List, ast.Tuple)) or not len(kinds) == len(loops.elts) == len(targets):
+            raise_parse_error(
+                parts.node,
+                "T.axis.remap: expected one letter and one loop for each iterator",
+                'write v_i, v_k = T.axis.remap("SR", [i, k])',
+            )
+        found = []
+        for name, letter, loop in zip(targets, kinds, loops.elts, strict=True):
+            if letter not in _LETTERS:
+                raise_parse_error(
+                    parts.node, f"T.axis.remap: unknown letter; got {letter!r}", "use S (spatial) or R (reduce)"
+                )
+            label = read_target_name(loop)
+            var = self.names.get(label)
+            if label not in self.extents or not isinstance(var, ir.Var):
+                raise_parse_error(loop, f"{label} is no enclosing loop with a known number of iterations")
+            found.append(
+                ir.IterVar(ir.Var(read_target_name(name), var.dtype), self.extents[label], _LETTERS[letter], var)
+            )
+        return found
+
+    def find_known_extents(self, variables: Sequence[ir.Var], counts: Sequence[ir.Expr]) -> dict[str, int]:
+        """Return the extents that depend only on the function's symbolic sizes, by the names of the loop variables.
+
+        ``counts``: extents of the loops over ``variables``."""
+        pairs = zip(variables, counts, strict=True)
+        return {var.name: _simplify_extent(count) for var, count in pairs if self.depends_on_sizes_only(count)}
+
+
+def _default_block_name(suite: ir.Stmt) -> str:
+    """Return the name of a block that the text leaves without name: that of the buffer to which it stores last."""
+    stores = [s.buffer.name for s in walk_stmt(suite) if isinstance(s, ir.Store)]
+    return stores[-1] if stores else "block"
+
+
+def _simplify_extent(extent: ir.Expr) -> Any:
+    """Return the value of an extent that is an integer literal; any other extent is returned unchanged.
+
+    That is an expression over symbolic sizes (:mod:`microc.tir.symbolic`)."""
+    number = ir.int_value(extent)
+    return extent if number is None else number

@@ -1,0 +1,151 @@
+"""TVMScript as TVM's lectures write it: it reads as what we print, and what TIR text does not have is refused by name."""
+
+import numpy as np
+import pytest
+
+from microc import tir
+from microc.errors import ModelError, ProgramError
+
+MODULE = '''
+import tvm
+from tvm.script import tir as T
+
+N = 4
+
+@tvm.script.ir_module
+class MyModule:
+    """Two functions."""
+
+    @T.prim_func
+    def mm_relu(A: T.Buffer((N, 4), "float32"), B: T.Buffer[(4, 4), "float32"], C: T.Buffer((4, 4))):
+        T.func_attr({"global_symbol": "mm_relu", "tir.noalias": True})
+        Y = T.alloc_buffer((4, 4), dtype="float32")
+        with T.block("root"):
+            T.reads()
+            for i, j, k in T.grid(N, 4, 4):
+                with T.block("Y"):
+                    vi = T.axis.S(4, i)
+                    vj = T.axis.spatial(4, j)
+                    vk = T.axis.R(4, k)
+                    T.reads(A[vi, vk], B[vk, vj])
+                    T.writes(Y[vi, vj])
+                    with T.init():
+                        Y[vi, vj] = 0
+                    Y[vi, vj] += A[vi, vk] * B[vk, vj]
+            for i, j in T.grid(4, 4):
+                with T.sblock():
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    C[vi, vj] = T.max(Y[vi, vj], 0.0)
+
+    @T.prim_func(private=True)
+    def clip(x: T.Buffer(8, "int8"), y: T.Buffer((8,), "int8")):
+        for i in range(8):
+            y[i] = T.min(T.max(x[i], -3), T.int8(5))
+'''
+
+
+def test_a_module_has_functions_by_name() -> None:
+    module = tir.module_from_text(MODULE)
+    assert module.names == ("mm_relu", "clip") and module["clip"] is module[1]
+    assert tir.module_from_text(tir.to_text(module)) == module
+    with pytest.raises(ProgramError, match="no function 'main'"):
+        module["main"]
+    with pytest.raises(ProgramError, match="same name"):
+        tir.IRModule((module[0], module[0]))
+    a, b = np.random.default_rng(0).normal(size=(2, 4, 4)).astype(np.float32)
+    c = np.empty((4, 4), np.float32)
+    tir.run(module["mm_relu"], [a, b, c])
+    np.testing.assert_allclose(c, np.maximum(a @ b, 0), rtol=1e-5, atol=1e-6)
+
+
+def body_of(lines: str, buffers: str = 'x: T.Buffer((8,), "int32"), f: T.Buffer((8,), "float32")') -> tir.PrimFunc:
+    text = "\n".join("    " + line for line in lines.splitlines())
+    return tir.from_text(f"@T.prim_func\ndef f({buffers}):\n{text}\n")
+
+
+@pytest.mark.parametrize(
+    ("written", "printed"),
+    [
+        ("x[0] = T.if_then_else(0 <= x[1] < 5, x[2], 7)", "x[0] = T.Select(0 <= x[1] and x[1] < 5, x[2], 7)"),
+        ('x[0] = T.cast(f[0] * 2, "int32")', 'x[0] = T.Cast("int32", f[0] * T.float32(2.0))'),
+        ("f[0] = T.float32(x[0]) + 1", 'f[0] = T.Cast("float32", x[0]) + T.float32(1.0)'),
+        ("f[0] = -1.5", "f[0] = T.float32(-1.5)"),
+        ("x[0] = T.floordiv(x[0], 2) + T.floormod(7, x[1])", "x[0] = x[0] // 2 + 7 % x[1]"),
+        ("x[0] = T.bitwise_and(x[0], 3) + T.shift_right(x[0], 1)", "x[0] = (x[0] & 3) + (x[0] >> 1)"),
+        ("x[0] = T.ceildiv(x[0], 4) + T.FloorMod(x[0], 2)", "x[0] = (x[0] + 4 - 1) // 4 + x[0] % 2"),
+        ("f[0] = T.power(f[0], 2.0)", "f[0] = T.pow(f[0], T.float32(2.0))"),
+        ('f[0] = T.min_value("float32")', "f[0] = T.float32(-3.4028234663852886e+38)"),
+        ('x[0] = T.Cast("int32", T.max_value("int8"))', 'x[0] = T.Cast("int32", T.int8(127))'),
+        ('f[0] = T.infinity("float32")', 'f[0] = T.float32("inf")'),
+        ('f[0] = T.reinterpret("float32", x[0])', 'f[0] = T.call("reinterpret", x[0], dtype="float32")'),
+        ("T.evaluate(0)\nx[0] = 1", "x[0] = 1"),
+        ("two = x[0] * 2\nx[0] = two", "two: T.int32 = x[0] * 2\n    x[0] = two"),
+        ("if T.likely(x[0] > 0):\n    x[0] -= 1", "if x[0] > 0:\n        x[0] = x[0] - 1"),
+        ("for i in T.serial(1, 8):\n    x[i] = x[i - 1]", "for i in T.serial(7):\n        x[i + 1] = x[i + 1 - 1]"),
+        ("for i in range(T.int64(8)):\n    x[i] = 0", "for i in T.serial(8):\n        x[i] = 0"),
+    ],
+)
+def test_reads_as_we_print(written: str, printed: str) -> None:
+    func = body_of(written)
+    assert f"    {printed}\n" in tir.to_text(func)
+    assert tir.from_text(tir.to_text(func)) == func
+
+
+def test_loops_of_int64_index_in_int32() -> None:
+    """As Relax prints them; beside data such a variable is cast to the int64 that the text says."""
+    func = tir.from_text("""
+@T.prim_func
+def padded(var_x: T.handle, var_y: T.handle):
+    n = T.int64()
+    x = T.match_buffer(var_x, (n,), "int64")
+    y = T.match_buffer(var_y, (n + T.int64(2),), "int64")
+    for i in range(n + T.int64(2)):
+        with T.sblock("pad"):
+            v = T.axis.spatial(n + T.int64(2), i)
+            T.sblock_attr({"pad": True})
+            y[v] = T.if_then_else(T.int64(1) <= v and v < n + T.int64(1), x[v - T.int64(1)] * v, T.int64(0))
+""")
+    assert [p.name for p in func.params] == ["x", "y"] and [v.name for v in func.scalars] == ["n"]
+    fixed = tir.specialize(func, {"n": 3})
+    tir.verify_func(fixed)
+    x, y = np.array([5, 6, 7], np.int64), np.empty(5, np.int64)
+    tir.run(fixed, [x, y])
+    assert list(y) == [0, 5, 12, 21, 0]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ('x[0] = T.call_extern("int32", "foo", x[0])', r"call_extern.*plugin\.extern"),
+        ('y = T.allocate([8], "int32", "global")', "allocate.*alloc_buffer"),
+        ('y = T.decl_buffer((8,), "int32")', "decl_buffer.*alloc_buffer"),
+        ('tx = T.env_thread("threadIdx.x")', "thread_binding"),
+        ('with T.block("b"):\n    v = T.axis.spatial((1, 8), 0)\n    x[v] = 0', "expected the extent of one from 0"),
+        ('with T.block("b"):\n    T.reads(x[0, 0])\n    x[0] = 0', "got 2, expected 1"),
+        ('with T.block("b"):\n    T.writes(z[0])\n    x[0] = 0', "z is not a buffer"),
+        ("y = T.alloc_buffer(dtype='int8')", "the shape is missing"),
+        ("y = T.alloc_buffer((8,), 'int8', dtype='int8')", "dtype is given twice"),
+        ("x[0] = 1.5", "expected an integer literal"),
+        ("x[0] = x[0] + f[0]", "int32 and float32"),
+        ('f[0] = T.infinity("int8")', "expected a float"),
+        ('T.match_buffer(x, (8,), "int32")', "no statement"),
+        ('y = T.match_buffer(x, (8,), "int32")', "parameter of type T.handle"),
+    ],
+)
+def test_refuses_with_a_hint(lines: str, message: str) -> None:
+    with pytest.raises(ModelError, match=f"(?s){message}"):
+        body_of(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("@T.prim_func\ndef f(a: T.handle):\n    pass\n", "without buffer"),
+        ("@R.function\ndef f(a: R.Tensor((4,), 'float32')):\n    return a\n", "function of Relax"),
+        ("import os\n", "something else than functions"),
+        ("N = f()\n", "integer literal"),
+    ],
+)
+def test_refuses_definitions(text: str, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        tir.module_from_text(text)
