@@ -24,6 +24,7 @@ from microc.graph.ir import Graph, TensorType
 from microc.module import Call, Kernel, Module
 from microc.plan.plan import plan_module
 from microc.schedule.choose import Choice
+from microc.schedule.primitives.loops import keep_private_slices
 from microc.schedule.rules.around_rules import split_across_threads
 from microc.schedule.rules.rule import vectorize_unassigned_loops
 from microc.schedule.schedule import Schedule
@@ -52,6 +53,7 @@ def compile_function(schedule: Schedule, target: Target, constants: Mapping[str,
                 hint=hint,
             ) from error
         raise
+    schedule = replace(schedule, func=keep_private_slices(schedule.func, f"function {schedule.func.name}"))
     schedule = vectorize_unassigned_loops(schedule, target)
     schedule = replace(schedule, func=unbind_loops(schedule.func))
     choice = split_across_threads(Choice(schedule, lower(schedule.func)), target, threads)

@@ -171,6 +171,7 @@ def default_schedule(
     file, and ProgramError for an invalid function.
     """
     verify_function(func)
+    func = Schedule(func).func  # its loops and blocks have unique names, as in the records of a search
     core = _function_target(target)
     if optimize not in _GOALS:
         raise UsageError(

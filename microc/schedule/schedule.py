@@ -15,7 +15,15 @@ from microc.errors import MicrocError, ScheduleError, known_names_hint
 from microc.schedule.primitives import loops, storage
 from microc.schedule.primitives.compute_at import loop_extent
 from microc.schedule.primitives.table import PRIMITIVES, check_arguments
-from microc.schedule.primitives.tree import Step, find_block, freeze_argument, has_block, loops_around, parse_step
+from microc.schedule.primitives.tree import (
+    Step,
+    find_block,
+    freeze_argument,
+    has_block,
+    loops_around,
+    parse_step,
+    with_unique_names,
+)
 from microc.tir import ir
 from microc.tir.names import DOUBLE_BUFFER, PRIVATE
 from microc.tir.symbolic import require_constant_sizes
@@ -43,6 +51,8 @@ class Schedule(Showable):
 
     def __post_init__(self) -> None:
         require_constant_sizes(self.func)
+        if not self.trace:
+            object.__setattr__(self, "func", with_unique_names(self.func))
 
     def __repr__(self) -> str:
         rule = f" by {self.rule}" if self.rule else ""
@@ -73,7 +83,7 @@ class Schedule(Showable):
         func, step = PRIMITIVES[primitive](self.func, *frozen), Step(primitive, frozen)
         trace = (*self.trace, step)
         if any(s.primitive == "set_kind" and s.args[1:] == ("parallel",) for s in trace):
-            loops.check_parallel(func, str(step))
+            func = loops.keep_private_slices(func, str(step))
         return replace(self, func=func, trace=trace, origin=self.start)
 
     def split(self, loop: str, factors: tuple[int | None, ...]) -> Schedule:
@@ -282,6 +292,13 @@ class Schedule(Showable):
         """Return the names of the loops around a block, outermost first."""
         stmt = find_block(self.func.body, block, nested=True)
         return tuple(loop.var.name for loop in loops_around(self.func.body, stmt))
+
+    def perfect_tiles(self, loop: str, count: int, max_innermost: int = 64) -> tuple[tuple[int, ...], ...]:
+        """Return the factors by which :meth:`split` divides ``loop`` into ``count`` loops without remainder, all of them.
+
+        The last factor is ``max_innermost`` at most. A rule that returns a schedule for each is a search space, from which
+        TVM's ``sample_perfect_tile`` draws one."""
+        return loops.list_perfect_tiles(self.func, loop, count, max_innermost)
 
     def has(self, block: str) -> bool:
         """Test whether the function has a block of this name."""

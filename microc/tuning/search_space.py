@@ -145,11 +145,14 @@ class Space:
         schedule.
 
         ``algorithm_index``: index of the algorithm in the task. Of slow rules only the decisions that the rule itself
-        compares are included, because some of them give smaller code.
+        compares are included, because some of them give smaller code. A rule of the user that stands alone is the whole
+        space.
         """
         group, target = self.task.lowered[algorithm_index], self.task.target
+        own = [(rule, rule.schedules(group.func, group.anchor.op, target)) for rule in RULES.values()]
+        alone = [(rule, schedules) for rule, schedules in own if rule.alone and schedules]
         start = canonicalise_for_target(group.func, target)
-        matching = [rule for rule in OURS if rule.applies_to(start, target)]
+        matching = [] if alone else [rule for rule in OURS if rule.applies_to(start, target)]
         fewest: dict[str, float] = {}
         for rule in matching:
             # A function of the user may have other blocks than the rule expects; for kernels of networks no rule fails.
@@ -160,9 +163,9 @@ class Space:
             choices = rule.compared_decisions if is_slow else rule.searched_decisions
             for decisions in choices(start, target, SPEED):
                 yield rule.name, decisions, partial(rule.schedule, start, target, decisions)
-        for name, own in RULES.items():
-            for variant, schedule in enumerate(own.schedules(group.func, group.anchor.op, target)):
-                yield name, {"variant": variant}, partial(Schedule.named, schedule, name)
+        for rule_of_user, schedules in alone or own:
+            for variant, schedule in enumerate(schedules):
+                yield rule_of_user.name, {"variant": variant}, partial(Schedule.named, schedule, rule_of_user.name)
 
     def __contains__(self, point: object) -> bool:
         if isinstance(point, Point) and point.flags in self.flags:

@@ -13,8 +13,11 @@ from microc.codegen.c.c_statements import StmtPrinter
 from microc.errors import ScheduleError
 from microc.schedule.schedule import Schedule, replay_trace, trace_from_json, trace_to_json
 from microc.target import target_for
+from microc.tir import ir
 from microc.tir.lower import lower
 from microc.tir.names import BOUND, PEEL
+from microc.tir.rewrite import walk_stmt
+from microc.tir.text import from_text, to_text
 from tests.schedule.functions import chain, matmul, outputs, padded_rows, schedule_kernel
 
 Steps = Callable[[Schedule], Schedule]
@@ -173,14 +176,17 @@ def test_parallel_loops_print_for_openmp() -> None:
 
 
 SHARED: dict[str, tuple[Steps, Steps]] = {
-    "a result that the loop alone reads": (lambda s: s.reverse_compute_at("out", "o"), lambda s: s.parallel("p")),
+    "a copy that each iteration makes": (
+        lambda s: s.cache_read("acc", "weight", "workspace").compute_at("weight_workspace", "p"),
+        lambda s: s.parallel("p"),
+    ),
     "a copy made in the loop": (
         lambda s: s.reverse_compute_at("out", "o").set_scope("acc", "local").parallel("p"),
-        lambda s: s.cache_read("acc", "x", "workspace").compute_at("x_workspace", "p"),
+        lambda s: s.cache_read("acc", "weight", "workspace").compute_at("weight_workspace", "p"),
     ),
     "a scope": (
-        lambda s: s.reverse_compute_at("out", "o").set_scope("acc", "local").parallel("p"),
-        lambda s: s.set_scope("acc", "workspace"),
+        lambda s: s.cache_read("acc", "weight", "local").compute_at("weight_local", "p").parallel("p"),
+        lambda s: s.set_scope("weight_local", "workspace"),
     ),
 }
 
@@ -194,6 +200,72 @@ def test_parallel_turns_share_no_workspace(name: str) -> None:
         step(schedule)
     assert "set_scope" in refusal.value.hint
     StmtPrinter().print_function(lower(schedule.func))
+
+
+@pytest.mark.parametrize(
+    "steps", [lambda s: s, lambda s: s.cache_read("acc", "x", "workspace").compute_at("x_workspace", "p")]
+)
+def test_parallel_iterations_keep_slices_of_a_workspace(steps: Steps) -> None:
+    """Each iteration writes and reads rows of its own, so that a parallel loop keeps the rows of all."""
+    func = matmul(4, 4, 4)
+    schedule = steps(Schedule(func).reverse_compute_at("out", "o").parallel("p"))
+    assert "private" in to_text(schedule.func) and replay_trace(func, schedule.trace).func == schedule.func
+    assert np.array_equal(outputs(schedule.func, lowered=True), outputs(func, lowered=False))
+    text = "\n".join(StmtPrinter().print_function(lower(schedule.func)))
+    assert "#pragma omp parallel for" in text
+
+
+def test_stores_outside_of_blocks_run_in_order() -> None:
+    """No block declares their axes: a step that changes their order needs iterations that share no element."""
+    schedule = Schedule(
+        from_text("""
+@T.prim_func
+def scan(x: T.Buffer((10, 3), "int32"), y: T.Buffer((10, 3), "int32"), z: T.Buffer((1,), "int32")):
+    z[0] = 1
+    for i in range(10):
+        for j in range(3):
+            y[i, j] = x[i, j] + 1
+    for i in range(10):
+        for j in range(3):
+            z[0] = z[0] % 5 * x[i, j] + 1
+""")
+    )
+    assert [loop.var.name for loop in walk_stmt(schedule.func.body) if isinstance(loop, ir.For)] == [
+        "i",
+        "j",
+        "i_z",
+        "j_z",
+    ]
+    changed = schedule.split("i", (None, 4)).reorder("j", "i_0", "i_1").parallel("j")
+    changed = changed.split("i_z", (None, 4)).fuse("i_z_0", "i_z_1").unroll("j_z")
+    assert np.array_equal(outputs(changed.func, lowered=True), outputs(schedule.func, lowered=False))
+    steps: tuple[Steps, ...] = (
+        lambda s: s.reorder("j_z", "i_z"),
+        lambda s: s.parallel("i_z"),
+        lambda s: s.vectorize("j_z"),
+        lambda s: s.bind("i_z", "threadIdx.x"),
+    )
+    for step in steps:
+        with pytest.raises(ScheduleError, match="share elements of 'z'") as refusal:
+            step(schedule)
+        assert "T.block" in refusal.value.hint
+
+
+def test_repeated_names_become_unique() -> None:
+    """Steps go by name; TVMScript uses i and j in every nest."""
+    func = matmul(4, 4, 4)
+    text = to_text(func).replace("p_out", "p").replace("o_out", "o")
+    schedule = Schedule(from_text(text))
+    assert schedule.loops_of("acc") == ("p", "o", "k") and schedule.loops_of("out") == ("p_out", "o_out")
+
+
+def test_perfect_tiles() -> None:
+    schedule = Schedule(matmul(4, 12, 4))
+    loop = schedule.loops_of("acc")[1]
+    assert schedule.perfect_tiles(loop, 2, max_innermost=4) == ((3, 4), (4, 3), (6, 2), (12, 1))
+    assert all(a * b * c == 12 for a, b, c in schedule.perfect_tiles(loop, 3))
+    with pytest.raises(ScheduleError, match="perfect_tiles"):
+        schedule.perfect_tiles(loop, 0)
 
 
 def test_a_fused_reduction_is_refused_before_it_is_decomposed() -> None:

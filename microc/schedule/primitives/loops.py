@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from math import prod
 from typing import TypeGuard
@@ -22,6 +22,7 @@ from microc.schedule.primitives.tree import (
     names_in,
     outermost_blocks,
     replace_stmt,
+    statements_outside_blocks,
 )
 from microc.tir import ir
 from microc.tir.analysis.context import buffers_read, buffers_written
@@ -69,13 +70,60 @@ def split(func: ir.PrimFunc, loop: str, factors: tuple[int | None, ...]) -> ir.P
     index = simplify(index)
     body = substitute_stmt(old.body, {old.var: index})
     if prod(sizes) != extent:
-        guard = index < extent
-        for unit in outermost_blocks(body):
-            guarded = guard if unit.predicate is None else ir.Bin("and", unit.predicate, guard)
-            body = replace_stmt(body, unit, replace(unit, predicate=guarded))
+        body = _guard_statements(body, index < extent)
     for var, size in reversed(list(zip(variables, sizes, strict=True))):
         body = ir.For(var, ir.const(size, "int32"), body, old.kind, old.annotations)
     return replace(func, body=replace_stmt(func.body, old, body))
+
+
+def list_perfect_tiles(func: ir.PrimFunc, loop: str, count: int, max_innermost: int) -> tuple[tuple[int, ...], ...]:
+    """Return all tuples of ``count`` factors whose product is the extent of ``loop``; the last is ``max_innermost`` at
+    most."""
+    if count < 1 or max_innermost < 1:
+        raise ScheduleError(
+            f"perfect_tiles: wrong number of loops or largest factor; got {count} and {max_innermost}, expected 1 at least",
+            hint="write perfect_tiles('k', 2, max_innermost=64)",
+        )
+
+    def factorise(extent: int, factors: int) -> Iterator[tuple[int, ...]]:
+        if factors == 1:
+            yield (extent,)
+            return
+        for first in (n for n in range(1, extent + 1) if extent % n == 0):
+            for rest in factorise(extent // first, factors - 1):
+                yield (first, *rest)
+
+    return tuple(tile for tile in factorise(extent_of(find_loop(func.body, loop)), count) if tile[-1] <= max_innermost)
+
+
+def _guard_statements(body: ir.Stmt, guard: ir.Expr) -> ir.Stmt:
+    """Run the statements of ``body`` only if ``guard`` holds: blocks by their predicates, stores outside of blocks by an If."""
+    if any(map(_is_outside_store, statements_outside_blocks(body))):
+        return ir.If(guard, body)
+    for unit in outermost_blocks(body):
+        guarded = guard if unit.predicate is None else ir.Bin("and", unit.predicate, guard)
+        body = replace_stmt(body, unit, replace(unit, predicate=guarded))
+    return body
+
+
+def _is_outside_store(stmt: ir.Stmt) -> bool:
+    """Test whether a statement outside of blocks stores: nothing declares in which order its iterations may run."""
+    return isinstance(stmt, (ir.Store, ir.Evaluate))
+
+
+def check_order_of_stores(loop: ir.For, primitive: str) -> None:
+    """Raise ScheduleError if iterations of ``loop`` must run in order: a store outside of blocks may depend on an earlier one.
+
+    A block declares which of its axes are spatial. Of a store outside of blocks, the iterations must write disjoint elements
+    of its buffer, and read no others of it."""
+    outside = [s for s in statements_outside_blocks(loop.body) if _is_outside_store(s)]
+    for buffer in sorted({b for s in outside for b in buffers_written(s)}, key=lambda b: b.name):
+        if not has_disjoint_iterations(loop, buffer):
+            raise ScheduleError(
+                f"{primitive}: iterations of loop {loop.var.name!r} share elements of {buffer.name!r}, to which a statement "
+                "outside of blocks stores",
+                hint='write the statement in a block, with T.block("name"), whose iterators are spatial or reduce',
+            )
 
 
 def _find_perfect_nest(func: ir.PrimFunc, loop_names: tuple[str, ...]) -> list[ir.For]:
@@ -155,6 +203,8 @@ def reorder(func: ir.PrimFunc, loops: tuple[str, ...]) -> ir.PrimFunc:
     order = list(chain)
     for level, name in zip(levels, loops, strict=True):
         order[level] = by_name[name]
+        if by_name[name] is not chain[level]:
+            check_order_of_stores(by_name[name], "reorder")
     body = chain[-1].body
     for loop in reversed(order):
         body = replace(loop, body=body)
@@ -184,12 +234,32 @@ def set_kind(func: ir.PrimFunc, loop: str, kind: str) -> ir.PrimFunc:
             f"loop {loop!r} reduces and cannot be {f'bound to {kind}' if '.' in kind else kind}",
             hint="reorder a spatial loop there, or tensorize the reduction",
         )
+    if kind not in ("serial", "unrolled"):
+        check_order_of_stores(old, kind)
     if kind not in ("serial", "vectorized", "parallel"):
         extent_of(old)
     return replace(func, body=replace_stmt(func.body, old, replace(old, kind=kind)))
 
 
-def check_parallel(func: ir.PrimFunc, primitive_name: str) -> None:
+def keep_private_slices(func: ir.PrimFunc, primitive_name: str) -> ir.PrimFunc:
+    """Annotate parallel loops as :data:`~microc.tir.names.PRIVATE` if their workspaces consist of one slice an iteration.
+
+    Without the annotation a workspace shrinks to the slice of one iteration. With it the slices of all iterations are kept;
+    they take no more memory than the workspace as it is declared. Raises ScheduleError if iterations would share a workspace
+    all the same. ``primitive_name``: name of the primitive that produced ``func``, for messages."""
+    for loop in [s for s in walk_stmt(func.body) if isinstance(s, ir.For) and s.kind == "parallel"]:
+        loop = find_loop(func.body, loop.var.name)  # an annotated loop around it has replaced it
+        inside = [
+            b for b in buffers_written(loop.body) if b.scope == "workspace" and is_used_only_in_loop(func, loop, b)
+        ]
+        if inside and PRIVATE not in dict(loop.annotations) and all(has_disjoint_iterations(loop, b) for b in inside):
+            notes = tuple(sorted({**dict(loop.annotations), PRIVATE: 1}.items()))
+            func = replace(func, body=replace_stmt(func.body, loop, replace(loop, annotations=notes)))
+    _check_parallel(func, primitive_name)
+    return func
+
+
+def _check_parallel(func: ir.PrimFunc, primitive_name: str) -> None:
     """Raise ScheduleError if iterations of a parallel loop would share a workspace or a tensor unit.
 
     All threads share the workspaces. A shared workspace is safe in two cases: each iteration writes a disjoint part
@@ -212,7 +282,8 @@ def check_parallel(func: ir.PrimFunc, primitive_name: str) -> None:
                 raise ScheduleError(
                     f"{primitive_name}: the iterations of parallel loop {loop.var.name!r} would share the workspace "
                     f"{shared[0]!r}",
-                    hint=f"set_scope({shared[0]!r}, 'local') or 'register' before, once its readers are in the loop as well",
+                    hint=f"set_scope({shared[0]!r}, 'local') or 'register' before, once its readers are in the loop as well; "
+                    "or parallel(loop, private=True), with a copy for each iteration",
                 )
 
 

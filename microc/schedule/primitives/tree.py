@@ -11,7 +11,7 @@ from microc.errors import ScheduleError
 from microc.schedule.identities import OLD_STEPS
 from microc.tir import ir
 from microc.tir.analysis.context import block_names_in, is_index
-from microc.tir.rewrite import BottomUpRewriter, ExprMap, map_stmt, stmt_children, walk_stmt
+from microc.tir.rewrite import BottomUpRewriter, ExprMap, map_stmt, stmt_children, substitute_stmt, walk_stmt
 from microc.tir.text.print import format_expr
 
 # ---- A step of a schedule: a name and arguments, as they are printed and replayed.
@@ -211,6 +211,35 @@ def fresh_name(used_names: set[str], stem: str) -> str:
         name, number = f"{stem}_{number}", number + 1
     used_names.add(name)
     return name
+
+
+def with_unique_names(func: ir.PrimFunc) -> ir.PrimFunc:
+    """Rename loops and blocks that have the name of an earlier one, because steps address them by name.
+
+    Loop ``i`` around block ``C`` becomes ``i_C`` (``i_1`` would be the name of a part of ``i`` after a split), the second
+    block ``C`` becomes ``C_1``."""
+    loops = [s.var.name for s in walk_stmt(func.body) if isinstance(s, ir.For)]
+    blocks = [s.name for s in walk_stmt(func.body) if isinstance(s, ir.Block)]
+    if len(set(loops)) == len(loops) and len(set(blocks)) == len(blocks):
+        return func
+    used_names = names_in(func.body) | {param.name for param in func.params}
+    block_names, loop_names_seen, block_names_seen = set(blocks), set[str](), set[str]()
+
+    def rename(stmt: ir.Stmt) -> ir.Stmt:
+        if isinstance(stmt, ir.For):
+            if stmt.var.name in loop_names_seen:
+                inside = [s.name for s in walk_stmt(stmt.body) if isinstance(s, ir.Block)]
+                inside += [s.buffer.name for s in walk_stmt(stmt.body) if isinstance(s, ir.Store)]
+                var = replace(stmt.var, name=fresh_name(used_names, "_".join([stmt.var.name, *inside[:1]])))
+                return replace(stmt, var=var, body=substitute_stmt(stmt.body, {stmt.var: var}))
+            loop_names_seen.add(stmt.var.name)
+        if isinstance(stmt, ir.Block):
+            if stmt.name in block_names_seen:
+                return replace(stmt, name=fresh_name(block_names, stmt.name))
+            block_names_seen.add(stmt.name)
+        return stmt
+
+    return replace(func, body=map_stmt(func.body, rename))
 
 
 def find_buffer(func: ir.PrimFunc, name: str) -> ir.Buffer:

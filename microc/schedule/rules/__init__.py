@@ -72,9 +72,10 @@ class ScheduleRule:
     def schedules(self, func: ir.PrimFunc, op: str, target: Target) -> list[Schedule]:
         """Call the user's function and return its schedules. Raise ProgramError if its results are not schedules of
         ``func``."""
-        result = self.function(Schedule(func), op, target)
+        start = Schedule(func)
+        result = self.function(start, op, target)
         schedules = [] if result is None else [result] if isinstance(result, Schedule) else list(result)
-        if any(not isinstance(schedule, Schedule) or schedule.start != func for schedule in schedules):
+        if any(not isinstance(schedule, Schedule) or schedule.start != start.func for schedule in schedules):
             raise ProgramError(
                 f"schedule rule {self.name}: the result is no schedule of function {func.name}; got "
                 f"{type(result).__name__}",
