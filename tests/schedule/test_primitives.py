@@ -260,7 +260,7 @@ def test_repeated_names_become_unique() -> None:
 
 
 def test_perfect_tiles() -> None:
-    schedule = Schedule(matmul(4, 12, 4))
+    schedule = Schedule(matmul(4, 4, 12))
     loop = schedule.loops_of("acc")[1]
     assert schedule.perfect_tiles(loop, 2, max_innermost=4) == ((3, 4), (4, 3), (6, 2), (12, 1))
     assert all(a * b * c == 12 for a, b, c in schedule.perfect_tiles(loop, 3))

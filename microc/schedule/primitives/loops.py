@@ -97,13 +97,17 @@ def list_perfect_tiles(func: ir.PrimFunc, loop: str, count: int, max_innermost: 
 
 
 def _guard_statements(body: ir.Stmt, guard: ir.Expr) -> ir.Stmt:
-    """Run the statements of ``body`` only if ``guard`` holds: blocks by their predicates, stores outside of blocks by an If."""
-    if any(map(_is_outside_store, statements_outside_blocks(body))):
-        return ir.If(guard, body)
-    for unit in outermost_blocks(body):
-        guarded = guard if unit.predicate is None else ir.Bin("and", unit.predicate, guard)
-        body = replace_stmt(body, unit, replace(unit, predicate=guarded))
-    return body
+    """Run the statements of ``body`` only if ``guard`` holds: blocks by their predicates, others by an If around them, inside
+    of the loops, which stay perfectly nested."""
+    match body:
+        case ir.For() | ir.Alloc():
+            return replace(body, body=_guard_statements(body.body, guard))
+        case ir.Seq(parts) if all(isinstance(part, (ir.For, ir.Alloc, ir.Block)) for part in parts):
+            return ir.Seq(tuple(_guard_statements(part, guard) for part in parts))
+        case ir.Block(predicate=predicate):
+            return replace(body, predicate=guard if predicate is None else ir.Bin("and", predicate, guard))
+        case _:
+            return ir.If(guard, body)
 
 
 def _is_outside_store(stmt: ir.Stmt) -> bool:
