@@ -142,7 +142,8 @@ class GraphBuilder:
         """Append a node of the operator ``op``; return the name of its result, which is made from ``name``.
 
         ``inputs`` are names of values. docs/operators.md lists the attributes of every operator. Raises UsageError for
-        an unknown operator or operand, ModelError for invalid operands or attributes."""
+        an unknown operator or operand, or for an operator of several results (:meth:`emit_all`), ModelError for invalid
+        operands or attributes."""
         if op not in registry.registry():
             raise UsageError(
                 f"there is no operator {op!r}", hint=known_names_hint(op, registry.registry(), "operators")
@@ -155,7 +156,13 @@ class GraphBuilder:
                     hint=f"use a value that is defined before; the latest are {latest}",
                 )
         self.at(len(self._nodes), name)
-        return self.emit(op, inputs, attrs)
+        names = self.emit_all(op, inputs, attrs)
+        if len(names) != 1:
+            raise UsageError(
+                f"{op}: got an operator of {len(names)} results, expected one result",
+                hint=f"write {', '.join(names)} = net.emit_all({op!r}, inputs, attributes)",
+            )
+        return names[0]
 
     def scalar(self, number: float) -> str:
         """Add a float32 constant of shape (); return its name."""

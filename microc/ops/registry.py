@@ -4,23 +4,31 @@ products."""
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import prod
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from microc import te
+from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.base.immutable import Registry, frozen
-from microc.errors import InternalError, ModelError
+from microc.errors import InternalError, ModelError, ProgramError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.attributes import Attributes, attribute_error_message, default_attributes
 from microc.ops.constants import CheckedNode, Constants, NodeCheck
 from microc.ops.constants import constant_error_message as fault_of_constants
 from microc.ops.windows import Product, Window
-from microc.tir.ir import Expr
+from microc.tir.analysis.context import buffers_written
+from microc.tir.interp import execute
+from microc.tir.ir import Buffer, Expr, PrimFunc, Stmt, Var
+from microc.tir.lower.cleanup import drop_blocks
+from microc.tir.rewrite import replace_buffers
+from microc.tir.symbolic import specialize
 
 # ---- Maps from axes of operands to axes of results (``OpDef.axes``, ``OpDef.window``).
 #
@@ -334,6 +342,75 @@ class OpDef:
     edges: str = ""
     regions: tuple[str, ...] = ()
 
+    @classmethod
+    def from_prim_func(cls, func: PrimFunc, *, tolerance: float = 1e-5) -> OpDef:
+        """Define an operator by a function of loops, as TVM's ``call_tir`` calls one from a graph.
+
+        The parameters to which ``func`` stores are the results, all others the operands, in their order; the operator has the
+        name of the function. Symbolic extents follow from the shapes of the operands. ``tolerance``: bound of the
+        difference of floats from the interpreter of TIR, for the test case of the operator. Raises ProgramError for an invalid
+        function."""
+        stored = buffers_written(func.body)
+        operands = tuple(param for param in func.params if param not in stored)
+        results = tuple(param for param in func.params if param in stored)
+        if not results:
+            raise ProgramError(
+                f"function {func.name}: got no parameter to which it stores, expected at least one result",
+                hint="store to a parameter: the results are the parameters that the function stores to",
+            )
+
+        def specialize_to(shapes: Sequence[tuple[int, ...]]) -> tuple[PrimFunc, dict[str, Buffer]]:
+            at_shapes = specialize(func, _solve_sizes(func, operands, shapes))
+            return at_shapes, {param.name: param for param in at_shapes.params}
+
+        def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+            if len(types) != len(operands):
+                raise ModelError(f"{func.name}: got {len(types)} operands, expected {len(operands)}")
+            _, params = specialize_to([tensor_type.shape for tensor_type in types])
+            for operand, got in zip(operands, types, strict=True):
+                param = params[operand.name]
+                if (got.shape, got.dtype) != (param.shape, param.dtype):
+                    raise ModelError(
+                        f"{func.name}: operand {param.name}: got {got.dtype}{list(got.shape)}, expected "
+                        f"{param.dtype}{list(param.shape)}"
+                    )
+            return tuple(TensorType(params[r.name].shape, r.dtype) for r in results)
+
+        def reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+            at_shapes, params = specialize_to([array.shape for array in arrays])
+            by_name = {operand.name: array for operand, array in zip(operands, arrays, strict=True)}
+            filled = {r.name: np.zeros(params[r.name].shape, dtypes.to_numpy(r.dtype)) for r in results}
+            outputs = execute(at_shapes, [{**by_name, **filled}[param.name] for param in at_shapes.params])
+            values = dict(zip(params, outputs, strict=True))
+            return tuple(values[r.name] for r in results)
+
+        def compute(call: OpCall) -> te.Tensor | tuple[te.Tensor, ...]:
+            at_shapes, params = specialize_to([operand.type.shape for operand in call.present])
+
+            def build(read: tuple[Buffer, ...], written: tuple[Buffer, ...]) -> Stmt:
+                names = [buffer.name for buffer in (*operands, *results)]
+                buffers = {params[name]: new for name, new in zip(names, (*read, *written), strict=True)}
+                return drop_blocks(replace_buffers(at_shapes.body, buffers))
+
+            declared = [(r.name, params[r.name].shape, r.dtype) for r in results]
+            tensors = te.extern(func.name, [operand.tensor() for operand in call.present], declared, build)
+            return tensors[0] if len(tensors) == 1 else tensors
+
+        def cases() -> Iterator[Case]:
+            sizes = {scalar.name: 4 for scalar in func.scalars}
+            at_shapes = {param.name: param for param in specialize(func, sizes).params}
+            types = tuple(TensorType(at_shapes[operand.name].shape, operand.dtype) for operand in operands)
+            yield Case({}, types, tolerance=tolerance, name="from its loops")
+
+        return cls(
+            func.name,
+            infer=infer,
+            reference=reference,
+            compute=compute,
+            cases=cases,
+            operand_names=tuple(operand.name for operand in operands),
+        )
+
     @cached_property
     def defaults(self) -> Mapping[str, Attr]:
         """Default values of the attributes that may be omitted, by attribute name."""
@@ -359,6 +436,17 @@ class OpDef:
             )
         axes = self.axes(attrs, [tensor_type for tensor_type in operand_types if tensor_type is not None])
         return (*axes, *(None,) * (len(operand_types) - len(axes)))
+
+
+def _solve_sizes(func: PrimFunc, operands: Sequence[Buffer], shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
+    """Return the symbolic sizes of a function by name: extents of operands that are a size itself.
+
+    ``shapes``: the shapes of the operands. A size that no operand has is missing."""
+    sizes: dict[str, int] = {}
+    for operand, shape in zip(operands, shapes, strict=False):
+        extents: Sequence[Any] = operand.shape
+        sizes |= {n.name: number for n, number in zip(extents, shape, strict=False) if isinstance(n, Var)}
+    return sizes
 
 
 FAMILIES = (

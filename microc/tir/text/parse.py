@@ -113,7 +113,7 @@ class _FunctionReader:
             raise_parse_error(
                 node,
                 f"{node.name} is a function of Relax; TIR text has loops only",
-                "build a graph by microc.GraphBuilder; microc.from_prim_func makes operators of the loops",
+                "build a graph by microc.GraphBuilder; microc.plugin.OpDef.from_prim_func makes operators of prim_funcs",
             )
         if len(decorators) != 1 or decorators[0] not in _FUNCTION_DECORATORS:
             raise_parse_error(node, "the function is not marked @T.prim_func")

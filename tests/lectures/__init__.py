@@ -1,0 +1,1 @@
+"""What TVM's courses and tutorials build, written as our documentation tells users who come from TVM: one file a subject."""

@@ -1,0 +1,79 @@
+"""Networks out of loops of one's own: MLC course, "End to End Model Execution" (``call_tir``)."""
+
+import numpy as np
+import pytest
+
+import microc
+from microc import tir
+from microc.errors import ModelError, ProgramError, UsageError
+from microc.plugin import OpDef, Plugin, active
+
+MODULE = tir.module_from_text("""
+@I.ir_module
+class MyModule:
+    @T.prim_func
+    def linear(x: T.handle, w: T.handle, b: T.handle, z: T.handle):
+        T.func_attr({"tir.noalias": True})
+        n, m = T.int64(), T.int64()
+        X = T.match_buffer(x, (1, m), "float32")
+        W = T.match_buffer(w, (n, m), "float32")
+        B = T.match_buffer(b, (n,), "float32")
+        Z = T.match_buffer(z, (1, n), "float32")
+        Y = T.alloc_buffer((1, n), "float32")
+        for i, j, k in T.grid(1, n, m):
+            with T.block("Y"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                with T.init():
+                    Y[vi, vj] = T.float32(0)
+                Y[vi, vj] = Y[vi, vj] + X[vi, vk] * W[vj, vk]
+        for i, j in T.grid(1, n):
+            with T.block("Z"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                Z[vi, vj] = Y[vi, vj] + B[vj]
+""")
+LINEAR = OpDef.from_prim_func(MODULE["linear"])
+OWN = Plugin(operators=(LINEAR,))
+
+
+def test_a_function_of_loops_is_an_operator_of_graphs() -> None:
+    """Defined once and called twice, at two sizes; ``relu`` is fused into its kernel."""
+    dice = np.random.default_rng(0)
+    w0, b0, w1, b1 = (dice.normal(size=shape).astype(np.float32) for shape in ((8, 16), (8,), (4, 8), (4,)))
+    with active([OWN]):
+        net = microc.GraphBuilder()
+        x = net.input("x", (1, 16))
+        hidden = net.op("relu", net.op("linear", x, net.constant("w0", w0), net.constant("b0", b0)))
+        graph = net.graph("mlp", {"y": net.op("linear", hidden, net.constant("w1", w1), net.constant("b1", b1))})
+        with pytest.raises(ModelError, match=r"operand X: got float32\[1, 16\], expected float32\[1, 8\]"):
+            net.op("linear", x, "w1", "b1")
+        with pytest.raises(ModelError, match="got 1 operands, expected 3"):
+            net.op("linear", x)
+    data = dice.normal(size=(1, 16)).astype(np.float32)
+    right = np.maximum(data @ w0.T + b0, 0) @ w1.T + b1
+    np.testing.assert_allclose(microc.compile(graph, plugins=[OWN])(data), right, rtol=1e-4, atol=1e-5)
+    program = microc.compile(graph, board="mps2-an386", plugins=[OWN])
+    assert len(program.report()["layers"]) == 2
+
+
+def test_results_are_the_parameters_that_are_stored() -> None:
+    func = tir.from_text("""
+@T.prim_func
+def minmax(low: T.Buffer((1,), "int32"), x: T.Buffer((6,), "int32"), high: T.Buffer((1,), "int32")):
+    low[0] = x[0]
+    high[0] = x[0]
+    for i in range(1, 6):
+        low[0] = T.min(low[0], x[i])
+        high[0] = T.max(high[0], x[i])
+""")
+    own = Plugin(operators=(OpDef.from_prim_func(func),))
+    with active([own]):
+        net = microc.GraphBuilder()
+        x = net.input("x", (6,), "int32")
+        with pytest.raises(UsageError, match="operator of 2 results"):
+            net.op("minmax", x)
+        low, high = net.emit_all("minmax", [x])
+        graph = net.graph("ends", {"low": low, "high": high})
+    ends = microc.compile(graph, plugins=[own])(np.array([3, -4, 9, 0, 7, 1], np.int32))
+    assert [int(end[0]) for end in ends] == [-4, 9]
+    with pytest.raises(ProgramError, match="at least one result"):
+        OpDef.from_prim_func(tir.from_text('@T.prim_func\ndef f(x: T.Buffer((6,), "int32")):\n    pass\n'))
