@@ -115,12 +115,22 @@ def _is_outside_store(stmt: ir.Stmt) -> bool:
     return isinstance(stmt, (ir.Store, ir.Evaluate))
 
 
+def _is_copy_from_elsewhere(stmt: ir.Stmt) -> bool:
+    """Test whether a statement stores a constant, or an element of another buffer."""
+    if not isinstance(stmt, ir.Store):
+        return False
+    return isinstance(stmt.value, ir.Const) or (isinstance(stmt.value, ir.Load) and stmt.value.buffer != stmt.buffer)
+
+
 def check_order_of_stores(loop: ir.For, primitive: str) -> None:
     """Raise ScheduleError if iterations of ``loop`` must run in order: a store outside of blocks may depend on an earlier one.
 
     A block declares which of its axes are spatial. Of a store outside of blocks, the iterations must write disjoint elements
-    of its buffer, and read no others of it."""
+    of its buffer, and read no others of it. A vectorised copy from another buffer needs no such
+    proof, because its lanes store consecutive elements or it stays serial."""
     outside = [s for s in statements_outside_blocks(loop.body) if _is_outside_store(s)]
+    if primitive == "vectorized":
+        outside = [s for s in outside if not _is_copy_from_elsewhere(s)]
     for buffer in sorted({b for s in outside for b in buffers_written(s)}, key=lambda b: b.name):
         if not has_disjoint_iterations(loop, buffer):
             raise ScheduleError(

@@ -217,29 +217,38 @@ def with_unique_names(func: ir.PrimFunc) -> ir.PrimFunc:
     """Rename loops and blocks that have the name of an earlier one, because steps address them by name.
 
     Loop ``i`` around block ``C`` becomes ``i_C`` (``i_1`` would be the name of a part of ``i`` after a split), the second
-    block ``C`` becomes ``C_1``."""
-    loops = [s.var.name for s in walk_stmt(func.body) if isinstance(s, ir.For)]
-    blocks = [s.name for s in walk_stmt(func.body) if isinstance(s, ir.Block)]
+    block ``C`` becomes ``C_1``. Loops inside of blocks keep their names: blocks are units."""
+    loops = [s.var.name for s in statements_outside_blocks(func.body) if isinstance(s, ir.For)]
+    blocks = [s.name for s in outermost_blocks(func.body)]
     if len(set(loops)) == len(loops) and len(set(blocks)) == len(blocks):
         return func
     used_names = names_in(func.body) | {param.name for param in func.params}
-    block_names, loop_names_seen, block_names_seen = set(blocks), set[str](), set[str]()
+    used_blocks, seen_loops, seen_blocks = set(blocks), set[str](), set[str]()
 
     def rename(stmt: ir.Stmt) -> ir.Stmt:
-        if isinstance(stmt, ir.For):
-            if stmt.var.name in loop_names_seen:
-                inside = [s.name for s in walk_stmt(stmt.body) if isinstance(s, ir.Block)]
-                inside += [s.buffer.name for s in walk_stmt(stmt.body) if isinstance(s, ir.Store)]
-                var = replace(stmt.var, name=fresh_name(used_names, "_".join([stmt.var.name, *inside[:1]])))
-                return replace(stmt, var=var, body=substitute_stmt(stmt.body, {stmt.var: var}))
-            loop_names_seen.add(stmt.var.name)
-        if isinstance(stmt, ir.Block):
-            if stmt.name in block_names_seen:
-                return replace(stmt, name=fresh_name(block_names, stmt.name))
-            block_names_seen.add(stmt.name)
-        return stmt
+        match stmt:
+            case ir.For(var, body=body):
+                if var.name in seen_loops:
+                    owners = [s.name for s in walk_stmt(body) if isinstance(s, ir.Block)]
+                    owners += [s.buffer.name for s in walk_stmt(body) if isinstance(s, ir.Store)]
+                    var = replace(var, name=fresh_name(used_names, "_".join([var.name, *owners[:1]])))
+                    body = substitute_stmt(body, {stmt.var: var})
+                seen_loops.add(var.name)
+                return replace(stmt, var=var, body=rename(body))
+            case ir.Block(name):
+                unique = fresh_name(used_blocks, name) if name in seen_blocks else name
+                seen_blocks.add(unique)
+                return replace(stmt, name=unique)
+            case ir.Seq(parts):
+                return ir.Seq(tuple(map(rename, parts)))
+            case ir.If(condition, then, otherwise):
+                return ir.If(condition, rename(then), rename(otherwise) if otherwise else None)
+            case ir.Let(body=body) | ir.Alloc(body=body):
+                return replace(stmt, body=rename(body))
+            case _:
+                return stmt
 
-    return replace(func, body=map_stmt(func.body, rename))
+    return replace(func, body=rename(func.body))
 
 
 def find_buffer(func: ir.PrimFunc, name: str) -> ir.Buffer:
