@@ -62,6 +62,22 @@ _CAFFE = ForeignFormat(
     "a network of Caffe", "python -m caffe2onnx.convert --prototxt TEXT --caffemodel WEIGHTS --onnx model.onnx"
 )
 _CORE_ML = ForeignFormat("a network of Core ML", _EXPORT_AGAIN)
+_MXNET = ForeignFormat(
+    "a network of MXNet, or its weights",
+    "in Python: mxnet.onnx.export_model('NET-symbol.json', 'NET.params', [SHAPE], numpy.float32, 'model.onnx')",
+)
+_OPENVINO = ForeignFormat(
+    "a network in OpenVINO's intermediate representation, or its weights",
+    "give the ONNX or TFLite file that it was converted from",
+)
+_TF_JS = ForeignFormat(
+    "a network of TensorFlow.js",
+    "tensorflowjs_converter --input_format tfjs_layers_model --output_format keras {0} model.h5",
+)
+_DARKNET = ForeignFormat(
+    "a network of Darknet, or its weights", "build the network in PyTorch, load the weights; then, " + _EXPORTED
+)
+_CATBOOST = ForeignFormat("a model of CatBoost", "in Python: model.save_model('model.onnx', format='onnx')")
 _WEIGHTS = ForeignFormat("a file of weights without their network", "load them into the module; then, " + _EXPORTED)
 _PAGE = ForeignFormat(
     "a web page (HTML), not the file that it links to",
@@ -80,6 +96,9 @@ SIGNATURES: Sequence[tuple[int, bytes, ForeignFormat]] = (
         ForeignFormat("a language model of llama.cpp", "networks for microcontrollers are smaller: " + _EXPORT_AGAIN),
     ),
     (0, b"7767517\n", ForeignFormat("a network of ncnn", _EXPORT_AGAIN)),
+    (0, b"CBM1", _CATBOOST),
+    (0, b"\x12\x01\0\0\0\0\0\0", _MXNET),  # a list of arrays
+    (0, b"[net]", _DARKNET),
     (0, b"version https://git-lfs", _POINTER),
     (0, b"\x93NUMPY", ForeignFormat("an array of numpy", "give it as data: --input, --data or --inputs")),
     (0, b"\x7fELF", ForeignFormat("a program", "give the model that it was built from")),
@@ -95,7 +114,9 @@ _SUFFIXES: Mapping[str, ForeignFormat] = MappingProxyType(
         ".caffemodel": _CAFFE,
         ".mlmodel": _CORE_ML,
         ".safetensors": _WEIGHTS,
-        ".weights": ForeignFormat("a network of Darknet, or its weights", _EXPORT_AGAIN),
+        ".weights": _DARKNET,
+        ".params": _MXNET,
+        ".cbm": _CATBOOST,
         ".mnn": ForeignFormat("a network of MNN", _EXPORT_AGAIN),
         ".rknn": ForeignFormat("a network of RKNN", _EXPORT_AGAIN),
         ".engine": ForeignFormat("a network of TensorRT", _EXPORT_AGAIN),
@@ -112,15 +133,27 @@ _ARCHIVE = ForeignFormat(
 )
 
 
+KEYS: Sequence[tuple[bytes, bytes, ForeignFormat]] = (
+    (b"{", b'"modelTopology"', _TF_JS),
+    (b"{", b'"arg_nodes"', _MXNET),
+    (b"{", b'"oblivious_trees"', _CATBOOST),
+    (b"<", b"<net ", _OPENVINO),
+)
+"""First byte of a text, and a key or an element of JSON or XML in it that only one format has."""
+
+
 def identify_by_content(data: bytes) -> ForeignFormat | None:
     """Identify the format of a file from its bytes, for formats that microc does not read.
 
-    The bytes are compared with signatures of such formats, with the start of an HTML page, and with the names of
-    members of a zip archive. Return None if nothing matches."""
+    The bytes are compared with signatures of such formats, with the start of an HTML page, with keys of JSON and XML, and
+    with the names of members of a zip archive. Return None if nothing matches."""
     if data.startswith(ZIP_MAGIC):
         return _identify_archive(data)
     if data[:HTML_PREFIX_BYTES].lstrip().lower().startswith((b"<!doctype html", b"<html")):
         return _PAGE
+    for first, key, foreign in KEYS:
+        if data[:HTML_PREFIX_BYTES].lstrip().startswith(first) and key in data:
+            return foreign
     return next((foreign for at, word, foreign in SIGNATURES if data[at : at + len(word)] == word), None)
 
 

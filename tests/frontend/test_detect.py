@@ -37,6 +37,16 @@ def test_a_tflite_model_is_known_by_its_identifier_under_any_name(tmp_path: Path
         ("m.json", b'{"learner":{}}', "model of XGBoost is broken"),
         ("m.ort", b"\x18\0\0\0ORTM", "ONNX Runtime's own"),
         ("m.param", b"7767517\n3 3", "ncnn"),
+        ("m.cbm", b"CBM1" + bytes(8), "CatBoost"),
+        ("m.json", b'{"features_info": {}, "oblivious_trees": []}', "CatBoost"),
+        ("m-symbol.json", b'{\n  "nodes": [], "arg_nodes": []}', "MXNet"),
+        ("m.params", b"\x12\x01" + bytes(30), "MXNet"),
+        ("m.json", b' {"format": "layers-model", "modelTopology": {}}', "TensorFlow.js"),
+        ("m.xml", b'<?xml version="1.0"?>\n<net name="n" version="11">', "OpenVINO"),
+        ("m.cfg", b"[net]\nbatch=1", "Darknet"),
+        ("m.weights", b"\0", "Darknet"),
+        ("m.caffemodel", b"\0", "Caffe"),
+        ("m.mlmodel", b"\0", "Core ML"),
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, name: str, data: bytes, message: str) -> None:
