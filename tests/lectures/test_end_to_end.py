@@ -36,7 +36,7 @@ OWN = Plugin(operators=(LINEAR,))
 
 
 def test_a_function_of_loops_is_an_operator_of_graphs() -> None:
-    """Defined once and called twice, at two sizes; ``relu`` is fused into its kernel."""
+    """Defined once and called twice, at two sizes."""
     dice = np.random.default_rng(0)
     w0, b0, w1, b1 = (dice.normal(size=shape).astype(np.float32) for shape in ((8, 16), (8,), (4, 8), (4,)))
     with active([OWN]):
@@ -51,8 +51,6 @@ def test_a_function_of_loops_is_an_operator_of_graphs() -> None:
     data = dice.normal(size=(1, 16)).astype(np.float32)
     right = np.maximum(data @ w0.T + b0, 0) @ w1.T + b1
     np.testing.assert_allclose(microc.compile(graph, plugins=[OWN])(data), right, rtol=1e-4, atol=1e-5)
-    program = microc.compile(graph, board="mps2-an386", plugins=[OWN])
-    assert len(program.report()["layers"]) == 2
 
 
 def test_results_are_the_parameters_that_are_stored() -> None:

@@ -1,0 +1,33 @@
+"""Searches over a space of one's own: MLC course, "Automatic Program Optimization" (``sample_perfect_tile``, ``tune_tir``)."""
+
+from microc import Schedule, ScheduleRule, tir
+from microc.tuning.tune import describe_search_spaces
+
+MM = tir.module_from_text("""
+@tvm.script.ir_module
+class MyModule:
+    @T.prim_func
+    def main(A: T.Buffer((8, 8), "int32"), B: T.Buffer((8, 8), "int32"), C: T.Buffer((8, 8), "int32")):
+        T.func_attr({"global_symbol": "main", "tir.noalias": True})
+        for i, j, k in T.grid(8, 8, 8):
+            with T.block("C"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                with T.init():
+                    C[vi, vj] = 0
+                C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
+""")["main"]
+
+
+def tiles(schedule: Schedule, op: str, target: object) -> list[Schedule]:
+    return [
+        schedule.split("j", tile).reorder("i", "j_0", "k", "j_1").decompose_reduction("C", "k")
+        for tile in schedule.perfect_tiles("j", 2, max_innermost=4)
+    ]
+
+
+def test_a_rule_that_stands_alone_is_the_space() -> None:
+    rule = ScheduleRule("tiles", tiles, alone=True)
+    (space,) = describe_search_spaces(MM, board="mps2-an386", schedules=[rule])
+    assert space["points"] == 3 and space["decisions"]["rule"] == ["tiles"]
+    (beside,) = describe_search_spaces(MM, board="mps2-an386", schedules=[ScheduleRule("tiles", tiles)])
+    assert beside["points"] > 3

@@ -1,0 +1,102 @@
+"""Schedules of TVMScript: MLC course, "Tensor Program Abstraction"; TVM tutorials, "Blitz Course to TensorIR"."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import microc
+from microc import Schedule, tir
+
+MM_RELU = tir.from_text("""
+@T.prim_func
+def mm_relu(A: T.Buffer((16, 16), "float32"), B: T.Buffer((16, 16), "float32"), C: T.Buffer((16, 16), "float32")):
+    T.func_attr({"global_symbol": "mm_relu", "tir.noalias": True})
+    Y = T.alloc_buffer((16, 16), dtype="float32")
+    for i, j, k in T.grid(16, 16, 16):
+        with T.block("Y"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                Y[vi, vj] = T.float32(0)
+            Y[vi, vj] = Y[vi, vj] + A[vi, vk] * B[vk, vj]
+    for i, j in T.grid(16, 16):
+        with T.block("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = T.max(Y[vi, vj], T.float32(0))
+""")
+
+STEPS: dict[str, Callable[[Schedule], Schedule]] = {
+    "lecture": lambda s: (
+        s.split("j", (None, 4))
+        .reorder("i", "j_0", "k", "j_1")
+        .reverse_compute_at("C", "j_0")
+        .decompose_reduction("Y", "k")
+    ),
+    "tails": lambda s: (
+        s.split("j", (None, 5))
+        .split("i_C", (None, 3))
+        .reorder("i", "j_0", "k", "j_1")
+        .decompose_reduction("Y", "k")
+        .vectorize("j_1")
+    ),
+    "parallel tiles": lambda s: (
+        s.tile("i", "j", 4, 4)
+        .reorder("i_0", "j_0", "k", "i_1", "j_1")
+        .reverse_compute_at("C", "j_0")
+        .vectorize("j_1")
+        .unroll("i_1")
+        .parallel("i_0")
+    ),
+    "caches": lambda s: (
+        s.cache_read("Y", "B", "workspace")
+        .storage_align("B_workspace", 1, 32)
+        .cache_write("C", "workspace")
+        .fuse("i_C", "j_C")
+    ),
+    "rfactor": lambda s: s.split("k", (4, None)).rfactor("Y", "k_0").compute_at("Y", "i_C"),
+    "blockize": lambda s: (
+        s.split("i", (None, 4))
+        .split("j", (None, 4))
+        .split("k", (None, 4))
+        .reorder("i_0", "j_0", "k_0", "i_1", "j_1", "k_1")
+        .blockize("i_1")
+        .decompose_reduction("Y_o", "k_0")
+    ),
+    "threads": lambda s: s.reverse_compute_at("C", "j").bind("i", "blockIdx.x").bind("j", "threadIdx.x"),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_steps_keep_the_meaning(name: str) -> None:
+    schedule = STEPS[name](Schedule(MM_RELU))
+    tir.verify_func(schedule.func)
+    assert tir.from_text(tir.to_text(schedule.func)) == schedule.func
+    a, b = np.random.default_rng(0).normal(size=(2, 16, 16)).astype(np.float32)
+    c = np.empty((16, 16), np.float32)
+    tir.run(schedule.func, [a, b, c])
+    np.testing.assert_allclose(c, np.maximum(a @ b, 0), rtol=1e-4, atol=1e-5)
+
+
+def test_a_schedule_is_built_and_called() -> None:
+    a, b = np.random.default_rng(1).normal(size=(2, 16, 16)).astype(np.float32)
+    built = microc.build(STEPS["parallel tiles"](Schedule(MM_RELU)))
+    np.testing.assert_allclose(built(a, b), np.maximum(a @ b, 0), rtol=1e-4, atol=1e-5)
+
+
+def test_parallel_loops_of_the_text_keep_slices() -> None:
+    """A workspace that iterations of ``T.parallel`` write apart from each other is no obstacle."""
+    func = tir.from_text("""
+@T.prim_func
+def centre(A: T.Buffer((8, 4), "int32"), C: T.Buffer((8, 4), "int32")):
+    B = T.alloc_buffer((8, 4), "int32")
+    for i in T.parallel(8):
+        for j in range(4):
+            B[i, j] = A[i, j] * 2
+        for j in range(4):
+            C[i, j] = B[i, j] - B[i, 0]
+""")
+    a = np.random.default_rng(2).integers(-99, 99, (8, 4)).astype(np.int32)
+    assert np.array_equal(microc.build(func)(a), 2 * (a - a[:, :1]))
+    shared = tir.from_text(tir.to_text(func).replace("B[i, ", "B[0, "))
+    with pytest.raises(microc.errors.ScheduleError, match="share the workspace 'B'"):
+        microc.build(shared)
