@@ -26,6 +26,7 @@ from microc.frontend.onnx.operators import images as onnx_images
 from microc.frontend.onnx.operators import language as onnx_language
 from microc.frontend.onnx.operators import linear as onnx_linear
 from microc.frontend.onnx.operators import ml as onnx_ml
+from microc.frontend.onnx.operators import qonnx as onnx_qonnx
 from microc.frontend.onnx.operators import quantized as onnx_quantized
 from microc.frontend.onnx.operators import recurrent as onnx_recurrent
 from microc.frontend.onnx.operators import shape as onnx_shape
@@ -134,6 +135,7 @@ CONVERTERS: Mapping[str, Mapping[str, Converter]] = merge_tables(
     onnx_language.CONVERTERS,
     onnx_linear.CONVERTERS,
     onnx_ml.CONVERTERS,
+    onnx_qonnx.CONVERTERS,
     onnx_quantized.CONVERTERS,
     onnx_recurrent.CONVERTERS,
     onnx_shape.CONVERTERS,
