@@ -16,7 +16,8 @@ from microc.transform.streaming import ALLOWED
 
 ROOT = Path(__file__).resolve().parents[1]
 WORDS = {
-    "name": ["kws"], "input_shapes": ["x=1,3,8", "*=2,2"], "inputs": ["a,b", '"c,d"'], "outputs": ["e"],
+    "name": ["kws"], "input_shapes": ["x=1,3,8", "*=2,2"], "input_values": ["sr=16000", "a=b=[[1,2.5]]", "go=true"],
+    "inputs": ["a,b", '"c,d"'], "outputs": ["e"],
     "input_dtype": ["float32"], "input_layout": ["x=NCHW"], "output_dtype": ["y=int8", "z=uint8"], "output_layout": ["NHWC"],
     "input_normalize": ["127.5 64", "x=1,2,3 4,5,6"], "input_colour": ["bgr"], "input_frame": ["x=120x160"],
     "input_crop": ["96x96"], "input_resize": ["nearest"],
@@ -31,7 +32,8 @@ WORDS = {
     "rename": ["x=first", "a=b=second"], "class_names": [str(ROOT / "tests" / "data" / "colours.txt")],
 }  # fmt: skip
 VALUES = {
-    "name": "kws", "input_shapes": {"x": (1, 3, 8), "*": (2, 2)}, "inputs": ("a", "b", "c,d"), "outputs": ("e",),
+    "name": "kws", "input_shapes": {"x": (1, 3, 8), "*": (2, 2)},
+    "input_values": {"sr": 16000, "a=b": ((1, 2.5),), "go": True}, "inputs": ("a", "b", "c,d"), "outputs": ("e",),
     "input_dtype": {"*": "float32"}, "input_layout": {"x": "NCHW"}, "output_dtype": {"y": "int8", "z": "uint8"},
     "input_normalize": {"*": ((127.5,), (64.0,)), "x": ((1.0, 2.0, 3.0), (4.0, 5.0, 6.0))}, "input_colour": {"*": "bgr"},
     "input_frame": {"x": (120, 160)}, "input_crop": {"*": (96, 96)}, "input_resize": {"*": "nearest"},
@@ -64,6 +66,7 @@ def test_every_flag_sets_its_keyword() -> None:
     [
         ("--input-shape", "1,3", r"not the shape of an input\n.*write NAME=1,3,8"),
         ("--bound", "n=", "not the range of a dimension"),
+        ("--input-value", "sr=fast", r"not an input and its value\n.*write NAME=16000"),
         ("--flash", "64Q", "not a number of bytes"),
         ("--hop", "x", "not a non-negative integer"),
         ("--stream", "x=y", "not an axis number"),

@@ -13,13 +13,12 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from microc.base.file_access import open_regular_file
 from microc.cli import show
 from microc.cli.declared.board_commands import RunArguments
 from microc.cli.declared.declarations import Arguments
 from microc.cli.declared.shared_arguments import DeviceArguments, InputArguments, SerialArguments
 from microc.document.blocks import document, prose
-from microc.errors import OutputError, UsageError, similar_files_hint
+from microc.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
     from microc.base.dtypes import Array
@@ -245,7 +244,7 @@ def build_firmware(project: Project, arguments: DeviceArguments) -> None:
 def load_inputs(arguments: InputArguments, manifest: Mapping[str, Any]) -> list[Array]:
     """Load the files of ``--input`` (.npy files, tables, pictures) as arrays, and check these against the network's inputs."""
     from microc.compiler.sizes.run_shapes import RunShapes
-    from microc.run.data.array_files import is_table_file
+    from microc.run.data.array_files import is_table_file, load_npy_file
     from microc.run.data.pictures import PictureReader, add_channel_orders, is_picture
 
     tensors_by_name = {tensor["name"]: tensor for tensor in manifest["tensors"]}
@@ -324,31 +323,6 @@ def _read_csv_as_input(path: Path, tensor: Mapping[str, Any]) -> Array:
         )
     shape = tuple(tensor["shape"])
     return array.reshape(shape) if array.size == np.prod(shape) else array
-
-
-def load_npy_file(path: Path) -> Array:
-    """Load the array of a .npy file; raise UsageError if the file cannot be read, or contains anything but an array of
-    numbers."""
-    import numpy as np
-
-    from microc.device.board_info import make_printable
-    from microc.run.data import array_files
-    from microc.run.data.array_files import DAMAGED_FILE_ERRORS
-
-    try:
-        with open_regular_file(path) as file:
-            array = array_files.load_numpy_file(file)
-    except OSError as error:
-        hint = similar_files_hint(path) or "write it with numpy.save"
-        raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=hint) from error
-    except DAMAGED_FILE_ERRORS as error:
-        hint = f'write numbers: numpy.save("{path.stem}.npy", array)'
-        why = f": {make_printable(str(error), 300)}" if type(error) in (ValueError, EOFError) else ""
-        raise UsageError(f"{path} is no .npy file of numbers{why}", where=str(path), hint=hint) from error
-    if not isinstance(array, np.ndarray):
-        hint = f'save each array to its own file: numpy.save("{path.stem}.npy", arrays[{next(iter(array), "")!r}])'
-        raise UsageError(f"{path}: got an archive of arrays, expected a .npy file of one", where=str(path), hint=hint)
-    return array
 
 
 def _check_output_count(paths: Sequence[Path], output_count: int) -> None:

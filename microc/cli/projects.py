@@ -14,7 +14,6 @@ from microc.cli.declared.model_commands import ExportArguments, NewArguments
 from microc.cli.project_context import (
     check_replaceable,
     compile_with_arguments,
-    load_npy_file,
     network_names,
     progress_callback,
     serial_line_options,
@@ -161,6 +160,7 @@ def run_export_command(arguments: ExportArguments) -> show.Answer:
     from microc.codegen.exports import check_board, load_format
     from microc.codegen.output_files import check_replaceable_folder
     from microc.device.boards import load_board, make_board_of_core
+    from microc.run.data.array_files import load_npy_file
 
     if arguments.listing:
         return _answer_with_formats()

@@ -81,7 +81,9 @@ def _comparisons_of_answer(data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 # ---- ``microc verify --against``: compare the outputs and layers of a compiled network with those of the model's framework.
 
-_INTERFACE_OPTIONS = ("stream", "inputs", "outputs", "input_dtype", "output_dtype", "input_layout", "output_layout")
+_INTERFACE_OPTIONS = (
+    "stream", "inputs", "outputs", "input_values", "input_dtype", "output_dtype", "input_layout", "output_layout",
+)  # fmt: skip
 """Compilation options that change a network's inputs or outputs, so that a project cannot be compared with its model."""
 
 

@@ -100,11 +100,12 @@ MIN_INPUT_SCALE, MAX_INPUT_SCALE = 1e-37, 1e37
 def read_model(source: Path | Graph, options: Options, *, stored_name: bool = False) -> Graph:
     """Read a model file, or accept a graph, and apply the options for reading.
 
-    These options select inputs and outputs, convert inputs to state, change dtype and layout of inputs and outputs, and
-    rename them. ``stored_name``: name the graph of a graph file (``.mcg``) as it was saved, instead of after the file.
+    These options bind inputs to constants, select inputs and outputs, convert inputs to state, change dtype and layout
+    of inputs and outputs, and rename them. ``stored_name``: name the graph of a graph file (``.mcg``) as it was saved,
+    instead of after the file.
     """
     from microc.frontend.detect import load_model_file as load_file
-    from microc.graph.cut import convert_inputs_to_state, cut_graph
+    from microc.graph.cut import bind_inputs, convert_inputs_to_state, cut_graph
     from microc.transform.boundary import (
         Boundary,
         adapt_inputs_and_outputs,
@@ -113,9 +114,9 @@ def read_model(source: Path | Graph, options: Options, *, stored_name: bool = Fa
     )
 
     if isinstance(source, Graph):
-        graph, stem = source, source.name
+        graph, stem = bind_inputs(source, options.input_values), source.name
     else:
-        graph, stem = load_file(source, options.input_shapes), source.stem
+        graph, stem = load_file(source, options.input_shapes, options.input_values), source.stem
         if stored_name and source.suffix == SUFFIX:  # the name that the graph was saved under
             stem = graph.name
     if options.inputs or options.outputs:
@@ -131,8 +132,8 @@ def resolve_model(model: Any, options: Options) -> Path | Graph:
     """Convert a model to the path of its file or to a graph.
 
     A path stays a path, and a graph stays a graph. Objects of a framework are converted to graphs. If the options set
-    bounds of symbolic dimensions, objects that represent a model file (bytes, ONNX and Keras models) are saved to a
-    temporary file instead.
+    bounds of symbolic dimensions or values of inputs, objects that represent a model file (bytes, ONNX and Keras models)
+    are saved to a temporary file instead.
     """
     from microc.frontend import objects
     from microc.frontend.torch.reader import is_module
@@ -146,10 +147,9 @@ def resolve_model(model: Any, options: Options) -> Path | Graph:
         return validation.as_path("a model", model)
     if isinstance(model, Graph):
         return model
-    data = objects.serialise_to_file_name_and_bytes(model) if options.bounds else None
-    if (
-        data is not None
-    ):  # only a model file declares symbolic sizes, so the object is saved as a file and read at each size
+    # Only a model file declares symbolic sizes and has branches to choose by input values: it is read once for every size.
+    data = objects.serialise_to_file_name_and_bytes(model) if options.bounds or options.input_values else None
+    if data is not None:
         folder = tempfile.TemporaryDirectory(prefix="microc-")
         _TEMPORARY_FOLDERS.append(folder)
         path = Path(folder.name) / data[0]

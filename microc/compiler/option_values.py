@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from errno import EFBIG
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -34,6 +36,10 @@ MAX_THREADS = 256
 MAX_IDENTIFIER_LENGTH = 32
 """Maximum length of a C name in characters. Names of models are shortened to this length too."""
 MAX_CLASSES = 1 << 16  # largest number of classes of a classifier
+MAX_RANK, MAX_INPUT_VALUES = 8, 1 << 16
+"""Largest nesting and number of elements of the value that an input is bound to."""
+InputValue = bool | int | float | tuple[Any, ...]
+"""Value of an input: a number, or tuples of equal lengths that are nested as the axes of the input."""
 Normalization = tuple[tuple[float, ...], tuple[float, ...]]
 """Means and standard deviations: either one mean and one deviation, or one of each for every channel."""
 
@@ -200,6 +206,44 @@ def _validated_reals(name: str, value: Any) -> tuple[float, ...]:
     return found
 
 
+def validated_input_value(value_name: str, value: Any) -> InputValue:
+    """Return the value of an input as a number of Python, or as nested tuples of such numbers.
+
+    ``value``: a number, an array, nested sequences of numbers, or the path of a ``.npy`` file. Raises UsageError for NaN,
+    for sequences of different lengths, and for more than :data:`MAX_INPUT_VALUES` elements or :data:`MAX_RANK` axes.
+    """
+    accepted_form = f"a number, nested lists of at most {MAX_INPUT_VALUES:,} numbers, or the path of a .npy file"
+    if isinstance(value, (str, Path)):
+        from microc.run.data.array_files import load_npy_file
+
+        value = load_npy_file(validation.as_path(value_name, value))
+    if hasattr(value, "tolist") and prod(value.shape) <= MAX_INPUT_VALUES:
+        value = value.tolist()
+    level, rank = [value], 0
+    while any(isinstance(item, (list, tuple)) for item in level):
+        lengths = {len(item) if isinstance(item, (list, tuple)) else -1 for item in level}
+        rank, count = rank + 1, len(level) * max(lengths)
+        if len(lengths) > 1 or not 0 < count <= MAX_INPUT_VALUES or rank > MAX_RANK:
+            raise validation.invalid_value_error(value_name, value, accepted_form)
+        level = [inner for item in level for inner in item]
+    if not all(isinstance(number, float) or _is_64_bit_integer(number) for number in level) or any(
+        x != x for x in level
+    ):
+        raise validation.invalid_value_error(value_name, value, accepted_form)
+    found: InputValue = _convert_lists_to_tuples(value)
+    return found
+
+
+def _is_64_bit_integer(value: Any) -> bool:
+    """Test whether a value is a bool, or an integer that int64 or uint64 holds."""
+    return isinstance(value, int) and -validation.LARGEST - 1 <= value < 1 << 64
+
+
+def _convert_lists_to_tuples(value: Any) -> Any:
+    """Return nested lists or tuples as nested tuples."""
+    return tuple(map(_convert_lists_to_tuples, value)) if isinstance(value, (list, tuple)) else value
+
+
 def validated_axis(name: str, value: Any) -> int:
     """Return the number of an axis; UsageError if it is no integer. Negative numbers count from the last axis."""
     return validation.as_integer(name, value, -MAX_AXIS, MAX_AXIS, "the number of the input's time axis, such as 1")
@@ -354,6 +398,7 @@ def validated_schedule_rules(name: str, value: Any) -> tuple[ScheduleRule, ...]:
 
 # ---- Parsers of command-line words: shapes, names, bytes. The text of a ValueError states the mistake and the accepted form.
 
+ARRAY_SUFFIX = ".npy"
 MAX_CLASS_FILE_BYTES = 1 << 22
 """Maximum size in bytes of a file of class names."""
 
@@ -382,6 +427,23 @@ def parse_bound(text: str) -> tuple[str, Bound]:
     numbers = [int(part) for part in parts]
     minimum, maximum, step = (1, numbers[0], 1) if len(numbers) == 1 else (*numbers, 1)[:3]
     return name, Bound(maximum, minimum, step)
+
+
+def parse_input_value(text: str) -> tuple[str, InputValue | Path]:
+    """Parse the value of an input: ``NAME=16000``, ``NAME=[[0, 1], [2, 3]]``, ``NAME=true``, or ``NAME=FILE.npy``.
+
+    Return the name, and the value or the path of the file.
+    """
+    name, equals, word = text.rpartition("=")
+    form = f"{text!r} is not an input and its value: write NAME=16000, NAME=[0,1.5], NAME=true or NAME=FILE.npy"
+    if not equals or not name or not word:
+        raise ValueError(form)
+    if word.endswith(ARRAY_SUFFIX):
+        return name, Path(word)
+    try:
+        return name, validated_input_value(f"the value of {name!r}", json.loads(word))
+    except (ValueError, RecursionError, UsageError) as error:
+        raise ValueError(form) from error
 
 
 def parse_names(text: str) -> tuple[str, ...]:
@@ -492,8 +554,8 @@ def parse_path(text: str) -> tuple[Path, ...]:
     return (Path(text),)
 
 
-PATHS: frozenset[object] = frozenset({Path, parse_path, read_text_lines, parse_backend_and_library})
-"""Parsers of words that are the path of a file or a folder."""
+PATHS: frozenset[object] = frozenset({Path, parse_path, parse_input_value, read_text_lines, parse_backend_and_library})
+"""Parsers of words that are or contain the path of a file or a folder."""
 
 
 # ---- The keywords of ``**options`` and their types, for completion in editors and for type checkers. They must agree with the
@@ -514,6 +576,7 @@ class ReadingOptions(TypedDict, total=False):
 
     name: str
     input_shapes: Mapping[str, tuple[int, ...]] | None
+    input_values: Mapping[str, Any] | None
     example_inputs: Any
     inputs: str | Collection[str]
     outputs: str | Collection[str]

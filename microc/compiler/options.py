@@ -172,6 +172,21 @@ class Options:
         word=option_values.parse_shape,
         metavar="NAME=1,3,8",
     )
+    input_values: Mapping[str, option_values.InputValue] = option_field(
+        dict,
+        option_values.make_mapping_check(option_values.validated_input_value, default_key=""),
+        "value of an input that becomes a constant: a number, lists, or a .npy file",
+        details=(
+            "For example `--input-value sr=16000`. A number fills the whole tensor. What depends on bound inputs alone "
+            "is computed at compile time; an `If` of ONNX whose condition is then constant becomes the branch that "
+            "runs. Values of a quantised input are its stored integers."
+        ),
+        group=READING,
+        flag="--input-value",
+        word=option_values.parse_input_value,
+        path=READ,
+        metavar="NAME=VALUE",
+    )
     example_inputs: Any = option_field(
         (),
         option_values.as_example_inputs,
@@ -631,7 +646,7 @@ class Options:
     )
 
     def __post_init__(self) -> None:
-        for name in ("input_shapes", "state", "rename", "bounds", "external", "stream", *ENDS):
+        for name in ("input_shapes", "input_values", "state", "rename", "bounds", "external", "stream", *ENDS):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     def format_changed_options(self) -> dict[str, str]:

@@ -8,12 +8,13 @@ from errno import EFBIG
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from microc.base.file_access import read_bytes
 from microc.errors import ModelError, OutputError, UnsupportedError, similar_files_hint
 from microc.frontend.model_limits import HDF5_MAGIC, ZIP_MAGIC, list_archive_members
-from microc.frontend.trees.boosters import is_lightgbm, is_xgboost
+from microc.frontend.trees.sklearn import is_booster_file, read_booster_file
+from microc.graph.cut import bind_inputs
 from microc.graph.file import is_graph_file
 from microc.graph.ir import Graph
 
@@ -24,7 +25,9 @@ from microc.graph.ir import Graph
 PROJECT_MARKER = "manifest.json"
 """File in every folder that microc writes."""
 MODEL_SUFFIXES = (".tflite", ".onnx", ".keras", ".h5", ".pt2", ".mcg")
-READABLE_FORMATS = ".tflite, .onnx, .keras, .h5, .pt2, .mcg, LightGBM's text, or XGBoost's JSON or UBJSON"
+READABLE_FORMATS = (
+    ".tflite, .onnx, .keras, .h5, .pt2, .mcg, LightGBM's text, XGBoost's JSON or UBJSON, or CatBoost's JSON"
+)
 
 HTML_PREFIX_BYTES = 256
 """Number of leading bytes in which HTML is recognised."""
@@ -223,20 +226,45 @@ MAX_FILE_BYTES = 256 << 20
 AGAIN = "copy or export the model again"
 
 
-def load_model_file(path: Path, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
+def load_model_file(
+    path: Path, input_shapes: Mapping[str, tuple[int, ...]] = {}, input_values: Mapping[str, Any] = {}
+) -> Graph:
     """Read a model file and convert it to a graph. The content decides the format, not the suffix.
 
     Formats are TFLite, ONNX, Keras (.keras or .h5), PyTorch programs (.pt2), LightGBM's text, XGBoost's JSON or
-    UBJSON, and graph files (.mcg) of ``microc import``. ``input_shapes`` maps names of inputs to shapes, which bind
-    unknown extents. Raises OutputError if the file cannot be read, ModelError or UnsupportedError if microc cannot
-    convert it."""
-    return read_model_data(read_model_bytes(path), path.name, input_shapes)
+    UBJSON, CatBoost's JSON, and graph files (.mcg) of ``microc import``. ``input_shapes`` maps names of inputs to
+    shapes, which bind unknown extents, and ``input_values`` to values, which bind inputs to constants
+    (:func:`microc.graph.cut.make_bound_constant`). Raises OutputError if the file cannot be read, ModelError or
+    UnsupportedError if microc cannot convert it, UsageError for shapes and values that do not fit the model."""
+    return read_model_data(read_model_bytes(path), path.name, input_shapes, input_values)
 
 
-def read_model_data(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
+def read_model_data(
+    data: bytes,
+    file_name: str,
+    input_shapes: Mapping[str, tuple[int, ...]] = {},
+    input_values: Mapping[str, Any] = {},
+) -> Graph:
     """Convert a model of any format, given as the bytes ``data`` of its file, to a graph.
 
-    Errors mention ``file_name``. ``input_shapes`` maps names of inputs to shapes, which bind unknown extents."""
+    Errors mention ``file_name``. For ``input_shapes`` and ``input_values`` see :func:`load_model_file`."""
+    graph = _read_other_than_onnx(data, file_name, input_shapes)
+    if graph is not None:
+        return bind_inputs(graph, input_values)
+    from microc.frontend.onnx import reader as onnx_reader
+    from microc.frontend.onnx.file import NotOnnxError
+
+    # Shapes and branches of an ONNX model may depend on the values of its inputs, so they are bound before it is converted.
+    try:
+        return onnx_reader.read_onnx(data, file_name, input_shapes, input_values)
+    except NotOnnxError:
+        if Path(file_name).suffix.lower() == ".onnx":
+            raise
+    raise make_foreign_format_error(identify_by_suffix(file_name), file_name, file_name)
+
+
+def _read_other_than_onnx(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph | None:
+    """Convert a model of any format except ONNX to a graph; return None for a file that may be ONNX."""
     if is_tflite(data):
         from microc.frontend.tflite import reader as tflite
 
@@ -253,20 +281,10 @@ def read_model_data(data: bytes, file_name: str, input_shapes: Mapping[str, tupl
         from microc.frontend.keras import reader as keras_reader
 
         return keras_reader.read_keras(data, file_name, input_shapes)
-    from microc.frontend.trees import boosters, sklearn
-
-    if boosters.is_lightgbm(data) or boosters.is_xgboost(data):
-        return sklearn.read_booster_file(data, file_name, input_shapes)
+    if is_booster_file(data):
+        return read_booster_file(data, file_name, input_shapes)
     _refuse_foreign_file(data, file_name)
-    from microc.frontend.onnx import reader as onnx_reader
-    from microc.frontend.onnx.file import NotOnnxError
-
-    try:
-        return onnx_reader.read_onnx(data, file_name, input_shapes)
-    except NotOnnxError:
-        if Path(file_name).suffix.lower() == ".onnx":
-            raise
-    raise make_foreign_format_error(identify_by_suffix(file_name), file_name, file_name)
+    return None
 
 
 def _read_archived_model(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph | None:
@@ -335,7 +353,7 @@ def read_symbolic_input_shapes(path: Path) -> Mapping[str, SymbolicShape]:
     """Return the shape of each input of a model file, by input name.
 
     An unknown extent is represented by its symbol in the file, or by ``<input>:<axis>``. Inputs of unknown rank are
-    omitted. The result is empty for formats with fixed shapes: graph files, LightGBM, XGBoost and PyTorch programs."""
+    omitted. The result is empty for formats with fixed shapes: graph files, boosters of trees and PyTorch programs."""
     data = read_model_bytes(path)
     if is_graph_file(data):
         return {}
@@ -343,7 +361,7 @@ def read_symbolic_input_shapes(path: Path) -> Mapping[str, SymbolicShape]:
         return _read_tflite_input_shapes(data, path.name)
     if data.startswith((ZIP_MAGIC, HDF5_MAGIC)):
         return _read_keras_input_shapes(data, path.name)
-    if is_lightgbm(data) or is_xgboost(data):
+    if is_booster_file(data):
         return {}
     return _read_onnx_input_shapes(data, path.name)
 

@@ -15,14 +15,14 @@ from microc.graph.ir import Graph
 def read_object(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}, example_inputs: Any = ()) -> Graph:
     """Convert a model that is a Python object to a graph.
 
-    Supported objects are fitted estimators of scikit-learn, LightGBM and XGBoost, a PyTorch ``ExportedProgram``, a
+    Supported objects are fitted estimators of scikit-learn, LightGBM, XGBoost and CatBoost, a PyTorch ``ExportedProgram``, a
     PyTorch module (with ``example_inputs``, see :func:`microc.frontend.torch.reader.export_module`), a Keras model, an
     ``onnx.ModelProto``, and the bytes of a model file. Only packages that the object belongs to are imported. Raises
     UsageError for any other object, and the errors of the reader."""
     if isinstance(model, (bytes, bytearray, memoryview)):
         return _read_model_bytes(bytes(model), "model", input_shapes)
     packages = {class_.__module__.split(".")[0] for class_ in type(model).__mro__}
-    if packages & {"sklearn", "lightgbm", "xgboost"}:
+    if packages & {"sklearn", "lightgbm", "xgboost", "catboost"}:
         from microc.frontend.trees import sklearn
 
         return sklearn.read_estimator(model, sklearn.single_input_shape(input_shapes, type(model).__name__))

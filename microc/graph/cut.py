@@ -1,16 +1,19 @@
-"""Extraction of the subgraph between named values, and conversion of inputs to state that persists across runs."""
+"""Extraction of the subgraph between named values, and conversion of inputs to constants, or to state that persists across
+runs."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import UsageError, known_names_hint, similar_names_hint
-from microc.graph.ir import Graph, TensorType
+from microc.graph.ir import Graph, Loc, Node, TensorType, new_value
 
 # ---- Cutting: extraction of the subgraph that computes given outputs from given inputs.
 
@@ -119,6 +122,81 @@ def _check_dependence_on_inputs(
             where=graph.name,
             hint="name it as an input too, or name a tensor on every path from it to the output",
         )
+
+
+# ---- Binding: an input becomes a constant, so that passes fold what depends on it alone.
+
+
+def bind_inputs(graph: Graph, values: Mapping[str, Any]) -> Graph:
+    """Return the graph with inputs converted to constants.
+
+    ``values``: a number or nested tuples of numbers by the name of an input (:func:`make_bound_constant`). An output
+    that is a bound input becomes a copy of the constant. Raises UsageError for an unknown input, for a value that does
+    not fit its input, and if no input would be left."""
+    check_bound_names(values, graph.inputs, graph.name)
+    consts = {name: make_bound_constant(name, value, graph.types[name], graph.name) for name, value in values.items()}
+    types, nodes, outputs = dict(graph.types), list(graph.nodes), list(graph.outputs)
+    for position, name in enumerate(graph.outputs):
+        if name in consts:
+            outputs[position] = new_value(types, f"{name}_copy", graph.types[name])
+            shape = {"shape": graph.types[name].shape}
+            nodes.append(Node("reshape", (name,), (outputs[position],), shape, Loc(graph.name, -1, name)))
+    return replace(
+        graph,
+        inputs=tuple(name for name in graph.inputs if name not in consts),
+        outputs=tuple(outputs),
+        types=types,
+        consts={**graph.consts, **consts},
+    ).with_nodes(nodes)
+
+
+def check_bound_names(values: Mapping[str, Any], inputs: Sequence[str], where: str) -> None:
+    """Raise UsageError unless each name in ``values`` is one of a network's ``inputs``, and another input is left."""
+    for name in values:
+        if name not in inputs:
+            hint = known_names_hint(name, inputs, "inputs")
+            raise UsageError(f"there is no input {name!r} to bind to a value", where=where, hint=hint)
+    if values and set(inputs) <= set(values):
+        raise UsageError(
+            f"input values: got values of all {len(inputs)} inputs, expected an input without one",
+            where=where,
+            hint="leave out the value of an input that the application sets",
+        )
+
+
+def make_bound_constant(name: str, value: Any, input_type: TensorType, where: str) -> Array:
+    """Return the constant that the input ``name`` of ``input_type`` is bound to.
+
+    ``value``: a number, which fills the whole tensor, or nested tuples of numbers in the input's shape. Numbers of a
+    quantised input are its stored integers. Numbers are rounded to a float dtype; an integer dtype must hold them
+    exactly, and bool takes False, True, 0 and 1. Raises UsageError for a value that does not fit."""
+    given = np.array(value, object)  # Python's numbers: float64 does not hold every int64
+    expected = f"{input_type.dtype} of shape {input_type.shape}"
+    if given.ndim and given.shape != input_type.shape:
+        raise UsageError(
+            f"value of input {name!r}: got shape {given.shape}, expected {expected}",
+            where=where,
+            hint="give one number for all elements, or a value in the input's shape",
+        )
+    wrong = next((number for number in given.reshape(-1) if not _is_representable(number, input_type.dtype)), None)
+    if wrong is not None:
+        raise UsageError(
+            f"value of input {name!r}: got {wrong}, expected {expected}",
+            where=where,
+            hint=f"give numbers that {input_type.dtype} represents",
+        )
+    constant = given.astype(np.float64) if dtypes.is_float(input_type.dtype) else given
+    return np.ascontiguousarray(np.broadcast_to(constant.astype(dtypes.to_numpy(input_type.dtype)), input_type.shape))
+
+
+def _is_representable(number: float, dtype: str) -> bool:
+    """Test whether an element of ``dtype`` can hold a number. Floats may round it, but not to infinity."""
+    if dtypes.is_float(dtype):
+        with np.errstate(over="ignore"):
+            rounded = float(np.float64(number).astype(dtypes.to_numpy(dtype)))
+        return math.isfinite(rounded) or not math.isfinite(number)
+    low, high = dtypes.int_range(dtype) if dtypes.is_integer(dtype) else (0, 1)
+    return low <= number <= high and number == int(number)
 
 
 # ---- Conversion to state: an input that the caller would set to an output of the previous run becomes state of the graph.

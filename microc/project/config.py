@@ -243,6 +243,8 @@ def _convert_option_value(name: str, option: Option, value: Any, folder: Path) -
         value = combine_option_words(default, map(option.word, [value] if isinstance(value, str) else value))
     elif option.flag and isinstance(value, str) and not option.flag.startswith(_NEGATION):
         value = option.word(value)
+    if option.word is option_values.parse_input_value and isinstance(value, Mapping):
+        value = {key: folder / item if isinstance(item, (str, Path)) else item for key, item in value.items()}
     checked = option.check(name, value)
     if option.word is option_values.parse_backend_and_library:
         known = ((item, place, BACKENDS.get(item)) for item, place in checked.items())

@@ -4,7 +4,7 @@ identities, merging of successive operators.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import inf
 
@@ -13,7 +13,7 @@ import numpy as np
 from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import InternalError
-from microc.graph.ir import Attr, Graph, Node, Quant
+from microc.graph.ir import Attr, Graph, Node, Quant, new_value
 from microc.graph.match import Match, P, Replacement, Rule, rewrite, without_dead_nodes
 from microc.ops import registry
 from microc.ops.attributes import Rounding, Ties
@@ -70,17 +70,67 @@ def fold_constants(graph: Graph, context: PassContext) -> Graph:
 
     Results of more than ``LARGE`` bytes that are more than ``GROWTH`` times as large as their operands are still
     computed at run time. So are state updates. Quantised operators are not folded before legalisation, because their
-    integers alone do not determine the result. ``dequantize`` is folded, because its attributes contain the scale."""
+    integers alone do not determine the result. ``dequantize`` is folded, because its attributes contain the scale. A
+    ``branch`` whose condition is constant is replaced by the nodes of the graph that runs."""
     consts = dict(graph.consts)
     nodes: list[Node] = []
-    for node in graph.nodes:
+    waiting = [*reversed(graph.nodes)]
+    while waiting:
+        node = waiting.pop()
+        body = _find_decided_body(node, graph, consts) if node.op == "branch" else None
+        if body is not None:
+            body_nodes, graph, body_consts = _inline_body(node, body, graph)
+            consts |= body_consts
+            waiting += reversed(body_nodes)
+            continue
         inputs = [name for name in node.inputs if name]
         is_constant = bool(inputs) and all(name in consts for name in inputs)
         if not is_constant or not _can_fold(replace(graph, consts=consts), node):
             nodes.append(node)
             continue
         consts.update(_evaluate_constants(graph, node, [consts[name] for name in inputs]))
-    return replace(graph, consts=consts).with_nodes(nodes) if len(nodes) != len(graph.nodes) else graph
+    return replace(graph, consts=consts).with_nodes(nodes) if nodes != [*graph.nodes] else graph
+
+
+def _find_decided_body(node: Node, graph: Graph, consts: Mapping[str, Array]) -> Graph | None:
+    """Return the graph that a ``branch`` always runs because its condition is constant; None if it is not, or if the
+    types of the graph's inputs and outputs differ in quantisation from those outside."""
+    if node.inputs[0] not in consts:
+        return None
+    body: Graph = node.attr("then" if consts[node.inputs[0]].any() else "otherwise")
+    pairs = [*zip(body.inputs, node.inputs[1:], strict=True), *zip(body.outputs, node.outputs, strict=True)]
+    same = all(body.types[inner].quant == graph.types[outer].quant for inner, outer in pairs if outer)
+    return body if same else None
+
+
+def _inline_body(node: Node, body: Graph, graph: Graph) -> tuple[list[Node], Graph, dict[str, Array]]:
+    """Return the nodes of ``body``, which replace a ``branch``, ``graph`` with the types of their values, and their
+    constants.
+
+    Values of the body get new names. A result that is one of its inputs or constants, or that is listed twice, is
+    copied by a ``reshape`` node."""
+    types, new_names = dict(graph.types), dict(zip(body.inputs, node.inputs[1:], strict=True))
+    copies: list[Node] = []
+    computed = {name for inner in body.nodes for name in inner.outputs}
+    for name, result in zip(body.outputs, node.outputs, strict=True):
+        if result and name in computed and name not in new_names:
+            new_names[name] = result
+        elif result:
+            copies.append(Node("reshape", (name,), (result,), {"shape": body.types[name].shape}, node.loc))
+    for name, type_ in body.types.items():
+        if name not in new_names:
+            new_names[name] = new_value(types, f"{node.outputs[0]}_{name}", type_)
+    copied = [replace(copy, inputs=(new_names[copy.inputs[0]],)) for copy in copies]
+    inlined = [
+        replace(
+            inner,
+            inputs=tuple(new_names[name] if name else "" for name in inner.inputs),
+            outputs=tuple(new_names[name] if name else "" for name in inner.outputs),
+        )
+        for inner in body.nodes
+    ]
+    consts = {new_names[name]: data for name, data in body.consts.items()}
+    return [*inlined, *copied], replace(graph, types=types), consts
 
 
 def _can_fold(graph: Graph, node: Node) -> bool:

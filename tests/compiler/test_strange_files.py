@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.cli.project_context import load_npy_file
 from microc.errors import ModelError, UsageError
 from microc.frontend import detect
 from microc.run.data import array_files as data_files
@@ -75,7 +74,7 @@ def header(path: Path, shape: str) -> Path:
 
 @pytest.mark.parametrize("shape", ["1 << 50", str(1 << 50), "-1", "__import__('os').getpid()"])
 def test_arrays_that_are_none(shape: str, tmp_path: Path) -> None:
-    for read in (data_files.read_arrays, load_npy_file):
+    for read in (data_files.read_arrays, data_files.load_npy_file):
         with pytest.raises(UsageError):
             read(header(tmp_path / "x.npy", shape))
 

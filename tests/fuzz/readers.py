@@ -33,7 +33,6 @@ import numpy as np
 
 import microc
 from microc.base import file_access
-from microc.cli.project_context import load_npy_file
 from microc.cli.reporting import read_json_report as read_sizes
 from microc.codegen.exports import load_format
 from microc.codegen.output_files import read_manifest, write_tree
@@ -60,6 +59,7 @@ from microc.run.desktop.load import MEMBERS, _read_tar
 from microc.schedule.schedule import trace_from_json
 from tests.device.test_blob import BLOB
 from tests.frontend.torch_file import archive as torch_archive
+from tests.frontend.trees import test_catboost as catboost
 from tests.frontend.trees import test_xgboost as xgboost
 from tests.fuzz.trial import TooLong, limited
 from tests.support import digits
@@ -272,7 +272,15 @@ def _tar() -> Mapping[str, bytes]:
 
 def _trees() -> Mapping[str, bytes]:
     found = xgboost.model([xgboost.STUMP, xgboost.DEEP])
-    return {"x.json": xgboost.written(found), "x.ubj": xgboost.ubjson(found)}
+    symmetric, nested = (
+        {name: [tree]} for name, tree in (("oblivious_trees", catboost.SYMMETRIC), ("trees", catboost.NESTED))
+    )
+    return {
+        "x.json": xgboost.written(found),
+        "x.ubj": xgboost.ubjson(found),
+        "symmetric.json": catboost.written(catboost.model(symmetric)),
+        "nested.json": catboost.written(catboost.model(nested)),
+    }
 
 
 def _bundle() -> Mapping[str, bytes]:
@@ -415,7 +423,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
         "evidence": Target(_bundle, lambda path: evidence.read_evidence_bundle(path.parent), _facts),
         "evidence facts": Target(_facts, lambda path: read_accuracy(path.parent), lambda: {"SHA256SUMS": ""}),
         "arrays": Target(_arrays, data_files.read_arrays),
-        "array": Target(_arrays, load_npy_file),
+        "array": Target(_arrays, data_files.load_npy_file),
         "sounds": Target(_sounds, data_files.read_arrays),
         "pictures": Target(_pictures, lambda path: data_files.read_arrays(path, PictureReader(_PIXELS, None))),
         "sources": Target(_tar, _read_tar),
@@ -458,7 +466,6 @@ CLOSED: Mapping[str, str] = MappingProxyType(
 READERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "cli/reporting.py": ("sizes", "program"),
-        "cli/project_context.py": ("array",),
         "codegen/exports.py": ("format",),
         "codegen/output_files.py": ("project",),
         "device/board_info.py": ("blob",),
@@ -469,7 +476,7 @@ READERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "device/toolchain.py": ("program",),
         "compiler/cache.py": ("cache", "cache inside"),
         "project/config.py": ("configuration",),
-        "run/data/array_files.py": ("arrays", "sounds", "pictures"),
+        "run/data/array_files.py": ("arrays", "array", "sounds", "pictures"),
         "run/data/pictures.py": ("pictures",),
         "run/desktop/load.py": ("sources",),
         "run/board_project.py": ("project",),
@@ -492,6 +499,8 @@ READERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "frontend/tflite/builtin_options.py": ("tflite",),
         "frontend/torch/file.py": ("torch",),
         "frontend/trees/boosters.py": ("trees",),
+        "frontend/trees/catboost_json.py": ("trees",),
+        "frontend/trees/ubjson.py": ("trees",),
         "graph/file.py": ("mcg", "graph text"),
         "graph/text.py": ("mcg", "graph text"),
         "schedule/schedule.py": ("trace",),

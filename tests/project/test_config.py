@@ -19,6 +19,7 @@ from microc.project.config import NAMES, check_config_owner, find_config, format
 SPOKEN: dict[str, tuple[str, Any]] = {
     "name": ('"net"', "net"),
     "input_shapes": ("{ x = [1, 3] }", {"x": (1, 3)}),
+    "input_values": ("{ sr = 16000, mask = [true, false] }", {"sr": 16000, "mask": (True, False)}),
     "inputs": ('["a,b", "c"]', ("a,b", "c")),
     "outputs": ('"a, c"', ("a", "c")),
     "input_dtype": ('"float32"', {"*": "float32"}),

@@ -172,7 +172,18 @@ class SizeArguments(DeviceArguments):
     csv: Path | None = path_option("--csv", "F.csv", "CSV table of all symbols to write")
 
 
-FRAMEWORKS = ("tflm", "litert", "onnxruntime", "torch", "keras", "sklearn", "lightgbm", "xgboost", "reference")
+FRAMEWORKS = (
+    "tflm",
+    "litert",
+    "onnxruntime",
+    "torch",
+    "keras",
+    "sklearn",
+    "lightgbm",
+    "xgboost",
+    "catboost",
+    "reference",
+)
 """Values of ``--against``. They are the names in :mod:`microc.run.reference.framework_choice`, repeated here because importing
 this module is slow."""
 _COMPARISON = "comparison with a framework"

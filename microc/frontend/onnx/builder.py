@@ -230,5 +230,5 @@ class OnnxGraphBuilder:
                 self.types[output] = self.types[source]
                 self.nodes.append(Node("reshape", (source,), (output,), attrs, Loc(self.file.name, -1, output)))
             outputs.append(output)
-        inputs = tuple(i.name for i in self.file.inputs)
+        inputs = tuple(i.name for i in self.file.inputs if i.name not in self.consts)
         return Graph(graph_name, inputs, tuple(outputs), (), self.types, self.consts).with_nodes(self.nodes)

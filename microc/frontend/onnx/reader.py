@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
-from microc.base.dtypes import HALF
+import numpy as np
+
+from microc.base.dtypes import HALF, Array
 from microc.base.immutable import Registry
 from microc.errors import UnsupportedError, UsageError
 from microc.frontend.onnx.builder import OnnxGraphBuilder
@@ -32,6 +35,7 @@ from microc.frontend.onnx.operators import recurrent as onnx_recurrent
 from microc.frontend.onnx.operators import shape as onnx_shape
 from microc.frontend.onnx.operators import trees as onnx_trees
 from microc.frontend.onnx.operators import windows as onnx_windows
+from microc.graph.cut import check_bound_names, make_bound_constant
 from microc.graph.ir import Graph, Loc, TensorType
 
 # ---- Reasons and hints for ONNX operators that microc does not support.
@@ -151,20 +155,38 @@ EVERY_INPUT = "*"
 MAX_LISTED_ERRORS = 40
 
 
-def read_onnx(model_bytes: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+def read_onnx(
+    model_bytes: bytes,
+    file_name: str,
+    input_shapes: Mapping[str, tuple[int, ...]],
+    input_values: Mapping[str, Any] = {},
+) -> Graph:
     """Read an ONNX model from its bytes; return microc's graph of it.
 
     ``file_name``: name of the file without folders, for locations. ``input_shapes``: shape by input name; the name
     ``"*"`` stands for all other inputs. These shapes also determine the model's symbolic extents, and a symbol has the
     same value in all inputs. A symbolic first extent (the batch) that no shape determines is 1.
+    ``input_values``: values of inputs that become constants, by input name.
 
     Raise ModelError for a corrupt or inconsistent model, UnsupportedError for a model with unsupported operators,
-    which lists all of them, and UsageError for ``input_shapes`` that do not fit the model."""
+    which lists all of them, and UsageError for ``input_shapes`` or ``input_values`` that do not fit the model."""
     file = decode_onnx(model_bytes, file_name)
     builder = OnnxGraphBuilder(file, _translate_operators)
-    _define_model_inputs(builder, input_shapes)
+    _define_model_inputs(builder, input_shapes, input_values)
     builder.translate(builder, file.operators)
     return builder.finish_graph(file.graph_name or file_name)
+
+
+def read_bound_inputs(
+    model_bytes: bytes,
+    file_name: str,
+    input_shapes: Mapping[str, tuple[int, ...]],
+    input_values: Mapping[str, Any],
+) -> dict[str, Array]:
+    """Return the constants that inputs of an ONNX model are bound to, by input name (see :func:`read_onnx`)."""
+    builder = OnnxGraphBuilder(decode_onnx(model_bytes, file_name), _translate_operators)
+    _define_model_inputs(builder, input_shapes, input_values)
+    return {name: builder.consts[name] for name in input_values}
 
 
 def _translate_operators(builder: OnnxGraphBuilder, operators: Sequence[Operator]) -> None:
@@ -287,11 +309,17 @@ def _combine_unsupported_errors(onnx_file: OnnxFile, errors: list[UnsupportedErr
     )
 
 
-def _define_model_inputs(builder: OnnxGraphBuilder, shapes_by_input: Mapping[str, tuple[int, ...]]) -> None:
+def _define_model_inputs(
+    builder: OnnxGraphBuilder, shapes_by_input: Mapping[str, tuple[int, ...]], values_by_input: Mapping[str, Any]
+) -> None:
     """Add the model's inputs to the graph, with symbolic extents replaced by numbers.
 
-    ``shapes_by_input``: shapes that the user gave, by input name."""
+    ``shapes_by_input``: shapes that the user gave, by input name. ``values_by_input``: values of inputs that are added
+    as constants."""
     inputs = {value.name: value for value in builder.file.inputs}
+    check_bound_names(values_by_input, tuple(inputs), builder.file.name)
+    value_shapes = {name: np.shape(value) for name, value in values_by_input.items() if isinstance(value, tuple)}
+    shapes_by_input = {**value_shapes, **shapes_by_input}
     for name in shapes_by_input:
         if name not in inputs and name != EVERY_INPUT:
             input_names = ", ".join(map(repr, inputs))
@@ -312,7 +340,12 @@ def _define_model_inputs(builder: OnnxGraphBuilder, shapes_by_input: Mapping[str
     for value in builder.file.inputs:
         user_shape = shapes_by_input.get(value.name, shapes_by_input.get(EVERY_INPUT))
         shape = tuple(user_shape) if user_shape is not None else _infer_input_shape(builder, value, symbols)
-        builder.define_value(value.name, TensorType(shape, value.dtype), _format_input_location(builder, value))
+        type_ = TensorType(shape, value.dtype)
+        if value.name in values_by_input:
+            bound_value = values_by_input[value.name]
+            builder.define_constant(value.name, make_bound_constant(value.name, bound_value, type_, builder.file.name))
+        else:
+            builder.define_value(value.name, type_, _format_input_location(builder, value))
 
 
 def _format_input_location(builder: OnnxGraphBuilder, model_input: ModelInput) -> str:

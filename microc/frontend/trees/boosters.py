@@ -6,20 +6,24 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
-from microc.frontend.model_limits import MAX_NESTED, parse_model_json
+from microc.frontend.model_limits import parse_model_json
 from microc.frontend.trees.ensembles import (
     MOST_TARGETS,
     Ensemble,
+    LinearModel,
+    category_bounds,
     parse_integers,
     parse_reals,
     replace_categorical_splits,
 )
+from microc.frontend.trees.ubjson import read_ubjson
 from microc.ops.trees.tree_arrays import AT_MOST, LESS, UNORDERED, Tree
 
 # ---- LightGBM's text format (``Booster.save_model``): a header, then a section of ``name=value`` lines for each tree.
@@ -129,17 +133,49 @@ def _convert_lightgbm_tree(fields: Mapping[str, str], feature_count: int, result
             parse_integer_per_inner_node("decision_type", -128, 255), threshold[:inner], where
         )
     node_values = np.concatenate([np.zeros(inner), values]).reshape(-1, 1)
-    return Tree(children[0], children[1], feature, threshold, mode, node_values, result_index)
+    is_categorical = np.zeros(inner + leaves, bool)
+    is_categorical[:inner] = inner and parse_integer_per_inner_node("decision_type", -128, 255) & _CATEGORICAL != 0
+    bounds = _read_lightgbm_categories(fields, threshold, np.flatnonzero(is_categorical), where)
+    # A category of the split goes left; replace_categorical_splits expects it to go right, and all other values, also missing
+    # ones, left.
+    left, right = (np.where(is_categorical, *pair) for pair in (children[::-1], children))
+    mode = np.where(is_categorical, LESS | UNORDERED, mode)
+    tree = Tree(left, right, feature, threshold, mode, node_values, result_index)
+    return replace_categorical_splits(tree, bounds, where)
+
+
+def _read_lightgbm_categories(
+    fields: Mapping[str, str], thresholds: Array, categorical_nodes: Array, where: str
+) -> dict[int, list[float]]:
+    """Return for each node with a categorical split the bounds of the features that go left.
+
+    The threshold of the node is the number of a set of categories. Set k is a bit field in the 32-bit words
+    ``cat_boundaries[k]`` to ``cat_boundaries[k + 1]`` of ``cat_threshold``. LightGBM truncates features towards 0."""
+    if not len(categorical_nodes):
+        return {}
+    sets = _parse_integer_field(fields, "num_cat", 1, _MOST_LEAVES, where)
+    ends = parse_integers(
+        _split_field(fields, "cat_boundaries", sets + 1, where), where, "'cat_boundaries'", 0, _MOST_LEAVES
+    )
+    words = parse_integers(
+        _split_field(fields, "cat_threshold", int(ends[-1]), where), where, "'cat_threshold'", 0, (1 << 32) - 1
+    )
+    bounds = {}
+    for node, number in zip(categorical_nodes.tolist(), thresholds[categorical_nodes].tolist(), strict=True):
+        set_index = int(parse_integers([number], where, "'threshold' of a categorical split", 0, sets - 1)[0])
+        bit_field = words[int(ends[set_index]) : int(ends[set_index + 1])].astype("<u4").view(np.uint8)
+        categories = np.flatnonzero(np.unpackbits(bit_field, bitorder="little"))
+        bounds[node] = category_bounds(categories, where, truncates=True)
+    return bounds
 
 
 def _decode_decision_types(decision_types: Array, thresholds: Array, where: str) -> Array:
     """Decode LightGBM's ``decision_type`` of each split to a comparison mode: values of at most the threshold go left.
 
-    A missing value (NaN) goes in the split's default direction. If the split has none, NaN counts as 0."""
-    if (decision_types & _CATEGORICAL).any():
-        raise UnsupportedError("categorical splits are not supported", where=where, hint="encode categories as numbers")
+    A missing value (NaN) goes in the split's default direction. If the split has none, NaN counts as 0. The modes of
+    categorical splits have no meaning."""
     missing = decision_types >> 2 & 3
-    if (missing == _MISSING_ZERO).any():
+    if ((missing == _MISSING_ZERO) & (decision_types & _CATEGORICAL == 0)).any():
         raise UnsupportedError(
             "zero_as_missing=true is not supported", where=where, hint="train with zero_as_missing=false"
         )
@@ -170,132 +206,6 @@ def _lightgbm_post_transform_and_factor(objective: str, result_count: int, where
     )
 
 
-# ---- Universal Binary JSON (UBJSON) as XGBoost writes it: a binary format of JSON values with lengths, and packed arrays of
-# numbers.
-
-_NUMBERS: Mapping[bytes, np.dtype[Any]] = {
-    b"i": np.dtype(">i1"),
-    b"U": np.dtype(">u1"),
-    b"I": np.dtype(">i2"),
-    b"l": np.dtype(">i4"),
-    b"L": np.dtype(">i8"),
-    b"d": np.dtype(">f4"),
-    b"D": np.dtype(">f8"),
-}
-_LITERALS: Mapping[bytes, Any] = {b"Z": None, b"T": True, b"F": False}
-_MOST_VALUES = 1 << 22
-"""Maximum number of values that become Python objects. Elements of packed arrays do not count."""
-
-
-def read_ubjson(data: bytes, where: str) -> Any:
-    """Parse UBJSON (Universal Binary JSON) to dictionaries, lists, texts and numbers; packed arrays become numpy
-    arrays.
-
-    ModelError if the bytes are malformed, or contain more values than a model has.
-    """
-    return _UbjsonReader(data, where).read_value(0)
-
-
-class _UbjsonReader:
-    """Parser of UBJSON, which reads the bytes from front to back."""
-
-    def __init__(self, data: bytes, where: str) -> None:
-        self._data, self._where, self._at, self._values = data, where, 0, 0
-
-    def read_value(self, depth: int, type_marker: bytes = b"") -> Any:
-        """Read the next value.
-
-        ``depth``: number of arrays and objects that enclose the value. ``type_marker``: UBJSON's marker of the value's
-        type; if it is empty, the next byte is the marker."""
-        self._values += 1
-        if self._values > _MOST_VALUES or depth > MAX_NESTED:
-            raise self._make_error(f"expected at most {_MOST_VALUES} values, nested at most {MAX_NESTED} deep")
-        type_marker = type_marker or self._take_bytes(1)
-        if type_marker in _NUMBERS:
-            return self._read_numbers(type_marker, 1)[0].item()
-        if type_marker in _LITERALS:
-            return _LITERALS[type_marker]
-        match type_marker:
-            case b"S":
-                return self._read_text()
-            case b"C":
-                return self._take_bytes(1).decode("ascii", "replace")
-            case b"[":
-                return self._read_array(depth)
-            case b"{":
-                return self._read_object(depth)
-        raise self._make_error(f"got the type marker {type_marker!r}, expected one of UBJSON's")
-
-    def _read_array(self, depth: int) -> Any:
-        """Read the rest of an array; return a list, or a numpy array if the numbers are packed."""
-        type_, count = self._read_container_header()
-        if type_ in _NUMBERS and count is not None:
-            return self._read_numbers(type_, count)
-        items: list[Any] = []
-        while not self._skip_end_of_container(b"]", len(items), count):
-            items.append(self.read_value(depth + 1, type_))
-        return items
-
-    def _read_object(self, depth: int) -> dict[str, Any]:
-        """Read the rest of a JSON object; return a dictionary."""
-        type_, count = self._read_container_header()
-        fields: dict[str, Any] = {}
-        read = 0
-        while not self._skip_end_of_container(b"}", read, count):
-            name = self._read_text()
-            fields[name] = self.read_value(depth + 1, type_)
-            read += 1
-        return fields
-
-    def _read_container_header(self) -> tuple[bytes, int | None]:
-        """Read the header of an array or object; return the type marker of all of its values and the number of values.
-
-        A marker that is not declared is empty; a number that is not declared is None."""
-        type_ = b""
-        if self._skip_if_next(b"$"):
-            type_ = self._take_bytes(1)
-        return type_, self._read_length() if self._skip_if_next(b"#") else None
-
-    def _skip_end_of_container(self, end_mark: bytes, values_read: int, declared_count: int | None) -> bool:
-        """Test whether an array or object ends here: after ``declared_count`` values, or, if that is None, at
-        ``end_mark``.
-
-        The mark is skipped."""
-        return self._skip_if_next(end_mark) if declared_count is None else values_read >= declared_count
-
-    def _skip_if_next(self, mark: bytes) -> bool:
-        """Skip the next byte if it is ``mark``; return True if it was."""
-        is_next = self._data[self._at : self._at + 1] == mark
-        self._at += is_next
-        return is_next
-
-    def _read_text(self) -> str:
-        return self._take_bytes(self._read_length()).decode("utf-8", "replace")
-
-    def _read_length(self) -> int:
-        type_ = self._take_bytes(1)
-        if type_ not in _NUMBERS or type_ in b"dD":
-            raise self._make_error(f"length: got the type marker {type_!r}, expected an integer's")
-        return int(self._read_numbers(type_, 1)[0])
-
-    def _read_numbers(self, type_marker: bytes, count: int) -> np.ndarray[Any, np.dtype[Any]]:
-        """Read ``count`` numbers of the type ``type_marker``; return an array in the machine's byte order."""
-        dtype = _NUMBERS[type_marker]
-        return np.frombuffer(self._take_bytes(count * dtype.itemsize), dtype).astype(dtype.newbyteorder("="))
-
-    def _take_bytes(self, count: int) -> bytes:
-        """Return the next ``count`` bytes; ModelError if there are fewer."""
-        end = self._at + count
-        if count < 0 or end > len(self._data):
-            raise self._make_error(f"got {len(self._data)} bytes, expected at least {end}")
-        chunk, self._at = self._data[self._at : end], end
-        return chunk
-
-    def _make_error(self, reason: str) -> ModelError:
-        """Return the ModelError for malformed UBJSON at the current position."""
-        return ModelError(f"the model's UBJSON is broken at byte {self._at}: {reason}", where=self._where)
-
-
 # ---- XGBoost's model files (``save_model``), JSON or UBJSON.
 #
 # In a tree of XGBoost a value goes left if it is less than the threshold, both in float32. Each node says whether missing
@@ -319,6 +229,7 @@ _POST_TRANSFORMS: Mapping[str, str] = {
     "reg:logistic": "logistic",
     "multi:softprob": "softmax",
     "multi:softmax": "softmax",
+    "binary:hinge": "hinge",
 }
 """Transformation of an ensemble's results to scores, by XGBoost's objective."""
 
@@ -328,12 +239,14 @@ def is_xgboost(data: bytes) -> bool:
     return _JSON.match(data[:256]) is not None or _UBJSON.match(data[:64]) is not None
 
 
-def parse_xgboost(data: bytes, file: str, stops_at_best_iteration: bool | None = None) -> tuple[Ensemble, int]:
-    """Parse an XGBoost model file; return the ensemble and its number of features.
+def parse_xgboost(
+    data: bytes, file: str, stops_at_best_iteration: bool | None = None
+) -> tuple[Ensemble | LinearModel, int]:
+    """Parse an XGBoost model file; return the ensemble or linear model and its number of features.
 
     ``stops_at_best_iteration``: True to leave out the boosting rounds after the best iteration, as XGBoost's
     scikit-learn estimators do, but its boosters do not. None means True if an estimator saved the file. Raise
-    ModelError if the file is malformed, UnsupportedError if the model is no sum of trees."""
+    ModelError if the file is malformed, UnsupportedError for an objective that microc does not compute."""
     if len(data) > _MOST_JSON:
         raise UnsupportedError(f"model file: got {len(data)} bytes, expected at most {_MOST_JSON}", where=file)
     model = read_ubjson(data, file) if _UBJSON.match(data[:64]) else parse_model_json(data, file)
@@ -348,26 +261,27 @@ def is_xgboost_object(model: Any) -> bool:
     return hasattr(model, "get_booster") or hasattr(model, "save_raw")
 
 
-def parse_xgboost_object(model: Any) -> tuple[Ensemble, int]:
-    """Convert a booster or an estimator of XGBoost, an object in memory; return the ensemble and its number of
-    features.
+def parse_xgboost_object(model: Any) -> tuple[Ensemble | LinearModel, int]:
+    """Convert a booster or an estimator of XGBoost, an object in memory; return the ensemble or linear model and its
+    number of features.
 
     ModelError if the estimator is not fitted."""
     where = type(model).__name__
-    missing = getattr(model, "missing", None)
-    if missing is not None and not math.isnan(missing):
-        raise UnsupportedError(f"missing: got {missing}, expected nan", where=where, hint="train with missing=nan")
     try:
         booster = model.get_booster() if hasattr(model, "get_booster") else model
     except Exception as error:  # of a class of scikit-learn's, which need not be there
         raise ModelError(f"the estimator is not fitted: {error}", where=where, hint="call fit first") from error
-    return parse_xgboost(bytes(booster.save_raw(raw_format="ubj")), where, stops_at_best_iteration=booster is not model)
+    data = bytes(booster.save_raw(raw_format="ubj"))
+    converted, features = parse_xgboost(data, where, stops_at_best_iteration=booster is not model)
+    missing = getattr(model, "missing", None)
+    return replace(converted, missing=math.nan if missing is None else float(missing)), features
 
 
 def _read_learner(
     learner_json: Mapping[str, Any], file: str, stops_at_best_iteration: bool | None
-) -> tuple[Ensemble, int]:
-    """Convert the JSON object ``learner_json`` of a model file; return the ensemble and its number of features."""
+) -> tuple[Ensemble | LinearModel, int]:
+    """Convert the JSON object ``learner_json`` of a model file; return the ensemble or linear model and its number of
+    features."""
     sizes = learner_json["learner_model_param"]
     features = _parse_bounded_integer(sizes["num_feature"], file, "num_feature")
     counts = [
@@ -381,6 +295,10 @@ def _read_learner(
             where=file,
             hint="train with one of " + ", ".join(sorted(_POST_TRANSFORMS)),
         )
+    base = np.broadcast_to(_undo_post_transform(_parse_base_scores(sizes["base_score"]), objective), (targets,))
+    if learner_json["gradient_booster"]["name"] == "gblinear":
+        linear = _read_linear_booster(learner_json["gradient_booster"]["model"], features, base, file)
+        return replace(linear, post_transform=_POST_TRANSFORMS[objective]), features
     model, weights = _find_trees_and_weights(learner_json["gradient_booster"], file)
     trees_data = model["trees"][
         : _count_used_trees(model, learner_json.get("attributes", {}), file, stops_at_best_iteration)
@@ -393,10 +311,23 @@ def _read_learner(
     trees = [_convert_xgboost_tree(tree, int(groups[k]), f"{file} tree {k}") for k, tree in enumerate(trees_data)]
     if weights:
         trees = [tree.with_values(tree.values * weights[k]) for k, tree in enumerate(trees)]
-    base = np.broadcast_to(_undo_post_transform(_parse_base_scores(sizes["base_score"]), objective), (targets,))
     return Ensemble(
         tuple(trees), targets, base.astype(np.float64), post_transform=_POST_TRANSFORMS[objective]
     ), features
+
+
+def _read_linear_booster(model_json: Mapping[str, Any], feature_count: int, base: Array, file: str) -> LinearModel:
+    """Convert the booster ``gblinear``. Its weights are a row of one number per result for each feature, and a last row
+    of biases."""
+    weights = parse_reals(model_json["weights"], file, "weights")
+    if len(weights) != (feature_count + 1) * len(base):
+        raise ModelError(
+            f"weights: got {len(weights)}, expected {(feature_count + 1) * len(base)} for {feature_count} features and "
+            f"{len(base)} results",
+            where=file,
+        )
+    rows = weights.reshape(feature_count + 1, len(base))
+    return LinearModel(rows[:-1].T, rows[-1] + base[0])  # XGBoost 3.2 adds the first base score to every result
 
 
 def _find_trees_and_weights(booster_json: Mapping[str, Any], file: str) -> tuple[Mapping[str, Any], Sequence[float]]:
@@ -409,7 +340,9 @@ def _find_trees_and_weights(booster_json: Mapping[str, Any], file: str) -> tuple
         weights = parse_reals(booster_json["weight_drop"], file, "weight_drop").tolist()
         return booster_json["gbtree"]["model"], weights
     raise UnsupportedError(
-        f"booster: got {name!r}, expected 'gbtree' or 'dart'", where=file, hint="train with booster='gbtree' or 'dart'"
+        f"booster: got {name!r}, expected 'gbtree', 'dart' or 'gblinear'",
+        where=file,
+        hint="train with one of these boosters",
     )
 
 
@@ -500,8 +433,8 @@ def _convert_xgboost_tree(tree_json: Mapping[str, Any], result_index: int, where
     )
 
 
-def _read_right_categories(tree_json: Mapping[str, Any], left_children: Array, where: str) -> dict[int, Array]:
-    """Return, for each node of a tree with a categorical split, the categories that go to its right child.
+def _read_right_categories(tree_json: Mapping[str, Any], left_children: Array, where: str) -> dict[int, list[float]]:
+    """Return, for each node of a tree with a categorical split, the bounds of the categories that go to its right child.
 
     ``left_children``: left child of each node, -1 for a leaf."""
     nodes = parse_integers(tree_json.get("categories_nodes", ()), where, "categories_nodes", 0, len(left_children) - 1)
@@ -513,7 +446,7 @@ def _read_right_categories(tree_json: Mapping[str, Any], left_children: Array, w
     split_types = parse_integers(tree_json.get("split_type", [0] * len(left_children)), where, "split_type", 0, 1)
     category_nodes = np.flatnonzero((split_types == 1) & (left_children >= 0))
     categories_of_node = {
-        int(node): all_categories[begin : begin + count]
+        int(node): category_bounds(all_categories[begin : begin + count], where)
         for node, begin, count in zip(nodes, begins, counts, strict=True)
     }
     if set(category_nodes.tolist()) != set(categories_of_node):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,16 +76,16 @@ MOST_NODES = 1 << 20
 categories, which can make a tree very large."""
 
 
-def replace_categorical_splits(tree: Tree, right_categories: Mapping[int, Array], where: str) -> Tree:
-    """Return the tree with categorical splits replaced by splits at thresholds. Categories are integers of at least 0.
+def replace_categorical_splits(tree: Tree, right_bounds: Mapping[int, Sequence[float]], where: str) -> Tree:
+    """Return the tree with categorical splits replaced by splits at thresholds.
 
-    ``right_categories`` maps each node with a categorical split to the categories that go to its right child. Other
-    categories go left. Missing values go where the node's mode says. Each run of consecutive categories needs two
-    thresholds and a copy of the subtree."""
-    if not right_categories:
+    ``right_bounds`` maps each node with a categorical split to ascending bounds: features from the first bound to below
+    the second, from the third to below the fourth, and so on, go to its right child. Other features go left. Missing
+    values go where the node's mode says. Each pair of bounds needs two splits and a copy of the subtree."""
+    if not right_bounds:
         return tree
     builder = _CategoricalSplitReplacer(tree, where)
-    builder.append_all_nodes(right_categories)
+    builder.append_all_nodes(right_bounds)
     return builder.finish_tree()
 
 
@@ -96,7 +97,7 @@ class _CategoricalSplitReplacer:
         self._rows: list[tuple[int, int, float, int]] = []  # the old node, left, threshold, mode
         self._right: list[int] = []
 
-    def append_all_nodes(self, right_categories: Mapping[int, Array]) -> None:
+    def append_all_nodes(self, right_bounds: Mapping[int, Sequence[float]]) -> None:
         """Append all nodes of the old tree, parents before children, with categorical splits replaced.
 
         ``waiting`` contains the nodes still to be appended: (old node, new parent, True for the left child).
@@ -105,20 +106,19 @@ class _CategoricalSplitReplacer:
         while waiting:
             old, parent, is_left = waiting.pop()
             self._set_child_to_next_node(parent, is_left)
-            if self._old.left[old] < 0 or old not in right_categories:
+            if self._old.left[old] < 0 or old not in right_bounds:
                 self._append_node(old, float(self._old.threshold[old]), int(self._old.mode[old]))
                 if self._old.left[old] >= 0:
                     new = len(self._rows) - 1
                     waiting += [(int(self._old.right[old]), new, False), (int(self._old.left[old]), new, True)]
                 continue
-            waiting += self._append_categorical_split(old, right_categories[old])
+            waiting += self._append_categorical_split(old, right_bounds[old])
 
-    def _append_categorical_split(self, old_node: int, right_categories: Array) -> list[tuple[int, int, bool]]:
+    def _append_categorical_split(self, old_node: int, edges: Sequence[float]) -> list[tuple[int, int, bool]]:
         """Append a categorical split as a chain of nodes, each the right child of the one before.
 
-        Each node compares the feature with a bound of a run of categories. Missing values go right until the last node.
+        Each node compares the feature with one of the bounds ``edges``. Missing values go right until the last node.
         Return the children still to be appended, as (old node, new parent, True for the left child)."""
-        edges = _category_run_bounds(right_categories, self._where)
         missing_left = bool(self._old.mode[old_node] & UNORDERED)
         sides = (int(self._old.left[old_node]), int(self._old.right[old_node]))
         children = []
@@ -170,9 +170,11 @@ class _CategoricalSplitReplacer:
         )
 
 
-def _category_run_bounds(categories: Array, where: str) -> list[float]:
+def category_bounds(categories: Array, where: str, *, truncates: bool = False) -> list[float]:
     """Return the bounds of all runs of consecutive categories: for each run its first category, and its last category +
-    1."""
+    1. Categories are integers of at least 0.
+
+    ``truncates``: True if features are truncated towards 0, so that all numbers above -1 are category 0."""
     unique = np.unique(categories)
     if not len(unique) or unique[0] < 0:
         raise ModelError(
@@ -185,7 +187,8 @@ def _category_run_bounds(categories: Array, where: str) -> list[float]:
         raise UnsupportedError(what, where=where, hint="number the categories from 0 on")
     breaks = np.flatnonzero(np.diff(unique) > 1)
     begins, ends = np.concatenate([unique[:1], unique[breaks + 1]]), np.concatenate([unique[breaks], unique[-1:]]) + 1
-    return [float(edge) for pair in zip(begins, ends, strict=True) for edge in pair]
+    edges = [float(edge) for pair in zip(begins, ends, strict=True) for edge in pair]
+    return [math.nextafter(-1.0, 0.0), *edges[1:]] if truncates and not edges[0] else edges
 
 
 # ---- Emission of a tree ensemble as nodes: ``tree_ensemble``, the sum with the base scores, and the transformation of the
@@ -199,13 +202,57 @@ class Ensemble:
     ``base_scores``: constants, which are added to the results. ``combine_op``: ``sum``, ``min`` or ``max``, the
     operation that combines the trees. ``post_transform``: transformation of the results to scores: ``none``,
     ``softmax``, ``sigmoid`` (one result gives the probabilities of two classes), ``logistic`` (sigmoid of every
-    result), or ``exp``."""
+    result), ``exp``, or ``hinge`` (one result above 0 makes the second of two classes certain). ``classes``: labels of
+    a classifier, if the model has them. ``missing``: the number that stands for a missing feature, besides NaN."""
 
     trees: tuple[Tree, ...]
     target_count: int
     base_scores: Array = field(default_factory=lambda: np.zeros(0))
     combine_op: str = "sum"
     post_transform: str = "none"
+    classes: Array | None = None
+    missing: float = math.nan
+
+
+@dataclass(frozen=True)
+class LinearModel:
+    """A linear model: ``weights`` (targets, features) times the features, plus ``bias``. A missing feature counts as 0.
+
+    For the other fields see :class:`Ensemble`."""
+
+    weights: Array
+    bias: Array
+    post_transform: str = "none"
+    classes: Array | None = None
+    missing: float = math.nan
+
+    @property
+    def target_count(self) -> int:
+        """Number of results."""
+        return len(self.bias)
+
+
+def emit_linear_model(emitter: Emitter, feature_rows: str, model: LinearModel) -> str:
+    """Emit the results (N, ``target_count``) of a linear model, before the transformation ``post_transform``."""
+    zero = emitter.new_constant("zero", np.zeros((1, 1), np.float32))
+    is_missing = emitter.emit("not_equal", (feature_rows, feature_rows))
+    present = emitter.emit("where", (is_missing, zero, feature_rows))
+    weights, bias = (
+        emitter.new_constant(stem, numbers.astype(np.float32))
+        for stem, numbers in (("weights", model.weights), ("bias", model.bias))
+    )
+    return emitter.emit("dense", (present, weights, bias))
+
+
+def emit_missing_as_nan(emitter: Emitter, feature_rows: str, missing: float) -> str:
+    """Emit the features with the number ``missing`` replaced by NaN, which trees take as missing."""
+    if math.isnan(missing):
+        return feature_rows
+    number, nan = (
+        emitter.new_constant(stem, np.full((1, 1), value, np.float32))
+        for stem, value in (("missing", missing), ("nan", math.nan))
+    )
+    return emitter.emit("where", (emitter.emit("equal", (feature_rows, number)), nan, feature_rows))
 
 
 def emit_ensemble(
@@ -289,6 +336,13 @@ def emit_post_transform(emitter: Emitter, scores: str, post_transform: str, wher
             return emitter.emit("sigmoid", (scores,))
         case "exp":
             return emitter.emit("exp", (scores,))
+        case "hinge":
+            zero, one = (
+                emitter.new_constant(stem, np.full((1, 1), value, np.float32))
+                for stem, value in (("zero", 0), ("one", 1))
+            )
+            is_second = emitter.emit("greater", (scores, zero))
+            return emit_both_probabilities(emitter, emitter.emit("where", (is_second, one, zero)))
         case "sigmoid":
             return emit_both_probabilities(emitter, emitter.emit("sigmoid", (scores,)))
         case _:
@@ -299,3 +353,10 @@ def emit_both_probabilities(emitter: Emitter, probability: str) -> str:
     """Emit the probabilities of two classes (N, 2) from the probability of the second class (N, 1)."""
     one = emitter.new_constant("one", np.array(1.0, np.float32))
     return emitter.emit("concat", (emitter.emit("sub", (one, probability)), probability), {"axis": 1})
+
+
+def emit_class_of_index(emitter: Emitter, class_index: str, classes: Array | None) -> str:
+    """Emit the class for an index. The result is the index itself if classes are no integers, or are 0, 1, 2 ..."""
+    if classes is None or classes.dtype.kind not in "iu" or np.array_equal(classes, np.arange(len(classes))):
+        return class_index
+    return emitter.emit("gather", (emitter.new_constant("classes", classes.astype(np.int32)), class_index), {"axis": 0})

@@ -1,4 +1,4 @@
-"""Reader of fitted estimators of scikit-learn, LightGBM and XGBoost. Trees are converted directly, other estimators by
+"""Reader of fitted estimators of scikit-learn, LightGBM, XGBoost and CatBoost. Trees are converted directly, other estimators by
 skl2onnx.
 
 The graph of a classifier has the outputs ``label``, the class if classes are integers, else the index of the class in
@@ -9,10 +9,11 @@ objects in memory, never from pickles, because unpickling a file can execute cod
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from fractions import Fraction
-from math import inf, nextafter
+from math import inf, isnan, nextafter
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,19 @@ from microc.base import dtypes
 from microc.base.dtypes import Array
 from microc.errors import ModelError, ToolError, UnsupportedError, UsageError
 from microc.frontend.graph_builder import GraphBuilder
-from microc.frontend.trees import boosters
-from microc.frontend.trees.ensembles import Ensemble, compute_leaf_scale, emit_ensemble, emit_post_transform
+from microc.frontend.trees import boosters, catboost_json
+from microc.frontend.trees.ensembles import (
+    Ensemble,
+    LinearModel,
+    compute_leaf_scale,
+    emit_class_of_index,
+    emit_ensemble,
+    emit_linear_model,
+    emit_missing_as_nan,
+    emit_post_transform,
+)
 from microc.frontend.trees.known_rows import iterate_nested_estimators, predict_outputs_and_ties, sample_known_rows
 from microc.frontend.trees.sklearn_formulas import (
-    emit_class_of_index,
     emit_scaler,
     find_output_emitter,
     read_tree_ensemble,
@@ -86,24 +95,44 @@ def read_estimator(
     for name, dtype, known in (("input", input_dtype, INPUT_DTYPES), ("leaf", leaf_dtype, LEAF_DTYPES)):
         if dtype not in known:
             raise UsageError(f"{name} dtype {dtype!r} is not supported", hint=f"use one of {', '.join(known)}")
+    # XGBoost's estimators number the classes themselves; CatBoost's models have their labels in the file.
+    takes_classes = not boosters.is_xgboost_object(estimator) and not catboost_json.is_catboost_object(estimator)
     return convert_ensemble(
         ensemble,
         shape,
         type(estimator).__name__,
-        None if boosters.is_xgboost_object(estimator) else getattr(estimator, "classes_", None),
+        getattr(estimator, "classes_", None) if takes_classes else None,
         input_dtype,
         input_scale,
         leaf_dtype,
     )
 
 
+BOOSTER_FORMATS: Sequence[
+    tuple[Callable[[bytes], bool], Callable[[bytes, str], tuple[Ensemble | LinearModel, int]]]
+] = (
+    (boosters.is_lightgbm, boosters.parse_lightgbm),
+    (boosters.is_xgboost, boosters.parse_xgboost),
+    (catboost_json.is_catboost, catboost_json.parse_catboost),
+)
+"""Test and parser of each format of model files of boosters."""
+
+
+def is_booster_file(data: bytes) -> bool:
+    """Test whether ``data`` are the bytes of a model file of LightGBM, XGBoost or CatBoost."""
+    return any(is_format(data) for is_format, _ in BOOSTER_FORMATS)
+
+
 def read_booster_file(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
-    """Read a model file of LightGBM (text) or XGBoost (JSON, UBJSON) from its bytes; return it as a graph.
+    """Read a model file of LightGBM (text), XGBoost (JSON, UBJSON) or CatBoost (JSON) from its bytes; return it as a graph.
 
     ``input_shapes``: shape (rows, features) of the input ``input``; one row by default."""
-    ensemble, features = (boosters.parse_lightgbm if boosters.is_lightgbm(data) else boosters.parse_xgboost)(
-        data, file_name
-    )
+    parse = next((parse for is_format, parse in BOOSTER_FORMATS if is_format(data)), None)
+    if parse is None:
+        raise ModelError(
+            "got the bytes of another format, expected a model file of LightGBM, XGBoost or CatBoost", where=file_name
+        )
+    ensemble, features = parse(data, file_name)
     return convert_ensemble(
         ensemble, _check_input_shape(single_input_shape(input_shapes, file_name), features, file_name), file_name
     )
@@ -132,8 +161,8 @@ def _check_input_shape(requested_shape: Sequence[int] | None, feature_count: int
     return input_shape
 
 
-def _read_ensemble(estimator: Any) -> tuple[Ensemble, int] | None:
-    """Convert an estimator that consists of trees; return the ensemble and its number of features.
+def _read_ensemble(estimator: Any) -> tuple[Ensemble | LinearModel, int] | None:
+    """Convert an estimator that consists of trees, or a linear booster; return it and its number of features.
 
     None for other estimators; ModelError if the estimator is not fitted."""
     where = type(estimator).__name__
@@ -143,6 +172,8 @@ def _read_ensemble(estimator: Any) -> tuple[Ensemble, int] | None:
             return boosters.parse_lightgbm(booster.model_to_string().encode(), where)
         if boosters.is_xgboost_object(estimator):
             return boosters.parse_xgboost_object(estimator)
+        if catboost_json.is_catboost_object(estimator):
+            return catboost_json.parse_catboost_object(estimator)
         ensemble = read_tree_ensemble(estimator)
         return None if ensemble is None else (ensemble, int(estimator.n_features_in_))
     except AttributeError as error:
@@ -150,7 +181,7 @@ def _read_ensemble(estimator: Any) -> tuple[Ensemble, int] | None:
 
 
 def convert_ensemble(
-    ensemble: Ensemble,
+    ensemble: Ensemble | LinearModel,
     input_shape: tuple[int, ...],
     file_name: str,
     classes: Array | None = None,
@@ -158,32 +189,44 @@ def convert_ensemble(
     input_scale: float | Sequence[float] = 1.0,
     leaf_dtype: str = "float32",
 ) -> Graph:
-    """Convert a tree ensemble to a graph.
+    """Convert a tree ensemble or a linear booster to a graph.
 
-    ``input_shape``: (rows, features). ``classes``: labels of a classifier, if known. For the other arguments see
-    :func:`read_estimator`."""
+    ``input_shape``: (rows, features). ``classes``: labels of a classifier, by default those of the
+    ensemble. For the other arguments see :func:`read_estimator`."""
     builder = GraphBuilder(file_name)
     quant = None
-    if dtypes.is_integer(input_dtype):
+    classes = ensemble.classes if classes is None else classes
+    integers = [dtype for dtype in (input_dtype, leaf_dtype) if dtypes.is_integer(dtype)]
+    if integers and (isinstance(ensemble, LinearModel) or not isnan(ensemble.missing)):
+        raise UsageError(
+            f"got dtype {integers[0]}, expected float32 for a linear booster or a number that stands for missing",
+            where=file_name,
+            hint="leave both dtypes at float32",
+        )
+    if isinstance(ensemble, Ensemble) and dtypes.is_integer(input_dtype):
         ensemble, quant = _scale_thresholds_and_input(ensemble, input_scale, input_shape[1])
     x = builder.input("input", input_shape, input_dtype, quant)
     builder.at(-1, "trees")
-    scores = emit_ensemble(builder, x, ensemble, file_name, leaf_dtype)
-    classifies = classes is not None or ensemble.post_transform in ("sigmoid", "softmax")
-    integers = dtypes.is_integer(leaf_dtype)
-    if integers:
+    x = emit_missing_as_nan(builder, x, ensemble.missing)
+    if isinstance(ensemble, LinearModel):
+        scores = emit_linear_model(builder, x, ensemble)
+    else:
+        scores = emit_ensemble(builder, x, ensemble, file_name, leaf_dtype)
+    classifies = classes is not None or ensemble.post_transform in ("sigmoid", "softmax", "hinge")
+    has_integer_leaves = dtypes.is_integer(leaf_dtype) and isinstance(ensemble, Ensemble)
+    if has_integer_leaves and isinstance(ensemble, Ensemble):
         scale = compute_leaf_scale(ensemble, leaf_dtype)
         builder.set_quant(scores, Quant((scale,), (0,)))
     label_scores = scores
-    if not integers:
+    if not has_integer_leaves:
         builder.at(-1, "scores")
         scores = label_scores = emit_post_transform(builder, scores, ensemble.post_transform, file_name)
     if not classifies:
         flat = builder.reshape(scores, input_shape[:1]) if ensemble.target_count == 1 else scores
-        return builder.graph(file_name, {"scores" if integers else "prediction": flat})
+        return builder.graph(file_name, {"scores" if has_integer_leaves else "prediction": flat})
     builder.at(-1, "decision")
     label = _emit_label(builder, label_scores, classes)
-    return builder.graph(file_name, {"label": label, "scores" if integers else "probabilities": scores})
+    return builder.graph(file_name, {"label": label, "scores" if has_integer_leaves else "probabilities": scores})
 
 
 def _scale_thresholds_and_input(
@@ -201,9 +244,7 @@ def _scale_thresholds_and_input(
     trees = tuple(_divide_thresholds(tree, factors) for tree in ensemble.trees)
     same = len(set(factors.tolist())) == 1
     quant = None if not same or factors[0] == 1 else Quant((float(factors[0]),), (0,))
-    return Ensemble(
-        trees, ensemble.target_count, ensemble.base_scores, ensemble.combine_op, ensemble.post_transform
-    ), quant
+    return replace(ensemble, trees=trees), quant
 
 
 def _divide_thresholds(tree: Tree, feature_scales: Array) -> Tree:

@@ -13,8 +13,15 @@ import numpy as np
 from microc.base.dtypes import Array
 from microc.errors import UnsupportedError
 from microc.frontend.graph_builder import GraphBuilder
-from microc.frontend.trees.ensembles import Ensemble, emit_ensemble, emit_post_transform
+from microc.frontend.trees.ensembles import (
+    Ensemble,
+    emit_class_of_index,
+    emit_ensemble,
+    emit_post_transform,
+    replace_categorical_splits,
+)
 from microc.frontend.trees.known_rows import iterate_nested_estimators
+from microc.frontend.trees.support_vectors import emit_support_vector_classifier, is_support_vector_classifier
 from microc.ops.trees.tree_arrays import AT_MOST, UNORDERED, Tree
 
 # ---- Conversion of scikit-learn's trees, forests and boosted trees to ensembles, from the arrays of the fitted estimator.
@@ -110,7 +117,7 @@ def _convert_gradient_boosting(estimator: Any) -> Ensemble:
 def _convert_histogram_boosting(estimator: Any) -> Ensemble:
     """Convert histogram gradient boosting. Each node says whether missing values go left or right."""
     converted = [
-        _convert_histogram_tree(estimator, tree.nodes, k) for row in estimator._predictors for k, tree in enumerate(row)
+        _convert_histogram_tree(estimator, tree, k) for row in estimator._predictors for k, tree in enumerate(row)
     ]
     targets = len(estimator._predictors[0])
     post = "none"
@@ -123,17 +130,55 @@ def _convert_histogram_boosting(estimator: Any) -> Ensemble:
     )
 
 
-def _convert_histogram_tree(estimator: Any, nodes: Array, result_index: int) -> Tree:
+def _convert_histogram_tree(estimator: Any, predictor: Any, result_index: int) -> Tree:
     """Convert one tree of histogram gradient boosting; ``result_index``: index of the result that the tree adds to."""
-    leaf = nodes["is_leaf"].astype(bool)
-    if (nodes["is_categorical"].astype(bool) & ~leaf).any():
-        raise _make_unsupported_error(
-            estimator, "categorical splits are not supported", "encode the categories as numbers"
-        )
-    left = np.where(leaf, -1, nodes["left"].astype(np.int64))
-    mode = np.where(nodes["missing_go_to_left"].astype(bool), AT_MOST | UNORDERED, AT_MOST)
-    right, values = nodes["right"].astype(np.int64), nodes["value"].astype(np.float64).reshape(-1, 1)
-    return Tree(left, right, nodes["feature_idx"].astype(np.int64), nodes["num_threshold"], mode, values, result_index)
+    nodes, leaf = predictor.nodes, predictor.nodes["is_leaf"].astype(bool)
+    is_categorical, missing_left = (
+        nodes["is_categorical"].astype(bool) & ~leaf,
+        nodes["missing_go_to_left"].astype(bool),
+    )
+    columns, category_values = _read_histogram_columns(estimator)
+    # A category that training has not seen goes where missing values go. The listed values, which replace_categorical_splits
+    # sends to the right, are therefore those of the other child, and both children change places if that is the left one.
+    bounds = {}
+    for index in np.flatnonzero(is_categorical).tolist():
+        values = category_values[int(nodes["feature_idx"][index])]
+        bit_field = predictor.raw_left_cat_bitsets[nodes["bitset_idx"][index]]
+        goes_left = np.unpackbits(bit_field.astype("<u4").view(np.uint8), bitorder="little")[: len(values)] != 0
+        listed = np.sort(values[goes_left != missing_left[index]])
+        bounds[index] = [edge for value in listed for edge in (value, np.nextafter(value, np.inf))]
+    swaps = is_categorical & ~missing_left
+    left, right = (np.where(leaf, -1, nodes[name].astype(np.int64)) for name in ("left", "right"))
+    left, right = np.where(swaps, right, left), np.where(swaps, left, right)
+    mode = np.where(missing_left | is_categorical, AT_MOST | UNORDERED, AT_MOST)
+    leaf_values = nodes["value"].astype(np.float64).reshape(-1, 1)
+    feature = np.where(leaf, 0, columns[nodes["feature_idx"].astype(np.int64)])
+    tree = Tree(left, right, feature, nodes["num_threshold"], mode, leaf_values, result_index)
+    return replace_categorical_splits(tree, bounds, type(estimator).__name__)
+
+
+def _read_histogram_columns(estimator: Any) -> tuple[Array, Mapping[int, Array]]:
+    """Return the column of the input for each feature of histogram gradient boosting, and the values of the categories
+    of each categorical feature, in the order of their codes.
+
+    The estimator encodes categories as 0, 1 ... and moves their columns before the others. UnsupportedError for
+    categories that are no numbers."""
+    if getattr(estimator, "is_categorical_", None) is None:
+        return np.arange(estimator.n_features_in_), {}
+    is_first = np.asarray(estimator.is_categorical_, bool)
+    columns = np.concatenate([np.flatnonzero(is_first), np.flatnonzero(~is_first)])
+    categories = estimator._preprocessor.named_transformers_["encoder"].categories_
+    values: dict[int, Array] = {}
+    for feature, numbers in enumerate(categories):
+        if np.asarray(numbers).dtype.kind not in "iufb":
+            raise _make_unsupported_error(
+                estimator,
+                f"categories of feature {columns[feature]}: got {np.asarray(numbers).dtype}, expected numbers",
+                "encode the categories as numbers",
+            )
+        finite = np.asarray(numbers, np.float64)
+        values[feature] = finite[~np.isnan(finite)]
+    return columns, values
 
 
 def convert_isolation_forest(estimator: Any) -> Ensemble:
@@ -191,6 +236,8 @@ def find_output_emitter(estimator: Any) -> OutputEmitter | None:
     """Return the function that emits an estimator's outputs for rows of features; None if microc has no formula for it.
 
     The function returns values of the graph by the names of the outputs."""
+    if is_support_vector_classifier(estimator):
+        return emit_support_vector_classifier
     if _is_logistic_classifier(estimator):
         return emit_one_vs_rest_logistic
     if _is_linear_one_vs_rest(estimator):
@@ -542,13 +589,6 @@ def emit_scaler(builder: GraphBuilder, x: str, scaler: Any) -> str | None:
     if factor is not None:
         x = builder.emit("mul", (x, builder.new_constant("factor", np.asarray(1 / factor, np.float32)[None])))
     return x
-
-
-def emit_class_of_index(builder: GraphBuilder, class_index: str, classes: Array | None) -> str:
-    """Emit the class for an index. The result is the index itself if classes are no integers, or are 0, 1, 2 ..."""
-    if classes is None or classes.dtype.kind not in "iu" or np.array_equal(classes, np.arange(len(classes))):
-        return class_index
-    return builder.emit("gather", (builder.new_constant("classes", classes.astype(np.int32)), class_index), {"axis": 0})
 
 
 _LINEAR = (

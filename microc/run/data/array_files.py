@@ -209,6 +209,25 @@ def contains_pictures(path: Path) -> bool:
     return (path.is_dir() and any(map(pictures.is_picture, path.rglob("*")))) or pictures.is_picture(path)
 
 
+def load_npy_file(path: Path) -> Array:
+    """Load the array of a .npy file; raise UsageError if the file cannot be read, or contains anything but an array of
+    numbers."""
+    try:
+        with open_regular_file(path) as file:
+            array = load_numpy_file(file)
+    except OSError as error:
+        hint = similar_files_hint(path) or "write it with numpy.save"
+        raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=hint) from error
+    except DAMAGED_FILE_ERRORS as error:
+        hint = f'write numbers: numpy.save("{path.stem}.npy", array)'
+        why = f": {make_printable(str(error), 300)}" if type(error) in (ValueError, EOFError) else ""
+        raise UsageError(f"{path} is no .npy file of numbers{why}", where=str(path), hint=hint) from error
+    if not isinstance(array, np.ndarray):
+        hint = f'save each array to its own file: numpy.save("{path.stem}.npy", arrays[{next(iter(array), "")!r}])'
+        raise UsageError(f"{path}: got an archive of arrays, expected a .npy file of one", where=str(path), hint=hint)
+    return array
+
+
 def read_arrays(path: Path, picture_reader: pictures.PictureReader | None = None) -> dict[str, Array]:
     """Read arrays by name from a file or folder; an array without a name gets the name :data:`ROWS`.
 

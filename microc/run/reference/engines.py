@@ -1,4 +1,4 @@
-"""Engines of frameworks: ONNX Runtime, TFLite Micro, LiteRT, Keras, PyTorch, scikit-learn, LightGBM, XGBoost."""
+"""Engines of frameworks: ONNX Runtime, TFLite Micro, LiteRT, Keras, PyTorch, scikit-learn and boosters of trees."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ from microc.frontend.tflite.reader import tensor_names
 from microc.frontend.torch import reader as torch_export
 from microc.frontend.torch.file import sanitise_archive
 from microc.frontend.trees import boosters
+from microc.frontend.trees.catboost_json import parse_catboost
 from microc.frontend.trees.known_rows import find_tied_rows, predict_outputs_and_ties
-from microc.run.engine import InferenceResult, InputsRejected
+from microc.run.engine import Engine, InferenceResult, InputsRejected
 
 EXTRA = "pip install microc[reference]"
 """Command that installs the frameworks, for hints."""
@@ -56,6 +57,27 @@ def flatten_results(results: Any) -> list[Any]:
     if isinstance(results, (tuple, list)):
         return [x for part in results for x in flatten_results(part)]
     return [results]
+
+
+class BoundInputs:
+    """An engine with inputs that the compiled network has as constants.
+
+    ``bound_inputs``: values of these inputs, by their positions among all inputs of ``engine``."""
+
+    def __init__(self, engine: Engine, bound_inputs: Mapping[int, Array]) -> None:
+        self.name, self.version = engine.name, engine.version
+        self._engine, self._bound_inputs = engine, bound_inputs
+
+    def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> InferenceResult:
+        free = iter(arrays)
+        count = len(arrays) + len(self._bound_inputs)
+        return self._engine.infer(
+            [self._bound_inputs[k] if k in self._bound_inputs else next(free) for k in range(count)], taps=taps
+        )
+
+    def reset(self) -> None:
+        """Reset the state of the engine."""
+        self._engine.reset()
 
 
 # ---- Fitted scikit-learn and LightGBM estimators, run by their own predict methods.
@@ -109,7 +131,7 @@ def load_lightgbm_booster(text: bytes, file_name: str) -> Estimator:
 # ---- XGBoost's boosters and estimators, run by XGBoost.
 
 XGBOOST_MODEL_EXTRA = "pip install microc[xgboost]"
-_CLASS_OBJECTIVES = ("binary:logistic", "multi:softprob", "multi:softmax")
+_CLASS_OBJECTIVES = ("binary:logistic", "binary:hinge", "multi:softprob", "multi:softmax")
 """Objectives of classifiers, for which the network returns a label, too."""
 
 
@@ -125,13 +147,15 @@ class XgboostBooster:
         is_estimator = hasattr(model, "get_booster")
         self._booster = model.get_booster() if is_estimator else model
         best = self._booster.attr("best_iteration") if is_estimator or is_estimator_file else None
+        missing = getattr(model, "missing", None)
+        self._missing = np.nan if missing is None else missing
         self._rounds = (0, 0 if best is None else int(best) + 1)
         self._booster_objective = _booster_objective(self._booster)
 
     def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> InferenceResult:
         (x,) = arrays
         try:
-            rows = self._package.DMatrix(x, feature_types=self._booster.feature_types)
+            rows = self._package.DMatrix(x, missing=self._missing, feature_types=self._booster.feature_types)
             rows.feature_names = self._booster.feature_names
             margin = self._booster_objective == "multi:softmax"
             scores = self._booster.predict(rows, iteration_range=self._rounds, output_margin=margin)
@@ -171,6 +195,46 @@ def load_xgboost_booster(data: bytes, file_name: str) -> XgboostBooster:
     except package.core.XGBoostError as error:
         raise ToolError(f"XGBoost does not load the model: {error}", where=file_name) from error
     return XgboostBooster(booster, booster.attr("scikit_learn") is not None)
+
+
+# ---- CatBoost's models, run by CatBoost.
+
+
+class CatBoostModel:
+    """A model of CatBoost. A classifier returns labels and probabilities, another model its prediction."""
+
+    name = "catboost"
+
+    def __init__(self, model: Any) -> None:
+        self.version = package_version("catboost")
+        self._model = model
+
+    def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> InferenceResult:
+        (x,) = arrays
+        if not hasattr(self._model, "predict_proba"):
+            return InferenceResult((np.asarray(self._model.predict(x)),))
+        probabilities = np.asarray(self._model.predict_proba(x))
+        classes, best = np.asarray(self._model.classes_), probabilities.argmax(axis=1)
+        labels = classes[best] if classes.dtype.kind in "iu" else best
+        return InferenceResult((labels, probabilities), undecided={0: find_tied_rows(probabilities)})
+
+    def reset(self) -> None:
+        """Do nothing: trees have no state."""
+
+
+def load_catboost_model(data: bytes, file_name: str) -> CatBoostModel:
+    """Load the model of CatBoost's JSON export; raise ToolError if CatBoost is missing or rejects it."""
+    package = import_framework("catboost", "CatBoost", "pip install catboost")
+    classifies = parse_catboost(data, file_name)[0].classes is not None
+    model = package.CatBoostClassifier() if classifies else package.CatBoostRegressor()
+    with tempfile.TemporaryDirectory(prefix="microc-") as folder:
+        path = Path(folder) / "model.json"
+        path.write_bytes(data)
+        try:
+            model.load_model(str(path), format="json")
+        except Exception as error:
+            raise ToolError(f"CatBoost does not load the model: {error}", where=file_name) from error
+    return CatBoostModel(model)
 
 
 # ---- Keras models in Keras. Files are loaded in safe mode, and only if they name nothing but Keras's own classes.
@@ -357,11 +421,18 @@ class OnnxRuntime:
     whose types the runtime does not know.
 
     ``state``: maps inputs of the model to outputs that are fed back to them. Such an input is zero in the first run;
-    then it is the output's value of the previous run. The compiled network has neither this input nor this output."""
+    then it is the output's value of the previous run. The compiled network has neither this input nor this output.
+    ``bound_inputs``: values of inputs that the compiled network has as constants, by name."""
 
     name = "onnxruntime"
 
-    def __init__(self, data: bytes, file_name: str, state: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        data: bytes,
+        file_name: str,
+        state: Mapping[str, str] = MappingProxyType({}),
+        bound_inputs: Mapping[str, Array] = MappingProxyType({}),
+    ) -> None:
         runtime = import_framework("onnxruntime", "onnxruntime")
         self.version = package_version("onnxruntime")
         options = runtime.SessionOptions()
@@ -379,7 +450,7 @@ class OnnxRuntime:
         except Exception as error:
             raise ToolError(f"onnxruntime does not run the model: {error}", where=file_name) from error
         self._session = plain
-        self._feedback = state
+        self._feedback, self._bound_inputs = state, bound_inputs
         self._state: dict[str, Array] = {}
         names = [output.name for output in plain.get_outputs()]  # type: ignore[attr-defined]
         self._outputs = [name for name in names if name not in state.values()]
@@ -391,14 +462,15 @@ class OnnxRuntime:
     def infer(self, arrays: Sequence[Array], *, taps: bool = False) -> InferenceResult:
         session = self._session
         inputs = session.get_inputs()  # type: ignore[attr-defined]
-        names = [given.name for given in inputs if given.name not in self._feedback]
+        names = [x.name for x in inputs if x.name not in self._feedback and x.name not in self._bound_inputs]
         if len(names) != len(arrays):
             raise UsageError(
                 f"inputs: got {len(arrays)} of the compiled network, expected {len(names)} as in the model"
             )
         try:
             state = self._state or {x.name: _zero_state_for_input(x) for x in inputs if x.name in self._feedback}
-            values = session.run(None, {**dict(zip(names, arrays, strict=True)), **state})  # type: ignore[attr-defined]
+            feeds = {**dict(zip(names, arrays, strict=True)), **state, **self._bound_inputs}
+            values = session.run(None, feeds)  # type: ignore[attr-defined]
         except Exception as error:
             raise InputsRejected(str(error)) from error
         output_names = [output.name for output in session.get_outputs()]  # type: ignore[attr-defined]

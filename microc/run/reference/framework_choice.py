@@ -4,15 +4,20 @@ that made the model."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from microc.compiler.model import read_model, resolve_model
 from microc.compiler.options import Options
 from microc.errors import ToolError, UsageError
 from microc.frontend.detect import is_tflite, read_model_bytes
 from microc.frontend.model_limits import HDF5_MAGIC, ZIP_MAGIC
+from microc.frontend.onnx.reader import read_bound_inputs
 from microc.frontend.torch import reader
 from microc.frontend.trees import boosters
+from microc.frontend.trees.catboost_json import is_catboost
+from microc.graph.cut import make_bound_constant
 from microc.graph.file import is_graph_file
 from microc.graph.ir import Graph
 from microc.run.engine import Engine
@@ -29,6 +34,7 @@ RUNTIMES: Mapping[str, tuple[str, ...]] = {
     "sklearn": ("sklearn",),
     "lightgbm": ("lightgbm",),
     "xgboost": ("xgboost",),
+    "catboost": ("catboost",),
 }
 """Frameworks that run each format. :data:`NATURAL` selects the first."""
 
@@ -53,15 +59,28 @@ def load_in_framework(model: Any, against: str, options: Options) -> Engine:
     )
     first, *others = _order_runtimes(format_name, options) if against == NATURAL else (against,)
     try:
-        return (
+        engine = (
             _load_file_in_framework(first, data, file_name, options)
             if data
             else _wrap_object_in_framework(first, model, file_name, options)
         )
     except ToolError:
-        for name in others:
-            return _load_file_in_framework(name, data, file_name, options)
-        raise
+        if not others:
+            raise
+        engine = _load_file_in_framework(others[0], data, file_name, options)
+    return _bind_inputs(engine, model, options) if options.input_values and format_name != "onnx" else engine
+
+
+def _bind_inputs(engine: Engine, model: Any, options: Options) -> Engine:
+    """Return an engine that gives the framework the input values of the options, besides the network's inputs."""
+    unbound = replace(options, input_values={})
+    graph = read_model(resolve_model(model, unbound), replace(unbound, outputs=(), state={}, rename={}))
+    constants = {
+        position: make_bound_constant(name, options.input_values[name], graph.types[name], graph.name)
+        for position, name in enumerate(graph.inputs)
+        if name in options.input_values
+    }
+    return engines.BoundInputs(engine, constants)
 
 
 def check_framework_for_file(model: Path, against: str) -> None:
@@ -100,6 +119,8 @@ def _detect_format_of_file(data: bytes, file_name: str) -> str:
         return "keras" if keras_file.is_keras(data) else "torch"
     if data.startswith(HDF5_MAGIC):
         return "keras"
+    if is_catboost(data):
+        return "catboost"
     if boosters.is_xgboost(data):
         return "xgboost"
     return "lightgbm" if boosters.is_lightgbm(data) else "onnx"
@@ -108,9 +129,11 @@ def _detect_format_of_file(data: bytes, file_name: str) -> str:
 def _detect_format_of_object(model: Any) -> str:
     """Detect the framework of a Python object from the modules of its base classes; raise UsageError if it is unknown."""
     modules = {base.__module__.split(".")[0] for base in type(model).__mro__}
-    framework = next((name for name in ("lightgbm", "xgboost", "sklearn", "keras", "torch") if name in modules), None)
+    framework = next(
+        (name for name in ("lightgbm", "xgboost", "catboost", "sklearn", "keras", "torch") if name in modules), None
+    )
     if framework is None:
-        names = "lightgbm, xgboost, sklearn, keras or torch"
+        names = "lightgbm, xgboost, catboost, sklearn, keras or torch"
         raise UsageError(f"model: got a {type(model).__name__}, expected an object of {names}", hint="give a path")
     return framework
 
@@ -132,11 +155,14 @@ def _load_file_in_framework(runtime: str, data: bytes, file_name: str, options: 
             default_first = options.rounding == "litert" and engines.quantises_to_int16(data)
             return engines.LiteRT(data, file_name, default_kernels_first=default_first)
         case "onnxruntime":
-            return engines.OnnxRuntime(data, file_name, options.state)
+            bound = read_bound_inputs(data, file_name, options.input_shapes, options.input_values)
+            return engines.OnnxRuntime(data, file_name, options.state, bound)
         case "keras":
             return engines.load_keras_model(data, file_name)
         case "torch":
             return engines.load_torch_program(data, file_name)
+        case "catboost":
+            return engines.load_catboost_model(data, file_name)
         case "xgboost":
             return engines.load_xgboost_booster(data, file_name)
         case _:
@@ -151,6 +177,8 @@ def _wrap_object_in_framework(runtime: str, model: Any, file_name: str, options:
         case "torch":
             program = reader.export_module(model, options.example_inputs) if reader.is_module(model) else model
             return engines.TorchProgram(program, file_name)
+        case "catboost":
+            return engines.CatBoostModel(model)
         case "xgboost":
             return engines.XgboostBooster(model)
         case _:

@@ -11,6 +11,7 @@ import pytest
 from microc.base.dtypes import Array
 from microc.errors import ModelError, UnsupportedError, UsageError
 from microc.frontend.trees import sklearn as reader
+from microc.ops.meaning import evaluate
 from tests.frontend.run import library
 
 ensemble = pytest.importorskip("sklearn.ensemble", reason="needs scikit-learn (pip install microc[sklearn])")
@@ -108,6 +109,24 @@ def test_classes_that_are_not_places() -> None:
     estimator = tree.DecisionTreeClassifier(random_state=0).fit(x, np.array([-7, 20, 3000])[y])
     label, _ = library(reader.read_estimator(estimator, (ROWS, FEATURES)))(x[:ROWS])
     np.testing.assert_array_equal(label, estimator.predict(x[:ROWS]))
+
+
+@pytest.mark.parametrize("kind", ["Classifier", "Regressor"])
+def test_categories_of_histogram_boosting(kind: str) -> None:
+    """Categories are any numbers; what training has not seen goes where missing values go."""
+    ensemble = pytest.importorskip("sklearn.ensemble")
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((200, 4)).astype(np.float32)
+    x[:, 1], x[:, 3] = rng.integers(0, 30, 200), rng.choice([2.5, 10, -3, 7], 200)
+    y = x[:, 0] + 2 * np.isin(x[:, 1], [1, 5, 6, 7]) + (x[:, 3] == -3)
+    x[rng.random(x.shape) < 0.1] = np.nan
+    estimator = getattr(ensemble, f"HistGradientBoosting{kind}")(max_iter=5, categorical_features=[1, 3])
+    estimator.fit(x, y if kind == "Regressor" else np.digitize(y, [0.5, 1.5]))
+    x[::5, 1], x[::7, 3] = rng.choice([-1, 40, 2.5], 40), rng.choice([2.6, 0, np.nan], len(x[::7]))
+    outputs, _ = evaluate(reader.read_estimator(estimator, x.shape), {"input": x})
+    expected = [estimator.predict(x)] + ([estimator.predict_proba(x)] if kind == "Classifier" else [])
+    for ours, theirs in zip(outputs, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=2e-6)
 
 
 def test_missing_values() -> None:

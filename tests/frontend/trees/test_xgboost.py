@@ -12,10 +12,11 @@ import pytest
 
 import microc
 from microc.base.dtypes import Array
-from microc.errors import ModelError, UnsupportedError
+from microc.errors import ModelError, UnsupportedError, UsageError
 from microc.frontend import detect
 from microc.frontend.trees import sklearn as reader
 from microc.frontend.trees.boosters import is_xgboost, parse_xgboost
+from microc.ops.meaning import evaluate
 from tests.frontend.mutate import survey
 
 NAN = float("nan")
@@ -98,6 +99,39 @@ def test_objectives() -> None:
         run(written(model([STUMP], "survival:mine")), ROWS)
 
 
+def test_a_linear_booster_takes_missing_features_as_zero() -> None:
+    booster = {"name": "gblinear", "model": {"weights": [2, -1, 10], "boosted_rounds": 3}}
+    assert run(written(model([], gradient_booster=booster)), [[1, 4], [NAN, 1], [0, 0]]).tolist() == [8.5, 9.5, 10.5]
+
+
+def test_a_hinge_decides_for_certain() -> None:
+    label, probabilities = run(written(model([STUMP], "binary:hinge", base="0")), [[0, 0], [0, 0.5]])
+    assert label.tolist() == [0, 1] and probabilities.tolist() == [[1, 0], [0, 1]]
+
+
+class Estimator:
+    """A fitted estimator whose training took ``missing`` for missing."""
+
+    def __init__(self, missing: float) -> None:
+        self.missing = missing
+
+    def get_booster(self) -> Estimator:
+        return self
+
+    def save_raw(self, raw_format: str) -> bytes:
+        return ubjson(model([DEEP]))
+
+
+def test_a_number_may_stand_for_missing() -> None:
+    rows = np.array([[-1, 0], [NAN, 0], [0, -1]], np.float32)
+    graph = reader.read_estimator(Estimator(-1.0), rows.shape)
+    plain = reader.read_estimator(Estimator(NAN), rows.shape)
+    expected, _ = evaluate(plain, {"input": np.where(rows == -1, np.float32(NAN), rows)})
+    assert evaluate(graph, {"input": rows})[0][0].tolist() == expected[0].tolist()
+    with pytest.raises(UsageError, match="missing"):
+        reader.read_estimator(Estimator(-1.0), input_dtype="int8")
+
+
 def test_estimators_stop_at_their_best_round() -> None:
     best = {"best_iteration": "0"}
     whole, cut = (
@@ -154,7 +188,7 @@ def test_broken_trees(change: dict[str, Any], said: str) -> None:
 @pytest.mark.parametrize(
     ("learner", "said"),
     [
-        ({"gradient_booster": {"name": "gblinear"}}, "gblinear"),
+        ({"gradient_booster": {"name": "gblinear", "model": {"weights": [1]}}}, "weights: got 1, expected 3"),
         ({"gradient_booster": 3}, "broken"),
         (
             {"learner_model_param": {"num_feature": "2", "num_class": "99999", "base_score": "0"}},
@@ -219,3 +253,23 @@ def test_estimators_and_their_files(kind: str, classes: int, tmp_path: Path) -> 
             wanted = estimator.predict(x)
             np.testing.assert_allclose(found, wanted, atol=BOUND * max(1, np.abs(wanted).max()))
     assert microc.verify(tmp_path / "m.ubj").agrees
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"objective": "binary:hinge"},
+        {"booster": "gblinear"},
+        {"booster": "gblinear", "objective": "multi:softprob"},
+        {"missing": -1.0},
+    ],
+    ids=str,
+)
+def test_other_boosters_and_missing_numbers(options: dict[str, Any]) -> None:
+    xgboost = pytest.importorskip("xgboost", reason="needs XGBoost (pip install microc[xgboost])")
+    x, y = data(3 if "multi:softprob" in options.values() else 2)
+    x = np.where(np.isnan(x), np.float32(options.get("missing", NAN)), x)
+    estimator = xgboost.XGBClassifier(n_estimators=5, **options).fit(x, y)
+    (label, probabilities), _ = evaluate(reader.read_estimator(estimator, x.shape), {"input": x})
+    np.testing.assert_array_equal(label, estimator.predict(x))
+    np.testing.assert_allclose(probabilities, estimator.predict_proba(x), atol=BOUND)

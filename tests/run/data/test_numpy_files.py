@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microc.cli.project_context import load_npy_file
 from microc.errors import UsageError
 from microc.run.data import array_files
-from microc.run.data.array_files import ROWS
+from microc.run.data.array_files import ROWS, load_npy_file
 
 ARRAYS = (
     np.arange(24, dtype=np.int8).reshape(2, 3, 4),

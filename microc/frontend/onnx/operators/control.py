@@ -187,7 +187,8 @@ def convert_if(context: OpContext, cond: Value, *, then_branch: Subgraph, else_b
     if [(k.shape, k.dtype) for k in kinds[0]] != [(k.shape, k.dtype) for k in kinds[1]]:
         types = [", ".join(f"{kind.dtype} {kind.shape}" for kind in side) for side in kinds]
         what = f"the branches have outputs of different types: then {types[0]}; else {types[1]}"
-        context.refuse(what, "give the outputs of both branches the same shapes and dtypes")
+        hint = "give both the same shapes and dtypes, or bind the input that decides: --input-value NAME=VALUE"
+        context.refuse(what, hint)
     captured = list(dict.fromkeys(name for side in sides for name in side.builder.captured))
     graphs = {name: side.finish_graph(captured) for name, side in zip(("then", "otherwise"), sides, strict=True)}
     append_node_with_outputs(
