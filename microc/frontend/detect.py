@@ -80,7 +80,7 @@ _TF_JS = ForeignFormat(
 _DARKNET = ForeignFormat(
     "a network of Darknet, or its weights", "build the network in PyTorch, load the weights; then, " + _EXPORTED
 )
-_CATBOOST = ForeignFormat("a model of CatBoost", "in Python: model.save_model('model.onnx', format='onnx')")
+_CATBOOST = ForeignFormat("a model of CatBoost in its binary form", "in Python: model.save_model('model.json', format='json')")
 _WEIGHTS = ForeignFormat("a file of weights without their network", "load them into the module; then, " + _EXPORTED)
 _PAGE = ForeignFormat(
     "a web page (HTML), not the file that it links to",
@@ -139,7 +139,6 @@ _ARCHIVE = ForeignFormat(
 KEYS: Sequence[tuple[bytes, bytes, ForeignFormat]] = (
     (b"{", b'"modelTopology"', _TF_JS),
     (b"{", b'"arg_nodes"', _MXNET),
-    (b"{", b'"oblivious_trees"', _CATBOOST),
     (b"<", b"<net ", _OPENVINO),
 )
 """First byte of a text, and a key or an element of JSON or XML in it that only one format has."""

@@ -102,11 +102,6 @@ KNOWN: Mapping[str, tuple[str, str]] = MappingProxyType(
         **_map_to_reason_and_hint(
             ("Adagrad", "Adam", "Gradient", "Momentum"), "it is part of training", "export the model for inference"
         ),
-        **_map_to_reason_and_hint(
-            ("BipolarQuant", "Quant", "Trunc"),
-            "it is an operator of QONNX",
-            "export QuantizeLinear and DequantizeLinear instead: brevitas.export.export_onnx_qcdq(module, ...)",
-        ),
         "MaxRoiPool": ("it divides boxes by rounding", "export RoiAlign with mode max instead"),
     }
 )
