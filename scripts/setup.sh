@@ -20,6 +20,7 @@ case "$requirement" in
     need qemu-system-riscv32 qemu-system-misc
     need simavr simavr
     echo '#include <simavr/sim_avr.h>' | cc -E - >/dev/null 2>&1 || missing="$missing libsimavr-dev"
+    need xtensa-lx106-elf-gcc "gcc-xtensa-lx106 picolibc-xtensa-lx106-elf"
     need aarch64-linux-gnu-gcc "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
     need riscv64-linux-gnu-gcc "gcc-riscv64-linux-gnu libc6-dev-riscv64-cross"
     need qemu-aarch64 qemu-user
@@ -81,5 +82,13 @@ for package in $rare; do
 done
 wait "$pip"
 trap - INT TERM
+case "$requirement" in
+*test*)
+    # the emulator of the RP2040, beside this Python: where npm is absent, its tests skip
+    if command -v npm >/dev/null 2>&1 && [ ! -d "$venv/lib/node_modules/rp2040js" ]; then
+        npm install --silent --no-fund --global --prefix "$venv" rp2040js@1 >&2 || echo "setup: no rp2040js; going on without" >&2
+    fi
+    ;;
+esac
 # as pip does for what is no checkout: where Python is told to write no bytecode, every command would compile all files
 "$venv/bin/python" -m compileall -q microc

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import IO, Any, cast
 
 from microc.device.board_info import make_printable
-from microc.device.toolchain import host_compiler, install_hint, require_program, run_compiler
+from microc.device.toolchain import NPM_FOLDER, host_compiler, install_hint, require_program, run_compiler
 from microc.errors import DeviceError, ToolError, UsageError
 from microc.target import Board
 
@@ -266,13 +266,14 @@ def _end_emulator(process: subprocess.Popen[bytes], folder: Path) -> None:
 
 # ---- Simulated boards: a program that runs the firmware cycle by cycle, with the console on standard input and output.
 #
-# Such a program needs no control socket and is used like any board on a line. ``simavr`` in a board file stands for
-# ``simavr_console.c`` in this folder, a small program around libsimavr that is compiled on first use: simavr's own program does
-# not connect a USART to standard input.
+# Such a program needs no control socket and is used like any board on a line. Two names in board files stand for programs of
+# this folder around emulators that are libraries: ``simavr`` for ``simavr_console.c``, which is compiled on first use (simavr's
+# own program does not connect a USART to standard input), ``rp2040js`` for ``rp2040_console.cjs``, which Node.js runs.
 
 ELF = "{elf}"
 """Placeholder of the image in a command."""
-SIMAVR = "simavr"
+SIMAVR, RP2040JS = "simavr", "rp2040js"
+_NPM_SECONDS = 30
 
 
 def make_simulator_address(board: Board, elf: Path) -> str:
@@ -282,20 +283,68 @@ def make_simulator_address(board: Board, elf: Path) -> str:
     table = board.raw["simulator"]
     if not elf.is_file():
         raise UsageError("the image does not exist", where=str(elf), hint="build the project first")
-    name = table["argv"][0]
-    program = build_simavr_console() if name == SIMAVR else require_program(name, table.get("install", ""))
+    command = _require_simulator(table["argv"][0], table.get("install", ""))
     arguments = [argument.replace(ELF, str(elf.resolve())) for argument in table["argv"][1:]]
-    return "pipe:" + shlex.join([program, *arguments])
+    return "pipe:" + shlex.join([*command, *arguments])
 
 
-def find_program_or_simulator(name: str) -> str:
-    """Return the path of a program on PATH, or of a simulator that microc compiles; empty if it is missing."""
-    if name != SIMAVR:
-        return shutil.which(name) or ""
+def find_program_or_simulator(name: str) -> tuple[str, ...]:
+    """Return the command that starts a program on PATH or one of microc's own simulators; empty if it is missing."""
     try:
-        return build_simavr_console()
+        return _require_simulator(name)
     except ToolError:
-        return ""
+        return ()
+
+
+def _require_simulator(name: str, install: str = "") -> tuple[str, ...]:
+    """Return the command that starts a simulator, to which its arguments are appended. Raises ToolError if the simulator
+    is missing.
+
+    ``install``: the error's hint for a program on PATH."""
+    if name == SIMAVR:
+        return (build_simavr_console(),)
+    if name == RP2040JS:
+        return _require_rp2040js()
+    return (require_program(name, install),)
+
+
+def _require_rp2040js() -> tuple[str, ...]:
+    """Return the command that runs the console program around rp2040js. Raises ToolError if Node.js or the package is
+    missing."""
+    package = _find_npm_package(RP2040JS)
+    node = shutil.which("node")
+    if package is None or node is None:
+        missing = "rp2040js, which emulates the RP2040," if node else "Node.js, which runs the emulator rp2040js,"
+        raise ToolError(
+            f"{missing} is not installed",
+            where=RP2040JS,
+            hint=f"{install_hint(RP2040JS if node else 'node')}; or, for a board that is plugged in, name its port: --port auto",
+        )
+    return node, str(Path(__file__).with_name("rp2040_console.cjs")), str(package)
+
+
+def _find_npm_package(name: str) -> Path | None:
+    """Return the folder of a package that npm has installed: beside this Python environment, or for all users."""
+    own = NPM_FOLDER / "node_modules" / name
+    if own.is_dir():
+        return own
+    root = _npm_root()
+    return root / name if root is not None and (root / name).is_dir() else None
+
+
+@lru_cache(maxsize=1)
+def _npm_root() -> Path | None:
+    """Return the folder of the packages that npm has installed for all users; None without npm."""
+    npm = shutil.which("npm")
+    if npm is None:
+        return None
+    try:
+        result = subprocess.run(
+            [npm, "root", "--global"], capture_output=True, text=True, timeout=_NPM_SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return Path(result.stdout.strip())
 
 
 def build_simavr_console() -> str:

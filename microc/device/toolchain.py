@@ -32,10 +32,12 @@ if TYPE_CHECKING:
 
 
 def _map_managers_to_packages(
-    apt: str = "", dnf: str = "", brew: str = "", winget: str = "", choco: str = ""
+    apt: str = "", dnf: str = "", brew: str = "", winget: str = "", choco: str = "", npm: str = ""
 ) -> Mapping[str, str]:
-    """Map package managers to the packages of a program, separated by blanks."""
-    return MappingProxyType({"apt": apt, "dnf": dnf, "brew": brew, "winget": winget, "choco": choco})
+    """Map package managers to the packages of a program, separated by blanks.
+
+    ``npm``: packages of Node.js, which are the same on all computers."""
+    return MappingProxyType({"apt": apt, "dnf": dnf, "brew": brew, "winget": winget, "choco": choco, "npm": npm})
 
 
 def _map_managers_to_qemu_packages(apt: str, dnf: str) -> Mapping[str, str]:
@@ -57,11 +59,15 @@ PACKAGES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "gcc-arm-embedded",
         ),
         "riscv64-unknown-elf-gcc": _map_managers_to_packages("gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf"),
+        "xtensa-lx106-elf-gcc": _map_managers_to_packages("gcc-xtensa-lx106 picolibc-xtensa-lx106-elf"),
         "avr-gcc": _map_managers_to_packages("gcc-avr avr-libc", "avr-gcc avr-libc"),
         "qemu-system-arm": _map_managers_to_qemu_packages("qemu-system-arm", "qemu-system-arm"),
         "simavr": _map_managers_to_packages("libsimavr-dev", "simavr-devel", "simavr"),
         "qemu-system-riscv32": _map_managers_to_qemu_packages("qemu-system-misc", "qemu-system-riscv"),
         "qemu-system-riscv64": _map_managers_to_qemu_packages("qemu-system-misc", "qemu-system-riscv"),
+        "node": _map_managers_to_packages("nodejs npm", "nodejs npm", "node", "OpenJS.NodeJS", "nodejs"),
+        "rp2040js": _map_managers_to_packages(npm="rp2040js"),
+        "qemu-system-xtensa": _map_managers_to_qemu_packages("qemu-system-misc", "qemu-system-xtensa"),
         "verilator": _map_managers_to_packages("verilator", "verilator", "verilator"),
         "gdb-multiarch": _map_managers_to_packages("gdb-multiarch"),
         "openocd": _map_managers_to_packages("openocd", "openocd", "open-ocd", choco="openocd"),
@@ -72,6 +78,7 @@ PACKAGES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     }
 )
 """Packages of every program by manager; empty if a manager has none."""
+_NPM = "npm"
 _INSTALL: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "apt": ("apt-get", "install", "-y", "--no-install-recommends"),
@@ -79,8 +86,11 @@ _INSTALL: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "brew": ("brew", "install"),
         "winget": ("winget", "install", "--exact"),
         "choco": ("choco", "install", "-y"),
+        "npm": ("npm", "install", "--global", "--prefix", sys.prefix),
     }
 )
+NPM_FOLDER = Path(sys.prefix) if sys.platform == "win32" else Path(sys.prefix, "lib")
+"""Folder below which npm installs with the prefix of this Python environment: no administrator is needed."""
 _LINUX: Mapping[str, str] = MappingProxyType({"debian": "apt", "ubuntu": "apt", "fedora": "dnf", "rhel": "dnf"})
 
 
@@ -103,17 +113,21 @@ def install_commands(programs: Iterable[str]) -> tuple[tuple[str, ...], ...]:
 
     The commands begin with sudo if it is needed and available. Empty if the package manager has no package."""
     package_manager = find_package_manager()
+    programs = tuple(programs)
+    node_packages = _list_packages_of_programs(programs, _NPM)
+    for_node = ((*_INSTALL[_NPM], *node_packages),) if node_packages else ()
     packages = _list_packages_of_programs(programs, package_manager)
     if not packages:
-        return ()
+        return for_node
     refresh = (("apt-get", "update"),) if package_manager == "apt" else ()
     root = package_manager not in ("apt", "dnf") or os.geteuid() == 0 or not shutil.which("sudo")
-    return tuple(each if root else ("sudo", *each) for each in (*refresh, (*_INSTALL[package_manager], *packages)))
+    commands = (*refresh, (*_INSTALL[package_manager], *packages))
+    return (*(command if root else ("sudo", *command) for command in commands), *for_node)
 
 
 def install_hint(program: str) -> str:
     """Return the hint with the command that installs ``program`` on this computer."""
-    package_manager = find_package_manager()
+    package_manager = _NPM if PACKAGES.get(program, {}).get(_NPM) else find_package_manager()
     packages = _list_packages_of_programs([program], package_manager)
     return " ".join((*_INSTALL[package_manager], *packages)) if packages else f"install {program} and put it on PATH"
 
@@ -166,6 +180,15 @@ class Symbol:
     section: str
     size: int
     address: int
+
+
+_CLONE_SUFFIX = re.compile(r"[.$].*")
+"""Suffix that gcc adds to the names of cloned functions: ``f.constprop.0``, for Xtensa ``f$constprop$0``."""
+
+
+def strip_clone_suffix(symbol_name: str) -> str:
+    """Return the name of the function that gcc has cloned as ``symbol_name``, or the name itself."""
+    return _CLONE_SUFFIX.sub("", symbol_name)
 
 
 @frozen

@@ -36,8 +36,11 @@ PROGRAMS = (
     ("qemu-system-arm", "emulated boards", False),
     ("riscv64-unknown-elf-gcc", "building for RISC-V boards", False),
     ("qemu-system-riscv32", "emulated RISC-V boards", False),
+    ("xtensa-lx106-elf-gcc", "building for the ESP8266", False),
+    ("qemu-system-xtensa", "an emulated board with the ESP8266's core", False),
     ("avr-gcc", "building for AVR boards", False),
     ("simavr", "simulated AVR boards: a library, libsimavr, and its headers", False),
+    ("rp2040js", "the emulated Raspberry Pi Pico: a package of npm, for Node.js", False),
     ("hazard3-sim", "the simulated board hazard3-sim: scripts/hazard3/build.sh makes it", False),
     ("verilator", "making hazard3-sim", False),
     ("gdb-multiarch", "flashing emulated boards", False),
@@ -77,18 +80,21 @@ def find_tools(board: str = "") -> tuple[Finding, ...]:
     if not board:
         findings += [Finding(name, purpose, False, _package_version(name), "") for name, purpose in READERS]
     for name, purpose, essential in _list_programs_for_board(load_board(board)) if board else PROGRAMS:
-        path = find_program_or_simulator(name)
-        findings.append(Finding(name, purpose, essential, _program_version(path) if path else "", path))
+        command = find_program_or_simulator(name)
+        version = _program_version(command) if command else ""
+        findings.append(Finding(name, purpose, essential, version, command[-1] if command else ""))
     return tuple(findings)
 
 
 def _list_programs_for_board(board: Board) -> list[tuple[str, str, bool]]:
     """List the programs for a board as (name, purpose, True if essential).
 
-    Essential are the programs that build and emulate its firmware. Of the programs that can flash the board only the
-    first usable one is listed."""
+    Essential are the programs that build its firmware, and those that emulate it if there is no such board. Of the
+    programs that can flash the board only the first usable one is listed."""
     purposes = {name: purpose for name, purpose, _ in PROGRAMS}
     programs = dict.fromkeys(list_tools_of_board(board), True)
+    if board.simulated and board.raw["flash"]["runner"]:
+        programs[board.raw["simulator"]["argv"][0]] = False  # the board itself may be plugged in
     flashers = list_runners_of_board(board)
     if flashers:
         best = next((flasher for flasher in flashers if not flasher.missing_requirement), flashers[0])
@@ -134,11 +140,11 @@ def _package_version(name: str) -> str:
         return ""
 
 
-def _program_version(path: str) -> str:
+def _program_version(command: Sequence[str]) -> str:
     """Return the first line that a program prints for ``--version``; empty if the program fails."""
     try:
         result = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False
+            [*command, "--version"], capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False
         )
     except (OSError, subprocess.SubprocessError):
         return ""

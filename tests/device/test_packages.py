@@ -71,5 +71,18 @@ def test_chocolatey_where_winget_is_not(become: Become, monkeypatch: pytest.Monk
     assert toolchain.install_hint("openocd") == "choco install -y openocd"
 
 
+def test_npm_installs_beside_this_python_on_every_system(become: Become) -> None:
+    for system in ("debian", "darwin", "plan9"):
+        become(system)
+        line = ("npm", "install", "--global", "--prefix", sys.prefix, "rp2040js")
+        assert toolchain.install_commands(["rp2040js"]) == (line,)
+        assert toolchain.install_hint("rp2040js") == " ".join(line)
+    become("debian")
+    assert toolchain.install_commands(["rp2040js", "make"])[-2:] == (
+        ("apt-get", "install", "-y", "--no-install-recommends", "make"),
+        line,
+    )
+
+
 def test_every_program_that_is_looked_for_has_a_package() -> None:
     assert {name for name, *_ in PROGRAMS} - set(toolchain.PACKAGES) == {"hazard3-sim"}

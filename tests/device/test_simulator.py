@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
 import struct
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import pytest
 
 import microc
 from microc.base import file_access
+from microc.device import emulators
 from microc.device.boards import load_board
 from microc.device.emulators import make_simulator_address
 from microc.device.transport import open_transport
@@ -116,6 +120,52 @@ def test_a_network_on_an_avr_takes_the_same_cycles_again(tmp_path: Path) -> None
         first, again = rounds
         assert device.clock.seconds(sum(first)) == sum(first) / 16_000_000
     assert all(1000 < a < 10_000_000 and abs(a - b) < 200 for a, b in zip(first, again, strict=True))
+
+
+@pytest.mark.cross
+@pytest.mark.emulator
+def test_an_rp2040_counts_cycles_and_runs_code_from_ram(tmp_path: Path) -> None:
+    board = load_board("raspberry-pi-pico")
+    skip_without(board)
+    cycles = []
+    for name, options in (("flash", {}), ("ram", {"code_in_ram": True})):
+        project = open_project(microc.compile(DIGITS, board=board, **options).write(tmp_path / name))
+        build_project(project)
+        with Device(project) as device:
+            for _ in range(2):  # inputs may be overwritten
+                device.set_inputs(np.zeros(device.inputs[0]["shape"], np.int8))
+                cycles.append(sum(device.kernel_ticks()))
+            assert device.clock.seconds(cycles[-1]) == cycles[-1] / 125_000_000
+    assert max(cycles) < 1.01 * min(cycles), "the emulator has no waits of memories: only interrupts differ"
+    assert 30_528 < min(cycles) < 1_000_000
+
+
+@pytest.mark.parametrize("lacking", ["node", "rp2040js"])
+def test_a_missing_rp2040js_is_told_with_both_ways_round(
+    lacking: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emulators, "_find_npm_package", lambda name: None if lacking == name else tmp_path)
+    monkeypatch.setattr(shutil, "which", lambda name: None if lacking == name else f"/usr/bin/{name}")
+    image = tmp_path / "x.elf"
+    image.write_bytes(b"")
+    with pytest.raises(ToolError, match="which runs" if lacking == "node" else "which emulates") as caught:
+        make_simulator_address(load_board("raspberry-pi-pico"), image)
+    assert "install" in caught.value.hint and "--port auto" in caught.value.hint
+    assert emulators.find_program_or_simulator("rp2040js") == ()
+
+
+@needs("node")
+def test_the_console_of_an_rp2040_refuses_what_is_no_firmware(tmp_path: Path) -> None:
+    board = load_board("raspberry-pi-pico")
+    skip_without(board)
+    damaged = tmp_path / "x.elf"
+    for content in (b"", b"\x7fELF", b"\x7fELF" + bytes(24) + b"\xff" * 24):
+        damaged.write_bytes(content)
+        command = shlex.split(make_simulator_address(board, damaged).removeprefix("pipe:"))
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 1 and done.stderr.startswith(f"{damaged}: ") and "    at " not in done.stderr
 
 
 def test_files_name_simulators(tmp_path: Path) -> None:

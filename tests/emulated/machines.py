@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from microc.base.dtypes import Array
-from microc.device.emulators import SIMAVR, build_simavr_console, find_program_or_simulator
+from microc.device.emulators import find_program_or_simulator
 from microc.isa import CORES
 from tests.support.native import GUARD, WARNINGS, Calls
 
@@ -126,7 +126,7 @@ def running(
     missing = [tool for tool in (command[0], runner[0], machine.needs) if not find_program_or_simulator(tool)]
     if missing:
         pytest.skip(f"{', '.join(missing)} not on PATH")
-    runner[0] = build_simavr_console() if runner[0] == SIMAVR else runner[0]
+    runner[:1] = find_program_or_simulator(runner[0])
     program = sources[0].with_name("program")
     options = [*CORES[machine.cpu].machine.split(), *WARNINGS, *_OPTIONS, *flags]
     files = [str(path) for path in (program, *sources, machine.server)]
