@@ -215,6 +215,7 @@ def _check_rules_beyond_schema(path: Path, file_text: str, data: Mapping[str, An
                     hint="correct their origin and size",
                 )
     _check_tensor_memories(path, file_text, data, isa)
+    _check_code_region(path, file_text, data, isa)
     _check_network_slots(path, file_text, data)
     _check_npu(path, file_text, data, isa)
     kinds = {region["kind"] for region in memory}
@@ -267,12 +268,27 @@ def _check_tensor_memories(path: Path, file_text: str, data: Mapping[str, Any], 
                 where=location,
                 hint="rename the region",
             )
-        has_own_script = "framework" not in data and isa in ("arm", "riscv")
+        has_own_script = "framework" not in data and isa in ("arm", "riscv", "xtensa")
         if not has_own_script and ("framework" not in data or region["holds"] != ["code"]):
             hint = "leave out holds: the board's framework or compiler decides where data are in RAM"
             raise UsageError(f"memory region {name!r}: holds is not supported on this board", where=location, hint=hint)
         if "code" in region["holds"]:
             _check_code_memory(data, i, location)
+
+
+def _check_code_region(path: Path, file_text: str, data: Mapping[str, Any], isa: str) -> None:
+    """Raise UsageError unless the region that ``[link]`` names for code is a flash region other than the first, on a board
+    whose linker script microc writes."""
+    code = data.get("link", {}).get("code")
+    flash = [region["name"] for region in data["memory"] if region["kind"] == "flash"]
+    if code is None:
+        return
+    if code not in flash[1:] or isa == "avr" or "framework" in data or any("data_origin" in m for m in data["memory"]):
+        raise UsageError(
+            f"[link] code: got region {code!r}, expected a flash region other than the first",
+            where=_file_and_line_of_key(path, file_text, ["link", "code"]),
+            hint="name another flash region, or leave code out: it is then in the first one, with the constants",
+        )
 
 
 def _check_code_memory(data: Mapping[str, Any], region_index: int, location: str) -> None:

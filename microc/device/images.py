@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from elftools.elf.elffile import ELFFile
 
 
-# ---- Formats of loaders: plain binary, Intel HEX and UF2.
+# ---- Formats of loaders: plain binary, Intel HEX, UF2 and the image of the ESP8266's boot ROM.
 
 Segment = tuple[int, bytes]
 """Load address and content."""
@@ -110,11 +110,42 @@ def _encode_uf2_for_board(segments: Sequence[Segment], board: Board) -> bytes:
     return encode_uf2(segments, family)
 
 
+_ESP8266_MAGIC, _ESP8266_CHECKSUM, _ESP8266_ALIGN = 0xE9, 0xEF, 16
+
+
+def encode_esp8266(segments: Sequence[Segment], flash: int, entry: int) -> bytes:
+    """Encode segments as an image that the ESP8266's boot ROM loads into RAM, from address 0 of its flash.
+
+    ``flash``: bytes 2 and 3 of the image, mode and size with rate. ``entry``: address at which the program begins. The
+    form is in Espressif's documentation of esptool, "Firmware Image Format": a header of 8 bytes, for each segment its
+    address, size and content in whole words, and a checksum in the last byte of a multiple of 16."""
+    image = struct.pack("<BBHI", _ESP8266_MAGIC, len(segments), flash, entry)
+    checksum = _ESP8266_CHECKSUM
+    for start, data in segments:
+        words = data + bytes(-len(data) % 4)
+        image += struct.pack("<II", start, len(words)) + words
+        for byte in words:
+            checksum ^= byte
+    return image + bytes(-(len(image) + 1) % _ESP8266_ALIGN) + bytes([checksum])
+
+
+def _encode_esp8266_for_board(segments: Sequence[Segment], board: Board) -> bytes:
+    """Encode segments for an ESP8266. Raises UsageError if the board file does not describe its flash and code."""
+    flash, code = board.raw["flash"].get("esp8266_flash"), board.raw.get("link", {}).get("code")
+    if flash is None or code is None:
+        raise UsageError(
+            f"board {board.name!r} is no ESP8266; got no esp8266_flash or no code, expected both",
+            hint="set esp8266_flash in its table [flash], and code in [link]",
+        )
+    return encode_esp8266(segments, flash, next(region.origin for region in board.regions if region.name == code))
+
+
 FORMATS: Mapping[str, Callable[[Sequence[Segment], Board], bytes]] = MappingProxyType(
     {
         "bin": lambda parts, board: join_segments(parts),
         "hex": lambda parts, board: encode_intel_hex(parts).encode("ascii"),
         "uf2": _encode_uf2_for_board,
+        "esp": _encode_esp8266_for_board,
     }
 )
 """Converters by the suffix of the file."""

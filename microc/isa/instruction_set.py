@@ -282,7 +282,7 @@ def _ceil_div(dividend: int, divisor: int) -> int:
 # ---- Instruction sets: C bodies of the intrinsics for which they have instructions, and their vector registers. Families of
 # cores, each core with a table of costs.
 
-SILENT = frozenset({"taken", "paired", "constant_byte"})
+SILENT = frozenset({"taken", "paired", "constant_byte", "signed_byte"})
 """Types of operations that cost cycles, but no instruction."""
 PLAIN: Mapping[str, str] = MappingProxyType({"speed": "-O2", "balanced": "-O2", "size": "-Os"})
 """Optimisation options of the compiler by goal."""
@@ -353,6 +353,7 @@ class Costs:
     ``float_divide``, ``float_load``, ``float_store``, ``vector``, ``vector_load``, ``vector_store``, and ``call_*`` for
     library functions. Three types cost cycles, but no instruction: ``taken`` (a branch that jumps), ``paired`` (the
     second of two words that one instruction loads) and ``constant_byte`` (a byte that is loaded from flash).
+    ``signed_byte`` is the sign extension of a byte, on cores that load only unsigned ones.
 
     - ``registers``, ``float_registers``, ``vector_registers``: numbers of registers in which a compiler can keep
       values. (High registers of Armv6-M are only useful for sums.) If ``vector_registers`` is 0, a vector occupies two

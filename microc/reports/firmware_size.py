@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from microc.base.immutable import frozen
 from microc.device.images import KINDS, ProgramPiece, cut_program_into_pieces
-from microc.device.toolchain import STACK
+from microc.device.toolchain import STACK, strip_clone_suffix
 from microc.errors import GrowthError, UsageError
 from microc.plan.liveness import count_covered_addresses
 
@@ -110,7 +110,7 @@ class SymbolOwners:
         functions_of_unit: dict[int, set[str]] = {}
         for piece in pieces:
             if piece.source == "model.c":
-                functions_of_unit.setdefault(piece.unit, set()).update(_without_clone_suffixes(piece.names))
+                functions_of_unit.setdefault(piece.unit, set()).update(map(strip_clone_suffix, piece.names))
         network_index_by_unit: dict[int, int] = {}
         for unit, names in sorted(functions_of_unit.items()):
             similarities = [
@@ -141,7 +141,7 @@ class SymbolOwners:
                 return "weights", *self._constants[name]
             if name in self._tests:
                 return "self-test", self._tests[name], ()
-        names = _without_clone_suffixes(piece.names)
+        names = set(map(strip_clone_suffix, piece.names))
         for entry in names & self._entries.keys():
             return "network", self._entries[entry], ()
         if piece.source == "model.c" and piece.unit in network_index_by_unit:
@@ -170,11 +170,6 @@ def _steps_by_symbol(symbols_by_step: Iterable[Iterable[str]]) -> dict[str, tupl
         for name in names:
             steps_of[name] = (*steps_of.get(name, ()), step)
     return steps_of
-
-
-def _without_clone_suffixes(names: Iterable[str]) -> set[str]:
-    """Remove the suffixes that gcc adds to the names of cloned functions (``f.constprop.0`` becomes ``f``)."""
-    return {name.partition(".")[0] for name in names}
 
 
 def _jaccard_index(names: set[str], other_names: Iterable[str]) -> float:

@@ -18,7 +18,7 @@ from microc.compiler.lowering.module_builder import firmware_fingerprint
 from microc.compiler.single_function import compile_function
 from microc.compiler.tuned.records import FAILED, FROM_RAM, OK, WRONG, Task
 from microc.device.emulators import ELF
-from microc.device.toolchain import LinkedSizes, find_compiler
+from microc.device.toolchain import LinkedSizes, find_compiler, strip_clone_suffix
 from microc.errors import DeviceError, FitError, UsageError
 from microc.module import Module
 from microc.run import board_project
@@ -114,9 +114,7 @@ class BoardRunner(Runner):
         Of outputs with equal digests, only one is read and compared with the correct output. An output with the digest
         of the correct result is read only once for each kernel, even over several images.
         """
-        code = {
-            symbol.name.partition(".")[0]: symbol.size for symbol in sizes.symbols
-        }  # also clones such as f.constprop.0
+        code = {strip_clone_suffix(symbol.name): symbol.size for symbol in sizes.symbols}
         ends, right = len(expected_outputs), tuple(map(digest_of_array, expected_outputs))
         numbers = range(ends, len(device.kernels), 2 * ends + 1)
         ticks = device.kernel_ticks()

@@ -49,7 +49,7 @@ static void echo(uint32_t count)
 /* Two instructions a turn. */
 static void spin(uint32_t turns)
 {
-#if defined(__riscv)
+#if defined(__riscv) || defined(__xtensa__)
     __asm volatile("1: addi %0, %0, -1\n\tbnez %0, 1b" : "+r"(turns));
 #else
     __asm volatile(".syntax unified\n1: subs %0, %0, #1\n\tbne 1b" : "+l"(turns) : : "cc");

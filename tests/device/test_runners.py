@@ -36,6 +36,7 @@ COMMANDS = [
     ("arduino-uno", "avrdude", "avrdude -p m328p -c arduino -b 115200 -P PORT -D -U flash:w:x.hex:i"),
     ("arduino-mega", "avrdude", "avrdude -p m2560 -c wiring -b 115200 -P PORT -D -U flash:w:x.hex:i"),
     ("feather-m4", "bossac", "bossac -p PORT -e -w -v -R --offset=0x4000 x.bin"),
+    ("d1-mini", "esptool-esp8266", "esptool --chip esp8266 --port PORT --baud 460800 write-flash 0x0 x.esp"),
     ("esp32-c3", "esptool", "esptool --chip esp32c3 --port PORT --baud 460800 write-flash 0x0 x.bin"),
     ("esp32-s3", "idf", "idf.py -C . -B ./build -p PORT flash"),
     ("arduino-nano33ble", "bossac", "bossac -p PORT -e -w -v -R x.bin"),

@@ -47,11 +47,13 @@ ON_BOARDS = [
     ),  # the M4's code but for its costs
     *((path, "mps2-an386") for path in models("tfs_mobilenet_v1_025_224_uint8*") if everything()),
     *((path, "microbit") for path in models("mlperf_kws_int8*")),
+    *((path, "qemu-xtensa") for path in models("mlperf_kws_int8*", "tflm_micro_speech_int8*")),
 ]
 
 
 def firmware(path: Path, board: str, folder: Path) -> Project:
     """The model compiled and built for a board."""
+    skip_without(load_board(board))
     project = open_project(microc.compile(path, board=board).write(folder / "project"))
     build_project(project)
     return project

@@ -40,13 +40,13 @@ class BoardContext:
     """Variables of the templates ``microc_board.h.j2`` and ``linker.ld.j2``.
 
     ``facts`` are the names and values of macros for the console, the timer, the slots for loaded networks and the accelerator.
-    ``setup`` are accesses to registers before main, as calls of macros. ``takes`` is the type of code that the firmware receives
-    over its serial line, ``kernels`` or ``networks``, for which RAM is reserved; it is empty if the firmware loads no code.
-    ``core`` and ``abi`` are the core and the id of the ABI that such code must be compiled for. ``self_test`` is True if networks
-    run their self-test at boot. ``read_at`` is the address at which data in the first flash region is read; None if it is
-    the same as the address of code. ``hot_code`` is the memory region from which selected kernels run (empty: none), and
-    ``hot_section`` the linker section of these kernels. ``npu_constants`` is the region for the constants of a neural processing
-    unit; it is empty for the first region.
+    ``setup`` are accesses to registers before main, as calls of macros. ``takes`` is the type of code that the firmware
+    receives over its serial line, ``kernels`` or ``networks``, for which RAM is reserved; it is empty if the firmware loads no
+    code. ``core`` and ``abi`` are the core and the id of the ABI that such code must be compiled for. ``self_test`` is True if
+    networks run their self-test at boot. ``code`` is the region of code, if it is not the first flash region. ``read_at`` is
+    the address at which data in the first flash region is read; None if it is the same as the address of code. ``hot_code`` is
+    the memory region from which selected kernels run (empty: none), and ``hot_section`` the linker section of these kernels.
+    ``npu_constants`` is the region for the constants of a neural processing unit; it is empty for the first region.
     """
 
     title: Text
@@ -60,6 +60,7 @@ class BoardContext:
     regions: tuple[RegionContext, ...]
     takes: Word
     self_test: bool
+    code: Word
     read_at: int | None
     hot_code: Word
     hot_section: Word
@@ -129,6 +130,7 @@ def make_board_context(
         ),
         takes=Word(loaded_code),
         self_test=self_test,
+        code=Word(raw.get("link", {}).get("code", "")),
         read_at=flash.get("data_origin"),
         hot_code=Word(hot_code_region),
         hot_section=Word(HOT_SECTIONS[raw.get("framework", {}).get("name", "")]),

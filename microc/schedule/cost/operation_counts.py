@@ -216,9 +216,12 @@ class Selector:
         return _sum(*(self.count_store(s.buffer, s.value) for s in stores))
 
     def _count_load(self, buffer: ir.Buffer) -> Operations:
-        """Count the operations of a load from a buffer: two for 64 bits, else one."""
+        """Count the operations of a load from a buffer: two for 64 bits, else one. Some cores load no signed bytes: these
+        are extended."""
         if self._is_in_fpu(buffer.dtype):
             return {"float_load": 1}
+        if buffer.dtype == "int8" and "signed_byte" in self.core.lengths:
+            return {"load": 1, "signed_byte": 1}
         return {"load": 2 if dtypes.nbytes(buffer.dtype) > 4 else 1}
 
     def _is_in_fpu(self, dtype: str) -> bool:
