@@ -24,6 +24,8 @@ ARM_V6M = InstructionSet(
     },
     frozenset({"unsigned_bytes"}),
 )
+ARM_V8M_BASE = replace(ARM_V6M, name="Armv8-M Baseline", guard="defined(__ARM_ARCH_8M_BASE__)")
+"""Armv6-M with a divider; the other instructions that it adds are chosen by compilers."""
 
 
 # ---- Armv7-M and later: accesses to words at any address; SSAT and USAT, which can also shift their operand; the FPU's VCVTR,
@@ -179,6 +181,13 @@ _M3 = Costs(14, 0, 4095, _WIDE, 3.4, SOFT_LIBRARY, {**_LOADS, "multiply_long": 4
 _M4 = Costs(14, 30, 4095, _WIDE, 3.4, LIBRARY, _LOADS, **_REACH)
 _M7 = Costs(14, 30, 4095, _WIDE, 3.4, LIBRARY, _M7_CYCLES, 0.65, **_REACH)
 _M55 = Costs(14, 30, 4095, _WIDE, 3.4, LIBRARY, {**_LOADS, **_VECTORS}, 0.85, **_REACH, vector_registers=8)
+_M23 = replace(_M0, lengths={**THUMB_LIBRARY, "call_divide": 1.0}, cycles={**_M0.cycles, "call_divide": 17.0})
+_SINGLE_BEAT = {"vector": 4.0, "vector_load": 4.0, "vector_store": 4.0}
+_M52 = replace(_M55, cycles={**_M55.cycles, **_SINGLE_BEAT})
+_M85 = replace(_M55, cycles={**_M7_CYCLES, "vector": 2.0, "vector_load": 2.0, "vector_store": 2.0}, issue=_M7.issue)
+"""Cycles of Cortex-M23, M52 and M85 follow Arm's descriptions of the cores: the fast divider of the M23 takes 17 cycles; the
+M52 executes one beat of a vector instruction in a cycle, where the M55 and the M85 execute two; the M85 issues two
+instructions, as the M7. They were not measured."""
 
 _V7M = (ARM_WORDS, ARM_SATURATION)
 _V7EM = (*_V7M, ARM_FLOAT, ARM_HALF, ARM_DSP)
@@ -198,6 +207,12 @@ def _build_cortex_m_core(
     return Core(name, "arm", costs, sets, frozenset(features), options, f"-mcpu={mcpu or name} -mthumb")
 
 
+def _build_helium_core(name: str, costs: Costs, mcpu: str = "") -> Core:
+    """Build a Cortex-M core with Helium (MVE). The arguments are those of :func:`_build_cortex_m_core`."""
+    sets = (*_V7EM, ARM_MVE, ARM_MVE_FLOAT, ARM_MVE_HALF)
+    return replace(_build_cortex_m_core(name, costs, sets, "mul64", mcpu=mcpu), lanes=(4,), vectors=8)
+
+
 _V6M_OPTIONS = f"{_IN_ORDER} {_LOW_REGISTERS}"
 
 ARM = Family(
@@ -205,6 +220,7 @@ ARM = Family(
     (
         _build_cortex_m_core("cortex-m0", _M0, (ARM_V6M, WORD_MOVES), "one_product", options=_V6M_OPTIONS),
         _build_cortex_m_core("cortex-m0plus", _M0, (ARM_V6M, WORD_MOVES), "one_product", options=_V6M_OPTIONS),
+        _build_cortex_m_core("cortex-m23", _M23, (ARM_V8M_BASE, WORD_MOVES), "one_product", options=_V6M_OPTIONS),
         _build_cortex_m_core("cortex-m3", _M3, _V7M, "mul64", "one_product", options=_IN_ORDER),
         _build_cortex_m_core("cortex-m4", _M4, _V7EM, "mul64"),
         with_unit(_build_cortex_m_core("cortex-m4", _M4, _V7EM, "mul64"), REFERENCE),
@@ -213,11 +229,10 @@ ARM = Family(
         _build_cortex_m_core(
             "cortex-m33-nodsp", _M3, _V7M, "mul64", "one_product", options=_IN_ORDER, mcpu="cortex-m33+nodsp+nofp"
         ),
-        replace(
-            _build_cortex_m_core("cortex-m55", _M55, (*_V7EM, ARM_MVE, ARM_MVE_FLOAT, ARM_MVE_HALF), "mul64"),
-            lanes=(4,),
-            vectors=8,
-        ),
+        _build_cortex_m_core("cortex-m35p", _M4, _V7EM, "mul64"),
+        _build_helium_core("cortex-m52", _M52, mcpu="cortex-m55"),  # gcc knows the M52 from 14 on
+        _build_helium_core("cortex-m55", _M55),
+        _build_helium_core("cortex-m85", _M85, mcpu="cortex-m55"),  # from 13 on
     ),
     UNSCHEDULED,
     flags=("unroll-loops", "no-gcse", "no-gcse,unroll-loops", "no-tree-loop-im", "Os"),

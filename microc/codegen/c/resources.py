@@ -32,8 +32,9 @@ from microc.tir.rewrite import stmt_children, stmt_exprs, walk_all_exprs, walk_e
 
 LIBRARY_TABLE = Path(__file__).with_name("library.json")
 SAME_LIBRARY_AS: Mapping[str, str] = {
-    "cortex-m0plus": "cortex-m0", "rv32imac_zba_zbb": "rv32imac", "cv32e40p": "rv32imc", "rv32imc_zve32x": "rv32imc",
-    "rv32imafc_zve32f": "rv32imafc", "rv64gcv": "rv64imafdc",
+    "cortex-m0plus": "cortex-m0", "cortex-m35p": "cortex-m33", "cortex-m52": "cortex-m55", "cortex-m85": "cortex-m55",
+    "rv32imac_zba_zbb": "rv32imac", "cv32e40p": "rv32imc", "rv32imc_zve32x": "rv32imc", "rv32imafc_zve32f": "rv32imafc",
+    "rv64gcv": "rv64imafdc",
 }  # fmt: skip
 """For cores without a table in ``library.json``: the core whose libraries are the same."""
 UNMEASURED = 1.5
