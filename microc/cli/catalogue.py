@@ -31,6 +31,11 @@ def run_boards_command(arguments: BoardsArguments) -> show.Answer:
     """Run ``microc boards``: list, show or validate boards."""
     from microc.device.boards import list_boards, load_board
 
+    if arguments.like:
+        if arguments.action != "list" or arguments.subject:
+            hint = f"write: microc boards --like {arguments.like}"
+            raise UsageError(f"boards --like: got the action {arguments.action}, expected none", hint=hint)
+        return _answer_with_nearest_boards(arguments.like)
     if arguments.action == "list":
         if arguments.subject:
             hint = f"show one board: microc boards show {arguments.subject}"
@@ -77,6 +82,30 @@ def run_boards_command(arguments: BoardsArguments) -> show.Answer:
         ("ticks", f"{board.raw['timer']['hz']:,} a second"),
     ]
     return show.Answer({"board": data}, document(facts(details)))
+
+
+def _answer_with_nearest_boards(word: str) -> show.Answer:
+    """Return the answer of ``microc boards --like``: for every board that ``word`` means, the nearest emulated one."""
+    from microc.device.boards import find_boards, find_nearest_emulated_board
+
+    pairs = [(board, find_nearest_emulated_board(board)) for board in find_boards(word)]
+    rows = [
+        (
+            board.name,
+            board.target.cpu,
+            "none" if near is None else near.name,
+            "" if near is None else near.target.cpu,
+            0 if near is None else near.flash_bytes,
+            0 if near is None else near.ram_bytes,
+        )
+        for board, near in pairs
+    ]
+    columns = (*texts("board", "core", "nearest emulated", "its core"), *numbers("its flash", "its RAM"))
+    data = [
+        {"board": board.name, "cpu": board.target.cpu, "nearest": None if near is None else board_data(near)}
+        for board, near in pairs
+    ]
+    return show.Answer({"like": data}, document(table(columns, rows)))
 
 
 _TEST_LEVELS: Mapping[str, str] = MappingProxyType(

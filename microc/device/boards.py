@@ -11,6 +11,7 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import log2
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,48 @@ def load_board(name_or_path: str | Path) -> Board:
             hint="correct it; boards/README.md explains the tables",
         ) from error
     return _make_board_from_tables(path.stem, path, file_text, data)
+
+
+def find_nearest_emulated_board(board: Board) -> Board | None:
+    """Find the board that can run on this computer and is nearest to ``board``: that board itself if it is emulated.
+
+    Of boards with cores of the same family the nearest has the same core, else the fewest features that only one of the two
+    cores has; then the sizes of flash and RAM that differ by the least factors. None if no core of the family is
+    emulated."""
+
+    def distance(other: Board) -> tuple[bool, bool, int, float]:
+        factors = (
+            abs(log2(max(mine, 1) / max(theirs, 1)))
+            for mine, theirs in ((board.flash_bytes, other.flash_bytes), (board.ram_bytes, other.ram_bytes))
+        )
+        differing_features = board.target.features ^ other.target.features
+        return (other.name != board.name, other.target.cpu != board.target.cpu, len(differing_features), sum(factors))
+
+    emulated = (
+        other for other in map(load_board, list_boards()) if other.virtual and other.target.isa == board.target.isa
+    )
+    return min(emulated, key=distance, default=None)
+
+
+def emulated_board_hint(board: Board) -> str:
+    """Return the hint that names the nearest emulated board; empty if there is none."""
+    nearest = find_nearest_emulated_board(board)
+    if nearest is None:
+        return ""
+    if nearest.name == board.name:
+        return "leave out --port: it runs in an emulator"
+    return f"without it, compile for an emulated board with a {nearest.target.cpu}: --board {nearest.name}"
+
+
+def find_boards(word: str) -> tuple[Board, ...]:
+    """Find the boards that a word means: the board of this name or file, else those whose names or titles contain it.
+
+    Raises UsageError if there is none."""
+    if word.endswith(".toml") or word in list_boards():
+        return (load_board(word),)
+    boards = (board for board in map(load_board, list_boards()) if board.regions)
+    found = tuple(board for board in boards if word and word.lower() in f"{board.name} {board.title}".lower())
+    return found or (load_board(word),)  # which raises the error
 
 
 def make_board_of_core(cpu: str) -> Board:

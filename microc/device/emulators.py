@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import IO, Any, cast
 
 from microc.device.board_info import make_printable
+from microc.device.boards import emulated_board_hint
 from microc.device.toolchain import NPM_FOLDER, host_compiler, install_hint, require_program, run_compiler
 from microc.errors import DeviceError, ToolError, UsageError
 from microc.target import Board
@@ -46,7 +47,8 @@ end."""
 def _require_emulator_table(board: Board) -> dict[str, Any]:
     """Return the table ``emulator`` of a board file; raise UsageError if the board has none."""
     if "emulator" not in board.raw:
-        raise UsageError(f"board {board.name!r} has no emulator", hint="use its serial port: --port")
+        hint = "; ".join(filter(None, ("use its serial port: --port", emulated_board_hint(board))))
+        raise UsageError(f"board {board.name!r} has no emulator", hint=hint)
     return cast(dict[str, Any], board.raw["emulator"])
 
 

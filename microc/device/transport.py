@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from microc.base.immutable import frozen
 from microc.device.board_info import make_printable
-from microc.device.boards import list_boards, load_board
+from microc.device.boards import emulated_board_hint
 from microc.errors import DeviceError, UsageError, similar_names_hint
 from microc.target import Board
 
@@ -86,20 +86,8 @@ def find_board_port(board: Board) -> str:
     port_names = ", ".join(p.name for p in ports) or "none"
     raise UsageError(
         f"board {board.name!r} is on no serial port that microc recognises; the ports of this computer: {port_names}",
-        hint=f"plug it in, or name its port: --port /dev/ttyACM0{_hint_at_similar_emulated_board(board)}",
+        hint="; ".join(filter(None, ("plug it in, or name its port: --port /dev/ttyACM0", emulated_board_hint(board)))),
     )
-
-
-def _hint_at_similar_emulated_board(board: Board) -> str:
-    """Return the hint with the emulated board whose core is most similar; empty if none has a core of the same family.
-
-    The most similar core has the fewest features that only one of the two cores has. Among equally similar boards, the
-    one with the largest RAM is chosen."""
-    emulated = [b for b in map(load_board, list_boards()) if b.virtual and b.target.isa == board.target.isa]
-    if not emulated:
-        return ""
-    best = min(emulated, key=lambda b: (len(b.target.features ^ board.target.features), -b.ram_bytes))
-    return f"; without it, compile for an emulated board with a {best.target.cpu}: --board {best.name}"
 
 
 # ---- Transports: serial ports and ptys, TCP sockets (emulators, serial servers), host processes.

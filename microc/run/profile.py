@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from microc.base.immutable import frozen
 from microc.device.board_info import make_printable
+from microc.device.boards import emulated_board_hint
 from microc.document.blocks import Document, document, layer_names, numbers, table
 from microc.document.notebook import Showable
 from microc.document.text import render_text
@@ -86,7 +87,8 @@ def ticks_to_instructions(board: Board, ticks: int) -> int:
     The result is exact if a tick is no longer than an instruction. Raises UsageError for a board without an
     emulator."""
     if "emulator" not in board.raw:
-        raise UsageError(f"board {board.name!r} has no emulator", hint="name the serial port of the board: --port")
+        hint = "; ".join(filter(None, ("name the serial port of the board: --port", emulated_board_hint(board))))
+        raise UsageError(f"board {board.name!r} has no emulator", hint=hint)
     ratio = Fraction(str(board.raw["emulator"]["ticks_per_instruction"]))
     return -(-ticks * ratio.denominator // ratio.numerator)
 

@@ -17,6 +17,7 @@ from microc.compiler.api import Program
 from microc.compiler.lowering.module_builder import firmware_fingerprint
 from microc.compiler.single_function import compile_function
 from microc.compiler.tuned.records import FAILED, FROM_RAM, OK, WRONG, Task
+from microc.device.boards import emulated_board_hint
 from microc.device.emulators import ELF
 from microc.device.toolchain import LinkedSizes, find_compiler, strip_clone_suffix
 from microc.errors import DeviceError, FitError, UsageError
@@ -59,7 +60,9 @@ class BoardRunner(Runner):
         if not (port or emulated or board.simulated):
             raise UsageError(
                 f"board {board.name} has no emulator; got no port, expected one",
-                hint="name its serial port (--port auto finds it), or choose an emulated board of the same core",
+                hint="; ".join(
+                    filter(None, ("name its serial port (--port auto finds it)", emulated_board_hint(board)))
+                ),
             )
         self._board, self._port, self._patience = board, port, patience
         self.board = board.name

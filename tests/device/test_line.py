@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from microc.device import transport
-from microc.device.boards import list_boards, load_board
+from microc.device.boards import find_boards, find_nearest_emulated_board, list_boards, load_board
 from microc.device.client import Client
 from microc.device.line_protocol import FrameDecoder, Operation
 from microc.device.transport import (
@@ -63,7 +63,13 @@ def test_the_port_is_found_or_the_refusal_says_what_is_there(
 
 
 @pytest.mark.parametrize(
-    ("name", "core"), [("raspberry-pi-pico", "cortex-m0"), ("nucleo-f401re", "cortex-m4"), ("esp32-c3", "rv32imac")]
+    ("name", "core"),
+    [
+        ("nucleo-g071rb", "cortex-m0plus"),
+        ("nucleo-f401re", "cortex-m4"),
+        ("esp32-c3", "rv32imc"),
+        ("d1-mini", "xtensa-lx106"),
+    ],
 )
 def test_absent_board_has_an_emulated_relative(name: str, core: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "list_ports", tuple)
@@ -71,6 +77,39 @@ def test_absent_board_has_an_emulated_relative(name: str, core: str, monkeypatch
         find_board_port(load_board(name))
     near = load_board(caught.value.hint.rpartition("--board ")[2])
     assert near.virtual and near.target.cpu == core
+
+
+def test_a_board_that_runs_in_an_emulator_needs_no_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "list_ports", tuple)
+    with pytest.raises(UsageError) as caught:
+        find_board_port(load_board("raspberry-pi-pico"))
+    assert caught.value.hint.endswith("leave out --port: it runs in an emulator")
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("raspberry-pi-pico", "raspberry-pi-pico"),
+        ("nucleo-f446re", "netduinoplus2"),  # 512 and 128 KiB: nearer than the 4 MiB of mps2-an386
+        ("stm32f746g-disco", "mps2-an500"),
+        ("raspberry-pi-pico2-riscv", "qemu-hazard3"),
+        ("numaker-m55m1", "mps3-an547"),
+        ("frdm-mcxn947", "mps2-an505"),
+        ("esp32", "qemu-xtensa"),
+    ],
+)
+def test_the_nearest_emulated_board(name: str, nearest: str) -> None:
+    found = find_nearest_emulated_board(load_board(name))
+    assert found is not None and found.name == nearest and found.virtual
+
+
+def test_a_word_means_boards() -> None:
+    assert [board.name for board in find_boards("nucleo-f446re")] == ["nucleo-f446re"]
+    picos = {board.name for board in find_boards("Pico")}
+    assert {"raspberry-pi-pico", "raspberry-pi-pico2", "raspberry-pi-pico2-riscv"} <= picos
+    for word in ("xyzzy", ""):
+        with pytest.raises(UsageError):
+            find_boards(word)
 
 
 class OneRate:

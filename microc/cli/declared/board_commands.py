@@ -396,6 +396,7 @@ class WatchArguments(DeviceArguments):
     "",
     "show netduinoplus2",
     "validate my_board.toml",
+    "--like nucleo-f446re",
 )
 class BoardsArguments(Arguments):
     """Arguments of ``microc boards``."""
@@ -405,6 +406,12 @@ class BoardsArguments(Arguments):
     )
     subject: str = optional_positional(
         "NAME|FILE", "name of a board, or path of a board file", str, "", names=list_board_names
+    )
+    like: str = text_option(
+        "--like",
+        "NAME|FILE",
+        "nearest emulated board, of a board or of all whose names hold NAME",
+        names=list_board_names,
     )
 
 
