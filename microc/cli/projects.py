@@ -205,16 +205,38 @@ def run_export_command(arguments: ExportArguments) -> show.Answer:
 
 def _answer_with_formats() -> show.Answer:
     """Return the answer of ``microc export --list``: the export formats, and how each format is tested."""
-    from microc.codegen.exports import TEST_STATUS, list_formats, load_format
+    from microc.codegen.exports import IN_TESTS, TEST_STATUS, list_formats, load_format
 
     formats = [load_format(name) for name in list_formats()]
     rows = [(f.name, f.title, f.status) for f in formats]
     shown = document(
         table(texts("format", "what it is", "tried"), rows),
         facts(TEST_STATUS.items()),
+        table(
+            texts("format", "built by", "what", "when"),
+            [
+                (
+                    f.name,
+                    build.tool,
+                    build.what,
+                    "in the tests" if build.when == IN_TESTS else f"by hand, by {build.when}",
+                )
+                for f in formats
+                for build in f.built
+            ],
+        ),
         facts((f.name, f.checked) for f in formats),
     )
-    data = [{"name": f.name, "title": f.title, "status": f.status, "checked": f.checked} for f in formats]
+    data = [
+        {
+            "name": f.name,
+            "title": f.title,
+            "status": f.status,
+            "checked": f.checked,
+            "built": [{"tool": build.tool, "what": build.what, "when": build.when} for build in f.built],
+        }
+        for f in formats
+    ]
     return show.Answer({"formats": data}, shown)
 
 

@@ -8,6 +8,7 @@ in all formats.
 from __future__ import annotations
 
 import base64
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -51,7 +52,19 @@ MAX_DESCRIPTION_BYTES = 1 << 20
 """Maximum size of a ``format.toml``, in bytes."""
 REQUIRED_TEXTS = ("title", "status", "checked", "sources")
 """Keys of a ``format.toml`` that are required and whose values are strings."""
-OPTIONAL_KEYS = ("headers", "commands", "files", "fixed", "target", "compiled", "boards", "families")
+OPTIONAL_KEYS = ("headers", "commands", "files", "fixed", "target", "compiled", "boards", "families", "built")
+IN_TESTS = "tests"
+
+
+@frozen
+class Build:
+    """A build of an export of a format: by which ``tool``, with its version, of ``what``, and ``when``.
+
+    ``when`` is ``tests`` for builds in microc's tests, which need the tool, or the date by which one was done by hand."""
+
+    tool: str
+    what: str
+    when: str
 
 
 @frozen
@@ -67,7 +80,8 @@ class Format:
     ``target`` is the default core. ``compiled`` is the path of a JavaScript file that defines ``NETWORK``, the network
     compiled to WebAssembly; it is empty if the format has no such file. ``boards`` is the key of an id that the board's
     file must contain in its table ``[ids]``; if it is empty, every board is accepted. ``families`` are the families of
-    cores that the format's build system builds for; if there are none, it builds for all."""
+    cores that the format's build system builds for; if there are none, it builds for all. ``built`` are the builds of
+    its exports that were done."""
 
     name: str
     folder: Path
@@ -83,6 +97,7 @@ class Format:
     compiled: str = ""
     boards: str = ""
     families: tuple[str, ...] = ()
+    built: tuple[Build, ...] = ()
 
 
 @frozen
@@ -179,6 +194,7 @@ def _parse_format(folder: Path, path: Path, data: dict[str, Any]) -> Format:
     data.setdefault("headers", data.get("sources"))
     data.setdefault("commands", [])
     data.setdefault("families", [])
+    data.setdefault("built", [])
     data.setdefault("files", {})
     unknown = sorted(set(data) - {*REQUIRED_TEXTS, *OPTIONAL_KEYS})
     wrong = [key for key in (*REQUIRED_TEXTS, "headers") if not isinstance(data.get(key), str)]
@@ -188,6 +204,8 @@ def _parse_format(folder: Path, path: Path, data: dict[str, Any]) -> Format:
     for key in ("commands", "families"):
         if not isinstance(data[key], list) or not all(isinstance(value, str) for value in data[key]):
             wrong.append(key)
+    if not isinstance(data["built"], list) or not all(map(_is_build, data["built"])):
+        wrong.append("built")
     if not isinstance(data.get("fixed", False), bool):
         wrong.append("fixed")
     if not wrong and data["status"] not in TEST_STATUS:
@@ -198,11 +216,25 @@ def _parse_format(folder: Path, path: Path, data: dict[str, Any]) -> Format:
             f"format {folder.name}: {what}",
             where=str(path),
             hint=f"use these keys: texts: {', '.join(REQUIRED_TEXTS)}, headers, target, compiled, boards; lists: commands, "
-            f"families; a table: files; a bool: fixed; status: {', '.join(TEST_STATUS)}",
+            f"families, built (of tables with tool, what, when: tests or a date); a table: files; a bool: fixed; "
+            f"status: {', '.join(TEST_STATUS)}",
         )
     commands, families = (tuple(data.pop(key)) for key in ("commands", "families"))
     files = MappingProxyType(dict(sorted(data.pop("files").items())))
-    return Format(name=folder.name, folder=folder, commands=commands, files=files, families=families, **data)
+    built = tuple(Build(**entry) for entry in data.pop("built"))
+    return Format(
+        name=folder.name, folder=folder, commands=commands, files=files, families=families, built=built, **data
+    )
+
+
+def _is_build(entry: Any) -> bool:
+    """Test whether an element of ``built`` in a ``format.toml`` has the texts of a :class:`Build`, and a date if it has no
+    tests."""
+    if not isinstance(entry, dict) or set(entry) != {"tool", "what", "when"}:
+        return False
+    if not all(isinstance(value, str) and value for value in entry.values()):
+        return False
+    return entry["when"] == IN_TESTS or re.fullmatch(r"\d{4}-\d{2}-\d{2}", entry["when"], re.ASCII) is not None
 
 
 def check_board(export_format: Format, board: Board) -> None:

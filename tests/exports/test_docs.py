@@ -85,4 +85,5 @@ def test_every_format_is_told() -> None:
         "files",
         "fixed",
         "target",
+        "built",
     }

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 import microc
 from microc.cli import main
 from microc.codegen.c.source import network_files
-from microc.codegen.exports import TEST_STATUS, build_package, load_format
+from microc.codegen.exports import IN_TESTS, TEST_STATUS, build_package, load_format
 from microc.codegen.project.firmware import project_files
 from microc.codegen.project.project_samples import first_sample
 from microc.compiler.options import Options
@@ -170,6 +171,9 @@ def test_a_format_is_a_folder(tmp_path: Path) -> None:
         (OWN + "more = 3\n", "", "'files' is missing"),
         ("more = 3\n" + OWN, "", "unknown key 'more'"),
         (OWN.replace('["ls {{ package }}"]', '"ls"'), "", "'commands' is missing"),
+        ("built = 3\n" + OWN, "", "'built' is missing"),
+        ('built = [{ tool = "x", what = "y" }]\n' + OWN, "", "'built' is missing"),
+        ('built = [{ tool = "x", what = "y", when = "soon" }]\n' + OWN, "", "'built' is missing"),
         (OWN, "line\n{{ unknown }}\n", "'unknown' is undefined"),
         (OWN, "line\n{% if %}\n", "notes.j2:2"),
         (OWN.replace("ls {{ package }}", "ls {{ pack }}"), "", "'pack' is undefined"),
@@ -240,6 +244,17 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", "--list", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["formats"]
     assert [row["name"] for row in rows] == list(FORMATS) and all(row["checked"] for row in rows)
+    assert "in the tests" in text and "ESP-IDF 6.2" in text
+
+
+def test_builds_are_as_the_status_says() -> None:
+    """What runs in the tests was built there; a date is no day to come; without a build nothing is called tried."""
+    for name in FORMATS:
+        description = load_format(name)
+        days = {build.when for build in description.built}
+        assert all(day == IN_TESTS or date.fromisoformat(day) <= date.today() for day in days), name
+        assert (IN_TESTS in days) == (description.status == "run"), name
+        assert days or description.status == "unbuilt", name
 
 
 @pytest.mark.parametrize(
