@@ -22,6 +22,7 @@ case "$requirement" in
     echo '#include <simavr/sim_avr.h>' | cc -E - >/dev/null 2>&1 || missing="$missing libsimavr-dev"
     need xtensa-lx106-elf-gcc "gcc-xtensa-lx106 picolibc-xtensa-lx106-elf"
     need aarch64-linux-gnu-gcc "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
+    need arm-linux-gnueabihf-gcc "gcc-arm-linux-gnueabihf libc6-dev-armhf-cross"
     need riscv64-linux-gnu-gcc "gcc-riscv64-linux-gnu libc6-dev-riscv64-cross"
     need qemu-aarch64 qemu-user
     need node nodejs

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from microc.base.immutable import Registry
 from microc.isa.arm import ARM
 from microc.isa.arm_neon import AARCH64
+from microc.isa.arm_v7a import ARMV7A
 from microc.isa.avr import AVR
 from microc.isa.host import HOST
 from microc.isa.instruction_set import Body, Core, Costs, Family, InstructionSet, Intrin, VectorUnit
@@ -25,7 +26,7 @@ from microc.isa.x86 import X86
 from microc.isa.xtensa import XTENSA
 
 FAMILIES: Registry[Family] = Registry(
-    "a family of cores", {f.name: f for f in (HOST, X86, AARCH64, ARM, AVR, XTENSA, RISCV, WASM)}
+    "a family of cores", {f.name: f for f in (HOST, X86, AARCH64, ARMV7A, ARM, AVR, XTENSA, RISCV, WASM)}
 )
 CORES: Registry[Core] = Registry("a core", {core.name: core for f in FAMILIES.values() for core in f.cores})
 ALIASES: Mapping[str, str] = MappingProxyType({"wasm": "wasm-simd128"})

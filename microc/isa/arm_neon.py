@@ -23,35 +23,38 @@ _PAIRS = """const int16x8_t u = vreinterpretq_s16_s32(a), v = vreinterpretq_s16_
 const int32x4_t low = vmull_s16(vget_low_s16(u), vget_low_s16(v)), high = vmull_high_s16(u, v);
 return vaddq_s32(c, vpaddq_s32(low, high));"""
 
-_TEXTS: Mapping[str, tuple[int, str]] = {
-    "fma_f32x4": (1, "return vfmaq_f32(c, a, b);"),
-    "sqrt_f32x4": (1, "return vsqrtq_f32(a);"),
-    "rint_f32x4": (1, "return vrndxq_f32(a);"),
-    "floor_f32x4": (1, "return vrndmq_f32(a);"),
-    "fabs_f32x4": (1, "return vabsq_f32(a);"),
-    "nearest_i32x4": (1, "return vcvtnq_s32_f32(a);"),
+INTEGER_TEXTS: Mapping[str, tuple[int, str]] = {
     "min_i32x4": (1, "return vminq_s32(a, b);"),
     "max_i32x4": (1, "return vmaxq_s32(a, b);"),
     "doubling_high_mul_i32x4": (1, "return vqrdmulhq_s32(a, b);"),
     "doubling_high_mul_n_i32x4": (1, "return vqrdmulhq_n_s32(a, b);"),
     "doubling_high_floor_i32x4": (1, "return vqdmulhq_s32(a, b);"),
     "doubling_high_floor_n_i32x4": (1, "return vqdmulhq_n_s32(a, b);"),
-    "high_product_i32x4": (4, _HIGH.format(narrow="vshrn")),
-    "high_mul_round_i32x4": (4, _HIGH.format(narrow="vrshrn")),
     "shl_i32x4": (1, "return vshlq_s32(a, b);"),
     "shl_n_i32x4": (1, "return vshlq_s32(a, vdupq_n_s32(b));"),
     "shift_round_i32x4": (1, "return vrshlq_s32(a, b);"),
     "shift_round_n_i32x4": (1, "return vrshlq_s32(a, vdupq_n_s32(b));"),
+}
+"""Number of vector instructions, and C statements, by intrinsic: those that AArch64 and Armv7-A share."""
+_TEXTS: Mapping[str, tuple[int, str]] = {
+    **INTEGER_TEXTS,
+    "fma_f32x4": (1, "return vfmaq_f32(c, a, b);"),
+    "sqrt_f32x4": (1, "return vsqrtq_f32(a);"),
+    "rint_f32x4": (1, "return vrndxq_f32(a);"),
+    "floor_f32x4": (1, "return vrndmq_f32(a);"),
+    "fabs_f32x4": (1, "return vabsq_f32(a);"),
+    "nearest_i32x4": (1, "return vcvtnq_s32_f32(a);"),
+    "high_product_i32x4": (4, _HIGH.format(narrow="vshrn")),
+    "high_mul_round_i32x4": (4, _HIGH.format(narrow="vrshrn")),
     "dot2_i32x4": (4, _PAIRS),
 }
-"""Number of vector instructions, and C statements, by intrinsic."""
 
 _LOADED = "int32_t word;\nmemcpy(&word, p, sizeof word);\n"
 _BYTES = """const int16x4_t half = vmovn_s32(a);
 const int8x8_t bytes = vmovn_s16(vcombine_s16(half, half));
 const int32_t word = vget_lane_s32(vreinterpret_s32_s8(bytes), 0);
 memcpy(p, &word, sizeof word);"""
-_MEMORY: Mapping[str, tuple[int, str]] = {
+INTEGER_MEMORY: Mapping[str, tuple[int, str]] = {
     "load_i8_i32x4": (
         2,
         f"{_LOADED}return vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(word)))));",
@@ -63,24 +66,29 @@ _MEMORY: Mapping[str, tuple[int, str]] = {
     ),
     "load_i16_i32x4": (1, "return vmovl_s16(vld1_s16(p));"),
     "load_u16_i32x4": (1, "return vreinterpretq_s32_u32(vmovl_u16(vld1_u16(p)));"),
-    "load_f16_f32x4": (1, "return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));"),
-    "load_bf16_f32x4": (1, "return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));"),
     "store_i8_i32x4": (2, _BYTES),
     "store_u8_i32x4": (2, _BYTES),
 }
-"""Number of vector instructions in addition to the memory access, and C statements, by intrinsic. Four bytes are
-loaded as a word, because gcc 12 would else extract them one by one in general registers."""
+"""Number of vector instructions in addition to the memory access, and C statements, by intrinsic that AArch64 and Armv7-A
+share. Four bytes are loaded as a word, because gcc 12 would else extract them one by one in general registers."""
+_MEMORY: Mapping[str, tuple[int, str]] = {
+    **INTEGER_MEMORY,
+    "load_f16_f32x4": (1, "return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));"),
+    "load_bf16_f32x4": (1, "return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));"),
+}
 
 
-def _build_neon_bodies() -> dict[str, Body]:
-    """Build the C bodies of all Advanced SIMD intrinsics of this file, by name."""
-    bodies = {name: Body(text, (("vector", count),)) for name, (count, text) in _TEXTS.items()}
-    for name, (count, text) in _MEMORY.items():
+def build_neon_bodies(
+    texts: Mapping[str, tuple[int, str]], memory_texts: Mapping[str, tuple[int, str]]
+) -> dict[str, Body]:
+    """Build the C bodies of Advanced SIMD intrinsics, by name, from their counts of instructions and C statements."""
+    bodies = {name: Body(text, (("vector", count),)) for name, (count, text) in texts.items()}
+    for name, (count, text) in memory_texts.items():
         bodies[name] = Body(text, ((f"vector_{name.partition('_')[0]}", 1), ("vector", count)))
     return bodies
 
 
-NEON = InstructionSet("Advanced SIMD", _GUARD, _build_neon_bodies(), frozenset({"vectors", "fma"}))
+NEON = InstructionSet("Advanced SIMD", _GUARD, build_neon_bodies(_TEXTS, _MEMORY), frozenset({"vectors", "fma"}))
 DOT = InstructionSet(
     "Advanced SIMD dot product",
     f"defined(__ARM_FEATURE_DOTPROD) && {_GUARD}",

@@ -5,6 +5,7 @@ has it, else several instructions. Operations for which C has no operator are wr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from microc.base import dtypes
@@ -142,6 +143,8 @@ def _build_contiguous_copy_bodies() -> Iterator[tuple[str, Body]]:
         yield f"copy_{short}", Body(f"memmove(p, q, (size_t)n * {size}U);", (("alu", 2),), loop)
 
 
+_FLOATS = re.compile("f32x|^toward_zero|^bits_")
+"""Names of the intrinsics that have floats as operands or results."""
 _BODIES = dict(_build_contiguous_copy_bodies()) | {
     name: build_vector_instruction_body(name, text)
     for n in WIDTHS
@@ -149,9 +152,12 @@ _BODIES = dict(_build_contiguous_copy_bodies()) | {
 }
 
 
-def build_gnu_vector_set(name: str, guard: str, header: str = "") -> InstructionSet:
+def build_gnu_vector_set(name: str, guard: str, header: str = "", *, has_floats: bool = True) -> InstructionSet:
     """Build the instruction set of a machine's vectors.
 
     ``guard``: C preprocessor condition under which compilers support the vectors. ``header``: header that declares
-    functions which other instruction sets use on the same vectors."""
-    return InstructionSet(name, guard, _BODIES, unit=VectorUnit(TYPES, header, has_lane_subscripts=True))
+    functions which other instruction sets use on the same vectors. ``has_floats``: False if arithmetic on vectors of
+    floats is not that of IEEE 754, so that only integers are in vectors."""
+    integers = {name: body for name, body in _BODIES.items() if not _FLOATS.search(name)}
+    bodies = _BODIES if has_floats else integers
+    return InstructionSet(name, guard, bodies, unit=VectorUnit(TYPES, header, has_lane_subscripts=True))

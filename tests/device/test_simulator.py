@@ -128,8 +128,9 @@ def test_an_rp2040_counts_cycles_and_runs_code_from_ram(tmp_path: Path) -> None:
     board = load_board("raspberry-pi-pico")
     skip_without(board)
     cycles = []
-    for name, options in (("flash", {}), ("ram", {"code_in_ram": True})):
-        project = open_project(microc.compile(DIGITS, board=board, **options).write(tmp_path / name))
+    for code_in_ram in (False, True):
+        program = microc.compile(DIGITS, board=board, code_in_ram=code_in_ram)
+        project = open_project(program.write(tmp_path / f"{code_in_ram}"))
         build_project(project)
         with Device(project) as device:
             for _ in range(2):  # inputs may be overwritten

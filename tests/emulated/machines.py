@@ -57,6 +57,12 @@ def _aarch64(cpu: str) -> Machine:
     return Machine(cpu, "aarch64-linux-gnu-gcc", compilers, "qemu-aarch64 -cpu max")
 
 
+_ARMHF = Machine(
+    "armv7a-neon",
+    "arm-linux-gnueabihf-gcc",
+    {"gcc": "arm-linux-gnueabihf-gcc -static", "clang": "clang --target=arm-linux-gnueabihf -static"},
+    "qemu-arm -cpu max",
+)
 _QEMU_7 = ("toward_zero",)
 """It has an assertion that vectors' conversions with a rounding mode of their own violate; version 8 has none."""
 
@@ -107,6 +113,7 @@ AVR = Machine(
 MACHINES: Mapping[str, Machine] = {
     "aarch64": _aarch64("aarch64"),
     "aarch64-dotprod": _aarch64("aarch64-dotprod"),
+    "armv7a-neon": _ARMHF,
     "rv32imc_zve32x": _rv32("rv32imc_zve32x", "rv32im/ilp32", 128),
     "rv32imafc_zve32f-256": _rv32("rv32imafc_zve32f", "rv32imafc/ilp32f", 256),
     "rv64gcv": _rv64(128),

@@ -338,7 +338,7 @@ def make_model_context(module: Module, version: str, file_stem: str = "model") -
         stack_bounds=stack_bounds(module),
         external=any(kernel.external is not None for kernel in module.kernels),
         needs_math=printer.expr.needs_math,
-        needs_string=bool(resets) or bool(plan.copies) or any("memcpy" in h for h in helpers),
+        needs_string=bool(resets) or bool(plan.copies) or any("memcpy" in h or "memmove" in h for h in helpers),
         io_in_arena=plan.io_in_arena,
         sizes=tuple(
             SizeMember(Name(s.name), Name(s.name.upper()), s.minimum, s.maximum, s.step, Text(s.label))
