@@ -92,12 +92,12 @@ function run(mcu) {
 }
 
 function main(args) {
-  const version = () => 'rp2040js ' + JSON.parse(fs.readFileSync(path.join(args[0], 'package.json'), 'utf8')).version;
   if (args.length !== 2) {
     fail('usage: rp2040_console.cjs PACKAGE FIRMWARE.elf');
   }
   if (args[1] === '--version') {
-    process.stdout.write(version() + '\n');
+    const { version } = JSON.parse(fs.readFileSync(path.join(args[0], 'package.json'), 'utf8'));
+    process.stdout.write('rp2040js ' + version + '\n');
     return;
   }
   const { RP2040, ConsoleLogger, LogLevel } = require(args[0]);

@@ -12,8 +12,7 @@ from types import MappingProxyType
 
 from microc.base.immutable import Registry
 from microc.isa.arm import ARM
-from microc.isa.arm_neon import AARCH64
-from microc.isa.arm_v7a import ARMV7A
+from microc.isa.arm_neon import AARCH64, ARMV7A
 from microc.isa.avr import AVR
 from microc.isa.host import HOST
 from microc.isa.instruction_set import Body, Core, Costs, Family, InstructionSet, Intrin, VectorUnit

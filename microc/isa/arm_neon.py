@@ -1,5 +1,5 @@
-"""AArch64: the 128-bit vectors that all its cores have (Advanced SIMD), and the dot products of four bytes of
-Armv8.2-A.
+"""Advanced SIMD (NEON). AArch64: the 128-bit vectors that all its cores have, and the dot products of four bytes of
+Armv8.2-A. Armv7-A, for Linux of 32 bits: vectors of integers alone.
 
 :mod:`microc.isa.gnu_vectors` contains the intrinsics that C operators compute. This file contains the others, by the
 functions that compilers declare in ``arm_neon.h``."""
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from microc.isa.arm import ARM_FLOAT, ARM_SATURATION, ARM_WORDS
 from microc.isa.gnu_vectors import build_gnu_vector_set
 from microc.isa.instruction_set import PLAIN, Body, Core, Costs, Family, InstructionSet, Probe
 from microc.isa.portable import LIBRARY, UNALIGNED
@@ -23,7 +24,7 @@ _PAIRS = """const int16x8_t u = vreinterpretq_s16_s32(a), v = vreinterpretq_s16_
 const int32x4_t low = vmull_s16(vget_low_s16(u), vget_low_s16(v)), high = vmull_high_s16(u, v);
 return vaddq_s32(c, vpaddq_s32(low, high));"""
 
-INTEGER_TEXTS: Mapping[str, tuple[int, str]] = {
+_INTEGER_TEXTS: Mapping[str, tuple[int, str]] = {
     "min_i32x4": (1, "return vminq_s32(a, b);"),
     "max_i32x4": (1, "return vmaxq_s32(a, b);"),
     "doubling_high_mul_i32x4": (1, "return vqrdmulhq_s32(a, b);"),
@@ -37,7 +38,7 @@ INTEGER_TEXTS: Mapping[str, tuple[int, str]] = {
 }
 """Number of vector instructions, and C statements, by intrinsic: those that AArch64 and Armv7-A share."""
 _TEXTS: Mapping[str, tuple[int, str]] = {
-    **INTEGER_TEXTS,
+    **_INTEGER_TEXTS,
     "fma_f32x4": (1, "return vfmaq_f32(c, a, b);"),
     "sqrt_f32x4": (1, "return vsqrtq_f32(a);"),
     "rint_f32x4": (1, "return vrndxq_f32(a);"),
@@ -54,7 +55,7 @@ _BYTES = """const int16x4_t half = vmovn_s32(a);
 const int8x8_t bytes = vmovn_s16(vcombine_s16(half, half));
 const int32_t word = vget_lane_s32(vreinterpret_s32_s8(bytes), 0);
 memcpy(p, &word, sizeof word);"""
-INTEGER_MEMORY: Mapping[str, tuple[int, str]] = {
+_INTEGER_MEMORY: Mapping[str, tuple[int, str]] = {
     "load_i8_i32x4": (
         2,
         f"{_LOADED}return vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(word)))));",
@@ -72,13 +73,13 @@ INTEGER_MEMORY: Mapping[str, tuple[int, str]] = {
 """Number of vector instructions in addition to the memory access, and C statements, by intrinsic that AArch64 and Armv7-A
 share. Four bytes are loaded as a word, because gcc 12 would else extract them one by one in general registers."""
 _MEMORY: Mapping[str, tuple[int, str]] = {
-    **INTEGER_MEMORY,
+    **_INTEGER_MEMORY,
     "load_f16_f32x4": (1, "return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));"),
     "load_bf16_f32x4": (1, "return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));"),
 }
 
 
-def build_neon_bodies(
+def _build_neon_bodies(
     texts: Mapping[str, tuple[int, str]], memory_texts: Mapping[str, tuple[int, str]]
 ) -> dict[str, Body]:
     """Build the C bodies of Advanced SIMD intrinsics, by name, from their counts of instructions and C statements."""
@@ -88,7 +89,7 @@ def build_neon_bodies(
     return bodies
 
 
-NEON = InstructionSet("Advanced SIMD", _GUARD, build_neon_bodies(_TEXTS, _MEMORY), frozenset({"vectors", "fma"}))
+NEON = InstructionSet("Advanced SIMD", _GUARD, _build_neon_bodies(_TEXTS, _MEMORY), frozenset({"vectors", "fma"}))
 DOT = InstructionSet(
     "Advanced SIMD dot product",
     f"defined(__ARM_FEATURE_DOTPROD) && {_GUARD}",
@@ -150,4 +151,54 @@ AARCH64 = Family(
     threads=True,
     flags=("unroll-loops", "no-tree-vectorize", "O3"),
     computers=("aarch64", "arm64"),
+)
+
+
+# ---- Armv7-A: the Cortex-A7 to A17, as in the i.MX6ULL, the STM32MP1 and the Raspberry Pi with Linux of 32 bits
+#
+# NEON of Armv7-A flushes denormal floats to zero, which IEEE 754 does not. Floats are therefore computed by the VFP, one by one.
+
+_GUARD_32 = "defined(__ARMEL__) && defined(__ARM_NEON)"
+"""C preprocessor condition of a little-endian compiler for Arm of 32 bits with NEON."""
+_HIGH_32 = """const int64x2_t low = vmull_s32(vget_low_s32(a), vget_low_s32(b));
+const int64x2_t high = vmull_s32(vget_high_s32(a), vget_high_s32(b));
+return vcombine_s32({narrow}_n_s64(low, 32), {narrow}_n_s64(high, 32));"""
+_PAIRS_32 = """const int16x8_t u = vreinterpretq_s16_s32(a), v = vreinterpretq_s16_s32(b);
+const int32x4_t low = vmull_s16(vget_low_s16(u), vget_low_s16(v)), high = vmull_s16(vget_high_s16(u), vget_high_s16(v));
+const int32x2_t first = vpadd_s32(vget_low_s32(low), vget_high_s32(low));
+return vaddq_s32(c, vcombine_s32(first, vpadd_s32(vget_low_s32(high), vget_high_s32(high))));"""
+_TEXTS_32: Mapping[str, tuple[int, str]] = {
+    **_INTEGER_TEXTS,
+    "high_product_i32x4": (4, _HIGH_32.format(narrow="vshrn")),
+    "high_mul_round_i32x4": (4, _HIGH_32.format(narrow="vrshrn")),
+    "dot2_i32x4": (5, _PAIRS_32),
+}
+NEON_INTEGERS = InstructionSet(
+    "Armv7-A NEON, integers", _GUARD_32, _build_neon_bodies(_TEXTS_32, _INTEGER_MEMORY), frozenset({"vectors"})
+)
+_UNIT_32 = build_gnu_vector_set("vectors of Armv7-A", _GUARD_32, "arm_neon.h", has_floats=False)
+
+_COSTS_32 = Costs(
+    13, 30, 4095, _FORMS, 4.0, LIBRARY, {"divide": 10.0, "float_divide": 15.0, "vector": 2.0}, 0.8, vector_registers=16
+)
+"""Costs by Arm's description of the Cortex-A7, whose NEON unit has 64 bits: a vector instruction takes two cycles. They were
+not measured."""
+
+ARMV7A = Family(
+    "armv7a",
+    (
+        Core(
+            "armv7a-neon",
+            "armv7a",
+            _COSTS_32,
+            (NEON_INTEGERS, _UNIT_32, ARM_WORDS, ARM_SATURATION, ARM_FLOAT),
+            frozenset({"mul64"}),
+            machine="-march=armv7-a -mfpu=neon-vfpv4 -mfloat-abi=hard",
+            lanes=(4,),
+            vectors=16,
+        ),
+    ),
+    PLAIN,
+    threads=True,
+    computers=("armv7l",),
 )

@@ -55,8 +55,10 @@ def test_a_missing_program_is_told_with_the_way_to_get_it(tmp_path: Path) -> Non
     assert caught.value.hint == "make one"
 
 
-def test_a_simulated_board_can_be_measured_on() -> None:
-    assert BoardRunner(load_board("hazard3-sim")).unit == "ticks"
+@pytest.mark.parametrize("name", ["hazard3-sim", "raspberry-pi-pico"])
+def test_a_simulated_board_can_be_measured_on(name: str) -> None:
+    skip_without(load_board(name))
+    assert BoardRunner(load_board(name)).unit == "ticks"
 
 
 DELAY = """
