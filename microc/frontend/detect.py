@@ -80,7 +80,9 @@ _TF_JS = ForeignFormat(
 _DARKNET = ForeignFormat(
     "a network of Darknet, or its weights", "build the network in PyTorch, load the weights; then, " + _EXPORTED
 )
-_CATBOOST = ForeignFormat("a model of CatBoost in its binary form", "in Python: model.save_model('model.json', format='json')")
+_CATBOOST = ForeignFormat(
+    "a model of CatBoost in its binary form", "in Python: model.save_model('model.json', format='json')"
+)
 _WEIGHTS = ForeignFormat("a file of weights without their network", "load them into the module; then, " + _EXPORTED)
 _PAGE = ForeignFormat(
     "a web page (HTML), not the file that it links to",
