@@ -25,13 +25,19 @@ class Target:
     - ``features``: properties of the core, and the names of the intrinsics for which it has instructions (``isa/``).
     - ``flash_wait``: mean number of cycles that the core waits for one byte of constants, if its board's flash is
       slower than the core.
-    - ``npu``: name of the board's accelerator for ``--external``; empty if it has none."""
+    - ``npu``: name of the board's accelerator for ``--external``; empty if it has none.
+    - ``max_cores``: number of cores of the board that run the same code in the same memory; ``cores``: number of them
+      that share the large loops of a network, as the option of this name says.
+    - ``min_fork_instructions``: least number of instructions of a loop that is worth a fork and a join."""
 
     cpu: str
     isa: str
     features: frozenset[str]
     flash_wait: float = 0.0
     npu: str = ""
+    max_cores: int = 1
+    cores: int = 1
+    min_fork_instructions: int = 0
 
     def has(self, feature: str) -> bool:
         """Test whether the core has a feature."""

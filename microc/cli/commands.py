@@ -217,11 +217,12 @@ def _low_memory_rows(report: Mapping[str, Any]) -> list[Fact]:
         chain = f"{len(streamed['layers'])} layers from {show.fit_layer_name(streamed['layers'][0])}"
         rows.append(("row by row", f"{chain}: {macs} multiply-accumulates more, {moved} bytes moved"))
     saved = unstreamed["arena"] - report["arena"]
+    means = "smaller workspaces" if report["options"].get("cores", "1") == "1" else "smaller workspaces, or one core"
     change = 100 * (report["estimated_instructions"] / max(unstreamed["instructions"], 1) - 1)
     return [
         *rows,
         (
-            "  traded" if rows else "smaller workspaces",
+            "  traded" if rows else means,
             f"{show.format_integer(saved)} bytes of arena for {change:+.1f} % of the instructions, estimated",
         ),
     ]

@@ -33,6 +33,7 @@ MAX_PIXELS = 1 << 15
 """Exclusive upper bound on the height and the width of a camera frame, in pixels."""
 MAX_MAGNITUDE = 1e30  # largest magnitude of a mean or a standard deviation
 MAX_THREADS = 256
+MAX_CORES = 2
 MAX_IDENTIFIER_LENGTH = 32
 """Maximum length of a C name in characters. Names of models are shortened to this length too."""
 MAX_CLASSES = 1 << 16  # largest number of classes of a classifier
@@ -260,6 +261,11 @@ def validated_frame_count(name: str, value: Any) -> int:
 def validated_thread_count(name: str, value: Any) -> int:
     """Return the number of threads on a computer; UsageError if it is out of range."""
     return validation.as_integer("the number of threads", value, 1, MAX_THREADS)
+
+
+def validated_core_count(name: str, value: Any) -> int:
+    """Return the number of cores of a board; UsageError if it is out of range."""
+    return validation.as_integer("the number of cores", value, 1, MAX_CORES)
 
 
 def validated_optional_path(name: str, value: Any) -> Path | None:
@@ -609,6 +615,7 @@ class CompileOptions(ReadingOptions, total=False):
     required: str | Collection[str]
     io_in_arena: bool
     threads: int
+    cores: int
     protocol: Literal["rpc", "mlperf", "tuning"]
     relocatable: bool
     requantize: Literal["float", "fixed"]

@@ -404,6 +404,17 @@ class Options:
         metavar="N",
         applies="computers",
     )
+    cores: int = option_field(
+        1,
+        option_values.validated_core_count,
+        "number of the board's cores that share the large loops of a network",
+        details="Results are bit-identical. The second core needs a stack and workspaces of its own.",
+        default="1",
+        flag="--cores",
+        word=option_values.parse_count,
+        metavar="N",
+        applies="boards with several cores",
+    )
     protocol: str = choice_field(
         "rpc",
         PROTOCOLS,

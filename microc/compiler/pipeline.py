@@ -248,6 +248,11 @@ def _compile_dynamic_sizes(
             f"threads: got {options.threads}, expected 1 for a network with dynamic sizes",
             hint="leave out threads, or fix the sizes",
         )
+    if options.cores > 1:
+        raise UsageError(
+            f"cores: got {options.cores}, expected 1 for a network with dynamic sizes",
+            hint="leave out cores, or fix the sizes",
+        )
     if options.external:
         raise UsageError(
             f"external: got {', '.join(options.external)}, expected none for a network with dynamic sizes",

@@ -143,7 +143,13 @@ def _make_board_from_tables(
     core = core or target_for(data["cpu"])
     _check_rules_beyond_schema(path, file_text, data, core.isa)
     regions = tuple(Region(m["name"], m["kind"], m["origin"], m["size"]) for m in data["memory"])
-    target = replace(core, flash_wait=_flash_wait_cycles_per_byte(data), npu=_format_npu_as_external_option(data))
+    target = replace(
+        core,
+        flash_wait=_flash_wait_cycles_per_byte(data),
+        npu=_format_npu_as_external_option(data),
+        max_cores=data.get("cores", 1),
+        min_fork_instructions=data.get("fork", {}).get("min_instructions", 0),
+    )
     return Board(name, data["title"], target, regions, data)
 
 
@@ -232,7 +238,7 @@ def _check_rules_beyond_schema(path: Path, file_text: str, data: Mapping[str, An
 
     Port files must exist. Memory regions must not overlap, and must be possible for the core's instruction set
     ``isa``."""
-    for table in ("build", "slots"):
+    for table in ("build", "slots", "fork"):
         for source in data.get(table, {}).get("sources", ()):
             if not (file_access.runtime_c_folder() / source).is_file():
                 ports = ", ".join(

@@ -91,12 +91,15 @@ def safe_distances(first_write: Array, last_touch: Array) -> tuple[range, ...]:
 
     The distances are multiples of :data:`GRAIN`. ``first_write``: times at which the bytes of the new block are first
     written; ``last_touch``: times at which the bytes of the old block are last accessed, on the same clock. A distance
-    d is safe if ``last_touch[x + d] < first_write[x]`` for all x at which both blocks have a byte.
+    d is safe if ``last_touch[x + d] < first_write[x]`` for all x at which both blocks have a byte. Each byte may have several
+    pairs of times, the columns of both arrays.
     """
-    new, old = _pad_to_rows(first_write, NEVER_WRITTEN, GRAIN), _pad_to_rows(last_touch, NEVER_TOUCHED, GRAIN)
-    if _has_uniform_rows(new) and _has_uniform_rows(old):
+    columns = prod(first_write.shape[1:])
+    new = _pad_to_rows(first_write.reshape(-1), NEVER_WRITTEN, GRAIN * columns)
+    old = _pad_to_rows(last_touch.reshape(-1), NEVER_TOUCHED, GRAIN * columns)
+    if _has_uniform_rows(new, columns) and _has_uniform_rows(old, columns):
         # Comparing one byte of each grain is enough then, which is a quarter of the work.
-        new, old = new[:, :1], old[:, :1]
+        new, old = new[:, :columns], old[:, :columns]
     low, high = _find_safe_distance_ends(new, old)
     safe = np.ones(len(old) + len(new) - 1, bool)  # distance d has index d + len(new) - 1
     zero = len(new) - 1
@@ -128,11 +131,11 @@ def _pad_to_rows(times: Array, padding_value: int, width: int) -> Array:
     return np.concatenate([times, np.full(-len(times) % width, padding_value, np.int64)]).reshape(-1, width)
 
 
-def _has_uniform_rows(rows: Array) -> bool:
-    """Test whether all bytes of a row (grain) have equal times, in every row.
+def _has_uniform_rows(rows: Array, columns: int) -> bool:
+    """Test whether all bytes of a row (grain) have equal times, in every row. Each byte has ``columns`` times.
 
     This holds for elements of at least :data:`GRAIN` bytes."""
-    return bool((rows[:, 1:] == rows[:, :1]).all())
+    return bool((rows[:, columns:] == rows[:, :-columns]).all())
 
 
 def _find_safe_distance_ends(first_writes: Array, last_touches: Array) -> tuple[int, int]:
@@ -360,13 +363,15 @@ class Overlaps:
     def _collect_accesses_in_call(self, kernel: Kernel, call: Call, base: str) -> _ValueAccesses:
         """Return the accesses to a value during a call. Several arguments may be views of the value."""
         size, clock, accessed_dtypes = self.module.values[base].nbytes, self._clocks[kernel.name], set()
-        first, last = np.full(size, NEVER_WRITTEN, np.int64), np.full(size, NEVER_TOUCHED, np.int64)
+        columns = next(iter(clock.values())).first_write.shape[1:]
+        first = np.full((size, *columns), NEVER_WRITTEN, np.int64)
+        last = np.full((size, *columns), NEVER_TOUCHED, np.int64)
         for position, offset in self._find_argument_positions(call, base):
             param = kernel.func.params[position]
             accessed_dtypes.add(param.dtype)
             span, width = slice(offset, offset + param.nbytes), dtypes.nbytes(param.dtype)
-            np.minimum(first[span], np.repeat(clock[param.name].first_write, width), out=first[span])
-            np.maximum(last[span], np.repeat(clock[param.name].last_touch, width), out=last[span])
+            np.minimum(first[span], np.repeat(clock[param.name].first_write, width, axis=0), out=first[span])
+            np.maximum(last[span], np.repeat(clock[param.name].last_touch, width, axis=0), out=last[span])
         return _ValueAccesses(AccessTimes(first, last), frozenset(accessed_dtypes))
 
 

@@ -8,6 +8,7 @@ checker shares no code with the planner, nor with the analysis that the planner 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,11 +19,13 @@ from microc.errors import InternalError
 from microc.module import Call, Module, Plan
 from microc.schedule.cost.loop_region import expand_memory_calls
 from microc.tir import ir
+from microc.tir.analysis.context import buffers_written
 from microc.tir.analysis.generalise import instantiate
 from microc.tir.analysis.simplification import Simplifier
 from microc.tir.ir import Buffer, PrimFunc
+from microc.tir.names import DISTRIBUTED
 from microc.tir.operators import ARRAYS
-from microc.tir.rewrite import accesses_of, free_vars
+from microc.tir.rewrite import accesses_of, free_vars, stmt_children, substitute_stmt, walk_stmt
 
 # ---- Access paths: the path to every memory access of a lowered function, from its outermost statement inwards, through
 # sequences, guards, bindings and loops.
@@ -273,6 +276,9 @@ def find_deciding_variables(access: Access) -> set[ir.Var]:
 # arrays, and guards remove the executions that do not pass. Of a loop that an access does not depend on, only the first and
 # last iteration are replayed, because the iterations between touch the same bytes.
 
+_TWO = ir.const(2, "int32")
+_BEGIN_OF_SHARED_LOOP = ir.Var("begin of the shared loop")
+"""Key of the times at which a loop that cores share began, among the values of variables."""
 NEVER = 1 << 62  # time of the first write of a byte that is never written
 _MAX_EXECUTIONS_AT_ONCE = 1 << 18
 """Most executions of an access that are computed at once, as one array."""
@@ -285,27 +291,55 @@ Values = Mapping[ir.Var, Array | None]
 class Replay:
     """Times at which a lowered function first writes and last touches every byte of the buffers ``watched``.
 
-    ``first_write``, ``last_touch``: arrays of times by buffer, on one clock. A touch is a read or a write."""
+    ``first_write``, ``last_touch``: arrays of times by buffer, on one clock, with a row for each core; a function that no cores
+    share has one row. A touch is a read or a write. ``earliest_write``, ``latest_touch``: the same as another core sees it. What
+    a core does in a loop that cores share may happen at any time from the begin of the loop to its end."""
 
     def __init__(self, func: ir.PrimFunc, watched: Iterable[ir.Buffer]) -> None:
-        self.first_write = {b: np.full(b.nbytes, NEVER, np.int64) for b in watched}
-        self.last_touch = {b: np.full(b.nbytes, -1, np.int64) for b in self.first_write}
+        buffers = tuple(watched)
+        self.cores = max((_count_cores(s) for s in walk_stmt(func.body) if isinstance(s, ir.For)), default=1)
+        self.first_write, self.earliest_write = (
+            {b: np.full((self.cores, b.nbytes), NEVER, np.int64) for b in buffers} for _ in range(2)
+        )
+        self.last_touch, self.latest_touch = (
+            {b: np.full((self.cores, b.nbytes), -1, np.int64) for b in buffers} for _ in range(2)
+        )
         for access in list_accesses(func):
             if access.buffer in self.first_write:
                 self._replay_access(access)
 
     def _replay_access(self, access: Access) -> None:
         """Record the times of all executions of one access."""
-        for values, when in _list_executions(access.path, find_deciding_variables(access), {}, np.zeros(1, np.int64)):
-            self._record_executions(access, values, when)
+        shared = next((s for s in access.path if isinstance(s, LoopStep) and _count_cores(s.loop) > 1), None)
+        needed = find_deciding_variables(access) | ({shared.loop.var} if shared else set())
+        for values, ticks in _list_executions(access.path, needed, {}, np.zeros(1, np.int64)):
+            if shared is None:
+                self._record_executions(access, values, (ticks, ticks), (ticks, ticks), 0)
+                continue
+            for core in range(self.cores):
+                chosen = np.asarray(values[shared.loop.var] == core)
+                inner, when = _select_executions(values, chosen), ticks[chosen]
+                begin = inner[_BEGIN_OF_SHARED_LOOP]
+                assert begin is not None
+                end = begin + shared.iteration_ticks * shared.max_iterations - 1
+                self._record_executions(access, inner, (when, when), (begin, end), core)
 
-    def _record_executions(self, access: Access, values: Values, ticks: Array) -> None:
-        """Record the times of some executions of an access.
+    def _record_executions(
+        self,
+        access: Access,
+        values: Values,
+        own_ticks: tuple[Array, Array],
+        others_ticks: tuple[Array, Array],
+        core: int,
+    ) -> None:
+        """Record the times of some executions of an access by one core.
 
-        ``values``: values of the variables in each execution; ``ticks``: time of each execution."""
-        buffer, width = access.buffer, dtypes.nbytes(access.buffer.dtype)
+        ``values``: values of the variables in each execution; ``own_ticks``: first and last possible time of each execution, as
+        the core itself sees it; ``others_ticks``: the same, as another core sees it."""
+        buffer = access.buffer
+        count = len(own_ticks[0])
         numbers = [_evaluate(index, values) for index in access.indices]
-        known, inside = np.zeros_like(ticks), np.ones(len(ticks), bool)
+        known, inside = np.zeros(count, np.int64), np.ones(count, bool)
         unknown = np.zeros(1, np.int64)  # an index that depends on data may have any value along its axis
         for number, extent, stride in zip(numbers, buffer.shape, buffer.strides, strict=True):
             if number is None:
@@ -313,34 +347,49 @@ class Replay:
             else:  # guards that depend on data are ignored, so indices inside of them may be out of range
                 inside &= (number >= 0) & (number < extent)
                 known = known + number * stride
-        known, first, last = _find_first_and_last_times(known[inside], ticks[inside])
+        views = [(own_ticks, self.first_write, self.last_touch)]
+        if self.cores > 1:
+            views.append((others_ticks, self.earliest_write, self.latest_touch))
+        for (first, last), writes, touches in views:
+            times = _find_first_and_last_times(known[inside], first[inside], last[inside])
+            self._record_elements(access, times, unknown, writes[buffer][core], touches[buffer][core])
+
+    def _record_elements(
+        self, access: Access, times: tuple[Array, Array, Array], unknown: Array, first_write: Array, last_touch: Array
+    ) -> None:
+        """Record that an access touches elements of its buffer.
+
+        ``times``: positions of elements, and the first and last time at which each is touched. ``unknown``: distances from these
+        to all elements that may be meant. ``first_write``, ``last_touch``: the arrays to update, with a time for each byte."""
+        known, first, last = times
+        width = dtypes.nbytes(access.buffer.dtype)
         offsets = (np.arange(access.element_count)[:, None] * access.element_stride * width + np.arange(width)).reshape(
             -1
         )
         for start in range(0, len(known), max(1, _MAX_EXECUTIONS_AT_ONCE // (len(unknown) * len(offsets)))):
             part = slice(start, start + max(1, _MAX_EXECUTIONS_AT_ONCE // (len(unknown) * len(offsets))))
             element = known[part, None, None] + unknown[:, None]
-            touched = np.minimum(element * width + offsets, buffer.nbytes - 1)
-            self._record_bytes(access, touched, first[part, None, None], last[part, None, None])
-
-    def _record_bytes(self, access: Access, byte_positions: Array, first_ticks: Array, last_ticks: Array) -> None:
-        """Record that an access touches bytes of its buffer.
-
-        ``first_ticks``, ``last_ticks``: first and last time at which each byte of ``byte_positions`` is touched."""
-        byte_positions, first_ticks, last_ticks = (
-            part.reshape(-1) for part in np.broadcast_arrays(byte_positions, first_ticks, last_ticks)
-        )
-        np.maximum.at(self.last_touch[access.buffer], byte_positions, last_ticks)
-        if access.is_write:
-            np.minimum.at(self.first_write[access.buffer], byte_positions, first_ticks)
+            touched = np.minimum(element * width + offsets, access.buffer.nbytes - 1)
+            byte_positions, first_ticks, last_ticks = (
+                each.reshape(-1)
+                for each in np.broadcast_arrays(touched, first[part, None, None], last[part, None, None])
+            )
+            np.maximum.at(last_touch, byte_positions, last_ticks)
+            if access.is_write:
+                np.minimum.at(first_write, byte_positions, first_ticks)
 
 
-def _find_first_and_last_times(positions: Array, ticks: Array) -> tuple[Array, Array, Array]:
+def _count_cores(loop: ir.For) -> int:
+    """Return the number of cores that run the iterations of a loop at the same time, one each; 1 for all other loops."""
+    return 2 if loop.kind == "parallel" and (DISTRIBUTED, 2) in loop.annotations and loop.extent == _TWO else 1
+
+
+def _find_first_and_last_times(positions: Array, first_ticks: Array, last_ticks: Array) -> tuple[Array, Array, Array]:
     """Return three arrays: the distinct positions, and the earliest and the latest tick of each."""
     distinct, number = np.unique(positions, return_inverse=True)
     first, last = np.full(len(distinct), NEVER, np.int64), np.full(len(distinct), -1, np.int64)
-    np.minimum.at(first, number, ticks)
-    np.maximum.at(last, number, ticks)
+    np.minimum.at(first, number, first_ticks)
+    np.maximum.at(last, number, last_ticks)
     return distinct, first, last
 
 
@@ -391,7 +440,11 @@ def _iterate_loop(
     If the loop variable is not among ``needed_variables``, only the first and the last iteration are executed."""
     loop = step.loop
     extents = _evaluate(loop.extent, values)
-    if extents is None or loop.kind == "parallel":
+    if _count_cores(loop) > 1:
+        values = {**values, _BEGIN_OF_SHARED_LOOP: ticks}
+    elif loop.kind == "parallel":
+        extents = None
+    if extents is None:
         raise InternalError(
             f"plan check: the order of accesses in loop {loop.var.name} is unknown: the loop is parallel or its "
             "extent depends on data"
@@ -636,11 +689,51 @@ class _TouchTimes:
 
         def slice_common_bytes(times: Mapping[Buffer, Array], name: str) -> list[Array]:
             base = byte_ranges[name].start
-            return [times[p][common.start - base : common.stop - base] for p in self.params[name]]
+            return [times[p][:, common.start - base : common.stop - base] for p in self.params[name]]
 
-        last: Array = np.max(slice_common_bytes(self.replay.last_touch, first), axis=0)
-        start: Array = np.min(slice_common_bytes(self.replay.first_write, second), axis=0)
-        return last < start
+        replay = self.replay
+        last: Array = np.max(slice_common_bytes(replay.last_touch, first), axis=0)
+        start: Array = np.min(slice_common_bytes(replay.first_write, second), axis=0)
+        unused: Array = np.asarray((last < start).all(axis=0))
+        if replay.cores > 1:
+            last = np.max(slice_common_bytes(replay.latest_touch, first), axis=0)
+            start = np.min(slice_common_bytes(replay.earliest_write, second), axis=0)
+            unused = unused & (last < start[::-1]).all(axis=0)
+        return unused
+
+
+def _check_cores(module: Module) -> None:
+    """Raise InternalError if two cores that share a loop of a kernel may touch a byte that one of them writes.
+
+    What one core does before and after such a loop is not concurrent, so each loop is replayed alone."""
+    for kernel in module.kernels:
+        for loop in _list_shared_loops(kernel.func.body):
+            written = buffers_written(loop)
+            params = [b for b in kernel.func.params if b in written]
+            replay = Replay(expand_memory_calls(replace(kernel.func, body=loop)), params)
+            for buffer in params:
+                raced = (replay.first_write[buffer] < NEVER) & (replay.last_touch[buffer][::-1] >= 0)
+                if raced.any():
+                    byte = int(np.argmax(raced.any(axis=0)))
+                    raise InternalError(
+                        f"plan check: in {kernel.name}, one core writes byte {byte} of {buffer.name} while the other uses it"
+                    )
+
+
+def _list_shared_loops(stmt: ir.Stmt) -> Iterator[ir.Stmt]:
+    """Yield the loops of a statement that cores share, within the bindings around each; one in a loop for each iteration."""
+    match stmt:
+        case ir.For(var, extent, body) if _count_cores(stmt) == 1:
+            for inner in _list_shared_loops(body):
+                for k in range(ir.int_value(extent) or 0):
+                    yield substitute_stmt(inner, {var: ir.as_index(k)})
+        case ir.For():
+            yield stmt
+        case ir.Let(var, value, body):
+            yield from (ir.Let(var, value, inner) for inner in _list_shared_loops(body))
+        case _:
+            for child in stmt_children(stmt):
+                yield from _list_shared_loops(child)
 
 
 def _check_arenas(plan: Plan) -> None:
@@ -665,6 +758,7 @@ def check_plan(module: Module) -> None:
     """Raise InternalError if, with the module's memory plan, any value is overwritten before its last use."""
     arena = _ArenaOwners(module)
     _check_arenas(arena.plan)
+    _check_cores(module)
     kept = [name for name, step in arena.plan.copies.items() if step < 0]
     for name in (*module.inputs, *module.state, *kept):
         arena.record_write(name)

@@ -25,7 +25,7 @@ from microc.schedule.primitives.tree import (
     with_unique_names,
 )
 from microc.tir import ir
-from microc.tir.names import DOUBLE_BUFFER, PRIVATE
+from microc.tir.names import DISTRIBUTED, DOUBLE_BUFFER, PRIVATE
 from microc.tir.symbolic import require_constant_sizes
 from microc.tir.text import to_text
 
@@ -120,6 +120,12 @@ class Schedule(Showable):
         ``private``: True if each thread needs its own copy of the workspaces."""
         schedule = self.apply("annotate_loop", loop, PRIVATE, 1) if private else self
         return schedule.apply("set_kind", loop, "parallel")
+
+    def distribute(self, loop: str, cores: int) -> Schedule:
+        """Distribute the iterations of ``loop`` among the ``cores`` cores of a board; 2 is the only number.
+
+        Each core runs a range of neighbouring iterations and has its own copy of the workspaces."""
+        return self.apply("annotate_loop", loop, DISTRIBUTED, cores).apply("set_kind", loop, "parallel")
 
     def bind(self, loop: str, axis: str) -> Schedule:
         """Bind the iterations of ``loop`` to work groups of an OpenCL device (``blockIdx.x``, ``.y``, ``.z``) or to

@@ -119,12 +119,15 @@ GUARDED: Final = "guarded"
 loop."""
 PRIVATE: Final = "private"
 """Note on a parallel loop of few iterations, each of which has workspaces of its own."""
+DISTRIBUTED: Final = "cores"
+"""Note on a parallel loop. Its value is the number of cores among which lowering distributes the iterations. Each core has
+workspaces of its own (:mod:`microc.tir.lower.distribution`)."""
 
 DOUBLE_BUFFER: Final = "double_buffer"
 """Note on a loop in a work group. While an iteration computes, the data of the next iteration are copied to the other half of
 a buffer."""
 LOOP_NOTES: Final = frozenset(
-    {LANES, SCALABLE, FLOATS, STRIDED, MOVED, PEEL, PRODUCT, UNIT, WINDOW, PRIVATE, DOUBLE_BUFFER}
+    {LANES, SCALABLE, FLOATS, STRIDED, MOVED, PEEL, PRODUCT, UNIT, WINDOW, PRIVATE, DISTRIBUTED, DOUBLE_BUFFER}
 )
 BLOCK_NOTES: Final = frozenset(
     {

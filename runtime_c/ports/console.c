@@ -6,6 +6,9 @@
  */
 #include "driver.h"
 #include "microc_port.h"
+#ifdef MICROC_PORT_CORES
+#include "microc_cores.h"
+#endif
 
 #include <stddef.h>
 
@@ -52,6 +55,9 @@ void microc_port_init(void)
     microc_uart_init();
     microc_interrupt_enable();
     microc_timer_init();
+#ifdef MICROC_PORT_CORES
+    microc_port_cores_init();
+#endif
 }
 
 int microc_port_read(uint8_t *data, size_t size)

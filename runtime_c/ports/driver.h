@@ -4,7 +4,7 @@
  *
  * Facts of the board (addresses, interrupt number, rates) come from microc_board.h, which the build includes before
  * everything else: MICROC_CONSOLE_<KEY> for every key of [console] in the board file, MICROC_TIMER_<KEY> for [timer],
- * MICROC_NPU_<KEY> for the numbers of [npu].
+ * MICROC_NPU_<KEY> for the numbers of [npu], MICROC_FORK_<KEY> for those of [fork].
  */
 #ifndef MICROC_DRIVER_H
 #define MICROC_DRIVER_H
@@ -29,6 +29,16 @@ int microc_uart_waiting(void);
 uint8_t microc_uart_take(void);
 /* Send one byte, waiting until the hardware accepts it. */
 void microc_uart_send(uint8_t byte);
+
+/*
+ * A second core, one C file beside cores.c: let it run microc_core1_work, on a stack that ends at `stack_top`. What a core needs
+ * before C code (floating point on, global pointer) is done there.
+ */
+void microc_core1_start(uint32_t *stack_top);
+/* Does not return. */
+void microc_core1_work(void);
+/* Ticks that the clock of an emulator counted in excess, since it runs one core at a time (MICROC_FORK_SHARED_CLOCK). */
+uint32_t microc_fork_saved_ticks(void);
 
 /* A timer, one C file; it implements microc_port_ticks() too. */
 void microc_timer_init(void);

@@ -43,5 +43,9 @@ uint32_t microc_port_ticks(void)
     wraps = 0u;
     /* The counter leaves zero downwards: after n ticks it reads -n. */
     total += (whole << 24) + ((0u - current) & COUNTER_MASK);
+#ifdef MICROC_FORK_SHARED_CLOCK
+    return total - microc_fork_saved_ticks();
+#else
     return total;
+#endif
 }

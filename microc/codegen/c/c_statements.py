@@ -1,10 +1,11 @@
-"""Print TIR statements and functions as C99, including parallel loops for threads and inline helper functions."""
+"""Print TIR statements and functions as C99, including parallel loops for threads or cores, and inline helper functions."""
 
 from __future__ import annotations
 
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from microc.base import dtypes
 from microc.base.immutable import frozen
@@ -18,8 +19,10 @@ from microc.tir import ir
 from microc.tir.analysis.context import buffers_read, buffers_written, early_exit_branch
 from microc.tir.analysis.cover import has_disjoint_iterations
 from microc.tir.analysis.simplification import bounds_of
+from microc.tir.lower.region import accesses
+from microc.tir.names import DISTRIBUTED
 from microc.tir.operators import BINARY
-from microc.tir.rewrite import map_expr, map_stmt, stmt_children, walk_all_exprs, walk_stmt
+from microc.tir.rewrite import map_accesses, map_expr, map_stmt, stmt_children, walk_all_exprs, walk_stmt
 from microc.tir.symbolic import find_active_lanes_let
 
 # ---- Comments in printed loops, which describe what the following statements compute.
@@ -104,12 +107,12 @@ def wrap_comment(text: str, line_width: int) -> list[str]:
     return textwrap.wrap(f"/* {text_in_comment} */", line_width, subsequent_indent=" *     ", break_on_hyphens=False)
 
 
-# ---- Parallel loops for threads. The body of a loop becomes a function for one iteration; the parameters and variables of the
-# kernel that it uses become the members of a structure, as in a closure.
+# ---- Parallel loops for threads or cores. The body of a loop becomes a function for one iteration; the parameters and variables
+# of the kernel that it uses become the members of a structure, as in a closure.
 
 RUN_LOOP = "microc_run_turns"
-"""Name of the C function that distributes the iterations of a parallel loop over a thread pool; it is defined in
-``templates/project/threads.c.j2``."""
+"""Name of the C function that distributes the iterations of a parallel loop over a thread pool, or over two cores; it is defined
+in ``templates/project/threads.c.j2`` and ``cores.c.j2``."""
 
 
 @frozen
@@ -154,12 +157,14 @@ def print_parallel_loop(
     printed_extent: str,
     captured: Sequence[tuple[str, str]],
     body_lines: Sequence[str],
+    workspace_sizes: Mapping[str, int],
 ) -> ParallelLoop:
-    """Print a parallel loop as a function that runs one iteration, and a statement that calls the thread pool.
+    """Print a parallel loop as a function that runs one iteration, and a statement that calls the thread pool or forks.
 
     ``function_name``: name of the function that runs one iteration. ``printed_extent``: C expression of the number of
     iterations. ``captured``: declared type and name of each parameter and variable of the kernel that the loop uses.
-    ``body_lines``: the printed lines of the loop's body."""
+    ``body_lines``: the printed lines of the loop's body. ``workspace_sizes``: elements of the workspace of one iteration, by
+    the name of each captured parameter that has a workspace for every iteration."""
     members = [f"    {kind.replace('restrict ', '')}{member};" for kind, member in captured]
     captures = f"((const struct {function_name} *)microc_seen)"
     return ParallelLoop(
@@ -170,7 +175,11 @@ def print_parallel_loop(
             "",
             f"static void {function_name}(const void *microc_seen, {dtypes.c_name(loop.var.dtype)} {loop.var.name})",
             "{",
-            *(f"    {kind}const {member} = {captures}->{member};" for kind, member in captured),
+            *(
+                f"    {kind}const {member} = {captures}->{member}"
+                + (f" + {loop.var.name} * {workspace_sizes[member]};" if member in workspace_sizes else ";")
+                for kind, member in captured
+            ),
             *body_lines,
             "}",
             "",
@@ -184,6 +193,31 @@ def print_parallel_loop(
     )
 
 
+def _separate_workspaces(loop: ir.For) -> tuple[ir.Stmt, dict[str, int]]:
+    """Return the body of a parallel loop in which the workspaces of an iteration begin at element 0, and the number of elements
+    from one iteration's workspace to the next, by name of the workspace.
+
+    The function of an iteration adds the distance to the pointer once, instead of in every index."""
+    own = {
+        a.buffer
+        for a in accesses(loop.body)
+        if a.buffer.scope == "workspace" and a.indices[0] == loop.var and a.buffer.shape[0] == ir.int_value(loop.extent)
+    }
+    own -= {a.buffer for a in accesses(loop.body) if a.indices[0] != loop.var}
+    parts = {buffer: replace(buffer, shape=buffer.shape[1:]) for buffer in own}
+
+    def redirect_access(access: ir.Load | ir.AddressOf) -> ir.Expr:
+        buffer, indices = parts[access.buffer], access.indices[1:]
+        return (
+            ir.Load(buffer, indices) if isinstance(access, ir.Load) else replace(access, buffer=buffer, indices=indices)
+        )
+
+    def redirect_store(s: ir.Stmt) -> ir.Stmt:
+        return ir.Store(parts[s.buffer], s.indices[1:], s.value) if isinstance(s, ir.Store) and s.buffer in parts else s
+
+    return map_accesses(loop.body, parts, redirect_store, redirect_access), {b.name: b.size for b in parts.values()}
+
+
 # ---- Statements and functions.
 
 INDENT = "    "
@@ -194,8 +228,8 @@ class StmtPrinter:
 
     One instance prints all functions of a C file, so that ``expr`` records the helpers that any of them calls.
     ``address_space`` is the qualifier of the address space of constant parameters and a blank; it is empty if the core has a
-    single address space. ``size_bounds`` are the smallest and the largest value of scalar parameters. ``has_thread_pool`` is
-    True if a thread pool runs parallel loops."""
+    single address space. ``size_bounds`` are the smallest and the largest value of scalar parameters. ``runs_loops_by_function``
+    is True if a thread pool or several cores run parallel loops."""
 
     def __init__(
         self,
@@ -203,10 +237,10 @@ class StmtPrinter:
         address_space: str = "",
         size_bounds: Bounds | None = None,
         *,
-        has_thread_pool: bool = False,
+        runs_loops_by_function: bool = False,
     ) -> None:
         self.expr = expr or ExprPrinter()
-        self.has_thread_pool = has_thread_pool
+        self.runs_loops_by_function = runs_loops_by_function
         self.func: ir.PrimFunc | None = None
         self.parallel_loops: list[ParallelLoop] = []
         self.address_space = address_space
@@ -255,8 +289,9 @@ class StmtPrinter:
     def _print_loop(self, loop: ir.For) -> list[str]:
         """Print a loop as a ``for`` statement.
 
-        A parallel loop is printed for the thread pool if there is one, else with an OpenMP pragma. InternalError for a
-        loop that is not serial, parallel or scalable, and if iterations of a parallel loop share a workspace buffer."""
+        A parallel loop is printed for the thread pool or for cores if there are such, else with an OpenMP pragma.
+        InternalError for a loop that is not serial, parallel or scalable, and if iterations of a parallel loop share a
+        workspace buffer."""
         if loop.kind not in ("serial", "parallel", "scalable"):
             raise InternalError(
                 f"loop {loop.var.name}: got kind {loop.kind}, expected serial, parallel or scalable after lowering"
@@ -269,6 +304,10 @@ class StmtPrinter:
         ends = early_exit_branch(loop)
         if ends is not None:
             end, inside = f"{end} && {self.expr(ends.condition)}", ends.then
+        workspace_sizes: dict[str, int] = {}
+        is_distributed = DISTRIBUTED in dict(loop.annotations)
+        if is_distributed and self.runs_loops_by_function:
+            inside, workspace_sizes = _separate_workspaces(loop)
         head = f"for ({kind} {name} = 0; {end}; ++{name}) {{"
         body = _indent_lines(self.print_statement(inside))
         strip = find_active_lanes_let(loop) if loop.kind == "scalable" else None
@@ -277,25 +316,30 @@ class StmtPrinter:
         lines = [head, *body, "}"]
         if loop.kind == "parallel":
             written = (b for b in buffers_written(loop.body) if b.scope == "workspace")
-            shared_workspaces = sorted(b.name for b in written if not has_disjoint_iterations(loop, b))
-            if shared_workspaces:
-                raise InternalError(f"iterations of parallel loop {name} share the workspace {shared_workspaces[0]}")
-            if self.has_thread_pool:
-                return self._print_pool_loop(loop, body)
+            if not is_distributed:  # of such a loop it was proved before its iterations were divided
+                shared_workspaces = sorted(b.name for b in written if not has_disjoint_iterations(loop, b))
+                if shared_workspaces:
+                    raise InternalError(
+                        f"iterations of parallel loop {name} share the workspace {shared_workspaces[0]}"
+                    )
+            if self.runs_loops_by_function:
+                return self._print_shared_loop(loop, body, workspace_sizes)
             lines = ["#if defined(_OPENMP)", "#pragma omp parallel for", "#endif", *lines]
         return lines
 
-    def _print_pool_loop(self, loop: ir.For, body: list[str]) -> list[str]:
-        """Print a parallel loop for the thread pool. Return the statement that replaces the loop in the kernel.
+    def _print_shared_loop(self, loop: ir.For, body: list[str], workspace_sizes: Mapping[str, int]) -> list[str]:
+        """Print a parallel loop for the thread pool or for cores. Return the statement that replaces the loop in the kernel.
 
-        ``body``: the printed lines of the loop's body."""
+        ``body``: the printed lines of the loop's body. ``workspace_sizes``: as in :func:`print_parallel_loop`."""
         assert self.func is not None
         buffers, values = find_captured_parameters_and_variables(loop, self.func.params)
         written = buffers_written(self.func.body)
         captured = [(_pointer_type(b, self.address_space, written=b in written), b.name) for b in buffers]
         captured += [(f"{dtypes.c_name(v.dtype)} ", v.name) for v in values]
         name = f"{self.func.name}__{len(self.parallel_loops)}"
-        self.parallel_loops.append(print_parallel_loop(name, loop, self.expr(loop.extent), captured, body))
+        self.parallel_loops.append(
+            print_parallel_loop(name, loop, self.expr(loop.extent), captured, body, workspace_sizes)
+        )
         return list(self.parallel_loops[-1].call)
 
     def _print_declaration(self, buffer: ir.Buffer, body: ir.Stmt) -> list[str]:

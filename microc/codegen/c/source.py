@@ -58,7 +58,9 @@ def make_statement_printer(module: Module) -> StmtPrinter:
     space = f"{module.name.upper()}_FLASH " if family.flash_space else ""
     expr = ExprPrinter(MAX_INT16 if required_int_bits(module) == 16 else MAX_INT32, family.own_math)
     sizes = {size.scalar: (size.minimum, size.maximum) for size in module.sizes}
-    return StmtPrinter(expr, space, sizes, has_thread_pool=thread_count_of(module) > 1)
+    return StmtPrinter(
+        expr, space, sizes, runs_loops_by_function=thread_count_of(module) > 1 or core_count_of(module) > 1
+    )
 
 
 def required_int_bits(module: Module) -> int:
@@ -73,10 +75,17 @@ def required_int_bits(module: Module) -> int:
 
 def thread_count_of(module: Module) -> int:
     """Return the number of threads that run a network's parallel loops. It is 1 if the network has no parallel loops."""
-    parallel = any(
-        isinstance(s, ir.For) and s.kind == "parallel" for k in module.kernels for s in walk_stmt(k.func.body)
-    )
-    return int(module.options.get("threads", 1)) if parallel else 1
+    return int(module.options.get("threads", 1)) if any(map(has_parallel_loop, module.kernels)) else 1
+
+
+def core_count_of(module: Module) -> int:
+    """Return the number of cores that run a network's parallel loops. It is 1 if the network has no parallel loops."""
+    return int(module.options.get("cores", 1)) if any(map(has_parallel_loop, module.kernels)) else 1
+
+
+def has_parallel_loop(kernel: Kernel) -> bool:
+    """Test whether threads or cores share a loop of a kernel."""
+    return any(isinstance(s, ir.For) and s.kind == "parallel" for s in walk_stmt(kernel.func.body))
 
 
 def print_kernel(module: Module, printer: StmtPrinter, kernel_index: int) -> Code:
@@ -103,11 +112,13 @@ def print_kernel(module: Module, printer: StmtPrinter, kernel_index: int) -> Cod
         signature += "_STATUS" if kernel.external.fails else ""
         code = printer.print_external_function(kernel.func, kernel.external.lines, signature)
     flags = dict(kernel.func.annotations).get(FLAGS)
-    start = next(k for k, line in enumerate(code) if line.startswith(signature))
-    code[start:start] = [
+    attributes = [
         *([HOT_CODE] if module.plan and module.plan.code and kernel.name in module.plan.code.kernels else []),
         *([f'{module.name.upper()}_OPTIMIZE("{flags}")'] if flags else []),
     ]
+    loop_functions = f"static void {kernel.name}__"  # what cores share of the kernel
+    for start in [k for k, line in enumerate(code) if line.startswith((signature, loop_functions))][::-1]:
+        code[start:start] = attributes
     return Code("\n".join(["/*", *head, " */", *(line for whole in code for line in wrap_line(whole))]))
 
 
@@ -237,7 +248,8 @@ class ModelContext:
     weights to RAM. ``kept``: True if reset copies weights to RAM. ``fails``: True if external code can fail. ``aligned``: True
     if a constant needs a larger alignment than :data:`DEFAULT_ALIGNMENT`. ``hot_code``: True if kernels run from RAM.
     ``optimized``: True if a kernel has compiler options of its own. ``flash_space``: gcc's address space for constants; None if
-    the core has one address space. ``threads``: number of threads. ``unit``: the tensor unit; None if no kernel uses one."""
+    the core has one address space. ``threads``, ``cores``: number of threads, or of cores, that share large loops. ``unit``: the
+    tensor unit; None if no kernel uses one."""
 
     name: Name
     upper: Name
@@ -276,6 +288,7 @@ class ModelContext:
     int_bits: int
     stem: Name
     threads: int
+    cores: int
     optimized: bool
     hot_code: bool
     unit: UnitContext | None
@@ -364,6 +377,7 @@ def make_model_context(module: Module, version: str, file_stem: str = "model") -
         int_bits=required_int_bits(module),
         stem=Name(file_stem),
         threads=thread_count_of(module),
+        cores=core_count_of(module),
         unit=make_tensor_unit_context(module, printer.expr.helpers),
         includes=tuple(Word(name) for name in dict.fromkeys(_list_external_headers(module))),
         fails=any(kernel.external is not None and kernel.external.fails for kernel in module.kernels),

@@ -47,6 +47,8 @@ class BoardContext:
     the address at which data in the first flash region is read; None if it is the same as the address of code. ``hot_code`` is
     the memory region from which selected kernels run (empty: none), and ``hot_section`` the linker section of these kernels.
     ``npu_constants`` is the region for the constants of a neural processing unit; it is empty for the first region.
+    ``cores`` is the number of cores that share the large loops of networks, and ``cores_share_clock`` is True if the board's
+    emulator counts the instructions of all of them as time.
     """
 
     title: Text
@@ -65,16 +67,31 @@ class BoardContext:
     hot_code: Word
     hot_section: Word
     npu_constants: Word
+    cores: int
+    cores_share_clock: bool
 
 
 def render_board_header(
-    board: Board, *, loaded_code: str = "", self_test: bool = False, hot_code_region: str = ""
+    board: Board,
+    *,
+    loaded_code: str = "",
+    self_test: bool = False,
+    hot_code_region: str = "",
+    cores: int = 1,
+    stack_bound: int = 0,
 ) -> str:
     """Render ``microc_board.h``, a header that the build includes before every C file. For the arguments see
     :func:`make_board_context`."""
     return render(
         "board/microc_board.h.j2",
-        make_board_context(board, loaded_code=loaded_code, self_test=self_test, hot_code_region=hot_code_region),
+        make_board_context(
+            board,
+            loaded_code=loaded_code,
+            self_test=self_test,
+            hot_code_region=hot_code_region,
+            cores=cores,
+            stack_bound=stack_bound,
+        ),
     )
 
 
@@ -94,14 +111,22 @@ def abi_checksum(board: Board) -> int:
 
 
 def make_board_context(
-    board: Board, *, loaded_code: str = "", self_test: bool = False, hot_code_region: str = ""
+    board: Board,
+    *,
+    loaded_code: str = "",
+    self_test: bool = False,
+    hot_code_region: str = "",
+    cores: int = 1,
+    stack_bound: int = 0,
 ) -> BoardContext:
     """Return the variables of the templates of a board's header and linker script.
 
     ``loaded_code``: ``kernels`` or ``networks`` if the firmware receives such code over its serial line, else empty.
     ``self_test``: True if networks run their self-test at boot. ``hot_code_region``: the memory region from which
-    selected kernels run; empty if all kernels run from flash."""
+    selected kernels run; empty if all kernels run from flash. ``cores``: number of cores that share large loops.
+    ``stack_bound``: bytes of stack that the second core needs at most: a kernel's, since it runs parts of kernels."""
     raw = board.raw
+    fork = {"stack_bytes": max(raw["fork"]["stack_bytes"], -(-stack_bound // 16) * 16)} if cores > 1 else {}
     slots: Mapping[str, int] = {
         k: v for k, v in raw.get("slots", {}).items() if loaded_code == NETWORKS and k != "sources"
     }
@@ -118,7 +143,13 @@ def make_board_context(
                 Name(f"MICROC_{table}_{key}".upper()),
                 _unsigned_literal(value, hexadecimal=key.endswith(_HEXADECIMAL_SUFFIXES)),
             )
-            for table, entries in (("console", raw["console"]), ("timer", raw["timer"]), ("slots", slots), ("npu", npu))
+            for table, entries in (
+                ("console", raw["console"]),
+                ("timer", raw["timer"]),
+                ("slots", slots),
+                ("npu", npu),
+                ("fork", fork),
+            )
             for key, value in entries.items()
             if key != "hz"
         ),
@@ -135,6 +166,8 @@ def make_board_context(
         hot_code=Word(hot_code_region),
         hot_section=Word(HOT_SECTIONS[raw.get("framework", {}).get("name", "")]),
         npu_constants=Word(board.npu_constants),
+        cores=cores,
+        cores_share_clock=cores > 1 and raw.get("emulator", {}).get("cores_share_clock", False),
     )
 
 

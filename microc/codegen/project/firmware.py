@@ -76,6 +76,7 @@ PLUGIN_CORE_KEY = "core"
 RUNTIME_HEADERS = (
     "SPEC.md",
     "include/microc_blob.h",
+    "include/microc_cores.h",
     "include/microc_frame.h",
     "include/microc_load.h",
     "include/microc_mlperf.h",
@@ -201,12 +202,16 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
     )
     takes = CODE_BY_PROTOCOL.get(protocol, "")
     hot = next((module.plan.code.memory for module in modules if module.plan and module.plan.code), "")
-    header = render_board_header(board, loaded_code=takes, self_test=context.self_test, hot_code_region=hot)
+    cores = max(network.model.cores for network in networks)
+    stack = max(network.model.stack_bounds.gcc for network in networks)
+    header = render_board_header(
+        board, loaded_code=takes, self_test=context.self_test, hot_code_region=hot, cores=cores, stack_bound=stack
+    )
     files["board/microc_board.h"] = header + print_buffer_size_macros(board)
     if context.has_linker_script:
         files["board/linker.ld"] = linker_script(board, loaded_code=takes, hot_code_region=hot)
     runtime = file_access.runtime_c_folder()
-    for name in (*RUNTIME_HEADERS, *list_runtime_sources(board, protocol), *_list_port_headers(runtime)):
+    for name in (*RUNTIME_HEADERS, *list_runtime_sources(board, protocol, cores), *_list_port_headers(runtime)):
         files[f"runtime/{name}"] = (runtime / name).read_bytes()
     files.update(list_external_files(external))
     files["board/board.json"] = to_json(_board_data_for_project(board))
@@ -249,11 +254,14 @@ def shared_arena(modules: Sequence[Module]) -> int:
     return max(sizes, default=0) if len(modules) > 1 else 0
 
 
-def list_runtime_sources(board: Board, protocol: str) -> tuple[str, ...]:
-    """Return the paths of the runtime's C files that are compiled into a firmware: protocol, drivers, start-up, loader.
+def list_runtime_sources(board: Board, protocol: str, cores: int = 1) -> tuple[str, ...]:
+    """Return the paths of the runtime's C files that are compiled into a firmware: protocol, drivers, start-up, loader, and
+    what starts the second core if the networks use two ``cores``.
 
     UsageError if the protocol loads code into RAM and the board cannot run code from RAM."""
     board_sources: tuple[str, ...] = tuple(board.raw["build"]["sources"])
+    if cores > 1:
+        board_sources += tuple(board.raw["fork"]["sources"])
     if protocol not in CODE_BY_PROTOCOL:
         return (*RUNTIME_SOURCES[protocol], *board_sources)
     loaders = [LOADER_SOURCES[name] for name in board_sources if name in LOADER_SOURCES]
@@ -293,6 +301,7 @@ def _project_context(
         tuple(map(Setting, framework_data.get("settings", ()))),
     )
     names = [n.model.name for n in networks]
+    cores = max(network.model.cores for network in networks)
     return ProjectContext(
         title=Text(" and ".join(names)),
         project=Name("_".join(names)[:MAX_PROJECT_NAME]),
@@ -305,7 +314,7 @@ def _project_context(
         is_host=board.target.isa == "host",
         c_flags=tuple(map(Word, build["c_flags"])),
         ld_flags=tuple(map(Word, build["ld_flags"])),
-        sources=tuple(Word(f"runtime/{name}") for name in list_runtime_sources(board, protocol)),
+        sources=tuple(Word(f"runtime/{name}") for name in list_runtime_sources(board, protocol, cores)),
         optimisation=Code(optimisation_options(board.target, options["optimize"])),
         runtime_optimisation=Code(RUNTIME_OPTIMISATION),
         has_linker_script=bool(board.regions)

@@ -123,10 +123,10 @@ _SHOWN = 8  # maximum number of layers whose reasons are reported
 
 def with_math_features(target: Target, options: Options) -> Target:
     """Return the target with additional features for the float arithmetic that the options permit and for the use of
-    threads.
+    threads, and with the number of cores that the network uses.
 
     Schedule rules test these features. Raises UsageError if the options request float16 arithmetic on a core without a
-    float16 unit or together with dynamic sizes.
+    float16 unit or together with dynamic sizes, and if they request more cores than there are.
     """
     if options.math == "half" and not target.has(HALF_FLOATS):
         able = ", ".join(name for name, core in CORES.items() if HALF_FLOATS in core.has)
@@ -146,6 +146,17 @@ def with_math_features(target: Target, options: Options) -> Target:
         HALF_WEIGHTS: options.weight_dtype in dtypes.HALF,
         THREADS: options.threads > 1,
     }
+    if options.cores > target.max_cores:
+        raise UsageError(
+            f"cores: got {options.cores}, expected 1 on {target.cpu} of a board with one core, or without a board",
+            hint="leave out cores, or choose a board that has several: microc boards lists them",
+        )
+    if options.cores > 1 and options.relocatable:
+        raise UsageError(
+            f"cores: got {options.cores}, expected 1 for a relocatable network: the firmware that it is sent to starts no core",
+            hint="leave out cores or relocatable",
+        )
+    target = replace(target, cores=options.cores)
     return target.with_features(*(name for name, wanted in features.items() if wanted))
 
 

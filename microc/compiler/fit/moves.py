@@ -32,11 +32,14 @@ from microc.compiler.tuned.optimisation_plan import schedules_from_options
 from microc.compiler.tuned.records import kernel_key_by_layer, list_tuning_tasks
 from microc.graph.ir import Graph
 from microc.graph.verify import verify
-from microc.module import Module
+from microc.module import Kernel, Module
 from microc.ops import registry
 from microc.ops.registry import infer
 from microc.schedule.rules.rule import float_vector_level
 from microc.target import SPEED
+from microc.tir import ir
+from microc.tir.analysis.access_order import is_distributed
+from microc.tir.rewrite import walk_stmt
 from microc.transform.attention import block_attention, find_attention
 from microc.transform.loop_blocking import (
     LOOP_BLOCKING_PASS,
@@ -369,6 +372,43 @@ def propose_smaller_workspaces(search: Search) -> Proposals:
         yield "smaller workspaces", _configure_measured_schedules(search, smallest)
 
 
+# ---- Arena: kernels that one core computes alone.
+#
+# Two cores need two workspaces, and may overwrite an input only where neither needs what the other one has. A network that fits
+# on one core may not fit on two.
+
+ALONE_ROUNDS = 8
+"""Maximum number of networks that are built with more and more kernels on one core."""
+
+
+def is_shared_by_cores(kernel: Kernel) -> bool:
+    """Test whether two cores share a loop of a kernel."""
+    return any(isinstance(s, ir.For) and is_distributed(s) for s in walk_stmt(kernel.func.body))
+
+
+def propose_kernels_on_one_core(search: Search) -> Proposals:
+    """Propose to leave the kernels that need the most memory to one core, if a network that two cores share exceeds its arena
+    limit."""
+    for _ in range(ALONE_ROUNDS):
+        network = search.best
+        if search.limits.fits_arena(network) or search.builder.target.cores == 1:
+            return
+        module, configuration = network.module, network.configuration
+        kernels = {kernel.name: kernel for kernel in module.kernels}
+        needs: dict[str, int] = {}
+        for call, need in zip(module.calls, live_tensor_and_workspace_bytes(module), strict=True):
+            origin = network.kernel_builder.origins.get(call.writes)
+            if isinstance(origin, KernelGroup) and is_shared_by_cores(kernels[call.kernel]):
+                needs[origin.nodes[-1].outputs[0]] = sum(need)
+        if not needs:
+            return
+        most = min(search.limits.arena, max(needs.values()) - 1)
+        alone = configuration.alone | {output for output, need in needs.items() if need > most}
+        yield f"{len(alone)} kernels on one core", replace(configuration, alone=alone)
+        if search.last is not search.best:
+            return
+
+
 # ---- Arena: layers that are computed row by row.
 
 SMALL_WORKSPACE_MAX_SLOWDOWN = 1.05
@@ -433,6 +473,7 @@ MOVES = (
 )
 ARENA_MOVES = (
     Move("workspaces", propose_smaller_workspaces),
+    Move("cores", propose_kernels_on_one_core),
     Move("rows", propose_row_by_row_chains),
 )
 """Moves for a network whose arena exceeds its limit. The network before these moves is stored for reports

@@ -38,7 +38,6 @@ from microc.schedule.choose import (
 )
 from microc.schedule.cost.cost_model import Cost, estimate
 from microc.schedule.primitives.tree import Step
-from microc.schedule.rules.around_rules import split_across_threads
 from microc.schedule.schedule import Schedule, replay_steps, trace_to_json
 from microc.target import Goal
 from microc.tir import ir
@@ -136,7 +135,7 @@ def _derive_parts(kernel_builder: KernelBuilder, call: Call) -> Iterator[Derived
                 (),
                 (lower_copy(graph, origin),),
                 kernel_builder.goal,
-                threads=kernel_builder.threads,
+                shares_loops=True,
             )
         case Chain():
             for alone, nodes, goal in ChainLowering(
@@ -179,9 +178,9 @@ def _derive_parts(kernel_builder: KernelBuilder, call: Call) -> Iterator[Derived
                 lowered,
                 goal,
                 origin.uses,
-                kernel_builder.threads,
                 tuned_choice,
                 workspace,
+                shares_loops=True,
             )
 
 
@@ -192,15 +191,17 @@ def _derive_part(
     lowered: Sequence[LoweredGroup],
     goal: Goal,
     uses: int = 1,
-    threads: int = 1,
     used_schedule: tuple[int, Choice] | None = None,
     workspace: float = inf,
+    *,
+    shares_loops: bool = False,
 ) -> DerivedPart:
     """Derive the part for a group that was scheduled like
     :func:`microc.compiler.lowering.kernel_selection.schedule_group`.
 
     ``used_schedule``: the measured or bundled schedule that was used, with the index of its algorithm in ``lowered``.
-    ``workspace``: the limit of the kernel's workspaces in bytes.
+    ``workspace``: the limit of the kernel's workspaces in bytes. ``shares_loops``: True if large loops are shared among
+    cores or threads, as in kernels of their own.
     """
     schedules, taken_index = _insert_used_schedule(
         list_candidates(lowered, kernel_builder.target, goal, workspace), used_schedule
@@ -218,8 +219,8 @@ def _derive_part(
     start = next(group for group, rival in weighed_groups if rival is best)
     text = format_nodes(graph, nodes)
     choice = with_16_bit_constants(start, best.choice, kernel_builder.target, goal, uses) if nodes else best.choice
-    schedule = split_across_threads(choice, kernel_builder.target, threads).schedule
-    return _build_part(text, lowered, candidates, start, schedule, goal, uses)
+    choice = kernel_builder.share_large_loops(choice, nodes) if shares_loops else choice
+    return _build_part(text, lowered, candidates, start, choice.schedule, goal, uses)
 
 
 def _insert_used_schedule(

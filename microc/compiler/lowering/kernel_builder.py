@@ -29,6 +29,7 @@ from microc.ops.registry import Alias
 from microc.schedule.choose import Choice, workspace_bytes
 from microc.schedule.primitives.tree import Step
 from microc.schedule.rules.around_rules import split_across_threads
+from microc.schedule.rules.core_loops import distribute_among_cores
 from microc.target import Goal, Target
 from microc.tir import ir
 from microc.tir.rewrite import map_children, map_stmt
@@ -90,6 +91,7 @@ class Configuration:
     - ``workspaces``: limits of the workspaces of kernels; ``tuned``: measured schedules.
     - ``chains``: groups that are computed row by row; each chain becomes one kernel.
     - ``external``: regions that external code computes.
+    - ``alone``: last outputs of kernels that one core computes alone, although cores share large loops.
 
     :attr:`key` is equal for equal configurations.
     """
@@ -101,6 +103,7 @@ class Configuration:
     tuned: Tuned = field(default_factory=dict)
     chains: tuple[Chain, ...] = ()
     external: External = field(default_factory=dict)
+    alone: frozenset[str] = frozenset()
 
     @property
     def key(self) -> Hashable:
@@ -113,6 +116,7 @@ class Configuration:
             *(frozenset(each.items()) for each in changes),
             self.chains,
             bool(self.external),
+            self.alone,
         )
 
 
@@ -159,7 +163,16 @@ class KernelBuilder:
         goal = self.goal_of(nodes)
         number, choice = self.choose_schedule(lowered, goal, uses)
         choice = with_16_bit_constants(lowered[number], choice, self.target, goal, uses)
-        return lowered[number], split_across_threads(choice, self.target, self.threads)
+        return lowered[number], self.share_large_loops(choice, nodes)
+
+    def share_large_loops(self, choice: Choice, nodes: Sequence[Node] = ()) -> Choice:
+        """Share the large loops of a chosen schedule among the cores of a board, or among the threads of a computer.
+
+        ``nodes``: the kernel's nodes. One core alone computes those that the configuration says."""
+        if self.target.cores > 1:
+            is_alone = bool(nodes) and nodes[-1].outputs[0] in self.configuration.alone
+            return choice if is_alone else distribute_among_cores(choice, self.target)
+        return split_across_threads(choice, self.target, self.threads)
 
     def choose_schedule(self, lowered: Sequence[LoweredGroup], goal: Goal, uses: int) -> tuple[int, Choice]:
         """Choose the schedule of a group; return the index of its algorithm in ``lowered``, and the choice.
@@ -232,7 +245,7 @@ class KernelBuilder:
     def lower_value_copy(self, copy: ValueCopy) -> ir.PrimFunc:
         """Lower a copy of a whole value to a function that uses the widest loads and stores of the core."""
         choice = select_group_schedule((lower_copy(self.graph, copy),), self.target, self.goal)[1]
-        return split_across_threads(choice, self.target, self.threads).func
+        return self.share_large_loops(choice).func
 
     def find_alias(self, node: Node) -> Alias | None:
         """Return the placement of tensors that makes a kernel for a node unnecessary; None if the node needs a

@@ -21,6 +21,7 @@ from microc.schedule.cost.operation_counts import Selector
 from microc.schedule.cost.register_pressure import LoopInvariants
 from microc.target import NOTHING, Fetches, Target, Traffic
 from microc.tir import ir
+from microc.tir.analysis.access_order import is_distributed
 from microc.tir.analysis.context import buffers_written
 from microc.tir.names import BARRIER, COMPUTE, GUARDED, LANES, LOAD, QUEUES, SIGNAL, STORE, WAIT
 from microc.tir.operators import ARRAYS
@@ -371,6 +372,8 @@ class _CostWalker(ValueCosts):
         """Count a loop: its body, weighted by the number of iterations, and the operations that control it."""
         extent = ir.int_value(loop.extent) or 1
         extent = 1 if extent == ir.ENDLESS else extent
+        if is_distributed(loop):  # each core runs one iteration at the same time: the path through both is counted
+            extent = 1
         if loop.kind == "scalable":  # counted for the shortest vectors
             extent = -(-extent // int(dict(loop.annotations)[LANES]))
         self.extents[loop.var] = extent

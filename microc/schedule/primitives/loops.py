@@ -28,7 +28,7 @@ from microc.tir import ir
 from microc.tir.analysis.context import buffers_read, buffers_written
 from microc.tir.analysis.cover import has_disjoint_iterations
 from microc.tir.analysis.simplification import simplify
-from microc.tir.names import BLOCK_NOTES, FLAGS, FLOATS, LANES, LOOP_NOTES, PRIVATE
+from microc.tir.names import BLOCK_NOTES, DISTRIBUTED, FLAGS, FLOATS, LANES, LOOP_NOTES, PRIVATE
 from microc.tir.rewrite import free_vars, map_expr, map_stmt, substitute_stmt, walk_all_exprs, walk_stmt
 
 # ---- Primitives that reshape loops: split, tile, fuse, reorder, kinds, annotations
@@ -276,14 +276,20 @@ def keep_private_slices(func: ir.PrimFunc, primitive_name: str) -> ir.PrimFunc:
 def _check_parallel(func: ir.PrimFunc, primitive_name: str) -> None:
     """Raise ScheduleError if iterations of a parallel loop would share a workspace or a tensor unit.
 
-    All threads share the workspaces. A shared workspace is safe in two cases: each iteration writes a disjoint part
-    of a buffer that is read after the loop, or the loop has the annotation :data:`~microc.tir.names.PRIVATE`, which
-    gives each thread its own workspaces. ``primitive_name``: name of the primitive that produced ``func``, for
-    messages."""
+    All threads and cores share the workspaces. A shared workspace is safe in two cases: each iteration writes a disjoint
+    part of a buffer that is read after the loop, or the loop has the annotation :data:`~microc.tir.names.PRIVATE` or
+    :data:`~microc.tir.names.DISTRIBUTED`, which give each thread or core its own workspaces. ``primitive_name``: name of
+    the primitive that produced ``func``, for messages."""
     for loop in walk_stmt(func.body):
         if isinstance(loop, ir.For) and loop.kind == "parallel":
             accessed = buffers_written(loop.body) | buffers_read(loop.body)
             in_unit = sorted(b.name for b in accessed if b.scope in ir.UNIT_SCOPES)
+            nested = [s.var.name for s in walk_stmt(loop.body) if isinstance(s, ir.For) and s.kind == "parallel"]
+            if nested and DISTRIBUTED in dict(loop.annotations):
+                raise ScheduleError(
+                    f"{primitive_name}: parallel loop {nested[0]!r} is inside of loop {loop.var.name!r}, which cores share",
+                    hint="distribute one of them: a core that was forked does not fork",
+                )
             if in_unit:
                 raise ScheduleError(
                     f"{primitive_name}: the iterations of parallel loop {loop.var.name!r} would share {in_unit[0]!r} in a "
@@ -307,7 +313,7 @@ def _is_private_to_iteration(func: ir.PrimFunc, loop: ir.For, buffer: ir.Buffer)
     A buffer that is used only in the loop is private to a thread if the loop is annotated so. A buffer that is read
     after the loop must be written in disjoint parts."""
     if is_used_only_in_loop(func, loop, buffer):
-        return PRIVATE in dict(loop.annotations)
+        return not {PRIVATE, DISTRIBUTED}.isdisjoint(dict(loop.annotations))
     return has_disjoint_iterations(loop, buffer)
 
 
@@ -326,6 +332,8 @@ def annotate_loop(func: ir.PrimFunc, loop: str, key: str, value: int | str) -> i
         raise ScheduleError(
             f"annotate: wrong number of lanes for loop {loop!r}; got {value!r}, expected one of {', '.join(map(str, VECTORS))}"
         )
+    if key == DISTRIBUTED and value != 2:
+        raise ScheduleError(f"annotate: wrong number of cores for loop {loop!r}; got {value!r}, expected 2")
     if key == FLOATS and not isinstance(value, int):
         raise ScheduleError(
             f"annotate: wrong value of {FLOATS!r} for loop {loop!r}; got {value!r}, expected an integer"

@@ -113,7 +113,7 @@ def split_across_threads(choice: Choice, target: Target, threads: int) -> Choice
     if threads == 1:
         return choice
     total, start = estimate(choice.func, target).instructions, choice.schedule.func
-    work = {loop.var.name: _count_block_instances(loop) for loop in _outermost_loops(start.body)}
+    work = {loop.var.name: count_block_instances(loop) for loop in iterate_outermost_loops(start.body)}
     for name, instances in work.items():
         # A loop's share of the instructions is its share of all instances of blocks.
         if total * instances >= MIN_INSTRUCTIONS * sum(work.values()):
@@ -121,23 +121,23 @@ def split_across_threads(choice: Choice, target: Target, threads: int) -> Choice
     return choice
 
 
-def _outermost_loops(stmt: ir.Stmt) -> Iterator[ir.For]:
+def iterate_outermost_loops(stmt: ir.Stmt) -> Iterator[ir.For]:
     """Iterate over the loops that are not inside another loop. Loops with one iteration are skipped; the loops
     inside them count as outermost."""
     match stmt:
         case ir.Seq(body):
             for child in body:
-                yield from _outermost_loops(child)
+                yield from iterate_outermost_loops(child)
         case ir.Alloc(_, body) | ir.Let(_, _, body):
-            yield from _outermost_loops(body)
+            yield from iterate_outermost_loops(body)
         case ir.For(_, extent, body):
             if ir.int_value(extent) == 1:
-                yield from _outermost_loops(body)
+                yield from iterate_outermost_loops(body)
             else:
                 yield stmt
 
 
-def _count_block_instances(loop: ir.For) -> int:
+def count_block_instances(loop: ir.For) -> int:
     """Return how often blocks are executed in a loop, in total."""
     blocks = (s for s in walk_stmt(loop.body) if isinstance(s, ir.Block))
     return sum(prod(i.extent for i in block.iters) for block in blocks)
@@ -149,14 +149,14 @@ def _split_loop_in_chunks(choice: Choice, name: str, threads: int) -> Choice:
     schedule = choice.schedule
     loop = find_loop(schedule.func.body, name)
     count = _chunk_count(ir.int_value(loop.extent) or 0, threads)
-    if loop.kind != "serial" or count == 0 or _has_partial_iteration(loop):
+    if loop.kind != "serial" or count == 0 or has_partial_iteration(loop):
         return choice
     try:
         parallel = schedule.split(name, (count, None)).parallel(f"{name}_0", private=True)
     except ScheduleError as refusal:
         return replace(choice, schedule=schedule.without(f"parallel({name})", refusal))
     lowered, chunks = lower(parallel.func), find_loop(parallel.func.body, f"{name}_0")
-    if not _are_chunks_independent(parallel.func, chunks) or explain_fault(lowered, tables=constant_names(lowered)):
+    if not are_iterations_independent(parallel.func, chunks) or explain_fault(lowered, tables=constant_names(lowered)):
         return choice
     return Choice(parallel, lowered)
 
@@ -168,15 +168,15 @@ def _chunk_count(extent: int, threads: int) -> int:
     return min(divisors, key=lambda n: -(-n // threads) * (extent // n), default=0)
 
 
-def _has_partial_iteration(loop: ir.For) -> bool:
+def has_partial_iteration(loop: ir.For) -> bool:
     """Test whether the last iteration of a loop is partial. Lowering peels such an iteration, so that it would be in
     no chunk."""
     blocks = (s for s in walk_stmt(loop.body) if isinstance(s, ir.Block))
     return any(block.predicate is not None and loop.var in free_vars(block.predicate) for block in blocks)
 
 
-def _are_chunks_independent(func: ir.PrimFunc, loop: ir.For) -> bool:
-    """Test whether the iterations of ``loop`` (the chunks) are independent: they share no locals and no register
+def are_iterations_independent(func: ir.PrimFunc, loop: ir.For) -> bool:
+    """Test whether the iterations of ``loop`` are independent: they share no locals and no register
     tiles, and each writes a disjoint part of every shared buffer."""
     written = buffers_written(loop.body)
     shared = [

@@ -20,7 +20,9 @@ from microc.base.dtypes import Array
 from microc.base.immutable import frozen
 from microc.errors import InternalError
 from microc.tir import ir
+from microc.tir.analysis.simplification import simplify
 from microc.tir.analysis.size_forms import FormConverter, FormRanges, LoopLinearForm, UnsafeDistances
+from microc.tir.names import DISTRIBUTED
 from microc.tir.rewrite import accesses_of, free_vars, substitute, walk_expr, walk_stmt
 
 # ---- Accesses of single statements of a lowered function, their order within a statement, and the walk over a sequence.
@@ -152,6 +154,10 @@ def _accesses_in_expressions(exprs: tuple[ir.Expr, ...], scope: LetScope) -> lis
 # buffer. An index that depends on data may have any value along its axis. A loop of variable extent runs to its upper bound. In
 # a function with a parallel loop, or with a loop without a bound, no access is known to precede another. The computation is
 # vectorised with numpy; there is no Python loop over elements.
+#
+# Of a loop that is distributed among two cores, accesses by one core have an order, and those by different cores have none: seen
+# from the other core, a write may happen when the loop begins, and a touch when it ends. So each element has four pairs of times
+# that must be in order, one for each core with itself and with the other (:data:`_WRITE_COLUMNS`, :data:`_TOUCH_COLUMNS`).
 
 NEVER_WRITTEN = np.iinfo(np.int64).max
 """Time of the first write of an element that is never written."""
@@ -169,7 +175,7 @@ class AccessTimes:
     """Times of the accesses to each element of a buffer, as int64 arrays of ticks.
 
     ``first_write``: time of the first write, or :data:`NEVER_WRITTEN`. ``last_touch``: time of the last read or write, or
-    :data:`NEVER_TOUCHED`."""
+    :data:`NEVER_TOUCHED`. In a function that cores share, both have four columns, each of which must be in order."""
 
     first_write: Array
     last_touch: Array
@@ -185,33 +191,63 @@ class _TimedLoop:
 
 
 @frozen
+class _CoreOfLoop:
+    """The core that makes an access in a distributed loop.
+
+    ``offset``: ticks from the begin of the loop to the access, in the first iteration of the ``inner_loops`` loops between them.
+    ``duration``: ticks of the loop."""
+
+    core: int
+    offset: int
+    inner_loops: int
+    duration: int
+
+
+@frozen
 class _AccessWithTime:
     """An access with its time: ``start_tick``, plus iteration index times ``iteration_ticks`` for every enclosing loop.
 
-    ``loops``: the enclosing loops, innermost first."""
+    ``loops``: the enclosing loops, innermost first, without a distributed loop. ``shared``: the core in a distributed loop; None
+    outside of such loops."""
 
     touch: BufferAccess
     start_tick: int
     loops: tuple[_TimedLoop, ...] = ()
+    shared: _CoreOfLoop | None = None
+
+
+_WRITE_COLUMNS, _TOUCH_COLUMNS = ((0, 2), (1, 3)), ((0, 3), (1, 2))
+"""Columns of the times of an access by core 0 and by core 1: that which is compared with accesses by the same core, and that
+which is compared with accesses by the other core."""
 
 
 def compute_access_times(func: ir.PrimFunc) -> dict[ir.Buffer, AccessTimes]:
     """Return the times of the first write and the last access of every element of a lowered function's parameters.
 
     Constants are left out."""
+    loops = [s for s in walk_stmt(func.body) if isinstance(s, ir.For)]
+    columns = (4,) if any(map(is_distributed, loops)) else ()
     found = {
-        b: AccessTimes(np.full(b.size, NEVER_WRITTEN, np.int64), np.full(b.size, NEVER_TOUCHED, np.int64))
+        b: AccessTimes(
+            np.full((b.size, *columns), NEVER_WRITTEN, np.int64), np.full((b.size, *columns), NEVER_TOUCHED, np.int64)
+        )
         for b in func.params
         if b.scope in FOLLOWED
     }
-    loops = [s for s in walk_stmt(func.body) if isinstance(s, ir.For)]
-    if any(loop.kind == "parallel" or _max_trip_count(loop.extent) is None for loop in loops):
+    if any(
+        (loop.kind == "parallel" and not is_distributed(loop)) or _max_trip_count(loop.extent) is None for loop in loops
+    ):
         return {b: AccessTimes(np.zeros_like(t.first_write), np.zeros_like(t.last_touch)) for b, t in found.items()}
     _, accesses = _compute_timed_accesses(func.body, LetScope({}))
     for access in accesses:
         if access.touch.buffer in found:
             _record_access(access, found[access.touch.buffer])
     return found
+
+
+def is_distributed(loop: ir.For) -> bool:
+    """Test whether the two iterations of a parallel loop are run by two cores."""
+    return loop.kind == "parallel" and (DISTRIBUTED, 2) in loop.annotations and ir.int_value(loop.extent) == 2
 
 
 # ---------------------------------------------------------------- all accesses of a function, with their loops
@@ -255,10 +291,37 @@ def _concatenate_timed_accesses(parts: Iterable[Timed]) -> Timed:
 
 def _compute_timed_accesses_of_loop(loop: ir.For, scope: LetScope) -> Timed:
     """Return the duration of a loop in ticks, and the accesses in its body with their times."""
-    extent = _max_trip_count(loop.extent) or 0
+    if is_distributed(loop):
+        return _compute_timed_accesses_of_cores(loop, scope)
+    extent = _max_trip_count(_extent_without_guard(loop, scope)) or 0
     span, inner = _compute_timed_accesses(loop.body, LetScope({**scope.names, loop.var: loop.var}))
     timed = _TimedLoop(loop.var, extent, span)
     return extent * span, [replace(access, loops=(*access.loops, timed)) for access in inner] if extent else []
+
+
+def _compute_timed_accesses_of_cores(loop: ir.For, scope: LetScope) -> Timed:
+    """Return the duration of a distributed loop in ticks, and the accesses of each core with their times, which are those of one
+    core that does the work of both in order."""
+    bodies = [
+        _compute_timed_accesses(loop.body, LetScope({**scope.names, loop.var: ir.as_index(core)})) for core in (0, 1)
+    ]
+    total = sum(duration for duration, _ in bodies)
+    found = []
+    for core, start in enumerate((0, bodies[0][0])):
+        for access in bodies[core][1]:
+            offset = start + access.start_tick
+            shared = _CoreOfLoop(core, offset, len(access.loops), total)
+            found.append(replace(access, start_tick=offset, shared=shared))
+    return total, found
+
+
+def _extent_without_guard(loop: ir.For, scope: LetScope) -> ir.Expr:
+    """Return the extent of a loop. A guard that holds in the first iterations only shortens it."""
+    if isinstance(loop.body, ir.If) and loop.body.otherwise is None:
+        match simplify(scope.substitute(loop.body.condition)):
+            case ir.Bin("lt", ir.Var() as var, limit) if var == loop.var and ir.int_value(limit) is not None:
+                return ir.Bin("min", loop.extent, limit)
+    return loop.extent
 
 
 def _max_trip_count(extent: ir.Expr) -> int | None:
@@ -289,10 +352,8 @@ def _record_access(access: _AccessWithTime, times: AccessTimes) -> None:
             flat = flat + value * stride
         inside = inside & (flat < buffer.size)
         if touch.writes:
-            _update_times(
-                times.first_write, np.minimum, flat, inside, _compute_access_ticks(access, grid or {}, last=False)
-            )
-        _update_times(times.last_touch, np.maximum, flat, inside, _compute_access_ticks(access, grid or {}, last=True))
+            _update_columns(times.first_write, np.minimum, flat, inside, access, grid or {})
+        _update_columns(times.last_touch, np.maximum, flat, inside, access, grid or {})
 
 
 Grid = Mapping[ir.Var, Array]
@@ -330,6 +391,25 @@ def _count_elements_at_unknown_index(touch: BufferAccess, address_loops: Iterabl
     start = {loop.var: np.zeros((), np.int64) for loop in address_loops}
     axes = zip(touch.indices, touch.buffer.shape, strict=True)
     return prod(size for index, size in axes if _evaluate_index(index, start) is None)
+
+
+def _update_columns(
+    times: Array, minimum_or_maximum: np.ufunc, flat: Array, inside: Array, access: _AccessWithTime, grid: Grid
+) -> None:
+    """Update the times of the elements at ``flat`` that are ``inside`` of the buffer, in all columns that an access concerns.
+
+    ``minimum_or_maximum``: np.minimum for first writes, np.maximum for last touches."""
+    last, shared = minimum_or_maximum is np.maximum, access.shared
+    ticks = _compute_access_ticks(access, grid, last=last)
+    if times.ndim == 1:
+        _update_times(times, minimum_or_maximum, flat, inside, ticks)
+        return
+    same_core, other_core = (_TOUCH_COLUMNS if last else _WRITE_COLUMNS)[shared.core if shared else 0]
+    _update_times(times[:, same_core], minimum_or_maximum, flat, inside, ticks)
+    if shared is not None:
+        begin = replace(access, start_tick=access.start_tick - shared.offset, loops=access.loops[shared.inner_loops :])
+        ticks = _compute_access_ticks(begin, grid, last=last) + (shared.duration - 1 if last else 0)
+    _update_times(times[:, other_core], minimum_or_maximum, flat, inside, ticks)
 
 
 def _compute_access_ticks(access: _AccessWithTime, grid: Grid, *, last: bool) -> Array:

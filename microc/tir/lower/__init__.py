@@ -15,6 +15,7 @@ from microc.tir.lower.cleanup import (
     hoist_index_lookups,
     unroll_loops,
 )
+from microc.tir.lower.distribution import distribute_loops
 from microc.tir.lower.lanes import lower_lanes
 from microc.tir.lower.loop_splitting import partition_loops, unswitch_loops
 from microc.tir.lower.matrix_intrinsics import lower_float16_products, lower_float16_windows, lower_products
@@ -62,6 +63,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("blocks", _make_body_pass(drop_blocks)),
     ("simplify", _make_body_pass(simplify_stmt)),
     ("compact", _make_body_pass(compact_buffers)),
+    ("distribute", _make_body_pass(distribute_loops)),
     ("hoist", _make_body_pass(hoist_fills)),
     ("partition", _make_body_pass(partition_loops)),
     ("unswitch", _make_body_pass(unswitch_loops)),

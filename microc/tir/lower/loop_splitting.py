@@ -214,19 +214,9 @@ def _peel_guarded_iterations(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
             here: Bounds = {**bounds, var: (0, count - 1)}
             whole = kind in ("parallel", *ir.GROUPS, *ir.ITEMS) or (PEEL, 0) in annotations
             # Loops that are bound to thread axes of an accelerator must also stay one loop.
-            cut = None if whole else _first_failing_iteration(var, count, body, here)
-            if cut is not None and 0 <= cut < count and count - cut <= PEEL_LIMIT:
-                full = _shorten_guarded_loops(ir.For(var, ir.const(cut, "int32"), body, kind, annotations), bounds)
-                tails = [
-                    _shorten_guarded_loops(
-                        substitute_stmt(
-                            _rename_definitions(body, f"_{var.name.partition('_')[0]}{t}"), {var: ir.const(t, "int32")}
-                        ),
-                        bounds,
-                    )
-                    for t in range(cut, count)
-                ]
-                return ir.seq(full, *tails)
+            peeled = None if whole else peel_last_iterations(stmt, bounds)
+            if peeled is not None:
+                return ir.seq(*peeled)
             return ir.For(var, extent, _peel_guarded_iterations(body, here), kind, annotations)
         case ir.Seq(body):
             return ir.seq(*(_peel_guarded_iterations(child, bounds) for child in body))
@@ -239,6 +229,28 @@ def _peel_guarded_iterations(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
             return ir.If(condition, _peel_guarded_iterations(then, bounds), rest)
         case _:
             return stmt
+
+
+def peel_last_iterations(loop: ir.For, bounds: Bounds) -> tuple[ir.Stmt, ...] | None:
+    """Peel the guarded last iterations of a loop of constant extent: return the loop of the full iterations, and a
+    statement for each peeled iteration. None if there are no such iterations, or too many.
+
+    ``bounds``: ranges of the enclosing loop variables."""
+    var, count, body = loop.var, ir.int_value(loop.extent) or 0, loop.body
+    cut = _first_failing_iteration(var, count, body, {**bounds, var: (0, count - 1)})
+    if cut is None or not 0 <= cut < count or count - cut > PEEL_LIMIT:
+        return None
+    full = _shorten_guarded_loops(replace(loop, extent=ir.const(cut, "int32")), bounds)
+    tails = (
+        _shorten_guarded_loops(
+            substitute_stmt(
+                _rename_definitions(body, f"_{var.name.partition('_')[0]}{t}"), {var: ir.const(t, "int32")}
+            ),
+            bounds,
+        )
+        for t in range(cut, count)
+    )
+    return full, *tails
 
 
 def _shorten_guarded_loop(stmt: ir.Stmt) -> ir.Stmt:
