@@ -76,7 +76,6 @@ PLUGIN_CORE_KEY = "core"
 RUNTIME_HEADERS = (
     "SPEC.md",
     "include/microc_blob.h",
-    "include/microc_cores.h",
     "include/microc_frame.h",
     "include/microc_load.h",
     "include/microc_mlperf.h",
@@ -84,6 +83,7 @@ RUNTIME_HEADERS = (
     "include/microc_rpc.h",
     "include/microc_slot.h",
 )
+CORES_HEADER = "include/microc_cores.h"
 RUNTIME_SOURCES = MappingProxyType(
     {
         "rpc": ("src/microc_frame.c", "src/microc_rpc.c"),
@@ -211,7 +211,8 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
     if context.has_linker_script:
         files["board/linker.ld"] = linker_script(board, loaded_code=takes, hot_code_region=hot)
     runtime = file_access.runtime_c_folder()
-    for name in (*RUNTIME_HEADERS, *list_runtime_sources(board, protocol, cores), *_list_port_headers(runtime)):
+    headers = (*RUNTIME_HEADERS, CORES_HEADER) if cores > 1 else RUNTIME_HEADERS
+    for name in (*headers, *list_runtime_sources(board, protocol, cores), *_list_port_headers(runtime)):
         files[f"runtime/{name}"] = (runtime / name).read_bytes()
     files.update(list_external_files(external))
     files["board/board.json"] = to_json(_board_data_for_project(board))
