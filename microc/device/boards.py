@@ -246,6 +246,13 @@ def _check_rules_beyond_schema(path: Path, file_text: str, data: Mapping[str, An
                 )
                 location = _file_and_line_of_key(path, file_text, [table, "sources"])
                 raise UsageError(f"there is no port file {source!r}", where=location, hint="choose one of " + ports)
+    if ("cores" in data) != ("fork" in data):
+        stated, absent = ("cores", "[fork]") if "cores" in data else ("[fork]", "cores")
+        raise UsageError(
+            f"board file: {stated} without {absent}; a second core needs both",
+            where=_file_and_line_of_key(path, file_text, [stated.strip("[]")]),
+            hint=f"add {absent}, as boards/README.md shows, or remove {stated}",
+        )
     _check_runner_names(path, file_text, data["flash"]["runner"])
     memory = data["memory"]
     for i, region in enumerate(memory):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import microc
+from microc.base.file_access import boards_folder
 from microc.codegen.c.source import core_count_of, has_parallel_loop, shared_files
 from microc.compiler.lowering.derivation import derive_kernel
 from microc.compiler.options import make_options
@@ -217,3 +219,12 @@ def test_combinations_that_are_refused() -> None:
         microc.compile(digits.INT8, board="mps2-an521", cores=2, relocatable=True)
     with pytest.raises(UsageError, match="dynamic sizes"):
         compile_network(digits.FLOAT, two_cores("cortex-m4"), make_options(cores=2, bounds={"n": 2}))
+
+
+@pytest.mark.parametrize("removed", [r"^cores = 2\n", r"^\[fork\].*\n(.+\n)+"])
+def test_a_board_names_its_second_core_and_what_starts_it(removed: str, tmp_path: Path) -> None:
+    text, count = re.subn(removed, "", (boards_folder() / "mps2-an521.toml").read_text(), flags=re.M)
+    assert count == 1
+    (tmp_path / "board.toml").write_text(text)
+    with pytest.raises(UsageError, match="a second core needs both"):
+        load_board(tmp_path / "board.toml")
