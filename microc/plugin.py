@@ -43,6 +43,7 @@ from microc.isa.portable import UNALIGNED
 from microc.module import Sources
 from microc.ops.arithmetic import is_quantised, legalize_in_float
 from microc.ops.attributes import Attribute, choice, element_type, flag, integer, integers, names, number, numbers, real
+from microc.ops.gradients.call import GradientCall
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, Operand, registry
 from microc.schedule.rules import RULES, ScheduleRule
 from microc.tir import ir
@@ -66,6 +67,7 @@ __all__ = (
     "Core",
     "Costs",
     "Entry",
+    "GradientCall",
     "InstructionSet",
     "ModelError",
     "OnnxApplication",

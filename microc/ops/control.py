@@ -27,6 +27,7 @@ from microc.errors import ModelError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.attributes import Rounding, flag, integer, subgraph
+from microc.ops.gradients.unroll import unroll_loop
 from microc.ops.meaning import evaluate
 from microc.ops.registry import Case, OpDef
 from microc.tir import ir
@@ -240,6 +241,7 @@ def _make_branch_test_cases() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "loop",
+        unroll=unroll_loop,
         infer=_infer_loop_types,
         reference=_evaluate_loop_reference,
         cases=_make_loop_test_cases,

@@ -22,6 +22,7 @@ from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.attributes import Attributes, attribute_error_message, default_attributes
 from microc.ops.constants import CheckedNode, Constants, NodeCheck
 from microc.ops.constants import constant_error_message as fault_of_constants
+from microc.ops.gradients.call import GradientRule
 from microc.ops.windows import Product, Window
 from microc.tir.analysis.context import buffers_written
 from microc.tir.interp import execute
@@ -312,7 +313,11 @@ class OpDef:
     - ``edges``: behaviour that the model formats do not define, for the documentation page of operators: NaN, overflow,
     indices out of range.
     - ``regions``: attributes that are graphs, of control flow. The compiler lowers these graphs, so the operator has
-    neither ``scalar`` nor ``compute``."""
+    neither ``scalar`` nor ``compute``.
+    - ``gradient(call)``: the gradients of a loss by the operands, from those by the results
+      (:class:`microc.ops.gradients.call.GradientCall`). Without it :func:`microc.gradient` refuses the operator.
+    - ``unroll(node, graph) -> nodes, types, consts``, of loops: nodes without loops that compute the same, of which
+      gradients are made."""
 
     name: str
     infer: Callable[[Mapping[str, Any], Sequence[TensorType]], tuple[TensorType, ...]]
@@ -341,6 +346,8 @@ class OpDef:
     formula: str = ""
     edges: str = ""
     regions: tuple[str, ...] = ()
+    gradient: GradientRule | None = None
+    unroll: Callable[[Node, Graph], Legalized] | None = None
 
     @classmethod
     def from_prim_func(cls, func: PrimFunc, *, tolerance: float = 1e-5) -> OpDef:
@@ -471,6 +478,7 @@ FAMILIES = (
     "normalisation.norms",
     "normalisation.log_softmax",
     "normalisation.softmax",
+    "pooling.max_pool_gradient",
     "pooling.pool",
     "pooling.window",
     "quantised.computed_scales",

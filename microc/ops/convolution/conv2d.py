@@ -24,6 +24,7 @@ from microc.ops.convolution.conv2d_algorithms import (
     can_use_uint8_sliding_windows,
 )
 from microc.ops.convolution.geometry import ATTRS, DEFAULTS, Geometry, gather_patches, infer_geometry, pad_input
+from microc.ops.gradients.convolution import build_conv2d_gradients
 from microc.ops.matrix.gemm import (
     FAR,
     HALF,
@@ -514,6 +515,7 @@ def _conv2d_overflow_message(checked_node: CheckedNode) -> str:
 OPERATORS = (
     OpDef(
         "conv2d",
+        gradient=build_conv2d_gradients,
         infer=infer_conv2d_types,
         reference=evaluate_conv2d_reference,
         compute=_compute_conv2d,

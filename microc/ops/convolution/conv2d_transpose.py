@@ -31,6 +31,7 @@ from microc.ops.arithmetic import Rewrite, constant_data, is_quantised, split_ac
 from microc.ops.attributes import ACTIVATED, DYNAMIC, Attributes, default_attributes, element_type
 from microc.ops.convolution.geometry import DEFAULTS as CONVOLUTION
 from microc.ops.convolution.geometry import WINDOWS
+from microc.ops.gradients.convolution import build_conv2d_transpose_gradients
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_batch_axis
 from microc.ops.windows import (
     Product,
@@ -350,6 +351,7 @@ def _make_conv2d_transpose_test_cases() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "conv2d_transpose",
+        gradient=build_conv2d_transpose_gradients,
         infer=_infer_conv2d_transpose_types,
         reference=_evaluate_conv2d_transpose_reference,
         compute=_compute_conv2d_transpose,

@@ -21,6 +21,7 @@ from microc.base.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
 from microc.ops.attributes import SPATIAL, Attributes, integer
+from microc.ops.gradients.convolution import build_convolution_gradients
 from microc.ops.matrix.gemm import build_initial_sum
 from microc.ops.registry import Case, OpCall, OpDef, map_batch_axis
 from microc.ops.windows import (
@@ -269,6 +270,7 @@ def _make_convolution_test_cases(transposed: bool) -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "convolution",
+        gradient=build_convolution_gradients,
         attrs=_ATTRS,
         infer=_infer_convolution_types,
         reference=lambda attrs, arrays: _evaluate_reference(False, attrs, arrays),

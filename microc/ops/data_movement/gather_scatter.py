@@ -23,6 +23,7 @@ from microc.ops.data_movement.rearrange import (
     wrap_index_array,
 )
 from microc.ops.elementwise.scalar_functions import SCATTERED
+from microc.ops.gradients.movement import build_gather_elements_gradient, build_gather_nd_gradient
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
@@ -311,6 +312,7 @@ def _make_scatter_elements_test_cases() -> Iterable[Case]:
 ELEMENTS_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "gather_elements",
+        gradient=build_gather_elements_gradient,
         attrs={"axis": one_axis()},
         infer=_infer_gather_elements_types,
         reference=_evaluate_gather_elements_reference,
@@ -561,6 +563,7 @@ INDEXING_OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "gather_nd",
+        gradient=build_gather_nd_gradient,
         infer=_infer_gather_nd_types,
         reference=_evaluate_gather_nd_reference,
         compute=_compute_gather_nd,

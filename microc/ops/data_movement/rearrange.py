@@ -13,6 +13,12 @@ from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import choice, flag, int_pairs_by_axis, integer, one_axis, result_extents, some_axes
 from microc.ops.constants import BOUNDED
+from microc.ops.gradients.movement import (
+    build_broadcast_gradient,
+    build_mirror_pad_gradient,
+    build_reverse_gradient,
+    build_triangle_gradient,
+)
 from microc.ops.registry import Case, OpCall, OpDef, map_along_axes, map_broadcast, map_padding
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -200,6 +206,7 @@ def _make_triangle_test_cases() -> Iterable[Case]:
 PLACES_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "reverse",
+        gradient=build_reverse_gradient,
         attrs={"axes": some_axes("that are turned round")},
         axes=map_along_axes,
         moves=True,
@@ -211,6 +218,7 @@ PLACES_OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "mirror_pad",
+        gradient=build_mirror_pad_gradient,
         attrs={
             "padding": int_pairs_by_axis("elements before and behind each axis"),
             "mode": choice("what they are", "reflect", "symmetric", "edge", "wrap"),
@@ -225,6 +233,7 @@ PLACES_OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "broadcast_to",
+        gradient=build_broadcast_gradient,
         attrs={"shape": result_extents("of the result")},
         axes=lambda attrs, types: (map_broadcast(types[0], attrs["shape"], len(attrs["shape"])),),
         moves=True,
@@ -236,6 +245,7 @@ PLACES_OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "triangle",
+        gradient=build_triangle_gradient,
         infer=_infer_triangle_types,
         reference=_evaluate_triangle_reference,
         compute=_compute_triangle,

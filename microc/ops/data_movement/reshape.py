@@ -28,6 +28,14 @@ from microc.ops.attributes import (
 from microc.ops.constants import BOUNDED, attribute_dtype_error_message
 from microc.ops.data_movement.rearrange import check_index_dtype, wrap_index, wrap_index_array
 from microc.ops.elementwise.tables import IDENTITY, emit_table_lookup
+from microc.ops.gradients.movement import (
+    build_concat_gradients,
+    build_gather_gradient,
+    build_pad_gradient,
+    build_reshape_gradient,
+    build_slice_gradient,
+    build_transpose_gradient,
+)
 from microc.ops.registry import (
     Alias,
     AxisMap,
@@ -254,6 +262,7 @@ def _make_gather_test_cases() -> Iterable[Case]:
 
 CONCAT = OpDef(
     "concat",
+    gradient=build_concat_gradients,
     infer=_infer_concat_types,
     reference=_evaluate_concat_reference,
     compute=_compute_concat,
@@ -267,6 +276,7 @@ CONCAT = OpDef(
 )
 GATHER = OpDef(
     "gather",
+    gradient=build_gather_gradient,
     infer=_infer_gather_types,
     reference=_evaluate_gather_reference,
     compute=_compute_gather,
@@ -500,6 +510,7 @@ def _make_pad_test_cases() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "reshape",
+        gradient=build_reshape_gradient,
         attrs={"shape": result_extents("of the result")},
         axes=_map_reshape_axes,
         moves=True,
@@ -512,6 +523,7 @@ OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "transpose",
+        gradient=build_transpose_gradient,
         attrs={"axes": integers("of the data, in the result's order", least=0)},
         axes=lambda attrs, types: (tuple(attrs["axes"].index(k) for k in range(len(attrs["axes"]))),),
         moves=True,
@@ -525,6 +537,7 @@ OPERATORS: tuple[OpDef, ...] = (
     GATHER,
     OpDef(
         "slice",
+        gradient=build_slice_gradient,
         attrs={
             "begin": ints_by_axis("the first of each axis", least=0),
             "end": ints_by_axis("behind the last", least=0),
@@ -541,6 +554,7 @@ OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "pad",
+        gradient=build_pad_gradient,
         infer=_infer_pad_types,
         reference=_evaluate_pad_reference,
         compute=_compute_pad,

@@ -13,6 +13,7 @@ from microc.errors import ModelError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops.arithmetic import NUMBERS, Rewrite, computation_dtype, emit_dequantize, per_tensor_quant
 from microc.ops.attributes import SURFACE, Rounding, element_type
+from microc.ops.gradients.movement import build_where_gradients
 from microc.ops.quantised.int16_functions import emit_shifted_scale
 from microc.ops.registry import Case, Legalized, OpDef
 from microc.tir import ir
@@ -246,6 +247,7 @@ COMPARE_OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "where",
+        gradient=build_where_gradients,
         infer=_infer_where_types,
         reference=lambda _, arrays: (np.where(*arrays),),
         scalar=lambda _, args: ir.select(args[0], args[1], args[2]),

@@ -27,6 +27,7 @@ from microc.ops.arithmetic import (
 from microc.ops.attributes import ACTIVATION, ROUNDING, ROUNDING_LITERT, Rounding, default_attributes, element_type
 from microc.ops.elementwise.scalar_functions import BINARY, UNARY, BinaryFunction, UnaryFunction, apply_unary
 from microc.ops.elementwise.tables import emit_table_lookup, quantised_clip_bounds
+from microc.ops.gradients.call import GradientCall, GradientRule, Gradients, Value
 from microc.ops.quantised.computed_scales import legalize_rsqrt16
 from microc.ops.quantised.int16_functions import (
     QSIGMOID16,
@@ -79,7 +80,15 @@ def _define_unary(function: UnaryFunction) -> OpDef:
         attrs={**function.attrs, "rounding": ROUNDING_LITERT if function.name in _LITERT else ROUNDING},
         legalize=_legalize_unary,
         edges=function.edges,
+        gradient=_define_unary_gradient(function),
     )
+
+
+def _define_unary_gradient(function: UnaryFunction) -> GradientRule | None:
+    rule = function.gradient
+    if rule is None:
+        return None
+    return lambda call: (rule(call.attrs, call.gradient, call.data, call.result),)
 
 
 def _make_unary_test_cases(function: UnaryFunction) -> Iterable[Case]:
@@ -179,7 +188,26 @@ def _define_binary(function: BinaryFunction) -> OpDef:
         legalize=_legalize_binary,
         operand_names=("a", "b"),
         edges=function.edges,
+        gradient=_define_binary_gradient(function),
     )
+
+
+def _define_binary_gradient(function: BinaryFunction) -> GradientRule | None:
+    """Return the gradient rule of a function: the gradient of each wanted operand, summed over the axes along which the
+    operand was broadcast."""
+    rules = function.gradients
+    if rules is None:
+        return None
+
+    def build_gradients(call: GradientCall) -> Gradients:
+        operands = call.operand(0), call.operand(1)
+        gradients: list[Value | None] = [None, None]
+        for position in call.wanted:
+            gradient = rules[position](call.gradient, *operands, call.result)
+            gradients[position] = None if gradient is None else gradient.sum_to(operands[position].shape)
+        return gradients
+
+    return build_gradients
 
 
 _SHAPES = (
@@ -318,6 +346,10 @@ def _make_cast_test_cases() -> Iterable[Case]:
     yield Case({"dtype": "int8"}, (TensorType((2, 2), "uint8"),), name="uint8_to_int8")
 
 
+def _build_cast_gradient(call: GradientCall) -> Gradients:
+    return (call.gradient.apply("cast", dtype=call.data.dtype),)
+
+
 OPERATORS: tuple[OpDef, ...] = (
     *(_define_unary(function) for function in UNARY),
     *(_define_binary(function) for function in BINARY),
@@ -328,6 +360,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_evaluate_cast_reference,
         scalar=_build_cast_scalar_expr,
         cases=_make_cast_test_cases,
+        gradient=_build_cast_gradient,
         edges="Floats beyond an integer of 32 bits or more become its end, NaN becomes 0; narrower integers take the lowest bits",
     ),
     QSIGMOID16,

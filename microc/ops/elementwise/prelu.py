@@ -34,6 +34,7 @@ from microc.ops.constants import (
     product_overflow_message,
     stored_range_error_message,
 )
+from microc.ops.gradients.call import GradientCall, Gradients
 from microc.ops.quantised.scaling import FixedPointScale, ScaledResult, scale_double_rounding, scale_single_rounding
 from microc.ops.registry import Case, Legalized, OpDef
 from microc.tir import ir
@@ -57,6 +58,15 @@ def _infer_prelu_types(attrs: Mapping[str, Any], types: Sequence[TensorType]) ->
 def _evaluate_prelu_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x, slope = (np.asarray(array, np.float64) for array in arrays)
     return (np.where(x < 0, x * slope, x).astype(arrays[0].dtype),)
+
+
+def _build_prelu_gradients(call: GradientCall) -> Gradients:
+    """Return g, times the slope where the data are not positive; and g times the negative data, for the slopes."""
+    g, x, slope = call.gradient, call.data, call.operand(1)
+    return (
+        (x > 0.0).select(g, g * slope) if 0 in call.wanted else None,
+        (g * x.apply("minimum", 0.0)).sum_to(slope.shape) if 1 in call.wanted else None,
+    )
 
 
 def _build_prelu_scalar_expr(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
@@ -146,6 +156,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_evaluate_prelu_reference,
         scalar=_build_prelu_scalar_expr,
         cases=_make_prelu_test_cases,
+        gradient=_build_prelu_gradients,
         attrs=SURFACE,
         legalize=_legalize_prelu,
         operand_names=("x", "slope"),

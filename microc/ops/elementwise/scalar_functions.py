@@ -18,6 +18,7 @@ from microc.base.immutable import frozen
 from microc.numerics import TO_WHOLE
 from microc.ops.arithmetic import FLOAT, INTEGERS, NUMBERS, SIGNED, build_wrapping_binary, clip_bound_literal
 from microc.ops.attributes import Attributes, number, real
+from microc.ops.gradients.call import Value
 from microc.tir import ir
 from microc.tir.ir import Expr
 
@@ -53,6 +54,13 @@ def build_exp_of_negative(x: Expr) -> Expr:
 # ---- Mathematical functions of one number for elementwise operators: each has a numpy form and a TIR form.
 #
 # ``relu`` and ``clip`` propagate NaN as in ONNX; TFLite's do the same.
+#
+# Gradients at corners are PyTorch's: zero for ``relu`` at 0, ``clip`` at its bounds and ``abs`` at 0. They are selected, not
+# multiplied by a mask, so that an infinite gradient does not become NaN.
+
+UnaryGradient = Callable[[Mapping[str, Any], Value, Value, Value], Value | None]
+"""Gradient of a function's operand, from its attributes, the gradient g of the result, the operand x and the result y.
+None: the derivative is zero almost everywhere."""
 
 
 @frozen
@@ -61,7 +69,8 @@ class UnaryFunction:
 
     ``evaluate_array`` computes it over numpy; it receives float64 (integers: int64). ``build_scalar`` builds its TIR
     expression from a value of 32 or 64 bits. ``domain``: range of the test data. ``tolerance``: largest permitted
-    difference between the float results of both. ``edges``: see :class:`microc.ops.registry.OpDef`."""
+    difference between the float results of both. ``edges``: see :class:`microc.ops.registry.OpDef`. ``gradient``: its
+    gradient; None if it has none, being a function of integers."""
 
     name: str
     evaluate_array: Callable[[Mapping[str, Any], Array], Array]
@@ -71,6 +80,7 @@ class UnaryFunction:
     domain: tuple[float, float] = (-6.0, 6.0)
     tolerance: float = 2e-6
     edges: str = ""
+    gradient: UnaryGradient | None = None
 
 
 def _make_math_call(name: str) -> Callable[[Mapping[str, Any], Expr], Expr]:
@@ -150,6 +160,26 @@ TRANSCENDENTAL = (
 )
 """Functions of ``<math.h>`` and the domain on which they are tested."""
 
+_TRANSCENDENTAL_GRADIENTS: Mapping[str, UnaryGradient] = MappingProxyType(
+    {
+        "tan": lambda _, g, x, y: g * (y * y + 1.0),
+        "asin": lambda _, g, x, y: g / (1.0 - x * x).apply("sqrt"),
+        "acos": lambda _, g, x, y: -g / (1.0 - x * x).apply("sqrt"),
+        "atan": lambda _, g, x, y: g / (x * x + 1.0),
+        "sinh": lambda _, g, x, y: g * x.apply("cosh"),
+        "cosh": lambda _, g, x, y: g * x.apply("sinh"),
+        "asinh": lambda _, g, x, y: g / (x * x + 1.0).apply("sqrt"),
+        "acosh": lambda _, g, x, y: g / (x * x - 1.0).apply("sqrt"),
+        "atanh": lambda _, g, x, y: g / (1.0 - x * x),
+    }
+)
+
+
+def _zero_gradient(attrs: Mapping[str, Any], g: Value, x: Value, y: Value) -> Value | None:
+    """Return None: the function is constant almost everywhere."""
+    return None
+
+
 _ERF = np.vectorize(math.erf, otypes=[np.float64])
 
 _LOWEST = "The lowest integer stays what it is"
@@ -159,42 +189,136 @@ _BOUNDS: Attributes = {
     "maximum": number("the largest", 6.0),
 }
 UNARY: tuple[UnaryFunction, ...] = (
-    UnaryFunction("relu", lambda _, x: np.where(x < 0, 0, x), _build_relu, NUMBERS, tolerance=0.0),
-    UnaryFunction("clip", _clip_in_numpy, _build_clip, NUMBERS, _BOUNDS, (-9.0, 9.0), 0.0),
+    UnaryFunction(
+        "relu",
+        lambda _, x: np.where(x < 0, 0, x),
+        _build_relu,
+        NUMBERS,
+        tolerance=0.0,
+        gradient=lambda _, g, x, y: (y > 0.0).select(g, 0.0),
+    ),
+    UnaryFunction(
+        "clip",
+        _clip_in_numpy,
+        _build_clip,
+        NUMBERS,
+        _BOUNDS,
+        (-9.0, 9.0),
+        0.0,
+        gradient=lambda a, g, x, y: (x > a["minimum"]).select((x < a["maximum"]).select(g, 0.0), 0.0),
+    ),
     UnaryFunction(
         "leaky_relu",
         lambda attrs, x: np.where(x < 0, x * np.float32(attrs["alpha"]), x),
         lambda attrs, x: ir.select(x < 0.0, x * float(attrs["alpha"]), x),
         attrs={"alpha": real("the slope below 0", 0.01)},
+        gradient=lambda a, g, x, y: (x > 0.0).select(g, g * a["alpha"]),
     ),
     UnaryFunction(
         "elu",
         lambda attrs, x: np.where(x < 0, np.expm1(x) * np.float32(attrs["alpha"]), x),
         _build_elu,
         attrs={"alpha": real("what it falls to", 1.0)},
+        gradient=lambda a, g, x, y: (x > 0.0).select(g, g * (y + a["alpha"])),
     ),
-    UnaryFunction("softplus", lambda _, x: np.logaddexp(0, x), _build_softplus, domain=(-90.0, 90.0)),
-    UnaryFunction("tanh", lambda _, x: np.tanh(x), _make_math_call("tanh")),
-    UnaryFunction("sigmoid", lambda _, x: 1 / (1 + np.exp(-x)), _build_sigmoid, domain=(-100.0, 100.0)),
-    UnaryFunction("exp", lambda _, x: np.exp(x), _make_math_call("exp"), domain=(-90.0, 80.0)),
-    UnaryFunction("log", lambda _, x: np.log(x), _make_math_call("log"), domain=(1e-6, 1e4)),
-    UnaryFunction("sqrt", lambda _, x: np.sqrt(x), _make_math_call("sqrt"), domain=(0.0, 1e4), tolerance=0.0),
-    UnaryFunction("rsqrt", lambda _, x: 1 / np.sqrt(x), lambda _, x: 1.0 / ir.call("sqrt", x), domain=(1e-6, 1e4)),
-    UnaryFunction("abs", lambda _, x: np.abs(x), _build_abs, SIGNED, tolerance=0.0, edges=_LOWEST),
-    UnaryFunction("neg", lambda _, x: -x, _build_negation, SIGNED, tolerance=0.0, edges=_LOWEST),
+    UnaryFunction(
+        "softplus",
+        lambda _, x: np.logaddexp(0, x),
+        _build_softplus,
+        domain=(-90.0, 90.0),
+        gradient=lambda _, g, x, y: g * x.apply("sigmoid"),
+    ),
+    UnaryFunction(
+        "tanh", lambda _, x: np.tanh(x), _make_math_call("tanh"), gradient=lambda _, g, x, y: g * (1.0 - y * y)
+    ),
+    UnaryFunction(
+        "sigmoid",
+        lambda _, x: 1 / (1 + np.exp(-x)),
+        _build_sigmoid,
+        domain=(-100.0, 100.0),
+        gradient=lambda _, g, x, y: g * (y * (1.0 - y)),
+    ),
+    UnaryFunction(
+        "exp",
+        lambda _, x: np.exp(x),
+        _make_math_call("exp"),
+        domain=(-90.0, 80.0),
+        gradient=lambda _, g, x, y: g * y,
+    ),
+    UnaryFunction(
+        "log",
+        lambda _, x: np.log(x),
+        _make_math_call("log"),
+        domain=(1e-6, 1e4),
+        gradient=lambda _, g, x, y: g / x,
+    ),
+    UnaryFunction(
+        "sqrt",
+        lambda _, x: np.sqrt(x),
+        _make_math_call("sqrt"),
+        domain=(0.0, 1e4),
+        tolerance=0.0,
+        gradient=lambda _, g, x, y: g / (y * 2.0),
+    ),
+    UnaryFunction(
+        "rsqrt",
+        lambda _, x: 1 / np.sqrt(x),
+        lambda _, x: 1.0 / ir.call("sqrt", x),
+        domain=(1e-6, 1e4),
+        gradient=lambda _, g, x, y: g * (y * y * y * -0.5),
+    ),
+    UnaryFunction(
+        "abs",
+        lambda _, x: np.abs(x),
+        _build_abs,
+        SIGNED,
+        tolerance=0.0,
+        edges=_LOWEST,
+        gradient=lambda _, g, x, y: g * x.apply("sign"),
+    ),
+    UnaryFunction(
+        "neg",
+        lambda _, x: -x,
+        _build_negation,
+        SIGNED,
+        tolerance=0.0,
+        edges=_LOWEST,
+        gradient=lambda _, g, x, y: -g,
+    ),
     *(
-        UnaryFunction(name, _find_numpy_function(name), _make_math_call(name), domain=domain, tolerance=4e-6)
+        UnaryFunction(
+            name,
+            _find_numpy_function(name),
+            _make_math_call(name),
+            domain=domain,
+            tolerance=4e-6,
+            gradient=_TRANSCENDENTAL_GRADIENTS[name],
+        )
         for name, domain in TRANSCENDENTAL
     ),
-    UnaryFunction("sign", lambda _, x: np.sign(x), _build_sign, NUMBERS, tolerance=0.0),
+    UnaryFunction("sign", lambda _, x: np.sign(x), _build_sign, NUMBERS, tolerance=0.0, gradient=_zero_gradient),
     UnaryFunction("bit_not", lambda _, x: ~x, lambda _, x: ir.Un("bitnot", x), INTEGERS),
-    UnaryFunction("sin", lambda _, x: np.sin(x), _make_math_call("sin")),
-    UnaryFunction("cos", lambda _, x: np.cos(x), _make_math_call("cos")),
-    UnaryFunction("floor", lambda _, x: np.floor(x), _make_math_call("floor"), tolerance=0.0),
-    UnaryFunction("ceil", lambda _, x: np.ceil(x), _make_math_call("ceil"), tolerance=0.0),
-    UnaryFunction("round", lambda _, x: np.rint(x), _make_math_call("rint"), tolerance=0.0),
-    UnaryFunction("erf", lambda _, x: np.asarray(_ERF(x)), _make_math_call("erf")),
-    UnaryFunction("hard_swish", lambda _, x: x * (np.clip(x + 3, 0, 6) / 6), _build_hard_swish),
+    UnaryFunction(
+        "sin", lambda _, x: np.sin(x), _make_math_call("sin"), gradient=lambda _, g, x, y: g * x.apply("cos")
+    ),
+    UnaryFunction(
+        "cos", lambda _, x: np.cos(x), _make_math_call("cos"), gradient=lambda _, g, x, y: g * -x.apply("sin")
+    ),
+    UnaryFunction("floor", lambda _, x: np.floor(x), _make_math_call("floor"), tolerance=0.0, gradient=_zero_gradient),
+    UnaryFunction("ceil", lambda _, x: np.ceil(x), _make_math_call("ceil"), tolerance=0.0, gradient=_zero_gradient),
+    UnaryFunction("round", lambda _, x: np.rint(x), _make_math_call("rint"), tolerance=0.0, gradient=_zero_gradient),
+    UnaryFunction(
+        "erf",
+        lambda _, x: np.asarray(_ERF(x)),
+        _make_math_call("erf"),
+        gradient=lambda _, g, x, y: g * ((-(x * x)).apply("exp") * (2.0 / math.sqrt(math.pi))),
+    ),
+    UnaryFunction(
+        "hard_swish",
+        lambda _, x: x * (np.clip(x + 3, 0, 6) / 6),
+        _build_hard_swish,
+        gradient=lambda _, g, x, y: (x > -3.0).select((x < 3.0).select(g * (x * (1 / 3) + 0.5), g), 0.0),
+    ),
 )
 """The functions of one operand."""
 
@@ -215,12 +339,18 @@ def apply_unary(function: UnaryFunction, attrs: Mapping[str, Any], x: Array) -> 
 # ``maximum`` and ``minimum`` propagate NaN as in ONNX.
 
 
+BinaryGradient = Callable[[Value, Value, Value, Value], Value | None]
+"""Gradient of one operand, from the gradient g of the result, the operands a and b and the result y; of the result's
+shape. None: the derivative is zero almost everywhere."""
+
+
 @frozen
 class BinaryFunction:
     """Elementwise function of two operands.
 
     ``evaluate_array`` computes it over numpy; it receives float64 or int64. ``build_scalar`` builds its TIR expression
-    from two values of the same 32- or 64-bit dtype. ``edges``: see :class:`microc.ops.registry.OpDef`."""
+    from two values of the same 32- or 64-bit dtype. ``edges``: see :class:`microc.ops.registry.OpDef`. ``gradients``:
+    of both operands; None if the function has none, being one of integers."""
 
     name: str
     evaluate_array: Callable[[Array, Array], Array]
@@ -228,6 +358,7 @@ class BinaryFunction:
     dtypes: tuple[str, ...] = NUMBERS
     tolerance: float = 0.0
     edges: str = ""
+    gradients: tuple[BinaryGradient, BinaryGradient] | None = None
 
 
 def _build_integer_quotient(division_op: str, a: Expr, b: Expr) -> Expr:
@@ -348,34 +479,124 @@ _PLACES = (
     "By as many places as there are bits, or more, or fewer than none, only the sign of what goes to the right is left"
 )
 
+
+def _share_gradient(g: Value, chosen: Value, other: Value, wins: Value) -> Value:
+    """Return the gradient of an operand of ``maximum`` or ``minimum``: ``g`` where it wins, half of it in a tie, as in
+    PyTorch."""
+    return wins.select(g, chosen.equals(other).select(g * 0.5, 0.0))
+
+
+def _power_base_gradient(g: Value, a: Value, b: Value, y: Value) -> Value:
+    """Return g b a**(b - 1); zero for b = 0, also where a**-1 is infinite."""
+    return b.equals(0.0).select(0.0, g * (b * a.apply("pow", b - 1.0)))
+
+
+def _power_exponent_gradient(g: Value, a: Value, b: Value, y: Value) -> Value:
+    """Return g y log(a); zero for a = 0, where y does not depend on a positive b."""
+    return a.equals(0.0).select(0.0, g * (y * a.apply("log")))
+
+
 BINARY: tuple[BinaryFunction, ...] = (
-    BinaryFunction("add", np.add, lambda a, b: build_wrapping_binary("add", a, b), edges=_WRAPS),
-    BinaryFunction("sub", np.subtract, lambda a, b: build_wrapping_binary("sub", a, b), edges=_WRAPS),
-    BinaryFunction("mul", np.multiply, lambda a, b: build_wrapping_binary("mul", a, b), edges=_WRAPS),
-    BinaryFunction("div", _divide_arrays, _build_quotient, edges=_QUOTIENT),
-    BinaryFunction("maximum", np.maximum, _build_nan_propagating_maximum, edges=_NAN),
-    BinaryFunction("minimum", np.minimum, _build_nan_propagating_minimum, edges=_NAN),
-    BinaryFunction("squared_difference", lambda a, b: (a - b) ** 2, _build_squared_difference, SIGNED, 1e-6, _WRAPS),
+    BinaryFunction(
+        "add",
+        np.add,
+        lambda a, b: build_wrapping_binary("add", a, b),
+        edges=_WRAPS,
+        gradients=(lambda g, a, b, y: g, lambda g, a, b, y: g),
+    ),
+    BinaryFunction(
+        "sub",
+        np.subtract,
+        lambda a, b: build_wrapping_binary("sub", a, b),
+        edges=_WRAPS,
+        gradients=(lambda g, a, b, y: g, lambda g, a, b, y: -g),
+    ),
+    BinaryFunction(
+        "mul",
+        np.multiply,
+        lambda a, b: build_wrapping_binary("mul", a, b),
+        edges=_WRAPS,
+        gradients=(lambda g, a, b, y: g * b, lambda g, a, b, y: g * a),
+    ),
+    BinaryFunction(
+        "div",
+        _divide_arrays,
+        _build_quotient,
+        edges=_QUOTIENT,
+        gradients=(lambda g, a, b, y: g / b, lambda g, a, b, y: -(g * y) / b),
+    ),
+    BinaryFunction(
+        "maximum",
+        np.maximum,
+        _build_nan_propagating_maximum,
+        edges=_NAN,
+        gradients=(
+            lambda g, a, b, y: _share_gradient(g, a, b, a > b),
+            lambda g, a, b, y: _share_gradient(g, b, a, b > a),
+        ),
+    ),
+    BinaryFunction(
+        "minimum",
+        np.minimum,
+        _build_nan_propagating_minimum,
+        edges=_NAN,
+        gradients=(
+            lambda g, a, b, y: _share_gradient(g, a, b, a < b),
+            lambda g, a, b, y: _share_gradient(g, b, a, b < a),
+        ),
+    ),
+    BinaryFunction(
+        "squared_difference",
+        lambda a, b: (a - b) ** 2,
+        _build_squared_difference,
+        SIGNED,
+        1e-6,
+        _WRAPS,
+        gradients=(lambda g, a, b, y: g * ((a - b) * 2.0), lambda g, a, b, y: g * ((b - a) * 2.0)),
+    ),
     BinaryFunction(
         "floor_div",
         lambda a, b: np.floor(a / b) if a.dtype.kind == "f" else a // b,
         _build_floor_quotient,
         edges=_QUOTIENT,
+        gradients=(lambda g, a, b, y: None, lambda g, a, b, y: None),
     ),
-    BinaryFunction("floor_mod", lambda a, b: np.mod(a, b), _build_floor_remainder, tolerance=1e-6, edges=_REMAINDER),
+    BinaryFunction(
+        "floor_mod",
+        lambda a, b: np.mod(a, b),
+        _build_floor_remainder,
+        tolerance=1e-6,
+        edges=_REMAINDER,
+        gradients=(lambda g, a, b, y: g, lambda g, a, b, y: g * -(a / b).apply("floor")),
+    ),
     BinaryFunction(
         "fmod",
         np.fmod,
         lambda a, b: ir.call("fmod", a, b) if dtypes.is_float(a.dtype) else _build_integer_remainder("truncmod", a, b),
         edges=_REMAINDER,
+        gradients=(lambda g, a, b, y: g, lambda g, a, b, y: g * ((y - a) / b).apply("round")),
     ),
     BinaryFunction("bit_and", np.bitwise_and, lambda a, b: a & b, INTEGERS),
     BinaryFunction("bit_or", np.bitwise_or, lambda a, b: a | b, INTEGERS),
     BinaryFunction("bit_xor", np.bitwise_xor, lambda a, b: a ^ b, INTEGERS),
     BinaryFunction("shift_left", _shift_arrays_left, lambda a, b: _build_shift(a, b, "shl"), INTEGERS, edges=_PLACES),
     BinaryFunction("shift_right", _shift_arrays_right, lambda a, b: _build_shift(a, b, "shr"), INTEGERS, edges=_PLACES),
-    BinaryFunction("pow", _raise_arrays, _build_power, FLOAT, 4e-6),
-    BinaryFunction("atan2", np.arctan2, lambda a, b: ir.call("atan2", a, b), FLOAT, 4e-6),
+    BinaryFunction(
+        "pow",
+        _raise_arrays,
+        _build_power,
+        FLOAT,
+        4e-6,
+        gradients=(_power_base_gradient, _power_exponent_gradient),
+    ),
+    BinaryFunction(
+        "atan2",
+        np.arctan2,
+        lambda a, b: ir.call("atan2", a, b),
+        FLOAT,
+        4e-6,
+        gradients=(lambda g, a, b, y: g * (b / (a * a + b * b)), lambda g, a, b, y: -(g * (a / (a * a + b * b)))),
+    ),
 )
 """The functions of two operands."""
 

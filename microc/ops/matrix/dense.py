@@ -28,6 +28,7 @@ from microc.ops.attributes import (
 )
 from microc.ops.constants import product_sum_overflow_message
 from microc.ops.convolution.geometry import add_128_as_uint8
+from microc.ops.gradients.matrix import build_dense_gradients
 from microc.ops.matrix.gemm import (
     FAR,
     HALF,
@@ -273,6 +274,7 @@ def _count_dense_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out
 OPERATORS = (
     OpDef(
         "dense",
+        gradient=build_dense_gradients,
         infer=_infer_dense_types,
         reference=_evaluate_dense_reference,
         compute=_compute_dense,

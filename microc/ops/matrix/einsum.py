@@ -19,6 +19,7 @@ from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.arithmetic import build_wrapping_binary
 from microc.ops.attributes import int_rows, integers
+from microc.ops.gradients.matrix import build_einsum_gradients
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -127,6 +128,7 @@ def _make_einsum_test_cases() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "einsum",
+        gradient=build_einsum_gradients,
         infer=_infer_einsum_types,
         reference=_evaluate_einsum_reference,
         compute=_compute_einsum,

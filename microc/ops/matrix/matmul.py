@@ -27,6 +27,7 @@ from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arithmetic import is_quantised, split_activation
 from microc.ops.attributes import ACTIVATED, Attributes, algorithm_choice, element_type, integer, integers
 from microc.ops.constants import CheckedNode, make_zero_point_range_check, operand_range_minus_zero_point
+from microc.ops.gradients.matrix import build_matmul_gradients
 from microc.ops.matrix.gemm import build_matrix_product
 from microc.ops.matrix.products import ProductForm, legalize_product
 from microc.ops.registry import AxisMap, Case, Legalized, OpCall, OpDef, map_broadcast
@@ -324,6 +325,7 @@ def _count_matmul_macs(attrs: Mapping[str, Any], types: Sequence[TensorType], ou
 OPERATORS = (
     OpDef(
         "matmul",
+        gradient=build_matmul_gradients,
         infer=_infer_matmul_types,
         reference=_evaluate_matmul_reference,
         compute=_compute_matmul,

@@ -44,6 +44,7 @@ from microc.ops.constants import (
     make_zero_point_range_check,
     stored_range_error_message,
 )
+from microc.ops.gradients.reduction import build_l2_normalize_gradient, build_layer_norm_gradient
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, map_along_axis
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
@@ -209,6 +210,7 @@ def _make_ql2_normalize_test_cases() -> Iterable[Case]:
 L2_NORMALIZE_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "l2_normalize",
+        gradient=build_l2_normalize_gradient,
         infer=lambda attrs, types: infer_rows("l2_normalize", types[0]),
         reference=_evaluate_l2_normalize_reference,
         compute=_compute_l2_normalize,
@@ -552,6 +554,7 @@ def _make_layer_norm_test_cases() -> Iterable[Case]:
 LAYER_NORM_OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "layer_norm",
+        gradient=build_layer_norm_gradient,
         attrs={"epsilon": real("added to the variance")},
         infer=_infer_layer_norm_types,
         reference=_evaluate_layer_norm_reference,

@@ -29,6 +29,7 @@ from microc.ops.arithmetic import (
 from microc.ops.attributes import ACTIVATED, LAYOUT, OPTIONAL, Attributes, Rounding, choice, flag, integer, integers
 from microc.ops.constants import CheckedNode, window_sum_overflow_message
 from microc.ops.elementwise.tables import IDENTITY, emit_quantised_function
+from microc.ops.gradients.pooling import build_avg_pool_gradient, build_max_pool_gradient
 from microc.ops.quantised.exact_rounding import LARGEST_DOMAIN, exact_scale_ratio
 from microc.ops.quantised.requantize import Requantization, clip_to_float32, emit_requantize, emit_scaled_sum
 from microc.ops.registry import AxisMap, Case, Legalized, OpCall, OpDef
@@ -471,6 +472,7 @@ def _pool_overflow_message(checked_node: CheckedNode) -> str:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "max_pool2d",
+        gradient=build_max_pool_gradient,
         infer=_infer_pool_types,
         reference=_evaluate_max_reference,
         compute=_compute_max,
@@ -484,6 +486,7 @@ OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "avg_pool2d",
+        gradient=build_avg_pool_gradient,
         infer=_infer_pool_types,
         reference=_evaluate_avg_reference,
         compute=_compute_avg,

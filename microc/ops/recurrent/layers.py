@@ -22,6 +22,7 @@ cell is int16 and its scale is a power of two. Sources: ONNX LSTM, GRU, RNN; Lit
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -205,6 +206,15 @@ def expand_layer(node: Node, graph: Graph) -> Legalized:
     return rewrite.legalized()
 
 
+def unroll_layer(node: Node, graph: Graph) -> Legalized:
+    """Expand a recurrent layer for its gradients: the loop of a float layer reads the constants of the layer as operands,
+    so that their gradients are those of the layer's weights."""
+    if graph.types[node.inputs[1]].dtype != "float32":
+        return expand_layer(node, graph)
+    others = {name: data for name, data in graph.consts.items() if name not in node.inputs}
+    return expand_layer(node, replace(graph, consts=others))
+
+
 def _require_constant_integers(layer: RecurrentLayer) -> None:
     """Raise UnsupportedError if a layer with integer weights computes them, or their bias, at run time."""
     if layer.type("weights").dtype == "float32":
@@ -343,6 +353,7 @@ def _define(op: str, cases: Any, **attrs: Attribute) -> OpDef:
         cases=cases,
         attrs=_declare_attributes(op, **attrs),
         expand=expand_layer,
+        unroll=unroll_layer,
         macs=partial(_count_macs, op),
         operand_names=(*required_operands(op), *OPTIONAL_OPERANDS[op]),
     )

@@ -28,6 +28,8 @@ from microc.ops.arithmetic import Rewrite, computation_dtype, is_quantised, lega
 from microc.ops.attributes import ROUNDING, Rounding, element_type, flag, integer, some_axes
 from microc.ops.constants import CheckedNode, window_sum_overflow_message
 from microc.ops.elementwise.tables import IDENTITY, emit_quantised_function
+from microc.ops.gradients.call import GradientRule
+from microc.ops.gradients.reduction import build_extremum_gradient, build_mean_gradient, build_sum_gradient
 from microc.ops.quantised.computed_scales import mean_multiplier, mean_scale
 from microc.ops.quantised.exact_rounding import exact_scale_ratio
 from microc.ops.quantised.requantize import clip_to_float32, emit_scaled_sum
@@ -67,11 +69,12 @@ class Reduction:
 
     ``combiner``: name of the function that combines two elements (a case of
     :func:`microc.te.lower.build_reduction_step`). ``numpy_function``: the numpy function that
-    reduces an array, with parameters ``axis`` and ``keepdims``."""
+    reduces an array, with parameters ``axis`` and ``keepdims``. ``gradient``: its gradient rule."""
 
     name: str
     combiner: str
     numpy_function: Callable[..., Any]
+    gradient: GradientRule | None = None
 
     def neutral_element(self, acc_dtype: str, data_dtype: str) -> float:
         """Return the neutral element of the combiner. For max and min it is an end of the range of ``data_dtype``."""
@@ -83,10 +86,10 @@ class Reduction:
 
 
 REDUCTIONS = (
-    Reduction("sum", "add", np.sum),
-    Reduction("mean", "add", np.sum),
-    Reduction("max", "maximum", np.max),
-    Reduction("min", "minimum", np.min),
+    Reduction("sum", "add", np.sum, build_sum_gradient),
+    Reduction("mean", "add", np.sum, build_mean_gradient),
+    Reduction("max", "maximum", np.max, build_extremum_gradient),
+    Reduction("min", "minimum", np.min, build_extremum_gradient),
     Reduction("prod", "mul", np.prod),
 )
 
@@ -297,6 +300,7 @@ def _define_reduction(reduction: Reduction) -> OpDef:
         legalize=_legalize_reduction,
         sound=(_narrow_sum_overflow_message,) if reduction.combiner == "add" else (),
         operand_names=("data",),
+        gradient=reduction.gradient,
         edges="Integers wrap around" if reduction.combiner in ("add", "mul") else "NaN goes through",
     )
 

@@ -1,0 +1,1 @@
+"""Gradient rules of the operators: the derivative of a loss by operands, from its derivative by results."""
