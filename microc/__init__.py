@@ -17,6 +17,7 @@
     graph = microc.load("model.onnx")                              # the network as a graph of operators
     microc.save(graph, "model.mcg")                                # graph and parameters in one file; or "model.onnx"
     result = microc.quantize("model.onnx", data)                   # a float network becomes an integer network: result.graph
+    trained = microc.gradient(microc.add_loss(graph, "cross_entropy"), "loss", ["w"])   # a graph with the output "w.gradient"
 
 The compiler is a library, too (docs/compiler.md)::
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from microc.compiler.model import import_sklearn, load, save
     from microc.compiler.option_values import CompileOptions
     from microc.compiler.options import Bound
+    from microc.compiler.training import add_loss, gradient, learn
     from microc.compiler.user_functions import build, default_schedule
     from microc.frontend.graph_builder import GraphBuilder
     from microc.graph.ir import Graph
@@ -83,6 +85,7 @@ __all__ = (
     "Schedule",
     "ScheduleRule",
     "__version__",
+    "add_loss",
     "build",
     "bundle",
     "compile",
@@ -91,7 +94,9 @@ __all__ = (
     "explain",
     "fake_quantize",
     "features",
+    "gradient",
     "import_sklearn",
+    "learn",
     "load",
     "load_library",
     "open_project",
@@ -126,13 +131,16 @@ _HOMES = MappingProxyType(
         "Report": "microc.reports.report",
         "Schedule": "microc.schedule.schedule",
         "ScheduleRule": "microc.schedule.rules",
+        "add_loss": "microc.compiler.training",
         "build": "microc.compiler.user_functions",
         "bundle": "microc.compiler.bundle",
         "compile": "microc.compiler.api",
         "default_schedule": "microc.compiler.user_functions",
         "explain": "microc.reports.explain",
         "fake_quantize": "microc.quantization",
+        "gradient": "microc.compiler.training",
         "import_sklearn": "microc.compiler.model",
+        "learn": "microc.compiler.training",
         "load": "microc.compiler.model",
         "load_library": "microc.run.desktop.load",
         "open_project": "microc.run.board_project",

@@ -455,7 +455,9 @@ class Module:
     - ``classes``: names of the classes in output ``class_output``, if given.
     - ``self_test``: samples of the self-test, if requested; their bytes are not included in ``const_bytes``.
     - ``sources``: sources of external backends; ``decisions``: decisions between external code and microc's code.
-    - ``own``: the same network with microc's kernels only, if some kernels are external."""
+    - ``own``: the same network with microc's kernels only, if some kernels are external.
+    - ``inference_calls``: number of first calls that compute all outputs but the last, the loss, of a network that
+      learns; the calls behind them learn. 0: the network does not learn."""
 
     name: str
     values: Mapping[str, Value]
@@ -484,6 +486,7 @@ class Module:
     sources: tuple[Sources, ...] = ()
     own: Module | None = None
     decisions: tuple[BackendDecision, ...] = ()
+    inference_calls: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hashes", MappingProxyType(dict(sorted(self.hashes.items()))))

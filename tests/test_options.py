@@ -29,6 +29,7 @@ WORDS = {
     "threads": ["2"], "tuned": ["tuned.jsonl"], "plan": ["plan.json"], "math": ["fast"], "weight_dtype": ["float16"],
     "self_test": ["samples.npz"], "relocatable": [], "state": ["past=present", "a=b=c"], "external": ["acme=folder"],
     "external_choice": ["all"], "code_in_ram": [],
+    "learn": ["head.toml"],
     "rename": ["x=first", "a=b=second"], "class_names": [str(ROOT / "tests" / "data" / "colours.txt")],
 }  # fmt: skip
 VALUES = {
@@ -44,6 +45,7 @@ VALUES = {
     "threads": 2, "cores": 2, "tuned": Path("tuned.jsonl"), "plan": Path("plan.json"), "math": "fast", "weight_dtype": "float16",
     "self_test": Path("samples.npz"), "relocatable": True, "state": {"past": "present", "a=b": "c"},
     "external": {"acme": "folder"}, "external_choice": "all", "code_in_ram": True,
+    "learn": Path("head.toml"),
     "rename": {"x": "first", "a=b": "second"}, "class_names": ("red", "green"),
 }  # fmt: skip
 

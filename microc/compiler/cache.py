@@ -52,6 +52,7 @@ _UNCACHED_OPTIONS = frozenset(
         "plan",
         "self_test",
         "external",
+        "learn",
     }
 )
 """Options that disable the cache if they are set. They run code of the user, name a file that may change, or observe

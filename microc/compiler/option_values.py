@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from microc.plugin import Plugin
     from microc.schedule.rules import ScheduleRule
     from microc.transform.pass_context import Instrument, Pass
+    from microc.transform.training.learning import Head
 
 
 # ---- Checks of option values from Python. Modules that are slow to import are imported in the checks that use them.
@@ -607,6 +608,7 @@ class CompileOptions(ReadingOptions, total=False):
     docs/options.md describes each option.
     """
 
+    learn: str | Path | Mapping[str, Any] | Head | None
     bounds: Mapping[str, Sizes]
     class_names: Sequence[str]
     self_test: str | Path | None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from microc.base.immutable import frozen
 from microc.compiler import option_values, validation
+from microc.compiler.learning_head import validated_head
 from microc.compiler.option_values import Bound
 from microc.compiler.validation import Check
 from microc.errors import UsageError, known_names_hint
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from microc.plugin import Plugin
     from microc.schedule.rules import ScheduleRule
     from microc.transform.pass_context import Instrument, Pass
+    from microc.transform.training.learning import Head
 
 
 # ---- The declaration of an option. Keywords, flags, ``--help``, documentation and checks are derived from it.
@@ -326,6 +328,16 @@ class Options:
         word=option_values.parse_path,
         path=RUN,
         metavar="FILE.py",
+    )
+    learn: Head | Path | None = option_field(
+        None,
+        validated_head,
+        "TOML file that declares which layers learn on the board",
+        details="It names layers, loss and optimiser. The layers compute in float32, with weights in RAM (docs/learning.md).",
+        flag="--learn",
+        word=Path,
+        path=READ,
+        metavar="FILE.toml",
     )
     bounds: Mapping[str, Bound] = option_field(
         dict,
@@ -672,7 +684,7 @@ OPTIONS: Mapping[str, Option] = MappingProxyType({f.name: f.metadata["option"] f
 """The declaration of every option, by the option's name."""
 _UNREPORTED = frozenset({
     "name", "example_inputs", "class_names", "plugins",
-    "dump", "cache", "instruments", "tuned", "plan", "self_test", "external",
+    "dump", "cache", "instruments", "tuned", "plan", "self_test", "external", "learn",
 })  # fmt: skip
 
 

@@ -140,6 +140,7 @@ def compile_network(
     If ``options.dump`` is set, all stages are written to that folder.
     """
     refuse_without_code_memory(options, capacity)
+    _refuse_learning_conflicts(options)
     target = with_math_features(target, options)
     if options.bounds:
         network = _compile_dynamic_sizes(source, target, options, progress, capacity)
@@ -154,6 +155,22 @@ def compile_network(
 
         dump_kernels(network, options.dump, progress)
     return network
+
+
+def _refuse_learning_conflicts(options: Options) -> None:
+    """Raise UsageError for options that a network that learns does not support."""
+    conflicts = {
+        "bounds": bool(options.bounds),
+        "stream": bool(options.stream),
+        "relocatable": options.relocatable,
+        "self_test": options.self_test is not None,
+        "protocol": options.protocol == "mlperf",
+    }
+    found = [name for name, given in conflicts.items() if given]
+    if options.learn is not None and found:
+        raise UsageError(
+            f"learn cannot be combined with {found[0]}: got both, expected one", hint=f"leave out {found[0]}, or learn"
+        )
 
 
 def list_external_regions(source: Path | Graph, target: Target, options: Options) -> tuple[RegionTask, ...]:

@@ -69,7 +69,10 @@ class _PartialOrder:
 def order_calls(module: Module, overlaps: Overlaps, *, io_in_arena: bool) -> Module:
     """Reorder the calls of a module for a smaller peak of memory; the new order respects all dependences.
 
-    Returns ``module`` unchanged if the search finds no better order."""
+    Returns ``module`` unchanged if the search finds no better order, and for a network that learns, whose first calls
+    must be those of an inference."""
+    if module.inference_calls:
+        return module
     search = OrderSearch(module, overlaps, io_in_arena=io_in_arena)
     # A chain: every call depends on the one before.
     if all(k - 1 in earlier for k, earlier in enumerate(search.needs) if k):

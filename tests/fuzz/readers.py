@@ -38,6 +38,7 @@ from microc.codegen.exports import load_format
 from microc.codegen.output_files import read_manifest, write_tree
 from microc.compiler import option_values
 from microc.compiler.cache import CacheEntry
+from microc.compiler.learning_head import load_head
 from microc.compiler.tuned.optimisation_plan import read_plan
 from microc.compiler.tuned.records import open_records
 from microc.device.board_info import read_blob
@@ -350,6 +351,7 @@ _CONFIG = (
     b'input-shape = ["x=1,3,8"]\nbounds = { n = [1, 8, 1] }\ndump = "d/e"\nplugins = ["p.py"]\nexternal = ["cmsis-nn=c"]\n'
     b'class-names = ["a", "b"]\nstream = 1\ninput_normalize = "1 2"\nstate = { a = "b" }\nmath = "fast"\n'
 )
+_HEAD = b'[learn]\nlayers = ["dense5"]\nparameters = "biases"\noptimiser = "adam"\nbeta1 = 0.8\naccumulate = 4\n'
 _FEATURES = (
     b'preset = "mfcc"\nrate = 16000\n',
     b'rate = 16000\n[[stage]]\nkind = "Window"\nsize = 480\nhop = 160\n[[stage]]\nkind = "Spectrum"\n',
@@ -405,6 +407,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
         "board copy": Target(_only("board/board.json"), lambda path: load_board_copy(path, "host")),
         "project": Target(_only("manifest.json"), _read_project, _without("manifest.json")),
         "features": Target(lambda: {f"{n}.toml": each for n, each in enumerate(_FEATURES)}, declared_features.read),
+        "head": Target(lambda: {"head.toml": _HEAD}, load_head),
         "records": Target(lambda: {"x.jsonl": _RECORD * 3}, lambda path: open_records(path).rows()),
         "plan": Target(lambda: {"x.json": json.dumps(_PLAN).encode()}, read_plan),
         "trace": Target(
@@ -481,6 +484,7 @@ READERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "run/desktop/load.py": ("sources",),
         "run/board_project.py": ("project",),
         "run/session.py": ("client",),
+        "compiler/learning_head.py": ("head",),
         "compiler/option_values.py": ("class names", "configuration"),
         "reports/evidence.py": ("accuracy", "evidence", "evidence facts"),
         "reports/making.py": ("project",),

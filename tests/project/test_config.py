@@ -59,7 +59,7 @@ SPOKEN: dict[str, tuple[str, Any]] = {
     "code_in_ram": ("true", True),
     "cache": ("false", False),
 }
-FILES = ("plugins", "tuned", "plan", "dump", "self_test")
+FILES = ("learn", "plugins", "tuned", "plan", "dump", "self_test")
 FOLDERS = ("external",)
 OBJECTS = ("example_inputs", "passes", "instruments", "schedules")
 

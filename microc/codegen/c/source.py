@@ -295,6 +295,23 @@ class ModelContext:
     includes: tuple[Word, ...]
     fails: bool
     aligned: bool
+    learning: Learning | None
+    """The learning of a network that learns; None for other networks."""
+
+
+@frozen
+class Learning:
+    """What ``<name>_run`` computes of a network that learns: its first ``kernel_count`` kernels.
+
+    ``inputs``, ``outputs``: names of the tensors that these kernels use. ``others``: names of those that only
+    ``<name>_learn`` uses, as text. ``learned``: address in the arena, bytes and name in the model of each tensor that
+    learning changes."""
+
+    kernel_count: int
+    inputs: tuple[Name, ...]
+    outputs: tuple[Name, ...]
+    others: Text
+    learned: tuple[tuple[Code, int, Text], ...]
 
 
 @frozen
@@ -384,7 +401,24 @@ def make_model_context(module: Module, version: str, file_stem: str = "model") -
         aligned=any(value.align > DEFAULT_ALIGNMENT for value in stored),
         hot_code=plan.code is not None,
         optimized=any(FLAGS in dict(kernel.func.annotations) for kernel in module.kernels),
+        learning=_make_learning_context(module),
     )
+
+
+def _make_learning_context(module: Module) -> Learning | None:
+    """Return the template variables of a network that learns; None if the network does not learn."""
+    if not module.inference_calls:
+        return None
+    read = {module.base_and_offset(n)[0] for call in module.calls[: module.inference_calls] for n in call.reads}
+    inputs = tuple(name for name in module.inputs if name in read)
+    others = [name for name in (*module.inputs, module.outputs[-1]) if name not in inputs]
+    outputs = tuple(map(Name, module.outputs[:-1]))
+    learned = []
+    for name in module.state:
+        arena, offset = caller_arena_and_offset(module, module.plan.offsets[name]) if module.plan else ("arena", 0)
+        value = module.values[name]
+        learned.append((Code(f"(uint8_t *){arena} + {offset}"), value.nbytes, Text(value.label)))
+    return Learning(module.inference_calls, tuple(map(Name, inputs)), outputs, Text(", ".join(others)), tuple(learned))
 
 
 def _list_external_headers(module: Module) -> Iterator[str]:

@@ -84,6 +84,9 @@ RUNTIME_HEADERS = (
     "include/microc_slot.h",
 )
 CORES_HEADER = "include/microc_cores.h"
+STORE_FILES = ("include/microc_store.h", "src/microc_store.c")
+"""Files of the runtime that save learned weights. They are beside a network that learns; a firmware of the user compiles them
+with the two functions of its board."""
 RUNTIME_SOURCES = MappingProxyType(
     {
         "rpc": ("src/microc_frame.c", "src/microc_rpc.c"),
@@ -211,8 +214,9 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
     if context.has_linker_script:
         files["board/linker.ld"] = linker_script(board, loaded_code=takes, hot_code_region=hot)
     runtime = file_access.runtime_c_folder()
-    headers = (*RUNTIME_HEADERS, CORES_HEADER) if cores > 1 else RUNTIME_HEADERS
-    for name in (*headers, *list_runtime_sources(board, protocol, cores), *_list_port_headers(runtime)):
+    store = STORE_FILES if any(module.inference_calls for module in modules) else ()
+    headers = (*RUNTIME_HEADERS, *((CORES_HEADER,) if cores > 1 else ()))
+    for name in (*headers, *store, *list_runtime_sources(board, protocol, cores), *_list_port_headers(runtime)):
         files[f"runtime/{name}"] = (runtime / name).read_bytes()
     files.update(list_external_files(external))
     files["board/board.json"] = to_json(_board_data_for_project(board))

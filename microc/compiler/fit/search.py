@@ -30,7 +30,12 @@ from microc.compiler.lowering.external_layers import NetworkDivision
 from microc.compiler.lowering.graph_to_module import build_module
 from microc.compiler.lowering.kernel_builder import CompiledNetwork, Configuration, KernelBuilder, merge_kernels
 from microc.compiler.lowering.kernel_selection import add_estimates
-from microc.compiler.lowering.module_builder import collect_io_fields, firmware_fingerprint, place_hot_code
+from microc.compiler.lowering.module_builder import (
+    collect_io_fields,
+    firmware_fingerprint,
+    place_hot_code,
+    separate_learning,
+)
 from microc.compiler.options import Options
 from microc.graph.ir import Graph
 from microc.module import Module, Streaming, Trial
@@ -126,6 +131,8 @@ class NetworkBuilder:
         ``call_order_reference``: as in :meth:`_build_and_plan`."""
         if self.progress is not None:
             self.progress("memory plan", 0, 2)
+        if self.options.learn is not None:
+            module = separate_learning(module)
         module = plan_module(
             self.division.add_sources_and_decisions(module),
             io_in_arena=self.options.io_in_arena,

@@ -410,6 +410,23 @@ def order_state_copies(sources: Mapping[str, str]) -> Iterable[tuple[str, bool]]
             yield first, True
 
 
+def separate_learning(module: Module) -> Module:
+    """Move the calls that an inference needs before those that learn, and count them.
+
+    An inference computes all outputs but the last, the loss. Its calls read no result of the others: states change at the
+    end of a run."""
+    bases = {name: module.base_and_offset(name)[0] for name in module.values}
+    needed, inference = {bases[name] for name in module.outputs[:-1]}, set[int]()
+    for k in reversed(range(len(module.calls))):
+        call = module.calls[k]
+        if needed.intersection(bases[name] for name in call.writes if bases[name] not in module.state):
+            inference.add(k)
+            needed.update(bases[name] for name in call.reads)
+    first = [call for k, call in enumerate(module.calls) if k in inference]
+    rest = [call for k, call in enumerate(module.calls) if k not in inference]
+    return replace(module, calls=(*first, *rest), inference_calls=len(first))
+
+
 def has_equal_elements(data: Array) -> bool:
     """Test whether all elements have the same bits, so that a single number describes the initial state."""
     raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8).reshape(data.size, -1)
