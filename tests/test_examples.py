@@ -51,6 +51,15 @@ def test_an_existing_firmware(cross: str, tmp_path: Path) -> None:
     assert re.findall(r"image \d: (-?\d)", said) == ["2", "6", "7", "1"], said
 
 
+@needs("arm-none-eabi-gcc", "qemu-system-arm")
+def test_a_network_learns_on_the_board() -> None:
+    """Two rounds of few images: the board's losses are this computer's, and fall."""
+    said = run(sys.executable, "run.py", "--epochs", "2", "--images", "30", folder=EXAMPLES / "learning")
+    losses = [tuple(map(float, pair)) for pair in re.findall(r"mean loss (\S+), on this computer (\S+)", said)]
+    assert len(losses) == 2 and losses[1][0] < losses[0][0], said
+    assert all(abs(board - here) <= 2e-3 for board, here in losses), said
+
+
 def test_the_page_of_examples_lists_them_all() -> None:
     listed = re.findall(r"^\| \[(\w+)\]\(\1\)", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
     there = [path.name for path in EXAMPLES.iterdir() if path.is_dir()]
